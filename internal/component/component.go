@@ -1,0 +1,46 @@
+// Package component is how the parts of kedge are run: each part is a
+// Component, and a Group starts them in the order of their dependencies and
+// stops them in the reverse one. The server and agent packages build one Group
+// each; every other package only implements Component.
+package component
+
+import "context"
+
+// Component is one long-running part of kedge.
+type Component interface {
+	// Name is the component's name in logs, in errors and in `kedge status`.
+	Name() string
+	// Run blocks until ctx is cancelled, and returns nil then, or until the
+	// component fails, and returns why. It calls ready once, when what depends
+	// on it may start. A component runs at most once.
+	Run(ctx context.Context, ready func()) error
+}
+
+// Func makes a Component of a function.
+func Func(name string, run func(ctx context.Context, ready func()) error) Component {
+	return &function{name, run}
+}
+
+// Step makes a Component of something that is done once, like preparing the
+// host: it is ready when do has returned, and idle from then on.
+func Step(name string, do func(ctx context.Context) error) Component {
+	return Func(name, func(ctx context.Context, ready func()) error {
+		if err := do(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		ready()
+		<-ctx.Done()
+		return nil
+	})
+}
+
+type function struct {
+	name string
+	run  func(ctx context.Context, ready func()) error
+}
+
+func (f *function) Name() string                                { return f.name }
+func (f *function) Run(ctx context.Context, ready func()) error { return f.run(ctx, ready) }

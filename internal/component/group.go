@@ -1,0 +1,185 @@
+package component
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+)
+
+// State is where a component is in its life:
+//
+//	             dependencies ready         ready()              ctx cancelled
+//	Waiting ───────────────────────▶ Starting ──────▶ Ready ───────────────────▶ Stopped
+//	                                     │              │
+//	                                     └──────┬───────┘ error, panic, or an early return
+//	                                            ▼
+//	                                          Failed
+type State string
+
+// The states of a component.
+const (
+	Waiting  State = "Waiting"
+	Starting State = "Starting"
+	Ready    State = "Ready"
+	Stopped  State = "Stopped"
+	Failed   State = "Failed"
+)
+
+// Status is what is known about one component of a Group.
+type Status struct {
+	Name  string    `json:"name"`
+	State State     `json:"state"`
+	Since time.Time `json:"since"`
+	// Error is the last error, empty if there was none.
+	Error string `json:"error,omitempty"`
+	// Took is the time from Starting to Ready; zero before that.
+	Took time.Duration `json:"took,omitempty"`
+}
+
+// Group runs components. Add them all, then Run once.
+type Group struct {
+	// OnChange, if set before Run, is called at every change of a component's
+	// state, one call at a time.
+	OnChange func(Status)
+
+	mu      sync.Mutex
+	members []*member
+}
+
+type member struct {
+	Component
+	after []*member
+	// before are the members that depend on this one.
+	before []*member
+
+	status  Status
+	ready   chan struct{}
+	stopped chan struct{}
+}
+
+// Add puts c into the group, to be started once all of after are ready and
+// stopped before any of them is. Everything in after must have been added:
+// the list of Adds reads as the boot order, and a cycle cannot be written.
+func (g *Group) Add(c Component, after ...Component) {
+	m := &member{
+		Component: c,
+		status:    Status{Name: c.Name(), State: Waiting, Since: time.Now()},
+		ready:     make(chan struct{}),
+		stopped:   make(chan struct{}),
+	}
+	for _, dependency := range after {
+		i := slices.IndexFunc(g.members, func(m *member) bool { return m.Component == dependency })
+		if i < 0 {
+			panic(fmt.Sprintf("component %s added before %s, which it depends on", c.Name(), dependency.Name()))
+		}
+		m.after = append(m.after, g.members[i])
+		g.members[i].before = append(g.members[i].before, m)
+	}
+	g.members = append(g.members, m)
+}
+
+// Run starts every component and blocks until all have ended: after ctx is
+// cancelled, or after the first error or panic, which it returns with the name
+// of the component. Each component is stopped when those that depend on it
+// have ended.
+func (g *Group) Run(ctx context.Context) error {
+	stop, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	for _, m := range g.members {
+		running.Go(func() {
+			if err := g.run(stop, m); err != nil {
+				cancel(err)
+			}
+			close(m.stopped)
+		})
+	}
+	running.Wait()
+	if cause := context.Cause(stop); cause != nil && ctx.Err() == nil {
+		return cause
+	}
+	return nil
+}
+
+// run is the life of one member. stop is cancelled when the group is to end.
+func (g *Group) run(stop context.Context, m *member) error {
+	for _, dependency := range m.after {
+		select {
+		case <-dependency.ready:
+		case <-stop.Done():
+			g.change(m, Stopped, nil)
+			return nil
+		}
+	}
+	// Values of stop reach the component, its cancellation does not: that one
+	// comes when the dependents have ended.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(stop))
+	defer cancel()
+	go func() {
+		<-stop.Done()
+		for _, dependent := range m.before {
+			<-dependent.stopped
+		}
+		cancel()
+	}()
+
+	g.change(m, Starting, nil)
+	err := runSafely(ctx, m.Component, sync.OnceFunc(func() {
+		g.change(m, Ready, nil)
+		close(m.ready)
+	}))
+	switch {
+	case err == nil && ctx.Err() == nil:
+		err = errors.New("ended without being asked to")
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", m.Name(), err)
+		g.change(m, Failed, err)
+		return err
+	}
+	g.change(m, Stopped, nil)
+	return nil
+}
+
+// runSafely turns a panic of the component's own goroutine into an error.
+func runSafely(ctx context.Context, c Component, ready func()) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return c.Run(ctx, ready)
+}
+
+func (g *Group) change(m *member, state State, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if state == Ready {
+		m.status.Took = now.Sub(m.status.Since)
+	}
+	if err != nil {
+		m.status.Error = err.Error()
+	}
+	m.status.State, m.status.Since = state, now
+	if g.OnChange != nil {
+		g.OnChange(m.status)
+	}
+}
+
+// Status returns the state of every component, in the order they were added.
+func (g *Group) Status() []Status {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make([]Status, len(g.members))
+	for i, m := range g.members {
+		all[i] = m.status
+	}
+	return all
+}

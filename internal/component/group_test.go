@@ -1,0 +1,119 @@
+package component
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// recorder notes what happens to the components it makes.
+type recorder struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (r *recorder) note(event string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, event)
+}
+
+func (r *recorder) component(name string) Component {
+	return Func(name, func(ctx context.Context, ready func()) error {
+		r.note("start " + name)
+		ready()
+		<-ctx.Done()
+		r.note("stop " + name)
+		return nil
+	})
+}
+
+func TestGroupStartsAndStopsInOrder(t *testing.T) {
+	var r recorder
+	store, api, scheduler := r.component("store"), r.component("api"), r.component("scheduler")
+	var g Group
+	g.Add(store)
+	g.Add(api, store)
+	g.Add(scheduler, api)
+	ctx, cancel := context.WithCancel(context.Background())
+	g.OnChange = func(s Status) {
+		if s.Name == "scheduler" && s.State == Ready {
+			cancel()
+		}
+	}
+	if err := g.Run(ctx); err != nil {
+		t.Fatalf("a cancelled group returned %v", err)
+	}
+	want := []string{"start store", "start api", "start scheduler", "stop scheduler", "stop api", "stop store"}
+	if !slices.Equal(r.events, want) {
+		t.Errorf("got %v, want %v", r.events, want)
+	}
+	for _, s := range g.Status() {
+		if s.State != Stopped {
+			t.Errorf("%s is %s after the end", s.Name, s.State)
+		}
+	}
+}
+
+func TestGroupStopsAllOnFailure(t *testing.T) {
+	boom := errors.New("boom")
+	for name, failing := range map[string]Component{
+		"error": Func("failing", func(context.Context, func()) error { return boom }),
+		"panic": Func("failing", func(context.Context, func()) error { panic(boom) }),
+		"early": Func("failing", func(_ context.Context, ready func()) error { ready(); return nil }),
+		"step":  Step("failing", func(context.Context) error { return boom }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r recorder
+			store := r.component("store")
+			var g Group
+			g.Add(store)
+			g.Add(failing, store)
+			g.Add(r.component("never"), Component(failing))
+			err := g.Run(context.Background())
+			if err == nil || !strings.HasPrefix(err.Error(), "failing: ") {
+				t.Fatalf("got error %v", err)
+			}
+			if name == "early" {
+				return // "never" may have been started by then
+			}
+			if want := []string{"start store", "stop store"}; !slices.Equal(r.events, want) {
+				t.Errorf("got %v, want %v", r.events, want)
+			}
+			if s := g.Status()[1]; s.State != Failed || s.Error == "" {
+				t.Errorf("status of the failed component: %+v", s)
+			}
+		})
+	}
+}
+
+func TestGroupStopsWhileStarting(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var g Group
+	slow := Func("slow", func(ctx context.Context, _ func()) error {
+		cancel()
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	g.Add(slow)
+	g.Add(Func("never", func(context.Context, func()) error {
+		t.Error("started although its dependency was never ready")
+		return nil
+	}), slow)
+	if err := g.Run(ctx); err != nil {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestGroupAddRejectsUnknownDependency(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	var g Group
+	g.Add(Step("b", nil), Step("a", nil))
+}

@@ -1,0 +1,100 @@
+// Package config is kedge's configuration: one typed Config, declared once.
+// The tags of its fields are the keys of the configuration file, the names of
+// the flags and, with KEDGE_ before them, those of the environment variables.
+// Only the cli package loads it; everything else receives the piece it needs,
+// and nothing changes it after Load.
+package config
+
+import "net/netip"
+
+// Config is everything a user can set.
+type Config struct {
+	// DataDir is where all of kedge's state is kept.
+	DataDir string `key:"data-dir" usage:"folder for all of kedge's state"`
+	Log     Log
+	Server  Server
+	Cluster Cluster
+	Node    Node
+}
+
+// Log is how much is logged.
+type Log struct {
+	Debug bool `key:"debug" usage:"log more, for finding faults"`
+	// Verbosity is klog's, for the messages of Kubernetes's own code.
+	Verbosity int `key:"v" usage:"verbosity of the messages of Kubernetes's own code, 0 to 10"`
+}
+
+// Server is the control plane of one server.
+type Server struct {
+	BindAddress      string   `key:"bind-address" role:"server" usage:"address to listen on (default: all)"`
+	HTTPSListenPort  int      `key:"https-listen-port" role:"server" usage:"port of the API"`
+	AdvertiseAddress string   `key:"advertise-address" role:"server" usage:"address of the API that pods and nodes are told (default: the node's address)"`
+	TLSSAN           []string `key:"tls-san" role:"server" usage:"further host name or address that the API's certificate is valid for"`
+	// Token is the secret that joining nodes show; empty means the one in the
+	// data directory, made at the first start.
+	Token               string `key:"token" role:"server" secret:"true" usage:"secret that joining nodes show (default: made at the first start)"`
+	WriteKubeconfig     string `key:"write-kubeconfig" role:"server" usage:"where to write the administrator's kubeconfig"`
+	WriteKubeconfigMode string `key:"write-kubeconfig-mode" role:"server" usage:"its file mode, in octal"`
+
+	KubeAPIServerArgs         []string `key:"kube-apiserver-arg" role:"server" usage:"argument of upstream's kube-apiserver, as name=value"`
+	KubeControllerManagerArgs []string `key:"kube-controller-manager-arg" role:"server" usage:"argument of upstream's kube-controller-manager, as name=value"`
+	KubeSchedulerArgs         []string `key:"kube-scheduler-arg" role:"server" usage:"argument of upstream's kube-scheduler, as name=value"`
+}
+
+// Cluster is what all nodes of a cluster have in common.
+type Cluster struct {
+	// ClusterCIDR are the ranges of pod addresses: one, or one of each family.
+	ClusterCIDR []string `key:"cluster-cidr" role:"server" usage:"range of pod addresses; two, one of each family, for dual-stack"`
+	ServiceCIDR []string `key:"service-cidr" role:"server" usage:"range of Service addresses; two, one of each family, for dual-stack"`
+	// ServiceNodePortRange is FIRST-LAST.
+	ServiceNodePortRange string   `key:"service-node-port-range" role:"server" usage:"ports for Services of type NodePort"`
+	ClusterDNS           []string `key:"cluster-dns" role:"server" usage:"address of the cluster's DNS (default: the tenth of each service-cidr)"`
+	ClusterDomain        string   `key:"cluster-domain" role:"server" usage:"domain of the cluster's names"`
+	FlannelBackend       string   `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, or none to bring another CNI"`
+}
+
+// Node is one node.
+type Node struct {
+	NodeName       string   `key:"node-name" usage:"name of this node (default: the host's name)"`
+	NodeIP         []string `key:"node-ip" usage:"address of this node; two, one of each family, for dual-stack (default: the one of the default route)"`
+	ResolvConf     string   `key:"resolv-conf" usage:"resolv.conf for names outside the cluster (default: the host's)"`
+	Snapshotter    string   `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`
+	DefaultRuntime string   `key:"default-runtime" usage:"containerd's default runtime"`
+	SELinux        bool     `key:"selinux" usage:"label containers for SELinux"`
+	KubeletArgs    []string `key:"kubelet-arg" usage:"argument of upstream's kubelet, as name=value"`
+	KubeProxyArgs  []string `key:"kube-proxy-arg" usage:"argument of upstream's kube-proxy, as name=value"`
+}
+
+// Default returns the configuration of a server about which nothing was said.
+func Default() *Config {
+	return &Config{
+		DataDir: "/var/lib/kedge",
+		Server: Server{
+			HTTPSListenPort:     6443,
+			WriteKubeconfig:     "/etc/kedge/kedge.yaml",
+			WriteKubeconfigMode: "0600",
+		},
+		Cluster: Cluster{
+			ClusterCIDR:          []string{"10.42.0.0/16"},
+			ServiceCIDR:          []string{"10.43.0.0/16"},
+			ServiceNodePortRange: "30000-32767",
+			ClusterDomain:        "cluster.local",
+			FlannelBackend:       "vxlan",
+		},
+		Node: Node{DefaultRuntime: "runc"},
+	}
+}
+
+// PodCIDRs returns ClusterCIDR parsed. It is for a validated Config.
+func (c *Cluster) PodCIDRs() []netip.Prefix { return mustPrefixes(c.ClusterCIDR) }
+
+// ServiceCIDRs returns ServiceCIDR parsed. It is for a validated Config.
+func (c *Cluster) ServiceCIDRs() []netip.Prefix { return mustPrefixes(c.ServiceCIDR) }
+
+func mustPrefixes(cidrs []string) []netip.Prefix {
+	prefixes := make([]netip.Prefix, len(cidrs))
+	for i, cidr := range cidrs {
+		prefixes[i] = netip.MustParsePrefix(cidr)
+	}
+	return prefixes
+}

@@ -1,0 +1,161 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// DefaultPath is where the configuration file is looked for if nothing else is
+// said. There it may be missing.
+const DefaultPath = "/etc/kedge/config.yaml"
+
+// Load reads the configuration: the defaults, over them the file at path and
+// the drop-ins in the folder path.d in the order of their names, over them
+// KEDGE_* variables of the environment, over them the overrides (the flags).
+// A drop-in's key ending in + adds to a list instead of replacing it. It
+// returns every fault it finds, not only the first.
+func Load(path string, overrides ...func(*Config) error) (*Config, error) {
+	c := Default()
+	var faults []error
+	files, err := configFiles(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		faults = append(faults, c.loadFile(file))
+	}
+	faults = append(faults, c.loadEnv())
+	for _, override := range overrides {
+		faults = append(faults, override(c))
+	}
+	faults = append(faults, c.Validate())
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func configFiles(path string) ([]string, error) {
+	var files []string
+	switch _, err := os.Stat(path); {
+	case err == nil:
+		files = append(files, path)
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("read configuration: %w", err)
+	case path != DefaultPath:
+		return nil, fmt.Errorf("read configuration: %s does not exist; give another path with --config", path)
+	}
+	dropIns, err := filepath.Glob(filepath.Join(path+".d", "*.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	slices.Sort(dropIns)
+	return append(files, dropIns...), nil
+}
+
+func (c *Config) loadFile(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	var settings map[string]yaml.Node
+	if err := yaml.Unmarshal(text, &settings); err != nil {
+		return fmt.Errorf("%s is not a YAML mapping of keys to values: %w", path, err)
+	}
+	// A map has no order of its own; a user reads faults from the top.
+	names := slices.SortedFunc(maps.Keys(settings), func(a, b string) int { return settings[a].Line - settings[b].Line })
+	var faults []error
+	for _, name := range names {
+		node := settings[name]
+		key, add := strings.CutSuffix(name, "+")
+		fault := func(err error) error { return fmt.Errorf("%s:%d: %w", path, node.Line, err) }
+		field, err := c.field(key)
+		if err != nil {
+			faults = append(faults, fault(err))
+			continue
+		}
+		texts, err := scalars(field, node)
+		if err == nil {
+			if add && field.IsList() && field.String() != "" {
+				texts = append(slices.Clone(field.value.Interface().([]string)), texts...)
+			}
+			err = field.Set(texts...)
+		}
+		if err != nil {
+			faults = append(faults, fault(err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// scalars returns the text of a YAML scalar, or those of a sequence of them.
+func scalars(f Field, node yaml.Node) ([]string, error) {
+	nodes := []*yaml.Node{&node}
+	if node.Kind == yaml.SequenceNode {
+		if !f.IsList() {
+			return nil, &FieldError{f.Key, "takes one value, got a list"}
+		}
+		nodes = node.Content
+	}
+	texts := make([]string, len(nodes))
+	for i, n := range nodes {
+		if n.Kind != yaml.ScalarNode {
+			return nil, &FieldError{f.Key, "takes plain values, got a mapping or a nested list"}
+		}
+		texts[i] = n.Value
+	}
+	return texts, nil
+}
+
+func (c *Config) loadEnv() error {
+	var faults []error
+	for _, f := range c.Fields() {
+		if text, ok := os.LookupEnv(f.Env()); ok && text != "" {
+			if err := f.Set(text); err != nil {
+				faults = append(faults, fmt.Errorf("environment variable %s: %w", f.Env(), err))
+			}
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// field finds a setting by its key; for an unknown one the error names the
+// nearest known key.
+func (c *Config) field(key string) (Field, error) {
+	fields := c.Fields()
+	i := slices.IndexFunc(fields, func(f Field) bool { return f.Key == key })
+	if i >= 0 {
+		return fields[i], nil
+	}
+	nearest := slices.MinFunc(fields, func(a, b Field) int { return distance(key, a.Key) - distance(key, b.Key) })
+	return Field{}, &FieldError{key, fmt.Sprintf("unknown key; did you mean %s?", nearest.Key)}
+}
+
+// distance is the Levenshtein distance of two texts: how many letters must be
+// put in, taken out or changed.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,177 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// flannelBackends are the values of flannel-backend.
+var flannelBackends = []string{"vxlan", "host-gw", "wireguard-native", "none"}
+
+// snapshotters are the values of snapshotter; empty chooses by the kernel.
+var snapshotters = []string{"", "overlayfs", "native"}
+
+// Validate returns all that is wrong with c at once, each as a FieldError.
+func (c *Config) Validate() error {
+	v := &validator{}
+	if !filepath.IsAbs(c.DataDir) {
+		v.fault("data-dir", "%q is not an absolute path", c.DataDir)
+	}
+	if c.Log.Verbosity < 0 || c.Log.Verbosity > 10 {
+		v.fault("v", "%d is not between 0 and 10", c.Log.Verbosity)
+	}
+	v.server(&c.Server)
+	v.cluster(&c.Cluster)
+	v.node(&c.Node, len(c.Cluster.ClusterCIDR))
+	return errors.Join(v.faults...)
+}
+
+type validator struct{ faults []error }
+
+func (v *validator) fault(key, format string, args ...any) {
+	v.faults = append(v.faults, &FieldError{key, fmt.Sprintf(format, args...)})
+}
+
+func (v *validator) server(s *Server) {
+	if s.HTTPSListenPort < 1 || s.HTTPSListenPort > 65535 {
+		v.fault("https-listen-port", "%d is not a port; it must be between 1 and 65535", s.HTTPSListenPort)
+	}
+	for key, address := range map[string]string{"bind-address": s.BindAddress, "advertise-address": s.AdvertiseAddress} {
+		if address != "" {
+			v.address(key, address)
+		}
+	}
+	if a, err := netip.ParseAddr(s.AdvertiseAddress); err == nil && (a.IsUnspecified() || a.IsLoopback()) {
+		v.fault("advertise-address", "%s cannot be reached from other nodes; give one of this host's addresses", a)
+	}
+	for _, name := range s.TLSSAN {
+		if _, err := netip.ParseAddr(name); err == nil {
+			continue
+		}
+		if len(validation.IsDNS1123Subdomain(strings.TrimPrefix(name, "*."))) > 0 {
+			v.fault("tls-san", "%q is neither an address nor a host name", name)
+		}
+	}
+	if !filepath.IsAbs(s.WriteKubeconfig) {
+		v.fault("write-kubeconfig", "%q is not an absolute path", s.WriteKubeconfig)
+	}
+	if mode, err := strconv.ParseUint(s.WriteKubeconfigMode, 8, 32); err != nil || mode > 0o777 {
+		v.fault("write-kubeconfig-mode", "%q is not a file mode in octal, such as 0600", s.WriteKubeconfigMode)
+	}
+	if strings.ContainsAny(s.Token, " \t\n") {
+		v.fault("token", "has white space in it")
+	}
+	v.arguments("kube-apiserver-arg", s.KubeAPIServerArgs)
+	v.arguments("kube-controller-manager-arg", s.KubeControllerManagerArgs)
+	v.arguments("kube-scheduler-arg", s.KubeSchedulerArgs)
+}
+
+func (v *validator) cluster(c *Cluster) {
+	pods := v.cidrs("cluster-cidr", c.ClusterCIDR)
+	services := v.cidrs("service-cidr", c.ServiceCIDR)
+	for _, p := range pods {
+		for _, s := range services {
+			if p.Overlaps(s) {
+				v.fault("service-cidr", "%s overlaps with cluster-cidr %s", s, p)
+			}
+		}
+	}
+	if len(pods) > 0 && len(services) > 0 && len(pods) != len(services) {
+		v.fault("service-cidr", "has %d ranges and cluster-cidr %d; dual-stack needs two of each", len(services), len(pods))
+	}
+	for _, text := range c.ClusterDNS {
+		a, ok := v.address("cluster-dns", text)
+		if ok && !slices.ContainsFunc(services, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			v.fault("cluster-dns", "%s is not in service-cidr %s", a, strings.Join(c.ServiceCIDR, ","))
+		}
+	}
+	first, last, _ := strings.Cut(c.ServiceNodePortRange, "-")
+	from, errFrom := strconv.Atoi(first)
+	to, errTo := strconv.Atoi(last)
+	if errFrom != nil || errTo != nil || from < 1 || to > 65535 || from > to {
+		v.fault("service-node-port-range", "%q is not a range of ports such as 30000-32767", c.ServiceNodePortRange)
+	}
+	if len(validation.IsDNS1123Subdomain(c.ClusterDomain)) > 0 {
+		v.fault("cluster-domain", "%q is not a domain name", c.ClusterDomain)
+	}
+	v.oneOf("flannel-backend", c.FlannelBackend, flannelBackends)
+}
+
+func (v *validator) node(n *Node, families int) {
+	if n.NodeName != "" {
+		for _, detail := range validation.IsDNS1123Subdomain(n.NodeName) {
+			v.fault("node-name", "%q: %s", n.NodeName, detail)
+		}
+	}
+	if len(n.NodeIP) > max(families, 1) {
+		v.fault("node-ip", "has %d addresses, but the cluster has %d address family", len(n.NodeIP), families)
+	}
+	for _, text := range n.NodeIP {
+		if a, ok := v.address("node-ip", text); ok && (a.IsUnspecified() || a.IsLoopback() || a.IsMulticast()) {
+			v.fault("node-ip", "%s cannot be a node's address; give one of this host's", a)
+		}
+	}
+	if n.ResolvConf != "" && !filepath.IsAbs(n.ResolvConf) {
+		v.fault("resolv-conf", "%q is not an absolute path", n.ResolvConf)
+	}
+	v.oneOf("snapshotter", n.Snapshotter, snapshotters)
+	if n.DefaultRuntime == "" {
+		v.fault("default-runtime", "is empty")
+	}
+	v.arguments("kubelet-arg", n.KubeletArgs)
+	v.arguments("kube-proxy-arg", n.KubeProxyArgs)
+}
+
+func (v *validator) oneOf(key, value string, known []string) {
+	if !slices.Contains(known, value) {
+		v.fault(key, "%q is not known; it can be %s", value, strings.Trim(strings.Join(known, ", "), ", "))
+	}
+}
+
+func (v *validator) address(key, text string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		v.fault(key, "%q is not an IP address", text)
+	}
+	return a, err == nil
+}
+
+// cidrs checks one range, or two of different families, and returns those that
+// are ranges.
+func (v *validator) cidrs(key string, texts []string) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil:
+			v.fault(key, "%q is not a range of addresses such as 10.42.0.0/16", text)
+		case p != p.Masked():
+			v.fault(key, "%s has bits beyond its prefix; did you mean %s?", p, p.Masked())
+		default:
+			prefixes = append(prefixes, p)
+		}
+	}
+	switch {
+	case len(texts) == 0 || len(texts) > 2:
+		v.fault(key, "takes one range, or two for dual-stack, got %d", len(texts))
+	case len(prefixes) == 2 && prefixes[0].Addr().Is4() == prefixes[1].Addr().Is4():
+		v.fault(key, "the two ranges of dual-stack must be of different address families")
+	}
+	return prefixes
+}
+
+// arguments checks that each is name=value; the name is upstream's to check.
+func (v *validator) arguments(key string, args []string) {
+	for _, arg := range args {
+		if name, _, ok := strings.Cut(arg, "="); !ok || strings.Trim(name, "-") == "" {
+			v.fault(key, "%q is not name=value", arg)
+		}
+	}
+}

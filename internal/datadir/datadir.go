@@ -1,0 +1,88 @@
+// Package datadir knows every path under kedge's data directory and beside it,
+// and makes the folders with their modes. Nothing else joins such paths.
+package datadir
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Dir is a data directory. Its methods are the paths in it.
+type Dir string
+
+// RunDir holds sockets and pid files; it is gone after a reboot.
+const RunDir = "/run/kedge"
+
+// Third parties hard-code these paths, so kedge keeps to them.
+const (
+	KubeletRoot = "/var/lib/kubelet"
+	CNIConfDir  = "/etc/cni/net.d"
+	CNIBinDir   = "/opt/cni/bin"
+)
+
+// Sockets. Their folder is for root alone.
+const (
+	StatusSocket     = RunDir + "/status.sock"
+	DatastoreSocket  = RunDir + "/kine.sock"
+	ContainerdSocket = RunDir + "/containerd/containerd.sock"
+)
+
+func (d Dir) join(parts ...string) string {
+	return filepath.Join(append([]string{string(d)}, parts...)...)
+}
+
+// Assets is where the embedded helpers are unpacked, a folder per build.
+func (d Dir) Assets() string { return d.join("assets") }
+
+// LockFile is held by the kedge that runs on this data directory.
+func (d Dir) LockFile() string { return d.join("lock") }
+
+// ClockFile records the latest time kedge has seen.
+func (d Dir) ClockFile() string { return d.join("clock") }
+
+// ServerToken is the file with the join token.
+func (d Dir) ServerToken() string { return d.join("server", "token") }
+
+// ServerTLS is the folder of the certificate authorities and server leaves.
+func (d Dir) ServerTLS() string { return d.join("server", "tls") }
+
+// ServerDB is the folder of the SQLite database.
+func (d Dir) ServerDB() string { return d.join("server", "db") }
+
+// AgentTLS is the folder of this node's own certificates.
+func (d Dir) AgentTLS() string { return d.join("agent", "tls") }
+
+// AgentEtc is the folder of the configuration kedge writes for node parts.
+func (d Dir) AgentEtc() string { return d.join("agent", "etc") }
+
+// CNIConf is the folder of kedge's own CNI configuration.
+func (d Dir) CNIConf() string { return d.join("agent", "etc", "cni", "net.d") }
+
+// StaticPods is the folder of static pod manifests.
+func (d Dir) StaticPods() string { return d.join("agent", "pod-manifests") }
+
+// Images is the folder whose image archives are preloaded.
+func (d Dir) Images() string { return d.join("agent", "images") }
+
+// Containerd is containerd's root.
+func (d Dir) Containerd() string { return d.join("agent", "containerd") }
+
+// MakeServer makes the folders of a server that are not there.
+func (d Dir) MakeServer() error {
+	return makeAll(d.ServerTLS(), d.ServerDB())
+}
+
+// MakeAgent makes the folders of a node that are not there.
+func (d Dir) MakeAgent() error {
+	return makeAll(d.AgentTLS(), d.AgentEtc(), d.CNIConf(), d.StaticPods(), d.Images(), d.Containerd())
+}
+
+func makeAll(folders ...string) error {
+	for _, folder := range append(folders, RunDir) {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return fmt.Errorf("make data directory: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,28 @@
+// Package version tells which build of kedge this is. The values are set by
+// the Makefile through ldflags; a plain `go build` gets the defaults.
+package version
+
+import (
+	"strconv"
+	"time"
+)
+
+var (
+	// Version is the version of Kubernetes with kedge's own as build metadata,
+	// for example v1.36.3+kedge.1.
+	Version = "v1.36.3+kedge.dev"
+	// Commit is the git commit the binary was built from.
+	Commit = "unknown"
+	// commitUnix is the commit's date in seconds since 1970.
+	commitUnix = "0"
+)
+
+// CommitDate returns when the commit of this build was made: no clock that is
+// right can be earlier. It is the zero of Unix time for a plain `go build`.
+func CommitDate() time.Time {
+	seconds, err := strconv.ParseInt(commitUnix, 10, 64)
+	if err != nil {
+		return time.Unix(0, 0)
+	}
+	return time.Unix(seconds, 0)
+}
