@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -42,9 +43,15 @@ type Status struct {
 
 // Group runs components. Add them all, then Run once.
 type Group struct {
+	// StopTimeout bounds how long Run waits for the components to end once
+	// they are to stop; zero waits for ever.
+	StopTimeout time.Duration
 	// OnChange, if set before Run, is called at every change of a component's
 	// state, one call at a time.
 	OnChange func(Status)
+	// OnReady, if set before Run, is called once, when all components are
+	// ready.
+	OnReady func()
 
 	mu      sync.Mutex
 	members []*member
@@ -85,7 +92,8 @@ func (g *Group) Add(c Component, after ...Component) {
 // Run starts every component and blocks until all have ended: after ctx is
 // cancelled, or after the first error or panic, which it returns with the name
 // of the component. Each component is stopped when those that depend on it
-// have ended.
+// have ended. Components that do not end within StopTimeout are named in the
+// error and left behind: the process must end then.
 func (g *Group) Run(ctx context.Context) error {
 	stop, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -98,11 +106,42 @@ func (g *Group) Run(ctx context.Context) error {
 			close(m.stopped)
 		})
 	}
-	running.Wait()
-	if cause := context.Cause(stop); cause != nil && ctx.Err() == nil {
-		return cause
+	ended := make(chan struct{})
+	go func() {
+		running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-stop.Done():
+		var timeout <-chan time.Time
+		if g.StopTimeout > 0 {
+			timeout = time.After(g.StopTimeout)
+		}
+		select {
+		case <-ended:
+		case <-timeout:
+			late := fmt.Errorf("did not stop within %s: %s", g.StopTimeout, strings.Join(g.unfinished(), ", "))
+			if ctx.Err() == nil {
+				late = errors.Join(context.Cause(stop), late)
+			}
+			return late
+		}
+	}
+	if ctx.Err() == nil {
+		return context.Cause(stop)
 	}
 	return nil
+}
+
+func (g *Group) unfinished() []string {
+	var names []string
+	for _, s := range g.Status() {
+		if s.State == Starting || s.State == Ready {
+			names = append(names, s.Name)
+		}
+	}
+	return names
 }
 
 // run is the life of one member. stop is cancelled when the group is to end.
@@ -170,6 +209,11 @@ func (g *Group) change(m *member, state State, err error) {
 	m.status.State, m.status.Since = state, now
 	if g.OnChange != nil {
 		g.OnChange(m.status)
+	}
+	allReady := !slices.ContainsFunc(g.members, func(m *member) bool { return m.status.State != Ready })
+	if allReady && g.OnReady != nil {
+		g.OnReady()
+		g.OnReady = nil
 	}
 }
 

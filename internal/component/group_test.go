@@ -39,11 +39,7 @@ func TestGroupStartsAndStopsInOrder(t *testing.T) {
 	g.Add(api, store)
 	g.Add(scheduler, api)
 	ctx, cancel := context.WithCancel(context.Background())
-	g.OnChange = func(s Status) {
-		if s.Name == "scheduler" && s.State == Ready {
-			cancel()
-		}
-	}
+	g.OnReady = cancel
 	if err := g.Run(ctx); err != nil {
 		t.Fatalf("a cancelled group returned %v", err)
 	}
@@ -116,4 +112,19 @@ func TestGroupAddRejectsUnknownDependency(t *testing.T) {
 	}()
 	var g Group
 	g.Add(Step("b", nil), Step("a", nil))
+}
+
+func TestGroupNamesWhatDoesNotStop(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	ctx, cancel := context.WithCancel(context.Background())
+	g := Group{StopTimeout: 1, OnReady: cancel}
+	g.Add(Func("stubborn", func(_ context.Context, ready func()) error {
+		ready()
+		<-release
+		return nil
+	}))
+	if err := g.Run(ctx); err == nil || !strings.Contains(err.Error(), "stubborn") {
+		t.Errorf("got %v", err)
+	}
 }

@@ -43,13 +43,13 @@ func (v *validator) server(s *Server) {
 	if s.HTTPSListenPort < 1 || s.HTTPSListenPort > 65535 {
 		v.fault("https-listen-port", "%d is not a port; it must be between 1 and 65535", s.HTTPSListenPort)
 	}
-	for key, address := range map[string]string{"bind-address": s.BindAddress, "advertise-address": s.AdvertiseAddress} {
-		if address != "" {
-			v.address(key, address)
-		}
+	if s.BindAddress != "" {
+		v.address("bind-address", s.BindAddress)
 	}
-	if a, err := netip.ParseAddr(s.AdvertiseAddress); err == nil && (a.IsUnspecified() || a.IsLoopback()) {
-		v.fault("advertise-address", "%s cannot be reached from other nodes; give one of this host's addresses", a)
+	if s.AdvertiseAddress != "" {
+		if a, ok := v.address("advertise-address", s.AdvertiseAddress); ok && (a.IsUnspecified() || a.IsLoopback()) {
+			v.fault("advertise-address", "%s cannot be reached from other nodes; give one of this host's addresses", a)
+		}
 	}
 	for _, name := range s.TLSSAN {
 		if _, err := netip.ParseAddr(name); err == nil {

@@ -1,0 +1,43 @@
+// Command cni is the CNI plugins kedge uses in one executable: it acts as the
+// plugin whose name it is called by (bridge, host-local, loopback, portmap,
+// bandwidth). One executable is a quarter of the size of five.
+//
+// Upstream's plugins are programs, which Go cannot import. scripts/overlay
+// makes packages of them for the build: see the cni rule in the Makefile.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	hostlocal "github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/host-local"
+	"github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/bridge"
+	"github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/loopback"
+	"github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/bandwidth"
+	"github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/portmap"
+)
+
+func init() {
+	// Plugins change the network namespace of their thread, so main must stay
+	// on the first one, the thread group leader (as upstream's plugins do).
+	runtime.LockOSThread()
+}
+
+func main() {
+	plugins := map[string]func(){
+		"bandwidth":  bandwidth.Main,
+		"bridge":     bridge.Main,
+		"host-local": hostlocal.Main,
+		"loopback":   loopback.Main,
+		"portmap":    portmap.Main,
+	}
+	name := filepath.Base(os.Args[0])
+	plugin, ok := plugins[name]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "%s is not a CNI plugin of kedge\n", name)
+		os.Exit(1)
+	}
+	plugin()
+}

@@ -1,0 +1,95 @@
+// Package cli is kedge's command line: one file per command, which turns flags
+// into a Config or a call, and nothing else. Only main calls it, and only it
+// knows urfave/cli.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/version"
+)
+
+// Run does what the command line args asks for, args[0] being the name kedge
+// was called by: as kubectl, crictl or ctr it is that program.
+func Run(ctx context.Context, args []string) error {
+	if name := filepath.Base(args[0]); slices.Contains([]string{"kubectl", "crictl", "ctr"}, name) {
+		args = slices.Concat([]string{"kedge", name}, args[1:])
+	}
+	return newApp().RunContext(ctx, args)
+}
+
+// ExitStatus returns the exit status for an error of Run.
+func ExitStatus(err error) int {
+	var coder cli.ExitCoder
+	if errors.As(err, &coder) {
+		return coder.ExitCode()
+	}
+	return 1
+}
+
+func newApp() *cli.App {
+	return &cli.App{
+		Name:    "kedge",
+		Usage:   "Kubernetes in one executable",
+		Version: version.Version,
+		Description: "kedge server runs a whole Kubernetes node: control plane, container runtime and network in one\n" +
+			"process. See `kedge COMMAND --help` for what a command takes.",
+		Commands: []*cli.Command{
+			serverCommand(),
+			kubectlCommand(),
+			crictlCommand(),
+			ctrCommand(),
+			statusCommand(),
+			checkConfigCommand(),
+			killallCommand(),
+			uninstallCommand(),
+			completionCommand(),
+			versionCommand(),
+		},
+		EnableBashCompletion: true,
+		HideHelpCommand:      true,
+		// Errors are printed by main, once.
+		ExitErrHandler: func(*cli.Context, error) {},
+		OnUsageError:   usageError,
+		Action: func(c *cli.Context) error {
+			if c.NArg() > 0 {
+				return fmt.Errorf("there is no command %q; `kedge --help` lists them", c.Args().First())
+			}
+			return cli.ShowAppHelp(c)
+		},
+	}
+}
+
+func usageError(c *cli.Context, err error, _ bool) error {
+	name := "kedge"
+	if c.Command != nil && c.Command.Name != "" && c.Command.Name != "kedge" {
+		name += " " + c.Command.Name
+	}
+	return fmt.Errorf("%w; `%s --help` lists what it takes", err, name)
+}
+
+// dataDirFlag is for the commands that look at a data directory without
+// loading a whole configuration.
+func dataDirFlag() cli.Flag {
+	return &cli.StringFlag{
+		Name:    "data-dir",
+		Usage:   "folder of kedge's state",
+		Value:   config.Default().DataDir,
+		EnvVars: []string{"KEDGE_DATA_DIR"},
+	}
+}
+
+// noArguments refuses words that a command does not take.
+func noArguments(c *cli.Context) error {
+	if c.NArg() > 0 {
+		return fmt.Errorf("%s takes no arguments, got %q; `kedge %s --help` lists its flags", c.Command.Name, c.Args().First(), c.Command.Name)
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/config"
+)
+
+const configFlag = "config"
+
+// configFlags makes a flag of each setting of the roles, and --config.
+func configFlags(roles ...config.Role) []cli.Flag {
+	flags := []cli.Flag{&cli.StringFlag{
+		Name:    configFlag,
+		Aliases: []string{"c"},
+		Usage:   "configuration file; the flags' names are its keys",
+		Value:   config.DefaultPath,
+		EnvVars: []string{"KEDGE_CONFIG_FILE"},
+	}}
+	for _, f := range config.Default().Fields() {
+		if f.Role != config.AnyRole && !slices.Contains(roles, f.Role) {
+			continue
+		}
+		// The environment is read by config.Load, and only mentioned here.
+		usage := f.Usage + " [$" + f.Env() + "]"
+		switch {
+		case f.IsBool():
+			flags = append(flags, &cli.BoolFlag{Name: f.Key, Usage: usage})
+		case f.IsList():
+			flags = append(flags, &cli.StringSliceFlag{Name: f.Key, Usage: usage, DefaultText: f.String()})
+		default:
+			flags = append(flags, &cli.StringFlag{Name: f.Key, Usage: usage, DefaultText: f.String()})
+		}
+	}
+	return flags
+}
+
+// loadConfig reads the configuration with the flags of c over it.
+func loadConfig(c *cli.Context) (*config.Config, error) {
+	return config.Load(c.String(configFlag), func(cfg *config.Config) error {
+		var faults []error
+		for _, f := range cfg.Fields() {
+			switch {
+			case !c.IsSet(f.Key):
+			case f.IsBool():
+				faults = append(faults, f.Set(strconv.FormatBool(c.Bool(f.Key))))
+			case f.IsList():
+				faults = append(faults, f.Set(c.StringSlice(f.Key)...))
+			default:
+				faults = append(faults, f.Set(c.String(f.Key)))
+			}
+		}
+		return errors.Join(faults...)
+	})
+}

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/server"
+	"github.com/kedge-dev/kedge/internal/version"
+)
+
+func serverCommand() *cli.Command {
+	return &cli.Command{
+		Name:   "server",
+		Usage:  "run a server: the control plane and a node, until SIGTERM",
+		Flags:  configFlags(config.ServerRole),
+		Before: noArguments,
+		Action: func(c *cli.Context) error {
+			cfg, err := loadConfig(c)
+			if err != nil {
+				return err
+			}
+			if os.Geteuid() != 0 {
+				return errors.New("a server makes containers and networks, which only root may; run it with sudo")
+			}
+			setUpLogging(cfg.Log)
+			notify := newNotifier()
+			began := time.Now()
+			logrus.Infof("kedge %s starts, data in %s", version.Version, cfg.DataDir)
+			return server.Run(c.Context, cfg, server.Observer{
+				OnChange: logChange,
+				OnReady: func(s server.Summary) {
+					logrus.Infof("ready in %s; kubeconfig: %s; to join a node, there: kedge agent --server %s --token TOKEN, with the token in %s here",
+						seconds(time.Since(began)), s.Kubeconfig, s.URL, s.TokenFile)
+					notify("READY=1\nSTATUS=ready")
+				},
+				OnStop: func() { notify("STOPPING=1") },
+			})
+		},
+	}
+}
+
+// logChange shows one component's way to Ready, and its end.
+func logChange(s component.Status) {
+	log := logrus.WithField("component", s.Name)
+	switch s.State {
+	case component.Ready:
+		log.Infof("ready in %s", seconds(s.Took))
+	case component.Stopped:
+		log.Info("stopped")
+	case component.Failed:
+		// The error itself is printed by main, once.
+		log.Error("failed")
+	default:
+		log.Debug(s.State)
+	}
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
+
+func setUpLogging(cfg config.Log) {
+	logrus.SetFormatter(&logrus.TextFormatter{FullTimestamp: true})
+	if cfg.Debug {
+		logrus.SetLevel(logrus.DebugLevel)
+	}
+}

@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	ctr "github.com/containerd/containerd/v2/cmd/ctr/app"
+	"github.com/urfave/cli/v2"
+	kubecli "k8s.io/component-base/cli"
+	"k8s.io/component-base/logs"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
+
+	"github.com/kedge-dev/kedge/internal/assets"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
+
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubectl's client auth plugins
+)
+
+func kubectlCommand() *cli.Command {
+	return &cli.Command{
+		Name:            "kubectl",
+		Usage:           "upstream's kubectl, whole; it finds this server's kubeconfig by itself",
+		SkipFlagParsing: true,
+		Action: func(c *cli.Context) error {
+			setDefaultEnv("KUBECONFIG", readable(config.Default().Server.WriteKubeconfig))
+			// kubectl reads os.Args itself, and finds plugins by it.
+			os.Args = append([]string{"kubectl"}, c.Args().Slice()...)
+			// A bad verbosity is reported when the flags are parsed below.
+			_ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
+			if err := kubecli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
+				// Prints it kubectl's way and ends with kubectl's own status.
+				kubectlutil.CheckErr(err)
+			}
+			return nil
+		},
+	}
+}
+
+func ctrCommand() *cli.Command {
+	return &cli.Command{
+		Name:            "ctr",
+		Usage:           "containerd's own client, whole, on kedge's containerd and the namespace k8s.io",
+		SkipFlagParsing: true,
+		Action: func(c *cli.Context) error {
+			setDefaultEnv("CONTAINERD_ADDRESS", datadir.ContainerdSocket)
+			setDefaultEnv("CONTAINERD_NAMESPACE", "k8s.io")
+			return ctr.New().RunContext(c.Context, append([]string{"ctr"}, c.Args().Slice()...))
+		},
+	}
+}
+
+func crictlCommand() *cli.Command {
+	return &cli.Command{
+		Name:            "crictl",
+		Usage:           "the CRI's client, whole, on kedge's containerd",
+		SkipFlagParsing: true,
+		Action: func(c *cli.Context) error {
+			dataDir := os.Getenv("KEDGE_DATA_DIR")
+			if dataDir == "" {
+				dataDir = config.Default().DataDir
+			}
+			paths, err := assets.Unpack(datadir.Dir(dataDir).Assets())
+			if err != nil {
+				return err
+			}
+			setDefaultEnv("CONTAINER_RUNTIME_ENDPOINT", "unix://"+datadir.ContainerdSocket)
+			setDefaultEnv("IMAGE_SERVICE_ENDPOINT", "unix://"+datadir.ContainerdSocket)
+			path := filepath.Join(paths.Bin, "crictl")
+			err = syscall.Exec(path, append([]string{"crictl"}, c.Args().Slice()...), os.Environ())
+			return fmt.Errorf("run %s: %w", path, err)
+		},
+	}
+}
+
+// setDefaultEnv sets an environment variable that the user has not set.
+func setDefaultEnv(name, value string) {
+	if os.Getenv(name) == "" && value != "" {
+		os.Setenv(name, value)
+	}
+}
+
+// readable returns path if this user may read it, else nothing.
+func readable(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	f.Close()
+	return path
+}

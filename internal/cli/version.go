@@ -1,0 +1,23 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/version"
+)
+
+func versionCommand() *cli.Command {
+	return &cli.Command{
+		Name:   "version",
+		Usage:  "show which build this is",
+		Before: noArguments,
+		Action: func(c *cli.Context) error {
+			_, err := fmt.Fprintf(c.App.Writer, "kedge %s (commit %s, %s %s/%s)\n",
+				version.Version, version.Commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
+}
