@@ -81,7 +81,7 @@ func (d Dir) MakeAgent() error {
 func makeAll(folders ...string) error {
 	for _, folder := range append(folders, RunDir) {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
-			return fmt.Errorf("make data directory: %w", err)
+			return fmt.Errorf("make data directory: %w", Explain(err))
 		}
 	}
 	return nil

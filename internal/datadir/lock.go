@@ -1,0 +1,77 @@
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Lock is the hold of one kedge on a data directory.
+type Lock struct{ file *os.File }
+
+// Lock takes the data directory for this process. It makes the directory if
+// it is not there, and fails when another kedge runs on it or when it cannot
+// be written and synced; each error says what to do.
+//
+// The kernel releases the lock when the process ends, however it ends.
+func (d Dir) Lock() (*Lock, error) {
+	lock, err := d.lock()
+	if err != nil {
+		return nil, fmt.Errorf("take data directory %s: %w", string(d), Explain(err))
+	}
+	return lock, nil
+}
+
+func (d Dir) lock() (*Lock, error) {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return nil, err
+	}
+	// Go opens with O_CLOEXEC: shims and containers do not inherit the lock,
+	// and so cannot hold it when kedge is gone.
+	file, err := os.OpenFile(d.LockFile(), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := take(file); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	if err := d.checkWritable(); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return &Lock{file}, nil
+}
+
+// take locks the file and writes this process's id into it, for the message
+// of a second kedge.
+func take(file *os.File) error {
+	err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return fmt.Errorf("kedge already runs on it%s: stop that one first, or give this one a folder of its own with --data-dir", holder(file))
+	}
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", file.Name(), err)
+	}
+	if err := file.Truncate(0); err != nil {
+		return err
+	}
+	_, err = file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+// holder reads who has the lock; empty in the moment before it has said so.
+func holder(file *os.File) string {
+	text, _ := io.ReadAll(io.LimitReader(file, 32))
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (pid %d)", pid)
+}
+
+// Release gives the data directory up. The file stays: removing it would let
+// two processes hold locks on two files of the same name.
+func (l *Lock) Release() error { return l.file.Close() }

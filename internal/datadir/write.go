@@ -1,0 +1,109 @@
+package datadir
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// probeSize is how many bytes must fit into the data directory at start: more
+// than a file system holds back in slack, little enough for a slow SD card.
+const probeSize = 256 << 10
+
+// WriteFile writes a file so that after a crash or a power cut either the old
+// content or the new one is there, whole: into a temporary file beside it,
+// synced, then renamed. The file gets exactly mode, whatever the umask. A path
+// has one writer at a time.
+func WriteFile(path string, data []byte, mode os.FileMode) error {
+	if err := writeFile(path, data, mode); err != nil {
+		return fmt.Errorf("write %s: %w", path, Explain(err))
+	}
+	return nil
+}
+
+func writeFile(path string, data []byte, mode os.FileMode) (err error) {
+	folder := filepath.Dir(path)
+	// One fixed name, not a random one: what a kill -9 leaves is overwritten
+	// by the next write instead of piling up.
+	temporary := filepath.Join(folder, "."+filepath.Base(path)+".tmp")
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	// O_EXCL: what is written, keys above all, must not go through a link.
+	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(temporary)
+		}
+	}()
+	_, err = file.Write(data)
+	if err == nil {
+		err = file.Chmod(mode)
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return err
+	}
+	if err = os.Rename(temporary, path); err != nil {
+		return err
+	}
+	return syncFolder(folder)
+}
+
+// syncFolder makes a rename in a folder durable.
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	err = folder.Sync()
+	if closeErr := folder.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// checkWritable writes, syncs and removes a probe, so that a full or read-only
+// file system is found before anything is half-done.
+func (d Dir) checkWritable() error {
+	probe := d.join(".probe")
+	// Not zeros: a file system that compresses would store those in no space.
+	if err := writeFile(probe, bytes.Repeat([]byte("kedge\x00\xffprobe"), probeSize/12), 0o600); err != nil {
+		return err
+	}
+	return os.Remove(probe)
+}
+
+// hints says for the faults of a file system what a user can do about them.
+var hints = []struct {
+	fault syscall.Errno
+	hint  string
+}{
+	{syscall.EROFS, "the file system is mounted read-only: mount it read-write, or choose another folder with --data-dir"},
+	{syscall.ENOSPC, "the file system is full: free some space, or choose another folder with --data-dir"},
+	{syscall.EDQUOT, "the disk quota is used up: free some space, or choose another folder with --data-dir"},
+	{syscall.ENOTDIR, "a part of the path is a file: move it away, or choose another folder with --data-dir"},
+	{syscall.EIO, "the disk reports an error: look at the kernel's messages (dmesg); it may be broken"},
+}
+
+// Explain adds to an error of the file system what to do about it. Other
+// errors it returns as they are.
+func Explain(err error) error {
+	for _, h := range hints {
+		if errors.Is(err, h.fault) {
+			return fmt.Errorf("%w: %s", err, h.hint)
+		}
+	}
+	return err
+}
