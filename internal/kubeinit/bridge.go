@@ -1,0 +1,121 @@
+package kubeinit
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/go-logr/logr"
+	"github.com/sirupsen/logrus"
+)
+
+// bridge carries the messages of klog to logrus: structured ones as a
+// logr.LogSink, printf-style ones through writeLine. At verbosity 0 the
+// informational ones become debug messages: upstream prints hundreds of them
+// while a server starts, none of which a user can act on.
+type bridge struct {
+	log       *logrus.Logger
+	fields    logrus.Fields
+	name      string
+	verbosity int
+}
+
+func newBridge(log *logrus.Logger, verbosity int) *bridge {
+	return &bridge{log: log, verbosity: verbosity}
+}
+
+// Init is called by logr; the caller's position is of no use to kedge.
+func (b *bridge) Init(logr.RuntimeInfo) {}
+
+// Enabled tells whether messages of a V level are wanted.
+func (b *bridge) Enabled(level int) bool { return level <= b.verbosity }
+
+// Info logs a structured message.
+func (b *bridge) Info(_ int, message string, keysAndValues ...any) {
+	if level := b.infoLevel(); b.log.IsLevelEnabled(level) {
+		b.entry(keysAndValues).Log(level, message)
+	}
+}
+
+// Error logs a structured error. err may be nil.
+func (b *bridge) Error(err error, message string, keysAndValues ...any) {
+	entry := b.entry(keysAndValues)
+	if err != nil {
+		entry = entry.WithError(err)
+	}
+	entry.Error(message)
+}
+
+// WithValues returns a bridge whose messages have further fields.
+func (b *bridge) WithValues(keysAndValues ...any) logr.LogSink {
+	with := *b
+	with.fields = merge(b.fields, keysAndValues)
+	return &with
+}
+
+// WithName returns a bridge for a named part of this one.
+func (b *bridge) WithName(name string) logr.LogSink {
+	with := *b
+	if b.name != "" {
+		name = b.name + "/" + name
+	}
+	with.name = name
+	return &with
+}
+
+func (b *bridge) infoLevel() logrus.Level {
+	if b.verbosity > 0 {
+		return logrus.InfoLevel
+	}
+	return logrus.DebugLevel
+}
+
+func (b *bridge) entry(keysAndValues []any) *logrus.Entry {
+	name := b.name
+	if name == "" {
+		name = "kubernetes"
+	}
+	return b.log.WithField("component", name).WithFields(merge(b.fields, keysAndValues))
+}
+
+// writeLine logs a line that klog has formatted:
+//
+//	W1121 03:35:50.000000   12345 file.go:42] the message
+//
+// klog tells the severity of its printf-style functions nowhere else
+// (klog.go, output).
+func (b *bridge) writeLine(line []byte) {
+	if len(line) == 0 {
+		return
+	}
+	_, message, found := bytes.Cut(line, []byte("] "))
+	if !found {
+		message = line
+	}
+	text := string(bytes.TrimRight(message, "\n"))
+	switch line[0] {
+	case 'W':
+		b.entry(nil).Warn(text)
+	case 'E', 'F':
+		// After F klog ends the process by itself.
+		b.entry(nil).Error(text)
+	default:
+		b.entry(nil).Log(b.infoLevel(), text)
+	}
+}
+
+// merge returns fields together with the pairs of keysAndValues. Values are
+// turned to text at once: klog's users may change an object after the call.
+func merge(fields logrus.Fields, keysAndValues []any) logrus.Fields {
+	all := make(logrus.Fields, len(fields)+len(keysAndValues)/2)
+	for key, value := range fields {
+		all[key] = value
+	}
+	for i := 0; i+1 < len(keysAndValues); i += 2 {
+		value := keysAndValues[i+1]
+		if m, ok := value.(logr.Marshaler); ok {
+			value = m.MarshalLog()
+		}
+		all[fmt.Sprint(keysAndValues[i])] = fmt.Sprint(value)
+	}
+	return all
+}

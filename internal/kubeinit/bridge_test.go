@@ -1,0 +1,65 @@
+package kubeinit
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/sirupsen/logrus"
+)
+
+func TestBridge(t *testing.T) {
+	tests := map[string]struct {
+		verbosity int
+		log       func(logr.Logger, func([]byte))
+		want      string
+	}{
+		"information is for debugging": {
+			log: func(l logr.Logger, _ func([]byte)) { l.Info("started") },
+		},
+		"information on request": {
+			verbosity: 1,
+			log:       func(l logr.Logger, _ func([]byte)) { l.V(1).Info("started", "pods", 3); l.V(2).Info("more") },
+			want:      "level=info msg=started component=kubernetes pods=3\n",
+		},
+		"errors with names and values": {
+			log: func(l logr.Logger, _ func([]byte)) {
+				l.WithName("controllers").WithName("job").WithValues("key", "a/b").Error(errors.New("gone"), "sync failed")
+			},
+			want: "level=error msg=\"sync failed\" component=controllers/job error=gone key=a/b\n",
+		},
+		"an odd number of values": {
+			log:  func(l logr.Logger, _ func([]byte)) { l.Error(nil, "odd", "key") },
+			want: "level=error msg=odd component=kubernetes\n",
+		},
+		"printf-style warning": {
+			log: func(_ logr.Logger, write func([]byte)) {
+				write([]byte("W1121 03:35:50.000000   12345 file.go:42] took [long] time\n"))
+			},
+			want: "level=warning msg=\"took [long] time\" component=kubernetes\n",
+		},
+		"printf-style end of the process": {
+			log: func(_ logr.Logger, write func([]byte)) {
+				write([]byte("F1121 03:35:50.000000   12345 file.go:42] hook failed\n"))
+			},
+			want: "level=error msg=\"hook failed\" component=kubernetes\n",
+		},
+		"printf-style information": {
+			log: func(_ logr.Logger, write func([]byte)) { write([]byte("I1121 file.go:42] chat\n")) },
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			log := logrus.New()
+			log.SetOutput(&out)
+			log.SetFormatter(&logrus.TextFormatter{DisableTimestamp: true, DisableColors: true})
+			b := newBridge(log, test.verbosity)
+			test.log(logr.New(b), b.writeLine)
+			if got := out.String(); got != test.want {
+				t.Errorf("logged %q, want %q", got, test.want)
+			}
+		})
+	}
+}

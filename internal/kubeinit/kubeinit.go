@@ -1,0 +1,40 @@
+// Package kubeinit sets, once, what Kubernetes's libraries keep process-wide:
+// where and how much they log, and what they must not do by themselves because
+// several of upstream's programs share this process. The cli package calls
+// Setup before it starts anything.
+package kubeinit
+
+import (
+	"flag"
+	"fmt"
+	"strconv"
+
+	"github.com/go-logr/logr"
+	"github.com/sirupsen/logrus"
+	"k8s.io/client-go/rest"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/kedge-dev/kedge/internal/config"
+)
+
+// Setup prepares the process for Kubernetes's libraries. A panic in one of
+// their goroutines still ends the process: that is upstream's default and a
+// restart by the service manager is the honest answer to it.
+func Setup(log config.Log) error {
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	if err := flags.Set("v", strconv.Itoa(log.Verbosity)); err != nil {
+		return fmt.Errorf("set verbosity of Kubernetes's logs: %w", err)
+	}
+	bridge := newBridge(logrus.StandardLogger(), log.Verbosity)
+	klog.SetLoggerWithOptions(logr.New(bridge), klog.ContextualLogger(true), klog.WriteKlogBuffer(bridge.writeLine))
+
+	// Kubelet and the other parts each apply their logging options; only the
+	// first may, by default (component-base/logs/api/v1/options.go).
+	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
+	// Warnings of the API about deprecated versions are for a client's user.
+	// Upstream's programs silence their own (kube-apiserver/app/server.go).
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	return nil
+}
