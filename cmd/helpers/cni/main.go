@@ -2,8 +2,8 @@
 // plugin whose name it is called by (bridge, host-local, loopback, portmap,
 // bandwidth). One executable is a quarter of the size of five.
 //
-// Upstream's plugins are programs, which Go cannot import. scripts/overlay
-// makes packages of them for the build: see the cni rule in the Makefile.
+// Upstream's plugins are programs, which Go cannot import. scripts/cniplugins
+// makes packages of them for the build.
 package main
 
 import (
@@ -12,10 +12,10 @@ import (
 	"path/filepath"
 	"runtime"
 
-	hostlocal "github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/host-local"
-	"github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/bridge"
-	"github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/loopback"
 	"github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/bandwidth"
+	"github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/bridge"
+	"github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/hostlocal"
+	"github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/loopback"
 	"github.com/kedge-dev/kedge/cmd/helpers/cni/plugins/portmap"
 )
 
