@@ -1,0 +1,130 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/flannel-io/flannel/pkg/backend"
+	"github.com/flannel-io/flannel/pkg/backend/hostgw"
+	"github.com/flannel-io/flannel/pkg/backend/vxlan"
+	"github.com/flannel-io/flannel/pkg/backend/wireguard"
+	"github.com/flannel-io/flannel/pkg/subnet"
+	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
+)
+
+// wireguardKey is this node's private key. A reboot may lose it: the other
+// nodes learn the new public key from the node's annotations.
+const wireguardKey = datadir.RunDir + "/wireguard.key"
+
+// registerBackend makes the devices of the chosen backend and tells the other
+// nodes about this one. podCIDRs are this node's.
+func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []netip.Prefix) (backend.Network, error) {
+	iface, err := externalInterface(n.cfg.NodeIPs)
+	if err != nil {
+		return nil, err
+	}
+	l.config = &subnet.Config{Backend: json.RawMessage("{}")}
+	for _, cluster := range n.cfg.Cluster.PodCIDRs() {
+		inCluster := func(own netip.Prefix) bool {
+			return own.Bits() >= cluster.Bits() && cluster.Contains(own.Addr())
+		}
+		if !slices.ContainsFunc(podCIDRs, inCluster) {
+			return nil, fmt.Errorf("node %s has pod range %s, which is not in cluster-cidr %s; if cluster-cidr was changed, delete the node with kubectl and start again",
+				n.cfg.NodeName, strings.Join(l.podCIDRs, ","), cluster)
+		}
+		if cluster.Addr().Is4() {
+			l.config.EnableIPv4, l.config.Network = true, toIP4Net(cluster)
+		} else {
+			l.config.EnableIPv6, l.config.IPv6Network = true, toIP6Net(cluster)
+		}
+	}
+	if l.config.EnableIPv4 && iface.ExtAddr == nil || l.config.EnableIPv6 && iface.ExtV6Addr == nil {
+		return nil, fmt.Errorf("cluster-cidr %s needs a node address of each of its families, node-ip has %v",
+			strings.Join(n.cfg.Cluster.ClusterCIDR, ","), n.cfg.NodeIPs)
+	}
+
+	var newBackend backend.BackendCtor
+	switch n.cfg.Cluster.FlannelBackend {
+	case "vxlan":
+		newBackend, l.config.BackendType = vxlan.New, "vxlan"
+	case "host-gw":
+		newBackend, l.config.BackendType = hostgw.New, "host-gw"
+	case "wireguard-native":
+		newBackend, l.config.BackendType = wireguard.New, "wireguard"
+		// flannel's pkg/backend/wireguard/device.go takes the path of its key
+		// from the environment only, and removes the device when the context
+		// is cancelled, which would cut off pods that are to go on.
+		if err := os.Setenv("WIREGUARD_KEY_FILE", wireguardKey); err != nil {
+			return nil, fmt.Errorf("set environment: %w", err)
+		}
+		ctx = context.WithoutCancel(ctx)
+	default:
+		return nil, fmt.Errorf("flannel-backend %q is not known", n.cfg.Cluster.FlannelBackend)
+	}
+	b, err := newBackend(l, iface)
+	if err != nil {
+		return nil, fmt.Errorf("make flannel backend %s: %w", n.cfg.Cluster.FlannelBackend, err)
+	}
+	var unused sync.WaitGroup // wireguard's goroutine, which lives as long as the process
+	registered, err := b.RegisterNetwork(ctx, &unused, l.config)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return nil, fmt.Errorf("make flannel's device: this kernel has no %s; load the module or choose another flannel-backend, such as host-gw: %w", l.config.BackendType, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("set up flannel backend %s: %w", n.cfg.Cluster.FlannelBackend, err)
+	}
+	return registered, nil
+}
+
+// externalInterface returns the interface that has the node's addresses.
+func externalInterface(nodeIPs []netip.Addr) (*backend.ExternalInterface, error) {
+	external := &backend.ExternalInterface{}
+	for _, address := range nodeIPs {
+		iface, err := interfaceOf(address)
+		if err != nil {
+			return nil, err
+		}
+		if external.Iface == nil {
+			external.Iface, external.IfaceName = iface, iface.Name
+		}
+		addr := net.IP(address.AsSlice())
+		if address.Is4() {
+			external.IfaceAddr, external.ExtAddr = addr, addr
+		} else {
+			external.IfaceV6Addr, external.ExtV6Addr = addr, addr
+		}
+	}
+	if external.Iface == nil {
+		return nil, errors.New("the node has no address; give one with node-ip")
+	}
+	return external, nil
+}
+
+func interfaceOf(address netip.Addr) (*net.Interface, error) {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, iface := range interfaces {
+		addresses, err := iface.Addrs()
+		if err != nil {
+			continue // it has just been removed
+		}
+		for _, a := range addresses {
+			if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr() == address {
+				return &iface, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("no interface has the node's address %s; give one of this host's addresses with node-ip", address)
+}

@@ -1,0 +1,91 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
+)
+
+// Cleanup removes every interface, route, rule and file that this component
+// and the CNI plugins it configures have made. No pod may be running. confDir
+// is the folder of the CNI configuration, and podCIDRs the cluster's ranges of
+// pods, to which the host-gw backend made routes. It removes what it can and
+// returns all errors together.
+func Cleanup(ctx context.Context, confDir string, podCIDRs []netip.Prefix) error {
+	return errors.Join(
+		removeLinks(),
+		removeRoutes(podCIDRs),
+		removeTables(ctx,
+			masqueradeTable,
+			// The portmap plugin's; plugins/meta/portmap/portmap_nftables.go.
+			table{knftables.IPv4Family, "cni_hostport"},
+			table{knftables.IPv6Family, "cni_hostport"},
+		),
+		removeConflist(confDir),
+		os.RemoveAll(addressDir),
+		os.RemoveAll(wireguardKey),
+	)
+}
+
+// removeLinks removes flannel's devices, the bridge, the host's ends of what
+// was plugged into it, and the bandwidth plugin's.
+func removeLinks() error {
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	bridge := 0
+	for _, link := range links {
+		if link.Attrs().Name == bridgeName {
+			bridge = link.Attrs().Index
+		}
+	}
+	var errs []error
+	for _, link := range links {
+		attrs := link.Attrs()
+		switch {
+		case attrs.Name == bridgeName && link.Type() == "bridge":
+		case attrs.Name == "flannel.1", attrs.Name == "flannel-v6.1", attrs.Name == "flannel-wg", attrs.Name == "flannel-wg-v6":
+		case bridge != 0 && attrs.MasterIndex == bridge && link.Type() == "veth":
+		case strings.HasPrefix(attrs.Name, "bwp") && link.Type() == "ifb":
+		default:
+			continue
+		}
+		if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, fmt.Errorf("remove interface %s: %w", attrs.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeRoutes removes routes by way of a gateway to parts of podCIDRs; those
+// through kedge's own interfaces vanish with them.
+func removeRoutes(podCIDRs []netip.Prefix) error {
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return fmt.Errorf("list routes: %w", err)
+	}
+	var errs []error
+	for _, route := range routes {
+		if route.Dst == nil || route.Gw == nil {
+			continue
+		}
+		to, ok := netip.AddrFromSlice(route.Dst.IP)
+		bits, _ := route.Dst.Mask.Size()
+		for _, cidr := range podCIDRs {
+			if ok && cidr.Contains(to.Unmap()) && bits >= cidr.Bits() {
+				if err := netlink.RouteDel(&route); err != nil {
+					errs = append(errs, fmt.Errorf("remove route to %s: %w", route.Dst, err))
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
