@@ -1,0 +1,70 @@
+package containerd
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"strconv"
+
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
+	"k8s.io/klog/v2"
+)
+
+// captureLog makes containerd log through logrus as a component: from warnings
+// up, or from informational messages up when kedge logs debug messages, as
+// containerd says several lines for every plugin and pod. What containerd calls
+// fatal ends the goroutine that says so and is sent to the channel, for
+// containerd's own code would end the process without a word of who it was
+// (plugins/cri/cri.go, plugins/server/internal/serve.go).
+func captureLog() <-chan error {
+	standard := logrus.StandardLogger()
+	failed := make(chan error, 1)
+	logger := &logrus.Logger{
+		Out:       standard.Out,
+		Formatter: standard.Formatter,
+		Hooks:     logrus.LevelHooks{},
+		Level:     logrus.WarnLevel,
+		ExitFunc:  func(int) { runtime.Goexit() },
+	}
+	if standard.IsLevelEnabled(logrus.DebugLevel) {
+		logger.Level = logrus.InfoLevel
+	}
+	for level, hooks := range standard.Hooks {
+		logger.Hooks[level] = append(logger.Hooks[level], hooks...)
+	}
+	logger.AddHook(fatalHook(failed))
+	log.L = logger.WithField("component", Name)
+	return failed
+}
+
+type fatalHook chan<- error
+
+func (fatalHook) Levels() []logrus.Level { return []logrus.Level{logrus.FatalLevel} }
+
+func (h fatalHook) Fire(entry *logrus.Entry) error {
+	err := fmt.Errorf("%s", entry.Message)
+	if cause, ok := entry.Data[logrus.ErrorKey].(error); ok {
+		err = fmt.Errorf("%s: %w", entry.Message, cause)
+	}
+	select {
+	case h <- err:
+	default: // the first is the cause
+	}
+	return nil
+}
+
+// keepKlogVerbosity returns a function that sets klog's verbosity back to what
+// it is now: the CRI plugin sets it by its own log level, for the whole process
+// (setGLogLevel in plugins/cri/runtime/plugin.go).
+func keepKlogVerbosity() (restore func()) {
+	verbosity := 0
+	for verbosity < 10 && klog.V(klog.Level(verbosity+1)).Enabled() {
+		verbosity++
+	}
+	return func() {
+		flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+		klog.InitFlags(flags)
+		_ = flags.Set("v", strconv.Itoa(verbosity)) // a number always parses
+	}
+}

@@ -1,0 +1,46 @@
+package containerd
+
+// The plugins of containerd that a Kubernetes node uses. They register
+// themselves. Left out of upstream's cmd/containerd/builtins: snapshotters and
+// differs nobody asked for, the restart monitor (it polls every ten seconds for
+// what CRI never sets), the cgroup metrics (the kubelet has its own), opt (it
+// changes PATH), tracing, image verifiers and the debug and metrics listeners.
+import (
+	_ "github.com/containerd/containerd/api/types/runc/options"
+	_ "github.com/containerd/containerd/v2/core/runtime/v2"
+	_ "github.com/containerd/containerd/v2/plugins/content/local/plugin"
+	_ "github.com/containerd/containerd/v2/plugins/cri"
+	_ "github.com/containerd/containerd/v2/plugins/cri/images"
+	_ "github.com/containerd/containerd/v2/plugins/cri/runtime"
+	_ "github.com/containerd/containerd/v2/plugins/diff/walking/plugin"
+	_ "github.com/containerd/containerd/v2/plugins/events"
+	_ "github.com/containerd/containerd/v2/plugins/gc"
+	_ "github.com/containerd/containerd/v2/plugins/leases"
+	_ "github.com/containerd/containerd/v2/plugins/metadata"
+	_ "github.com/containerd/containerd/v2/plugins/mount"
+	_ "github.com/containerd/containerd/v2/plugins/nri"
+	_ "github.com/containerd/containerd/v2/plugins/sandbox"
+	_ "github.com/containerd/containerd/v2/plugins/server/grpc"
+	_ "github.com/containerd/containerd/v2/plugins/server/ttrpc"
+	_ "github.com/containerd/containerd/v2/plugins/services/containers"
+	_ "github.com/containerd/containerd/v2/plugins/services/content"
+	_ "github.com/containerd/containerd/v2/plugins/services/diff"
+	_ "github.com/containerd/containerd/v2/plugins/services/events"
+	_ "github.com/containerd/containerd/v2/plugins/services/healthcheck"
+	_ "github.com/containerd/containerd/v2/plugins/services/images"
+	_ "github.com/containerd/containerd/v2/plugins/services/introspection"
+	_ "github.com/containerd/containerd/v2/plugins/services/leases"
+	_ "github.com/containerd/containerd/v2/plugins/services/mounts"
+	_ "github.com/containerd/containerd/v2/plugins/services/namespaces"
+	_ "github.com/containerd/containerd/v2/plugins/services/sandbox"
+	_ "github.com/containerd/containerd/v2/plugins/services/snapshots"
+	_ "github.com/containerd/containerd/v2/plugins/services/streaming"
+	_ "github.com/containerd/containerd/v2/plugins/services/tasks"
+	_ "github.com/containerd/containerd/v2/plugins/services/transfer"
+	_ "github.com/containerd/containerd/v2/plugins/services/version"
+	_ "github.com/containerd/containerd/v2/plugins/services/warning"
+	_ "github.com/containerd/containerd/v2/plugins/snapshots/native/plugin"
+	_ "github.com/containerd/containerd/v2/plugins/snapshots/overlay/plugin"
+	_ "github.com/containerd/containerd/v2/plugins/streaming"
+	_ "github.com/containerd/containerd/v2/plugins/transfer"
+)
