@@ -1,0 +1,172 @@
+package kubelet
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	cliflag "k8s.io/component-base/cli/flag"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/kubernetes/cmd/kubelet/app/options"
+	kubeletscheme "k8s.io/kubernetes/pkg/kubelet/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/kubelet/apis/config/validation"
+	"sigs.k8s.io/yaml"
+)
+
+// flagName is how a user gives these arguments to kedge.
+const flagName = "--kubelet-arg"
+
+// ownArguments are upstream's arguments that kedge answers for, and what to use
+// in their place.
+var ownArguments = map[string]string{
+	"kubeconfig":                 "kedge connects the kubelet itself",
+	"bootstrap-kubeconfig":       "kedge connects the kubelet itself",
+	"rotate-certificates":        "kedge renews the kubelet's certificates itself",
+	"rotate-server-certificates": "kedge renews the kubelet's certificates itself",
+	"container-runtime-endpoint": "kedge brings containerd",
+	"hostname-override":          "use --node-name",
+	"node-ip":                    "use --node-ip",
+	"v":                          "use --v",
+	"vmodule":                    "use --v",
+	"logging-format":             "kedge writes all parts' messages in one format",
+	"version":                    "use kedge version",
+}
+
+// applyArguments applies the user's arguments, each as name=value, over what
+// kedge has set: first the files that config and config-dir name, then the
+// other arguments, so that, as for upstream's kubelet, an argument wins over a
+// file. Other than for upstream's kubelet a file need only hold what differs.
+// It reports every fault.
+func applyArguments(server *options.KubeletServer, arguments []string) error {
+	// The files are named by the arguments and come before them: once to find
+	// the names, and once over the files.
+	trial := &options.KubeletServer{KubeletFlags: server.KubeletFlags, KubeletConfiguration: *server.KubeletConfiguration.DeepCopy()}
+	trial.NodeLabels = maps.Clone(server.NodeLabels)
+	if err := parseArguments(trial, arguments); err != nil {
+		return err
+	}
+	files, err := configurationFiles(trial.KubeletConfigFile, trial.KubeletDropinConfigDirectory)
+	if err != nil {
+		return err
+	}
+	if len(files) > 0 {
+		if err := applyFiles(server, files); err != nil {
+			return err
+		}
+	}
+	gates := server.FeatureGates
+	if err := parseArguments(server, arguments); err != nil {
+		return err
+	}
+	// A feature-gates argument replaces the map, but should only add to it:
+	// kubeletConfigFlagPrecedence in cmd/kubelet/app/server.go.
+	for gate, on := range gates {
+		if _, set := server.FeatureGates[gate]; !set {
+			server.FeatureGates[gate] = on
+		}
+	}
+	return validate(server)
+}
+
+// parseArguments parses arguments with upstream's own flags, bound to server.
+func parseArguments(server *options.KubeletServer, arguments []string) error {
+	flags := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
+	flags.SetNormalizeFunc(cliflag.WordSepNormalizeFunc)
+	flags.SetOutput(io.Discard) // most of the kubelet's flags say that they are deprecated
+	flags.Usage = func() {}
+	server.AddFlags(flags)
+	// Some of cAdvisor's settings are process-wide variables upstream.
+	options.AddGlobalFlags(flags)
+
+	var faults []error
+	for _, argument := range arguments {
+		name, _, _ := strings.Cut(argument, "=")
+		if instead, own := ownArguments[strings.ReplaceAll(name, "_", "-")]; own {
+			faults = append(faults, fmt.Errorf("%s %s: %s", flagName, argument, instead))
+			continue
+		}
+		switch err := flags.Parse([]string{"--" + argument}); {
+		case errors.Is(err, pflag.ErrHelp):
+			faults = append(faults, fmt.Errorf("%s %s: no such argument", flagName, argument))
+		case err != nil:
+			faults = append(faults, fmt.Errorf("%s %s: %w", flagName, argument, err))
+		case flags.NArg() > 0:
+			faults = append(faults, fmt.Errorf("%s %q: write it as name=value", flagName, argument))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// configurationFiles lists the files to read, in order: the one given by
+// config and the *.conf in the folder given by config-dir and below.
+func configurationFiles(config, configDir string) ([]string, error) {
+	var files []string
+	if config != "" {
+		files = append(files, config)
+	}
+	if configDir != "" {
+		err := filepath.WalkDir(configDir, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() && filepath.Ext(path) == ".conf" {
+				files = append(files, path)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("%s config-dir=%s: %w", flagName, configDir, err)
+		}
+	}
+	return files, nil
+}
+
+// applyFiles puts the KubeletConfigurations in files over server's: values
+// replace, maps are merged.
+func applyFiles(server *options.KubeletServer, files []string) error {
+	scheme, _, err := kubeletscheme.NewSchemeAndCodecs()
+	if err != nil {
+		return fmt.Errorf("make kubelet configuration: %w", err)
+	}
+	versioned := new(kubeletv1beta1.KubeletConfiguration)
+	if err := scheme.Convert(&server.KubeletConfiguration, versioned, nil); err != nil {
+		return fmt.Errorf("convert kubelet configuration: %w", err)
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("%s config: %w", flagName, err)
+		}
+		versioned.Kind, versioned.APIVersion = "", ""
+		if err := yaml.UnmarshalStrict(content, versioned); err != nil {
+			return fmt.Errorf("%s config: read %s: %w", flagName, file, err)
+		}
+		if got, want := versioned.GroupVersionKind(), kubeletv1beta1.SchemeGroupVersion.WithKind("KubeletConfiguration"); got != want {
+			return fmt.Errorf("%s config: %s must be of apiVersion %s and kind %s", flagName, file, want.GroupVersion(), want.Kind)
+		}
+	}
+	if err := scheme.Convert(versioned, &server.KubeletConfiguration, nil); err != nil {
+		return fmt.Errorf("%s config: %w", flagName, err)
+	}
+	return nil
+}
+
+// validate is what upstream does before it starts a kubelet, but with a copy of
+// the feature gates: those of the process are not for a check to change.
+func validate(server *options.KubeletServer) error {
+	gates := utilfeature.DefaultMutableFeatureGate.DeepCopy()
+	if err := gates.SetFromMap(server.FeatureGates); err != nil {
+		return fmt.Errorf("%s feature-gates: %w", flagName, err)
+	}
+	if err := validation.ValidateKubeletConfiguration(&server.KubeletConfiguration, gates); err != nil {
+		return fmt.Errorf("check kubelet configuration, see %s: %w", flagName, err)
+	}
+	if err := options.ValidateKubeletFlags(&server.KubeletFlags); err != nil {
+		return fmt.Errorf("check kubelet arguments, see %s: %w", flagName, err)
+	}
+	return nil
+}

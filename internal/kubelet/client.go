@@ -1,0 +1,64 @@
+package kubelet
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/tracing"
+	"k8s.io/kubernetes/pkg/kubelet"
+)
+
+// connect fills in the kubelet's three clients, as run() in
+// cmd/kubelet/app/server.go does from a kubeconfig: one for everything, one for
+// events with its own rate limit, so that they cannot crowd out the rest, and
+// one for heartbeats that gives up early.
+func (k *Kubelet) connect(dependencies *kubelet.Dependencies) error {
+	config := rest.CopyConfig(k.cfg.Client)
+	config.UserAgent = k.Name() // the field manager of what it writes
+	config.ContentType = k.server.ContentType
+	if config.ContentType == runtime.ContentTypeProtobuf {
+		config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	}
+	// No limit was asked for in the same process: the API server's priority
+	// and fairness is protection enough.
+	if config.QPS >= 0 {
+		config.QPS, config.Burst = float32(k.server.KubeAPIQPS), int(k.server.KubeAPIBurst)
+	}
+	if k.server.Tracing != nil {
+		config.Wrap(tracing.WrapperFor(dependencies.TracerProvider))
+	}
+	transport, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return fmt.Errorf("make transport: %w", err)
+	}
+	dependencies.OnHeartbeatFailure = func() { utilnet.CloseIdleConnectionsFor(transport.Transport) }
+	client, err := kubernetes.NewForConfigAndClient(config, transport)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+
+	events := rest.CopyConfig(config)
+	events.QPS, events.Burst = float32(k.server.EventRecordQPS), int(k.server.EventBurst)
+	eventClient, err := kubernetes.NewForConfigAndClient(events, transport)
+	if err != nil {
+		return fmt.Errorf("make event client: %w", err)
+	}
+
+	heartbeats := rest.CopyConfig(config)
+	heartbeats.QPS = -1
+	heartbeats.Timeout = min(k.server.NodeStatusUpdateFrequency.Duration,
+		time.Duration(k.server.NodeLeaseDurationSeconds)*time.Second)
+	heartbeatClient, err := kubernetes.NewForConfig(heartbeats)
+	if err != nil {
+		return fmt.Errorf("make heartbeat client: %w", err)
+	}
+
+	dependencies.KubeClient = client
+	dependencies.EventClient = eventClient.CoreV1()
+	dependencies.HeartbeatClient = heartbeatClient
+	return nil
+}
