@@ -1,0 +1,20 @@
+// Package datastore is what the API server keeps its objects in: something
+// that speaks etcd's API on an endpoint of its own. Each way to do that is a
+// package below this one; package server picks one and hands its endpoint to
+// the control plane.
+package datastore
+
+import "github.com/kedge-dev/kedge/internal/component"
+
+// Endpoint is where an etcd client reaches a datastore.
+type Endpoint struct {
+	// URL is what an etcd client dials, for example unix:///run/kedge/kine.sock.
+	URL string
+}
+
+// Datastore is a component that is ready once etcd's API answers at its
+// endpoint. The endpoint is known before Run.
+type Datastore interface {
+	component.Component
+	Endpoint() Endpoint
+}

@@ -1,0 +1,196 @@
+package kine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+)
+
+// schemaVersion is that of the tables in the database, kine's and kedge's. It
+// grows when a kedge before could not use them any more.
+const schemaVersion = 1
+
+// prepare makes the database in file ready to be served by kedge of the given
+// version, for example v1.36.3+kedge.1. On any error the database is as before.
+func prepare(ctx context.Context, file, version string, faults *faults) (err error) {
+	unclean, err := makeFile(file)
+	if err != nil {
+		return explain(file, err)
+	}
+	db := sql.OpenDB(&connector{file: file, faults: faults})
+	defer func() { err = errors.Join(err, db.Close()) }()
+	// Reading all of the database costs time, so it is done only when it was
+	// not closed in order. Damage elsewhere is noticed when it is met.
+	if unclean {
+		if err := quickCheck(ctx, db, file); err != nil {
+			return err
+		}
+	}
+	if err := record(ctx, db, file, version); err != nil {
+		return fmt.Errorf("record version: %w", err)
+	}
+	for _, statement := range schema {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("make tables: %w", err)
+		}
+	}
+	return nil
+}
+
+// makeFile makes the database file, empty and for root only, if it is not
+// there, and tells whether the last kedge left it in a hurry.
+func makeFile(file string) (unclean bool, err error) {
+	folder := filepath.Dir(file)
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return false, fmt.Errorf("make folder of the database: %w", err)
+	}
+	size, err := fileSize(file)
+	if err != nil {
+		return false, err
+	}
+	logSize, err := fileSize(file + "-wal")
+	if err != nil {
+		return false, err
+	}
+	if size > 0 {
+		return logSize > 0, nil
+	}
+	if logSize > 0 {
+		// SQLite would delete the log and begin with an empty database.
+		return false, damaged(file, errors.New("it is empty, but its write-ahead log is not"))
+	}
+	created, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return false, fmt.Errorf("make database: %w", err)
+	}
+	if err := created.Close(); err != nil {
+		return false, fmt.Errorf("make database: %w", err)
+	}
+	return false, syncFolders(folder)
+}
+
+// fileSize returns the size of a regular file in bytes, 0 if there is none.
+func fileSize(file string) (int64, error) {
+	info, err := os.Stat(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("look at database: %w", err)
+	case !info.Mode().IsRegular():
+		return 0, fmt.Errorf("%s is not a file: move it away, kedge keeps its database there", file)
+	}
+	return info.Size(), nil
+}
+
+// syncFolders brings the entry of a new file in folder, and those of the
+// folders above, to the disk: a database is of no use if its name is lost.
+func syncFolders(folder string) error {
+	for ; ; folder = filepath.Dir(folder) {
+		opened, err := os.Open(folder)
+		if err != nil {
+			return fmt.Errorf("sync folder: %w", err)
+		}
+		err = opened.Sync()
+		opened.Close()
+		// Some file systems have nothing to sync for a folder.
+		if err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EROFS) {
+			return fmt.Errorf("sync folder: %w", err)
+		}
+		if folder == filepath.Dir(folder) {
+			return nil
+		}
+	}
+}
+
+// quickCheck returns an error if the database is damaged.
+func quickCheck(ctx context.Context, db *sql.DB, file string) error {
+	var verdict string
+	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
+		return fmt.Errorf("check database: %w", err)
+	}
+	if verdict != "ok" {
+		return damaged(file, errors.New(verdict))
+	}
+	return nil
+}
+
+// record refuses a database that a newer kedge has used, and writes down that
+// this one does. It always writes, so a disk without space is noticed here.
+func record(ctx context.Context, db *sql.DB, file, version string) (err error) {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // does nothing after Commit
+	if _, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS kedge (name TEXT PRIMARY KEY, value TEXT NOT NULL)`); err != nil {
+		return err
+	}
+	last := map[string]string{"schema": "0", "version": version, "starts": "0"}
+	if err := readRecord(ctx, tx, last); err != nil {
+		return err
+	}
+	if err := acceptable(file, last["schema"], last["version"], version); err != nil {
+		return err
+	}
+	starts, _ := strconv.Atoi(last["starts"]) // for the eye only
+	for name, value := range map[string]string{
+		"schema":  strconv.Itoa(schemaVersion),
+		"version": version,
+		"starts":  strconv.Itoa(starts + 1),
+	} {
+		if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO kedge (name, value) VALUES (?, ?)`, name, value); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
+
+func readRecord(ctx context.Context, tx *sql.Tx, into map[string]string) error {
+	found, err := tx.QueryContext(ctx, `SELECT name, value FROM kedge`)
+	if err != nil {
+		return err
+	}
+	defer found.Close()
+	for found.Next() {
+		var name, value string
+		if err := found.Scan(&name, &value); err != nil {
+			return err
+		}
+		into[name] = value
+	}
+	return found.Err()
+}
+
+// acceptable returns an error if a database last used with the given schema by
+// kedge of version last is not for kedge of version ours. A newer Kubernetes
+// may have stored objects in versions that an older one cannot read.
+func acceptable(file, schema, last, ours string) error {
+	number, err := strconv.Atoi(schema)
+	if err != nil {
+		return damaged(file, fmt.Errorf("its schema version is %q", schema))
+	}
+	theirs, err := utilversion.ParseSemantic(last)
+	if err != nil {
+		return damaged(file, fmt.Errorf("read its version: %w", err))
+	}
+	own, err := utilversion.ParseSemantic(ours)
+	if err != nil {
+		return fmt.Errorf("read kedge's own version: %w", err)
+	}
+	if number > schemaVersion || theirs.Major() > own.Major() ||
+		theirs.Major() == own.Major() && theirs.Minor() > own.Minor() {
+		return fmt.Errorf("%s was last used by kedge %s, which is newer than this one, %s: "+
+			"run kedge v%d.%d or later, or put back a copy of the database from before the upgrade",
+			file, last, ours, theirs.Major(), theirs.Minor())
+	}
+	return nil
+}

@@ -1,0 +1,318 @@
+package kine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/k3s-io/kine/pkg/drivers"
+	"github.com/k3s-io/kine/pkg/drivers/sqlite"
+	"github.com/kedge-dev/kedge/internal/datastore"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+var _ datastore.Datastore = (*Datastore)(nil)
+
+// create, update and remove are the transactions of the API server
+// (k8s.io/apiserver/pkg/storage/etcd3/store.go, etcd/client/v3/kubernetes).
+func create(c *clientv3.Client, key, value string) (*clientv3.TxnResponse, error) {
+	return c.Txn(context.Background()).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, value)).Commit()
+}
+
+func update(c *clientv3.Client, key, value string, revision int64) (*clientv3.TxnResponse, error) {
+	return c.Txn(context.Background()).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
+		Then(clientv3.OpPut(key, value)).
+		Else(clientv3.OpGet(key)).Commit()
+}
+
+func remove(c *clientv3.Client, key string, revision int64) (*clientv3.TxnResponse, error) {
+	return c.Txn(context.Background()).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
+		Then(clientv3.OpDelete(key)).
+		Else(clientv3.OpGet(key)).Commit()
+}
+
+func TestTransactions(t *testing.T) {
+	r := run(t, shortDir(t))
+	const key = "/registry/pods/default/a"
+	created, err := create(r.Client, key, "1")
+	if err != nil || !created.Succeeded {
+		t.Fatalf("create: %v %v", created, err)
+	}
+	if again, err := create(r.Client, key, "2"); err != nil || again.Succeeded {
+		t.Errorf("a second create: %v %v", again, err)
+	}
+	updated, err := update(r.Client, key, "2", created.Header.Revision)
+	if err != nil || !updated.Succeeded || updated.Header.Revision <= created.Header.Revision {
+		t.Fatalf("update: %v %v", updated, err)
+	}
+	stale, err := update(r.Client, key, "3", created.Header.Revision)
+	if err != nil || stale.Succeeded {
+		t.Fatalf("an update of an old revision: %v %v", stale, err)
+	}
+	if kvs := stale.Responses[0].GetResponseRange().Kvs; len(kvs) != 1 || string(kvs[0].Value) != "2" {
+		t.Errorf("a conflict answers %v", kvs)
+	}
+	if old, err := r.Get(context.Background(), key, clientv3.WithRev(created.Header.Revision)); err != nil || string(old.Kvs[0].Value) != "1" {
+		t.Errorf("the old revision: %v %v", old, err)
+	}
+	if stale, err := remove(r.Client, key, created.Header.Revision); err != nil || stale.Succeeded {
+		t.Errorf("a delete of an old revision: %v %v", stale, err)
+	}
+	if removed, err := remove(r.Client, key, updated.Header.Revision); err != nil || !removed.Succeeded {
+		t.Errorf("delete: %v %v", removed, err)
+	}
+	if gone, err := r.Get(context.Background(), key); err != nil || len(gone.Kvs) != 0 {
+		t.Errorf("after the delete: %v %v", gone, err)
+	}
+	if again, err := create(r.Client, key, "4"); err != nil || !again.Succeeded {
+		t.Errorf("create after delete: %v %v", again, err)
+	}
+}
+
+func TestListIsPaged(t *testing.T) {
+	r := run(t, shortDir(t))
+	for i := range 5 {
+		if _, err := create(r.Client, fmt.Sprintf("/registry/pods/%d", i), "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func(from string, options ...clientv3.OpOption) *clientv3.GetResponse {
+		page, err := r.Get(context.Background(), from, append(options, clientv3.WithRange("/registry/pods0"), clientv3.WithLimit(3))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return page
+	}
+	first := list("/registry/pods/")
+	if len(first.Kvs) != 3 || !first.More || first.Count != 5 {
+		t.Fatalf("first page: %d of %d, more %v", len(first.Kvs), first.Count, first.More)
+	}
+	if second := list(string(first.Kvs[2].Key)+"\x00", clientv3.WithRev(first.Header.Revision)); len(second.Kvs) != 2 || second.More {
+		t.Errorf("second page: %d, more %v", len(second.Kvs), second.More)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	r := run(t, shortDir(t))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	before, err := create(r.Client, "/registry/pods/a", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := r.Watch(ctx, "/registry/pods/", clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithProgressNotify(),
+		clientv3.WithRev(before.Header.Revision))
+	changed, _ := update(r.Client, "/registry/pods/a", "2", before.Header.Revision)
+	if _, err := remove(r.Client, "/registry/pods/a", changed.Header.Revision); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for len(got) < 3 {
+		for _, event := range (<-watch).Events {
+			got = append(got, fmt.Sprintf("%s %s %v", event.Type, event.Kv.Value, event.PrevKv != nil))
+		}
+	}
+	if want := "PUT 1 false,PUT 2 true,DELETE  true"; strings.Join(got, ",") != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	// The API server asks for progress before it answers a consistent list
+	// from its cache, if the version is new enough.
+	other, err := create(r.Client, "/registry/nodes/a", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.RequestProgress(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for response := range watch {
+		if response.IsProgressNotify() && response.Header.Revision >= other.Header.Revision {
+			break
+		}
+	}
+	status, err := r.Status(ctx, r.Endpoints()[0])
+	if err != nil || status.Version != emulatedETCDVersion || status.DbSize == 0 {
+		t.Errorf("status %v %v", status, err)
+	}
+}
+
+func TestCompaction(t *testing.T) {
+	r := run(t, shortDir(t))
+	first, err := create(r.Client, "/registry/a", "0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	revision := first.Header.Revision
+	for range compactMinRetain + 200 {
+		changed, err := update(r.Client, "/registry/a", "x", revision)
+		if err != nil || !changed.Succeeded {
+			t.Fatalf("%v %v", changed, err)
+		}
+		revision = changed.Header.Revision
+	}
+	if _, err := r.Compact(context.Background(), revision); err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.Get(context.Background(), "/registry/a", clientv3.WithRev(first.Header.Revision))
+	if !errors.Is(err, rpctypes.ErrCompacted) {
+		t.Errorf("a compacted revision: %v", err)
+	}
+	if kept, err := r.Get(context.Background(), "/registry/a", clientv3.WithRev(revision-1)); err != nil || len(kept.Kvs) != 1 {
+		t.Errorf("a recent revision: %v %v", kept, err)
+	}
+}
+
+// The pragmas belong to a connection, so every one must have them.
+func TestEveryConnectionIsDurable(t *testing.T) {
+	r := run(t, shortDir(t))
+	file := filepath.Join(config(r.folder).Dir, "state.db")
+	db := sql.OpenDB(&connector{file: file, faults: newFaults(file)})
+	defer db.Close()
+	var all sync.WaitGroup
+	barrier := make(chan struct{})
+	for range 20 {
+		held, err := db.Conn(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer held.Close()
+		all.Go(func() {
+			<-barrier
+			var journal string
+			var synchronous int
+			if err := held.QueryRowContext(context.Background(), "PRAGMA journal_mode").Scan(&journal); err != nil {
+				t.Error(err)
+			}
+			if err := held.QueryRowContext(context.Background(), "PRAGMA synchronous").Scan(&synchronous); err != nil {
+				t.Error(err)
+			}
+			if journal != "wal" || synchronous != 2 {
+				t.Errorf("journal_mode=%s synchronous=%d", journal, synchronous)
+			}
+		})
+	}
+	close(barrier)
+	all.Wait()
+}
+
+// A connection on which writes would not be safe is refused: an in-memory
+// database cannot have a write-ahead log.
+func TestUnsafeConnectionIsRefused(t *testing.T) {
+	c := &connector{file: ":memory:", faults: newFaults(":memory:")}
+	if _, err := c.Connect(context.Background()); err == nil || !strings.Contains(err.Error(), "journal_mode") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestStopLeavesNothing(t *testing.T) {
+	r := run(t, shortDir(t))
+	socket := config(r.folder).Socket
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v %v", info, err)
+	}
+	file := filepath.Join(config(r.folder).Dir, "state.db")
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("database: %v %v", info, err)
+	}
+	if _, err := create(r.Client, "/registry/a", "1"); err != nil {
+		t.Fatal(err)
+	}
+	// A client that does not go: its streams are ended.
+	stays := client(t, "unix://"+socket)
+	watch := stays.Watch(context.Background(), "/registry/", clientv3.WithPrefix(), clientv3.WithProgressNotify())
+	stays.RequestProgress(context.Background())
+	if _, err := create(r.Client, "/registry/b", "1"); err != nil {
+		t.Fatal(err)
+	}
+	<-watch
+	r.stop(t)
+	stays.Close()
+	checkNothingLeft(t, r.folder)
+	// The last checkpoint has put everything into the database itself.
+	if _, err := os.Stat(file + "-wal"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the write-ahead log is left: %v", err)
+	}
+	again := run(t, r.folder)
+	if kept, err := again.Get(context.Background(), "/registry/a"); err != nil || len(kept.Kvs) != 1 {
+		t.Errorf("after a restart: %v %v", kept, err)
+	}
+}
+
+func TestStopWhileStarting(t *testing.T) {
+	folder := shortDir(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := New(config(folder)).Run(ctx, func() { t.Error("ready") }); err != nil {
+		t.Errorf("got %v", err)
+	}
+	checkNothingLeft(t, folder)
+}
+
+func TestSocketOfAnother(t *testing.T) {
+	r := run(t, shortDir(t))
+	other := config(shortDir(t))
+	other.Socket = config(r.folder).Socket
+	err := New(other).Run(context.Background(), func() { t.Error("ready") })
+	if err == nil || !strings.Contains(err.Error(), "stop the other kedge") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := create(r.Client, "/registry/a", "1"); err != nil {
+		t.Errorf("the first one was harmed: %v", err)
+	}
+}
+
+// What is copied from kine's package sqlite must stay as it is there.
+func TestTablesAreKines(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	tables := func(db *sql.DB) (all string) {
+		found, err := db.Query(`SELECT sql FROM sqlite_master WHERE tbl_name = 'kine' ORDER BY name`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer found.Close()
+		for found.Next() {
+			var statement sql.NullString
+			if err := found.Scan(&statement); err != nil {
+				t.Fatal(err)
+			}
+			all += statement.String + "\n"
+		}
+		return all
+	}
+	var wg sync.WaitGroup
+	folder := t.TempDir()
+	_, theirs, err := sqlite.NewVariant(ctx, &wg, "sqlite3", &drivers.Config{DataSourceName: folder + "/kine.db?_journal_mode=WAL"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := folder + "/state.db"
+	faults := newFaults(file)
+	if err := prepare(ctx, file, "v1.36.3", faults); err != nil {
+		t.Fatal(err)
+	}
+	ours, err := openDialect(ctx, &wg, faults)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, pair := range map[string][2]string{
+		"tables":  {tables(ours.DB), tables(theirs.DB)},
+		"compact": {ours.CompactSQL.String(), theirs.CompactSQL.String()},
+		"size":    {ours.GetSizeSQL.String(), theirs.GetSizeSQL.String()},
+		"after":   {ours.PostCompactSQL.String(), theirs.PostCompactSQL.String()},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s: ours\n%s\nkine's\n%s", name, pair[0], pair[1])
+		}
+	}
+}
