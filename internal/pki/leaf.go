@@ -1,0 +1,192 @@
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/version"
+)
+
+const (
+	leafValidity = 365 * 24 * time.Hour
+	// renewBefore is how long before its end a leaf is renewed.
+	renewBefore = 90 * 24 * time.Hour
+)
+
+// leaf is a certificate that one of kedge's authorities signs, and what has to
+// be in it.
+type leaf struct {
+	certFile, keyFile string
+	signer            *authority
+	subject           pkix.Name
+	usage             x509.ExtKeyUsage
+	// names are the names and addresses of a server, none for a client.
+	names func() sans
+}
+
+// sans are the subject alternative names of a certificate, sorted.
+type sans struct {
+	dns []string
+	ips []netip.Addr
+}
+
+// splitNames sorts names and addresses into sans, each once.
+func splitNames(names []string, addresses []netip.Addr) sans {
+	var s sans
+	for _, name := range names {
+		if ip, err := netip.ParseAddr(name); err == nil {
+			addresses = append(slices.Clip(addresses), ip)
+		} else if name != "" {
+			s.dns = append(s.dns, name)
+		}
+	}
+	for _, ip := range addresses {
+		if ip.IsValid() {
+			s.ips = append(s.ips, ip.Unmap().WithZone(""))
+		}
+	}
+	slices.Sort(s.dns)
+	s.dns = slices.Compact(s.dns)
+	slices.SortFunc(s.ips, netip.Addr.Compare)
+	s.ips = slices.Compact(s.ips)
+	return s
+}
+
+// sansOf reads the names out of a certificate.
+func sansOf(cert *x509.Certificate) sans {
+	var ips []netip.Addr
+	for _, ip := range cert.IPAddresses {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			ips = append(ips, a)
+		}
+	}
+	return splitNames(cert.DNSNames, ips)
+}
+
+func (s sans) equal(other sans) bool {
+	return slices.Equal(s.dns, other.dns) && slices.Equal(s.ips, other.ips)
+}
+
+// ensure makes sure that the leaf's files hold a good certificate, and returns
+// it. What is wrong is re-issued, never an error: nothing is lost with a leaf.
+//
+// The key stays as long as it is good. A renewal then replaces one file only,
+// and nobody who reads the two at that moment sees halves that do not match.
+func (l *leaf) ensure(now time.Time) (*tls.Certificate, error) {
+	log := logrus.WithField("component", "pki")
+	key, err := readKey(l.keyFile)
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			log.WithError(err).Warn("A key is unreadable and will be replaced")
+		}
+		if key, err = writeKey(l.keyFile, ecdsaKey); err != nil {
+			return nil, err
+		}
+	}
+	chain, reason := l.inspect(key, now)
+	if reason == "" {
+		return certificate(chain, key), nil
+	}
+	if chain, err = l.issue(key, now); err != nil {
+		return nil, err
+	}
+	log.Infof("Issued %s: %s", l.certFile, reason)
+	return certificate(chain, key), nil
+}
+
+// inspect returns the chain in the leaf's file, and why it must be re-issued,
+// which is empty if it need not.
+func (l *leaf) inspect(key crypto.Signer, now time.Time) ([]*x509.Certificate, string) {
+	chain, err := readCertificates(l.certFile)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, "it was not there"
+	case err != nil:
+		return nil, "it was unreadable"
+	}
+	cert := chain[0]
+	switch {
+	case !matches(key, cert):
+		return nil, "it was of another key"
+	case cert.CheckSignatureFrom(l.signer.cert()) != nil, !bytes.Equal(cert.RawIssuer, l.signer.cert().RawSubject):
+		return nil, "it was of another authority"
+	case !slices.EqualFunc(chain[1:], l.signer.intermediates(), (*x509.Certificate).Equal):
+		return nil, "the chain of its authority has changed"
+	case cert.Subject.String() != l.subject.String(), !slices.Equal(cert.ExtKeyUsage, []x509.ExtKeyUsage{l.usage}):
+		return nil, "its subject has changed"
+	case !sansOf(cert).equal(l.names()):
+		return nil, "its names or addresses have changed"
+	case cert.NotBefore.After(now):
+		return nil, "it was not valid yet"
+	// A leaf that ends with its authority would be renewed for ever and gain
+	// nothing, hence the second condition. NotAfter has whole seconds.
+	case now.Add(renewBefore).After(cert.NotAfter) && l.notAfter(now).Truncate(time.Second).After(cert.NotAfter):
+		return nil, "it would have ended on " + cert.NotAfter.Format(time.DateOnly)
+	}
+	return chain, ""
+}
+
+// notAfter is when a leaf issued now ends: not after its authority.
+func (l *leaf) notAfter(now time.Time) time.Time {
+	end := now.Add(leafValidity)
+	if limit := l.signer.cert().NotAfter; limit.Before(end) {
+		return limit
+	}
+	return end
+}
+
+// issue signs and writes a new certificate for key.
+func (l *leaf) issue(key crypto.Signer, now time.Time) ([]*x509.Certificate, error) {
+	serial, err := serialNumber()
+	if err != nil {
+		return nil, err
+	}
+	names := l.names()
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      l.subject,
+		// Not now: whoever checks the certificate may have a clock that is behind.
+		NotBefore:             version.CommitDate(),
+		NotAfter:              l.notAfter(now),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{l.usage},
+		BasicConstraintsValid: true,
+		DNSNames:              names.dns,
+	}
+	for _, ip := range names.ips {
+		template.IPAddresses = append(template.IPAddresses, net.IP(ip.AsSlice()))
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, l.signer.cert(), key.Public(), l.signer.key)
+	if err != nil {
+		return nil, fmt.Errorf("make certificate %s: %w", l.certFile, err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("make certificate %s: %w", l.certFile, err)
+	}
+	chain := append([]*x509.Certificate{cert}, l.signer.intermediates()...)
+	return chain, datadir.WriteFile(l.certFile, encodeCertificates(chain...), certMode)
+}
+
+// certificate is a chain and its key in the form that TLS takes.
+func certificate(chain []*x509.Certificate, key crypto.Signer) *tls.Certificate {
+	c := &tls.Certificate{PrivateKey: key, Leaf: chain[0]}
+	for _, cert := range chain {
+		c.Certificate = append(c.Certificate, cert.Raw)
+	}
+	return c
+}

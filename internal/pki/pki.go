@@ -1,0 +1,241 @@
+// Package pki is everything a kedge server trusts and is trusted by: its
+// certificate authorities, the certificates they sign, their renewal while the
+// server runs, the administrator's kubeconfig, the join token, and a clock to
+// judge validity by. The server package calls it before any component starts;
+// components get file paths and functions out of it.
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
+)
+
+// The names and groups in kedge's client certificates. Each group is bound to
+// its cluster role by a manifest, so that it can be revoked: none of them is
+// system:masters, which no authorizer can refuse.
+const (
+	AdminUser = "kedge-admin"
+	// AdminGroup is bound to cluster-admin.
+	AdminGroup = "kedge:cluster-admins"
+	// KubeletClientUser is how the API server calls kubelets.
+	KubeletClientUser = "kube-apiserver-kubelet-client"
+	// KubeletClientGroup is bound to system:kubelet-api-admin.
+	KubeletClientGroup = "kedge:kubelet-api-admins"
+	// ProxyClientUser is how the API server calls aggregated APIs; it is the
+	// one name to allow for the request-header authority.
+	ProxyClientUser = "system:auth-proxy"
+)
+
+// ServerOptions is what EnsureServer has to know.
+type ServerOptions struct {
+	Dir      datadir.Dir
+	NodeName string
+	NodeIPs  []netip.Addr
+	// ClusterDomain is the domain of the cluster's names.
+	ClusterDomain string
+	// ServiceCIDRs are the ranges of Service addresses: the first address of
+	// each is the API's own Service.
+	ServiceCIDRs []netip.Prefix
+	// SANs are further names and addresses of the API: --tls-san, and those to
+	// bind to and advertise where given. Empty ones are left out.
+	SANs  []string
+	Clock *Clock
+}
+
+// Files are the files of a server's PKI, for those who want paths. All of them
+// are in PEM; the certificates of leaves have their chain with them.
+type Files struct {
+	// ServerCAFile is what the certificates of API server and kubelets are
+	// checked with.
+	ServerCAFile, ServerCAKeyFile string
+	// ClientCAFile is what client certificates are checked with.
+	ClientCAFile, ClientCAKeyFile string
+	// RequestHeaderCAFile is what ProxyClientCertFile is checked with.
+	RequestHeaderCAFile string
+	// ServiceAccountKeyFile signs and checks service-account tokens.
+	ServiceAccountKeyFile string
+
+	// The pairs below are renewed while the server runs. Serving is reloaded by
+	// ServingCertificate, the others by their users upstream:
+
+	ServingCertFile, ServingKeyFile string
+	// KubeletClient is read anew, at most once a second, for each connection:
+	// k8s.io/client-go/transport/transport.go, cachingCertificateLoader, and
+	// cert_rotation.go closes the connections made with the old one.
+	KubeletClientCertFile, KubeletClientKeyFile string
+	// ProxyClient is watched with inotify: k8s.io/apiserver/pkg/server/
+	// dynamiccertificates/dynamic_serving_content.go, by way of
+	// k8s.io/kube-aggregator/pkg/apiserver/apiserver.go.
+	ProxyClientCertFile, ProxyClientKeyFile string
+	// KubeletServing is watched likewise, from Kubernetes's
+	// pkg/kubelet/certificate/kubelet.go, NewKubeletServerCertificateDynamicFileManager.
+	KubeletServingCertFile, KubeletServingKeyFile string
+}
+
+// Server is the PKI of a server. Its methods may be called from several
+// goroutines.
+type Server struct {
+	Files
+
+	clock    *Clock
+	serverCA *authority
+	serving  atomic.Pointer[tls.Certificate]
+	// admin is the certificate in the kubeconfigs.
+	admin atomic.Pointer[tls.Certificate]
+
+	// mu is held while files are written.
+	mu          sync.Mutex
+	leaves      []*leaf
+	servingLeaf *leaf
+	adminLeaf   *leaf
+	kubeconfigs []kubeconfigFile
+
+	// names are guarded by mu too; the leaves read them.
+	nodeName string
+	nodeIPs  []netip.Addr
+	apiNames []string
+}
+
+// EnsureServer makes what is missing of a server's PKI in the data directory,
+// renews what is about to end, and returns the whole. Authorities and keys
+// that a user has put there are used. Its errors name the file that is wrong.
+func EnsureServer(o ServerOptions) (*Server, error) {
+	folder := o.Dir.ServerTLS()
+	server := func(name string) string { return filepath.Join(folder, name) }
+	s := &Server{
+		clock:    o.Clock,
+		nodeName: o.NodeName,
+		nodeIPs:  o.NodeIPs,
+		apiNames: apiNames(o),
+	}
+	now := o.Clock.Now()
+	authorities := map[string]*authority{}
+	for _, name := range []string{"server-ca", "client-ca", "request-header-ca"} {
+		a, err := ensureAuthority(server(name), "kedge-"+name, now)
+		if err != nil {
+			return nil, fmt.Errorf("ensure certificate authority: %w", err)
+		}
+		authorities[name] = a
+	}
+	s.serverCA = authorities["server-ca"]
+	clientCA, headerCA := authorities["client-ca"], authorities["request-header-ca"]
+
+	s.servingLeaf = s.leaf(server("serving-kube-apiserver"), s.serverCA, pkix.Name{CommonName: "kube-apiserver"}, s.servingNames)
+	s.adminLeaf = s.leaf(server("client-admin"), clientCA,
+		pkix.Name{CommonName: AdminUser, Organization: []string{AdminGroup}}, nil)
+	kubeletClient := s.leaf(server("client-kube-apiserver"), clientCA,
+		pkix.Name{CommonName: KubeletClientUser, Organization: []string{KubeletClientGroup}}, nil)
+	proxyClient := s.leaf(server("client-auth-proxy"), headerCA, pkix.Name{CommonName: ProxyClientUser}, nil)
+	// The subject is the one upstream's signer kubernetes.io/kubelet-serving wants.
+	kubeletServing := s.leaf(filepath.Join(o.Dir.AgentTLS(), "serving-kubelet"), s.serverCA,
+		pkix.Name{CommonName: "system:node:" + o.NodeName, Organization: []string{"system:nodes"}}, s.kubeletNames)
+
+	s.Files = Files{
+		ServerCAFile: s.serverCA.certFile, ServerCAKeyFile: s.serverCA.keyFile,
+		ClientCAFile: clientCA.certFile, ClientCAKeyFile: clientCA.keyFile,
+		RequestHeaderCAFile:   headerCA.certFile,
+		ServiceAccountKeyFile: server("service.key"),
+		ServingCertFile:       s.servingLeaf.certFile, ServingKeyFile: s.servingLeaf.keyFile,
+		KubeletClientCertFile: kubeletClient.certFile, KubeletClientKeyFile: kubeletClient.keyFile,
+		ProxyClientCertFile: proxyClient.certFile, ProxyClientKeyFile: proxyClient.keyFile,
+		KubeletServingCertFile: kubeletServing.certFile, KubeletServingKeyFile: kubeletServing.keyFile,
+	}
+	// RSA, though ECDSA would be faster: clouds that federate with the cluster's
+	// service accounts by OIDC take RS256 all, ES256 not all.
+	if _, err := ensureKey(s.ServiceAccountKeyFile, rsaKey); err != nil {
+		return nil, fmt.Errorf("ensure service-account key: %w: put the right file back from a backup, or remove it: a new one ends all service-account tokens", err)
+	}
+	return s, s.renew()
+}
+
+// leaf adds a leaf in path.crt and path.key: a server's if it has names.
+func (s *Server) leaf(path string, signer *authority, subject pkix.Name, names func() sans) *leaf {
+	l := &leaf{
+		certFile: path + ".crt", keyFile: path + ".key",
+		signer: signer, subject: subject,
+		usage: x509.ExtKeyUsageServerAuth, names: names,
+	}
+	if names == nil {
+		l.usage, l.names = x509.ExtKeyUsageClientAuth, func() sans { return sans{} }
+	}
+	s.leaves = append(s.leaves, l)
+	return l
+}
+
+// apiNames are the names of the API that do not change while a server runs.
+func apiNames(o ServerOptions) []string {
+	names := append([]string{
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc",
+		"kubernetes.default.svc." + o.ClusterDomain,
+		"localhost", "127.0.0.1", "::1", o.NodeName,
+	}, o.SANs...)
+	for _, cidr := range o.ServiceCIDRs {
+		names = append(names, cidr.Masked().Addr().Next().String())
+	}
+	return names
+}
+
+func (s *Server) servingNames() sans { return splitNames(s.apiNames, s.nodeIPs) }
+
+func (s *Server) kubeletNames() sans { return splitNames([]string{s.nodeName}, s.nodeIPs) }
+
+// ServingCertificate is the API's certificate, for tls.Config.GetCertificate:
+// always the newest.
+func (s *Server) ServingCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return s.serving.Load(), nil
+}
+
+// ServerCA returns the content of ServerCAFile.
+func (s *Server) ServerCA() []byte { return encodeCertificates(s.serverCA.bundle...) }
+
+// SetNodeIPs says that the addresses of this node have changed; the serving
+// certificates are re-issued if they have.
+func (s *Server) SetNodeIPs(ips []netip.Addr) error {
+	s.mu.Lock()
+	s.nodeIPs = ips
+	s.mu.Unlock()
+	return s.renew()
+}
+
+// renew re-issues every leaf that has to be, and rewrites the kubeconfigs if
+// their certificate was one of them. Each leaf is tried, whatever becomes of
+// the others.
+func (s *Server) renew() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock.Now()
+	// Side by side, so that the disk's syncs, the slow part on an SD card,
+	// are shared.
+	var working sync.WaitGroup
+	faults := make([]error, len(s.leaves))
+	for i, l := range s.leaves {
+		working.Go(func() {
+			cert, err := l.ensure(now)
+			if err != nil {
+				faults[i] = fmt.Errorf("renew certificate: %w", err)
+				return
+			}
+			switch l {
+			case s.servingLeaf:
+				s.serving.Store(cert)
+			case s.adminLeaf:
+				s.admin.Store(cert)
+			}
+		})
+	}
+	working.Wait()
+	for _, file := range s.kubeconfigs {
+		// Compared with what is on disk: a write that failed is made up for.
+		faults = append(faults, s.writeKubeconfig(file))
+	}
+	return errors.Join(faults...)
+}
