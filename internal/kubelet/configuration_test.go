@@ -89,7 +89,7 @@ func TestArguments(t *testing.T) {
 		return path
 	}
 	const header = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
-	config := write("kubelet.yaml", header+"maxPods: 50\npodsPerCore: 3\nevictionHard: {memory.available: 200Mi}\nfeatureGates: {NodeLogQuery: false}\n")
+	config := write("kubelet.yaml", header+"maxPods: 50\npodsPerCore: 3\nevictionHard: {memory.available: 200Mi}\nfeatureGates: {EventedPLEG: true}\n")
 	write("conf.d/10.conf", header+"maxPods: 60\n")
 	write("conf.d/ignored.yaml", "rubbish")
 
@@ -111,9 +111,10 @@ func TestArguments(t *testing.T) {
 		},
 		"file": {
 			arguments: []string{"config=" + config},
-			want: []string{"maxPods: 50", "podsPerCore: 3", "  memory.available: 200Mi", "  NodeLogQuery: false",
+			want: []string{"maxPods: 50", "podsPerCore: 3", "  memory.available: 200Mi", "  EventedPLEG: true",
 				// What the file does not mention stays kedge's.
-				"  imagefs.available: 5%", "containerRuntimeEndpoint: unix:///run/kedge/containerd/containerd.sock", "readOnlyPort: 0"},
+				"  imagefs.available: 5%", "containerRuntimeEndpoint: unix:///run/kedge/containerd/containerd.sock"},
+			gone: "readOnlyPort",
 		},
 		"folder over file": {
 			arguments: []string{"config-dir=" + filepath.Join(dir, "conf.d"), "config=" + config},
@@ -121,7 +122,7 @@ func TestArguments(t *testing.T) {
 		},
 		"argument over file": {
 			arguments: []string{"max-pods=42", "config=" + config, "feature-gates=CPUManagerPolicyAlphaOptions=false"},
-			want:      []string{"maxPods: 42", "podsPerCore: 3", "  NodeLogQuery: false", "  CPUManagerPolicyAlphaOptions: false"},
+			want:      []string{"maxPods: 42", "podsPerCore: 3", "  EventedPLEG: true", "  CPUManagerPolicyAlphaOptions: false"},
 		},
 		"all faults at once": {
 			arguments: []string{"max-pod=5", "max-pods=many", "kubeconfig=/x", "positional stays one", "hostname_override=x", "help"},
