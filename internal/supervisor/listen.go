@@ -1,0 +1,34 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// keepAlive is how often an idle connection is probed, the value of
+// k8s.io/apiserver/pkg/server/secure_serving.go.
+const keepAlive = 3 * time.Minute
+
+// Listen opens the server's one port: on address, or on all addresses of both
+// families if that is empty. Its errors say what to do; for a port that is
+// taken, by which process.
+func Listen(address string, port int) (net.Listener, error) {
+	config := net.ListenConfig{KeepAlive: keepAlive}
+	listener, err := config.Listen(context.Background(), "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
+	switch {
+	case err == nil:
+		return listener, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("port %d is taken by %s: stop it, or choose another port with --https-listen-port", port, portHolder("/proc", port))
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("%s is not an address of this host: correct --bind-address", address)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("port %d needs root: run kedge as root, or choose a port above 1023 with --https-listen-port", port)
+	}
+	return nil, fmt.Errorf("listen: %w", err)
+}

@@ -1,0 +1,60 @@
+package supervisor
+
+import (
+	"net/http"
+	"strings"
+)
+
+// route is a line of the table of routes.
+type route struct {
+	// method is empty for all of them.
+	method string
+	// path is exact, or a whole subtree if it ends in a slash.
+	path string
+	// who wraps the handler in the check of who may call it.
+	who     func(http.Handler) http.Handler
+	handler http.Handler
+}
+
+// routes is the table: the first that fits is taken.
+func (s *Supervisor) routes() []route {
+	return []route{
+		// method, path, who may call, handler
+		{"", "/", asTheAPIDecides, s.cfg.API},
+	}
+}
+
+// asTheAPIDecides lets everybody pass: the API server's handler authenticates
+// and authorizes.
+func asTheAPIDecides(next http.Handler) http.Handler { return next }
+
+// mux dispatches by a table of routes. It is not http.ServeMux because that
+// one redirects paths such as /a//b, which are good paths to a Service's proxy
+// subresource.
+type mux []route
+
+func newMux(routes []route) mux {
+	for i := range routes {
+		routes[i].handler = routes[i].who(routes[i].handler)
+	}
+	return routes
+}
+
+func (m mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for _, route := range m {
+		if route.fits(r.Method, r.URL.Path) {
+			route.handler.ServeHTTP(w, r)
+			return
+		}
+	}
+	http.NotFound(w, r)
+}
+
+func (r *route) fits(method, path string) bool {
+	if r.method != "" && r.method != method {
+		return false
+	}
+	// "/" takes also what has no path, such as OPTIONS *.
+	return r.path == "/" || r.path == path ||
+		strings.HasSuffix(r.path, "/") && strings.HasPrefix(path, r.path)
+}
