@@ -1,12 +1,15 @@
 package containerd
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 
 	"github.com/containerd/log"
+	nrilog "github.com/containerd/nri/pkg/log"
 	"github.com/sirupsen/logrus"
 	"k8s.io/klog/v2"
 )
@@ -22,7 +25,7 @@ func captureLog() <-chan error {
 	failed := make(chan error, 1)
 	logger := &logrus.Logger{
 		Out:       standard.Out,
-		Formatter: standard.Formatter,
+		Formatter: leaveOut{standard.Formatter},
 		Hooks:     logrus.LevelHooks{},
 		Level:     logrus.WarnLevel,
 		ExitFunc:  func(int) { runtime.Goexit() },
@@ -35,7 +38,41 @@ func captureLog() <-chan error {
 	}
 	logger.AddHook(fatalHook(failed))
 	log.L = logger.WithField("component", Name)
+	nrilog.Set(nriLogger{log.L})
 	return failed
+}
+
+// expected are warnings of every start that say nothing.
+var expected = []string{
+	"failed check for fsverity support", // most file systems lack it; nothing needs it
+	// The network component writes it once the node has its range of addresses.
+	"failed to load cni during init, please check CRI plugin status before setting up network for pods",
+}
+
+// leaveOut formats all messages but the expected ones.
+type leaveOut struct{ logrus.Formatter }
+
+func (f leaveOut) Format(entry *logrus.Entry) ([]byte, error) {
+	if slices.Contains(expected, entry.Message) {
+		return nil, nil
+	}
+	return f.Formatter.Format(entry)
+}
+
+// nriLogger makes the node resource interface log like the rest of containerd.
+type nriLogger struct{ entry *logrus.Entry }
+
+func (l nriLogger) Debugf(_ context.Context, format string, args ...any) {
+	l.entry.Debugf(format, args...)
+}
+func (l nriLogger) Infof(_ context.Context, format string, args ...any) {
+	l.entry.Infof(format, args...)
+}
+func (l nriLogger) Warnf(_ context.Context, format string, args ...any) {
+	l.entry.Warnf(format, args...)
+}
+func (l nriLogger) Errorf(_ context.Context, format string, args ...any) {
+	l.entry.Errorf(format, args...)
 }
 
 type fatalHook chan<- error
