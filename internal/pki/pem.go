@@ -106,10 +106,13 @@ func encodeDER(certs [][]byte) []byte {
 // ensureKey returns the key in a file, and makes it if the file is not there.
 func ensureKey(path string, generate func() (crypto.Signer, error)) (crypto.Signer, error) {
 	key, err := readKey(path)
-	if !errors.Is(err, os.ErrNotExist) {
-		return key, err
+	switch {
+	case err == nil:
+		return key, nil
+	case errors.Is(err, os.ErrNotExist):
+		return writeKey(path, generate)
 	}
-	return writeKey(path, generate)
+	return nil, fmt.Errorf("%w: put the right file back from a backup", err)
 }
 
 func writeKey(path string, generate func() (crypto.Signer, error)) (crypto.Signer, error) {

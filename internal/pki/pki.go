@@ -152,7 +152,7 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 	// RSA, though ECDSA would be faster: clouds that federate with the cluster's
 	// service accounts by OIDC take RS256 all, ES256 not all.
 	if _, err := ensureKey(s.ServiceAccountKeyFile, rsaKey); err != nil {
-		return nil, fmt.Errorf("ensure service-account key: %w: put the right file back from a backup, or remove it: a new one ends all service-account tokens", err)
+		return nil, fmt.Errorf("ensure service-account key: %w", err)
 	}
 	return s, s.renew()
 }
