@@ -1,0 +1,82 @@
+package assets
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// superseded tells whether root holds anything but the helpers in use.
+func superseded(root, digest string) bool {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return false
+	}
+	for _, entry := range entries {
+		if entry.IsDir() && entry.Name() != digest {
+			return true
+		}
+	}
+	return false
+}
+
+// prune removes the helpers of other builds and what an interruption left,
+// but for folders from which a process runs: the shim of a pod outlives kedge
+// and starts runc from its own folder. What cannot be removed stays for the
+// next start: it costs only space. The caller holds the lock.
+func prune(root, digest, proc string) {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return
+	}
+	running, err := executables(proc)
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		if !entry.IsDir() || entry.Name() == digest {
+			continue
+		}
+		folder := filepath.Join(root, entry.Name())
+		if !anyBelow(running, folder) {
+			// Out of the way first, so that half a folder never has the name.
+			doomed := folder
+			if !strings.HasPrefix(entry.Name(), tempPrefix) {
+				doomed = filepath.Join(root, tempPrefix+entry.Name())
+				if os.Rename(folder, doomed) != nil {
+					continue
+				}
+			}
+			os.RemoveAll(doomed)
+		}
+	}
+}
+
+// executables returns the paths of the programs of all running processes.
+func executables(proc string) ([]string, error) {
+	links, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "exe"))
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, link := range links {
+		// Kernel threads have none, and a process may end meanwhile.
+		if path, err := os.Readlink(link); err == nil {
+			paths = append(paths, path)
+		}
+	}
+	return paths, nil
+}
+
+func anyBelow(paths []string, folder string) bool {
+	// The kernel tells paths without symbolic links.
+	if real, err := filepath.EvalSymlinks(folder); err == nil {
+		folder = real
+	}
+	for _, path := range paths {
+		if strings.HasPrefix(path, folder+string(filepath.Separator)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,117 @@
+// Command pack makes the archive of helpers that internal/assets embeds. The
+// same files give the same bytes. It prints the sizes.
+//
+//	pack build/bundle internal/assets/embedded
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/kedge-dev/kedge/internal/assets"
+)
+
+func main() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: pack FOLDER OUTPUT-FOLDER")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "pack:", err)
+		os.Exit(1)
+	}
+}
+
+func run(folder, out string) error {
+	var archive bytes.Buffer
+	// One thread: with several, where blocks end depends on timing.
+	compressed, err := zstd.NewWriter(&archive, zstd.WithEncoderLevel(zstd.SpeedBestCompression),
+		zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(assets.WindowSize))
+	if err != nil {
+		return err
+	}
+	w := tar.NewWriter(compressed)
+	var manifest assets.Manifest
+	var unpacked int64
+	err = filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		file, err := add(w, folder, path, entry)
+		if err != nil {
+			return fmt.Errorf("add %s: %w", path, err)
+		}
+		manifest.Files = append(manifest.Files, file)
+		unpacked += file.Size
+		if file.Size >= 1<<20 {
+			fmt.Printf("%8.1f MB  %s\n", megabytes(file.Size), file.Path)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	if err := compressed.Close(); err != nil {
+		return err
+	}
+	sum := sha256.Sum256(archive.Bytes())
+	manifest.SHA256 = hex.EncodeToString(sum[:])
+	text, err := json.Marshal(manifest)
+	if err != nil {
+		return err
+	}
+	// The manifest last: without it the archive counts as missing.
+	if err := os.WriteFile(filepath.Join(out, assets.ArchiveName), archive.Bytes(), 0o644); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(out, assets.ManifestName), text, 0o644); err != nil {
+		return err
+	}
+	fmt.Printf("%8.1f MB  in %d files, %.1f MB compressed\n", megabytes(unpacked), len(manifest.Files), megabytes(int64(archive.Len())))
+	return nil
+}
+
+func megabytes(bytes int64) float64 { return float64(bytes) / 1e6 }
+
+func add(w *tar.Writer, folder, path string, entry fs.DirEntry) (assets.File, error) {
+	relative, err := filepath.Rel(folder, path)
+	if err != nil {
+		return assets.File{}, err
+	}
+	file := assets.File{Path: filepath.ToSlash(relative)}
+	header := &tar.Header{Name: file.Path, ModTime: assets.ModTime, Format: tar.FormatUSTAR}
+	if entry.Type() == fs.ModeSymlink {
+		if file.Link, err = os.Readlink(path); err != nil {
+			return file, err
+		}
+		header.Typeflag, header.Linkname, header.Mode = tar.TypeSymlink, file.Link, 0o777
+		return file, w.WriteHeader(header)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return file, err
+	}
+	info, err := entry.Info()
+	if err != nil {
+		return file, err
+	}
+	file.Size, file.Executable = int64(len(data)), info.Mode()&0o111 != 0
+	header.Typeflag, header.Size, header.Mode = tar.TypeReg, file.Size, int64(file.Mode())
+	if err := w.WriteHeader(header); err != nil {
+		return file, err
+	}
+	_, err = w.Write(data)
+	return file, err
+}
