@@ -1,0 +1,80 @@
+package controlplane
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+
+	"github.com/kedge-dev/kedge/internal/pki"
+)
+
+// apiServerOptions are upstream's defaults, then what kubeadm or kedge sets,
+// then the user's arguments.
+func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
+	o := options.NewServerRunOptions()
+	tcp, ok := c.Addr.(*net.TCPAddr)
+	if !ok {
+		return nil, fmt.Errorf("configure API server: %v is not a TCP address", c.Addr)
+	}
+	ports, err := utilnet.ParsePortRange(c.Cluster.ServiceNodePortRange)
+	if err != nil {
+		return nil, fmt.Errorf("configure API server: service-node-port-range: %w", err)
+	}
+	files := c.Files
+
+	o.GenericServerRunOptions.AdvertiseAddress = c.AdvertiseAddress.AsSlice()
+	o.SecureServing.Listener = newMemoryListener(tcp)
+	o.SecureServing.BindPort = tcp.Port
+	// Never shown to anybody, but without it upstream makes one of its own.
+	o.SecureServing.ServerCert.CertKey.CertFile = files.ServingCertFile
+	o.SecureServing.ServerCert.CertKey.KeyFile = files.ServingKeyFile
+	o.Etcd.StorageConfig.Transport.ServerList = []string{c.DatastoreURL}
+
+	issuer := "https://kubernetes.default.svc." + c.Cluster.ClusterDomain
+	authn := o.Authentication
+	authn.Anonymous.Allow = false // see authenticate
+	authn.BootstrapToken.Enable = true
+	authn.ClientCert.ClientCA = files.ClientCAFile
+	authn.ServiceAccounts.Issuers = []string{issuer}
+	authn.ServiceAccounts.KeyFiles = []string{files.ServiceAccountKeyFile}
+	o.ServiceAccountSigningKeyFile = files.ServiceAccountKeyFile
+	// Aggregated APIs take these from the ConfigMap
+	// kube-system/extension-apiserver-authentication; the values are kubeadm's.
+	authn.RequestHeader.ClientCAFile = files.RequestHeaderCAFile
+	authn.RequestHeader.AllowedNames = []string{pki.ProxyClientUser}
+	authn.RequestHeader.UsernameHeaders = []string{"X-Remote-User"}
+	authn.RequestHeader.GroupHeaders = []string{"X-Remote-Group"}
+	authn.RequestHeader.ExtraHeaderPrefixes = []string{"X-Remote-Extra-"}
+	o.ProxyClientCertFile, o.ProxyClientKeyFile = files.ProxyClientCertFile, files.ProxyClientKeyFile
+
+	o.Authorization.Modes = []string{"Node", "RBAC"}
+	o.AllowPrivileged = true
+	// A server without kube-proxy's rules in its network namespace can still
+	// reach webhooks and aggregated APIs.
+	o.EnableAggregatorRouting = true
+	o.Features.EnableProfiling = false
+
+	o.KubeletConfig.PreferredAddressTypes = []string{"InternalIP", "ExternalIP", "Hostname"}
+	o.KubeletConfig.TLSClientConfig.CertFile = files.KubeletClientCertFile
+	o.KubeletConfig.TLSClientConfig.KeyFile = files.KubeletClientKeyFile
+	o.KubeletConfig.TLSClientConfig.CAFile = files.ServerCAFile
+
+	o.ServiceClusterIPRanges = strings.Join(c.Cluster.ServiceCIDR, ",")
+	o.ServiceNodePortRange = *ports
+
+	if err := apiServerProgram.parse(o.Flags(), c.Args); err != nil {
+		return nil, err
+	}
+	// A node's own credentials must not reach beyond it, also where the user's
+	// list of further plugins has forgotten this one.
+	const nodeRestriction = "NodeRestriction"
+	if admission := o.Admission.GenericAdmission; len(o.Admission.PluginNames) == 0 &&
+		!slices.Contains(admission.EnablePlugins, nodeRestriction) && !slices.Contains(admission.DisablePlugins, nodeRestriction) {
+		admission.EnablePlugins = append(admission.EnablePlugins, nodeRestriction)
+	}
+	return o, nil
+}

@@ -1,0 +1,132 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/util/keyutil"
+	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
+	"k8s.io/controller-manager/pkg/informerfactory"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	managerconfig "k8s.io/kubernetes/cmd/kube-controller-manager/app/config"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/kubernetes/pkg/controller/garbagecollector"
+	tokenscontroller "k8s.io/kubernetes/pkg/controller/serviceaccount"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+)
+
+// newControllerContext does what upstream's CreateControllerContext does
+// (cmd/kube-controller-manager/app/controllermanager.go), but for registering
+// the name of its informers: that lasts as long as the process, and controllers
+// that were stopped could not be built anew. What is read for all controllers
+// is read as system:kube-controller-manager.
+func newControllerContext(ctx context.Context, api *APIServer, completed *managerconfig.CompletedConfig) (app.ControllerContext, error) {
+	fail := func(err error) (app.ControllerContext, error) {
+		return app.ControllerContext{}, fmt.Errorf("create clients of controllers: %w", err)
+	}
+	config := api.ClientConfig(controllersUser)
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fail(err)
+	}
+	metadataClient, err := metadata.NewForConfig(config)
+	if err != nil {
+		return fail(err)
+	}
+	discoveryClient, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fail(err)
+	}
+	// Controllers resync at different times, so as not to work all at once.
+	minimum := completed.ComponentConfig.Generic.MinResyncPeriod.Duration
+	resync := func() time.Duration { return time.Duration(float64(minimum) * (1 + rand.Float64())) }
+	shared := informers.NewSharedInformerFactoryWithOptions(client, resync(), informers.WithTransform(withoutManagedFields))
+	metadataInformers := metadatainformer.NewSharedInformerFactoryWithOptions(metadataClient, resync(), metadatainformer.WithTransform(withoutManagedFields))
+
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discoveryClient))
+	go wait.Until(mapper.Reset, 30*time.Second, ctx.Done())
+
+	controllerContext := app.ControllerContext{
+		ClientBuilder:                   serviceAccountClients{api},
+		InformerFactory:                 shared,
+		ObjectOrMetadataInformerFactory: informerfactory.NewInformerFactory(shared, metadataInformers),
+		ComponentConfig:                 completed.ComponentConfig,
+		RESTMapper:                      mapper,
+		InformersStarted:                make(chan struct{}),
+		ResyncPeriod:                    resync,
+		ControllerManagerMetrics:        controllersmetrics.NewControllerManagerMetrics(controllersProgram.name),
+	}
+	controllersmetrics.Register()
+
+	collector := completed.ComponentConfig.GarbageCollectorController
+	if collector.EnableGarbageCollector && controllerContext.IsControllerEnabled(app.NewControllerDescriptors()[names.GarbageCollectorController]) {
+		ignored := map[schema.GroupResource]struct{}{}
+		for _, r := range collector.GCIgnoredResources {
+			ignored[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = struct{}{}
+		}
+		controllerContext.GraphBuilder = garbagecollector.NewDependencyGraphBuilder(ctx, metadataClient, mapper, ignored,
+			controllerContext.ObjectOrMetadataInformerFactory, controllerContext.InformersStarted)
+	}
+	return controllerContext, nil
+}
+
+// withoutManagedFields saves the memory of what no controller reads.
+func withoutManagedFields(object any) (any, error) {
+	if accessor, err := meta.Accessor(object); err == nil && accessor.GetManagedFields() != nil {
+		accessor.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+// tokenController fills Secrets of the type service-account-token.
+type tokenController struct {
+	*tokenscontroller.TokensController
+	workers int
+}
+
+func (t tokenController) Name() string { return names.ServiceAccountTokenController }
+
+func (t tokenController) Run(ctx context.Context) { t.TokensController.Run(ctx, t.workers) }
+
+// newTokenController is upstream's newServiceAccountTokenController
+// (cmd/kube-controller-manager/app/service_accounts.go).
+func newTokenController(ctx context.Context, api *APIServer, controllerContext app.ControllerContext) (app.Controller, error) {
+	config := controllerContext.ComponentConfig.SAController
+	key, err := keyutil.PrivateKeyFromFile(config.ServiceAccountKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("read service-account key: %w", err)
+	}
+	ca, err := os.ReadFile(config.RootCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("read root-ca-file: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(api.ClientConfig(controllersUser))
+	if err != nil {
+		return nil, fmt.Errorf("create client of token controller: %w", err)
+	}
+	generator, err := serviceaccount.JWTTokenGenerator(serviceaccount.LegacyIssuer, key)
+	if err != nil {
+		return nil, fmt.Errorf("build token generator: %w", err)
+	}
+	core := controllerContext.InformerFactory.Core().V1()
+	controller, err := tokenscontroller.NewTokensController(klog.FromContext(ctx), core.ServiceAccounts(), core.Secrets(), client,
+		tokenscontroller.TokensControllerOptions{TokenGenerator: generator, RootCA: ca})
+	if err != nil {
+		return nil, fmt.Errorf("build token controller: %w", err)
+	}
+	return tokenController{controller, int(config.ConcurrentSATokenSyncs)}, nil
+}

@@ -1,0 +1,49 @@
+package controlplane
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+)
+
+// controllersOptions are upstream's defaults, then what kubeadm or kedge sets,
+// then the user's arguments.
+func controllersOptions(c *ControllersConfig) (*options.KubeControllerManagerOptions, error) {
+	o, err := options.NewKubeControllerManagerOptions()
+	if err != nil {
+		return nil, fmt.Errorf("configure controllers: %w", err)
+	}
+	files := c.Files
+	onLoopback(o.SecureServing, files)
+	o.Generic.Debugging.EnableProfiling = false
+	// All that upstream enables, and the two that bootstrap tokens need.
+	o.Generic.Controllers = []string{"*", names.BootstrapSignerController, names.TokenCleanerController}
+	// Upstream's way to lead ends the process when it ends.
+	o.Generic.LeaderElection.LeaderElect = false
+
+	o.KubeCloudShared.AllocateNodeCIDRs = true
+	o.KubeCloudShared.ClusterCIDR = strings.Join(c.Cluster.ClusterCIDR, ",")
+	o.NodeIPAMController.ServiceCIDR = strings.Join(c.Cluster.ServiceCIDR, ",")
+
+	o.SAController.RootCAFile = files.ServerCAFile
+	o.SAController.ServiceAccountKeyFile = files.ServiceAccountKeyFile
+	// Who serves is trusted by the server authority, who calls by the client one.
+	signing := o.CSRSigningController
+	signing.KubeletServingSignerConfiguration.CertFile = files.ServerCAFile
+	signing.KubeletServingSignerConfiguration.KeyFile = files.ServerCAKeyFile
+	signing.LegacyUnknownSignerConfiguration.CertFile = files.ServerCAFile
+	signing.LegacyUnknownSignerConfiguration.KeyFile = files.ServerCAKeyFile
+	signing.KubeletClientSignerConfiguration.CertFile = files.ClientCAFile
+	signing.KubeletClientSignerConfiguration.KeyFile = files.ClientCAKeyFile
+	signing.KubeAPIServerClientSignerConfiguration.CertFile = files.ClientCAFile
+	signing.KubeAPIServerClientSignerConfiguration.KeyFile = files.ClientCAKeyFile
+
+	flags := o.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
+	if err := controllersProgram.parse(flags, c.Args); err != nil {
+		return nil, err
+	}
+	return o, nil
+}

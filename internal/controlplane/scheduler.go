@@ -1,0 +1,144 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/component-base/configz"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
+
+	"github.com/kedge-dev/kedge/internal/pki"
+)
+
+// SchedulerConfig is what NewScheduler has to know.
+type SchedulerConfig struct {
+	API   *APIServer
+	Files pki.Files
+	// Args are the user's arguments of kube-scheduler, as name=value;
+	// config=FILE sets its profiles.
+	Args []string
+}
+
+// Scheduler is kube-scheduler.
+type Scheduler struct {
+	api     *APIServer
+	options *options.Options
+}
+
+// NewScheduler returns an error if the user's arguments, or the configuration
+// file they name, are wrong.
+func NewScheduler(c SchedulerConfig) (*Scheduler, error) {
+	o := options.NewOptions()
+	defaults, err := latest.Default()
+	if err != nil {
+		return nil, fmt.Errorf("configure scheduler: %w", err)
+	}
+	defaults.EnableProfiling = false
+	o.ComponentConfig = defaults
+	onLoopback(o.SecureServing, c.Files)
+	if err := schedulerProgram.parse(*o.Flags, c.Args); err != nil {
+		return nil, err
+	}
+	if o.ConfigFile == "" {
+		o.ApplyDeprecated()
+	} else {
+		o.ComponentConfig, err = options.LoadConfigFromFile(klog.Background(), o.ConfigFile)
+		if err != nil {
+			return nil, fmt.Errorf("%s: load config: %w", schedulerProgram.option, err)
+		}
+	}
+	// Upstream's way to lead ends the process when it ends.
+	o.ComponentConfig.LeaderElection.LeaderElect = false
+	return &Scheduler{c.API, o}, nil
+}
+
+// Name implements component.Component.
+func (s *Scheduler) Name() string { return "scheduler" }
+
+// Run implements component.Component. The scheduler is ready when it has seen
+// all there is to schedule.
+func (s *Scheduler) Run(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ctx = klog.NewContext(ctx, klog.Background().WithName(s.Name()))
+
+	built, err := s.build(ctx)
+	if err != nil {
+		return err
+	}
+	completed := built.Complete()
+	component := completed.ComponentConfig
+	sched, err := scheduler.New(ctx, completed.Client, completed.InformerFactory, completed.DynInformerFactory,
+		func(name string) events.EventRecorderLogger { return completed.EventBroadcaster.NewRecorder(name) },
+		scheduler.WithComponentConfigVersion(component.APIVersion),
+		scheduler.WithKubeConfig(completed.KubeConfig),
+		scheduler.WithProfiles(component.Profiles...),
+		scheduler.WithPercentageOfNodesToScore(component.PercentageOfNodesToScore),
+		scheduler.WithPodMaxBackoffSeconds(component.PodMaxBackoffSeconds),
+		scheduler.WithPodInitialBackoffSeconds(component.PodInitialBackoffSeconds),
+		scheduler.WithPodMaxInUnschedulablePodsDuration(completed.PodMaxInUnschedulablePodsDuration),
+		scheduler.WithExtenders(component.Extenders...),
+		scheduler.WithParallelism(component.Parallelism),
+	)
+	if err != nil {
+		return fmt.Errorf("build scheduler: %w", err)
+	}
+	go func() {
+		if sched.WaitForHandlersSync(ctx) == nil {
+			ready()
+		}
+	}()
+	// app.Run registers it for the whole process (kube-scheduler/app/server.go)
+	// and would not run a second time.
+	defer configz.Delete("componentconfig")
+	// It returns an error even if it was asked to end.
+	if err := app.Run(ctx, &completed, sched); ctx.Err() == nil {
+		return fmt.Errorf("run scheduler: %w", err)
+	}
+	return nil
+}
+
+// build is upstream's Options.Config (cmd/kube-scheduler/app/options), which
+// would ask for a kubeconfig and, in a pod, find the outer cluster's.
+func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) {
+	if faults := s.options.Validate(); len(faults) > 0 {
+		return nil, fmt.Errorf("check arguments: %w", errors.Join(faults...))
+	}
+	serving, authentication, authorization, err := s.api.secure(s.options.SecureServing)
+	if err != nil {
+		return nil, err
+	}
+	config := s.api.ClientConfig(schedulerUser)
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create client of scheduler: %w", err)
+	}
+	dynamicClient, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create client of scheduler: %w", err)
+	}
+	return &schedulerconfig.Config{
+		ComponentConfig:                   *s.options.ComponentConfig,
+		SecureServing:                     serving,
+		Authentication:                    authentication,
+		Authorization:                     authorization,
+		Client:                            client,
+		KubeConfig:                        config,
+		InformerFactory:                   scheduler.NewInformerFactory(client, 0),
+		DynInformerFactory:                dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClient, 0, corev1.NamespaceAll, nil),
+		EventBroadcaster:                  events.NewEventBroadcasterAdapterWithContext(ctx, client),
+		PodMaxInUnschedulablePodsDuration: s.options.Deprecated.PodMaxInUnschedulablePodsDuration,
+		ComponentGlobalsRegistry:          s.options.ComponentGlobalsRegistry,
+	}, nil
+}
