@@ -91,6 +91,26 @@ func (c *Cluster) PodCIDRs() []netip.Prefix { return mustPrefixes(c.ClusterCIDR)
 // ServiceCIDRs returns ServiceCIDR parsed. It is for a validated Config.
 func (c *Cluster) ServiceCIDRs() []netip.Prefix { return mustPrefixes(c.ServiceCIDR) }
 
+// DNSAddresses returns ClusterDNS parsed, or the tenth address of each range of
+// Services. It is for a validated Config.
+func (c *Cluster) DNSAddresses() []netip.Addr {
+	var addresses []netip.Addr
+	for _, text := range c.ClusterDNS {
+		addresses = append(addresses, netip.MustParseAddr(text))
+	}
+	if len(addresses) > 0 {
+		return addresses
+	}
+	for _, prefix := range c.ServiceCIDRs() {
+		address := prefix.Addr()
+		for range 10 {
+			address = address.Next()
+		}
+		addresses = append(addresses, address)
+	}
+	return addresses
+}
+
 func mustPrefixes(cidrs []string) []netip.Prefix {
 	prefixes := make([]netip.Prefix, len(cidrs))
 	for i, cidr := range cidrs {

@@ -21,11 +21,17 @@ const (
 	CNIBinDir   = "/opt/cni/bin"
 )
 
+// ContainerdDropIns is a pattern of files with the user's own configuration of
+// containerd.
+const ContainerdDropIns = "/etc/kedge/containerd/*.toml"
+
 // Sockets. Their folder is for root alone.
 const (
 	StatusSocket     = RunDir + "/status.sock"
 	DatastoreSocket  = RunDir + "/kine.sock"
 	ContainerdSocket = RunDir + "/containerd/containerd.sock"
+	// ContainerdState is containerd's folder for what a reboot removes.
+	ContainerdState = RunDir + "/containerd"
 )
 
 func (d Dir) join(parts ...string) string {
@@ -67,6 +73,12 @@ func (d Dir) Images() string { return d.join("agent", "images") }
 
 // Containerd is containerd's root.
 func (d Dir) Containerd() string { return d.join("agent", "containerd") }
+
+// ContainerdConfig is the configuration kedge writes for containerd.
+func (d Dir) ContainerdConfig() string { return d.join("agent", "etc", "containerd", "config.toml") }
+
+// RegistryCerts is the folder of registry settings, a folder for each host.
+func (d Dir) RegistryCerts() string { return d.join("agent", "etc", "containerd", "certs.d") }
 
 // MakeServer makes the folders of a server that are not there.
 func (d Dir) MakeServer() error {

@@ -1,0 +1,156 @@
+// Package agent is a kedge node: THE list of its components in boot order. A
+// server adds the same list to its own.
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/assets"
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/containerd"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/dns"
+	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/kubelet"
+	"github.com/kedge-dev/kedge/internal/network"
+	"github.com/kedge-dev/kedge/internal/proxy"
+)
+
+// Config is what a node is made of.
+type Config struct {
+	Dir      datadir.Dir
+	Node     host.Node
+	Settings config.Node
+	Cluster  config.Cluster
+	// Clients connects each component to the API under a name of its own.
+	Clients Clients
+	// The kubelet's serving certificate, and who may call it.
+	ServingCertFile, ServingKeyFile string
+	ClientCAFile                    string
+}
+
+// Clients makes a connection to the API for a user who is in groups.
+type Clients interface {
+	ClientConfig(user string, groups ...string) *rest.Config
+}
+
+// AddTo adds a node's components to group, those that talk to the API after
+// the component api. What is wrong with the host or the settings is returned
+// before anything runs.
+func AddTo(group *component.Group, cfg Config, api component.Component) error {
+	if err := cfg.Dir.MakeAgent(); err != nil {
+		return err
+	}
+	facts, err := host.Detect()
+	if err != nil {
+		return err
+	}
+	resolvConf, err := host.ResolvConf(cfg.Settings.ResolvConf, cfg.Dir.AgentEtc())
+	if err != nil {
+		return err
+	}
+	helpers, err := assets.Unpack(cfg.Dir.Assets())
+	if err != nil {
+		return err
+	}
+	if err := useHelpers(helpers.Bin); err != nil {
+		return err
+	}
+	var (
+		podCIDRs   = cfg.Cluster.PodCIDRs()
+		clusterDNS = cfg.Cluster.DNSAddresses()
+	)
+
+	hostComponent := host.New(host.Config{Facts: facts, IPv6: hasIPv6(podCIDRs)})
+	group.Add(hostComponent)
+
+	runtime := containerd.New(containerd.Config{
+		Root:           cfg.Dir.Containerd(),
+		State:          datadir.ContainerdState,
+		Socket:         datadir.ContainerdSocket,
+		ConfigFile:     cfg.Dir.ContainerdConfig(),
+		DropIns:        datadir.ContainerdDropIns,
+		CertsDir:       cfg.Dir.RegistryCerts(),
+		PauseArchive:   helpers.PauseArchive,
+		PauseImage:     assets.PauseImage,
+		ImagesDir:      cfg.Dir.Images(),
+		CNIBinDirs:     []string{helpers.Bin, datadir.CNIBinDir},
+		CNIConfDir:     cniConfDir(cfg),
+		Snapshotter:    cfg.Settings.Snapshotter,
+		DefaultRuntime: cfg.Settings.DefaultRuntime,
+		SELinux:        cfg.Settings.SELinux,
+		Facts:          facts,
+	})
+	group.Add(runtime, hostComponent)
+
+	kubeletComponent, err := kubelet.New(kubelet.Config{
+		NodeName:         cfg.Node.Name,
+		NodeIPs:          cfg.Node.IPs,
+		Client:           cfg.Clients.ClientConfig("system:node:"+cfg.Node.Name, "system:nodes"),
+		ContainerdSocket: datadir.ContainerdSocket,
+		ClusterDNS:       clusterDNS,
+		ClusterDomain:    cfg.Cluster.ClusterDomain,
+		ResolvConf:       resolvConf,
+		ServingCertFile:  cfg.ServingCertFile,
+		ServingKeyFile:   cfg.ServingKeyFile,
+		ClientCAFile:     cfg.ClientCAFile,
+		StaticPods:       cfg.Dir.StaticPods(),
+		Root:             datadir.KubeletRoot,
+		Facts:            facts,
+		Args:             cfg.Settings.KubeletArgs,
+	})
+	if err != nil {
+		return err
+	}
+	group.Add(kubeletComponent, runtime, api)
+
+	networkComponent := network.New(network.Config{
+		Client:   cfg.Clients.ClientConfig("system:kedge:flannel"),
+		NodeName: cfg.Node.Name,
+		NodeIPs:  cfg.Node.IPs,
+		Cluster:  cfg.Cluster,
+		ConfDir:  cfg.Dir.CNIConf(),
+		Nftables: facts.Nftables,
+	})
+	group.Add(networkComponent, hostComponent, api)
+
+	proxyComponent, err := proxy.New(proxy.Config{
+		Client:   cfg.Clients.ClientConfig("system:kube-proxy"),
+		NodeName: cfg.Node.Name,
+		NodeIPs:  cfg.Node.IPs,
+		Cluster:  cfg.Cluster,
+		Facts:    facts,
+		Args:     cfg.Settings.KubeProxyArgs,
+	})
+	if err != nil {
+		return err
+	}
+	group.Add(proxyComponent, hostComponent, api)
+
+	dnsComponent := dns.New(dns.Config{
+		Client:        cfg.Clients.ClientConfig("system:kedge:dns"),
+		NodeName:      cfg.Node.Name,
+		NodeIPs:       cfg.Node.IPs,
+		PodCIDRs:      podCIDRs,
+		ClusterDomain: cfg.Cluster.ClusterDomain,
+		ClusterDNS:    clusterDNS,
+		ResolvConf:    hostResolvConf(cfg.Settings),
+	})
+	group.Add(dnsComponent, hostComponent, api)
+
+	group.Add(newNodeReady(cfg), kubeletComponent, networkComponent, proxyComponent, dnsComponent)
+	return nil
+}
+
+// useHelpers lets everything in this process find kedge's own helpers first.
+func useHelpers(bin string) error {
+	if err := os.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH")); err != nil {
+		return fmt.Errorf("set PATH: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,30 @@
+package agent
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
+)
+
+// hasIPv6 tells whether pods have IPv6 addresses.
+func hasIPv6(podCIDRs []netip.Prefix) bool {
+	return slices.ContainsFunc(podCIDRs, func(p netip.Prefix) bool { return p.Addr().Is6() })
+}
+
+// cniConfDir is kedge's own folder, or where other CNIs install themselves.
+func cniConfDir(cfg Config) string {
+	if cfg.Cluster.FlannelBackend == "none" {
+		return datadir.CNIConfDir
+	}
+	return cfg.Dir.CNIConf()
+}
+
+// hostResolvConf is what resolvers in the host's own network read.
+func hostResolvConf(settings config.Node) string {
+	if settings.ResolvConf != "" {
+		return settings.ResolvConf
+	}
+	return "/etc/resolv.conf"
+}

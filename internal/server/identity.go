@@ -1,0 +1,68 @@
+package server
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/pki"
+)
+
+// establish makes what a server is known by: its certificates, the
+// administrator's kubeconfig and the join token.
+func establish(cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.Clock) (*pki.Server, *Summary, error) {
+	if err := dir.MakeServer(); err != nil {
+		return nil, nil, err
+	}
+	certificates, err := pki.EnsureServer(pki.ServerOptions{
+		Dir:           dir,
+		NodeName:      node.Name,
+		NodeIPs:       node.IPs,
+		ClusterDomain: cfg.Cluster.ClusterDomain,
+		ServiceCIDRs:  cfg.Cluster.ServiceCIDRs(),
+		SANs:          append([]string{cfg.Server.BindAddress, cfg.Server.AdvertiseAddress}, cfg.Server.TLSSAN...),
+		Clock:         clock,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := pki.EnsureToken(dir, cfg.Server.Token, certificates.ServerCA()); err != nil {
+		return nil, nil, err
+	}
+	mode, err := strconv.ParseUint(cfg.Server.WriteKubeconfigMode, 8, 32)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read write-kubeconfig-mode: %w", err)
+	}
+	port := strconv.Itoa(cfg.Server.HTTPSListenPort)
+	local := "127.0.0.1"
+	if cfg.Server.BindAddress != "" {
+		local = cfg.Server.BindAddress
+	}
+	err = certificates.WriteKubeconfig(cfg.Server.WriteKubeconfig, os.FileMode(mode), "https://"+net.JoinHostPort(local, port))
+	if err != nil {
+		return nil, nil, err
+	}
+	return certificates, &Summary{
+		URL:        "https://" + net.JoinHostPort(advertiseAddress(cfg.Server, node).String(), port),
+		Kubeconfig: cfg.Server.WriteKubeconfig,
+		TokenFile:  dir.ServerToken(),
+	}, nil
+}
+
+// servingCertificate chooses by the name a client asks for: the API server has
+// certificates of its own for its loopback client and for what a user sets
+// with --kube-apiserver-arg tls-sni-cert-key.
+func servingCertificate(api *controlplane.APIServer, certificates *pki.Server) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if certificate, err := api.Certificate(hello); certificate != nil || err != nil {
+			return certificate, err
+		}
+		return certificates.ServingCertificate(hello)
+	}
+}

@@ -1,0 +1,165 @@
+// Package server is a kedge server: THE list of its components in boot order.
+// Read this first.
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/addons"
+	"github.com/kedge-dev/kedge/internal/agent"
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/datastore/kine"
+	"github.com/kedge-dev/kedge/internal/dns"
+	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/kubeinit"
+	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/status"
+	"github.com/kedge-dev/kedge/internal/supervisor"
+	"github.com/kedge-dev/kedge/internal/version"
+)
+
+// stopTimeout is how long a server may take to stop. Pods run on.
+const stopTimeout = 30 * time.Second
+
+// Observer is told how a server fares.
+type Observer struct {
+	// OnChange is called at each change of a component's state.
+	OnChange func(component.Status)
+	// OnReady is called once, when the node is ready.
+	OnReady func(Summary)
+}
+
+// Summary is what a user needs to know of a server.
+type Summary struct {
+	// URL is the API's, for other hosts.
+	URL string
+	// Kubeconfig is the path of the administrator's.
+	Kubeconfig string
+	// TokenFile is the path of the join token.
+	TokenFile string
+}
+
+// Run runs a server until ctx is cancelled, and returns nil then, or until one
+// of its components fails. What a user can mend is checked first, before
+// anything is changed.
+func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
+	dir := datadir.Dir(cfg.DataDir)
+	if err := kubeinit.Setup(cfg.Log); err != nil {
+		return err
+	}
+	node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
+	if err != nil {
+		return err
+	}
+	lock, err := dir.Lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	listener, err := supervisor.Listen(cfg.Server.BindAddress, cfg.Server.HTTPSListenPort)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	clock := pki.NewClock(dir.ClockFile())
+	clock.Settle(ctx)
+	certificates, summary, err := establish(cfg, dir, node, clock)
+	if err != nil {
+		return err
+	}
+
+	group := component.Group{
+		StopTimeout: stopTimeout,
+		OnChange:    observer.OnChange,
+		OnReady:     func() { observer.OnReady(*summary) },
+	}
+	if err := addComponents(&group, cfg, node, listener, clock, certificates); err != nil {
+		return err
+	}
+	return group.Run(ctx)
+}
+
+// addComponents adds all that a server runs: the list reads as its boot order.
+func addComponents(group *component.Group, cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server) error {
+	dir := datadir.Dir(cfg.DataDir)
+
+	group.Add(clock.Recorder())
+	group.Add(certificates.Renewer())
+	group.Add(status.New(datadir.StatusSocket, func() status.Report {
+		return status.Report{PID: os.Getpid(), Version: version.Version, Node: node.Name, Components: group.Status()}
+	}))
+
+	store := kine.New(kine.Config{Dir: dir.ServerDB(), Socket: datadir.DatastoreSocket})
+	group.Add(store)
+
+	api, apiFault := controlplane.NewAPIServer(controlplane.APIServerConfig{
+		Addr:             listener.Addr(),
+		AdvertiseAddress: advertiseAddress(cfg.Server, node),
+		Cluster:          cfg.Cluster,
+		DatastoreURL:     store.Endpoint().URL,
+		Files:            certificates.Files,
+		Now:              clock.Now,
+		Args:             cfg.Server.KubeAPIServerArgs,
+	})
+	controllers, controllersFault := controlplane.NewControllers(controlplane.ControllersConfig{
+		API:     api,
+		Cluster: cfg.Cluster,
+		Files:   certificates.Files,
+		Args:    cfg.Server.KubeControllerManagerArgs,
+	})
+	scheduler, schedulerFault := controlplane.NewScheduler(controlplane.SchedulerConfig{
+		API:   api,
+		Files: certificates.Files,
+		Args:  cfg.Server.KubeSchedulerArgs,
+	})
+	if err := errors.Join(apiFault, controllersFault, schedulerFault); err != nil {
+		return err
+	}
+
+	// The port is served before the API server runs: its own loopback client
+	// comes through it. Until the API server is ready it answers 503.
+	gate := supervisor.New(supervisor.Config{
+		Listener:    listener,
+		Certificate: servingCertificate(api, certificates),
+		API:         api,
+		Now:         clock.Now,
+	})
+	group.Add(gate)
+	group.Add(api, store, gate)
+	group.Add(controllers, api)
+	group.Add(scheduler, api)
+
+	manifests := addons.New(addons.Config{
+		Client:  api.ClientConfig("system:kedge:bootstrap", "system:masters"),
+		Cluster: cfg.Cluster,
+	})
+	group.Add(manifests, api)
+	group.Add(dns.NewEndpoints(dns.EndpointsConfig{Client: api.ClientConfig("system:kedge:dns-endpoints")}), manifests)
+
+	return agent.AddTo(group, agent.Config{
+		Dir:             dir,
+		Node:            node,
+		Settings:        cfg.Node,
+		Cluster:         cfg.Cluster,
+		Clients:         api,
+		ServingCertFile: certificates.KubeletServingCertFile,
+		ServingKeyFile:  certificates.KubeletServingKeyFile,
+		ClientCAFile:    certificates.ClientCAFile,
+	}, manifests)
+}
+
+// advertiseAddress is the address of the API that pods and nodes are told.
+func advertiseAddress(cfg config.Server, node host.Node) netip.Addr {
+	if cfg.AdvertiseAddress != "" {
+		return netip.MustParseAddr(cfg.AdvertiseAddress)
+	}
+	return node.IPs[0]
+}
