@@ -140,35 +140,36 @@ func (t *transaction) MustCommit() { _ = t.Commit() }
 // MustRollback implements server.Transaction.
 func (t *transaction) MustRollback() { _ = t.Rollback() }
 
-// backend is kine's, with every goroutine waited for at the end.
+// backend is kine's, with its own way to hand out events, and with every
+// goroutine waited for at the end.
 type backend struct {
 	*logstructured.LogStructured
-	log *sqllog.SQLLog
-	// syncing is held by those who wait for the polling loop.
-	syncing sync.RWMutex
-	// polling ends with the polling loop.
-	polling <-chan []*server.Event
-	expiry  sync.WaitGroup
+	log     *sqllog.SQLLog
+	hub     *hub
+	running sync.WaitGroup
 }
 
 func newBackend(d *dialect) *backend {
 	log := sqllog.New(d, 0, 0, compactTimeout, compactMinRetain, compactBatchSize, pollBatchSize)
-	return &backend{LogStructured: logstructured.New(log), log: log}
+	return &backend{LogStructured: logstructured.New(log), log: log, hub: newHub(log)}
 }
 
-// start does what LogStructured.Start does. Everything ends when ctx does; see
-// wait.
+// start does what LogStructured.Start does. Everything ends when ctx does: call
+// wait then.
 func (b *backend) start(ctx context.Context) error {
 	if err := b.log.Start(ctx); err != nil {
 		return fmt.Errorf("start kine: %w", err)
 	}
+	events, err := b.hub.connect(ctx)
+	if err != nil {
+		return err
+	}
+	b.running.Go(func() { b.hub.run(ctx, events) })
 	if _, err := b.Create(ctx, server.HealthKey, []byte(server.HealthVal), 0); err != nil && err != server.ErrKeyExists {
 		return fmt.Errorf("write health key: %w", err)
 	}
-	// A watch that sees nothing and is closed by the end of the polling loop.
-	b.polling = b.Watch(context.WithoutCancel(ctx), "kedge-polling", "", 0).Events
-	b.expiry.Go(func() {
-		// It gives up when it is slow to follow or cannot read.
+	b.running.Go(func() {
+		// It gives up when its watch ends or it cannot read.
 		for ctx.Err() == nil {
 			ttl.Run(ctx, &expiring{b})
 			sleep(ctx, time.Second)
@@ -177,25 +178,16 @@ func (b *backend) start(ctx context.Context) error {
 	return nil
 }
 
-// sync waits until nobody waits for the polling loop, which must still run.
-func (b *backend) sync() {
-	b.syncing.Lock()
-	defer b.syncing.Unlock()
-}
-
 // wait waits for the goroutines that end with the context of start.
-func (b *backend) wait() {
-	for range b.polling {
-	}
-	b.expiry.Wait()
+func (b *backend) wait() { b.running.Wait() }
+
+// Watch implements server.Backend.
+func (b *backend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
+	return b.hub.Watch(ctx, key, end, revision)
 }
 
 // WaitForSyncTo implements server.Backend.
-func (b *backend) WaitForSyncTo(revision int64) {
-	b.syncing.RLock()
-	defer b.syncing.RUnlock()
-	b.LogStructured.WaitForSyncTo(revision)
-}
+func (b *backend) WaitForSyncTo(revision int64) { b.hub.WaitForSyncTo(revision) }
 
 // expiring is the backend for the deletion of expired keys.
 type expiring struct{ *backend }

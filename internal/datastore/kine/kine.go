@@ -94,8 +94,9 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 	}
 
 	backendCtx, stopBackend := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopBackend()
 	backend := newBackend(dialect)
+	defer backend.wait()
+	defer stopBackend()
 	startCtx, starting := withRequest(backendCtx)
 	err = backend.start(startCtx)
 	if failure := starting.failure(); failure != nil {
@@ -103,8 +104,6 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 	} else if err != nil {
 		return err
 	}
-	defer backend.wait()
-	defer stopBackend()
 
 	listener, err := listen(d.config.Socket)
 	if err != nil {
@@ -131,7 +130,6 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 	if failure := faults.err(); failure != nil {
 		return failure
 	}
-	backend.sync()
 	if ctx.Err() != nil {
 		return nil
 	}

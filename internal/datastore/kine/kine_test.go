@@ -14,6 +14,7 @@ import (
 	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/k3s-io/kine/pkg/drivers/sqlite"
 	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/mattn/go-sqlite3"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -205,11 +206,16 @@ func TestEveryConnectionIsDurable(t *testing.T) {
 	all.Wait()
 }
 
-// A connection on which writes would not be safe is refused: an in-memory
-// database cannot have a write-ahead log.
+// A connection on which writes would not be safe is refused.
 func TestUnsafeConnectionIsRefused(t *testing.T) {
-	c := &connector{file: ":memory:", faults: newFaults(":memory:")}
-	if _, err := c.Connect(context.Background()); err == nil || !strings.Contains(err.Error(), "journal_mode") {
+	opened, err := (&sqlite3.SQLiteDriver{}).Open("file:memory?mode=memory&_synchronous=FULL&_journal_mode=WAL")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	memory := &conn{SQLiteConn: opened.(*sqlite3.SQLiteConn), faults: newFaults("memory")}
+	err = memory.configure(context.Background())
+	if err == nil || !strings.Contains(err.Error(), "has set journal_mode to memory") {
 		t.Errorf("got %v", err)
 	}
 }
