@@ -89,8 +89,8 @@ func (p probe) detect() (Facts, error) {
 		_, err := p.lookPath("apparmor_parser")
 		facts.AppArmor = bytes.HasPrefix(enabled, []byte("Y")) && err == nil
 	}
-	facts.CgroupDriver, err = p.driver(facts)
-	return facts, err
+	facts.CgroupDriver = p.driver(facts)
+	return facts, nil
 }
 
 // systemd is sd_booted(3), and more: in a container the folder may be there
@@ -105,26 +105,22 @@ func (p probe) systemd() bool {
 // longer kept up by runc. While pods run from an earlier start it stays what it
 // was then, as their cgroups cannot be moved. The record is beside the pods'
 // own state, which a reboot removes with them.
-func (p probe) driver(facts Facts) (string, error) {
+func (p probe) driver(facts Facts) string {
 	driver := DriverCgroupfs
 	if facts.Systemd && facts.CgroupVersion == 2 {
 		driver = DriverSystemd
 	}
-	record := p.path(datadir.RunDir, "cgroup-driver")
 	if pods, err := os.ReadDir(p.path(datadir.RunDir, "containerd/io.containerd.runtime.v2.task/k8s.io")); err == nil && len(pods) > 0 {
-		old, err := os.ReadFile(record)
+		old, err := os.ReadFile(p.path(driverRecord))
 		if known := string(old); err == nil && (known == DriverSystemd || known == DriverCgroupfs) {
-			return known, nil
+			return known
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(record), 0o700); err != nil {
-		return "", fmt.Errorf("record cgroup driver: %w", err)
-	}
-	if err := os.WriteFile(record, []byte(driver), 0o600); err != nil {
-		return "", fmt.Errorf("record cgroup driver: %w", err)
-	}
-	return driver, nil
+	return driver
 }
+
+// driverRecord is where preparing the host records the cgroup driver.
+const driverRecord = datadir.RunDir + "/cgroup-driver"
 
 // cgroups returns the version of the hierarchy that containers get, and its
 // controllers. A hybrid host, with version 2 at /sys/fs/cgroup/unified, counts

@@ -54,6 +54,9 @@ func (p preparer) prepare(ctx context.Context) (notes []string, err error) {
 		return nil, fmt.Errorf("the kernel does not offer the cgroup controllers %s: %s",
 			strings.Join(missing, ", "), controllerHint(missing))
 	}
+	if err := p.recordDriver(); err != nil {
+		return nil, err
+	}
 	if p.Facts.CgroupVersion == 1 {
 		notes = append(notes, "cgroups are version 1: pods run, without memory QoS and swap; version 2 comes with systemd.unified_cgroup_hierarchy=1 on the kernel's command line")
 	}
@@ -98,6 +101,18 @@ func (p preparer) prepare(ctx context.Context) (notes []string, err error) {
 		}
 	}
 	return notes, nil
+}
+
+// recordDriver is for the next Detect.
+func (p preparer) recordDriver() error {
+	record := p.path(driverRecord)
+	if err := os.MkdirAll(filepath.Dir(record), 0o700); err != nil {
+		return fmt.Errorf("record cgroup driver: %w", err)
+	}
+	if err := os.WriteFile(record, []byte(p.Facts.CgroupDriver), 0o600); err != nil {
+		return fmt.Errorf("record cgroup driver: %w", err)
+	}
+	return nil
 }
 
 func controllerHint(missing []string) string {

@@ -1,0 +1,57 @@
+package containerd
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
+	"k8s.io/klog/v2"
+)
+
+func TestCaptureLog(t *testing.T) {
+	standard, old := logrus.StandardLogger(), log.L
+	out := standard.Out
+	t.Cleanup(func() { standard.Out, log.L = out, old })
+	var buf bytes.Buffer
+	standard.Out = &buf
+	failed := captureLog()
+
+	log.L.Info("loading plugin")
+	log.L.Warn(expected[0])
+	log.L.Warn("something is wrong")
+	if got := buf.String(); strings.Contains(got, "loading") || strings.Contains(got, expected[0]) || !strings.Contains(got, "something is wrong") || !strings.Contains(got, "component=containerd") {
+		t.Errorf("logged %q", got)
+	}
+
+	cause := errors.New("no space left")
+	returned := false
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		log.L.WithError(cause).Fatal("serve failure")
+		returned = true
+	}()
+	<-done
+	if err := <-failed; !errors.Is(err, cause) || !strings.Contains(err.Error(), "serve failure") {
+		t.Errorf("failed with %v", err)
+	}
+	if returned {
+		t.Error("the code after Fatal ran")
+	}
+}
+
+func TestKeepKlogVerbosity(t *testing.T) {
+	restore := keepKlogVerbosity()
+	before := bool(klog.V(3).Enabled())
+	var level klog.Level
+	if err := level.Set("3"); err != nil {
+		t.Fatal(err)
+	}
+	restore()
+	if after := bool(klog.V(3).Enabled()); before || after {
+		t.Errorf("verbosity 3 is %v, was %v", after, before)
+	}
+}
