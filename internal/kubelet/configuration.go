@@ -25,9 +25,8 @@ const (
 const inProcess = "in process"
 
 // configure returns the kubelet's settings: upstream's defaults with kedge's
-// own over them, before any arguments of the user's. oomScoreAdj is the one the
-// process has.
-func configure(cfg Config, oomScoreAdj int32) (*options.KubeletServer, error) {
+// own over them, before any arguments of the user's.
+func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	// This includes the historic defaults of upstream's command line (anonymous
 	// requests, everything authorized, an open read-only port:
 	// applyLegacyDefaults in cmd/kubelet/app/options/options.go), all of which
@@ -76,8 +75,10 @@ func configure(cfg Config, oomScoreAdj int32) (*options.KubeletServer, error) {
 	// They would need iptables, and hold nothing kube-proxy does not make itself.
 	kc.MakeIPTablesUtilChains = false
 	if !cfg.Facts.SysResource {
-		// The kernel refuses to lower it; what it is already is allowed.
-		kc.OOMScoreAdj = oomScoreAdj
+		// The kernel refuses to lower the one and to raise the other; what they
+		// are already is allowed.
+		kc.OOMScoreAdj = own.oomScoreAdj
+		kc.MaxOpenFiles = min(kc.MaxOpenFiles, own.openFiles)
 	}
 	if cfg.Facts.Systemd {
 		kc.ShutdownGracePeriod.Duration = shutdownGracePeriod

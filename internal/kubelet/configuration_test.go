@@ -64,7 +64,7 @@ func TestConfigure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig()
 			change(&cfg)
-			server, err := configure(cfg, 200)
+			server, err := configure(cfg, limits{oomScoreAdj: 200, openFiles: 4096})
 			must(t, err)
 			must(t, validate(server))
 			got, golden := text(t, server), filepath.Join("testdata", name+".yaml")

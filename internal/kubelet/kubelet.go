@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	cadvisorcontainerd "github.com/google/cadvisor/container/containerd"
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/kubernetes"
@@ -64,11 +66,11 @@ type Kubelet struct {
 
 // New makes a kubelet. The error, if any, lists every fault in cfg.Args.
 func New(cfg Config) (*Kubelet, error) {
-	oomScoreAdj, err := readOOMScoreAdj()
+	own, err := readLimits()
 	if err != nil {
 		return nil, err
 	}
-	server, err := configure(cfg, oomScoreAdj)
+	server, err := configure(cfg, own)
 	if err != nil {
 		return nil, err
 	}
@@ -78,17 +80,26 @@ func New(cfg Config) (*Kubelet, error) {
 	return &Kubelet{cfg, server}, nil
 }
 
-// readOOMScoreAdj returns this process's own.
-func readOOMScoreAdj() (int32, error) {
+// limits are what the kernel has set for this process.
+type limits struct {
+	oomScoreAdj int32
+	openFiles   int64 // the hard limit
+}
+
+func readLimits() (limits, error) {
 	content, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
-		return 0, fmt.Errorf("read OOM score: %w", err)
+		return limits{}, fmt.Errorf("read OOM score: %w", err)
 	}
-	value, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 32)
+	score, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 32)
 	if err != nil {
-		return 0, fmt.Errorf("read OOM score: %w", err)
+		return limits{}, fmt.Errorf("read OOM score: %w", err)
 	}
-	return int32(value), nil
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return limits{}, fmt.Errorf("read limit of open files: %w", err)
+	}
+	return limits{int32(score), int64(min(files.Max, math.MaxInt64))}, nil
 }
 
 // Name implements component.Component.
