@@ -130,6 +130,7 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 		Version:         configVersion,
 		Root:            cfg.Root,
 		State:           cfg.State,
+		Imports:         cfg.DropIns,
 		RequiredPlugins: []string{criPlugin},
 		// Upstream waits for ever for a database that another process has open.
 		Timeouts: map[string]string{"io.containerd.timeout.bolt.open": "20s"},
@@ -156,9 +157,6 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 				{Platform: platforms.DefaultString(), Snapshotter: snapshotter, Differ: "walking"},
 			}},
 		},
-	}
-	if cfg.DropIns != "" {
-		file.Imports = []string{cfg.DropIns}
 	}
 	if snapshotter != overlayfs {
 		file.DisabledPlugins = []string{"io.containerd.snapshotter.v1." + overlayfs}
@@ -187,7 +185,7 @@ func load(ctx context.Context, cfg Config, file *fileConfig) (*srvconfig.Config,
 	if err != nil {
 		return nil, fmt.Errorf("encode containerd configuration: %w", err)
 	}
-	data = append([]byte("# Written by kedge at every start. Your own settings go to "+cfg.DropIns+".\n"), data...)
+	data = append([]byte("# Written by kedge at every start. Your own settings go to "+strings.Join(cfg.DropIns, " or ")+".\n"), data...)
 	if err := os.MkdirAll(filepath.Dir(cfg.ConfigFile), 0o700); err != nil {
 		return nil, fmt.Errorf("write containerd configuration: %w", err)
 	}
@@ -208,7 +206,7 @@ func load(ctx context.Context, cfg Config, file *fileConfig) (*srvconfig.Config,
 		Timeouts:         map[string]string{},
 	}
 	if err := srvconfig.LoadConfigWithPlugins(ctx, cfg.ConfigFile, all, out); err != nil {
-		return nil, fmt.Errorf("load containerd configuration %s with %s: %w", cfg.ConfigFile, cfg.DropIns, err)
+		return nil, fmt.Errorf("load containerd configuration %s with %v: %w", cfg.ConfigFile, cfg.DropIns, err)
 	}
 	// These two would move the whole of kedge: server_linux.go, apply.
 	out.OOMScore, out.Cgroup.Path = 0, ""
@@ -217,13 +215,14 @@ func load(ctx context.Context, cfg Config, file *fileConfig) (*srvconfig.Config,
 
 // checkDropIns finds syntax errors and names their file, which upstream only
 // does in the log.
-func checkDropIns(glob string) error {
-	if glob == "" {
-		return nil
-	}
-	files, err := filepath.Glob(glob)
-	if err != nil {
-		return fmt.Errorf("list containerd drop-ins: %w", err)
+func checkDropIns(globs []string) error {
+	var files []string
+	for _, glob := range globs {
+		matches, err := filepath.Glob(glob)
+		if err != nil {
+			return fmt.Errorf("list containerd drop-ins: %w", err)
+		}
+		files = append(files, matches...)
 	}
 	var faults []error
 	for _, file := range files {

@@ -14,7 +14,7 @@ import (
 func sampleConfig(dir string) Config {
 	return Config{
 		Root: "/data/agent/containerd", State: "/run/kedge/containerd", Socket: "/run/kedge/containerd/containerd.sock",
-		ConfigFile: dir + "/config.toml", DropIns: dir + "/drop-ins/*.toml", CertsDir: "/data/agent/etc/containerd/certs.d",
+		ConfigFile: dir + "/config.toml", DropIns: []string{dir + "/drop-ins/*.toml"}, CertsDir: "/data/agent/etc/containerd/certs.d",
 		PauseImage: "kedge/pause:1", CNIBinDirs: []string{"/data/assets/bin", "/opt/cni/bin"}, CNIConfDir: "/data/agent/etc/cni/net.d",
 		DefaultRuntime: "runc",
 		Facts:          host.Facts{CgroupVersion: 2, CgroupDriver: host.DriverSystemd, SysResource: true},

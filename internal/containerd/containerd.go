@@ -45,9 +45,10 @@ type Config struct {
 	Root, State string
 	// Socket is where the CRI and containerd's own API are served.
 	Socket string
-	// ConfigFile is where the configuration that is used is written; DropIns is
-	// a pattern of files with the user's own, merged over it.
-	ConfigFile, DropIns string
+	// ConfigFile is where the configuration that is used is written; DropIns are
+	// patterns of files with the user's own, merged over it in their order.
+	ConfigFile string
+	DropIns    []string
 	// CertsDir is the folder of registry settings, a hosts.toml for each.
 	CertsDir string
 	// PauseArchive is the image archive of PauseImage, which every pod needs.

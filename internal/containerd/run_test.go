@@ -50,7 +50,7 @@ func testConfig(t interface{ Fatal(...any) }, dir string) Config {
 	}
 	return Config{
 		Root: dir + "/root", State: state, Socket: state + "/containerd.sock",
-		ConfigFile: dir + "/etc/config.toml", DropIns: dir + "/etc/drop-ins/*.toml", CertsDir: dir + "/etc/certs.d",
+		ConfigFile: dir + "/etc/config.toml", DropIns: []string{dir + "/etc/drop-ins/*.toml"}, CertsDir: dir + "/etc/certs.d",
 		PauseArchive: dir + "/pause.tar", PauseImage: pauseImage, ImagesDir: dir + "/images",
 		CNIBinDirs: []string{dir + "/cni/bin"}, CNIConfDir: dir + "/cni/net.d",
 		Snapshotter: os.Getenv("KEDGE_TEST_SNAPSHOTTER"), DefaultRuntime: "runc", Facts: facts,
