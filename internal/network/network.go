@@ -28,7 +28,7 @@ const name = "network"
 // backendStopTimeout is how long a stopped backend is waited for. Flannel's
 // backends can hang in their end: WatchLeases in flannel's
 // pkg/subnet/subnet.go sends to a channel that nobody reads any more.
-const backendStopTimeout = 5 * time.Second
+const backendStopTimeout = 2 * time.Second
 
 // errAgain ends a backend that is to be set up anew.
 var errAgain = errors.New("set up the network again")
@@ -109,8 +109,10 @@ func (n *Network) Run(ctx context.Context, ready func()) error {
 	}); err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
-	factory.Start(ctx.Done())
+	watching, stopWatching := context.WithCancel(ctx)
+	factory.Start(watching.Done())
 	defer factory.Shutdown()
+	defer stopWatching()
 
 	for {
 		node, err := n.waitForPodCIDRs(ctx, nodes.Lister().Get, changed)

@@ -1,0 +1,79 @@
+package network
+
+import (
+	"bytes"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestConflist(t *testing.T) {
+	v4, v6 := netip.MustParsePrefix("10.42.0.0/24"), netip.MustParsePrefix("fd42::/64")
+	for name, conf := range map[string]conflist{
+		"ipv4":      {PodCIDRs: []netip.Prefix{v4}, MTU: 1450, Nftables: true},
+		"ipv6":      {PodCIDRs: []netip.Prefix{v6}, MTU: 1430, Nftables: true},
+		"dualstack": {PodCIDRs: []netip.Prefix{v4, v6}, MTU: 1450, Nftables: true},
+		"iptables":  {PodCIDRs: []netip.Prefix{v4}, MTU: 1450},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "net.d")
+			if err := conf.write(dir); err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(filepath.Join(dir, conflistName))
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", name+".conflist")
+			if *update {
+				if err := os.WriteFile(golden, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+			if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+				t.Errorf("the folder has %d files, want the one", len(entries))
+			}
+		})
+	}
+}
+
+func TestConflistIsNotWrittenAgain(t *testing.T) {
+	dir := t.TempDir()
+	conf := conflist{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/24")}, MTU: 1450}
+	inode := func() os.FileInfo {
+		t.Helper()
+		if err := conf.write(dir); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(filepath.Join(dir, conflistName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	first := inode()
+	if !os.SameFile(first, inode()) {
+		t.Error("an unchanged configuration was written again")
+	}
+	conf.MTU = 1400
+	if os.SameFile(first, inode()) {
+		t.Error("a changed configuration was not replaced")
+	}
+	if err := removeConflist(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := removeConflist(dir); err != nil {
+		t.Errorf("remove what is not there: %v", err)
+	}
+}
