@@ -61,7 +61,8 @@ func run(module, out string) error {
 			}
 			text = packageClause.ReplaceAll(text, []byte("package "+name))
 			text = mainFunction.ReplaceAll(text, []byte("func Main()"))
-			renamed := filepath.Join(out, name+"_"+filepath.Base(file))
+			// Not called .go, or ./... of kedge would find packages there.
+			renamed := filepath.Join(out, name+"_"+filepath.Base(file)+".source")
 			if err := os.WriteFile(renamed, text, 0o644); err != nil {
 				return err
 			}

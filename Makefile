@@ -1,0 +1,184 @@
+# kedge is built, tested and run by these targets. They install what Debian
+# packages they lack; Go, make and git must be there.
+
+# -- What is built ------------------------------------------------------------
+
+# sudo does not pass on where Go is usually installed.
+export PATH := $(PATH):/usr/local/go/bin
+ifeq ($(shell command -v go),)
+$(error Go is missing: see https://go.dev/doc/install)
+endif
+
+GOARCH ?= $(shell go env GOARCH)
+DEBARCH := $(patsubst arm,armhf,$(GOARCH))
+TRIPLET_amd64 := x86_64-linux-gnu
+TRIPLET_arm64 := aarch64-linux-gnu
+TRIPLET_arm := arm-linux-gnueabihf
+TRIPLET := $(or $(TRIPLET_$(GOARCH)),$(error kedge is not built for GOARCH=$(GOARCH)))
+MUSL_CC := musl-gcc
+export GOARCH
+# Only when cross-compiling: another name for gcc would compile all cgo anew.
+ifneq ($(GOARCH),$(shell GOARCH= go env GOARCH))
+export CC := $(TRIPLET)-gcc
+export STRIP := $(TRIPLET)-strip
+endif
+
+# The same flags for every build, vet and test: others would compile all of
+# Kubernetes again, which takes ten minutes.
+TAGS := netgo,osusergo,sqlite_omit_load_extension,no_btrfs,no_zfs,no_devmapper,grpcnotrace
+export GOFLAGS := -buildvcs=false -trimpath -tags=$(TAGS)
+export CGO_ENABLED := 1
+
+# The version is that of Kubernetes with kedge's own as build metadata: a tag
+# such as v1.36.3+kedge.2, or else the number of commits. Dates are the
+# commit's, so that the same commit gives the same executable.
+KUBERNETES := $(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$$|\1|p' go.mod)
+COMMIT := $(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
+COMMIT_UNIX := $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
+COMMIT_DATE := $(shell date -u -d @$(COMMIT_UNIX) +%Y-%m-%dT%H:%M:%SZ)
+TREE_STATE := $(if $(shell git status --porcelain 2>/dev/null),dirty,clean)
+VERSION := $(or \
+	$(shell git describe --tags --exact-match --match '$(KUBERNETES)+kedge*' 2>/dev/null), \
+	$(KUBERNETES)+kedge.$(or $(shell git rev-list --count HEAD 2>/dev/null),0))
+version_words := $(subst ., ,$(KUBERNETES:v%=%))
+kubernetes_version = \
+	-X $(1).gitVersion=$(VERSION) \
+	-X $(1).gitMajor=$(word 1,$(version_words)) \
+	-X $(1).gitMinor=$(word 2,$(version_words)) \
+	-X $(1).gitCommit=$(COMMIT) \
+	-X $(1).gitTreeState=$(TREE_STATE) \
+	-X $(1).buildDate=$(COMMIT_DATE)
+OWN := github.com/kedge-dev/kedge/internal/version
+LDFLAGS = -s -w -linkmode external -extldflags '-static' \
+	$(call kubernetes_version,k8s.io/component-base/version) \
+	$(call kubernetes_version,k8s.io/client-go/pkg/version) \
+	-X $(OWN).Version=$(VERSION) -X $(OWN).Commit=$(COMMIT) -X $(OWN).commitUnix=$(COMMIT_UNIX)
+
+.DELETE_ON_ERROR:
+.PHONY: all help helpers packages FORCE
+
+all: bin/kedge ## build bin/kedge (the default)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# go build itself knows what changed, and links again only then.
+.PHONY: bin/kedge
+bin/kedge: helpers | packages
+	go build -ldflags "$(LDFLAGS)" -o $@ ./cmd/kedge
+
+packages:
+	@scripts/need.sh gcc libc6-dev libseccomp-dev musl-tools binutils pkg-config
+
+FORCE:
+
+# -- The embedded helpers -----------------------------------------------------
+
+EMBEDDED := internal/assets/embedded
+BUILD := build/$(GOARCH)
+MODULE := cmd/helpers/go.mod cmd/helpers/go.sum
+# In the module of the helpers, whose tags are each upstream's own.
+GO_HELPER := cd cmd/helpers && GOFLAGS='-buildvcs=false -trimpath'
+PLUGINS := bridge host-local loopback portmap bandwidth
+LAUNCHED := nft iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore
+HELPERS := $(addprefix $(BUILD)/,runc containerd-shim-runc-v2 crictl cni launcher pause debian.stamp)
+
+helpers: $(EMBEDDED)/manifest.json ## build only the helpers that are embedded
+
+# Removed first, so that an interrupted pack is made again.
+$(EMBEDDED)/manifest.json: $(HELPERS) build/goarch $(wildcard scripts/pack/*.go scripts/pauseimage/*.go)
+	rm -rf $@ $(BUILD)/bundle
+	mkdir -p $(BUILD)/bundle/bin $(BUILD)/bundle/images
+	cp $(addprefix $(BUILD)/,runc containerd-shim-runc-v2 crictl cni launcher) $(BUILD)/bundle/bin
+	for name in $(PLUGINS); do ln -s cni $(BUILD)/bundle/bin/$$name || exit; done
+	for name in $(LAUNCHED); do ln -s launcher $(BUILD)/bundle/bin/$$name || exit; done
+	cp -r $(BUILD)/debian/lib $(BUILD)/bundle/lib
+	GOARCH= CC= go run ./scripts/pauseimage $(GOARCH) $(BUILD)/pause $(BUILD)/bundle/images/pause.tar
+	GOARCH= CC= go run ./scripts/pack $(BUILD)/bundle $(EMBEDDED)
+
+# Changes when make is called for another architecture than last time.
+build/goarch: FORCE
+	@mkdir -p build
+	@echo $(GOARCH) | cmp -s - $@ || echo $(GOARCH) >$@
+
+# Static and position-independent where Debian's C library can be both.
+ifeq ($(GOARCH),arm)
+RUNC_FLAGS := -ldflags "-s -w -linkmode external -extldflags -static"
+else
+RUNC_FLAGS := -buildmode=pie -ldflags "-s -w -linkmode external -extldflags -static-pie"
+endif
+$(BUILD)/runc: $(MODULE) Makefile | packages
+	$(GO_HELPER) go build -tags seccomp,netgo,osusergo,urfave_cli_no_docs $(RUNC_FLAGS) \
+		-o $(CURDIR)/$@ github.com/opencontainers/runc
+
+# containerd speaks ttrpc to its shims: no_grpc as in its own Makefile.
+$(BUILD)/containerd-shim-runc-v2: $(MODULE) Makefile
+	$(GO_HELPER) CGO_ENABLED=0 go build -tags no_grpc,netgo,osusergo -ldflags "-s -w" \
+		-o $(CURDIR)/$@ github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
+
+$(BUILD)/crictl: $(MODULE) Makefile
+	$(GO_HELPER) CGO_ENABLED=0 go build -tags netgo,osusergo,grpcnotrace -ldflags "-s -w" \
+		-o $(CURDIR)/$@ sigs.k8s.io/cri-tools/cmd/crictl
+
+$(BUILD)/cni: $(MODULE) Makefile cmd/helpers/cni/main.go $(wildcard scripts/cniplugins/*.go)
+	GOARCH= CC= go run ./scripts/cniplugins cmd/helpers $(BUILD)/cniplugins
+	$(GO_HELPER) CGO_ENABLED=0 go build -overlay $(CURDIR)/$(BUILD)/cniplugins/overlay.json -ldflags "-s -w" \
+		-o $(CURDIR)/$@ ./cni
+
+# musl makes these two a fiftieth of what glibc would. It lacks the kernel's
+# headers, which are the same for both.
+KERNEL_HEADERS := -idirafter /usr/include -idirafter /usr/include/$(TRIPLET)
+$(BUILD)/pause $(BUILD)/launcher: $(BUILD)/%: cmd/helpers/%.c Makefile | packages
+	mkdir -p $(BUILD)
+	$(MUSL_CC) -static -Os -s -Wall -Wextra -Werror $(KERNEL_HEADERS) -o $@ $<
+
+$(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
+	scripts/bundle.sh $(DEBARCH) $(BUILD)/debian
+	touch $@
+
+# -- Tests --------------------------------------------------------------------
+
+.PHONY: test lint vet unit integration e2e conformance bench
+test: vet lint unit integration ## vet, linters, unit tests, integration tests
+
+vet: ## go vet
+	go vet ./...
+
+# staticcheck analyses the source of every package it meets, and what imports
+# k8s.io/kubernetes brings some 2,000 of them. The others are cheap.
+lint: ## gofmt, shellcheck, staticcheck
+	@scripts/need.sh shellcheck
+	@bad=$$(gofmt -l cmd internal scripts $(wildcard manifests tests)); [ -z "$$bad" ] || { echo "gofmt these: $$bad"; exit 1; }
+	shellcheck scripts/*.sh .ci/run
+	$(GO_HELPER) GOARCH= CC= go build -o $(CURDIR)/build/staticcheck honnef.co/go/tools/cmd/staticcheck
+	build/staticcheck $$(scripts/packages.sh light)
+
+# The race detector compiles every package anew, too much for Kubernetes.
+unit: ## unit tests, with the race detector where Kubernetes is not imported
+	go test -race $$(scripts/packages.sh light)
+	go test $$(scripts/packages.sh heavy)
+
+integration: bin/kedge ## tests/integration: bin/kedge with real containers (root)
+	go test -count=1 -timeout 40m -v ./tests/integration/...
+
+e2e: bin/kedge ## tests/e2e: one folder per scenario (root)
+	go test -count=1 -timeout 60m -v ./tests/e2e/...
+
+conformance: bin/kedge ## the conformance tests of Kubernetes (root)
+	go test -count=1 -timeout 4h -v ./tests/conformance/...
+
+bench: bin/kedge ## measure this machine, with ratios against upstream (root)
+	go run ./tests/bench
+
+# -- Running ------------------------------------------------------------------
+
+.PHONY: up down clean
+up: bin/kedge ## start a server in the background and wait until it is ready (root)
+	@scripts/up.sh
+
+down: ## stop what up started, its pods too, and remove what up created (root)
+	@scripts/down.sh
+
+clean: ## remove what was built here; Go's caches stay
+	rm -rf bin build
+	find $(EMBEDDED) -mindepth 1 ! -name .gitkeep -delete
