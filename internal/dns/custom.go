@@ -1,0 +1,130 @@
+package dns
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/coredns/caddy/caddyfile"
+)
+
+// ignored are directives that are left out of a user's part: many published
+// examples have them, and what they do is done by kedge or must not be done
+// inside it (loop ends the process, the others open ports).
+var ignored = []string{"health", "loop", "prometheus", "ready", "reload"}
+
+// override writes the directives of one *.override part.
+func (c corefile) override(out *bytes.Buffer, key, text string) error {
+	// On one line with the text, so that errors have its line numbers.
+	blocks, err := parse(key, ". { "+text+"\n}\n")
+	if err != nil {
+		return err
+	}
+	if len(blocks) != 1 {
+		return errors.New("an override is directives only; put server blocks in a key that ends with .server")
+	}
+	return c.directives(out, blocks[0])
+}
+
+// servers writes the server blocks of one *.server part.
+func (c corefile) servers(out *bytes.Buffer, key, text string) error {
+	blocks, err := parse(key, text)
+	if err != nil {
+		return err
+	}
+	for _, block := range blocks {
+		for i, zone := range block.Keys {
+			if zone, err = c.key(zone); err != nil {
+				return err
+			}
+			if i > 0 {
+				out.WriteString(" ")
+			}
+			out.WriteString(zone)
+		}
+		out.WriteString(" {\n")
+		c.prelude(out)
+		if err := c.directives(out, block); err != nil {
+			return err
+		}
+		out.WriteString("}\n")
+	}
+	return nil
+}
+
+// key returns the key of a user's server block with kedge's port: whatever port
+// it names is the one the author believes the cluster's DNS to be on.
+func (c corefile) key(key string) (string, error) {
+	zone := strings.TrimPrefix(key, "dns://")
+	if scheme, _, found := strings.Cut(zone, "://"); found {
+		return "", fmt.Errorf("server block %s: the cluster's DNS does not speak %s", key, scheme)
+	}
+	// The key may end in an IPv6 prefix, whose last part is no port.
+	if i := strings.LastIndexByte(zone, ':'); i >= 0 && strings.Trim(zone[i+1:], "0123456789") == "" {
+		zone = zone[:i]
+	}
+	if zone, err := quote(zone); err != nil || strings.HasPrefix(zone, `"`) || strings.ContainsAny(zone, "{},()") {
+		return "", fmt.Errorf("server block %q: not a zone", key)
+	}
+	return fmt.Sprintf("%s:%d", zone, c.port), nil
+}
+
+// directives writes the directives of a parsed server block as text again,
+// which is what CoreDNS takes.
+func (c corefile) directives(out *bytes.Buffer, block caddyfile.ServerBlock) error {
+	for _, directive := range slices.Sorted(maps.Keys(block.Tokens)) {
+		if directive == "bind" {
+			return errors.New("bind cannot be set: kedge's DNS listens on the node's address only")
+		}
+		if slices.Contains(ignored, directive) {
+			continue
+		}
+		depth := 0
+		for i, token := range block.Tokens[directive] {
+			text, err := quote(token.Text)
+			if err != nil {
+				return err
+			}
+			newLine := i == 0 || token.Line != block.Tokens[directive][i-1].Line
+			if token.Text == "}" {
+				depth--
+			}
+			switch {
+			case newLine && i > 0:
+				out.WriteString("\n" + strings.Repeat("\t", depth+1))
+			case newLine:
+				out.WriteString("\t")
+			default:
+				out.WriteString(" ")
+			}
+			if newLine && depth == 0 && token.Text == "kubernetes" && directive == "kubernetes" {
+				text = ownDirective + " " + c.source
+			}
+			out.WriteString(text)
+			if token.Text == "{" {
+				depth++
+			}
+		}
+		out.WriteString("\n")
+	}
+	return nil
+}
+
+// quote returns a token as caddyfile's lexer reads it back
+// (coredns/caddy/caddyfile/lexer.go): blanks, quotes and comment signs only
+// inside quotes, where a backslash escapes quotes and nothing else, itself
+// included.
+func quote(token string) (string, error) {
+	special := func(r rune) bool { return r == '#' || r == '"' || unicode.IsSpace(r) }
+	if token != "" && !strings.ContainsFunc(token, special) {
+		return token, nil
+	}
+	if strings.Contains(token, `\"`) || strings.HasSuffix(token, `\`) {
+		return "", fmt.Errorf("%q: a backslash before a quote cannot be kept", token)
+	}
+	return `"` + strings.ReplaceAll(token, `"`, `\"`) + `"`, nil
+}

@@ -1,0 +1,169 @@
+package dns
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/vishvananda/netlink"
+	"sigs.k8s.io/knftables"
+)
+
+// tableName is the nft table of the fence, in the inet family.
+const tableName = "kedge-dns"
+
+// fence is the packet filter that keeps everybody but this node and its pods
+// from the node's DNS.
+//
+// It goes by interface, not by address. Pods' addresses come from anywhere when
+// another CNI hands them out, and a source address is easily forged. What every
+// CNI has in common is that a local pod's packets come in through a veth, a
+// bridge or an Open vSwitch port, while the network's come through a device
+// with an address of the host's. So:
+//
+//	from lo                                   this node, also through the Service: accept
+//	from a device with a foreign address      eth0, a host's br0 or docker0: drop
+//	from a veth, bridge or openvswitch port   cni0, cali*, lxc*, antrea-gw0: accept
+//	anything else                             flannel.1, wg0, tunnels, VPNs: drop
+//
+// A foreign address is a routable one outside the pods' ranges; the device of a
+// default route counts as one that has it. Packets that a proxy sent here for
+// the cluster DNS's own address are judged the same way, because address
+// translation leaves the interface as it was.
+type fence struct {
+	nft  knftables.Interface
+	pods []netip.Prefix
+	// outside is what the rules in the kernel have; nil before the first.
+	outside []string
+}
+
+// newFence needs nft in PATH and a kernel with nftables.
+func newFence(pods []netip.Prefix) (*fence, error) {
+	nft, err := knftables.New(knftables.InetFamily, tableName)
+	if err != nil {
+		return nil, err
+	}
+	return &fence{nft: nft, pods: pods}, nil
+}
+
+// update makes the rules fit the host's interfaces as they are now. It touches
+// the kernel only if something has changed.
+func (f *fence) update(ctx context.Context) error {
+	outside, err := outsideInterfaces(f.pods)
+	if err != nil {
+		return err
+	}
+	if f.outside != nil && slices.Equal(f.outside, outside) {
+		return nil
+	}
+	if err := f.nft.Run(ctx, rules(f.nft, outside)); err != nil {
+		return fmt.Errorf("set nft table %s: %w", tableName, err)
+	}
+	f.outside = outside
+	return nil
+}
+
+// rules is the whole table as one transaction, whatever was there before.
+func rules(nft knftables.Interface, outside []string) *knftables.Transaction {
+	tx := nft.NewTransaction()
+	tx.Add(&knftables.Table{Comment: knftables.PtrTo("kedge: who may ask the node's DNS")})
+	tx.Add(&knftables.Set{Name: "outside", Type: "ifname", Comment: knftables.PtrTo("interfaces to other hosts")})
+	tx.Flush(&knftables.Set{Name: "outside"})
+	for _, name := range outside {
+		tx.Add(&knftables.Element{Set: "outside", Key: []string{strconv.Quote(name)}})
+	}
+	tx.Add(&knftables.Chain{Name: "dns"})
+	tx.Flush(&knftables.Chain{Name: "dns"})
+	tx.Add(&knftables.Chain{
+		Name: "input",
+		Type: knftables.PtrTo(knftables.FilterType),
+		Hook: knftables.PtrTo(knftables.InputHook),
+		// Before the host's own filter, so that this stands whatever that accepts.
+		Priority: knftables.PtrTo(knftables.FilterPriority + "-10"),
+	})
+	tx.Flush(&knftables.Chain{Name: "input"})
+	for _, protocol := range []string{"udp", "tcp"} {
+		tx.Add(&knftables.Rule{Chain: "input", Rule: knftables.Concat(protocol, "dport", Port, "jump dns")})
+	}
+	for _, rule := range []string{
+		`iifname "lo" accept`,
+		`iifname @outside drop`,
+		`meta iifkind { "veth", "bridge", "openvswitch" } accept`,
+		`drop`,
+	} {
+		tx.Add(&knftables.Rule{Chain: "dns", Rule: rule})
+	}
+	return tx
+}
+
+// outsideInterfaces returns the names of the interfaces that lead out of the
+// cluster's pods, sorted.
+func outsideInterfaces(pods []netip.Prefix) ([]string, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	names := map[int]string{}
+	for _, link := range links {
+		names[link.Attrs().Index] = link.Attrs().Name
+	}
+	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	outside := []string{}
+	for _, address := range addresses {
+		ip, ok := netip.AddrFromSlice(address.IP)
+		ip = ip.Unmap()
+		if !ok || ip.IsLoopback() || ip.IsLinkLocalUnicast() ||
+			slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+			continue
+		}
+		outside = append(outside, names[address.LinkIndex])
+	}
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	for _, route := range routes {
+		if route.Dst != nil {
+			if ones, _ := route.Dst.Mask.Size(); ones != 0 {
+				continue
+			}
+		}
+		outside = append(outside, names[route.LinkIndex])
+		for _, hop := range route.MultiPath {
+			outside = append(outside, names[hop.LinkIndex])
+		}
+	}
+	slices.Sort(outside)
+	// An interface that went away between the two questions has no name, and lo
+	// is this node whatever addresses it has.
+	return slices.DeleteFunc(slices.Compact(outside), func(name string) bool { return name == "" || name == "lo" }), nil
+}
+
+// remove deletes the table if it is there.
+func (f *fence) remove(ctx context.Context) error {
+	tx := f.nft.NewTransaction()
+	// Adding first makes deleting work whether it is there or not.
+	tx.Add(&knftables.Table{})
+	tx.Delete(&knftables.Table{})
+	if err := f.nft.Run(ctx, tx); err != nil {
+		return fmt.Errorf("remove nft table %s: %w", tableName, err)
+	}
+	f.outside = nil
+	return nil
+}
+
+// Cleanup removes what a killed kedge may have left in the kernel: the nft
+// table of the fence. It is for `kedge killall`, and no fault where there is
+// nothing to remove or no nftables.
+func Cleanup(ctx context.Context) error {
+	f, err := newFence(nil)
+	if err != nil {
+		return nil
+	}
+	return f.remove(ctx)
+}
