@@ -12,14 +12,16 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/version"
 )
+
+// tools are the programs that kedge is when called by their name.
+var tools = []string{"kubectl", "crictl", "ctr"}
 
 // Run does what the command line args asks for, args[0] being the name kedge
 // was called by: as kubectl, crictl or ctr it is that program.
 func Run(ctx context.Context, args []string) error {
-	if name := filepath.Base(args[0]); slices.Contains([]string{"kubectl", "crictl", "ctr"}, name) {
+	if name := filepath.Base(args[0]); slices.Contains(tools, name) {
 		args = slices.Concat([]string{"kedge", name}, args[1:])
 	}
 	return newApp().RunContext(ctx, args)
@@ -73,17 +75,6 @@ func usageError(c *cli.Context, err error, _ bool) error {
 		name += " " + c.Command.Name
 	}
 	return fmt.Errorf("%w; `%s --help` lists what it takes", err, name)
-}
-
-// dataDirFlag is for the commands that look at a data directory without
-// loading a whole configuration.
-func dataDirFlag() cli.Flag {
-	return &cli.StringFlag{
-		Name:    "data-dir",
-		Usage:   "folder of kedge's state",
-		Value:   config.Default().DataDir,
-		EnvVars: []string{"KEDGE_DATA_DIR"},
-	}
 }
 
 // noArguments refuses words that a command does not take.

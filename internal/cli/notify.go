@@ -11,10 +11,12 @@ import (
 // sd_notify(3), and does nothing where systemd did not start kedge. It takes
 // NOTIFY_SOCKET out of the environment: the kubelet and the API server would
 // both say READY=1 for the whole process (cmd/kubelet/app/server.go,
-// k8s.io/apiserver/pkg/server/genericapiserver.go).
+// k8s.io/apiserver/pkg/server/genericapiserver.go), and the kubelet would feed
+// systemd's watchdog for it.
 func newNotifier() func(state string) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	os.Unsetenv("NOTIFY_SOCKET")
+	os.Unsetenv("WATCHDOG_USEC")
 	if socket == "" {
 		return func(string) {}
 	}

@@ -80,6 +80,12 @@ func (d Dir) ContainerdConfig() string { return d.join("agent", "etc", "containe
 // RegistryCerts is the folder of registry settings, a folder for each host.
 func (d Dir) RegistryCerts() string { return d.join("agent", "etc", "containerd", "certs.d") }
 
+// All returns everything kedge makes in the data directory. A user may have
+// put the directory where there is more.
+func (d Dir) All() []string {
+	return []string{d.join("server"), d.join("agent"), d.Assets(), d.ClockFile(), d.LockFile()}
+}
+
 // MakeServer makes the folders of a server that are not there.
 func (d Dir) MakeServer() error {
 	return makeAll(d.ServerTLS(), d.ServerDB())

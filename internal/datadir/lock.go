@@ -62,14 +62,43 @@ func take(file *os.File) error {
 	return err
 }
 
+// Holder returns the process id of the kedge that runs on the data directory,
+// 0 if none does.
+func (d Dir) Holder() (int, error) {
+	file, err := os.Open(d.LockFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find running kedge: %w", err)
+	}
+	defer file.Close()
+	err = syscall.Flock(int(file.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+	if !errors.Is(err, syscall.EWOULDBLOCK) {
+		return 0, err
+	}
+	return readPID(file)
+}
+
 // holder reads who has the lock; empty in the moment before it has said so.
 func holder(file *os.File) string {
-	text, _ := io.ReadAll(io.LimitReader(file, 32))
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	pid, err := readPID(file)
 	if err != nil {
 		return ""
 	}
 	return fmt.Sprintf(" (pid %d)", pid)
+}
+
+func readPID(file *os.File) (int, error) {
+	text, err := io.ReadAll(io.LimitReader(file, 32))
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", file.Name(), err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0, fmt.Errorf("read process id in %s: %w", file.Name(), err)
+	}
+	return pid, nil
 }
 
 // Release gives the data directory up. The file stays: removing it would let

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/addons"
@@ -57,6 +58,10 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	}
 	node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
 	if err != nil {
+		return err
+	}
+	clusterRanges := slices.Concat(cfg.Cluster.PodCIDRs(), cfg.Cluster.ServiceCIDRs())
+	if err := host.SetNoProxy(clusterRanges, cfg.Cluster.ClusterDomain, node.IPs); err != nil {
 		return err
 	}
 	lock, err := dir.Lock()

@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"github.com/kedge-dev/kedge/internal/assets"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/dns"
+	"github.com/kedge-dev/kedge/internal/network"
+	"github.com/kedge-dev/kedge/internal/proxy"
+	"github.com/kedge-dev/kedge/internal/teardown"
+)
+
+// Cleanup takes away what a stopped kedge leaves on purpose: pods with their
+// processes, mounts and cgroups, and every interface and packet filter. State
+// on disk stays. It does all it can and returns all errors together.
+func Cleanup(ctx context.Context, dir datadir.Dir, podCIDRs []netip.Prefix) error {
+	// nft and iptables; without them there are no rules of kedge's either.
+	helpers, err := assets.Unpack(dir.Assets())
+	if err == nil {
+		err = useHelpers(helpers.Bin)
+	}
+	return errors.Join(
+		err,
+		teardown.Pods{
+			Socket:     datadir.ContainerdSocket,
+			State:      datadir.ContainerdState,
+			MountRoots: []string{string(dir), datadir.RunDir, datadir.KubeletRoot},
+		}.Kill(ctx),
+		proxy.Cleanup(ctx),
+		dns.Cleanup(ctx),
+		network.Cleanup(ctx, dir.CNIConf(), podCIDRs),
+		os.RemoveAll(datadir.RunDir),
+	)
+}
+
+// Remove removes all state of a kedge from the disk, after Cleanup. A data
+// directory that holds something else stays with that.
+func Remove(dir datadir.Dir) error {
+	if err := teardown.RemoveAll(append(dir.All(), datadir.KubeletRoot)...); err != nil {
+		return err
+	}
+	err := os.Remove(string(dir))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EBUSY) {
+		return nil
+	}
+	return err
+}

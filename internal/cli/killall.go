@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/agent"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
+)
+
+// stopPatience is how long a running kedge may take to stop, a little more
+// than it allows itself.
+const stopPatience = 40 * time.Second
+
+func killallCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "killall",
+		Usage: "stop kedge and all its pods, and remove their interfaces, mounts, cgroups and packet filters; state on disk stays",
+		Flags: configFlags(config.ServerRole),
+		Before: noArguments,
+		Action: func(c *cli.Context) error {
+			cfg, err := loadConfig(c)
+			if err != nil {
+				return err
+			}
+			return killall(c.Context, cfg)
+		},
+	}
+}
+
+func uninstallCommand() *cli.Command {
+	return &cli.Command{
+		Name: "uninstall",
+		Usage: "killall, and remove all state, configuration and the installed program: " +
+			"the cluster's objects, volumes and images are gone for good",
+		Flags:  append(configFlags(config.ServerRole), &cli.BoolFlag{Name: "yes", Usage: "do it without asking"}),
+		Before: noArguments,
+		Action: func(c *cli.Context) error {
+			cfg, err := loadConfig(c)
+			if err != nil {
+				return err
+			}
+			if !c.Bool("yes") && !confirmed(c, cfg) {
+				return errors.New("nothing was removed; answer yes, or pass --yes, to remove it all")
+			}
+			if err := killall(c.Context, cfg); err != nil {
+				return fmt.Errorf("nothing was removed from the disk: %w", err)
+			}
+			return uninstall(cfg)
+		},
+	}
+}
+
+func confirmed(c *cli.Context, cfg *config.Config) bool {
+	fmt.Fprintf(c.App.Writer, "This removes %s with all objects, volumes and images of this cluster. Type yes to go on: ", cfg.DataDir)
+	var answer string
+	_, err := fmt.Fscanln(c.App.Reader, &answer)
+	return err == nil && answer == "yes"
+}
+
+func killall(ctx context.Context, cfg *config.Config) error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root may stop kedge and its pods; run it with sudo")
+	}
+	dir := datadir.Dir(cfg.DataDir)
+	if _, err := os.Stat(string(dir)); errors.Is(err, fs.ErrNotExist) {
+		logrus.Infof("%s does not exist: nothing to stop; if kedge ran with another folder, pass --data-dir", dir)
+		return nil
+	}
+	if err := stopRunning(ctx, dir); err != nil {
+		return err
+	}
+	// Held, so that kedge is not started while its pods are taken away.
+	lock, err := dir.Lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	return agent.Cleanup(ctx, dir, cfg.Cluster.PodCIDRs())
+}
+
+// stopRunning ends the kedge that runs on dir, if there is one: in order if it
+// can, else by force.
+func stopRunning(ctx context.Context, dir datadir.Dir) error {
+	began := time.Now()
+	signal := syscall.SIGTERM
+	for {
+		pid, err := dir.Holder()
+		if err != nil || pid == 0 {
+			return err
+		}
+		switch waited := time.Since(began); {
+		case waited > stopPatience+10*time.Second:
+			return fmt.Errorf("kedge (process %d) does not end, though killed", pid)
+		case waited > stopPatience:
+			signal = syscall.SIGKILL
+		}
+		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("stop kedge (process %d): %w", pid, err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// uninstall removes what was installed and all state.
+func uninstall(cfg *config.Config) error {
+	faults := []error{agent.Remove(datadir.Dir(cfg.DataDir))}
+	for _, path := range []string{
+		filepath.Dir(config.DefaultPath),
+		cfg.Server.WriteKubeconfig,
+		// The kubelet writes it for its graceful shutdown under systemd:
+		// pkg/kubelet/nodeshutdown/systemd/inhibit_linux.go.
+		"/etc/systemd/logind.conf.d/99-kubelet.conf",
+	} {
+		faults = append(faults, os.RemoveAll(path))
+	}
+	if program, err := os.Executable(); err == nil && filepath.Dir(program) == "/usr/local/bin" {
+		faults = append(faults, removeLinks(program), os.Remove(program))
+	}
+	return errors.Join(faults...)
+}
+
+// removeLinks removes the links kubectl, crictl and ctr to the program.
+func removeLinks(program string) error {
+	var faults []error
+	for _, name := range tools {
+		link := filepath.Join(filepath.Dir(program), name)
+		if target, err := filepath.EvalSymlinks(link); err == nil && target == program && link != program {
+			faults = append(faults, os.Remove(link))
+		}
+	}
+	return errors.Join(faults...)
+}

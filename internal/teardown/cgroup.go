@@ -1,0 +1,116 @@
+package teardown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const cgroupMount = "/sys/fs/cgroup"
+
+// podCgroups returns the kubelet's cgroups, such as /kubepods, that a process
+// is in: one, or one per hierarchy of version 1 where those differ.
+func podCgroups(pid int) []string {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return nil
+	}
+	var roots []string
+	for line := range strings.Lines(string(text)) {
+		// hierarchy:controllers:path, see cgroups(7)
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		if root, ok := podRoot(parts[2]); ok {
+			roots = append(roots, root)
+		}
+	}
+	return roots
+}
+
+// podRoot cuts a cgroup's path behind the kubelet's own one.
+func podRoot(path string) (string, bool) {
+	parts := strings.Split(path, "/")
+	for i, part := range parts {
+		if part == "kubepods" || part == "kubepods.slice" {
+			return strings.Join(parts[:i+1], "/"), true
+		}
+	}
+	return "", false
+}
+
+// removeCgroup removes a cgroup with all below it from every hierarchy, and
+// kills what is still in it.
+func removeCgroup(ctx context.Context, path string) error {
+	deadline := time.Now().Add(patience)
+	for _, folder := range cgroupFolders(path) {
+		for {
+			err := removeCgroupFolder(folder, killMembers)
+			if err == nil {
+				break
+			}
+			if late := pause(ctx, deadline); late != nil {
+				return fmt.Errorf("remove cgroup: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// cgroupFolders are where a cgroup may be: in the one hierarchy of version 2,
+// or in those of version 1.
+func cgroupFolders(path string) []string {
+	folders, _ := filepath.Glob(filepath.Join(cgroupMount, "*", path))
+	return append(folders, filepath.Join(cgroupMount, path))
+}
+
+// removeCgroupFolder removes a cgroup and those below it, calling empty for
+// each before.
+func removeCgroupFolder(folder string, empty func(folder string)) error {
+	var folders []string
+	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil && entry.IsDir() {
+			folders = append(folders, path)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// The deepest first: only they can be removed.
+	for i := len(folders) - 1; i >= 0; i-- {
+		empty(folders[i])
+		if err := unix.Rmdir(folders[i]); err != nil && !errors.Is(err, unix.ENOENT) {
+			return &fs.PathError{Op: "rmdir", Path: folders[i], Err: err}
+		}
+	}
+	return nil
+}
+
+func keepMembers(string) {}
+
+// killMembers kills the processes that slipped out of their shim's sight. That
+// some remain shows when the cgroup cannot be removed.
+func killMembers(folder string) {
+	text, err := os.ReadFile(filepath.Join(folder, "cgroup.procs"))
+	if err != nil {
+		return
+	}
+	for _, word := range strings.Fields(string(text)) {
+		if pid, err := strconv.Atoi(word); err == nil && pid > 1 {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
