@@ -201,7 +201,14 @@ func (c *Containerd) start(ctx context.Context, config *srvconfig.Config) (*serv
 	return srv, nil
 }
 
-// stop closes what containerd can close. Shims and containers run on.
+// stop closes what containerd can close. Shims and containers run on. These
+// loops of upstream's cannot be stopped and end with the process, none of which
+// writes: the event exchange (docker/go-events, broadcast.go), the CRI's
+// snapshot statistics (internal/cri/server/images/snapshots.go) and event queue
+// (internal/eventq/eventq.go), the watch on CDI's folders
+// (tags.cncf.io/container-device-interface/pkg/cdi/cache.go) and the listener of
+// the node resource interface, /var/run/nri/nri.sock (containerd/nri,
+// pkg/adaptation/adaptation.go).
 func (c *Containerd) stop(srv *server.Server) {
 	done := make(chan struct{})
 	go func() {

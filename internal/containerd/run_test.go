@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"syscall"
@@ -64,6 +65,12 @@ func runContainerd(dir string) int {
 	c := New(testConfig(&fatal{}, dir))
 	if err := c.Run(ctx, func() { fmt.Println("READY") }); err != nil {
 		fmt.Println("FAILED:", err)
+		return 1
+	}
+	var stacks bytes.Buffer
+	_ = pprof.Lookup("goroutine").WriteTo(&stacks, 2)
+	if strings.Contains(stacks.String(), "created by github.com/kedge-dev/kedge/") {
+		fmt.Println("LEFT GOROUTINES:", stacks.String())
 		return 1
 	}
 	return 0
