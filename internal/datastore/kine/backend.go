@@ -116,7 +116,7 @@ func errorCode(err error) string {
 	return "other"
 }
 
-// dialect is kine's, except that its transactions never end the process.
+// dialect is kine's, except that no transaction ends the process.
 type dialect struct{ *generic.Generic }
 
 // BeginTx implements server.Dialect.
@@ -126,6 +126,15 @@ func (d *dialect) BeginTx(ctx context.Context, opts *sql.TxOptions) (server.Tran
 		return nil, err
 	}
 	return &transaction{begun}, nil
+}
+
+// After implements server.Dialect. That of the polling loop, which asks for
+// every key, is not cut short by a stop: kine would log that as a failure.
+func (d *dialect) After(ctx context.Context, key, end string, revision, limit int64) (*sql.Rows, error) {
+	if key == "" {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return d.Generic.After(ctx, key, end, revision, limit)
 }
 
 // transaction is one of a compaction. kine's ends the process when it cannot be

@@ -60,19 +60,20 @@ func makeFile(file string) (unclean bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if size > 0 {
-		return logSize > 0, nil
-	}
-	if logSize > 0 {
+	if size == 0 && logSize > 0 {
 		// SQLite would delete the log and begin with an empty database.
 		return false, damaged(file, errors.New("it is empty, but its write-ahead log is not"))
 	}
-	created, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
+	// One that is there is opened too: SQLite would fall back to reading only.
+	opened, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return false, fmt.Errorf("make database: %w", err)
+		return false, fmt.Errorf("open database: %w", err)
 	}
-	if err := created.Close(); err != nil {
-		return false, fmt.Errorf("make database: %w", err)
+	if err := opened.Close(); err != nil {
+		return false, fmt.Errorf("open database: %w", err)
+	}
+	if size > 0 {
+		return logSize > 0, nil
 	}
 	return false, syncFolders(folder)
 }
@@ -189,8 +190,8 @@ func acceptable(file, schema, last, ours string) error {
 	if number > schemaVersion || theirs.Major() > own.Major() ||
 		theirs.Major() == own.Major() && theirs.Minor() > own.Minor() {
 		return fmt.Errorf("%s was last used by kedge %s, which is newer than this one, %s: "+
-			"run kedge v%d.%d or later, or put back a copy of the database from before the upgrade",
-			file, last, ours, theirs.Major(), theirs.Minor())
+			"run %s or later, or put back a copy of the database from before the upgrade",
+			file, last, ours, last)
 	}
 	return nil
 }

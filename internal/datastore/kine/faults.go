@@ -97,10 +97,11 @@ func (f *faults) err() error {
 // its own, or any fatal one, for then nothing that was read can be trusted. It
 // is nil if there was no such error; handled is what kine answered.
 func (f *faults) answer(r *request, handled error) error {
-	err := f.err()
-	if err == nil {
-		err = r.failure()
+	if err := f.err(); err != nil {
+		// Not Unavailable: clients would try reads again until their time is up.
+		return status.Error(codes.DataLoss, err.Error())
 	}
+	err := r.failure()
 	if err == nil && errors.As(handled, new(quiet)) {
 		err = handled
 	}
