@@ -4,10 +4,8 @@ import (
 	"context"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,24 +16,10 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
-// TestMain runs the tests again in a network and mount namespace of their own,
-// so that they can change what they like and leave nothing.
-func TestMain(m *testing.M) {
-	const inside = "KEDGE_TEST_NAMESPACE"
-	if os.Geteuid() != 0 || os.Getenv(inside) != "" {
-		os.Exit(m.Run())
-	}
-	again := exec.Command("/proc/self/exe", os.Args[1:]...)
-	again.Env = append(os.Environ(), inside+"=1")
-	again.Stdout, again.Stderr = os.Stdout, os.Stderr
-	again.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if err := again.Run(); err != nil {
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+func TestMain(m *testing.M) { testutil.RunInOwnNetwork(m) }
 
 // host makes this namespace look like a host: a link eth0 with two addresses.
 func host(t *testing.T) {
@@ -52,22 +36,12 @@ func host(t *testing.T) {
 		"ip link set eth0 up",
 		"ip link set wire up",
 	} {
-		run(t, command)
+		testutil.Command(t, command)
 	}
 	t.Cleanup(func() {
-		run(t, "ip link delete eth0")
-		run(t, "umount /run")
+		testutil.Command(t, "ip link delete eth0")
+		testutil.Command(t, "umount /run")
 	})
-}
-
-func run(t *testing.T, command string) string {
-	t.Helper()
-	words := strings.Fields(command)
-	output, err := exec.Command(words[0], words[1:]...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", command, err, output)
-	}
-	return string(output)
 }
 
 // eventually waits for what other goroutines and the kernel do.
@@ -123,7 +97,7 @@ func TestNetwork(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			host(t)
-			before := run(t, "ip -brief link")
+			before := testutil.Command(t, "ip -brief link")
 			peer := other("b", "10.42.1.0/24", "192.0.2.2")
 			peer.Annotations[annotationType] = test.backend
 			if len(test.cluster) == 2 {
@@ -160,7 +134,7 @@ func TestNetwork(t *testing.T) {
 				t.Errorf("want %s in the CNI configuration (%v), got\n%s", test.mtu, err, conf)
 			}
 			for _, cidr := range test.own {
-				if rules := run(t, "nft list table inet kedge-network"); !strings.Contains(rules, "saddr "+cidr) {
+				if rules := testutil.Command(t, "nft list table inet kedge-network"); !strings.Contains(rules, "saddr "+cidr) {
 					t.Errorf("pods of %s are not masqueraded:\n%s", cidr, rules)
 				}
 			}
@@ -168,11 +142,11 @@ func TestNetwork(t *testing.T) {
 			if err != nil || node.Annotations[annotationIP] != "192.0.2.1" || node.Annotations[annotationType] != test.backend {
 				t.Errorf("the node was not annotated (%v): %v", err, node.Annotations)
 			}
-			toPeer := func() bool { return strings.Contains(run(t, "ip route"), "10.42.1.0/24 via") }
+			toPeer := func() bool { return strings.Contains(testutil.Command(t, "ip route"), "10.42.1.0/24 via") }
 			eventually(t, "a route to the peer", toPeer)
 
 			if test.backend == "vxlan" {
-				run(t, "ip link delete flannel.1")
+				testutil.Command(t, "ip link delete flannel.1")
 				eventually(t, "the device's return", func() bool { return exists("flannel.1") && toPeer() })
 			}
 
@@ -190,16 +164,16 @@ func TestNetwork(t *testing.T) {
 			stop = start(t, cfg, client)
 			stop()
 
-			run(t, "ip link add cni0 type bridge")
-			run(t, "ip link add veth0 type veth peer name veth1")
-			run(t, "ip link set veth0 master cni0")
+			testutil.Command(t, "ip link add cni0 type bridge")
+			testutil.Command(t, "ip link add veth0 type veth peer name veth1")
+			testutil.Command(t, "ip link set veth0 master cni0")
 			if err := Cleanup(t.Context(), cfg.ConfDir, cfg.Cluster.PodCIDRs()); err != nil {
 				t.Errorf("clean up: %v", err)
 			}
-			if after := run(t, "ip -brief link"); strings.Count(after, "\n") != strings.Count(before, "\n") {
+			if after := testutil.Command(t, "ip -brief link"); strings.Count(after, "\n") != strings.Count(before, "\n") {
 				t.Errorf("clean-up left interfaces; before\n%s\nafter\n%s", before, after)
 			}
-			if rules := run(t, "nft list ruleset"); rules != "" {
+			if rules := testutil.Command(t, "nft list ruleset"); rules != "" {
 				t.Errorf("clean-up left rules:\n%s", rules)
 			}
 			if toPeer() {

@@ -1,0 +1,69 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/sirupsen/logrus"
+	proxyconfig "k8s.io/kubernetes/pkg/proxy/apis/config"
+	"k8s.io/kubernetes/pkg/proxy/iptables"
+	"k8s.io/kubernetes/pkg/proxy/nftables"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
+)
+
+// modeFile names the mode whose rules are on this host. It is gone after a
+// reboot, as the rules are.
+const modeFile = datadir.RunDir + "/proxy-mode"
+
+// Cleanup removes all rules that a Proxy has made.
+func Cleanup(ctx context.Context) error {
+	var errs []error
+	if _, err := exec.LookPath("nft"); err != nil {
+		errs = append(errs, fmt.Errorf("remove the service proxy's nftables rules: %w", err))
+	} else if nftables.CleanupLeftovers(ctx) {
+		errs = append(errs, errors.New("remove the service proxy's nftables rules: see the log for what failed"))
+	}
+	// Merely asking iptables loads its kernel modules or makes its tables.
+	if lastMode() == proxyconfig.ProxyModeIPTables && iptables.CleanupLeftovers(ctx) {
+		errs = append(errs, errors.New("remove the service proxy's iptables rules: see the log for what failed"))
+	}
+	errs = append(errs, os.RemoveAll(modeFile))
+	return errors.Join(errs...)
+}
+
+// removeOtherMode removes the rules of an earlier start in the other mode, and
+// records the one that is about to start.
+func removeOtherMode(ctx context.Context, mode proxyconfig.ProxyMode, log *logrus.Entry) {
+	last, failed := lastMode(), false
+	switch {
+	case last == "" || last == mode:
+	case last == proxyconfig.ProxyModeIPTables:
+		failed = iptables.CleanupLeftovers(ctx)
+	default:
+		failed = nftables.CleanupLeftovers(ctx)
+	}
+	if failed {
+		log.Warnf("Some rules of the proxy's %s mode could not be removed; a reboot does", last)
+	}
+	if last == mode {
+		return
+	}
+	if err := os.MkdirAll(datadir.RunDir, 0o700); err != nil {
+		log.Warnf("Cannot record the proxy's mode: %v", err)
+	} else if err := os.WriteFile(modeFile, []byte(mode), 0o600); err != nil {
+		log.Warnf("Cannot record the proxy's mode: %v", err)
+	}
+}
+
+// lastMode returns the recorded mode, or none.
+func lastMode() proxyconfig.ProxyMode {
+	content, err := os.ReadFile(modeFile)
+	if err != nil {
+		return ""
+	}
+	return proxyconfig.ProxyMode(content)
+}
