@@ -43,6 +43,8 @@ func (api *fakeAPI) config() *rest.Config { return &rest.Config{Host: api.URL, Q
 
 // stop takes the API away.
 func (api *fakeAPI) stop() {
+	// In this order nobody can come back in between.
+	_ = api.Listener.Close()
 	api.CloseClientConnections()
 	api.Close()
 }

@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -194,7 +195,7 @@ func (d *DNS) reload(custom map[string]string) error {
 	// old instance on an error and, because it recovers, nil after a panic.
 	next, err := d.instance.Restart(input(text))
 	if err != nil {
-		return err
+		return errors.New(strings.TrimPrefix(err.Error(), "starting with listener file descriptors: "))
 	}
 	if next == nil {
 		return errors.New("CoreDNS panicked on it")

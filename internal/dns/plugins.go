@@ -133,7 +133,8 @@ func (s *source) share(_ *caddy.Controller, handler *kubernetes.Kubernetes) erro
 	if _, _, err := handler.InitKubeCache(context.Background()); err != nil {
 		return err
 	}
-	s.shared = handler
+	// Not the handler itself, which leads to all plugins of its instance.
+	s.shared = &kubernetes.Kubernetes{APIConn: handler.APIConn}
 	s.done.Go(handler.APIConn.Run)
 	return nil
 }
