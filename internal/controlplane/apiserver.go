@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,17 +70,24 @@ type APIServer struct {
 	mu sync.RWMutex
 	// serving is nil before the server can answer and after it has stopped.
 	serving *serving
+
+	// certificates may be read when configured is closed.
+	certificates []dynamiccertificates.SNICertKeyContentProvider
+	configured   chan struct{}
+	configure    func()
 }
 
 // serving is a server that has been built.
 type serving struct {
-	handler      http.Handler
-	certificates []dynamiccertificates.SNICertKeyContentProvider
+	handler http.Handler
 
 	// For the controllers' and the scheduler's own ports.
 	clientCA      dynamiccertificates.CAContentProvider
 	authenticator authenticator.Request
 	authorizer    authorizer.Authorizer
+	// authorizes tells whether the authorizer knows the roles of the control
+	// plane's own components.
+	authorizes func() bool
 
 	// ctx ends when what is still being served must.
 	ctx      context.Context
@@ -92,7 +100,8 @@ func NewAPIServer(c APIServerConfig) (*APIServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &APIServer{config: c, options: o}
+	a := &APIServer{config: c, options: o, configured: make(chan struct{})}
+	a.configure = sync.OnceFunc(func() { close(a.configured) })
 	a.log = logrus.WithField("component", a.Name())
 	return a, nil
 }
@@ -107,6 +116,7 @@ func (a *APIServer) Run(ctx context.Context, ready func()) error {
 	if err := compatibility.DefaultComponentGlobalsRegistry.Set(); err != nil {
 		return fmt.Errorf("set feature gates: %w", err)
 	}
+	defer a.configure() // those who wait for certificates wait no longer
 	// stop is for upstream, and abort for the requests it may be waiting for.
 	stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -170,6 +180,8 @@ func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggreg
 	}
 	generic.Authentication.Authenticator = authenticate(generic.Authentication.Authenticator, ca, a.config.Now, a.options.Authentication)
 
+	a.certificates = generic.SecureServing.SNICerts
+	a.configure()
 	completed, err := built.Complete()
 	if err != nil {
 		return nil, err
@@ -178,14 +190,18 @@ func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggreg
 	if err != nil {
 		return nil, err
 	}
+	authorizes := func() bool { return true }
+	if slices.Contains(a.options.Authorization.Modes, "RBAC") {
+		authorizes = bootstrapRoles(built.KubeAPIs.ControlPlane.VersionedInformers.Rbac().V1())
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.serving = &serving{
 		handler:       server.GenericAPIServer.Handler,
-		certificates:  generic.SecureServing.SNICerts,
 		clientCA:      ca,
 		authenticator: generic.Authentication.Authenticator,
 		authorizer:    generic.Authorization.Authorizer,
+		authorizes:    authorizes,
 		ctx:           requests,
 	}
 	return server, nil
@@ -216,8 +232,15 @@ func (a *APIServer) awaitReady(ctx context.Context, ended <-chan error) (bool, e
 			a.log.Warnf("Still not ready:\n%s", missing)
 		case <-poll.C:
 			var ok bool
-			if ok, missing = readyz(client); ok {
-				return ctx.Err() == nil, nil
+			if ok, missing = readyz(client); !ok {
+				continue
+			}
+			if served, release := a.acquire(); served != nil {
+				release()
+				if served.authorizes() {
+					return ctx.Err() == nil, nil
+				}
+				missing = "the authorizer has not seen all bootstrap roles"
 			}
 		}
 	}

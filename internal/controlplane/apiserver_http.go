@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
@@ -41,14 +42,26 @@ func (a *APIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // server's own: that of its loopback client, and those of the user's
 // tls-sni-cert-key. It returns nil for any other, which the supervisor has
 // its own certificate for.
+//
+// The loopback client already dials while the server is being built. It waits
+// here, where it would get a certificate it cannot know, and log errors.
 func (a *APIServer) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	a.mu.RLock()
-	served := a.serving
-	a.mu.RUnlock()
-	if served == nil || hello.ServerName == "" {
+	if hello.ServerName == genericapiserver.LoopbackClientServerNameOverride {
+		select {
+		case <-a.configured:
+		case <-hello.Context().Done():
+			return nil, context.Cause(hello.Context())
+		}
+	}
+	select {
+	case <-a.configured:
+	default:
 		return nil, nil
 	}
-	for _, provider := range served.certificates {
+	if hello.ServerName == "" {
+		return nil, nil
+	}
+	for _, provider := range a.certificates {
 		certificate, err := match(provider, hello.ServerName)
 		if certificate != nil || err != nil {
 			return certificate, err

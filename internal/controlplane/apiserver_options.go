@@ -3,6 +3,7 @@ package controlplane
 import (
 	"fmt"
 	"net"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -68,6 +69,11 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 
 	if err := apiServerProgram.parse(o.Flags(), c.Args); err != nil {
 		return nil, err
+	}
+	if reflect.ValueOf(*o.Metrics).IsZero() {
+		// Else upstream logs an error about the manifest nobody gave
+		// (component-base/metrics/options.go, Apply).
+		o.Metrics = nil
 	}
 	// A node's own credentials must not reach beyond it, also where the user's
 	// list of further plugins has forgotten this one.

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
@@ -40,11 +41,11 @@ func authenticate(upstream authenticator.Request, clientCA dynamiccertificates.C
 // of the system's, which on a board without a battery may be years behind.
 // Upstream's own, which uses the system's, comes after it and agrees otherwise.
 func certificateAuthenticator(clientCA dynamiccertificates.CAContentProvider, now func() time.Time) authenticator.Request {
-	return x509request.NewDynamic(func() (x509.VerifyOptions, bool) {
+	return group.NewAuthenticatedGroupAdder(x509request.NewDynamic(func() (x509.VerifyOptions, bool) {
 		options, ok := clientCA.VerifyOptions()
 		options.CurrentTime = now()
 		return options, ok
-	}, x509request.CommonNameUserConversion)
+	}, x509request.CommonNameUserConversion))
 }
 
 // clientCA loads the authority of client certificates.

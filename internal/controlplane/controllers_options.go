@@ -2,11 +2,14 @@ package controlplane
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
 // controllersOptions are upstream's defaults, then what kubeadm or kedge sets,
@@ -27,6 +30,9 @@ func controllersOptions(c *ControllersConfig) (*options.KubeControllerManagerOpt
 	o.KubeCloudShared.AllocateNodeCIDRs = true
 	o.KubeCloudShared.ClusterCIDR = strings.Join(c.Cluster.ClusterCIDR, ",")
 	o.NodeIPAMController.ServiceCIDR = strings.Join(c.Cluster.ServiceCIDR, ",")
+
+	// The kubelet's; upstream's default is in /usr, which may be read-only.
+	o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir = filepath.Join(datadir.KubeletRoot, "volumeplugins")
 
 	o.SAController.RootCAFile = files.ServerCAFile
 	o.SAController.ServiceAccountKeyFile = files.ServiceAccountKeyFile

@@ -132,7 +132,7 @@ func start(t *testing.T) *plane {
 		t.Fatal(err)
 	}
 	controllers, err := NewControllers(ControllersConfig{API: p.api, Cluster: cluster, Files: certificates.Files,
-		Args: []string{fmt.Sprintf("secure-port=%d", p.controllersPort)}})
+		Args: []string{fmt.Sprintf("secure-port=%d", p.controllersPort), "flex-volume-plugin-dir=" + t.TempDir()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,9 +9,9 @@ import (
 )
 
 // bridge carries the messages of klog to logrus: structured ones as a
-// logr.LogSink, printf-style ones through writeLine. At verbosity 0 the
-// informational ones become debug messages: upstream prints hundreds of them
-// while a server starts, none of which a user can act on.
+// logr.LogSink, printf-style ones through writeLine. At verbosity 0 all but
+// errors become debug messages: upstream prints hundreds of them while a server
+// starts, warnings too, none of which a user can act on.
 type bridge struct {
 	log       *logrus.Logger
 	fields    logrus.Fields
@@ -31,7 +31,7 @@ func (b *bridge) Enabled(level int) bool { return level <= b.verbosity }
 
 // Info logs a structured message.
 func (b *bridge) Info(_ int, message string, keysAndValues ...any) {
-	if level := b.infoLevel(); b.log.IsLevelEnabled(level) {
+	if level := b.level(logrus.InfoLevel); b.log.IsLevelEnabled(level) {
 		b.entry(keysAndValues).Log(level, message)
 	}
 }
@@ -55,6 +55,9 @@ func (b *bridge) WithValues(keysAndValues ...any) logr.LogSink {
 // WithName returns a bridge for a named part of this one.
 func (b *bridge) WithName(name string) logr.LogSink {
 	with := *b
+	if name == "UnhandledError" {
+		return &with // runtime.HandleError's, and no part of anything
+	}
 	if b.name != "" {
 		name = b.name + "/" + name
 	}
@@ -62,9 +65,9 @@ func (b *bridge) WithName(name string) logr.LogSink {
 	return &with
 }
 
-func (b *bridge) infoLevel() logrus.Level {
+func (b *bridge) level(upstream logrus.Level) logrus.Level {
 	if b.verbosity > 0 {
-		return logrus.InfoLevel
+		return upstream
 	}
 	return logrus.DebugLevel
 }
@@ -94,12 +97,12 @@ func (b *bridge) writeLine(line []byte) {
 	text := string(bytes.TrimRight(message, "\n"))
 	switch line[0] {
 	case 'W':
-		b.entry(nil).Warn(text)
+		b.entry(nil).Log(b.level(logrus.WarnLevel), text)
 	case 'E', 'F':
 		// After F klog ends the process by itself.
 		b.entry(nil).Error(text)
 	default:
-		b.entry(nil).Log(b.infoLevel(), text)
+		b.entry(nil).Log(b.level(logrus.InfoLevel), text)
 	}
 }
 

@@ -33,7 +33,12 @@ func TestBridge(t *testing.T) {
 			log:  func(l logr.Logger, _ func([]byte)) { l.Error(nil, "odd", "key") },
 			want: "level=error msg=odd component=kubernetes\n",
 		},
+		"upstream's own name for no name": {
+			log:  func(l logr.Logger, _ func([]byte)) { l.WithName("UnhandledError").Error(nil, "failed") },
+			want: "level=error msg=failed component=kubernetes\n",
+		},
 		"printf-style warning": {
+			verbosity: 1,
 			log: func(_ logr.Logger, write func([]byte)) {
 				write([]byte("W1121 03:35:50.000000   12345 file.go:42] took [long] time\n"))
 			},

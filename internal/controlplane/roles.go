@@ -1,0 +1,36 @@
+package controlplane
+
+import (
+	"slices"
+
+	rbacv1 "k8s.io/client-go/informers/rbac/v1"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+)
+
+// bootstrapRoles returns whether the RBAC authorizer already knows the roles
+// that upstream makes at every start and whoever is bound to them. /readyz is
+// ok when they have been written; a moment passes until the authorizer's
+// informers have read them, in which controllers would be refused.
+func bootstrapRoles(informers rbacv1.Interface) func() bool {
+	var roles, bindings []string
+	for _, role := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
+		roles = append(roles, role.Name)
+	}
+	for _, binding := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()) {
+		bindings = append(bindings, binding.Name)
+	}
+	knownRoles, knownBindings := informers.ClusterRoles().Lister(), informers.ClusterRoleBindings().Lister()
+	return func() bool {
+		for _, name := range roles {
+			if _, err := knownRoles.Get(name); err != nil {
+				return false
+			}
+		}
+		for _, name := range bindings {
+			if _, err := knownBindings.Get(name); err != nil {
+				return false
+			}
+		}
+		return true
+	}
+}
