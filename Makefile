@@ -158,11 +158,15 @@ unit: ## unit tests, with the race detector where Kubernetes is not imported
 	go test -race $$(scripts/packages.sh light)
 	go test $$(scripts/packages.sh heavy)
 
-integration: bin/kedge ## tests/integration: bin/kedge with real containers (root)
-	go test -count=1 -timeout 40m -v ./tests/integration/...
+# With KEDGE_BINARY set the tests that start the real kedge run and none skips.
+integration: bin/kedge $(BUILD)/busybox ## tests/integration: bin/kedge with real containers (root)
+	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 40m -v ./tests/harness/... ./tests/integration/...
 
-e2e: bin/kedge ## tests/e2e: one folder per scenario (root)
-	go test -count=1 -timeout 60m -v ./tests/e2e/...
+e2e: bin/kedge $(BUILD)/busybox ## tests/e2e: one folder per scenario (root)
+	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 60m -v ./tests/e2e/...
+
+$(BUILD)/busybox: scripts/busybox.sh scripts/aptlists.sh
+	scripts/busybox.sh $(DEBARCH) $@
 
 conformance: bin/kedge ## the conformance tests of Kubernetes (root)
 	go test -count=1 -timeout 4h -v ./tests/conformance/...

@@ -1,0 +1,139 @@
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// hierarchies returns where cgroups are mounted: each controller of version 1,
+// or the one hierarchy of version 2.
+func hierarchies() (v1, v2 []string, err error) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil, nil, err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 || !strings.HasPrefix(fields[1], "/sys/fs/cgroup") {
+			continue
+		}
+		switch fields[2] {
+		case "cgroup":
+			v1 = append(v1, fields[1])
+		case "cgroup2":
+			v2 = append(v2, fields[1])
+		}
+	}
+	return v1, v2, nil
+}
+
+// makeCgroup makes a cgroup in all hierarchies, fit to hold a host's pods.
+// The path is relative.
+func makeCgroup(path string) error {
+	v1, v2, err := hierarchies()
+	if err != nil {
+		return fmt.Errorf("find cgroups: %w", err)
+	}
+	for _, root := range v1 {
+		for folder := range descend(root, path) {
+			if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("make cgroup: %w", err)
+			}
+			// A new cpuset is empty, and takes no process then.
+			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+				value, err := os.ReadFile(filepath.Join(filepath.Dir(folder), file))
+				if err != nil {
+					continue
+				}
+				if err := os.WriteFile(filepath.Join(folder, file), value, 0o644); err != nil {
+					return fmt.Errorf("set up cpuset: %w", err)
+				}
+			}
+		}
+	}
+	for _, root := range v2 {
+		for folder := range descend(root, path) {
+			parent := filepath.Dir(folder)
+			controllers, err := os.ReadFile(filepath.Join(parent, "cgroup.controllers"))
+			if err != nil {
+				return fmt.Errorf("read cgroup controllers: %w", err)
+			}
+			for _, controller := range strings.Fields(string(controllers)) {
+				// Those that cannot be had are not needed by every test.
+				_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+"+controller), 0o644)
+			}
+			if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("make cgroup: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// descend yields root/a, root/a/b for the path a/b.
+func descend(root, path string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		folder := root
+		for part := range strings.SplitSeq(path, "/") {
+			folder = filepath.Join(folder, part)
+			if !yield(folder) {
+				return
+			}
+		}
+	}
+}
+
+// removeCgroups removes the cgroup called path and all below it in every
+// hierarchy. Processes that were killed may take a moment to go.
+func removeCgroups(path string) error {
+	v1, v2, err := hierarchies()
+	if err != nil {
+		return fmt.Errorf("find cgroups: %w", err)
+	}
+	for _, root := range slices.Concat(v1, v2) {
+		deadline := time.Now().Add(20 * time.Second)
+		for {
+			err := removeTree(filepath.Join(root, path))
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("remove cgroup: %w", err)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// removeTree removes folder by rmdir alone: the files of a cgroup go with it.
+func removeTree(folder string) error {
+	var folders []string
+	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			folders = append(folders, path)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, folder := range slices.Backward(folders) {
+		if err := unix.Rmdir(folder); err != nil && err != unix.ENOENT {
+			return &fs.PathError{Op: "rmdir", Path: folder, Err: err}
+		}
+	}
+	return nil
+}

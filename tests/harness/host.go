@@ -1,0 +1,292 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Host is a machine as far as kedge can see: its own network, host name,
+// processes, /run, /etc and state folders.
+type Host struct {
+	Name string
+	// Address and Address6 are the host's on the network.
+	Address, Address6 netip.Addr
+
+	t       T
+	dir     string
+	cgroup  string
+	init    *exec.Cmd
+	ns      netns.NsHandle
+	work    chan func()
+	stopped chan struct{}
+
+	mutex    sync.Mutex
+	commands []*Cmd
+}
+
+// NewHost adds a host to the network. It goes when the test ends.
+func (n *Network) NewHost(t T, name string) *Host {
+	t.Helper()
+	n.hosts++
+	h := &Host{
+		Name:     name,
+		Address:  netip.MustParsePrefix(fmt.Sprintf(hostAddress, n.hosts)).Addr(),
+		Address6: netip.MustParsePrefix(fmt.Sprintf(hostAddress6, n.hosts)).Addr(),
+		t:        t,
+		dir:      filepath.Join(n.dir, name),
+		cgroup:   n.name + "/" + name,
+		work:     make(chan func()),
+		stopped:  make(chan struct{}),
+	}
+	if err := os.Mkdir(h.dir, 0o755); err != nil {
+		t.Fatalf("make host: %v", err)
+	}
+	if err := makeCgroup(h.cgroup); err != nil {
+		t.Fatalf("make host %s: %v", name, err)
+	}
+	started := make(chan error)
+	go h.live(started)
+	err := <-started
+	t.Cleanup(h.close)
+	if err == nil {
+		err = n.attach(n.hosts, h.ns)
+	}
+	if err != nil {
+		t.Fatalf("make host %s: %v", name, err)
+	}
+	return h
+}
+
+// live starts the host's first process, and is then the one thread that is in
+// the host's namespaces: it runs what do hands it. The kernel kills a process
+// with the thread that started it (Pdeathsig), so the thread must not end
+// before the host does; and nobody else may use it afterwards.
+func (h *Host) live(started chan<- error) {
+	runtime.LockOSThread()
+	defer close(h.stopped)
+	if err := h.start(); err != nil {
+		started <- err
+		return
+	}
+	started <- nil
+	for f := range h.work {
+		f()
+	}
+}
+
+func (h *Host) start() error {
+	spec, err := json.Marshal(initSpec{Hostname: h.Name, Dir: h.dir, Address: h.Address.String(), Nameserver: gateway})
+	if err != nil {
+		return err
+	}
+	report, reporter, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer report.Close()
+	h.init = exec.Command("/proc/self/exe")
+	h.init.Env = append(os.Environ(), initVariable+"="+string(spec))
+	h.init.Stderr = os.Stderr
+	h.init.ExtraFiles = []*os.File{reporter}
+	h.init.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC,
+		Pdeathsig:  unix.SIGKILL,
+	}
+	err = h.init.Start()
+	reporter.Close()
+	if err != nil {
+		h.init = nil
+		return fmt.Errorf("start first process: %w", err)
+	}
+	answer, err := io.ReadAll(report)
+	if err != nil || string(answer) != "ok" {
+		return errors.Join(errors.New("set up: "+string(answer)), err)
+	}
+	if h.ns, err = netns.GetFromPid(h.init.Process.Pid); err != nil {
+		return err
+	}
+	// A thread that shares its working directory cannot change the mount
+	// namespace: setns(2).
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	var namespaces []*os.File
+	for _, name := range []string{"ipc", "uts", "net", "pid", "mnt"} {
+		file, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", h.init.Process.Pid, name))
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		namespaces = append(namespaces, file)
+	}
+	for _, file := range namespaces {
+		if err := unix.Setns(int(file.Fd()), 0); err != nil {
+			return fmt.Errorf("enter %s: %w", file.Name(), err)
+		}
+	}
+	return nil
+}
+
+// do runs f on the thread that is in the host. f must not start goroutines that
+// matter: they would be outside.
+func (h *Host) do(f func()) {
+	done := make(chan struct{})
+	h.work <- func() {
+		defer close(done)
+		f()
+	}
+	<-done
+}
+
+// close kills everything on the host and removes it.
+func (h *Host) close() {
+	h.mutex.Lock()
+	commands := h.commands
+	h.mutex.Unlock()
+	if h.init != nil {
+		_ = h.init.Process.Kill()
+		// The kernel ends a PID namespace when all its processes were waited for.
+		for _, c := range commands {
+			_ = c.Wait()
+		}
+		_ = h.init.Wait()
+	}
+	close(h.work)
+	<-h.stopped
+	if h.ns > 0 {
+		h.ns.Close()
+	}
+	if err := removeCgroups(h.cgroup); err != nil {
+		h.t.Logf("remove host %s: %v", h.Name, err)
+	}
+	if err := os.RemoveAll(h.dir); err != nil {
+		h.t.Logf("remove host %s: %v", h.Name, err)
+	}
+}
+
+// Path returns where the file path of the host is for the test.
+func (h *Host) Path(path string) string {
+	return filepath.Join(fmt.Sprintf("/proc/%d/root", h.init.Process.Pid), path)
+}
+
+// Cgroup is the path, absolute within each hierarchy, below which the host's
+// pods belong.
+func (h *Host) Cgroup() string { return "/" + h.cgroup }
+
+// WriteFile writes a file of the host, and makes its folder.
+func (h *Host) WriteFile(path, text string) {
+	h.t.Helper()
+	err := os.MkdirAll(filepath.Dir(h.Path(path)), 0o755)
+	if err == nil {
+		err = os.WriteFile(h.Path(path), []byte(text), 0o644)
+	}
+	if err != nil {
+		h.t.Fatalf("write %s on %s: %v", path, h.Name, err)
+	}
+}
+
+// DialContext connects from the host. The address must hold an IP address, not
+// a name: names would be resolved on the machine.
+func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	var conn net.Conn
+	var err error
+	done := make(chan struct{})
+	// A socket stays where it was made. A thread for each, so that a slow
+	// connect holds up nobody; never unlocked, so that it ends.
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if err = netns.Set(h.ns); err == nil {
+			conn, err = new(net.Dialer).DialContext(ctx, network, address)
+		}
+	}()
+	<-done
+	return conn, err
+}
+
+// Cmd is an exec.Cmd whose process starts on a host.
+type Cmd struct {
+	*exec.Cmd
+	host    *Host
+	waiting sync.Once
+	result  error
+}
+
+// Command returns a command that runs on the host, with its working folder /
+// and the environment of the test less what kedge would read.
+func (h *Host) Command(ctx context.Context, name string, args ...string) *Cmd {
+	c := &Cmd{host: h, Cmd: exec.CommandContext(ctx, name, args...)}
+	c.Env = []string{"HOME=/root"}
+	for _, variable := range os.Environ() {
+		if !strings.HasPrefix(variable, "KEDGE_") && !strings.HasPrefix(variable, "HOME=") && !strings.HasPrefix(variable, "KUBECONFIG=") {
+			c.Env = append(c.Env, variable)
+		}
+	}
+	return c
+}
+
+// Kedge returns a command that runs kedge on the host.
+func (h *Host) Kedge(ctx context.Context, args ...string) *Cmd {
+	return h.Command(ctx, os.Getenv(binaryVariable), args...)
+}
+
+// Start starts the command.
+func (c *Cmd) Start() (err error) {
+	c.host.do(func() { err = c.Cmd.Start() })
+	if err == nil {
+		c.host.mutex.Lock()
+		c.host.commands = append(c.host.commands, c)
+		c.host.mutex.Unlock()
+	}
+	return err
+}
+
+// Wait waits for the end of the command. Other than exec.Cmd's it may be called
+// more than once.
+func (c *Cmd) Wait() error {
+	c.waiting.Do(func() { c.result = c.Cmd.Wait() })
+	return c.result
+}
+
+// Run starts the command and waits for its end.
+func (c *Cmd) Run() error {
+	if err := c.Start(); err != nil {
+		return err
+	}
+	return c.Wait()
+}
+
+// CombinedOutput runs the command and returns what it wrote.
+func (c *Cmd) CombinedOutput() ([]byte, error) {
+	var output strings.Builder
+	c.Stdout, c.Stderr = &output, &output
+	err := c.Run()
+	return []byte(output.String()), err
+}
+
+// Output runs the command and returns what it wrote to its standard output.
+// The error holds what it wrote to the other.
+func (c *Cmd) Output() ([]byte, error) {
+	var output, faults strings.Builder
+	c.Stdout, c.Stderr = &output, &faults
+	err := c.Run()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", strings.Join(c.Args, " "), err, strings.TrimSpace(faults.String()))
+	}
+	return []byte(output.String()), err
+}

@@ -1,0 +1,41 @@
+package harness
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// preloadFolder is where kedge looks for images at its start.
+const preloadFolder = "/var/lib/kedge/agent/images"
+
+// Preload gives the host image archives, to be called before its kedge starts.
+func (h *Host) Preload(archives ...string) {
+	h.t.Helper()
+	folder := h.Path(preloadFolder)
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		h.t.Fatalf("preload images: %v", err)
+	}
+	for _, archive := range archives {
+		if err := copyFile(archive, filepath.Join(folder, filepath.Base(archive))); err != nil {
+			h.t.Fatalf("preload images: %v", err)
+		}
+	}
+}
+
+func copyFile(from, to string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	target, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(target, source); err != nil {
+		target.Close()
+		return err
+	}
+	return target.Close()
+}

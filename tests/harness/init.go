@@ -1,0 +1,156 @@
+package harness
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// initVariable tells the test binary that it is the first process of a host,
+// and which.
+const initVariable = "KEDGE_TEST_HOST"
+
+// initSpec is what a host's first process must know.
+type initSpec struct {
+	Hostname string
+	// Dir is the host's folder on the machine.
+	Dir string
+	// Address is the host's own, for /etc/hosts; Nameserver is for resolv.conf.
+	Address, Nameserver string
+}
+
+// ownFolders are those of the machine that a host sees and writes to without
+// changing the machine's.
+var ownFolders = []string{"/etc", "/opt", "/var/lib", "/var/log"}
+
+// diskFolders are those of a host that must be on a real file system, as
+// overlayfs cannot be stacked at will.
+var diskFolders = []string{"/var/lib/kedge", "/var/lib/kubelet"}
+
+// runInit is the life of a host's first process. It says "ok", or what is
+// wrong, on file descriptor 3, and then reaps orphans until it is killed.
+func runInit(text string) {
+	os.Unsetenv(initVariable)
+	report := os.NewFile(3, "report")
+	var spec initSpec
+	err := json.Unmarshal([]byte(text), &spec)
+	if err == nil {
+		err = spec.setUp()
+	}
+	if err != nil {
+		fmt.Fprint(report, err)
+		os.Exit(1)
+	}
+	fmt.Fprint(report, "ok")
+	report.Close()
+
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, unix.SIGCHLD)
+	for range children {
+		for {
+			if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 && err != unix.EINTR {
+				break
+			}
+		}
+	}
+}
+
+func (s initSpec) setUp() error {
+	if err := unix.Sethostname([]byte(s.Hostname)); err != nil {
+		return fmt.Errorf("set host name: %w", err)
+	}
+	// Nothing goes back to the machine, but within the host mounts are shared,
+	// as on a real one: the kubelet wants that.
+	mounts := []mount{
+		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
+		{"", "/", "", unix.MS_REC | unix.MS_SHARED, ""},
+		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
+		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
+	}
+	// A sysfs of the host's own network namespace, with the machine's cgroups.
+	cgroups := filepath.Join(s.Dir, "cgroups")
+	mounts = append(mounts,
+		mount{"/sys/fs/cgroup", cgroups, "", unix.MS_BIND | unix.MS_REC, ""},
+		mount{"sysfs", "/sys", "sysfs", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
+		mount{cgroups, "/sys/fs/cgroup", "", unix.MS_BIND | unix.MS_REC, ""},
+	)
+	for _, folder := range ownFolders {
+		layers := filepath.Join(s.Dir, "layers", strings.ReplaceAll(folder[1:], "/", "-"))
+		for _, layer := range []string{"upper", "work"} {
+			if err := os.MkdirAll(filepath.Join(layers, layer), 0o755); err != nil {
+				return err
+			}
+		}
+		mounts = append(mounts, mount{"overlay", folder, "overlay", 0,
+			fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work", folder, layers, layers)})
+	}
+	for _, folder := range diskFolders {
+		source := filepath.Join(s.Dir, filepath.Base(folder))
+		if err := os.MkdirAll(source, 0o755); err != nil {
+			return err
+		}
+		mounts = append(mounts, mount{source, folder, "", unix.MS_BIND, ""})
+	}
+	if err := os.MkdirAll(cgroups, 0o755); err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		if err := m.do(); err != nil {
+			return err
+		}
+	}
+	if err := unix.Unmount(cgroups, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount %s: %w", cgroups, err)
+	}
+	return s.writeFiles()
+}
+
+func (s initSpec) writeFiles() error {
+	// A kedge of the machine itself is none of this host's business.
+	if err := os.RemoveAll("/etc/kedge"); err != nil {
+		return err
+	}
+	for _, folder := range []string{"/etc/cni", "/opt/cni", "/var/log/pods", "/var/log/containers"} {
+		if err := os.RemoveAll(folder); err != nil {
+			return err
+		}
+	}
+	for file, text := range map[string]string{
+		"/etc/hostname":    s.Hostname + "\n",
+		"/etc/hosts":       fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n", s.Address, s.Hostname),
+		"/etc/resolv.conf": fmt.Sprintf("nameserver %s\n", s.Nameserver),
+	} {
+		// Where it is a link, to a file that systemd keeps, say.
+		if err := os.Remove(file); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type mount struct {
+	source, target, kind string
+	flags                uintptr
+	data                 string
+}
+
+func (m mount) do() error {
+	if m.flags&unix.MS_BIND != 0 || m.kind != "" {
+		if err := os.MkdirAll(m.target, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data); err != nil {
+		return fmt.Errorf("mount %s %s on %s (%s): %w", m.kind, m.source, m.target, m.data, err)
+	}
+	return nil
+}

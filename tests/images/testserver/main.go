@@ -1,0 +1,151 @@
+// Command testserver is the program in the image of the tests: the servers and
+// clients that a scenario needs inside a pod. It has no dependencies.
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const usage = `testserver COMMAND
+  serve [PORT]            HTTP: answers with host name, client address and what was asked
+  webhook CERT KEY        HTTPS 8443: /validate refuses objects labelled refuse=yes, /mutate labels them mutated=yes
+  api CERT KEY            HTTPS 8443: the aggregated API test.kedge.dev/v1 with the resource echoes
+  fetch URL [BYTES]       GET, without checking certificates; prints at most BYTES of the answer
+  lookup host|srv|ptr|cname NAME
+  sleep                   until SIGTERM, which it reports
+  exit STATUS [SECONDS]   ends with STATUS after SECONDS
+  fail-file FILE          serves HTTP 8080: /healthz answers 500 while FILE is not there
+`
+
+func main() {
+	command := argument(1, "")
+	var err error
+	switch command {
+	case "serve":
+		err = http.ListenAndServe(":"+argument(2, "8080"), http.HandlerFunc(echo))
+	case "webhook":
+		err = serveTLS(webhookHandler())
+	case "api":
+		err = serveTLS(apiHandler())
+	case "fetch":
+		err = fetch(argument(2, ""), argument(3, "1048576"))
+	case "lookup":
+		err = lookup(argument(2, ""), argument(3, ""))
+	case "sleep":
+		sleep()
+	case "exit":
+		seconds, _ := strconv.ParseFloat(argument(3, "0"), 64)
+		status, _ := strconv.Atoi(argument(2, "0"))
+		time.Sleep(time.Duration(seconds * float64(time.Second)))
+		fmt.Println("ends with status", status)
+		os.Exit(status)
+	case "fail-file":
+		err = failFile(argument(2, ""))
+	default:
+		fmt.Fprint(os.Stderr, usage)
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "testserver %s: %v\n", command, err)
+		os.Exit(1)
+	}
+}
+
+func argument(i int, fallback string) string {
+	if len(os.Args) > i {
+		return os.Args[i]
+	}
+	return fallback
+}
+
+// echo answers with a line of each: who answers, whom, and what was asked.
+func echo(w http.ResponseWriter, r *http.Request) {
+	hostname, _ := os.Hostname()
+	client, _, _ := net.SplitHostPort(r.RemoteAddr)
+	fmt.Fprintf(w, "hostname=%s\nclient=%s\nhost=%s\npath=%s\n", hostname, client, r.Host, r.URL.Path)
+	fmt.Printf("served %s to %s\n", r.URL.Path, client)
+}
+
+func serveTLS(handler http.Handler) error {
+	server := &http.Server{Addr: ":8443", Handler: handler}
+	return server.ListenAndServeTLS(argument(2, ""), argument(3, ""))
+}
+
+func fetch(url, limit string) error {
+	bytes, err := strconv.ParseInt(limit, 10, 64)
+	if err != nil {
+		return err
+	}
+	client := http.Client{
+		Timeout:   5 * time.Second,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true},
+	}
+	response, err := client.Get(url)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(os.Stdout, io.LimitReader(response.Body, bytes)); err != nil {
+		return err
+	}
+	if response.StatusCode >= 300 {
+		return fmt.Errorf("%s", response.Status)
+	}
+	return nil
+}
+
+// lookup prints an answer per line.
+func lookup(kind, name string) error {
+	var answers []string
+	var err error
+	switch kind {
+	case "host":
+		answers, err = net.LookupHost(name)
+	case "ptr":
+		answers, err = net.LookupAddr(name)
+	case "cname":
+		var cname string
+		cname, err = net.LookupCNAME(name)
+		answers = []string{cname}
+	case "srv":
+		var records []*net.SRV
+		_, records, err = net.LookupSRV("", "", name)
+		for _, r := range records {
+			answers = append(answers, fmt.Sprintf("%s:%d", r.Target, r.Port))
+		}
+	default:
+		err = fmt.Errorf("unknown kind %q", kind)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println(strings.Join(answers, "\n"))
+	return nil
+}
+
+func sleep() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM)
+	fmt.Println("sleeping")
+	<-signals
+	fmt.Println("got SIGTERM")
+}
+
+func failFile(path string) error {
+	http.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
+		if _, err := os.Stat(path); err != nil {
+			http.Error(w, "not healthy", http.StatusInternalServerError)
+		}
+	})
+	return http.ListenAndServe(":8080", nil)
+}
