@@ -5,8 +5,9 @@
 #   packages.sh light|heavy
 set -eu
 
-go list -f '{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... |
-	awk -v want="$1" '
-		$1 ~ /\/tests(\/|$)/ { next }
-		{ kind = / k8s\.io\/kubernetes\// ? "heavy" : "light" }
-		kind == want { print $1 }'
+# Not in the pipe: there a failure of go list would go unseen.
+packages=$(go list -f '{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./...)
+printf '%s\n' "$packages" | awk -v want="$1" '
+	$1 ~ /\/tests(\/|$)/ { next }
+	{ kind = / k8s\.io\/kubernetes\// ? "heavy" : "light" }
+	kind == want { print $1 }'
