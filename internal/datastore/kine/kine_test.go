@@ -147,6 +147,27 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// Events have a lease: they go by themselves.
+func TestLeaseEnds(t *testing.T) {
+	r := run(t, shortDir(t))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	lease, err := r.Grant(ctx, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const key = "/registry/events/a"
+	made, err := r.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, "x", clientv3.WithLease(lease.ID))).Commit()
+	if err != nil || !made.Succeeded {
+		t.Fatalf("%v %v", made, err)
+	}
+	gone := (<-r.Watch(ctx, key, clientv3.WithRev(made.Header.Revision+1))).Events
+	if len(gone) != 1 || gone[0].Type != clientv3.EventTypeDelete {
+		t.Errorf("got %v", gone)
+	}
+}
+
 func TestCompaction(t *testing.T) {
 	r := run(t, shortDir(t))
 	first, err := create(r.Client, "/registry/a", "0")
