@@ -11,6 +11,7 @@ import (
 	proxyconfig "k8s.io/kubernetes/pkg/proxy/apis/config"
 	"k8s.io/kubernetes/pkg/proxy/iptables"
 	"k8s.io/kubernetes/pkg/proxy/nftables"
+	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
 
 	"github.com/kedge-dev/kedge/internal/datadir"
 )
@@ -28,11 +29,29 @@ func Cleanup(ctx context.Context) error {
 		errs = append(errs, errors.New("remove the service proxy's nftables rules: see the log for what failed"))
 	}
 	// Merely asking iptables loads its kernel modules or makes its tables.
-	if lastMode() == proxyconfig.ProxyModeIPTables && iptables.CleanupLeftovers(ctx) {
+	if lastMode() == proxyconfig.ProxyModeIPTables && !cleanIPTables(ctx) {
 		errs = append(errs, errors.New("remove the service proxy's iptables rules: see the log for what failed"))
 	}
 	errs = append(errs, os.RemoveAll(modeFile))
 	return errors.Join(errs...)
+}
+
+// cleanIPTables removes the rules of the iptables mode, also the chain that the
+// proxier shares with the kubelet, which upstream's clean-up leaves.
+func cleanIPTables(ctx context.Context) (ok bool) {
+	ok = !iptables.CleanupLeftovers(ctx)
+	const firewall = utiliptables.Chain("KUBE-FIREWALL")
+	for _, tables := range utiliptables.NewBestEffort() {
+		if exists, err := tables.ChainExists(utiliptables.TableFilter, firewall); err != nil || !exists {
+			continue
+		}
+		for _, chain := range []utiliptables.Chain{utiliptables.ChainInput, utiliptables.ChainOutput} {
+			ok = tables.DeleteRule(utiliptables.TableFilter, chain, "-j", string(firewall)) == nil && ok
+		}
+		ok = tables.FlushChain(utiliptables.TableFilter, firewall) == nil && ok
+		ok = tables.DeleteChain(utiliptables.TableFilter, firewall) == nil && ok
+	}
+	return ok
 }
 
 // removeOtherMode removes the rules of an earlier start in the other mode, and
@@ -42,7 +61,7 @@ func removeOtherMode(ctx context.Context, mode proxyconfig.ProxyMode, log *logru
 	switch {
 	case last == "" || last == mode:
 	case last == proxyconfig.ProxyModeIPTables:
-		failed = iptables.CleanupLeftovers(ctx)
+		failed = !cleanIPTables(ctx)
 	default:
 		failed = nftables.CleanupLeftovers(ctx)
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -141,22 +142,40 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	factory.watch(ctx, proxier, p.config.ConfigSyncPeriod.Duration)
 	go proxier.SyncLoop()
-
-	poll := time.NewTicker(readyPoll)
-	defer poll.Stop()
-	for len(health.Health().Status) < len(families) {
-		select {
-		case <-poll.C:
-		case <-ctx.Done():
-			return failure(ctx)
-		}
+	// Upstream's SyncLoop reports an update before its first one, so it is the
+	// second of each family by which its rules are written.
+	before, err := updates(ctx, health, families, nil)
+	if err != nil {
+		return failure(ctx)
 	}
-	poll.Stop()
+	factory.watch(ctx, proxier, p.config.ConfigSyncPeriod.Duration)
+	if _, err := updates(ctx, health, families, before); err != nil {
+		return failure(ctx)
+	}
 	ready()
 	<-ctx.Done()
 	return failure(ctx)
+}
+
+// updates waits until every family has reported an update other than before,
+// and returns them. The only error is that ctx is cancelled.
+func updates(ctx context.Context, health *healthcheck.ProxyHealthServer, families []corev1.IPFamily, before map[corev1.IPFamily]healthcheck.ProxierHealth) (map[corev1.IPFamily]healthcheck.ProxierHealth, error) {
+	poll := time.NewTicker(readyPoll)
+	defer poll.Stop()
+	for {
+		now := health.Health().Status
+		if !slices.ContainsFunc(families, func(family corev1.IPFamily) bool {
+			return now[family].LastUpdated.Equal(before[family].LastUpdated)
+		}) {
+			return now, nil
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // failure returns why ctx was cancelled, unless it was from outside.

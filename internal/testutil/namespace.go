@@ -1,4 +1,3 @@
-// Package testutil is what tests of several packages need. Only tests import it.
 package testutil
 
 import (
