@@ -1,0 +1,141 @@
+// Package addons applies the objects that every cluster of kedge begins with:
+// those of the manifests package and a RuntimeClass per container runtime found
+// on the host. The server package runs it once the API server is ready.
+package addons
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/manifests"
+)
+
+// fieldManager owns the applied fields. Others' fields of the same objects, a
+// user's labels for instance, stay.
+const fieldManager = "kedge"
+
+// How long is waited between attempts; each time twice as long, up to the last.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 5 * time.Second
+)
+
+// Config is what Addons needs.
+type Config struct {
+	// Client may do everything, as it hands out all rights.
+	Client *rest.Config
+	// Cluster must have been validated.
+	Cluster config.Cluster
+	// RuntimeClasses are the runtimes to offer, by the name of their handler.
+	RuntimeClasses []string
+}
+
+// Addons is the component that applies the objects, once.
+type Addons struct {
+	cfg    Config
+	log    *logrus.Entry
+	client dynamic.Interface
+}
+
+// New makes the component; it implements component.Component.
+func New(cfg Config) *Addons {
+	return &Addons{cfg: cfg, log: logrus.WithField("component", "addons")}
+}
+
+// Name implements component.Component.
+func (*Addons) Name() string { return "addons" }
+
+// Run implements component.Component. It is ready when everything is applied,
+// and retries until then: right after its start the API server lacks the
+// namespace kube-system, and webhooks of the user's may be in the way.
+func (a *Addons) Run(ctx context.Context, ready func()) error {
+	objects, err := a.objects()
+	if err != nil {
+		return err
+	}
+	if a.client == nil {
+		if a.client, err = dynamic.NewForConfig(a.cfg.Client); err != nil {
+			return fmt.Errorf("make client: %w", err)
+		}
+	}
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		if objects, err = a.applyAll(ctx, objects); len(objects) == 0 {
+			break
+		}
+		// The first failures are in the nature of a start.
+		if wait > time.Second && ctx.Err() == nil {
+			a.log.Warnf("will try again in %s: %v", wait, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+// objects returns all that is to be applied.
+func (a *Addons) objects() ([]*unstructured.Unstructured, error) {
+	objects, err := read(manifests.Files)
+	if err != nil {
+		return nil, err
+	}
+	if err := setClusterDNS(objects, a.cfg.Cluster.DNSAddresses()); err != nil {
+		return nil, err
+	}
+	for _, handler := range a.cfg.RuntimeClasses {
+		objects = append(objects, runtimeClass(handler))
+	}
+	return objects, nil
+}
+
+// applyAll applies the objects and returns those that failed, with the first
+// one's reason.
+func (a *Addons) applyAll(ctx context.Context, objects []*unstructured.Unstructured) (failed []*unstructured.Unstructured, reason error) {
+	for _, object := range objects {
+		if err := a.apply(ctx, object); err != nil {
+			failed = append(failed, object)
+			if reason == nil {
+				reason = fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
+			}
+		}
+	}
+	return failed, reason
+}
+
+func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) error {
+	// The guess holds for the built-in kinds that kedge applies, and spares the
+	// start a round of discovery.
+	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+	var client dynamic.ResourceInterface = a.client.Resource(resource)
+	if namespace := object.GetNamespace(); namespace != "" {
+		client = a.client.Resource(resource).Namespace(namespace)
+	}
+	_, err := client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	// These cannot be changed in place: a Service's addresses, when cluster-dns
+	// is set anew, what a binding binds to, and a RuntimeClass's handler.
+	if apierrors.IsInvalid(err) {
+		if gone := client.Delete(ctx, object.GetName(), metav1.DeleteOptions{}); gone != nil {
+			// It was not there, so it is not for being another.
+			if apierrors.IsNotFound(gone) {
+				return err
+			}
+			return fmt.Errorf("delete to make it anew: %w", gone)
+		}
+		_, err = client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	}
+	return err
+}

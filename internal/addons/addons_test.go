@@ -1,0 +1,154 @@
+package addons
+
+import (
+	"context"
+	"encoding/json"
+	"io/fs"
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/manifests"
+)
+
+// TestManifests decodes every object strictly, as the API server would, and
+// wants each binding to have its role.
+func TestManifests(t *testing.T) {
+	dual := config.Default().Cluster
+	dual.ServiceCIDR = []string{"10.43.0.0/16", "fd43::/112"}
+	objects, err := New(Config{Cluster: dual, RuntimeClasses: []string{"crun"}}).objects()
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	roles, kubeDNS := map[string]bool{}, (*corev1.Service)(nil)
+	for _, object := range objects {
+		if kind := object.GetKind(); kind == "ClusterRole" || kind == "Role" {
+			roles[kind+"/"+object.GetName()] = true
+		}
+	}
+	for _, object := range objects {
+		raw, err := json.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		typed, _, err := decoder.Decode(raw, nil, nil)
+		if err != nil {
+			t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+			continue
+		}
+		// Roles that Kubernetes itself brings.
+		upstream := []string{"cluster-admin", "system:kubelet-api-admin"}
+		switch typed := typed.(type) {
+		case *rbacv1.ClusterRoleBinding:
+			if !roles["ClusterRole/"+typed.RoleRef.Name] && !slices.Contains(upstream, typed.RoleRef.Name) {
+				t.Errorf("%s binds to a ClusterRole %s that is not there", typed.Name, typed.RoleRef.Name)
+			}
+		case *rbacv1.RoleBinding:
+			if !roles["Role/"+typed.RoleRef.Name] {
+				t.Errorf("%s binds to a Role %s that is not there", typed.Name, typed.RoleRef.Name)
+			}
+		case *corev1.Service:
+			kubeDNS = typed
+		}
+	}
+	if kubeDNS == nil || kubeDNS.Spec.ClusterIP != "10.43.0.10" ||
+		!slices.Equal(kubeDNS.Spec.ClusterIPs, []string{"10.43.0.10", "fd43::a"}) ||
+		!slices.Equal(kubeDNS.Spec.IPFamilies, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}) ||
+		*kubeDNS.Spec.IPFamilyPolicy != corev1.IPFamilyPolicyRequireDualStack || len(kubeDNS.Spec.Ports) != 2 {
+		t.Errorf("unexpected kube-dns: %+v", kubeDNS)
+	}
+	if files, err := fs.Glob(manifests.Files, "*.yaml"); err != nil || len(files) < 2 {
+		t.Errorf("only %v embedded", files)
+	}
+}
+
+// TestRun meets an API server that is not quite ready, and a Service that has
+// another address.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewSimpleDynamicClient(runtime.NewScheme())
+		var log []string
+		attempts := map[string]int{}
+		client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			gr := action.GetResource().GroupResource()
+			switch action := action.(type) {
+			case clienttesting.DeleteAction:
+				log = append(log, "delete "+gr.String()+" "+action.GetNamespace()+"/"+action.GetName())
+				return true, nil, nil
+			case clienttesting.PatchAction:
+				key := gr.String() + " " + action.GetNamespace() + "/" + action.GetName()
+				attempts[key]++
+				if options := action.(clienttesting.PatchActionImpl).PatchOptions; options.FieldManager != "kedge" || options.Force == nil || !*options.Force {
+					t.Errorf("%s applied with %+v", key, options)
+				}
+				switch {
+				case action.GetNamespace() != "" && attempts[key] < 3:
+					return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, action.GetNamespace())
+				case gr.Resource == "services" && attempts[key] == 3:
+					return true, nil, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid}}
+				}
+				log = append(log, "apply "+key)
+				return true, &unstructured.Unstructured{}, nil
+			}
+			t.Errorf("unexpected %v", action)
+			return true, nil, nil
+		})
+		addons := New(Config{Cluster: config.Default().Cluster, RuntimeClasses: []string{"crun"}})
+		addons.client = client
+		ctx, cancel := context.WithCancel(t.Context())
+		ready, done := make(chan struct{}), make(chan error, 1)
+		go func() { done <- addons.Run(ctx, func() { close(ready) }) }()
+		<-ready
+		for _, want := range []string{
+			"apply clusterrolebindings.rbac.authorization.k8s.io /kedge:cluster-admins",
+			"apply runtimeclasses.node.k8s.io /crun",
+			"apply services kube-system/kube-dns",
+		} {
+			if i := slices.Index(log, want); i < 0 || slices.Contains(log[i+1:], want) {
+				t.Errorf("not once: %s in %v", want, log)
+			}
+		}
+		if i := slices.Index(log, "delete services kube-system/kube-dns"); i < 0 || log[i+1] != "apply services kube-system/kube-dns" {
+			t.Errorf("kube-dns was not made anew: %v", log)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRunCancelled ends while the API refuses.
+func TestRunCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewSimpleDynamicClient(runtime.NewScheme())
+		client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewServiceUnavailable("not yet")
+		})
+		addons := New(Config{Cluster: config.Default().Cluster})
+		addons.client = client
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- addons.Run(ctx, func() { t.Error("ready") }) }()
+		synctest.Wait()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

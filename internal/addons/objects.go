@@ -1,0 +1,85 @@
+package addons
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// read returns the objects of all manifests, in the order of their files and of
+// the documents in them.
+func read(files fs.FS) ([]*unstructured.Unstructured, error) {
+	names, err := fs.Glob(files, "*.yaml")
+	if err != nil {
+		return nil, fmt.Errorf("list manifests: %w", err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, name := range names {
+		content, err := fs.ReadFile(files, name)
+		if err != nil {
+			return nil, fmt.Errorf("read manifest: %w", err)
+		}
+		decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
+		for {
+			object := &unstructured.Unstructured{}
+			err := decoder.Decode(object)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return nil, fmt.Errorf("parse manifest %s: %w", name, err)
+			}
+			if len(object.Object) > 0 {
+				objects = append(objects, object)
+			}
+		}
+	}
+	return objects, nil
+}
+
+// setClusterDNS gives the Service kube-dns its addresses, of one family or both.
+func setClusterDNS(objects []*unstructured.Unstructured, addresses []netip.Addr) error {
+	var clusterIPs, families []any
+	for _, address := range addresses {
+		family := corev1.IPv4Protocol
+		if address.Is6() {
+			family = corev1.IPv6Protocol
+		}
+		clusterIPs, families = append(clusterIPs, address.String()), append(families, string(family))
+	}
+	policy := corev1.IPFamilyPolicySingleStack
+	if len(addresses) > 1 {
+		policy = corev1.IPFamilyPolicyRequireDualStack
+	}
+	for _, object := range objects {
+		if object.GetKind() != "Service" || object.GetName() != "kube-dns" {
+			continue
+		}
+		spec, _, err := unstructured.NestedMap(object.Object, "spec")
+		if err != nil {
+			return fmt.Errorf("read Service kube-dns: %w", err)
+		}
+		spec["clusterIP"], spec["clusterIPs"] = clusterIPs[0], clusterIPs
+		spec["ipFamilies"], spec["ipFamilyPolicy"] = families, string(policy)
+		object.Object["spec"] = spec
+	}
+	return nil
+}
+
+// runtimeClass returns a RuntimeClass named like the handler in containerd's
+// configuration, as k3s has them.
+func runtimeClass(handler string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "node.k8s.io/v1",
+		"kind":       "RuntimeClass",
+		"metadata":   map[string]any{"name": handler},
+		"handler":    handler,
+	}}
+}
