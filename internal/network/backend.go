@@ -26,6 +26,9 @@ import (
 // nodes learn the new public key from the node's annotations.
 const wireguardKey = datadir.RunDir + "/wireguard.key"
 
+// ipv6Overhead is by how many bytes an IPv6 header is longer than one of IPv4.
+const ipv6Overhead = 20
+
 // registerBackend makes the devices of the chosen backend and tells the other
 // nodes about this one. podCIDRs are this node's.
 func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []netip.Prefix) (backend.Network, error) {
@@ -57,6 +60,11 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 	switch n.cfg.Cluster.FlannelBackend {
 	case "vxlan":
 		newBackend, l.config.BackendType = vxlan.New, "vxlan"
+		if l.config.EnableIPv6 {
+			// flannel's encapOverhead is that of IPv4; see flannel's
+			// pkg/backend/vxlan/vxlan_network.go.
+			l.config.Backend = fmt.Appendf(nil, `{"MTU": %d}`, iface.Iface.MTU-ipv6Overhead)
+		}
 	case "host-gw":
 		newBackend, l.config.BackendType = hostgw.New, "host-gw"
 	case "wireguard-native":

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -92,7 +93,7 @@ func TestNetwork(t *testing.T) {
 		mtu           string
 	}{
 		{"vxlan", "vxlan", []netip.Addr{v4}, []string{"10.42.0.0/16"}, []string{"10.42.0.0/24"}, []string{"flannel.1"}, `"mtu": 1450`},
-		{"vxlan dual-stack", "vxlan", []netip.Addr{v4, v6}, []string{"10.42.0.0/16", "fd42::/48"}, []string{"10.42.0.0/24", "fd42::/64"}, []string{"flannel.1", "flannel-v6.1"}, `"mtu": 1450`},
+		{"vxlan dual-stack", "vxlan", []netip.Addr{v4, v6}, []string{"10.42.0.0/16", "fd42::/48"}, []string{"10.42.0.0/24", "fd42::/64"}, []string{"flannel.1", "flannel-v6.1"}, `"mtu": 1430`},
 		{"host-gw", "host-gw", []netip.Addr{v4}, []string{"10.42.0.0/16"}, []string{"10.42.0.0/24"}, nil, `"mtu": 1500`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -189,6 +190,39 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
+func TestNetworkFollowsPodCIDR(t *testing.T) {
+	host(t)
+	client := fake.NewClientset(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"},
+		Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.42.0.0/24"}},
+	})
+	cfg := Config{
+		NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ConfDir: t.TempDir(), Nftables: true,
+		Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: "vxlan"},
+	}
+	stop := start(t, cfg, client)
+	defer stop()
+	// The node is deleted and registers again.
+	nodes := client.CoreV1().Nodes()
+	if err := nodes.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nodes.Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "2"},
+		Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.42.7.0/24"}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the new range and annotations", func() bool {
+		conf, err := os.ReadFile(filepath.Join(cfg.ConfDir, conflistName))
+		if err != nil || !strings.Contains(string(conf), "10.42.7.0/24") {
+			return false
+		}
+		node, err := nodes.Get(t.Context(), "a", metav1.GetOptions{})
+		return err == nil && node.Annotations[annotationIP] == "192.0.2.1"
+	})
+}
+
 func TestNetworkNone(t *testing.T) {
 	host(t)
 	cfg := Config{NodeName: "a", ConfDir: t.TempDir(), Nftables: true, Cluster: config.Cluster{FlannelBackend: "none"}}
@@ -204,15 +238,20 @@ func TestNetworkNone(t *testing.T) {
 func TestNetworkRefuses(t *testing.T) {
 	host(t)
 	for name, test := range map[string]struct {
-		nodeIP, own, want string
+		backend, nodeIP, own, want string
 	}{
-		"address of no interface":  {"192.0.2.77", "10.42.0.0/24", "no interface has the node's address 192.0.2.77"},
-		"range of another cluster": {"192.0.2.1", "10.99.0.0/24", "which is not in cluster-cidr 10.42.0.0/16"},
+		"address of no interface":  {"vxlan", "192.0.2.77", "10.42.0.0/24", "no interface has the node's address 192.0.2.77"},
+		"range of another cluster": {"vxlan", "192.0.2.1", "10.99.0.0/24", "which is not in cluster-cidr 10.42.0.0/16"},
+		"kernel without WireGuard": {"wireguard-native", "192.0.2.1", "10.42.0.0/24", "this kernel has no wireguard"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if test.backend == "wireguard-native" && exec.Command("ip", "link", "add", "flannel-wg", "type", "wireguard").Run() == nil {
+				testutil.Command(t, "ip link delete flannel-wg")
+				t.Skip("this kernel has it")
+			}
 			n := New(Config{
 				NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr(test.nodeIP)}, ConfDir: t.TempDir(), Nftables: true,
-				Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: "vxlan"},
+				Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: test.backend},
 			})
 			n.client = fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{PodCIDRs: []string{test.own}}})
 			err := n.Run(t.Context(), func() { t.Error("was ready") })
