@@ -74,7 +74,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component) error {
 		State:          datadir.ContainerdState,
 		Socket:         datadir.ContainerdSocket,
 		ConfigFile:     cfg.Dir.ContainerdConfig(),
-		DropIns:        datadir.ContainerdDropIns,
+		DropIns:        cfg.Dir.ContainerdDropIns(),
 		CertsDir:       cfg.Dir.RegistryCerts(),
 		PauseArchive:   helpers.PauseArchive,
 		PauseImage:     assets.PauseImage,
@@ -124,7 +124,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component) error {
 		NodeName: cfg.Node.Name,
 		NodeIPs:  cfg.Node.IPs,
 		Cluster:  cfg.Cluster,
-		Facts:    facts,
+		Nftables: facts.Nftables,
 		Args:     cfg.Settings.KubeProxyArgs,
 	})
 	if err != nil {

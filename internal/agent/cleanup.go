@@ -36,7 +36,19 @@ func Cleanup(ctx context.Context, dir datadir.Dir, podCIDRs []netip.Prefix) erro
 		dns.Cleanup(ctx),
 		network.Cleanup(ctx, dir.CNIConf(), podCIDRs),
 		os.RemoveAll(datadir.RunDir),
+		removeSocket(nriSocket),
 	)
+}
+
+// nriSocket is what containerd leaves of its plug-in interface:
+// https://github.com/containerd/nri, pkg/adaptation.
+const nriSocket = "/var/run/nri/nri.sock"
+
+func removeSocket(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Remove removes all state of a kedge from the disk, after Cleanup. A data

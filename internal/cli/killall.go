@@ -24,9 +24,9 @@ const stopPatience = 40 * time.Second
 
 func killallCommand() *cli.Command {
 	return &cli.Command{
-		Name:  "killall",
-		Usage: "stop kedge and all its pods, and remove their interfaces, mounts, cgroups and packet filters; state on disk stays",
-		Flags: configFlags(config.ServerRole),
+		Name:   "killall",
+		Usage:  "stop kedge and all its pods, and remove their interfaces, mounts, cgroups and packet filters; state on disk stays",
+		Flags:  configFlags(config.ServerRole),
 		Before: noArguments,
 		Action: func(c *cli.Context) error {
 			cfg, err := loadConfig(c)

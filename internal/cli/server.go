@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -31,6 +32,7 @@ func serverCommand() *cli.Command {
 			}
 			setUpLogging(cfg.Log)
 			notify := newNotifier()
+			context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
 			began := time.Now()
 			logrus.Infof("kedge %s starts, data in %s", version.Version, cfg.DataDir)
 			return server.Run(c.Context, cfg, server.Observer{
@@ -40,7 +42,6 @@ func serverCommand() *cli.Command {
 						seconds(time.Since(began)), s.Kubeconfig, s.URL, s.TokenFile)
 					notify("READY=1\nSTATUS=ready")
 				},
-				OnStop: func() { notify("STOPPING=1") },
 			})
 		},
 	}

@@ -30,7 +30,7 @@ func kubectlCommand() *cli.Command {
 			// kubectl reads os.Args itself, and finds plugins by it.
 			os.Args = append([]string{"kubectl"}, c.Args().Slice()...)
 			// A bad verbosity is reported when the flags are parsed below.
-			_ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
+			_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
 			if err := kubecli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 				// Prints it kubectl's way and ends with kubectl's own status.
 				kubectlutil.CheckErr(err)

@@ -25,6 +25,8 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configure API server: service-node-port-range: %w", err)
 	}
+	// First, because upstream's flags may reset fields to defaults of their own.
+	flags := o.Flags()
 	files := c.Files
 
 	o.GenericServerRunOptions.AdvertiseAddress = c.AdvertiseAddress.AsSlice()
@@ -67,7 +69,7 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	o.ServiceClusterIPRanges = strings.Join(c.Cluster.ServiceCIDR, ",")
 	o.ServiceNodePortRange = *ports
 
-	if err := apiServerProgram.parse(o.Flags(), c.Args); err != nil {
+	if err := apiServerProgram.parse(flags, c.Args); err != nil {
 		return nil, err
 	}
 	if reflect.ValueOf(*o.Metrics).IsZero() {

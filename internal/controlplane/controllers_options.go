@@ -19,6 +19,8 @@ func controllersOptions(c *ControllersConfig) (*options.KubeControllerManagerOpt
 	if err != nil {
 		return nil, fmt.Errorf("configure controllers: %w", err)
 	}
+	// First, because upstream's flags reset some fields to defaults of their own.
+	flags := o.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
 	files := c.Files
 	onLoopback(o.SecureServing, files)
 	o.Generic.Debugging.EnableProfiling = false
@@ -47,7 +49,6 @@ func controllersOptions(c *ControllersConfig) (*options.KubeControllerManagerOpt
 	signing.KubeAPIServerClientSignerConfiguration.CertFile = files.ClientCAFile
 	signing.KubeAPIServerClientSignerConfiguration.KeyFile = files.ClientCAKeyFile
 
-	flags := o.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
 	if err := controllersProgram.parse(flags, c.Args); err != nil {
 		return nil, err
 	}

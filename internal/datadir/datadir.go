@@ -21,10 +21,6 @@ const (
 	CNIBinDir   = "/opt/cni/bin"
 )
 
-// ContainerdDropIns is a pattern of files with the user's own configuration of
-// containerd.
-const ContainerdDropIns = "/etc/kedge/containerd/*.toml"
-
 // Sockets. Their folder is for root alone.
 const (
 	StatusSocket     = RunDir + "/status.sock"
@@ -76,6 +72,12 @@ func (d Dir) Containerd() string { return d.join("agent", "containerd") }
 
 // ContainerdConfig is the configuration kedge writes for containerd.
 func (d Dir) ContainerdConfig() string { return d.join("agent", "etc", "containerd", "config.toml") }
+
+// ContainerdDropIns are patterns of files with the user's own configuration of
+// containerd: kedge's place for them, and the one k3s users know.
+func (d Dir) ContainerdDropIns() []string {
+	return []string{"/etc/kedge/containerd/*.toml", d.join("agent", "etc", "containerd", "config-v3.toml.d", "*.toml")}
+}
 
 // RegistryCerts is the folder of registry settings, a folder for each host.
 func (d Dir) RegistryCerts() string { return d.join("agent", "etc", "containerd", "certs.d") }

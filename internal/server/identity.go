@@ -2,6 +2,7 @@ package server
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -17,7 +18,7 @@ import (
 // establish makes what a server is known by: its certificates, the
 // administrator's kubeconfig and the join token.
 func establish(cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.Clock) (*pki.Server, *Summary, error) {
-	if err := dir.MakeServer(); err != nil {
+	if err := errors.Join(dir.MakeServer(), dir.MakeAgent()); err != nil {
 		return nil, nil, err
 	}
 	certificates, err := pki.EnsureServer(pki.ServerOptions{

@@ -15,6 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/containerd"
 	"github.com/kedge-dev/kedge/internal/controlplane"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/datastore/kine"
@@ -143,8 +144,9 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	group.Add(scheduler, api)
 
 	manifests := addons.New(addons.Config{
-		Client:  api.ClientConfig("system:kedge:bootstrap", "system:masters"),
-		Cluster: cfg.Cluster,
+		Client:         api.ClientConfig("system:kedge:bootstrap", "system:masters"),
+		Cluster:        cfg.Cluster,
+		RuntimeClasses: containerd.RuntimeClasses(),
 	})
 	group.Add(manifests, api)
 	group.Add(dns.NewEndpoints(dns.EndpointsConfig{Client: api.ClientConfig("system:kedge:dns-endpoints")}), manifests)
