@@ -1,0 +1,39 @@
+#!/bin/sh
+# Builds the baseline's executables into build/bench/bin, from the modules of
+# go.mod and with the flags in the environment: make bench calls it.
+set -eu
+
+cd "$(dirname "$0")/../.."
+out=build/bench
+mkdir -p $out/bin $out/_flanneld
+
+# Whole upstream programs import more than kedge does. What they need besides
+# is recorded in go.sum.extra, and go.mod stays as it is.
+cp go.mod $out/go.mod
+cat go.sum tests/bench/baseline/go.sum.extra >$out/go.sum
+
+kubernetes=$(sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$|\1|p' go.mod)
+minor=${kubernetes#v1.}
+minor=${minor%%.*}
+version=k8s.io/component-base/version
+flags="-s -w -X $version.gitVersion=$kubernetes -X $version.gitMajor=1 -X $version.gitMinor=$minor"
+
+build() {
+	go build -mod=mod -modfile=$out/go.mod -ldflags "$flags" -o "$out/bin/$1" "$2"
+}
+
+build kubeadm k8s.io/kubernetes/cmd/kubeadm
+build etcd go.etcd.io/etcd/server/v3
+build kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
+build kube-controller-manager k8s.io/kubernetes/cmd/kube-controller-manager
+build kube-scheduler k8s.io/kubernetes/cmd/kube-scheduler
+build containerd github.com/containerd/containerd/v2/cmd/containerd
+build kubelet k8s.io/kubernetes/cmd/kubelet
+build kube-proxy k8s.io/kubernetes/cmd/kube-proxy
+build coredns ./tests/bench/coredns
+
+# flanneld without the back end for Tencent's cloud, whose module the Go module
+# proxies do not all have.
+flannel=$(go list -m -f '{{.Dir}}' github.com/flannel-io/flannel)
+grep -v /tencentvpc\" "$flannel/main.go" >$out/_flanneld/main.go
+build flanneld $out/_flanneld/main.go

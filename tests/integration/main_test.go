@@ -1,0 +1,73 @@
+// Package integration starts the real kedge on hosts made by tests/harness and
+// uses it as a user would: a file for each scenario. Tests that disturb nobody
+// share one server, each in a namespace of its own; the others have a host of
+// their own. `make integration` runs them.
+package integration
+
+import (
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/image"
+)
+
+var suite harness.Suite
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+
+const (
+	busybox    = image.BusyboxName
+	testserver = image.TestserverName
+)
+
+// images builds the archives of the images that pods of the tests use.
+var images = sync.OnceValues(func() ([]string, error) {
+	repository, err := harness.Repository()
+	if err != nil {
+		return nil, err
+	}
+	first, err := image.Busybox(repository)
+	if err != nil {
+		return nil, err
+	}
+	second, err := image.Testserver(repository)
+	return []string{first, second}, err
+})
+
+// newHost makes a host with the images of the tests.
+func newHost(t harness.T, network *harness.Network, name string) *harness.Host {
+	t.Helper()
+	archives, err := images()
+	if err != nil {
+		t.Fatalf("build images: %v", err)
+	}
+	host := network.NewHost(t, name)
+	host.Preload(archives...)
+	return host
+}
+
+// shared is the server that tests share, and a host beside it without kedge.
+var shared struct {
+	once      sync.Once
+	server    *harness.Server
+	neighbour *harness.Host
+}
+
+// sharedServer returns the server that tests share, started by the first.
+func sharedServer(t *testing.T) *harness.Server {
+	t.Helper()
+	harness.Require(t)
+	shared.once.Do(func() {
+		network := harness.NewNetwork(&suite)
+		shared.neighbour = network.NewHost(&suite, "neighbour")
+		server := newHost(&suite, network, "server-1").StartServer(&suite)
+		server.WaitReady()
+		shared.server = server
+	})
+	if shared.server == nil {
+		t.Fatal("the shared server did not start: the first test that used it says why")
+	}
+	return shared.server
+}
