@@ -37,7 +37,9 @@ fi
 
 if [ -e "$data/made-by-make-up" ]; then
 	echo "removing pods and data"
-	"$kedge" uninstall
+	"$kedge" uninstall --yes
+	rm -f "$data/made-by-make-up"
+	rmdir "$data"
 else
 	echo "removing pods, keeping $data, which was there before make up"
 	"$kedge" killall

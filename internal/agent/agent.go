@@ -3,7 +3,9 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -40,26 +42,26 @@ type Clients interface {
 }
 
 // AddTo adds a node's components to group, those that talk to the API after
-// the component api. What is wrong with the host or the settings is returned
-// before anything runs.
-func AddTo(group *component.Group, cfg Config, api component.Component) error {
+// the component api, and returns the one that is ready when the node is. What
+// is wrong with the host or the settings is returned before anything runs.
+func AddTo(group *component.Group, cfg Config, api component.Component) (component.Component, error) {
 	if err := cfg.Dir.MakeAgent(); err != nil {
-		return err
+		return nil, err
 	}
 	facts, err := host.Detect()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	resolvConf, err := host.ResolvConf(cfg.Settings.ResolvConf, cfg.Dir.AgentEtc())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	helpers, err := assets.Unpack(cfg.Dir.Assets())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := useHelpers(helpers.Bin); err != nil {
-		return err
+	if err := errors.Join(linkHelpers(helpers.Bin), useHelpers(helpers.Bin)); err != nil {
+		return nil, err
 	}
 	var (
 		podCIDRs   = cfg.Cluster.PodCIDRs()
@@ -105,7 +107,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component) error {
 		Args:             cfg.Settings.KubeletArgs,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	group.Add(kubeletComponent, runtime, api)
 
@@ -128,7 +130,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component) error {
 		Args:     cfg.Settings.KubeProxyArgs,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	group.Add(proxyComponent, hostComponent, api)
 
@@ -143,7 +145,19 @@ func AddTo(group *component.Group, cfg Config, api component.Component) error {
 	})
 	group.Add(dnsComponent, hostComponent, api)
 
-	group.Add(newNodeReady(cfg), kubeletComponent, networkComponent, proxyComponent, dnsComponent)
+	node := newNodeReady(cfg)
+	group.Add(node, kubeletComponent, networkComponent, proxyComponent, dnsComponent)
+	return node, nil
+}
+
+// linkHelpers lets `kedge crictl` find the helpers.
+func linkHelpers(bin string) error {
+	if err := os.Remove(datadir.HelpersLink); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("link helpers: %w", err)
+	}
+	if err := os.Symlink(bin, datadir.HelpersLink); err != nil {
+		return fmt.Errorf("link helpers: %w", err)
+	}
 	return nil
 }
 

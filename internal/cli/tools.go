@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -13,9 +15,9 @@ import (
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 
-	"github.com/kedge-dev/kedge/internal/assets"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/status"
 
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubectl's client auth plugins
 )
@@ -59,18 +61,13 @@ func crictlCommand() *cli.Command {
 		Usage:           "the CRI's client, whole, on kedge's containerd",
 		SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
-			dataDir := os.Getenv("KEDGE_DATA_DIR")
-			if dataDir == "" {
-				dataDir = config.Default().DataDir
-			}
-			paths, err := assets.Unpack(datadir.Dir(dataDir).Assets())
-			if err != nil {
-				return err
-			}
 			setDefaultEnv("CONTAINER_RUNTIME_ENDPOINT", "unix://"+datadir.ContainerdSocket)
 			setDefaultEnv("IMAGE_SERVICE_ENDPOINT", "unix://"+datadir.ContainerdSocket)
-			path := filepath.Join(paths.Bin, "crictl")
-			err = syscall.Exec(path, append([]string{"crictl"}, c.Args().Slice()...), os.Environ())
+			path := filepath.Join(datadir.HelpersLink, "crictl")
+			err := syscall.Exec(path, append([]string{"crictl"}, c.Args().Slice()...), os.Environ())
+			if errors.Is(err, fs.ErrNotExist) {
+				return status.ErrNotRunning
+			}
 			return fmt.Errorf("run %s: %w", path, err)
 		},
 	}

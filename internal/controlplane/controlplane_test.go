@@ -40,7 +40,7 @@ func TestControlPlane(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")
 	}
-	if err := kubeinit.Setup(config.Log{}); err != nil {
+	if _, err := kubeinit.Setup(config.Log{}); err != nil {
 		t.Fatal(err)
 	}
 	plane := start(t)

@@ -14,6 +14,9 @@ type Dir string
 // RunDir holds sockets and pid files; it is gone after a reboot.
 const RunDir = "/run/kedge"
 
+// HelpersLink leads to the folder of the helpers that the running kedge uses.
+const HelpersLink = RunDir + "/bin"
+
 // Third parties hard-code these paths, so kedge keeps to them.
 const (
 	KubeletRoot = "/var/lib/kubelet"

@@ -17,10 +17,11 @@ type bridge struct {
 	fields    logrus.Fields
 	name      string
 	verbosity int
+	phase     *Phase
 }
 
 func newBridge(log *logrus.Logger, verbosity int) *bridge {
-	return &bridge{log: log, verbosity: verbosity}
+	return &bridge{log: log, verbosity: verbosity, phase: new(Phase)}
 }
 
 // Init is called by logr; the caller's position is of no use to kedge.
@@ -42,7 +43,7 @@ func (b *bridge) Error(err error, message string, keysAndValues ...any) {
 	if err != nil {
 		entry = entry.WithError(err)
 	}
-	entry.Error(message)
+	entry.Log(b.errorLevel(message), message)
 }
 
 // WithValues returns a bridge whose messages have further fields.
@@ -72,6 +73,13 @@ func (b *bridge) level(upstream logrus.Level) logrus.Level {
 	return logrus.DebugLevel
 }
 
+func (b *bridge) errorLevel(message string) logrus.Level {
+	if b.verbosity == 0 && b.phase.expects(message) {
+		return logrus.DebugLevel
+	}
+	return logrus.ErrorLevel
+}
+
 func (b *bridge) entry(keysAndValues []any) *logrus.Entry {
 	name := b.name
 	if name == "" {
@@ -98,8 +106,10 @@ func (b *bridge) writeLine(line []byte) {
 	switch line[0] {
 	case 'W':
 		b.entry(nil).Log(b.level(logrus.WarnLevel), text)
-	case 'E', 'F':
-		// After F klog ends the process by itself.
+	case 'E':
+		b.entry(nil).Log(b.errorLevel(text), text)
+	case 'F':
+		// klog ends the process by itself next.
 		b.entry(nil).Error(text)
 	default:
 		b.entry(nil).Log(b.level(logrus.InfoLevel), text)

@@ -68,3 +68,32 @@ func TestBridge(t *testing.T) {
 		})
 	}
 }
+
+func TestPhase(t *testing.T) {
+	const atStart = "Skipping pod synchronization"
+	var out bytes.Buffer
+	log := logrus.New()
+	log.SetOutput(&out)
+	b := newBridge(log, 0)
+	for _, step := range []struct {
+		enter         func()
+		shown, hidden string
+	}{
+		{func() {}, "boom", atStart},
+		{b.phase.Ready, atStart, ""},
+		{b.phase.Stopping, "", "boom"},
+	} {
+		step.enter()
+		if b.Error(nil, step.hidden); step.hidden != "" && out.Len() > 0 {
+			t.Errorf("%q was shown", step.hidden)
+		}
+		out.Reset()
+		if b.Error(nil, step.shown); step.shown != "" && out.Len() == 0 {
+			t.Errorf("%q was not shown", step.shown)
+		}
+		out.Reset()
+	}
+	if b.writeLine([]byte("F1121 file.go:42] the end\n")); out.Len() == 0 {
+		t.Error("the last word before the end of the process was not shown")
+	}
+}

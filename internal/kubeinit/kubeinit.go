@@ -20,12 +20,13 @@ import (
 
 // Setup prepares the process for Kubernetes's libraries. A panic in one of
 // their goroutines still ends the process: that is upstream's default and a
-// restart by the service manager is the honest answer to it.
-func Setup(log config.Log) error {
+// restart by the service manager is the honest answer to it. The returned
+// Phase is to be told when the node is ready and when it begins to stop.
+func Setup(log config.Log) (*Phase, error) {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
 	if err := flags.Set("v", strconv.Itoa(log.Verbosity)); err != nil {
-		return fmt.Errorf("set verbosity of Kubernetes's logs: %w", err)
+		return nil, fmt.Errorf("set verbosity of Kubernetes's logs: %w", err)
 	}
 	bridge := newBridge(logrus.StandardLogger(), log.Verbosity)
 	klog.SetLoggerWithOptions(logr.New(bridge), klog.ContextualLogger(true), klog.WriteKlogBuffer(bridge.writeLine))
@@ -36,5 +37,5 @@ func Setup(log config.Log) error {
 	// Warnings of the API about deprecated versions are for a client's user.
 	// Upstream's programs silence their own (kube-apiserver/app/server.go).
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	return nil
+	return bridge.phase, nil
 }

@@ -104,9 +104,16 @@ func (l *leaf) ensure(now time.Time) (*tls.Certificate, error) {
 	if chain, err = l.issue(key, now); err != nil {
 		return nil, err
 	}
-	log.Infof("Issued %s: %s", l.certFile, reason)
+	level := logrus.InfoLevel
+	if reason == notThere {
+		level = logrus.DebugLevel // as in every first start
+	}
+	log.Logf(level, "Issued %s: %s", l.certFile, reason)
 	return certificate(chain, key), nil
 }
+
+// notThere is why a leaf is issued at the first start.
+const notThere = "it was not there"
 
 // inspect returns the chain in the leaf's file, and why it must be re-issued,
 // which is empty if it need not.
@@ -114,7 +121,7 @@ func (l *leaf) inspect(key crypto.Signer, now time.Time) ([]*x509.Certificate, s
 	chain, err := readCertificates(l.certFile)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return nil, "it was not there"
+		return nil, notThere
 	case err != nil:
 		return nil, "it was unreadable"
 	}

@@ -54,9 +54,11 @@ type Summary struct {
 // anything is changed.
 func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	dir := datadir.Dir(cfg.DataDir)
-	if err := kubeinit.Setup(cfg.Log); err != nil {
+	phase, err := kubeinit.Setup(cfg.Log)
+	if err != nil {
 		return err
 	}
+	context.AfterFunc(ctx, phase.Stopping)
 	node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
 	if err != nil {
 		return err
@@ -85,7 +87,10 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	group := component.Group{
 		StopTimeout: stopTimeout,
 		OnChange:    observer.OnChange,
-		OnReady:     func() { observer.OnReady(*summary) },
+		OnReady: func() {
+			phase.Ready()
+			observer.OnReady(*summary)
+		},
 	}
 	if err := addComponents(&group, cfg, node, listener, clock, certificates); err != nil {
 		return err
@@ -151,7 +156,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	group.Add(manifests, api)
 	group.Add(dns.NewEndpoints(dns.EndpointsConfig{Client: api.ClientConfig("system:kedge:dns-endpoints")}), manifests)
 
-	return agent.AddTo(group, agent.Config{
+	ready, err := agent.AddTo(group, agent.Config{
 		Dir:             dir,
 		Node:            node,
 		Settings:        cfg.Node,
@@ -161,6 +166,11 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		ServingKeyFile:  certificates.KubeletServingKeyFile,
 		ClientCAFile:    certificates.ClientCAFile,
 	}, manifests)
+	if err != nil {
+		return err
+	}
+	group.Add(newNodeRole(api.ClientConfig("system:kedge:node-role"), node.Name), ready)
+	return nil
 }
 
 // advertiseAddress is the address of the API that pods and nodes are told.

@@ -1,0 +1,56 @@
+package kubeinit
+
+import (
+	"slices"
+	"sync/atomic"
+)
+
+// Phase is how far the process is in its life. Upstream's parts were made to
+// start one after the other and to end with their processes, so while kedge
+// starts and stops they log errors that mean nothing. These become debug
+// messages.
+type Phase struct{ state atomic.Int32 }
+
+const (
+	starting int32 = iota
+	running
+	stopping
+)
+
+// Ready says that the node is ready: from now on every error counts.
+func (p *Phase) Ready() { p.state.Store(running) }
+
+// Stopping says that the parts are being stopped: what they now miss, they miss
+// because another has stopped already.
+func (p *Phase) Stopping() { p.state.Store(stopping) }
+
+// expects tells whether an error belongs to the phase.
+func (p *Phase) expects(message string) bool {
+	switch p.state.Load() {
+	case starting:
+		return slices.Contains(startingErrors, message)
+	case stopping:
+		return true
+	}
+	return false
+}
+
+// startingErrors are what upstream logs as errors in every normal start. Not
+// all errors of a start can be left out: the kubelet ends the process after
+// some.
+var startingErrors = []string{
+	// pkg/kubelet, until the node is registered and containers were listed once
+	"Error getting the current node from lister",
+	"Eviction manager: failed to get summary stats",
+	"Failed to find cgroups of kubelet",
+	"Failed to get node when trying to set owner ref to the node lease",
+	"Failed to read data from checkpoint",
+	"Image garbage collection failed once. Stats initialization may not have completed yet",
+	"Skipping pod synchronization",
+	"Unable to register mirror pod because node is not registered yet",
+	"eviction manager: failed to check if we have separate container filesystem. Ignoring.",
+	// k8s.io/component-helpers/apimachinery/lease, until the namespaces are there
+	"Failed to ensure lease exists, will retry",
+	// pkg/proxy/nftables, before it has made its table
+	"Failed to list existing nftables objects",
+}
