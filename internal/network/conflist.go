@@ -130,8 +130,8 @@ func (c conflist) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make CNI folder: %w", err)
 	}
-	// containerd reads only *.conf, *.conflist and *.json.
-	temporary := path + ".tmp"
+	// Beside the folder: containerd would look at any new file in it.
+	temporary := dir + "." + conflistName + ".tmp"
 	if err := os.WriteFile(temporary, content, 0o600); err != nil {
 		return fmt.Errorf("write CNI configuration: %w", err)
 	}
