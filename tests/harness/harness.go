@@ -90,7 +90,7 @@ func (s *Suite) Helper() {}
 // Logf prints.
 func (s *Suite) Logf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-// Fatalf prints, and ends the test that called.
+// Fatalf prints, and ends the goroutine that called.
 func (s *Suite) Fatalf(format string, args ...any) {
 	s.setFailed()
 	s.Logf(format, args...)

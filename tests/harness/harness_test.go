@@ -50,6 +50,13 @@ func TestHostsAreMachinesOfTheirOwn(t *testing.T) {
 			t.Errorf("one's file is at %s", path)
 		}
 	}
+	v1, v2, err := hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range append(v1, v2...) {
+		run(t, one, "test", "-d", root+one.Cgroup())
+	}
 	if err := one.Command(t.Context(), "sh", "-c", "exit 3").Run(); err == nil || err.(*exec.ExitError).ExitCode() != 3 {
 		t.Errorf("exit status is %v", err)
 	}

@@ -65,11 +65,9 @@ func (s initSpec) setUp() error {
 	if err := unix.Sethostname([]byte(s.Hostname)); err != nil {
 		return fmt.Errorf("set host name: %w", err)
 	}
-	// Nothing goes back to the machine, but within the host mounts are shared,
-	// as on a real one: the kubelet wants that.
 	mounts := []mount{
+		// Nothing goes back to the machine.
 		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
-		{"", "/", "", unix.MS_REC | unix.MS_SHARED, ""},
 		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
 	}
@@ -107,6 +105,11 @@ func (s initSpec) setUp() error {
 	}
 	if err := unix.Unmount(cgroups, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount %s: %w", cgroups, err)
+	}
+	// Within the host mounts are shared, as on a real one: the kubelet wants
+	// that. Last, or the unmount would be shared too.
+	if err := (mount{"", "/", "", unix.MS_REC | unix.MS_SHARED, ""}).do(); err != nil {
+		return err
 	}
 	return s.writeFiles()
 }

@@ -60,14 +60,20 @@ func sharedServer(t *testing.T) *harness.Server {
 	t.Helper()
 	harness.Require(t)
 	shared.once.Do(func() {
-		network := harness.NewNetwork(&suite)
-		shared.neighbour = network.NewHost(&suite, "neighbour")
-		server := newHost(&suite, network, "server-1").StartServer(&suite)
-		server.WaitReady()
-		shared.server = server
+		done := make(chan struct{})
+		// A fault ends this goroutine (Suite.Fatalf), not the test's.
+		go func() {
+			defer close(done)
+			network := harness.NewNetwork(&suite)
+			shared.neighbour = network.NewHost(&suite, "neighbour")
+			server := newHost(&suite, network, "server-1").StartServer(&suite)
+			server.WaitReady()
+			shared.server = server
+		}()
+		<-done
 	})
 	if shared.server == nil {
-		t.Fatal("the shared server did not start: the first test that used it says why")
+		t.Fatal("the shared server did not start: the end of the output says why")
 	}
 	return shared.server
 }

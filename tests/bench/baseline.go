@@ -1,0 +1,387 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"text/template"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"golang.org/x/sys/unix"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kedge-dev/kedge/internal/assets"
+	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/tests/harness"
+)
+
+//go:embed baseline
+var files embed.FS
+
+const (
+	// stateDir is one of those that a host of the harness has on a real disk.
+	stateDir         = "/var/lib/kedge/baseline"
+	containerdSocket = "/run/containerd/containerd.sock"
+	manifestsDir     = "/etc/kubernetes/manifests"
+	superAdmin       = "/etc/kubernetes/super-admin.conf"
+	subnetFile       = "/run/flannel/subnet.env"
+	// restartDelay is how long after its end a program is started again: much
+	// less than systemd's 10 s for the kubelet, or the kubelet's back-off.
+	restartDelay = 500 * time.Millisecond
+)
+
+// baseline is upstream's separate executables, configured by kubeadm and run as
+// processes of the host.
+type baseline struct {
+	t        *testing.T
+	host     *harness.Host
+	binaries string
+	values   baselineValues
+	ctx      context.Context
+	running  sync.WaitGroup
+	// fail ends the measurement.
+	fail context.CancelCauseFunc
+}
+
+// baselineValues are what the templates below baseline/ name.
+type baselineValues struct {
+	Kubernetes, Address, State, Helpers, PauseImage string
+	Cgroup, CgroupDriver                            string
+	Restricted                                      bool
+	OOMScoreAdj                                     int
+	OpenFiles                                       uint64
+}
+
+func newBaseline(t *testing.T, h *harness.Host, fail context.CancelCauseFunc, repository, helpers, kubernetesVersion string) *baseline {
+	facts, err := host.Detect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &baseline{t: t, host: h, fail: fail, binaries: filepath.Join(repository, binariesDir)}
+	b.values = baselineValues{
+		Kubernetes:   kubernetesVersion,
+		Address:      h.Address.String(),
+		State:        stateDir,
+		Helpers:      helpers,
+		PauseImage:   assets.PauseImage,
+		Cgroup:       h.Cgroup(),
+		CgroupDriver: facts.CgroupDriver,
+		// Upstream's defaults, where the kernel allows them.
+		OOMScoreAdj: -999,
+		OpenFiles:   1_000_000,
+	}
+	if !facts.SysResource {
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		b.values.Restricted = true
+		b.values.OOMScoreAdj = 0
+		b.values.OpenFiles = min(b.values.OpenFiles, limit.Max)
+	}
+	return b
+}
+
+func (b *baseline) kubeconfig() string { return superAdmin }
+
+// start starts everything as `kubeadm init` and its user do, but waits for
+// nothing that need not be waited for.
+func (b *baseline) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	b.ctx = ctx
+	b.t.Cleanup(func() {
+		cancel()
+		b.running.Wait()
+		if b.t.Failed() {
+			b.showLogs()
+		}
+	})
+	b.write("/etc/containerd/config.toml", "containerd.toml")
+	b.write("/etc/kubernetes/kubeadm.yaml", "kubeadm.yaml")
+	b.keep("containerd", "--config", "/etc/containerd/config.toml")
+	b.try("preload pause", b.preload)
+	b.try("set up the cluster", func() error {
+		if err := b.initialise(); err != nil {
+			return err
+		}
+		return b.addOns()
+	})
+}
+
+// try runs f beside the rest.
+func (b *baseline) try(what string, f func() error) {
+	b.running.Add(1)
+	go func() {
+		defer b.running.Done()
+		if err := f(); err != nil {
+			b.fail(fmt.Errorf("%s: %w", what, err))
+		}
+	}()
+}
+
+// initialise lets kubeadm make certificates and configurations, and starts what
+// it wrote manifests for, and the kubelet, as processes.
+func (b *baseline) initialise() error {
+	skipped := "preflight,wait-control-plane,upload-config,upload-certs,mark-control-plane,bootstrap-token,kubelet-finalize,addon,show-join-command"
+	kubeadm := b.command("kubeadm", "init", "--config", "/etc/kubernetes/kubeadm.yaml", "--skip-phases", skipped)
+	if output, err := kubeadm.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubeadm init: %w: %s", err, output)
+	}
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		path := b.host.Path(filepath.Join(manifestsDir, name+".yaml"))
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var pod corev1.Pod
+		if err := yaml.Unmarshal(text, &pod); err != nil {
+			return fmt.Errorf("decode %s: %w", path, err)
+		}
+		// Or the kubelet would run it as a pod.
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		command := pod.Spec.Containers[0].Command
+		b.keep(command[0], command[1:]...)
+	}
+	environment, err := os.ReadFile(b.host.Path("/var/lib/kubelet/kubeadm-flags.env"))
+	if err != nil {
+		return err
+	}
+	_, flags, _ := strings.Cut(string(environment), "=")
+	// The first four are those of kubeadm's unit file for systemd.
+	b.keep("kubelet", append([]string{
+		"--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf",
+		"--kubeconfig=/etc/kubernetes/kubelet.conf",
+		"--config=/var/lib/kubelet/config.yaml",
+	}, strings.Fields(strings.Trim(strings.TrimSpace(flags), `"`))...)...)
+	return nil
+}
+
+// addOns applies, once the API is ready, what kubeadm and the user apply then,
+// and starts what they would run as pods.
+func (b *baseline) addOns() error {
+	if err := waitReadyz(b.ctx, b.host); err != nil {
+		return err
+	}
+	cfg, err := restConfig(b.host, superAdmin)
+	if err != nil {
+		return err
+	}
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	text, err := b.render("cluster.yaml", b.values)
+	if err != nil {
+		return err
+	}
+	for decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return err
+		}
+		resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+		if _, err := client.Resource(resource).Namespace(object.GetNamespace()).Create(b.ctx, object, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("create %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+	for account, namespace := range map[string]string{"kube-proxy": "kube-system", "coredns": "kube-system", "flannel": "kube-flannel"} {
+		if err := b.writeKubeconfig(namespace, account); err != nil {
+			return err
+		}
+	}
+	b.write("/var/lib/kube-proxy/config.conf", "kube-proxy.yaml")
+	b.write("/etc/coredns/Corefile", "Corefile")
+	b.write("/etc/kube-flannel/net-conf.json", "net-conf.json")
+	b.keep("kube-proxy", "--config=/var/lib/kube-proxy/config.conf", "--hostname-override="+b.host.Name)
+	b.keep("coredns", "-conf", "/etc/coredns/Corefile")
+	b.keep("flanneld", "--ip-masq", "--kube-subnet-mgr", "--kubeconfig-file=/etc/kubernetes/flannel.conf")
+	return b.configureCNI()
+}
+
+// writeKubeconfig writes /etc/kubernetes/ACCOUNT.conf, with a token as the
+// account's pods have.
+func (b *baseline) writeKubeconfig(namespace, account string) error {
+	cfg, err := restConfig(b.host, superAdmin)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	token, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(b.ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("request token: %w", err)
+	}
+	kubeconfig := clientcmdapi.NewConfig()
+	kubeconfig.Clusters["default"] = &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData}
+	kubeconfig.AuthInfos["default"] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
+	kubeconfig.Contexts["default"] = &clientcmdapi.Context{Cluster: "default", AuthInfo: "default"}
+	kubeconfig.CurrentContext = "default"
+	text, err := clientcmd.Write(*kubeconfig)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(b.host.Path("/etc/kubernetes/"+account+".conf"), text, 0o600)
+}
+
+// configureCNI writes, once flannel has told the node's subnet, what flannel's
+// CNI plugin would make of it and hand to the plugin bridge.
+func (b *baseline) configureCNI() error {
+	values := map[string]string{}
+	for values["FLANNEL_MTU"] == "" {
+		text, err := os.ReadFile(b.host.Path(subnetFile))
+		for line := range strings.Lines(string(text)) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			values[name] = value
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := pause(b.ctx); err != nil {
+			return err
+		}
+	}
+	text, err := b.render("flannel.conflist", values)
+	if err != nil {
+		return err
+	}
+	b.host.WriteFile("/etc/cni/net.d/10-flannel.conflist", string(text))
+	return nil
+}
+
+// preload imports the pause image, which kubeadm's user would have pulled.
+func (b *baseline) preload() error {
+	for {
+		err := b.importPause()
+		if err == nil || b.ctx.Err() != nil {
+			return err
+		}
+		if !errors.Is(err, fs.ErrNotExist) && !strings.Contains(err.Error(), "refused") && !strings.Contains(err.Error(), "deadline") {
+			return err
+		}
+		if err := pause(b.ctx); err != nil {
+			return err
+		}
+	}
+}
+
+func (b *baseline) importPause() error {
+	socket := b.host.Path(containerdSocket)
+	if _, err := os.Stat(socket); err != nil {
+		return err
+	}
+	client, err := containerd.New(socket, containerd.WithDefaultNamespace("k8s.io"))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	archive, err := os.Open(filepath.Join(filepath.Dir(b.values.Helpers), "images", "pause.tar"))
+	if err != nil {
+		return err
+	}
+	defer archive.Close()
+	// The label by which the CRI knows its own.
+	images, err := client.Import(b.ctx, archive, containerd.WithImageLabels(map[string]string{"io.cri-containerd.image": "managed"}))
+	if err != nil {
+		return err
+	}
+	for _, image := range images {
+		if err := containerd.NewImage(client, image).Unpack(b.ctx, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *baseline) command(name string, args ...string) *harness.Cmd {
+	cmd := b.host.Command(b.ctx, filepath.Join(b.binaries, name), args...)
+	cmd.Env = append(cmd.Env, "NODE_NAME="+b.host.Name, "EVENT_QUEUE_DEPTH=5000",
+		"PATH="+b.values.Helpers+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	return cmd
+}
+
+// keep runs a program until the end of the test, again and again if need be.
+// Its output goes to a file of the host.
+func (b *baseline) keep(name string, args ...string) {
+	b.try("run "+name, func() error {
+		log, err := os.OpenFile(b.host.Path(logFile(name)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+		if err != nil {
+			return err
+		}
+		defer log.Close()
+		for {
+			cmd := b.command(name, args...)
+			cmd.Stdout, cmd.Stderr = log, log
+			if err := cmd.Start(); err != nil {
+				return err
+			}
+			_ = cmd.Wait()
+			select {
+			case <-b.ctx.Done():
+				return nil
+			case <-time.After(restartDelay):
+			}
+		}
+	})
+}
+
+func logFile(name string) string { return filepath.Join("/var/lib/kedge", name+".log") }
+
+// showLogs shows the ends of all programs' logs.
+func (b *baseline) showLogs() {
+	logs, _ := filepath.Glob(b.host.Path(logFile("*")))
+	for _, log := range logs {
+		text, _ := os.ReadFile(log)
+		b.t.Logf("the end of %s:\n%s", filepath.Base(log), text[max(0, len(text)-3000):])
+	}
+}
+
+// write renders a template to a file of the host.
+func (b *baseline) write(path, name string) {
+	text, err := b.render(name, b.values)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.host.WriteFile(path, string(text))
+}
+
+func (b *baseline) render(name string, values any) ([]byte, error) {
+	source, err := files.ReadFile("baseline/" + name)
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := template.New(name).Option("missingkey=error").Parse(string(source))
+	if err != nil {
+		return nil, fmt.Errorf("parse template: %w", err)
+	}
+	var out bytes.Buffer
+	if err := parsed.Execute(&out, values); err != nil {
+		return nil, fmt.Errorf("render template: %w", err)
+	}
+	return out.Bytes(), nil
+}

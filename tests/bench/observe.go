@@ -1,0 +1,220 @@
+package bench
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kedge-dev/kedge/internal/assets"
+	"github.com/kedge-dev/kedge/tests/harness"
+)
+
+const (
+	readyzURL = "https://127.0.0.1:6443/readyz"
+	// pollInterval is how exactly times are taken where there is no watch.
+	pollInterval = 20 * time.Millisecond
+	startTimeout = 5 * time.Minute
+	podName      = "bench"
+)
+
+// startTimes are seconds since the start of the first process.
+type startTimes struct {
+	Readyz    float64 `json:"readyz"`
+	NodeReady float64 `json:"nodeReady"`
+	PodReady  float64 `json:"podReady"`
+}
+
+// observe takes the times of what was just started on h. The first pod is
+// created as soon as /readyz says so and the API takes it.
+func observe(ctx context.Context, h *harness.Host, kubeconfig string, started time.Time) (startTimes, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	var times startTimes
+	since := func() float64 { return time.Since(started).Seconds() }
+
+	node := make(chan error, 1)
+	go func() {
+		err := waitNode(ctx, h, kubeconfig)
+		times.NodeReady = since()
+		node <- err
+	}()
+	if err := waitReadyz(ctx, h); err != nil {
+		return times, err
+	}
+	times.Readyz = since()
+	if err := runPod(ctx, h, kubeconfig); err != nil {
+		return times, err
+	}
+	times.PodReady = since()
+	return times, <-node
+}
+
+// pause waits for one pollInterval, or returns why it cannot.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(pollInterval):
+		return nil
+	}
+}
+
+// waitReadyz asks, as anybody may, until the API server is ready.
+func waitReadyz(ctx context.Context, h *harness.Host) error {
+	client := http.Client{
+		Timeout: 5 * time.Second,
+		Transport: &http.Transport{
+			DialContext:     h.DialContext,
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		},
+	}
+	defer client.CloseIdleConnections()
+	for {
+		answer, err := client.Get(readyzURL)
+		if err == nil {
+			answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = fmt.Errorf("status %s", answer.Status)
+		}
+		if ended := pause(ctx); ended != nil {
+			return fmt.Errorf("wait for /readyz: %w: %w", ended, err)
+		}
+	}
+}
+
+// restConfig reads a kubeconfig of the host, for use from outside.
+func restConfig(h *harness.Host, kubeconfig string) (*rest.Config, error) {
+	text, err := os.ReadFile(h.Path(kubeconfig))
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := clientcmd.RESTConfigFromKubeConfig(text)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Dial = h.DialContext
+	cfg.QPS = -1
+	return cfg, nil
+}
+
+// connect returns a client as soon as there is a kubeconfig.
+func connect(ctx context.Context, h *harness.Host, kubeconfig string) (*kubernetes.Clientset, error) {
+	for {
+		cfg, err := restConfig(h, kubeconfig)
+		if err == nil {
+			return kubernetes.NewForConfig(cfg)
+		}
+		if ended := pause(ctx); ended != nil {
+			return nil, fmt.Errorf("wait for %s: %w: %w", kubeconfig, ended, err)
+		}
+	}
+}
+
+// waitNode waits until a node is Ready, from before there is an API.
+func waitNode(ctx context.Context, h *harness.Host, kubeconfig string) error {
+	client, err := connect(ctx, h, kubeconfig)
+	if err != nil {
+		return err
+	}
+	for {
+		nodes, err := client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
+		if err == nil {
+			err = await(nodes, nodeReady)
+		}
+		if err == nil {
+			return nil
+		}
+		if ended := pause(ctx); ended != nil {
+			return fmt.Errorf("wait for node: %w: %w", ended, err)
+		}
+	}
+}
+
+// runPod creates a pod, as soon as its namespace has a service account, and
+// waits until it is Ready.
+func runPod(ctx context.Context, h *harness.Host, kubeconfig string) error {
+	client, err := connect(ctx, h, kubeconfig)
+	if err != nil {
+		return err
+	}
+	api := client.CoreV1().Pods(metav1.NamespaceDefault)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: podName},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name:            podName,
+			Image:           assets.PauseImage,
+			ImagePullPolicy: corev1.PullIfNotPresent,
+		}}},
+	}
+	for {
+		_, err := api.Create(ctx, pod, metav1.CreateOptions{})
+		if err == nil {
+			break
+		}
+		if ended := pause(ctx); ended != nil {
+			return fmt.Errorf("create pod: %w: %w", ended, err)
+		}
+	}
+	for {
+		pods, err := api.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", podName).String()})
+		if err == nil {
+			err = await(pods, podReady)
+		}
+		if err == nil {
+			return nil
+		}
+		if ended := pause(ctx); ended != nil {
+			return fmt.Errorf("wait for pod: %w: %w", ended, err)
+		}
+	}
+}
+
+// await reads events until one satisfies ready, or there are no more.
+func await(events watch.Interface, ready func(watch.Event) bool) error {
+	defer events.Stop()
+	for event := range events.ResultChan() {
+		if ready(event) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the watch ended")
+}
+
+func nodeReady(event watch.Event) bool {
+	node, ok := event.Object.(*corev1.Node)
+	if !ok {
+		return false
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
+
+func podReady(event watch.Event) bool {
+	pod, ok := event.Object.(*corev1.Pod)
+	if !ok {
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
