@@ -37,7 +37,7 @@ func ExitStatus(err error) int {
 }
 
 func newApp() *cli.App {
-	return &cli.App{
+	app := &cli.App{
 		Name:    "kedge",
 		Usage:   "Kubernetes in one executable",
 		Version: version.Version,
@@ -56,17 +56,24 @@ func newApp() *cli.App {
 			versionCommand(),
 		},
 		EnableBashCompletion: true,
-		HideHelpCommand:      true,
+		// Values of upstream's arguments have commas of their own; config
+		// splits where they separate.
+		DisableSliceFlagSeparator: true,
+		HideHelpCommand:           true,
 		// Errors are printed by main, once.
 		ExitErrHandler: func(*cli.Context, error) {},
-		OnUsageError:   usageError,
 		Action: func(c *cli.Context) error {
 			if c.NArg() > 0 {
 				return fmt.Errorf("there is no command %q; `kedge --help` lists them", c.Args().First())
 			}
 			return cli.ShowAppHelp(c)
 		},
+		OnUsageError: usageError,
 	}
+	for _, command := range app.Commands {
+		command.OnUsageError = usageError
+	}
+	return app
 }
 
 func usageError(c *cli.Context, err error, _ bool) error {

@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/status"
+)
+
+// run runs kedge with its output kept.
+func run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	app := newApp()
+	var out bytes.Buffer
+	app.Writer, app.ErrWriter = &out, &out
+	err := app.RunContext(t.Context(), append([]string{"kedge"}, args...))
+	return out.String(), err
+}
+
+func TestFlagsReachTheConfiguration(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte("node-name: file\ndebug: true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got *config.Config
+	app := newApp()
+	app.Commands = []*cli.Command{{
+		Name:  "server",
+		Flags: configFlags(config.ServerRole),
+		Action: func(c *cli.Context) (err error) {
+			got, err = loadConfig(c)
+			return err
+		},
+	}}
+	err := app.Run([]string{"kedge", "server", "--config", file, "--node-name=flag", "--https-listen-port", "7443",
+		"--tls-san", "a.example", "--tls-san", "b.example,c.example",
+		"--kubelet-arg", "eviction-hard=a<1,b<2", "--selinux", "-v", "3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.Default()
+	want.Node.NodeName = "flag"
+	want.Log = config.Log{Debug: true, Verbosity: 3}
+	want.Server.HTTPSListenPort = 7443
+	want.Server.TLSSAN = []string{"a.example", "b.example", "c.example"}
+	want.Node.KubeletArgs = []string{"eviction-hard=a<1,b<2"}
+	want.Node.SELinux = true
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("\n got %+v\nwant %+v", got, want)
+	}
+}
+
+func TestFaultsSayWhatToDo(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"unknown command":  {[]string{"serve"}, "`kedge --help` lists them"},
+		"unknown flag":     {[]string{"server", "--data"}, "`kedge server --help`"},
+		"stray argument":   {[]string{"server", "now"}, "takes no arguments"},
+		"bad value":        {[]string{"server", "--https-listen-port", "many"}, "takes a whole number"},
+		"unknown shell":    {[]string{"completion", "csh"}, "bash, zsh or fish"},
+		"no configuration": {[]string{"server", "--config", "/does/not/exist"}, "give another path with --config"},
+		"unknown output":   {[]string{"status", "-o", "xml"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := run(t, test.args...)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want something with %q", err, test.want)
+			}
+			if ExitStatus(err) != 1 {
+				t.Errorf("exit status %d, want 1", ExitStatus(err))
+			}
+		})
+	}
+}
+
+func TestCompletionScripts(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		out, err := run(t, "completion", shell)
+		if err != nil || !strings.Contains(out, "kedge") {
+			t.Errorf("%s: %v, %q", shell, err, out)
+		}
+	}
+	// What the scripts ask; urfave/cli looks at os.Args for it.
+	old := os.Args
+	t.Cleanup(func() { os.Args = old })
+	os.Args = []string{"kedge", "--generate-bash-completion"}
+	out, err := run(t, "--generate-bash-completion")
+	if err != nil || !strings.Contains(out, "check-config") {
+		t.Errorf("words: %v, %q", err, out)
+	}
+}
+
+func TestPrintStatus(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	report := &status.Report{PID: 7, Version: "v1", Node: "pi", Components: []component.Status{
+		{Name: "datastore", State: component.Ready, Since: now.Add(-90 * time.Second)},
+		{Name: "apiserver", State: component.Failed, Since: now, Error: "apiserver: no"},
+	}}
+	var out bytes.Buffer
+	if err := printStatus(&out, report, now); err != nil {
+		t.Fatal(err)
+	}
+	want := `kedge v1 on node pi, process 7
+
+COMPONENT   STATE    SINCE   LAST ERROR
+datastore   Ready    1m30s   
+apiserver   Failed   0s      apiserver: no
+`
+	if out.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
+	}
+}
+
+func TestNotifier(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	systemd, err := net.ListenPacket("unixgram", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer systemd.Close()
+	t.Setenv("NOTIFY_SOCKET", socket)
+	t.Setenv("WATCHDOG_USEC", "1")
+	newNotifier()("READY=1")
+	message := make([]byte, 64)
+	n, _, err := systemd.ReadFrom(message)
+	if err != nil || string(message[:n]) != "READY=1" {
+		t.Errorf("got %q, %v", message[:n], err)
+	}
+	if os.Getenv("NOTIFY_SOCKET") != "" || os.Getenv("WATCHDOG_USEC") != "" {
+		t.Error("upstream's parts would still find systemd")
+	}
+	newNotifier()("nobody listens")
+}
