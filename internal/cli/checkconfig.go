@@ -21,32 +21,29 @@ func checkConfigCommand() *cli.Command {
 		Name:   "check-config",
 		Usage:  "check the configuration and this host: kernel, cgroups, ports, memory, disk and clock; status 1 if kedge cannot run",
 		Flags:  configFlags(config.ServerRole),
-		Before: noArguments,
-		Action: func(c *cli.Context) error {
-			cfg, err := loadConfig(c)
-			if err != nil {
-				return err
-			}
-			running, err := datadir.Dir(cfg.DataDir).Holder()
-			if err != nil {
-				return err
-			}
-			check := host.CheckConfig{DataDir: cfg.DataDir}
-			if running == 0 {
-				check.Ports = ports(cfg)
-			} else {
-				fmt.Fprintf(c.App.Writer, "kedge runs (process %d), so its ports are not tried.\n\n", running)
-			}
-			checks := host.CheckHost(c.Context, check)
-			if err := printChecks(c.App.Writer, checks); err != nil {
-				return fmt.Errorf("print checks: %w", err)
-			}
-			if host.Worst(checks) == host.Fail {
-				return errors.New("kedge cannot run well here; see the lines that say fail")
-			}
-			return nil
-		},
+		Action: withConfig(checkConfig),
 	}
+}
+
+func checkConfig(c *cli.Context, cfg *config.Config) error {
+	running, err := datadir.Dir(cfg.DataDir).Holder()
+	if err != nil {
+		return err
+	}
+	check := host.CheckConfig{DataDir: cfg.DataDir}
+	if running == 0 {
+		check.Ports = ports(cfg)
+	} else {
+		fmt.Fprintf(c.App.Writer, "kedge runs (process %d), so its ports are not tried.\n\n", running)
+	}
+	checks := host.CheckHost(c.Context, check)
+	if err := printChecks(c.App.Writer, checks); err != nil {
+		return fmt.Errorf("print checks: %w", err)
+	}
+	if host.Worst(checks) == host.Fail {
+		return errors.New("kedge cannot run well here; see the lines that say fail")
+	}
+	return nil
 }
 
 func printChecks(w io.Writer, checks []host.Check) error {

@@ -57,3 +57,18 @@ func loadConfig(c *cli.Context) (*config.Config, error) {
 		return errors.Join(faults...)
 	})
 }
+
+// withConfig is the action of a command that takes the server's configuration
+// and no arguments.
+func withConfig(do func(*cli.Context, *config.Config) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if err := noArguments(c); err != nil {
+			return err
+		}
+		cfg, err := loadConfig(c)
+		if err != nil {
+			return err
+		}
+		return do(c, cfg)
+	}
+}

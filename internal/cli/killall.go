@@ -27,14 +27,7 @@ func killallCommand() *cli.Command {
 		Name:   "killall",
 		Usage:  "stop kedge and all its pods, and remove their interfaces, mounts, cgroups and packet filters; state on disk stays",
 		Flags:  configFlags(config.ServerRole),
-		Before: noArguments,
-		Action: func(c *cli.Context) error {
-			cfg, err := loadConfig(c)
-			if err != nil {
-				return err
-			}
-			return killall(c.Context, cfg)
-		},
+		Action: withConfig(killall),
 	}
 }
 
@@ -43,21 +36,16 @@ func uninstallCommand() *cli.Command {
 		Name: "uninstall",
 		Usage: "killall, and remove all state, configuration and the installed program: " +
 			"the cluster's objects, volumes and images are gone for good",
-		Flags:  append(configFlags(config.ServerRole), &cli.BoolFlag{Name: "yes", Usage: "do it without asking"}),
-		Before: noArguments,
-		Action: func(c *cli.Context) error {
-			cfg, err := loadConfig(c)
-			if err != nil {
-				return err
-			}
+		Flags: append(configFlags(config.ServerRole), &cli.BoolFlag{Name: "yes", Usage: "do it without asking"}),
+		Action: withConfig(func(c *cli.Context, cfg *config.Config) error {
 			if !c.Bool("yes") && !confirmed(c, cfg) {
 				return errors.New("nothing was removed; answer yes, or pass --yes, to remove it all")
 			}
-			if err := killall(c.Context, cfg); err != nil {
+			if err := killall(c, cfg); err != nil {
 				return fmt.Errorf("nothing was removed from the disk: %w", err)
 			}
 			return uninstall(cfg)
-		},
+		}),
 	}
 }
 
@@ -68,7 +56,7 @@ func confirmed(c *cli.Context, cfg *config.Config) bool {
 	return err == nil && answer == "yes"
 }
 
-func killall(ctx context.Context, cfg *config.Config) error {
+func killall(c *cli.Context, cfg *config.Config) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root may stop kedge and its pods; run it with sudo")
 	}
@@ -77,7 +65,7 @@ func killall(ctx context.Context, cfg *config.Config) error {
 		logrus.Infof("%s does not exist: nothing to stop; if kedge ran with another folder, pass --data-dir", dir)
 		return nil
 	}
-	if err := stopRunning(ctx, dir); err != nil {
+	if err := stopRunning(c.Context, dir); err != nil {
 		return err
 	}
 	// Held, so that kedge is not started while its pods are taken away.
@@ -86,7 +74,7 @@ func killall(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	defer lock.Release()
-	return agent.Cleanup(ctx, dir, cfg.Cluster.PodCIDRs())
+	return agent.Cleanup(c.Context, dir, cfg.Cluster.PodCIDRs())
 }
 
 // stopRunning ends the kedge that runs on dir, if there is one: in order if it

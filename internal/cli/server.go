@@ -21,30 +21,27 @@ func serverCommand() *cli.Command {
 		Name:   "server",
 		Usage:  "run a server: the control plane and a node, until SIGTERM",
 		Flags:  configFlags(config.ServerRole),
-		Before: noArguments,
-		Action: func(c *cli.Context) error {
-			cfg, err := loadConfig(c)
-			if err != nil {
-				return err
-			}
-			if os.Geteuid() != 0 {
-				return errors.New("a server makes containers and networks, which only root may; run it with sudo")
-			}
-			setUpLogging(cfg.Log)
-			notify := newNotifier()
-			context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
-			began := time.Now()
-			logrus.Infof("kedge %s starts, data in %s", version.Version, cfg.DataDir)
-			return server.Run(c.Context, cfg, server.Observer{
-				OnChange: logChange,
-				OnReady: func(s server.Summary) {
-					logrus.Infof("ready in %s; kubeconfig: %s; to join a node, there: kedge agent --server %s --token TOKEN, with the token in %s here",
-						seconds(time.Since(began)), s.Kubeconfig, s.URL, s.TokenFile)
-					notify("READY=1\nSTATUS=ready")
-				},
-			})
-		},
+		Action: withConfig(runServer),
 	}
+}
+
+func runServer(c *cli.Context, cfg *config.Config) error {
+	if os.Geteuid() != 0 {
+		return errors.New("a server makes containers and networks, which only root may; run it with sudo")
+	}
+	setUpLogging(cfg.Log)
+	notify := newNotifier()
+	context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
+	began := time.Now()
+	logrus.Infof("kedge %s starts, data in %s", version.Version, cfg.DataDir)
+	return server.Run(c.Context, cfg, server.Observer{
+		OnChange: logChange,
+		OnReady: func(s server.Summary) {
+			logrus.Infof("ready in %s; kubeconfig: %s; to join a node, there: kedge agent --server %s --token TOKEN, with the token in %s here",
+				seconds(time.Since(began)), s.Kubeconfig, s.URL, s.TokenFile)
+			notify("READY=1\nSTATUS=ready")
+		},
+	})
 }
 
 // logChange shows one component's way to Ready, and its end.
