@@ -81,23 +81,22 @@ func (r *report) addExecutable(system, path string) error {
 }
 
 // moduleVersion returns the version of the module that a Go executable's main
-// package is from, or of the module that has the executable's name.
+// package is from, or else of the module that has the executable's name.
 func moduleVersion(path string) (string, error) {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("read version: %w", err)
 	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v, nil
+	}
 	name := strings.TrimSuffix(filepath.Base(path), "d")
-	version := "(unknown)"
-	for _, module := range append(info.Deps, &info.Main) {
-		if strings.HasPrefix(info.Path, module.Path+"/") || info.Path == module.Path || strings.HasSuffix(module.Path, "/"+name) {
-			version = module.Version
-			if module.Replace != nil {
-				version = module.Replace.Version
-			}
+	for _, module := range info.Deps {
+		if strings.HasSuffix(module.Path, "/"+name) {
+			return module.Version, nil
 		}
 	}
-	return version, nil
+	return "", fmt.Errorf("read version: %s is of no known module", path)
 }
 
 // describeMachine says what the numbers depend on.
