@@ -26,6 +26,9 @@ func (p *Phase) Stopping() { p.state.Store(stopping) }
 
 // expects tells whether an error belongs to the phase.
 func (p *Phase) expects(message string) bool {
+	if slices.Contains(routineErrors, message) {
+		return true
+	}
 	switch p.state.Load() {
 	case starting:
 		return slices.Contains(startingErrors, message)
@@ -33,6 +36,12 @@ func (p *Phase) expects(message string) bool {
 		return true
 	}
 	return false
+}
+
+// routineErrors are what upstream logs as errors though nothing is wrong.
+var routineErrors = []string{
+	// k8s.io/streaming/pkg/httpstream/wsstream/conn.go, at the end of every exec
+	"Error on socket receive",
 }
 
 // startingErrors are what upstream logs as errors in every normal start. Not
