@@ -35,8 +35,16 @@ type Host struct {
 	work    chan func()
 	stopped chan struct{}
 
-	mutex    sync.Mutex
-	commands []*Cmd
+	mutex       sync.Mutex
+	commands    []*Cmd
+	environment []string
+}
+
+// Setenv gives the commands that are made from now on a variable.
+func (h *Host) Setenv(name, value string) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.environment = append(h.environment, name+"="+value)
 }
 
 // NewHost adds a host to the network. It goes when the test ends.
@@ -237,6 +245,9 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *Cmd {
 			c.Env = append(c.Env, variable)
 		}
 	}
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	c.Env = append(c.Env, h.environment...)
 	return c
 }
 

@@ -35,11 +35,13 @@ spec:
 	web := s.pods("app=web", 1)[0].Name
 
 	t.Run("version", func(t *testing.T) {
+		s := s.on(t)
 		if version := s.kubectl("version"); !regexp.MustCompile(`Server Version: v1\.\d+\.\d+\+kedge`).MatchString(version) {
 			t.Errorf("kubectl version says %s", version)
 		}
 	})
 	t.Run("logs", func(t *testing.T) {
+		s := s.on(t)
 		if output := s.kubectl("logs", "shell"); output != "hello\n" {
 			t.Errorf("logs are %q", output)
 		}
@@ -48,6 +50,7 @@ spec:
 		}
 	})
 	t.Run("exec", func(t *testing.T) {
+		s := s.on(t)
 		command := s.kubectlCommand("exec", "-i", "shell", "--", "sh", "-c", "tr a-z A-Z; exit 7")
 		command.Stdin = strings.NewReader("through stdin")
 		output, err := command.CombinedOutput()
@@ -56,6 +59,7 @@ spec:
 		}
 	})
 	t.Run("attach", func(t *testing.T) {
+		s := s.on(t)
 		text := rand.String(8)
 		command := s.kubectlCommand("attach", "-i", "shell")
 		// kubectl ends when both are at their end, so stdin is held open.
@@ -87,6 +91,7 @@ spec:
 		t.Errorf("the container's answer did not come")
 	})
 	t.Run("port-forward", func(t *testing.T) {
+		s := s.on(t)
 		command := s.kubectlCommand("port-forward", "service/web", ":80")
 		output, err := command.StdoutPipe()
 		if err != nil {
@@ -111,6 +116,7 @@ spec:
 		}
 	})
 	t.Run("cp", func(t *testing.T) {
+		s := s.on(t)
 		// More than fits into any buffer on the way.
 		text := strings.Repeat(rand.String(64), 40_000)
 		s.server.Host.WriteFile("/run/cp/there", text)
@@ -122,6 +128,7 @@ spec:
 		}
 	})
 	t.Run("logs of a pod that goes on", func(t *testing.T) {
+		s := s.on(t)
 		ctx, cancel := context.WithTimeout(s.ctx, patience)
 		defer cancel()
 		stream, err := s.client.CoreV1().Pods(s.namespace).GetLogs(web, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
@@ -134,6 +141,7 @@ spec:
 		}
 	})
 	t.Run("top of what is there", func(t *testing.T) {
+		s := s.on(t)
 		for _, resource := range []string{"nodes", "pods -A", "services -A", "api-resources"} {
 			args := append([]string{"get"}, strings.Fields(resource)...)
 			if resource == "api-resources" {

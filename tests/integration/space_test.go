@@ -70,6 +70,13 @@ func newSpaceOn(t *testing.T, server *harness.Server) *space {
 	return s
 }
 
+// on returns the space for a subtest.
+func (s *space) on(t *testing.T) *space {
+	sub := *s
+	sub.T = t
+	return &sub
+}
+
 // describe logs what a person would look at first.
 func (s *space) describe() {
 	for _, args := range [][]string{

@@ -1,0 +1,196 @@
+package integration
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// TestStaticPod puts a manifest into the node's folder, and takes it out.
+func TestStaticPod(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	const path = "/var/lib/kedge/agent/pod-manifests/static.yaml"
+	s.server.Host.WriteFile(path, `
+apiVersion: v1
+kind: Pod
+metadata: {name: static, namespace: `+s.namespace+`}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: `+testserver+`, args: [sleep]}]
+`)
+	mirror := "static-" + s.server.Host.Name
+	s.pod(mirror)
+	if err := os.Remove(s.server.Host.Path(path)); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the static pod to be gone", func() error { return s.gone(mirror) })
+}
+
+// TestComponentStatuses wants kubectl's own view of the control plane true.
+func TestComponentStatuses(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	output := s.kubectl("get", "componentstatuses", "--no-headers")
+	var healthy []string
+	for line := range strings.Lines(output) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[1] == "Healthy" {
+			healthy = append(healthy, fields[0])
+		}
+	}
+	slices.Sort(healthy)
+	if strings.Join(healthy, " ") != "controller-manager etcd-0 scheduler" {
+		t.Errorf("kubectl printed\n%s", output)
+	}
+}
+
+// TestStatus wants `kedge status` to name the components, all ready.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	output, err := s.server.Host.Kedge(s.ctx, "status", "-o", "json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report struct {
+		Components []struct{ Name, State string }
+	}
+	if err := json.Unmarshal(output, &report); err != nil || len(report.Components) < 10 {
+		t.Fatalf("kedge printed %s, %v", output, err)
+	}
+	for _, component := range report.Components {
+		if component.State != "Ready" {
+			t.Errorf("%s is %s", component.Name, component.State)
+		}
+	}
+}
+
+// TestListensOnlyWhereDesigned compares the sockets of kedge's process with the
+// list in DESIGN.md, "One port". NodePorts need no sockets.
+func TestListensOnlyWhereDesigned(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	address := s.server.Host.Address.String()
+	want := []string{
+		"tcp *:10250",
+		"tcp *:6443",
+		// containerd's, where the kubelet fetches the streams of exec and attach
+		// with a token for each: upstream has no other way.
+		"tcp 127.0.0.1:10010",
+		"tcp 127.0.0.1:10256",
+		"tcp 127.0.0.1:10257",
+		"tcp 127.0.0.1:10259",
+		"tcp " + address + ":10053",
+		"udp " + address + ":10053",
+		"udp 0.0.0.0:8472",
+	}
+	slices.Sort(want)
+	// Those of the kernel name no process; those of other tests do.
+	output, err := s.server.Host.Command(s.ctx, "ss", "-Hlntup").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := fmt.Sprintf("pid=%d,", lockedBy(t, s.server.Host.Path("/var/lib/kedge/lock")))
+	var got []string
+	for line := range strings.Lines(string(output)) {
+		if fields := strings.Fields(line); strings.Contains(line, own) || !strings.Contains(line, "pid=") {
+			got = append(got, fields[0]+" "+fields[4])
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("kedge listens on\n  %s\nand should on\n  %s\n%s", strings.Join(got, "\n  "), strings.Join(want, "\n  "), output)
+	}
+}
+
+// lockedBy reads from a data directory's lock the process id that kedge has on
+// its host.
+func lockedBy(t *testing.T, lock string) int {
+	t.Helper()
+	text, err := os.ReadFile(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// TestNobodyLearnsAnything asks every path the API has, and the other ports,
+// without credentials: only the health of the API may be asked.
+func TestNobodyLearnsAnything(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	var root struct{ Paths []string }
+	text, err := s.client.Discovery().RESTClient().Get().AbsPath("/").DoRaw(s.ctx)
+	if err == nil {
+		err = json.Unmarshal(text, &root)
+	}
+	if err != nil || len(root.Paths) < 50 {
+		t.Fatalf("list paths: %s, %v", text, err)
+	}
+	client := anonymous(s.config)
+	node := s.server.Host.Address.String()
+	public := []string{"/healthz", "/livez", "/readyz"}
+	paths := append(root.Paths, "/", "/api/v1/namespaces/kube-system/secrets", "/api/v1/nodes/"+s.server.Host.Name+"/proxy/pods",
+		"/metrics/slis", "/v1-kedge/server", "/cacerts", "/ping", "/debug/flags/v", "/openapi/v3", "/.well-known/openid-configuration")
+	for _, path := range paths {
+		status := statusOf(t, client, "https://"+net.JoinHostPort(node, "6443")+path)
+		switch {
+		case slices.Contains(public, path) && status != http.StatusOK:
+			t.Errorf("API %s: %d, want 200", path, status)
+		case !slices.Contains(public, path) && status != http.StatusUnauthorized && status != http.StatusForbidden:
+			t.Errorf("API %s: %d, want it refused", path, status)
+		}
+	}
+	for _, path := range []string{"/pods", "/runningpods/", "/metrics", "/metrics/cadvisor", "/stats/summary", "/healthz", "/configz",
+		"/logs/", "/containerLogs/kube-system/x/y", "/exec/default/x/y", "/run/default/x/y", "/debug/pprof/", "/checkpoint/a/b/c"} {
+		if status := statusOf(t, client, "https://"+net.JoinHostPort(node, "10250")+path); status != http.StatusUnauthorized {
+			t.Errorf("kubelet %s: %d, want 401", path, status)
+		}
+	}
+	for _, port := range []string{"10257", "10259"} {
+		for _, path := range []string{"/metrics", "/configz", "/debug/pprof/"} {
+			status := statusOf(t, client, "https://127.0.0.1:"+port+path)
+			if status != http.StatusUnauthorized && status != http.StatusForbidden {
+				t.Errorf("port %s %s: %d, want it refused", port, path, status)
+			}
+		}
+	}
+}
+
+// anonymous returns a client without credentials on the server's host.
+func anonymous(cfg *rest.Config) *http.Client {
+	return &http.Client{
+		Timeout: 20 * time.Second,
+		Transport: &http.Transport{
+			DialContext:     func(ctx context.Context, network, address string) (net.Conn, error) { return cfg.Dial(ctx, network, address) },
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+func statusOf(t *testing.T, client *http.Client, url string) int {
+	t.Helper()
+	response, err := client.Get(url)
+	if err != nil {
+		t.Errorf("get %s: %v", url, err)
+		return 0
+	}
+	response.Body.Close()
+	return response.StatusCode
+}
