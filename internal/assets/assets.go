@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
 //go:embed all:embedded
@@ -112,13 +114,13 @@ func unpack(files fs.FS, root, proc string) (Paths, error) {
 		if check(folder, manifest) == nil {
 			return paths, nil
 		}
-		return Paths{}, fmt.Errorf("unpack helpers: %w", err)
+		return Paths{}, fmt.Errorf("unpack helpers: %w", datadir.Explain(err))
 	}
 	defer unlock()
 	// Another process may have unpacked while this one waited for the lock.
 	if check(folder, manifest) != nil {
 		if err := replace(files, manifest, root, folder); err != nil {
-			return Paths{}, fmt.Errorf("unpack helpers: %w", err)
+			return Paths{}, fmt.Errorf("unpack helpers: %w", datadir.Explain(err))
 		}
 	}
 	prune(root, digest, proc)

@@ -82,6 +82,7 @@ func killall(c *cli.Context, cfg *config.Config) error {
 func stopRunning(ctx context.Context, dir datadir.Dir) error {
 	began := time.Now()
 	signal := syscall.SIGTERM
+	signalled := 0
 	for {
 		pid, err := dir.Holder()
 		if err != nil || pid == 0 {
@@ -90,11 +91,15 @@ func stopRunning(ctx context.Context, dir datadir.Dir) error {
 		switch waited := time.Since(began); {
 		case waited > stopPatience+10*time.Second:
 			return fmt.Errorf("kedge (process %d) does not end, though killed", pid)
-		case waited > stopPatience:
-			signal = syscall.SIGKILL
+		case waited > stopPatience && signal != syscall.SIGKILL:
+			signal, signalled = syscall.SIGKILL, 0
 		}
-		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("stop kedge (process %d): %w", pid, err)
+		// Once: a second SIGTERM would end it at once, in no order.
+		if pid != signalled {
+			if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("stop kedge (process %d): %w", pid, err)
+			}
+			signalled = pid
 		}
 		select {
 		case <-ctx.Done():
