@@ -198,7 +198,10 @@ spec:
 	// What is on disk was kept.
 	server.Start()
 	server.WaitReady()
-	s.pods("app=web", 2)
+	s.eventually("the host's port again", func() error {
+		_, err := get(host, net.JoinHostPort(host.Address.String(), "8088"))
+		return err
+	})
 	if output, err := host.Kedge(t.Context(), "uninstall", "--yes").CombinedOutput(); err != nil {
 		t.Fatalf("uninstall: %v\n%s", err, output)
 	}
@@ -233,7 +236,7 @@ func snapshot(t *testing.T, host *harness.Host) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	for what, command := range map[string]string{
-		"interfaces":     "ip -o -d link | sed 's/^[0-9]*: //; s/@if[0-9]*//' | cut -d: -f1 | sort",
+		"interfaces":     "ls /sys/class/net",
 		"routes":         "ip route; ip -6 route",
 		"mounts":         "cut -d' ' -f2,3 /proc/self/mounts",
 		"packet filters": "nft list ruleset",

@@ -177,7 +177,9 @@ func anonymous(cfg *rest.Config) *http.Client {
 	return &http.Client{
 		Timeout: 20 * time.Second,
 		Transport: &http.Transport{
-			DialContext:     func(ctx context.Context, network, address string) (net.Conn, error) { return cfg.Dial(ctx, network, address) },
+			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				return cfg.Dial(ctx, network, address)
+			},
 			TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
