@@ -1,0 +1,195 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/net/http2"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	// handshakeTimeout bounds the opening of a tunnel.
+	handshakeTimeout = 10 * time.Second
+	// steady is how long a tunnel must have lasted for the next one to be
+	// opened without much delay.
+	steady = time.Minute
+)
+
+// How much a server may have sent and a pod not yet taken: of a stream, and of
+// all, so that a few that stand still do not hold up the others.
+const (
+	streams      = 1000
+	streamWindow = 256 << 10
+	// frame is the size of the buffer that the server takes for each stream.
+	frame = 32 << 10
+)
+
+// Servers knows the servers of the cluster.
+type Servers interface {
+	// Servers returns their addresses, HOST:PORT, and a channel that is closed
+	// when they are no longer these.
+	Servers() (addresses []string, changed <-chan struct{})
+}
+
+// AgentConfig is what an Agent has to know.
+type AgentConfig struct {
+	NodeName    string
+	NodeIPs     []netip.Addr
+	KubeletPort int
+	// PodCIDRs bound the addresses that pods may claim; none if another CNI
+	// gives them.
+	PodCIDRs []netip.Prefix
+	// Client reads the node's own pods.
+	Client  *rest.Config
+	Servers Servers
+	// TLS has the cluster's authority and the node's certificate.
+	TLS *tls.Config
+}
+
+// Agent is the component that keeps a tunnel to every server.
+type Agent struct {
+	cfg AgentConfig
+	log *logrus.Entry
+}
+
+// NewAgent makes the component.
+func NewAgent(cfg AgentConfig) *Agent {
+	return &Agent{cfg: cfg, log: logrus.WithField("component", "tunnel")}
+}
+
+// Name implements component.Component.
+func (a *Agent) Name() string { return "tunnel" }
+
+// Run implements component.Component: it is ready when the first tunnel is
+// open, and goes on trying whatever happens.
+func (a *Agent) Run(ctx context.Context, ready func()) error {
+	api, err := kubernetes.NewForConfig(a.cfg.Client)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	a.run(ctx, api, sync.OnceFunc(ready))
+	return nil
+}
+
+func (a *Agent) run(ctx context.Context, api kubernetes.Interface, ready func()) {
+	allowed := &targets{
+		nodeName: a.cfg.NodeName, nodeIPs: a.cfg.NodeIPs, kubeletPort: uint16(a.cfg.KubeletPort),
+		podCIDRs: a.cfg.PodCIDRs, api: api,
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	kept := map[string]context.CancelFunc{}
+	for {
+		servers, changed := a.cfg.Servers.Servers()
+		known := map[string]bool{}
+		for _, server := range servers {
+			known[server] = true
+			if kept[server] == nil {
+				keep, cancel := context.WithCancel(ctx)
+				kept[server] = cancel
+				all.Go(func() { a.keep(keep, server, allowed, ready) })
+			}
+		}
+		for server, cancel := range kept {
+			if !known[server] {
+				cancel()
+				delete(kept, server)
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			for _, cancel := range kept {
+				cancel()
+			}
+			return
+		}
+	}
+}
+
+// keep opens the tunnel to a server again and again, until ctx is cancelled.
+func (a *Agent) keep(ctx context.Context, server string, allowed *targets, ready func()) {
+	log := a.log.WithField("server", server)
+	for delay, level := backoff(), logrus.WarnLevel; ; level = logrus.DebugLevel {
+		began := time.Now()
+		err := a.serve(ctx, server, allowed, func() {
+			log.Info("The tunnel is open")
+			ready()
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > steady {
+			delay, level = backoff(), logrus.WarnLevel
+		}
+		log.Logf(level, "%v; trying again", err)
+		select {
+		case <-time.After(delay()):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// backoff returns the delays between attempts, spread so that the agents do
+// not all come at once to a server that has restarted.
+func backoff() wait.DelayFunc {
+	return wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 10 * time.Second, Steps: 10}.DelayFunc()
+}
+
+// serve opens a tunnel and dials for the server until it breaks.
+func (a *Agent) serve(ctx context.Context, address string, allowed *targets, opened func()) error {
+	conn, err := open(ctx, address, a.cfg.TLS)
+	if err != nil {
+		return fmt.Errorf("open tunnel to %s: %w", address, err)
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	opened()
+	handler := &dialer{targets: allowed}
+	server, err := newHTTPServer(ctx, handler)
+	if err != nil {
+		return err
+	}
+	_ = server.Serve(&listener{conn: conn})
+	handler.end()
+	return fmt.Errorf("the tunnel to %s has ended", address)
+}
+
+// newHTTPServer makes the server of a tunnel's HTTP/2.
+func newHTTPServer(ctx context.Context, handler http.Handler) (*http.Server, error) {
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true) // the TLS is below
+	server := &http.Server{
+		Protocols:   &protocols,
+		Handler:     handler,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    log.New(io.Discard, "", 0),
+	}
+	// golang.org/x/net/http2, not http.Server.HTTP2: the latter takes no
+	// buffer per connection of 4 MiB or more.
+	err := http2.ConfigureServer(server, &http2.Server{
+		MaxConcurrentStreams:         streams,
+		MaxReadFrameSize:             frame,
+		MaxUploadBufferPerStream:     streamWindow,
+		MaxUploadBufferPerConnection: streamWindow * streams,
+		ReadIdleTimeout:              pingAfter,
+		PingTimeout:                  pingPatience,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("configure HTTP/2: %w", err)
+	}
+	return server, nil
+}
