@@ -20,6 +20,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/kubelet"
 	"github.com/kedge-dev/kedge/internal/network"
+	"github.com/kedge-dev/kedge/internal/pki"
 	"github.com/kedge-dev/kedge/internal/proxy"
 )
 
@@ -39,6 +40,11 @@ type Config struct {
 // Clients makes a connection to the API for a user who is in groups.
 type Clients interface {
 	ClientConfig(user string, groups ...string) *rest.Config
+}
+
+// nodeClient calls as the node itself.
+func (c *Config) nodeClient() *rest.Config {
+	return c.Clients.ClientConfig(pki.NodeUser(c.Node.Name), pki.NodesGroup, pki.NodeGroup(c.Node.Name))
 }
 
 // AddTo adds a node's components to group, those that talk to the API after
@@ -93,7 +99,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component) (compone
 	kubeletComponent, err := kubelet.New(kubelet.Config{
 		NodeName:         cfg.Node.Name,
 		NodeIPs:          cfg.Node.IPs,
-		Client:           cfg.Clients.ClientConfig("system:node:"+cfg.Node.Name, "system:nodes"),
+		Client:           cfg.nodeClient(),
 		ContainerdSocket: datadir.ContainerdSocket,
 		ClusterDNS:       clusterDNS,
 		ClusterDomain:    cfg.Cluster.ClusterDomain,
@@ -104,6 +110,8 @@ func AddTo(group *component.Group, cfg Config, api component.Component) (compone
 		StaticPods:       cfg.Dir.StaticPods(),
 		Root:             datadir.KubeletRoot,
 		Facts:            facts,
+		Labels:           cfg.Settings.NodeLabels,
+		Taints:           cfg.Settings.NodeTaints,
 		Args:             cfg.Settings.KubeletArgs,
 	})
 	if err != nil {
@@ -112,17 +120,19 @@ func AddTo(group *component.Group, cfg Config, api component.Component) (compone
 	group.Add(kubeletComponent, runtime, api)
 
 	networkComponent := network.New(network.Config{
-		Client:   cfg.Clients.ClientConfig("system:kedge:flannel"),
-		NodeName: cfg.Node.Name,
-		NodeIPs:  cfg.Node.IPs,
-		Cluster:  cfg.Cluster,
-		ConfDir:  cfg.Dir.CNIConf(),
-		Nftables: facts.Nftables,
+		Client:      cfg.Clients.ClientConfig("system:kedge:flannel", pki.NodeGroup(cfg.Node.Name)),
+		NodeName:    cfg.Node.Name,
+		NodeIPs:     cfg.Node.IPs,
+		ExternalIPs: cfg.Settings.ExternalIPs(),
+		Interface:   cfg.Settings.FlannelIface,
+		Cluster:     cfg.Cluster,
+		ConfDir:     cfg.Dir.CNIConf(),
+		Nftables:    facts.Nftables,
 	})
 	group.Add(networkComponent, hostComponent, api)
 
 	proxyComponent, err := proxy.New(proxy.Config{
-		Client:   cfg.Clients.ClientConfig("system:kube-proxy"),
+		Client:   cfg.Clients.ClientConfig("system:kube-proxy", pki.NodeGroup(cfg.Node.Name)),
 		NodeName: cfg.Node.Name,
 		NodeIPs:  cfg.Node.IPs,
 		Cluster:  cfg.Cluster,
@@ -135,7 +145,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component) (compone
 	group.Add(proxyComponent, hostComponent, api)
 
 	dnsComponent := dns.New(dns.Config{
-		Client:        cfg.Clients.ClientConfig("system:kedge:dns"),
+		Client:        cfg.Clients.ClientConfig("system:kedge:dns", pki.NodeGroup(cfg.Node.Name)),
 		NodeName:      cfg.Node.Name,
 		NodeIPs:       cfg.Node.IPs,
 		PodCIDRs:      podCIDRs,

@@ -18,7 +18,7 @@ import (
 // node is.
 func newNodeReady(cfg Config) component.Component {
 	return component.Step("node", func(ctx context.Context) error {
-		client, err := kubernetes.NewForConfig(cfg.Clients.ClientConfig("system:node:"+cfg.Node.Name, "system:nodes"))
+		client, err := kubernetes.NewForConfig(cfg.nodeClient())
 		if err != nil {
 			return fmt.Errorf("make client: %w", err)
 		}

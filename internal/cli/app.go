@@ -45,6 +45,8 @@ func newApp() *cli.App {
 			"process. See `kedge COMMAND --help` for what a command takes.",
 		Commands: []*cli.Command{
 			serverCommand(),
+			agentCommand(),
+			tokenCommand(),
 			kubectlCommand(),
 			crictlCommand(),
 			ctrCommand(),

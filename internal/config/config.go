@@ -5,16 +5,33 @@
 // and nothing changes it after Load.
 package config
 
-import "net/netip"
+import (
+	"net"
+	"net/netip"
+	"net/url"
+)
 
 // Config is everything a user can set.
 type Config struct {
 	// DataDir is where all of kedge's state is kept.
 	DataDir string `key:"data-dir" usage:"folder for all of kedge's state"`
-	Log     Log
-	Server  Server
-	Cluster Cluster
-	Node    Node
+	// Token is the secret that joining nodes show. For a server empty means the
+	// one in the data directory, made at the first start; an agent needs it
+	// until it has joined.
+	Token string `key:"token" secret:"true" usage:"secret that joining nodes show (default for a server: made at the first start)"`
+	// TokenFile is a file to read it from instead.
+	TokenFile string `key:"token-file" usage:"file with the token"`
+	Log       Log
+	Agent     Agent
+	Server    Server
+	Cluster   Cluster
+	Node      Node
+}
+
+// Agent is how an agent finds its cluster.
+type Agent struct {
+	// Server is https://HOST:PORT; see Address.
+	Server string `key:"server" role:"agent" env:"KEDGE_URL" usage:"server to join, as https://HOST:6443"`
 }
 
 // Log is how much is logged.
@@ -30,9 +47,8 @@ type Server struct {
 	HTTPSListenPort  int      `key:"https-listen-port" role:"server" usage:"port of the API"`
 	AdvertiseAddress string   `key:"advertise-address" role:"server" usage:"address of the API that pods and nodes are told (default: the node's address)"`
 	TLSSAN           []string `key:"tls-san" role:"server" usage:"further host name or address that the API's certificate is valid for"`
-	// Token is the secret that joining nodes show; empty means the one in the
-	// data directory, made at the first start.
-	Token               string `key:"token" role:"server" secret:"true" usage:"secret that joining nodes show (default: made at the first start)"`
+	// AgentToken is a second secret, with which nodes can join but not servers.
+	AgentToken          string `key:"agent-token" role:"server" secret:"true" usage:"further secret for joining, for agents only"`
 	WriteKubeconfig     string `key:"write-kubeconfig" role:"server" usage:"where to write the administrator's kubeconfig"`
 	WriteKubeconfigMode string `key:"write-kubeconfig-mode" role:"server" usage:"its file mode, in octal"`
 
@@ -55,8 +71,15 @@ type Cluster struct {
 
 // Node is one node.
 type Node struct {
-	NodeName       string   `key:"node-name" usage:"name of this node (default: the host's name)"`
-	NodeIP         []string `key:"node-ip" usage:"address of this node; two, one of each family, for dual-stack (default: the one of the default route)"`
+	NodeName string   `key:"node-name" usage:"name of this node (default: the host's name)"`
+	NodeIP   []string `key:"node-ip" usage:"address of this node; two, one of each family, for dual-stack (default: the one of the default route)"`
+	// NodeExternalIP and FlannelIface are for nodes that reach each other by
+	// other addresses than NodeIP.
+	NodeExternalIP []string `key:"node-external-ip" usage:"address by which other nodes' pods reach this node's; two, one of each family, for dual-stack (default: node-ip)"`
+	FlannelIface   string   `key:"flannel-iface" usage:"interface for traffic between pods of different nodes (default: the one with node-ip)"`
+	// NodeLabels and NodeTaints are NAME=VALUE and NAME=VALUE:EFFECT.
+	NodeLabels     []string `key:"node-label" usage:"label to register this node with, as name=value"`
+	NodeTaints     []string `key:"node-taint" usage:"taint to register this node with, as name=value:effect"`
 	ResolvConf     string   `key:"resolv-conf" usage:"resolv.conf for names outside the cluster (default: the host's)"`
 	Snapshotter    string   `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`
 	DefaultRuntime string   `key:"default-runtime" usage:"containerd's default runtime"`
@@ -85,6 +108,15 @@ func Default() *Config {
 	}
 }
 
+// Address returns HOST:PORT of the server. It is for a validated Config.
+func (a *Agent) Address() string {
+	u, _ := url.Parse(a.Server)
+	if u.Port() == "" {
+		return net.JoinHostPort(u.Hostname(), "6443")
+	}
+	return u.Host
+}
+
 // PodCIDRs returns ClusterCIDR parsed. It is for a validated Config.
 func (c *Cluster) PodCIDRs() []netip.Prefix { return mustPrefixes(c.ClusterCIDR) }
 
@@ -107,6 +139,15 @@ func (c *Cluster) DNSAddresses() []netip.Addr {
 			address = address.Next()
 		}
 		addresses = append(addresses, address)
+	}
+	return addresses
+}
+
+// ExternalIPs returns NodeExternalIP parsed. It is for a validated Config.
+func (n *Node) ExternalIPs() []netip.Addr {
+	var addresses []netip.Addr
+	for _, text := range n.NodeExternalIP {
+		addresses = append(addresses, netip.MustParseAddr(text))
 	}
 	return addresses
 }

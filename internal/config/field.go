@@ -14,6 +14,7 @@ type Role string
 const (
 	AnyRole    Role = ""
 	ServerRole Role = "server"
+	AgentRole  Role = "agent"
 )
 
 // Field is one setting of a Config, as its struct tags declare it.
@@ -26,6 +27,7 @@ type Field struct {
 	// Secret says that the value must not be shown.
 	Secret bool
 
+	env   string
 	value reflect.Value
 }
 
@@ -49,6 +51,7 @@ func fieldsOf(v reflect.Value) []Field {
 			Usage:  tag.Get("usage"),
 			Role:   Role(tag.Get("role")),
 			Secret: tag.Get("secret") == "true",
+			env:    tag.Get("env"),
 			value:  v.Field(i),
 		})
 	}
@@ -57,6 +60,9 @@ func fieldsOf(v reflect.Value) []Field {
 
 // Env returns the name of the environment variable for f.
 func (f Field) Env() string {
+	if f.env != "" {
+		return f.env
+	}
 	return "KEDGE_" + strings.ToUpper(strings.ReplaceAll(f.Key, "-", "_"))
 }
 

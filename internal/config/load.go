@@ -36,6 +36,17 @@ func Load(path string, overrides ...func(*Config) error) (*Config, error) {
 	for _, override := range overrides {
 		faults = append(faults, override(c))
 	}
+	if c.TokenFile != "" && c.Token == "" {
+		token, err := os.ReadFile(c.TokenFile)
+		if c.Token = strings.TrimSpace(string(token)); err == nil && c.Token == "" {
+			err = errors.New("it is empty")
+		}
+		if err != nil {
+			faults = append(faults, &FieldError{"token-file", err.Error()})
+		}
+	} else if c.TokenFile != "" {
+		faults = append(faults, &FieldError{"token-file", "token is given too; give one of them"})
+	}
 	faults = append(faults, c.Validate())
 	if err := errors.Join(faults...); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,6 +19,9 @@ var flannelBackends = []string{"vxlan", "host-gw", "wireguard-native", "none"}
 // snapshotters are the values of snapshotter; empty chooses by the kernel.
 var snapshotters = []string{"", "overlayfs", "native"}
 
+// taintEffects are Kubernetes's own.
+var taintEffects = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
+
 // Validate returns all that is wrong with c at once, each as a FieldError.
 func (c *Config) Validate() error {
 	v := &validator{}
@@ -27,9 +31,15 @@ func (c *Config) Validate() error {
 	if c.Log.Verbosity < 0 || c.Log.Verbosity > 10 {
 		v.fault("v", "%d is not between 0 and 10", c.Log.Verbosity)
 	}
+	v.token("token", c.Token)
+	v.agent(&c.Agent)
 	v.server(&c.Server)
 	v.cluster(&c.Cluster)
-	v.node(&c.Node, len(c.Cluster.ClusterCIDR))
+	families := len(c.Cluster.ClusterCIDR)
+	if c.Agent.Server != "" {
+		families = 2 // as the cluster has it, which is not known here
+	}
+	v.node(&c.Node, families)
 	return errors.Join(v.faults...)
 }
 
@@ -37,6 +47,22 @@ type validator struct{ faults []error }
 
 func (v *validator) fault(key, format string, args ...any) {
 	v.faults = append(v.faults, &FieldError{key, fmt.Sprintf(format, args...)})
+}
+
+func (v *validator) token(key, token string) {
+	if strings.ContainsAny(token, " \t\n") {
+		v.fault(key, "has white space in it")
+	}
+}
+
+func (v *validator) agent(a *Agent) {
+	if a.Server == "" {
+		return
+	}
+	u, err := url.Parse(a.Server)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+		v.fault("server", "%q is not a server's address such as https://192.0.2.10:6443", a.Server)
+	}
 }
 
 func (v *validator) server(s *Server) {
@@ -65,9 +91,7 @@ func (v *validator) server(s *Server) {
 	if mode, err := strconv.ParseUint(s.WriteKubeconfigMode, 8, 32); err != nil || mode > 0o777 {
 		v.fault("write-kubeconfig-mode", "%q is not a file mode in octal, such as 0600", s.WriteKubeconfigMode)
 	}
-	if strings.ContainsAny(s.Token, " \t\n") {
-		v.fault("token", "has white space in it")
-	}
+	v.token("agent-token", s.AgentToken)
 	v.arguments("kube-apiserver-arg", s.KubeAPIServerArgs)
 	v.arguments("kube-controller-manager-arg", s.KubeControllerManagerArgs)
 	v.arguments("kube-scheduler-arg", s.KubeSchedulerArgs)
@@ -113,6 +137,25 @@ func (v *validator) node(n *Node, families int) {
 	if len(n.NodeIP) > max(families, 1) {
 		v.fault("node-ip", "has %d addresses, but the cluster has %d address family", len(n.NodeIP), families)
 	}
+	if len(n.NodeExternalIP) > max(families, 1) {
+		v.fault("node-external-ip", "has %d addresses, but the cluster has %d address family", len(n.NodeExternalIP), families)
+	}
+	for _, text := range n.NodeExternalIP {
+		if a, ok := v.address("node-external-ip", text); ok && !a.IsGlobalUnicast() {
+			v.fault("node-external-ip", "%s cannot be reached by other nodes", a)
+		}
+	}
+	for _, label := range n.NodeLabels {
+		name, value, ok := strings.Cut(label, "=")
+		if !ok || len(validation.IsQualifiedName(name)) > 0 || len(validation.IsValidLabelValue(value)) > 0 {
+			v.fault("node-label", "%q is not name=value as labels are", label)
+		}
+	}
+	for _, taint := range n.NodeTaints {
+		if !isTaint(taint) {
+			v.fault("node-taint", "%q is not name=value:effect, the effect being %s", taint, strings.Join(taintEffects, ", "))
+		}
+	}
 	for _, text := range n.NodeIP {
 		if a, ok := v.address("node-ip", text); ok && (a.IsUnspecified() || a.IsLoopback() || a.IsMulticast()) {
 			v.fault("node-ip", "%s cannot be a node's address; give one of this host's", a)
@@ -127,6 +170,13 @@ func (v *validator) node(n *Node, families int) {
 	}
 	v.arguments("kubelet-arg", n.KubeletArgs)
 	v.arguments("kube-proxy-arg", n.KubeProxyArgs)
+}
+
+func isTaint(text string) bool {
+	rest, effect, ok := strings.Cut(text, ":")
+	name, value, _ := strings.Cut(rest, "=")
+	return ok && slices.Contains(taintEffects, effect) &&
+		len(validation.IsQualifiedName(name)) == 0 && len(validation.IsValidLabelValue(value)) == 0
 }
 
 func (v *validator) oneOf(key, value string, known []string) {

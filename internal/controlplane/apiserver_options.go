@@ -64,7 +64,7 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	o.KubeletConfig.PreferredAddressTypes = []string{"InternalIP", "ExternalIP", "Hostname"}
 	o.KubeletConfig.TLSClientConfig.CertFile = files.KubeletClientCertFile
 	o.KubeletConfig.TLSClientConfig.KeyFile = files.KubeletClientKeyFile
-	o.KubeletConfig.TLSClientConfig.CAFile = files.ServerCAFile
+	o.KubeletConfig.TLSClientConfig.CAFile = files.ClientCAFile
 
 	o.ServiceClusterIPRanges = strings.Join(c.Cluster.ServiceCIDR, ",")
 	o.ServiceNodePortRange = *ports

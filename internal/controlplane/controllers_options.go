@@ -38,10 +38,10 @@ func controllersOptions(c *ControllersConfig) (*options.KubeControllerManagerOpt
 
 	o.SAController.RootCAFile = files.ServerCAFile
 	o.SAController.ServiceAccountKeyFile = files.ServiceAccountKeyFile
-	// Who serves is trusted by the server authority, who calls by the client one.
+	// Nodes and clients are trusted by the client authority.
 	signing := o.CSRSigningController
-	signing.KubeletServingSignerConfiguration.CertFile = files.ServerCAFile
-	signing.KubeletServingSignerConfiguration.KeyFile = files.ServerCAKeyFile
+	signing.KubeletServingSignerConfiguration.CertFile = files.ClientCAFile
+	signing.KubeletServingSignerConfiguration.KeyFile = files.ClientCAKeyFile
 	signing.LegacyUnknownSignerConfiguration.CertFile = files.ServerCAFile
 	signing.LegacyUnknownSignerConfiguration.KeyFile = files.ServerCAKeyFile
 	signing.KubeletClientSignerConfiguration.CertFile = files.ClientCAFile

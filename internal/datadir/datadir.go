@@ -17,6 +17,11 @@ const RunDir = "/run/kedge"
 // HelpersLink leads to the folder of the helpers that the running kedge uses.
 const HelpersLink = RunDir + "/bin"
 
+// NodePassword is what proves that this machine is the node it was before. It
+// is not in the data directory, so that a machine whose data were wiped can
+// join again under its name.
+const NodePassword = "/etc/kedge/node/password"
+
 // Third parties hard-code these paths, so kedge keeps to them.
 const (
 	KubeletRoot = "/var/lib/kubelet"
@@ -49,6 +54,9 @@ func (d Dir) ClockFile() string { return d.join("clock") }
 // ServerToken is the file with the join token.
 func (d Dir) ServerToken() string { return d.join("server", "token") }
 
+// AgentToken is the file with the token for agents only, if there is one.
+func (d Dir) AgentToken() string { return d.join("server", "agent-token") }
+
 // ServerTLS is the folder of the certificate authorities and server leaves.
 func (d Dir) ServerTLS() string { return d.join("server", "tls") }
 
@@ -60,6 +68,9 @@ func (d Dir) AgentTLS() string { return d.join("agent", "tls") }
 
 // AgentEtc is the folder of the configuration kedge writes for node parts.
 func (d Dir) AgentEtc() string { return d.join("agent", "etc") }
+
+// ClusterSettings is what this agent knows of its cluster.
+func (d Dir) ClusterSettings() string { return d.join("agent", "etc", "cluster.json") }
 
 // CNIConf is the folder of kedge's own CNI configuration.
 func (d Dir) CNIConf() string { return d.join("agent", "etc", "cni", "net.d") }

@@ -31,11 +31,7 @@ type Node struct {
 // the host's name and the addresses of its default routes. The addresses are of
 // the same families, in the same order, as the ranges of pod addresses.
 func ResolveNode(cfg config.Node, podCIDRs []netip.Prefix) (Node, error) {
-	hostname, err := os.Hostname()
-	if err != nil {
-		return Node{}, fmt.Errorf("read host name: %w", err)
-	}
-	name, err := nodeName(cfg.NodeName, hostname)
+	name, err := NodeName(cfg)
 	if err != nil {
 		return Node{}, err
 	}
@@ -49,6 +45,15 @@ func ResolveNode(cfg config.Node, podCIDRs []netip.Prefix) (Node, error) {
 		return Node{}, err
 	}
 	return Node{Name: name, IPs: ips}, nil
+}
+
+// NodeName decides the node's name as ResolveNode does.
+func NodeName(cfg config.Node) (string, error) {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("read host name: %w", err)
+	}
+	return nodeName(cfg.NodeName, hostname)
 }
 
 func nodeName(configured, hostname string) (string, error) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/kubernetes/cmd/kubelet/app/options"
 	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	"k8s.io/kubernetes/pkg/kubelet/eviction"
+	"k8s.io/kubernetes/pkg/util/taints"
 )
 
 // A node that systemd shuts down gives its pods this long, and of it the
@@ -45,7 +46,15 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	flags.RootDirectory = cfg.Root
 	flags.CertDirectory = filepath.Join(cfg.Root, "pki")
 
+	for _, label := range cfg.Labels {
+		name, value, _ := strings.Cut(label, "=")
+		flags.NodeLabels[name] = value
+	}
+
 	kc := &server.KubeletConfiguration
+	if kc.RegisterWithTaints, _, err = taints.ParseTaints(cfg.Taints); err != nil {
+		return nil, fmt.Errorf("node-taint: %w", err)
+	}
 	kc.ProviderID = "kedge://" + cfg.NodeName
 	kc.ContainerRuntimeEndpoint = "unix://" + cfg.ContainerdSocket
 	kc.StaticPodPath = cfg.StaticPods

@@ -54,6 +54,9 @@ type Config struct {
 	// Root is the kubelet's state, datadir.KubeletRoot.
 	Root  string
 	Facts host.Facts
+	// Labels, as name=value, and Taints, as name=value:effect, are what the node
+	// is registered with.
+	Labels, Taints []string
 	// Args are the user's arguments for upstream's kubelet, as name=value.
 	Args []string
 }

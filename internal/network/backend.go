@@ -32,7 +32,7 @@ const ipv6Overhead = 20
 // registerBackend makes the devices of the chosen backend and tells the other
 // nodes about this one. podCIDRs are this node's.
 func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []netip.Prefix) (backend.Network, error) {
-	iface, err := externalInterface(n.cfg.NodeIPs)
+	iface, err := externalInterface(n.cfg.NodeIPs, n.cfg.ExternalIPs, n.cfg.Interface)
 	if err != nil {
 		return nil, err
 	}
@@ -94,28 +94,57 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 	return registered, nil
 }
 
-// externalInterface returns the interface that has the node's addresses.
-func externalInterface(nodeIPs []netip.Addr) (*backend.ExternalInterface, error) {
-	external := &backend.ExternalInterface{}
+// externalInterface returns the interface that has the node's addresses, or
+// else the one that is named, and the addresses that other nodes use: external,
+// in each family that has one.
+func externalInterface(nodeIPs, externalIPs []netip.Addr, name string) (*backend.ExternalInterface, error) {
+	result := &backend.ExternalInterface{}
 	for _, address := range nodeIPs {
 		iface, err := interfaceOf(address)
+		if name != "" {
+			iface, address, err = addressOn(name, address.Is6())
+		}
 		if err != nil {
 			return nil, err
 		}
-		if external.Iface == nil {
-			external.Iface, external.IfaceName = iface, iface.Name
+		if result.Iface == nil {
+			result.Iface, result.IfaceName = iface, iface.Name
 		}
-		addr := net.IP(address.AsSlice())
+		own := net.IP(address.AsSlice())
+		external := own
+		if i := slices.IndexFunc(externalIPs, func(ip netip.Addr) bool { return ip.Is4() == address.Is4() }); i >= 0 {
+			external = net.IP(externalIPs[i].AsSlice())
+		}
 		if address.Is4() {
-			external.IfaceAddr, external.ExtAddr = addr, addr
+			result.IfaceAddr, result.ExtAddr = own, external
 		} else {
-			external.IfaceV6Addr, external.ExtV6Addr = addr, addr
+			result.IfaceV6Addr, result.ExtV6Addr = own, external
 		}
 	}
-	if external.Iface == nil {
+	if result.Iface == nil {
 		return nil, errors.New("the node has no address; give one with node-ip")
 	}
-	return external, nil
+	return result, nil
+}
+
+// addressOn returns the first address of a family that others can reach on the
+// interface called name.
+func addressOn(name string, ipv6 bool) (*net.Interface, netip.Addr, error) {
+	iface, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, netip.Addr{}, fmt.Errorf("flannel-iface %s: %w", name, err)
+	}
+	addresses, err := iface.Addrs()
+	if err != nil {
+		return nil, netip.Addr{}, fmt.Errorf("list addresses of %s: %w", name, err)
+	}
+	for _, a := range addresses {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err == nil && prefix.Addr().Is6() == ipv6 && prefix.Addr().IsGlobalUnicast() {
+			return iface, prefix.Addr(), nil
+		}
+	}
+	return nil, netip.Addr{}, fmt.Errorf("flannel-iface %s has no address of a family that pods have", name)
 }
 
 func interfaceOf(address netip.Addr) (*net.Interface, error) {

@@ -43,6 +43,10 @@ type Config struct {
 	// NodeIPs are this node's addresses, at most one of each family. Traffic
 	// between pods of different nodes takes the interfaces that have them.
 	NodeIPs []netip.Addr
+	// ExternalIPs are what other nodes send that traffic to, where it is not
+	// NodeIPs: this node is behind NAT. Interface is another one for it.
+	ExternalIPs []netip.Addr
+	Interface   string
 	// Cluster is read for the ranges of pods and the backend.
 	Cluster config.Cluster
 	// ConfDir is the folder that the CNI configuration is written to.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
 	"os"
 	"time"
 
@@ -117,6 +118,46 @@ func (a *authority) check(now time.Time) error {
 			a.certFile, cert.NotAfter.Format(time.DateOnly))
 	}
 	return nil
+}
+
+// leafEnd is when a leaf signed now ends: not after its authority.
+func (a *authority) leafEnd(now time.Time) time.Time {
+	end := now.Add(leafValidity)
+	if limit := a.cert().NotAfter; limit.Before(end) {
+		return limit
+	}
+	return end
+}
+
+// sign signs a leaf for a key, and returns it with its chain.
+func (a *authority) sign(key crypto.PublicKey, subject pkix.Name, usage x509.ExtKeyUsage, names sans, now time.Time) ([]*x509.Certificate, error) {
+	serial, err := serialNumber()
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      subject,
+		// Not now: whoever checks the certificate may have a clock that is behind.
+		NotBefore:             version.CommitDate(),
+		NotAfter:              a.leafEnd(now),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{usage},
+		BasicConstraintsValid: true,
+		DNSNames:              names.dns,
+	}
+	for _, ip := range names.ips {
+		template.IPAddresses = append(template.IPAddresses, net.IP(ip.AsSlice()))
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert(), key, a.key)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	return append([]*x509.Certificate{cert}, a.intermediates()...), nil
 }
 
 // serialNumber returns 127 random bits: RFC 5280 wants at most 20 positive

@@ -3,13 +3,11 @@ package pki
 import (
 	"bytes"
 	"crypto"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -18,13 +16,12 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/version"
 )
 
 const (
 	leafValidity = 365 * 24 * time.Hour
-	// renewBefore is how long before its end a leaf is renewed.
-	renewBefore = 90 * 24 * time.Hour
+	// RenewBefore is how long before its end a leaf is renewed.
+	RenewBefore = 90 * 24 * time.Hour
 )
 
 // leaf is a certificate that one of kedge's authorities signs, and what has to
@@ -141,51 +138,18 @@ func (l *leaf) inspect(key crypto.Signer, now time.Time) ([]*x509.Certificate, s
 		return nil, "it was not valid yet"
 	// A leaf that ends with its authority would be renewed for ever and gain
 	// nothing, hence the second condition. NotAfter has whole seconds.
-	case now.Add(renewBefore).After(cert.NotAfter) && l.notAfter(now).Truncate(time.Second).After(cert.NotAfter):
+	case now.Add(RenewBefore).After(cert.NotAfter) && l.signer.leafEnd(now).Truncate(time.Second).After(cert.NotAfter):
 		return nil, "it would have ended on " + cert.NotAfter.Format(time.DateOnly)
 	}
 	return chain, ""
 }
 
-// notAfter is when a leaf issued now ends: not after its authority.
-func (l *leaf) notAfter(now time.Time) time.Time {
-	end := now.Add(leafValidity)
-	if limit := l.signer.cert().NotAfter; limit.Before(end) {
-		return limit
-	}
-	return end
-}
-
 // issue signs and writes a new certificate for key.
 func (l *leaf) issue(key crypto.Signer, now time.Time) ([]*x509.Certificate, error) {
-	serial, err := serialNumber()
-	if err != nil {
-		return nil, err
-	}
-	names := l.names()
-	template := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      l.subject,
-		// Not now: whoever checks the certificate may have a clock that is behind.
-		NotBefore:             version.CommitDate(),
-		NotAfter:              l.notAfter(now),
-		KeyUsage:              x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:           []x509.ExtKeyUsage{l.usage},
-		BasicConstraintsValid: true,
-		DNSNames:              names.dns,
-	}
-	for _, ip := range names.ips {
-		template.IPAddresses = append(template.IPAddresses, net.IP(ip.AsSlice()))
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, l.signer.cert(), key.Public(), l.signer.key)
+	chain, err := l.signer.sign(key.Public(), l.subject, l.usage, l.names(), now)
 	if err != nil {
 		return nil, fmt.Errorf("make certificate %s: %w", l.certFile, err)
 	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, fmt.Errorf("make certificate %s: %w", l.certFile, err)
-	}
-	chain := append([]*x509.Certificate{cert}, l.signer.intermediates()...)
 	return chain, datadir.WriteFile(l.certFile, encodeCertificates(chain...), certMode)
 }
 

@@ -6,7 +6,9 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -85,6 +87,19 @@ func parseCertificates(data []byte) ([]*x509.Certificate, error) {
 		return nil, errNoPEM
 	}
 	return certs, nil
+}
+
+// CAHash returns what a join token says of the server authority: the SHA-256,
+// in hexadecimal, of the DER of the root, the last certificate in caPEM. It is
+// what `openssl x509 -fingerprint -sha256` prints, and stays when an
+// intermediate authority is replaced.
+func CAHash(caPEM []byte) (string, error) {
+	certs, err := parseCertificates(caPEM)
+	if err != nil {
+		return "", fmt.Errorf("hash certificate authority: %w", err)
+	}
+	sum := sha256.Sum256(certs[len(certs)-1].Raw)
+	return hex.EncodeToString(sum[:]), nil
 }
 
 func encodeCertificates(certs ...*x509.Certificate) []byte {

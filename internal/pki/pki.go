@@ -1,4 +1,4 @@
-// Package pki is everything a kedge server trusts and is trusted by: its
+// Package pki is everything a kedge server or agent trusts and is trusted by: its
 // certificate authorities, the certificates they sign, their renewal while the
 // server runs, the administrator's kubeconfig, the join token, and a clock to
 // judge validity by. The server package calls it before any component starts;
@@ -54,10 +54,10 @@ type ServerOptions struct {
 // Files are the files of a server's PKI, for those who want paths. All of them
 // are in PEM; the certificates of leaves have their chain with them.
 type Files struct {
-	// ServerCAFile is what the certificates of API server and kubelets are
-	// checked with.
+	// ServerCAFile is what the API server's certificate is checked with.
 	ServerCAFile, ServerCAKeyFile string
-	// ClientCAFile is what client certificates are checked with.
+	// ClientCAFile is what all certificates of nodes are checked with, the
+	// kubelets' serving ones too, and those of other clients.
 	ClientCAFile, ClientCAKeyFile string
 	// RequestHeaderCAFile is what ProxyClientCertFile is checked with.
 	RequestHeaderCAFile string
@@ -88,6 +88,7 @@ type Server struct {
 
 	clock    *Clock
 	serverCA *authority
+	clientCA *authority
 	serving  atomic.Pointer[tls.Certificate]
 	// admin is the certificate in the kubeconfigs.
 	admin atomic.Pointer[tls.Certificate]
@@ -126,8 +127,8 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 		}
 		authorities[name] = a
 	}
-	s.serverCA = authorities["server-ca"]
-	clientCA, headerCA := authorities["client-ca"], authorities["request-header-ca"]
+	s.serverCA, s.clientCA = authorities["server-ca"], authorities["client-ca"]
+	clientCA, headerCA := s.clientCA, authorities["request-header-ca"]
 
 	s.servingLeaf = s.leaf(server("serving-kube-apiserver"), s.serverCA, pkix.Name{CommonName: "kube-apiserver"}, s.servingNames)
 	s.adminLeaf = s.leaf(server("client-admin"), clientCA,
@@ -135,9 +136,11 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 	kubeletClient := s.leaf(server("client-kube-apiserver"), clientCA,
 		pkix.Name{CommonName: KubeletClientUser, Organization: []string{KubeletClientGroup}}, nil)
 	proxyClient := s.leaf(server("client-auth-proxy"), headerCA, pkix.Name{CommonName: ProxyClientUser}, nil)
-	// The subject is the one upstream's signer kubernetes.io/kubelet-serving wants.
-	kubeletServing := s.leaf(filepath.Join(o.Dir.AgentTLS(), "serving-kubelet"), s.serverCA,
-		pkix.Name{CommonName: "system:node:" + o.NodeName, Organization: []string{"system:nodes"}}, s.kubeletNames)
+	// The subject is the one upstream's signer kubernetes.io/kubelet-serving
+	// wants. The authority is the clients', since nodes choose their names and
+	// addresses: a node must not get what could pass for the API server.
+	kubeletServing := s.leaf(filepath.Join(o.Dir.AgentTLS(), "serving-kubelet"), clientCA,
+		pkix.Name{CommonName: NodeUser(o.NodeName), Organization: []string{NodesGroup}}, s.kubeletNames)
 
 	s.Files = Files{
 		ServerCAFile: s.serverCA.certFile, ServerCAKeyFile: s.serverCA.keyFile,
@@ -174,7 +177,7 @@ func (s *Server) leaf(path string, signer *authority, subject pkix.Name, names f
 // apiNames are the names of the API that do not change while a server runs.
 func apiNames(o ServerOptions) []string {
 	names := append([]string{
-		"kubernetes", "kubernetes.default", "kubernetes.default.svc",
+		"kubernetes", "kubernetes.default", APIName,
 		"kubernetes.default.svc." + o.ClusterDomain,
 		"localhost", "127.0.0.1", "::1", o.NodeName,
 	}, o.SANs...)
@@ -196,6 +199,9 @@ func (s *Server) ServingCertificate(*tls.ClientHelloInfo) (*tls.Certificate, err
 
 // ServerCA returns the content of ServerCAFile.
 func (s *Server) ServerCA() []byte { return encodeCertificates(s.serverCA.bundle...) }
+
+// ClientCA returns the content of ClientCAFile.
+func (s *Server) ClientCA() []byte { return encodeCertificates(s.clientCA.bundle...) }
 
 // SetNodeIPs says that the addresses of this node have changed; the serving
 // certificates are re-issued if they have.

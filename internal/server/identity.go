@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/controlplane"
 	"github.com/kedge-dev/kedge/internal/datadir"
@@ -33,7 +34,10 @@ func establish(cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.C
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := pki.EnsureToken(dir, cfg.Server.Token, certificates.ServerCA()); err != nil {
+	if _, err := bootstrap.EnsureToken(dir, cfg.Token, certificates.ServerCA()); err != nil {
+		return nil, nil, err
+	}
+	if err := bootstrap.EnsureAgentToken(dir, cfg.Server.AgentToken, certificates.ServerCA()); err != nil {
 		return nil, nil, err
 	}
 	mode, err := strconv.ParseUint(cfg.Server.WriteKubeconfigMode, 8, 32)

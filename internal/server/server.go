@@ -13,6 +13,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/addons"
 	"github.com/kedge-dev/kedge/internal/agent"
+	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/containerd"
@@ -140,6 +141,10 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	gate := supervisor.New(supervisor.Config{
 		Listener:    listener,
 		Certificate: servingCertificate(api, certificates),
+		PKI:         certificates,
+		Dir:         dir,
+		Settings:    bootstrap.Settings{Version: version.Version, Cluster: cfg.Cluster},
+		Client:      api.ClientConfig("system:kedge:supervisor"),
 		API:         api,
 		Now:         clock.Now,
 	})
@@ -156,6 +161,13 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	group.Add(manifests, api)
 	group.Add(dns.NewEndpoints(dns.EndpointsConfig{Client: api.ClientConfig("system:kedge:dns-endpoints")}), manifests)
 
+	password, err := bootstrap.EnsurePassword(datadir.NodePassword)
+	if err != nil {
+		return err
+	}
+	claim := supervisor.NewClaim(api.ClientConfig("system:kedge:supervisor"), node.Name, password)
+	group.Add(claim, manifests)
+
 	ready, err := agent.AddTo(group, agent.Config{
 		Dir:             dir,
 		Node:            node,
@@ -165,7 +177,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		ServingCertFile: certificates.KubeletServingCertFile,
 		ServingKeyFile:  certificates.KubeletServingKeyFile,
 		ClientCAFile:    certificates.ClientCAFile,
-	}, manifests)
+	}, claim)
 	if err != nil {
 		return err
 	}

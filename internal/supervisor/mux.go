@@ -3,6 +3,8 @@ package supervisor
 import (
 	"net/http"
 	"strings"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
 )
 
 // route is a line of the table of routes.
@@ -20,13 +22,14 @@ type route struct {
 func (s *Supervisor) routes() []route {
 	return []route{
 		// method, path, who may call, handler
+		{"GET", bootstrap.CACertsPath, anyone, http.HandlerFunc(s.cacerts)},
+		{"GET", bootstrap.ClusterPath, s.newcomersAndNodes, http.HandlerFunc(s.cluster)},
+		{"POST", bootstrap.JoinPath, s.newcomers, http.HandlerFunc(s.join)},
+		{"POST", bootstrap.RenewPath, s.nodes, http.HandlerFunc(s.renew)},
+		{"", "/v1-kedge/", nobody, nil},
 		{"", "/", asTheAPIDecides, s.cfg.API},
 	}
 }
-
-// asTheAPIDecides lets everybody pass: the API server's handler authenticates
-// and authorizes.
-func asTheAPIDecides(next http.Handler) http.Handler { return next }
 
 // mux dispatches by a table of routes. It is not http.ServeMux because that
 // one redirects paths such as /a//b, which are good paths to a Service's proxy

@@ -1,7 +1,8 @@
 // Package supervisor owns the server's one port: listener, TLS and mux. It
-// hands requests on to the API server's handler as that would have received
-// them from its own listener. The server package opens the port with Listen
-// first of all and runs the Supervisor as a component.
+// admits nodes to the cluster itself, and hands all other requests on to the API
+// server's handler as that would have received them from its own listener. The
+// server package opens the port with Listen first of all and runs the
+// Supervisor as a component.
 package supervisor
 
 import (
@@ -16,6 +17,12 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/net/http2"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/pki"
 )
 
 // stopPatience is how long requests may take to end at a stop. The API server
@@ -27,6 +34,15 @@ type Config struct {
 	// Listener comes from Listen; the Supervisor closes it.
 	Listener    net.Listener
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// PKI knows nodes by their certificates, and signs them.
+	PKI *pki.Server
+	// Dir is where the join tokens are.
+	Dir datadir.Dir
+	// Settings is what nodes are told of the cluster.
+	Settings bootstrap.Settings
+	// Client calls the API as system:kedge:supervisor, which may create
+	// TokenReviews, get nodes, and keep Secrets in kube-system.
+	Client *rest.Config
 	// API answers everything that is not the supervisor's own, and until the
 	// API server is ready it answers 503 itself.
 	API http.Handler
@@ -39,6 +55,8 @@ type Supervisor struct {
 	cfg   Config
 	log   *logrus.Entry
 	conns connections
+	// client is made of cfg.Client; tests put a fake one here.
+	client kubernetes.Interface
 }
 
 // New returns the supervisor of a listener.
@@ -53,6 +71,13 @@ func (s *Supervisor) Name() string { return "supervisor" }
 // it accepts nothing more, ends the watches, gives requests a few seconds, and
 // closes every connection, also those that were upgraded.
 func (s *Supervisor) Run(ctx context.Context, ready func()) error {
+	if s.client == nil {
+		client, err := kubernetes.NewForConfig(s.cfg.Client)
+		if err != nil {
+			return errors.Join(fmt.Errorf("make client: %w", err), s.cfg.Listener.Close())
+		}
+		s.client = client
+	}
 	requests := &requests{next: newMux(s.routes())}
 	// Cancelled at the stop, so that watches end.
 	base, endRequests := context.WithCancel(context.WithoutCancel(ctx))

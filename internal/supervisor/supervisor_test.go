@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
@@ -74,6 +75,7 @@ func serve(t *testing.T, api http.Handler) *served {
 		API:         api,
 		Now:         time.Now,
 	})
+	s.client = fake.NewClientset()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended, isReady := make(chan error, 1), make(chan struct{})
 	go func() { ended <- s.Run(ctx, func() { close(isReady) }) }()
@@ -228,6 +230,7 @@ func TestListenerThatFailsEndsTheComponent(t *testing.T) {
 	}
 	s := New(Config{Listener: listener, API: http.NotFoundHandler(),
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, nil }})
+	s.client = fake.NewClientset()
 	err = s.Run(t.Context(), func() { _ = listener.Close() })
 	if err == nil || !strings.Contains(err.Error(), "serve on 127.0.0.1") {
 		t.Errorf("got %v", err)

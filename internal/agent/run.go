@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/kubeinit"
+	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/status"
+	"github.com/kedge-dev/kedge/internal/version"
+)
+
+// stopTimeout is how long an agent may take to stop. Pods run on.
+const stopTimeout = 30 * time.Second
+
+// Observer is told how an agent fares.
+type Observer struct {
+	// OnChange is called at each change of a component's state.
+	OnChange func(component.Status)
+	// OnReady is called once, when the node is ready, with its name.
+	OnReady func(node string)
+}
+
+// Run runs an agent until ctx is cancelled, and returns nil then, or until one
+// of its components fails. It joins the cluster first, which also tells it what
+// the cluster is like.
+func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
+	if cfg.Agent.Server == "" {
+		return errors.New("an agent needs a server: give --server https://HOST:6443")
+	}
+	dir := datadir.Dir(cfg.DataDir)
+	phase, err := kubeinit.Setup(cfg.Log)
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, phase.Stopping)
+	name, err := host.NodeName(cfg.Node)
+	if err != nil {
+		return err
+	}
+	lock, err := dir.Lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	if err := dir.MakeAgent(); err != nil {
+		return err
+	}
+	clock := pki.NewClock(dir.ClockFile())
+	clock.Settle(ctx)
+	servers := &direct{cfg.Agent.Address()}
+	identity, err := bootstrap.Join(ctx, bootstrap.Config{
+		Server: cfg.Agent.Address(),
+		Dial:   servers.DialContext,
+		Token:  cfg.Token,
+		Name:   name,
+		Resolve: func(s bootstrap.Settings) (host.Node, error) {
+			return host.ResolveNode(cfg.Node, s.Cluster.PodCIDRs())
+		},
+		Dir:          dir,
+		PasswordFile: datadir.NodePassword,
+		Clock:        clock,
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	cluster := identity.Settings.Cluster
+	clusterRanges := slices.Concat(cluster.PodCIDRs(), cluster.ServiceCIDRs())
+	if err := host.SetNoProxy(clusterRanges, cluster.ClusterDomain, identity.Host.IPs); err != nil {
+		return err
+	}
+
+	group := component.Group{
+		StopTimeout: stopTimeout,
+		OnChange:    observer.OnChange,
+		OnReady: func() {
+			phase.Ready()
+			observer.OnReady(name)
+		},
+	}
+	if err := addComponents(&group, cfg, identity, clock, servers); err != nil {
+		return err
+	}
+	return group.Run(ctx)
+}
+
+// addComponents adds all that an agent runs: what a server's node does not
+// need, and then the node.
+func addComponents(group *component.Group, cfg *config.Config, identity *bootstrap.Identity, clock *pki.Clock, servers Dialer) error {
+	group.Add(clock.Recorder())
+	group.Add(status.New(datadir.StatusSocket, func() status.Report {
+		return status.Report{PID: os.Getpid(), Version: version.Version, Node: identity.Host.Name, Components: group.Status()}
+	}))
+	clients := newRemote(identity.Node, servers)
+	renewer := identity.Renewer(clients.reconnect)
+	group.Add(renewer)
+
+	_, err := AddTo(group, Config{
+		Dir:             datadir.Dir(cfg.DataDir),
+		Node:            identity.Host,
+		Settings:        cfg.Node,
+		Cluster:         identity.Settings.Cluster,
+		Clients:         clients,
+		ServingCertFile: identity.ServingCertFile(),
+		ServingKeyFile:  identity.ServingKeyFile(),
+		ClientCAFile:    identity.ClientCAFile(),
+	}, renewer)
+	return err
+}
+
+// direct dials one server.
+type direct struct{ address string }
+
+func (d *direct) DialContext(ctx context.Context, network, _ string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext(ctx, network, d.address)
+}

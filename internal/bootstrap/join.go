@@ -1,0 +1,258 @@
+// Package bootstrap is how nodes come into a cluster: tokens, what joining
+// nodes and servers say to each other, and the joining half of it. The agent
+// package calls Join before any of its components starts; the supervisor is the
+// admitting half; cli makes tokens with it.
+package bootstrap
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/version"
+)
+
+// Waits between attempts to reach a server; each is twice the one before, up to
+// the last.
+const (
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
+)
+
+// renewInterval is how often certificates are looked at.
+const renewInterval = time.Hour
+
+// Config is what Join has to know.
+type Config struct {
+	// Server is HOST:PORT, for messages.
+	Server string
+	// Dial connects to it, or to another server of the cluster.
+	Dial Dial
+	// Token is needed for the first time, and after the certificates ended.
+	Token string
+	// Name is the node's, and Resolve gives all of the node once it is known
+	// what the cluster is like.
+	Name    string
+	Resolve func(Settings) (host.Node, error)
+	Dir     datadir.Dir
+	// PasswordFile is where the node's password is, or will be.
+	PasswordFile string
+	Clock        *pki.Clock
+}
+
+// Identity is a node of a cluster.
+type Identity struct {
+	*pki.Node
+	Host     host.Node
+	Settings Settings
+
+	cfg Config
+	log *logrus.Entry
+}
+
+// Join makes this machine a node of the cluster: with the certificates of an
+// earlier start, or else with the token. While servers are out of reach it
+// tries on until ctx ends, if the node has not joined before; a node that has
+// starts with what it knows. Its errors are those that trying does not mend.
+func Join(ctx context.Context, cfg Config) (*Identity, error) {
+	i := &Identity{
+		Node: pki.NewNode(cfg.Dir, cfg.Name, cfg.Clock),
+		cfg:  cfg,
+		log:  logrus.WithField("component", "join"),
+	}
+	why := i.Load()
+	if why == nil && i.Ended() {
+		why = errors.New("this node's certificates have ended")
+	}
+	if why == nil {
+		if why = i.resume(ctx); why == nil {
+			return i, nil
+		}
+		if !errors.Is(why, errUnauthorized) {
+			return nil, why
+		}
+		why = errors.New("the server no longer accepts this node's certificates")
+	}
+	if cfg.Token == "" {
+		return nil, fmt.Errorf("%w: give the token by --token or --token-file; it is in server/token in a server's data directory, "+
+			"and `kedge token create` makes one there that ends by itself", why)
+	}
+	token, err := ParseToken(cfg.Token)
+	if err != nil {
+		return nil, err
+	}
+	if !errors.Is(why, pki.ErrNotJoined) {
+		i.log.Warnf("Joining again: %v", why)
+	}
+	return i, i.retry(ctx, func() error { return i.join(ctx, token) })
+}
+
+// retry calls do until it succeeds or trying again would not mend it.
+func (i *Identity) retry(ctx context.Context, do func() error) error {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		err := do()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var temporary retryable
+		if !errors.As(err, &temporary) {
+			return err
+		}
+		i.log.Warnf("%v (next attempt in %s)", err, wait)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// join joins with a token. Before the server has proved to be of the token's
+// cluster nothing secret is sent.
+func (i *Identity) join(ctx context.Context, token Token) error {
+	authority, err := i.pinned(ctx, token.Hash)
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	c := i.client(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: pki.APIName, Time: i.cfg.Clock.Now})
+	defer c.close()
+	if err := i.learn(ctx, c, token.Authorize); err != nil {
+		return err
+	}
+	password, err := EnsurePassword(i.cfg.PasswordFile)
+	if err != nil {
+		return err
+	}
+	return i.certify(ctx, c, JoinPath, password, token.Authorize)
+}
+
+// pinned returns the server's authorities if their hash is the token's.
+func (i *Identity) pinned(ctx context.Context, hash string) ([]byte, error) {
+	// Not verified, because it is what verifies: its hash is compared.
+	c := i.client(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true})
+	defer c.close()
+	var authority []byte
+	if err := c.call(ctx, http.MethodGet, CACertsPath, nil, nil, &authority); err != nil {
+		return nil, err
+	}
+	found, err := pki.CAHash(authority)
+	if err != nil {
+		return nil, fmt.Errorf("what answers at %s is not a kedge server that nodes can join: correct --server", i.cfg.Server)
+	}
+	if found != hash {
+		return nil, fmt.Errorf("the server at %s is not of the token's cluster: its authority has the hash %s, the token says %s: "+
+			"correct --server or --token; if both are right, something on the way poses as the server", i.cfg.Server, found, hash)
+	}
+	return authority, nil
+}
+
+// resume starts with the certificates of an earlier start.
+func (i *Identity) resume(ctx context.Context) error {
+	c := i.client(i.TLS(pki.NodeUser(i.cfg.Name)))
+	defer c.close()
+	err := i.learn(ctx, c, nil)
+	if err == nil && i.WantsRenewal(i.Host.IPs) {
+		err = i.certify(ctx, c, RenewPath, "", nil)
+	}
+	var temporary retryable
+	if !errors.As(err, &temporary) {
+		return err
+	}
+	i.log.Warnf("Starting with what is known of the cluster: %v", err)
+	text, err := os.ReadFile(i.cfg.Dir.ClusterSettings())
+	if err != nil {
+		return fmt.Errorf("read what is known of the cluster: %w", err)
+	}
+	if err := json.Unmarshal(text, &i.Settings); err != nil {
+		return fmt.Errorf("read %s: %w", i.cfg.Dir.ClusterSettings(), err)
+	}
+	i.Host, err = i.cfg.Resolve(i.Settings)
+	return err
+}
+
+func (i *Identity) client(config *tls.Config) *client {
+	return newClient(i.cfg.Server, i.cfg.Dial, config, i.cfg.Clock.Now)
+}
+
+// learn asks for the cluster's settings, and keeps them.
+func (i *Identity) learn(ctx context.Context, c *client, authorize func(*http.Request)) error {
+	var settings Settings
+	if err := c.call(ctx, http.MethodGet, ClusterPath, authorize, nil, &settings); err != nil {
+		return err
+	}
+	older, err := checkSkew(version.Version, settings.Version)
+	if err != nil {
+		return err
+	}
+	if older {
+		i.log.Warnf("This node's kedge %s is older than the server's %s: update it soon", version.Version, settings.Version)
+	}
+	if i.Host, err = i.cfg.Resolve(settings); err != nil {
+		return err
+	}
+	i.Settings = settings
+	text, err := json.Marshal(settings)
+	if err != nil {
+		return fmt.Errorf("encode settings: %w", err)
+	}
+	return datadir.WriteFile(i.cfg.Dir.ClusterSettings(), text, 0o600)
+}
+
+// certify has the server sign the node's certificates, and keeps them.
+func (i *Identity) certify(ctx context.Context, c *client, path, password string, authorize func(*http.Request)) error {
+	requests, err := i.Requests()
+	if err != nil {
+		return err
+	}
+	var answer Response
+	err = c.call(ctx, http.MethodPost, path, authorize, Request{
+		Node: i.Host.Name, Addresses: i.Host.IPs, Password: password, Requests: requests,
+	}, &answer)
+	if err != nil {
+		return err
+	}
+	return i.Accept(answer.ServerCA, answer.ClientCA, answer.Certificates)
+}
+
+// Renewer returns the component that renews the certificates while the node
+// runs, and calls renewed each time. A renewal that fails is tried again an
+// hour later: there are months left then.
+func (i *Identity) Renewer(renewed func()) component.Component {
+	return component.Func("certificates", func(ctx context.Context, ready func()) error {
+		hourly := time.NewTicker(renewInterval)
+		defer hourly.Stop()
+		ready()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-hourly.C:
+			}
+			if !i.WantsRenewal(i.Host.IPs) {
+				continue
+			}
+			c := i.client(i.TLS(pki.NodeUser(i.cfg.Name)))
+			if err := i.certify(ctx, c, RenewPath, "", nil); err != nil {
+				i.log.WithError(err).Warn("Renewing certificates failed and is tried again in an hour")
+			} else {
+				i.log.Info("Renewed this node's certificates")
+				renewed()
+			}
+			c.close()
+		}
+	})
+}

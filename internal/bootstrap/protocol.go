@@ -1,0 +1,41 @@
+package bootstrap
+
+import (
+	"net/netip"
+
+	"github.com/kedge-dev/kedge/internal/config"
+)
+
+// Where a server answers joining and joined nodes. The supervisor's table says
+// who may call what.
+const (
+	CACertsPath = "/cacerts"
+	ClusterPath = "/v1-kedge/cluster"
+	JoinPath    = "/v1-kedge/join"
+	RenewPath   = "/v1-kedge/renew"
+)
+
+// Settings is what a server tells its nodes of the cluster.
+type Settings struct {
+	// Version is that of the server's build: Kubernetes's with kedge's own.
+	Version string         `json:"version"`
+	Cluster config.Cluster `json:"cluster"`
+}
+
+// Request asks a server for the certificates of a node.
+type Request struct {
+	Node      string       `json:"node"`
+	Addresses []netip.Addr `json:"addresses"`
+	// Password protects the node's name. It is empty in a renewal, in which the
+	// node shows its certificate instead.
+	Password string `json:"password,omitempty"`
+	// Requests are those of pki.Node.
+	Requests map[string][]byte `json:"requests"`
+}
+
+// Response answers a Request. All is in PEM.
+type Response struct {
+	ServerCA     []byte            `json:"serverCA"`
+	ClientCA     []byte            `json:"clientCA"`
+	Certificates map[string][]byte `json:"certificates"`
+}

@@ -1,0 +1,42 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/agent"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/version"
+)
+
+func agentCommand() *cli.Command {
+	return &cli.Command{
+		Name:   "agent",
+		Usage:  "run an agent: a node that joins a server, until SIGTERM",
+		Flags:  configFlags(config.AgentRole),
+		Action: withConfig(runAgent),
+	}
+}
+
+func runAgent(c *cli.Context, cfg *config.Config) error {
+	if os.Geteuid() != 0 {
+		return errors.New("an agent makes containers and networks, which only root may; run it with sudo")
+	}
+	setUpLogging(cfg.Log)
+	notify := newNotifier()
+	context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
+	began := time.Now()
+	logrus.Infof("kedge %s starts as an agent of %s, data in %s", version.Version, cfg.Agent.Server, cfg.DataDir)
+	return agent.Run(c.Context, cfg, agent.Observer{
+		OnChange: logChange,
+		OnReady: func(node string) {
+			logrus.Infof("node %s is ready in %s", node, seconds(time.Since(began)))
+			notify("READY=1\nSTATUS=ready")
+		},
+	})
+}

@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
+)
+
+const (
+	ttlFlag         = "ttl"
+	descriptionFlag = "description"
+	kubeconfigFlag  = "kubeconfig"
+)
+
+func tokenCommand() *cli.Command {
+	kubeconfig := &cli.StringFlag{
+		Name:    kubeconfigFlag,
+		Usage:   "administrator's kubeconfig",
+		Value:   config.Default().Server.WriteKubeconfig,
+		EnvVars: []string{"KUBECONFIG"},
+	}
+	return &cli.Command{
+		Name:  "token",
+		Usage: "make, list and delete tokens that let nodes join, on a server",
+		Subcommands: []*cli.Command{{
+			Name:  "create",
+			Usage: "make a token that ends by itself, and print it",
+			Flags: []cli.Flag{
+				kubeconfig,
+				&cli.DurationFlag{Name: ttlFlag, Usage: "how long it lasts; 0 is for ever", Value: 24 * time.Hour},
+				&cli.StringFlag{Name: descriptionFlag, Usage: "what it is for"},
+			},
+			Action: createToken,
+		}, {
+			Name:   "list",
+			Usage:  "list the tokens that `kedge token create` made",
+			Flags:  []cli.Flag{kubeconfig},
+			Action: listTokens,
+		}, {
+			Name:      "delete",
+			Usage:     "delete such tokens; nodes that have joined stay",
+			ArgsUsage: "ID...",
+			Flags:     []cli.Flag{kubeconfig},
+			Action:    deleteTokens,
+		}, {
+			Name:   "rotate",
+			Usage:  "replace the server's own token, and print the new one; nodes that have joined stay",
+			Flags:  configFlags(config.ServerRole),
+			Action: withConfig(rotateToken),
+		}},
+	}
+}
+
+// connect returns how to call the API as the administrator.
+func connect(c *cli.Context) (kubernetes.Interface, *rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", c.String(kubeconfigFlag))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil, fmt.Errorf("%w: run this on a server, or say with --%s where it is", err, kubeconfigFlag)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client: %w", err)
+	}
+	return client, cfg, nil
+}
+
+func createToken(c *cli.Context) error {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	ttl := c.Duration(ttlFlag)
+	if ttl < 0 {
+		return fmt.Errorf("--%s %s has ended already; give a time such as 1h, or 0 for ever", ttlFlag, ttl)
+	}
+	client, cfg, err := connect(c)
+	if err != nil {
+		return err
+	}
+	// The authority may be in the kubeconfig itself, or in a file it names.
+	if err := rest.LoadTLSFiles(cfg); err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	token, err := bootstrap.CreateToken(c.Context, client, cfg.CAData, ttl, c.String(descriptionFlag))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(c.App.Writer, token)
+	return nil
+}
+
+func listTokens(c *cli.Context) error {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	client, _, err := connect(c)
+	if err != nil {
+		return err
+	}
+	tokens, err := bootstrap.ListTokens(c.Context, client)
+	if err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(c.App.Writer, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tENDS\tJOINS NODES\tDESCRIPTION")
+	for _, token := range tokens {
+		ends := "never"
+		if !token.Expires.IsZero() {
+			ends = token.Expires.Local().Format(time.DateTime)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%t\t%s\n", token.ID, ends, token.Joins, token.Description)
+	}
+	return table.Flush()
+}
+
+func deleteTokens(c *cli.Context) error {
+	if c.NArg() == 0 {
+		return errors.New("say which tokens by their IDs; `kedge token list` lists them")
+	}
+	client, _, err := connect(c)
+	if err != nil {
+		return err
+	}
+	var faults []error
+	for _, id := range c.Args().Slice() {
+		faults = append(faults, bootstrap.DeleteToken(c.Context, client, id))
+	}
+	return errors.Join(faults...)
+}
+
+func rotateToken(c *cli.Context, cfg *config.Config) error {
+	if cfg.Token != "" {
+		return errors.New("the token is set by the configuration: change token or token-file there, and restart the server")
+	}
+	token, err := bootstrap.RotateToken(datadir.Dir(cfg.DataDir))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(c.App.Writer, token)
+	return nil
+}

@@ -1,0 +1,198 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
+)
+
+// ErrNotJoined says that a node has no certificates.
+var ErrNotJoined = errors.New("this node has not joined a cluster")
+
+// Node is the PKI of an agent: keys that never leave it, the certificates that
+// a server signed for them, and whom to trust. Its methods may be called from
+// several goroutines.
+type Node struct {
+	name   string
+	folder string
+	clock  *Clock
+
+	current atomic.Pointer[nodeCertificates]
+}
+
+// nodeCertificates are all the certificates of a node at one time.
+type nodeCertificates struct {
+	// clients and serving are never of different nodes.
+	clients map[string]*tls.Certificate // by user
+	serving *x509.Certificate
+	// servers are the authorities of the API.
+	servers *x509.CertPool
+}
+
+// NewNode returns the PKI of the node called name, kept in the data directory.
+// It has no certificates until Load or Accept.
+func NewNode(dir datadir.Dir, name string, clock *Clock) *Node {
+	return &Node{name: name, folder: dir.AgentTLS(), clock: clock}
+}
+
+// ServerCAFile is what certificates of the API are checked with.
+func (n *Node) ServerCAFile() string { return filepath.Join(n.folder, "server-ca.crt") }
+
+// ClientCAFile is what the callers of the kubelet are checked with.
+func (n *Node) ClientCAFile() string { return filepath.Join(n.folder, "client-ca.crt") }
+
+// ServingCertFile is the kubelet's certificate, with ServingKeyFile.
+func (n *Node) ServingCertFile() string { return n.file("serving-kubelet") + ".crt" }
+
+// ServingKeyFile: see ServingCertFile.
+func (n *Node) ServingKeyFile() string { return n.file("serving-kubelet") + ".key" }
+
+func (n *Node) file(name string) string { return filepath.Join(n.folder, name) }
+
+// Load reads the certificates of an earlier start. The error is ErrNotJoined if
+// there are none, and otherwise says why they are no good.
+func (n *Node) Load() error {
+	ca, err := os.ReadFile(n.ServerCAFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return ErrNotJoined
+	}
+	if err != nil {
+		return fmt.Errorf("read authority: %w", err)
+	}
+	certificates := map[string][]byte{}
+	for _, c := range NodeCertificates(n.name) {
+		if certificates[c.Name], err = os.ReadFile(n.file(c.Name) + ".crt"); errors.Is(err, os.ErrNotExist) {
+			return ErrNotJoined
+		} else if err != nil {
+			return fmt.Errorf("read certificate: %w", err)
+		}
+	}
+	current, err := n.check(ca, certificates)
+	if err != nil {
+		return err
+	}
+	n.current.Store(current)
+	return nil
+}
+
+// Requests returns a request for each certificate, as SignNode takes them, and
+// makes the keys that are not there.
+func (n *Node) Requests() (map[string][]byte, error) {
+	requests := map[string][]byte{}
+	for _, c := range NodeCertificates(n.name) {
+		key, err := n.key(c)
+		if err != nil {
+			return nil, err
+		}
+		// The server decides what will be in the certificate.
+		if requests[c.Name], err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key); err != nil {
+			return nil, fmt.Errorf("make certificate request: %w", err)
+		}
+	}
+	return requests, nil
+}
+
+// key returns a certificate's key. One that cannot be read is replaced, as
+// nothing is lost with it.
+func (n *Node) key(c NodeCertificate) (crypto.Signer, error) {
+	path := n.file(c.Name) + ".key"
+	if key, err := readKey(path); err == nil {
+		return key, nil
+	}
+	return writeKey(path, ecdsaKey)
+}
+
+// Accept checks and keeps what a server signed, and the authorities it told of,
+// in PEM.
+func (n *Node) Accept(serverCA, clientCA []byte, certificates map[string][]byte) error {
+	current, err := n.check(serverCA, certificates)
+	if err != nil {
+		return err
+	}
+	if _, err := parseCertificates(clientCA); err != nil {
+		return fmt.Errorf("read authority of clients: %w", err)
+	}
+	for _, c := range NodeCertificates(n.name) {
+		if err := datadir.WriteFile(n.file(c.Name)+".crt", certificates[c.Name], certMode); err != nil {
+			return err
+		}
+	}
+	if err := datadir.WriteFile(n.ClientCAFile(), clientCA, certMode); err != nil {
+		return err
+	}
+	// Last: with this file the node has joined.
+	if err := datadir.WriteFile(n.ServerCAFile(), serverCA, certMode); err != nil {
+		return err
+	}
+	n.current.Store(current)
+	return nil
+}
+
+// check finds what would make certificates useless on this node.
+func (n *Node) check(serverCA []byte, certificates map[string][]byte) (*nodeCertificates, error) {
+	servers := x509.NewCertPool()
+	if !servers.AppendCertsFromPEM(serverCA) {
+		return nil, fmt.Errorf("read authority of servers: %w", errNoPEM)
+	}
+	current := &nodeCertificates{clients: map[string]*tls.Certificate{}, servers: servers}
+	for _, c := range NodeCertificates(n.name) {
+		chain, err := parseCertificates(certificates[c.Name])
+		if err != nil {
+			return nil, fmt.Errorf("read certificate %s: %w", c.Name, err)
+		}
+		key, err := readKey(n.file(c.Name) + ".key")
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case !matches(key, chain[0]):
+			return nil, fmt.Errorf("certificate %s is not of the key beside it", c.Name)
+		case chain[0].Subject.CommonName != c.User || !slices.Contains(chain[0].Subject.Organization, NodeGroup(n.name)):
+			return nil, fmt.Errorf("certificate %s is of another node: %s", c.Name, chain[0].Subject)
+		}
+		if c.Serving {
+			current.serving = chain[0]
+		} else {
+			current.clients[c.User] = certificate(chain, key)
+		}
+	}
+	return current, nil
+}
+
+// Ended tells whether the certificates are no longer valid.
+func (n *Node) Ended() bool { return n.clock.Now().After(n.current.Load().serving.NotAfter) }
+
+// WantsRenewal tells whether the certificates end soon, or are not for the
+// addresses that the node has.
+func (n *Node) WantsRenewal(ips []netip.Addr) bool {
+	serving := n.current.Load().serving
+	return n.clock.Now().Add(RenewBefore).After(serving.NotAfter) ||
+		!sansOf(serving).equal(splitNames([]string{n.name}, ips))
+}
+
+// TLS returns how to call servers as one of the node's users: its certificate
+// is always the newest, and time is the Clock's.
+func (n *Node) TLS(user string) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		RootCAs:    n.current.Load().servers,
+		ServerName: APIName,
+		Time:       n.clock.Now,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			if c := n.current.Load().clients[user]; c != nil {
+				return c, nil
+			}
+			return nil, fmt.Errorf("this node has no certificate of user %s", user)
+		},
+	}
+}

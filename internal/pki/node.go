@@ -1,0 +1,130 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// APIName is a name that every server's certificate of the API is valid for,
+// by whatever name or address it was reached.
+const APIName = "kubernetes.default.svc"
+
+// NodesGroup is the group of all nodes, which Node authorization goes by.
+const NodesGroup = "system:nodes"
+
+// NodeUser returns the user that is a node: its kubelet.
+func NodeUser(node string) string { return "system:node:" + node }
+
+// NodeGroup returns the group of everything that runs on a node and calls the
+// API from there, whatever its user: audit logs and policies see the node.
+func NodeGroup(node string) string { return "kedge:node:" + node }
+
+// NodeCertificate is one of the certificates that a joined node has.
+type NodeCertificate struct {
+	// Name is what node and server call it, and on the node the files' name.
+	Name    string
+	User    string
+	Groups  []string
+	Serving bool
+}
+
+// NodeCertificates returns all certificates of a node.
+func NodeCertificates(node string) []NodeCertificate {
+	kubelet := []string{NodesGroup, NodeGroup(node)}
+	service := []string{NodeGroup(node)}
+	return []NodeCertificate{
+		{Name: "client-kubelet", User: NodeUser(node), Groups: kubelet},
+		{Name: "serving-kubelet", User: NodeUser(node), Groups: kubelet, Serving: true},
+		{Name: "client-kube-proxy", User: "system:kube-proxy", Groups: service},
+		{Name: "client-flannel", User: "system:kedge:flannel", Groups: service},
+		{Name: "client-dns", User: "system:kedge:dns", Groups: service},
+	}
+}
+
+// CheckNode tells whether a node may be called so and have these addresses, as
+// far as its certificates go.
+func CheckNode(name string, ips []netip.Addr) error {
+	if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {
+		return fmt.Errorf("%q cannot be the name of a node: %s", name, faults[0])
+	}
+	if len(ips) == 0 || len(ips) > 2 {
+		return fmt.Errorf("a node has one address or two, not %d", len(ips))
+	}
+	if i := slices.IndexFunc(ips, func(ip netip.Addr) bool { return !ip.IsGlobalUnicast() }); i >= 0 {
+		return fmt.Errorf("%s cannot be the address of a node", ips[i])
+	}
+	return nil
+}
+
+// SignNode signs the certificates of a node and returns them in PEM, with their
+// chains. requests are certificate requests in DER by the certificates' names;
+// nothing but the public key is taken from them. CheckNode must have passed.
+func (s *Server) SignNode(node string, ips []netip.Addr, requests map[string][]byte) (map[string][]byte, error) {
+	now := s.clock.Now()
+	signed := map[string][]byte{}
+	for _, c := range NodeCertificates(node) {
+		key, err := publicKey(requests[c.Name])
+		if err != nil {
+			return nil, fmt.Errorf("certificate request %s: %w", c.Name, err)
+		}
+		usage, names := x509.ExtKeyUsageClientAuth, sans{}
+		if c.Serving {
+			usage, names = x509.ExtKeyUsageServerAuth, splitNames([]string{node}, ips)
+		}
+		chain, err := s.clientCA.sign(key, pkix.Name{CommonName: c.User, Organization: c.Groups}, usage, names, now)
+		if err != nil {
+			return nil, fmt.Errorf("sign certificate %s: %w", c.Name, err)
+		}
+		signed[c.Name] = encodeCertificates(chain...)
+	}
+	return signed, nil
+}
+
+// publicKey returns the key that a certificate request proves to be the
+// sender's.
+func publicKey(der []byte) (*ecdsa.PublicKey, error) {
+	request, err := x509.ParseCertificateRequest(der)
+	if err != nil {
+		return nil, err
+	}
+	key, ok := request.PublicKey.(*ecdsa.PublicKey)
+	if !ok {
+		return nil, errors.New("its key is not of the kind ECDSA")
+	}
+	return key, request.CheckSignature()
+}
+
+// NodeOf returns the name of the node that a client certificate, with its
+// chain, identifies, as of now.
+func (s *Server) NodeOf(chain []*x509.Certificate) (string, error) {
+	if len(chain) == 0 {
+		return "", errors.New("no client certificate")
+	}
+	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
+	for _, cert := range s.clientCA.bundle {
+		roots.AddCert(cert)
+	}
+	for _, cert := range chain[1:] {
+		intermediates.AddCert(cert)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: intermediates, CurrentTime: s.clock.Now(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return "", err
+	}
+	subject := chain[0].Subject
+	name := subject.CommonName[min(len(subject.CommonName), len(NodeUser(""))):]
+	if name == "" || subject.CommonName != NodeUser(name) || !slices.Contains(subject.Organization, NodesGroup) {
+		return "", errors.New("not the certificate of a node")
+	}
+	return name, nil
+}

@@ -1,0 +1,103 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/pki"
+)
+
+const (
+	// maxRequest bounds a request to join, in bytes: one is about 2 KiB.
+	maxRequest = 64 << 10
+	// apiPatience is how long the API server may take to answer. A node that
+	// joins gives up after ten seconds.
+	apiPatience = 5 * time.Second
+)
+
+// cacerts tells newcomers the cluster's authority, whose hash their token has.
+func (s *Supervisor) cacerts(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/x-pem-file")
+	_, _ = w.Write(s.cfg.PKI.ServerCA())
+}
+
+// cluster tells what the cluster is like.
+func (s *Supervisor) cluster(w http.ResponseWriter, _ *http.Request) {
+	s.answer(w, s.cfg.Settings)
+}
+
+// join gives a newcomer the certificates of the node whose name it claims.
+func (s *Supervisor) join(w http.ResponseWriter, r *http.Request) {
+	request, ok := readRequest(w, r)
+	if !ok {
+		return
+	}
+	err := claim(r.Context(), s.client, request.Node, request.Password)
+	var taken *takenError
+	switch {
+	case errors.As(err, &taken):
+		s.log.Warnf("Refused %s, which would join as node %s: %v", r.RemoteAddr, request.Node, err)
+		http.Error(w, err.Error(), http.StatusForbidden)
+		return
+	case err != nil:
+		s.unavailable(w, err)
+		return
+	}
+	if s.sign(w, request) {
+		s.log.Infof("Node %s joins from %s", request.Node, r.RemoteAddr)
+	}
+}
+
+// renew gives a node new certificates under its name.
+func (s *Supervisor) renew(w http.ResponseWriter, r *http.Request) {
+	request, ok := readRequest(w, r)
+	if !ok {
+		return
+	}
+	if request.Node != nodeOf(r) {
+		http.Error(w, "a node can renew its own certificates only", http.StatusForbidden)
+		return
+	}
+	s.sign(w, request)
+}
+
+// sign answers a request that may be granted.
+func (s *Supervisor) sign(w http.ResponseWriter, request bootstrap.Request) bool {
+	certificates, err := s.cfg.PKI.SignNode(request.Node, request.Addresses, request.Requests)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return false
+	}
+	s.answer(w, bootstrap.Response{
+		ServerCA:     s.cfg.PKI.ServerCA(),
+		ClientCA:     s.cfg.PKI.ClientCA(),
+		Certificates: certificates,
+	})
+	return true
+}
+
+// readRequest reads and checks a request, or answers why it is none.
+func readRequest(w http.ResponseWriter, r *http.Request) (bootstrap.Request, bool) {
+	var request bootstrap.Request
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&request)
+	if err == nil {
+		for i, ip := range request.Addresses {
+			request.Addresses[i] = netip.Addr.Unmap(ip)
+		}
+		err = pki.CheckNode(request.Node, request.Addresses)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	}
+	return request, err == nil
+}
+
+func (s *Supervisor) answer(w http.ResponseWriter, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	// The node tries again if the connection broke.
+	_ = json.NewEncoder(w).Encode(body)
+}

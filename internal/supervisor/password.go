@@ -1,0 +1,116 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/component"
+)
+
+// A node's name is its own from the first join on: a Secret keeps a hash of the
+// password that the node made for itself. Who holds a token can add nodes, but
+// not become one that is there.
+const (
+	passwordNamespace = "kube-system"
+	passwordSuffix    = ".node-password.kedge"
+	saltKey, hashKey  = "salt", "hash"
+)
+
+// registration is how long after its join a node may take to be seen in the
+// API. Until then a name without a Node is not free.
+const registration = 10 * time.Minute
+
+// takenError says that a node's name is another's.
+type takenError struct{ node string }
+
+func (e *takenError) Error() string {
+	return fmt.Sprintf("the name %s is taken by another node: choose another by --node-name; "+
+		"or, if that node is gone for good, delete it first: kubectl delete node %s", e.node, e.node)
+}
+
+// claim makes the name of a node that of whoever has the password. The error is
+// a *takenError if somebody else has it.
+func claim(ctx context.Context, client kubernetes.Interface, node, password string) error {
+	if password == "" {
+		return &takenError{node}
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiPatience)
+	defer cancel()
+	secrets := client.CoreV1().Secrets(passwordNamespace)
+	kept, err := secrets.Get(ctx, node+passwordSuffix, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return keep(ctx, client, node, password)
+	case err != nil:
+		return fmt.Errorf("read node password: %w", err)
+	case hmac.Equal(kept.Data[hashKey], hash(kept.Data[saltKey], password)):
+		return nil
+	}
+	// A node that was deleted has given its name back.
+	_, err = client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	switch {
+	case err == nil, time.Since(kept.CreationTimestamp.Time) < registration:
+		return &takenError{node}
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("look for node: %w", err)
+	}
+	err = secrets.Delete(ctx, kept.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(kept.UID))})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete node password: %w", err)
+	}
+	return keep(ctx, client, node, password)
+}
+
+// keep makes the Secret. If it is suddenly there, two nodes joined at once.
+func keep(ctx context.Context, client kubernetes.Interface, node, password string) error {
+	salt := make([]byte, 16)
+	// Never fails: crypto/rand ends the process rather.
+	_, _ = rand.Read(salt)
+	_, err := client.CoreV1().Secrets(passwordNamespace).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: node + passwordSuffix},
+		Type:       "kedge.dev/node-password",
+		Data:       map[string][]byte{saltKey: salt, hashKey: hash(salt, password)},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("keep node password: %w", err)
+	}
+	return nil
+}
+
+// hash need not be slow: a password is 16 random bytes, which nobody guesses.
+func hash(salt []byte, password string) []byte {
+	mac := hmac.New(sha256.New, salt)
+	mac.Write([]byte(password))
+	return mac.Sum(nil)
+}
+
+// NewClaim returns the component that claims the name of a server's own node
+// before that is registered. A server takes the name whoever had it: it has the
+// authorities, so it needs nobody's leave.
+func NewClaim(client *rest.Config, node, password string) component.Component {
+	return component.Step("node-name", func(ctx context.Context) error {
+		api, err := kubernetes.NewForConfig(client)
+		if err != nil {
+			return fmt.Errorf("make client: %w", err)
+		}
+		err = claim(ctx, api, node, password)
+		if _, taken := err.(*takenError); !taken {
+			return err
+		}
+		err = api.CoreV1().Secrets(passwordNamespace).Delete(ctx, node+passwordSuffix, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete node password: %w", err)
+		}
+		return claim(ctx, api, node, password)
+	})
+}
