@@ -20,6 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// hostInterface is what a host calls its link to the network.
+const hostInterface = "eth0"
+
 // Host is a machine as far as kedge can see: its own network, host name,
 // processes, /run, /etc and state folders.
 type Host struct {
@@ -28,6 +31,9 @@ type Host struct {
 	Address, Address6 netip.Addr
 
 	t       T
+	network *Network
+	number  int
+	link    link
 	dir     string
 	cgroup  string
 	init    *exec.Cmd
@@ -53,9 +59,11 @@ func (n *Network) NewHost(t T, name string) *Host {
 	n.hosts++
 	h := &Host{
 		Name:     name,
-		Address:  netip.MustParsePrefix(fmt.Sprintf(hostAddress, n.hosts)).Addr(),
-		Address6: netip.MustParsePrefix(fmt.Sprintf(hostAddress6, n.hosts)).Addr(),
+		Address:  n.subnet.address(n.hosts),
+		Address6: n.subnet.address6(n.hosts),
 		t:        t,
+		network:  n,
+		number:   n.hosts,
 		dir:      filepath.Join(n.dir, name),
 		cgroup:   n.name + "/" + name,
 		work:     make(chan func()),
@@ -72,7 +80,7 @@ func (n *Network) NewHost(t T, name string) *Host {
 	err := <-started
 	t.Cleanup(h.close)
 	if err == nil {
-		err = n.attach(n.hosts, h.ns)
+		err = n.attach(h.number, h.ns, hostInterface)
 	}
 	if err != nil {
 		t.Fatalf("make host %s: %v", name, err)
@@ -98,7 +106,7 @@ func (h *Host) live(started chan<- error) {
 }
 
 func (h *Host) start() error {
-	spec, err := json.Marshal(initSpec{Hostname: h.Name, Dir: h.dir, Address: h.Address.String(), Nameserver: gateway})
+	spec, err := json.Marshal(initSpec{Hostname: h.Name, Dir: h.dir, Address: h.Address.String(), Nameserver: h.network.subnet.address(gateway).String()})
 	if err != nil {
 		return err
 	}
@@ -176,6 +184,9 @@ func (h *Host) close() {
 	}
 	close(h.work)
 	<-h.stopped
+	if err := h.mendLink(); err != nil {
+		h.t.Logf("remove host %s: %v", h.Name, err)
+	}
 	if h.ns > 0 {
 		h.ns.Close()
 	}
@@ -212,18 +223,12 @@ func (h *Host) WriteFile(path, text string) {
 // a name: names would be resolved on the machine.
 func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	var conn net.Conn
-	var err error
-	done := make(chan struct{})
 	// A socket stays where it was made. A thread for each, so that a slow
-	// connect holds up nobody; never unlocked, so that it ends.
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		if err = netns.Set(h.ns); err == nil {
-			conn, err = new(net.Dialer).DialContext(ctx, network, address)
-		}
-	}()
-	<-done
+	// connect holds up nobody.
+	err := within(h.ns, func() (err error) {
+		conn, err = new(net.Dialer).DialContext(ctx, network, address)
+		return err
+	})
 	return conn, err
 }
 

@@ -14,18 +14,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The network's addresses. Its bridge is the hosts' default route; nothing is
-// behind it.
 const (
 	bridgeName    = "lan"
-	gateway       = "172.31.0.254"
-	gatewayIPv6   = "fd31::fe"
-	hostAddress   = "172.31.0.%d/24"
-	hostAddress6  = "fd31::%x/64"
 	stateParent   = "/var/tmp"
 	statePrefix   = "kedge-test-"
 	stateLockName = "lock"
 )
+
+// gateway is the number of the network's bridge, its hosts' default route.
+// Nothing is behind that, unless the network is behind NAT.
+const gateway = 254
+
+// subnet is what a network's addresses, /24 and /64, begin with: the number of
+// a host is the rest.
+type subnet struct{ v4, v6 string }
+
+func (s subnet) address(number int) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprint(s.v4, number))
+}
+
+func (s subnet) address6(number int) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf("%s%x", s.v6, number))
+}
 
 // Network is an Ethernet with hosts on it, in a network namespace of its own:
 // it meets neither the machine's networks nor another Network.
@@ -34,9 +44,14 @@ type Network struct {
 	// name is unique on the machine; dir is the folder of that name.
 	name, dir string
 	lock      *os.File
+	subnet    subnet
 	ns        netns.NsHandle
 	handle    *netlink.Handle
 	hosts     int
+	// outside is the address of its router, for a network behind NAT; sites
+	// counts the networks behind this one.
+	outside netip.Addr
+	sites   int
 }
 
 // NewNetwork makes a network that goes when the test ends. It also removes what
@@ -44,7 +59,7 @@ type Network struct {
 func NewNetwork(t T) *Network {
 	t.Helper()
 	removeStale(t)
-	n := &Network{t: t, name: statePrefix + rand.Text()[:8]}
+	n := &Network{t: t, name: statePrefix + rand.Text()[:8], subnet: subnet{"172.31.0.", "fd31::"}}
 	n.dir = filepath.Join(stateParent, n.name)
 	t.Cleanup(n.close)
 	if err := n.make(); err != nil {
@@ -64,6 +79,12 @@ func (n *Network) make() error {
 	if err := unix.Flock(int(n.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("lock %s: %w", n.lock.Name(), err)
 	}
+	return n.makeBridge()
+}
+
+// makeBridge makes the network's namespace with its bridge.
+func (n *Network) makeBridge() error {
+	var err error
 	if n.ns, err = newNetNS(); err != nil {
 		return err
 	}
@@ -76,42 +97,60 @@ func (n *Network) make() error {
 	if err := n.handle.LinkAdd(bridge); err != nil {
 		return fmt.Errorf("make bridge: %w", err)
 	}
-	for _, address := range []string{gateway + "/24", gatewayIPv6 + "/64"} {
-		if err := addAddress(n.handle, bridge, address); err != nil {
-			return err
-		}
+	if err := n.addAddresses(n.handle, bridge, gateway); err != nil {
+		return err
 	}
 	return n.handle.LinkSetUp(bridge)
 }
 
 // newNetNS makes a network namespace that lives while its handle is open.
-func newNetNS() (netns.NsHandle, error) {
-	var ns netns.NsHandle
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+func newNetNS() (ns netns.NsHandle, err error) {
+	err = onOwnThread(func() (err error) {
 		ns, err = netns.New()
-	}()
-	<-done
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("make network namespace: %w", err)
 	}
 	return ns, nil
 }
 
-// attach joins the host with the network namespace ns to the network.
-func (n *Network) attach(number int, ns netns.NsHandle) error {
+// within runs f in the network namespace ns. f must not start goroutines that
+// matter: they would be outside.
+func within(ns netns.NsHandle, f func() error) error {
+	return onOwnThread(func() error {
+		if err := netns.Set(ns); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+// onOwnThread runs f on a thread that ends with it: it is never unlocked.
+func onOwnThread(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- f()
+	}()
+	return <-done
+}
+
+// portName is what the end of a host's link is called at the network.
+func portName(number int) string { return fmt.Sprint("host-", number) }
+
+// attach joins the network namespace ns to the network, by an interface called
+// name in it.
+func (n *Network) attach(number int, ns netns.NsHandle, name string) error {
 	lan, err := n.handle.LinkByName(bridgeName)
 	if err != nil {
 		return err
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = fmt.Sprintf("host-%d", number)
+	attrs.Name = portName(number)
 	attrs.MasterIndex = lan.Attrs().Index
 	attrs.Flags |= net.FlagUp
-	if err := n.handle.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns)}); err != nil {
+	if err := n.handle.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: netlink.NsFd(ns)}); err != nil {
 		return fmt.Errorf("make veth: %w", err)
 	}
 	handle, err := netlink.NewHandleAt(ns)
@@ -119,7 +158,7 @@ func (n *Network) attach(number int, ns netns.NsHandle) error {
 		return err
 	}
 	defer handle.Close()
-	for _, name := range []string{"lo", "eth0"} {
+	for _, name := range []string{"lo", name} {
 		link, err := handle.LinkByName(name)
 		if err != nil {
 			return err
@@ -128,35 +167,34 @@ func (n *Network) attach(number int, ns netns.NsHandle) error {
 			return fmt.Errorf("set %s up: %w", name, err)
 		}
 	}
-	eth0, err := handle.LinkByName("eth0")
+	link, err := handle.LinkByName(name)
 	if err != nil {
 		return err
 	}
-	for address, via := range map[string]string{
-		fmt.Sprintf(hostAddress, number):  gateway,
-		fmt.Sprintf(hostAddress6, number): gatewayIPv6,
-	} {
-		if err := addAddress(handle, eth0, address); err != nil {
-			return err
-		}
-		if err := handle.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Gw: net.ParseIP(via)}); err != nil {
+	if err := n.addAddresses(handle, link, number); err != nil {
+		return err
+	}
+	for _, via := range []netip.Addr{n.subnet.address(gateway), n.subnet.address6(gateway)} {
+		if err := handle.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: via.AsSlice()}); err != nil {
 			return fmt.Errorf("add default route: %w", err)
 		}
 	}
 	return nil
 }
 
-// addAddress adds an address that can be used at once.
-func addAddress(handle *netlink.Handle, link netlink.Link, text string) error {
-	address, err := netlink.ParseAddr(text)
-	if err != nil {
-		return err
-	}
-	if netip.MustParsePrefix(text).Addr().Is6() {
-		address.Flags = unix.IFA_F_NODAD
-	}
-	if err := handle.AddrAdd(link, address); err != nil {
-		return fmt.Errorf("add address %s: %w", text, err)
+// addAddresses adds the addresses of a number, to be used at once.
+func (n *Network) addAddresses(handle *netlink.Handle, link netlink.Link, number int) error {
+	for _, text := range []string{n.subnet.address(number).String() + "/24", n.subnet.address6(number).String() + "/64"} {
+		address, err := netlink.ParseAddr(text)
+		if err != nil {
+			return err
+		}
+		if address.IP.To4() == nil {
+			address.Flags = unix.IFA_F_NODAD
+		}
+		if err := handle.AddrAdd(link, address); err != nil {
+			return fmt.Errorf("add address %s: %w", text, err)
+		}
 	}
 	return nil
 }
@@ -168,12 +206,14 @@ func (n *Network) close() {
 	if n.ns > 0 {
 		n.ns.Close()
 	}
+	if n.lock == nil {
+		// Behind NAT: what is left is the outer network's.
+		return
+	}
 	if err := removeState(n.name); err != nil {
 		n.t.Logf("remove network: %v", err)
 	}
-	if n.lock != nil {
-		n.lock.Close()
-	}
+	n.lock.Close()
 }
 
 // removeStale removes the state of networks whose test binary is dead.

@@ -1,0 +1,161 @@
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// link is what is wrong with a host's link to its network. The faults are made
+// at the network's end, where the host cannot see them: it keeps its carrier,
+// as a box behind a modem does.
+type link struct {
+	cut bool
+	// loss is how many packets of a hundred get lost.
+	loss  int
+	relay *relay
+}
+
+// CutLink loses all packets from and to the host, until HealLink.
+func (h *Host) CutLink() {
+	h.t.Helper()
+	h.link.cut = true
+	h.filter()
+}
+
+// HealLink undoes CutLink.
+func (h *Host) HealLink() {
+	h.t.Helper()
+	h.link.cut = false
+	h.filter()
+}
+
+// LosePackets loses, at random, that many packets of a hundred from the host,
+// and as many to it.
+func (h *Host) LosePackets(percent int) {
+	h.t.Helper()
+	h.link.loss = percent
+	h.filter()
+}
+
+// filter makes the packet filter that the host's faults ask for.
+func (h *Host) filter() {
+	h.t.Helper()
+	port := portName(h.number)
+	verdict := ""
+	switch {
+	case h.link.cut:
+		verdict = "drop"
+	case h.link.loss > 0:
+		verdict = fmt.Sprintf("numgen random mod 100 < %d drop", h.link.loss)
+	}
+	rules := "table bridge " + port + "\ndelete table bridge " + port + "\n"
+	if verdict != "" {
+		rules += "table bridge " + port + ` {
+	chain from {
+		type filter hook prerouting priority filter
+		iifname "` + port + `" ` + verdict + `
+	}
+	chain to {
+		type filter hook postrouting priority filter
+		oifname "` + port + `" ` + verdict + `
+	}
+}
+`
+	}
+	if err := nft(h.network.ns, rules); err != nil {
+		h.t.Fatalf("filter the link of %s: %v", h.Name, err)
+	}
+}
+
+// nft runs nft with rules in the network namespace ns.
+func nft(ns netns.NsHandle, rules string) error {
+	return within(ns, func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(rules)
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("run nft (of Debian's package nftables): %w: %s", err, output)
+		}
+		return nil
+	})
+}
+
+// LimitBandwidth lets the link carry at most that many kilobits a second each
+// way; 0 is no limit.
+func (h *Host) LimitBandwidth(kilobits int) {
+	h.t.Helper()
+	err := limitBandwidth(h.network.ns, portName(h.number), kilobits)
+	if err == nil {
+		err = limitBandwidth(h.ns, hostInterface, kilobits)
+	}
+	if err != nil {
+		h.t.Fatalf("limit the bandwidth of %s: %v", h.Name, err)
+	}
+}
+
+// limitBandwidth limits what an interface sends: see tc-tbf(8).
+func limitBandwidth(ns netns.NsHandle, name string, kilobits int) error {
+	handle, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	link, err := handle.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	qdiscs, err := handle.QdiscList(link)
+	if err != nil {
+		return err
+	}
+	for _, old := range qdiscs {
+		if old.Type() == "tbf" {
+			if err := handle.QdiscDel(old); err != nil {
+				return fmt.Errorf("remove old limit: %w", err)
+			}
+		}
+	}
+	if kilobits == 0 {
+		return nil
+	}
+	rate := uint64(kilobits) * 1000 / 8
+	// What a tick of the kernel may send at once, but at least some packets.
+	burst := uint32(max(rate/100, 10*1514))
+	return handle.QdiscAdd(&netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       rate,
+		Buffer:     netlink.Xmittime(rate, burst),
+		// A tenth of a second waits, the rest is dropped.
+		Limit: burst + uint32(rate/10),
+	})
+}
+
+// DelayPackets has each packet from and to the host arrive that much later.
+func (h *Host) DelayPackets(delay time.Duration) {
+	h.t.Helper()
+	if h.link.relay == nil {
+		relay, err := h.network.newRelay(h.number)
+		if err != nil {
+			h.t.Fatalf("delay packets of %s: %v", h.Name, err)
+		}
+		h.link.relay = relay
+	}
+	h.link.relay.delay.Store(int64(delay))
+}
+
+// mendLink removes what the faults of a host's link left at its network.
+func (h *Host) mendLink() error {
+	var errs []error
+	if h.link.relay != nil {
+		errs = append(errs, h.link.relay.close())
+	}
+	if h.link.cut || h.link.loss > 0 {
+		errs = append(errs, nft(h.network.ns, "delete table bridge "+portName(h.number)+"\n"))
+	}
+	return errors.Join(errs...)
+}
