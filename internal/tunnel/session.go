@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"time"
 )
 
 // reasonLimit is how many bytes of an agent's refusal are read.
@@ -57,7 +58,7 @@ func (s *session) dial(ctx context.Context, address string) (net.Conn, error) {
 	near, far := net.Pipe()
 	stream, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	dialed := context.AfterFunc(ctx, cancel)
-	response, err := s.connect(stream, address, far)
+	response, err := s.connect(stream, address, sending{far})
 	if !dialed() && err == nil {
 		_ = response.Body.Close()
 		err = context.Cause(ctx)
@@ -75,8 +76,14 @@ func (s *session) dial(ctx context.Context, address string) (net.Conn, error) {
 	return near, nil
 }
 
-// connect opens the stream. What is read from body is sent to the target; the
-// transport closes it.
+// sending is the pipe as the body of a request. The transport closes that when
+// the response has ended, though what came last may not have been read yet:
+// only reading must end then.
+type sending struct{ net.Conn }
+
+func (s sending) Close() error { return s.SetReadDeadline(time.Unix(1, 0)) }
+
+// connect opens the stream. What is read from body is sent to the target.
 func (s *session) connect(ctx context.Context, address string, body io.ReadCloser) (*http.Response, error) {
 	request := (&http.Request{
 		Method:        http.MethodConnect,
