@@ -13,6 +13,8 @@ const (
 	ClusterPath = "/v1-kedge/cluster"
 	JoinPath    = "/v1-kedge/join"
 	RenewPath   = "/v1-kedge/renew"
+	// ConnectPath is where nodes open their tunnels.
+	ConnectPath = "/v1-kedge/connect"
 )
 
 // Settings is what a server tells its nodes of the cluster.

@@ -56,6 +56,8 @@ type APIServerConfig struct {
 	Files        pki.Files
 	// Now is the time client certificates are judged by.
 	Now func() time.Time
+	// Egress is how kubelets, webhooks and aggregated APIs are reached.
+	Egress Egress
 	// Args are the user's arguments of kube-apiserver, as name=value.
 	Args []string
 }
@@ -167,7 +169,7 @@ func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggreg
 	if faults := completedOptions.Validate(); len(faults) > 0 {
 		return nil, utilerrors.NewAggregate(faults)
 	}
-	built, err := app.NewConfig(completedOptions)
+	built, err := newAPIServerConfig(completedOptions, a.config.Egress)
 	if err != nil {
 		return nil, err
 	}

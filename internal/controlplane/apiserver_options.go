@@ -61,7 +61,8 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	o.EnableAggregatorRouting = true
 	o.Features.EnableProfiling = false
 
-	o.KubeletConfig.PreferredAddressTypes = []string{"InternalIP", "ExternalIP", "Hostname"}
+	// By name: addresses of nodes behind NAT need not be unique. See Egress.
+	o.KubeletConfig.PreferredAddressTypes = []string{"Hostname", "InternalIP", "ExternalIP"}
 	o.KubeletConfig.TLSClientConfig.CertFile = files.KubeletClientCertFile
 	o.KubeletConfig.TLSClientConfig.KeyFile = files.KubeletClientKeyFile
 	o.KubeletConfig.TLSClientConfig.CAFile = files.ClientCAFile

@@ -101,3 +101,8 @@ func (s *Supervisor) answer(w http.ResponseWriter, body any) {
 	// The node tries again if the connection broke.
 	_ = json.NewEncoder(w).Encode(body)
 }
+
+// connect opens the tunnel of the node that calls.
+func (s *Supervisor) connect(w http.ResponseWriter, r *http.Request) {
+	s.cfg.Tunnel(w, r, nodeOf(r))
+}

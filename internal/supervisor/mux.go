@@ -26,6 +26,7 @@ func (s *Supervisor) routes() []route {
 		{"GET", bootstrap.ClusterPath, s.newcomersAndNodes, http.HandlerFunc(s.cluster)},
 		{"POST", bootstrap.JoinPath, s.newcomers, http.HandlerFunc(s.join)},
 		{"POST", bootstrap.RenewPath, s.nodes, http.HandlerFunc(s.renew)},
+		{"GET", bootstrap.ConnectPath, s.nodes, http.HandlerFunc(s.connect)},
 		{"", "/v1-kedge/", nobody, nil},
 		{"", "/", asTheAPIDecides, s.cfg.API},
 	}

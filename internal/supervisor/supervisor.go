@@ -43,6 +43,8 @@ type Config struct {
 	// Client calls the API as system:kedge:supervisor, which may create
 	// TokenReviews, get nodes, and keep Secrets in kube-system.
 	Client *rest.Config
+	// Tunnel takes the connection that a node opens for being dialed through.
+	Tunnel func(w http.ResponseWriter, r *http.Request, node string)
 	// API answers everything that is not the supervisor's own, and until the
 	// API server is ready it answers 503 itself.
 	API http.Handler

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
 )
 
 // open connects to a server, shows the node's certificate and asks for the
@@ -41,7 +43,7 @@ func open(ctx context.Context, server string, config *tls.Config) (*upgraded, er
 func ask(conn *upgraded, server string) error {
 	request := &http.Request{
 		Method: http.MethodGet,
-		URL:    &url.URL{Scheme: "https", Host: server, Path: Path},
+		URL:    &url.URL{Scheme: "https", Host: server, Path: bootstrap.ConnectPath},
 		Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {protocol}},
 	}
 	if err := request.Write(conn); err != nil {

@@ -15,10 +15,9 @@ import (
 )
 
 // Server is a server's half: it takes the agents' connections and dials through
-// them. It is an http.Handler, and safe for concurrent use.
+// them. It is safe for concurrent use.
 type Server struct {
-	nodeName func(*http.Request) (string, error)
-	log      *logrus.Entry
+	log *logrus.Entry
 
 	mu sync.Mutex
 	// sessions are the open tunnels of each node, the newest last. There is
@@ -27,23 +26,14 @@ type Server struct {
 	sessions map[string][]*session
 }
 
-// NewServer makes a Server. nodeName returns whose node's certificate came with
-// a request; it must have verified it.
-func NewServer(nodeName func(*http.Request) (string, error)) *Server {
-	return &Server{
-		nodeName: nodeName,
-		log:      logrus.WithField("component", "tunnel"),
-		sessions: map[string][]*session{},
-	}
+// NewServer makes a Server without any tunnels yet.
+func NewServer() *Server {
+	return &Server{log: logrus.WithField("component", "tunnel"), sessions: map[string][]*session{}}
 }
 
-// ServeHTTP takes an agent's connection, and returns when that has ended.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	node, err := s.nodeName(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusUnauthorized)
-		return
-	}
+// Serve takes the connection of a node's agent, and returns when that has
+// ended. The request must have come with the certificate of that node.
+func (s *Server) Serve(w http.ResponseWriter, r *http.Request, node string) {
 	if r.ProtoMajor != 1 || !strings.EqualFold(r.Header.Get("Upgrade"), protocol) {
 		w.Header().Set("Connection", "Upgrade")
 		w.Header().Set("Upgrade", protocol)

@@ -1,8 +1,8 @@
 // Package tunnel lets a server reach the kubelets and pods of nodes that it
 // cannot dial: behind NAT, behind firewalls. Each agent keeps a connection open
 // to every server; through it the server asks the agent to dial. The supervisor
-// serves the Server at Path, the API server dials through it, and the agent
-// package runs the Agent as a component.
+// serves the Server at bootstrap.ConnectPath, the API server dials through it,
+// and the agent package runs the Agent as a component.
 //
 // The connection starts as an HTTP/1.1 request with the node's certificate,
 // upgraded to HTTP/2 with the roles turned around: the agent serves, the server
@@ -12,9 +12,6 @@
 package tunnel
 
 import "time"
-
-// Path is where the Server is served.
-const Path = "/v1-kedge/connect"
 
 // protocol is what the connection is upgraded to.
 const protocol = "kedge-tunnel"

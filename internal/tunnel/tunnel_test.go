@@ -106,8 +106,14 @@ func (a *authority) nodeName(r *http.Request) (string, error) {
 // serverFor starts a server whose one route is the tunnel.
 func serverFor(t *testing.T, ca *authority) (*Server, *httptest.Server) {
 	t.Helper()
-	tunnels := NewServer(ca.nodeName)
-	web := httptest.NewUnstartedServer(tunnels)
+	tunnels := NewServer()
+	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if node, err := ca.nodeName(r); err != nil {
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+		} else {
+			tunnels.Serve(w, r, node)
+		}
+	}))
 	web.EnableHTTP2 = true
 	web.TLS = &tls.Config{
 		Certificates: []tls.Certificate{ca.sign(t, "server", "")},
