@@ -49,6 +49,8 @@ type Server struct {
 	TLSSAN           []string `key:"tls-san" role:"server" usage:"further host name or address that the API's certificate is valid for"`
 	// AgentToken is a second secret, with which nodes can join but not servers.
 	AgentToken          string `key:"agent-token" role:"server" secret:"true" usage:"further secret for joining, for agents only"`
+	// DisableAgent leaves the server's own node out.
+	DisableAgent        bool   `key:"disable-agent" role:"server" usage:"run the control plane only, and no node here"`
 	WriteKubeconfig     string `key:"write-kubeconfig" role:"server" usage:"where to write the administrator's kubeconfig"`
 	WriteKubeconfigMode string `key:"write-kubeconfig-mode" role:"server" usage:"its file mode, in octal"`
 

@@ -26,6 +26,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/pki"
 	"github.com/kedge-dev/kedge/internal/status"
 	"github.com/kedge-dev/kedge/internal/supervisor"
+	"github.com/kedge-dev/kedge/internal/tunnel"
 	"github.com/kedge-dev/kedge/internal/version"
 )
 
@@ -112,6 +113,11 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	store := kine.New(kine.Config{Dir: dir.ServerDB(), Socket: datadir.DatastoreSocket})
 	group.Add(store)
 
+	tunnels := tunnel.NewServer()
+	egress := controlplane.Egress{Tunnels: tunnels}
+	if !cfg.Server.DisableAgent {
+		egress.NodeName, egress.NodeIPs = node.Name, node.IPs
+	}
 	api, apiFault := controlplane.NewAPIServer(controlplane.APIServerConfig{
 		Addr:             listener.Addr(),
 		AdvertiseAddress: advertiseAddress(cfg.Server, node),
@@ -119,6 +125,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		DatastoreURL:     store.Endpoint().URL,
 		Files:            certificates.Files,
 		Now:              clock.Now,
+		Egress:           egress,
 		Args:             cfg.Server.KubeAPIServerArgs,
 	})
 	controllers, controllersFault := controlplane.NewControllers(controlplane.ControllersConfig{
@@ -145,6 +152,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Dir:         dir,
 		Settings:    bootstrap.Settings{Version: version.Version, Cluster: cfg.Cluster},
 		Client:      api.ClientConfig("system:kedge:supervisor"),
+		Tunnel:      tunnels.Serve,
 		API:         api,
 		Now:         clock.Now,
 	})
@@ -161,6 +169,9 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	group.Add(manifests, api)
 	group.Add(dns.NewEndpoints(dns.EndpointsConfig{Client: api.ClientConfig("system:kedge:dns-endpoints")}), manifests)
 
+	if cfg.Server.DisableAgent {
+		return nil
+	}
 	password, err := bootstrap.EnsurePassword(datadir.NodePassword)
 	if err != nil {
 		return err
