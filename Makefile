@@ -176,7 +176,8 @@ conformance: bin/kedge ## the conformance tests of Kubernetes (root)
 	go test -count=1 -timeout 4h -v ./tests/conformance/...
 
 bench: bin/kedge ## measure this machine, with ratios against upstream (root)
-	go run ./tests/bench
+	tests/bench/build.sh
+	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 2h -v -run TestBench ./tests/bench
 
 # -- Running ------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ const (
 	readyzURL = "https://127.0.0.1:6443/readyz"
 	// pollInterval is how exactly times are taken where there is no watch.
 	pollInterval = 20 * time.Millisecond
-	startTimeout = 5 * time.Minute
+	startTimeout = 2 * time.Minute
 	podName      = "bench"
 )
 
