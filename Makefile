@@ -142,7 +142,7 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 
 # -- Tests --------------------------------------------------------------------
 
-.PHONY: test lint vet unit integration e2e conformance bench
+.PHONY: test lint vet unit integration e2e conformance conformance-quick bench
 test: vet lint unit integration ## vet, linters, unit tests, integration tests
 
 vet: ## go vet
@@ -154,7 +154,7 @@ vet: ## go vet
 lint: ## gofmt, shellcheck, staticcheck
 	@scripts/need.sh shellcheck
 	@bad=$$(gofmt -l cmd internal scripts $(wildcard manifests tests)); [ -z "$$bad" ] || { echo "gofmt these: $$bad"; exit 1; }
-	shellcheck scripts/*.sh .ci/run
+	shellcheck scripts/*.sh tests/bench/*.sh tests/conformance/*.sh tests/conformance/suite/*.sh .ci/run
 	$(GO_HELPER) GOARCH= CC= go build -o $(CURDIR)/build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	build/staticcheck -checks inherit,-SA1019 ./...
 
@@ -172,8 +172,22 @@ e2e: bin/kedge $(BUILD)/busybox ## tests/e2e: one folder per scenario (root)
 $(BUILD)/busybox: scripts/busybox.sh scripts/aptlists.sh
 	scripts/busybox.sh $(DEBARCH) $@
 
-conformance: bin/kedge ## the conformance tests of Kubernetes (root)
-	go test -count=1 -timeout 4h -v ./tests/conformance/...
+CONFORMANCE := build/conformance
+CONFORMANCE_TEST := KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 6h -v ./tests/conformance
+
+conformance: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's conformance tests: FOCUS=, SKIP=, PROCS=4 (root)
+	FOCUS='$(FOCUS)' SKIP='$(SKIP)' LABELS='$(LABELS)' PROCS='$(PROCS)' $(CONFORMANCE_TEST)
+
+conformance-quick: bin/kedge $(CONFORMANCE)/images/images.tar ## a spread of them that takes minutes (root)
+	LIST=quick.txt PROCS='$(PROCS)' $(CONFORMANCE_TEST)
+
+$(CONFORMANCE)/images/images.tar: tests/conformance/images.sh scripts/aptlists.sh $(CONFORMANCE)/programs.stamp $(BUILD)/pause
+	tests/conformance/images.sh $(BUILD)/pause
+
+$(CONFORMANCE)/programs.stamp: tests/conformance/build.sh $(wildcard tests/conformance/suite/*/go.* tests/conformance/suite/go.* \
+		tests/conformance/imgtool/*.go tests/conformance/shell/*.go) | packages
+	tests/conformance/build.sh
+	touch $@
 
 bench: bin/kedge ## measure this machine, with ratios against upstream (root)
 	tests/bench/build.sh
