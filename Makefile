@@ -143,7 +143,7 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 # -- Tests --------------------------------------------------------------------
 
 .PHONY: test lint vet unit integration e2e conformance conformance-quick bench
-test: vet lint unit integration ## vet, linters, unit tests, integration tests
+test: vet lint unit integration conformance-quick ## vet, linters, unit tests, integration tests, some of conformance
 
 vet: ## go vet
 	go vet ./...
@@ -164,7 +164,7 @@ unit: | packages ## unit tests, with the race detector where Kubernetes is not i
 	packages=$$(scripts/packages.sh heavy) && go test $$packages
 
 integration: bin/kedge $(BUILD)/busybox ## tests/integration: bin/kedge with real containers (root)
-	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 40m -v ./tests/harness/... ./tests/integration/...
+	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 40m -parallel 4 -v ./tests/harness/... ./tests/integration/...
 
 e2e: bin/kedge $(BUILD)/busybox ## tests/e2e: one folder per scenario (root)
 	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 60m -v ./tests/e2e/...
