@@ -40,13 +40,13 @@ func controllersOptions(c *ControllersConfig) (*options.KubeControllerManagerOpt
 	o.SAController.ServiceAccountKeyFile = files.ServiceAccountKeyFile
 	// Who serves is trusted by the server authority, who calls by the client one.
 	signing := o.CSRSigningController
-	signing.KubeletServingSignerConfiguration.CertFile = files.ServerCAFile
+	signing.KubeletServingSignerConfiguration.CertFile = files.ServerSignerFile
 	signing.KubeletServingSignerConfiguration.KeyFile = files.ServerCAKeyFile
-	signing.LegacyUnknownSignerConfiguration.CertFile = files.ServerCAFile
+	signing.LegacyUnknownSignerConfiguration.CertFile = files.ServerSignerFile
 	signing.LegacyUnknownSignerConfiguration.KeyFile = files.ServerCAKeyFile
-	signing.KubeletClientSignerConfiguration.CertFile = files.ClientCAFile
+	signing.KubeletClientSignerConfiguration.CertFile = files.ClientSignerFile
 	signing.KubeletClientSignerConfiguration.KeyFile = files.ClientCAKeyFile
-	signing.KubeAPIServerClientSignerConfiguration.CertFile = files.ClientCAFile
+	signing.KubeAPIServerClientSignerConfiguration.CertFile = files.ClientSignerFile
 	signing.KubeAPIServerClientSignerConfiguration.KeyFile = files.ClientCAKeyFile
 
 	if err := controllersProgram.parse(flags, c.Args); err != nil {
