@@ -131,9 +131,9 @@ shutdownGracePeriodCriticalPods: 5s
 	}
 
 	c.server.Terminate()
-	host.WriteFile("/etc/kedge/kubelet.yaml", head+"evictionHard: {memory.available: 4Ti}\n")
+	host.WriteFile("/etc/kedge/kubelet.yaml", head+"evictionHard: {memory.available: 99.9%}\n")
 	c = start(t, host, "--kubelet-arg=config=/etc/kedge/kubelet.yaml")
-	c.eventually("a pod to be evicted, as the node has no 4 TiB of memory left", func() error {
+	c.eventually("a pod to be evicted, as some memory of the node is in use", func() error {
 		pods, err := c.client.CoreV1().Pods("default").List(c.ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
