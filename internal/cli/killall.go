@@ -69,11 +69,16 @@ func killall(c *cli.Context, cfg *config.Config) error {
 		return err
 	}
 	// Held, so that kedge is not started while its pods are taken away.
-	lock, err := dir.Lock()
+	lock, err := dir.Hold()
 	if err != nil {
 		return err
 	}
 	defer lock.Release()
+	hostLock, err := datadir.LockHost()
+	if err != nil {
+		return err
+	}
+	defer hostLock.Release()
 	return agent.Cleanup(c.Context, dir, cfg.Cluster.PodCIDRs())
 }
 

@@ -72,6 +72,11 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 		return err
 	}
 	defer lock.Release()
+	hostLock, err := datadir.LockHost()
+	if err != nil {
+		return err
+	}
+	defer hostLock.Release()
 	listener, err := supervisor.Listen(cfg.Server.BindAddress, cfg.Server.HTTPSListenPort)
 	if err != nil {
 		return err
