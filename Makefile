@@ -49,9 +49,12 @@ kubernetes_version = \
 	-X $(1).gitTreeState=$(TREE_STATE) \
 	-X $(1).buildDate=$(COMMIT_DATE)
 OWN := github.com/kedge-dev/kedge/internal/version
+# What the nodes and crictl call the container runtime.
+CONTAINERD := $(shell sed -n 's|^.*github.com/containerd/containerd/v2 v\([0-9.]*\)$$|\1|p' go.mod)
 LDFLAGS = -s -w -linkmode external -extldflags '-static' \
 	$(call kubernetes_version,k8s.io/component-base/version) \
 	$(call kubernetes_version,k8s.io/client-go/pkg/version) \
+	-X github.com/containerd/containerd/v2/version.Version=$(CONTAINERD) \
 	-X $(OWN).Version=$(VERSION) -X $(OWN).Commit=$(COMMIT) -X $(OWN).commitUnix=$(COMMIT_UNIX)
 
 .DELETE_ON_ERROR:

@@ -62,6 +62,8 @@ func removeSocket(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	// Its folder was made for it, unless there is more in it.
+	_ = os.Remove(filepath.Dir(path))
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Lock is the hold of one kedge on a data directory, or on a host.
@@ -94,6 +95,9 @@ func lockHost(folder string) (*Lock, error) {
 	return &Lock{file}, nil
 }
 
+// lockPatience is how long a lock that is taken is waited for.
+const lockPatience = time.Second
+
 // errTaken says that another process holds a lock.
 var errTaken = errors.New("it is taken")
 
@@ -112,6 +116,11 @@ func take(file *os.File) error {
 
 func flock(file *os.File) error {
 	err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	// A process that was killed keeps its lock until its last thread is gone.
+	for begin := time.Now(); errors.Is(err, syscall.EWOULDBLOCK) && time.Since(begin) < lockPatience; {
+		time.Sleep(20 * time.Millisecond)
+		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return errTaken
 	}

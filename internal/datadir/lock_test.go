@@ -7,25 +7,31 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestMain lets the test binary play a second kedge: with LOCK_DIR set it
 // takes that directory, says so and waits to be killed.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("LOCK_DIR"); dir != "" {
-		_, err := Dir(dir).Lock()
+		lock, err := Dir(dir).Lock()
+		var host *Lock
 		if err == nil {
-			_, err = lockHost(filepath.Join(dir, "run"))
+			host, err = lockHost(filepath.Join(dir, "run"))
 		}
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
 		fmt.Println("locked")
-		select {}
+		time.Sleep(time.Hour)
+		// What nobody refers to is closed.
+		runtime.KeepAlive(lock)
+		runtime.KeepAlive(host)
 	}
 	os.Exit(m.Run())
 }
