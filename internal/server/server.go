@@ -170,7 +170,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		ServingCertFile: certificates.KubeletServingCertFile,
 		ServingKeyFile:  certificates.KubeletServingKeyFile,
 		ClientCAFile:    certificates.ClientCAFile,
-	}, manifests)
+	}, manifests, controllers)
 	if err != nil {
 		return err
 	}
