@@ -319,11 +319,10 @@ func (c *cluster) serviceAccountToken() {
 		c.Errorf("a token for another audience is answered %v", err)
 	}
 	// What a pod is given works from in there, and ends with the pod.
-	c.sleeper("robot", "serviceAccountName: robot,")
 	c.kubectl("run", "reader", "--image="+busybox, "--restart=Never", `--overrides={"spec":{"serviceAccountName":"robot"}}`,
-		"--command", "--", "sh", "-c", "cat /var/run/secrets/kubernetes.io/serviceaccount/token; sleep 1000")
+		"--command", "--", "sleep", "1000")
 	c.pod("reader")
-	bound := c.kubectl("logs", "reader")
+	bound := c.in("reader", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token")
 	client := c.withToken(bound)
 	c.isKnownAs(client, "system:serviceaccount:default:robot")
 	c.kubectl("delete", "pod", "reader", "--now")
