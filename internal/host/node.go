@@ -51,6 +51,20 @@ func ResolveNode(cfg config.Node, podCIDRs []netip.Prefix) (Node, error) {
 	return Node{Name: name, IPs: ips}, nil
 }
 
+// IsHere tells whether all the node's addresses are the host's at the moment.
+func (n Node) IsHere() (bool, error) {
+	onHost, err := localAddresses()
+	if err != nil {
+		return false, err
+	}
+	for _, ip := range n.IPs {
+		if !slices.Contains(onHost, ip) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 func nodeName(configured, hostname string) (string, error) {
 	name, from := configured, "node-name"
 	if name == "" {

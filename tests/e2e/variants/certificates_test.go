@@ -65,7 +65,7 @@ func TestOwnAuthorities(t *testing.T) {
 	}
 
 	t.Run("the node's address changes", func(t *testing.T) {
-		busybox := machineBusybox(t)
+		busybox := harness.Busybox(t)
 		for _, args := range []string{
 			"ip addr flush dev eth0", "ip addr add 172.31.0.77/24 dev eth0", "ip route add default via 172.31.0.254",
 		} {

@@ -6,9 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -60,7 +57,7 @@ func TestUnfriendlyHost(t *testing.T) {
 		}
 		// With a route to the pods' and Services' addresses, as a neighbour can have.
 		for _, cidr := range []string{"10.42.0.0/16", "10.43.0.0/16"} {
-			run(t, neighbour, machineBusybox(t), "ip", "route", "add", cidr, "via", node)
+			run(t, neighbour, harness.Busybox(t), "ip", "route", "add", cidr, "via", node)
 		}
 		gateway := c.on(t).kubectl("get", "node", host.Name, "-o", "jsonpath={.spec.podCIDR}")
 		gateway = strings.Replace(gateway, ".0/24", ".1", 1)
@@ -197,18 +194,4 @@ func query(from *harness.Host, network, address string) error {
 	}
 	_, err = conn.ReadMsg()
 	return err
-}
-
-// machineBusybox is the path of the busybox that make gets for the tests.
-func machineBusybox(t *testing.T) string {
-	t.Helper()
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(repository, "build", runtime.GOARCH, "busybox")
-	if _, err := os.Stat(path); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
