@@ -49,9 +49,12 @@ kubernetes_version = \
 	-X $(1).gitTreeState=$(TREE_STATE) \
 	-X $(1).buildDate=$(COMMIT_DATE)
 OWN := github.com/kedge-dev/kedge/internal/version
+# What the nodes and crictl call the container runtime.
+CONTAINERD := $(shell sed -n 's|^.*github.com/containerd/containerd/v2 v\([0-9.]*\)$$|\1|p' go.mod)
 LDFLAGS = -s -w -linkmode external -extldflags '-static' \
 	$(call kubernetes_version,k8s.io/component-base/version) \
 	$(call kubernetes_version,k8s.io/client-go/pkg/version) \
+	-X github.com/containerd/containerd/v2/version.Version=$(CONTAINERD) \
 	-X $(OWN).Version=$(VERSION) -X $(OWN).Commit=$(COMMIT) -X $(OWN).commitUnix=$(COMMIT_UNIX)
 
 .DELETE_ON_ERROR:
@@ -142,8 +145,8 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 
 # -- Tests --------------------------------------------------------------------
 
-.PHONY: test lint vet unit integration e2e conformance bench
-test: vet lint unit integration ## vet, linters, unit tests, integration tests
+.PHONY: test lint vet unit integration e2e conformance conformance-quick bench
+test: vet lint unit integration conformance-quick ## vet, linters, unit tests, integration tests, some of conformance
 
 vet: ## go vet
 	go vet ./...
@@ -154,7 +157,7 @@ vet: ## go vet
 lint: ## gofmt, shellcheck, staticcheck
 	@scripts/need.sh shellcheck
 	@bad=$$(gofmt -l cmd internal scripts $(wildcard manifests tests)); [ -z "$$bad" ] || { echo "gofmt these: $$bad"; exit 1; }
-	shellcheck scripts/*.sh .ci/run
+	shellcheck scripts/*.sh tests/bench/*.sh tests/conformance/*.sh tests/conformance/suite/*.sh .ci/run
 	$(GO_HELPER) GOARCH= CC= go build -o $(CURDIR)/build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	build/staticcheck -checks inherit,-SA1019 ./...
 
@@ -164,7 +167,7 @@ unit: | packages ## unit tests, with the race detector where Kubernetes is not i
 	packages=$$(scripts/packages.sh heavy) && go test $$packages
 
 integration: bin/kedge $(BUILD)/busybox ## tests/integration: bin/kedge with real containers (root)
-	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 40m -v ./tests/harness/... ./tests/integration/...
+	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 40m -parallel 4 -v ./tests/harness/... ./tests/integration/...
 
 e2e: bin/kedge $(BUILD)/busybox ## tests/e2e: one folder per scenario (root)
 	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 60m -v ./tests/e2e/...
@@ -172,11 +175,26 @@ e2e: bin/kedge $(BUILD)/busybox ## tests/e2e: one folder per scenario (root)
 $(BUILD)/busybox: scripts/busybox.sh scripts/aptlists.sh
 	scripts/busybox.sh $(DEBARCH) $@
 
-conformance: bin/kedge ## the conformance tests of Kubernetes (root)
-	go test -count=1 -timeout 4h -v ./tests/conformance/...
+CONFORMANCE := build/conformance
+CONFORMANCE_TEST := KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 6h -v ./tests/conformance
+
+conformance: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's conformance tests: FOCUS=, SKIP=, PROCS=4 (root)
+	FOCUS='$(FOCUS)' SKIP='$(SKIP)' LABELS='$(LABELS)' PROCS='$(PROCS)' $(CONFORMANCE_TEST)
+
+conformance-quick: bin/kedge $(CONFORMANCE)/images/images.tar ## a spread of them that takes minutes (root)
+	LIST=quick.txt PROCS='$(PROCS)' $(CONFORMANCE_TEST)
+
+$(CONFORMANCE)/images/images.tar: tests/conformance/images.sh scripts/aptlists.sh $(CONFORMANCE)/programs.stamp $(BUILD)/pause
+	tests/conformance/images.sh $(BUILD)/pause
+
+$(CONFORMANCE)/programs.stamp: tests/conformance/build.sh $(wildcard tests/conformance/suite/*/go.* tests/conformance/suite/go.* \
+		tests/conformance/imgtool/*.go tests/conformance/shell/*.go) | packages
+	tests/conformance/build.sh
+	touch $@
 
 bench: bin/kedge ## measure this machine, with ratios against upstream (root)
-	go run ./tests/bench
+	tests/bench/build.sh
+	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 2h -v -run TestBench ./tests/bench
 
 # -- Running ------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ package addons
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -55,9 +56,12 @@ func New(cfg Config) *Addons {
 // Name implements component.Component.
 func (*Addons) Name() string { return "addons" }
 
-// Run implements component.Component. It is ready when everything is applied,
-// and retries until then: right after its start the API server lacks the
-// namespace kube-system, and webhooks of the user's may be in the way.
+// Run implements component.Component. It tries until everything is applied:
+// right after its start the API server lacks the namespace kube-system.
+//
+// It is ready when everything is there, if only as an earlier kedge applied it:
+// a webhook of the user's, whose pod the node has yet to start, may refuse all
+// writes until then.
 func (a *Addons) Run(ctx context.Context, ready func()) error {
 	objects, err := a.objects()
 	if err != nil {
@@ -68,8 +72,14 @@ func (a *Addons) Run(ctx context.Context, ready func()) error {
 			return fmt.Errorf("make client: %w", err)
 		}
 	}
+	announce := sync.OnceFunc(ready)
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		if objects, err = a.applyAll(ctx, objects); len(objects) == 0 {
+		var missing bool
+		objects, missing, err = a.applyAll(ctx, objects)
+		if !missing {
+			announce()
+		}
+		if len(objects) == 0 {
 			break
 		}
 		// The first failures are in the nature of a start.
@@ -82,7 +92,6 @@ func (a *Addons) Run(ctx context.Context, ready func()) error {
 		case <-time.After(wait):
 		}
 	}
-	ready()
 	<-ctx.Done()
 	return nil
 }
@@ -99,24 +108,34 @@ func (a *Addons) objects() ([]*unstructured.Unstructured, error) {
 	for _, handler := range a.cfg.RuntimeClasses {
 		objects = append(objects, runtimeClass(handler))
 	}
+	for _, object := range objects {
+		if err := mark(object); err != nil {
+			return nil, err
+		}
+	}
 	return objects, nil
 }
 
-// applyAll applies the objects and returns those that failed, with the first
-// one's reason.
-func (a *Addons) applyAll(ctx context.Context, objects []*unstructured.Unstructured) (failed []*unstructured.Unstructured, reason error) {
+// applyAll applies the objects and returns those that failed, whether one of
+// them is not there at all, and the first one's reason.
+func (a *Addons) applyAll(ctx context.Context, objects []*unstructured.Unstructured) (failed []*unstructured.Unstructured, missing bool, reason error) {
 	for _, object := range objects {
-		if err := a.apply(ctx, object); err != nil {
-			failed = append(failed, object)
-			if reason == nil {
-				reason = fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
-			}
+		there, err := a.apply(ctx, object)
+		if err == nil {
+			continue
+		}
+		failed = append(failed, object)
+		missing = missing || !there
+		if reason == nil {
+			reason = fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}
-	return failed, reason
+	return failed, missing, reason
 }
 
-func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) error {
+// apply applies an object that is not as it should be. It returns whether one
+// of its name is there.
+func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) (there bool, err error) {
 	// The guess holds for the built-in kinds that kedge applies, and spares the
 	// start a round of discovery.
 	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
@@ -124,18 +143,25 @@ func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) e
 	if namespace := object.GetNamespace(); namespace != "" {
 		client = a.client.Resource(resource).Namespace(namespace)
 	}
-	_, err := client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	live, err := client.Get(ctx, object.GetName(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return false, err
+	case isLeftAlone(live), includes(live.Object, object.Object):
+		return true, nil
+	default:
+		there = true
+	}
+	_, err = client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 	// These cannot be changed in place: a Service's addresses, when cluster-dns
 	// is set anew, what a binding binds to, and a RuntimeClass's handler.
-	if apierrors.IsInvalid(err) {
-		if gone := client.Delete(ctx, object.GetName(), metav1.DeleteOptions{}); gone != nil {
-			// It was not there, so it is not for being another.
-			if apierrors.IsNotFound(gone) {
-				return err
-			}
-			return fmt.Errorf("delete to make it anew: %w", gone)
+	if there && apierrors.IsInvalid(err) {
+		if err := client.Delete(ctx, object.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return true, fmt.Errorf("delete to make it anew: %w", err)
 		}
 		_, err = client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+		there = err == nil
 	}
-	return err
+	return there, err
 }

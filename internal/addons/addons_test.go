@@ -3,15 +3,19 @@ package addons
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -87,6 +91,11 @@ func TestRun(t *testing.T) {
 		client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			gr := action.GetResource().GroupResource()
 			switch action := action.(type) {
+			case clienttesting.GetActionImpl:
+				if gr.Resource == "services" {
+					return true, &unstructured.Unstructured{}, nil
+				}
+				return true, nil, apierrors.NewNotFound(gr, "")
 			case clienttesting.DeleteAction:
 				log = append(log, "delete "+gr.String()+" "+action.GetNamespace()+"/"+action.GetName())
 				return true, nil, nil
@@ -151,4 +160,93 @@ func TestRunCancelled(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestRunBehindWebhook starts again on a cluster whose webhook refuses every
+// write because its pod is not running yet.
+func TestRunBehindWebhook(t *testing.T) {
+	cluster := config.Default().Cluster
+	objects, err := New(Config{Cluster: cluster}).objects()
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := map[string]*unstructured.Unstructured{}
+	for _, object := range objects {
+		object.SetUID("some")
+		if err := unstructured.SetNestedField(object.Object, "own", "metadata", "labels", "user"); err != nil {
+			t.Fatal(err)
+		}
+		live[object.GetKind()+" "+object.GetName()] = object
+	}
+	old := live["ClusterRole system:kedge:dns"]
+	old.SetAnnotations(map[string]string{digestAnnotation: "of an older kedge"})
+	revoked := live["ClusterRoleBinding kedge:cluster-admins"]
+	revoked.SetAnnotations(map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"})
+	delete(revoked.Object, "subjects")
+
+	synctest.Test(t, func(t *testing.T) {
+		var refusing atomic.Bool
+		refusing.Store(true)
+		var writes atomic.Value
+		client := fake.NewSimpleDynamicClient(runtime.NewScheme())
+		client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			switch action := action.(type) {
+			case clienttesting.GetActionImpl:
+				for _, object := range live {
+					resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+					if resource == action.GetResource() && object.GetName() == action.GetName() {
+						return true, object, nil
+					}
+				}
+				return true, nil, apierrors.NewNotFound(action.GetResource().GroupResource(), action.GetName())
+			case clienttesting.PatchAction:
+				if refusing.Load() {
+					return true, nil, apierrors.NewInternalError(errors.New("failed calling webhook"))
+				}
+				before, _ := writes.Load().(string)
+				writes.Store(before + action.GetName() + " ")
+				return true, &unstructured.Unstructured{}, nil
+			}
+			t.Errorf("unexpected %v", action)
+			return true, nil, nil
+		})
+		addons := New(Config{Cluster: cluster})
+		addons.client = client
+		ctx, cancel := context.WithCancel(t.Context())
+		ready, done := make(chan struct{}), make(chan error, 1)
+		go func() { done <- addons.Run(ctx, func() { close(ready) }) }()
+		<-ready
+		refusing.Store(false)
+		time.Sleep(2 * lastRetry)
+		synctest.Wait()
+		if got := writes.Load(); got != "system:kedge:dns " {
+			t.Errorf("applied %q, want what was out of date alone", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestIncludes(t *testing.T) {
+	live := map[string]any{"a": int64(1), "list": []any{map[string]any{"x": "y", "default": true}}}
+	tests := map[string]struct {
+		wanted any
+		want   bool
+	}{
+		"part":           {map[string]any{"list": []any{map[string]any{"x": "y"}}}, true},
+		"other value":    {map[string]any{"a": int64(2)}, false},
+		"missing key":    {map[string]any{"b": int64(1)}, false},
+		"shorter list":   {map[string]any{"list": []any{}}, false},
+		"other element":  {map[string]any{"list": []any{map[string]any{"x": "z"}}}, false},
+		"another's type": {map[string]any{"a": map[string]any{}}, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := includes(live, test.wanted); got != test.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
 }

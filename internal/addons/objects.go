@@ -2,6 +2,8 @@ package addons
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +11,7 @@ import (
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
@@ -82,4 +85,59 @@ func runtimeClass(handler string) *unstructured.Unstructured {
 		"metadata":   map[string]any{"name": handler},
 		"handler":    handler,
 	}}
+}
+
+// digestAnnotation tells which manifest an object was applied from, so that one
+// whose next version merely leaves something out is applied again.
+const digestAnnotation = "kedge.dev/manifest-digest"
+
+func mark(object *unstructured.Unstructured) error {
+	text, err := object.MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("encode %s %s: %w", object.GetKind(), object.GetName(), err)
+	}
+	sum := sha256.Sum256(text)
+	annotations := object.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[digestAnnotation] = hex.EncodeToString(sum[:8])
+	object.SetAnnotations(annotations)
+	return nil
+}
+
+// isLeftAlone tells whether the user keeps kedge from changing an object, in
+// the way that Kubernetes has for its own roles and bindings.
+func isLeftAlone(live *unstructured.Unstructured) bool {
+	return live.GetAnnotations()[rbacv1.AutoUpdateAnnotationKey] == "false"
+}
+
+// includes tells whether live has all that wanted has: of maps at least the
+// same keys, of lists the same number of elements.
+func includes(live, wanted any) bool {
+	switch wanted := wanted.(type) {
+	case map[string]any:
+		live, ok := live.(map[string]any)
+		if !ok {
+			return false
+		}
+		for key, value := range wanted {
+			if got, ok := live[key]; !ok || !includes(got, value) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		live, ok := live.([]any)
+		if !ok || len(live) != len(wanted) {
+			return false
+		}
+		for i := range wanted {
+			if !includes(live[i], wanted[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return live == wanted
 }

@@ -50,7 +50,13 @@ func (c *Config) nodeClient() *rest.Config {
 // AddTo adds a node's components to group, those that talk to the API after
 // the component api, and returns the one that is ready when the node is. What
 // is wrong with the host or the settings is returned before anything runs.
-func AddTo(group *component.Group, cfg Config, api component.Component) (component.Component, error) {
+//
+// The kubelet starts after those of first, which are the controllers where they
+// are in this process. Upstream's CSI volume plugin keeps the node's name in a
+// variable of the package that the last one to set the plugin up overwrites
+// (pkg/volume/csi/csi_plugin.go, nim), and the controllers have no node: the
+// kubelet would never get ready, nor know a CSI driver.
+func AddTo(group *component.Group, cfg Config, api component.Component, first ...component.Component) (component.Component, error) {
 	if err := cfg.Dir.MakeAgent(); err != nil {
 		return nil, err
 	}
@@ -117,7 +123,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component) (compone
 	if err != nil {
 		return nil, err
 	}
-	group.Add(kubeletComponent, runtime, api)
+	group.Add(kubeletComponent, append(first, runtime, api)...)
 
 	networkComponent := network.New(network.Config{
 		Client:      cfg.Clients.ClientConfig("system:kedge:flannel", pki.NodeGroup(cfg.Node.Name)),

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/kedge-dev/kedge/internal/assets"
@@ -28,14 +30,21 @@ func Cleanup(ctx context.Context, dir datadir.Dir, podCIDRs []netip.Prefix) erro
 	return errors.Join(
 		err,
 		teardown.Pods{
-			Socket:     datadir.ContainerdSocket,
-			State:      datadir.ContainerdState,
-			MountRoots: []string{string(dir), datadir.RunDir, datadir.KubeletRoot},
+			Socket: datadir.ContainerdSocket,
+			State:  datadir.ContainerdState,
+			// Not all of the data directory and of the kubelet's: a user may have
+			// mounted disks in them.
+			MountRoots: []string{
+				datadir.RunDir,
+				filepath.Join(dir.Containerd(), "tmpmounts"),
+				filepath.Join(datadir.KubeletRoot, "pods"),
+				filepath.Join(datadir.KubeletRoot, "plugins"),
+			},
 		}.Kill(ctx),
 		proxy.Cleanup(ctx),
 		dns.Cleanup(ctx),
 		network.Cleanup(ctx, dir.CNIConf(), podCIDRs),
-		os.RemoveAll(datadir.RunDir),
+		teardown.RemoveAll(datadir.RunDir),
 		removeSocket(nriSocket),
 	)
 }
@@ -44,10 +53,17 @@ func Cleanup(ctx context.Context, dir datadir.Dir, podCIDRs []netip.Prefix) erro
 // https://github.com/containerd/nri, pkg/adaptation.
 const nriSocket = "/var/run/nri/nri.sock"
 
+// removeSocket removes a socket unless somebody listens on it: another
+// containerd of this host, Docker's perhaps, uses the same path.
 func removeSocket(path string) error {
+	if connection, err := net.Dial("unix", path); err == nil {
+		return connection.Close()
+	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	// Its folder was made for it, unless there is more in it.
+	_ = os.Remove(filepath.Dir(path))
 	return nil
 }
 

@@ -61,19 +61,29 @@ func killall(c *cli.Context, cfg *config.Config) error {
 		return errors.New("only root may stop kedge and its pods; run it with sudo")
 	}
 	dir := datadir.Dir(cfg.DataDir)
-	if _, err := os.Stat(string(dir)); errors.Is(err, fs.ErrNotExist) {
-		logrus.Infof("%s does not exist: nothing to stop; if kedge ran with another folder, pass --data-dir", dir)
-		return nil
+	_, err := os.Stat(string(dir))
+	missing := errors.Is(err, fs.ErrNotExist)
+	if !missing {
+		if err := stopRunning(c.Context, dir); err != nil {
+			return err
+		}
+		// Held, so that kedge is not started while its pods are taken away.
+		lock, err := dir.Hold()
+		if err != nil {
+			return err
+		}
+		defer lock.Release()
 	}
-	if err := stopRunning(c.Context, dir); err != nil {
-		return err
-	}
-	// Held, so that kedge is not started while its pods are taken away.
-	lock, err := dir.Lock()
+	// A kedge that runs on another data directory is not the one that is meant.
+	hostLock, err := datadir.LockHost()
 	if err != nil {
 		return err
 	}
-	defer lock.Release()
+	defer hostLock.Release()
+	if missing {
+		logrus.Infof("%s does not exist: nothing to stop; if kedge ran with another folder, pass --data-dir", dir)
+		return nil
+	}
 	return agent.Cleanup(c.Context, dir, cfg.Cluster.PodCIDRs())
 }
 
@@ -111,15 +121,16 @@ func stopRunning(ctx context.Context, dir datadir.Dir) error {
 
 // uninstall removes what was installed and all state.
 func uninstall(cfg *config.Config) error {
-	faults := []error{agent.Remove(datadir.Dir(cfg.DataDir))}
+	faults := []error{agent.Remove(datadir.Dir(cfg.DataDir)), os.RemoveAll(filepath.Dir(config.DefaultPath))}
 	for _, path := range []string{
-		filepath.Dir(config.DefaultPath),
 		cfg.Server.WriteKubeconfig,
 		// The kubelet writes it for its graceful shutdown under systemd:
 		// pkg/kubelet/nodeshutdown/systemd/inhibit_linux.go.
 		"/etc/systemd/logind.conf.d/99-kubelet.conf",
 	} {
-		faults = append(faults, os.RemoveAll(path))
+		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+			faults = append(faults, err)
+		}
 	}
 	if program, err := os.Executable(); err == nil && filepath.Dir(program) == "/usr/local/bin" {
 		faults = append(faults, removeLinks(program), os.Remove(program))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -30,11 +31,12 @@ func runServer(c *cli.Context, cfg *config.Config) error {
 		return errors.New("a server makes containers and networks, which only root may; run it with sudo")
 	}
 	setUpLogging(cfg.Log)
+	environment := os.Environ()
 	notify := newNotifier()
 	context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
 	began := time.Now()
 	logrus.Infof("kedge %s starts, data in %s", version.Version, cfg.DataDir)
-	return server.Run(c.Context, cfg, server.Observer{
+	err := server.Run(c.Context, cfg, server.Observer{
 		OnChange: logChange,
 		OnReady: func(s server.Summary) {
 			logrus.Infof("ready in %s; kubeconfig: %s; to join a node, there: kedge agent --server %s --token TOKEN, with the token in %s here",
@@ -42,6 +44,21 @@ func runServer(c *cli.Context, cfg *config.Config) error {
 			notify("READY=1\nSTATUS=ready")
 		},
 	})
+	if errors.Is(err, server.ErrNodeMoved) {
+		logrus.Warnf("%v: starting anew", err)
+		return startAnew(environment)
+	}
+	return err
+}
+
+// startAnew replaces this process by a new one with the same id, arguments and
+// environment, so that it needs no service manager to come back.
+func startAnew(environment []string) error {
+	program, err := os.Executable()
+	if err == nil {
+		err = syscall.Exec(program, os.Args, environment)
+	}
+	return fmt.Errorf("start anew: %w", err)
 }
 
 // logChange shows one component's way to Ready, and its end.

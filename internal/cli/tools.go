@@ -10,6 +10,7 @@ import (
 
 	ctr "github.com/containerd/containerd/v2/cmd/ctr/app"
 	"github.com/urfave/cli/v2"
+	"k8s.io/client-go/tools/clientcmd"
 	kubecli "k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
 	kubectl "k8s.io/kubectl/pkg/cmd"
@@ -28,7 +29,7 @@ func kubectlCommand() *cli.Command {
 		Usage:           "upstream's kubectl, whole; it finds this server's kubeconfig by itself",
 		SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
-			setDefaultEnv("KUBECONFIG", readable(config.Default().Server.WriteKubeconfig))
+			setDefaultEnv("KUBECONFIG", serverKubeconfig())
 			// kubectl reads os.Args itself, and finds plugins by it.
 			os.Args = append([]string{"kubectl"}, c.Args().Slice()...)
 			// A bad verbosity is reported when the flags are parsed below.
@@ -80,12 +81,27 @@ func setDefaultEnv(name, value string) {
 	}
 }
 
-// readable returns path if this user may read it, else nothing.
-func readable(path string) string {
+// serverKubeconfig returns the path of the kubeconfig that this host's server
+// writes, or nothing if there is none for this user, who is told then.
+func serverKubeconfig() string {
+	path := config.Default().Server.WriteKubeconfig
+	// A file that is wrong or for root only is no reason not to run kubectl.
+	if cfg, err := config.Load(config.DefaultPath); err == nil {
+		path = cfg.Server.WriteKubeconfig
+	}
 	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrPermission) && !ownKubeconfig() {
+		fmt.Fprintf(os.Stderr, "kedge: %s is not for this user: run it with sudo, or start the server with --write-kubeconfig-mode\n", path)
+	}
 	if err != nil {
 		return ""
 	}
 	f.Close()
 	return path
+}
+
+// ownKubeconfig tells whether the user has a kubeconfig where kubectl looks.
+func ownKubeconfig() bool {
+	_, err := os.Stat(clientcmd.RecommendedHomeFile)
+	return os.Getenv("KUBECONFIG") != "" || err == nil
 }

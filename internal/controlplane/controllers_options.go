@@ -40,13 +40,13 @@ func controllersOptions(c *ControllersConfig) (*options.KubeControllerManagerOpt
 	o.SAController.ServiceAccountKeyFile = files.ServiceAccountKeyFile
 	// Nodes and clients are trusted by the client authority.
 	signing := o.CSRSigningController
-	signing.KubeletServingSignerConfiguration.CertFile = files.ClientCAFile
+	signing.KubeletServingSignerConfiguration.CertFile = files.ClientSignerFile
 	signing.KubeletServingSignerConfiguration.KeyFile = files.ClientCAKeyFile
-	signing.LegacyUnknownSignerConfiguration.CertFile = files.ServerCAFile
+	signing.LegacyUnknownSignerConfiguration.CertFile = files.ServerSignerFile
 	signing.LegacyUnknownSignerConfiguration.KeyFile = files.ServerCAKeyFile
-	signing.KubeletClientSignerConfiguration.CertFile = files.ClientCAFile
+	signing.KubeletClientSignerConfiguration.CertFile = files.ClientSignerFile
 	signing.KubeletClientSignerConfiguration.KeyFile = files.ClientCAKeyFile
-	signing.KubeAPIServerClientSignerConfiguration.CertFile = files.ClientCAFile
+	signing.KubeAPIServerClientSignerConfiguration.CertFile = files.ClientSignerFile
 	signing.KubeAPIServerClientSignerConfiguration.KeyFile = files.ClientCAKeyFile
 
 	if err := controllersProgram.parse(flags, c.Args); err != nil {

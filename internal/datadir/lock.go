@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
-// Lock is the hold of one kedge on a data directory.
+// Lock is the hold of one kedge on a data directory, or on a host.
 type Lock struct{ file *os.File }
 
 // Lock takes the data directory for this process. It makes the directory if
@@ -37,6 +39,9 @@ func (d Dir) lock() (*Lock, error) {
 		return nil, err
 	}
 	if err := take(file); err != nil {
+		if errors.Is(err, errTaken) {
+			err = fmt.Errorf("kedge already runs on it%s: stop that one first, or give this one a folder of its own with --data-dir", holder(file))
+		}
 		return nil, errors.Join(err, file.Close())
 	}
 	if err := d.checkWritable(); err != nil {
@@ -45,21 +50,84 @@ func (d Dir) lock() (*Lock, error) {
 	return &Lock{file}, nil
 }
 
+// Hold takes an existing data directory as Lock does, but writes nothing: what
+// is taken away must go on a full disk too.
+func (d Dir) Hold() (*Lock, error) {
+	file, err := os.Open(d.LockFile())
+	if errors.Is(err, os.ErrNotExist) {
+		// No kedge has ever got as far as this.
+		return &Lock{}, nil
+	}
+	if err == nil {
+		if err = flock(file); errors.Is(err, errTaken) {
+			err = fmt.Errorf("kedge has just been started on it%s: stop it first", holder(file))
+		}
+		if err != nil {
+			err = errors.Join(err, file.Close())
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("take data directory %s: %w", string(d), err)
+	}
+	return &Lock{file}, nil
+}
+
+// LockHost takes for this process what a host has but one of: the sockets in
+// RunDir, fixed ports, interfaces and packet filters. It is for whoever holds a
+// data directory already: another kedge may run on another one.
+func LockHost() (*Lock, error) { return lockHost(RunDir) }
+
+func lockHost(folder string) (*Lock, error) {
+	fail := func(err error) (*Lock, error) { return nil, fmt.Errorf("take %s: %w", folder, Explain(err)) }
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return fail(err)
+	}
+	file, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fail(err)
+	}
+	if err := take(file); err != nil {
+		if errors.Is(err, errTaken) {
+			err = fmt.Errorf("kedge already runs on this host%s, on another data directory: stop that one first", holder(file))
+		}
+		return fail(errors.Join(err, file.Close()))
+	}
+	return &Lock{file}, nil
+}
+
+// lockPatience is how long a lock that is taken is waited for.
+const lockPatience = time.Second
+
+// errTaken says that another process holds a lock.
+var errTaken = errors.New("it is taken")
+
 // take locks the file and writes this process's id into it, for the message
 // of a second kedge.
 func take(file *os.File) error {
-	err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return fmt.Errorf("kedge already runs on it%s: stop that one first, or give this one a folder of its own with --data-dir", holder(file))
-	}
-	if err != nil {
-		return fmt.Errorf("lock %s: %w", file.Name(), err)
+	if err := flock(file); err != nil {
+		return err
 	}
 	if err := file.Truncate(0); err != nil {
 		return err
 	}
-	_, err = file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	_, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	return err
+}
+
+func flock(file *os.File) error {
+	err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	// A process that was killed keeps its lock until its last thread is gone.
+	for begin := time.Now(); errors.Is(err, syscall.EWOULDBLOCK) && time.Since(begin) < lockPatience; {
+		time.Sleep(20 * time.Millisecond)
+		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return errTaken
+	}
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", file.Name(), err)
+	}
+	return nil
 }
 
 // Holder returns the process id of the kedge that runs on the data directory,
@@ -103,4 +171,9 @@ func readPID(file *os.File) (int, error) {
 
 // Release gives the data directory up. The file stays: removing it would let
 // two processes hold locks on two files of the same name.
-func (l *Lock) Release() error { return l.file.Close() }
+func (l *Lock) Release() error {
+	if l.file == nil {
+		return nil
+	}
+	return l.file.Close()
+}

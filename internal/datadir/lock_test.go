@@ -7,21 +7,31 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestMain lets the test binary play a second kedge: with LOCK_DIR set it
 // takes that directory, says so and waits to be killed.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("LOCK_DIR"); dir != "" {
-		if _, err := Dir(dir).Lock(); err != nil {
+		lock, err := Dir(dir).Lock()
+		var host *Lock
+		if err == nil {
+			host, err = lockHost(filepath.Join(dir, "run"))
+		}
+		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
 		fmt.Println("locked")
-		select {}
+		time.Sleep(time.Hour)
+		// What nobody refers to is closed.
+		runtime.KeepAlive(lock)
+		runtime.KeepAlive(host)
 	}
 	os.Exit(m.Run())
 }
@@ -79,6 +89,59 @@ func TestLockNamesTheHolderAndEndsWithIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	startHolder(t, dir)
+}
+
+func TestHoldOnAFullDisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	dir := t.TempDir()
+	if lock, err := Dir(dir).Hold(); err != nil || lock.Release() != nil {
+		t.Fatalf("on a folder that kedge has not used: %v", err)
+	}
+	mount(t, dir, 0, "size=1m")
+	first := startHolder(t, dir)
+	if _, err := Dir(dir).Hold(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(pid %d)", first.Process.Pid)) {
+		t.Errorf("while it is held: %v", err)
+	}
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait()
+	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 2<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("disk is not full: %v", err)
+	}
+	lock, err := Dir(dir).Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Dir(dir).Hold(); err == nil {
+		t.Error("held twice")
+	}
+	if err := lock.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLockHostNamesTheHolder(t *testing.T) {
+	dir := t.TempDir()
+	first := startHolder(t, dir)
+	_, err := lockHost(filepath.Join(dir, "run"))
+	if err == nil {
+		t.Fatal("two processes hold one host")
+	}
+	for _, want := range []string{"this host", fmt.Sprintf("(pid %d)", first.Process.Pid)} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q lacks %q", err, want)
+		}
+	}
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait()
+	if _, err := lockHost(filepath.Join(dir, "run")); err != nil {
+		t.Errorf("after kill -9 of the holder: %v", err)
+	}
 }
 
 func TestLockSaysWhatIsWrongWithTheFileSystem(t *testing.T) {

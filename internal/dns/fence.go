@@ -2,6 +2,7 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -101,7 +102,7 @@ func rules(nft knftables.Interface, outside []string) *knftables.Transaction {
 // outsideInterfaces returns the names of the interfaces that lead out of the
 // cluster's pods, sorted.
 func outsideInterfaces(pods []netip.Prefix) ([]string, error) {
-	links, err := netlink.LinkList()
+	links, err := consistent(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
@@ -109,7 +110,7 @@ func outsideInterfaces(pods []netip.Prefix) ([]string, error) {
 	for _, link := range links {
 		names[link.Attrs().Index] = link.Attrs().Name
 	}
-	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	addresses, err := consistent(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -123,7 +124,7 @@ func outsideInterfaces(pods []netip.Prefix) ([]string, error) {
 		}
 		outside = append(outside, names[address.LinkIndex])
 	}
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	routes, err := consistent(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
@@ -142,6 +143,17 @@ func outsideInterfaces(pods []netip.Prefix) ([]string, error) {
 	// An interface that went away between the two questions has no name, and lo
 	// is this node whatever addresses it has.
 	return slices.DeleteFunc(slices.Compact(outside), func(name string) bool { return name == "" || name == "lo" }), nil
+}
+
+// consistent lists until nothing changed meanwhile, as far as that is to be had:
+// while many pods start, interfaces come and go all the time.
+func consistent[T any](list func() ([]T, error)) (result []T, err error) {
+	for range 10 {
+		if result, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return result, err
 }
 
 // remove deletes the table if it is there.

@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -120,5 +121,30 @@ func TestFence(t *testing.T) {
 		if strings.Contains(string(rules), tableName) {
 			t.Errorf("left after Cleanup:\n%s", rules)
 		}
+	}
+}
+
+func TestConsistent(t *testing.T) {
+	other := errors.New("other")
+	for name, c := range map[string]struct {
+		errs []error
+		want error
+		asks int
+	}{
+		"at once":         {errs: []error{nil}, asks: 1},
+		"changing":        {errs: []error{netlink.ErrDumpInterrupted, netlink.ErrDumpInterrupted, nil}, asks: 3},
+		"another fault":   {errs: []error{netlink.ErrDumpInterrupted, other}, want: other, asks: 2},
+		"always changing": {errs: slices.Repeat([]error{netlink.ErrDumpInterrupted}, 20), want: netlink.ErrDumpInterrupted, asks: 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asks := 0
+			result, err := consistent(func() ([]int, error) {
+				asks++
+				return []int{asks}, c.errs[asks-1]
+			})
+			if !errors.Is(err, c.want) || asks != c.asks || result[0] != asks {
+				t.Errorf("%v, %v after asking %d times, want %v after %d", result, err, asks, c.want, c.asks)
+			}
+		})
 	}
 }

@@ -56,6 +56,20 @@ func NodeName(cfg config.Node) (string, error) {
 	return nodeName(cfg.NodeName, hostname)
 }
 
+// IsHere tells whether all the node's addresses are the host's at the moment.
+func (n Node) IsHere() (bool, error) {
+	onHost, err := localAddresses()
+	if err != nil {
+		return false, err
+	}
+	for _, ip := range n.IPs {
+		if !slices.Contains(onHost, ip) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 func nodeName(configured, hostname string) (string, error) {
 	name, from := configured, "node-name"
 	if name == "" {

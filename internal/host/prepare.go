@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/sirupsen/logrus"
@@ -165,6 +166,17 @@ func modprobe(ctx context.Context, name string) error {
 	return nil
 }
 
+// inotifyLimits are per user, so for all that root runs. The kernel's default of
+// 128 instances is soon used up: kedge needs 24, a pod one for each follower of
+// its logs.
+var inotifyLimits = []struct {
+	name  string
+	least int
+}{
+	{"fs/inotify/max_user_instances", 8192},
+	{"fs/inotify/max_user_watches", 65536},
+}
+
 // sysctls sets what Services and pod networking need and is not set yet. What
 // else upstream needs, its kubelet and kube-proxy set themselves.
 func (p preparer) sysctls() (changed []string, err error) {
@@ -182,6 +194,17 @@ func (p preparer) sysctls() (changed []string, err error) {
 	}
 	if err := set("net/ipv4/ip_forward", "1"); err != nil {
 		return changed, err
+	}
+	for _, limit := range inotifyLimits {
+		old, err := os.ReadFile(p.path(filepath.Join("proc/sys", limit.name)))
+		if err != nil {
+			continue // a kernel without inotify
+		}
+		if value, err := strconv.Atoi(strings.TrimSpace(string(old))); err == nil && value < limit.least {
+			// In a container the limits may be the host's: check-config says
+			// what that costs.
+			_ = set(limit.name, strconv.Itoa(limit.least))
+		}
 	}
 	if !p.IPv6 {
 		return changed, nil

@@ -26,6 +26,7 @@ func prepared() map[string]string {
 	return map[string]string{
 		"proc/sys/net/bridge/bridge-nf-call-iptables":  "1\n",
 		"proc/sys/net/bridge/bridge-nf-call-ip6tables": "1\n",
+		"proc/sys/fs/inotify/max_user_instances":       "9000\n",
 		"proc/sys/net/ipv4/ip_forward":                 "1\n",
 		"proc/sys/net/ipv6/conf/all/forwarding":        "0\n",
 		"proc/sys/net/ipv6/conf/eth0/accept_ra":        "1\n",
@@ -53,6 +54,7 @@ func TestPrepare(t *testing.T) {
 	t.Run("modules and settings that are missing", func(t *testing.T) {
 		files := prepared()
 		files["proc/sys/net/ipv4/ip_forward"] = "0\n"
+		files["proc/sys/fs/inotify/max_user_instances"] = "128\n"
 		files["proc/self/mountinfo"] = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 		delete(files, "proc/sys/net/bridge/bridge-nf-call-iptables")
 		delete(files, "proc/sys/net/bridge/bridge-nf-call-ip6tables")
@@ -73,6 +75,7 @@ func TestPrepare(t *testing.T) {
 			t.Fatal(err)
 		}
 		for path, want := range map[string]string{
+			"proc/sys/fs/inotify/max_user_instances":      "8192",
 			"proc/sys/net/ipv4/ip_forward":                "1",
 			"proc/sys/net/bridge/bridge-nf-call-iptables": "1",
 			"proc/sys/net/ipv6/conf/all/forwarding":       "1",

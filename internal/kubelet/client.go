@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"fmt"
+	"net/http"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -31,6 +32,7 @@ func (k *Kubelet) connect(dependencies *kubelet.Dependencies) error {
 	if k.server.Tracing != nil {
 		config.Wrap(tracing.WrapperFor(dependencies.TracerProvider))
 	}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return patience{next} })
 	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return fmt.Errorf("make transport: %w", err)

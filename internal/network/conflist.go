@@ -130,13 +130,17 @@ func (c conflist) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make CNI folder: %w", err)
 	}
-	// Beside the folder: containerd would look at any new file in it.
-	temporary := dir + "." + conflistName + ".tmp"
-	if err := os.WriteFile(temporary, content, 0o600); err != nil {
+	// Made beside the folder: containerd would read it at the first write. Then
+	// renamed within it: of what happens in the folder, containerd ignores that
+	// a file appears (internal/cri/server/cni_conf_syncer.go, syncLoop).
+	outside, inside := dir+"."+conflistName+".tmp", path+".tmp"
+	if err := os.WriteFile(outside, content, 0o600); err != nil {
 		return fmt.Errorf("write CNI configuration: %w", err)
 	}
-	if err := os.Rename(temporary, path); err != nil {
-		return fmt.Errorf("write CNI configuration: %w", err)
+	for _, rename := range [][2]string{{outside, inside}, {inside, path}} {
+		if err := os.Rename(rename[0], rename[1]); err != nil {
+			return fmt.Errorf("write CNI configuration: %w", err)
+		}
 	}
 	return nil
 }

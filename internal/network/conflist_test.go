@@ -2,11 +2,14 @@ package network
 
 import (
 	"bytes"
+	"encoding/binary"
 	"flag"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -75,5 +78,33 @@ func TestConflistIsNotWrittenAgain(t *testing.T) {
 	}
 	if err := removeConflist(dir); err != nil {
 		t.Errorf("remove what is not there: %v", err)
+	}
+}
+
+// TestConflistIsNoticed watches the folder as containerd does: its watcher acts
+// on renames and writes, and would find half a file at a write.
+func TestConflistIsNoticed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "net.d")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(watch)
+	if _, err := unix.InotifyAddWatch(watch, dir, unix.IN_MOVED_FROM|unix.IN_MODIFY); err != nil {
+		t.Fatal(err)
+	}
+	if err := (conflist{MTU: 1450}).write(dir); err != nil {
+		t.Fatal(err)
+	}
+	events := make([]byte, 4096)
+	n, err := unix.Read(watch, events)
+	if err != nil {
+		t.Fatalf("nobody who watches the folder would notice: %v", err)
+	}
+	if mask := binary.NativeEndian.Uint32(events[4:]); mask != unix.IN_MOVED_FROM || n > unix.SizeofInotifyEvent+32 {
+		t.Errorf("events %x: want one, a rename", events[:n])
 	}
 }

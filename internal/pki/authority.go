@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/rand"
 	"crypto/x509"
@@ -10,6 +11,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -45,6 +47,20 @@ func (a *authority) intermediates() []*x509.Certificate {
 		}
 	}
 	return chain
+}
+
+// signerFile returns a file with the authority's own certificate alone, and
+// writes it where certFile has more.
+func (a *authority) signerFile() (string, error) {
+	if len(a.bundle) == 1 {
+		return a.certFile, nil
+	}
+	file := strings.TrimSuffix(a.certFile, ".crt") + "-signer.crt"
+	content := encodeCertificates(a.cert())
+	if existing, err := os.ReadFile(file); err == nil && bytes.Equal(existing, content) {
+		return file, nil
+	}
+	return file, datadir.WriteFile(file, content, certMode)
 }
 
 // ensureAuthority returns the authority in path.crt and path.key: the one that

@@ -59,6 +59,10 @@ type Files struct {
 	// ClientCAFile is what all certificates of nodes are checked with, the
 	// kubelets' serving ones too, and those of other clients.
 	ClientCAFile, ClientCAKeyFile string
+	// The signers are for upstream's signing controllers, which take no file with
+	// more than one certificate, as an intermediate authority's has: pkg/controller/
+	// certificates/signer/ca_provider.go. The keys are those above.
+	ServerSignerFile, ClientSignerFile string
 	// RequestHeaderCAFile is what ProxyClientCertFile is checked with.
 	RequestHeaderCAFile string
 	// ServiceAccountKeyFile signs and checks service-account tokens.
@@ -151,6 +155,13 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 		KubeletClientCertFile: kubeletClient.certFile, KubeletClientKeyFile: kubeletClient.keyFile,
 		ProxyClientCertFile: proxyClient.certFile, ProxyClientKeyFile: proxyClient.keyFile,
 		KubeletServingCertFile: kubeletServing.certFile, KubeletServingKeyFile: kubeletServing.keyFile,
+	}
+	var err error
+	if s.ServerSignerFile, err = s.serverCA.signerFile(); err != nil {
+		return nil, err
+	}
+	if s.ClientSignerFile, err = clientCA.signerFile(); err != nil {
+		return nil, err
 	}
 	// RSA, though ECDSA would be faster: clouds that federate with the cluster's
 	// service accounts by OIDC take RS256 all, ES256 not all.

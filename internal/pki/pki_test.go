@@ -312,6 +312,14 @@ func TestUsersOwnIntermediateAuthority(t *testing.T) {
 	if _, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: chain, DNSName: "kubernetes"}); err != nil {
 		t.Error(err)
 	}
+	// Upstream's signers take one certificate, that of the key.
+	signer, err := readCertificates(s.ServerSignerFile)
+	if err != nil || len(signer) != 1 || !matches(intermediate.key, signer[0]) {
+		t.Errorf("the signer's file has %d certificates, %v", len(signer), err)
+	}
+	if s.ClientSignerFile != s.ClientCAFile {
+		t.Errorf("an authority that is a root signs from %s", s.ClientSignerFile)
+	}
 	before := contents(t, o)
 	ensure(t, o)
 	if got := changed(before, contents(t, o)); got != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 
 	"github.com/sirupsen/logrus"
 	proxyconfig "k8s.io/kubernetes/pkg/proxy/apis/config"
@@ -51,8 +52,43 @@ func cleanIPTables(ctx context.Context) (ok bool) {
 		ok = tables.FlushChain(utiliptables.TableFilter, firewall) == nil && ok
 		ok = tables.DeleteChain(utiliptables.TableFilter, firewall) == nil && ok
 	}
+	removeEmptyTables(ctx)
 	return ok
 }
+
+// removeEmptyTables removes the tables that iptables has made in nftables, if
+// nobody uses them: iptables itself never does. Where it is the older iptables,
+// which has nothing to do with nftables, there are none.
+func removeEmptyTables(ctx context.Context) {
+	for _, family := range []string{"ip", "ip6"} {
+		for _, table := range []string{"filter", "nat", "mangle"} {
+			listing, err := exec.CommandContext(ctx, "nft", "list", "table", family, table).Output()
+			if err == nil && isEmptyTable(string(listing)) {
+				// It would do no harm if it stayed.
+				_ = exec.CommandContext(ctx, "nft", "delete", "table", family, table).Run()
+			}
+		}
+	}
+}
+
+// isEmptyTable tells whether a listing by nft has no rules, and no chains but
+// iptables's own that let everything pass.
+func isEmptyTable(listing string) bool {
+	for line := range strings.Lines(listing) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "", line == "}", strings.HasPrefix(line, "#"), strings.HasPrefix(line, "table "):
+		case strings.HasPrefix(line, "chain ") && builtIn[strings.Fields(line)[1]]:
+		case strings.HasPrefix(line, "type ") && strings.HasSuffix(line, "policy accept;"):
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// builtIn are the chains that iptables makes with a table.
+var builtIn = map[string]bool{"PREROUTING": true, "INPUT": true, "FORWARD": true, "OUTPUT": true, "POSTROUTING": true}
 
 // removeOtherMode removes the rules of an earlier start in the other mode, and
 // records the one that is about to start.

@@ -52,8 +52,8 @@ type Summary struct {
 }
 
 // Run runs a server until ctx is cancelled, and returns nil then, or until one
-// of its components fails. What a user can mend is checked first, before
-// anything is changed.
+// of its components fails; with ErrNodeMoved it is to be run again, by a new
+// process. What a user can mend is checked first, before anything is changed.
 func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	dir := datadir.Dir(cfg.DataDir)
 	phase, err := kubeinit.Setup(cfg.Log)
@@ -74,6 +74,11 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 		return err
 	}
 	defer lock.Release()
+	hostLock, err := datadir.LockHost()
+	if err != nil {
+		return err
+	}
+	defer hostLock.Release()
 	listener, err := supervisor.Listen(cfg.Server.BindAddress, cfg.Server.HTTPSListenPort)
 	if err != nil {
 		return err
@@ -106,6 +111,9 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 
 	group.Add(clock.Recorder())
 	group.Add(certificates.Renewer())
+	group.Add(newAddressWatch(node,
+		func() (host.Node, error) { return host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs()) },
+		host.Node.IsHere, addressInterval))
 	group.Add(status.New(datadir.StatusSocket, func() status.Report {
 		return status.Report{PID: os.Getpid(), Version: version.Version, Node: node.Name, Components: group.Status()}
 	}))
@@ -188,7 +196,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		ServingCertFile: certificates.KubeletServingCertFile,
 		ServingKeyFile:  certificates.KubeletServingKeyFile,
 		ClientCAFile:    certificates.ClientCAFile,
-	}, claim)
+	}, claim, controllers)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,9 @@ import (
 // unmountBelow unmounts all that is mounted below the folders, not what is
 // mounted on the folders themselves: that is the user's.
 func unmountBelow(folders ...string) error {
+	for i, folder := range folders {
+		folders[i] = resolve(folder)
+	}
 	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		return !isBelow(m.Mountpoint, folders), false
 	})
@@ -27,6 +30,14 @@ func unmountBelow(folders ...string) error {
 		faults = append(faults, unmount(mounts[i].Mountpoint))
 	}
 	return errors.Join(faults...)
+}
+
+// resolve follows symbolic links, as the kernel has done in its list of mounts.
+func resolve(folder string) string {
+	if resolved, err := filepath.EvalSymlinks(folder); err == nil {
+		return resolved
+	}
+	return folder // it is not there, nor is anything below it
 }
 
 func isBelow(path string, folders []string) bool {
@@ -52,8 +63,9 @@ func unmount(path string) error {
 func RemoveAll(folders ...string) error {
 	var faults []error
 	for _, folder := range folders {
+		resolved := resolve(folder)
 		mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-			return !isBelow(m.Mountpoint, []string{folder}), false
+			return !isBelow(m.Mountpoint, []string{resolved}), false
 		})
 		switch {
 		case err != nil:
@@ -67,17 +79,21 @@ func RemoveAll(folders ...string) error {
 	return errors.Join(faults...)
 }
 
-// removeContents removes a folder; of one that is itself a mount only the
-// contents.
+// removeContents removes a folder; of one that is itself a mount, or that the
+// user has put elsewhere by a symbolic link, only the contents.
 func removeContents(folder string) error {
 	mounted, err := mountinfo.Mounted(folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	var info fs.FileInfo
+	if err == nil {
+		info, err = os.Lstat(folder)
+	}
 	if err != nil {
 		return fmt.Errorf("look at %s: %w", folder, err)
 	}
-	if !mounted {
+	if linked := info.Mode()&fs.ModeSymlink != 0; !mounted && !linked {
 		return os.RemoveAll(folder)
 	}
 	entries, err := os.ReadDir(folder)

@@ -143,4 +143,25 @@ func TestMounts(t *testing.T) {
 	if err != nil || len(entries) != 0 {
 		t.Errorf("left in a folder that is a mount itself: %v, %v", entries, err)
 	}
+
+	// A user may have put the folder on another disk by a link, which the
+	// kernel's list of mounts does not show.
+	elsewhere, link := filepath.Join(folder, "elsewhere"), filepath.Join(folder, "link")
+	mount(filepath.Join(elsewhere, "volume"))
+	if err := os.Symlink(elsewhere, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveAll(link); err == nil || !strings.Contains(err.Error(), "unmount that first") {
+		t.Errorf("removed below a mount behind a link: %v", err)
+	}
+	if err := unmountBelow(link); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveAll(link); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+	entries, err = os.ReadDir(elsewhere)
+	if _, gone := os.Lstat(link); err != nil || len(entries) != 0 || gone != nil {
+		t.Errorf("left behind a link: %v, %v, %v", entries, err, gone)
+	}
 }

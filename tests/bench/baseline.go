@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -266,6 +267,12 @@ func (b *baseline) configureCNI() error {
 			return err
 		}
 	}
+	// flannel writes the address of the bridge, with the length of the prefix.
+	subnet, err := netip.ParsePrefix(values["FLANNEL_SUBNET"])
+	if err != nil {
+		return fmt.Errorf("read %s: %w", subnetFile, err)
+	}
+	values["FLANNEL_SUBNET"] = subnet.Masked().String()
 	text, err := b.render("flannel.conflist", values)
 	if err != nil {
 		return err
@@ -357,7 +364,7 @@ func (b *baseline) showLogs() {
 	logs, _ := filepath.Glob(b.host.Path(logFile("*")))
 	for _, log := range logs {
 		text, _ := os.ReadFile(log)
-		b.t.Logf("the end of %s:\n%s", filepath.Base(log), text[max(0, len(text)-3000):])
+		b.t.Logf("the end of %s:\n%s", filepath.Base(log), text[max(0, len(text)-1500):])
 	}
 }
 

@@ -79,6 +79,8 @@ type result struct {
 	// CPU is percent of one core.
 	CPU      float64 `json:"cpuPercent"`
 	ShimsCPU float64 `json:"shimsCPUPercent"`
+	// WrittenBefore is bytes, from the start until the idle time.
+	WrittenBefore float64 `json:"writtenBefore"`
 	// Written is bytes a minute; DiskWritten those of the machine's whole disk.
 	Written     float64 `json:"writtenPerMinute"`
 	DiskWritten float64 `json:"diskWrittenPerMinute"`
@@ -118,6 +120,7 @@ func (r *result) measureIdle(h *harness.Host, idle time.Duration) error {
 	first, last, took := all[0], all[samples-1], ended.Sub(began)
 	r.CPU = 100 * (last.Installation.CPU - first.Installation.CPU) / took.Seconds()
 	r.ShimsCPU = 100 * (last.Shims.CPU - first.Shims.CPU) / took.Seconds()
+	r.WrittenBefore = first.Installation.Written
 	r.Written = (last.Installation.Written - first.Installation.Written) / took.Minutes()
 	r.DiskWritten = (last.DiskWritten - first.DiskWritten) / took.Minutes()
 	r.Programs = last.Programs

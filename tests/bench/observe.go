@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +25,7 @@ const (
 	readyzURL = "https://127.0.0.1:6443/readyz"
 	// pollInterval is how exactly times are taken where there is no watch.
 	pollInterval = 20 * time.Millisecond
-	startTimeout = 5 * time.Minute
+	startTimeout = 2 * time.Minute
 	podName      = "bench"
 )
 
@@ -177,9 +178,24 @@ func runPod(ctx context.Context, h *harness.Host, kubeconfig string) error {
 			return nil
 		}
 		if ended := pause(ctx); ended != nil {
-			return fmt.Errorf("wait for pod: %w: %w", ended, err)
+			return fmt.Errorf("wait for pod: %w: %w: %s", ended, err, lastEvents(client))
 		}
 	}
+}
+
+// lastEvents says what the cluster says of itself.
+func lastEvents(client kubernetes.Interface) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	events, err := client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Sprintf("list events: %v", err)
+	}
+	var text strings.Builder
+	for _, event := range events.Items {
+		fmt.Fprintf(&text, "\n%s %s: %s: %s", event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Reason, event.Message)
+	}
+	return text.String()
 }
 
 // await reads events until one satisfies ready, or there are no more.

@@ -136,6 +136,7 @@ func rows() []row {
 		{"seconds to /readyz", 1, func(r result) float64 { return r.Start.Readyz }},
 		{"seconds to node Ready", 1, func(r result) float64 { return r.Start.NodeReady }},
 		{"seconds to first pod Ready", 1, func(r result) float64 { return r.Start.PodReady }},
+		{"written till idle, MiB", mebibyte, func(r result) float64 { return r.WrittenBefore }},
 		{"PSS, MiB", mebibyte, func(r result) float64 { return r.PSS }},
 		{"anonymous, MiB", mebibyte, func(r result) float64 { return r.Anonymous }},
 		{"shim PSS, MiB", mebibyte, func(r result) float64 { return r.ShimsPSS }},
@@ -156,12 +157,20 @@ func (r *report) Table() string {
 	fmt.Fprintf(table, "%s\t%s\t%s\tratio\t\n", "", kedgeName, baselineName)
 	for _, row := range rows() {
 		ours, theirs := r.median(kedgeName, row), r.median(baselineName, row)
-		fmt.Fprintf(table, "%s\t%.2f\t%.2f\t%s\t\n", row.name, ours, theirs, ratio(ours, theirs))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t\n", row.name, number(ours), number(theirs), ratio(ours, theirs))
 	}
 	ours, theirs := r.Executables[kedgeName]/mebibyte, r.Executables[baselineName]/mebibyte
-	fmt.Fprintf(table, "executables, MiB\t%.2f\t%.2f\t%s\t\n", ours, theirs, ratio(ours, theirs))
+	fmt.Fprintf(table, "executables, MiB\t%s\t%s\t%s\t\n", number(ours), number(theirs), ratio(ours, theirs))
 	table.Flush()
 	return text.String()
+}
+
+// number writes no more digits than mean something.
+func number(value float64) string {
+	if value < 10 {
+		return fmt.Sprintf("%.2f", value)
+	}
+	return fmt.Sprintf("%.1f", value)
 }
 
 func ratio(ours, theirs float64) string {
@@ -196,7 +205,7 @@ func (r result) String() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s:", r.System)
 	for _, row := range rows() {
-		fmt.Fprintf(&text, " %s %.2f;", row.name, row.value(r)/row.scale)
+		fmt.Fprintf(&text, " %s %s;", row.name, number(row.value(r)/row.scale))
 	}
 	text.WriteString("\n")
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)

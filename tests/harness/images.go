@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 )
 
 // preloadFolder is where kedge looks for images at its start.
@@ -21,6 +22,21 @@ func (h *Host) Preload(archives ...string) {
 			h.t.Fatalf("preload images: %v", err)
 		}
 	}
+}
+
+// Busybox returns the path of the static busybox that `make` takes from Debian's
+// package, for commands on a host that the machine may lack.
+func Busybox(t T) string {
+	t.Helper()
+	repository, err := Repository()
+	if err != nil {
+		t.Fatalf("find busybox: %v", err)
+	}
+	path := filepath.Join(repository, "build", runtime.GOARCH, "busybox")
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("find busybox, which make gets: %v", err)
+	}
+	return path
 }
 
 func copyFile(from, to string) error {

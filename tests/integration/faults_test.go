@@ -1,9 +1,7 @@
 package integration
 
 import (
-	"context"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,15 +36,10 @@ func TestStartRefused(t *testing.T) {
 		wantRefusal(t, kedge, "only root", "sudo")
 	})
 	t.Run("port taken", func(t *testing.T) {
-		repository, err := harness.Repository()
-		if err != nil {
-			t.Fatal(err)
-		}
-		// Built with the image.
 		if _, err := images(); err != nil {
 			t.Fatal(err)
 		}
-		squatter := host.Command(context.Background(), filepath.Join(repository, "build", "test-images", "testserver"), "serve", "6443")
+		squatter := runTestserver(host, "serve", "6443")
 		if err := squatter.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,9 @@
 package integration
 
 import (
+	"context"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -48,6 +50,19 @@ func newHost(t harness.T, network *harness.Network, name string) *harness.Host {
 	return host
 }
 
+// runTestserver returns a command that runs testserver on a host, not in a pod.
+// It is there once the images were built.
+func runTestserver(host *harness.Host, args ...string) *harness.Cmd {
+	repository, _ := harness.Repository()
+	return host.Command(context.Background(), filepath.Join(repository, "build", "test-images", "testserver"), args...)
+}
+
+// The neighbour is also the nameserver of the shared server, and knows this.
+const (
+	outsideName    = "outside.example."
+	outsideAddress = "192.0.2.53"
+)
+
 // shared is the server that tests share, and a host beside it without kedge.
 var shared struct {
 	once      sync.Once
@@ -66,7 +81,12 @@ func sharedServer(t *testing.T) *harness.Server {
 			defer close(done)
 			network := harness.NewNetwork(&suite)
 			shared.neighbour = network.NewHost(&suite, "neighbour")
-			server := newHost(&suite, network, "server-1").StartServer(&suite)
+			host := newHost(&suite, network, "server-1")
+			if err := runTestserver(shared.neighbour, "dns", outsideName, outsideAddress).Start(); err != nil {
+				suite.Fatalf("start nameserver: %v", err)
+			}
+			host.WriteFile("/etc/resolv.conf", "nameserver "+shared.neighbour.Address.String()+"\n")
+			server := host.StartServer(&suite)
 			server.WaitReady()
 			shared.server = server
 		}()

@@ -1,5 +1,5 @@
 // Command testserver is the program in the image of the tests: the servers and
-// clients that a scenario needs inside a pod. It has no dependencies.
+// clients that a scenario needs inside a pod.
 package main
 
 import (
@@ -24,7 +24,7 @@ const usage = `testserver COMMAND
   lookup host|srv|ptr|cname NAME
   sleep                   until SIGTERM, which it reports
   exit STATUS [SECONDS]   ends with STATUS after SECONDS
-  fail-file FILE          serves HTTP 8080: /healthz answers 500 while FILE is not there
+  dns NAME ADDRESS        a nameserver on UDP 53 that knows one name
 `
 
 func main() {
@@ -49,8 +49,8 @@ func main() {
 		time.Sleep(time.Duration(seconds * float64(time.Second)))
 		fmt.Println("ends with status", status)
 		os.Exit(status)
-	case "fail-file":
-		err = failFile(argument(2, ""))
+	case "dns":
+		err = serveDNS(argument(2, ""), argument(3, ""))
 	default:
 		fmt.Fprint(os.Stderr, usage)
 		os.Exit(2)
@@ -139,13 +139,4 @@ func sleep() {
 	fmt.Println("sleeping")
 	<-signals
 	fmt.Println("got SIGTERM")
-}
-
-func failFile(path string) error {
-	http.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
-		if _, err := os.Stat(path); err != nil {
-			http.Error(w, "not healthy", http.StatusInternalServerError)
-		}
-	})
-	return http.ListenAndServe(":8080", nil)
 }

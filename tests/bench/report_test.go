@@ -1,0 +1,48 @@
+package bench
+
+import (
+	"math"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestMedian(t *testing.T) {
+	for _, test := range []struct {
+		values []float64
+		want   float64
+	}{
+		{[]float64{3}, 3},
+		{[]float64{9, 1, 2}, 2},
+		{[]float64{4, 1, 2, 9}, 3},
+	} {
+		if got := median(test.values); got != test.want {
+			t.Errorf("median(%v) = %v, want %v", test.values, got, test.want)
+		}
+	}
+	if got := median(nil); !math.IsNaN(got) {
+		t.Errorf("median of nothing = %v, want NaN", got)
+	}
+}
+
+func TestReadProcess(t *testing.T) {
+	name, u, err := readProcess("/proc/self")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(os.Args[0], name) {
+		t.Errorf("name is %q, want that of %s", name, os.Args[0])
+	}
+	if u.Anonymous <= 0 || u.PSS < u.Anonymous {
+		t.Errorf("PSS is %v and anonymous memory %v, want both, and PSS more", u.PSS, u.Anonymous)
+	}
+}
+
+func TestTemplates(t *testing.T) {
+	b := &baseline{values: baselineValues{Address: "192.0.2.1", Restricted: true}}
+	for _, name := range []string{"cluster.yaml", "containerd.toml", "kubeadm.yaml", "kube-proxy.yaml", "net-conf.json", "Corefile"} {
+		if _, err := b.render(name, b.values); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,285 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+)
+
+var suite harness.Suite
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+
+// What is where on a host.
+const (
+	kubeconfig = "/etc/kedge/kedge.yaml"
+	kubectl    = "/opt/kubectl"
+	results    = "/var/log/conformance"
+	mirror     = "127.0.0.1:5555"
+	mirrorFile = "/var/lib/kedge/agent/etc/containerd/certs.d/registry.k8s.io/hosts.toml"
+)
+
+// selection is which tests run. It comes from the environment.
+type selection struct {
+	labels      string // ginkgo's label filter
+	focus, skip string // regular expressions
+	processes   string // tests at a time
+	names       []string
+}
+
+// selected reads the environment: LABELS, FOCUS, SKIP, PROCS, and LIST, which
+// names a file with the only tests to run.
+func selected() (selection, error) {
+	value := func(name, otherwise string) string {
+		if value := os.Getenv(name); value != "" {
+			return value
+		}
+		return otherwise
+	}
+	s := selection{
+		labels:    value("LABELS", "Conformance"),
+		focus:     os.Getenv("FOCUS"),
+		skip:      os.Getenv("SKIP"),
+		processes: value("PROCS", "4"),
+	}
+	list := os.Getenv("LIST")
+	if list == "" {
+		return s, nil
+	}
+	if s.focus != "" || s.skip != "" {
+		return s, errors.New("FOCUS and SKIP do not go together with a list of tests")
+	}
+	var err error
+	if s.names, err = readList(list); err != nil {
+		return s, err
+	}
+	quoted := make([]string, 0, len(s.names))
+	for _, name := range s.names {
+		quoted = append(quoted, regexp.QuoteMeta(name))
+	}
+	// The names end there: some are the beginnings of others.
+	s.focus = "(" + strings.Join(quoted, "|") + `) \[Conformance\]`
+	return s, nil
+}
+
+// readList reads the names of tests, one a line.
+func readList(path string) (names []string, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	for scanner := bufio.NewScanner(file); scanner.Scan(); {
+		line := strings.TrimSpace(scanner.Text())
+		if line != "" && !strings.HasPrefix(line, "#") {
+			names = append(names, line)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("%s names no test", path)
+	}
+	return names, nil
+}
+
+// TestConformance runs upstream's tests and leaves what they say in
+// build/conformance/results.
+func TestConformance(t *testing.T) {
+	harness.Require(t)
+	selection, err := selected()
+	if err != nil {
+		t.Fatal(err)
+	}
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	built := filepath.Join(repository, "build", "conformance")
+	out := filepath.Join(built, "results")
+	if err := os.RemoveAll(out); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		t.Fatal(err)
+	}
+
+	network := harness.NewNetwork(t)
+	host := network.NewHost(t, "server-1")
+	prepare(t, host, built)
+	server := host.StartServer(t)
+	t.Cleanup(func() {
+		if err := os.WriteFile(filepath.Join(out, "kedge.log"), []byte(server.Log()), 0o644); err != nil {
+			t.Error(err)
+		}
+	})
+	server.WaitReady()
+	facts := facts(t, server, selection)
+
+	start := time.Now()
+	t.Logf("what the tests write goes to %s", filepath.Join(out, "e2e.log"))
+	runErr := run(host, built, out, selection)
+	facts.Duration = time.Since(start)
+	for _, name := range []string{"report.json", "junit.xml"} {
+		if err := copyFile(host.Path(filepath.Join(results, name)), filepath.Join(out, name)); err != nil {
+			t.Fatalf("the tests left no report: %v: %v", runErr, err)
+		}
+	}
+	outcomes, err := readReport(filepath.Join(out, "report.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeTables(out, facts, outcomes); err != nil {
+		t.Fatal(err)
+	}
+	judge(t, selection, outcomes, runErr)
+}
+
+// judge fails the test unless all that was asked for ran and passed. Skipped
+// tests say themselves that they are not for this cluster.
+func judge(t *testing.T, selection selection, outcomes []outcome, runErr error) {
+	t.Helper()
+	ran := map[string]bool{}
+	count := map[state]int{}
+	for _, o := range outcomes {
+		ran[o.Name] = true
+		count[o.State]++
+		switch o.State {
+		case failed:
+			t.Errorf("failed: %s: %s", o.Name, o.summary())
+		case skipped:
+			t.Logf("skipped: %s: %s", o.Name, o.summary())
+		}
+	}
+	for _, name := range selection.names {
+		if !ran[name] {
+			t.Errorf("the list names a test that does not exist: %s", name)
+		}
+	}
+	if len(outcomes) == 0 {
+		t.Error("no test matches")
+	}
+	if runErr != nil && count[failed] == 0 {
+		t.Errorf("the tests ended with %v: see the end of e2e.log", runErr)
+	}
+	t.Logf("%d passed, %d failed, %d skipped", count[passed], count[failed], count[skipped])
+}
+
+// prepare gives a host the images, before its kedge starts, and a mirror that
+// has them too, as one test pulls what it runs.
+func prepare(t *testing.T, host *harness.Host, built string) {
+	t.Helper()
+	images := filepath.Join(built, "images")
+	host.Preload(filepath.Join(images, "images.tar"))
+	host.WriteFile(mirrorFile, fmt.Sprintf("server = \"https://registry.k8s.io\"\n\n[host.\"http://%s\"]\n", mirror))
+	registry := host.Command(context.Background(), filepath.Join(built, "bin", "imgtool"), "serve", images, mirror)
+	registry.Stderr = os.Stderr
+	if err := registry.Start(); err != nil {
+		t.Fatalf("serve images: %v", err)
+	}
+}
+
+// run runs the tests on the host, with kedge as their kubectl.
+func run(host *harness.Host, built, out string, selection selection) error {
+	if err := os.Symlink(os.Getenv("KEDGE_BINARY"), host.Path(kubectl)); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(host.Path(results), 0o755); err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(out, "e2e.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	args := []string{
+		"run", "--label-filter=" + selection.labels, "--procs=" + selection.processes,
+		"--timeout=24h", "--no-color", "--silence-skips", "--output-dir=" + results,
+		"--json-report=report.json", "--junit-report=junit.xml",
+	}
+	if selection.focus != "" {
+		args = append(args, "--focus="+selection.focus)
+	}
+	if selection.skip != "" {
+		args = append(args, "--skip="+selection.skip)
+	}
+	args = append(args, filepath.Join(built, "bin", "e2e.test"), "--",
+		"--kubeconfig="+kubeconfig, "--kubectl-path="+kubectl, "--provider=skeleton")
+	cmd := host.Command(context.Background(), filepath.Join(built, "bin", "ginkgo"), args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	return cmd.Run()
+}
+
+// facts returns what the tables say about a run.
+func facts(t *testing.T, server *harness.Server, selection selection) runFacts {
+	t.Helper()
+	version, err := server.Client().Discovery().ServerVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := server.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cgroup := "v1"
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		cgroup = "v2"
+	}
+	facts := runFacts{
+		Version: version.GitVersion,
+		Commit:  version.GitCommit,
+		Started: time.Now().UTC(),
+		Nodes:   len(nodes.Items),
+		Machine: fmt.Sprintf("%d cores, %s, Linux %s, cgroup %s",
+			runtime.NumCPU(), runtime.GOARCH, nodes.Items[0].Status.NodeInfo.KernelVersion, cgroup),
+		Processes: selection.processes,
+		Selection: "label " + selection.labels,
+	}
+	if selection.names != nil {
+		facts.Selection += fmt.Sprintf(", a list of %d", len(selection.names))
+	} else if selection.focus != "" {
+		facts.Selection += ", focus " + selection.focus
+	}
+	if selection.skip != "" {
+		facts.Selection += ", skip " + selection.skip
+	}
+	return facts
+}
+
+// TestQuickNames sees that the list names each test once, in order.
+func TestQuickNames(t *testing.T) {
+	names, err := readList("quick.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range names[1:] {
+		if names[i] >= names[i+1] {
+			t.Errorf("%q is twice in quick.txt, or out of order", names[i+1])
+		}
+	}
+}
+
+func copyFile(from, to string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	target, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(target, source)
+	return errors.Join(err, target.Close())
+}

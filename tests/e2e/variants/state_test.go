@@ -1,0 +1,132 @@
+package variants
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/mattn/go-sqlite3" // the driver sqlite3
+
+	"github.com/kedge-dev/kedge/tests/harness"
+)
+
+// TestDataDirectory keeps the state elsewhere, damages what is unpacked there,
+// moves it, and puts a database into it that cannot be used.
+func TestDataDirectory(t *testing.T) {
+	host := newHost(t)
+	run(t, host, "sh", "-c", "mkdir -p /var/lib/kedge/one/agent && mv /var/lib/kedge/agent/images /var/lib/kedge/one/agent/")
+	c := start(t, host, "--data-dir=/var/lib/kedge/one")
+	c.works()
+	uid := c.kubectl("get", "pod", "web", "-o", "jsonpath={.metadata.uid}")
+	c.server.Terminate()
+
+	// As an unpacking leaves it that was cut short, and a user with a broom.
+	damage := `
+cd /var/lib/kedge/one/assets
+digest=$(ls -d [0-9a-f]*)
+truncate -s 1000 $digest/bin/runc
+rm $digest/bin/bridge $digest/bin/nft $digest/images/pause.tar
+mkdir .tmp-123456
+echo half >.tmp-123456/runc
+`
+	run(t, host, "sh", "-e", "-c", damage)
+	c = start(t, host, "--data-dir=/var/lib/kedge/one")
+	c.works()
+	c.sleeper("after-damage", "")
+	if left, _ := filepath.Glob(host.Path("/var/lib/kedge/one/assets/.tmp-123456")); len(left) != 0 {
+		t.Errorf("%v is left", left)
+	}
+	if restarts := c.pod("web").Status.ContainerStatuses[0].RestartCount; restarts != 0 {
+		t.Errorf("pod web was restarted %d times", restarts)
+	}
+	c.server.Terminate()
+
+	// To move it one stops the pods first: their files are in it.
+	if output, err := host.Kedge(context.Background(), "killall", "--data-dir=/var/lib/kedge/one").CombinedOutput(); err != nil {
+		t.Fatalf("killall: %v\n%s", err, output)
+	}
+	run(t, host, "mv", "/var/lib/kedge/one", "/var/lib/kedge/two")
+	c = start(t, host, "--data-dir=/var/lib/kedge/two")
+	c.works()
+	if moved := c.kubectl("get", "pod", "web", "-o", "jsonpath={.metadata.uid}"); moved != uid {
+		t.Errorf("pod web is another one: %s, was %s", moved, uid)
+	}
+	for _, folder := range []string{"/var/lib/kedge/one", "/var/lib/kedge/server"} {
+		if _, err := os.Stat(host.Path(folder)); err == nil {
+			t.Errorf("%s was made", folder)
+		}
+	}
+	c.server.Terminate()
+
+	database := host.Path("/var/lib/kedge/two/server/db/state.db")
+	version := setVersion(t, database, "v1.99.0+kedge.1")
+	refused(t, host, "was last used by kedge v1.99.0+kedge.1, which is newer", "--data-dir=/var/lib/kedge/two")
+	setVersion(t, database, version)
+	c = start(t, host, "--data-dir=/var/lib/kedge/two")
+	c.works()
+
+	// A disk that loses a few blocks and then the power.
+	c.server.Kill9()
+	run(t, host, "sh", "-e", "-c", `
+cd /var/lib/kedge/two/server
+cp -a db good
+dd if=/dev/urandom of=db/state.db bs=4096 seek=10 count=20 conv=notrunc status=none
+rm -f db/state.db-wal db/state.db-shm
+echo lost >db/state.db-wal
+`)
+	refused(t, host, "database is damaged", "--data-dir=/var/lib/kedge/two")
+	run(t, host, "sh", "-e", "-c", "cd /var/lib/kedge/two/server; rm -r db; mv good db")
+	start(t, host, "--data-dir=/var/lib/kedge/two").works()
+}
+
+// setVersion writes into a database which kedge has used it last, and returns
+// what was there. It works on a copy, as SQLite resolves the links that lead
+// into a host.
+func setVersion(t *testing.T, file, version string) (before string) {
+	t.Helper()
+	copied := filepath.Join(t.TempDir(), "state.db")
+	copyFile := func(from, to string) {
+		t.Helper()
+		text, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(to, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	copyFile(file, copied)
+	db, err := sql.Open("sqlite3", copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.QueryRow("SELECT value FROM kedge WHERE name = 'version'").Scan(&before); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec("UPDATE kedge SET value = ? WHERE name = 'version'", version); err != nil {
+		t.Fatal(err)
+	}
+	// Which brings all into the one file.
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	copyFile(copied, file)
+	return before
+}
+
+// refused starts a server that must end with status 1, and say why at the end.
+func refused(t *testing.T, host *harness.Host, why string, args ...string) {
+	t.Helper()
+	server := host.Kedge(t.Context(), append([]string{"server", "--kubelet-arg=cgroup-root=" + host.Cgroup()}, args...)...)
+	time.AfterFunc(patience, func() { _ = server.Process.Kill() })
+	output, err := server.CombinedOutput()
+	message := string(output[max(0, strings.LastIndex("\n"+string(output), "\nkedge: ")):])
+	if server.ProcessState.ExitCode() != 1 || !strings.Contains(message, why) {
+		t.Errorf("kedge ended with %v and did not say %q:\n%s", err, why, output)
+	}
+}
