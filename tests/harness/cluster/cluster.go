@@ -1,0 +1,289 @@
+// Package cluster is what scenarios of many nodes do in a running cluster: they
+// put pods on nodes, look into them, and have them talk. Tests below tests/ call
+// it, with hosts of tests/harness.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/image"
+)
+
+const (
+	// Patience is how long anything may take that kedge does by itself.
+	Patience = 3 * time.Minute
+	// Namespace is where the pods are.
+	Namespace = "default"
+	// WebPort is where the pods of RunWeb answer.
+	WebPort = "8080"
+)
+
+var testserver = sync.OnceValues(func() (string, error) {
+	repository, err := harness.Repository()
+	if err != nil {
+		return "", err
+	}
+	return image.Testserver(repository)
+})
+
+// NewHost makes a host with the image of the pods.
+func NewHost(t testing.TB, network *harness.Network, name string) *harness.Host {
+	t.Helper()
+	archive, err := testserver()
+	if err != nil {
+		t.Fatalf("build image: %v", err)
+	}
+	host := network.NewHost(t, name)
+	host.Preload(archive)
+	return host
+}
+
+// Cluster is a cluster that runs, seen from one of its servers.
+type Cluster struct {
+	*testing.T
+	Server *harness.Server
+	Client kubernetes.Interface
+}
+
+// Of returns the cluster of a server whose API is ready. If the test fails, what
+// is in it is shown.
+func Of(t *testing.T, server *harness.Server) *Cluster {
+	t.Helper()
+	c := &Cluster{T: t, Server: server, Client: server.Client()}
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.describe()
+		}
+	})
+	return c
+}
+
+// Start starts a server with args on a host of its own, and waits for its node.
+func Start(t *testing.T, network *harness.Network, args ...string) *Cluster {
+	t.Helper()
+	server := NewHost(t, network, "server-1").StartServer(t, args...)
+	server.WaitReady()
+	return Of(t, server)
+}
+
+// Join has a new host on a network join the cluster, and waits for its node.
+func (c *Cluster) Join(network *harness.Network, name string, args ...string) *harness.Agent {
+	c.Helper()
+	agent := NewHost(c.T, network, name).StartAgent(c.T, c.Server, args...)
+	agent.WaitReady()
+	return agent
+}
+
+// describe logs what a person would look at first.
+func (c *Cluster) describe() {
+	for _, args := range [][]string{
+		{"get", "node,all", "-A", "-o", "wide"},
+		{"describe", "pods"},
+		{"get", "events", "-A", "--sort-by=.lastTimestamp"},
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
+		output, err := c.Server.Host.Kedge(ctx, append([]string{"kubectl", "--request-timeout=20s"}, args...)...).CombinedOutput()
+		cancel()
+		c.Logf("kubectl %s: %v\n%s", strings.Join(args, " "), err, output)
+	}
+}
+
+// Eventually waits until check returns nil.
+func (c *Cluster) Eventually(what string, check func() error) {
+	c.Helper()
+	harness.Eventually(c.T, Patience, what, check)
+}
+
+// TryKubectl runs `kedge kubectl` on the server's host, with input if that is
+// not empty, and returns its output.
+func (c *Cluster) TryKubectl(input string, args ...string) (string, error) {
+	// Long enough for kubectl's own limits: what hangs longer is a fault.
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	cmd := c.Server.Host.Kedge(ctx, append([]string{"kubectl", "--namespace=" + Namespace}, args...)...)
+	if input != "" {
+		cmd.Stdin = strings.NewReader(input)
+	}
+	output, err := cmd.Output()
+	return strings.TrimSpace(string(output)), err
+}
+
+// Kubectl runs `kedge kubectl` on the server's host and returns its output.
+func (c *Cluster) Kubectl(args ...string) string {
+	c.Helper()
+	output, err := c.TryKubectl("", args...)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return output
+}
+
+// Apply creates or changes the objects of a YAML text.
+func (c *Cluster) Apply(text string) {
+	c.Helper()
+	// At once after the start there may be no service account for pods yet.
+	c.Eventually("objects to be applied", func() error {
+		_, err := c.TryKubectl(text, "apply", "-f", "-")
+		return err
+	})
+}
+
+// RunWeb runs a pod on a node that answers at WebPort with its name and its
+// client's address, has the label app=web, and can fetch too; it waits until it
+// is ready.
+func (c *Cluster) RunWeb(name, node string) *corev1.Pod {
+	c.Helper()
+	c.Apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, labels: {app: web}}
+spec:
+  nodeName: %s
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: %s
+    args: [serve, %q]
+    readinessProbe: {httpGet: {path: /, port: %s}, periodSeconds: 1}
+`, name, node, image.TestserverName, WebPort, WebPort))
+	return c.Pod(name)
+}
+
+// ServeWeb puts the pods of RunWeb behind a Service called web, with a NodePort,
+// which it returns.
+func (c *Cluster) ServeWeb() (nodePort string) {
+	c.Helper()
+	c.Apply(`
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  selector: {app: web}
+  ports: [{port: 80, targetPort: ` + WebPort + `}]
+`)
+	return c.Kubectl("get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}")
+}
+
+// Pod waits until a pod is Ready, and returns it.
+func (c *Cluster) Pod(name string) *corev1.Pod {
+	c.Helper()
+	var found *corev1.Pod
+	c.Eventually("pod "+name+" to be ready", func() error {
+		pod, err := c.Client.CoreV1().Pods(Namespace).Get(c.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		found = pod
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("it is %s: %+v", pod.Status.Phase, pod.Status.ContainerStatuses)
+	})
+	return found
+}
+
+// In runs a program in a pod, by kubectl exec, until it prints what fits.
+func (c *Cluster) In(pod, what string, fits func(output string) bool, command ...string) {
+	c.Helper()
+	c.Eventually(what, func() error {
+		output, err := c.TryKubectl("", append([]string{"exec", pod, "--"}, command...)...)
+		if err == nil && !fits(output) {
+			err = fmt.Errorf("%s in pod %s printed %q", strings.Join(command, " "), pod, output)
+		}
+		return err
+	})
+}
+
+// Answers wants each of the pods to answer the pod from at a URL.
+func (c *Cluster) Answers(from, url string, pods ...string) {
+	c.Helper()
+	missing := map[string]bool{}
+	for _, pod := range pods {
+		missing["hostname="+pod] = true
+	}
+	c.In(from, strings.Join(pods, ", ")+" to answer "+from+" at "+url, func(output string) bool {
+		first, _, _ := strings.Cut(output, "\n")
+		delete(missing, first)
+		return len(missing) == 0
+	}, "/testserver", "fetch", url)
+}
+
+// WaitNode waits until the condition Ready of a node has a status.
+func (c *Cluster) WaitNode(name string, status corev1.ConditionStatus) {
+	c.Helper()
+	c.Eventually(fmt.Sprintf("condition Ready of node %s to be %s", name, status), func() error {
+		node, err := c.Client.CoreV1().Nodes().Get(c.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range node.Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status != status {
+				return fmt.Errorf("it is %s: %s", condition.Status, condition.Message)
+			}
+		}
+		return nil
+	})
+}
+
+// Containers returns the containers of all pods: which each has, since when, and
+// how often it was restarted.
+func (c *Cluster) Containers() map[string]string {
+	c.Helper()
+	containers := map[string]string{}
+	c.Eventually("all pods to run", func() error {
+		pods, err := c.Client.CoreV1().Pods(Namespace).List(c.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, pod := range pods.Items {
+			if len(pod.Status.ContainerStatuses) == 0 {
+				return errors.New(pod.Name + " has no containers")
+			}
+			for _, status := range pod.Status.ContainerStatuses {
+				if status.State.Running == nil {
+					return fmt.Errorf("%s of %s does not run: %+v", status.Name, pod.Name, status.State)
+				}
+				containers[pod.Name+"/"+status.Name] = fmt.Sprintf("%s since %s, restarted %d times",
+					status.ContainerID, status.State.Running.StartedAt, status.RestartCount)
+			}
+		}
+		return nil
+	})
+	return containers
+}
+
+// WantSameContainers fails the test if containers are not what they were.
+func (c *Cluster) WantSameContainers(before map[string]string) {
+	c.Helper()
+	if after := c.Containers(); !maps.Equal(after, before) {
+		c.Errorf("containers are\n%v\nand were\n%v", after, before)
+	}
+}
+
+// OnNode runs a program in a pod's only container by the runtime of its node,
+// for when the API does not reach it.
+func OnNode(host *harness.Host, pod string, command ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	id, err := host.Kedge(ctx, "crictl", "ps", "--quiet", "--label", "io.kubernetes.pod.name="+pod).Output()
+	if err != nil {
+		return "", err
+	}
+	output, err := host.Kedge(ctx, append([]string{"crictl", "exec", "--sync", strings.TrimSpace(string(id))}, command...)...).Output()
+	return strings.TrimSpace(string(output)), err
+}
