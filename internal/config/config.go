@@ -48,7 +48,7 @@ type Server struct {
 	AdvertiseAddress string   `key:"advertise-address" role:"server" usage:"address of the API that pods and nodes are told (default: the node's address)"`
 	TLSSAN           []string `key:"tls-san" role:"server" usage:"further host name or address that the API's certificate is valid for"`
 	// AgentToken is a second secret, with which nodes can join but not servers.
-	AgentToken          string `key:"agent-token" role:"server" secret:"true" usage:"further secret for joining, for agents only"`
+	AgentToken string `key:"agent-token" role:"server" secret:"true" usage:"further secret for joining, for agents only"`
 	// DisableAgent leaves the server's own node out.
 	DisableAgent        bool   `key:"disable-agent" role:"server" usage:"run the control plane only, and no node here"`
 	WriteKubeconfig     string `key:"write-kubeconfig" role:"server" usage:"where to write the administrator's kubeconfig"`

@@ -72,6 +72,9 @@ func (d Dir) AgentEtc() string { return d.join("agent", "etc") }
 // ClusterSettings is what this agent knows of its cluster.
 func (d Dir) ClusterSettings() string { return d.join("agent", "etc", "cluster.json") }
 
+// Servers is where an agent remembers the servers of its cluster.
+func (d Dir) Servers() string { return d.join("agent", "etc", "servers.json") }
+
 // CNIConf is the folder of kedge's own CNI configuration.
 func (d Dir) CNIConf() string { return d.join("agent", "etc", "cni", "net.d") }
 

@@ -1,0 +1,210 @@
+package apilb
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/pki"
+)
+
+// The server in use is asked every interval and given patience to answer: with
+// what finding another takes, clients are moved in less than 5 s.
+const (
+	interval = time.Second
+	patience = 2500 * time.Millisecond
+)
+
+// FollowConfig is what following the servers needs.
+type FollowConfig struct {
+	// Client reads the endpoints of the Service default/kubernetes, through the
+	// Balancer.
+	Client *rest.Config
+	// TLS has the cluster's authority and the node's certificate.
+	TLS *tls.Config
+}
+
+// Follow returns the component that learns what servers there are, and moves
+// the clients when the one in use is no longer ready and another is.
+func (b *Balancer) Follow(cfg FollowConfig) component.Component {
+	return component.Func("apilb", func(ctx context.Context, ready func()) error {
+		api, err := kubernetes.NewForConfig(cfg.Client)
+		if err != nil {
+			return fmt.Errorf("make client: %w", err)
+		}
+		ready()
+		checker := &checker{balancer: b, tls: cfg.TLS, interval: interval, patience: patience}
+		var both sync.WaitGroup
+		both.Go(func() { checker.run(ctx) })
+		both.Go(func() { b.watch(ctx, api) })
+		both.Wait()
+		return nil
+	})
+}
+
+// watch learns the servers from what each of them writes: its own address.
+func (b *Balancer) watch(ctx context.Context, api kubernetes.Interface) {
+	learn := func(object any) {
+		// Without endpoints the last of them is stopping.
+		if addresses := endpoints(object); len(addresses) > 0 {
+			b.learn(addresses)
+		}
+	}
+	source := cache.NewListWatchFromClient(api.DiscoveryV1().RESTClient(), "endpointslices", metav1.NamespaceDefault,
+		fields.OneTermEqualSelector("metadata.name", "kubernetes"))
+	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: source,
+		ObjectType:    &discoveryv1.EndpointSlice{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    learn,
+			UpdateFunc: func(_, updated any) { learn(updated) },
+		},
+	})
+	controller.RunWithContext(ctx)
+}
+
+// endpoints returns the addresses in an EndpointSlice.
+func endpoints(object any) []string {
+	slice, ok := object.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return nil
+	}
+	var addresses []string
+	for _, port := range slice.Ports {
+		for _, endpoint := range slice.Endpoints {
+			if port.Port != nil && (endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready) && len(endpoint.Addresses) > 0 {
+				addresses = append(addresses, net.JoinHostPort(endpoint.Addresses[0], strconv.Itoa(int(*port.Port))))
+			}
+		}
+	}
+	return addresses
+}
+
+// checker asks servers whether they are ready.
+type checker struct {
+	balancer           *Balancer
+	tls                *tls.Config
+	interval, patience time.Duration
+	// clients are for one server each, each with one connection. Only run
+	// changes them.
+	clients map[string]*http.Client
+}
+
+func (c *checker) run(ctx context.Context) {
+	defer c.forget(nil)
+	tick := time.NewTicker(c.interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			c.check(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// check moves the clients if the server in use is not ready and another is. The
+// only server is not asked: there is nothing to choose.
+func (c *checker) check(ctx context.Context) {
+	current := c.balancer.inUse()
+	others := c.balancer.others(current)
+	c.forget(append(others, current))
+	if len(others) == 0 {
+		return
+	}
+	why := c.ask(ctx, c.client(current))
+	if why == nil || ctx.Err() != nil {
+		return
+	}
+	if other := c.firstReady(ctx, others); other != "" {
+		c.balancer.log.Warnf("The server at %s is not ready (%v): using %s", current, why, other)
+		c.balancer.use(other)
+	}
+}
+
+// firstReady asks several at once and returns the first that is ready, or
+// nothing.
+func (c *checker) firstReady(ctx context.Context, servers []string) string {
+	ctx, cancel := context.WithCancel(ctx)
+	answers := make(chan string, len(servers))
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	defer cancel()
+	for _, server := range servers {
+		client := c.client(server)
+		asked.Go(func() {
+			if c.ask(ctx, client) != nil {
+				server = ""
+			}
+			answers <- server
+		})
+	}
+	for range servers {
+		if server := <-answers; server != "" {
+			return server
+		}
+	}
+	return ""
+}
+
+// ask returns why a server is not ready.
+func (c *checker) ask(ctx context.Context, client *http.Client) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+pki.APIName+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		// A connection that does not answer must not be asked again.
+		client.CloseIdleConnections()
+		return err
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s", response.Status)
+	}
+	return nil
+}
+
+func (c *checker) client(server string) *http.Client {
+	if client := c.clients[server]; client != nil {
+		return client
+	}
+	client := &http.Client{Timeout: c.patience, Transport: &http.Transport{
+		TLSClientConfig:   c.tls.Clone(),
+		ForceAttemptHTTP2: true,
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return dial(ctx, network, server)
+		},
+	}}
+	if c.clients == nil {
+		c.clients = map[string]*http.Client{}
+	}
+	c.clients[server] = client
+	return client
+}
+
+// forget closes the connections to servers that are none of these.
+func (c *checker) forget(known []string) {
+	for server, client := range c.clients {
+		if !slices.Contains(known, server) {
+			client.CloseIdleConnections()
+			delete(c.clients, server)
+		}
+	}
+}
