@@ -1,0 +1,74 @@
+package cluster
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"testing"
+	"time"
+)
+
+// Certificate makes a certificate for a server of that name, which signed
+// itself, and its key, in PEM.
+func Certificate(t testing.TB, name string) (certificate, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encode("CERTIFICATE", der), encode("EC PRIVATE KEY", keyDER)
+}
+
+// Expire replaces the certificate in a file by one that is the same but ended an
+// hour ago, signed by the authority in the files authority.crt and .key.
+func Expire(t testing.TB, authority, file string) {
+	t.Helper()
+	signer, err := tls.LoadX509KeyPair(authority+".crt", authority+".key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		t.Fatalf("%s has no certificate", file)
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate.NotBefore, certificate.NotAfter = time.Now().Add(-365*24*time.Hour), time.Now().Add(-time.Hour)
+	der, err := x509.CreateCertificate(rand.Reader, certificate, signer.Leaf, certificate.PublicKey, signer.PrivateKey.(crypto.Signer))
+	if err == nil {
+		err = os.WriteFile(file, encode("CERTIFICATE", der), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func encode(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
