@@ -139,9 +139,6 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Files: certificates.Files,
 		Args:  cfg.Server.KubeSchedulerArgs,
 	})
-	if err := errors.Join(apiFault, controllersFault, schedulerFault); err != nil {
-		return err
-	}
 
 	// The port is served before the API server runs: its own loopback client
 	// comes through it. Until the API server is ready it answers 503.
@@ -164,7 +161,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	group.Add(manifests, api)
 	group.Add(dns.NewEndpoints(dns.EndpointsConfig{Client: api.ClientConfig("system:kedge:dns-endpoints")}), manifests)
 
-	ready, err := agent.AddTo(group, agent.Config{
+	ready, nodeFault := agent.AddTo(group, agent.Config{
 		Dir:             dir,
 		Node:            node,
 		Settings:        cfg.Node,
@@ -174,7 +171,8 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		ServingKeyFile:  certificates.KubeletServingKeyFile,
 		ClientCAFile:    certificates.ClientCAFile,
 	}, manifests, controllers)
-	if err != nil {
+	// All faults in the user's arguments at once; the group is not run then.
+	if err := errors.Join(apiFault, controllersFault, schedulerFault, nodeFault); err != nil {
 		return err
 	}
 	group.Add(newNodeRole(api.ClientConfig("system:kedge:node-role"), node.Name), ready)
