@@ -102,7 +102,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	})
 	group.Add(runtime, hostComponent)
 
-	kubeletComponent, err := kubelet.New(kubelet.Config{
+	kubeletComponent, kubeletFault := kubelet.New(kubelet.Config{
 		NodeName:         cfg.Node.Name,
 		NodeIPs:          cfg.Node.IPs,
 		Client:           cfg.nodeClient(),
@@ -120,9 +120,6 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		Taints:           cfg.Settings.NodeTaints,
 		Args:             cfg.Settings.KubeletArgs,
 	})
-	if err != nil {
-		return nil, err
-	}
 	group.Add(kubeletComponent, append(first, runtime, api)...)
 
 	networkComponent := network.New(network.Config{
@@ -137,7 +134,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	})
 	group.Add(networkComponent, hostComponent, api)
 
-	proxyComponent, err := proxy.New(proxy.Config{
+	proxyComponent, proxyFault := proxy.New(proxy.Config{
 		Client:   cfg.Clients.ClientConfig("system:kube-proxy", pki.NodeGroup(cfg.Node.Name)),
 		NodeName: cfg.Node.Name,
 		NodeIPs:  cfg.Node.IPs,
@@ -145,9 +142,6 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		Nftables: facts.Nftables,
 		Args:     cfg.Settings.KubeProxyArgs,
 	})
-	if err != nil {
-		return nil, err
-	}
 	group.Add(proxyComponent, hostComponent, api)
 
 	dnsComponent := dns.New(dns.Config{
@@ -163,7 +157,8 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 
 	node := newNodeReady(cfg)
 	group.Add(node, kubeletComponent, networkComponent, proxyComponent, dnsComponent)
-	return node, nil
+	// Faults in the user's arguments, all of them; the group is not run then.
+	return node, errors.Join(kubeletFault, proxyFault)
 }
 
 // linkHelpers lets `kedge crictl` find the helpers.

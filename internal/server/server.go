@@ -147,9 +147,6 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Files: certificates.Files,
 		Args:  cfg.Server.KubeSchedulerArgs,
 	})
-	if err := errors.Join(apiFault, controllersFault, schedulerFault); err != nil {
-		return err
-	}
 
 	// The port is served before the API server runs: its own loopback client
 	// comes through it. Until the API server is ready it answers 503.
@@ -177,8 +174,10 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	group.Add(manifests, api)
 	group.Add(dns.NewEndpoints(dns.EndpointsConfig{Client: api.ClientConfig("system:kedge:dns-endpoints")}), manifests)
 
+	// All faults in the user's arguments at once; the group is not run then.
+	faults := errors.Join(apiFault, controllersFault, schedulerFault)
 	if cfg.Server.DisableAgent {
-		return nil
+		return faults
 	}
 	password, err := bootstrap.EnsurePassword(datadir.NodePassword)
 	if err != nil {
@@ -187,7 +186,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	claim := supervisor.NewClaim(api.ClientConfig("system:kedge:supervisor"), node.Name, password)
 	group.Add(claim, manifests)
 
-	ready, err := agent.AddTo(group, agent.Config{
+	ready, nodeFault := agent.AddTo(group, agent.Config{
 		Dir:             dir,
 		Node:            node,
 		Settings:        cfg.Node,
@@ -197,7 +196,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		ServingKeyFile:  certificates.KubeletServingKeyFile,
 		ClientCAFile:    certificates.ClientCAFile,
 	}, claim, controllers)
-	if err != nil {
+	if err := errors.Join(faults, nodeFault); err != nil {
 		return err
 	}
 	group.Add(newNodeRole(api.ClientConfig("system:kedge:node-role"), node.Name), ready)
