@@ -3,11 +3,11 @@ package agent
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"slices"
 	"time"
 
+	"github.com/kedge-dev/kedge/internal/apilb"
 	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
@@ -16,11 +16,15 @@ import (
 	"github.com/kedge-dev/kedge/internal/kubeinit"
 	"github.com/kedge-dev/kedge/internal/pki"
 	"github.com/kedge-dev/kedge/internal/status"
+	"github.com/kedge-dev/kedge/internal/tunnel"
 	"github.com/kedge-dev/kedge/internal/version"
 )
 
 // stopTimeout is how long an agent may take to stop. Pods run on.
 const stopTimeout = 30 * time.Second
+
+// kubeletPort is the kubelet's: k8s.io/kubernetes/pkg/cluster/ports.KubeletPort.
+const kubeletPort = 10250
 
 // Observer is told how an agent fares.
 type Observer struct {
@@ -57,7 +61,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	}
 	clock := pki.NewClock(dir.ClockFile())
 	clock.Settle(ctx)
-	servers := &direct{cfg.Agent.Address()}
+	servers := apilb.New(apilb.Config{Server: cfg.Agent.Address(), NodeName: name, File: dir.Servers()})
 	identity, err := bootstrap.Join(ctx, bootstrap.Config{
 		Server: cfg.Agent.Address(),
 		Dial:   servers.DialContext,
@@ -98,7 +102,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 
 // addComponents adds all that an agent runs: what a server's node does not
 // need, and then the node.
-func addComponents(group *component.Group, cfg *config.Config, identity *bootstrap.Identity, clock *pki.Clock, servers Dialer) error {
+func addComponents(group *component.Group, cfg *config.Config, identity *bootstrap.Identity, clock *pki.Clock, servers *apilb.Balancer) error {
 	group.Add(clock.Recorder())
 	group.Add(status.New(datadir.StatusSocket, func() status.Report {
 		return status.Report{PID: os.Getpid(), Version: version.Version, Node: identity.Host.Name, Components: group.Status()}
@@ -106,6 +110,21 @@ func addComponents(group *component.Group, cfg *config.Config, identity *bootstr
 	clients := newRemote(identity.Node, servers)
 	renewer := identity.Renewer(clients.reconnect)
 	group.Add(renewer)
+
+	kubelet := pki.NodeUser(identity.Host.Name)
+	group.Add(servers.Follow(apilb.FollowConfig{
+		Client: clients.ClientConfig(kubelet),
+		TLS:    identity.TLS(kubelet),
+	}))
+	group.Add(tunnel.NewAgent(tunnel.AgentConfig{
+		NodeName:    identity.Host.Name,
+		NodeIPs:     identity.Host.IPs,
+		KubeletPort: kubeletPort,
+		PodCIDRs:    ownPodCIDRs(identity.Settings.Cluster),
+		Client:      clients.ClientConfig(kubelet),
+		Servers:     servers,
+		TLS:         identity.TLS(kubelet),
+	}))
 
 	_, err := AddTo(group, Config{
 		Dir:             datadir.Dir(cfg.DataDir),
@@ -118,11 +137,4 @@ func addComponents(group *component.Group, cfg *config.Config, identity *bootstr
 		ClientCAFile:    identity.ClientCAFile(),
 	}, renewer)
 	return err
-}
-
-// direct dials one server.
-type direct struct{ address string }
-
-func (d *direct) DialContext(ctx context.Context, network, _ string) (net.Conn, error) {
-	return (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext(ctx, network, d.address)
 }

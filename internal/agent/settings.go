@@ -21,6 +21,14 @@ func cniConfDir(cfg Config) string {
 	return cfg.Dir.CNIConf()
 }
 
+// ownPodCIDRs bound the addresses of pods, unless another CNI gives them.
+func ownPodCIDRs(cluster config.Cluster) []netip.Prefix {
+	if cluster.FlannelBackend == "none" {
+		return nil
+	}
+	return cluster.PodCIDRs()
+}
+
 // hostResolvConf is what resolvers in the host's own network read.
 func hostResolvConf(settings config.Node) string {
 	if settings.ResolvConf != "" {
