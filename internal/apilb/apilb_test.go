@@ -214,7 +214,7 @@ func TestOnlyServer(t *testing.T) {
 	}
 }
 
-func TestUseClosesConnections(t *testing.T) {
+func TestMoveClosesConnections(t *testing.T) {
 	testutil.CheckLeaks(t)
 	servers := startServers(t, 2)
 	b := newBalancer(t, servers)
@@ -223,7 +223,11 @@ func TestUseClosesConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer old.Close()
-	b.use(servers[1].address)
+	b.move("no longer in use", servers[1].address)
+	if b.inUse() != servers[0].address {
+		t.Error("moved away from a server that has not failed")
+	}
+	b.move(servers[0].address, servers[1].address)
 	if _, err := old.Read(make([]byte, 1)); err == nil {
 		t.Error("a connection to the failed server is open")
 	}

@@ -110,8 +110,8 @@ func (b *Balancer) DialContext(ctx context.Context, network, _ string) (net.Conn
 	for _, other := range b.others(server) {
 		raw, fault := dial(ctx, network, other)
 		if fault == nil {
-			b.log.Warnf("%s: using the server at %s", strings.ReplaceAll(err.Error(), "\n", "; "), other)
-			b.use(other)
+			b.log.Warn(strings.ReplaceAll(err.Error(), "\n", "; "))
+			b.move(server, other)
 			return b.track(raw, other)
 		}
 		err = errors.Join(err, fault)
@@ -169,15 +169,16 @@ func (b *Balancer) others(server string) []string {
 	return slices.DeleteFunc(slices.Clone(servers), func(s string) bool { return s == server })
 }
 
-// use makes server the one that all clients use: their connections to another
-// are closed.
-func (b *Balancer) use(server string) {
+// move makes all clients use another server instead of one that has failed,
+// unless they do not use that any more: their connections are closed.
+func (b *Balancer) move(failed, other string) {
 	b.mu.Lock()
-	if server == b.current {
+	if b.current != failed {
 		b.mu.Unlock()
 		return
 	}
-	b.current = server
+	b.log.Infof("Using the server at %s", other)
+	b.current = other
 	conns := b.conns
 	b.conns = map[*conn]bool{}
 	b.mu.Unlock()
@@ -204,6 +205,6 @@ func (b *Balancer) learn(addresses []string) {
 		b.log.Warn(err)
 	}
 	if !slices.Contains(servers, current) {
-		b.use(servers[0])
+		b.move(current, servers[0])
 	}
 }

@@ -132,8 +132,8 @@ func (c *checker) check(ctx context.Context) {
 		return
 	}
 	if other := c.firstReady(ctx, others); other != "" {
-		c.balancer.log.Warnf("The server at %s is not ready (%v): using %s", current, why, other)
-		c.balancer.use(other)
+		c.balancer.log.Warnf("The server at %s is not ready: %v", current, why)
+		c.balancer.move(current, other)
 	}
 }
 
