@@ -42,8 +42,8 @@ type server struct {
 
 // stop is a crash: nothing listens any more and connections are gone.
 func (s *server) stop() {
-	s.web.CloseClientConnections()
 	_ = s.web.Listener.Close()
+	s.web.CloseClientConnections()
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {

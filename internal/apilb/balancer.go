@@ -93,6 +93,16 @@ func (b *Balancer) Servers() (addresses []string, changed <-chan struct{}) {
 
 // DialContext connects to a server that answers, whatever the address.
 func (b *Balancer) DialContext(ctx context.Context, network, _ string) (net.Conn, error) {
+	for {
+		conn, err := b.dialAny(ctx, network)
+		if !errors.Is(err, errMoved) || ctx.Err() != nil {
+			return conn, err
+		}
+	}
+}
+
+// dialAny dials the server in use, and if that fails the others in turn.
+func (b *Balancer) dialAny(ctx context.Context, network string) (net.Conn, error) {
 	server := b.inUse()
 	conn, err := b.dial(ctx, network, server)
 	if err == nil || ctx.Err() != nil {
