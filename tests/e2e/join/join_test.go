@@ -187,17 +187,17 @@ func TestJoin(t *testing.T) {
 		args          []string
 		want          string
 	}{
-		"no token":         {address, "", nil, "has not joined a cluster: give the token"},
-		"bare token":       {address, "secret", nil, "give the whole token"},
-		"wrong token":      {address, token + "0", nil, "the server does not know the token"},
-		"wrong authority":  {address, strings.Replace(token, token[3:7], "0000", 1), nil, "is not of the token's cluster"},
-		"name taken":       {address, token, []string{"--node-name=agent-1"}, "the name agent-1 is taken by another node"},
-		"server's name":    {address, token, []string{"--node-name=server-1"}, "the name server-1 is taken by another node"},
-		"nothing listens":  {first.Address.String() + ":6444", token, nil, "nothing listens at"},
-		"no answer":        {"172.31.0.200:6443", token, nil, "no answer from 172.31.0.200:6443"},
-		"not kedge":        {first.Address.String() + ":10250", token, nil, "not a kedge server"},
-		"unresolved name":  {"server.invalid:6443", token, nil, "cannot be resolved"},
-		"no address":       {"http://x", "", nil, "is not a server's address"},
+		"no token":        {address, "", nil, "has not joined a cluster: give the token"},
+		"bare token":      {address, "secret", nil, "give the whole token"},
+		"wrong token":     {address, token + "0", nil, "the server does not know the token"},
+		"wrong authority": {address, strings.Replace(token, token[3:7], "0000", 1), nil, "is not of the token's cluster"},
+		"name taken":      {address, token, []string{"--node-name=agent-1"}, "the name agent-1 is taken by another node"},
+		"server's name":   {address, token, []string{"--node-name=server-1"}, "the name server-1 is taken by another node"},
+		"nothing listens": {first.Address.String() + ":6444", token, nil, "nothing listens at"},
+		"no answer":       {"172.31.0.200:6443", token, nil, "no answer from 172.31.0.200:6443"},
+		"not kedge":       {first.Address.String() + ":10250", token, nil, "not a kedge server"},
+		"unresolved name": {"server.invalid:6443", token, nil, "cannot be resolved"},
+		"no address":      {"http://x", "", nil, "is not a server's address"},
 	}
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
