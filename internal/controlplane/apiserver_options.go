@@ -61,8 +61,9 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	o.EnableAggregatorRouting = true
 	o.Features.EnableProfiling = false
 
-	// By name: addresses of nodes behind NAT need not be unique. See Egress.
-	o.KubeletConfig.PreferredAddressTypes = []string{"Hostname", "InternalIP", "ExternalIP"}
+	// Not by name first, though Egress knows names: upstream resolves them for
+	// nodes/proxy (registry/core/node/strategy.go, ResourceLocation).
+	o.KubeletConfig.PreferredAddressTypes = []string{"InternalIP", "ExternalIP", "Hostname"}
 	o.KubeletConfig.TLSClientConfig.CertFile = files.KubeletClientCertFile
 	o.KubeletConfig.TLSClientConfig.KeyFile = files.KubeletClientKeyFile
 	o.KubeletConfig.TLSClientConfig.CAFile = files.ClientCAFile
