@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"time"
 
@@ -95,22 +96,28 @@ func hash(salt []byte, password string) []byte {
 }
 
 // NewClaim returns the component that claims the name of a server's own node
-// before that is registered. A server takes the name whoever had it: it has the
-// authorities, so it needs nobody's leave.
+// before that is registered.
 func NewClaim(client *rest.Config, node, password string) component.Component {
 	return component.Step("node-name", func(ctx context.Context) error {
 		api, err := kubernetes.NewForConfig(client)
 		if err != nil {
 			return fmt.Errorf("make client: %w", err)
 		}
-		err = claim(ctx, api, node, password)
-		if _, taken := err.(*takenError); !taken {
-			return err
-		}
-		err = api.CoreV1().Secrets(passwordNamespace).Delete(ctx, node+passwordSuffix, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("delete node password: %w", err)
-		}
-		return claim(ctx, api, node, password)
+		return claimForServer(ctx, api, node, password)
 	})
+}
+
+// claimForServer takes the name whoever had it: a server has the authorities, so
+// it needs nobody's leave.
+func claimForServer(ctx context.Context, client kubernetes.Interface, node, password string) error {
+	err := claim(ctx, client, node, password)
+	var taken *takenError
+	if !errors.As(err, &taken) {
+		return err
+	}
+	err = client.CoreV1().Secrets(passwordNamespace).Delete(ctx, node+passwordSuffix, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete node password: %w", err)
+	}
+	return keep(ctx, client, node, password)
 }

@@ -90,6 +90,10 @@ func forbidden(client kubernetes.Interface, victim, own *corev1.Pod) map[string]
 			_, err := core.Nodes().Patch(ctx, "server-1", types.MergePatchType, patch, metav1.PatchOptions{})
 			return err
 		},
+		"tell others how to reach another node": func(ctx context.Context) error {
+			_, err := core.Nodes().Patch(ctx, "server-1", types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+			return err
+		},
 		"delete another node": func(ctx context.Context) error {
 			return core.Nodes().Delete(ctx, "server-1", metav1.DeleteOptions{})
 		},

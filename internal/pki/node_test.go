@@ -1,0 +1,243 @@
+package pki
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// join has a server sign the certificates of a node called edge.
+func join(t *testing.T, s *Server, n *Node, ips []netip.Addr) {
+	t.Helper()
+	requests, err := n.Requests()
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificates, err := s.SignNode(n.name, ips, requests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Accept(s.ServerCA(), s.ClientCA(), certificates); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNodeJoins(t *testing.T) {
+	s := ensure(t, options(t))
+	dir, ips := options(t).Dir, addresses("192.0.2.9", "2001:db8::9")
+	n := NewNode(dir, "edge", nil)
+	if err := n.Load(); !errors.Is(err, ErrNotJoined) {
+		t.Errorf("before: %v", err)
+	}
+	join(t, s, n, ips)
+
+	again := NewNode(dir, "edge", nil)
+	if err := again.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if again.Ended() || again.WantsRenewal(ips) {
+		t.Error("new certificates are called old")
+	}
+	if !again.WantsRenewal(ips[:1]) {
+		t.Error("nothing is renewed for another address")
+	}
+	if err := NewNode(dir, "other", nil).Load(); err == nil || !strings.Contains(err.Error(), "of another node") {
+		t.Errorf("under another name: %v", err)
+	}
+
+	serving, err := readCertificates(n.ServingCertFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !sansOf(serving[0]).equal(splitNames([]string{"edge"}, ips)) {
+		t.Errorf("serves as %v", sansOf(serving[0]))
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(s.ServerCA())
+	if _, err := serving[0].Verify(x509.VerifyOptions{Roots: roots}); err == nil {
+		t.Error("clients of the API trust a node's certificate")
+	}
+	for _, c := range NodeCertificates("edge") {
+		if info, err := os.Stat(n.file(c.Name) + ".key"); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: %v, %v", c.Name, info.Mode(), err)
+		}
+	}
+}
+
+// TestNodeCallsAServer: whoever it calls as, the server sees that and the node.
+func TestNodeCallsAServer(t *testing.T) {
+	s := ensure(t, options(t))
+	n := NewNode(options(t).Dir, "edge", nil)
+	join(t, s, n, addresses("192.0.2.9"))
+	for _, c := range NodeCertificates("edge") {
+		if c.Serving {
+			continue
+		}
+		ours, theirs := net.Pipe()
+		client := tls.Client(ours, n.TLS(c.User))
+		server := tls.Server(theirs, &tls.Config{GetCertificate: s.ServingCertificate, ClientAuth: tls.RequestClientCert})
+		fault := make(chan error, 1)
+		go func() { fault <- client.Handshake() }()
+		err := server.Handshake()
+		if err := errors.Join(err, <-fault); err != nil {
+			t.Fatalf("%s: %v", c.Name, err)
+		}
+		chain := server.ConnectionState().PeerCertificates
+		if got := chain[0].Subject; got.CommonName != c.User || !slices.Contains(got.Organization, "kedge:node:edge") {
+			t.Errorf("%s calls as %s", c.Name, got)
+		}
+		node, err := s.NodeOf(chain)
+		if isNode := c.Name == "client-kubelet"; isNode != (err == nil) || isNode != (node == "edge") {
+			t.Errorf("%s is taken for node %q, %v", c.Name, node, err)
+		}
+		_, _ = ours.Close(), theirs.Close()
+	}
+}
+
+func TestSignNodeTakesOnlyTheKey(t *testing.T) {
+	s := ensure(t, options(t))
+	n := NewNode(options(t).Dir, "edge", nil)
+	good, err := n.Requests()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsaKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	greedy, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject:  pkix.Name{CommonName: "kubernetes", Organization: []string{"system:masters"}},
+		DNSNames: []string{APIName},
+	}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	otherKind, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := slices.Clone(good["client-kubelet"])
+	forged[len(forged)-1] ^= 1
+	for name, test := range map[string]struct {
+		request []byte
+		ok      bool
+	}{
+		"greedy":           {greedy, true},
+		"none":             {nil, false},
+		"not a request":    {[]byte("request"), false},
+		"of another kind":  {otherKind, false},
+		"of another's key": {forged, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requests := map[string][]byte{}
+			for name, request := range good {
+				requests[name] = request
+			}
+			requests["client-kubelet"] = test.request
+			signed, err := s.SignNode("edge", addresses("192.0.2.9"), requests)
+			if (err == nil) != test.ok {
+				t.Fatal(err)
+			}
+			if !test.ok {
+				return
+			}
+			chain, err := parseCertificates(signed["client-kubelet"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := chain[0]; got.Subject.CommonName != "system:node:edge" || slices.Contains(got.Subject.Organization, "system:masters") || len(got.DNSNames) > 0 {
+				t.Errorf("signed %s for %v", got.Subject, got.DNSNames)
+			}
+		})
+	}
+}
+
+func TestNodeOf(t *testing.T) {
+	s, stranger := ensure(t, options(t)), ensure(t, options(t))
+	sign := func(s *Server, usage x509.ExtKeyUsage, cn string, groups ...string) []*x509.Certificate {
+		key, err := ecdsaKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, err := s.clientCA.sign(key.Public(), pkix.Name{CommonName: cn, Organization: groups}, usage, sans{}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return chain
+	}
+	const client = x509.ExtKeyUsageClientAuth
+	for name, test := range map[string]struct {
+		chain []*x509.Certificate
+		want  string
+	}{
+		"node":                 {sign(s, client, "system:node:edge", NodesGroup), "edge"},
+		"none":                 {nil, ""},
+		"of another authority": {sign(stranger, client, "system:node:edge", NodesGroup), ""},
+		"not in the group":     {sign(s, client, "system:node:edge", "kedge:node:edge"), ""},
+		"not a node":           {sign(s, client, AdminUser, AdminGroup, NodesGroup), ""},
+		"short":                {sign(s, client, "system", NodesGroup), ""},
+		"without a name":       {sign(s, client, "system:node:", NodesGroup), ""},
+		"serving":              {sign(s, x509.ExtKeyUsageServerAuth, "system:node:edge", NodesGroup), ""},
+	} {
+		if got, err := s.NodeOf(test.chain); got != test.want || (err == nil) != (test.want != "") {
+			t.Errorf("%s: got %q, %v", name, got, err)
+		}
+	}
+}
+
+func TestNodeCertificatesEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := ensure(t, options(t))
+		n, ips := NewNode(options(t).Dir, "edge", nil), addresses("192.0.2.9")
+		join(t, s, n, ips)
+		chain := n.current.Load().clients[NodeUser("edge")].Leaf
+		time.Sleep(leafValidity - RenewBefore + time.Hour)
+		if !n.WantsRenewal(ips) || n.Ended() {
+			t.Error("three months before the end nothing is renewed")
+		}
+		time.Sleep(RenewBefore)
+		if _, err := s.NodeOf([]*x509.Certificate{chain}); !n.Ended() || err == nil {
+			t.Errorf("the end is not noticed: %v", err)
+		}
+		join(t, s, n, ips)
+		if n.Ended() || n.WantsRenewal(ips) {
+			t.Error("the renewal is not noticed")
+		}
+	})
+}
+
+func TestCheckNode(t *testing.T) {
+	for name, test := range map[string]struct {
+		node string
+		ips  []netip.Addr
+		ok   bool
+	}{
+		"good":              {"edge", addresses("192.0.2.9"), true},
+		"dual-stack":        {"edge-1.example.org", addresses("192.0.2.9", "2001:db8::9"), true},
+		"no name":           {"", addresses("192.0.2.9"), false},
+		"name with a slash": {"../edge", addresses("192.0.2.9"), false},
+		"no address":        {"edge", nil, false},
+		"three":             {"edge", addresses("192.0.2.9", "192.0.2.8", "192.0.2.7"), false},
+		"loopback":          {"edge", addresses("127.0.0.1"), false},
+		"zero":              {"edge", []netip.Addr{{}}, false},
+	} {
+		if err := CheckNode(test.node, test.ips); (err == nil) != test.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,412 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/version"
+)
+
+const (
+	goodBearer = "abcdef.0123456789abcdef"
+	// otherBearer is a token that the API knows, but not for joining.
+	otherBearer = "fedcba.0123456789abcdef"
+)
+
+// cluster is a server that admits nodes, without a port.
+type cluster struct {
+	*Supervisor
+	mux http.Handler
+	// token is the whole join token.
+	token string
+}
+
+func newCluster(t testing.TB) *cluster {
+	t.Helper()
+	dir := datadir.Dir(t.TempDir())
+	for _, folder := range []string{dir.ServerTLS(), dir.AgentTLS()} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	certificates, err := pki.EnsureServer(pki.ServerOptions{
+		Dir: dir, NodeName: "server", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ClusterDomain: "cluster.local",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := bootstrap.EnsureToken(dir, "", certificates.ServerCA())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bootstrap.EnsureAgentToken(dir, "agents", certificates.ServerCA()); err != nil {
+		t.Fatal(err)
+	}
+	s := New(Config{
+		PKI: certificates, Dir: dir, Now: time.Now,
+		Settings: bootstrap.Settings{Version: version.Version, Cluster: config.Default().Cluster},
+		Tunnel:   func(w http.ResponseWriter, _ *http.Request, node string) { _, _ = io.WriteString(w, "tunnel of "+node) },
+		API: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "the API's own answer", http.StatusTeapot)
+		}),
+	})
+	client := fake.NewClientset()
+	client.PrependReactor("create", "tokenreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		review := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
+		groups := map[string][]string{
+			goodBearer:  {"system:bootstrappers", bootstrap.NewcomersGroup},
+			otherBearer: {"system:bootstrappers"},
+		}[review.Spec.Token]
+		review.Status.Authenticated = groups != nil
+		review.Status.User.Groups = groups
+		return true, review, nil
+	})
+	s.client = client
+	return &cluster{s, newMux(s.routes()), token}
+}
+
+// node joins a node to the cluster, past the supervisor.
+func (c *cluster) node(t testing.TB, name string) *pki.Node {
+	t.Helper()
+	dir := datadir.Dir(t.TempDir())
+	if err := os.MkdirAll(dir.AgentTLS(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n := pki.NewNode(dir, name, nil)
+	requests, err := n.Requests()
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := c.cfg.PKI.SignNode(name, []netip.Addr{netip.MustParseAddr("192.0.2.2")}, requests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Accept(c.cfg.PKI.ServerCA(), c.cfg.PKI.ClientCA(), signed); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// certificate is what a node shows as one of its users.
+func certificate(t testing.TB, n *pki.Node, user string) []*x509.Certificate {
+	t.Helper()
+	c, err := n.TLS(user).GetClientCertificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []*x509.Certificate{c.Leaf}
+}
+
+// TestRoutes calls every route as everybody who may not, and as who may.
+func TestRoutes(t *testing.T) {
+	c, stranger := newCluster(t), newCluster(t)
+	token, err := bootstrap.ParseToken(c.token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edge := c.node(t, "edge")
+	basic := func(user, secret string) func(*http.Request) {
+		return func(r *http.Request) { r.SetBasicAuth(user, secret) }
+	}
+	header := func(text string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set("Authorization", text) }
+	}
+	shows := func(chain []*x509.Certificate) func(*http.Request) {
+		return func(r *http.Request) { r.TLS.PeerCertificates = chain }
+	}
+	nodes := map[string]func(*http.Request){
+		"a node": shows(certificate(t, edge, pki.NodeUser("edge"))),
+	}
+	newcomers := map[string]func(*http.Request){
+		"the server token":  basic("server", token.Secret),
+		"the agent token":   basic("node", "agents"),
+		"a bootstrap token": header("Bearer " + goodBearer),
+	}
+	strangers := map[string]func(*http.Request){
+		"nothing":                     func(*http.Request) {},
+		"a wrong secret":              basic("server", token.Secret+"0"),
+		"an empty secret":             basic("server", ""),
+		"the agent's as the server's": basic("server", "agents"),
+		"an unknown user":             basic("admin", token.Secret),
+		"an unknown bootstrap token":  header("Bearer zzzzzz.0123456789abcdef"),
+		"another bootstrap token":     header("Bearer " + otherBearer),
+		"a bearer of another kind":    header("Bearer " + token.Secret),
+		"an empty bearer":             header("Bearer "),
+		"nonsense":                    header("Basic !"),
+		"a service of a node":         shows(certificate(t, edge, "system:kube-proxy")),
+		"a node of another cluster":   shows(certificate(t, stranger.node(t, "edge"), pki.NodeUser("edge"))),
+		"a node and a wrong secret": func(r *http.Request) {
+			r.TLS.PeerCertificates = certificate(t, stranger.node(t, "edge"), pki.NodeUser("edge"))
+			r.SetBasicAuth("server", "wrong")
+		},
+	}
+	for _, route := range []struct {
+		method, path string
+		allowed      []map[string]func(*http.Request)
+	}{
+		{"GET", bootstrap.CACertsPath, []map[string]func(*http.Request){strangers, newcomers, nodes}},
+		{"GET", bootstrap.ClusterPath, []map[string]func(*http.Request){newcomers, nodes}},
+		{"POST", bootstrap.JoinPath, []map[string]func(*http.Request){newcomers}},
+		{"POST", bootstrap.RenewPath, []map[string]func(*http.Request){nodes}},
+		{"GET", bootstrap.ConnectPath, []map[string]func(*http.Request){nodes}},
+	} {
+		may := map[string]bool{}
+		for _, callers := range route.allowed {
+			for who := range callers {
+				may[who] = true
+			}
+		}
+		for _, callers := range []map[string]func(*http.Request){strangers, newcomers, nodes} {
+			for who, authorize := range callers {
+				response := c.call(route.method, route.path, nil, authorize)
+				refused := response.Code == http.StatusUnauthorized
+				if refused == may[who] {
+					t.Errorf("%s %s with %s: %d %s", route.method, route.path, who, response.Code, response.Body)
+				}
+				if refused && strings.TrimSpace(response.Body.String()) != "unauthorized" {
+					t.Errorf("%s %s with %s tells %q", route.method, route.path, who, response.Body)
+				}
+			}
+		}
+	}
+	// The table above has every route that is the supervisor's own.
+	for _, test := range []struct {
+		method, path string
+		want         int
+	}{
+		{"GET", bootstrap.JoinPath, http.StatusNotFound},
+		{"POST", bootstrap.ClusterPath, http.StatusNotFound},
+		{"GET", "/v1-kedge/", http.StatusNotFound},
+		{"GET", "/v1-kedge/secrets", http.StatusNotFound},
+		{"POST", bootstrap.CACertsPath, http.StatusTeapot},
+		{"GET", "/api", http.StatusTeapot},
+	} {
+		if response := c.call(test.method, test.path, nil, newcomers["the server token"]); response.Code != test.want {
+			t.Errorf("%s %s: %d", test.method, test.path, response.Code)
+		}
+	}
+	if response := c.call("GET", bootstrap.ConnectPath, nil, nodes["a node"]); response.Body.String() != "tunnel of edge" {
+		t.Errorf("connected: %s", response.Body)
+	}
+}
+
+func (c *cluster) call(method, path string, body []byte, authorize func(*http.Request)) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, "https://kubernetes.default.svc"+path, bytes.NewReader(body))
+	r.TLS = &tls.ConnectionState{}
+	authorize(r)
+	w := httptest.NewRecorder()
+	c.mux.ServeHTTP(w, r)
+	return w
+}
+
+// FuzzJoin sends anything, as anybody, to join and renew.
+func FuzzJoin(f *testing.F) {
+	c := newCluster(f)
+	edge := certificate(f, c.node(f, "edge"), pki.NodeUser("edge"))
+	token, err := bootstrap.ParseToken(c.token)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("Bearer "+goodBearer, []byte(`{"node":"a","addresses":["192.0.2.9"],"password":"p","requests":{}}`), true)
+	f.Add("", []byte(`{"node":"edge","addresses":["::ffff:192.0.2.9"],"requests":{"client-kubelet":"AAAA"}}`), false)
+	f.Add("Basic c2VydmVyOg==", []byte(`{"node":"a","addresses":[null]}`), true)
+	f.Add("Bearer", []byte(`{`), true)
+	f.Add("Basic c2VydmVyOm5v", []byte(`{"node":"../a","addresses":["fe80::1%eth0"]}`), true)
+	f.Add("", bytes.Repeat([]byte("["), maxRequest+1), false)
+	f.Add("\x00", []byte(`{"node":"`+strings.Repeat("a", 300)+`","addresses":["192.0.2.9"]}`), true)
+	f.Fuzz(func(t *testing.T, authorization string, body []byte, joins bool) {
+		path, authorize := bootstrap.RenewPath, func(r *http.Request) { r.TLS.PeerCertificates = edge }
+		if joins {
+			path, authorize = bootstrap.JoinPath, func(r *http.Request) { r.Header["Authorization"] = []string{authorization} }
+		}
+		switch response := c.call("POST", path, body, authorize); response.Code {
+		case http.StatusOK:
+			// Nobody guesses keys.
+			var answer bootstrap.Response
+			if err := json.Unmarshal(response.Body.Bytes(), &answer); err != nil || len(answer.Certificates) == 0 {
+				t.Errorf("answer %s", response.Body)
+			}
+		case http.StatusUnauthorized, http.StatusBadRequest, http.StatusForbidden:
+			if strings.Contains(response.Body.String(), token.Secret) {
+				t.Errorf("it tells the token: %s", response.Body)
+			}
+		default:
+			t.Errorf("status %d: %s", response.Code, response.Body)
+		}
+		if joins && authorization == "" {
+			if code := c.call("POST", path, body, authorize).Code; code != http.StatusUnauthorized {
+				t.Errorf("without credentials: %d", code)
+			}
+		}
+	})
+}
+
+func TestClaim(t *testing.T) {
+	old := metav1.NewTime(time.Now().Add(-time.Hour))
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "known"}})
+	// The fake API sets no times.
+	client.PrependReactor("create", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		secret := action.(clienttesting.CreateAction).GetObject().(*corev1.Secret)
+		if secret.CreationTimestamp = metav1.Now(); !strings.HasPrefix(secret.Name, "fresh.") {
+			secret.CreationTimestamp = old
+		}
+		return false, nil, nil
+	})
+	for _, step := range []struct {
+		what, node, password string
+		taken                bool
+	}{
+		{"first come", "known", "one", false},
+		{"again", "known", "one", false},
+		{"another", "known", "two", true},
+		{"without a password", "known", "", true},
+		{"first come, and never seen", "gone", "one", false},
+		{"the name of a node that is gone", "gone", "two", false},
+		{"who had the name before", "gone", "one", false},
+		{"first come", "fresh", "one", false},
+		{"while the first is still registering", "fresh", "two", true},
+	} {
+		err := claim(t.Context(), client, step.node, step.password)
+		var taken *takenError
+		if errors.As(err, &taken) != step.taken || !step.taken && err != nil {
+			t.Errorf("%s: %s: %v", step.node, step.what, err)
+		}
+	}
+	if err := claimForServer(t.Context(), client, "known", "three"); err != nil {
+		t.Errorf("a server does not get back its name: %v", err)
+	}
+	if err := claim(t.Context(), client, "known", "three"); err != nil {
+		t.Errorf("a server does not keep its name: %v", err)
+	}
+	secret, err := client.CoreV1().Secrets("kube-system").Get(t.Context(), "known.node-password.kedge", metav1.GetOptions{})
+	if err != nil || strings.Contains(secret.String(), "three") {
+		t.Errorf("kept %v, %v", secret, err)
+	}
+}
+
+// TestJoin has the joining half of package bootstrap talk to this one.
+func TestJoin(t *testing.T) {
+	c := newCluster(t)
+	listener, err := Listen("127.0.0.1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.cfg.Listener, c.cfg.Certificate = listener, c.cfg.PKI.ServingCertificate
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx, func() {}) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+
+	dir := datadir.Dir(t.TempDir())
+	for _, folder := range []string{dir.AgentTLS(), dir.AgentEtc()} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ip, reachable := netip.MustParseAddr("192.0.2.2"), true
+	join := func(change func(*bootstrap.Config)) (*bootstrap.Identity, error) {
+		cfg := bootstrap.Config{
+			Server: listener.Addr().String(),
+			Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				address := listener.Addr().String()
+				if !reachable {
+					address = "127.0.0.1:1"
+				}
+				return new(net.Dialer).DialContext(ctx, network, address)
+			},
+			Name: "edge", Dir: dir, PasswordFile: filepath.Join(string(dir), "etc", "password"),
+			Resolve: func(s bootstrap.Settings) (host.Node, error) {
+				if s.Cluster.ClusterDomain != "cluster.local" {
+					t.Errorf("told %+v", s)
+				}
+				return host.Node{Name: "edge", IPs: []netip.Addr{ip}}, nil
+			},
+		}
+		change(&cfg)
+		return bootstrap.Join(t.Context(), cfg)
+	}
+	good := func(cfg *bootstrap.Config) { cfg.Token = c.token }
+	for name, test := range map[string]struct {
+		change func(*bootstrap.Config)
+		want   string
+	}{
+		"no token":    {func(*bootstrap.Config) {}, "give the token"},
+		"wrong token": {func(cfg *bootstrap.Config) { cfg.Token = c.token + "0" }, "does not know the token"},
+		"other cluster": {func(cfg *bootstrap.Config) {
+			cfg.Token = "K10" + strings.Repeat("0", 64) + "::server:secret"
+		}, "not of the token's cluster"},
+	} {
+		if _, err := join(test.change); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
+		}
+	}
+	first, err := join(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving := func() string {
+		text, err := os.ReadFile(first.ServingCertFile())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	before := serving()
+	if _, err := join(func(*bootstrap.Config) {}); err != nil || serving() != before {
+		t.Errorf("a start by certificate: %v", err)
+	}
+	ip = netip.MustParseAddr("192.0.2.3")
+	if _, err := join(func(*bootstrap.Config) {}); err != nil || serving() == before {
+		t.Errorf("a start with another address renews nothing: %v", err)
+	}
+	reachable = false
+	if again, err := join(func(*bootstrap.Config) {}); err != nil || again.Settings.Cluster.FlannelBackend != "vxlan" {
+		t.Errorf("a start without a server: %v", err)
+	}
+	reachable = true
+
+	// Another machine that calls itself edge.
+	dir = datadir.Dir(t.TempDir())
+	for _, folder := range []string{dir.AgentTLS(), dir.AgentEtc()} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := join(good); err == nil || !strings.Contains(err.Error(), "the name edge is taken") {
+		t.Errorf("impersonation: %v", err)
+	}
+}
