@@ -104,6 +104,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 // need, and then the node.
 func addComponents(group *component.Group, cfg *config.Config, identity *bootstrap.Identity, clock *pki.Clock, servers *apilb.Balancer) error {
 	group.Add(clock.Recorder())
+	group.Add(NewAddressWatch(identity.Host, cfg.Node, identity.Settings.Cluster))
 	group.Add(status.New(datadir.StatusSocket, func() status.Report {
 		return status.Report{PID: os.Getpid(), Version: version.Version, Node: identity.Host.Name, Components: group.Status()}
 	}))

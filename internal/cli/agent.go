@@ -28,15 +28,17 @@ func runAgent(c *cli.Context, cfg *config.Config) error {
 		return errors.New("an agent makes containers and networks, which only root may; run it with sudo")
 	}
 	setUpLogging(cfg.Log)
+	environment := os.Environ()
 	notify := newNotifier()
 	context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
 	began := time.Now()
 	logrus.Infof("kedge %s starts as an agent of %s, data in %s", version.Version, cfg.Agent.Server, cfg.DataDir)
-	return agent.Run(c.Context, cfg, agent.Observer{
+	err := agent.Run(c.Context, cfg, agent.Observer{
 		OnChange: logChange,
 		OnReady: func(node string) {
 			logrus.Infof("node %s is ready in %s", node, seconds(time.Since(began)))
 			notify("READY=1\nSTATUS=ready")
 		},
 	})
+	return startAnew(err, environment)
 }

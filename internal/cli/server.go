@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
+	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/server"
@@ -44,16 +45,17 @@ func runServer(c *cli.Context, cfg *config.Config) error {
 			notify("READY=1\nSTATUS=ready")
 		},
 	})
-	if errors.Is(err, server.ErrNodeMoved) {
-		logrus.Warnf("%v: starting anew", err)
-		return startAnew(environment)
-	}
-	return err
+	return startAnew(err, environment)
 }
 
 // startAnew replaces this process by a new one with the same id, arguments and
-// environment, so that it needs no service manager to come back.
-func startAnew(environment []string) error {
+// environment if the node has moved, so that it needs no service manager to come
+// back. Any other end of a run it returns as it is.
+func startAnew(err error, environment []string) error {
+	if !errors.Is(err, agent.ErrNodeMoved) {
+		return err
+	}
+	logrus.Warnf("%v: starting anew", err)
 	program, err := os.Executable()
 	if err == nil {
 		err = syscall.Exec(program, os.Args, environment)

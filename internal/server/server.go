@@ -111,9 +111,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 
 	group.Add(clock.Recorder())
 	group.Add(certificates.Renewer())
-	group.Add(newAddressWatch(node,
-		func() (host.Node, error) { return host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs()) },
-		host.Node.IsHere, addressInterval))
+	group.Add(agent.NewAddressWatch(node, cfg.Node, cfg.Cluster))
 	group.Add(status.New(datadir.StatusSocket, func() status.Report {
 		return status.Report{PID: os.Getpid(), Version: version.Version, Node: node.Name, Components: group.Status()}
 	}))

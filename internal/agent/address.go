@@ -1,4 +1,4 @@
-package server
+package agent
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/host"
 )
 
@@ -21,9 +22,14 @@ var ErrNodeMoved = errors.New("the address of this node has changed")
 // its address for a moment.
 const addressInterval = 10 * time.Second
 
-// newAddressWatch returns the component that fails with ErrNodeMoved when the
-// node's addresses are gone from the host and others are in their place. A
-// host that has only lost its network keeps what it has.
+// NewAddressWatch returns the component that fails with ErrNodeMoved when the
+// node's addresses, found by ResolveNode, are gone from the host and others are
+// in their place. A host that has only lost its network keeps what it has.
+func NewAddressWatch(node host.Node, settings config.Node, cluster config.Cluster) component.Component {
+	resolve := func() (host.Node, error) { return host.ResolveNode(settings, cluster.PodCIDRs()) }
+	return newAddressWatch(node, resolve, host.Node.IsHere, addressInterval)
+}
+
 func newAddressWatch(node host.Node, resolve func() (host.Node, error), onHost func(host.Node) (bool, error), interval time.Duration) component.Component {
 	return component.Func("address", func(ctx context.Context, ready func()) error {
 		ready()

@@ -1,4 +1,4 @@
-package server
+package agent
 
 import (
 	"context"
@@ -35,7 +35,7 @@ func TestAddressWatch(t *testing.T) {
 			defer cancel()
 			i := -1
 			resolve := func() (host.Node, error) {
-				if i++; i == len(test.looks) {
+				if i++; i >= len(test.looks) {
 					cancel()
 					return host.Node{}, offline
 				}
