@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -317,7 +318,11 @@ func TestJoin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.cfg.Listener, c.cfg.Certificate = listener, c.cfg.PKI.ServingCertificate
+	var serving atomic.Pointer[pki.Server]
+	serving.Store(c.cfg.PKI)
+	c.cfg.Listener, c.cfg.Certificate = listener, func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return serving.Load().ServingCertificate(hello)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx, func() {}) }()
@@ -375,19 +380,19 @@ func TestJoin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serving := func() string {
+	kubelet := func() string {
 		text, err := os.ReadFile(first.ServingCertFile())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return string(text)
 	}
-	before := serving()
-	if _, err := join(func(*bootstrap.Config) {}); err != nil || serving() != before {
+	before := kubelet()
+	if _, err := join(func(*bootstrap.Config) {}); err != nil || kubelet() != before {
 		t.Errorf("a start by certificate: %v", err)
 	}
 	ip = netip.MustParseAddr("192.0.2.3")
-	if _, err := join(func(*bootstrap.Config) {}); err != nil || serving() == before {
+	if _, err := join(func(*bootstrap.Config) {}); err != nil || kubelet() == before {
 		t.Errorf("a start with another address renews nothing: %v", err)
 	}
 	reachable = false
@@ -395,6 +400,11 @@ func TestJoin(t *testing.T) {
 		t.Errorf("a start without a server: %v", err)
 	}
 	reachable = true
+	serving.Store(newCluster(t).cfg.PKI)
+	if _, err := join(good); err == nil || !strings.Contains(err.Error(), "not of this node's cluster") {
+		t.Errorf("another cluster at the address: %v", err)
+	}
+	serving.Store(c.cfg.PKI)
 
 	// Another machine that calls itself edge.
 	dir = datadir.Dir(t.TempDir())
