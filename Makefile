@@ -167,9 +167,11 @@ unit: | packages ## unit tests, with the race detector where Kubernetes is not i
 	packages=$$(scripts/packages.sh heavy) && go test $$packages
 
 integration: bin/kedge $(BUILD)/busybox ## tests/integration: bin/kedge with real containers (root)
+	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 40m -parallel 4 -v ./tests/harness/... ./tests/integration/...
 
 e2e: bin/kedge $(BUILD)/busybox ## tests/e2e: one folder per scenario (root)
+	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 60m -v ./tests/e2e/...
 
 $(BUILD)/busybox: scripts/busybox.sh scripts/aptlists.sh

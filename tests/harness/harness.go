@@ -1,6 +1,7 @@
 // Package harness makes hosts out of network, mount, UTS and PID namespaces of
-// one machine, joins them to a network, and runs the real kedge on them. Tests
-// below tests/ call it; it needs root.
+// one machine, joins them to a network, and runs the real kedge on them. The
+// network can be as bad as a test wants: Host has cuts, loss, delay and narrow
+// links, BehindNAT hides hosts. Tests below tests/ call it; it needs root.
 //
 // A host's first process is the test binary itself, started again (see
 // runInit), so a test package that uses hosts needs
