@@ -56,6 +56,11 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 		return err
 	}
 	defer lock.Release()
+	hostLock, err := datadir.LockHost()
+	if err != nil {
+		return err
+	}
+	defer hostLock.Release()
 	if err := dir.MakeAgent(); err != nil {
 		return err
 	}

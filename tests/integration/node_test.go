@@ -130,7 +130,7 @@ func lockedBy(t *testing.T, lock string) int {
 }
 
 // TestNobodyLearnsAnything asks every path the API has, and the other ports,
-// without credentials: only the health of the API may be asked.
+// without credentials: only the health of the API may be asked, and its authority.
 func TestNobodyLearnsAnything(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -144,9 +144,10 @@ func TestNobodyLearnsAnything(t *testing.T) {
 	}
 	client := anonymous(s.config)
 	node := s.server.Host.Address.String()
-	public := []string{"/healthz", "/livez", "/readyz"}
+	// The authority is what a joining node checks its token against.
+	public := []string{"/healthz", "/livez", "/readyz", "/cacerts"}
 	paths := append(root.Paths, "/", "/api/v1/namespaces/kube-system/secrets", "/api/v1/nodes/"+s.server.Host.Name+"/proxy/pods",
-		"/metrics/slis", "/v1-kedge/server", "/cacerts", "/ping", "/debug/flags/v", "/openapi/v3", "/.well-known/openid-configuration")
+		"/metrics/slis", "/v1-kedge/connect", "/cacerts", "/ping", "/debug/flags/v", "/openapi/v3", "/.well-known/openid-configuration")
 	for _, path := range paths {
 		status := statusOf(t, client, "https://"+net.JoinHostPort(node, "6443")+path)
 		switch {
