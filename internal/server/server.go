@@ -174,6 +174,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 
 	// All faults in the user's arguments at once; the group is not run then.
 	faults := errors.Join(apiFault, controllersFault, schedulerFault)
+	group.Add(supervisor.NewRegistrar(api.ClientConfig("system:kedge:supervisor")), manifests)
 	if cfg.Server.DisableAgent {
 		return faults
 	}

@@ -31,6 +31,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/testutil"
 	"github.com/kedge-dev/kedge/internal/version"
 )
 
@@ -308,6 +309,36 @@ func TestClaim(t *testing.T) {
 	secret, err := client.CoreV1().Secrets("kube-system").Get(t.Context(), "known.node-password.kedge", metav1.GetOptions{})
 	if err != nil || strings.Contains(secret.String(), "three") {
 		t.Errorf("kept %v, %v", secret, err)
+	}
+}
+
+func TestRegistrar(t *testing.T) {
+	testutil.CheckLeaks(t)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge"}}
+	client := fake.NewClientset(node)
+	if err := keep(t.Context(), client, "edge", "one"); err != nil {
+		t.Fatal(err)
+	}
+	noted := make(chan string, 1)
+	client.PrependReactor("patch", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		noted <- action.(clienttesting.PatchAction).GetName()
+		return false, nil, nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- runRegistrar(ctx, client, func() {}) }()
+	if name := <-noted; name != "edge.node-password.kedge" {
+		t.Errorf("noted %s", name)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := client.CoreV1().Nodes().Delete(t.Context(), "edge", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := claim(t.Context(), client, "edge", "two"); err != nil {
+		t.Errorf("the name of a deleted node: %v", err)
 	}
 }
 

@@ -28,8 +28,12 @@ const (
 )
 
 // registration is how long after its join a node may take to be seen in the
-// API. Until then a name without a Node is not free.
-const registration = 10 * time.Minute
+// API. Until it is, a name without a Node is not free. The annotation says that
+// it has been seen; see NewRegistrar.
+const (
+	registration         = 10 * time.Minute
+	registeredAnnotation = "kedge.dev/registered"
+)
 
 // takenError says that a node's name is another's.
 type takenError struct{ node string }
@@ -60,7 +64,7 @@ func claim(ctx context.Context, client kubernetes.Interface, node, password stri
 	// A node that was deleted has given its name back.
 	_, err = client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	switch {
-	case err == nil, time.Since(kept.CreationTimestamp.Time) < registration:
+	case err == nil, kept.Annotations[registeredAnnotation] == "" && time.Since(kept.CreationTimestamp.Time) < registration:
 		return &takenError{node}
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("look for node: %w", err)
