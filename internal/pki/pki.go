@@ -104,7 +104,7 @@ type Server struct {
 	adminLeaf   *leaf
 	kubeconfigs []kubeconfigFile
 
-	// names are guarded by mu too; the leaves read them.
+	// What the leaves are made out to; it does not change.
 	nodeName string
 	nodeIPs  []netip.Addr
 	apiNames []string
@@ -213,15 +213,6 @@ func (s *Server) ServerCA() []byte { return encodeCertificates(s.serverCA.bundle
 
 // ClientCA returns the content of ClientCAFile.
 func (s *Server) ClientCA() []byte { return encodeCertificates(s.clientCA.bundle...) }
-
-// SetNodeIPs says that the addresses of this node have changed; the serving
-// certificates are re-issued if they have.
-func (s *Server) SetNodeIPs(ips []netip.Addr) error {
-	s.mu.Lock()
-	s.nodeIPs = ips
-	s.mu.Unlock()
-	return s.renew()
-}
 
 // renew re-issues every leaf that has to be, and rewrites the kubeconfigs if
 // their certificate was one of them. Each leaf is tried, whatever becomes of

@@ -327,22 +327,6 @@ func TestUsersOwnIntermediateAuthority(t *testing.T) {
 	}
 }
 
-func TestSetNodeIPsSwapsTheServingCertificate(t *testing.T) {
-	o := options(t)
-	s := ensure(t, o)
-	old, _ := s.ServingCertificate(nil)
-	if err := s.SetNodeIPs(addresses("203.0.113.9")); err != nil {
-		t.Fatal(err)
-	}
-	cert, _ := s.ServingCertificate(nil)
-	if cert.Leaf.VerifyHostname("203.0.113.9") != nil || cert.Leaf.VerifyHostname("192.0.2.7") == nil {
-		t.Errorf("the certificate is for %v", cert.Leaf.IPAddresses)
-	}
-	if old.Leaf.VerifyHostname("192.0.2.7") != nil {
-		t.Error("the certificate in use was changed in place")
-	}
-}
-
 func remove(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Remove(path); err != nil {
