@@ -1,0 +1,183 @@
+package objectcache
+
+import (
+	"context"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+)
+
+func newNode(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// heard adds a handler to the nodes of factory and returns what it has heard.
+func heard(t *testing.T, factory informers.SharedInformerFactory) *[]string {
+	t.Helper()
+	var names []string
+	_, err := factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) { names = append(names, object.(*corev1.Node).Name) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &names
+}
+
+// TestViews has two components share an informer, of which one ends before the
+// other and comes back.
+func TestViews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		client := fake.NewClientset(newNode("a"))
+		factory := informers.NewSharedInformerFactory(nil, 0) // its own client is not to be used
+		objects := New(ctx, factory, client)
+		byName := cache.Indexers{"by-name": func(object any) ([]string, error) { return []string{object.(*corev1.Node).Name}, nil }}
+
+		stays := objects.View(ctx, Options{})
+		all := heard(t, stays)
+		stays.Start(nil)
+		short, stop := context.WithCancel(ctx)
+		leaves := objects.View(short, Options{})
+		some := heard(t, leaves)
+		if err := leaves.Core().V1().Nodes().Informer().AddIndexers(byName); err != nil {
+			t.Fatal(err)
+		}
+		leaves.StartWithContext(short)
+		if ok := leaves.WaitForCacheSync(ctx.Done()); len(ok) != 1 || !ok[reflect.TypeFor[*corev1.Node]()] {
+			t.Errorf("synced %v", ok)
+		}
+		synctest.Wait()
+		stop()
+		leaves.Shutdown()
+		if _, err := client.CoreV1().Nodes().Create(ctx, newNode("b"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := strings.Join(*all, " "); got != "a b" {
+			t.Errorf("who stays heard %q", got)
+		}
+		if got := strings.Join(*some, " "); got != "a" {
+			t.Errorf("who left heard %q", got)
+		}
+		if _, err := leaves.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{}); err == nil {
+			t.Error("a handler can be added after the end")
+		}
+
+		again := objects.View(ctx, Options{})
+		once := heard(t, again)
+		synctest.Wait()
+		if len(*once) != 0 {
+			t.Errorf("before the start it heard %v", *once)
+		}
+		again.Start(nil)
+		nodes := again.Core().V1().Nodes().Informer()
+		for _, add := range []func(cache.Indexers) error{nodes.AddIndexers, nodes.GetIndexer().AddIndexers} {
+			if err := add(byName); err != nil {
+				t.Errorf("an index for the second time: %v", err)
+			}
+		}
+		synctest.Wait()
+		if len(*once) != 2 {
+			t.Errorf("who came back heard %v", *once)
+		}
+		if found, err := nodes.GetIndexer().ByIndex("by-name", "b"); err != nil || len(found) != 1 {
+			t.Errorf("index has %v, %v", found, err)
+		}
+		lists := 0
+		for _, action := range client.Actions() {
+			if action.GetVerb() == "list" {
+				lists++
+			}
+		}
+		if lists != 1 {
+			t.Errorf("nodes were listed %d times", lists)
+		}
+		again.Shutdown()
+		stays.Shutdown()
+		cancel()
+		factory.Shutdown()
+	})
+}
+
+// TestOwn keeps the pods of a view apart from everybody else's.
+func TestOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		client := fake.NewClientset(newNode("a"), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}})
+		factory := informers.NewSharedInformerFactory(client, 0)
+		short, stop := context.WithCancel(ctx)
+		own := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace("other"))
+		own.Core().V1().Pods().Informer()
+		view := New(ctx, factory, client).View(short, Options{Own: own, OwnKinds: []any{&corev1.Pod{}}})
+		pods, nodes := view.Core().V1().Pods().Informer(), view.Core().V1().Nodes().Informer()
+		view.Start(nil)
+		if got := view.WaitForCacheSyncWithContext(ctx); got.Err != nil || len(got.Synced) != 2 {
+			t.Errorf("synced %v", got)
+		}
+		if len(pods.GetStore().ListKeys()) != 0 || len(nodes.GetStore().ListKeys()) != 1 {
+			t.Errorf("the view has pods %v and nodes %v", pods.GetStore().ListKeys(), nodes.GetStore().ListKeys())
+		}
+		stop()
+		view.Shutdown()
+		if !pods.IsStopped() || nodes.IsStopped() {
+			t.Errorf("after its end pods stopped: %t, nodes stopped: %t", pods.IsStopped(), nodes.IsStopped())
+		}
+		cancel()
+		factory.Shutdown()
+	})
+}
+
+// TestAllIsViewed finds a way to an informer that is not the view's.
+func TestAllIsViewed(t *testing.T) {
+	client := fake.NewClientset()
+	objects := New(t.Context(), informers.NewSharedInformerFactory(client, 0), client)
+	view := objects.View(t.Context(), Options{Resync: time.Hour})
+	generic, err := view.ForResource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := generic.Informer().(*informer); !ok {
+		t.Errorf("ForResource has a %T", generic.Informer())
+	}
+	// Every factory.Group().Version().Kind().Informer().
+	found := 0
+	var walk func(value reflect.Value, depth int)
+	walk = func(value reflect.Value, depth int) {
+		for i := range value.NumMethod() {
+			method := value.Method(i)
+			if method.Type().NumIn() != 0 || method.Type().NumOut() != 1 {
+				continue
+			}
+			name := value.Type().Method(i).Name
+			switch {
+			case name == "Informer":
+				found++
+				if _, ok := method.Call(nil)[0].Interface().(*informer); !ok {
+					t.Errorf("%v has an informer that is not the view's", value.Type())
+				}
+			case name != "Lister" && depth < 3:
+				walk(method.Call(nil)[0], depth+1)
+			}
+		}
+	}
+	groups := reflect.TypeFor[informers.SharedInformerFactory]()
+	for i := range groups.NumMethod() {
+		if method := groups.Method(i); method.Type.NumIn() == 0 && method.Type.NumOut() == 1 && method.Name != "InformerName" {
+			walk(reflect.ValueOf(view).MethodByName(method.Name).Call(nil)[0], 1)
+		}
+	}
+	if found < 50 {
+		t.Errorf("only %d kinds were found", found)
+	}
+}

@@ -1,0 +1,250 @@
+package objectcache
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/informers/internalinterfaces"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// view is a factory for one component. Its Shutdown takes back the handlers
+// that the component has added, and leaves the informers alone.
+//
+// Handlers hear nothing before Start, though an informer may have been running
+// for long: upstream's constructors add them before they have set all that
+// these need (such as pkg/controller/deployment, NewDeploymentController).
+//
+// It runs informers in a context. In the bare channel that Start is given,
+// every watch would cost two more goroutines, because context cannot see what
+// apimachinery/pkg/util/wait.ContextForChannel stands for.
+type view struct {
+	groups
+	*Cache
+	Options
+	ctx  context.Context
+	kind map[reflect.Type]bool // those of Options.OwnKinds
+
+	started chan struct{} // closed by start
+	start   func()
+
+	mu       sync.Mutex
+	closed   bool
+	handlers map[cache.ResourceEventHandlerRegistration]cache.SharedIndexInformer
+}
+
+// View returns a factory for a component that ends with ctx and then calls
+// Shutdown.
+func (c *Cache) View(ctx context.Context, options Options) informers.SharedInformerFactory {
+	v := &view{
+		Cache:    c,
+		Options:  options,
+		ctx:      ctx,
+		kind:     map[reflect.Type]bool{},
+		handlers: map[cache.ResourceEventHandlerRegistration]cache.SharedIndexInformer{},
+		started:  make(chan struct{}),
+	}
+	v.start = sync.OnceFunc(func() { close(v.started) })
+	v.groups.factory = v
+	for _, kind := range options.OwnKinds {
+		v.kind[reflect.TypeOf(kind)] = true
+	}
+	return v
+}
+
+// InformerFor implements informers.SharedInformerFactory.
+func (v *view) InformerFor(object runtime.Object, newFunc internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+	if v.kind[reflect.TypeOf(object)] {
+		return v.Own.InformerFor(object, newFunc)
+	}
+	return &informer{v.shared.InformerFor(object, func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+		return newFunc(v.client, resync)
+	}), v}
+}
+
+// ForResource implements informers.SharedInformerFactory. It does not know of
+// Options.Own.
+func (v *view) ForResource(resource schema.GroupVersionResource) (informers.GenericInformer, error) {
+	found, err := v.shared.ForResource(resource)
+	if err != nil {
+		return nil, err
+	}
+	return &generic{found, v}, nil
+}
+
+// InformerName implements informers.SharedInformerFactory: the shared
+// informers' is none of this component's.
+func (*view) InformerName() *cache.InformerName { return nil }
+
+// Start implements informers.SharedInformerFactory.
+func (v *view) Start(<-chan struct{}) { v.StartWithContext(v.ctx) }
+
+// StartWithContext implements informers.SharedInformerFactory. Whose context
+// counts has been said before.
+func (v *view) StartWithContext(context.Context) {
+	v.start()
+	v.shared.StartWithContext(v.Cache.ctx)
+	if v.Own != nil {
+		v.Own.StartWithContext(v.ctx)
+	}
+}
+
+// WaitForCacheSync implements informers.SharedInformerFactory. It waits for
+// the informers of others too.
+func (v *view) WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool {
+	synced := v.shared.WaitForCacheSync(stop)
+	if v.Own != nil {
+		for kind, ok := range v.Own.WaitForCacheSync(stop) {
+			synced[kind] = ok
+		}
+	}
+	return synced
+}
+
+// WaitForCacheSyncWithContext implements informers.SharedInformerFactory.
+func (v *view) WaitForCacheSyncWithContext(ctx context.Context) cache.SyncResult {
+	result := cache.SyncResult{Synced: v.WaitForCacheSync(ctx.Done())}
+	for _, ok := range result.Synced {
+		if !ok {
+			result.Err = context.Cause(ctx)
+		}
+	}
+	return result
+}
+
+// Shutdown implements informers.SharedInformerFactory.
+func (v *view) Shutdown() {
+	v.mu.Lock()
+	v.closed = true
+	handlers := v.handlers
+	v.handlers = nil
+	v.mu.Unlock()
+	for handler, of := range handlers {
+		// It fails for handlers that are not this informer's only.
+		_ = of.RemoveEventHandler(handler)
+	}
+	if v.Own != nil {
+		v.Own.Shutdown()
+	}
+}
+
+// held is a handler that hears nothing before its view is started.
+type held struct {
+	handler cache.ResourceEventHandler
+	view    *view
+}
+
+// released waits, and returns false if the component has ended instead.
+func (h held) released() bool {
+	select {
+	case <-h.view.started:
+		return true
+	default:
+	}
+	select {
+	case <-h.view.started:
+		return true
+	case <-h.view.ctx.Done():
+		return false
+	}
+}
+
+func (h held) OnAdd(object any, isInInitialList bool) {
+	if h.released() {
+		h.handler.OnAdd(object, isInInitialList)
+	}
+}
+
+func (h held) OnUpdate(before, object any) {
+	if h.released() {
+		h.handler.OnUpdate(before, object)
+	}
+}
+
+func (h held) OnDelete(object any) {
+	if h.released() {
+		h.handler.OnDelete(object)
+	}
+}
+
+// errClosed is what a stopped informer of upstream's answers, too.
+var errClosed = errors.New("add event handler: the factory has been shut down")
+
+// informer is a shared one as a view shows it.
+type informer struct {
+	cache.SharedIndexInformer
+	view *view
+}
+
+func (i *informer) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	return i.AddEventHandlerWithOptions(handler, cache.HandlerOptions{})
+}
+
+func (i *informer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, resync time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	return i.AddEventHandlerWithOptions(handler, cache.HandlerOptions{ResyncPeriod: &resync})
+}
+
+func (i *informer) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	if options.ResyncPeriod == nil {
+		options.ResyncPeriod = &i.view.Resync
+	}
+	i.view.mu.Lock()
+	defer i.view.mu.Unlock()
+	if i.view.closed {
+		return nil, errClosed
+	}
+	registration, err := i.SharedIndexInformer.AddEventHandlerWithOptions(held{handler, i.view}, options)
+	if err != nil {
+		return nil, err
+	}
+	i.view.handlers[registration] = i.SharedIndexInformer
+	return registration, nil
+}
+
+func (i *informer) RemoveEventHandler(registration cache.ResourceEventHandlerRegistration) error {
+	i.view.mu.Lock()
+	delete(i.view.handlers, registration)
+	i.view.mu.Unlock()
+	return i.SharedIndexInformer.RemoveEventHandler(registration)
+}
+
+func (i *informer) AddIndexers(indexers cache.Indexers) error {
+	return i.SharedIndexInformer.AddIndexers(missing(i.SharedIndexInformer.GetIndexer(), indexers))
+}
+
+func (i *informer) GetIndexer() cache.Indexer { return indexer{i.SharedIndexInformer.GetIndexer()} }
+
+// indexer is a shared one that a component may add its indexes to a second
+// time: they outlive it.
+type indexer struct{ cache.Indexer }
+
+func (i indexer) AddIndexers(indexers cache.Indexers) error {
+	return i.Indexer.AddIndexers(missing(i.Indexer, indexers))
+}
+
+func missing(in cache.Indexer, indexers cache.Indexers) cache.Indexers {
+	existing, kept := in.GetIndexers(), cache.Indexers{}
+	for name, function := range indexers {
+		if _, ok := existing[name]; !ok {
+			kept[name] = function
+		}
+	}
+	return kept
+}
+
+// generic is what informers.SharedInformerFactory.ForResource returns.
+type generic struct {
+	informers.GenericInformer
+	view *view
+}
+
+func (g *generic) Informer() cache.SharedIndexInformer {
+	return &informer{g.GenericInformer.Informer(), g.view}
+}
