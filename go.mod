@@ -12,6 +12,7 @@ require (
 	github.com/containerd/plugin v1.1.0
 	github.com/coredns/coredns v1.15.0
 	github.com/flannel-io/flannel v0.28.4
+	github.com/hanwen/go-fuse/v2 v2.9.0
 	github.com/pelletier/go-toml/v2 v2.4.3
 	github.com/urfave/cli/v2 v2.27.7
 	k8s.io/cri-api v0.36.3
@@ -245,6 +246,7 @@ require (
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/exp v0.0.0-20260908205506-85c1c2202aba // indirect
+	golang.org/x/image v0.47.0
 	golang.org/x/net v0.60.0
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
@@ -269,7 +271,7 @@ require (
 	k8s.io/apiserver v0.37.1
 	k8s.io/cli-runtime v0.37.1 // indirect
 	k8s.io/client-go v0.37.1
-	k8s.io/cloud-provider v0.36.3 // indirect
+	k8s.io/cloud-provider v0.36.3
 	k8s.io/cluster-bootstrap v0.0.0
 	k8s.io/component-base v0.37.1
 	k8s.io/component-helpers v0.36.3

@@ -99,7 +99,13 @@ func removeCgroups(path string) error {
 	if err != nil {
 		return fmt.Errorf("find cgroups: %w", err)
 	}
-	for _, root := range slices.Concat(v1, v2) {
+	roots := slices.Concat(v1, v2)
+	for _, root := range v1 {
+		if filepath.Base(root) == "memory" {
+			roots = append(roots, holders(root, path)...)
+		}
+	}
+	for _, root := range roots {
 		deadline := time.Now().Add(20 * time.Second)
 		for {
 			err := removeTree(filepath.Join(root, path))
@@ -113,6 +119,23 @@ func removeCgroups(path string) error {
 		}
 	}
 	return nil
+}
+
+// holders returns the cgroups below root that have one called path below them:
+// ContainMemory makes it in that of the test, which may be another one by now.
+func holders(root, path string) []string {
+	var found []string
+	_ = filepath.WalkDir(root, func(folder string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return nil // it is gone
+		}
+		if holder, ok := strings.CutSuffix(folder, "/"+path); ok && holder != root {
+			found = append(found, holder)
+			return fs.SkipDir
+		}
+		return nil
+	})
+	return found
 }
 
 // removeTree removes folder by rmdir alone: the files of a cgroup go with it.

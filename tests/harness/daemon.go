@@ -43,7 +43,8 @@ func (h *Host) startDaemon(t T, command string, args ...string) *daemon {
 		Host: h,
 		t:    t,
 		args: append([]string{command, "--kubelet-arg=cgroup-root=" + h.Cgroup()}, args...),
-		log:  filepath.Join(h.dir, "kedge.log"),
+		// The folder as the host sees it: on its disk, if it has one.
+		log: h.Path(filepath.Join(h.dir, "kedge.log")),
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -76,6 +77,9 @@ func (d *daemon) Start() {
 
 // Process is kedge's process, with its process id on the machine.
 func (d *daemon) Process() *os.Process { return d.cmd.Process }
+
+// Exited waits until the process that Start started last ended.
+func (d *daemon) Exited() { <-d.exited }
 
 // WaitExit waits until kedge ended, and returns its exit status, or -1
 // after a signal.

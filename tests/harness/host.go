@@ -36,6 +36,9 @@ type Host struct {
 	link    link
 	dir     string
 	cgroup  string
+	// device is the block device of its disk, if it has one of its own.
+	device  string
+	memory  *MemoryCgroup
 	init    *exec.Cmd
 	ns      netns.NsHandle
 	work    chan func()
@@ -56,6 +59,11 @@ func (h *Host) Setenv(name, value string) {
 // NewHost adds a host to the network. It goes when the test ends.
 func (n *Network) NewHost(t T, name string) *Host {
 	t.Helper()
+	return n.newHost(t, name, "")
+}
+
+func (n *Network) newHost(t T, name, device string) *Host {
+	t.Helper()
 	n.hosts++
 	h := &Host{
 		Name:     name,
@@ -66,6 +74,7 @@ func (n *Network) NewHost(t T, name string) *Host {
 		number:   n.hosts,
 		dir:      filepath.Join(n.dir, name),
 		cgroup:   n.name + "/" + name,
+		device:   device,
 		work:     make(chan func()),
 		stopped:  make(chan struct{}),
 	}
@@ -106,7 +115,7 @@ func (h *Host) live(started chan<- error) {
 }
 
 func (h *Host) start() error {
-	spec, err := json.Marshal(initSpec{Hostname: h.Name, Dir: h.dir, Address: h.Address.String(), Nameserver: h.network.subnet.address(gateway).String()})
+	spec, err := json.Marshal(initSpec{Hostname: h.Name, Dir: h.dir, Device: h.device, Address: h.Address.String(), Nameserver: h.network.subnet.address(gateway).String()})
 	if err != nil {
 		return err
 	}
@@ -190,6 +199,9 @@ func (h *Host) close() {
 	if h.ns > 0 {
 		h.ns.Close()
 	}
+	if h.memory != nil && h.memory.v2 != nil {
+		h.memory.v2.Close()
+	}
 	if err := removeCgroups(h.cgroup); err != nil {
 		h.t.Logf("remove host %s: %v", h.Name, err)
 	}
@@ -201,6 +213,25 @@ func (h *Host) close() {
 // Path returns where the file path of the host is for the test.
 func (h *Host) Path(path string) string {
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", h.init.Process.Pid), path)
+}
+
+// FirstProcess is the id, on the machine, of the process that is the host's first.
+func (h *Host) FirstProcess() int { return h.init.Process.Pid }
+
+// Scratch makes a folder of the machine that goes with the host.
+func (h *Host) Scratch(name string) string {
+	h.t.Helper()
+	folder := filepath.Join(h.dir, "scratch", name)
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		h.t.Fatalf("make folder for host %s: %v", h.Name, err)
+	}
+	return folder
+}
+
+// Mount mounts a file system on a folder of the host.
+func (h *Host) Mount(source, target, kind, data string) (err error) {
+	h.do(func() { err = mount{source, target, kind, 0, data}.do() })
+	return err
 }
 
 // Cgroup is the path, absolute within each hierarchy, below which the host's
@@ -263,6 +294,9 @@ func (h *Host) Kedge(ctx context.Context, args ...string) *Cmd {
 
 // Start starts the command.
 func (c *Cmd) Start() (err error) {
+	if m := c.host.memory; m != nil && m.v2 != nil {
+		c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(m.v2.Fd())}
+	}
 	c.host.do(func() { err = c.Cmd.Start() })
 	if err == nil {
 		c.host.mutex.Lock()

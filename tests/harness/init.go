@@ -20,6 +20,8 @@ type initSpec struct {
 	Hostname string
 	// Dir is the host's folder on the machine.
 	Dir string
+	// Device is the block device to mount there, or empty.
+	Device string
 	// Address is the host's own, for /etc/hosts; Nameserver is for resolv.conf.
 	Address, Nameserver string
 }
@@ -71,6 +73,16 @@ func (s initSpec) setUp() error {
 		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
 	}
+	if s.Device != "" {
+		mounts = append(mounts, mount{s.Device, s.Dir, "ext4", unix.MS_NOATIME, ""})
+	}
+	// Before anything is made in the folder.
+	for _, m := range mounts {
+		if err := m.do(); err != nil {
+			return err
+		}
+	}
+	mounts = nil
 	// A sysfs of the host's own network namespace, with the machine's cgroups.
 	cgroups := filepath.Join(s.Dir, "cgroups")
 	mounts = append(mounts,

@@ -4,22 +4,133 @@
 package fakecri
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-client/pkg/fake"
 
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// socket is where it listens on a host.
-const socket = "/run/fakecri.sock"
+// Endpoint is where it listens on a host, for kedge.
+const Endpoint = "unix://" + socket
+
+const (
+	socket = "/run/fakecri.sock"
+	// conflist is kedge's CNI configuration, where runtimes look for one.
+	conflist = "/etc/cni/net.d/10-kedge.conflist"
+)
 
 // Start serves upstream's fake runtime, the one of kubemark, on a host until
-// the test ends. It returns the endpoint, for the kubelet.
-func Start(t harness.T, host *harness.Host) (endpoint string) {
+// the test ends. Like a real one it has no
+// network before there is a CNI configuration, of which it gives each pod an
+// address.
+func Start(t harness.T, host *harness.Host) {
 	t.Helper()
-	runtime := fake.NewFakeRemoteRuntime()
-	if err := runtime.Start("unix://" + host.Path(socket)); err != nil {
+	listener, err := net.Listen("unix", host.Path(socket))
+	if err != nil {
 		t.Fatalf("start fake runtime on %s: %v", host.Name, err)
 	}
-	t.Cleanup(runtime.Stop)
-	return "unix://" + socket
+	r := &runtime{RemoteRuntime: fake.NewFakeRemoteRuntime(), conflist: host.Path(conflist)}
+	// The kubelet takes no image without a size.
+	r.ImageService.SetFakeImageSize(1 << 20)
+	server := grpc.NewServer()
+	cri.RegisterRuntimeServiceServer(server, r)
+	cri.RegisterImageServiceServer(server, r)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-ended
+	})
+}
+
+// Connect returns a connection to the runtime of a host.
+func Connect(t harness.T, host *harness.Host) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+host.Path(socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatalf("connect to the fake runtime on %s: %v", host.Name, err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+type runtime struct {
+	*fake.RemoteRuntime
+	conflist string
+}
+
+// Status tells of the network what is so.
+func (r *runtime) Status(context.Context, *cri.StatusRequest) (*cri.StatusResponse, error) {
+	network := &cri.RuntimeCondition{Type: cri.NetworkReady, Status: true}
+	if _, err := r.podCIDR(); err != nil {
+		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", err.Error()
+	}
+	return &cri.StatusResponse{Status: &cri.RuntimeStatus{
+		Conditions: []*cri.RuntimeCondition{{Type: cri.RuntimeReady, Status: true}, network},
+	}}, nil
+}
+
+// RunPodSandbox gives the pod an address that no other has.
+func (r *runtime) RunPodSandbox(ctx context.Context, request *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
+	cidr, err := r.podCIDR()
+	if err != nil {
+		return nil, err
+	}
+	response, err := r.RemoteRuntime.RunPodSandbox(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	r.RuntimeService.Lock()
+	defer r.RuntimeService.Unlock()
+	taken := map[string]bool{}
+	for _, pod := range r.RuntimeService.Sandboxes {
+		taken[pod.Network.Ip] = true
+	}
+	// The first is the node's own.
+	address := cidr.Masked().Addr().Next().Next()
+	for taken[address.String()] {
+		address = address.Next()
+	}
+	if !cidr.Contains(address) {
+		return nil, errors.New("no address is left in " + cidr.String())
+	}
+	r.RuntimeService.Sandboxes[response.PodSandboxId].Network.Ip = address.String()
+	return response, nil
+}
+
+// podCIDR reads the node's first range of pod addresses.
+func (r *runtime) podCIDR() (netip.Prefix, error) {
+	text, err := os.ReadFile(r.conflist)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("find network: %w", err)
+	}
+	var list struct {
+		Plugins []struct {
+			IPAM struct {
+				Ranges [][]struct{ Subnet netip.Prefix }
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return netip.Prefix{}, fmt.Errorf("read network: %w", err)
+	}
+	for _, plugin := range list.Plugins {
+		for _, alternatives := range plugin.IPAM.Ranges {
+			return alternatives[0].Subnet, nil
+		}
+	}
+	return netip.Prefix{}, errors.New("the network has no range of addresses")
 }

@@ -2,11 +2,8 @@ package fakecri
 
 import (
 	"os"
-	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kedge-dev/kedge/tests/harness"
@@ -21,22 +18,37 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 func TestPodsRun(t *testing.T) {
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "one")
-	endpoint := Start(t, host)
-
-	conn, err := grpc.NewClient("unix://"+host.Path(strings.TrimPrefix(endpoint, "unix://")), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	Start(t, host)
+	conn := Connect(t, host)
 	runtime, images, ctx := runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), t.Context()
 
-	status, err := runtime.Status(ctx, &runtimeapi.StatusRequest{})
-	if err != nil {
-		t.Fatal(err)
+	for _, network := range []bool{false, true} {
+		if network {
+			host.WriteFile(conflist, `{"plugins": [{"ipam": {"ranges": [[{"subnet": "10.42.7.0/24"}]]}}, {}]}`)
+		}
+		status, err := runtime.Status(ctx, &runtimeapi.StatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, condition := range status.Status.Conditions {
+			if want := condition.Type == runtimeapi.RuntimeReady || network; condition.Status != want {
+				t.Errorf("%s is %v, want %v", condition.Type, condition.Status, want)
+			}
+		}
 	}
-	for _, condition := range status.Status.Conditions {
-		if !condition.Status {
-			t.Errorf("%s is not true", condition.Type)
+	for i, want := range []string{"10.42.7.2", "10.42.7.3"} {
+		pod, err := runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+			Metadata: &runtimeapi.PodSandboxMetadata{Name: "addressed", Namespace: "default", Uid: string(rune('a' + i))},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, err := runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.PodSandboxId})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := status.Status.Network.Ip; got != want {
+			t.Errorf("the pod has the address %s, want %s", got, want)
 		}
 	}
 	metadata := &runtimeapi.PodSandboxMetadata{Name: "pod", Namespace: "default", Uid: "1"}

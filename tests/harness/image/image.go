@@ -57,9 +57,15 @@ func Busybox(repository string) (archive string, err error) {
 	}, files)
 }
 
+// TestserverProgram is the program in Testserver's image, for use on a host. It
+// is there once Testserver was called.
+func TestserverProgram(repository string) string {
+	return filepath.Join(repository, "build", "test-images", "testserver")
+}
+
 // Testserver builds an image with tests/images/testserver alone.
 func Testserver(repository string) (archive string, err error) {
-	binary := filepath.Join(repository, "build", "test-images", "testserver")
+	binary := TestserverProgram(repository)
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, "./tests/images/testserver")
 	build.Dir = repository
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")

@@ -1,0 +1,113 @@
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// diskSize is of a sparse file.
+const diskSize = 8 << 30
+
+// Disk is a file system of one host's own, on a loop device: it holds all that
+// the host writes, tmpfs excepted.
+type Disk struct {
+	host *Host
+	// name is the loop device's.
+	name string
+}
+
+// NewHostOnDisk adds a host that has a disk of its own, an ext4 file system.
+func (n *Network) NewHostOnDisk(t T, name string) (*Host, *Disk) {
+	t.Helper()
+	device, err := newLoop(filepath.Join(n.dir, name+".ext4"))
+	if err != nil {
+		t.Fatalf("make a disk for host %s: %v", name, err)
+	}
+	// The host's mount keeps it; the kernel frees it with that.
+	defer device.Close()
+	h := n.newHost(t, name, device.Name())
+	return h, &Disk{h, filepath.Base(device.Name())}
+}
+
+// newLoop makes a file system in a file, and the loop device that it is on.
+func newLoop(path string) (*os.File, error) {
+	backing, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	defer backing.Close()
+	if err := backing.Truncate(diskSize); err != nil {
+		return nil, err
+	}
+	// Everything now: what ext4 leaves for later it would write while measured.
+	mkfs := exec.Command("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-N", "65536", path)
+	mkfs.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
+	if output, err := mkfs.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("mkfs.ext4, of the package e2fsprogs: %w: %s", err, output)
+	}
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer control.Close()
+	for {
+		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return nil, fmt.Errorf("find a free loop device: %w", err)
+		}
+		device, err := os.OpenFile(fmt.Sprint("/dev/loop", number), os.O_RDWR, 0)
+		if err != nil {
+			return nil, err
+		}
+		config := unix.LoopConfig{Fd: uint32(backing.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}
+		err = unix.IoctlLoopConfigure(int(device.Fd()), &config)
+		if err == nil {
+			return device, nil
+		}
+		device.Close()
+		// Another was faster.
+		if !errors.Is(err, unix.EBUSY) {
+			return nil, fmt.Errorf("set up %s: %w", device.Name(), err)
+		}
+	}
+}
+
+// Written syncs the disk and returns the bytes written to it since it was made.
+func (d *Disk) Written() (float64, error) {
+	folder, err := os.Open(d.host.Path(diskFolders[0]))
+	if err != nil {
+		return 0, err
+	}
+	defer folder.Close()
+	if err := unix.Syncfs(int(folder.Fd())); err != nil {
+		return 0, fmt.Errorf("sync disk: %w", err)
+	}
+	text, err := os.ReadFile(filepath.Join("/sys/block", d.name, "stat"))
+	if err != nil {
+		return 0, err
+	}
+	// Documentation/block/stat.rst: the seventh is sectors written, of 512 bytes
+	// whatever the disk's own size.
+	fields := strings.Fields(string(text))
+	if len(fields) < 7 {
+		return 0, fmt.Errorf("read statistics of %s: too short", d.name)
+	}
+	sectors, err := strconv.ParseFloat(fields[6], 64)
+	return sectors * 512, err
+}
+
+// Used returns the bytes that are in use on the disk.
+func (d *Disk) Used() (float64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(d.host.Path(diskFolders[0]), &s); err != nil {
+		return 0, fmt.Errorf("read disk usage: %w", err)
+	}
+	return float64(s.Blocks-s.Bfree) * float64(s.Bsize), nil
+}

@@ -1,0 +1,128 @@
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// MemoryCgroup holds what is started on a host, but not its pods, which the
+// kubelet puts elsewhere (Host.Cgroup).
+type MemoryCgroup struct {
+	folder string
+	v2     *os.File
+}
+
+// ContainMemory puts all that is started on the host from now on in a memory
+// cgroup. Limit is in bytes, or 0 for none. It goes with the host.
+func (h *Host) ContainMemory(limit int64) *MemoryCgroup {
+	h.t.Helper()
+	m, err := h.containMemory(limit)
+	if err != nil {
+		h.t.Fatalf("make memory cgroup for host %s: %v", h.Name, err)
+	}
+	return m
+}
+
+func (h *Host) containMemory(limit int64) (*MemoryCgroup, error) {
+	v1, v2, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	m := &MemoryCgroup{}
+	limitFile := "memory.limit_in_bytes"
+	for _, root := range v1 {
+		if filepath.Base(root) != "memory" {
+			continue
+		}
+		// Below that of the test, so that a limit of that one holds.
+		m.folder = filepath.Join(root, ownMemoryCgroup(), h.network.name, h.Name)
+		if err := os.MkdirAll(m.folder, 0o755); err != nil {
+			return nil, err
+		}
+		var joined error
+		h.do(func() {
+			// Version 1 takes single threads, and children follow.
+			joined = os.WriteFile(filepath.Join(m.folder, "tasks"), []byte(strconv.Itoa(unix.Gettid())), 0o644)
+		})
+		if joined != nil {
+			return nil, joined
+		}
+	}
+	if m.folder == "" && len(v2) > 0 {
+		// Beside that of the pods: a cgroup that has processes has no children.
+		path := h.cgroup + "-system"
+		if err := makeCgroup(path); err != nil {
+			return nil, err
+		}
+		m.folder, limitFile = filepath.Join(v2[0], path), "memory.max"
+		if m.v2, err = os.Open(m.folder); err != nil {
+			return nil, err
+		}
+	}
+	if m.folder == "" {
+		return nil, errors.New("no memory controller is mounted below /sys/fs/cgroup")
+	}
+	h.memory = m
+	if limit > 0 {
+		err = os.WriteFile(filepath.Join(m.folder, limitFile), []byte(strconv.FormatInt(limit, 10)), 0o644)
+	}
+	return m, err
+}
+
+// ownMemoryCgroup returns the path of this process's memory cgroup of version 1.
+func ownMemoryCgroup() string {
+	text, _ := os.ReadFile("/proc/self/cgroup")
+	for line := range strings.Lines(string(text)) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) == 3 && fields[1] == "memory" {
+			return fields[2]
+		}
+	}
+	return ""
+}
+
+// Usage returns the bytes that the kernel counts now, page cache included.
+func (m *MemoryCgroup) Usage() (float64, error) {
+	return m.read("memory.usage_in_bytes", "memory.current")
+}
+
+// Peak returns the most that Usage was.
+func (m *MemoryCgroup) Peak() (float64, error) {
+	return m.read("memory.max_usage_in_bytes", "memory.peak")
+}
+
+func (m *MemoryCgroup) read(v1, v2 string) (float64, error) {
+	name := v1
+	if m.v2 != nil {
+		name = v2
+	}
+	text, err := os.ReadFile(filepath.Join(m.folder, name))
+	if err != nil {
+		return 0, fmt.Errorf("read memory cgroup: %w", err)
+	}
+	return strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+}
+
+// OOMKills returns how many processes the kernel killed at the limit.
+func (m *MemoryCgroup) OOMKills() (int, error) {
+	name := "memory.oom_control"
+	if m.v2 != nil {
+		name = "memory.events"
+	}
+	text, err := os.ReadFile(filepath.Join(m.folder, name))
+	if err != nil {
+		return 0, fmt.Errorf("read memory cgroup: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if count, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			return strconv.Atoi(strings.TrimSpace(count))
+		}
+	}
+	return 0, fmt.Errorf("read memory cgroup: no oom_kill in %s", name)
+}

@@ -1,0 +1,221 @@
+// Package slowfs is a disk for a host of tests/harness that is as slow as an SD
+// card, and that forgets on command what nobody synced, as at a power cut. It is
+// a FUSE file system over a folder of the machine. Tests below tests/ call it.
+//
+// Contents and lengths of files are durable once fsync returned, or once the disk
+// wrote them back by itself, some seconds later. Names (create, rename, unlink)
+// are durable at once, which is kinder than a real disk.
+package slowfs
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+)
+
+// writeBack is how old what nobody synced can get: ext4's commit interval.
+const writeBack = 5 * time.Second
+
+// Limits are what the disk can do. Zero means no limit.
+type Limits struct {
+	// BytesPerSecond is how fast synced bytes are written, in pages of 4 KiB.
+	BytesPerSecond float64
+	// SyncsPerSecond is how many syncs there can be, of files or folders.
+	SyncsPerSecond float64
+}
+
+// SDCard is a cheap one.
+var SDCard = Limits{BytesPerSecond: 1e6, SyncsPerSecond: 20}
+
+// Disk is a mounted slow disk.
+type Disk struct {
+	path string
+
+	mutex sync.Mutex
+	// limits may change; free is when the disk has done all it was given.
+	limits Limits
+	free   time.Time
+	// off says that the power is cut.
+	off   bool
+	files map[uint64]*unsynced
+	stats Stats
+}
+
+// Stats is what a disk did.
+type Stats struct {
+	Syncs, Bytes int64
+	// Waited is the time that all syncs together took.
+	Waited time.Duration
+}
+
+// Mount mounts a new, empty disk on a folder of a host, which it makes. It goes
+// with the host.
+func Mount(t harness.T, h *harness.Host, target string, limits Limits) *Disk {
+	t.Helper()
+	d := &Disk{path: h.Scratch("slowfs"), limits: limits, files: map[uint64]*unsynced{}}
+	if err := d.mount(h, target); err != nil {
+		t.Fatalf("mount slow disk on %s: %v", target, err)
+	}
+	ended, stopped := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() {
+		close(ended)
+		<-stopped
+	})
+	go func() {
+		defer close(stopped)
+		d.writeBack(ended)
+	}()
+	return d
+}
+
+func (d *Disk) mount(h *harness.Host, target string) error {
+	if err := os.MkdirAll(h.Path(target), 0o700); err != nil {
+		return err
+	}
+	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /dev/fuse, which the kernel's module fuse has: %w", err)
+	}
+	if err := h.Mount("slowfs", target, "fuse", fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", device)); err != nil {
+		unix.Close(device)
+		return err
+	}
+	data := &fs.LoopbackRoot{Path: d.path}
+	data.NewNode = func(data *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *unixStat) fs.InodeEmbedder {
+		return &node{LoopbackNode: fs.LoopbackNode{RootData: data}, disk: d}
+	}
+	// Nothing is remembered of attributes: Cut changes them. Files are not
+	// passed through to the kernel either: see file.
+	options := &fs.Options{MountOptions: fuse.MountOptions{FsName: "slowfs", Name: "slowfs"}}
+	root := data.NewNode(data, nil, "", nil)
+	data.RootNode = root
+	server, err := fuse.NewServer(fs.NewNodeFS(root, options), fmt.Sprintf("/dev/fd/%d", device), &options.MountOptions)
+	if err != nil {
+		return err
+	}
+	// It ends when the host's mount namespace does.
+	go server.Serve()
+	return nil
+}
+
+// SetLimits changes what the disk can do from now on.
+func (d *Disk) SetLimits(limits Limits) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.limits = limits
+}
+
+// Stats returns what the disk did until now.
+func (d *Disk) Stats() Stats {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.stats
+}
+
+// Cut cuts the power: contents are again what they were when last synced, and
+// everything fails from now on, until PowerOn. Kill what uses the disk before
+// that.
+func (d *Disk) Cut() error {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.off = true
+	for inode, file := range d.files {
+		if err := file.revert(); err != nil {
+			return fmt.Errorf("forget what was not synced: %w", err)
+		}
+		file.close()
+		delete(d.files, inode)
+	}
+	return nil
+}
+
+// PowerOn ends what Cut began.
+func (d *Disk) PowerOn() {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.off = false
+}
+
+// writeBack syncs files that nobody does, until ended.
+func (d *Disk) writeBack(ended <-chan struct{}) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ended:
+			d.mutex.Lock()
+			defer d.mutex.Unlock()
+			for _, file := range d.files {
+				file.close()
+			}
+			clear(d.files)
+			return
+		case <-ticker.C:
+		}
+		d.mutex.Lock()
+		var old []uint64
+		for inode, file := range d.files {
+			if time.Since(file.since) > writeBack {
+				old = append(old, inode)
+			}
+		}
+		d.mutex.Unlock()
+		for _, inode := range old {
+			_ = d.sync(inode)
+		}
+	}
+}
+
+// sync makes a file durable, and takes as long as the disk would.
+func (d *Disk) sync(inode uint64) error {
+	d.mutex.Lock()
+	file := d.files[inode]
+	var bytes int64
+	if file != nil {
+		bytes = file.flush()
+	}
+	took := d.reserve(bytes)
+	d.mutex.Unlock()
+
+	time.Sleep(took)
+
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.off {
+		return unix.EIO
+	}
+	d.stats.Syncs++
+	d.stats.Bytes += bytes
+	d.stats.Waited += took
+	if file != nil && file.flushed() {
+		file.close()
+		if d.files[inode] == file {
+			delete(d.files, inode)
+		}
+	}
+	return nil
+}
+
+// reserve queues a write of some bytes, and returns when it is done.
+func (d *Disk) reserve(bytes int64) time.Duration {
+	var cost float64
+	if d.limits.BytesPerSecond > 0 {
+		cost += float64(bytes) / d.limits.BytesPerSecond
+	}
+	if d.limits.SyncsPerSecond > 0 {
+		cost += 1 / d.limits.SyncsPerSecond
+	}
+	now := time.Now()
+	if d.free.Before(now) {
+		d.free = now
+	}
+	d.free = d.free.Add(time.Duration(cost * float64(time.Second)))
+	return d.free.Sub(now)
+}
