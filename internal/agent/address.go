@@ -22,10 +22,10 @@ var ErrNodeMoved = errors.New("the address of this node has changed")
 // its address for a moment.
 const addressInterval = 10 * time.Second
 
-// NewAddressWatch returns the component that fails with ErrNodeMoved when the
+// addressWatch returns the component that fails with ErrNodeMoved when the
 // node's addresses, found by ResolveNode, are gone from the host and others are
 // in their place. A host that has only lost its network keeps what it has.
-func NewAddressWatch(node host.Node, settings config.Node, cluster config.Cluster) component.Component {
+func addressWatch(node host.Node, settings config.Node, cluster config.Cluster) component.Component {
 	resolve := func() (host.Node, error) { return host.ResolveNode(settings, cluster.PodCIDRs()) }
 	return newAddressWatch(node, resolve, host.Node.IsHere, addressInterval)
 }

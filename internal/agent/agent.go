@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,12 +15,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/assets"
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/containerd"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/dns"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/kubelet"
 	"github.com/kedge-dev/kedge/internal/network"
+	"github.com/kedge-dev/kedge/internal/objectcache"
 	"github.com/kedge-dev/kedge/internal/pki"
 	"github.com/kedge-dev/kedge/internal/proxy"
 )
@@ -32,6 +33,8 @@ type Config struct {
 	Cluster  config.Cluster
 	// Clients connects each component to the API under a name of its own.
 	Clients Clients
+	// Informers are what components share of what they read.
+	Informers objectcache.Source
 	// The kubelet's serving certificate, and who may call it.
 	ServingCertFile, ServingKeyFile string
 	ClientCAFile                    string
@@ -42,21 +45,33 @@ type Clients interface {
 	ClientConfig(user string, groups ...string) *rest.Config
 }
 
+// proxyUser is upstream's name for the service proxy, who may read Services,
+// EndpointSlices, ServiceCIDRs and nodes (bootstrappolicy, system:node-proxier).
+const proxyUser = "system:kube-proxy"
+
 // nodeClient calls as the node itself.
 func (c *Config) nodeClient() *rest.Config {
 	return c.Clients.ClientConfig(pki.NodeUser(c.Node.Name), pki.NodesGroup, pki.NodeGroup(c.Node.Name))
 }
 
+// Node is what the rest of the group may have to know of a node in it.
+type Node struct {
+	// Ready is ready when the node is.
+	Ready component.Component
+	// KubeletPort is where the kubelet will listen.
+	KubeletPort int
+}
+
 // AddTo adds a node's components to group, those that talk to the API after
-// the component api, and returns the one that is ready when the node is. What
-// is wrong with the host or the settings is returned before anything runs.
+// the component api. What is wrong with the host or the settings is returned
+// before anything runs.
 //
 // The kubelet starts after those of first, which are the controllers where they
 // are in this process. Upstream's CSI volume plugin keeps the node's name in a
 // variable of the package that the last one to set the plugin up overwrites
 // (pkg/volume/csi/csi_plugin.go, nim), and the controllers have no node: the
 // kubelet would never get ready, nor know a CSI driver.
-func AddTo(group *component.Group, cfg Config, api component.Component, first ...component.Component) (component.Component, error) {
+func AddTo(group *component.Group, cfg Config, api component.Component, first ...component.Component) (*Node, error) {
 	if err := cfg.Dir.MakeAgent(); err != nil {
 		return nil, err
 	}
@@ -68,11 +83,8 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	if err != nil {
 		return nil, err
 	}
-	helpers, err := assets.Unpack(cfg.Dir.Assets())
+	helpers, err := assets.Find(cfg.Dir.Assets())
 	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(linkHelpers(helpers.Bin), useHelpers(helpers.Bin)); err != nil {
 		return nil, err
 	}
 	var (
@@ -80,67 +92,67 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		clusterDNS = cfg.Cluster.DNSAddresses()
 	)
 
-	hostComponent := host.New(host.Config{Facts: facts, IPv6: hasIPv6(podCIDRs)})
-	group.Add(hostComponent)
-
-	runtime := containerd.New(containerd.Config{
-		Root:           cfg.Dir.Containerd(),
-		State:          datadir.ContainerdState,
-		Socket:         datadir.ContainerdSocket,
-		ConfigFile:     cfg.Dir.ContainerdConfig(),
-		DropIns:        cfg.Dir.ContainerdDropIns(),
-		CertsDir:       cfg.Dir.RegistryCerts(),
-		PauseArchive:   helpers.PauseArchive,
-		PauseImage:     assets.PauseImage,
-		ImagesDir:      cfg.Dir.Images(),
-		CNIBinDirs:     []string{helpers.Bin, datadir.CNIBinDir},
-		CNIConfDir:     cniConfDir(cfg),
-		Snapshotter:    cfg.Settings.Snapshotter,
-		DefaultRuntime: cfg.Settings.DefaultRuntime,
-		SELinux:        cfg.Settings.SELinux,
-		Facts:          facts,
+	// Beside the API server's start, since the first time it takes a while.
+	unpacked := component.Step("helpers", func(context.Context) error {
+		_, err := assets.Unpack(cfg.Dir.Assets())
+		return err
 	})
+	group.Add(unpacked)
+
+	hostComponent := host.New(host.Config{Facts: facts, IPv6: hasIPv6(podCIDRs)})
+	group.Add(hostComponent, unpacked)
+
+	runtime, socket, reader := newRuntime(cfg, facts, helpers)
 	group.Add(runtime, hostComponent)
+	// By these `kedge crictl` finds the helpers and the runtime.
+	if err := errors.Join(link(datadir.HelpersLink, helpers.Bin), link(datadir.RuntimeLink, socket), useHelpers(helpers.Bin)); err != nil {
+		return nil, err
+	}
 
 	kubeletComponent, kubeletFault := kubelet.New(kubelet.Config{
-		NodeName:         cfg.Node.Name,
-		NodeIPs:          cfg.Node.IPs,
-		Client:           cfg.nodeClient(),
-		ContainerdSocket: datadir.ContainerdSocket,
-		ClusterDNS:       clusterDNS,
-		ClusterDomain:    cfg.Cluster.ClusterDomain,
-		ResolvConf:       resolvConf,
-		ServingCertFile:  cfg.ServingCertFile,
-		ServingKeyFile:   cfg.ServingKeyFile,
-		ClientCAFile:     cfg.ClientCAFile,
-		StaticPods:       cfg.Dir.StaticPods(),
-		Root:             datadir.KubeletRoot,
-		Facts:            facts,
-		Labels:           cfg.Settings.NodeLabels,
-		Taints:           cfg.Settings.NodeTaints,
-		Args:             cfg.Settings.KubeletArgs,
+		NodeName:        cfg.Node.Name,
+		NodeIPs:         cfg.Node.IPs,
+		ExternalIPs:     cfg.Settings.ExternalIPs(),
+		Client:          cfg.nodeClient(),
+		RuntimeSocket:   socket,
+		Runtime:         reader,
+		ClusterDNS:      clusterDNS,
+		ClusterDomain:   cfg.Cluster.ClusterDomain,
+		ResolvConf:      resolvConf,
+		ServingCertFile: cfg.ServingCertFile,
+		ServingKeyFile:  cfg.ServingKeyFile,
+		ClientCAFile:    cfg.ClientCAFile,
+		StaticPods:      cfg.Dir.StaticPods(),
+		Root:            datadir.KubeletRoot,
+		Facts:           facts,
+		Labels:          cfg.Settings.NodeLabels,
+		Taints:          cfg.Settings.NodeTaints,
+		Args:            cfg.Settings.KubeletArgs,
 	})
 	group.Add(kubeletComponent, append(first, runtime, api)...)
 
 	networkComponent := network.New(network.Config{
 		Client:      cfg.Clients.ClientConfig("system:kedge:flannel", pki.NodeGroup(cfg.Node.Name)),
+		Informers:   cfg.Informers,
 		NodeName:    cfg.Node.Name,
 		NodeIPs:     cfg.Node.IPs,
 		ExternalIPs: cfg.Settings.ExternalIPs(),
 		Interface:   cfg.Settings.FlannelIface,
 		Cluster:     cfg.Cluster,
-		ConfDir:     cfg.Dir.CNIConf(),
+		ConfDir:     cniConfDir(cfg),
 		Nftables:    facts.Nftables,
 	})
 	group.Add(networkComponent, hostComponent, api)
 
 	proxyComponent, proxyFault := proxy.New(proxy.Config{
-		Client:   cfg.Clients.ClientConfig("system:kube-proxy", pki.NodeGroup(cfg.Node.Name)),
-		NodeName: cfg.Node.Name,
-		NodeIPs:  cfg.Node.IPs,
-		Cluster:  cfg.Cluster,
-		Nftables: facts.Nftables,
-		Args:     cfg.Settings.KubeProxyArgs,
+		Client:      cfg.Clients.ClientConfig(proxyUser, pki.NodeGroup(cfg.Node.Name)),
+		Informers:   cfg.Informers,
+		LocalSlices: dns.ManagedBy,
+		NodeName:    cfg.Node.Name,
+		NodeIPs:     cfg.Node.IPs,
+		Cluster:     cfg.Cluster,
+		Nftables:    facts.Nftables,
+		Args:        cfg.Settings.KubeProxyArgs,
 	})
 	group.Add(proxyComponent, hostComponent, api)
 
@@ -155,19 +167,22 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	})
 	group.Add(dnsComponent, hostComponent, api)
 
-	node := newNodeReady(cfg)
+	node := newNodeWatch(cfg)
 	group.Add(node, kubeletComponent, networkComponent, proxyComponent, dnsComponent)
 	// Faults in the user's arguments, all of them; the group is not run then.
-	return node, errors.Join(kubeletFault, proxyFault)
+	if err := errors.Join(kubeletFault, proxyFault); err != nil {
+		return nil, err
+	}
+	return &Node{Ready: node, KubeletPort: kubeletComponent.Port()}, nil
 }
 
-// linkHelpers lets `kedge crictl` find the helpers.
-func linkHelpers(bin string) error {
-	if err := os.Remove(datadir.HelpersLink); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("link helpers: %w", err)
+// link makes path lead to target, whatever it led to before.
+func link(path, target string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove link: %w", err)
 	}
-	if err := os.Symlink(bin, datadir.HelpersLink); err != nil {
-		return fmt.Errorf("link helpers: %w", err)
+	if err := os.Symlink(target, path); err != nil {
+		return fmt.Errorf("make link: %w", err)
 	}
 	return nil
 }

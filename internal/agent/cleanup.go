@@ -27,8 +27,13 @@ func Cleanup(ctx context.Context, dir datadir.Dir, podCIDRs []netip.Prefix) erro
 	if err == nil {
 		err = useHelpers(helpers.Bin)
 	}
+	var stopped error
+	if socket, err := os.Readlink(datadir.RuntimeLink); err == nil && socket != datadir.ContainerdSocket {
+		// It needs the network's plugins for that, so first of all.
+		stopped = teardown.StopPods(ctx, socket)
+	}
 	return errors.Join(
-		err,
+		err, stopped,
 		teardown.Pods{
 			Socket: datadir.ContainerdSocket,
 			State:  datadir.ContainerdState,
@@ -43,7 +48,8 @@ func Cleanup(ctx context.Context, dir datadir.Dir, podCIDRs []netip.Prefix) erro
 		}.Kill(ctx),
 		proxy.Cleanup(ctx),
 		dns.Cleanup(ctx),
-		network.Cleanup(ctx, dir.CNIConf(), podCIDRs),
+		network.Cleanup(ctx, []string{dir.CNIConf(), datadir.CNIConfDir}, podCIDRs),
+		unlinkPlugins(datadir.CNIBinDir),
 		teardown.RemoveAll(datadir.RunDir),
 		removeSocket(nriSocket),
 	)

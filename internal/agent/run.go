@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"os"
 	"slices"
 	"time"
 
@@ -15,16 +14,11 @@ import (
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/kubeinit"
 	"github.com/kedge-dev/kedge/internal/pki"
-	"github.com/kedge-dev/kedge/internal/status"
 	"github.com/kedge-dev/kedge/internal/tunnel"
-	"github.com/kedge-dev/kedge/internal/version"
 )
 
 // stopTimeout is how long an agent may take to stop. Pods run on.
 const stopTimeout = 30 * time.Second
-
-// kubeletPort is the kubelet's: k8s.io/kubernetes/pkg/cluster/ports.KubeletPort.
-const kubeletPort = 10250
 
 // Observer is told how an agent fares.
 type Observer struct {
@@ -51,16 +45,11 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	if err != nil {
 		return err
 	}
-	lock, err := dir.Lock()
+	release, err := dir.Take()
 	if err != nil {
 		return err
 	}
-	defer lock.Release()
-	hostLock, err := datadir.LockHost()
-	if err != nil {
-		return err
-	}
-	defer hostLock.Release()
+	defer release()
 	if err := dir.MakeAgent(); err != nil {
 		return err
 	}
@@ -108,11 +97,9 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 // addComponents adds all that an agent runs: what a server's node does not
 // need, and then the node.
 func addComponents(group *component.Group, cfg *config.Config, identity *bootstrap.Identity, clock *pki.Clock, servers *apilb.Balancer) error {
-	group.Add(clock.Recorder())
-	group.Add(NewAddressWatch(identity.Host, cfg.Node, identity.Settings.Cluster))
-	group.Add(status.New(datadir.StatusSocket, func() status.Report {
-		return status.Report{PID: os.Getpid(), Version: version.Version, Node: identity.Host.Name, Components: group.Status()}
-	}))
+	if err := AddCommon(group, identity.Host, cfg.Node, identity.Settings.Cluster, clock); err != nil {
+		return err
+	}
 	clients := newRemote(identity.Node, servers)
 	renewer := identity.Renewer(clients.reconnect)
 	group.Add(renewer)
@@ -122,25 +109,31 @@ func addComponents(group *component.Group, cfg *config.Config, identity *bootstr
 		Client: clients.ClientConfig(kubelet),
 		TLS:    identity.TLS(kubelet),
 	}))
-	group.Add(tunnel.NewAgent(tunnel.AgentConfig{
-		NodeName:    identity.Host.Name,
-		NodeIPs:     identity.Host.IPs,
-		KubeletPort: kubeletPort,
-		PodCIDRs:    ownPodCIDRs(identity.Settings.Cluster),
-		Client:      clients.ClientConfig(kubelet),
-		Servers:     servers,
-		TLS:         identity.TLS(kubelet),
-	}))
 
-	_, err := AddTo(group, Config{
+	objects := newObjects(clients.ClientConfig(proxyUser))
+	group.Add(objects, renewer)
+	node, err := AddTo(group, Config{
 		Dir:             datadir.Dir(cfg.DataDir),
 		Node:            identity.Host,
 		Settings:        cfg.Node,
 		Cluster:         identity.Settings.Cluster,
 		Clients:         clients,
+		Informers:       objects.Informers,
 		ServingCertFile: identity.ServingCertFile(),
 		ServingKeyFile:  identity.ServingKeyFile(),
 		ClientCAFile:    identity.ClientCAFile(),
-	}, renewer)
-	return err
+	}, objects)
+	if err != nil {
+		return err
+	}
+	group.Add(tunnel.NewAgent(tunnel.AgentConfig{
+		NodeName:    identity.Host.Name,
+		NodeIPs:     identity.Host.IPs,
+		KubeletPort: node.KubeletPort,
+		PodCIDRs:    ownPodCIDRs(identity.Settings.Cluster),
+		Client:      clients.ClientConfig(kubelet),
+		Servers:     servers,
+		TLS:         identity.TLS(kubelet),
+	}))
+	return nil
 }

@@ -13,9 +13,10 @@ func hasIPv6(podCIDRs []netip.Prefix) bool {
 	return slices.ContainsFunc(podCIDRs, func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
-// cniConfDir is kedge's own folder, or where other CNIs install themselves.
+// cniConfDir is kedge's own folder, or where other CNIs install themselves and
+// other runtimes look.
 func cniConfDir(cfg Config) string {
-	if cfg.Cluster.FlannelBackend == "none" {
+	if cfg.Cluster.FlannelBackend == "none" || cfg.Settings.ContainerRuntimeEndpoint != "" {
 		return datadir.CNIConfDir
 	}
 	return cfg.Dir.CNIConf()

@@ -26,7 +26,7 @@ var embedded embed.FS
 // A new pause wants a new tag.
 const PauseImage = "kedge.local/pause:1"
 
-// ErrNotBuilt is returned by Unpack of a program that has no helpers in it.
+// ErrNotBuilt is returned by Find and Unpack of a program that has no helpers in it.
 var ErrNotBuilt = errors.New("this kedge was built without its helpers: build it with make")
 
 // Paths are where the helpers are.
@@ -73,6 +73,19 @@ var ModTime = time.Unix(1, 0)
 // are Go programs), so a window over several of them saves a fifth.
 const WindowSize = 32 << 20
 
+// Find returns where Unpack puts the helpers below root, without doing so.
+func Find(root string) (Paths, error) {
+	files, err := fs.Sub(embedded, "embedded")
+	if err != nil {
+		return Paths{}, fmt.Errorf("open embedded helpers: %w", err)
+	}
+	manifest, err := readManifest(files)
+	if err != nil {
+		return Paths{}, err
+	}
+	return manifest.paths(root), nil
+}
+
 // Unpack makes sure that the helpers are whole in a folder of root, and
 // returns where. The folder appears at once or not at all: one that was
 // interrupted, or damaged since, is replaced. Helpers of other builds are
@@ -95,37 +108,44 @@ func unpack(files fs.FS, root, proc string) (Paths, error) {
 	if err != nil {
 		return Paths{}, err
 	}
-	digest := manifest.SHA256[:16]
-	folder := filepath.Join(root, digest)
-	paths := Paths{
-		Bin:          filepath.Join(folder, "bin"),
-		Images:       filepath.Join(folder, "images"),
-		PauseArchive: filepath.Join(folder, "images", "pause.tar"),
-		Digest:       digest,
-	}
-
-	if check(folder, manifest) == nil && !superseded(root, digest) {
+	paths := manifest.paths(root)
+	if check(paths.folder(), manifest) == nil && !superseded(root, paths.Digest) {
 		return paths, nil
 	}
 	unlock, err := lock(root)
 	if err != nil {
 		// The helpers are here, and to tidy up is not worth a failure: this
 		// may be `kedge crictl` on a data directory mounted read-only.
-		if check(folder, manifest) == nil {
+		if check(paths.folder(), manifest) == nil {
 			return paths, nil
 		}
 		return Paths{}, fmt.Errorf("unpack helpers: %w", datadir.Explain(err))
 	}
 	defer unlock()
 	// Another process may have unpacked while this one waited for the lock.
-	if check(folder, manifest) != nil {
-		if err := replace(files, manifest, root, folder); err != nil {
+	if check(paths.folder(), manifest) != nil {
+		if err := replace(files, manifest, root, paths.folder()); err != nil {
 			return Paths{}, fmt.Errorf("unpack helpers: %w", datadir.Explain(err))
 		}
 	}
-	prune(root, digest, proc)
+	prune(root, paths.Digest, proc)
 	return paths, nil
 }
+
+// paths are where the helpers of m are below root: in a folder named by them.
+func (m *Manifest) paths(root string) Paths {
+	digest := m.SHA256[:16]
+	folder := filepath.Join(root, digest)
+	return Paths{
+		Bin:          filepath.Join(folder, "bin"),
+		Images:       filepath.Join(folder, "images"),
+		PauseArchive: filepath.Join(folder, "images", "pause.tar"),
+		Digest:       digest,
+	}
+}
+
+// folder is the one that appears at once or not at all.
+func (p Paths) folder() string { return filepath.Dir(p.Bin) }
 
 func readManifest(files fs.FS) (Manifest, error) {
 	var manifest Manifest

@@ -37,6 +37,9 @@ func ExitStatus(err error) int {
 }
 
 func newApp() *cli.App {
+	// containerd's packages set it for the whole process
+	// (containerd/v2/cmd/ctr/app/main.go).
+	cli.VersionPrinter = func(c *cli.Context) { fmt.Fprintf(c.App.Writer, "kedge %s\n", version.Version) }
 	app := &cli.App{
 		Name:    "kedge",
 		Usage:   "Kubernetes in one executable",

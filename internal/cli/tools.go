@@ -49,7 +49,7 @@ func ctrCommand() *cli.Command {
 		Usage:           "containerd's own client, whole, on kedge's containerd and the namespace k8s.io",
 		SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
-			setDefaultEnv("CONTAINERD_ADDRESS", datadir.ContainerdSocket)
+			setDefaultEnv("CONTAINERD_ADDRESS", runtimeSocket())
 			setDefaultEnv("CONTAINERD_NAMESPACE", "k8s.io")
 			return ctr.New().RunContext(c.Context, append([]string{"ctr"}, c.Args().Slice()...))
 		},
@@ -59,11 +59,11 @@ func ctrCommand() *cli.Command {
 func crictlCommand() *cli.Command {
 	return &cli.Command{
 		Name:            "crictl",
-		Usage:           "the CRI's client, whole, on kedge's containerd",
+		Usage:           "the CRI's client, whole, on kedge's container runtime",
 		SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
-			setDefaultEnv("CONTAINER_RUNTIME_ENDPOINT", "unix://"+datadir.ContainerdSocket)
-			setDefaultEnv("IMAGE_SERVICE_ENDPOINT", "unix://"+datadir.ContainerdSocket)
+			setDefaultEnv("CONTAINER_RUNTIME_ENDPOINT", "unix://"+runtimeSocket())
+			setDefaultEnv("IMAGE_SERVICE_ENDPOINT", "unix://"+runtimeSocket())
 			path := filepath.Join(datadir.HelpersLink, "crictl")
 			err := syscall.Exec(path, append([]string{"crictl"}, c.Args().Slice()...), os.Environ())
 			if errors.Is(err, fs.ErrNotExist) {
@@ -72,6 +72,14 @@ func crictlCommand() *cli.Command {
 			return fmt.Errorf("run %s: %w", path, err)
 		},
 	}
+}
+
+// runtimeSocket is where the running kedge's container runtime listens.
+func runtimeSocket() string {
+	if socket, err := os.Readlink(datadir.RuntimeLink); err == nil {
+		return socket
+	}
+	return datadir.ContainerdSocket
 }
 
 // setDefaultEnv sets an environment variable that the user has not set.

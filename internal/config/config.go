@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"strings"
 )
 
 // Config is everything a user can set.
@@ -77,17 +78,20 @@ type Node struct {
 	NodeIP   []string `key:"node-ip" usage:"address of this node; two, one of each family, for dual-stack (default: the one of the default route)"`
 	// NodeExternalIP and FlannelIface are for nodes that reach each other by
 	// other addresses than NodeIP.
-	NodeExternalIP []string `key:"node-external-ip" usage:"address by which other nodes' pods reach this node's; two, one of each family, for dual-stack (default: node-ip)"`
+	NodeExternalIP []string `key:"node-external-ip" usage:"address by which other nodes' pods reach this node's, and that users see; two, one of each family, for dual-stack (default: node-ip)"`
 	FlannelIface   string   `key:"flannel-iface" usage:"interface for traffic between pods of different nodes (default: the one with node-ip)"`
 	// NodeLabels and NodeTaints are NAME=VALUE and NAME=VALUE:EFFECT.
-	NodeLabels     []string `key:"node-label" usage:"label to register this node with, as name=value"`
-	NodeTaints     []string `key:"node-taint" usage:"taint to register this node with, as name=value:effect"`
-	ResolvConf     string   `key:"resolv-conf" usage:"resolv.conf for names outside the cluster (default: the host's)"`
-	Snapshotter    string   `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`
-	DefaultRuntime string   `key:"default-runtime" usage:"containerd's default runtime"`
-	SELinux        bool     `key:"selinux" usage:"label containers for SELinux"`
-	KubeletArgs    []string `key:"kubelet-arg" usage:"argument of upstream's kubelet, as name=value"`
-	KubeProxyArgs  []string `key:"kube-proxy-arg" usage:"argument of upstream's kube-proxy, as name=value"`
+	NodeLabels []string `key:"node-label" usage:"label to register this node with, as name=value"`
+	NodeTaints []string `key:"node-taint" usage:"taint to register this node with, as name=value:effect"`
+	ResolvConf string   `key:"resolv-conf" usage:"resolv.conf for names outside the cluster (default: the host's)"`
+	// ContainerRuntimeEndpoint is a socket, with or without unix:// before it:
+	// see RuntimeSocket.
+	ContainerRuntimeEndpoint string   `key:"container-runtime-endpoint" usage:"socket of a container runtime of your own, such as unix:///run/crio/crio.sock, to use instead of kedge's containerd; it finds kedge's network in /etc/cni/net.d and /opt/cni/bin"`
+	Snapshotter              string   `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`
+	DefaultRuntime           string   `key:"default-runtime" usage:"containerd's default runtime"`
+	SELinux                  bool     `key:"selinux" usage:"label containers for SELinux"`
+	KubeletArgs              []string `key:"kubelet-arg" usage:"argument of upstream's kubelet, as name=value"`
+	KubeProxyArgs            []string `key:"kube-proxy-arg" usage:"argument of upstream's kube-proxy, as name=value"`
 }
 
 // Default returns the configuration of a server about which nothing was said.
@@ -143,6 +147,12 @@ func (c *Cluster) DNSAddresses() []netip.Addr {
 		addresses = append(addresses, address)
 	}
 	return addresses
+}
+
+// RuntimeSocket returns the path of the socket of the user's own container
+// runtime, or nothing if kedge's containerd is used.
+func (n *Node) RuntimeSocket() string {
+	return strings.TrimPrefix(n.ContainerRuntimeEndpoint, "unix://")
 }
 
 // ExternalIPs returns NodeExternalIP parsed. It is for a validated Config.

@@ -22,6 +22,7 @@ func TestLoadGoodFiles(t *testing.T) {
 	full.Cluster.ServiceCIDR = []string{"10.43.0.0/16", "fd00:43::/112"}
 	full.Cluster.ClusterDNS = []string{"10.43.0.10"}
 	full.Cluster.FlannelBackend = "host-gw"
+	full.Node.ContainerRuntimeEndpoint = "unix:///run/crio/crio.sock"
 	for name, want := range map[string]*Config{"full": full, "empty": Default()} {
 		got, err := Load(filepath.Join("testdata", name+".good.yaml"))
 		if err != nil {

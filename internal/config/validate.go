@@ -164,6 +164,9 @@ func (v *validator) node(n *Node, families int) {
 	if n.ResolvConf != "" && !filepath.IsAbs(n.ResolvConf) {
 		v.fault("resolv-conf", "%q is not an absolute path", n.ResolvConf)
 	}
+	if socket := n.RuntimeSocket(); socket != "" && !filepath.IsAbs(socket) {
+		v.fault("container-runtime-endpoint", "%q is not a socket such as unix:///run/crio/crio.sock", n.ContainerRuntimeEndpoint)
+	}
 	v.oneOf("snapshotter", n.Snapshotter, snapshotters)
 	if n.DefaultRuntime == "" {
 		v.fault("default-runtime", "is empty")

@@ -27,6 +27,10 @@ const configVersion = 4
 // criPlugin must load, or there is no use in starting.
 const criPlugin = "io.containerd.grpc.v1.cri"
 
+// unused are plugins of upstream's gRPC server that count its calls, for a
+// metrics port that is not there. The counters alone are 2 MB.
+var unused = []string{"io.containerd.metrics.v1.grpc-prometheus", "io.containerd.metrics.v1.grpc-otel"}
+
 // streamPort is where the kubelet fetches exec, attach and port-forward
 // streams, on loopback, each behind a token of one use. It is k3s's.
 const streamPort = "10010"
@@ -132,6 +136,7 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 		State:           cfg.State,
 		Imports:         cfg.DropIns,
 		RequiredPlugins: []string{criPlugin},
+		DisabledPlugins: unused,
 		// Upstream waits for ever for a database that another process has open.
 		Timeouts: map[string]string{"io.containerd.timeout.bolt.open": "20s"},
 		Plugins: pluginsConfig{
@@ -159,7 +164,7 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 		},
 	}
 	if snapshotter != overlayfs {
-		file.DisabledPlugins = []string{"io.containerd.snapshotter.v1." + overlayfs}
+		file.DisabledPlugins = append(slices.Clone(unused), "io.containerd.snapshotter.v1."+overlayfs)
 	}
 	return file
 }

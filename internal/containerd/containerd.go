@@ -38,6 +38,10 @@ const (
 // so what is left then ends with the process.
 const stopTimeout = 10 * time.Second
 
+// readTimeout is how long an answer may take: the kubelet's
+// runtimeRequestTimeout.
+const readTimeout = 2 * time.Minute
+
 // Config is what a containerd depends on. All paths are absolute.
 type Config struct {
 	// Root is for images and snapshots, State for what a reboot removes. The
@@ -70,8 +74,9 @@ type Config struct {
 // Containerd is the component. There can be one in a process, once: containerd
 // registers its metrics for the whole of it.
 type Containerd struct {
-	cfg Config
-	log *logrus.Entry
+	cfg    Config
+	log    *logrus.Entry
+	reader Reader
 }
 
 // New makes a containerd. runc and its shim are found by PATH.
@@ -188,11 +193,16 @@ func (c *Containerd) start(ctx context.Context, config *srvconfig.Config) (*serv
 		c.log.Warnf("clean up temporary mount: %v", w)
 	}
 
+	c.reader.capture()
 	restore := keepKlogVerbosity()
 	srv, err := server.New(ctx, config)
 	restore()
 	if err != nil {
 		return nil, fmt.Errorf("start containerd: %w", err)
+	}
+	if c.reader.service == nil {
+		c.stop(srv)
+		return nil, errors.New("find containerd's CRI: its plugin is not there")
 	}
 	if err := srv.Start(ctx); err != nil {
 		c.stop(srv)

@@ -96,7 +96,7 @@ func inNode(t *testing.T, test func(t *testing.T, dir string)) {
 		return
 	}
 	dir := t.TempDir()
-	for _, helper := range []string{"github.com/opencontainers/runc", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"} {
+	for _, helper := range []string{"github.com/opencontainers/runc", "./containerd-shim-runc-v2"} {
 		build := exec.Command("go", "build", "-o", dir+"/bin/", helper)
 		build.Dir = "../../cmd/helpers"
 		if out, err := build.CombinedOutput(); err != nil {

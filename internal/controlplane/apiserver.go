@@ -18,18 +18,17 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/client/v3/kubernetes"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
-	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
 	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/controlplane/inprocess"
+	"github.com/kedge-dev/kedge/internal/objectcache"
 	"github.com/kedge-dev/kedge/internal/pki"
 )
 
@@ -53,7 +52,10 @@ type APIServerConfig struct {
 	Cluster          config.Cluster
 	// DatastoreURL is where etcd's protocol is spoken.
 	DatastoreURL string
-	Files        pki.Files
+	// NewDatastoreClient returns a client of the same datastore that needs no
+	// connection. Nil if there is none.
+	NewDatastoreClient func() *kubernetes.Client
+	Files              pki.Files
 	// Now is the time client certificates are judged by.
 	Now func() time.Time
 	// Egress is how kubelets, webhooks and aggregated APIs are reached.
@@ -72,11 +74,8 @@ type APIServer struct {
 	mu sync.RWMutex
 	// serving is nil before the server can answer and after it has stopped.
 	serving *serving
-
-	// certificates may be read when configured is closed.
+	// certificates are the user's for names of their own.
 	certificates []dynamiccertificates.SNICertKeyContentProvider
-	configured   chan struct{}
-	configure    func()
 }
 
 // serving is a server that has been built.
@@ -90,6 +89,9 @@ type serving struct {
 	// authorizes tells whether the authorizer knows the roles of the control
 	// plane's own components.
 	authorizes func() bool
+	// objects are those that the API server has read for itself, and what
+	// others in this process want besides.
+	objects *objectcache.Cache
 
 	// ctx ends when what is still being served must.
 	ctx      context.Context
@@ -102,8 +104,7 @@ func NewAPIServer(c APIServerConfig) (*APIServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &APIServer{config: c, options: o, configured: make(chan struct{})}
-	a.configure = sync.OnceFunc(func() { close(a.configured) })
+	a := &APIServer{config: c, options: o}
 	a.log = logrus.WithField("component", a.Name())
 	return a, nil
 }
@@ -115,10 +116,9 @@ func (a *APIServer) Name() string { return "apiserver" }
 func (a *APIServer) Run(ctx context.Context, ready func()) error {
 	// Feature gates are shared by all programs, whose arguments have been
 	// parsed by their constructors; everything else starts after this one.
-	if err := compatibility.DefaultComponentGlobalsRegistry.Set(); err != nil {
+	if err := errors.Join(setGates(), compatibility.DefaultComponentGlobalsRegistry.Set()); err != nil {
 		return fmt.Errorf("set feature gates: %w", err)
 	}
-	defer a.configure() // those who wait for certificates wait no longer
 	// stop is for upstream, and abort for the requests it may be waiting for.
 	stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -160,8 +160,9 @@ func (a *APIServer) Run(ctx context.Context, ready func()) error {
 }
 
 // build makes upstream's chain of servers and lets ServeHTTP answer with it:
-// upstream's own start needs answers, through the supervisor.
+// upstream's own start needs answers, by loopback.
 func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggregator, error) {
+	direct := newDirectStorage(a.options.Etcd, a.config)
 	completedOptions, err := a.options.Complete(stop)
 	if err != nil {
 		return nil, err
@@ -169,9 +170,14 @@ func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggreg
 	if faults := completedOptions.Validate(); len(faults) > 0 {
 		return nil, utilerrors.NewAggregate(faults)
 	}
-	built, err := newAPIServerConfig(completedOptions, a.config.Egress)
+	built, objects, err := newAPIServerConfig(stop, completedOptions, a.config.Egress, a.loopback())
 	if err != nil {
 		return nil, err
+	}
+	if direct != nil {
+		if err := direct.use(stop, built); err != nil {
+			return nil, err
+		}
 	}
 	// The aggregator is the outermost of the chain: its filters alone see
 	// requests as they come.
@@ -182,13 +188,7 @@ func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggreg
 	}
 	generic.Authentication.Authenticator = authenticate(generic.Authentication.Authenticator, ca, a.config.Now, a.options.Authentication)
 
-	a.certificates = generic.SecureServing.SNICerts
-	a.configure()
-	completed, err := built.Complete()
-	if err != nil {
-		return nil, err
-	}
-	server, err := app.CreateServerChain(completed)
+	server, err := createServerChain(built)
 	if err != nil {
 		return nil, err
 	}
@@ -198,12 +198,14 @@ func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggreg
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.certificates = generic.SecureServing.SNICerts
 	a.serving = &serving{
 		handler:       server.GenericAPIServer.Handler,
 		clientCA:      ca,
 		authenticator: generic.Authentication.Authenticator,
 		authorizer:    generic.Authorization.Authorizer,
 		authorizes:    authorizes,
+		objects:       objects,
 		ctx:           requests,
 	}
 	return server, nil
@@ -214,7 +216,7 @@ func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggreg
 // process if they fail, also if they were cancelled (apiserver/pkg/server/hooks.go,
 // runPostStartHook).
 func (a *APIServer) awaitReady(ctx context.Context, ended <-chan error) (bool, error) {
-	client := &http.Client{Transport: inprocess.NewTransport(a, user.APIServerUser, user.SystemPrivilegedGroup)}
+	client := &http.Client{Transport: a.loopback()}
 	poll := time.NewTicker(readyPoll)
 	defer poll.Stop()
 	slow := time.NewTicker(slowStart)

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 
-	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
@@ -39,29 +38,16 @@ func (a *APIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Certificate returns the certificate for a server name that is the API
-// server's own: that of its loopback client, and those of the user's
-// tls-sni-cert-key. It returns nil for any other, which the supervisor has
-// its own certificate for.
-//
-// The loopback client already dials while the server is being built. It waits
-// here, where it would get a certificate it cannot know, and log errors.
+// server's own, by the user's tls-sni-cert-key. It returns nil for any other,
+// which the supervisor has its own certificate for.
 func (a *APIServer) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	if hello.ServerName == genericapiserver.LoopbackClientServerNameOverride {
-		select {
-		case <-a.configured:
-		case <-hello.Context().Done():
-			return nil, context.Cause(hello.Context())
-		}
-	}
-	select {
-	case <-a.configured:
-	default:
-		return nil, nil
-	}
+	a.mu.RLock()
+	certificates := a.certificates
+	a.mu.RUnlock()
 	if hello.ServerName == "" {
 		return nil, nil
 	}
-	for _, provider := range a.certificates {
+	for _, provider := range certificates {
 		certificate, err := match(provider, hello.ServerName)
 		if certificate != nil || err != nil {
 			return certificate, err

@@ -8,7 +8,10 @@ import (
 	"strings"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
 	"github.com/kedge-dev/kedge/internal/pki"
 )
@@ -36,6 +39,10 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	o.SecureServing.ServerCert.CertKey.CertFile = files.ServingCertFile
 	o.SecureServing.ServerCert.CertKey.KeyFile = files.ServingKeyFile
 	o.Etcd.StorageConfig.Transport.ServerList = []string{c.DatastoreURL}
+	// The one that writes only when something has changed. It is for a fixed
+	// number of servers, which is one (--apiserver-count); the default renews a
+	// lease in the datastore every 10 seconds for others to see.
+	o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
 
 	issuer := "https://kubernetes.default.svc." + c.Cluster.ClusterDomain
 	authn := o.Authentication
@@ -87,4 +94,19 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 		admission.EnablePlugins = append(admission.EnablePlugins, nodeRestriction)
 	}
 	return o, nil
+}
+
+// setGates sets the feature gates whose default is not kedge's, before those of
+// the user's arguments.
+func setGates() error {
+	return utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{
+		// One server has no peers to tell itself apart from, and to tell every
+		// 10 seconds, in two places, that it is there.
+		string(features.APIServerIdentity):                   false,
+		string(features.UnknownVersionInteroperabilityProxy): false,
+		// A copy of each list per change, and in each watch cache a timer of 15
+		// seconds, so that a further page of a list need not come from the
+		// datastore, which is near here.
+		string(features.ListFromCacheSnapshot): false,
+	})
 }

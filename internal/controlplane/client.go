@@ -1,13 +1,18 @@
 package controlplane
 
 import (
+	"context"
+	"net/http"
+
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/controlplane/inprocess"
+	"github.com/kedge-dev/kedge/internal/objectcache"
 )
 
 // Users of the control plane's own components; upstream's RBAC names them.
@@ -34,6 +39,28 @@ func (a *APIServer) ClientConfig(name string, groups ...string) *rest.Config {
 		QPS:                -1,
 		DisableCompression: true,
 	}
+}
+
+// loopback is how the API server calls itself.
+func (a *APIServer) loopback() http.RoundTripper {
+	return inprocess.NewTransport(a, user.APIServerUser, user.SystemPrivilegedGroup)
+}
+
+// Informers returns a factory of the informers that all of this process shares,
+// for a component that ends with ctx and calls Shutdown then. Objects are read
+// as the API server itself: who asks must be one who may know them. It fails
+// before the API server is ready, and after it has stopped.
+func (a *APIServer) Informers(ctx context.Context) (informers.SharedInformerFactory, error) {
+	return a.view(ctx, objectcache.Options{})
+}
+
+func (a *APIServer) view(ctx context.Context, options objectcache.Options) (informers.SharedInformerFactory, error) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if a.serving == nil {
+		return nil, errNotServing
+	}
+	return a.serving.objects.View(ctx, options), nil
 }
 
 // serviceAccountClients builds the clients of controllers, each of which calls

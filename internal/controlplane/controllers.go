@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	managerconfig "k8s.io/kubernetes/cmd/kube-controller-manager/app/config"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/pki"
@@ -122,11 +123,19 @@ func (c *Controllers) control(ctx context.Context, completed *managerconfig.Comp
 		return err
 	}
 	delete(descriptors, tokens.Name())
+	policies, err := newPolicyStatusController(c.api, controllerContext, descriptors[names.ValidatingAdmissionPolicyStatusController])
+	if err != nil {
+		return err
+	}
+	delete(descriptors, names.ValidatingAdmissionPolicyStatusController)
 	controllers, err := app.BuildControllers(ctx, controllerContext, descriptors, base, health)
 	if err != nil {
 		return fmt.Errorf("build controllers: %w", err)
 	}
 	controllers = append(controllers, tokens)
+	if policies != nil {
+		controllers = append(controllers, policies)
+	}
 
 	controllerContext.InformerFactory.Start(ctx.Done())
 	defer controllerContext.InformerFactory.Shutdown()

@@ -7,12 +7,10 @@ import (
 	"os"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
@@ -27,22 +25,20 @@ import (
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 	tokenscontroller "k8s.io/kubernetes/pkg/controller/serviceaccount"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/kedge-dev/kedge/internal/objectcache"
 )
 
 // newControllerContext does what upstream's CreateControllerContext does
 // (cmd/kube-controller-manager/app/controllermanager.go), but for registering
 // the name of its informers: that lasts as long as the process, and controllers
-// that were stopped could not be built anew. What is read for all controllers
-// is read as system:kube-controller-manager.
+// that were stopped could not be built anew. Its informers are those that all
+// of this process shares.
 func newControllerContext(ctx context.Context, api *APIServer, completed *managerconfig.CompletedConfig) (app.ControllerContext, error) {
 	fail := func(err error) (app.ControllerContext, error) {
 		return app.ControllerContext{}, fmt.Errorf("create clients of controllers: %w", err)
 	}
 	config := api.ClientConfig(controllersUser)
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fail(err)
-	}
 	metadataClient, err := metadata.NewForConfig(config)
 	if err != nil {
 		return fail(err)
@@ -54,8 +50,11 @@ func newControllerContext(ctx context.Context, api *APIServer, completed *manage
 	// Controllers resync at different times, so as not to work all at once.
 	minimum := completed.ComponentConfig.Generic.MinResyncPeriod.Duration
 	resync := func() time.Duration { return time.Duration(float64(minimum) * (1 + rand.Float64())) }
-	shared := informers.NewSharedInformerFactoryWithOptions(client, resync(), informers.WithTransform(withoutManagedFields))
-	metadataInformers := metadatainformer.NewSharedInformerFactoryWithOptions(metadataClient, resync(), metadatainformer.WithTransform(withoutManagedFields))
+	shared, err := api.view(ctx, objectcache.Options{Resync: resync()})
+	if err != nil {
+		return fail(err)
+	}
+	metadataInformers := metadatainformer.NewSharedInformerFactoryWithOptions(metadataClient, resync(), metadatainformer.WithTransform(objectcache.WithoutManagedFields))
 
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discoveryClient))
 	go wait.Until(mapper.Reset, 30*time.Second, ctx.Done())
@@ -82,14 +81,6 @@ func newControllerContext(ctx context.Context, api *APIServer, completed *manage
 			controllerContext.ObjectOrMetadataInformerFactory, controllerContext.InformersStarted)
 	}
 	return controllerContext, nil
-}
-
-// withoutManagedFields saves the memory of what no controller reads.
-func withoutManagedFields(object any) (any, error) {
-	if accessor, err := meta.Accessor(object); err == nil && accessor.GetManagedFields() != nil {
-		accessor.SetManagedFields(nil)
-	}
-	return object, nil
 }
 
 // tokenController fills Secrets of the type service-account-token.

@@ -3,6 +3,7 @@ package controlplane
 import (
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
@@ -19,6 +20,7 @@ func controllersOptions(c *ControllersConfig) (*options.KubeControllerManagerOpt
 	if err != nil {
 		return nil, fmt.Errorf("configure controllers: %w", err)
 	}
+	limitWorkers(o, max(2, runtime.GOMAXPROCS(0)))
 	// First, because upstream's flags reset some fields to defaults of their own.
 	flags := o.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
 	files := c.Files
@@ -53,4 +55,34 @@ func controllersOptions(c *ControllersConfig) (*options.KubeControllerManagerOpt
 		return nil, err
 	}
 	return o, nil
+}
+
+// limitWorkers lets each controller do at most so many things at once. Upstream
+// has up to 50 workers to wait for a server far away, which a client's limit of
+// 20 requests a second then holds up; here a request is a function call.
+func limitWorkers(o *options.KubeControllerManagerOptions, most int) {
+	for _, workers := range []*int32{
+		&o.CronJobController.ConcurrentCronJobSyncs,
+		&o.DaemonSetController.ConcurrentDaemonSetSyncs,
+		&o.DeploymentController.ConcurrentDeploymentSyncs,
+		&o.DeviceTaintEvictionController.ConcurrentSyncs,
+		&o.EndpointController.ConcurrentEndpointSyncs,
+		&o.EndpointSliceController.ConcurrentServiceEndpointSyncs,
+		&o.EndpointSliceMirroringController.MirroringConcurrentServiceEndpointSyncs,
+		&o.EphemeralVolumeController.ConcurrentEphemeralVolumeSyncs,
+		&o.GarbageCollectorController.ConcurrentGCSyncs,
+		&o.HPAController.ConcurrentHorizontalPodAutoscalerSyncs,
+		&o.JobController.ConcurrentJobSyncs,
+		&o.NamespaceController.ConcurrentNamespaceSyncs,
+		&o.ReplicaSetController.ConcurrentRSSyncs,
+		&o.ReplicationController.ConcurrentRCSyncs,
+		&o.ResourceClaimController.ConcurrentSyncs,
+		&o.ResourceQuotaController.ConcurrentResourceQuotaSyncs,
+		&o.SAController.ConcurrentSATokenSyncs,
+		&o.StatefulSetController.ConcurrentStatefulSetSyncs,
+		&o.TTLAfterFinishedController.ConcurrentTTLSyncs,
+		&o.ValidatingAdmissionPolicyStatusController.ConcurrentPolicySyncs,
+	} {
+		*workers = min(*workers, int32(most))
+	}
 }

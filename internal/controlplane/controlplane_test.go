@@ -81,6 +81,7 @@ func TestControlPlane(t *testing.T) {
 			return apierrors.IsNotFound(err), err
 		})
 	})
+	t.Run("describes its types", func(t *testing.T) { testOpenAPI(ctx, t, plane, admin) })
 	t.Run("announces itself", func(t *testing.T) {
 		eventually(ctx, t, "endpoint of the kubernetes Service", func() (bool, error) {
 			slice, err := admin.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
@@ -88,7 +89,33 @@ func TestControlPlane(t *testing.T) {
 				*slice.Ports[0].Port == int32(plane.port), err
 		})
 	})
+	t.Run("runs controllers again", func(t *testing.T) { plane.testAgain(ctx, t) })
 	plane.stop()
+}
+
+// testAgain runs further controllers one after the other in the same process,
+// on the same informers.
+func (p *plane) testAgain(ctx context.Context, t *testing.T) {
+	for range 2 {
+		controllers, err := NewControllers(ControllersConfig{API: p.api, Cluster: config.Default().Cluster, Files: p.pki.Files,
+			Args: []string{"secure-port=0", "flex-volume-plugin-dir=" + t.TempDir()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running, stop := context.WithCancel(ctx)
+		ready, ended := make(chan struct{}), make(chan error, 1)
+		go func() { ended <- controllers.Run(running, func() { close(ready) }) }()
+		select {
+		case <-ready:
+		case err := <-ended:
+			t.Errorf("ended before they were ready: %v", err)
+			ended <- nil
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("ended with %v", err)
+		}
+	}
 }
 
 // plane is a running control plane.
@@ -126,7 +153,7 @@ func start(t *testing.T) *plane {
 	p := &plane{pki: certificates, port: listener.Addr().(*net.TCPAddr).Port, controllersPort: freePort(t), schedulerPort: freePort(t)}
 	p.api, err = NewAPIServer(APIServerConfig{
 		Addr: listener.Addr(), AdvertiseAddress: netip.MustParseAddr("10.9.8.7"), Cluster: cluster,
-		DatastoreURL: store.Endpoint().URL, Files: certificates.Files, Now: clock.Now,
+		DatastoreURL: store.Endpoint().URL, NewDatastoreClient: store.Endpoint().NewClient, Files: certificates.Files, Now: clock.Now,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -4,25 +4,22 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/util/webhook"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
-	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
-	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
+
+	"github.com/kedge-dev/kedge/internal/objectcache"
 )
 
 // Egress is how the API server reaches nodes and pods.
@@ -42,21 +39,22 @@ type Tunnels interface {
 
 // newAPIServerConfig is NewConfig of cmd/kube-apiserver/app/config.go, with an
 // egress selector that is a function in this process: upstream's would have to
-// be reached through a socket. One the user configures goes before.
-func newAPIServerConfig(opts options.CompletedOptions, egress Egress) (*app.Config, error) {
-	generic, informers, storage, err := controlplaneapiserver.BuildGenericConfig(
-		opts.CompletedOptions,
-		[]*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme},
-		controlplane.DefaultAPIResourceConfigSource(),
-		generatedopenapi.GetOpenAPIDefinitions,
-	)
+// be reached through a socket. One the user configures goes before. The API
+// server calls itself by loopback, and its informers are the cache's, which
+// end with ctx.
+func newAPIServerConfig(ctx context.Context, opts options.CompletedOptions, egress Egress, loopback http.RoundTripper) (*app.Config, *objectcache.Cache, error) {
+	generic, storage, objects, err := newGenericConfig(ctx, opts, loopback)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	informers := objects.View(ctx, objectcache.Options{Resync: apiServerResync})
+	if err := applyReaders(opts, generic, informers); err != nil {
+		return nil, nil, err
 	}
 	if generic.EgressSelector == nil && egress.Tunnels != nil {
 		dialer, err := newEgressDialer(egress, informers.Core().V1())
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		generic.EgressSelector = egressselector.NewEgressSelectorWithMap(map[egressselector.EgressType]utilnet.DialFunc{
 			egressselector.Cluster: dialer.DialContext,
@@ -64,21 +62,22 @@ func newAPIServerConfig(opts options.CompletedOptions, egress Egress) (*app.Conf
 	}
 	kubeAPIs, resolver, initializer, err := app.CreateKubeAPIServerConfig(opts, generic, informers, storage)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	core := kubeAPIs.ControlPlane
 	apiExtensions, err := controlplaneapiserver.CreateAPIExtensionsConfig(*core.Generic, core.VersionedInformers, initializer,
 		opts.CompletedOptions, opts.MasterCount, resolver,
 		webhook.NewDefaultAuthenticationInfoResolverWrapper(core.ProxyTransport, core.Generic.EgressSelector, core.Generic.LoopbackClientConfig, core.Generic.TracerProvider))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	aggregator, err := controlplaneapiserver.CreateAggregatorConfig(*core.Generic, opts.CompletedOptions, core.VersionedInformers,
 		resolver, core.ProxyTransport, core.Extra.PeerProxy, initializer)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return &app.Config{Options: opts, KubeAPIs: kubeAPIs, ApiExtensions: apiExtensions, Aggregator: aggregator}, nil
+	leanOpenAPI(core.Generic, &apiExtensions.GenericConfig.Config, &aggregator.GenericConfig.Config)
+	return &app.Config{Options: opts, KubeAPIs: kubeAPIs, ApiExtensions: apiExtensions, Aggregator: aggregator}, objects, nil
 }
 
 // egressDialer finds the node of an address and dials through its tunnel. It

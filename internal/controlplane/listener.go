@@ -8,8 +8,8 @@ import (
 // memoryListener is what the API server listens on: nothing ever arrives
 // there. Requests come through the supervisor, which owns the real listener,
 // and from this process. It reports the supervisor's address, from which
-// upstream derives the port of the `kubernetes` Service's endpoints and where
-// its loopback client dials, and it lets upstream drain and stop as ever.
+// upstream derives the port of the `kubernetes` Service's endpoints, and it lets
+// upstream drain and stop as ever.
 type memoryListener struct {
 	address net.Addr
 	closed  chan struct{}

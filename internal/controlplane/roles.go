@@ -1,22 +1,17 @@
 package controlplane
 
-import (
-	"slices"
-
-	rbacv1 "k8s.io/client-go/informers/rbac/v1"
-	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
-)
+import rbacv1 "k8s.io/client-go/informers/rbac/v1"
 
 // bootstrapRoles returns whether the RBAC authorizer already knows the roles
-// that upstream makes at every start and whoever is bound to them. /readyz is
+// that are made at every start and whoever is bound to them. /readyz is
 // ok when they have been written; a moment passes until the authorizer's
 // informers have read them, in which controllers would be refused.
 func bootstrapRoles(informers rbacv1.Interface) func() bool {
 	var roles, bindings []string
-	for _, role := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
+	for _, role := range clusterRoles() {
 		roles = append(roles, role.Name)
 	}
-	for _, binding := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()) {
+	for _, binding := range clusterRoleBindings() {
 		bindings = append(bindings, binding.Name)
 	}
 	knownRoles, knownBindings := informers.ClusterRoles().Lister(), informers.ClusterRoleBindings().Lister()

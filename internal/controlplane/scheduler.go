@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 
+	"github.com/kedge-dev/kedge/internal/objectcache"
 	"github.com/kedge-dev/kedge/internal/pki"
 )
 
@@ -78,6 +79,8 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	completed := built.Complete()
+	defer completed.InformerFactory.Shutdown()
+	defer cancel()
 	component := completed.ComponentConfig
 	sched, err := scheduler.New(ctx, completed.Client, completed.InformerFactory, completed.DynInformerFactory,
 		func(name string) events.EventRecorderLogger { return completed.EventBroadcaster.NewRecorder(name) },
@@ -128,6 +131,14 @@ func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) 
 	if err != nil {
 		return nil, fmt.Errorf("create client of scheduler: %w", err)
 	}
+	// Upstream's has its own pods, those that have not ended, and nothing else.
+	shared, err := s.api.view(ctx, objectcache.Options{
+		Own:      scheduler.NewInformerFactory(client, 0),
+		OwnKinds: []any{&corev1.Pod{}},
+	})
+	if err != nil {
+		return nil, err
+	}
 	return &schedulerconfig.Config{
 		ComponentConfig:                   *s.options.ComponentConfig,
 		SecureServing:                     serving,
@@ -135,7 +146,7 @@ func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) 
 		Authorization:                     authorization,
 		Client:                            client,
 		KubeConfig:                        config,
-		InformerFactory:                   scheduler.NewInformerFactory(client, 0),
+		InformerFactory:                   shared,
 		DynInformerFactory:                dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClient, 0, corev1.NamespaceAll, nil),
 		EventBroadcaster:                  events.NewEventBroadcasterAdapterWithContext(ctx, client),
 		PodMaxInUnschedulablePodsDuration: s.options.Deprecated.PodMaxInUnschedulablePodsDuration,

@@ -17,6 +17,10 @@ const RunDir = "/run/kedge"
 // HelpersLink leads to the folder of the helpers that the running kedge uses.
 const HelpersLink = RunDir + "/bin"
 
+// RuntimeLink leads to the socket of the container runtime of the running kedge,
+// which may be the user's own.
+const RuntimeLink = RunDir + "/cri.sock"
+
 // NodePassword is what proves that this machine is the node it was before. It
 // is not in the data directory, so that a machine whose data were wiped can
 // join again under its name.

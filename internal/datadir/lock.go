@@ -95,6 +95,23 @@ func lockHost(folder string) (*Lock, error) {
 	return &Lock{file}, nil
 }
 
+// Take takes the data directory and the host for a kedge that is to run, until
+// release is called.
+func (d Dir) Take() (release func(), err error) {
+	lock, err := d.Lock()
+	if err != nil {
+		return nil, err
+	}
+	host, err := LockHost()
+	if err != nil {
+		return nil, errors.Join(err, lock.Release())
+	}
+	return func() {
+		_ = host.Release()
+		_ = lock.Release()
+	}, nil
+}
+
 // lockPatience is how long a lock that is taken is waited for.
 const lockPatience = time.Second
 

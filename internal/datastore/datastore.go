@@ -4,12 +4,20 @@
 // the control plane.
 package datastore
 
-import "github.com/kedge-dev/kedge/internal/component"
+import (
+	"go.etcd.io/etcd/client/v3/kubernetes"
+
+	"github.com/kedge-dev/kedge/internal/component"
+)
 
 // Endpoint is where an etcd client reaches a datastore.
 type Endpoint struct {
 	// URL is what an etcd client dials, for example unix:///run/kedge/kine.sock.
 	URL string
+	// NewClient returns a client that needs no connection, because the
+	// datastore is in this process: nil if it is not. It may be called while
+	// the datastore is ready.
+	NewClient func() *kubernetes.Client
 }
 
 // Datastore is a component that is ready once etcd's API answers at its

@@ -16,17 +16,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/objectcache"
 )
 
 const (
 	serviceName = "kube-dns"
-	// managedBy marks the slices as kedge's, so that Kubernetes's own
+	// ManagedBy marks the slices as kedge's, so that Kubernetes's own
 	// controllers leave them alone.
-	managedBy = "dns-endpoints.kedge.dev"
+	ManagedBy = "dns-endpoints.kedge.dev"
 	// maxEndpoints is how many the API accepts in one slice.
 	maxEndpoints = 1000
 	// retryInterval is how long after a failed write the next is tried.
@@ -35,8 +36,10 @@ const (
 
 // EndpointsConfig is what Endpoints needs.
 type EndpointsConfig struct {
-	// Client reads nodes and writes EndpointSlices as system:kedge:dns-endpoints.
+	// Client writes EndpointSlices as system:kedge:dns-endpoints.
 	Client *rest.Config
+	// Informers are of nodes and EndpointSlices.
+	Informers objectcache.Source
 }
 
 // Endpoints is the component of a server that keeps the EndpointSlices of the
@@ -69,13 +72,12 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 		e.api = api
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	nodeFactory := informers.NewSharedInformerFactoryWithOptions(e.api, 0, informers.WithTransform(onlyAddresses))
-	sliceFactory := informers.NewSharedInformerFactoryWithOptions(e.api, 0, informers.WithNamespace(namespace),
-		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
-			options.LabelSelector = discoveryv1.LabelManagedBy + "=" + managedBy
-		}))
-	defer sliceFactory.Shutdown()
-	defer nodeFactory.Shutdown()
+	defer cancel()
+	factory, err := e.cfg.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
 	defer cancel()
 
 	// One pending change is enough: each sync looks at everything.
@@ -86,24 +88,25 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 		default:
 		}
 	}
-	nodes, nodeSync := nodeFactory.Core().V1().Nodes().Lister(), nodeFactory.Core().V1().Nodes().Informer()
-	existing, sliceSync := sliceFactory.Discovery().V1().EndpointSlices().Lister(), sliceFactory.Discovery().V1().EndpointSlices().Informer()
-	for _, informer := range []cache.SharedIndexInformer{nodeSync, sliceSync} {
-		// Adding a handler fails only on an informer that has stopped.
-		_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { notify() },
-			UpdateFunc: func(any, any) { notify() },
-			DeleteFunc: func(any) { notify() },
-		})
+	nodes, nodeSync := factory.Core().V1().Nodes().Lister(), factory.Core().V1().Nodes().Informer()
+	existing, sliceSync := factory.Discovery().V1().EndpointSlices().Lister(), factory.Discovery().V1().EndpointSlices().Informer()
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { notify() },
+		UpdateFunc: func(any, any) { notify() },
+		DeleteFunc: func(any) { notify() },
 	}
-	nodeFactory.StartWithContext(ctx)
-	sliceFactory.StartWithContext(ctx)
+	// Adding a handler fails only on an informer that has stopped.
+	_, _ = nodeSync.AddEventHandler(handler)
+	// The informer has all slices of the cluster.
+	_, _ = sliceSync.AddEventHandler(cache.FilteringResourceEventHandler{FilterFunc: isOurs, Handler: handler})
+	factory.StartWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), nodeSync.HasSynced, sliceSync.HasSynced) {
 		return nil
 	}
 
 	notify()
 	first := true
+	ours := labels.SelectorFromSet(labels.Set{discoveryv1.LabelManagedBy: ManagedBy})
 	for {
 		select {
 		case <-ctx.Done():
@@ -113,7 +116,7 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 		nodeList, err := nodes.List(labels.Everything())
 		if err == nil {
 			var sliceList []*discoveryv1.EndpointSlice
-			if sliceList, err = existing.EndpointSlices(namespace).List(labels.Everything()); err == nil {
+			if sliceList, err = existing.EndpointSlices(namespace).List(ours); err == nil {
 				err = e.sync(ctx, nodeList, sliceList)
 			}
 		}
@@ -136,6 +139,15 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 			ready()
 		}
 	}
+}
+
+// isOurs is whether an object, which may be gone, is a slice that kedge manages.
+func isOurs(object any) bool {
+	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = gone.Obj
+	}
+	slice, ok := object.(*discoveryv1.EndpointSlice)
+	return ok && slice.Labels[discoveryv1.LabelManagedBy] == ManagedBy
 }
 
 // sync makes the existing slices what they should be.
@@ -198,7 +210,7 @@ func wantedSlices(nodes []*corev1.Node) map[string]*discoveryv1.EndpointSlice {
 					Namespace: namespace,
 					Labels: map[string]string{
 						discoveryv1.LabelServiceName: serviceName,
-						discoveryv1.LabelManagedBy:   managedBy,
+						discoveryv1.LabelManagedBy:   ManagedBy,
 					},
 				},
 				AddressType: family,
@@ -233,15 +245,4 @@ func internalIPs(node *corev1.Node) map[discoveryv1.AddressType]netip.Addr {
 		}
 	}
 	return found
-}
-
-// onlyAddresses drops from a cached node what is not needed here.
-func onlyAddresses(object any) (any, error) {
-	if node, ok := object.(*corev1.Node); ok {
-		return &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: node.Name, ResourceVersion: node.ResourceVersion},
-			Status:     corev1.NodeStatus{Addresses: node.Status.Addresses},
-		}, nil
-	}
-	return object, nil
 }

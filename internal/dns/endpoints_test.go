@@ -13,6 +13,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/kedge-dev/kedge/internal/objectcache"
 )
 
 func node(name string, addresses ...string) *corev1.Node {
@@ -60,7 +62,7 @@ func TestWantedSlices(t *testing.T) {
 func TestEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := fake.NewClientset(node("a", "192.0.2.1"))
-		endpoints := NewEndpoints(EndpointsConfig{})
+		endpoints := NewEndpoints(EndpointsConfig{Informers: objectcache.Own(api)})
 		endpoints.api = api
 		ctx, cancel := context.WithCancel(t.Context())
 		ready, done := make(chan struct{}), make(chan error, 1)

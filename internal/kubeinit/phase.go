@@ -50,6 +50,7 @@ var routineErrors = []string{
 var startingErrors = []string{
 	// pkg/kubelet, until the node is registered and containers were listed once
 	"Error getting the current node from lister",
+	"Error updating node status, will retry",
 	"Eviction manager: failed to get summary stats",
 	"Failed to find cgroups of kubelet",
 	"Failed to get node when trying to set owner ref to the node lease",
@@ -58,8 +59,12 @@ var startingErrors = []string{
 	"Skipping pod synchronization",
 	"Unable to register mirror pod because node is not registered yet",
 	"eviction manager: failed to check if we have separate container filesystem. Ignoring.",
+	// pkg/controlplane/controller/kubernetesservice, also if there was none
+	"Found stale data, removed previous endpoints on kubernetes service, apiserver didn't exit successfully previously",
 	// k8s.io/component-helpers/apimachinery/lease, until the namespaces are there
 	"Failed to ensure lease exists, will retry",
+	// pkg/controlplane/controller/legacytokentracking, until kube-system is there
+	"Error while syncing ConfigMap",
 	// pkg/proxy/nftables, before it has made its table
 	"Failed to list existing nftables objects",
 }

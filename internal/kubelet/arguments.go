@@ -30,7 +30,7 @@ var ownArguments = map[string]string{
 	"bootstrap-kubeconfig":       "kedge connects the kubelet itself",
 	"rotate-certificates":        "kedge renews the kubelet's certificates itself",
 	"rotate-server-certificates": "kedge renews the kubelet's certificates itself",
-	"container-runtime-endpoint": "kedge brings containerd",
+	"container-runtime-endpoint": "use --container-runtime-endpoint",
 	"hostname-override":          "use --node-name",
 	"node-ip":                    "use --node-ip",
 	"v":                          "use --v",

@@ -60,6 +60,9 @@ func (k *Kubelet) connect(dependencies *kubelet.Dependencies) error {
 	}
 
 	dependencies.KubeClient = client
+	if k.ownsAddresses {
+		dependencies.KubeClient = &addressedClient{client, k.nodeAddresses()}
+	}
 	dependencies.EventClient = eventClient.CoreV1()
 	dependencies.HeartbeatClient = heartbeatClient
 	return nil

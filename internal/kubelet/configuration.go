@@ -56,7 +56,7 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 		return nil, fmt.Errorf("node-taint: %w", err)
 	}
 	kc.ProviderID = "kedge://" + cfg.NodeName
-	kc.ContainerRuntimeEndpoint = "unix://" + cfg.ContainerdSocket
+	kc.ContainerRuntimeEndpoint = "unix://" + cfg.RuntimeSocket
 	kc.StaticPodPath = cfg.StaticPods
 	kc.ClusterDomain = cfg.ClusterDomain
 	kc.ClusterDNS = addresses(cfg.ClusterDNS)

@@ -21,18 +21,18 @@ var update = flag.Bool("update", false, "write testdata/*.yaml anew")
 // testConfig is a node on a machine with cgroup v2 and systemd.
 func testConfig() Config {
 	return Config{
-		NodeName:         "node-1",
-		NodeIPs:          []netip.Addr{netip.MustParseAddr("192.0.2.1")},
-		ContainerdSocket: "/run/kedge/containerd/containerd.sock",
-		ClusterDNS:       []netip.Addr{netip.MustParseAddr("10.43.0.10")},
-		ClusterDomain:    "cluster.local",
-		ResolvConf:       "/etc/resolv.conf",
-		ServingCertFile:  "/var/lib/kedge/agent/tls/serving-kubelet.crt",
-		ServingKeyFile:   "/var/lib/kedge/agent/tls/serving-kubelet.key",
-		ClientCAFile:     "/var/lib/kedge/agent/tls/client-ca.crt",
-		StaticPods:       "/var/lib/kedge/agent/pod-manifests",
-		Root:             "/var/lib/kubelet",
-		Facts:            host.Facts{CgroupVersion: 2, CgroupDriver: host.DriverSystemd, Systemd: true, SysResource: true},
+		NodeName:        "node-1",
+		NodeIPs:         []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+		RuntimeSocket:   "/run/kedge/containerd/containerd.sock",
+		ClusterDNS:      []netip.Addr{netip.MustParseAddr("10.43.0.10")},
+		ClusterDomain:   "cluster.local",
+		ResolvConf:      "/etc/resolv.conf",
+		ServingCertFile: "/var/lib/kedge/agent/tls/serving-kubelet.crt",
+		ServingKeyFile:  "/var/lib/kedge/agent/tls/serving-kubelet.key",
+		ClientCAFile:    "/var/lib/kedge/agent/tls/client-ca.crt",
+		StaticPods:      "/var/lib/kedge/agent/pod-manifests",
+		Root:            "/var/lib/kubelet",
+		Facts:           host.Facts{CgroupVersion: 2, CgroupDriver: host.DriverSystemd, Systemd: true, SysResource: true},
 	}
 }
 

@@ -35,12 +35,17 @@ type Config struct {
 	// NodeIPs are the node's addresses: one, or one of each family, the
 	// preferred first.
 	NodeIPs []netip.Addr
+	// ExternalIPs are the addresses, none or one of each family, by which the
+	// node is reached from where NodeIPs are not known.
+	ExternalIPs []netip.Addr
 	// Client reaches the API as the node (system:node:NAME).
 	Client *rest.Config
-	// ContainerdSocket is the path of the socket that serves the CRI.
-	ContainerdSocket string
-	ClusterDNS       []netip.Addr
-	ClusterDomain    string
+	// RuntimeSocket is the path of the socket that serves the CRI.
+	RuntimeSocket string
+	// Runtime is the same within this process, or nil.
+	Runtime       Runtime
+	ClusterDNS    []netip.Addr
+	ClusterDomain string
 	// ResolvConf is the resolv.conf for pods with dnsPolicy Default: see
 	// host.ResolvConf.
 	ResolvConf string
@@ -65,6 +70,8 @@ type Config struct {
 type Kubelet struct {
 	cfg    Config
 	server *options.KubeletServer
+	// ownsAddresses is whether this package sets the node's addresses.
+	ownsAddresses bool
 }
 
 // New makes a kubelet. The error, if any, lists every fault in cfg.Args.
@@ -80,7 +87,12 @@ func New(cfg Config) (*Kubelet, error) {
 	if err := applyArguments(server, cfg.Args); err != nil {
 		return nil, err
 	}
-	return &Kubelet{cfg, server}, nil
+	k := &Kubelet{cfg: cfg, server: server}
+	// A user who names a provider has a controller that sets them.
+	if len(cfg.ExternalIPs) > 0 && server.CloudProvider == "" {
+		k.ownsAddresses, server.CloudProvider = true, externalProvider
+	}
+	return k, nil
 }
 
 // limits are what the kernel has set for this process.
@@ -104,6 +116,9 @@ func readLimits() (limits, error) {
 	}
 	return limits{int32(score), int64(min(files.Max, math.MaxInt64))}, nil
 }
+
+// Port is where the kubelet's server listens.
+func (k *Kubelet) Port() int { return int(k.server.Port) }
 
 // Name implements component.Component.
 func (k *Kubelet) Name() string { return "kubelet" }
@@ -141,9 +156,11 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	if err := k.connect(dependencies); err != nil {
 		return fmt.Errorf("connect kubelet to the API: %w", err)
 	}
+	k.useRuntime(dependencies)
 	// cAdvisor finds the names of containers through containerd, whose address
-	// upstream takes from this variable alone (a flag of cAdvisor's).
-	*cadvisorcontainerd.ArgContainerdEndpoint = k.cfg.ContainerdSocket
+	// upstream takes from this variable alone (a flag of cAdvisor's). What is no
+	// containerd does not answer it, and is asked by the kubelet alone.
+	*cadvisorcontainerd.ArgContainerdEndpoint = k.cfg.RuntimeSocket
 
 	waiting, stop := context.WithCancel(ctx)
 	announced := make(chan struct{})
@@ -180,7 +197,7 @@ func (k *Kubelet) checkPort(ctx context.Context) error {
 
 // waitReady returns whether the node came up before ctx ended.
 func (k *Kubelet) waitReady(ctx context.Context, client kubernetes.Interface) bool {
-	for !k.answers(ctx) || !k.registered(ctx, client) {
+	for !k.answers(ctx) || !k.registered(ctx, client) || k.ownsAddresses && !k.correctAddresses(ctx, client) {
 		select {
 		case <-ctx.Done():
 			return false

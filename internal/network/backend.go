@@ -17,6 +17,7 @@ import (
 	"github.com/flannel-io/flannel/pkg/backend/vxlan"
 	"github.com/flannel-io/flannel/pkg/backend/wireguard"
 	"github.com/flannel-io/flannel/pkg/subnet"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/datadir"
@@ -91,7 +92,31 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 	if err != nil {
 		return nil, fmt.Errorf("set up flannel backend %s: %w", n.cfg.Cluster.FlannelBackend, err)
 	}
+	if l.config.BackendType == "vxlan" {
+		return &vxlanNetwork{registered, l}, nil
+	}
 	return registered, nil
+}
+
+// alignMTU gives the bridge and flannel's devices that are there an MTU, in
+// bytes. Those that are left from an earlier start keep theirs, although the
+// link to the other nodes may be another one now: ensureLink of flannel's
+// pkg/backend/vxlan/device.go, and ensureBridge of the CNI plugin. Pods that are
+// older still are told of it, as their packets are forwarded.
+func alignMTU(mtu int) error {
+	for _, name := range []string{bridgeName, vxlanDevice, vxlanDeviceV6, "flannel-wg", "flannel-wg-v6"} {
+		link, err := netlink.LinkByName(name)
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			continue
+		}
+		if err == nil && link.Attrs().MTU != mtu {
+			err = netlink.LinkSetMTU(link, mtu)
+		}
+		if err != nil {
+			return fmt.Errorf("set the MTU of %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // externalInterface returns the interface that has the node's addresses, or

@@ -14,12 +14,16 @@ import (
 )
 
 // Cleanup removes every interface, route, rule and file that this component
-// and the CNI plugins it configures have made. No pod may be running. confDir
-// is the folder of the CNI configuration, and podCIDRs the cluster's ranges of
-// pods, to which the host-gw backend made routes. It removes what it can and
-// returns all errors together.
-func Cleanup(ctx context.Context, confDir string, podCIDRs []netip.Prefix) error {
-	return errors.Join(
+// and the CNI plugins it configures have made. No pod may be running. confDirs
+// are the folders where the CNI configuration may be, and podCIDRs the cluster's
+// ranges of pods, to which the host-gw backend made routes. It removes what it
+// can and returns all errors together.
+func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) error {
+	var faults []error
+	for _, dir := range confDirs {
+		faults = append(faults, removeConflist(dir))
+	}
+	return errors.Join(append(faults,
 		removeLinks(),
 		removeRoutes(podCIDRs),
 		removeTables(ctx,
@@ -28,10 +32,9 @@ func Cleanup(ctx context.Context, confDir string, podCIDRs []netip.Prefix) error
 			table{knftables.IPv4Family, "cni_hostport"},
 			table{knftables.IPv6Family, "cni_hostport"},
 		),
-		removeConflist(confDir),
 		os.RemoveAll(addressDir),
 		os.RemoveAll(wireguardKey),
-	)
+	)...)
 }
 
 // removeLinks removes flannel's devices, the bridge, the host's ends of what

@@ -127,7 +127,7 @@ func (c conflist) write(dir string) error {
 	if existing, err := os.ReadFile(path); err == nil && bytes.Equal(existing, content) {
 		return nil
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make CNI folder: %w", err)
 	}
 	// Made beside the folder: containerd would read it at the first write. Then

@@ -66,18 +66,8 @@ var _ subnet.Manager = (*leases)(nil)
 // Name is the manager's name in flannel's messages.
 func (l *leases) Name() string { return "kedge" }
 
-// GetNetworkConfig returns flannel's configuration. The vxlan backend asks for
-// it in one place only: when its device has been removed, in reCreateVxlan of
-// flannel's pkg/backend/vxlan/vxlan_network.go, which panics unless the
-// cluster is dual-stack. The error keeps it from going on; the whole backend
-// is set up again instead.
-func (l *leases) GetNetworkConfig(context.Context) (*subnet.Config, error) {
-	if l.config.BackendType == "vxlan" {
-		l.again()
-		return nil, errAgain
-	}
-	return l.config, nil
-}
+// GetNetworkConfig returns flannel's configuration.
+func (l *leases) GetNetworkConfig(context.Context) (*subnet.Config, error) { return l.config, nil }
 
 // AcquireLease writes into this node's annotations how it is reached, and
 // returns its range of pods. It tries until it succeeds.
@@ -181,8 +171,8 @@ func (l *leases) isOwnAndChanged(node *corev1.Node) bool {
 	return node.Name == l.nodeName && (node.UID != l.nodeUID || !slices.Equal(node.Spec.PodCIDRs, l.podCIDRs))
 }
 
-// events returns what leads from sent to nodes, and brings sent there.
-func (l *leases) events(sent map[string]lease.Lease, nodes []*corev1.Node) []lease.Event {
+// current returns the leases of those nodes that have one, by name.
+func (l *leases) current(nodes []*corev1.Node) map[string]lease.Lease {
 	current := map[string]lease.Lease{}
 	for _, node := range nodes {
 		found, err := l.read(node)
@@ -194,6 +184,12 @@ func (l *leases) events(sent map[string]lease.Lease, nodes []*corev1.Node) []lea
 			current[node.Name] = found
 		}
 	}
+	return current
+}
+
+// events returns what leads from sent to nodes, and brings sent there.
+func (l *leases) events(sent map[string]lease.Lease, nodes []*corev1.Node) []lease.Event {
+	current := l.current(nodes)
 	var events []lease.Event
 	for name, old := range sent {
 		if now, ok := current[name]; !ok || !reflect.DeepEqual(now, old) {
@@ -270,17 +266,6 @@ func (l *leases) GetStoredMacAddresses(ctx context.Context) (v4, v6 string) {
 		return data.VtepMAC
 	}
 	return address(annotationData), address(annotationDataV6)
-}
-
-// flannelAnnotations returns those annotations that are flannel's.
-func flannelAnnotations(all map[string]string) map[string]string {
-	kept := map[string]string{}
-	for key, value := range all {
-		if strings.HasPrefix(key, annotationPrefix) {
-			kept[key] = value
-		}
-	}
-	return kept
 }
 
 func toIP4Net(prefix netip.Prefix) ip.IP4Net {

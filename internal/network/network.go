@@ -14,12 +14,12 @@ import (
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/objectcache"
 )
 
 // name is the component's name.
@@ -38,6 +38,8 @@ type Config struct {
 	// Client speaks as system:kedge:flannel, which may get, list and watch
 	// nodes and patch nodes/status.
 	Client *rest.Config
+	// Informers are of nodes.
+	Informers objectcache.Source
 	// NodeName is this node's name.
 	NodeName string
 	// NodeIPs are this node's addresses, at most one of each family. Traffic
@@ -97,7 +99,14 @@ func (n *Network) Run(ctx context.Context, ready func()) error {
 	}
 
 	ready = sync.OnceFunc(ready) // a backend that is set up again is ready again
-	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTransform(trimNode))
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	factory, err := n.cfg.Informers(watching)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	defer stopWatching()
 	nodes := factory.Core().V1().Nodes()
 	changed := make(chan struct{}, 1)
 	notify := func(any) {
@@ -113,10 +122,7 @@ func (n *Network) Run(ctx context.Context, ready func()) error {
 	}); err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
-	watching, stopWatching := context.WithCancel(ctx)
-	factory.Start(watching.Done())
-	defer factory.Shutdown()
-	defer stopWatching()
+	factory.StartWithContext(watching)
 
 	for {
 		node, err := n.waitForPodCIDRs(ctx, nodes.Lister().Get, changed)
@@ -162,7 +168,9 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 		if err := masquerade(ctx, podCIDRs, n.cfg.Cluster.PodCIDRs()); err != nil {
 			return err
 		}
-		n.warnOfDroppedForwarding(ctx)
+	}
+	if err := alignMTU(backend.MTU()); err != nil {
+		return err
 	}
 	conf := conflist{PodCIDRs: podCIDRs, MTU: backend.MTU(), Nftables: n.cfg.Nftables}
 	if err := conf.write(n.cfg.ConfDir); err != nil {
@@ -175,6 +183,9 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 		backend.Run(ctx)
 	}()
 	ready()
+	if n.cfg.Nftables {
+		n.warnOfDroppedForwarding(ctx)
+	}
 	select {
 	case <-ended:
 	case <-ctx.Done():
@@ -207,19 +218,6 @@ func (n *Network) waitForPodCIDRs(ctx context.Context, get func(string) (*corev1
 			return nil, ctx.Err()
 		}
 	}
-}
-
-// trimNode keeps of a node in the informer's store what this package reads.
-func trimNode(object any) (any, error) {
-	node, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil
-	}
-	trimmed := &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: node.Spec.PodCIDRs}}
-	trimmed.Name, trimmed.UID = node.Name, node.UID
-	trimmed.ResourceVersion = node.ResourceVersion
-	trimmed.Annotations = flannelAnnotations(node.Annotations)
-	return trimmed, nil
 }
 
 func parseCIDRs(texts []string) ([]netip.Prefix, error) {

@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/objectcache"
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
@@ -60,9 +62,19 @@ func exists(link string) bool {
 	return err == nil
 }
 
+func mtu(t *testing.T, name string) int {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return link.Attrs().MTU
+}
+
 // start runs a Network until the returned function is called.
 func start(t *testing.T, cfg Config, client kubernetes.Interface) (stop func()) {
 	t.Helper()
+	cfg.Informers = objectcache.Own(client)
 	n := New(cfg)
 	n.client = client
 	ctx, cancel := context.WithCancel(context.Background())
@@ -90,11 +102,11 @@ func TestNetwork(t *testing.T) {
 		nodeIPs       []netip.Addr
 		cluster, own  []string
 		links         []string
-		mtu           string
+		mtu           int // with a link of 1500
 	}{
-		{"vxlan", "vxlan", []netip.Addr{v4}, []string{"10.42.0.0/16"}, []string{"10.42.0.0/24"}, []string{"flannel.1"}, `"mtu": 1450`},
-		{"vxlan dual-stack", "vxlan", []netip.Addr{v4, v6}, []string{"10.42.0.0/16", "fd42::/48"}, []string{"10.42.0.0/24", "fd42::/64"}, []string{"flannel.1", "flannel-v6.1"}, `"mtu": 1430`},
-		{"host-gw", "host-gw", []netip.Addr{v4}, []string{"10.42.0.0/16"}, []string{"10.42.0.0/24"}, nil, `"mtu": 1500`},
+		{"vxlan", "vxlan", []netip.Addr{v4}, []string{"10.42.0.0/16"}, []string{"10.42.0.0/24"}, []string{"flannel.1"}, 1450},
+		{"vxlan dual-stack", "vxlan", []netip.Addr{v4, v6}, []string{"10.42.0.0/16", "fd42::/48"}, []string{"10.42.0.0/24", "fd42::/64"}, []string{"flannel.1", "flannel-v6.1"}, 1430},
+		{"host-gw", "host-gw", []netip.Addr{v4}, []string{"10.42.0.0/16"}, []string{"10.42.0.0/24"}, nil, 1500},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			host(t)
@@ -126,13 +138,13 @@ func TestNetwork(t *testing.T) {
 			stop := start(t, cfg, client)
 
 			for _, link := range test.links {
-				if !exists(link) {
-					t.Errorf("there is no %s", link)
+				if got := mtu(t, link); got != test.mtu {
+					t.Errorf("%s has MTU %d, want %d", link, got, test.mtu)
 				}
 			}
 			conf, err := os.ReadFile(filepath.Join(cfg.ConfDir, conflistName))
-			if err != nil || !strings.Contains(string(conf), test.mtu) {
-				t.Errorf("want %s in the CNI configuration (%v), got\n%s", test.mtu, err, conf)
+			if err != nil || !strings.Contains(string(conf), fmt.Sprintf(`"mtu": %d`, test.mtu)) {
+				t.Errorf("want MTU %d in the CNI configuration (%v), got\n%s", test.mtu, err, conf)
 			}
 			for _, cidr := range test.own {
 				if rules := testutil.Command(t, "nft list table inet kedge-network"); !strings.Contains(rules, "saddr "+cidr) {
@@ -165,10 +177,25 @@ func TestNetwork(t *testing.T) {
 			stop = start(t, cfg, client)
 			stop()
 
+			// But for the MTU, when that of the link is another one.
+			testutil.Command(t, "ip link set eth0 mtu 9000")
+			stop = start(t, cfg, client)
+			stop()
+			want := 9000 - (1500 - test.mtu)
+			conf, err = os.ReadFile(filepath.Join(cfg.ConfDir, conflistName))
+			if err != nil || !strings.Contains(string(conf), fmt.Sprintf(`"mtu": %d`, want)) {
+				t.Errorf("want MTU %d in the CNI configuration (%v), got\n%s", want, err, conf)
+			}
+			for _, link := range test.links {
+				if got := mtu(t, link); got != want {
+					t.Errorf("%s has MTU %d after that of the link has become 9000, want %d", link, got, want)
+				}
+			}
+
 			testutil.Command(t, "ip link add cni0 type bridge")
 			testutil.Command(t, "ip link add veth0 type veth peer name veth1")
 			testutil.Command(t, "ip link set veth0 master cni0")
-			if err := Cleanup(t.Context(), cfg.ConfDir, cfg.Cluster.PodCIDRs()); err != nil {
+			if err := Cleanup(t.Context(), []string{cfg.ConfDir}, cfg.Cluster.PodCIDRs()); err != nil {
 				t.Errorf("clean up: %v", err)
 			}
 			if after := testutil.Command(t, "ip -brief link"); strings.Count(after, "\n") != strings.Count(before, "\n") {
@@ -183,7 +210,7 @@ func TestNetwork(t *testing.T) {
 			if entries, _ := os.ReadDir(cfg.ConfDir); len(entries) > 0 {
 				t.Errorf("clean-up left %v", entries)
 			}
-			if err := Cleanup(t.Context(), cfg.ConfDir, nil); err != nil {
+			if err := Cleanup(t.Context(), []string{cfg.ConfDir}, nil); err != nil {
 				t.Errorf("clean up again: %v", err)
 			}
 		})
@@ -254,6 +281,7 @@ func TestNetworkRefuses(t *testing.T) {
 				Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: test.backend},
 			})
 			n.client = fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{PodCIDRs: []string{test.own}}})
+			n.cfg.Informers = objectcache.Own(n.client)
 			err := n.Run(t.Context(), func() { t.Error("was ready") })
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q in it", err, test.want)

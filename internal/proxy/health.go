@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,15 +13,15 @@ import (
 )
 
 // serveHealth serves /healthz and /livez at address, or nothing if it is
-// empty, until ctx is cancelled. The answers are upstream's, of
+// empty, until stop is called. The answers are upstream's, of
 // pkg/proxy/healthcheck/proxy_health.go, whose own server cannot be stopped.
-func serveHealth(ctx context.Context, address string, health *healthcheck.ProxyHealthServer) error {
+func serveHealth(address string, health *healthcheck.ProxyHealthServer) (stop func(), err error) {
 	if address == "" {
-		return nil
+		return func() {}, nil
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return fmt.Errorf("serve the proxy's health: %w; another kube-proxy may be running, or give another --kube-proxy-arg healthz-bind-address", err)
+		return nil, fmt.Errorf("serve the proxy's health: %w; another kube-proxy may be running, or give another --kube-proxy-arg healthz-bind-address", err)
 	}
 	answer := func(w http.ResponseWriter, state healthcheck.ProxyHealth, healthy bool) {
 		w.Header().Set("Content-Type", "application/json")
@@ -46,11 +45,10 @@ func serveHealth(ctx context.Context, address string, health *healthcheck.ProxyH
 		answer(w, state, state.Healthy)
 	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	context.AfterFunc(ctx, func() { _ = server.Close() })
 	go func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			logrus.WithField("component", name).Errorf("The proxy's health is no longer served: %v", err)
 		}
 	}()
-	return nil
+	return func() { _ = server.Close() }, nil
 }

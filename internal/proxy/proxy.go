@@ -16,18 +16,13 @@ import (
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	utilsysctl "k8s.io/component-helpers/node/util/sysctl"
 	"k8s.io/kubernetes/pkg/proxy"
-	"k8s.io/kubernetes/pkg/proxy/apis"
 	proxyconfig "k8s.io/kubernetes/pkg/proxy/apis/config"
-	watch "k8s.io/kubernetes/pkg/proxy/config"
 	"k8s.io/kubernetes/pkg/proxy/conntrack"
 	"k8s.io/kubernetes/pkg/proxy/healthcheck"
 	"k8s.io/kubernetes/pkg/proxy/iptables"
@@ -36,6 +31,7 @@ import (
 	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
 
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/objectcache"
 )
 
 // name is the component's name.
@@ -49,8 +45,13 @@ const readyPoll = 20 * time.Millisecond
 
 // Config is what a Proxy needs to know.
 type Config struct {
-	// Client speaks as system:kube-proxy.
+	// Client writes events as system:kube-proxy.
 	Client *rest.Config
+	// Informers are of nodes, Services, EndpointSlices and ServiceCIDRs.
+	Informers objectcache.Source
+	// LocalSlices is who manages the EndpointSlices whose endpoints are for the
+	// pods of their own nodes only.
+	LocalSlices string
 	// NodeName is this node's name.
 	NodeName string
 	// NodeIPs are this node's addresses, at most one of each family.
@@ -111,15 +112,25 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 
 	p.setConntrack(ctx)
 	metrics.RegisterMetrics(p.config.Mode)
-	factory := newFactories(p.client, p.config.ConfigSyncPeriod.Duration, p.cfg.NodeName)
-	defer factory.shutdown()
+	// Two, for what is added to a factory after its start hears of objects at
+	// once, and upstream's parts are not ready then: see watchAll.
+	early, err := p.cfg.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer early.Shutdown()
+	defer cancel(nil)
+	late, err := p.cfg.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer late.Shutdown()
 	defer cancel(nil)
 
-	node := newNode(factory.node.Core().V1().Nodes(), p.cfg.NodeName)
-	factory.node.Start(ctx.Done())
+	node := newNode(onlyNode(early.Core().V1().Nodes(), p.cfg.NodeName), p.cfg.NodeName)
+	early.StartWithContext(ctx)
 	var podCIDRs []string
 	if p.config.DetectLocalMode == proxyconfig.LocalModeNodeCIDR {
-		var err error
 		if podCIDRs, err = node.waitForPodCIDRs(ctx); err != nil {
 			return nil // ctx is cancelled
 		}
@@ -127,9 +138,11 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 	}
 
 	health := healthcheck.NewProxyHealthServer("", 2*p.config.SyncPeriod.Duration, node)
-	if err := serveHealth(ctx, p.config.HealthzBindAddress, health); err != nil {
+	stopHealth, err := serveHealth(p.config.HealthzBindAddress, health)
+	if err != nil {
 		return err
 	}
+	defer stopHealth()
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: p.client.EventsV1()})
 	defer broadcaster.Shutdown()
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
@@ -149,7 +162,7 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return failure(ctx)
 	}
-	factory.watch(ctx, proxier, p.config.ConfigSyncPeriod.Duration)
+	watchAll(ctx, late, localSlices{manager: p.cfg.LocalSlices, nodeName: p.cfg.NodeName}, proxier, p.config.ConfigSyncPeriod.Duration)
 	if _, err := updates(ctx, health, families, before); err != nil {
 		return failure(ctx)
 	}
@@ -279,55 +292,5 @@ func (p *Proxy) setConntrack(ctx context.Context) {
 	}
 	if len(denied) > 0 {
 		p.log.Infof("The host keeps its own setting of %s", strings.Join(denied, ", "))
-	}
-}
-
-// factories are informer factories, one per selection of objects.
-type factories struct {
-	all, services, endpoints, node informers.SharedInformerFactory
-}
-
-func newFactories(client kubernetes.Interface, resync time.Duration, nodeName string) *factories {
-	selecting := func(tweak func(*metav1.ListOptions)) informers.SharedInformerFactory {
-		return informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithTweakListOptions(tweak))
-	}
-	return &factories{
-		all: informers.NewSharedInformerFactory(client, resync),
-		services: selecting(func(options *metav1.ListOptions) {
-			options.LabelSelector = "!" + apis.LabelServiceProxyName
-			options.FieldSelector = fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String()
-		}),
-		endpoints: selecting(func(options *metav1.ListOptions) {
-			options.LabelSelector = "!" + corev1.IsHeadlessService
-		}),
-		node: selecting(func(options *metav1.ListOptions) {
-			options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, nodeName).String()
-		}),
-	}
-}
-
-// watch feeds the proxier, as Run does in cmd/kube-proxy/app/server.go.
-func (f *factories) watch(ctx context.Context, proxier proxy.Provider, resync time.Duration) {
-	services := watch.NewServiceConfig(ctx, f.services.Core().V1().Services(), resync)
-	services.RegisterEventHandler(proxier)
-	endpoints := watch.NewEndpointSliceConfig(ctx, f.endpoints.Discovery().V1().EndpointSlices(), resync)
-	endpoints.RegisterEventHandler(proxier)
-	cidrs := watch.NewServiceCIDRConfig(ctx, f.all.Networking().V1().ServiceCIDRs(), resync)
-	cidrs.RegisterEventHandler(proxier)
-	topology := watch.NewNodeTopologyConfig(ctx, f.node.Core().V1().Nodes(), resync)
-	topology.RegisterEventHandler(proxier)
-
-	go services.Run(ctx.Done())
-	go endpoints.Run(ctx.Done())
-	go cidrs.Run(ctx.Done())
-	for _, factory := range []informers.SharedInformerFactory{f.all, f.services, f.endpoints, f.node} {
-		factory.Start(ctx.Done())
-	}
-}
-
-// shutdown waits for the informers, whose context must be cancelled.
-func (f *factories) shutdown() {
-	for _, factory := range []informers.SharedInformerFactory{f.all, f.services, f.endpoints, f.node} {
-		factory.Shutdown()
 	}
 }

@@ -18,10 +18,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/objectcache"
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
@@ -44,6 +47,21 @@ func (p place) within(t *testing.T, do func() error) error {
 		result <- do()
 	}()
 	return <-result
+}
+
+// running is a source of informers that others have been using for long.
+func running(ctx context.Context, client kubernetes.Interface) objectcache.Source {
+	factory := informers.NewSharedInformerFactory(client, 0)
+	objects := objectcache.New(ctx, factory, client)
+	factory.Core().V1().Nodes().Informer()
+	factory.Core().V1().Services().Informer()
+	factory.Discovery().V1().EndpointSlices().Informer()
+	factory.Networking().V1().ServiceCIDRs().Informer()
+	factory.StartWithContext(ctx)
+	factory.WaitForCacheSync(ctx.Done())
+	return func(ctx context.Context) (informers.SharedInformerFactory, error) {
+		return objects.View(ctx, objectcache.Options{}), nil
+	}
 }
 
 // newPlace joins a new place to the host by the interface name. The host's end
@@ -246,9 +264,9 @@ func TestProxy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.client = client
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
+			p.client, p.cfg.Informers = client, running(ctx, client)
 			ready, ended := make(chan struct{}), make(chan error, 1)
 			go func() { ended <- p.Run(ctx, func() { close(ready) }) }()
 			select {

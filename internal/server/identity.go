@@ -61,8 +61,8 @@ func establish(cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.C
 }
 
 // servingCertificate chooses by the name a client asks for: the API server has
-// certificates of its own for its loopback client and for what a user sets
-// with --kube-apiserver-arg tls-sni-cert-key.
+// certificates of its own for what a user sets with --kube-apiserver-arg
+// tls-sni-cert-key.
 func servingCertificate(api *controlplane.APIServer, certificates *pki.Server) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if certificate, err := api.Certificate(hello); certificate != nil || err != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
@@ -24,7 +23,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/kubeinit"
 	"github.com/kedge-dev/kedge/internal/pki"
-	"github.com/kedge-dev/kedge/internal/status"
 	"github.com/kedge-dev/kedge/internal/supervisor"
 	"github.com/kedge-dev/kedge/internal/tunnel"
 	"github.com/kedge-dev/kedge/internal/version"
@@ -69,16 +67,11 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	if err := host.SetNoProxy(clusterRanges, cfg.Cluster.ClusterDomain, node.IPs); err != nil {
 		return err
 	}
-	lock, err := dir.Lock()
+	release, err := dir.Take()
 	if err != nil {
 		return err
 	}
-	defer lock.Release()
-	hostLock, err := datadir.LockHost()
-	if err != nil {
-		return err
-	}
-	defer hostLock.Release()
+	defer release()
 	listener, err := supervisor.Listen(cfg.Server.BindAddress, cfg.Server.HTTPSListenPort)
 	if err != nil {
 		return err
@@ -109,12 +102,10 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 func addComponents(group *component.Group, cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server) error {
 	dir := datadir.Dir(cfg.DataDir)
 
-	group.Add(clock.Recorder())
+	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock); err != nil {
+		return err
+	}
 	group.Add(certificates.Renewer())
-	group.Add(agent.NewAddressWatch(node, cfg.Node, cfg.Cluster))
-	group.Add(status.New(datadir.StatusSocket, func() status.Report {
-		return status.Report{PID: os.Getpid(), Version: version.Version, Node: node.Name, Components: group.Status()}
-	}))
 
 	store := kine.New(kine.Config{Dir: dir.ServerDB(), Socket: datadir.DatastoreSocket})
 	group.Add(store)
@@ -125,14 +116,15 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		egress.NodeName, egress.NodeIPs = node.Name, node.IPs
 	}
 	api, apiFault := controlplane.NewAPIServer(controlplane.APIServerConfig{
-		Addr:             listener.Addr(),
-		AdvertiseAddress: advertiseAddress(cfg.Server, node),
-		Cluster:          cfg.Cluster,
-		DatastoreURL:     store.Endpoint().URL,
-		Files:            certificates.Files,
-		Now:              clock.Now,
-		Egress:           egress,
-		Args:             cfg.Server.KubeAPIServerArgs,
+		Addr:               listener.Addr(),
+		AdvertiseAddress:   advertiseAddress(cfg.Server, node),
+		Cluster:            cfg.Cluster,
+		DatastoreURL:       store.Endpoint().URL,
+		NewDatastoreClient: store.Endpoint().NewClient,
+		Files:              certificates.Files,
+		Now:                clock.Now,
+		Egress:             egress,
+		Args:               cfg.Server.KubeAPIServerArgs,
 	})
 	controllers, controllersFault := controlplane.NewControllers(controlplane.ControllersConfig{
 		API:     api,
@@ -146,8 +138,8 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Args:  cfg.Server.KubeSchedulerArgs,
 	})
 
-	// The port is served before the API server runs: its own loopback client
-	// comes through it. Until the API server is ready it answers 503.
+	// The port is served before the API server runs. Until that is ready it
+	// answers 503.
 	gate := supervisor.New(supervisor.Config{
 		Listener:    listener,
 		Certificate: servingCertificate(api, certificates),
@@ -170,11 +162,14 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		RuntimeClasses: containerd.RuntimeClasses(),
 	})
 	group.Add(manifests, api)
-	group.Add(dns.NewEndpoints(dns.EndpointsConfig{Client: api.ClientConfig("system:kedge:dns-endpoints")}), manifests)
+	group.Add(dns.NewEndpoints(dns.EndpointsConfig{
+		Client:    api.ClientConfig("system:kedge:dns-endpoints"),
+		Informers: api.Informers,
+	}), manifests)
 
 	// All faults in the user's arguments at once; the group is not run then.
 	faults := errors.Join(apiFault, controllersFault, schedulerFault)
-	group.Add(supervisor.NewRegistrar(api.ClientConfig("system:kedge:supervisor")), manifests)
+	group.Add(supervisor.NewRegistrar(api.ClientConfig("system:kedge:supervisor"), api.Informers), manifests)
 	if cfg.Server.DisableAgent {
 		return faults
 	}
@@ -185,12 +180,13 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	claim := supervisor.NewClaim(api.ClientConfig("system:kedge:supervisor"), node.Name, password)
 	group.Add(claim, manifests)
 
-	ready, nodeFault := agent.AddTo(group, agent.Config{
+	added, nodeFault := agent.AddTo(group, agent.Config{
 		Dir:             dir,
 		Node:            node,
 		Settings:        cfg.Node,
 		Cluster:         cfg.Cluster,
 		Clients:         api,
+		Informers:       api.Informers,
 		ServingCertFile: certificates.KubeletServingCertFile,
 		ServingKeyFile:  certificates.KubeletServingKeyFile,
 		ClientCAFile:    certificates.ClientCAFile,
@@ -198,7 +194,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	if err := errors.Join(faults, nodeFault); err != nil {
 		return err
 	}
-	group.Add(newNodeRole(api.ClientConfig("system:kedge:node-role"), node.Name), ready)
+	group.Add(newNodeRole(api.ClientConfig("system:kedge:node-role"), node.Name), added.Ready)
 	return nil
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/objectcache"
 	"github.com/kedge-dev/kedge/internal/pki"
 	"github.com/kedge-dev/kedge/internal/testutil"
 	"github.com/kedge-dev/kedge/internal/version"
@@ -326,7 +327,7 @@ func TestRegistrar(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- runRegistrar(ctx, client, func() {}) }()
+	go func() { ended <- runRegistrar(ctx, client, objectcache.Own(client), func() {}) }()
 	if name := <-noted; name != "edge.node-password.kedge" {
 		t.Errorf("noted %s", name)
 	}

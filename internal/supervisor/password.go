@@ -107,8 +107,26 @@ func NewClaim(client *rest.Config, node, password string) component.Component {
 		if err != nil {
 			return fmt.Errorf("make client: %w", err)
 		}
-		return claimForServer(ctx, api, node, password)
+		return claimWhenAllowed(ctx, api, node, password)
 	})
+}
+
+// claimWhenAllowed waits until the API server's authorizer, which learns of
+// roles by a watch, has seen the one that has just been made.
+func claimWhenAllowed(ctx context.Context, client kubernetes.Interface, node, password string) error {
+	ctx, cancel := context.WithTimeout(ctx, apiPatience)
+	defer cancel()
+	for {
+		err := claimForServer(ctx, client, node, password)
+		if !apierrors.IsForbidden(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // claimForServer takes the name whoever had it: a server has the authorities, so

@@ -9,30 +9,34 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/objectcache"
 )
 
 // NewRegistrar returns the component that notes at the passwords of nodes that
 // these have registered: from then on a name is free again as soon as its Node
 // is deleted.
-func NewRegistrar(client *rest.Config) component.Component {
+func NewRegistrar(client *rest.Config, nodes objectcache.Source) component.Component {
 	return component.Func("registrar", func(ctx context.Context, ready func()) error {
 		api, err := kubernetes.NewForConfig(client)
 		if err != nil {
 			return fmt.Errorf("make client: %w", err)
 		}
-		return runRegistrar(ctx, api, ready)
+		return runRegistrar(ctx, api, nodes, ready)
 	})
 }
 
-func runRegistrar(ctx context.Context, client kubernetes.Interface, ready func()) error {
+func runRegistrar(ctx context.Context, client kubernetes.Interface, nodes objectcache.Source, ready func()) error {
 	log := logrus.WithField("component", "registrar")
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(nameOnly))
+	factory, err := nodes(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
 	noted := map[string]bool{}
 	// A node's next heartbeat is the next attempt.
 	note := func(object any) {
@@ -45,7 +49,7 @@ func runRegistrar(ctx context.Context, client kubernetes.Interface, ready func()
 			log.WithError(err).Debugf("cannot note that node %s has registered", node.Name)
 		}
 	}
-	_, err := factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, err = factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    note,
 		UpdateFunc: func(_, object any) { note(object) },
 		DeleteFunc: func(object any) {
@@ -57,10 +61,9 @@ func runRegistrar(ctx context.Context, client kubernetes.Interface, ready func()
 	if err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
-	factory.Start(ctx.Done())
+	factory.StartWithContext(ctx)
 	ready()
 	<-ctx.Done()
-	factory.Shutdown()
 	return nil
 }
 
@@ -71,12 +74,4 @@ func noteRegistered(ctx context.Context, client kubernetes.Interface, node strin
 		return nil // the administrator has taken it away
 	}
 	return err
-}
-
-// nameOnly keeps of a node in the informer's store what is read here.
-func nameOnly(object any) (any, error) {
-	if node, ok := object.(*corev1.Node); ok {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}, nil
-	}
-	return object, nil
 }

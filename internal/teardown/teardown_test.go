@@ -44,9 +44,14 @@ func TestProcesses(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+		ended := make(chan struct{})
+		go func() { // it must not stay as a zombie
+			_ = cmd.Wait()
+			close(ended)
+		}()
 		t.Cleanup(func() {
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-			_ = cmd.Wait()
+			<-ended
 		})
 		line := make([]byte, 16)
 		if _, err := out.Read(line); err != nil {
@@ -63,7 +68,6 @@ func TestProcesses(t *testing.T) {
 	if len(pids) != 2 || pids[0] != mine.Process.Pid || slices.Contains(pids, other.Process.Pid) {
 		t.Errorf("found %v; want %d and its child", pids, mine.Process.Pid)
 	}
-	go func() { _ = mine.Wait() }() // the shell must not stay as a zombie
 	if _, err := pods.killProcesses(t.Context()); err != nil {
 		t.Fatal(err)
 	}

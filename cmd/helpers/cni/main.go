@@ -39,5 +39,10 @@ func main() {
 		fmt.Fprintf(os.Stderr, "%s is not a CNI plugin of kedge\n", name)
 		os.Exit(1)
 	}
+	// portmap and bridge run nft, which kedge has beside them and a runtime that
+	// is not kedge's does not know of.
+	if own, err := os.Executable(); err == nil {
+		os.Setenv("PATH", filepath.Dir(own)+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	}
 	plugin()
 }

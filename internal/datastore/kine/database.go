@@ -20,12 +20,12 @@ const schemaVersion = 1
 
 // prepare makes the database in file ready to be served by kedge of the given
 // version, for example v1.36.3+kedge.1. On any error the database is as before.
-func prepare(ctx context.Context, file, version string, faults *faults) (err error) {
+func prepare(ctx context.Context, file, version string) (err error) {
 	unclean, err := makeFile(file)
 	if err != nil {
-		return explain(file, err)
+		return err
 	}
-	db := sql.OpenDB(&connector{file: file, faults: faults})
+	db := sql.OpenDB(&connector{file: file})
 	defer func() { err = errors.Join(err, db.Close()) }()
 	// Reading all of the database costs time, so it is done only when it was
 	// not closed in order. Damage elsewhere is noticed when it is met.
@@ -37,10 +37,8 @@ func prepare(ctx context.Context, file, version string, faults *faults) (err err
 	if err := record(ctx, db, file, version); err != nil {
 		return fmt.Errorf("record version: %w", err)
 	}
-	for _, statement := range schema {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
-			return fmt.Errorf("make tables: %w", err)
-		}
+	if _, err := db.ExecContext(ctx, schema); err != nil {
+		return fmt.Errorf("make tables: %w", err)
 	}
 	return nil
 }

@@ -25,7 +25,9 @@ import (
 // its error.
 func startFails(t *testing.T, folder string) error {
 	t.Helper()
-	err := New(config(folder)).Run(context.Background(), func() { t.Error("ready") })
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	err := New(config(folder)).Run(ctx, func() { t.Error("ready"); cancel() })
 	if err == nil {
 		t.Fatal("no error")
 	}
@@ -256,7 +258,7 @@ func TestDiskFullWhileRunning(t *testing.T) {
 	}
 	// Enough to be compacted.
 	revision := old.Header.Revision
-	for range compactMinRetain + 100 {
+	for range 1000 {
 		changed, err := update(r.Client, "/registry/old", "2", revision)
 		if err != nil {
 			t.Fatal(err)
@@ -345,7 +347,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%v: got %q, want something with %q", test.err, got, test.want)
 		}
 		f := newFaults("/d/state.db")
-		f.note(context.Background(), test.err)
+		f.note(test.err)
 		if (f.err() != nil) != test.fatal {
 			t.Errorf("%v: fatal is %v", test.err, f.err())
 		}

@@ -1,7 +1,6 @@
 package kine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,7 +17,6 @@ import (
 
 // faults learns of every error of the database and decides what comes of it:
 //
-//	a key that exists already    nothing, that is an answer
 //	no space on the disk         the request fails; said once a minute
 //	damage, failed disk, file
 //	   gone or not writable      no request is answered any more, the
@@ -40,23 +38,26 @@ func newFaults(file string) *faults {
 	return &faults{file: file, log: logrus.WithField("component", name), failed: make(chan error, 1)}
 }
 
-// quiet is an error that faults has noted and, where need be, logged. kine logs
-// a failed request whole, the values of Secrets included, unless its error is
-// a cancellation (pkg/server/kv.go).
-type quiet struct{ error }
+// fault is an error of the database as a client gets it.
+type fault struct {
+	error
+	code codes.Code
+}
 
-func (quiet) Is(target error) bool { return target == context.Canceled }
-func (q quiet) Unwrap() error      { return q.error }
+// Unwrap lets errors.Is find the cause.
+func (f fault) Unwrap() error { return f.error }
 
-// note records err, which happened in the request that ctx belongs to, and
-// returns what kine is to be told.
-func (f *faults) note(ctx context.Context, err error) error {
-	var failure sqlite3.Error
-	if errors.As(err, &failure) && failure.Code == sqlite3.ErrConstraint {
+// GRPCStatus is what grpc makes the answer of a request from.
+func (f fault) GRPCStatus() *status.Status { return status.New(f.code, f.Error()) }
+
+// note records err and returns what a client is to be told.
+func (f *faults) note(err error) error {
+	if errors.As(err, new(fault)) {
 		return err
 	}
 	explained := explain(f.file, err)
-	requestOf(ctx).fail(explained)
+	var failure sqlite3.Error
+	errors.As(err, &failure)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -65,15 +66,19 @@ func (f *faults) note(ctx context.Context, err error) error {
 			f.saidFull = time.Now()
 			f.log.Error(explained)
 		}
+		// etcd's own code for "database space exceeded": clients do not retry it.
+		return fault{explained, codes.ResourceExhausted}
 	case isFatal(failure):
 		if f.fatal == nil {
-			f.fatal = explained
-			f.failed <- explained
+			// Not Unavailable: clients would try reads again until their time is up.
+			f.fatal = fault{explained, codes.DataLoss}
+			f.failed <- f.fatal
 		}
+		return f.fatal
 	default:
 		f.log.Error(explained)
+		return fault{explained, codes.Unavailable}
 	}
-	return quiet{explained}
 }
 
 // wrote records that a write succeeded.
@@ -87,71 +92,11 @@ func (f *faults) wrote() {
 }
 
 // err returns the error that ends the component, nil if there was none.
+// Nothing that is read after it can be trusted.
 func (f *faults) err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.fatal
-}
-
-// answer returns the gRPC status a request gets because of a database error:
-// its own, or any fatal one, for then nothing that was read can be trusted. It
-// is nil if there was no such error; handled is what kine answered.
-func (f *faults) answer(r *request, handled error) error {
-	if err := f.err(); err != nil {
-		// Not Unavailable: clients would try reads again until their time is up.
-		return status.Error(codes.DataLoss, err.Error())
-	}
-	err := r.failure()
-	if err == nil && errors.As(handled, new(quiet)) {
-		err = handled
-	}
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, errFull):
-		// etcd's own code for "database space exceeded": clients do not retry it.
-		return status.Error(codes.ResourceExhausted, err.Error())
-	default:
-		return status.Error(codes.Unavailable, err.Error())
-	}
-}
-
-// request collects the first database error of one request.
-type request struct {
-	once   sync.Once
-	failed chan struct{}
-	err    error
-}
-
-type requestKey struct{}
-
-func withRequest(ctx context.Context) (context.Context, *request) {
-	r := &request{failed: make(chan struct{})}
-	return context.WithValue(ctx, requestKey{}, r), r
-}
-
-// requestOf returns nil, which is of use too, outside of a request.
-func requestOf(ctx context.Context) *request {
-	r, _ := ctx.Value(requestKey{}).(*request)
-	return r
-}
-
-func (r *request) fail(err error) {
-	if r != nil {
-		r.once.Do(func() {
-			r.err = err
-			close(r.failed)
-		})
-	}
-}
-
-func (r *request) failure() error {
-	select {
-	case <-r.failed:
-		return r.err
-	default:
-		return nil
-	}
 }
 
 // Causes that a message of explain may have.

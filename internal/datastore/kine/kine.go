@@ -1,11 +1,36 @@
-// Package kine is the datastore of a single server: kine's etcd API over a
-// SQLite database, in process, on a unix socket that only root can open.
+// Package kine is the datastore of a single server: a server.Backend of kine
+// over a SQLite database, and kine's etcd API for it, for clients in this process
+// (package direct) and, for etcdctl and the like, on a unix socket that only root
+// can open. kine's own backend for SQLite is not used: it writes 40 KB to the disk
+// for each renewal of a lease, and polls.
 //
-// A write is acknowledged when it has reached the disk (WAL journal and
-// synchronous=FULL, checked on every connection), so it survives a kill or a
-// power cut. There is no listener for kine's metrics. The database file is
-// never shrunk: what compaction frees is used again, and rewriting all of it at
-// each start, as kine does by default, wears SD cards out.
+// One goroutine, the writer, does all changes, those that wait in one
+// transaction, and then publishes them in one step: whoever reads finds them,
+// every watch has them. A change is acknowledged when it has reached the disk
+// (WAL journal and synchronous=FULL, checked on every connection), so it
+// survives a kill or a power cut, but for two kinds that need less:
+//
+//	deferred   events, and deletions of what would go by itself: acknowledged
+//	           at once, written together within seconds, or with the next
+//	           durable change; so what happened before a durable change is
+//	           there if that is
+//	volatile   renewals that change nothing but a time: acknowledged at once,
+//	           written at an orderly stop, with the revision they had
+//
+// Both are in memory until then, and seen by every read and watch as all else.
+// Revisions are reserved in blocks, so that one that was seen and lost is not
+// used again. After a crash all of them count as compacted: who saw something
+// that is lost must look again, and finds each Lease changed after all it saw.
+// An orderly stop loses nothing but the volatile versions that others followed.
+//
+// writer.go and transaction.go change; log.go is their end of the database,
+// memory.go what is not in it; read.go and watch.go are for the others, state.go
+// is what all share. The table and its rows are kine's, so an older kedge, or
+// k3s, can have been there before and can go on (schema.go).
+//
+// There is no listener for kine's metrics. The database file is never shrunk:
+// what compaction frees is used again, and rewriting all of it at each start, as
+// kine does by default, wears SD cards out.
 package kine
 
 import (
@@ -16,16 +41,23 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/kedge-dev/kedge/internal/datastore"
-	"github.com/kedge-dev/kedge/internal/version"
+	"github.com/kedge-dev/kedge/internal/datastore/kine/direct"
+	kedge "github.com/kedge-dev/kedge/internal/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+)
+
+const (
+	progressInterval    = 5 * time.Second // kine's own default
+	emulatedETCDVersion = "3.6.11"        // has RequestWatchProgress, which the API server asks for
 )
 
 // name is that of the component.
@@ -48,11 +80,14 @@ type Config struct {
 type Datastore struct {
 	config  Config
 	version string
+	backend *Backend // nil until Run
+	// direct is nil before the datastore is ready for the first time.
+	direct atomic.Pointer[direct.Server]
 }
 
 // New returns the datastore in config.Dir.
 func New(config Config) *Datastore {
-	return &Datastore{config: config, version: version.Version}
+	return &Datastore{config: config, version: kedge.Version}
 }
 
 // Name implements component.Component.
@@ -60,7 +95,10 @@ func (d *Datastore) Name() string { return name }
 
 // Endpoint implements datastore.Datastore.
 func (d *Datastore) Endpoint() datastore.Endpoint {
-	return datastore.Endpoint{URL: "unix://" + d.config.Socket}
+	return datastore.Endpoint{
+		URL:       "unix://" + d.config.Socket,
+		NewClient: func() *kubernetes.Client { return d.direct.Load().NewClient() },
+	}
 }
 
 // Run implements component.Component. It is ready once the etcd API answers,
@@ -71,48 +109,33 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 	if err != nil {
 		return fmt.Errorf("find database: %w", err)
 	}
+	if err := prepare(ctx, file, d.version); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("prepare database: %w", explain(file, err))
+	}
 	faults := newFaults(file)
-	prepareCtx, preparing := withRequest(ctx)
-	err = prepare(prepareCtx, file, d.version, faults)
-	switch failure := preparing.failure(); {
-	case err != nil && ctx.Err() != nil:
-		return nil
-	case failure != nil:
-		return failure
-	case err != nil:
-		return fmt.Errorf("prepare database: %w", err)
-	}
-
-	// The connections are closed after all who use them have ended.
-	dbCtx, closeDB := context.WithCancel(context.WithoutCancel(ctx))
-	var connections sync.WaitGroup
-	defer connections.Wait()
-	defer closeDB()
-	dialect, err := openDialect(dbCtx, &connections, faults)
-	if err != nil {
-		return err
-	}
-
+	backend := newBackend(file, faults)
 	backendCtx, stopBackend := context.WithCancel(context.WithoutCancel(ctx))
-	backend := newBackend(dialect)
 	defer backend.wait()
 	defer stopBackend()
-	startCtx, starting := withRequest(backendCtx)
-	err = backend.start(startCtx)
-	if failure := starting.failure(); failure != nil {
-		return failure
-	} else if err != nil {
-		return err
+	if err := backend.Start(backendCtx); err != nil {
+		return fmt.Errorf("open database: %w", err)
 	}
+	d.backend = backend
 
 	listener, err := listen(d.config.Socket)
 	if err != nil {
 		return err
 	}
 	grpcServer := newServer(faults)
-	server.New(backend, "unix", progressInterval, emulatedETCDVersion).Register(grpcServer)
+	etcd := server.New(&discreet{backend}, "unix", progressInterval, emulatedETCDVersion)
+	etcd.Register(grpcServer)
 	served := make(chan error, 1)
 	go func() { served <- grpcServer.Serve(listener) }()
+	inProcess := direct.NewServer(backend, etcd, faults.answerUnary)
+	d.direct.Store(inProcess)
 
 	err = d.probe(ctx)
 	if err == nil {
@@ -125,6 +148,7 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 			err = fmt.Errorf("serve etcd API: %w", err)
 		}
 	}
+	inProcess.Close()
 	stopServer(grpcServer)
 	<-served
 	if failure := faults.err(); failure != nil {
@@ -166,11 +190,10 @@ func newServer(faults *faults) *grpc.Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Hour, Timeout: 20 * time.Second}),
 		grpc.MaxConcurrentStreams(math.MaxUint32),
-		grpc.MaxRecvMsgSize(2<<20), // a request of 1.5 MiB and what is around it
+		grpc.MaxRecvMsgSize(direct.MaxRequestBytes),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(faults.answerUnary),
-		grpc.StreamInterceptor(faults.answerStream),
 	)
 }
 
@@ -200,38 +223,49 @@ func (d *Datastore) probe(ctx context.Context) error {
 	return nil
 }
 
-// answerUnary is the server's interceptor for plain requests. A database error
-// during a request is its answer, whatever kine made of it.
+// answerUnary is around plain requests. A database error, whatever it passed
+// for, is a plain status to the client, and after a fatal one there is no other
+// answer.
 func (f *faults) answerUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	ctx, request := withRequest(ctx)
 	response, err := handle(ctx, req)
-	if ctxErr := ctx.Err(); ctxErr != nil {
-		return nil, ctxErr // what was read may be cut short
+	var failure fault
+	if fatal := f.err(); fatal != nil {
+		err = fatal
 	}
-	if fault := f.answer(request, err); fault != nil {
-		return nil, fault
+	if errors.As(err, &failure) {
+		return nil, failure.GRPCStatus().Err()
 	}
 	return response, err
 }
 
-// answerStream is the same for watches: a stream that may have missed an event
-// ends, and its client begins anew where it stood.
-func (f *faults) answerStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	ctx, request := withRequest(stream.Context())
-	handled := make(chan error, 1)
-	go func() { handled <- handle(srv, &requestStream{stream, ctx}) }()
-	select {
-	case err := <-handled:
-		return err
-	case <-request.failed:
-		return f.answer(request, nil)
+// discreet is the backend for kine's server, which logs a failed request whole,
+// the values of Secrets included, unless its error is a cancellation
+// (pkg/server/kv.go). faults has logged what there is to say.
+type discreet struct{ *Backend }
+
+// Create implements server.Backend.
+func (d *discreet) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
+	revision, err := d.Backend.Create(ctx, key, value, lease)
+	return revision, quietly(err)
+}
+
+// Update implements server.Backend.
+func (d *discreet) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
+	revision, kv, ok, err := d.Backend.Update(ctx, key, value, revision, lease)
+	return revision, kv, ok, quietly(err)
+}
+
+// quietly hides an error of the database from kine's server.
+func quietly(err error) error {
+	var failure fault
+	if errors.As(err, &failure) {
+		return quiet{failure}
 	}
+	return err
 }
 
-type requestStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
+// quiet is a fault that passes for a cancellation.
+type quiet struct{ fault }
 
-// Context implements grpc.ServerStream.
-func (s *requestStream) Context() context.Context { return s.ctx }
+// Is is for errors.Is.
+func (quiet) Is(target error) bool { return target == context.Canceled }

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/k3s-io/kine/pkg/drivers"
-	"github.com/k3s-io/kine/pkg/drivers/sqlite"
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/mattn/go-sqlite3"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -175,14 +173,14 @@ func TestCompaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	revision := first.Header.Revision
-	for range compactMinRetain + 200 {
+	for range 200 {
 		changed, err := update(r.Client, "/registry/a", "x", revision)
 		if err != nil || !changed.Succeeded {
 			t.Fatalf("%v %v", changed, err)
 		}
 		revision = changed.Header.Revision
 	}
-	if _, err := r.Compact(context.Background(), revision); err != nil {
+	if _, err := r.Compact(context.Background(), revision-1); err != nil {
 		t.Fatal(err)
 	}
 	_, err = r.Get(context.Background(), "/registry/a", clientv3.WithRev(first.Header.Revision))
@@ -198,7 +196,7 @@ func TestCompaction(t *testing.T) {
 func TestEveryConnectionIsDurable(t *testing.T) {
 	r := run(t, shortDir(t))
 	file := filepath.Join(config(r.folder).Dir, "state.db")
-	db := sql.OpenDB(&connector{file: file, faults: newFaults(file)})
+	db := sql.OpenDB(&connector{file: file})
 	defer db.Close()
 	var all sync.WaitGroup
 	barrier := make(chan struct{})
@@ -234,8 +232,7 @@ func TestUnsafeConnectionIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer opened.Close()
-	memory := &conn{SQLiteConn: opened.(*sqlite3.SQLiteConn), faults: newFaults("memory")}
-	err = memory.configure(context.Background())
+	err = configure(context.Background(), opened.(*sqlite3.SQLiteConn), "memory")
 	if err == nil || !strings.Contains(err.Error(), "has set journal_mode to memory") {
 		t.Errorf("got %v", err)
 	}
@@ -295,51 +292,5 @@ func TestSocketOfAnother(t *testing.T) {
 	}
 	if _, err := create(r.Client, "/registry/a", "1"); err != nil {
 		t.Errorf("the first one was harmed: %v", err)
-	}
-}
-
-// What is copied from kine's package sqlite must stay as it is there.
-func TestTablesAreKines(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	tables := func(db *sql.DB) (all string) {
-		found, err := db.Query(`SELECT sql FROM sqlite_master WHERE tbl_name = 'kine' ORDER BY name`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer found.Close()
-		for found.Next() {
-			var statement sql.NullString
-			if err := found.Scan(&statement); err != nil {
-				t.Fatal(err)
-			}
-			all += statement.String + "\n"
-		}
-		return all
-	}
-	var wg sync.WaitGroup
-	folder := t.TempDir()
-	_, theirs, err := sqlite.NewVariant(ctx, &wg, "sqlite3", &drivers.Config{DataSourceName: folder + "/kine.db?_journal_mode=WAL"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := folder + "/state.db"
-	faults := newFaults(file)
-	if err := prepare(ctx, file, "v1.36.3", faults); err != nil {
-		t.Fatal(err)
-	}
-	ours, err := openDialect(ctx, &wg, faults)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, pair := range map[string][2]string{
-		"tables":  {tables(ours.DB), tables(theirs.DB)},
-		"compact": {ours.CompactSQL.String(), theirs.CompactSQL.String()},
-		"size":    {ours.GetSizeSQL.String(), theirs.GetSizeSQL.String()},
-		"after":   {ours.PostCompactSQL.String(), theirs.PostCompactSQL.String()},
-	} {
-		if pair[0] != pair[1] {
-			t.Errorf("%s: ours\n%s\nkine's\n%s", name, pair[0], pair[1])
-		}
 	}
 }

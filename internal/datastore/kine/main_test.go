@@ -22,7 +22,7 @@ const childVariable = "KEDGE_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if folder, ok := strings.CutPrefix(os.Getenv(childVariable), "writer:"); ok {
-		writer(folder)
+		killedWriter(folder)
 		return
 	}
 	os.Exit(m.Run())
@@ -62,7 +62,9 @@ func tmpfs(t *testing.T, options string) string {
 
 // running is a datastore in this process.
 type running struct {
+	backend *Backend
 	*clientv3.Client
+	*Datastore
 	folder string
 	cancel context.CancelFunc
 	done   chan error
@@ -78,7 +80,7 @@ func run(t *testing.T, folder string) *running {
 	t.Helper()
 	d := New(config(folder))
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &running{folder: folder, cancel: cancel, done: make(chan error, 1)}
+	r := &running{Datastore: d, folder: folder, cancel: cancel, done: make(chan error, 1)}
 	ready := make(chan struct{})
 	go func() { r.done <- d.Run(ctx, func() { close(ready) }) }()
 	select {
@@ -87,7 +89,7 @@ func run(t *testing.T, folder string) *running {
 		cancel()
 		t.Fatalf("ended before it was ready: %v", err)
 	}
-	r.Client = client(t, d.Endpoint().URL)
+	r.Client, r.backend = client(t, d.Endpoint().URL), d.backend
 	t.Cleanup(func() { r.stop(t) })
 	return r
 }

@@ -87,16 +87,16 @@ func TestWatchJoinsPastAndPresent(t *testing.T) {
 
 // A watch whose client does not read is ended, and the others go on.
 func TestSlowWatchIsEnded(t *testing.T) {
-	h := newHub(nil)
+	s := newState()
 	slow := &watch{events: make(chan []*server.Event, watchBuffer)}
-	h.watches = map[*watch]bool{slow: true}
-	for i := range watchBuffer + 1 {
-		h.deliver([]*server.Event{{KV: &server.KeyValue{Key: "a", ModRevision: int64(i + 1)}}})
+	s.watches[slow] = true
+	for i := range int64(watchBuffer + 1) {
+		s.publish(nil, []version{{Event: &server.Event{KV: &server.KeyValue{Key: "a", ModRevision: i + 1}}}}, i+1)
 	}
 	for range slow.events {
 	}
-	if len(h.watches) != 0 || h.revision != watchBuffer+1 {
-		t.Errorf("%d watches, revision %d", len(h.watches), h.revision)
+	if len(s.watches) != 0 || s.revision != watchBuffer+1 {
+		t.Errorf("%d watches, revision %d", len(s.watches), s.revision)
 	}
 }
 

@@ -1,0 +1,97 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/plugin"
+	"github.com/containerd/plugin/registry"
+	"google.golang.org/protobuf/proto"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Reader answers what is asked of the CRI all the time, without its socket. It
+// implements kubelet.Runtime, and works once the Containerd is ready.
+type Reader struct{ service service }
+
+// service is what containerd's CRI plugin is.
+type service interface {
+	cri.RuntimeServiceServer
+	cri.ImageServiceServer
+}
+
+// Reader returns the way to the CRI within this process.
+func (c *Containerd) Reader() *Reader { return &c.reader }
+
+// capture registers a plugin that finds the CRI's: a server hands out none of
+// its plugins. The list of plugins is the process's, as containerd itself is.
+func (r *Reader) capture() {
+	registry.Register(&plugin.Registration{
+		Type:     "dev.kedge.v1", // one that no other plugin requires
+		ID:       "reader",
+		Requires: []plugin.Type{plugins.GRPCPlugin},
+		InitFn: func(ic *plugin.InitContext) (any, error) {
+			instance, err := ic.GetByID(plugins.GRPCPlugin, "cri")
+			if err != nil {
+				return nil, fmt.Errorf("find the CRI: %w", err)
+			}
+			var ok bool
+			if r.service, ok = instance.(service); !ok {
+				return nil, errors.New("the CRI plugin serves no CRI")
+			}
+			return r, nil
+		},
+	})
+}
+
+// Status returns whether pods can be started.
+func (r *Reader) Status(ctx context.Context, verbose bool) (*cri.StatusResponse, error) {
+	return read(ctx, r.service.Status, &cri.StatusRequest{Verbose: verbose})
+}
+
+// ListPodSandbox returns the sandboxes that filter selects, nil all.
+func (r *Reader) ListPodSandbox(ctx context.Context, filter *cri.PodSandboxFilter) ([]*cri.PodSandbox, error) {
+	response, err := read(ctx, r.service.ListPodSandbox, &cri.ListPodSandboxRequest{Filter: filter})
+	return response.GetItems(), err
+}
+
+// ListContainers returns the containers that filter selects, nil all.
+func (r *Reader) ListContainers(ctx context.Context, filter *cri.ContainerFilter) ([]*cri.Container, error) {
+	response, err := read(ctx, r.service.ListContainers, &cri.ListContainersRequest{Filter: filter})
+	return response.GetContainers(), err
+}
+
+// ListContainerStats returns what containers use, as their shims say.
+func (r *Reader) ListContainerStats(ctx context.Context, filter *cri.ContainerStatsFilter) ([]*cri.ContainerStats, error) {
+	response, err := read(ctx, r.service.ListContainerStats, &cri.ListContainerStatsRequest{Filter: filter})
+	return response.GetStats(), err
+}
+
+// ListImages returns the images that filter selects, nil all.
+func (r *Reader) ListImages(ctx context.Context, filter *cri.ImageFilter) ([]*cri.Image, error) {
+	response, err := read(ctx, r.service.ListImages, &cri.ListImagesRequest{Filter: filter})
+	return response.GetImages(), err
+}
+
+// ImageFsInfo returns what images use of their file system.
+func (r *Reader) ImageFsInfo(ctx context.Context) (*cri.ImageFsInfoResponse, error) {
+	return read(ctx, r.service.ImageFsInfo, &cri.ImageFsInfoRequest{})
+}
+
+// read calls method as containerd's own layer over the socket does
+// (internal/cri/instrument), and copies what goes in and out, as the socket
+// would: the CRI completes filters, and shares its state with its answers.
+func read[Request, Response proto.Message](ctx context.Context, method func(context.Context, Request) (Response, error), request Request) (Response, error) {
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, namespace), readTimeout)
+	defer cancel()
+	response, err := method(ctx, proto.CloneOf(request))
+	if err != nil {
+		var none Response
+		return none, errgrpc.ToGRPC(err)
+	}
+	return proto.CloneOf(response), nil
+}

@@ -1,0 +1,158 @@
+package openapi
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	restful "github.com/emicklei/go-restful/v3"
+	"k8s.io/component-base/featuregate"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/handler3"
+)
+
+const v3Path = "/openapi/v3"
+
+// groupVersions serves the documents of OpenAPI v3 of servers' own APIs, as
+// upstream's do (apiserver/pkg/server/routes/openapi.go, InstallV3).
+//
+// Unlike there, a document's hash is not of its text, which would have to be
+// made for it: the aggregator asks for all hashes once a second from the start.
+// It is of all that the text is made of. To clients a hash means nothing but
+// whether they have the document already.
+type groupVersions struct {
+	renderers map[string]func() ([]byte, error)
+	hashes    map[string]string
+	discovery []byte
+
+	mu        sync.Mutex
+	documents map[string]*document
+}
+
+// newGroupVersions takes what all hashes are made of, too. Of services with the
+// same path the last counts.
+func newGroupVersions(servers []*server, origin []byte) (*groupVersions, error) {
+	g := &groupVersions{
+		renderers: map[string]func() ([]byte, error){},
+		hashes:    map[string]string{},
+		documents: map[string]*document{},
+	}
+	discovery := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
+	for _, server := range servers {
+		for _, service := range server.services {
+			name := strings.TrimPrefix(service.RootPath(), "/")
+			g.renderers[name] = func() ([]byte, error) { return server.renderV3(service) }
+			g.hashes[name] = hash(origin, service)
+			discovery.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: g.url(name)}
+		}
+	}
+	var err error
+	if g.discovery, err = json.Marshal(discovery); err != nil {
+		return nil, fmt.Errorf("encode OpenAPI discovery: %w", err)
+	}
+	return g, nil
+}
+
+// url is where clients may keep what they get for ever.
+func (g *groupVersions) url(name string) string {
+	return (&url.URL{Path: v3Path + "/" + name, RawQuery: url.Values{"hash": {g.hashes[name]}}.Encode()}).String()
+}
+
+func (g *groupVersions) serveDiscovery(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	http.ServeContent(w, r, v3Path, time.Now(), bytes.NewReader(g.discovery))
+}
+
+func (g *groupVersions) serveGroupVersion(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Path, v3Path+"/")
+	if g.renderers[name] == nil {
+		http.NotFound(w, r)
+		return
+	}
+	protobuf, ok := negotiate(w, r, "v3")
+	if !ok {
+		return
+	}
+	asked := r.URL.Query().Get("hash")
+	if asked != "" && asked != g.hashes[name] {
+		http.Redirect(w, r, g.url(name), http.StatusMovedPermanently)
+		return
+	}
+	document, err := g.document(name)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	if asked != "" {
+		w.Header().Set("Vary", "Accept")
+		w.Header().Set("Cache-Control", "public, immutable")
+		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
+	}
+	document.serve(w, r, protobuf)
+}
+
+// document renders what nobody has asked for before.
+func (g *groupVersions) document(name string) (*document, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if document := g.documents[name]; document != nil {
+		return document, nil
+	}
+	text, err := g.renderers[name]()
+	if err != nil {
+		return nil, fmt.Errorf("build OpenAPI document of %s: %w", name, err)
+	}
+	document, err := newDocument(g.hashes[name], text, handler3.ToV3ProtoBinary)
+	if err != nil {
+		return nil, err
+	}
+	g.documents[name] = document
+	return document, nil
+}
+
+// hash tells whether a document is the same as that of another server.
+func hash(origin []byte, service *restful.WebService) string {
+	sum := sha256.New()
+	sum.Write(origin)
+	io.WriteString(sum, service.RootPath())
+	var lines []string
+	for _, route := range service.Routes() {
+		lines = append(lines, fmt.Sprintln(route.Method, route.Path, route.Operation, route.Consumes, route.Produces))
+	}
+	slices.Sort(lines)
+	for _, line := range lines {
+		io.WriteString(sum, line)
+	}
+	return fmt.Sprintf("%X", sum.Sum(nil))
+}
+
+// origin is what all documents depend on: the libraries in this executable that
+// types and their descriptions come from, the features that change them, and
+// the version in the title.
+func origin(config *common.OpenAPIV3Config, gates featuregate.MutableFeatureGate) []byte {
+	var origin bytes.Buffer
+	if build, ok := debug.ReadBuildInfo(); ok {
+		for _, module := range build.Deps {
+			fmt.Fprintln(&origin, module.Path, module.Version, module.Sum)
+			if module.Replace != nil {
+				fmt.Fprintln(&origin, module.Replace.Path, module.Replace.Version, module.Replace.Sum)
+			}
+		}
+	}
+	var features []string
+	for feature := range gates.GetAll() {
+		features = append(features, fmt.Sprintln(feature, gates.Enabled(feature)))
+	}
+	slices.Sort(features)
+	fmt.Fprintln(&origin, features, config.Info.Title, config.Info.Version)
+	return origin.Bytes()
+}

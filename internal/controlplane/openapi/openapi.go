@@ -1,0 +1,112 @@
+// Package openapi serves the API server's OpenAPI documents without keeping
+// them: upstream builds all of them when it starts, and they are a third of its
+// memory from then on, though hardly a client reads them. Here the documents of
+// built-in APIs are made by upstream's builders when somebody asks for one, and
+// kept compressed. What remains upstream's are the small ones that change:
+// CustomResourceDefinitions, aggregated APIs, and the aggregator's own. The
+// controlplane package puts it in the server's chain.
+package openapi
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/NYTimes/gziphandler"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/component-base/featuregate"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// Documents are those of the API server's core and of its server for
+// CustomResourceDefinitions. Both must be told to install none themselves.
+type Documents struct {
+	servers []*server
+
+	mu    sync.Mutex
+	fixed []byte // the document of all servers for v2, compressed
+}
+
+// Install lets the servers serve their documents. All their APIs must be
+// installed, and core must delegate to extensions.
+func (d *Documents) Install(core, extensions Server, gates featuregate.MutableFeatureGate) error {
+	d.servers = []*server{newServer(core), newServer(extensions)}
+	groupVersions, err := newGroupVersions(d.servers, origin(core.V3, gates))
+	if err != nil {
+		return err
+	}
+	paths := core.Handler.NonGoRestfulMux
+	paths.Handle(v3Path, http.HandlerFunc(groupVersions.serveDiscovery))
+	paths.HandlePrefix(v3Path+"/", http.HandlerFunc(groupVersions.serveGroupVersion))
+	// For the aggregator's merge, which is to be without the core's. Without an
+	// answer it would log a warning, or get that of the server behind.
+	paths.HandleFunc(v2Path, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Etag", `"core"`)
+		fmt.Fprint(w, `{"swagger":"2.0","info":{"title":"","version":""}}`)
+	})
+	return installCustom(extensions)
+}
+
+// installCustom gives the server for CustomResourceDefinitions the services
+// which its controllers update (apiextensions-apiserver/pkg/apiserver/
+// apiserver.go), without its own APIs in them.
+func installCustom(s Server) error {
+	s.StaticOpenAPISpec = &spec.Swagger{SwaggerProps: spec.SwaggerProps{
+		Swagger:     "2.0",
+		Info:        s.V2.Info,
+		Paths:       &spec.Paths{Paths: map[string]spec.PathItem{}},
+		Definitions: spec.Definitions{},
+	}}
+	s.OpenAPIVersionedService = handler.NewOpenAPIService(s.StaticOpenAPISpec)
+	s.OpenAPIVersionedService.RegisterOpenAPIVersionedService(v2Path, s.Handler.NonGoRestfulMux)
+	s.OpenAPIV3VersionedService = handler3.NewOpenAPIService()
+	if err := s.OpenAPIV3VersionedService.RegisterOpenAPIV3VersionedService(v3Path, s.Handler.NonGoRestfulMux); err != nil {
+		return fmt.Errorf("install OpenAPI documents of custom resources: %w", err)
+	}
+	return nil
+}
+
+// Wrap returns the handler of the whole chain with the documents of v2 in it.
+func (d *Documents) Wrap(chain http.Handler) http.Handler {
+	v2 := gziphandler.GzipHandler(&merged{fixed: d.fixedV2, rest: chain})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == v2Path {
+			v2.ServeHTTP(w, r)
+			return
+		}
+		chain.ServeHTTP(w, r)
+	})
+}
+
+// fixedV2 returns the JSON of what never changes, compressed.
+func (d *Documents) fixedV2() ([]byte, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fixed != nil {
+		return d.fixed, nil
+	}
+	texts := make([][]byte, len(d.servers))
+	for i, server := range d.servers {
+		var err error
+		if texts[i], err = server.renderV2(); err != nil {
+			return nil, err
+		}
+	}
+	text, err := mergeDocuments(texts...)
+	if err != nil {
+		return nil, err
+	}
+	d.fixed, err = compress(text)
+	return d.fixed, err
+}
+
+// Server is one server of the chain.
+type Server struct {
+	*genericapiserver.GenericAPIServer
+	// V2 and V3 are what it was configured with.
+	V2 *common.Config
+	V3 *common.OpenAPIV3Config
+}

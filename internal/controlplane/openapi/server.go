@@ -1,0 +1,84 @@
+package openapi
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+
+	restful "github.com/emicklei/go-restful/v3"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/apiserver/pkg/util/responsewriter"
+	"k8s.io/kube-openapi/pkg/builder"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/common/restfuladapter"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// server renders documents of one server's own APIs.
+type server struct {
+	services []*restful.WebService
+
+	// mu is for rendering: builders write to their configuration, and to the
+	// definitions.
+	mu sync.Mutex
+	v2 common.Config
+	v3 common.OpenAPIV3Config
+	// definitions are for v3. There are several documents, which clients tend
+	// to ask for one after another.
+	definitions shared[map[string]common.OpenAPIDefinition]
+}
+
+func newServer(s Server) *server {
+	r := &server{services: s.Handler.GoRestfulContainer.RegisteredWebServices(), v2: *s.V2, v3: *s.V3}
+	r.definitions.make = func() *map[string]common.OpenAPIDefinition {
+		definitions := r.v3.GetDefinitions(func(name string) spec.Ref {
+			short, _ := r.v3.GetDefinitionName(name)
+			return spec.MustCreateRef("#/components/schemas/" + common.EscapeJsonPointer(short))
+		})
+		return &definitions
+	}
+	return r
+}
+
+// renderV2 builds as routes.OpenAPI.InstallV2 does, which would end the process
+// if it failed.
+func (s *server) renderV2() ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	built, err := builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(s.services), &s.v2)
+	if err != nil {
+		return nil, fmt.Errorf("build OpenAPI document: %w", err)
+	}
+	built.Definitions = handler.PruneDefaults(built.Definitions)
+	text, err := built.MarshalJSON()
+	if err != nil {
+		return nil, fmt.Errorf("encode OpenAPI document: %w", err)
+	}
+	return text, nil
+}
+
+// renderV3 lets upstream install the document of one service on a server that
+// is thrown away.
+func (s *server) renderV3(service *restful.WebService) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	definitions := s.definitions.get()
+	s.v3.Definitions = *definitions
+	defer func() { s.v3.Definitions = nil }()
+	paths := mux.NewPathRecorderMux("openapi")
+	routes.OpenAPI{V3Config: &s.v3}.InstallV3(restful.NewContainer().Add(service), paths)
+	request, err := http.NewRequest(http.MethodGet, v3Path+service.RootPath(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("get OpenAPI document: %w", err)
+	}
+	request.Header.Set("Accept", "application/json")
+	response := responsewriter.NewInMemoryResponseWriter()
+	paths.ServeHTTP(response, request)
+	if response.RespCode() != http.StatusOK || len(response.Data()) == 0 {
+		return nil, errors.New("upstream's builder failed; its log says why")
+	}
+	return response.Data(), nil
+}

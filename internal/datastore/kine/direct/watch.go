@@ -1,0 +1,184 @@
+package direct
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/k3s-io/kine/pkg/server"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
+)
+
+// watcher is a clientv3.Watcher. A watch of it differs from one of etcd's own
+// client in what the API server has no need for: there is no first response
+// that says it was created, and no progress that nobody asked for. A watch that
+// may have missed an event ends without an error, so that the API server begins
+// a new one where this one stood.
+type watcher struct {
+	server *Server
+	// ctx is the client's.
+	ctx context.Context
+
+	mu      sync.Mutex
+	watches map[*watch]bool
+}
+
+type watch struct {
+	// stream is the gRPC stream that etcd's own client would have used: a
+	// request for progress is for all watches of one stream.
+	stream    string
+	responses chan clientv3.WatchResponse
+	// progress has the latest revision that was asked for, if it is yet to be
+	// answered.
+	progress chan int64
+}
+
+// stream is how etcd's own client tells streams apart (client/v3/watch.go).
+func stream(ctx context.Context) string {
+	if md, ok := metadata.FromOutgoingContext(ctx); ok {
+		return fmt.Sprintf("%+v", map[string][]string(md))
+	}
+	return ""
+}
+
+// Watch implements clientv3.Watcher.
+func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	op := clientv3.OpGet(key, opts...) // the only way to read options
+	this := &watch{stream: stream(ctx), responses: make(chan clientv3.WatchResponse), progress: make(chan int64, 1)}
+	if !w.server.begin() {
+		close(this.responses)
+		return this.responses
+	}
+	w.mu.Lock()
+	w.watches[this] = true
+	w.mu.Unlock()
+	go func() {
+		defer w.server.running.Done()
+		defer close(this.responses)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(w.ctx, cancel)()
+		w.follow(ctx, this, string(op.KeyBytes()), string(op.RangeBytes()), op.Rev())
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.watches, this)
+	}()
+	return this.responses
+}
+
+// follow hands the events of keys from key to end, or of key alone if end is
+// empty, to the watch until it or ctx ends. What the client is slow to take
+// waits here: the backend would end the watch.
+func (w *watcher) follow(ctx context.Context, this *watch, key, end string, revision int64) {
+	result, err := call(ctx, w.server, revision, func(ctx context.Context, revision int64) (server.WatchResult, error) {
+		return w.server.backend.Watch(ctx, key, end, revision), nil
+	})
+	if err != nil {
+		return
+	}
+	var waiting []clientv3.WatchResponse
+	events := result.Events
+	if result.CompactRevision != 0 {
+		events = nil
+		waiting = append(waiting, clientv3.WatchResponse{
+			Header: pb.ResponseHeader{Revision: result.CurrentRevision}, Canceled: true, CompactRevision: result.CompactRevision,
+		})
+	}
+	var last int64
+	receive := func(batch []*server.Event, ok bool) {
+		if !ok {
+			events = nil
+		} else if len(batch) > 0 {
+			last = batch[len(batch)-1].KV.ModRevision
+			waiting = append(waiting, clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: last}, Events: convert(batch)})
+		}
+	}
+	for events != nil || len(waiting) > 0 {
+		var responses chan<- clientv3.WatchResponse
+		var next clientv3.WatchResponse
+		if len(waiting) > 0 {
+			responses, next = this.responses, waiting[0]
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case responses <- next:
+			waiting = waiting[1:]
+		case batch, ok := <-events:
+			receive(batch, ok)
+		case revision := <-this.progress:
+			// Every event up to revision is in the channel, or has been.
+			for more := true; more && events != nil; {
+				select {
+				case batch, ok := <-events:
+					receive(batch, ok)
+				default:
+					more = false
+				}
+			}
+			if events != nil && revision >= last {
+				last = revision
+				waiting = append(waiting, clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: revision}})
+			}
+		}
+	}
+}
+
+// RequestProgress implements clientv3.Watcher. Each watch of ctx's stream gets
+// a response with the present revision after all its events up to that one.
+func (w *watcher) RequestProgress(ctx context.Context) error {
+	revision, err := call(ctx, w.server, struct{}{}, func(ctx context.Context, _ struct{}) (int64, error) {
+		return w.server.backend.CurrentRevision(ctx)
+	})
+	if err != nil {
+		return clientv3.ContextError(ctx, err)
+	}
+	w.server.backend.WaitForSyncTo(revision)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for this := range w.watches {
+		if this.stream != stream(ctx) {
+			continue
+		}
+		latest := revision
+		select {
+		case earlier := <-this.progress:
+			latest = max(latest, earlier)
+		default:
+		}
+		this.progress <- latest
+	}
+	return nil
+}
+
+// Close implements clientv3.Watcher. The watches end with the client's context.
+func (w *watcher) Close() error { return nil }
+
+// convert returns events as kine's server does (pkg/server/watch.go, toEvents).
+func convert(events []*server.Event) []*clientv3.Event {
+	converted := make([]*clientv3.Event, 0, len(events))
+	for _, e := range events {
+		event := &clientv3.Event{Type: mvccpb.PUT, Kv: keyValue(e.KV)}
+		if e.Delete {
+			event.Type = mvccpb.DELETE
+		}
+		if !e.Create {
+			event.PrevKv = keyValue(e.PrevKV)
+		}
+		converted = append(converted, event)
+	}
+	return converted
+}
+
+func keyValue(kv *server.KeyValue) *mvccpb.KeyValue {
+	if kv == nil {
+		return nil
+	}
+	return &mvccpb.KeyValue{
+		Key: []byte(kv.Key), Value: kv.Value, Version: kv.Version, Lease: kv.Lease,
+		CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision,
+	}
+}

@@ -1,0 +1,93 @@
+package kubelet
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+	nodeutil "k8s.io/component-helpers/node/util"
+)
+
+// externalProvider tells the kubelet that somebody else looks after its node's
+// addresses: k8s.io/cloud-provider, IsExternal.
+const externalProvider = "external"
+
+// The kubelet knows no external addresses, and at each heartbeat it overwrites
+// what a node says of its addresses, unless a cloud's controller has to set them
+// (NodeAddress in pkg/kubelet/nodestatus/setters.go). So it is told that there is
+// one, and what such a controller would do is done here: a node is registered
+// with all its addresses, and without the taint that keeps pods away until they
+// are known (initialNode in pkg/kubelet/kubelet_node_status.go).
+
+// nodeAddresses returns what the node is to say of its addresses.
+func (k *Kubelet) nodeAddresses() []corev1.NodeAddress {
+	var all []corev1.NodeAddress
+	for _, ip := range k.cfg.NodeIPs {
+		all = append(all, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
+	}
+	for _, ip := range k.cfg.ExternalIPs {
+		all = append(all, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: ip.String()})
+	}
+	return append(all, corev1.NodeAddress{Type: corev1.NodeHostName, Address: k.cfg.NodeName})
+}
+
+// correctAddresses returns whether the node, which may have been registered by
+// an earlier start, is there and has the right addresses.
+func (k *Kubelet) correctAddresses(ctx context.Context, client kubernetes.Interface) bool {
+	node, err := client.CoreV1().Nodes().Get(ctx, k.cfg.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return false
+	}
+	if slices.Equal(node.Status.Addresses, k.nodeAddresses()) {
+		return true
+	}
+	corrected := node.DeepCopy()
+	corrected.Status.Addresses = k.nodeAddresses()
+	_, _, err = nodeutil.PatchNodeStatus(client.CoreV1(), types.NodeName(node.Name), node, corrected)
+	// Who may not now never may: the node is of use without.
+	return err == nil || apierrors.IsForbidden(err)
+}
+
+// addressedClient is the kubelet's client, which registers its node with
+// addresses. It is used by pointer: isNilInterface of cmd/kubelet/app/auth.go
+// takes nothing else.
+type addressedClient struct {
+	kubernetes.Interface
+	addresses []corev1.NodeAddress
+}
+
+// CoreV1 implements kubernetes.Interface.
+func (c *addressedClient) CoreV1() typedcorev1.CoreV1Interface {
+	return addressedCoreV1{c.Interface.CoreV1(), c.addresses}
+}
+
+type addressedCoreV1 struct {
+	typedcorev1.CoreV1Interface
+	addresses []corev1.NodeAddress
+}
+
+// Nodes implements typedcorev1.CoreV1Interface.
+func (c addressedCoreV1) Nodes() typedcorev1.NodeInterface {
+	return addressedNodes{c.CoreV1Interface.Nodes(), c.addresses}
+}
+
+type addressedNodes struct {
+	typedcorev1.NodeInterface
+	addresses []corev1.NodeAddress
+}
+
+// Create implements typedcorev1.NodeInterface.
+func (n addressedNodes) Create(ctx context.Context, node *corev1.Node, options metav1.CreateOptions) (*corev1.Node, error) {
+	node = node.DeepCopy()
+	node.Status.Addresses = n.addresses
+	node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return taint.Key == cloudproviderapi.TaintExternalCloudProvider
+	})
+	return n.NodeInterface.Create(ctx, node, options)
+}

@@ -1,0 +1,69 @@
+package kubelet
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+)
+
+func TestExternalAddresses(t *testing.T) {
+	cfg := testConfig()
+	cfg.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.7")}
+	k, err := New(cfg)
+	must(t, err)
+	if !k.ownsAddresses || k.server.CloudProvider != externalProvider {
+		t.Fatalf("the kubelet would overwrite the addresses: cloud-provider is %q", k.server.CloudProvider)
+	}
+	const want = "[{InternalIP 192.0.2.1} {ExternalIP 203.0.113.7} {Hostname node-1}]"
+	client := fake.NewClientset()
+	nodes := client.CoreV1().Nodes()
+	if k.correctAddresses(t.Context(), client) {
+		t.Error("a node that is not there has the right addresses")
+	}
+
+	// As the kubelet makes it.
+	made := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: cfg.NodeName},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+			{Key: "own", Effect: corev1.TaintEffectNoExecute},
+			{Key: cloudproviderapi.TaintExternalCloudProvider, Effect: corev1.TaintEffectNoSchedule},
+		}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}},
+	}
+	_, err = (&addressedClient{client, k.nodeAddresses()}).CoreV1().Nodes().Create(t.Context(), made, metav1.CreateOptions{})
+	must(t, err)
+	node, err := nodes.Get(t.Context(), cfg.NodeName, metav1.GetOptions{})
+	must(t, err)
+	if fmt.Sprint(node.Status.Addresses) != want {
+		t.Errorf("it was registered with the addresses %v, want %s", node.Status.Addresses, want)
+	}
+	if len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != "own" {
+		t.Errorf("it was registered with the taints %v", node.Spec.Taints)
+	}
+
+	// As an earlier start left it.
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.9"}, {Type: corev1.NodeHostName, Address: "node-1"}}
+	_, err = nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
+	must(t, err)
+	if !k.correctAddresses(t.Context(), client) {
+		t.Error("the addresses were not corrected")
+	}
+	node, err = nodes.Get(t.Context(), cfg.NodeName, metav1.GetOptions{})
+	must(t, err)
+	if fmt.Sprint(node.Status.Addresses) != want {
+		t.Errorf("the addresses were corrected to %v, want %s", node.Status.Addresses, want)
+	}
+
+	// A user's own cloud controller sets them.
+	cfg.Args = []string{"cloud-provider=external"}
+	k, err = New(cfg)
+	must(t, err)
+	if k.ownsAddresses {
+		t.Error("kedge and a cloud's controller would both set the addresses")
+	}
+}

@@ -1,0 +1,274 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"reflect"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/flannel-io/flannel/pkg/backend"
+	"github.com/flannel-io/flannel/pkg/lease"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// The devices that flannel's vxlan backend makes, of its default VNI:
+// pkg/backend/vxlan/vxlan.go.
+const (
+	vxlanDevice   = "flannel.1"
+	vxlanDeviceV6 = "flannel-v6.1"
+)
+
+// vxlanRetry is how long is waited before a node that could not be made known
+// to the devices, or a subscription, is tried again.
+const vxlanRetry = time.Second
+
+// vxlanNetwork tells flannel's vxlan devices where the other nodes are. The
+// devices are the backend's; its Run is not used: when the kernel has dropped a
+// message about links, as it does while many pods come and go, flannel reads on
+// from a closed channel and the process dies of it (watchVXLANDevice in
+// flannel's pkg/backend/vxlan/vxlan_network.go).
+type vxlanNetwork struct {
+	backend.Network
+	leases *leases
+}
+
+// peer is another node in one address family.
+type peer struct {
+	device string
+	pods   *net.IPNet
+	// vtep is the hardware address of the node's device, and host is where the
+	// packets for it go.
+	vtep net.HardwareAddr
+	host net.IP
+}
+
+// Run follows the nodes until ctx is cancelled, or calls leases.again when the
+// devices must be made anew.
+func (v *vxlanNetwork) Run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	gone := make(chan struct{})
+	go func() {
+		if watchDevices(ctx, v.devices(), netlink.LinkSubscribeWithOptions) {
+			close(gone)
+		}
+	}()
+	known := map[string]lease.Lease{}
+	for {
+		nodes, err := v.leases.nodes.List(labels.Everything())
+		if err == nil && slices.ContainsFunc(nodes, v.leases.isOwnAndChanged) {
+			v.leases.again()
+			return
+		}
+		if err == nil {
+			err = v.update(known, v.leases.current(nodes))
+		}
+		var retry <-chan time.Time
+		if err != nil {
+			v.leases.log.Warnf("Some nodes' pods cannot be reached yet: %v", err)
+			retry = time.After(vxlanRetry)
+		}
+		select {
+		case <-v.leases.changed:
+		case <-retry:
+		case <-gone:
+			v.leases.again()
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// devices are those of the cluster's families.
+func (v *vxlanNetwork) devices() []string {
+	var names []string
+	if v.leases.config.EnableIPv4 {
+		names = append(names, vxlanDevice)
+	}
+	if v.leases.config.EnableIPv6 {
+		names = append(names, vxlanDeviceV6)
+	}
+	return names
+}
+
+// update brings the devices, and known, from known to current. What goes goes
+// first: another node may have what it had.
+func (v *vxlanNetwork) update(known, current map[string]lease.Lease) error {
+	delete(current, v.leases.nodeName)
+	var faults []error
+	each := func(name string, peers []peer, do func(peer) error) (ok bool) {
+		ok = true
+		for _, p := range peers {
+			if err := do(p); err != nil {
+				faults, ok = append(faults, fmt.Errorf("node %s: %w", name, err)), false
+			}
+		}
+		return ok
+	}
+	for name, old := range known {
+		if now, ok := current[name]; !ok || !reflect.DeepEqual(now, old) {
+			peers, _ := peersOf(old)
+			each(name, peers, peer.remove)
+			delete(known, name)
+		}
+	}
+	for name, now := range current {
+		if _, ok := known[name]; ok {
+			continue
+		}
+		peers, err := peersOf(now)
+		if err != nil {
+			// Until the node says something else there is nothing to try again.
+			v.leases.log.Warnf("Pods of node %s cannot be reached: %v", name, err)
+		}
+		if each(name, peers, peer.add) {
+			known[name] = now
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// peersOf reads what flannel on a node says about its devices.
+func peersOf(l lease.Lease) ([]peer, error) {
+	if l.Attrs.BackendType != "vxlan" {
+		return nil, fmt.Errorf("it has flannel-backend %s, and this node has vxlan", l.Attrs.BackendType)
+	}
+	var peers []peer
+	add := func(device string, data json.RawMessage, pods *net.IPNet, host net.IP) error {
+		var about struct{ VtepMAC string }
+		if err := json.Unmarshal(data, &about); err != nil {
+			return fmt.Errorf("read what flannel says about %s: %w", device, err)
+		}
+		vtep, err := net.ParseMAC(about.VtepMAC)
+		if err != nil {
+			return fmt.Errorf("read what flannel says about %s: %w", device, err)
+		}
+		peers = append(peers, peer{device, pods, vtep, host})
+		return nil
+	}
+	var v4, v6 error
+	if l.EnableIPv4 {
+		v4 = add(vxlanDevice, l.Attrs.BackendData, l.Subnet.ToIPNet(), l.Attrs.PublicIP.ToIP())
+	}
+	if l.EnableIPv6 {
+		v6 = add(vxlanDeviceV6, l.Attrs.BackendV6Data, l.IPv6Subnet.ToIPNet(), l.Attrs.PublicIPv6.ToIP())
+	}
+	return peers, errors.Join(v4, v6)
+}
+
+// entries are what leads to a peer: the first address of its pods' range is
+// that of its device, the device is at the peer's host, and its pods are
+// behind it.
+func (p peer) entries() (arp, fdb *netlink.Neigh, route *netlink.Route, err error) {
+	link, err := netlink.LinkByName(p.device)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("find device %s: %w", p.device, err)
+	}
+	index := link.Attrs().Index
+	arp = &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, Type: unix.RTN_UNICAST, IP: p.pods.IP, HardwareAddr: p.vtep}
+	fdb = &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, IP: p.host, HardwareAddr: p.vtep}
+	route = &netlink.Route{LinkIndex: index, Scope: netlink.SCOPE_UNIVERSE, Dst: p.pods, Gw: p.pods.IP, Flags: int(netlink.FLAG_ONLINK)}
+	return arp, fdb, route, nil
+}
+
+// add leads to the peer. The route is last: the kernel would ask on the wire
+// for what it does not know yet.
+func (p peer) add() error {
+	arp, fdb, route, err := p.entries()
+	if err != nil {
+		return err
+	}
+	if err := netlink.NeighSet(arp); err != nil {
+		return fmt.Errorf("add neighbour %s: %w", p.pods.IP, err)
+	}
+	if err := netlink.NeighSet(fdb); err != nil {
+		return fmt.Errorf("add forwarding to %s: %w", p.host, err)
+	}
+	if err := netlink.RouteReplace(route); err != nil {
+		return fmt.Errorf("add route to %s: %w", p.pods, err)
+	}
+	return nil
+}
+
+// remove undoes add, also half of it.
+func (p peer) remove() error {
+	arp, fdb, route, err := p.entries()
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for what, err := range map[string]error{
+		"route":      netlink.RouteDel(route),
+		"forwarding": netlink.NeighDel(fdb),
+		"neighbour":  netlink.NeighDel(arp),
+	} {
+		if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("remove %s of %s: %w", what, p.pods, err)
+		}
+	}
+	return nil
+}
+
+// subscribeFunc is netlink.LinkSubscribeWithOptions.
+type subscribeFunc func(chan<- netlink.LinkUpdate, <-chan struct{}, netlink.LinkSubscribeOptions) error
+
+// watchDevices returns true when one of the devices is gone, and false when ctx
+// is cancelled. The kernel drops messages, and netlink then ends the
+// subscription: a new one begins, with a look at what is there.
+func watchDevices(ctx context.Context, names []string, subscribe subscribeFunc) bool {
+	for ctx.Err() == nil {
+		if watchDevicesOnce(ctx, names, subscribe) {
+			return true
+		}
+		select {
+		case <-time.After(vxlanRetry):
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// watchDevicesOnce returns false also when the subscription has ended.
+func watchDevicesOnce(ctx context.Context, names []string, subscribe subscribeFunc) bool {
+	updates, done := make(chan netlink.LinkUpdate), make(chan struct{})
+	if err := subscribe(updates, done, netlink.LinkSubscribeOptions{}); err != nil {
+		return false
+	}
+	defer func() {
+		close(done)
+		go func() { // it may be about to send
+			for range updates {
+			}
+		}()
+	}()
+	for _, name := range names {
+		var missing netlink.LinkNotFoundError
+		if _, err := netlink.LinkByName(name); errors.As(err, &missing) {
+			return true
+		}
+	}
+	for {
+		select {
+		case update, ok := <-updates:
+			switch {
+			case !ok:
+				return false
+			case update.Header.Type == unix.RTM_DELLINK && slices.Contains(names, update.Attrs().Name):
+				return true
+			}
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
