@@ -119,12 +119,13 @@ func TestConformance(t *testing.T) {
 	host := network.NewHost(t, "server-1")
 	prepare(t, host, built)
 	server := host.StartServer(t)
-	t.Cleanup(func() {
-		if err := os.WriteFile(filepath.Join(out, "kedge.log"), []byte(server.Log()), 0o644); err != nil {
-			t.Error(err)
-		}
-	})
+	keepLog(t, filepath.Join(out, "kedge.log"), server.Log)
 	server.WaitReady()
+	second := network.NewHost(t, "agent-1")
+	prepare(t, second, built)
+	agent := second.StartAgent(t, server)
+	keepLog(t, filepath.Join(out, "kedge-agent.log"), agent.Log)
+	agent.WaitReady()
 	facts := facts(t, server, selection)
 
 	start := time.Now()
@@ -144,6 +145,15 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	judge(t, selection, outcomes, runErr)
+}
+
+// keepLog writes the log of a kedge to a file when the test ends.
+func keepLog(t *testing.T, path string, log func() string) {
+	t.Cleanup(func() {
+		if err := os.WriteFile(path, []byte(log()), 0o644); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // judge fails the test unless all that was asked for ran and passed. Skipped

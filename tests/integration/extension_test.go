@@ -1,19 +1,13 @@
 package integration
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
 // TestCustomResource defines a resource, and uses it: its schema refuses,
@@ -64,35 +58,11 @@ spec:
 	}
 }
 
-// certificate makes a self-signed certificate for a Service, as PEM.
-func certificate(t *testing.T, name string) (certificate, key []byte) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
-}
-
 // tlsServer runs a command of testserver's that serves TLS, behind a Service
 // called hook, and returns the certificate in base64.
 func (s *space) tlsServer(command string) string {
 	s.Helper()
-	cert, key := certificate(s.T, "hook."+s.namespace+".svc")
+	cert, key := cluster.Certificate(s.T, "hook."+s.namespace+".svc")
 	encode := base64.StdEncoding.EncodeToString
 	s.apply(`
 apiVersion: v1

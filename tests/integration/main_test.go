@@ -7,7 +7,6 @@ package integration
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
@@ -54,7 +53,7 @@ func newHost(t harness.T, network *harness.Network, name string) *harness.Host {
 // It is there once the images were built.
 func runTestserver(host *harness.Host, args ...string) *harness.Cmd {
 	repository, _ := harness.Repository()
-	return host.Command(context.Background(), filepath.Join(repository, "build", "test-images", "testserver"), args...)
+	return host.Command(context.Background(), image.TestserverProgram(repository), args...)
 }
 
 // The neighbour is also the nameserver of the shared server, and knows this.

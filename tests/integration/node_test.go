@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,6 +37,39 @@ spec:
 		t.Fatal(err)
 	}
 	s.eventually("the static pod to be gone", func() error { return s.gone(mirror) })
+}
+
+// TestTimersOfContainers makes kedge's timers late, as they are at rest, and
+// wants those of a container exact.
+func TestTimersOfContainers(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", s.server.Process().Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		// One that has ended fails.
+		_ = os.WriteFile(filepath.Join("/proc", filepath.Base(thread), "timerslack_ns"), []byte("20000000"), 0)
+	}
+	s.apply(`
+apiVersion: v1
+kind: Pod
+metadata: {name: exact}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: ` + busybox + `, command: [sh, -c, "cat /proc/self/timerslack_ns; sleep 600"]}]
+`)
+	s.pod("exact")
+	s.eventually("the slack of its main process's child", func() error {
+		if slack := s.kubectl("logs", "exact"); strings.TrimSpace(slack) != "50000" {
+			return fmt.Errorf("it is %q ns", slack)
+		}
+		return nil
+	})
+	if slack, err := s.in("exact", "cat", "/proc/self/timerslack_ns"); slack != "50000" {
+		t.Errorf("what exec starts has a slack of %s ns, %v", slack, err)
+	}
 }
 
 // TestComponentStatuses wants kubectl's own view of the control plane true.

@@ -1,6 +1,6 @@
 // Package kill9 kills kedge twenty times at random moments, also while it
-// starts, as power cuts would: no write that was acknowledged may be lost and
-// no pod restarted.
+// starts, and cuts the power of its disk: no write that was acknowledged may be
+// lost, no pod restarted, and no resourceVersion used twice.
 package kill9
 
 import (

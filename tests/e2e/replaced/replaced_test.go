@@ -3,6 +3,7 @@
 package replaced
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -30,15 +31,38 @@ func TestNodeReplaced(t *testing.T) {
 
 	t.Log("deleted while it runs: upstream's kubelet registers at its start only")
 	c.Kubectl("delete", "node", "agent-1")
+	agent.WaitLog("Node agent-1 was deleted from the cluster")
+	c.Eventually("the node's pod to be gone", func() error {
+		if pods := c.Kubectl("get", "pods", "-o", "name"); pods != "" {
+			return fmt.Errorf("there are %s", pods)
+		}
+		return nil
+	})
 	agent.Restart()
 	c.RunWeb("third", "agent-1")
 
-	t.Log("renamed")
+	t.Log("renamed: a new node, and the old one stays until it is deleted")
 	agent.Terminate()
 	renamed := agent.Host.StartAgent(t, c.Server, "--node-name=agent-2")
 	c.WaitNode("agent-2", "True")
-	c.Kubectl("delete", "node", "agent-1")
+	c.WaitNode("agent-1", "Unknown")
 	c.RunWeb("fourth", "agent-2")
+	c.Eventually("the old name's containers to be gone", func() error {
+		output, err := renamed.Host.Kedge(t.Context(), "crictl", "ps", "--quiet", "--label", "io.kubernetes.pod.name=third").Output()
+		if err == nil && len(output) > 0 {
+			err = fmt.Errorf("third still runs: %s", output)
+		}
+		return err
+	})
+
+	t.Log("renamed back: the host's password is for both names")
+	renamed.Terminate()
+	agent.Start()
+	agent.WaitReady()
+	agent.Terminate()
+	renamed.Start()
+	c.WaitNode("agent-2", "True")
+	c.Kubectl("delete", "node", "agent-1")
 
 	t.Log("dead, and replaced by another machine")
 	renamed.Kill9()

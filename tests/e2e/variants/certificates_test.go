@@ -25,9 +25,10 @@ func TestOwnAuthorities(t *testing.T) {
 	host := newHost(t)
 	root := authority(t, "our root", nil)
 	intermediate := authority(t, "our servers", root)
+	clients := authority(t, "our clients", nil)
 	for name, ca := range map[string]*certificate{
 		"server-ca":         intermediate,
-		"client-ca":         authority(t, "our clients", nil),
+		"client-ca":         clients,
 		"request-header-ca": authority(t, "our front proxies", nil),
 	} {
 		bundle := ca.certPEM()
@@ -43,7 +44,8 @@ func TestOwnAuthorities(t *testing.T) {
 	if serving.Issuer.CommonName != "our servers" {
 		t.Errorf("the API's certificate is of %s", serving.Issuer)
 	}
-	served(t, host, root, net.JoinHostPort(host.Address.String(), "10250"), host.Name)
+	// Nodes get theirs of the clients' authority.
+	served(t, host, clients, net.JoinHostPort(host.Address.String(), "10250"), host.Name)
 	admin := c.server.RESTConfig().CertData
 	block, _ := pem.Decode(admin)
 	if cert, err := x509.ParseCertificate(block.Bytes); err != nil || cert.Issuer.CommonName != "our clients" {
@@ -78,7 +80,7 @@ func TestOwnAuthorities(t *testing.T) {
 			t.Errorf("the node's address is %s", address)
 		}
 		served(t, host, root, "172.31.0.77:6443", "172.31.0.77")
-		served(t, host, root, "172.31.0.77:10250", "172.31.0.77")
+		served(t, host, clients, "172.31.0.77:10250", "172.31.0.77")
 		if endpoints := c.kubectl("get", "endpointslices", "kubernetes", "-o", "jsonpath={.endpoints[*].addresses}"); endpoints != `["172.31.0.77"]` {
 			t.Errorf("the API's endpoints are %s", endpoints)
 		}

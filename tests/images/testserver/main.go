@@ -25,6 +25,9 @@ const usage = `testserver COMMAND
   sleep                   until SIGTERM, which it reports
   exit STATUS [SECONDS]   ends with STATUS after SECONDS
   dns NAME ADDRESS        a nameserver on UDP 53 that knows one name
+  mtu INTERFACE           prints its MTU
+  serve-measure PORT      answers measure
+  measure ADDRESS SECONDS prints as JSON how fast the way to a serve-measure at HOST:PORT is
 `
 
 func main() {
@@ -51,6 +54,15 @@ func main() {
 		os.Exit(status)
 	case "dns":
 		err = serveDNS(argument(2, ""), argument(3, ""))
+	case "mtu":
+		var device *net.Interface
+		if device, err = net.InterfaceByName(argument(2, "eth0")); err == nil {
+			fmt.Println(device.MTU)
+		}
+	case "serve-measure":
+		err = serveMeasure(argument(2, ""))
+	case "measure":
+		err = measure(argument(2, ""), argument(3, "2"))
 	default:
 		fmt.Fprint(os.Stderr, usage)
 		os.Exit(2)
