@@ -117,9 +117,9 @@ $(BUILD)/runc: $(MODULE) Makefile | packages
 		-o $(CURDIR)/$@ github.com/opencontainers/runc
 
 # containerd speaks ttrpc to its shims: no_grpc as in its own Makefile.
-$(BUILD)/containerd-shim-runc-v2: $(MODULE) Makefile
+$(BUILD)/containerd-shim-runc-v2: $(MODULE) Makefile cmd/helpers/containerd-shim-runc-v2/main.go
 	$(GO_HELPER) CGO_ENABLED=0 go build -tags no_grpc,netgo,osusergo -ldflags "-s -w" \
-		-o $(CURDIR)/$@ github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
+		-o $(CURDIR)/$@ ./containerd-shim-runc-v2
 
 $(BUILD)/crictl: $(MODULE) Makefile
 	$(GO_HELPER) CGO_ENABLED=0 go build -tags netgo,osusergo,grpcnotrace \
@@ -195,8 +195,9 @@ $(CONFORMANCE)/programs.stamp: tests/conformance/build.sh $(wildcard tests/confo
 	touch $@
 
 bench: bin/kedge ## measure this machine, with ratios against upstream (root)
+	@scripts/need.sh e2fsprogs xz-utils
 	tests/bench/build.sh
-	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 2h -v -run TestBench ./tests/bench
+	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 8h -v -run '^Test(Bench|Network|Nodes)$$' ./tests/bench
 
 # -- Running ------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -49,6 +50,8 @@ const (
 	// restartDelay is how long after its end a program is started again: much
 	// less than systemd's 10 s for the kubelet, or the kubelet's back-off.
 	restartDelay = 500 * time.Millisecond
+	// stopTimeout is less than systemd gives a service to end.
+	stopTimeout = 30 * time.Second
 )
 
 // baseline is upstream's separate executables, configured by kubeadm and run as
@@ -60,6 +63,13 @@ type baseline struct {
 	values   baselineValues
 	ctx      context.Context
 	running  sync.WaitGroup
+	// programs are those that keep started, in order.
+	mutex    sync.Mutex
+	programs [][]string
+	current  map[string]*harness.Cmd
+	stopped  map[string]chan struct{}
+	stopping chan struct{}
+	ends     int
 	// fail ends the measurement.
 	fail context.CancelCauseFunc
 }
@@ -78,7 +88,7 @@ func newBaseline(t *testing.T, h *harness.Host, fail context.CancelCauseFunc, re
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &baseline{t: t, host: h, fail: fail, binaries: filepath.Join(repository, binariesDir)}
+	b := &baseline{t: t, host: h, fail: fail, binaries: filepath.Join(repository, binariesDir), current: map[string]*harness.Cmd{}, stopped: map[string]chan struct{}{}, stopping: make(chan struct{})}
 	b.values = baselineValues{
 		Kubernetes:   kubernetesVersion,
 		Address:      h.Address.String(),
@@ -332,10 +342,16 @@ func (b *baseline) command(name string, args ...string) *harness.Cmd {
 	return cmd
 }
 
-// keep runs a program until the end of the test, again and again if need be.
-// Its output goes to a file of the host.
+// keep runs a program until stop or the end of the test, again and again if need
+// be. Its output goes to a file of the host.
 func (b *baseline) keep(name string, args ...string) {
+	b.mutex.Lock()
+	b.programs = append(b.programs, append([]string{name}, args...))
+	stopping, stopped := b.stopping, make(chan struct{})
+	b.stopped[name] = stopped
+	b.mutex.Unlock()
 	b.try("run "+name, func() error {
+		defer close(stopped)
 		log, err := os.OpenFile(b.host.Path(logFile(name)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 		if err != nil {
 			return err
@@ -347,14 +363,75 @@ func (b *baseline) keep(name string, args ...string) {
 			if err := cmd.Start(); err != nil {
 				return err
 			}
+			b.mutex.Lock()
+			b.current[name] = cmd
+			b.mutex.Unlock()
 			_ = cmd.Wait()
+			b.mutex.Lock()
+			b.ends++
+			b.mutex.Unlock()
 			select {
 			case <-b.ctx.Done():
+				return nil
+			case <-stopping:
 				return nil
 			case <-time.After(restartDelay):
 			}
 		}
 	})
+}
+
+// restarts returns how often a program ended, wanted or not.
+func (b *baseline) restarts() int {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	return b.ends
+}
+
+// stop ends all programs in order: the database last, or the API server would
+// wait for it.
+func (b *baseline) stop() {
+	b.mutex.Lock()
+	close(b.stopping)
+	current := maps.Clone(b.current)
+	b.mutex.Unlock()
+	database := current["etcd"]
+	delete(current, "etcd")
+	for _, cmd := range current {
+		_ = cmd.Process.Signal(unix.SIGTERM)
+	}
+	deadline := time.AfterFunc(stopTimeout, func() {
+		for _, cmd := range current {
+			_ = cmd.Process.Kill()
+		}
+	})
+	defer deadline.Stop()
+	for name := range current {
+		b.waitStopped(name)
+	}
+	if database != nil {
+		_ = database.Process.Signal(unix.SIGTERM)
+	}
+	b.running.Wait()
+}
+
+// waitStopped waits until a program is not kept any more.
+func (b *baseline) waitStopped(name string) {
+	b.mutex.Lock()
+	stopped := b.stopped[name]
+	b.mutex.Unlock()
+	<-stopped
+}
+
+// startAgain starts the programs that stop ended, as they were.
+func (b *baseline) startAgain() {
+	b.mutex.Lock()
+	programs := b.programs
+	b.programs, b.stopping = nil, make(chan struct{})
+	b.mutex.Unlock()
+	for _, program := range programs {
+		b.keep(program[0], program[1:]...)
+	}
 }
 
 func logFile(name string) string { return filepath.Join("/var/lib/kedge", name+".log") }

@@ -30,6 +30,7 @@ build kube-scheduler k8s.io/kubernetes/cmd/kube-scheduler
 build containerd github.com/containerd/containerd/v2/cmd/containerd
 build kubelet k8s.io/kubernetes/cmd/kubelet
 build kube-proxy k8s.io/kubernetes/cmd/kube-proxy
+build kubectl k8s.io/kubernetes/cmd/kubectl
 build coredns ./tests/bench/coredns
 
 # flanneld without the back end for Tencent's cloud, whose module the Go module

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
@@ -54,7 +55,7 @@ func observe(ctx context.Context, h *harness.Host, kubeconfig string, started ti
 		return times, err
 	}
 	times.Readyz = since()
-	if err := runPod(ctx, h, kubeconfig); err != nil {
+	if err := runFirstPod(ctx, h, kubeconfig); err != nil {
 		return times, err
 	}
 	times.PodReady = since()
@@ -144,9 +145,9 @@ func waitNode(ctx context.Context, h *harness.Host, kubeconfig string) error {
 	}
 }
 
-// runPod creates a pod, as soon as its namespace has a service account, and
+// runFirstPod creates a pod, as soon as its namespace has a service account, and
 // waits until it is Ready.
-func runPod(ctx context.Context, h *harness.Host, kubeconfig string) error {
+func runFirstPod(ctx context.Context, h *harness.Host, kubeconfig string) error {
 	client, err := connect(ctx, h, kubeconfig)
 	if err != nil {
 		return err
@@ -196,6 +197,22 @@ func lastEvents(client kubernetes.Interface) string {
 		fmt.Fprintf(&text, "\n%s %s: %s: %s", event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Reason, event.Message)
 	}
 	return text.String()
+}
+
+// removeFirstPod deletes what runFirstPod made, and waits until it is gone.
+func removeFirstPod(ctx context.Context, client kubernetes.Interface) error {
+	api := client.CoreV1().Pods(metav1.NamespaceDefault)
+	if err := api.Delete(ctx, podName, *metav1.NewDeleteOptions(0)); err != nil {
+		return fmt.Errorf("delete pod: %w", err)
+	}
+	for {
+		if _, err := api.Get(ctx, podName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err := pause(ctx); err != nil {
+			return fmt.Errorf("wait for pod to go: %w", err)
+		}
+	}
 }
 
 // await reads events until one satisfies ready, or there are no more.

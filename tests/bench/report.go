@@ -2,9 +2,7 @@ package bench
 
 import (
 	"debug/buildinfo"
-	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -12,7 +10,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,17 +25,24 @@ type report struct {
 	Machine    string    `json:"machine"`
 	Versions   []string  `json:"versions"`
 	Options    options   `json:"options"`
-	// Executables is the bytes of each system's own executables.
-	Executables map[string]float64 `json:"executables"`
-	Runs        []result           `json:"results"`
+	Runs       []result  `json:"results"`
+	// Once has what is measured once, by name and system: see table.go.
+	Once map[string]map[string]float64 `json:"once"`
+	// Outcomes has how each system stood a hardship, by its name and system.
+	Outcomes map[string]map[string]string `json:"outcomes"`
+	// Curves are by system.
+	Curves map[string]curves `json:"curves"`
+
+	repository string
+	// paths are each system's executables.
+	paths map[string][]string
 }
 
 func newReport(repository string, o options) (*report, error) {
-	r := &report{Time: time.Now().UTC().Truncate(time.Second), Options: o, Executables: map[string]float64{}}
-	commit, err := exec.Command("git", "-C", repository, "describe", "--always", "--dirty", "--abbrev=12").Output()
-	r.Commit = strings.TrimSpace(string(commit))
-	if err != nil {
-		r.Commit = "unknown"
+	r := &report{
+		Time: time.Now().UTC().Truncate(time.Second), Commit: describeCommit(repository), Options: o,
+		Once: map[string]map[string]float64{}, Outcomes: map[string]map[string]string{}, Curves: map[string]curves{},
+		repository: repository, paths: map[string][]string{},
 	}
 	binaries, err := filepath.Glob(filepath.Join(repository, binariesDir, "*"))
 	if err != nil {
@@ -54,8 +58,8 @@ func newReport(repository string, o options) (*report, error) {
 		switch name {
 		case "kube-apiserver":
 			r.Kubernetes = version
-		case "kubeadm":
-			continue // it only sets up
+		case "kubeadm", clientName:
+			continue // one only sets up, the other is the user's
 		}
 		if err := r.addExecutable(baselineName, binary); err != nil {
 			return nil, err
@@ -71,12 +75,21 @@ func newReport(repository string, o options) (*report, error) {
 	return r, err
 }
 
+func describeCommit(repository string) string {
+	commit, err := exec.Command("git", "-C", repository, "describe", "--always", "--dirty", "--abbrev=12").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(commit))
+}
+
 func (r *report) addExecutable(system, path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	r.Executables[system] += float64(info.Size())
+	r.set(executables, system, r.Once[executables][system]+float64(info.Size()))
+	r.paths[system] = append(r.paths[system], path)
 	return nil
 }
 
@@ -123,73 +136,6 @@ func describeMachine() (string, error) {
 		kibibytes(memory["MemTotal"])/mebibyte/1024, unix.ByteSliceToString(name.Release[:]), runtime.Version()), nil
 }
 
-// row is a line of the table.
-type row struct {
-	name  string
-	scale float64
-	value func(result) float64
-}
-
-// rows are the table's lines, in order.
-func rows() []row {
-	return []row{
-		{"seconds to /readyz", 1, func(r result) float64 { return r.Start.Readyz }},
-		{"seconds to node Ready", 1, func(r result) float64 { return r.Start.NodeReady }},
-		{"seconds to first pod Ready", 1, func(r result) float64 { return r.Start.PodReady }},
-		{"written till idle, MiB", mebibyte, func(r result) float64 { return r.WrittenBefore }},
-		{"PSS, MiB", mebibyte, func(r result) float64 { return r.PSS }},
-		{"anonymous, MiB", mebibyte, func(r result) float64 { return r.Anonymous }},
-		{"shim PSS, MiB", mebibyte, func(r result) float64 { return r.ShimsPSS }},
-		{"shim anonymous, MiB", mebibyte, func(r result) float64 { return r.ShimsAnonymous }},
-		{"CPU, % of a core", 1, func(r result) float64 { return r.CPU }},
-		{"shim CPU, % of a core", 1, func(r result) float64 { return r.ShimsCPU }},
-		{"written, KiB a minute", 1024, func(r result) float64 { return r.Written }},
-		{"whole disk, KiB a minute", 1024, func(r result) float64 { return r.DiskWritten }},
-	}
-}
-
-// Table returns the medians and their ratios as text.
-func (r *report) Table() string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "\n%s\ncommit %s, %s\nupstream: %s\n", r.Machine, r.Commit, r.Time.Format(time.RFC3339), strings.Join(r.Versions, ", "))
-	fmt.Fprintf(&text, "cold starts in turns, median of %d; idle figures with one pod, over %s, %s after it was Ready\n\n", r.Options.Runs, r.Options.Idle, r.Options.Settle)
-	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "%s\t%s\t%s\tratio\t\n", "", kedgeName, baselineName)
-	for _, row := range rows() {
-		ours, theirs := r.median(kedgeName, row), r.median(baselineName, row)
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t\n", row.name, number(ours), number(theirs), ratio(ours, theirs))
-	}
-	ours, theirs := r.Executables[kedgeName]/mebibyte, r.Executables[baselineName]/mebibyte
-	fmt.Fprintf(table, "executables, MiB\t%s\t%s\t%s\t\n", number(ours), number(theirs), ratio(ours, theirs))
-	table.Flush()
-	return text.String()
-}
-
-// number writes no more digits than mean something.
-func number(value float64) string {
-	if value < 10 {
-		return fmt.Sprintf("%.2f", value)
-	}
-	return fmt.Sprintf("%.1f", value)
-}
-
-func ratio(ours, theirs float64) string {
-	if theirs == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.2f", ours/theirs)
-}
-
-func (r *report) median(system string, row row) float64 {
-	var values []float64
-	for _, run := range r.Runs {
-		if run.System == system {
-			values = append(values, row.value(run)/row.scale)
-		}
-	}
-	return median(values)
-}
-
 // median returns the middle of values, or the mean of the middle two, or NaN.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
@@ -198,33 +144,4 @@ func median(values []float64) float64 {
 		return math.NaN()
 	}
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
-}
-
-// String says what one run found, in a line and one for each program.
-func (r result) String() string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "%s:", r.System)
-	for _, row := range rows() {
-		fmt.Fprintf(&text, " %s %s;", row.name, number(row.value(r)/row.scale))
-	}
-	text.WriteString("\n")
-	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "program\tPSS, MiB\tanonymous, MiB\tCPU since start, s\twritten since start, KiB\t\n")
-	names := slices.SortedFunc(maps.Keys(r.Programs), func(a, b string) int {
-		return int(r.Programs[b].PSS - r.Programs[a].PSS)
-	})
-	for _, name := range names {
-		u := r.Programs[name]
-		fmt.Fprintf(table, "%s\t%.1f\t%.1f\t%.2f\t%.0f\t\n", name, u.PSS/mebibyte, u.Anonymous/mebibyte, u.CPU, u.Written/1024)
-	}
-	table.Flush()
-	return text.String()
-}
-
-func (r *report) write(path string) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode result: %w", err)
-	}
-	return os.WriteFile(path, append(text, '\n'), 0o644)
 }

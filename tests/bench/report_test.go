@@ -46,3 +46,29 @@ func TestTemplates(t *testing.T) {
 		}
 	}
 }
+
+func TestPercentile(t *testing.T) {
+	values := make([]float64, 500)
+	for i := range values {
+		values[len(values)-1-i] = float64(i)
+	}
+	if got := percentile(values, 0.99); got != 495 {
+		t.Errorf("the 99th percentile of 0 to 499 is %v, want 495", got)
+	}
+	if got := percentile([]float64{7}, 0.99); got != 7 {
+		t.Errorf("the 99th percentile of 7 is %v", got)
+	}
+}
+
+func TestNetworkTable(t *testing.T) {
+	report := &networkReport{Rounds: map[string]map[string][]wayResult{"vxlan": {
+		wayLink: {{BytesPerSecond: 5e8}, {BytesPerSecond: 2.5e9}, {BytesPerSecond: 2.5e9}},
+		wayPod:  {{BytesPerSecond: 1.25e9}},
+	}}}
+	table := report.Table()
+	for _, want := range []string{"link    20.0  1.00", "pod to pod    10.0  0.50"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+}

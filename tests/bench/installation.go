@@ -1,0 +1,119 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+)
+
+// errEnded is why a measurement ended that was over.
+var errEnded = errors.New("the measurement is over")
+
+// installation is one of the systems on a host of its own.
+type installation struct {
+	system, repository string
+	host               *harness.Host
+	// disk holds all state and logs; memory is a cgroup of all but pods.
+	disk       *harness.Disk
+	memory     *harness.MemoryCgroup
+	kubeconfig string
+	// ctx ends with its cause when something did not start.
+	ctx  context.Context
+	fail context.CancelCauseFunc
+
+	server   *harness.Server
+	baseline *baseline
+
+	writtenAtStart, usedAtStart float64
+}
+
+// systems are what is compared.
+func systems() []string { return []string{kedgeName, baselineName} }
+
+// newInstallation makes the host of a system and starts nothing. Limit is of
+// memory, or 0.
+func newInstallation(t *testing.T, r *report, system string, limit int64) *installation {
+	t.Helper()
+	i := &installation{system: system, repository: r.repository}
+	i.host, i.disk = harness.NewNetwork(t).NewHostOnDisk(t, "bench")
+	i.memory = i.host.ContainMemory(limit)
+	i.ctx, i.fail = context.WithCancelCause(t.Context())
+	t.Cleanup(func() { i.fail(errEnded) })
+	switch system {
+	case kedgeName:
+		i.kubeconfig = kedgeKubeconfig
+	case baselineName:
+		helpers, err := helpersDir(i.repository)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i.baseline = newBaseline(t, i.host, i.fail, i.repository, helpers, r.Kubernetes)
+		i.kubeconfig = i.baseline.kubeconfig()
+	}
+	var err error
+	if i.writtenAtStart, err = i.disk.Written(); err == nil {
+		i.usedAtStart, err = i.disk.Used()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What others wrote before shall not be waited for now.
+	unix.Sync()
+	return i
+}
+
+// start starts the system, and returns when that was.
+func (i *installation) start(t *testing.T) time.Time {
+	started := time.Now()
+	if i.baseline != nil {
+		i.baseline.start()
+	} else {
+		i.server = i.host.StartServer(t)
+	}
+	return started
+}
+
+// restart stops the system in order, starts it on the same data, and returns the
+// seconds until its API is ready.
+func (i *installation) restart() (float64, error) {
+	var started time.Time
+	if i.baseline != nil {
+		i.baseline.stop()
+		started = time.Now()
+		i.baseline.startAgain()
+	} else {
+		i.server.Terminate()
+		started = time.Now()
+		i.server.Start()
+	}
+	ctx, cancel := context.WithTimeout(i.ctx, startTimeout)
+	defer cancel()
+	if err := waitReadyz(ctx, i.host); err != nil {
+		return 0, fmt.Errorf("start on the same data: %w", err)
+	}
+	return time.Since(started).Seconds(), nil
+}
+
+// measureRun starts a system cold, measures it when idle, and starts it warm.
+func measureRun(t *testing.T, r *report, system string) result {
+	i := newInstallation(t, r, system, 0)
+	times, err := observe(i.ctx, i.host, i.kubeconfig, i.start(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := result{System: system, Start: times}
+	time.Sleep(r.Options.Settle)
+	if err := run.measureIdle(i.ctx, i, r.Options.Idle); err != nil {
+		t.Fatal(err)
+	}
+	if run.Warm, err = i.restart(); err != nil {
+		t.Fatal(err)
+	}
+	return run
+}

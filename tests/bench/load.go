@@ -1,0 +1,216 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kedge-dev/kedge/internal/assets"
+)
+
+const (
+	podLabel = "bench"
+	// loadTime is how long requests are sent, by loadWorkers at a time.
+	loadTime    = 10 * time.Second
+	loadWorkers = 8
+	// writes are made in turn, writeInterval apart, for the watch's latency.
+	writes        = 500
+	writeInterval = 20 * time.Millisecond
+	podsTimeout   = 3 * time.Minute
+)
+
+// runPods creates pods numbered from first at once, and returns the seconds until
+// all are Ready.
+func runPods(ctx context.Context, client kubernetes.Interface, first, count int) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, podsTimeout)
+	defer cancel()
+	api := client.CoreV1().Pods(metav1.NamespaceDefault)
+	events, err := api.Watch(ctx, metav1.ListOptions{LabelSelector: podLabel})
+	if err != nil {
+		return 0, fmt.Errorf("watch pods: %w", err)
+	}
+	started := time.Now()
+	created := make(chan error, count)
+	for i := range count {
+		go func() {
+			_, err := api.Create(ctx, &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(podLabel, "-", first+i), Labels: map[string]string{podLabel: ""}},
+				Spec: corev1.PodSpec{
+					TerminationGracePeriodSeconds: new(int64),
+					Containers:                    []corev1.Container{{Name: podLabel, Image: assets.PauseImage, ImagePullPolicy: corev1.PullIfNotPresent}},
+				},
+			}, metav1.CreateOptions{})
+			created <- err
+		}()
+	}
+	for range count {
+		if err := <-created; err != nil {
+			return 0, fmt.Errorf("create pod: %w", err)
+		}
+	}
+	ready := map[string]bool{}
+	err = await(events, func(event watch.Event) bool {
+		if podReady(event) {
+			// Those that were there before are told first.
+			if number, err := strconv.Atoi(event.Object.(*corev1.Pod).Name[len(podLabel)+1:]); err == nil && number >= first {
+				ready[strconv.Itoa(number)] = true
+			}
+		}
+		return len(ready) == count
+	})
+	if err != nil {
+		return 0, fmt.Errorf("wait for pods: %d of %d are Ready: %w", len(ready), count, err)
+	}
+	return time.Since(started).Seconds(), nil
+}
+
+// removePods deletes what runPods made, and waits until they are gone.
+func removePods(ctx context.Context, client kubernetes.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, podsTimeout)
+	defer cancel()
+	api := client.CoreV1().Pods(metav1.NamespaceDefault)
+	chosen := metav1.ListOptions{LabelSelector: podLabel}
+	if err := api.DeleteCollection(ctx, metav1.DeleteOptions{}, chosen); err != nil {
+		return fmt.Errorf("delete pods: %w", err)
+	}
+	for {
+		pods, err := api.List(ctx, chosen)
+		if err == nil && len(pods.Items) == 0 {
+			return nil
+		}
+		if err := pause(ctx); err != nil {
+			return fmt.Errorf("wait for pods to go: %w", err)
+		}
+	}
+}
+
+// requestRate returns the requests that the API answers in a second: each worker
+// creates, reads, changes, lists and deletes objects of 1 KiB, again and again.
+func requestRate(ctx context.Context, client kubernetes.Interface) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, loadTime+clientTimeout)
+	defer cancel()
+	api := client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
+	var answered atomic.Int64
+	began := time.Now()
+	one := func(worker int) error {
+		object := &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: fmt.Sprint("load-", worker, "-")},
+			Data:       map[string]string{"value": string(make([]byte, 1024))},
+		}
+		made, err := api.Create(ctx, object, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		answered.Add(1)
+		for range 4 {
+			if _, err := api.Get(ctx, made.Name, metav1.GetOptions{}); err != nil {
+				return err
+			}
+			answered.Add(1)
+		}
+		made.Labels = map[string]string{"changed": ""}
+		if _, err := api.Update(ctx, made, metav1.UpdateOptions{}); err != nil {
+			return err
+		}
+		if _, err := api.List(ctx, metav1.ListOptions{}); err != nil {
+			return err
+		}
+		if err := api.Delete(ctx, made.Name, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+		answered.Add(3)
+		return nil
+	}
+	var workers sync.WaitGroup
+	faults := make(chan error, loadWorkers)
+	for worker := range loadWorkers {
+		workers.Go(func() {
+			for time.Since(began) < loadTime {
+				if err := one(worker); err != nil {
+					faults <- err
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	took := time.Since(began)
+	close(faults)
+	if err := <-faults; err != nil {
+		return 0, fmt.Errorf("send requests: %w", err)
+	}
+	return float64(answered.Load()) / took.Seconds(), nil
+}
+
+// watchLatency returns, of writes, the 99th percentile of the seconds from the
+// sending of a write until a watcher has its event.
+func watchLatency(ctx context.Context, client kubernetes.Interface) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, writes*writeInterval+podsTimeout)
+	defer cancel()
+	api := client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
+	object, err := api.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "watched-"}}, metav1.CreateOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("create an object to watch: %w", err)
+	}
+	events, err := api.Watch(ctx, metav1.ListOptions{ResourceVersion: object.ResourceVersion, FieldSelector: "metadata.name=" + object.Name})
+	if err != nil {
+		return 0, fmt.Errorf("watch: %w", err)
+	}
+	var mutex sync.Mutex
+	sent := map[string]time.Time{}
+	written := make(chan error, 1)
+	go func() {
+		defer close(written)
+		ticker := time.NewTicker(writeInterval)
+		defer ticker.Stop()
+		for i := range writes {
+			<-ticker.C
+			number := strconv.Itoa(i)
+			object.Data = map[string]string{"number": number}
+			mutex.Lock()
+			sent[number] = time.Now()
+			mutex.Unlock()
+			changed, err := api.Update(ctx, object, metav1.UpdateOptions{})
+			if err != nil {
+				written <- err
+				cancel()
+				return
+			}
+			object = changed
+		}
+	}()
+	var latencies []float64
+	err = await(events, func(event watch.Event) bool {
+		if seen, ok := event.Object.(*corev1.ConfigMap); ok {
+			now := time.Now()
+			mutex.Lock()
+			if at, ok := sent[seen.Data["number"]]; ok {
+				latencies = append(latencies, now.Sub(at).Seconds())
+			}
+			mutex.Unlock()
+		}
+		return len(latencies) == writes
+	})
+	if fault := <-written; fault != nil {
+		err = fmt.Errorf("write: %w", fault)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("measure the watch's latency: %w", err)
+	}
+	return percentile(latencies, 0.99), nil
+}
+
+// percentile returns the smallest value that so large a share of all is at most.
+func percentile(values []float64, share float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[min(len(sorted)-1, int(share*float64(len(sorted))))]
+}

@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+const (
+	networkFile = "build/bench/network.json"
+	// networkRounds is how often each way is measured, in turns with the others.
+	networkRounds = 3
+	// networkSeconds is how long each time its throughput is measured.
+	networkSeconds = "2"
+	// The ports of the program that answers: on the host, in pods, of the Service.
+	hostPort, podPort, servicePort = "9001", "9002", "9003"
+)
+
+// The ways that are measured between two hosts of tests/harness.
+const (
+	wayLink    = "link"
+	wayPod     = "pod to pod"
+	wayService = "pod to Service"
+	wayNear    = "pod to pod, one node"
+)
+
+var (
+	// networkBackends are those of flannel's that are measured.
+	networkBackends = []string{"vxlan", "host-gw"}
+	// ways are the rows of the table; the others are compared with the first.
+	ways = []string{wayLink, wayPod, wayService, wayNear}
+)
+
+// wayResult is what testserver's measure found in one round. Times are in seconds.
+type wayResult struct {
+	BytesPerSecond float64 `json:"bytesPerSecond"`
+	RoundTrip      float64 `json:"roundTrip"`
+	RoundTripP99   float64 `json:"roundTripP99"`
+	Connect        float64 `json:"connect"`
+}
+
+// networkReport is what is known of pods' network beside the hosts' own.
+type networkReport struct {
+	Time    time.Time `json:"time"`
+	Commit  string    `json:"commit"`
+	Machine string    `json:"machine"`
+	// Rounds has the results by flannel's backend and by way.
+	Rounds map[string]map[string][]wayResult `json:"rounds"`
+}
+
+// networkColumn is a column of the table: a value, and its ratio to the link's.
+type networkColumn struct {
+	name  string
+	scale float64
+	value func(wayResult) float64
+}
+
+func networkColumns() []networkColumn {
+	return []networkColumn{
+		{"Gbit/s", 1e9 / 8, func(r wayResult) float64 { return r.BytesPerSecond }},
+		{"round trip, µs", 1e-6, func(r wayResult) float64 { return r.RoundTrip }},
+		{"its p99, µs", 1e-6, func(r wayResult) float64 { return r.RoundTripP99 }},
+		{"connect, µs", 1e-6, func(r wayResult) float64 { return r.Connect }},
+	}
+}
+
+// Table returns the medians, and their ratios to those of the link, as text.
+func (r *networkReport) Table() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "\n%s\ncommit %s, %s\nmedian of %d rounds; behind each value its ratio to the link's\n\n",
+		r.Machine, r.Commit, r.Time.Format(time.RFC3339), networkRounds)
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, backend := range networkBackends {
+		fmt.Fprintf(table, "%s\t", backend)
+		for _, column := range networkColumns() {
+			fmt.Fprintf(table, "%s\t\t", column.name)
+		}
+		fmt.Fprintln(table)
+		for _, way := range ways {
+			fmt.Fprintf(table, "%s\t", way)
+			for _, column := range networkColumns() {
+				value := r.median(backend, way, column)
+				fmt.Fprintf(table, "%s\t%s\t", number(value), ratio(value, r.median(backend, wayLink, column)))
+			}
+			fmt.Fprintln(table)
+		}
+	}
+	table.Flush()
+	return text.String()
+}
+
+func (r *networkReport) median(backend, way string, column networkColumn) float64 {
+	var values []float64
+	for _, round := range r.Rounds[backend][way] {
+		values = append(values, column.value(round)/column.scale)
+	}
+	return median(values)
+}
+
+func (r *networkReport) write(path string) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode result: %w", err)
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}

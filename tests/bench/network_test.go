@@ -1,0 +1,134 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/image"
+)
+
+// TestNetwork measures the network of pods beside the link between their hosts.
+// It fails only if something does not work.
+func TestNetwork(t *testing.T) {
+	harness.Require(t)
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine, err := describeMachine()
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := &networkReport{
+		Time:    time.Now().UTC().Truncate(time.Second),
+		Commit:  describeCommit(repository),
+		Machine: machine,
+		Rounds:  map[string]map[string][]wayResult{},
+	}
+	for _, backend := range networkBackends {
+		t.Run(backend, func(t *testing.T) {
+			report.Rounds[backend] = measureNetwork(t, repository, backend)
+		})
+	}
+	if t.Failed() {
+		t.Fatal("not everything could be measured")
+	}
+	for _, backend := range networkBackends {
+		if report.Rounds[backend] == nil {
+			return // -run chose some
+		}
+	}
+	fmt.Print(report.Table())
+	path := filepath.Join(repository, networkFile)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := report.write(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// measureNetwork makes a cluster of two hosts, and measures every way in turns.
+func measureNetwork(t *testing.T, repository, backend string) map[string][]wayResult {
+	network := harness.NewNetwork(t)
+	c := cluster.Start(t, network, "--flannel-backend="+backend)
+	agent := c.Join(network, "agent-1").Host
+	server := c.Server.Host
+	program := image.TestserverProgram(repository)
+	if err := agent.Command(t.Context(), program, "serve-measure", hostPort).Start(); err != nil {
+		t.Fatal(err)
+	}
+	runProbe(c, "far", agent.Name, "serve-measure", podPort)
+	runProbe(c, "near", server.Name, "serve-measure", podPort)
+	runProbe(c, "client", server.Name, "sleep")
+	c.Apply(`
+apiVersion: v1
+kind: Service
+metadata: {name: far}
+spec:
+  selector: {app: far}
+  ports: [{port: ` + servicePort + `, targetPort: ` + podPort + `}]
+`)
+	service := c.Kubectl("get", "service", "far", "-o", "jsonpath={.spec.clusterIP}")
+	to := map[string]string{
+		wayLink:    net.JoinHostPort(agent.Address.String(), hostPort),
+		wayPod:     net.JoinHostPort(c.Pod("far").Status.PodIP, podPort),
+		wayService: net.JoinHostPort(service, servicePort),
+		wayNear:    net.JoinHostPort(c.Pod("near").Status.PodIP, podPort),
+	}
+	run := func(way, seconds string) (result wayResult, err error) {
+		var output string
+		if way == wayLink {
+			var text []byte
+			text, err = server.Command(t.Context(), program, "measure", to[way], seconds).Output()
+			output = string(text)
+		} else {
+			output, err = cluster.OnNode(server, "client", "/testserver", "measure", to[way], seconds)
+		}
+		if err == nil {
+			err = json.Unmarshal([]byte(strings.TrimSpace(output)), &result)
+		}
+		return result, err
+	}
+	for _, way := range ways {
+		c.Eventually(way+" to work", func() error {
+			_, err := run(way, "0.2")
+			return err
+		})
+	}
+	results := map[string][]wayResult{}
+	for range networkRounds {
+		for _, way := range ways {
+			result, err := run(way, networkSeconds)
+			if err != nil {
+				t.Fatalf("%s: %v", way, err)
+			}
+			fmt.Printf("%s: %s: %+v\n", backend, way, result)
+			results[way] = append(results[way], result)
+		}
+	}
+	return results
+}
+
+// runProbe runs testserver in a pod on a node, and waits until it is ready.
+func runProbe(c *cluster.Cluster, name, node string, args ...string) {
+	c.Helper()
+	c.Apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s, labels: {app: %[1]s}}
+spec:
+  nodeName: %s
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: %q, args: ["%s"]}]
+`, name, node, image.TestserverName, strings.Join(args, `", "`)))
+	c.Pod(name)
+}

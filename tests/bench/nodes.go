@@ -1,0 +1,286 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+)
+
+// nodesFile is below the source tree.
+const nodesFile = "build/bench/nodes.json"
+
+// nodesTimeout is how long the next nodes may take to get Ready.
+const nodesTimeout = 5 * time.Minute
+
+// nodesOptions are what the environment can change.
+type nodesOptions struct {
+	// Nodes is how many agents join at most: BENCH_NODES.
+	Nodes int `json:"nodes"`
+	// Settle is the time between the last node's readiness and the idle time,
+	// and Idle that time: BENCH_NODES_SETTLE and BENCH_NODES_IDLE.
+	Settle time.Duration `json:"settle"`
+	Idle   time.Duration `json:"idle"`
+}
+
+func readNodesOptions() (nodesOptions, error) {
+	o := nodesOptions{Nodes: 50, Settle: 30 * time.Second, Idle: 40 * time.Second}
+	var err error
+	if text := os.Getenv("BENCH_NODES"); text != "" {
+		if o.Nodes, err = strconv.Atoi(text); err != nil || o.Nodes < 2 {
+			return o, fmt.Errorf("BENCH_NODES is %q, which is not a number of agents, two or more", text)
+		}
+	}
+	return o, readDurations(map[string]*time.Duration{"BENCH_NODES_SETTLE": &o.Settle, "BENCH_NODES_IDLE": &o.Idle})
+}
+
+// Counts are the numbers of agents to measure at: none, a fifth, half and all.
+func (o nodesOptions) Counts() []int {
+	return slices.Compact([]int{0, o.Nodes / 5, o.Nodes / 2, o.Nodes})
+}
+
+// nodesStep is the server with a number of agents.
+type nodesStep struct {
+	// Agents have joined, Added of them in this step, which took Joining
+	// seconds and JoiningCPU seconds of the server's time beyond what it takes
+	// when idle.
+	Agents     int     `json:"agents"`
+	Added      int     `json:"added"`
+	Joining    float64 `json:"joiningSeconds"`
+	JoiningCPU float64 `json:"joiningCPUSeconds"`
+	// AgentsCPU is seconds of the time of all agents, those of before too, from
+	// the last step's joining to this one's.
+	AgentsCPU float64 `json:"agentsCPUSeconds"`
+	// LiveHeap is bytes of Go objects after a garbage collection.
+	LiveHeap float64   `json:"liveHeap"`
+	Idle     nodesIdle `json:"idle"`
+}
+
+// nodesIdle is what the server takes when nobody asks it for anything.
+type nodesIdle struct {
+	PSS       float64 `json:"pss"`
+	Anonymous float64 `json:"anonymous"`
+	// CPU is percent of one core; Written is bytes a minute made dirty.
+	CPU     float64 `json:"cpuPercent"`
+	Written float64 `json:"writtenPerMinute"`
+}
+
+// nodesSamples is how often memory is read at each number of nodes.
+const nodesSamples = 5
+
+// measure watches the processes of a host for a time.
+func (n *nodesIdle) measure(h *harness.Host, idle time.Duration) error {
+	all := make([]snapshot, nodesSamples)
+	var pss, anonymous []float64
+	began := time.Now()
+	for i := range all {
+		if i > 0 {
+			time.Sleep(idle / (nodesSamples - 1))
+		}
+		var err error
+		if all[i], err = takeSnapshot(h); err != nil {
+			return fmt.Errorf("read processes: %w", err)
+		}
+		pss = append(pss, all[i].Installation.PSS)
+		anonymous = append(anonymous, all[i].Installation.Anonymous)
+	}
+	took := time.Since(began)
+	first, last := all[0].Installation, all[nodesSamples-1].Installation
+	n.PSS, n.Anonymous = median(pss), median(anonymous)
+	n.CPU = 100 * (last.CPU - first.CPU) / took.Seconds()
+	n.Written = (last.Written - first.Written) / took.Minutes()
+	return nil
+}
+
+// nodesRow is a line of the table.
+type nodesRow struct {
+	name  string
+	scale float64
+	value func(nodesStep) float64
+}
+
+var nodesRows = []nodesRow{
+	{"PSS, MiB", mebibyte, func(s nodesStep) float64 { return s.Idle.PSS }},
+	{"anonymous, MiB", mebibyte, func(s nodesStep) float64 { return s.Idle.Anonymous }},
+	{"live Go heap, MiB", mebibyte, func(s nodesStep) float64 { return s.LiveHeap }},
+	{"CPU, % of a core", 1, func(s nodesStep) float64 { return s.Idle.CPU }},
+	{"written, KiB a minute", 1024, func(s nodesStep) float64 { return s.Idle.Written }},
+}
+
+// String says what one step found, in a line.
+func (s nodesStep) String() string {
+	text := fmt.Sprintf("%d agents: %d joined in %.1f s, %.1f s of the server's CPU;", s.Agents, s.Added, s.Joining, s.JoiningCPU)
+	for _, row := range nodesRows {
+		text += fmt.Sprintf(" %s %s;", row.name, number(row.value(s)/row.scale))
+	}
+	return text
+}
+
+// nodesReport is everything the benchmark of many nodes found.
+type nodesReport struct {
+	Time    time.Time    `json:"time"`
+	Commit  string       `json:"commit"`
+	Machine string       `json:"machine"`
+	Options nodesOptions `json:"options"`
+	Steps   []nodesStep  `json:"steps"`
+}
+
+func newNodesReport(repository string, o nodesOptions) (*nodesReport, error) {
+	commit, err := exec.Command("git", "-C", repository, "describe", "--always", "--dirty", "--abbrev=12").Output()
+	if err != nil {
+		commit = []byte("unknown")
+	}
+	machine, err := describeMachine()
+	return &nodesReport{Time: time.Now().UTC().Truncate(time.Second), Commit: strings.TrimSpace(string(commit)), Machine: machine, Options: o}, err
+}
+
+// Table returns the server at each number of agents, what an agent adds, and how
+// the second half of the agents compares with the first.
+func (r *nodesReport) Table() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "\n%s\ncommit %s, %s\n", r.Machine, r.Commit, r.Time.Format(time.RFC3339))
+	fmt.Fprintf(&text, "the server with agents; idle figures over %s, %s after the last was Ready\n\n", r.Options.Idle, r.Options.Settle)
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
+	line := func(name string, values []string, perNode, growth string) {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t\n", name, strings.Join(values, "\t"), perNode, growth)
+	}
+	var agents []string
+	for _, step := range r.Steps {
+		agents = append(agents, strconv.Itoa(step.Agents))
+	}
+	line("agents", agents, "per agent", "2nd half : 1st")
+	for _, row := range []nodesRow{
+		{"seconds till all are Ready", 1, func(s nodesStep) float64 { return s.Joining }},
+		{"server's CPU for that, s", 1, func(s nodesStep) float64 { return s.JoiningCPU }},
+		{"agents' CPU since they started, s", 1, func(s nodesStep) float64 { return s.AgentsCPU }},
+	} {
+		// Each step's is its own, so that what counts is the sum.
+		line(r.line(row, r.sums(row.value)))
+	}
+	for _, row := range nodesRows {
+		var values []float64
+		for _, step := range r.Steps {
+			values = append(values, row.value(step)/row.scale)
+		}
+		line(r.line(row, values))
+	}
+	table.Flush()
+	text.WriteString("\nper agent: the last column of agents less the first, divided by their number\n" +
+		"2nd half : 1st: what an agent of the second half adds to what one of the first adds; above 1 is worse than linear\n")
+	return text.String()
+}
+
+func (r *nodesReport) line(row nodesRow, values []float64) (name string, texts []string, perNode, growth string) {
+	for _, value := range values {
+		texts = append(texts, number(value))
+	}
+	first, half, last := 0, len(values)-2, len(values)-1
+	slope := func(from, to int) float64 {
+		return (values[to] - values[from]) / float64(r.Steps[to].Agents-r.Steps[from].Agents)
+	}
+	return row.name, texts, fmt.Sprintf("%.3f", slope(first, last)), ratio(slope(half, last), slope(first, half))
+}
+
+// sums returns the running sums of a value over the steps.
+func (r *nodesReport) sums(value func(nodesStep) float64) []float64 {
+	var sums []float64
+	sum := 0.0
+	for _, step := range r.Steps {
+		sum += value(step)
+		sums = append(sums, sum)
+	}
+	return sums
+}
+
+// nodesReady counts the nodes that are Ready. One watch costs the server less
+// than asking it again and again.
+type nodesReady struct {
+	events watch.Interface
+	names  map[string]bool
+}
+
+func watchNodes(ctx context.Context, server *harness.Server) (*nodesReady, error) {
+	events, err := server.Client().CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("watch nodes: %w", err)
+	}
+	return &nodesReady{events, map[string]bool{}}, nil
+}
+
+// wait waits until count nodes are Ready.
+func (n *nodesReady) wait(count int) error {
+	deadline := time.After(nodesTimeout)
+	for len(n.names) < count {
+		select {
+		case event, open := <-n.events.ResultChan():
+			node, ok := event.Object.(*corev1.Node)
+			if !open || !ok {
+				return fmt.Errorf("watch nodes: it ended with %v", event.Object)
+			}
+			delete(n.names, node.Name)
+			if event.Type != watch.Deleted && nodeReady(event) {
+				n.names[node.Name] = true
+			}
+		case <-deadline:
+			return fmt.Errorf("%d nodes of %d are Ready after %s", len(n.names), count, nodesTimeout)
+		}
+	}
+	return nil
+}
+
+// cpuOf returns the seconds that agents have taken since they started.
+func cpuOf(agents []*harness.Agent) (float64, error) {
+	sum := 0.0
+	for _, agent := range agents {
+		_, used, err := readProcess(fmt.Sprint("/proc/", agent.Process().Pid))
+		if err != nil {
+			return 0, fmt.Errorf("read agent %s: %w", agent.Host.Name, err)
+		}
+		sum += used.CPU
+	}
+	return sum, nil
+}
+
+// get asks the API server for what it tells about itself.
+func get(ctx context.Context, server *harness.Server, path string) ([]byte, error) {
+	return server.Client().Discovery().RESTClient().Get().RequestURI(path).DoRaw(ctx)
+}
+
+// collect has the server's Go collect its garbage, which at this moment is
+// mostly that of joining, and returns the bytes that are left in use.
+func collect(server *harness.Server) (float64, error) {
+	profile, err := get(context.Background(), server, "/debug/pprof/heap?gc=1&debug=1")
+	if err != nil {
+		return 0, fmt.Errorf("collect garbage: %w", err)
+	}
+	// runtime.MemStats follow the profile as comments.
+	lines := bufio.NewScanner(bytes.NewReader(profile))
+	for lines.Scan() {
+		if text, ok := strings.CutPrefix(lines.Text(), "# HeapAlloc = "); ok {
+			return strconv.ParseFloat(text, 64)
+		}
+	}
+	return 0, fmt.Errorf("collect garbage: the profile has no HeapAlloc")
+}
+
+func writeJSON(path string, value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode result: %w", err)
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}

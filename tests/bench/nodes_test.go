@@ -1,0 +1,148 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/fakecri"
+)
+
+// atOnce is how many agents start at a time: what a machine with few cores does
+// without holding all of them up for minutes.
+const atOnce = 5
+
+// TestNodes has ever more agents join one server, and measures that server. It
+// fails only if a node does not get Ready.
+func TestNodes(t *testing.T) {
+	harness.Require(t)
+	options, err := readNodesOptions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := newNodesReport(repository, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	network := harness.NewNetwork(t)
+	host := network.NewHost(t, "server")
+	server := host.StartServer(t, "--kube-apiserver-arg=profiling=true")
+	server.WaitReady()
+	useCopy(t)
+
+	ready, err := watchNodes(t.Context(), server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ready.events.Stop()
+	var agents []*harness.Agent
+	agentsCPU := 0.0
+	for _, count := range options.Counts() {
+		before, err := takeSnapshot(host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		joined := join(t, network, server, ready, len(agents), count)
+		step := nodesStep{Agents: count, Added: len(joined), Joining: time.Since(began).Seconds()}
+		after, err := takeSnapshot(host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step.JoiningCPU = after.Installation.CPU - before.Installation.CPU
+		if n := len(report.Steps); n > 0 {
+			step.JoiningCPU -= report.Steps[n-1].Idle.CPU / 100 * step.Joining
+		}
+		agents = append(agents, joined...)
+		all, err := cpuOf(agents)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step.AgentsCPU, agentsCPU = all-agentsCPU, all
+
+		time.Sleep(options.Settle)
+		if step.LiveHeap, err = collect(server); err != nil {
+			t.Fatal(err)
+		}
+		if err := step.Idle.measure(host, options.Idle); err != nil {
+			t.Fatal(err)
+		}
+		report.Steps = append(report.Steps, step)
+		fmt.Println(step)
+	}
+	saveProfiles(t, server, filepath.Join(repository, "build/bench"))
+	fmt.Print(report.Table())
+	if err := writeJSON(filepath.Join(repository, nodesFile), report); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// join has agents first to last-1 join a server, some at a time, and waits until
+// all their nodes are Ready, and those of before.
+func join(t *testing.T, network *harness.Network, server *harness.Server, ready *nodesReady, first, last int) (agents []*harness.Agent) {
+	for i := first; i < last; i++ {
+		host := network.NewHost(t, fmt.Sprintf("agent-%d", i+1))
+		host.ShareHelpers(server.Host)
+		fakecri.Start(t, host)
+		agents = append(agents, host.StartAgent(t, server, "--container-runtime-endpoint="+fakecri.Endpoint))
+		// The server's own node is one more.
+		if err := ready.wait(i + 1 - atOnce + 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ready.wait(last + 1); err != nil {
+		t.Fatal(err)
+	}
+	return agents
+}
+
+// useCopy has kedges that start from now on run a copy of the executable.
+// Processes share the memory of what they run, and PSS divides it among them:
+// the server's would fall with each agent.
+func useCopy(t *testing.T) {
+	const variable = "KEDGE_BINARY"
+	source, err := os.Open(os.Getenv(variable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close()
+	path := filepath.Join(t.TempDir(), "kedge")
+	target, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(target, source); err != nil {
+		t.Fatal(err)
+	}
+	if err := target.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(variable, path)
+}
+
+// saveProfiles keeps what the server's memory and time go to, for who wants to
+// know why.
+func saveProfiles(t *testing.T, server *harness.Server, folder string) {
+	for name, path := range map[string]string{
+		"nodes-heap.pprof":      "/debug/pprof/heap",
+		"nodes-cpu.pprof":       "/debug/pprof/profile?seconds=30",
+		"nodes-goroutine.pprof": "/debug/pprof/goroutine",
+	} {
+		content, err := get(context.Background(), server, path)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(folder, name), content, 0o644)
+		}
+		if err != nil {
+			t.Fatalf("save profile: %v", err)
+		}
+	}
+}
