@@ -163,6 +163,7 @@ lint: ## gofmt, shellcheck, staticcheck
 
 # The race detector compiles every package anew, too much for Kubernetes.
 unit: | packages ## unit tests, with the race detector where Kubernetes is not imported
+	@scripts/need.sh nftables iptables iproute2
 	packages=$$(scripts/packages.sh light) && go test -race $$packages
 	packages=$$(scripts/packages.sh heavy) && go test $$packages
 
