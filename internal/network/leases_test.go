@@ -59,6 +59,30 @@ func TestLeaseEvents(t *testing.T) {
 	}
 }
 
+func TestIsNews(t *testing.T) {
+	node := func() *corev1.Node {
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "1", Annotations: map[string]string{annotationIP: "192.0.2.1"}},
+			Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.42.1.0/24"}},
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(*corev1.Node)
+		want   bool
+	}{
+		"a heartbeat":   {func(n *corev1.Node) { n.Status.Conditions = make([]corev1.NodeCondition, 1) }, false},
+		"its address":   {func(n *corev1.Node) { n.Annotations = map[string]string{annotationIP: "192.0.2.2"} }, true},
+		"its pods":      {func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.42.2.0/24"} }, true},
+		"another of it": {func(n *corev1.Node) { n.UID = "2" }, true},
+	} {
+		changed := node()
+		test.change(changed)
+		if got := isNews(node(), changed); got != test.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+}
+
 func TestDroppingChains(t *testing.T) {
 	listing := `{"nftables": [{"metainfo": {"version": "1.0.6"}},
 		{"chain": {"family": "ip", "table": "filter", "name": "FORWARD", "type": "filter", "hook": "forward", "prio": 0, "policy": "drop"}},

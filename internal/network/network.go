@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -116,8 +118,12 @@ func (n *Network) Run(ctx context.Context, ready func()) error {
 		}
 	}
 	if _, err := nodes.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    notify,
-		UpdateFunc: func(_, node any) { notify(node) },
+		AddFunc: notify,
+		UpdateFunc: func(before, now any) {
+			if isNews(before.(*corev1.Node), now.(*corev1.Node)) {
+				notify(now)
+			}
+		},
 		DeleteFunc: notify,
 	}); err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
@@ -198,6 +204,14 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 		return fmt.Errorf("flannel's backend %s ended by itself", n.cfg.Cluster.FlannelBackend)
 	}
 	return context.Cause(ctx)
+}
+
+// isNews is whether anything of a node has changed that its network depends on:
+// each of many nodes hears of every change of all others.
+func isNews(before, now *corev1.Node) bool {
+	return before.UID != now.UID ||
+		!slices.Equal(before.Spec.PodCIDRs, now.Spec.PodCIDRs) ||
+		!maps.Equal(before.Annotations, now.Annotations)
 }
 
 // waitForPodCIDRs returns this node's object when it has a range of pods of

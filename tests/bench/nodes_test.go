@@ -13,10 +13,6 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/fakecri"
 )
 
-// atOnce is how many agents start at a time: what a machine with few cores does
-// without holding all of them up for minutes.
-const atOnce = 5
-
 // TestNodes has ever more agents join one server, and measures that server. It
 // fails only if a node does not get Ready.
 func TestNodes(t *testing.T) {
@@ -45,29 +41,32 @@ func TestNodes(t *testing.T) {
 	}
 	defer ready.events.Stop()
 	var agents []*harness.Agent
-	agentsCPU := 0.0
 	for _, count := range options.Counts() {
+		hosts := newNodes(t, network, server, len(agents), count)
 		before, err := takeSnapshot(host)
 		if err != nil {
 			t.Fatal(err)
 		}
+		agentsBefore, err := cpuOf(agents)
+		if err != nil {
+			t.Fatal(err)
+		}
 		began := time.Now()
-		joined := join(t, network, server, ready, len(agents), count)
-		step := nodesStep{Agents: count, Added: len(joined), Joining: time.Since(began).Seconds()}
+		agents = append(agents, join(t, hosts, server, ready, len(agents))...)
+		step := nodesStep{Agents: count, Added: len(hosts), Joining: time.Since(began).Seconds()}
 		after, err := takeSnapshot(host)
 		if err != nil {
 			t.Fatal(err)
 		}
+		agentsAfter, err := cpuOf(agents)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step.AgentsCPU = agentsAfter - agentsBefore
 		step.JoiningCPU = after.Installation.CPU - before.Installation.CPU
 		if n := len(report.Steps); n > 0 {
 			step.JoiningCPU -= report.Steps[n-1].Idle.CPU / 100 * step.Joining
 		}
-		agents = append(agents, joined...)
-		all, err := cpuOf(agents)
-		if err != nil {
-			t.Fatal(err)
-		}
-		step.AgentsCPU, agentsCPU = all-agentsCPU, all
 
 		time.Sleep(options.Settle)
 		if step.LiveHeap, err = collect(server); err != nil {
@@ -86,21 +85,29 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// join has agents first to last-1 join a server, some at a time, and waits until
-// all their nodes are Ready, and those of before.
-func join(t *testing.T, network *harness.Network, server *harness.Server, ready *nodesReady, first, last int) (agents []*harness.Agent) {
+// newNodes makes the hosts of agents first to last-1, each with a container
+// runtime.
+func newNodes(t *testing.T, network *harness.Network, server *harness.Server, first, last int) []*harness.Host {
+	var hosts []*harness.Host
 	for i := first; i < last; i++ {
 		host := network.NewHost(t, fmt.Sprintf("agent-%d", i+1))
 		host.ShareHelpers(server.Host)
 		fakecri.Start(t, host)
+		hosts = append(hosts, host)
+	}
+	return hosts
+}
+
+// join has an agent on each host join a server that has so many already, one
+// after the other: side by side they would mostly wait for each other's turn on
+// this machine's cores.
+func join(t *testing.T, hosts []*harness.Host, server *harness.Server, ready *nodesReady, before int) (agents []*harness.Agent) {
+	for i, host := range hosts {
 		agents = append(agents, host.StartAgent(t, server, "--container-runtime-endpoint="+fakecri.Endpoint))
 		// The server's own node is one more.
-		if err := ready.wait(i + 1 - atOnce + 1); err != nil {
+		if err := ready.wait(before + i + 2); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := ready.wait(last + 1); err != nil {
-		t.Fatal(err)
 	}
 	return agents
 }
