@@ -237,7 +237,7 @@ func find(ctx context.Context, cfg Config, file, folder string) (string, error) 
 	}
 	b, err := New(cfg).s3(ctx)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("there is no snapshot %s on this host (`kedge snapshot list` lists them), and S3 cannot be asked: %w", file, err)
 	}
 	target := filepath.Join(folder, strings.TrimSuffix(file, suffix)+suffix)
 	return target, b.fetch(ctx, filepath.Base(target), target)

@@ -85,13 +85,13 @@ const (
 	maxIterations = 10_000_000
 )
 
-// seal encrypts s with the secret of a token.
-func seal(s secrets, secret string) (sealed, error) {
+// seal encrypts s with the secret of a token. rounds is iterations but in tests.
+func seal(s secrets, secret string, rounds int) (sealed, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return sealed{}, fmt.Errorf("encode secrets: %w", err)
 	}
-	box := sealed{Salt: make([]byte, 16), Nonce: make([]byte, 12), Iterations: iterations}
+	box := sealed{Salt: make([]byte, 16), Nonce: make([]byte, 12), Iterations: rounds}
 	// Never fails: crypto/rand ends the process rather.
 	_, _ = rand.Read(box.Salt)
 	_, _ = rand.Read(box.Nonce)

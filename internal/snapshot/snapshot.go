@@ -73,13 +73,14 @@ type Snapshots struct {
 	client  kubernetes.Interface
 	objects objects
 	now     func() time.Time
+	rounds  int
 }
 
 // New returns the component; it implements component.Component.
 func New(cfg Config) *Snapshots {
 	return &Snapshots{
 		cfg: cfg, log: logrus.WithField("component", "snapshots"),
-		failed: map[string]File{}, changed: make(chan struct{}, 1), now: time.Now,
+		failed: map[string]File{}, changed: make(chan struct{}, 1), now: time.Now, rounds: iterations,
 	}
 }
 
@@ -199,7 +200,7 @@ func (s *Snapshots) saveHere(ctx context.Context, name string) (_ *File, err err
 		Datastore: s.cfg.Store.Kind(), Name: name, Node: s.cfg.NodeName, Time: at.UTC().Truncate(time.Second),
 		Secrets: secrets.sums(),
 	}
-	if m.Sealed, err = seal(secrets, token); err != nil {
+	if m.Sealed, err = seal(secrets, token, s.rounds); err != nil {
 		return nil, err
 	}
 	content := temporaryFile(path + ".content")
