@@ -158,16 +158,15 @@ func (a *Agent) Address() string {
 	return u.Host
 }
 
-// EncryptionConfig returns the path of the API server's file with keys for
-// encrypted objects, empty if it has none.
-func (s *Server) EncryptionConfig() string {
-	path := ""
+// APIServerArg returns the last value of a user's argument of the API server,
+// empty if there is none.
+func (s *Server) APIServerArg(name string) (value string) {
 	for _, arg := range s.KubeAPIServerArgs {
-		if name, value, _ := strings.Cut(arg, "="); strings.TrimLeft(name, "-") == "encryption-provider-config" {
-			path = value
+		if given, text, _ := strings.Cut(arg, "="); strings.TrimLeft(given, "-") == name {
+			value = text
 		}
 	}
-	return path
+	return value
 }
 
 // PodCIDRs returns ClusterCIDR parsed. It is for a validated Config.

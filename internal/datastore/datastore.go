@@ -44,9 +44,9 @@ type Snapshotter interface {
 	// LastRevision returns one not below any that was ever handed out by what is
 	// stored now; 0 if nothing is. Nothing runs on the data, here and below.
 	LastRevision(ctx context.Context) (int64, error)
-	// Prepare makes of file, which Save wrote, what Commit needs, in folder, which
-	// is empty and on the file system of the data. It changes nothing else, and
-	// refuses a file that cannot be served. Once that is, every new revision will
+	// Prepare makes of file, which Save wrote and which it may take away, what
+	// Commit needs, in folder, on the file system of both the file and the data. It changes
+	// nothing else, and refuses a file that cannot be served. Once that is, every new revision will
 	// be above the given one, and all up to it count as compacted: nobody who saw
 	// what was there before can miss that it has changed.
 	Prepare(ctx context.Context, file, folder string, above int64) error

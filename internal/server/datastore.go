@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
@@ -23,10 +24,15 @@ func newDatastore(dir datadir.Dir) store {
 
 // snapshotConfig is what snapshots need of a server, whether it runs or not.
 func snapshotConfig(cfg *config.Config, store store) snapshot.Config {
+	var elsewhere error
+	if servers := cfg.Server.APIServerArg("etcd-servers"); servers != "" {
+		elsewhere = fmt.Errorf("the API's objects are in etcd at %s, not in kedge's datastore: save and restore them there, by `etcdctl snapshot`", servers)
+	}
 	return snapshot.Config{
+		Elsewhere:  elsewhere,
 		Dir:        datadir.Dir(cfg.DataDir),
 		Settings:   cfg.Server.Snapshots,
-		Encryption: cfg.Server.EncryptionConfig(),
+		Encryption: cfg.Server.APIServerArg("encryption-provider-config"),
 		NodeName:   cfg.Node.NodeName,
 		Store:      store,
 		Socket:     datadir.SnapshotSocket,

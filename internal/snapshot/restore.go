@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -74,6 +73,9 @@ type Restored struct {
 // Whenever it is interrupted, either the old data are there or the snapshot's;
 // the next start or restore says which.
 func Restore(ctx context.Context, cfg Config, file, token string) (_ *Restored, err error) {
+	if cfg.Elsewhere != nil {
+		return nil, cfg.Elsewhere
+	}
 	lock, err := cfg.Dir.Lock()
 	if err != nil {
 		return nil, fmt.Errorf("restore works on a server that does not run: %w", err)
@@ -208,10 +210,11 @@ func prepare(ctx context.Context, cfg Config, j *journal, token string) (*Restor
 		logrus.Warnf("What is stored now cannot be read, and is only put aside: %v", err)
 		last = 0
 	}
-	if err := cfg.Store.Prepare(ctx, content, folder, firstRevision(&r.Manifest, last, time.Now())); err != nil {
-		return nil, fmt.Errorf("restore: %w", err)
+	// Room is left for it on a small disk: what was fetched has been read.
+	if strings.HasPrefix(path, folder) {
+		_ = os.Remove(path)
 	}
-	if err := os.Remove(content); err != nil {
+	if err := cfg.Store.Prepare(ctx, content, folder, firstRevision(&r.Manifest, last, time.Now())); err != nil {
 		return nil, fmt.Errorf("restore: %w", err)
 	}
 	if err := datadir.SyncAll(folder); err != nil {
@@ -315,8 +318,8 @@ func (r *Restored) Advice(dir datadir.Dir) string {
 	if r.Authorities {
 		lines = append(lines, "The certificate authorities and the token are the snapshot's too; nodes that knew others must join again.")
 	}
-	lines = append(lines, "Start the server now. Agents find it by themselves, and every client lists anew.")
-	if !slices.Contains([]string{"sqlite"}, r.Datastore) {
+	lines = append(lines, "Start the server now. Agents find it by themselves; on one that joined later than that, start kedge again.")
+	if r.Datastore != "sqlite" { // of which there is one server
 		lines = append(lines, fmt.Sprintf("On each other server: stop kedge, move %s away, and start it again, so that it joins this one anew.", dir.ServerDB()))
 	}
 	return strings.Join(lines, "\n")

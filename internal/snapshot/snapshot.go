@@ -40,6 +40,9 @@ type Config struct {
 	Encryption string
 	NodeName   string
 	Store      datastore.Snapshotter
+	// Elsewhere says where the API's objects are and who saves them, if they are
+	// not in Store: nothing is saved or restored then.
+	Elsewhere error
 	// Client calls the API as system:kedge:snapshots; nil for who only lists.
 	Client *rest.Config
 	// Socket is where commands come in.
@@ -119,7 +122,7 @@ func (c *Config) folder() string {
 
 // keepSchedule saves at the times of the schedule, until ctx is done.
 func (s *Snapshots) keepSchedule(ctx context.Context) {
-	if s.cfg.Settings.Disabled {
+	if s.cfg.Settings.Disabled || s.cfg.Elsewhere != nil {
 		return
 	}
 	schedule, err := cron.ParseStandard(s.cfg.Settings.ScheduleCron)
@@ -149,6 +152,9 @@ func (s *Snapshots) keepSchedule(ctx context.Context) {
 // save saves a snapshot to the folder and, if there is S3, there too. If only
 // the latter failed it returns the file and an error.
 func (s *Snapshots) save(ctx context.Context, name string) (*File, error) {
+	if s.cfg.Elsewhere != nil {
+		return nil, s.cfg.Elsewhere
+	}
 	if err := checkName(name); err != nil {
 		return nil, err
 	}

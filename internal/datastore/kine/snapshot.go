@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -25,7 +24,7 @@ func (d *Datastore) Kind() string { return "sqlite" }
 // stateFile is the name of the database.
 const stateFile = "state.db"
 
-// backupPages is how many pages are copied between two looks at the context.
+// backupPages is how many pages are taken between two looks at the context.
 const backupPages = 1024
 
 // Save implements datastore.Snapshotter, by SQLite's online backup. What is
@@ -117,15 +116,15 @@ func (d *Datastore) Prepare(ctx context.Context, file, folder string, above int6
 	if err := os.Mkdir(made, 0o700); err != nil {
 		return fmt.Errorf("make folder of the database: %w", datadir.Explain(err))
 	}
-	copied := filepath.Join(made, stateFile)
-	if err := copyFile(file, copied); err != nil {
-		return fmt.Errorf("copy saved database: %w", datadir.Explain(err))
+	taken := filepath.Join(made, stateFile)
+	if err := os.Rename(file, taken); err != nil {
+		return fmt.Errorf("take saved database: %w", datadir.Explain(err))
 	}
-	return withDatabase(ctx, copied, func(db *sql.DB) error {
-		if err := quickCheck(ctx, db, copied); err != nil {
+	return withDatabase(ctx, taken, func(db *sql.DB) error {
+		if err := quickCheck(ctx, db, taken); err != nil {
 			return err
 		}
-		if err := record(ctx, db, copied, d.version); err != nil {
+		if err := record(ctx, db, taken, d.version); err != nil {
 			return fmt.Errorf("record version: %w", err)
 		}
 		done, err := db.ExecContext(ctx, `UPDATE sqlite_sequence SET seq = MAX(seq, ?) WHERE name = 'kine'`, above)
@@ -142,18 +141,4 @@ func (d *Datastore) Prepare(ctx context.Context, file, folder string, above int6
 // Commit implements datastore.Snapshotter.
 func (d *Datastore) Commit(_ context.Context, folder, kept string) error {
 	return datadir.Replace(filepath.Join(folder, "db"), d.config.Dir, filepath.Join(kept, "db"))
-}
-
-func copyFile(from, to string) error {
-	source, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer source.Close()
-	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(target, source)
-	return errors.Join(err, target.Close())
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -36,25 +37,31 @@ func TestSnapshot(t *testing.T) {
 	create("/registry/pods/a", "before")
 	create("/registry/events/e", "deferred")
 
-	// Writers that do not stop meanwhile.
-	ctx, stop := context.WithCancel(t.Context())
-	stopped := make(chan int)
+	// One who writes on meanwhile.
+	var acknowledged, stop atomic.Int64
+	begun, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
-		n := 0
-		for ctx.Err() == nil {
-			if _, err := r.backend.Create(ctx, fmt.Sprintf("/registry/busy/%08d", n), make([]byte, 1000), 0); err == nil {
-				n++
+		defer close(stopped)
+		for stop.Load() == 0 {
+			key := fmt.Sprintf("/registry/busy/%08d", acknowledged.Load())
+			if _, err := r.backend.Create(context.Background(), key, make([]byte, 1000), 0); err != nil {
+				t.Error(err)
+				return
+			}
+			if acknowledged.Add(1) == 10 {
+				close(begun)
 			}
 		}
-		stopped <- n
 	}()
+	<-begun
 	file := filepath.Join(t.TempDir(), "saved")
+	atLeast := acknowledged.Load()
 	revision, err := r.Save(t.Context(), file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop()
-	written := <-stopped
+	stop.Store(1)
+	<-stopped
 
 	create("/registry/pods/b", "after")
 	_, kv, _ := r.backend.Get(t.Context(), "/registry/pods/a", 0, false)
@@ -109,8 +116,8 @@ func TestSnapshot(t *testing.T) {
 		}
 	}
 	busy, err := r.Get(t.Context(), "/registry/busy/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err != nil || busy.Count > int64(written) {
-		t.Errorf("%d of %d keys that were written meanwhile, %v", busy.Count, written, err)
+	if err != nil || busy.Count < atLeast || busy.Count > acknowledged.Load() {
+		t.Errorf("%d keys, of %d that were written before and %d in all, %v", busy.Count, atLeast, acknowledged.Load(), err)
 	}
 	if now := busy.Header.Revision; now < above {
 		t.Errorf("goes on at %d, want above %d", now, above)
@@ -146,5 +153,25 @@ func TestPrepareRefuses(t *testing.T) {
 	}
 	if err := New(config(folder)).Prepare(t.Context(), file, t.TempDir(), 1); !errors.Is(err, errDamaged) {
 		t.Errorf("no database: %v", err)
+	}
+}
+
+// TestSaveToFullDisk fails, and does no harm.
+func TestSaveToFullDisk(t *testing.T) {
+	if !privately(t) {
+		return
+	}
+	r := run(t, shortDir(t))
+	for i := range 10 {
+		if _, err := r.backend.Create(t.Context(), fmt.Sprint("/registry/large/", i), make([]byte, 100_000), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := r.Save(t.Context(), filepath.Join(tmpfs(t, "size=256k"), "saved"))
+	if !errors.Is(err, errFull) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := r.backend.Create(t.Context(), "/registry/after", nil, 0); err != nil {
+		t.Errorf("a write after that: %v", err)
 	}
 }

@@ -12,13 +12,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -136,7 +139,9 @@ func TestSaveAndRestore(t *testing.T) {
 	server.WaitReady()
 	c := cluster.Of(t, server)
 	c.Kubectl("create", "secret", "generic", "s3-keys", "--namespace=kube-system", "--from-literal=s3-access-key=user", "--from-literal=s3-secret-key=secret")
+	agent := c.Join(network, "agent-1")
 	c.RunWeb("web", "server-1")
+	c.RunWeb("there", "agent-1")
 	c.ServeWeb()
 	c.Apply(`
 apiVersion: apps/v1
@@ -193,6 +198,7 @@ spec:
 	c.Kubectl("create", "configmap", "new", "--from-literal=value=after")
 	c.Kubectl("scale", "deployment", "many", "--replicas=3")
 	c.Kubectl("rollout", "status", "deployment/many", "--timeout="+cluster.Patience.String())
+	late := c.Join(network, "agent-2")
 	sees("what is new", map[string]string{"deleted": "", "changed": "after", "new": "after"})
 	last, err := c.Client.CoreV1().ConfigMaps(cluster.Namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -212,6 +218,12 @@ spec:
 	start(c)
 	sees("what there was before", map[string]string{"deleted": "before", "changed": "before", "new": ""})
 	wantGone(c, last.ResourceVersion)
+	// The cluster does not know it: it joined later than that.
+	late.Terminate()
+	late.Start()
+	late.WaitReady()
+	late.Terminate()
+	c.Kubectl("delete", "node", "agent-2")
 	wantRestored(c, before)
 	c.WantSameContainers(containers)
 
@@ -225,6 +237,7 @@ spec:
 	refused(c, []string{"s3://backups", "list"}, "restore", "--token="+token, "none-server-1-1")
 	must(c, "restore", "--token="+token, name)
 	start(c)
+	agent.WaitReady()
 	wantRestored(c, before)
 	c.WantSameContainers(containers)
 	sees("the same on a new disk", map[string]string{"deleted": "before", "changed": "before", "new": ""})
@@ -287,10 +300,14 @@ func wantRestored(c *cluster.Cluster, before string) {
 	c.Kubectl("rollout", "status", "deployment/many", "--timeout="+cluster.Patience.String())
 	c.Kubectl("scale", "deployment", "many", "--replicas=3")
 	c.Kubectl("rollout", "status", "deployment/many", "--timeout="+cluster.Patience.String())
-	c.Answers("web", "http://web.default.svc.cluster.local/", "web")
+	// As nodes' proxies and DNS know it.
+	c.WaitNode("agent-1", corev1.ConditionTrue)
+	for _, from := range []string{"web", "there"} {
+		c.Answers(from, "http://web.default.svc.cluster.local/", "web", "there")
+	}
 	c.Kubectl("scale", "deployment", "many", "--replicas=2")
 	c.Eventually("the third pod to go", func() error {
-		if pods := len(c.Containers()); pods != 3 {
+		if pods := len(c.Containers()); pods != 4 {
 			return fmt.Errorf("%d containers run", pods)
 		}
 		return nil
@@ -455,4 +472,68 @@ func scheduled(c *cluster.Cluster) (names []string) {
 		return nil
 	})
 	return names
+}
+
+// TestInterruptedRestore kills restores at moments that are never the same. After
+// each the server has either the old data or the snapshot's, and says which.
+func TestInterruptedRestore(t *testing.T) {
+	harness.Require(t)
+	host := cluster.NewHost(t, harness.NewNetwork(t), "server-1")
+	server := host.StartServer(t)
+	server.WaitReady()
+	c := cluster.Of(t, server)
+	c.Kubectl("create", "configmap", "is", "--from-literal=value=snapshot")
+	name := save(c, "x")
+	c.Kubectl("patch", "configmap", "is", "--patch", `{"data": {"value": "old"}}`)
+	server.Terminate()
+	run(t, host, "cp", "-a", serverDir, "/var/lib/kedge/before")
+	began := time.Now()
+	must(c, "restore", name)
+	took := time.Since(began)
+
+	outcomes := map[string]int{}
+	for range 20 {
+		run(t, host, "sh", "-c", "rm -rf "+serverDir+"; cp -a /var/lib/kedge/before "+serverDir)
+		restore := host.Kedge(context.Background(), "snapshot", "restore", name)
+		if err := restore.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// Most of it is the start of a process; what matters comes at the end.
+		time.Sleep(took/2 + rand.N(took/2))
+		_ = restore.Process.Kill()
+		_ = restore.Wait()
+		// Which does nothing, but looks at what is there.
+		output, err := kedge(c, "restore", "none")
+		if err == nil {
+			t.Fatal("restored nothing")
+		}
+		state := "untold"
+		switch {
+		case strings.Contains(output, "before it had changed anything"):
+			state = "old"
+		case strings.Contains(output, "has been completed"):
+			state = "snapshot"
+		}
+		outcomes[state]++
+		if left, _ := filepath.Glob(host.Path(serverDir + "/rest*")); len(left) > 0 {
+			t.Errorf("left %q", left)
+		}
+		_, err = os.Stat(host.Path(serverDir + "/db/state.db"))
+		kept, _ := filepath.Glob(host.Path(serverDir + "/replaced-*/db/state.db"))
+		if err != nil || state == "old" && len(kept) > 0 || state == "snapshot" && len(kept) != 1 {
+			t.Errorf("%s: %v, and kept are %q", state, err, kept)
+		}
+	}
+	t.Log(outcomes)
+
+	// A start completes what was begun, too.
+	run(t, host, "sh", "-c", "rm -rf "+serverDir+"; cp -a /var/lib/kedge/before "+serverDir)
+	must(c, "restore", name)
+	run(t, host, "sh", "-e", "-c", `cd `+serverDir+`; mkdir restoring; mv db restoring/; mv replaced-*/db .; rmdir replaced-*
+echo '{"state": "committed", "snapshot": "x", "datastore": "sqlite", "began": 1}' >restore.json`)
+	start(c)
+	c.Server.WaitLog("has been completed")
+	if got := c.Kubectl("get", "configmap", "is", "-o", "jsonpath={.data.value}"); got != "snapshot" {
+		t.Errorf("the data are the %s", got)
+	}
 }
