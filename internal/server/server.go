@@ -166,7 +166,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	})
 	group.Add(manifests, api)
 	saving := snapshotConfig(cfg, store)
-	saving.NodeName, saving.Client = node.Name, api.ClientConfig("system:kedge:snapshots")
+	saving.NodeName, saving.Client, saving.Now = node.Name, api.ClientConfig("system:kedge:snapshots"), clock.Now
 	group.Add(snapshot.New(saving), store, manifests)
 	group.Add(dns.NewEndpoints(dns.EndpointsConfig{
 		Client:    api.ClientConfig("system:kedge:dns-endpoints"),

@@ -47,6 +47,9 @@ type Config struct {
 	Client *rest.Config
 	// Socket is where commands come in.
 	Socket string
+	// Now is what time it is, also where the system does not know; nil for the
+	// system's. Names have it, and by that the oldest go first.
+	Now func() time.Time
 }
 
 // File is one snapshot in one place.
@@ -81,9 +84,12 @@ type Snapshots struct {
 
 // New returns the component; it implements component.Component.
 func New(cfg Config) *Snapshots {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	return &Snapshots{
 		cfg: cfg, log: logrus.WithField("component", "snapshots"),
-		failed: map[string]File{}, changed: make(chan struct{}, 1), now: time.Now, rounds: iterations,
+		failed: map[string]File{}, changed: make(chan struct{}, 1), now: cfg.Now, rounds: iterations,
 	}
 }
 
@@ -142,8 +148,8 @@ func (s *Snapshots) keepSchedule(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		// save logs and tells the API what fails.
-		if _, err := s.save(ctx, Scheduled); err == nil {
+		// save and prune log what fails. Room is made also while S3 is away.
+		if file, _ := s.save(ctx, Scheduled); file != nil {
 			_, _ = s.prune(ctx, Scheduled, s.cfg.Settings.Retention)
 		}
 	}
