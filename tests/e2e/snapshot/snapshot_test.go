@@ -498,9 +498,21 @@ func TestInterruptedRestore(t *testing.T) {
 		if err := restore.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(rand.N(took))
+		ended := make(chan struct{})
+		go func() { _ = restore.Wait(); close(ended) }()
+		// It takes longer to start than to restore.
+		for begun := false; !begun; {
+			select {
+			case <-ended:
+				begun = true
+			default:
+				_, err := os.Stat(host.Path(serverDir + "/restore.json"))
+				begun = err == nil
+			}
+		}
+		time.Sleep(rand.N(took / 2))
 		_ = restore.Process.Kill()
-		_ = restore.Wait()
+		<-ended
 		// Which does nothing, but looks at what is there.
 		output, err := kedge(c, "restore", "none")
 		if err == nil {
