@@ -187,6 +187,11 @@ func keepToken(path, token string) error {
 	return nil
 }
 
+// ServerSecret returns the secret in a server's token, whole or bare.
+func ServerSecret(token string) (string, error) {
+	return tokenSecret(strings.TrimSpace(token), ServerUser, "")
+}
+
 // tokenSecret returns the secret in a user's token, whole or bare. A whole one
 // must pin hash, unless hash is empty.
 func tokenSecret(token, user, hash string) (string, error) {

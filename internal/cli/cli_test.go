@@ -72,6 +72,9 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		"unknown shell":    {[]string{"completion", "csh"}, "bash, zsh or fish"},
 		"no configuration": {[]string{"server", "--config", "/does/not/exist"}, "give another path with --config"},
 		"unknown output":   {[]string{"status", "-o", "xml"}, ""},
+		"no snapshot":      {[]string{"snapshot", "delete"}, "`kedge snapshot list` lists them"},
+		"none to restore":  {[]string{"snapshot", "restore"}, "`kedge snapshot list` lists them"},
+		"none to keep":     {[]string{"snapshot", "prune", "--snapshot-retention=0"}, "keeps nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(t, test.args...)

@@ -55,9 +55,39 @@ type Server struct {
 	WriteKubeconfig     string `key:"write-kubeconfig" role:"server" usage:"where to write the administrator's kubeconfig"`
 	WriteKubeconfigMode string `key:"write-kubeconfig-mode" role:"server" usage:"its file mode, in octal"`
 
+	Snapshots Snapshots
+
 	KubeAPIServerArgs         []string `key:"kube-apiserver-arg" role:"server" usage:"argument of upstream's kube-apiserver, as name=value"`
 	KubeControllerManagerArgs []string `key:"kube-controller-manager-arg" role:"server" usage:"argument of upstream's kube-controller-manager, as name=value"`
 	KubeSchedulerArgs         []string `key:"kube-scheduler-arg" role:"server" usage:"argument of upstream's kube-scheduler, as name=value"`
+}
+
+// Snapshots are when the datastore is saved, and to where.
+type Snapshots struct {
+	// Disabled is about the schedule only.
+	Disabled     bool   `key:"disable-snapshots" role:"server" usage:"save no snapshots of the datastore by schedule"`
+	ScheduleCron string `key:"snapshot-schedule-cron" role:"server" usage:"when to save a snapshot, in cron's syntax"`
+	Retention    int    `key:"snapshot-retention" role:"server" usage:"how many snapshots by schedule to keep, here and in S3"`
+	// Dir is empty for the one in the data directory.
+	Dir        string `key:"snapshot-dir" role:"server" usage:"folder of snapshots (default: server/snapshots in the data directory)"`
+	S3         bool   `key:"s3" role:"server" usage:"keep snapshots in S3 too"`
+	S3Settings S3
+}
+
+// S3 is a bucket.
+type S3 struct {
+	Endpoint string `key:"s3-endpoint" role:"server" usage:"S3's HOST or HOST:PORT"`
+	// EndpointCA is the path of a file in PEM.
+	EndpointCA    string `key:"s3-endpoint-ca" role:"server" usage:"file with the authority of S3's certificate, besides the system's"`
+	SkipSSLVerify bool   `key:"s3-skip-ssl-verify" role:"server" usage:"do not check S3's certificate"`
+	AccessKey     string `key:"s3-access-key" role:"server" secret:"true" usage:"S3's access key"`
+	SecretKey     string `key:"s3-secret-key" role:"server" secret:"true" usage:"S3's secret key; better in the configuration file, or in s3-config-secret"`
+	Bucket        string `key:"s3-bucket" role:"server" usage:"S3's bucket"`
+	Region        string `key:"s3-region" role:"server" usage:"S3's region"`
+	Folder        string `key:"s3-folder" role:"server" usage:"folder in the bucket: one of its own for each cluster"`
+	Insecure      bool   `key:"s3-insecure" role:"server" usage:"S3 without TLS"`
+	// ConfigSecret is a Secret in kube-system whose keys are those above.
+	ConfigSecret string `key:"s3-config-secret" role:"server" usage:"Secret in the namespace kube-system with any of these s3 settings, such as s3-access-key and s3-secret-key"`
 }
 
 // Cluster is what all nodes of a cluster have in common.
@@ -102,6 +132,11 @@ func Default() *Config {
 			HTTPSListenPort:     6443,
 			WriteKubeconfig:     "/etc/kedge/kedge.yaml",
 			WriteKubeconfigMode: "0600",
+			Snapshots: Snapshots{
+				ScheduleCron: "0 */12 * * *",
+				Retention:    5,
+				S3Settings:   S3{Endpoint: "s3.amazonaws.com", Region: "us-east-1"},
+			},
 		},
 		Cluster: Cluster{
 			ClusterCIDR:          []string{"10.42.0.0/16"},
@@ -121,6 +156,17 @@ func (a *Agent) Address() string {
 		return net.JoinHostPort(u.Hostname(), "6443")
 	}
 	return u.Host
+}
+
+// APIServerArg returns the last value of a user's argument of the API server,
+// empty if there is none.
+func (s *Server) APIServerArg(name string) (value string) {
+	for _, arg := range s.KubeAPIServerArgs {
+		if given, text, _ := strings.Cut(arg, "="); strings.TrimLeft(given, "-") == name {
+			value = text
+		}
+	}
+	return value
 }
 
 // PodCIDRs returns ClusterCIDR parsed. It is for a validated Config.

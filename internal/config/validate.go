@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/robfig/cron/v3"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -92,9 +93,38 @@ func (v *validator) server(s *Server) {
 		v.fault("write-kubeconfig-mode", "%q is not a file mode in octal, such as 0600", s.WriteKubeconfigMode)
 	}
 	v.token("agent-token", s.AgentToken)
+	v.snapshots(&s.Snapshots)
 	v.arguments("kube-apiserver-arg", s.KubeAPIServerArgs)
 	v.arguments("kube-controller-manager-arg", s.KubeControllerManagerArgs)
 	v.arguments("kube-scheduler-arg", s.KubeSchedulerArgs)
+}
+
+func (v *validator) snapshots(s *Snapshots) {
+	if _, err := cron.ParseStandard(s.ScheduleCron); err != nil {
+		v.fault("snapshot-schedule-cron", "%q is not a time as in cron, such as 0 */12 * * *: %v", s.ScheduleCron, err)
+	}
+	if s.Retention < 1 {
+		v.fault("snapshot-retention", "%d keeps nothing; it must be at least 1, or set disable-snapshots", s.Retention)
+	}
+	if s.Dir != "" && !filepath.IsAbs(s.Dir) {
+		v.fault("snapshot-dir", "%q is not an absolute path", s.Dir)
+	}
+	bucket := &s.S3Settings
+	if !s.S3 {
+		return
+	}
+	if strings.Contains(bucket.Endpoint, "/") || bucket.Endpoint == "" {
+		v.fault("s3-endpoint", "%q is not a host such as s3.example.com:9000; s3-insecure is for one without TLS", bucket.Endpoint)
+	}
+	if bucket.Bucket == "" && bucket.ConfigSecret == "" {
+		v.fault("s3-bucket", "is empty; say which bucket, here or in s3-config-secret")
+	}
+	if (bucket.AccessKey == "") != (bucket.SecretKey == "") {
+		v.fault("s3-secret-key", "goes with s3-access-key; give both or neither")
+	}
+	if bucket.EndpointCA != "" && !filepath.IsAbs(bucket.EndpointCA) {
+		v.fault("s3-endpoint-ca", "%q is not an absolute path", bucket.EndpointCA)
+	}
 }
 
 func (v *validator) cluster(c *Cluster) {

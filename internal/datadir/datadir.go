@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 )
 
 // Dir is a data directory. Its methods are the paths in it.
@@ -37,6 +38,7 @@ const (
 const (
 	StatusSocket     = RunDir + "/status.sock"
 	DatastoreSocket  = RunDir + "/kine.sock"
+	SnapshotSocket   = RunDir + "/snapshot.sock"
 	ContainerdSocket = RunDir + "/containerd/containerd.sock"
 	// ContainerdState is containerd's folder for what a reboot removes.
 	ContainerdState = RunDir + "/containerd"
@@ -66,6 +68,22 @@ func (d Dir) ServerTLS() string { return d.join("server", "tls") }
 
 // ServerDB is the folder of the SQLite database.
 func (d Dir) ServerDB() string { return d.join("server", "db") }
+
+// Snapshots is the folder of the datastore's snapshots, unless the user has
+// another.
+func (d Dir) Snapshots() string { return d.join("server", "snapshots") }
+
+// Restore is the journal of a restore that has begun and not ended.
+func (d Dir) Restore() string { return d.join("server", "restore.json") }
+
+// Restoring is the folder of what is about to replace the datastore.
+func (d Dir) Restoring() string { return d.join("server", "restoring") }
+
+// Replaced is the folder into which a restore that began at that time, in
+// seconds since 1970, puts what was there before.
+func (d Dir) Replaced(began int64) string {
+	return d.join("server", "replaced-"+strconv.FormatInt(began, 10))
+}
 
 // AgentTLS is the folder of this node's own certificates.
 func (d Dir) AgentTLS() string { return d.join("agent", "tls") }

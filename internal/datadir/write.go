@@ -61,6 +61,57 @@ func writeFile(path string, data []byte, mode os.FileMode) (err error) {
 	return syncFolder(folder)
 }
 
+// Replace puts the file or folder next in the place of current, and what was
+// there, if anything was, to kept, whose folder is there. All are on one file
+// system. Interrupted, it may be called again and goes on where it was; when it
+// is done, which is when next is not there, it does nothing.
+func Replace(next, current, kept string) error {
+	if err := replace(next, current, kept); err != nil {
+		return fmt.Errorf("replace %s: %w", current, Explain(err))
+	}
+	return nil
+}
+
+func replace(next, current, kept string) error {
+	if _, err := os.Lstat(next); errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	// If current is there, it is the old one: next would not be there otherwise.
+	if err := os.Rename(current, kept); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := errors.Join(syncFolder(filepath.Dir(kept)), syncFolder(filepath.Dir(current))); err != nil {
+		return err
+	}
+	if err := os.Rename(next, current); err != nil {
+		return err
+	}
+	return errors.Join(syncFolder(filepath.Dir(current)), syncFolder(filepath.Dir(next)))
+}
+
+// SyncAll brings all files and folders below folder to the disk.
+func SyncAll(folder string) error {
+	err := filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			return syncFolder(path)
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(file.Sync(), file.Close())
+	})
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", folder, Explain(err))
+	}
+	return nil
+}
+
 // syncFolder makes a rename in a folder durable.
 func syncFolder(path string) error {
 	folder, err := os.Open(path)

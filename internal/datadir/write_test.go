@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,5 +58,42 @@ func TestWriteFileKeepsTheOldOnAFullDisk(t *testing.T) {
 	}
 	if names := list(t, dir); names != "file" {
 		t.Errorf("folder holds %q", names)
+	}
+}
+
+// TestReplace is interrupted after each of its steps, and called again.
+func TestReplace(t *testing.T) {
+	for _, interrupted := range []string{"not", "between", "new"} {
+		folder := t.TempDir()
+		path := func(name string) string { return filepath.Join(folder, name) }
+		write := func(name, text string) {
+			t.Helper()
+			if err := os.Mkdir(path(name), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(path(name), "file"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("next", "new")
+		switch interrupted {
+		case "between":
+			write("kept", "old")
+		case "new": // there was nothing
+		default:
+			write("current", "old")
+		}
+		for range 2 {
+			if err := Replace(path("next"), path("current"), path("kept")); err != nil {
+				t.Fatalf("%s: %v", interrupted, err)
+			}
+		}
+		if got, err := os.ReadFile(filepath.Join(path("current"), "file")); err != nil || string(got) != "new" {
+			t.Errorf("%s: current is %q, %v", interrupted, got, err)
+		}
+		got, err := os.ReadFile(filepath.Join(path("kept"), "file"))
+		if interrupted == "new" != errors.Is(err, os.ErrNotExist) || err == nil && string(got) != "old" {
+			t.Errorf("%s: kept is %q, %v", interrupted, got, err)
+		}
 	}
 }

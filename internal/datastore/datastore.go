@@ -5,6 +5,8 @@
 package datastore
 
 import (
+	"context"
+
 	"go.etcd.io/etcd/client/v3/kubernetes"
 
 	"github.com/kedge-dev/kedge/internal/component"
@@ -25,4 +27,31 @@ type Endpoint struct {
 type Datastore interface {
 	component.Component
 	Endpoint() Endpoint
+}
+
+// Snapshotter is a Datastore that can be saved while it is ready, and restored
+// while nothing runs on it. Package snapshot calls it, and makes the file, which
+// is Save's, into a snapshot: compressed, checked and named.
+type Snapshotter interface {
+	// Kind names what Save writes, for example sqlite: only a datastore of the
+	// same kind can restore it.
+	Kind() string
+	// Save writes all that is stored, as it is at one moment, into file, which is
+	// not there, while others go on to write; it returns the revision of that
+	// moment. Every change that was acknowledged before the call is in it.
+	Save(ctx context.Context, file string) (revision int64, err error)
+
+	// LastRevision returns one not below any that was ever handed out by what is
+	// stored now; 0 if nothing is. Nothing runs on the data, here and below.
+	LastRevision(ctx context.Context) (int64, error)
+	// Prepare makes of file, which Save wrote and which it may take away, what
+	// Commit needs, in folder, on the file system of both the file and the data. It changes
+	// nothing else, and refuses a file that cannot be served. Once that is, every new revision will
+	// be above the given one, and all up to it count as compacted: nobody who saw
+	// what was there before can miss that it has changed.
+	Prepare(ctx context.Context, file, folder string, above int64) error
+	// Commit puts what Prepare has made in the place of what is stored, and that
+	// into the folder kept. If it was interrupted, it is called again, as often
+	// as it takes; once it has returned nil, it does nothing.
+	Commit(ctx context.Context, folder, kept string) error
 }

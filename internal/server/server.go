@@ -18,11 +18,11 @@ import (
 	"github.com/kedge-dev/kedge/internal/containerd"
 	"github.com/kedge-dev/kedge/internal/controlplane"
 	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/datastore/kine"
 	"github.com/kedge-dev/kedge/internal/dns"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/kubeinit"
 	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/snapshot"
 	"github.com/kedge-dev/kedge/internal/supervisor"
 	"github.com/kedge-dev/kedge/internal/tunnel"
 	"github.com/kedge-dev/kedge/internal/version"
@@ -72,6 +72,9 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 		return err
 	}
 	defer release()
+	if err := snapshot.Resume(ctx, dir, newDatastore(dir)); err != nil {
+		return err
+	}
 	listener, err := supervisor.Listen(cfg.Server.BindAddress, cfg.Server.HTTPSListenPort)
 	if err != nil {
 		return err
@@ -107,7 +110,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	}
 	group.Add(certificates.Renewer())
 
-	store := kine.New(kine.Config{Dir: dir.ServerDB(), Socket: datadir.DatastoreSocket})
+	store := newDatastore(dir)
 	group.Add(store)
 
 	tunnels := tunnel.NewServer()
@@ -162,6 +165,9 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		RuntimeClasses: containerd.RuntimeClasses(),
 	})
 	group.Add(manifests, api)
+	saving := snapshotConfig(cfg, store)
+	saving.NodeName, saving.Client, saving.Now = node.Name, api.ClientConfig("system:kedge:snapshots"), clock.Now
+	group.Add(snapshot.New(saving), store, manifests)
 	group.Add(dns.NewEndpoints(dns.EndpointsConfig{
 		Client:    api.ClientConfig("system:kedge:dns-endpoints"),
 		Informers: api.Informers,

@@ -32,6 +32,7 @@ type daemon struct {
 	args   []string
 	log    string
 	cmd    *Cmd
+	began  time.Time
 	exited chan struct{}
 }
 
@@ -65,10 +66,11 @@ func (d *daemon) Start() {
 	defer log.Close()
 	cmd, exited := d.Host.Kedge(context.Background(), d.args...), make(chan struct{})
 	cmd.Stdout, cmd.Stderr = log, log
+	began := time.Now()
 	if err := cmd.Start(); err != nil {
 		d.t.Fatalf("start kedge on %s: %v", d.Host.Name, err)
 	}
-	d.cmd, d.exited = cmd, exited
+	d.cmd, d.began, d.exited = cmd, began, exited
 	go func() {
 		_ = cmd.Wait()
 		close(exited)
@@ -150,11 +152,7 @@ func (d *daemon) nodeReady(ctx context.Context, client kubernetes.Interface, nam
 			continue
 		}
 		// After a restart the last one's word still stands for a while.
-		info, err := os.Stat(fmt.Sprintf("/proc/%d", d.cmd.Process.Pid))
-		if err != nil {
-			return err
-		}
-		if condition.LastHeartbeatTime.Time.Before(info.ModTime().Truncate(time.Second)) {
+		if condition.LastHeartbeatTime.Time.Before(d.began.Truncate(time.Second)) {
 			return errors.New("the node's status is from before the restart")
 		}
 		if condition.Status != corev1.ConditionTrue {

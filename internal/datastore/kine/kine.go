@@ -105,7 +105,7 @@ func (d *Datastore) Endpoint() datastore.Endpoint {
 // and fails, with a message that says what to do, when the database cannot be
 // used or, later, can no longer be trusted.
 func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
-	file, err := filepath.Abs(filepath.Join(d.config.Dir, "state.db"))
+	file, err := filepath.Abs(filepath.Join(d.config.Dir, stateFile))
 	if err != nil {
 		return fmt.Errorf("find database: %w", err)
 	}

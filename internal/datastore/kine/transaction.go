@@ -38,7 +38,7 @@ func (t *transaction) plan(batch []*change) error {
 		o, err := t.decide(c)
 		t.batch = append(t.batch, c)
 		t.outcomes = append(t.outcomes, o)
-		t.writes = append(t.writes, err != nil || c.kind == kindSweep ||
+		t.writes = append(t.writes, err != nil || c.kind == kindSweep || c.kind == kindFlush ||
 			len(t.changes) > before && t.changes[before].durability == durable)
 		if err != nil {
 			return err
@@ -49,9 +49,13 @@ func (t *transaction) plan(batch []*change) error {
 
 // decide looks at the condition of c and stages the version it makes.
 func (t *transaction) decide(c *change) (outcome, error) {
-	if c.kind == kindSweep {
+	switch c.kind {
+	case kindSweep:
 		t.sweep = max(t.sweep, c.revision)
 		return outcome{}, nil
+	case kindFlush:
+		t.flush = t.flush || len(t.pending) > 0
+		return outcome{ok: true}, nil
 	}
 	current, err := t.current(c.key)
 	if err != nil {

@@ -41,6 +41,8 @@ const (
 	kindExpire
 	// kindSweep deletes superseded rows.
 	kindSweep
+	// kindFlush writes what is deferred.
+	kindFlush
 )
 
 // outcome is the answer to a change. If ok is false there was a condition that

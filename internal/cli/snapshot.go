@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/server"
+	"github.com/kedge-dev/kedge/internal/snapshot"
+)
+
+const (
+	nameFlag      = "name"
+	outputFlag    = "output"
+	retentionFlag = "snapshot-retention"
+)
+
+func snapshotCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "snapshot",
+		Usage: "save and restore all that the cluster's API has stored, on a server",
+		Subcommands: []*cli.Command{{
+			Name:  "save",
+			Usage: "save a snapshot, and print where; also in S3 if the server is configured so",
+			Flags: []cli.Flag{&cli.StringFlag{Name: nameFlag, Usage: "what the file's name begins with", Value: snapshot.OnDemand}},
+			Action: func(c *cli.Context) error {
+				return change(c, snapshot.CommandSave, snapshot.Request{Names: []string{c.String(nameFlag)}})
+			},
+			Before: noArguments,
+		}, {
+			Name:    "list",
+			Aliases: []string{"ls"},
+			Usage:   "list snapshots, on a server that runs or does not",
+			Flags: append(configFlags(config.ServerRole),
+				&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table, json or yaml", Value: "table"}),
+			Action: withConfig(listSnapshots),
+		}, {
+			Name:      "delete",
+			Usage:     "delete snapshots, here and in S3",
+			ArgsUsage: "NAME...",
+			Action: func(c *cli.Context) error {
+				if c.NArg() == 0 {
+					return errors.New("say which snapshots by their names; `kedge snapshot list` lists them")
+				}
+				return change(c, snapshot.CommandDelete, snapshot.Request{Names: c.Args().Slice()})
+			},
+		}, {
+			Name:  "prune",
+			Usage: "delete all but the newest snapshots that this server saved, of each name, here and in S3",
+			Flags: []cli.Flag{
+				&cli.IntFlag{Name: retentionFlag, Usage: "how many to keep (default: the server's setting)"},
+				&cli.StringFlag{Name: nameFlag, Usage: "only those of this name, such as on-demand or scheduled"},
+			},
+			Action: pruneSnapshots,
+			Before: noArguments,
+		}, {
+			Name:      "restore",
+			Usage:     "replace all that a server which does not run has stored by a snapshot; the old data are kept beside it",
+			ArgsUsage: "FILE|NAME",
+			Flags:     configFlags(config.ServerRole),
+			Action:    restoreSnapshot,
+		}},
+	}
+}
+
+// change has the server that runs do something, and prints to which files.
+func change(c *cli.Context, command string, request snapshot.Request) error {
+	files, err := snapshot.Ask(c.Context, datadir.SnapshotSocket, command, request)
+	for _, f := range files {
+		fmt.Fprintln(c.App.Writer, f.Location)
+	}
+	return err
+}
+
+func pruneSnapshots(c *cli.Context) error {
+	request := snapshot.Request{Retention: c.Int(retentionFlag)}
+	if c.IsSet(retentionFlag) && request.Retention < 1 {
+		return fmt.Errorf("--%s %d keeps nothing; `kedge snapshot delete` deletes single snapshots", retentionFlag, request.Retention)
+	}
+	if name := c.String(nameFlag); name != "" {
+		request.Names = []string{name}
+	}
+	return change(c, snapshot.CommandPrune, request)
+}
+
+func listSnapshots(c *cli.Context, cfg *config.Config) error {
+	files, err := snapshot.Ask(c.Context, datadir.SnapshotSocket, snapshot.CommandList, snapshot.Request{})
+	if errors.Is(err, snapshot.ErrNotRunning) {
+		files, err = server.ListSnapshots(c.Context, cfg)
+	}
+	// What could be listed is shown, whatever else went wrong.
+	return errors.Join(err, printSnapshots(c.App.Writer, c.String(outputFlag), files))
+}
+
+func printSnapshots(w io.Writer, format string, files []snapshot.File) error {
+	if files == nil {
+		files = []snapshot.File{}
+	}
+	switch format {
+	case "table":
+		table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+		fmt.Fprintln(table, "NAME\tLOCATION\tSIZE\tCREATED\tERROR")
+		for _, f := range files {
+			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", f.Name, f.Location, f.Size, f.Created.Format(time.RFC3339), f.Error)
+		}
+		return table.Flush()
+	case "json":
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(files)
+	case "yaml":
+		text, err := yaml.Marshal(files)
+		if err != nil {
+			return fmt.Errorf("print snapshots: %w", err)
+		}
+		_, err = w.Write(text)
+		return err
+	}
+	return fmt.Errorf("output %q is not known; it can be table, json or yaml", format)
+}
+
+func restoreSnapshot(c *cli.Context) error {
+	if c.NArg() != 1 {
+		return errors.New("say which snapshot, as a file or by its name; `kedge snapshot list` lists them. Flags come before it")
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("only root may restore what a server has stored; run it with sudo")
+	}
+	cfg, err := loadConfig(c)
+	if err != nil {
+		return err
+	}
+	restored, err := server.Restore(c.Context, cfg, c.Args().First())
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(c.App.Writer, restored.Advice(datadir.Dir(cfg.DataDir)))
+	return nil
+}
