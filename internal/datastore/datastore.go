@@ -12,8 +12,13 @@ import (
 
 // Endpoint is where an etcd client reaches a datastore.
 type Endpoint struct {
-	// URL is what an etcd client dials, for example unix:///run/kedge/kine.sock.
+	// URL is what an etcd client dials, for example unix:///run/kedge/kine.sock,
+	// or several with commas between them.
 	URL string
+	// TLS are the files for it.
+	TLS TLS
+	// Shared says that other servers may use the same datastore.
+	Shared bool
 	// NewClient returns a client that needs no connection, because the
 	// datastore is in this process: nil if it is not. It may be called while
 	// the datastore is ready.
