@@ -22,7 +22,7 @@ const prefix = "/registry/things/"
 // put writes what the API server would, and returns the revision.
 func put(t *testing.T, c *kubernetes.Client, key, value string, revision int64) int64 {
 	t.Helper()
-	response, err := c.Kubernetes.OptimisticPut(t.Context(), prefix+key, []byte(value), revision, kubernetes.PutOptions{})
+	response, err := c.Kubernetes.OptimisticPut(t.Context(), prefix+key, []byte(value), revision, kubernetes.PutOptions{GetOnFailure: revision > 0})
 	if err != nil || !response.Succeeded {
 		t.Fatalf("put %s: %v %v", key, response, err)
 	}
@@ -63,7 +63,7 @@ func TestRequests(t *testing.T) {
 			if err != nil || len(page.Kvs) != 3 || page.Count != 4 || page.Revision < last {
 				t.Fatalf("first page: %v %v", page, err)
 			}
-			rest, err := k.List(ctx, prefix, kubernetes.ListOptions{Limit: 3, Revision: page.Revision, Continue: "c\x00"})
+			rest, err := k.List(ctx, prefix, kubernetes.ListOptions{Limit: 3, Revision: page.Revision, Continue: prefix + "c\x00"})
 			if err != nil || len(rest.Kvs) != 1 || string(rest.Kvs[0].Key) != prefix+"d" {
 				t.Errorf("second page: %v %v", rest, err)
 			}
@@ -78,7 +78,7 @@ func TestRequests(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if gone, err := k.OptimisticDelete(ctx, prefix+key, got.KV.ModRevision, kubernetes.DeleteOptions{}); err != nil || !gone.Succeeded {
+				if gone, err := k.OptimisticDelete(ctx, prefix+key, got.KV.ModRevision, kubernetes.DeleteOptions{GetOnFailure: true}); err != nil || !gone.Succeeded {
 					t.Errorf("delete: %v %v", gone, err)
 				}
 			}
@@ -135,7 +135,7 @@ func TestServersShare(t *testing.T) {
 					if got.KV != nil {
 						last = got.KV.ModRevision
 					}
-					if _, err := c.Kubernetes.OptimisticPut(context.Background(), prefix+"all", []byte(key), last, kubernetes.PutOptions{}); err != nil {
+					if _, err := c.Kubernetes.OptimisticPut(context.Background(), prefix+"all", []byte(key), last, kubernetes.PutOptions{GetOnFailure: true}); err != nil {
 						faults.Store(key, err.Error())
 					}
 				}
