@@ -29,10 +29,10 @@ type Config struct {
 	Node      Node
 }
 
-// Agent is how an agent finds its cluster.
+// Agent is how an agent, or a server that is not the first, finds its cluster.
 type Agent struct {
 	// Server is https://HOST:PORT; see Address.
-	Server string `key:"server" role:"agent" env:"KEDGE_URL" usage:"server to join, as https://HOST:6443"`
+	Server string `key:"server" env:"KEDGE_URL" usage:"server to join, as https://HOST:6443"`
 }
 
 // Log is how much is logged.
@@ -50,6 +50,10 @@ type Server struct {
 	TLSSAN           []string `key:"tls-san" role:"server" usage:"further host name or address that the API's certificate is valid for"`
 	// AgentToken is a second secret, with which nodes can join but not servers.
 	AgentToken string `key:"agent-token" role:"server" secret:"true" usage:"further secret for joining, for agents only"`
+	// ClusterInit and ClusterReset are for several servers with embedded etcd: the
+	// first, and the last that is left.
+	ClusterInit  bool `key:"cluster-init" role:"server" usage:"begin a cluster of several servers, with embedded etcd; the others join it with server and token"`
+	ClusterReset bool `key:"cluster-reset" role:"server" usage:"make this server the only one of its cluster again, after most were lost, and end"`
 	// DisableAgent leaves the server's own node out.
 	DisableAgent        bool   `key:"disable-agent" role:"server" usage:"run the control plane only, and no node here"`
 	WriteKubeconfig     string `key:"write-kubeconfig" role:"server" usage:"where to write the administrator's kubeconfig"`

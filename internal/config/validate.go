@@ -36,6 +36,9 @@ func (c *Config) Validate() error {
 	v.server(&c.Server)
 	v.cluster(&c.Cluster)
 	families := len(c.Cluster.ClusterCIDR)
+	if c.Agent.Server != "" && c.Server.ClusterInit {
+		v.fault("cluster-init", "begins a new cluster, and server joins another: give one of them")
+	}
 	if c.Agent.Server != "" {
 		families = 2 // as the cluster has it, which is not known here
 	}

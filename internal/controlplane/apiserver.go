@@ -52,6 +52,10 @@ type APIServerConfig struct {
 	Cluster          config.Cluster
 	// DatastoreURL is where etcd's protocol is spoken.
 	DatastoreURL string
+	// The files for TLS with it; empty where there is none.
+	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
+	// SharedDatastore says that other API servers use the datastore too.
+	SharedDatastore bool
 	// NewDatastoreClient returns a client of the same datastore that needs no
 	// connection. Nil if there is none.
 	NewDatastoreClient func() *kubernetes.Client
