@@ -108,7 +108,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 }
 
 // addComponents adds all that a server runs: the list reads as its boot order.
-func addComponents(group *component.Group, cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server, store state) error {
+func addComponents(group *component.Group, cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server, store *state) error {
 	dir := datadir.Dir(cfg.DataDir)
 
 	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock); err != nil {

@@ -35,16 +35,16 @@ func usesEtcd(cfg *config.Config, dir datadir.Dir) bool {
 }
 
 // newState picks the datastore. joined is nil for a server that joins nobody.
-func newState(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *bootstrap.ServerJoin) state {
+func newState(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *bootstrap.ServerJoin) *state {
 	if !usesEtcd(cfg, dir) {
-		return state{Datastore: kine.New(kine.Config{Dir: dir.ServerDB(), Socket: datadir.DatastoreSocket})}
+		return &state{Datastore: kine.New(kine.Config{Dir: dir.ServerDB(), Socket: datadir.DatastoreSocket})}
 	}
 	settings := etcdConfig(dir, node, certificates)
 	if joined != nil {
 		settings.Join = joined.Member
 	}
 	member := etcd.New(settings)
-	return state{Datastore: member, member: member, admit: member.Admit}
+	return &state{Datastore: member, member: member, admit: member.Admit}
 }
 
 func etcdConfig(dir datadir.Dir, node host.Node, certificates *pki.Server) etcd.Config {

@@ -35,7 +35,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
@@ -68,6 +67,8 @@ const (
 	// progress is how often watches that see nothing are told how far they are.
 	// It is less than what compaction leaves, so that they can be resumed.
 	progress = time.Minute
+	// slowRequest is from when on a request is warned of.
+	slowRequest = time.Second
 	// retry is how often is tried what others have to be ready for.
 	retry = time.Second
 	// slowStart is after how long what the start waits for is logged, each time.
@@ -99,8 +100,8 @@ type Member struct {
 	poked chan struct{}
 
 	mu sync.Mutex
-	// deleted are nodes whose members have to go.
-	deleted map[string]bool
+	// deleted are members that have to go, because their nodes were deleted.
+	deleted map[uint64]bool
 }
 
 // New returns the member whose data are in cfg.Dir.
@@ -110,7 +111,7 @@ func New(cfg Config) *Member {
 		log:     logrus.WithField("component", name),
 		peers:   newProber(cfg.Files),
 		poked:   make(chan struct{}, 1),
-		deleted: map[string]bool{},
+		deleted: map[uint64]bool{},
 	}
 }
 
@@ -130,17 +131,9 @@ func (m *Member) Endpoint() datastore.Endpoint {
 		CAFile:    m.cfg.Files.ServerCAFile,
 		CertFile:  m.cfg.Files.ClientCertFile,
 		KeyFile:   m.cfg.Files.ClientKeyFile,
-		NewClient: m.newClient,
+		NewClient: func() *kubernetes.Client { return newClient(m.server.Load()) },
 		Shared:    true,
 	}
-}
-
-// newClient returns a client that needs no connection. Each has watches of its
-// own, which are told of progress together.
-func (m *Member) newClient() *kubernetes.Client {
-	client := &kubernetes.Client{Client: v3client.New(m.server.Load())}
-	client.Kubernetes = client
-	return client
 }
 
 func (m *Member) peerURL() string { return "https://" + net.JoinHostPort(m.cfg.Address, PeerPort) }
@@ -184,7 +177,7 @@ func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	defer stop()
-	client := m.newClient().Client
+	client := newClient(etcd.Server).Client
 	defer client.Close()
 	loops.Go(func() { m.tidy(looping, client) })
 	loops.Go(func() { m.defragment(looping, client) })
@@ -255,6 +248,7 @@ func (m *Member) config(initial string, existing bool) (*embed.Config, error) {
 	c.SnapshotCount = snapshotCount
 	c.QuotaBackendBytes = quota
 	c.WatchProgressNotifyInterval = progress
+	c.WarningApplyDuration = slowRequest
 	c.PreVote = true
 	// It refuses a new member while one is down, which is when one is wanted:
 	// members.go decides.
@@ -412,7 +406,7 @@ func (m *Member) Admit(ctx context.Context, request bootstrap.MemberRequest) (bo
 	}
 	ctx, cancel := context.WithTimeout(ctx, admitPatience)
 	defer cancel()
-	client := v3client.New(server)
+	client := newClient(server).Client
 	defer client.Close()
 	// What this server knows may be old; what it is told by the others is not.
 	if _, err := client.MemberList(ctx); err != nil {
@@ -473,7 +467,7 @@ func Reset(ctx context.Context, cfg Config) error {
 
 // own makes the cluster know this member by the address it has now.
 func (m *Member) own(ctx context.Context, server *etcdserver.EtcdServer) error {
-	client := v3client.New(server)
+	client := newClient(server).Client
 	defer client.Close()
 	return m.announce(ctx, client, server)
 }

@@ -15,8 +15,22 @@ import (
 // repeatAfter is how long the same message is not logged again.
 const repeatAfter = time.Minute
 
-// newLogger returns a logger that writes into log. etcd tells its whole life at
-// the level info, which is for debugging here, and warns of the same many times.
+// told are the messages that somebody may have to do something about. etcd tells
+// its whole life at the level info, and warns of all that is not as in a large
+// cluster, and of each attempt to reach a member that is down.
+var told = map[string]logrus.Level{
+	"peer became inactive (message send to peer failed)": logrus.WarnLevel,
+	"peer became active": logrus.InfoLevel,
+	"slow fdatasync":     logrus.WarnLevel,
+	"leader failed to send out heartbeat on time; took too long, leader is overloaded likely from slow disk": logrus.WarnLevel,
+	"apply request took too long":   logrus.WarnLevel,
+	"prober found high clock drift": logrus.WarnLevel,
+	"elected leader":                logrus.InfoLevel,
+	// At every stop; Member.Run hears of it otherwise.
+	"setting up serving from embedded etcd failed.": logrus.DebugLevel,
+}
+
+// newLogger returns a logger that writes into log.
 func newLogger(log *logrus.Entry) *zap.Logger {
 	return zap.New(&core{log: log, seen: &seen{at: map[string]time.Time{}}})
 }
@@ -34,19 +48,19 @@ type seen struct {
 	at map[string]time.Time
 }
 
-// level returns what etcd's level is here.
-func level(l zapcore.Level) logrus.Level {
-	switch {
-	case l >= zapcore.ErrorLevel:
+// level returns what the level of a message is here.
+func level(entry zapcore.Entry) logrus.Level {
+	if known, ok := told[entry.Message]; ok {
+		return known
+	}
+	if entry.Level >= zapcore.ErrorLevel {
 		return logrus.ErrorLevel
-	case l == zapcore.WarnLevel:
-		return logrus.WarnLevel
 	}
 	return logrus.DebugLevel
 }
 
 // Enabled implements zapcore.LevelEnabler.
-func (c *core) Enabled(l zapcore.Level) bool { return c.log.Logger.IsLevelEnabled(level(l)) }
+func (c *core) Enabled(l zapcore.Level) bool { return l >= zapcore.InfoLevel }
 
 // With implements zapcore.Core.
 func (c *core) With(fields []zapcore.Field) zapcore.Core {
@@ -55,7 +69,7 @@ func (c *core) With(fields []zapcore.Field) zapcore.Core {
 
 // Check implements zapcore.Core.
 func (c *core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(entry.Level) {
+	if c.Enabled(entry.Level) && c.log.Logger.IsLevelEnabled(level(entry)) {
 		return checked.AddCore(entry, c)
 	}
 	return checked
@@ -67,7 +81,7 @@ func (c *core) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	for _, f := range slices.Concat(c.fields, fields) {
 		f.AddTo(encoder)
 	}
-	to := level(entry.Level)
+	to := level(entry)
 	text := "etcd: " + strings.TrimSpace(entry.Message)
 	if to > logrus.ErrorLevel && !c.log.Logger.IsLevelEnabled(logrus.DebugLevel) && !c.seen.first(text) {
 		return nil

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -17,10 +18,13 @@ const (
 )
 
 // NodeDeleted has the members of a node removed, if it has any, by whichever
-// member leads then: every server calls it. NodeAdded takes it back.
+// member leads then: every server calls it. NodeAdded takes it back. A member that
+// the node gets later is another one. Call them while the member is ready.
 func (m *Member) NodeDeleted(node string) {
 	m.mu.Lock()
-	m.deleted[node] = true
+	for _, one := range m.of(node) {
+		m.deleted[one.id] = true
+	}
 	m.mu.Unlock()
 	select {
 	case m.poked <- struct{}{}:
@@ -31,8 +35,17 @@ func (m *Member) NodeDeleted(node string) {
 // NodeAdded says that a node is there, again perhaps.
 func (m *Member) NodeAdded(node string) {
 	m.mu.Lock()
-	delete(m.deleted, node)
+	for _, one := range m.of(node) {
+		delete(m.deleted, one.id)
+	}
 	m.mu.Unlock()
+}
+
+// of returns the members of a node.
+func (m *Member) of(node string) []member {
+	return slices.DeleteFunc(membersOf(m.server.Load().Cluster().Members()), func(one member) bool {
+		return one.name == "" || nodeOf(one.name) != node
+	})
 }
 
 // tidy keeps the list of members right until ctx ends.
@@ -72,7 +85,7 @@ func (m *Member) removeDeleted(ctx context.Context, client *clientv3.Client) {
 	self := uint64(m.server.Load().MemberID())
 	members := membersOf(m.server.Load().Cluster().Members())
 	for _, one := range members {
-		if one.id == self || !deleted[nodeOf(one.name)] {
+		if one.id == self || !deleted[one.id] {
 			continue
 		}
 		if err := canRemove(members, m.peers.alive(ctx, members), one); err != nil {
