@@ -30,6 +30,7 @@ func establish(cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.C
 		ServiceCIDRs:  cfg.Cluster.ServiceCIDRs(),
 		SANs:          append([]string{cfg.Server.BindAddress, cfg.Server.AdvertiseAddress}, cfg.Server.TLSSAN...),
 		Clock:         clock,
+		Etcd:          usesEtcd(cfg, dir),
 	})
 	if err != nil {
 		return nil, nil, err

@@ -18,7 +18,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/containerd"
 	"github.com/kedge-dev/kedge/internal/controlplane"
 	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/datastore/kine"
 	"github.com/kedge-dev/kedge/internal/dns"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/kubeinit"
@@ -79,9 +78,19 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	defer listener.Close()
 	clock := pki.NewClock(dir.ClockFile())
 	clock.Settle(ctx)
+	joined, err := join(ctx, cfg, dir, clock)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	certificates, summary, err := establish(cfg, dir, node, clock)
 	if err != nil {
 		return err
+	}
+	if cfg.Server.ClusterReset {
+		return resetCluster(ctx, cfg, dir, node, certificates)
 	}
 
 	group := component.Group{
@@ -92,14 +101,18 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 			observer.OnReady(*summary)
 		},
 	}
-	if err := addComponents(&group, cfg, node, listener, clock, certificates); err != nil {
+	store, err := newState(cfg, dir, node, certificates, joined)
+	if err != nil {
+		return err
+	}
+	if err := addComponents(&group, cfg, node, listener, clock, certificates, store); err != nil {
 		return err
 	}
 	return group.Run(ctx)
 }
 
 // addComponents adds all that a server runs: the list reads as its boot order.
-func addComponents(group *component.Group, cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server) error {
+func addComponents(group *component.Group, cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server, store *state) error {
 	dir := datadir.Dir(cfg.DataDir)
 
 	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock); err != nil {
@@ -107,8 +120,8 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	}
 	group.Add(certificates.Renewer())
 
-	store := kine.New(kine.Config{Dir: dir.ServerDB(), Socket: datadir.DatastoreSocket})
 	group.Add(store)
+	endpoint := store.Endpoint()
 
 	tunnels := tunnel.NewServer()
 	egress := controlplane.Egress{Tunnels: tunnels}
@@ -119,8 +132,12 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Addr:               listener.Addr(),
 		AdvertiseAddress:   advertiseAddress(cfg.Server, node),
 		Cluster:            cfg.Cluster,
-		DatastoreURL:       store.Endpoint().URL,
-		NewDatastoreClient: store.Endpoint().NewClient,
+		DatastoreURL:       endpoint.URL,
+		DatastoreCAFile:    endpoint.CAFile,
+		DatastoreCertFile:  endpoint.CertFile,
+		DatastoreKeyFile:   endpoint.KeyFile,
+		SharedDatastore:    endpoint.Shared,
+		NewDatastoreClient: endpoint.NewClient,
 		Files:              certificates.Files,
 		Now:                clock.Now,
 		Egress:             egress,
@@ -148,6 +165,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Settings:    bootstrap.Settings{Version: version.Version, Cluster: cfg.Cluster},
 		Client:      api.ClientConfig("system:kedge:supervisor"),
 		Tunnel:      tunnels.Serve,
+		Admit:       store.admit,
 		API:         api,
 		Now:         clock.Now,
 	})
@@ -170,6 +188,9 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	// All faults in the user's arguments at once; the group is not run then.
 	faults := errors.Join(apiFault, controllersFault, schedulerFault)
 	group.Add(supervisor.NewRegistrar(api.ClientConfig("system:kedge:supervisor"), api.Informers), manifests)
+	if store.member != nil {
+		group.Add(newMembers(store.member, api.Informers), api)
+	}
 	if cfg.Server.DisableAgent {
 		return faults
 	}
@@ -193,6 +214,19 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	}, claim, controllers)
 	if err := errors.Join(faults, nodeFault); err != nil {
 		return err
+	}
+	if endpoint.Shared {
+		servers := newOtherServers(api.Informers, advertiseAddress(cfg.Server, node))
+		group.Add(servers, api)
+		group.Add(withoutWaiting(tunnel.NewAgent(tunnel.AgentConfig{
+			NodeName:    node.Name,
+			NodeIPs:     node.IPs,
+			KubeletPort: added.KubeletPort,
+			PodCIDRs:    agent.OwnPodCIDRs(cfg.Cluster),
+			Client:      api.ClientConfig(pki.NodeUser(node.Name), pki.NodesGroup, pki.NodeGroup(node.Name)),
+			Servers:     servers,
+			TLS:         certificates.NodeTLS(),
+		})), servers)
 	}
 	group.Add(newNodeRole(api.ClientConfig("system:kedge:node-role"), node.Name), added.Ready)
 	return nil
