@@ -85,7 +85,20 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	if err != nil {
 		return err
 	}
-	certificates, summary, err := establish(cfg, dir, node, clock)
+	var certificates *pki.Server
+	var summary *Summary
+	begin := func() (err error) {
+		certificates, summary, err = establish(cfg, dir, node, clock)
+		return err
+	}
+	if cfg.Server.Datastore.Endpoint == "" {
+		err = begin()
+	} else {
+		err = shareSecrets(ctx, cfg, dir, begin)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -124,6 +124,8 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 	}
 	d.api.Store(api)
 	defer api.Close()
+	// First, so that nobody waits for a poll of a database that is away.
+	defer stopBackend()
 	ready()
 	select {
 	case <-ctx.Done():
