@@ -17,7 +17,7 @@ const (
 	// pollBatch is how many changes are read at once.
 	pollBatch = 500
 	// gapPause is how long a missing revision is waited for.
-	gapPause = 10 * time.Millisecond
+	gapPause = 2 * time.Millisecond
 	// beginBefore is how many revisions before the last one polling begins: no
 	// change is under way for longer.
 	beginBefore = 200

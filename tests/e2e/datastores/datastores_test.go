@@ -75,7 +75,7 @@ spec:
 	writes.more(100)
 	s.crash()
 	writes.refused()
-	time.Sleep(20 * time.Second) // long enough for leases to be late
+	time.Sleep(time.Minute) // long enough for leases to be late
 	// The kubelet and containerd are at work without it.
 	if output, err := cluster.OnNode(host, "web", "true"); err != nil && strings.Contains(output, "not found") {
 		t.Errorf("the runtime without the store: %v %s", err, output)
