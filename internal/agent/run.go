@@ -130,7 +130,7 @@ func addComponents(group *component.Group, cfg *config.Config, identity *bootstr
 		NodeName:    identity.Host.Name,
 		NodeIPs:     identity.Host.IPs,
 		KubeletPort: node.KubeletPort,
-		PodCIDRs:    ownPodCIDRs(identity.Settings.Cluster),
+		PodCIDRs:    OwnPodCIDRs(identity.Settings.Cluster),
 		Client:      clients.ClientConfig(kubelet),
 		Servers:     servers,
 		TLS:         identity.TLS(kubelet),

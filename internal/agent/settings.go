@@ -22,8 +22,8 @@ func cniConfDir(cfg Config) string {
 	return cfg.Dir.CNIConf()
 }
 
-// ownPodCIDRs bound the addresses of pods, unless another CNI gives them.
-func ownPodCIDRs(cluster config.Cluster) []netip.Prefix {
+// OwnPodCIDRs bound the addresses of pods, unless another CNI gives them.
+func OwnPodCIDRs(cluster config.Cluster) []netip.Prefix {
 	if cluster.FlannelBackend == "none" {
 		return nil
 	}

@@ -96,11 +96,11 @@ func Join(ctx context.Context, cfg Config) (*Identity, error) {
 	if !errors.Is(why, pki.ErrNotJoined) {
 		i.log.Warnf("Joining again: %v", why)
 	}
-	return i, i.retry(ctx, func() error { return i.join(ctx, token) })
+	return i, retry(ctx, i.log, func() error { return i.join(ctx, token) })
 }
 
 // retry calls do until it succeeds or trying again would not mend it.
-func (i *Identity) retry(ctx context.Context, do func() error) error {
+func retry(ctx context.Context, log *logrus.Entry, do func() error) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		err := do()
 		if ctx.Err() != nil {
@@ -110,7 +110,7 @@ func (i *Identity) retry(ctx context.Context, do func() error) error {
 		if !errors.As(err, &temporary) {
 			return err
 		}
-		i.log.Warnf("%v (next attempt in %s)", err, wait)
+		log.Warnf("%v (next attempt in %s)", err, wait)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -122,7 +122,10 @@ func (i *Identity) retry(ctx context.Context, do func() error) error {
 // join joins with a token. Before the server has proved to be of the token's
 // cluster nothing secret is sent.
 func (i *Identity) join(ctx context.Context, token Token) error {
-	authority, err := i.pinned(ctx, token.Hash)
+	// Not verified, because what answers is what verifies: its hash is compared.
+	unverified := i.client(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true})
+	defer unverified.close()
+	authority, err := unverified.pinned(ctx, token.Hash)
 	if err != nil {
 		return err
 	}
@@ -141,23 +144,27 @@ func (i *Identity) join(ctx context.Context, token Token) error {
 }
 
 // pinned returns the server's authorities if their hash is the token's.
-func (i *Identity) pinned(ctx context.Context, hash string) ([]byte, error) {
-	// Not verified, because it is what verifies: its hash is compared.
-	c := i.client(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true})
-	defer c.close()
+func (c *client) pinned(ctx context.Context, hash string) ([]byte, error) {
 	var authority []byte
 	if err := c.call(ctx, http.MethodGet, CACertsPath, nil, nil, &authority); err != nil {
 		return nil, err
 	}
 	found, err := pki.CAHash(authority)
 	if err != nil {
-		return nil, fmt.Errorf("what answers at %s is not a kedge server that nodes can join: correct --server", i.cfg.Server)
+		return nil, fmt.Errorf("what answers at %s is not a kedge server that nodes can join: correct --server", c.server)
 	}
 	if found != hash {
-		return nil, fmt.Errorf("the server at %s is not of the token's cluster: its authority has the hash %s, the token says %s: "+
-			"correct --server or --token; if both are right, something on the way poses as the server", i.cfg.Server, found, hash)
+		return nil, &otherAuthorityError{c.server, found, hash}
 	}
 	return authority, nil
+}
+
+// otherAuthorityError says that a server is not of the token's cluster.
+type otherAuthorityError struct{ server, found, hash string }
+
+func (e *otherAuthorityError) Error() string {
+	return fmt.Sprintf("the server at %s is not of the token's cluster: its authority has the hash %s, the token says %s: "+
+		"correct --server or --token; if both are right, something on the way poses as the server", e.server, e.found, e.hash)
 }
 
 // resume starts with the certificates of an earlier start.

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"errors"
 	"net/netip"
 
 	"github.com/kedge-dev/kedge/internal/config"
@@ -15,6 +16,9 @@ const (
 	RenewPath   = "/v1-kedge/renew"
 	// ConnectPath is where nodes open their tunnels.
 	ConnectPath = "/v1-kedge/connect"
+	// SecretsPath and MemberPath are for servers that join.
+	SecretsPath = "/v1-kedge/server/secrets"
+	MemberPath  = "/v1-kedge/server/member"
 )
 
 // Settings is what a server tells its nodes of the cluster.
@@ -41,3 +45,27 @@ type Response struct {
 	ClientCA     []byte            `json:"clientCA"`
 	Certificates map[string][]byte `json:"certificates"`
 }
+
+// MemberRequest asks for the membership of a new server in the cluster's etcd.
+type MemberRequest struct {
+	// Name is the member's, and PeerURL where the others reach it.
+	Name    string `json:"name"`
+	PeerURL string `json:"peerURL"`
+}
+
+// MemberResponse answers a MemberRequest.
+type MemberResponse struct {
+	// InitialCluster is all members as etcd wants to be told them: NAME=URL,...
+	InitialCluster string `json:"initialCluster"`
+}
+
+// ErrNotNow is what errors are that pass by themselves.
+var ErrNotNow = errors.New("not now")
+
+// NotNow returns an ErrNotNow that says why.
+func NotNow(why string) error { return notNow(why) }
+
+type notNow string
+
+func (n notNow) Error() string      { return string(n) }
+func (notNow) Is(target error) bool { return target == ErrNotNow }

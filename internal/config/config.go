@@ -29,10 +29,10 @@ type Config struct {
 	Node      Node
 }
 
-// Agent is how an agent finds its cluster.
+// Agent is how an agent, or a server that is not the first, finds its cluster.
 type Agent struct {
 	// Server is https://HOST:PORT; see Address.
-	Server string `key:"server" role:"agent" env:"KEDGE_URL" usage:"server to join, as https://HOST:6443"`
+	Server string `key:"server" env:"KEDGE_URL" usage:"server to join, as https://HOST:6443"`
 }
 
 // Log is how much is logged.
@@ -50,6 +50,11 @@ type Server struct {
 	TLSSAN           []string `key:"tls-san" role:"server" usage:"further host name or address that the API's certificate is valid for"`
 	// AgentToken is a second secret, with which nodes can join but not servers.
 	AgentToken string `key:"agent-token" role:"server" secret:"true" usage:"further secret for joining, for agents only"`
+	// ClusterInit and ClusterReset are for several servers with embedded etcd: the
+	// first, and the last that is left.
+	ClusterInit  bool `key:"cluster-init" role:"server" usage:"begin a cluster of several servers, with embedded etcd; the others join it with server and token"`
+	ClusterReset bool `key:"cluster-reset" role:"server" usage:"make this server the only one of its cluster again, after most were lost, and end"`
+	Datastore    Datastore
 	// DisableAgent leaves the server's own node out.
 	DisableAgent        bool   `key:"disable-agent" role:"server" usage:"run the control plane only, and no node here"`
 	WriteKubeconfig     string `key:"write-kubeconfig" role:"server" usage:"where to write the administrator's kubeconfig"`
@@ -88,6 +93,20 @@ type S3 struct {
 	Insecure      bool   `key:"s3-insecure" role:"server" usage:"S3 without TLS"`
 	// ConfigSecret is a Secret in kube-system whose keys are those above.
 	ConfigSecret string `key:"s3-config-secret" role:"server" usage:"Secret in the namespace kube-system with any of these s3 settings, such as s3-access-key and s3-secret-key"`
+}
+
+// Datastore is a database or an etcd of the user's own.
+type Datastore struct {
+	// Endpoint is empty for kedge's own. It may hold a password; see IsEtcd.
+	Endpoint string `key:"datastore-endpoint" role:"server" secret:"true" usage:"keep the cluster's state in postgres://USER:PASSWORD@HOST/DATABASE, in mysql://USER:PASSWORD@tcp(HOST)/DATABASE (MariaDB too), or in an etcd of your own, https://HOST:2379,https://…; better in the configuration file or KEDGE_DATASTORE_ENDPOINT than here"`
+	CAFile   string `key:"datastore-cafile" role:"server" usage:"file with the authority of the datastore's certificate"`
+	CertFile string `key:"datastore-certfile" role:"server" usage:"file with the certificate to show the datastore"`
+	KeyFile  string `key:"datastore-keyfile" role:"server" usage:"file with its key"`
+}
+
+// IsEtcd tells whether the endpoint is etcd's.
+func (d *Datastore) IsEtcd() bool {
+	return strings.HasPrefix(d.Endpoint, "http://") || strings.HasPrefix(d.Endpoint, "https://")
 }
 
 // Cluster is what all nodes of a cluster have in common.

@@ -37,6 +37,13 @@ func (c *Config) Validate() error {
 	v.server(&c.Server)
 	v.cluster(&c.Cluster)
 	families := len(c.Cluster.ClusterCIDR)
+	if c.Agent.Server != "" && c.Server.ClusterInit {
+		v.fault("cluster-init", "begins a new cluster, and server joins another: give one of them")
+	}
+	if c.Server.Datastore.Endpoint != "" && (c.Agent.Server != "" || c.Server.ClusterInit || c.Server.ClusterReset) {
+		v.fault("datastore-endpoint", "takes the place of embedded etcd: leave server, cluster-init and cluster-reset out; "+
+			"servers with the same datastore-endpoint and token are one cluster")
+	}
 	if c.Agent.Server != "" {
 		families = 2 // as the cluster has it, which is not known here
 	}
@@ -94,6 +101,7 @@ func (v *validator) server(s *Server) {
 	}
 	v.token("agent-token", s.AgentToken)
 	v.snapshots(&s.Snapshots)
+	v.datastore(&s.Datastore)
 	v.arguments("kube-apiserver-arg", s.KubeAPIServerArgs)
 	v.arguments("kube-controller-manager-arg", s.KubeControllerManagerArgs)
 	v.arguments("kube-scheduler-arg", s.KubeSchedulerArgs)
@@ -124,6 +132,37 @@ func (v *validator) snapshots(s *Snapshots) {
 	}
 	if bucket.EndpointCA != "" && !filepath.IsAbs(bucket.EndpointCA) {
 		v.fault("s3-endpoint-ca", "%q is not an absolute path", bucket.EndpointCA)
+	}
+}
+
+// datastore checks what can be said without the database's own parser. The
+// endpoint is never shown.
+func (v *validator) datastore(d *Datastore) {
+	scheme, _, _ := strings.Cut(d.Endpoint, "://")
+	switch {
+	case d.IsEtcd():
+		for endpoint := range strings.SplitSeq(d.Endpoint, ",") {
+			u, err := url.Parse(endpoint)
+			if err != nil || u.Scheme != scheme || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+				v.fault("datastore-endpoint", "is not a list such as https://192.0.2.1:2379,https://192.0.2.2:2379")
+				break
+			}
+		}
+		if scheme == "http" && d.CAFile+d.CertFile+d.KeyFile != "" {
+			v.fault("datastore-endpoint", "is http, but there are files for TLS: write https")
+		}
+	case d.Endpoint != "" && !slices.Contains([]string{"postgres", "postgresql", "mysql"}, scheme):
+		v.fault("datastore-endpoint", "must begin with postgres://, mysql://, or https:// or http:// for etcd; for kedge's own datastore leave it out")
+	case d.Endpoint == "" && d.CAFile+d.CertFile+d.KeyFile != "":
+		v.fault("datastore-endpoint", "is missing, and there are files for TLS with it")
+	}
+	for _, file := range [][2]string{{"datastore-cafile", d.CAFile}, {"datastore-certfile", d.CertFile}, {"datastore-keyfile", d.KeyFile}} {
+		if file[1] != "" && !filepath.IsAbs(file[1]) {
+			v.fault(file[0], "%q is not an absolute path", file[1])
+		}
+	}
+	if (d.CertFile == "") != (d.KeyFile == "") {
+		v.fault("datastore-certfile", "and datastore-keyfile go together; one is not set")
 	}
 }
 

@@ -50,8 +50,13 @@ type APIServerConfig struct {
 	// AdvertiseAddress is the address of the API that pods are told.
 	AdvertiseAddress netip.Addr
 	Cluster          config.Cluster
-	// DatastoreURL is where etcd's protocol is spoken.
+	// DatastoreURL is where etcd's protocol is spoken; several with commas
+	// between them are members of one etcd.
 	DatastoreURL string
+	// The files for TLS with it; empty where there is none.
+	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
+	// SharedDatastore says that other API servers use the datastore too.
+	SharedDatastore bool
 	// NewDatastoreClient returns a client of the same datastore that needs no
 	// connection. Nil if there is none.
 	NewDatastoreClient func() *kubernetes.Client

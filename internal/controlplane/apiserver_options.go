@@ -38,11 +38,15 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	// Never shown to anybody, but without it upstream makes one of its own.
 	o.SecureServing.ServerCert.CertKey.CertFile = files.ServingCertFile
 	o.SecureServing.ServerCert.CertKey.KeyFile = files.ServingKeyFile
-	o.Etcd.StorageConfig.Transport.ServerList = []string{c.DatastoreURL}
+	o.Etcd.StorageConfig.Transport.ServerList = strings.Split(c.DatastoreURL, ",")
+	transport := &o.Etcd.StorageConfig.Transport
+	transport.TrustedCAFile, transport.CertFile, transport.KeyFile = c.DatastoreCAFile, c.DatastoreCertFile, c.DatastoreKeyFile
 	// The one that writes only when something has changed. It is for a fixed
 	// number of servers, which is one (--apiserver-count); the default renews a
 	// lease in the datastore every 10 seconds for others to see.
-	o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
+	if !c.SharedDatastore {
+		o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
+	}
 
 	issuer := "https://kubernetes.default.svc." + c.Cluster.ClusterDomain
 	authn := o.Authentication

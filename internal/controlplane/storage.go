@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	"k8s.io/utils/clock"
 )
 
 // directStorage makes the API server's storage over a datastore in this
@@ -42,7 +43,9 @@ import (
 type directStorage struct {
 	newClient          func() *kubernetes.Client
 	compactionInterval time.Duration
-	compactor          compactor
+	// shared says that other API servers compact the datastore too.
+	shared    bool
+	compactor etcd3.Compactor // nil until use
 }
 
 // newDirectStorage returns nil if the datastore is not in this process, or the
@@ -53,7 +56,7 @@ func newDirectStorage(o *genericoptions.EtcdOptions, c APIServerConfig) *directS
 	if c.NewDatastoreClient == nil || theirs {
 		return nil
 	}
-	d := &directStorage{newClient: c.NewDatastoreClient, compactionInterval: o.StorageConfig.CompactionInterval}
+	d := &directStorage{newClient: c.NewDatastoreClient, compactionInterval: o.StorageConfig.CompactionInterval, shared: c.SharedDatastore}
 	o.StorageConfig.CompactionInterval = 0
 	o.StorageConfig.DBMetricPollInterval = 0
 	// Without these, those of KMS plugins are left out as well.
@@ -66,9 +69,7 @@ func newDirectStorage(o *genericoptions.EtcdOptions, c APIServerConfig) *directS
 func (d *directStorage) use(ctx context.Context, built *app.Config) error {
 	client := d.newClient()
 	context.AfterFunc(ctx, func() { client.Close() })
-	if d.compactionInterval > 0 {
-		go d.compactor.run(ctx, client.Client, d.compactionInterval)
-	}
+	d.compactor = startCompactor(ctx, client.Client, d.compactionInterval, d.shared)
 	// Upstream asks the endpoints of each client whether progress can be asked
 	// for; these have none.
 	etcdfeature.DefaultFeatureSupportChecker.CheckClient(ctx, oneEndpoint{client.Client}, storage.RequestWatchProgress)
@@ -140,7 +141,7 @@ func (d *directStorage) uncached(
 		transformer = etcd3.WithCorruptObjErrorHandlingTransformer(transformer)
 		decoder = etcd3.WithCorruptObjErrorHandlingDecoder(decoder)
 	}
-	store, err := etcd3.New(client, &d.compactor, config.Codec, newFunc, newListFunc, config.Prefix, resourcePrefix,
+	store, err := etcd3.New(client, d.compactor, config.Codec, newFunc, newListFunc, config.Prefix, resourcePrefix,
 		config.GroupResource, transformer, config.LeaseManagerConfig, decoder, versioner)
 	if err != nil {
 		client.Close()
@@ -206,6 +207,21 @@ func addStorageChecks(c *server.Config, client *clientv3.Client, config storageb
 	}
 	c.AddHealthChecks(check("etcd", config.HealthcheckTimeout))
 	c.AddReadyzChecks(check("etcd-readiness", config.ReadycheckTimeout))
+}
+
+// startCompactor starts upstream's compactor where others have theirs, and else
+// the one below, until ctx ends. An interval of zero leaves it to the user.
+func startCompactor(ctx context.Context, client *clientv3.Client, interval time.Duration, shared bool) etcd3.Compactor {
+	if shared {
+		c := etcd3.NewCompactor(client, interval, clock.RealClock{}, nil)
+		context.AfterFunc(ctx, c.Stop)
+		return c
+	}
+	c := &compactor{}
+	if interval > 0 {
+		go c.run(ctx, client, interval)
+	}
+	return c
 }
 
 // compactor lets the datastore forget what is older than an interval, and knows

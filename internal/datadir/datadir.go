@@ -66,6 +66,12 @@ func (d Dir) AgentToken() string { return d.join("server", "agent-token") }
 // ServerTLS is the folder of the certificate authorities and server leaves.
 func (d Dir) ServerTLS() string { return d.join("server", "tls") }
 
+// EtcdTLS is the folder of the authorities and certificates of etcd members.
+func (d Dir) EtcdTLS() string { return d.join("server", "tls", "etcd") }
+
+// Etcd is the folder of this server's etcd member, if it has one.
+func (d Dir) Etcd() string { return d.join("server", "db", "etcd") }
+
 // ServerDB is the folder of the SQLite database.
 func (d Dir) ServerDB() string { return d.join("server", "db") }
 
@@ -84,6 +90,9 @@ func (d Dir) Restoring() string { return d.join("server", "restoring") }
 func (d Dir) Replaced(began int64) string {
 	return d.join("server", "replaced-"+strconv.FormatInt(began, 10))
 }
+
+// SQLite is the database of a single server.
+func (d Dir) SQLite() string { return d.join("server", "db", "state.db") }
 
 // AgentTLS is the folder of this node's own certificates.
 func (d Dir) AgentTLS() string { return d.join("agent", "tls") }

@@ -14,12 +14,18 @@ import (
 
 // Endpoint is where an etcd client reaches a datastore.
 type Endpoint struct {
-	// URL is what an etcd client dials, for example unix:///run/kedge/kine.sock.
+	// URL is what an etcd client dials, for example unix:///run/kedge/kine.sock,
+	// or several with commas between them.
 	URL string
+	// CAFile, CertFile and KeyFile are for TLS; empty where there is none.
+	CAFile, CertFile, KeyFile string
 	// NewClient returns a client that needs no connection, because the
 	// datastore is in this process: nil if it is not. It may be called while
 	// the datastore is ready.
 	NewClient func() *kubernetes.Client
+	// Shared says that several API servers use the datastore, and so have to
+	// agree on what is compacted and tell of each other.
+	Shared bool
 }
 
 // Datastore is a component that is ready once etcd's API answers at its

@@ -146,7 +146,7 @@ func (a *authority) leafEnd(now time.Time) time.Time {
 }
 
 // sign signs a leaf for a key, and returns it with its chain.
-func (a *authority) sign(key crypto.PublicKey, subject pkix.Name, usage x509.ExtKeyUsage, names sans, now time.Time) ([]*x509.Certificate, error) {
+func (a *authority) sign(key crypto.PublicKey, subject pkix.Name, usage []x509.ExtKeyUsage, names sans, now time.Time) ([]*x509.Certificate, error) {
 	serial, err := serialNumber()
 	if err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func (a *authority) sign(key crypto.PublicKey, subject pkix.Name, usage x509.Ext
 		NotBefore:             version.CommitDate(),
 		NotAfter:              a.leafEnd(now),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:           []x509.ExtKeyUsage{usage},
+		ExtKeyUsage:           usage,
 		BasicConstraintsValid: true,
 		DNSNames:              names.dns,
 	}

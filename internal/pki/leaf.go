@@ -30,7 +30,7 @@ type leaf struct {
 	certFile, keyFile string
 	signer            *authority
 	subject           pkix.Name
-	usage             x509.ExtKeyUsage
+	usage             []x509.ExtKeyUsage
 	// names are the names and addresses of a server, none for a client.
 	names func() sans
 }
@@ -130,7 +130,7 @@ func (l *leaf) inspect(key crypto.Signer, now time.Time) ([]*x509.Certificate, s
 		return nil, "it was of another authority"
 	case !slices.EqualFunc(chain[1:], l.signer.intermediates(), (*x509.Certificate).Equal):
 		return nil, "the chain of its authority has changed"
-	case cert.Subject.String() != l.subject.String(), !slices.Equal(cert.ExtKeyUsage, []x509.ExtKeyUsage{l.usage}):
+	case cert.Subject.String() != l.subject.String(), !slices.Equal(cert.ExtKeyUsage, l.usage):
 		return nil, "its subject has changed"
 	case !sansOf(cert).equal(l.names()):
 		return nil, "its names or addresses have changed"

@@ -74,9 +74,9 @@ func (s *Server) SignNode(node string, ips []netip.Addr, requests map[string][]b
 		if err != nil {
 			return nil, fmt.Errorf("certificate request %s: %w", c.Name, err)
 		}
-		usage, names := x509.ExtKeyUsageClientAuth, sans{}
+		usage, names := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, sans{}
 		if c.Serving {
-			usage, names = x509.ExtKeyUsageServerAuth, splitNames([]string{node}, ips)
+			usage, names = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, splitNames([]string{node}, ips)
 		}
 		chain, err := s.clientCA.sign(key, pkix.Name{CommonName: c.User, Organization: c.Groups}, usage, names, now)
 		if err != nil {

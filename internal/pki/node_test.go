@@ -174,7 +174,7 @@ func TestNodeOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		chain, err := s.clientCA.sign(key.Public(), pkix.Name{CommonName: cn, Organization: groups}, usage, sans{}, time.Now())
+		chain, err := s.clientCA.sign(key.Public(), pkix.Name{CommonName: cn, Organization: groups}, []x509.ExtKeyUsage{usage}, sans{}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -49,6 +49,8 @@ type ServerOptions struct {
 	// bind to and advertise where given. Empty ones are left out.
 	SANs  []string
 	Clock *Clock
+	// Etcd makes the authorities and certificates of an etcd member too.
+	Etcd bool
 }
 
 // Files are the files of a server's PKI, for those who want paths. All of them
@@ -83,6 +85,9 @@ type Files struct {
 	// KubeletServing is watched likewise, from Kubernetes's
 	// pkg/kubelet/certificate/kubelet.go, NewKubeletServerCertificateDynamicFileManager.
 	KubeletServingCertFile, KubeletServingKeyFile string
+
+	// Etcd is empty without ServerOptions.Etcd.
+	Etcd EtcdFiles
 }
 
 // Server is the PKI of a server. Its methods may be called from several
@@ -96,12 +101,15 @@ type Server struct {
 	serving  atomic.Pointer[tls.Certificate]
 	// admin is the certificate in the kubeconfigs.
 	admin atomic.Pointer[tls.Certificate]
+	// node is how this server's node calls other servers.
+	node atomic.Pointer[tls.Certificate]
 
 	// mu is held while files are written.
 	mu          sync.Mutex
 	leaves      []*leaf
 	servingLeaf *leaf
 	adminLeaf   *leaf
+	nodeLeaf    *leaf
 	kubeconfigs []kubeconfigFile
 
 	// What the leaves are made out to; it does not change.
@@ -145,6 +153,8 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 	// addresses: a node must not get what could pass for the API server.
 	kubeletServing := s.leaf(filepath.Join(o.Dir.AgentTLS(), "serving-kubelet"), clientCA,
 		pkix.Name{CommonName: NodeUser(o.NodeName), Organization: []string{NodesGroup}}, s.kubeletNames)
+	s.nodeLeaf = s.leaf(filepath.Join(o.Dir.AgentTLS(), "client-kubelet"), clientCA,
+		pkix.Name{CommonName: NodeUser(o.NodeName), Organization: []string{NodesGroup, NodeGroup(o.NodeName)}}, nil)
 
 	s.Files = Files{
 		ServerCAFile: s.serverCA.certFile, ServerCAKeyFile: s.serverCA.keyFile,
@@ -155,6 +165,11 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 		KubeletClientCertFile: kubeletClient.certFile, KubeletClientKeyFile: kubeletClient.keyFile,
 		ProxyClientCertFile: proxyClient.certFile, ProxyClientKeyFile: proxyClient.keyFile,
 		KubeletServingCertFile: kubeletServing.certFile, KubeletServingKeyFile: kubeletServing.keyFile,
+	}
+	if o.Etcd {
+		if err := s.addEtcd(o.Dir.EtcdTLS(), now); err != nil {
+			return nil, err
+		}
 	}
 	var err error
 	if s.ServerSignerFile, err = s.serverCA.signerFile(); err != nil {
@@ -176,10 +191,10 @@ func (s *Server) leaf(path string, signer *authority, subject pkix.Name, names f
 	l := &leaf{
 		certFile: path + ".crt", keyFile: path + ".key",
 		signer: signer, subject: subject,
-		usage: x509.ExtKeyUsageServerAuth, names: names,
+		usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, names: names,
 	}
 	if names == nil {
-		l.usage, l.names = x509.ExtKeyUsageClientAuth, func() sans { return sans{} }
+		l.usage, l.names = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, func() sans { return sans{} }
 	}
 	s.leaves = append(s.leaves, l)
 	return l
@@ -206,6 +221,24 @@ func (s *Server) kubeletNames() sans { return splitNames([]string{s.nodeName}, s
 // always the newest.
 func (s *Server) ServingCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return s.serving.Load(), nil
+}
+
+// NodeTLS is how this server's node calls the other servers: with the newest
+// certificate of the node.
+func (s *Server) NodeTLS() *tls.Config {
+	roots := x509.NewCertPool()
+	for _, cert := range s.serverCA.bundle {
+		roots.AddCert(cert)
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		RootCAs:    roots,
+		ServerName: APIName,
+		Time:       s.clock.Now,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return s.node.Load(), nil
+		},
+	}
 }
 
 // ServerCA returns the content of ServerCAFile.
@@ -237,6 +270,8 @@ func (s *Server) renew() error {
 				s.serving.Store(cert)
 			case s.adminLeaf:
 				s.admin.Store(cert)
+			case s.nodeLeaf:
+				s.node.Store(cert)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -16,6 +17,24 @@ import (
 	"github.com/kedge-dev/kedge/internal/pki"
 )
 
+// identify makes this server what it is in its cluster: its first or only one, one
+// that joins another, or one of several over a datastore of the user's.
+func identify(ctx context.Context, cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.Clock) (certificates *pki.Server, summary *Summary, joined *bootstrap.ServerJoin, err error) {
+	if joined, err = join(ctx, cfg, dir, clock); err != nil {
+		return nil, nil, nil, err
+	}
+	begin := func() (err error) {
+		certificates, summary, err = establish(cfg, dir, node, clock)
+		return err
+	}
+	if cfg.Server.Datastore.Endpoint == "" {
+		err = begin()
+	} else {
+		err = shareSecrets(ctx, cfg, dir, begin)
+	}
+	return certificates, summary, joined, err
+}
+
 // establish makes what a server is known by: its certificates, the
 // administrator's kubeconfig and the join token.
 func establish(cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.Clock) (*pki.Server, *Summary, error) {
@@ -30,6 +49,7 @@ func establish(cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.C
 		ServiceCIDRs:  cfg.Cluster.ServiceCIDRs(),
 		SANs:          append([]string{cfg.Server.BindAddress, cfg.Server.AdvertiseAddress}, cfg.Server.TLSSAN...),
 		Clock:         clock,
+		Etcd:          usesEtcd(cfg, dir),
 	})
 	if err != nil {
 		return nil, nil, err

@@ -72,7 +72,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 		return err
 	}
 	defer release()
-	if err := snapshot.Resume(ctx, dir, newDatastore(dir)); err != nil {
+	if err := snapshot.Resume(ctx, dir, newSQLite(dir)); err != nil {
 		return err
 	}
 	listener, err := supervisor.Listen(cfg.Server.BindAddress, cfg.Server.HTTPSListenPort)
@@ -82,9 +82,15 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	defer listener.Close()
 	clock := pki.NewClock(dir.ClockFile())
 	clock.Settle(ctx)
-	certificates, summary, err := establish(cfg, dir, node, clock)
+	certificates, summary, joined, err := identify(ctx, cfg, dir, node, clock)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return err
+	}
+	if cfg.Server.ClusterReset {
+		return resetCluster(ctx, cfg, dir, node, certificates)
 	}
 
 	group := component.Group{
@@ -95,14 +101,18 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 			observer.OnReady(*summary)
 		},
 	}
-	if err := addComponents(&group, cfg, node, listener, clock, certificates); err != nil {
+	store, err := newState(cfg, dir, node, certificates, joined)
+	if err != nil {
+		return err
+	}
+	if err := addComponents(&group, cfg, node, listener, clock, certificates, store); err != nil {
 		return err
 	}
 	return group.Run(ctx)
 }
 
 // addComponents adds all that a server runs: the list reads as its boot order.
-func addComponents(group *component.Group, cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server) error {
+func addComponents(group *component.Group, cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server, store *state) error {
 	dir := datadir.Dir(cfg.DataDir)
 
 	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock); err != nil {
@@ -110,8 +120,8 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	}
 	group.Add(certificates.Renewer())
 
-	store := newDatastore(dir)
 	group.Add(store)
+	endpoint := store.Endpoint()
 
 	tunnels := tunnel.NewServer()
 	egress := controlplane.Egress{Tunnels: tunnels}
@@ -122,8 +132,12 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Addr:               listener.Addr(),
 		AdvertiseAddress:   advertiseAddress(cfg.Server, node),
 		Cluster:            cfg.Cluster,
-		DatastoreURL:       store.Endpoint().URL,
-		NewDatastoreClient: store.Endpoint().NewClient,
+		DatastoreURL:       endpoint.URL,
+		DatastoreCAFile:    endpoint.CAFile,
+		DatastoreCertFile:  endpoint.CertFile,
+		DatastoreKeyFile:   endpoint.KeyFile,
+		SharedDatastore:    endpoint.Shared,
+		NewDatastoreClient: endpoint.NewClient,
 		Files:              certificates.Files,
 		Now:                clock.Now,
 		Egress:             egress,
@@ -151,6 +165,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Settings:    bootstrap.Settings{Version: version.Version, Cluster: cfg.Cluster},
 		Client:      api.ClientConfig("system:kedge:supervisor"),
 		Tunnel:      tunnels.Serve,
+		Admit:       store.admit,
 		API:         api,
 		Now:         clock.Now,
 	})
@@ -165,7 +180,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		RuntimeClasses: containerd.RuntimeClasses(),
 	})
 	group.Add(manifests, api)
-	saving := snapshotConfig(cfg, store)
+	saving := snapshotConfig(cfg, store.saved)
 	saving.NodeName, saving.Client, saving.Now = node.Name, api.ClientConfig("system:kedge:snapshots"), clock.Now
 	group.Add(snapshot.New(saving), store, manifests)
 	group.Add(dns.NewEndpoints(dns.EndpointsConfig{
@@ -176,6 +191,9 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	// All faults in the user's arguments at once; the group is not run then.
 	faults := errors.Join(apiFault, controllersFault, schedulerFault)
 	group.Add(supervisor.NewRegistrar(api.ClientConfig("system:kedge:supervisor"), api.Informers), manifests)
+	if store.member != nil {
+		group.Add(newMembers(store.member, api.Informers), api)
+	}
 	if cfg.Server.DisableAgent {
 		return faults
 	}
@@ -199,6 +217,19 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	}, claim, controllers)
 	if err := errors.Join(faults, nodeFault); err != nil {
 		return err
+	}
+	if endpoint.Shared {
+		servers := newOtherServers(api.Informers, advertiseAddress(cfg.Server, node))
+		group.Add(servers, api)
+		group.Add(withoutWaiting(tunnel.NewAgent(tunnel.AgentConfig{
+			NodeName:    node.Name,
+			NodeIPs:     node.IPs,
+			KubeletPort: added.KubeletPort,
+			PodCIDRs:    agent.OwnPodCIDRs(cfg.Cluster),
+			Client:      api.ClientConfig(pki.NodeUser(node.Name), pki.NodesGroup, pki.NodeGroup(node.Name)),
+			Servers:     servers,
+			TLS:         certificates.NodeTLS(),
+		})), servers)
 	}
 	group.Add(newNodeRole(api.ClientConfig("system:kedge:node-role"), node.Name), added.Ready)
 	return nil

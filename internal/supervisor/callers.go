@@ -40,6 +40,24 @@ func (s *Supervisor) newcomers(next http.Handler) http.Handler {
 	})
 }
 
+// servers are those who show the cluster's own token; serverSecret tells it.
+func (s *Supervisor) servers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, secret, ok := r.BasicAuth()
+		if !ok || user != bootstrap.ServerUser || !bootstrap.CheckSecret(s.cfg.Dir, user, secret) {
+			unauthorized(w)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// serverSecret returns the secret of the token of who calls a route for servers.
+func serverSecret(r *http.Request) string {
+	_, secret, _ := r.BasicAuth()
+	return secret
+}
+
 // nodes are those who show a node's certificate; nodeOf tells which.
 func (s *Supervisor) nodes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -27,6 +27,8 @@ func (s *Supervisor) routes() []route {
 		{"POST", bootstrap.JoinPath, s.newcomers, http.HandlerFunc(s.join)},
 		{"POST", bootstrap.RenewPath, s.nodes, http.HandlerFunc(s.renew)},
 		{"GET", bootstrap.ConnectPath, s.nodes, http.HandlerFunc(s.connect)},
+		{"GET", bootstrap.SecretsPath, s.servers, http.HandlerFunc(s.secrets)},
+		{"POST", bootstrap.MemberPath, s.servers, http.HandlerFunc(s.member)},
 		{"", "/v1-kedge/", nobody, nil},
 		{"", "/", asTheAPIDecides, s.cfg.API},
 	}

@@ -45,6 +45,9 @@ type Config struct {
 	Client *rest.Config
 	// Tunnel takes the connection that a node opens for being dialed through.
 	Tunnel func(w http.ResponseWriter, r *http.Request, node string)
+	// Admit takes the etcd member of a server that joins into the cluster. Nil
+	// where this server has none.
+	Admit func(context.Context, bootstrap.MemberRequest) (bootstrap.MemberResponse, error)
 	// API answers everything that is not the supervisor's own, and until the
 	// API server is ready it answers 503 itself.
 	API http.Handler

@@ -37,35 +37,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"net"
-	"os"
 	"path/filepath"
 	"sync/atomic"
-	"time"
 
-	"github.com/k3s-io/kine/pkg/server"
 	"github.com/kedge-dev/kedge/internal/datastore"
-	"github.com/kedge-dev/kedge/internal/datastore/kine/direct"
+	"github.com/kedge-dev/kedge/internal/datastore/etcdapi"
 	kedge "github.com/kedge-dev/kedge/internal/version"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
-	"go.uber.org/zap"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/keepalive"
-)
-
-const (
-	progressInterval    = 5 * time.Second // kine's own default
-	emulatedETCDVersion = "3.6.11"        // has RequestWatchProgress, which the API server asks for
 )
 
 // name is that of the component.
 const name = "datastore"
-
-// stopTimeout is how long clients have to end their streams at a stop. The API
-// server has ended before, so it is only for others.
-const stopTimeout = 2 * time.Second
 
 // Config says where a Datastore is.
 type Config struct {
@@ -81,8 +64,8 @@ type Datastore struct {
 	config  Config
 	version string
 	backend *Backend // nil until Run
-	// direct is nil before the datastore is ready for the first time.
-	direct atomic.Pointer[direct.Server]
+	// api is nil before the datastore is ready for the first time.
+	api atomic.Pointer[etcdapi.Server]
 }
 
 // New returns the datastore in config.Dir.
@@ -97,7 +80,7 @@ func (d *Datastore) Name() string { return name }
 func (d *Datastore) Endpoint() datastore.Endpoint {
 	return datastore.Endpoint{
 		URL:       "unix://" + d.config.Socket,
-		NewClient: func() *kubernetes.Client { return d.direct.Load().NewClient() },
+		NewClient: func() *kubernetes.Client { return d.api.Load().NewClient() },
 	}
 }
 
@@ -125,32 +108,22 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 	}
 	d.backend = backend
 
-	listener, err := listen(d.config.Socket)
+	api, err := etcdapi.Serve(etcdapi.Config{Backend: backend, Socket: d.config.Socket, Answer: faults.answerUnary})
 	if err != nil {
 		return err
 	}
-	grpcServer := newServer(faults)
-	etcd := server.New(&discreet{backend}, "unix", progressInterval, emulatedETCDVersion)
-	etcd.Register(grpcServer)
-	served := make(chan error, 1)
-	go func() { served <- grpcServer.Serve(listener) }()
-	inProcess := direct.NewServer(backend, etcd, faults.answerUnary)
-	d.direct.Store(inProcess)
+	d.api.Store(api)
 
-	err = d.probe(ctx)
+	err = api.Probe(ctx)
 	if err == nil {
 		ready()
 		select {
 		case <-ctx.Done():
 		case err = <-faults.failed:
-		case err = <-served:
-			served <- nil
-			err = fmt.Errorf("serve etcd API: %w", err)
+		case err = <-api.Failed():
 		}
 	}
-	inProcess.Close()
-	stopServer(grpcServer)
-	<-served
+	api.Close()
 	if failure := faults.err(); failure != nil {
 		return failure
 	}
@@ -158,69 +131,6 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 		return nil
 	}
 	return err
-}
-
-// listen makes the socket, which nobody but root can reach.
-func listen(socket string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
-		return nil, fmt.Errorf("make folder of the datastore's socket: %w", err)
-	}
-	if other, err := net.Dial("unix", socket); err == nil {
-		other.Close()
-		return nil, fmt.Errorf("%s is served by another process: stop the other kedge on this host first", socket)
-	}
-	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove old socket of the datastore: %w", err)
-	}
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		return nil, fmt.Errorf("listen for etcd clients: %w", err)
-	}
-	if err := os.Chmod(socket, 0o600); err != nil {
-		listener.Close()
-		return nil, fmt.Errorf("protect the datastore's socket: %w", err)
-	}
-	return listener, nil
-}
-
-// newServer makes a gRPC server with etcd's limits and times
-// (go.etcd.io/etcd/server/v3/embed/config.go), as kine's pkg/endpoint does.
-func newServer(faults *faults) *grpc.Server {
-	return grpc.NewServer(
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Hour, Timeout: 20 * time.Second}),
-		grpc.MaxConcurrentStreams(math.MaxUint32),
-		grpc.MaxRecvMsgSize(direct.MaxRequestBytes),
-		grpc.MaxSendMsgSize(math.MaxInt32),
-		grpc.WaitForHandlers(true),
-		grpc.UnaryInterceptor(faults.answerUnary),
-	)
-}
-
-// stopServer ends every request and waits for it.
-func stopServer(s *grpc.Server) {
-	timer := time.AfterFunc(stopTimeout, s.Stop)
-	defer timer.Stop()
-	s.GracefulStop()
-}
-
-// probe returns nil once the etcd API answers.
-func (d *Datastore) probe(ctx context.Context) error {
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{d.Endpoint().URL}, Logger: zap.NewNop()})
-	if err != nil {
-		return fmt.Errorf("make etcd client: %w", err)
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	answer, err := client.Get(ctx, server.HealthKey)
-	if err != nil {
-		return fmt.Errorf("ask the datastore for its health: %w", err)
-	}
-	if len(answer.Kvs) != 1 {
-		return errors.New("ask the datastore for its health: no health key")
-	}
-	return nil
 }
 
 // answerUnary is around plain requests. A database error, whatever it passed
@@ -237,35 +147,3 @@ func (f *faults) answerUnary(ctx context.Context, req any, _ *grpc.UnaryServerIn
 	}
 	return response, err
 }
-
-// discreet is the backend for kine's server, which logs a failed request whole,
-// the values of Secrets included, unless its error is a cancellation
-// (pkg/server/kv.go). faults has logged what there is to say.
-type discreet struct{ *Backend }
-
-// Create implements server.Backend.
-func (d *discreet) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
-	revision, err := d.Backend.Create(ctx, key, value, lease)
-	return revision, quietly(err)
-}
-
-// Update implements server.Backend.
-func (d *discreet) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
-	revision, kv, ok, err := d.Backend.Update(ctx, key, value, revision, lease)
-	return revision, kv, ok, quietly(err)
-}
-
-// quietly hides an error of the database from kine's server.
-func quietly(err error) error {
-	var failure fault
-	if errors.As(err, &failure) {
-		return quiet{failure}
-	}
-	return err
-}
-
-// quiet is a fault that passes for a cancellation.
-type quiet struct{ fault }
-
-// Is is for errors.Is.
-func (quiet) Is(target error) bool { return target == context.Canceled }

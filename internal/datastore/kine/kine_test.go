@@ -140,7 +140,7 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	status, err := r.Status(ctx, r.Endpoints()[0])
-	if err != nil || status.Version != emulatedETCDVersion || status.DbSize == 0 {
+	if err != nil || status.Version == "" || status.DbSize == 0 {
 		t.Errorf("status %v %v", status, err)
 	}
 }

@@ -1,0 +1,52 @@
+package etcd
+
+import (
+	"context"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// A read is tried again as etcd's own client would over a connection
+// (client/v3/retry.go): a new leader may have been chosen meanwhile.
+const (
+	readAttempts = 100
+	readWait     = 25 * time.Millisecond
+)
+
+// newClient returns a client that needs no connection. Each has watches of its
+// own, which are told of progress together.
+func newClient(server *etcdserver.EtcdServer) *kubernetes.Client {
+	c := v3client.New(server)
+	c.KV = clientv3.NewKVFromKVClient(patient{adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server))}, c)
+	client := &kubernetes.Client{Client: c}
+	client.Kubernetes = client
+	return client
+}
+
+// patient is a pb.KVClient that tries reads again.
+type patient struct{ pb.KVClient }
+
+// Range implements pb.KVClient.
+func (p patient) Range(ctx context.Context, r *pb.RangeRequest, options ...grpc.CallOption) (*pb.RangeResponse, error) {
+	for attempt := 1; ; attempt++ {
+		answer, err := p.KVClient.Range(ctx, r, options...)
+		if status.Code(err) != codes.Unavailable || attempt == readAttempts {
+			return answer, err
+		}
+		select {
+		case <-time.After(readWait):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,488 @@
+// Package etcd is the datastore of several servers: a member of an etcd cluster
+// in this process. The server package runs it, and asks it to admit the members
+// of servers that join; it also makes a cluster of one again with it (Reset).
+//
+// A member comes as a learner, which has no vote, and becomes a voter by itself
+// when it has caught up; only then it is ready. Whichever member leads removes
+// those whose nodes were deleted, and learners that never came (tidy.go). The
+// decisions are in members.go, without any etcd in them.
+//
+// The API server calls the member without a connection. Other members reach it at
+// port 2380 of the node's address, etcdctl at 127.0.0.1:2379; both want
+// certificates of the cluster's own authorities for it (pki.EtcdFiles).
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/pki"
+)
+
+// name is that of the component.
+const name = "datastore"
+
+const (
+	// PeerPort is where members reach each other.
+	PeerPort = "2380"
+	// clientURL is where etcdctl reaches the member, and nobody from outside.
+	clientURL = "https://127.0.0.1:2379"
+)
+
+const (
+	// A leader is heard of each heartbeat. Without one, another is chosen after
+	// election, or at most twice that: that long the API stands still when the
+	// leader dies. A disk may be busy for as long without that happening.
+	heartbeat = 400 * time.Millisecond
+	election  = 2 * time.Second
+	// snapshotCount is after how many changes the log is cut: the rest is in
+	// memory too.
+	snapshotCount = 10_000
+	// quota is how large the database may be, the most that etcd is tested with:
+	// at its end etcd refuses all writes until somebody mends it by hand.
+	quota = 8 << 30
+	// progress is how often watches that see nothing are told how far they are.
+	// It is less than what compaction leaves, so that they can be resumed.
+	progress = time.Minute
+	// slowRequest is from when on a request is warned of.
+	slowRequest = time.Second
+	// retry is how often is tried what others have to be ready for.
+	retry = time.Second
+	// slowStart is after how long what the start waits for is logged, each time.
+	slowStart = 20 * time.Second
+)
+
+// Config is what a Member has to know.
+type Config struct {
+	// Dir is the folder of the member's data.
+	Dir string
+	// Node is the name of the node, of which the member's is made.
+	Node string
+	// Address is the node's.
+	Address string
+	Files   pki.EtcdFiles
+	// Join asks the cluster to take this member in, for as long as it takes. Nil
+	// begins a cluster. It is not called if there is a member in Dir.
+	Join func(context.Context, bootstrap.MemberRequest) (bootstrap.MemberResponse, error)
+}
+
+// Member is a datastore.Datastore.
+type Member struct {
+	cfg Config
+	log *logrus.Entry
+	// server is nil before the member runs.
+	server atomic.Pointer[etcdserver.EtcdServer]
+	peers  *prober
+	// poked wakes the one that tidies.
+	poked chan struct{}
+
+	mu sync.Mutex
+	// deleted are members that have to go, because their nodes were deleted.
+	deleted map[uint64]bool
+}
+
+// New returns the member whose data are in cfg.Dir.
+func New(cfg Config) *Member {
+	return &Member{
+		cfg:     cfg,
+		log:     logrus.WithField("component", name),
+		peers:   newProber(cfg.Files),
+		poked:   make(chan struct{}, 1),
+		deleted: map[uint64]bool{},
+	}
+}
+
+// Exists tells whether there is a member in a folder.
+func Exists(dir string) bool {
+	logs, _ := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
+	return len(logs) > 0
+}
+
+// Name implements component.Component.
+func (m *Member) Name() string { return name }
+
+// Endpoint implements datastore.Datastore.
+func (m *Member) Endpoint() datastore.Endpoint {
+	return datastore.Endpoint{
+		URL:       clientURL,
+		CAFile:    m.cfg.Files.ServerCAFile,
+		CertFile:  m.cfg.Files.ClientCertFile,
+		KeyFile:   m.cfg.Files.ClientKeyFile,
+		NewClient: func() *kubernetes.Client { return newClient(m.server.Load()) },
+		Shared:    true,
+	}
+}
+
+func (m *Member) peerURL() string { return "https://" + net.JoinHostPort(m.cfg.Address, PeerPort) }
+
+// Run implements component.Component. It is ready once the member has a vote and
+// the cluster a leader, and fails if this server is no longer a member.
+func (m *Member) Run(ctx context.Context, ready func()) error {
+	initial, existing, err := m.initialCluster(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	config, err := m.config(initial, existing)
+	if err != nil {
+		return err
+	}
+	etcd, err := m.start(config)
+	if err != nil {
+		return err
+	}
+	defer m.peers.close()
+	defer etcd.Close()
+	m.server.Store(etcd.Server)
+
+	err = m.await(ctx, etcd.Server)
+	if err == nil {
+		ready()
+		err = m.serve(ctx, etcd)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// serve does what a member does besides, until ctx ends or the member.
+func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
+	looping, stop := context.WithCancel(ctx)
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	defer stop()
+	client := newClient(etcd.Server).Client
+	defer client.Close()
+	loops.Go(func() { m.tidy(looping, client) })
+	loops.Go(func() { m.defragment(looping, client) })
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-etcd.Server.StopNotify():
+		return m.removed()
+	case err := <-etcd.Err():
+		return fmt.Errorf("serve etcd: %w", err)
+	}
+}
+
+// removed is why etcd has stopped by itself.
+func (m *Member) removed() error {
+	return fmt.Errorf("this server is no longer a member of the cluster's etcd: its node was deleted, or another server was reset. "+
+		"To join it again as a new member, move %s away and start it with --server https://HOST:6443 and --token", m.cfg.Dir)
+}
+
+// initialCluster returns the members to begin with. There are none where the
+// member's data know them.
+func (m *Member) initialCluster(ctx context.Context) (initial string, existing bool, err error) {
+	if err := os.MkdirAll(m.cfg.Dir, 0o700); err != nil {
+		return "", false, fmt.Errorf("make folder of etcd: %w", err)
+	}
+	if Exists(m.cfg.Dir) {
+		return "", true, nil
+	}
+	name, err := ensureName(m.cfg.Dir, m.cfg.Node)
+	if err != nil {
+		return "", false, err
+	}
+	if m.cfg.Join == nil {
+		return name + "=" + m.peerURL(), false, nil
+	}
+	answer, err := m.cfg.Join(ctx, bootstrap.MemberRequest{Name: name, PeerURL: m.peerURL()})
+	return answer.InitialCluster, true, err
+}
+
+// config returns etcd's configuration.
+func (m *Member) config(initial string, existing bool) (*embed.Config, error) {
+	name, err := ensureName(m.cfg.Dir, m.cfg.Node)
+	if err != nil {
+		return nil, err
+	}
+	peers, err := types.NewURLs([]string{m.peerURL()})
+	if err != nil {
+		return nil, fmt.Errorf("configure etcd: %w", err)
+	}
+	clients, err := types.NewURLs([]string{clientURL})
+	if err != nil {
+		return nil, fmt.Errorf("configure etcd: %w", err)
+	}
+	c := embed.NewConfig()
+	c.Name, c.Dir = name, m.cfg.Dir
+	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL(peers), []url.URL(peers)
+	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL(clients), []url.URL(clients)
+	c.InitialCluster = initial
+	if existing {
+		c.ClusterState = embed.ClusterStateFlagExisting
+	}
+	c.PeerTLSInfo = peerTLS(m.cfg.Files)
+	c.ClientTLSInfo = transport.TLSInfo{
+		CertFile: m.cfg.Files.ServerCertFile, KeyFile: m.cfg.Files.ServerKeyFile,
+		TrustedCAFile: m.cfg.Files.ServerCAFile, ClientCertAuth: true,
+	}
+	c.TickMs, c.ElectionMs = uint(heartbeat.Milliseconds()), uint(election.Milliseconds())
+	c.SnapshotCount = snapshotCount
+	c.QuotaBackendBytes = quota
+	c.WatchProgressNotifyInterval = progress
+	c.WarningApplyDuration = slowRequest
+	c.PreVote = true
+	// It refuses a new member while one is down, which is when one is wanted:
+	// members.go decides.
+	c.StrictReconfigCheck = false
+	c.EnableGRPCGateway = false
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(m.log))
+	return c, nil
+}
+
+func peerTLS(files pki.EtcdFiles) transport.TLSInfo {
+	return transport.TLSInfo{
+		CertFile: files.PeerCertFile, KeyFile: files.PeerKeyFile,
+		TrustedCAFile: files.PeerCAFile, ClientCertAuth: true,
+		// Only servers have certificates of this authority, and their address may
+		// have been translated on the way.
+		SkipClientSANVerify: true,
+	}
+}
+
+// start starts etcd.
+func (m *Member) start(config *embed.Config) (*embed.Etcd, error) {
+	etcd, err := embed.StartEtcd(config)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("start etcd: %w: stop the other etcd on this host; kedge's needs %s and %s", err, m.peerURL(), clientURL)
+	case err != nil && strings.Contains(err.Error(), "removed from the cluster"):
+		return nil, m.removed()
+	case err != nil:
+		return nil, fmt.Errorf("start etcd: %w", err)
+	}
+	return etcd, nil
+}
+
+// await waits until the cluster has a leader and this member a vote.
+func (m *Member) await(ctx context.Context, server *etcdserver.EtcdServer) error {
+	slow := time.NewTicker(slowStart)
+	defer slow.Stop()
+	for served := false; !served; {
+		select {
+		case <-server.ReadyNotify():
+			served = true
+		case <-slow.C:
+			m.log.Warn(m.quorumLost(ctx, server))
+		case <-server.StopNotify():
+			return m.removed()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	poll := time.NewTicker(retry)
+	defer poll.Stop()
+	for server.IsLearner() {
+		_, err := server.PromoteMember(ctx, uint64(server.MemberID()))
+		if err == nil || errors.Is(err, membership.ErrMemberNotLearner) {
+			m.log.Info("This server's member has caught up and has a vote now")
+			return nil
+		}
+		if !errors.Is(err, etcderrors.ErrLearnerNotReady) {
+			m.log.Debugf("cannot become a voter yet: %v", err)
+		}
+		select {
+		case <-poll.C:
+		case <-slow.C:
+			m.log.Infof("Still catching up with the other servers: %v", err)
+		case <-server.StopNotify():
+			return m.removed()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// quorumLost says how many of the members answer, and what to do if that is for
+// good.
+func (m *Member) quorumLost(ctx context.Context, server *etcdserver.EtcdServer) string {
+	members := membersOf(server.Cluster().Members())
+	alive := m.peers.alive(ctx, members)
+	silent := silent(members, alive)
+	return fmt.Sprintf("Waiting for etcd's members: of %d with a vote %d answer, and %d are needed. No answer from %s. "+
+		"If they are lost for good: kedge server --cluster-reset on this server alone",
+		voters(members), voters(members)-len(silent), quorum(voters(members)), strings.Join(silent, ", "))
+}
+
+// prober asks members whether they run.
+type prober struct {
+	http  *http.Client
+	close func()
+}
+
+func newProber(files pki.EtcdFiles) *prober {
+	p := &prober{http: &http.Client{Timeout: 2 * time.Second}, close: func() {}}
+	// Without files, in tests, there is nobody to ask.
+	if config, err := peerTLS(files).ClientConfig(); err == nil {
+		t := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
+		p.http.Transport, p.close = t, t.CloseIdleConnections
+	}
+	return p
+}
+
+// alive returns which of the members answer.
+func (p *prober) alive(ctx context.Context, members []member) map[uint64]bool {
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	alive := map[uint64]bool{}
+	for _, one := range members {
+		asked.Go(func() {
+			if p.answers(ctx, one.url) {
+				mu.Lock()
+				defer mu.Unlock()
+				alive[one.id] = true
+			}
+		})
+	}
+	asked.Wait()
+	return alive
+}
+
+func (p *prober) answers(ctx context.Context, peer string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, peer+"/version", nil)
+	if err != nil {
+		return false
+	}
+	response, err := p.http.Do(request)
+	if err != nil {
+		return false
+	}
+	_ = response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}
+
+// membersOf returns what is decided by, of etcd's members.
+func membersOf(all []*membership.Member) []member {
+	var members []member
+	for _, one := range all {
+		found := member{id: uint64(one.ID), name: one.Name, learner: one.IsLearner}
+		if len(one.PeerURLs) > 0 {
+			found.url = one.PeerURLs[0]
+		}
+		members = append(members, found)
+	}
+	return members
+}
+
+// admitPatience is how long etcd may take to take a member in.
+const admitPatience = 8 * time.Second
+
+// Admit takes the member of another server into the cluster, as a learner. Its
+// errors are for that server's user; those that pass by themselves are
+// bootstrap.ErrNotNow.
+func (m *Member) Admit(ctx context.Context, request bootstrap.MemberRequest) (bootstrap.MemberResponse, error) {
+	server := m.server.Load()
+	if server == nil || server.IsLearner() {
+		return bootstrap.MemberResponse{}, bootstrap.NotNow("it has not joined its cluster yet itself")
+	}
+	ctx, cancel := context.WithTimeout(ctx, admitPatience)
+	defer cancel()
+	client := newClient(server).Client
+	defer client.Close()
+	// What this server knows may be old; what it is told by the others is not.
+	if _, err := client.MemberList(ctx); err != nil {
+		return bootstrap.MemberResponse{}, bootstrap.NotNow(m.quorumLost(context.WithoutCancel(ctx), server))
+	}
+	members := membersOf(server.Cluster().Members())
+	switch add, err := admit(members, request); {
+	case err != nil:
+		return bootstrap.MemberResponse{}, err
+	case add:
+		added, err := client.MemberAddAsLearner(ctx, []string{request.PeerURL})
+		if err != nil {
+			return bootstrap.MemberResponse{}, bootstrap.NotNow("etcd does not take a member in now: " + err.Error())
+		}
+		members = append(members, member{id: added.Member.ID, url: request.PeerURL, learner: true})
+		m.log.Infof("Server %s joins etcd from %s", request.Name, request.PeerURL)
+		if down := silent(members[:len(members)-1], m.peers.alive(ctx, members)); len(down) > 0 {
+			m.log.Warnf("A server joins while these members are down: %s. If they are gone for good, delete their nodes: until then they count for the quorum",
+				strings.Join(down, ", "))
+		}
+	}
+	return bootstrap.MemberResponse{InitialCluster: initialCluster(members, request)}, nil
+}
+
+// Reset makes the member in cfg.Dir the only one of its cluster.
+func Reset(ctx context.Context, cfg Config) error {
+	m := New(cfg)
+	if !Exists(cfg.Dir) {
+		return fmt.Errorf("there is no etcd member in %s to reset: this server keeps its state elsewhere", cfg.Dir)
+	}
+	config, err := m.config("", true)
+	if err != nil {
+		return err
+	}
+	config.ForceNewCluster = true
+	etcd, err := m.start(config)
+	if err != nil {
+		return err
+	}
+	defer m.peers.close()
+	defer etcd.Close()
+	poll := time.NewTicker(retry)
+	defer poll.Stop()
+	for {
+		select {
+		case <-etcd.Server.ReadyNotify():
+			if len(etcd.Server.Cluster().Members()) == 1 {
+				return m.own(ctx, etcd.Server)
+			}
+			<-poll.C
+		case <-etcd.Server.StopNotify():
+			return errors.New("etcd stopped while it was reset")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// own makes the cluster know this member by the address it has now.
+func (m *Member) own(ctx context.Context, server *etcdserver.EtcdServer) error {
+	client := newClient(server).Client
+	defer client.Close()
+	return m.announce(ctx, client, server)
+}
+
+// announce tells the cluster this member's address if it has another.
+func (m *Member) announce(ctx context.Context, client *clientv3.Client, server *etcdserver.EtcdServer) error {
+	self := server.Cluster().Member(server.MemberID())
+	if self == nil || len(self.PeerURLs) == 1 && self.PeerURLs[0] == m.peerURL() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, admitPatience)
+	defer cancel()
+	if _, err := client.MemberUpdate(ctx, uint64(self.ID), []string{m.peerURL()}); err != nil {
+		return fmt.Errorf("tell the other servers this one's new address %s: %w", m.peerURL(), err)
+	}
+	m.log.Infof("The other servers know this one's address %s", m.peerURL())
+	return nil
+}

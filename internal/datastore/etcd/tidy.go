@@ -1,0 +1,134 @@
+package etcd
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// tidyInterval is how often a member looks after the others.
+	tidyInterval = 15 * time.Second
+	// learnerPatience is how long a learner may be silent: it keeps others from
+	// joining.
+	learnerPatience = 5 * time.Minute
+)
+
+// NodeDeleted has the members of a node removed, if it has any, by whichever
+// member leads then: every server calls it. NodeAdded takes it back. A member that
+// the node gets later is another one. Call them while the member is ready.
+func (m *Member) NodeDeleted(node string) {
+	m.mu.Lock()
+	for _, one := range m.of(node) {
+		m.deleted[one.id] = true
+	}
+	m.mu.Unlock()
+	select {
+	case m.poked <- struct{}{}:
+	default:
+	}
+}
+
+// NodeAdded says that a node is there, again perhaps.
+func (m *Member) NodeAdded(node string) {
+	m.mu.Lock()
+	for _, one := range m.of(node) {
+		delete(m.deleted, one.id)
+	}
+	m.mu.Unlock()
+}
+
+// of returns the members of a node.
+func (m *Member) of(node string) []member {
+	return slices.DeleteFunc(membersOf(m.server.Load().Cluster().Members()), func(one member) bool {
+		return one.name == "" || nodeOf(one.name) != node
+	})
+}
+
+// tidy keeps the list of members right until ctx ends.
+func (m *Member) tidy(ctx context.Context, client *clientv3.Client) {
+	tick := time.NewTicker(tidyInterval)
+	defer tick.Stop()
+	silentSince := map[uint64]time.Time{}
+	for {
+		server := m.server.Load()
+		if err := m.announce(ctx, client, server); err != nil && ctx.Err() == nil {
+			m.log.Warn(err)
+		}
+		if server.Leader() == server.MemberID() {
+			m.removeDeleted(ctx, client)
+			m.removeLearners(ctx, client, silentSince)
+		} else {
+			clear(silentSince)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-m.poked:
+		}
+	}
+}
+
+// removeDeleted removes the members whose nodes were deleted, but never this one
+// and never so many that the rest cannot decide.
+func (m *Member) removeDeleted(ctx context.Context, client *clientv3.Client) {
+	m.mu.Lock()
+	deleted := maps.Clone(m.deleted)
+	m.mu.Unlock()
+	if len(deleted) == 0 {
+		return
+	}
+	self := uint64(m.server.Load().MemberID())
+	members := membersOf(m.server.Load().Cluster().Members())
+	for _, one := range members {
+		if one.id == self || !deleted[one.id] {
+			continue
+		}
+		if err := canRemove(members, m.peers.alive(ctx, members), one); err != nil {
+			m.log.Warnf("Node %s was deleted, but its etcd member stays for now: %v", one, err)
+			continue
+		}
+		m.remove(ctx, client, one, "its node was deleted")
+		return // the others at the next look, by the list as it is then
+	}
+}
+
+// removeLearners removes a learner that has been silent for long.
+func (m *Member) removeLearners(ctx context.Context, client *clientv3.Client, silentSince map[uint64]time.Time) {
+	var learners []member
+	for _, one := range membersOf(m.server.Load().Cluster().Members()) {
+		if one.learner {
+			learners = append(learners, one)
+		}
+	}
+	if len(learners) == 0 {
+		clear(silentSince)
+		return
+	}
+	alive := m.peers.alive(ctx, learners)
+	for _, one := range learners {
+		since, known := silentSince[one.id]
+		switch {
+		case alive[one.id]:
+			delete(silentSince, one.id)
+		case !known:
+			silentSince[one.id] = time.Now()
+		case time.Since(since) > learnerPatience:
+			m.remove(ctx, client, one, "it has begun to join and did not come")
+		}
+	}
+}
+
+func (m *Member) remove(ctx context.Context, client *clientv3.Client, gone member, why string) {
+	ctx, cancel := context.WithTimeout(ctx, admitPatience)
+	defer cancel()
+	if _, err := client.MemberRemove(ctx, gone.id); err != nil {
+		m.log.Warnf("Cannot remove the etcd member of %s: %v", gone, err)
+		return
+	}
+	m.log.Infof("Removed the etcd member of %s: %s", gone, why)
+}

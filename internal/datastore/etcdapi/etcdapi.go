@@ -1,0 +1,209 @@
+// Package etcdapi serves etcd's API over a backend of kine: on a unix socket
+// that only root can open, for etcdctl and the like, and for clients in this
+// process (package direct). The datastores that are not etcd call it.
+package etcdapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/server"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/kedge-dev/kedge/internal/datastore/direct"
+)
+
+const (
+	progressInterval    = 5 * time.Second // kine's own default
+	emulatedETCDVersion = "3.6.11"        // has RequestWatchProgress, which the API server asks for
+)
+
+// stopTimeout is how long clients have to end their streams at a stop. The API
+// server has ended before, so it is only for others.
+const stopTimeout = 2 * time.Second
+
+// Config is what Serve has to know.
+type Config struct {
+	Backend server.Backend
+	// Socket is a path, whose folder is made if it is not there.
+	Socket string
+	// Answer is around every plain request. Its last argument but one is nil
+	// for those in this process.
+	Answer grpc.UnaryServerInterceptor
+}
+
+// Server answers until it is closed.
+type Server struct {
+	socket string
+	grpc   *grpc.Server
+	direct *direct.Server
+	failed chan error
+	ended  chan struct{}
+}
+
+// Serve begins to answer. The backend has been started.
+func Serve(c Config) (*Server, error) {
+	listener, err := listen(c.Socket)
+	if err != nil {
+		return nil, err
+	}
+	backend := &discreet{c.Backend}
+	etcd := server.New(backend, "unix", progressInterval, emulatedETCDVersion)
+	s := &Server{
+		socket: c.Socket, grpc: newServer(c.Answer), direct: direct.NewServer(backend, etcd, c.Answer),
+		failed: make(chan error, 1), ended: make(chan struct{}),
+	}
+	etcd.Register(s.grpc)
+	go func() {
+		defer close(s.ended)
+		if err := s.grpc.Serve(listener); err != nil {
+			s.failed <- fmt.Errorf("serve etcd API: %w", err)
+		}
+	}()
+	return s, nil
+}
+
+// NewClient returns a client in this process.
+func (s *Server) NewClient() *kubernetes.Client { return s.direct.NewClient() }
+
+// Failed has the error with which the socket failed.
+func (s *Server) Failed() <-chan error { return s.failed }
+
+// Close ends every watch, and waits for the requests that are being answered.
+func (s *Server) Close() {
+	s.direct.Close()
+	timer := time.AfterFunc(stopTimeout, s.grpc.Stop)
+	defer timer.Stop()
+	s.grpc.GracefulStop()
+	<-s.ended
+}
+
+// listen makes the socket, which nobody but root can reach.
+func listen(socket string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return nil, fmt.Errorf("make folder of the datastore's socket: %w", err)
+	}
+	if other, err := net.Dial("unix", socket); err == nil {
+		other.Close()
+		return nil, fmt.Errorf("%s is served by another process: stop the other kedge on this host first", socket)
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove old socket of the datastore: %w", err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, fmt.Errorf("listen for etcd clients: %w", err)
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		listener.Close()
+		return nil, fmt.Errorf("protect the datastore's socket: %w", err)
+	}
+	return listener, nil
+}
+
+// newServer makes a gRPC server with etcd's limits and times
+// (go.etcd.io/etcd/server/v3/embed/config.go), as kine's pkg/endpoint does.
+func newServer(answer grpc.UnaryServerInterceptor) *grpc.Server {
+	return grpc.NewServer(
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Hour, Timeout: 20 * time.Second}),
+		grpc.MaxConcurrentStreams(math.MaxUint32),
+		grpc.MaxRecvMsgSize(direct.MaxRequestBytes),
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.WaitForHandlers(true),
+		grpc.UnaryInterceptor(answer),
+	)
+}
+
+// Probe returns nil once the etcd API answers.
+func (s *Server) Probe(ctx context.Context) error {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + s.socket}, Logger: zap.NewNop()})
+	if err != nil {
+		return fmt.Errorf("make etcd client: %w", err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	answer, err := client.Get(ctx, server.HealthKey)
+	if err != nil {
+		return fmt.Errorf("ask the datastore for its health: %w", err)
+	}
+	if len(answer.Kvs) != 1 {
+		return errors.New("ask the datastore for its health: no health key")
+	}
+	return nil
+}
+
+// Fault is an error of the database as a client gets it. Whoever makes it has
+// logged what there is to say.
+type Fault interface {
+	error
+	Unwrap() error
+	GRPCStatus() *status.Status
+}
+
+// discreet is the backend for kine's server, which logs each failed request, and
+// the values of Secrets with it, unless its error is a cancellation
+// (pkg/server/kv.go).
+type discreet struct{ server.Backend }
+
+func (d *discreet) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
+	revision, kv, err := d.Backend.Get(ctx, key, revision, keysOnly)
+	return revision, kv, quietly(err)
+}
+
+func (d *discreet) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
+	revision, kvs, err := d.Backend.List(ctx, key, end, limit, revision, keysOnly)
+	return revision, kvs, quietly(err)
+}
+
+func (d *discreet) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
+	revision, count, err := d.Backend.Count(ctx, key, end, revision)
+	return revision, count, quietly(err)
+}
+
+func (d *discreet) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
+	revision, err := d.Backend.Create(ctx, key, value, lease)
+	return revision, quietly(err)
+}
+
+func (d *discreet) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
+	revision, kv, ok, err := d.Backend.Update(ctx, key, value, revision, lease)
+	return revision, kv, ok, quietly(err)
+}
+
+func (d *discreet) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
+	revision, kv, ok, err := d.Backend.Delete(ctx, key, revision)
+	return revision, kv, ok, quietly(err)
+}
+
+func (d *discreet) Compact(ctx context.Context, revision int64) (int64, error) {
+	revision, err := d.Backend.Compact(ctx, revision)
+	return revision, quietly(err)
+}
+
+// quietly hides an error of the database from kine's server.
+func quietly(err error) error {
+	var fault Fault
+	if errors.As(err, &fault) {
+		return quiet{fault}
+	}
+	return err
+}
+
+// quiet is a Fault that passes for a cancellation.
+type quiet struct{ Fault }
+
+// Is is for errors.Is.
+func (quiet) Is(target error) bool { return target == context.Canceled }

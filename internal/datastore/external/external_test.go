@@ -1,0 +1,100 @@
+package external
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/kedge-dev/kedge/internal/datastore"
+)
+
+// freeURL is one that nobody listens on.
+func freeURL(t *testing.T) url.URL {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return url.URL{Scheme: "http", Host: listener.Addr().String()}
+}
+
+// An etcd that comes late is waited for, with a word on what to look at.
+func TestWaitsForEtcd(t *testing.T) {
+	hook := logtest.NewLocal(logrus.StandardLogger())
+	defer hook.Reset()
+	client, peer := freeURL(t), freeURL(t)
+	d, err := New(client.String(), datastore.TLS{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- d.Run(ctx, func() { close(ready) }) }()
+	said := func(text string) bool {
+		for _, entry := range hook.AllEntries() {
+			if strings.Contains(entry.Message, text) {
+				return true
+			}
+		}
+		return false
+	}
+	for !said("does not answer: check whether it runs") {
+		time.Sleep(10 * time.Millisecond)
+	}
+	config := embed.NewConfig()
+	config.Dir, config.LogLevel = t.TempDir(), "error"
+	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	member, err := embed.StartEtcd(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer member.Close()
+	<-ready
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStopsWhileWaiting(t *testing.T) {
+	address := freeURL(t)
+	d, err := New(address.String(), datastore.TLS{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if err := d.Run(ctx, func() { t.Error("ready") }); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFiles(t *testing.T) {
+	garbage := filepath.Join(t.TempDir(), "garbage")
+	if err := os.WriteFile(garbage, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, files := range map[string]datastore.TLS{
+		"datastore-cafile: open /none":               {CAFile: "/none"},
+		"has no certificate in PEM":                  {CAFile: garbage},
+		"go together":                                {KeyFile: garbage},
+		"datastore-certfile and datastore-keyfile: ": {CertFile: garbage, KeyFile: garbage},
+	} {
+		if _, err := New("https://192.0.2.1:2379", files); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %s", files, err, want)
+		}
+	}
+}

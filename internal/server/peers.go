@@ -1,0 +1,132 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/datastore/etcd"
+	"github.com/kedge-dev/kedge/internal/objectcache"
+)
+
+// newMembers returns the component that tells etcd's member which nodes are gone.
+func newMembers(member *etcd.Member, source objectcache.Source) component.Component {
+	return component.Func("members", func(ctx context.Context, ready func()) error {
+		factory, err := source(ctx)
+		if err != nil {
+			return err
+		}
+		defer factory.Shutdown()
+		_, err = factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(object any) {
+				if node, ok := object.(*corev1.Node); ok {
+					member.NodeAdded(node.Name)
+				}
+			},
+			DeleteFunc: func(object any) {
+				if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
+					member.NodeDeleted(key)
+				}
+			},
+		})
+		if err != nil {
+			return fmt.Errorf("watch nodes: %w", err)
+		}
+		factory.StartWithContext(ctx)
+		ready()
+		<-ctx.Done()
+		return nil
+	})
+}
+
+// otherServers knows the cluster's other servers, to whom this server's node opens
+// tunnels too: each API server reaches nodes by its own. It implements
+// tunnel.Servers.
+type otherServers struct {
+	source objectcache.Source
+	own    netip.Addr
+
+	mu        sync.Mutex
+	addresses []string
+	changed   chan struct{}
+}
+
+func newOtherServers(source objectcache.Source, own netip.Addr) *otherServers {
+	return &otherServers{source: source, own: own, changed: make(chan struct{})}
+}
+
+// Name implements component.Component.
+func (*otherServers) Name() string { return "servers" }
+
+// Run implements component.Component: it follows the endpoints of the Service
+// kubernetes, to which each server adds itself.
+func (o *otherServers) Run(ctx context.Context, ready func()) error {
+	factory, err := o.source(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	_, err = factory.Discovery().V1().EndpointSlices().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    o.learn,
+		UpdateFunc: func(_, object any) { o.learn(object) },
+	})
+	if err != nil {
+		return fmt.Errorf("watch servers: %w", err)
+	}
+	factory.StartWithContext(ctx)
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+// withoutWaiting makes a tunnel's component ready at once: there may be no other
+// server yet, or none may be up.
+func withoutWaiting(tunnel component.Component) component.Component {
+	return component.Func(tunnel.Name(), func(ctx context.Context, ready func()) error {
+		ready()
+		return tunnel.Run(ctx, func() {})
+	})
+}
+
+// learn takes the servers from the one EndpointSlice that lists them.
+func (o *otherServers) learn(object any) {
+	endpoints, ok := object.(*discoveryv1.EndpointSlice)
+	if !ok || endpoints.Namespace != metav1.NamespaceDefault || endpoints.Name != "kubernetes" {
+		return
+	}
+	var addresses []string
+	for _, port := range endpoints.Ports {
+		for _, endpoint := range endpoints.Endpoints {
+			if port.Port == nil || len(endpoint.Addresses) == 0 || endpoint.Addresses[0] == o.own.String() {
+				continue
+			}
+			addresses = append(addresses, net.JoinHostPort(endpoint.Addresses[0], strconv.Itoa(int(*port.Port))))
+		}
+	}
+	slices.Sort(addresses)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if slices.Equal(addresses, o.addresses) {
+		return
+	}
+	o.addresses = addresses
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// Servers implements tunnel.Servers.
+func (o *otherServers) Servers() ([]string, <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.addresses, o.changed
+}

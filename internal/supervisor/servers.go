@@ -1,0 +1,59 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/pki"
+)
+
+// notShared is what a server that cannot have others says.
+const notShared = "it keeps its state in SQLite, which is for one server: restart it with --cluster-init first"
+
+// secrets gives a server what all servers of the cluster have alike, encrypted
+// under the token that it has shown: TLS may end before the server does.
+func (s *Supervisor) secrets(w http.ResponseWriter, r *http.Request) {
+	if s.cfg.Admit == nil {
+		http.Error(w, notShared, http.StatusForbidden)
+		return
+	}
+	secrets, err := pki.Secrets(s.cfg.Dir)
+	if err != nil {
+		s.unavailable(w, err)
+		return
+	}
+	sealed, err := bootstrap.Seal(serverSecret(r), secrets)
+	if err != nil {
+		s.unavailable(w, err)
+		return
+	}
+	s.log.Infof("Gave the cluster's secrets to the server at %s", r.RemoteAddr)
+	s.answer(w, sealed)
+}
+
+// member takes a server's etcd member into the cluster.
+func (s *Supervisor) member(w http.ResponseWriter, r *http.Request) {
+	if s.cfg.Admit == nil {
+		http.Error(w, notShared, http.StatusForbidden)
+		return
+	}
+	var request bootstrap.MemberRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&request); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	answer, err := s.cfg.Admit(r.Context(), request)
+	switch {
+	case err == nil:
+		s.answer(w, answer)
+	case errors.Is(err, bootstrap.ErrNotNow):
+		s.log.Infof("Server %s has to wait: %v", request.Name, err)
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	default:
+		s.log.Warnf("Refused server %s from %s: %v", request.Name, r.RemoteAddr, err)
+		http.Error(w, err.Error(), http.StatusForbidden)
+	}
+}

@@ -1,0 +1,250 @@
+package datastores
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+)
+
+const (
+	// nobody is the user that databases run as, which refuse to be root's.
+	nobody = 65534
+	// password has what must be escaped in a URL.
+	password = "s3cret/word"
+)
+
+// store is a datastore that a user would run, on a host of its own.
+type store struct {
+	t    *testing.T
+	host *harness.Host
+	// folder is for its data, and certificates.
+	folder  string
+	command []string
+	process *harness.Cmd
+	// kill is what ends it as a crash would, without leaving anybody behind.
+	kill syscall.Signal
+	// endpoint is for kedge.
+	endpoint string
+}
+
+// need installs Debian packages.
+func need(t *testing.T, packages ...string) {
+	t.Helper()
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.Command(filepath.Join(repository, "scripts/need.sh"), packages...).CombinedOutput(); err != nil {
+		t.Fatalf("install %v: %v\n%s", packages, err, output)
+	}
+}
+
+// newStore makes a host for a datastore, and certificates on it.
+func newStore(t *testing.T, network *harness.Network) *store {
+	t.Helper()
+	host := network.NewHost(t, "store")
+	s := &store{t: t, host: host, folder: host.Scratch("store"), kill: syscall.SIGKILL}
+	// The folder of all scratch folders is root's alone.
+	if err := os.Chmod(filepath.Dir(s.folder), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.certify()
+	err := filepath.Walk(s.folder, func(path string, _ os.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Chown(path, nobody, nobody)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// certify makes an authority, a certificate for the store, and one for the user
+// kedge.
+func (s *store) certify() {
+	s.t.Helper()
+	authorityKey, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "store-ca"}, NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	write := func(name, kind string, der []byte) {
+		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+		if err := os.WriteFile(s.file(name), text, 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	issue := func(name string, template *x509.Certificate, key *ecdsa.PrivateKey) {
+		der, err := x509.CreateCertificate(rand.Reader, template, authority, &key.PublicKey, authorityKey)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		write(name+".crt", "CERTIFICATE", der)
+		if der, err = x509.MarshalPKCS8PrivateKey(key); err != nil {
+			s.t.Fatal(err)
+		}
+		write(name+".key", "PRIVATE KEY", der)
+	}
+	issue("ca", authority, authorityKey)
+	for i, name := range []string{"store", "kedge"} {
+		key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		issue(name, &x509.Certificate{
+			SerialNumber: big.NewInt(int64(i) + 2), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(24 * time.Hour),
+			IPAddresses: []net.IP{s.host.Address.AsSlice()}, KeyUsage: x509.KeyUsageDigitalSignature,
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		}, key)
+	}
+}
+
+func (s *store) file(name string) string { return filepath.Join(s.folder, name) }
+
+// files are kedge's arguments for TLS, on a host that has got the files.
+func (s *store) files(host *harness.Host) []string {
+	s.t.Helper()
+	for _, name := range []string{"ca.crt", "kedge.crt", "kedge.key"} {
+		text, err := os.ReadFile(s.file(name))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		host.WriteFile("/etc/kedge/store/"+name, string(text))
+	}
+	return []string{
+		"--datastore-cafile=/etc/kedge/store/ca.crt",
+		"--datastore-certfile=/etc/kedge/store/kedge.crt",
+		"--datastore-keyfile=/etc/kedge/store/kedge.key",
+	}
+}
+
+// prepare is a command on the store's host, as the store's user.
+func (s *store) prepare(name string, args ...string) *harness.Cmd {
+	c := s.host.Command(s.t.Context(), name, args...)
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	c.Dir = "/"
+	return c
+}
+
+func (s *store) run(name string, args ...string) string {
+	s.t.Helper()
+	output, err := s.prepare(name, args...).CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("%s: %v\n%s", name, err, output)
+	}
+	return string(output)
+}
+
+// start starts the store, and does not wait for it.
+func (s *store) start() {
+	s.t.Helper()
+	log, err := os.OpenFile(s.file("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer log.Close()
+	s.process = s.prepare(s.command[0], s.command[1:]...)
+	s.process.Stdout, s.process.Stderr = log, log
+	if err := s.process.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// crash ends the store at once.
+func (s *store) crash() {
+	s.t.Helper()
+	if err := s.process.Process.Signal(s.kill); err != nil {
+		s.t.Fatal(err)
+	}
+	_ = s.process.Wait()
+}
+
+// newPostgres makes PostgreSQL, with a user kedge who shows a certificate or a
+// password. It does not run.
+func newPostgres(t *testing.T, network *harness.Network) *store {
+	t.Helper()
+	need(t, "postgresql")
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if len(found) == 0 {
+		t.Fatal("no PostgreSQL in /usr/lib/postgresql")
+	}
+	s, bin, data := newStore(t, network), found[len(found)-1], ""
+	data = s.file("data")
+	s.run(bin+"/initdb", "--no-sync", "--auth=trust", "--username=postgres", "-D", data)
+	access := "local all all trust\nhostssl all kedge all scram-sha-256 clientcert=verify-full\nhost all plain all scram-sha-256\n"
+	if err := os.WriteFile(filepath.Join(data, "pg_hba.conf"), []byte(access), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.command = []string{
+		bin + "/postgres", "-D", data, "-k", s.folder, "-h", "*", "-c", "ssl=on", "-c", "ssl_ca_file=" + s.file("ca.crt"),
+		"-c", "ssl_cert_file=" + s.file("store.crt"), "-c", "ssl_key_file=" + s.file("store.key"),
+	}
+	s.kill = syscall.SIGQUIT // "immediate": the postmaster takes its children along
+	s.start()
+	harness.Eventually(t, patience, "PostgreSQL", func() error {
+		for _, user := range []string{"kedge", "plain"} {
+			statement := "CREATE ROLE " + user + " LOGIN CREATEDB PASSWORD '" + password + "'"
+			output, err := s.prepare("psql", "-h", s.folder, "-U", "postgres", "-c", statement).CombinedOutput()
+			if err != nil && !strings.Contains(string(output), "already exists") {
+				return err
+			}
+		}
+		return nil
+	})
+	s.crash()
+	s.endpoint = "postgres://kedge:s3cret%2Fword@" + s.host.Address.String() + "/cluster"
+	return s
+}
+
+// newMariaDB makes MariaDB, with a user who has a password. It does not run.
+func newMariaDB(t *testing.T, network *harness.Network) *store {
+	t.Helper()
+	need(t, "mariadb-server-core", "mariadb-client-core")
+	s := newStore(t, network)
+	s.run("mariadb-install-db", "--no-defaults", "--datadir="+s.file("data"), "--auth-root-authentication-method=normal", "--skip-test-db")
+	socket := s.file("socket")
+	s.command = []string{
+		"/usr/sbin/mariadbd", "--no-defaults", "--datadir=" + s.file("data"), "--socket=" + socket, "--bind-address=0.0.0.0",
+		"--ssl-ca=" + s.file("ca.crt"), "--ssl-cert=" + s.file("store.crt"), "--ssl-key=" + s.file("store.key"), "--skip-name-resolve",
+	}
+	s.start()
+	harness.Eventually(t, patience, "MariaDB", func() error {
+		_, err := s.prepare("mariadb", "--no-defaults", "--user=root", "--socket="+socket, "-e",
+			"CREATE USER IF NOT EXISTS kedge IDENTIFIED BY '"+password+"' REQUIRE X509; GRANT ALL ON `cluster`.* TO kedge").Output()
+		return err
+	})
+	s.crash()
+	s.endpoint = "mysql://kedge:" + password + "@tcp(" + s.host.Address.String() + ":3306)/cluster"
+	return s
+}
+
+// newEtcd makes an etcd of one member. It does not run.
+func newEtcd(t *testing.T, network *harness.Network) *store {
+	t.Helper()
+	s := newStore(t, network)
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", s.file("etcd"), "./tests/e2e/datastores/etcd")
+	build.Dir = repository
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build etcd: %v\n%s", err, output)
+	}
+	s.endpoint = "https://" + s.host.Address.String() + ":2379"
+	s.command = []string{s.file("etcd"), s.file("data"), s.endpoint, s.file("ca.crt"), s.file("store.crt"), s.file("store.key")}
+	return s
+}

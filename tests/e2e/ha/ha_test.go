@@ -1,0 +1,336 @@
+// Package ha has three servers with embedded etcd: they join, one dies, one is
+// replaced, and most are lost.
+package ha
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+)
+
+var suite harness.Suite
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+
+const (
+	patience = 4 * time.Minute
+	etcdDir  = "/var/lib/kedge/server/db/etcd"
+	tlsDir   = "/var/lib/kedge/server/tls/etcd"
+)
+
+// found starts the first server of a cluster.
+func found(t *testing.T, network *harness.Network) *harness.Server {
+	t.Helper()
+	server := network.NewHost(t, "server-1").StartServer(t, "--cluster-init")
+	server.WaitReady()
+	return server
+}
+
+// joining are the arguments of a server that joins another's cluster.
+func joining(server *harness.Server) []string {
+	return []string{"--server=https://" + server.Host.Address.String() + ":6443", "--token=" + server.Token()}
+}
+
+// voters waits until the members with a vote, as a server sees them, are those of
+// the nodes.
+func voters(t *testing.T, server *harness.Server, nodes ...string) {
+	t.Helper()
+	harness.Eventually(t, patience, fmt.Sprintf("etcd's members to be %v", nodes), func() error {
+		members, err := members(server.Host)
+		if err != nil {
+			return err
+		}
+		var found []string
+		for _, m := range members {
+			if !m.IsLearner && len(m.Name) > 9 {
+				found = append(found, m.Name[:len(m.Name)-9])
+			}
+		}
+		if len(found) != len(nodes) {
+			return fmt.Errorf("they are %v", found)
+		}
+		for _, node := range nodes {
+			if !strings.Contains(" "+strings.Join(found, " ")+" ", " "+node+" ") {
+				return fmt.Errorf("they are %v", found)
+			}
+		}
+		return nil
+	})
+}
+
+// write makes a ConfigMap by a server's API, and reads it.
+func write(t *testing.T, client kubernetes.Interface, name string) {
+	t.Helper()
+	harness.Eventually(t, patience, "the API to take a write", func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// reads wants a ConfigMap to be there.
+func reads(t *testing.T, client kubernetes.Interface, name string) {
+	t.Helper()
+	harness.Eventually(t, patience, "the API to have what was written", func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := client.CoreV1().ConfigMaps("default").Get(ctx, name, metav1.GetOptions{})
+		return err
+	})
+}
+
+// nodeReady waits until the API of a server says that a node is, or is not, Ready.
+func nodeReady(t *testing.T, client kubernetes.Interface, node string) {
+	t.Helper()
+	harness.Eventually(t, patience, "node "+node+" to be Ready", func() error {
+		found, err := client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range found.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+				return nil
+			}
+		}
+		return errors.New("it is not")
+	})
+}
+
+// ends wants a server to end by itself and to have said something.
+func ends(t *testing.T, server *harness.Server, text string) {
+	t.Helper()
+	if code := server.WaitExit(patience); code != 1 {
+		t.Errorf("it ended with status %d, want 1", code)
+	}
+	if !strings.Contains(server.Log(), text) {
+		t.Errorf("it did not say %q:\n%s", text, server.LogTail())
+	}
+}
+
+func TestThreeServers(t *testing.T) {
+	harness.Require(t)
+	network := harness.NewNetwork(t)
+	one := found(t, network)
+	voters(t, one, "server-1")
+	two := network.NewHost(t, "server-2").StartServer(t, joining(one)...)
+	three := network.NewHost(t, "server-3").StartServer(t, joining(one)...)
+	two.WaitReady()
+	three.WaitReady()
+	voters(t, three, "server-1", "server-2", "server-3")
+	servers := []*harness.Server{one, two, three}
+
+	t.Run("each lists all", func(t *testing.T) {
+		for _, server := range servers {
+			harness.Eventually(t, patience, "three endpoints of the API", func() error {
+				slice, err := server.Client().DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+				if err == nil && len(slice.Endpoints) != len(servers) {
+					err = fmt.Errorf("it has %d", len(slice.Endpoints))
+				}
+				return err
+			})
+		}
+	})
+
+	t.Run("each reaches every kubelet", func(t *testing.T) {
+		agent := network.NewHost(t, "agent-1").StartAgent(t, two)
+		agent.WaitReady()
+		for _, server := range servers {
+			for _, node := range []string{"server-1", "server-2", "server-3", "agent-1"} {
+				harness.Eventually(t, patience, server.Host.Name+" to reach the kubelet of "+node, func() error {
+					_, err := server.Client().CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/" + node + "/proxy/healthz").DoRaw(t.Context())
+					return err
+				})
+			}
+		}
+		agent.Terminate()
+	})
+
+	t.Run("one dies and comes back", func(t *testing.T) {
+		write(t, one.Client(), "before")
+		one.Kill9()
+		reads(t, three.Client(), "before")
+		write(t, two.Client(), "meanwhile")
+		reads(t, three.Client(), "meanwhile")
+		one.Start()
+		one.WaitReady()
+		reads(t, one.Client(), "meanwhile")
+		voters(t, one, "server-1", "server-2", "server-3")
+	})
+
+	t.Run("a node is deleted and its member goes", func(t *testing.T) {
+		three.Kill9()
+		if err := one.Client().CoreV1().Nodes().Delete(t.Context(), "server-3", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		voters(t, one, "server-1", "server-2")
+		// It finds out at its next start.
+		three.Start()
+		ends(t, three, "no longer a member of the cluster's etcd")
+		if err := os.Rename(three.Host.Path(etcdDir), three.Host.Path(etcdDir+".old")); err != nil {
+			t.Fatal(err)
+		}
+		three.Start()
+		three.WaitReady()
+		voters(t, one, "server-1", "server-2", "server-3")
+		reads(t, three.Client(), "meanwhile")
+	})
+
+	t.Run("two of three are lost", func(t *testing.T) {
+		write(t, one.Client(), "last")
+		two.Kill9()
+		three.Kill9()
+		one.Terminate()
+		reset := one.Host.StartServer(t, "--cluster-reset")
+		if code := reset.WaitExit(patience); code != 0 {
+			t.Fatalf("it ended with status %d:\n%s", code, reset.LogTail())
+		}
+		if text := "On each other server: stop kedge, move"; !strings.Contains(reset.Log(), text) {
+			t.Errorf("it did not say %q:\n%s", text, reset.LogTail())
+		}
+		one.Start()
+		one.WaitReady()
+		voters(t, one, "server-1")
+		reads(t, one.Client(), "last")
+		// The others do not become a cluster without it.
+		two.Start()
+		ends(t, two, "no longer a member of the cluster's etcd")
+		if err := os.Rename(two.Host.Path(etcdDir), two.Host.Path(etcdDir+".old")); err != nil {
+			t.Fatal(err)
+		}
+		two.Start()
+		two.WaitReady()
+		voters(t, two, "server-1", "server-2")
+		reads(t, two.Client(), "last")
+	})
+}
+
+func TestRefusals(t *testing.T) {
+	harness.Require(t)
+	network := harness.NewNetwork(t)
+	one := found(t, network)
+	args := joining(one)
+	token := one.Token()
+	other := network.NewHost(t, "other")
+
+	for name, fault := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no token":        {args[:1], "a server needs its token"},
+		"wrong token":     {[]string{args[0], args[1] + "0"}, "the server does not know the token"},
+		"agent token":     {[]string{args[0], "--token=" + strings.Replace(token, "::server:", "::node:", 1)}, "this token is for agents"},
+		"other authority": {[]string{args[0], strings.Replace(args[1], token[3:7], "0000", 1)}, "is not of the token's cluster"},
+		"other settings":  {append([]string{"--cluster-cidr=10.52.0.0/16", "--cluster-domain=example.org"}, args...), "cluster-cidr is 10.52.0.0/16 here and 10.42.0.0/16 there"},
+		"both":            {append([]string{"--cluster-init"}, args...), "give one of them"},
+		"taken":           {append([]string{"--node-name=server-1"}, args...), "etcd has a member of node server-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ends(t, other.StartServer(t, fault.args...), fault.want)
+			if err := os.RemoveAll(other.Path("/var/lib/kedge/server")); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+
+	t.Run("two clusters", func(t *testing.T) {
+		second := network.NewHost(t, "second").StartServer(t, "--cluster-init")
+		second.WaitReady()
+		second.Terminate()
+		ends(t, second.Host.StartServer(t, args...), "this server has a cluster of its own")
+	})
+
+	t.Run("from SQLite", func(t *testing.T) {
+		single := network.NewHost(t, "single").StartServer(t)
+		single.WaitReady()
+		ends(t, other.StartServer(t, joining(single)...), "it keeps its state in SQLite")
+		single.Terminate()
+		ends(t, single.Host.StartServer(t, "--cluster-init"), "cannot take it along to etcd yet")
+		ends(t, single.Host.StartServer(t, args...), "this server has a cluster of its own")
+	})
+
+	t.Run("drifted secrets", func(t *testing.T) {
+		if err := os.RemoveAll(other.Path("/var/lib/kedge/server")); err != nil {
+			t.Fatal(err)
+		}
+		joined := other.StartServer(t, args...)
+		joined.WaitReady()
+		joined.Terminate()
+		key := other.Path("/var/lib/kedge/server/tls/service.key")
+		if err := os.WriteFile(key, []byte("another"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		joined.Start()
+		ends(t, joined, "these files are not what they are at the server")
+		if err := os.Remove(key); err != nil {
+			t.Fatal(err)
+		}
+		joined.Start()
+		joined.WaitReady()
+	})
+}
+
+// members asks a host's member, as etcdctl would, at its local port.
+func members(host *harness.Host) ([]*etcdserverpb.Member, error) {
+	tls, err := clientTLS(host.Path(tlsDir))
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	client, err := etcdClient(ctx, host, tls)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	list, err := client.MemberList(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return list.Members, nil
+}
+
+func clientTLS(dir string) (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key"))
+	if err != nil {
+		return nil, err
+	}
+	authority, err := os.ReadFile(filepath.Join(dir, "server-ca.crt"))
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: "localhost"}, nil
+}
+
+func etcdClient(ctx context.Context, host *harness.Host, config *tls.Config) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{
+		Context: ctx, Endpoints: []string{"https://127.0.0.1:2379"}, TLS: config, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return host.DialContext(ctx, "tcp", address)
+		})},
+	})
+}
