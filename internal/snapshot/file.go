@@ -19,6 +19,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 
+	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
@@ -54,7 +55,7 @@ type Manifest struct {
 	SHA256 string `json:"sha256"`
 	// Secrets has the SHA-256 of each file that is in Sealed, by name.
 	Secrets map[string]string `json:"secrets"`
-	Sealed  sealed            `json:"sealed"`
+	Sealed  bootstrap.Sealed  `json:"sealed"`
 }
 
 // errDamaged says that a file is not as it was saved.

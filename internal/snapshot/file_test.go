@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
 )
 
 // sample writes a snapshot of content, and returns its path.
@@ -24,7 +26,7 @@ func sample(t *testing.T, content []byte, change func(*Manifest)) string {
 	m := &Manifest{
 		Format: formatVersion, Kedge: "v1.36.3+kedge.1", Datastore: "sqlite",
 		Name: OnDemand, Node: "pi", Time: time.Unix(1_800_000_000, 0).UTC(), Revision: 42,
-		Secrets: map[string]string{}, Sealed: sealed{Salt: []byte("salt")},
+		Secrets: map[string]string{}, Sealed: bootstrap.Sealed{Salt: []byte("salt")},
 	}
 	if change != nil {
 		change(m)

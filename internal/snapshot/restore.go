@@ -273,13 +273,11 @@ func prepareSecrets(cfg Config, r *reader, folder, token string) (replaces bool,
 	if err != nil {
 		return false, err
 	}
-	sealed, err := r.Sealed.open(secret)
-	if errors.Is(err, errToken) {
-		return false, fmt.Errorf("the authorities of this server are not those of the snapshot, and %w: give that one with --token", err)
-	}
+	opened, err := r.Sealed.Open(secret)
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("the authorities of this server are not those of the snapshot, and %w: give the one that the server had when it was saved with --token", err)
 	}
+	sealed := secrets(opened)
 	if !maps.Equal(sealed.sums(), r.Secrets) {
 		return false, damaged(r.path, "has other secrets than it says")
 	}

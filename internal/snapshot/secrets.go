@@ -1,13 +1,8 @@
 package snapshot
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/pbkdf2"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,17 +31,13 @@ const (
 // readSecrets reads those of a server. encryption is the path of the file with
 // the keys for encrypted objects, empty if there is none.
 func readSecrets(dir datadir.Dir, encryption string) (secrets, error) {
+	shared, err := pki.Secrets(dir)
+	if err != nil {
+		return nil, err
+	}
 	found := secrets{}
-	for _, pattern := range []string{"*-ca.crt", "*-ca.key", "service.key"} {
-		files, err := filepath.Glob(filepath.Join(dir.ServerTLS(), pattern))
-		if err != nil {
-			return nil, fmt.Errorf("find certificate authorities: %w", err)
-		}
-		for _, file := range files {
-			if found[tlsPrefix+filepath.Base(file)], err = os.ReadFile(file); err != nil {
-				return nil, fmt.Errorf("read certificate authority: %w", err)
-			}
-		}
+	for name, content := range shared {
+		found[tlsPrefix+name] = content
 	}
 	if encryption != "" {
 		content, err := os.ReadFile(encryption)
@@ -69,75 +60,6 @@ func (s secrets) sums() map[string]string {
 	return sums
 }
 
-// sealed are secrets that were encrypted with a token: AES-256-GCM, the key made
-// by PBKDF2 with SHA-256. A token may be one that a user made up.
-type sealed struct {
-	Salt       []byte `json:"salt"`
-	Iterations int    `json:"iterations"`
-	Nonce      []byte `json:"nonce"`
-	Ciphertext []byte `json:"ciphertext"`
-}
-
-// iterations is what OWASP's Password Storage Cheat Sheet (2023) wants of
-// PBKDF2 with SHA-256, and maxIterations what is believed of a file.
-const (
-	iterations    = 600_000
-	maxIterations = 10_000_000
-)
-
-// seal encrypts s with the secret of a token. rounds is iterations but in tests.
-func seal(s secrets, secret string, rounds int) (sealed, error) {
-	text, err := json.Marshal(s)
-	if err != nil {
-		return sealed{}, fmt.Errorf("encode secrets: %w", err)
-	}
-	box := sealed{Salt: make([]byte, 16), Nonce: make([]byte, 12), Iterations: rounds}
-	// Never fails: crypto/rand ends the process rather.
-	_, _ = rand.Read(box.Salt)
-	_, _ = rand.Read(box.Nonce)
-	gcm, err := box.cipher(secret)
-	if err != nil {
-		return sealed{}, err
-	}
-	box.Ciphertext = gcm.Seal(nil, box.Nonce, text, nil)
-	return box, nil
-}
-
-// errToken says that secrets cannot be had with a token.
-var errToken = errors.New("the token is not the one that the server had when the snapshot was saved")
-
-// open decrypts with the secret of a token.
-func (b sealed) open(secret string) (secrets, error) {
-	if b.Iterations < 1 || b.Iterations > maxIterations || len(b.Nonce) != 12 {
-		return nil, errors.New("the snapshot's secrets cannot be read")
-	}
-	gcm, err := b.cipher(secret)
-	if err != nil {
-		return nil, err
-	}
-	text, err := gcm.Open(nil, b.Nonce, b.Ciphertext, nil)
-	if err != nil {
-		return nil, errToken
-	}
-	var s secrets
-	if err := json.Unmarshal(text, &s); err != nil {
-		return nil, fmt.Errorf("read the snapshot's secrets: %w", err)
-	}
-	return s, nil
-}
-
-func (b sealed) cipher(secret string) (cipher.AEAD, error) {
-	key, err := pbkdf2.Key(sha256.New, secret, b.Salt, b.Iterations, 32)
-	if err != nil {
-		return nil, fmt.Errorf("make key of token: %w", err)
-	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, fmt.Errorf("make key of token: %w", err)
-	}
-	return cipher.NewGCM(block)
-}
-
 // keptToken returns the secret of the server's token, empty if it has none yet.
 func keptToken(dir datadir.Dir) (string, error) {
 	text, err := os.ReadFile(dir.ServerToken())
@@ -157,18 +79,21 @@ func (s secrets) unpack(folder, secret string) error {
 		return datadir.Explain(err)
 	}
 	for name, content := range s {
-		base, ok := strings.CutPrefix(name, tlsPrefix)
+		file, ok := strings.CutPrefix(name, tlsPrefix)
 		if !ok {
 			continue
 		}
-		if base != filepath.Base(base) {
+		if !filepath.IsLocal(file) {
 			return fmt.Errorf("the snapshot's secret %s has no place", name)
 		}
-		mode := os.FileMode(0o600)
-		if strings.HasSuffix(base, ".crt") {
+		path, mode := filepath.Join(folder, "tls", file), os.FileMode(0o600)
+		if strings.HasSuffix(file, ".crt") {
 			mode = 0o644
 		}
-		if err := datadir.WriteFile(filepath.Join(folder, "tls", base), content, mode); err != nil {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return datadir.Explain(err)
+		}
+		if err := datadir.WriteFile(path, content, mode); err != nil {
 			return err
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/datastore"
@@ -79,7 +80,6 @@ type Snapshots struct {
 	client  kubernetes.Interface
 	objects objects
 	now     func() time.Time
-	rounds  int
 }
 
 // New returns the component; it implements component.Component.
@@ -89,7 +89,7 @@ func New(cfg Config) *Snapshots {
 	}
 	return &Snapshots{
 		cfg: cfg, log: logrus.WithField("component", "snapshots"),
-		failed: map[string]File{}, changed: make(chan struct{}, 1), now: cfg.Now, rounds: iterations,
+		failed: map[string]File{}, changed: make(chan struct{}, 1), now: cfg.Now,
 	}
 }
 
@@ -212,7 +212,7 @@ func (s *Snapshots) saveHere(ctx context.Context, name string) (_ *File, err err
 		Datastore: s.cfg.Store.Kind(), Name: name, Node: s.cfg.NodeName, Time: at.UTC().Truncate(time.Second),
 		Secrets: secrets.sums(),
 	}
-	if m.Sealed, err = seal(secrets, token, s.rounds); err != nil {
+	if m.Sealed, err = bootstrap.Seal(token, secrets); err != nil {
 		return nil, err
 	}
 	content := temporaryFile(path + ".content")

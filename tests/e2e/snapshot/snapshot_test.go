@@ -233,7 +233,7 @@ spec:
 	run(t, host, "mv", serverDir, "/var/lib/kedge/lost")
 	host.WriteFile("/etc/kedge/config.yaml", "s3-access-key: user\ns3-secret-key: secret"+s3Config)
 	refused(c, []string{"there is none here", "--token"}, "restore", name)
-	refused(c, []string{"the token is not the one", "--token"}, "restore", "--token=wrong", name)
+	refused(c, []string{"cannot be decrypted with this token", "--token"}, "restore", "--token=wrong", name)
 	refused(c, []string{"s3://backups", "list"}, "restore", "--token="+token, "none-server-1-1")
 	must(c, "restore", "--token="+token, name)
 	start(c)
