@@ -96,6 +96,8 @@ type Member struct {
 	// server is nil before the member runs.
 	server atomic.Pointer[etcdserver.EtcdServer]
 	peers  *prober
+	// clientURL is for etcdctl. Tests run several members on one host.
+	clientURL string
 	// poked wakes the one that tidies.
 	poked chan struct{}
 
@@ -107,11 +109,12 @@ type Member struct {
 // New returns the member whose data are in cfg.Dir.
 func New(cfg Config) *Member {
 	return &Member{
-		cfg:     cfg,
-		log:     logrus.WithField("component", name),
-		peers:   newProber(cfg.Files),
-		poked:   make(chan struct{}, 1),
-		deleted: map[uint64]bool{},
+		cfg:       cfg,
+		log:       logrus.WithField("component", name),
+		peers:     newProber(cfg.Files),
+		clientURL: clientURL,
+		poked:     make(chan struct{}, 1),
+		deleted:   map[uint64]bool{},
 	}
 }
 
@@ -127,7 +130,7 @@ func (m *Member) Name() string { return name }
 // Endpoint implements datastore.Datastore.
 func (m *Member) Endpoint() datastore.Endpoint {
 	return datastore.Endpoint{
-		URL:       clientURL,
+		URL:       m.clientURL,
 		CAFile:    m.cfg.Files.ServerCAFile,
 		CertFile:  m.cfg.Files.ClientCertFile,
 		KeyFile:   m.cfg.Files.ClientKeyFile,
@@ -227,7 +230,7 @@ func (m *Member) config(initial string, existing bool) (*embed.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configure etcd: %w", err)
 	}
-	clients, err := types.NewURLs([]string{clientURL})
+	clients, err := types.NewURLs([]string{m.clientURL})
 	if err != nil {
 		return nil, fmt.Errorf("configure etcd: %w", err)
 	}
@@ -273,7 +276,7 @@ func (m *Member) start(config *embed.Config) (*embed.Etcd, error) {
 	etcd, err := embed.StartEtcd(config)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("start etcd: %w: stop the other etcd on this host; kedge's needs %s and %s", err, m.peerURL(), clientURL)
+		return nil, fmt.Errorf("start etcd: %w: stop the other etcd on this host; kedge's needs %s and %s", err, m.peerURL(), m.clientURL)
 	case err != nil && strings.Contains(err.Error(), "removed from the cluster"):
 		return nil, m.removed()
 	case err != nil:
