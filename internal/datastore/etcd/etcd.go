@@ -98,6 +98,8 @@ type Member struct {
 	peers  *prober
 	// clientURL is for etcdctl. Tests run several members on one host.
 	clientURL string
+	// failed has why etcd cannot go on, once.
+	failed chan error
 	// poked wakes the one that tidies.
 	poked chan struct{}
 
@@ -113,6 +115,7 @@ func New(cfg Config) *Member {
 		log:       logrus.WithField("component", name),
 		peers:     newProber(cfg.Files),
 		clientURL: clientURL,
+		failed:    make(chan error, 1),
 		poked:     make(chan struct{}, 1),
 		deleted:   map[uint64]bool{},
 	}
@@ -160,7 +163,6 @@ func (m *Member) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer m.peers.close()
-	defer etcd.Close()
 	m.server.Store(etcd.Server)
 
 	err = m.await(ctx, etcd.Server)
@@ -168,11 +170,20 @@ func (m *Member) Run(ctx context.Context, ready func()) error {
 		ready()
 		err = m.serve(ctx, etcd)
 	}
+	if errors.As(err, &fatalError{}) {
+		return err // and leave etcd, parts of which may stand still
+	}
+	etcd.Close()
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
+
+// fatalError is why etcd cannot go on.
+type fatalError struct{ error }
+
+func (f fatalError) Unwrap() error { return f.error }
 
 // serve does what a member does besides, until ctx ends or the member.
 func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
@@ -187,10 +198,20 @@ func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
 	select {
 	case <-ctx.Done():
 		return nil
+	case err := <-m.failed:
+		return err
 	case <-etcd.Server.StopNotify():
 		return m.removed()
 	case err := <-etcd.Err():
 		return fmt.Errorf("serve etcd: %w", err)
+	}
+}
+
+// fail ends the member.
+func (m *Member) fail(why error) {
+	select {
+	case m.failed <- fatalError{fmt.Errorf("run etcd: %w", why)}:
+	default:
 	}
 }
 
@@ -257,7 +278,7 @@ func (m *Member) config(initial string, existing bool) (*embed.Config, error) {
 	// members.go decides.
 	c.StrictReconfigCheck = false
 	c.EnableGRPCGateway = false
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(m.log))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(m.log, m.fail))
 	return c, nil
 }
 
@@ -295,6 +316,8 @@ func (m *Member) await(ctx context.Context, server *etcdserver.EtcdServer) error
 			served = true
 		case <-slow.C:
 			m.log.Warn(m.quorumLost(ctx, server))
+		case err := <-m.failed:
+			return err
 		case <-server.StopNotify():
 			return m.removed()
 		case <-ctx.Done():

@@ -10,11 +10,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/datadir"
@@ -295,5 +297,22 @@ func TestDefragment(t *testing.T) {
 	h.get("large")
 	if kept, err := client.Client.Get(t.Context(), defragmentKey); err != nil || len(kept.Kvs) != 0 {
 		t.Errorf("the key is left: %v, %v", kept, err)
+	}
+}
+
+// TestFatal wants an error instead of the end of the process where etcd would end
+// it, with what a user can do.
+func TestFatal(t *testing.T) {
+	m := New(Config{})
+	logger := newLogger(m.log, m.fail)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		logger.Fatal("failed to save Raft hard state and entries", zap.Error(syscall.ENOSPC))
+	}()
+	<-ended
+	err := <-m.failed
+	if !errors.As(err, &fatalError{}) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "free some space") {
+		t.Errorf("got %v", err)
 	}
 }
