@@ -104,8 +104,9 @@ type Member struct {
 	poked chan struct{}
 
 	mu sync.Mutex
-	// deleted are members that have to go, because their nodes were deleted.
-	deleted map[uint64]bool
+	// deleted are members that have to go, because their nodes were deleted, and
+	// since when.
+	deleted map[uint64]time.Time
 }
 
 // New returns the member whose data are in cfg.Dir.
@@ -117,7 +118,7 @@ func New(cfg Config) *Member {
 		clientURL: clientURL,
 		failed:    make(chan error, 1),
 		poked:     make(chan struct{}, 1),
-		deleted:   map[uint64]bool{},
+		deleted:   map[uint64]time.Time{},
 	}
 }
 

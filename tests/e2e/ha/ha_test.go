@@ -203,6 +203,9 @@ func TestThreeServers(t *testing.T) {
 		two.Kill9()
 		three.Kill9()
 		one.Terminate()
+		one.Start()
+		one.WaitLog("Waiting for etcd's members: of 3 with a vote 1 answer, and 2 are needed. No answer from server-2, server-3")
+		one.Terminate()
 		reset := one.Host.StartServer(t, "--cluster-reset")
 		if code := reset.WaitExit(patience); code != 0 {
 			t.Fatalf("it ended with status %d:\n%s", code, reset.LogTail())
