@@ -146,6 +146,9 @@ func TestRoutes(t *testing.T) {
 	nodes := map[string]func(*http.Request){
 		"a node": shows(certificate(t, edge, pki.NodeUser("edge"))),
 	}
+	servers := map[string]func(*http.Request){
+		"the server token": basic("server", token.Secret),
+	}
 	newcomers := map[string]func(*http.Request){
 		"the server token":  basic("server", token.Secret),
 		"the agent token":   basic("node", "agents"),
@@ -178,6 +181,8 @@ func TestRoutes(t *testing.T) {
 		{"POST", bootstrap.JoinPath, []map[string]func(*http.Request){newcomers}},
 		{"POST", bootstrap.RenewPath, []map[string]func(*http.Request){nodes}},
 		{"GET", bootstrap.ConnectPath, []map[string]func(*http.Request){nodes}},
+		{"GET", bootstrap.SecretsPath, []map[string]func(*http.Request){servers}},
+		{"POST", bootstrap.MemberPath, []map[string]func(*http.Request){servers}},
 	} {
 		may := map[string]bool{}
 		for _, callers := range route.allowed {

@@ -15,15 +15,18 @@ const (
 	// learnerPatience is how long a learner may be silent: it keeps others from
 	// joining.
 	learnerPatience = 5 * time.Minute
+	// leaderPatience is how long the others leave it to the leader to remove a
+	// member. It may have missed that the node was deleted, or be that member.
+	leaderPatience = time.Minute
 )
 
-// NodeDeleted has the members of a node removed, if it has any, by whichever
-// member leads then: every server calls it. NodeAdded takes it back. A member that
+// NodeDeleted has the members of a node removed, if it has any, by the one that
+// leads if it can: every server calls it. NodeAdded takes it back. A member that
 // the node gets later is another one. Call them while the member is ready.
 func (m *Member) NodeDeleted(node string) {
 	m.mu.Lock()
 	for _, one := range m.of(node) {
-		m.deleted[one.id] = true
+		m.deleted[one.id] = time.Now()
 	}
 	m.mu.Unlock()
 	select {
@@ -58,8 +61,9 @@ func (m *Member) tidy(ctx context.Context, client *clientv3.Client) {
 		if err := m.announce(ctx, client, server); err != nil && ctx.Err() == nil {
 			m.log.Warn(err)
 		}
-		if server.Leader() == server.MemberID() {
-			m.removeDeleted(ctx, client)
+		leads := server.Leader() == server.MemberID()
+		m.removeDeleted(ctx, client, leads)
+		if leads {
 			m.removeLearners(ctx, client, silentSince)
 		} else {
 			clear(silentSince)
@@ -75,17 +79,18 @@ func (m *Member) tidy(ctx context.Context, client *clientv3.Client) {
 
 // removeDeleted removes the members whose nodes were deleted, but never this one
 // and never so many that the rest cannot decide.
-func (m *Member) removeDeleted(ctx context.Context, client *clientv3.Client) {
+func (m *Member) removeDeleted(ctx context.Context, client *clientv3.Client, leads bool) {
 	m.mu.Lock()
 	deleted := maps.Clone(m.deleted)
 	m.mu.Unlock()
+	maps.DeleteFunc(deleted, func(_ uint64, since time.Time) bool { return !leads && time.Since(since) < leaderPatience })
 	if len(deleted) == 0 {
 		return
 	}
 	self := uint64(m.server.Load().MemberID())
 	members := membersOf(m.server.Load().Cluster().Members())
 	for _, one := range members {
-		if one.id == self || !deleted[one.id] {
+		if _, gone := deleted[one.id]; !gone || one.id == self {
 			continue
 		}
 		if err := canRemove(members, m.peers.alive(ctx, members), one); err != nil {

@@ -1,0 +1,68 @@
+package server
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
+)
+
+func TestCheckState(t *testing.T) {
+	initialize := func(c *config.Config) { c.Server.ClusterInit = true }
+	join := func(c *config.Config) { c.Agent.Server = "https://192.0.2.10:6443" }
+	reset := func(c *config.Config) { c.Server.ClusterReset = true }
+	const (
+		sqlite = "server/db/state.db"
+		begun  = "server/db/etcd/name"
+		wal    = "server/db/etcd/member/wal/0.wal"
+	)
+	for name, test := range map[string]struct {
+		files  []string
+		change func(*config.Config)
+		etcd   bool
+		// want is a part of the error.
+		want string
+	}{
+		"new":                        {},
+		"new, first of several":      {change: initialize, etcd: true},
+		"new, joins":                 {change: join, etcd: true},
+		"SQLite":                     {files: []string{sqlite}},
+		"SQLite, to etcd":            {files: []string{sqlite}, change: initialize, etcd: true, want: "cannot take it along to etcd yet"},
+		"SQLite, reset":              {files: []string{sqlite}, change: reset, want: "cluster-reset is for a server that has etcd"},
+		"etcd":                       {files: []string{wal}, etcd: true},
+		"etcd, and an older SQLite":  {files: []string{wal, sqlite}, etcd: true},
+		"etcd, flags as at first":    {files: []string{wal}, change: initialize, etcd: true},
+		"etcd, reset":                {files: []string{wal}, change: reset, etcd: true},
+		"has begun to join":          {files: []string{begun}, want: "has not finished to join"},
+		"has begun to join, goes on": {files: []string{begun}, change: join, etcd: true},
+		"has begun to be the first":  {files: []string{begun}, change: initialize, etcd: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := datadir.Dir(t.TempDir())
+			for _, file := range test.files {
+				path := filepath.Join(string(dir), file)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cfg := config.Default()
+			if test.change != nil {
+				test.change(cfg)
+			}
+			if got := usesEtcd(cfg, dir); got != test.etcd {
+				t.Errorf("uses etcd: %t", got)
+			}
+			member := strings.Contains(strings.Join(test.files, " "), "wal")
+			err := checkState(cfg, dir, member)
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
