@@ -18,6 +18,9 @@ type Endpoint struct {
 	// datastore is in this process: nil if it is not. It may be called while
 	// the datastore is ready.
 	NewClient func() *kubernetes.Client
+	// Shared is whether other servers may use the same datastore: what only one
+	// of them may do goes by election then.
+	Shared bool
 }
 
 // Datastore is a component that is ready once etcd's API answers at its

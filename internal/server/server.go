@@ -17,6 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/containerd"
 	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/datastore/kine"
 	"github.com/kedge-dev/kedge/internal/dns"
@@ -126,16 +127,25 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Egress:             egress,
 		Args:               cfg.Server.KubeAPIServerArgs,
 	})
+	var leader *election.Election
+	if store.Endpoint().Shared {
+		leader = election.New(election.Config{
+			Client:   api.ClientConfig("system:kedge:election"),
+			Identity: serverIdentity(cfg.Server, node),
+		})
+	}
 	controllers, controllersFault := controlplane.NewControllers(controlplane.ControllersConfig{
-		API:     api,
-		Cluster: cfg.Cluster,
-		Files:   certificates.Files,
-		Args:    cfg.Server.KubeControllerManagerArgs,
+		API:      api,
+		Cluster:  cfg.Cluster,
+		Files:    certificates.Files,
+		Election: leader,
+		Args:     cfg.Server.KubeControllerManagerArgs,
 	})
 	scheduler, schedulerFault := controlplane.NewScheduler(controlplane.SchedulerConfig{
-		API:   api,
-		Files: certificates.Files,
-		Args:  cfg.Server.KubeSchedulerArgs,
+		API:      api,
+		Files:    certificates.Files,
+		Election: leader,
+		Args:     cfg.Server.KubeSchedulerArgs,
 	})
 
 	// The port is served before the API server runs. Until that is ready it
@@ -153,8 +163,6 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	})
 	group.Add(gate)
 	group.Add(api, store, gate)
-	group.Add(controllers, api)
-	group.Add(scheduler, api)
 
 	manifests := addons.New(addons.Config{
 		Client:         api.ClientConfig("system:kedge:bootstrap", "system:masters"),
@@ -162,6 +170,13 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		RuntimeClasses: containerd.RuntimeClasses(),
 	})
 	group.Add(manifests, api)
+	loops := []component.Component{api}
+	if leader != nil {
+		group.Add(leader, manifests) // which let it elect
+		loops = append(loops, leader)
+	}
+	group.Add(controllers, loops...)
+	group.Add(scheduler, loops...)
 	group.Add(dns.NewEndpoints(dns.EndpointsConfig{
 		Client:    api.ClientConfig("system:kedge:dns-endpoints"),
 		Informers: api.Informers,
