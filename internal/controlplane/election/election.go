@@ -115,26 +115,10 @@ func (e *Election) Run(ctx context.Context, ready func()) error {
 		Client:     e.locks.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity},
 	}
-	ready()
-	for ctx.Err() == nil {
-		if err := e.stand(ctx, lock); err != nil {
-			return err
-		}
-	}
-	e.release(context.WithoutCancel(ctx), lock)
-	return nil
-}
-
-// stand stands for election until the Lease was won and lost, or until again.
-//
-// Not with ReleaseOnCancel: client-go would first give the Lease back, for which
-// it waits as long as for a renewal, and only then say that it is lost
-// (leaderelection.go, Run and renew). Loops could still be running when another
-// server's begin.
-func (e *Election) stand(ctx context.Context, lock resourcelock.Interface) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	e.change(func() { e.again = cancel })
+	// Not with ReleaseOnCancel: client-go would first give the Lease back, for
+	// which it waits as long as for a renewal, and only then say that it is lost
+	// (leaderelection.go, Run and renew). Loops could still be running when
+	// another server's begin.
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name:          leaseName,
 		Lock:          lock,
@@ -150,9 +134,22 @@ func (e *Election) stand(ctx context.Context, lock resourcelock.Interface) error
 	if err != nil {
 		return fmt.Errorf("make elector: %w", err)
 	}
+	ready()
+	for ctx.Err() == nil {
+		e.stand(ctx, elector)
+	}
+	e.release(context.WithoutCancel(ctx), lock)
+	return nil
+}
+
+// stand stands for election until the Lease was won and lost, or until again.
+// The elector remembers from one time to the next since when another leads.
+func (e *Election) stand(ctx context.Context, elector *leaderelection.LeaderElector) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	e.change(func() { e.again = cancel })
 	elector.Run(ctx)
 	e.end(ctx)
-	return nil
 }
 
 // begin begins a term that ends with ctx. client-go calls it in a goroutine, and
