@@ -41,6 +41,15 @@ func (a *APIServer) ClientConfig(name string, groups ...string) *rest.Config {
 	}
 }
 
+// clientUntil is ClientConfig for what runs in turns with other servers: its
+// requests end with ctx, so that nobody writes whose turn is over, nor waits
+// for a datastore that does not answer.
+func (a *APIServer) clientUntil(ctx context.Context, name string, groups ...string) *rest.Config {
+	config := a.ClientConfig(name, groups...)
+	config.Transport = inprocess.Until(ctx, config.Transport)
+	return config
+}
+
 // loopback is how the API server calls itself.
 func (a *APIServer) loopback() http.RoundTripper {
 	return inprocess.NewTransport(a, user.APIServerUser, user.SystemPrivilegedGroup)
@@ -67,11 +76,15 @@ func (a *APIServer) view(ctx context.Context, options objectcache.Options) (info
 // as its own service account in kube-system, the one upstream's RBAC grants
 // what it needs. It implements clientbuilder.ControllerClientBuilder. Unlike
 // upstream's it needs neither tokens nor the service accounts to exist.
-type serviceAccountClients struct{ api *APIServer }
+type serviceAccountClients struct {
+	api *APIServer
+	// ctx is what the requests of all of them end with.
+	ctx context.Context
+}
 
 func (b serviceAccountClients) ConfigOrDie(name string) *rest.Config {
 	const namespace = "kube-system"
-	config := b.api.ClientConfig("system:serviceaccount:"+namespace+":"+name,
+	config := b.api.clientUntil(b.ctx, "system:serviceaccount:"+namespace+":"+name,
 		"system:serviceaccounts", "system:serviceaccounts:"+namespace)
 	return rest.AddUserAgent(config, name)
 }

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/server/mux"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/featuregate"
 	"k8s.io/component-base/metrics/prometheus/slis"
 	genericmanager "k8s.io/controller-manager/app"
 	"k8s.io/controller-manager/pkg/healthz"
@@ -18,6 +21,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/pki"
 )
 
@@ -26,14 +30,18 @@ type ControllersConfig struct {
 	API     *APIServer
 	Cluster config.Cluster
 	Files   pki.Files
+	// Election decides when they run; nil is always.
+	Election *election.Election
 	// Args are the user's arguments of kube-controller-manager, as name=value.
 	Args []string
 }
 
 // Controllers is kube-controller-manager.
 type Controllers struct {
-	api     *APIServer
-	options *options.KubeControllerManagerOptions
+	api      *APIServer
+	election *election.Election
+	options  *options.KubeControllerManagerOptions
+	csi      *csiPlugin
 }
 
 // NewControllers returns an error if the user's arguments are wrong.
@@ -42,33 +50,44 @@ func NewControllers(c ControllersConfig) (*Controllers, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Controllers{c.API, o}, nil
+	return &Controllers{api: c.API, election: c.Election, options: o}, nil
 }
 
 // Name implements component.Component.
 func (c *Controllers) Name() string { return "controllers" }
 
 // Run implements component.Component. The controllers are ready when their
-// informers have synced.
+// informers have synced, or when another server's are to run.
 func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ctx = klog.NewContext(ctx, klog.Background().WithName(c.Name()))
-
-	// Upstream's own Config would ask for a kubeconfig and, in a pod, find the
-	// outer cluster's (cmd/kube-controller-manager/app/options/options.go).
-	known, disabled, aliases := app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()
-	if err := c.options.Validate(known, disabled, aliases); err != nil {
-		return fmt.Errorf("check arguments: %w", err)
+	shared, err := c.api.Informers(ctx)
+	if err != nil {
+		return err
 	}
-	completed, err := c.apply(known, disabled, aliases)
+	defer shared.Shutdown()
+	client, err := serviceAccountClients{c.api, ctx}.Client("attachdetach-controller")
+	if err != nil {
+		return fmt.Errorf("create client of controllers: %w", err)
+	}
+	if c.csi, err = newCSIPlugin(shared, client); err != nil {
+		return err
+	}
+	return c.election.RunLoops(ctx, c, ready)
+}
+
+// Lead implements election.Loops: it builds all controllers and runs them.
+func (c *Controllers) Lead(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	completed, err := c.complete()
 	if err != nil {
 		return err
 	}
 	health := healthz.NewMutableHealthzHandler()
-	base := genericmanager.NewBaseHandler(&completed.ComponentConfig.Generic.Debugging, health)
-	slis.SLIMetricsWithReset{}.Install(base)
-	closed, err := c.serve(ctx, completed, base)
+	base := c.handler(health)
+	closed, err := c.api.serveSide(ctx, c.options.SecureServing, base)
 	if err != nil {
 		return err
 	}
@@ -77,36 +96,41 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	return c.control(ctx, completed, base, health, ready)
 }
 
-// apply makes upstream's configuration of the options.
-func (c *Controllers) apply(known, disabled []string, aliases map[string]string) (*managerconfig.CompletedConfig, error) {
-	// Serving is set up by secure, which knows whom to ask who may call.
+// Follow implements election.Loops: as upstream's controllers that stand by it
+// is healthy, and has metrics.
+func (c *Controllers) Follow(ctx context.Context) error {
+	closed, err := c.api.serveSide(ctx, c.options.SecureServing, c.handler(healthz.NewMutableHealthzHandler()))
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	closed()
+	return nil
+}
+
+func (c *Controllers) handler(health http.Handler) *mux.PathRecorderMux {
+	base := genericmanager.NewBaseHandler(c.options.Generic.Debugging.DebuggingConfiguration, health)
+	slis.SLIMetricsWithReset{}.Install(base)
+	return base
+}
+
+// complete makes upstream's configuration of the options. Upstream's own Config
+// would ask for a kubeconfig and, in a pod, find the outer cluster's
+// (cmd/kube-controller-manager/app/options/options.go).
+func (c *Controllers) complete() (*managerconfig.CompletedConfig, error) {
+	known, disabled, aliases := app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()
+	if err := c.options.Validate(known, disabled, aliases); err != nil {
+		return nil, fmt.Errorf("check arguments: %w", err)
+	}
+	// Serving is set up by serveSide, which knows whom to ask who may call.
 	o, noServing := *c.options, *c.options.SecureServing
 	noServing.BindPort = 0
 	o.SecureServing = &noServing
 	built := &managerconfig.Config{}
-	err := o.ApplyTo(built, known, disabled, aliases)
-	if err != nil {
+	if err := o.ApplyTo(built, known, disabled, aliases); err != nil {
 		return nil, fmt.Errorf("apply arguments: %w", err)
 	}
-	built.SecureServing, built.Authentication, built.Authorization, err = c.api.secure(c.options.SecureServing)
-	if err != nil {
-		return nil, err
-	}
 	return built.Complete(), nil
-}
-
-// serve answers /healthz, /metrics and the like until ctx ends. It returns a
-// function that waits for the end.
-func (c *Controllers) serve(ctx context.Context, completed *managerconfig.CompletedConfig, base http.Handler) (func(), error) {
-	if completed.SecureServing == nil {
-		return func() {}, nil
-	}
-	handler := genericmanager.BuildHandlerChain(base, &completed.Authorization, &completed.Authentication)
-	stopped, unheard, err := completed.SecureServing.Serve(handler, 0, ctx.Done())
-	if err != nil {
-		return nil, fmt.Errorf("serve health and metrics: %w", err)
-	}
-	return func() { <-unheard; <-stopped }, nil
 }
 
 // control builds all controllers and runs them until ctx ends.
@@ -115,30 +139,22 @@ func (c *Controllers) control(ctx context.Context, completed *managerconfig.Comp
 	if err != nil {
 		return err
 	}
+	defer controllerContext.InformerFactory.Shutdown()
 	descriptors := app.NewControllerDescriptors()
-	// Its descriptor has a nil client in it (controller_descriptor.go,
-	// NewControllerDescriptors) and its fields cannot be set from here.
-	tokens, err := newTokenController(ctx, c.api, controllerContext)
+	controllers, err := c.buildOwn(ctx, controllerContext, descriptors)
 	if err != nil {
 		return err
 	}
-	delete(descriptors, tokens.Name())
-	policies, err := newPolicyStatusController(c.api, controllerContext, descriptors[names.ValidatingAdmissionPolicyStatusController])
-	if err != nil {
-		return err
+	upstreams, err := app.BuildControllers(ctx, controllerContext, descriptors, base, health)
+	if ctx.Err() != nil {
+		return nil
 	}
-	delete(descriptors, names.ValidatingAdmissionPolicyStatusController)
-	controllers, err := app.BuildControllers(ctx, controllerContext, descriptors, base, health)
 	if err != nil {
 		return fmt.Errorf("build controllers: %w", err)
 	}
-	controllers = append(controllers, tokens)
-	if policies != nil {
-		controllers = append(controllers, policies)
-	}
+	controllers = append(controllers, upstreams...)
 
 	controllerContext.InformerFactory.Start(ctx.Done())
-	defer controllerContext.InformerFactory.Shutdown()
 	controllerContext.ObjectOrMetadataInformerFactory.Start(ctx.Done())
 	close(controllerContext.InformersStarted)
 	var waiting wait.Group
@@ -156,4 +172,37 @@ func (c *Controllers) control(ctx context.Context, completed *managerconfig.Comp
 		return errors.New("all controllers ended without being asked to")
 	}
 	return nil
+}
+
+// buildOwn builds the controllers that kedge puts in the place of upstream's,
+// and takes those away.
+func (c *Controllers) buildOwn(ctx context.Context, controllerContext app.ControllerContext, descriptors map[string]*app.ControllerDescriptor) ([]app.Controller, error) {
+	// Its descriptor has a nil client in it (controller_descriptor.go,
+	// NewControllerDescriptors) and its fields cannot be set from here.
+	delete(descriptors, names.ServiceAccountTokenController)
+	tokens, err := newTokenController(ctx, c.api, controllerContext)
+	if err != nil {
+		return nil, err
+	}
+	controllers := []app.Controller{tokens}
+	for name, build := range map[string]func(context.Context, app.ControllerContext) (app.Controller, error){
+		names.ValidatingAdmissionPolicyStatusController: newPolicyStatusController,
+		names.PersistentVolumeAttachDetachController:    c.csi.newAttachDetachController,
+		names.SELinuxWarningController:                  c.csi.newSELinuxWarningController,
+	} {
+		descriptor := descriptors[name]
+		delete(descriptors, name)
+		gated := slices.ContainsFunc(descriptor.GetRequiredFeatureGates(), func(gate featuregate.Feature) bool {
+			return !utilfeature.DefaultFeatureGate.Enabled(gate)
+		})
+		if gated || !controllerContext.IsControllerEnabled(descriptor) {
+			continue
+		}
+		controller, err := build(klog.NewContext(ctx, klog.FromContext(ctx).WithName(name)), controllerContext)
+		if err != nil {
+			return nil, err
+		}
+		controllers = append(controllers, controller)
+	}
+	return controllers, nil
 }

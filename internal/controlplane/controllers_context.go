@@ -38,7 +38,7 @@ func newControllerContext(ctx context.Context, api *APIServer, completed *manage
 	fail := func(err error) (app.ControllerContext, error) {
 		return app.ControllerContext{}, fmt.Errorf("create clients of controllers: %w", err)
 	}
-	config := api.ClientConfig(controllersUser)
+	config := api.clientUntil(ctx, controllersUser)
 	metadataClient, err := metadata.NewForConfig(config)
 	if err != nil {
 		return fail(err)
@@ -60,7 +60,7 @@ func newControllerContext(ctx context.Context, api *APIServer, completed *manage
 	go wait.Until(mapper.Reset, 30*time.Second, ctx.Done())
 
 	controllerContext := app.ControllerContext{
-		ClientBuilder:                   serviceAccountClients{api},
+		ClientBuilder:                   serviceAccountClients{api, ctx},
 		InformerFactory:                 shared,
 		ObjectOrMetadataInformerFactory: informerfactory.NewInformerFactory(shared, metadataInformers),
 		ComponentConfig:                 completed.ComponentConfig,
@@ -83,17 +83,17 @@ func newControllerContext(ctx context.Context, api *APIServer, completed *manage
 	return controllerContext, nil
 }
 
-// tokenController fills Secrets of the type service-account-token.
-type tokenController struct {
-	*tokenscontroller.TokensController
-	workers int
+// loop is a controller that is built here and not by upstream.
+type loop struct {
+	name string
+	run  func(ctx context.Context)
 }
 
-func (t tokenController) Name() string { return names.ServiceAccountTokenController }
+func (l loop) Name() string            { return l.name }
+func (l loop) Run(ctx context.Context) { l.run(ctx) }
 
-func (t tokenController) Run(ctx context.Context) { t.TokensController.Run(ctx, t.workers) }
-
-// newTokenController is upstream's newServiceAccountTokenController
+// newTokenController makes what fills Secrets of the type service-account-token,
+// as upstream's newServiceAccountTokenController does
 // (cmd/kube-controller-manager/app/service_accounts.go).
 func newTokenController(ctx context.Context, api *APIServer, controllerContext app.ControllerContext) (app.Controller, error) {
 	config := controllerContext.ComponentConfig.SAController
@@ -105,7 +105,7 @@ func newTokenController(ctx context.Context, api *APIServer, controllerContext a
 	if err != nil {
 		return nil, fmt.Errorf("read root-ca-file: %w", err)
 	}
-	client, err := kubernetes.NewForConfig(api.ClientConfig(controllersUser))
+	client, err := kubernetes.NewForConfig(api.clientUntil(ctx, controllersUser))
 	if err != nil {
 		return nil, fmt.Errorf("create client of token controller: %w", err)
 	}
@@ -119,5 +119,7 @@ func newTokenController(ctx context.Context, api *APIServer, controllerContext a
 	if err != nil {
 		return nil, fmt.Errorf("build token controller: %w", err)
 	}
-	return tokenController{controller, int(config.ConcurrentSATokenSyncs)}, nil
+	return loop{names.ServiceAccountTokenController, func(ctx context.Context) {
+		controller.Run(ctx, int(config.ConcurrentSATokenSyncs))
+	}}, nil
 }

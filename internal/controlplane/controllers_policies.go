@@ -16,24 +16,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/openapi"
 )
 
-// policyStatusController checks the types in ValidatingAdmissionPolicies.
-type policyStatusController struct {
-	*validatingadmissionpolicystatus.Controller
-	workers int
-}
-
-func (p policyStatusController) Name() string { return names.ValidatingAdmissionPolicyStatusController }
-
-func (p policyStatusController) Run(ctx context.Context) { p.Controller.Run(ctx, p.workers) }
-
-// newPolicyStatusController is upstream's newValidatingAdmissionPolicyStatusController
-// (cmd/kube-controller-manager/app/validatingadmissionpolicystatus.go), which
-// keeps the definitions of all types for a check that is due when a policy
-// changes. It returns nil if the user has disabled it.
-func newPolicyStatusController(api *APIServer, controllerContext app.ControllerContext, descriptor *app.ControllerDescriptor) (app.Controller, error) {
-	if !controllerContext.IsControllerEnabled(descriptor) {
-		return nil, nil
-	}
+// newPolicyStatusController makes what checks the types in
+// ValidatingAdmissionPolicies, as upstream's newValidatingAdmissionPolicyStatusController
+// (cmd/kube-controller-manager/app/validatingadmissionpolicystatus.go) does but
+// for keeping the definitions of all types for a check that is due when a policy
+// changes.
+func newPolicyStatusController(_ context.Context, controllerContext app.ControllerContext) (app.Controller, error) {
 	name := names.ValidatingAdmissionPolicyStatusController
 	discovery, err := controllerContext.ClientBuilder.DiscoveryClient(name)
 	if err != nil {
@@ -54,5 +42,6 @@ func newPolicyStatusController(api *APIServer, controllerContext app.ControllerC
 	if err != nil {
 		return nil, fmt.Errorf("build %s: %w", name, err)
 	}
-	return policyStatusController{controller, int(controllerContext.ComponentConfig.ValidatingAdmissionPolicyStatusController.ConcurrentPolicySyncs)}, nil
+	workers := int(controllerContext.ComponentConfig.ValidatingAdmissionPolicyStatusController.ConcurrentPolicySyncs)
+	return loop{name, func(ctx context.Context) { controller.Run(ctx, workers) }}, nil
 }

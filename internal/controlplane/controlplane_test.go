@@ -24,6 +24,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/datastore/kine"
 	"github.com/kedge-dev/kedge/internal/kubeinit"
@@ -90,6 +91,7 @@ func TestControlPlane(t *testing.T) {
 		})
 	})
 	t.Run("runs controllers again", func(t *testing.T) { plane.testAgain(ctx, t) })
+	t.Run("elects", func(t *testing.T) { plane.testElection(t, admin) })
 	plane.stop()
 }
 
@@ -128,6 +130,36 @@ type plane struct {
 	stop            func()
 }
 
+// loops are the controllers and the scheduler of a server.
+type loops struct {
+	election    *election.Election
+	controllers *Controllers
+	scheduler   *Scheduler
+}
+
+// newLoops makes those that run when the server of that name is elected.
+func (p *plane) newLoops(t *testing.T, server string, controllersPort, schedulerPort int) loops {
+	elected := election.New(election.Config{Client: p.api.ClientConfig("election", "system:masters"), Identity: server})
+	controllers, err := NewControllers(ControllersConfig{API: p.api, Cluster: config.Default().Cluster, Files: p.pki.Files, Election: elected,
+		Args: []string{fmt.Sprintf("secure-port=%d", controllersPort), "flex-volume-plugin-dir=" + t.TempDir()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scheduler, err := NewScheduler(SchedulerConfig{API: p.api, Files: p.pki.Files, Election: elected,
+		Args: []string{fmt.Sprintf("secure-port=%d", schedulerPort)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loops{elected, controllers, scheduler}
+}
+
+// addTo adds them to group as the server package does.
+func (l loops) addTo(group *component.Group, after ...component.Component) {
+	group.Add(l.election, after...)
+	group.Add(l.controllers, append(after, l.election)...)
+	group.Add(l.scheduler, append(after, l.election)...)
+}
+
 func start(t *testing.T) *plane {
 	began := time.Now()
 	dir := datadir.Dir(t.TempDir())
@@ -158,16 +190,7 @@ func start(t *testing.T) *plane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	controllers, err := NewControllers(ControllersConfig{API: p.api, Cluster: cluster, Files: certificates.Files,
-		Args: []string{fmt.Sprintf("secure-port=%d", p.controllersPort), "flex-volume-plugin-dir=" + t.TempDir()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	scheduler, err := NewScheduler(SchedulerConfig{API: p.api, Files: certificates.Files,
-		Args: []string{fmt.Sprintf("secure-port=%d", p.schedulerPort)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	elected := p.newLoops(t, "a", p.controllersPort, p.schedulerPort)
 
 	ready := make(chan struct{})
 	group := &component.Group{OnChange: func(s component.Status) { t.Logf("%v %s %s %s", time.Since(began), s.Name, s.State, s.Error) }}
@@ -176,9 +199,8 @@ func start(t *testing.T) *plane {
 	group.Add(store)
 	group.Add(supervisor)
 	group.Add(p.api, store, supervisor)
-	group.Add(controllers, p.api)
-	group.Add(scheduler, p.api)
-	group.Add(last, controllers, scheduler)
+	elected.addTo(group, p.api)
+	group.Add(last, elected.controllers, elected.scheduler)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -269,10 +291,16 @@ func (p *plane) testCertificate(ctx context.Context, t *testing.T) {
 }
 
 func testDeployment(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
-	labels := map[string]string{"app": "web"}
+	createDeployment(ctx, t, admin, "web")
+	awaitPods(ctx, t, admin, "web")
+}
+
+func createDeployment(ctx context.Context, t *testing.T, admin kubernetes.Interface, name string) {
+	t.Helper()
+	labels := map[string]string{"app": name}
 	replicas := int32(2)
 	_, err := admin.AppsV1().Deployments("default").Create(ctx, &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas,
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
@@ -285,8 +313,14 @@ func testDeployment(ctx context.Context, t *testing.T, admin kubernetes.Interfac
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// awaitPods waits until controllers have made the pods of a Deployment, and the
+// scheduler has found no node for them.
+func awaitPods(ctx context.Context, t *testing.T, admin kubernetes.Interface, name string) {
+	t.Helper()
 	eventually(ctx, t, "pods that the scheduler has seen", func() (bool, error) {
-		pods, err := admin.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+		pods, err := admin.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
 		if err != nil || len(pods.Items) != 2 {
 			return false, err
 		}

@@ -6,11 +6,15 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/component-base/configz"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/component-base/metrics/prometheus/slis"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
@@ -18,6 +22,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 
+	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/objectcache"
 	"github.com/kedge-dev/kedge/internal/pki"
 )
@@ -26,6 +31,8 @@ import (
 type SchedulerConfig struct {
 	API   *APIServer
 	Files pki.Files
+	// Election decides when it runs; nil is always.
+	Election *election.Election
 	// Args are the user's arguments of kube-scheduler, as name=value;
 	// config=FILE sets its profiles.
 	Args []string
@@ -33,8 +40,9 @@ type SchedulerConfig struct {
 
 // Scheduler is kube-scheduler.
 type Scheduler struct {
-	api     *APIServer
-	options *options.Options
+	api      *APIServer
+	election *election.Election
+	options  *options.Options
 }
 
 // NewScheduler returns an error if the user's arguments, or the configuration
@@ -61,19 +69,41 @@ func NewScheduler(c SchedulerConfig) (*Scheduler, error) {
 	}
 	// Upstream's way to lead ends the process when it ends.
 	o.ComponentConfig.LeaderElection.LeaderElect = false
-	return &Scheduler{c.API, o}, nil
+	return &Scheduler{c.API, c.Election, o}, nil
 }
 
 // Name implements component.Component.
 func (s *Scheduler) Name() string { return "scheduler" }
 
 // Run implements component.Component. The scheduler is ready when it has seen
-// all there is to schedule.
+// all there is to schedule, or when another server's is to run.
 func (s *Scheduler) Run(ctx context.Context, ready func()) error {
+	ctx = klog.NewContext(ctx, klog.Background().WithName(s.Name()))
+	return s.election.RunLoops(ctx, s, ready)
+}
+
+// Follow implements election.Loops: as upstream's scheduler that stands by it is
+// healthy, and has metrics.
+func (s *Scheduler) Follow(ctx context.Context) error {
+	handler := mux.NewPathRecorderMux(schedulerProgram.name)
+	healthz.InstallHandler(handler)
+	healthz.InstallLivezHandler(handler)
+	healthz.InstallReadyzHandler(handler)
+	handler.Handle("/metrics", legacyregistry.HandlerWithReset())
+	slis.SLIMetricsWithReset{}.Install(handler)
+	closed, err := s.api.serveSide(ctx, s.options.SecureServing, handler)
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	closed()
+	return nil
+}
+
+// Lead implements election.Loops: it builds a scheduler and runs it.
+func (s *Scheduler) Lead(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ctx = klog.NewContext(ctx, klog.Background().WithName(s.Name()))
-
 	built, err := s.build(ctx)
 	if err != nil {
 		return err
@@ -94,6 +124,9 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 		scheduler.WithExtenders(component.Extenders...),
 		scheduler.WithParallelism(component.Parallelism),
 	)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("build scheduler: %w", err)
 	}
@@ -122,7 +155,7 @@ func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) 
 	if err != nil {
 		return nil, err
 	}
-	config := s.api.ClientConfig(schedulerUser)
+	config := s.api.clientUntil(ctx, schedulerUser)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("create client of scheduler: %w", err)

@@ -1,11 +1,14 @@
 package controlplane
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"net/http"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	genericmanager "k8s.io/controller-manager/app"
 
 	"github.com/kedge-dev/kedge/internal/pki"
 )
@@ -30,7 +33,9 @@ func (a *APIServer) secure(o *genericoptions.SecureServingOptions) (*genericapis
 		return nil, authentication, authorization, errNotServing
 	}
 	var serving *genericapiserver.SecureServingInfo
-	if err := o.ApplyTo(&serving); err != nil {
+	// ApplyTo leaves its listener in the options, and would not listen again.
+	once := *o
+	if err := once.ApplyTo(&serving); err != nil {
 		return nil, authentication, authorization, fmt.Errorf("listen for health and metrics: %w", err)
 	}
 	authentication.Authenticator = served.authenticator
@@ -41,4 +46,19 @@ func (a *APIServer) secure(o *genericoptions.SecureServingOptions) (*genericapis
 		}
 	}
 	return serving, authentication, authorization, nil
+}
+
+// serveSide answers /healthz, /metrics and the like on the port of a component
+// other than the API server until ctx ends. It returns a function that waits for
+// the end, when the port is free again.
+func (a *APIServer) serveSide(ctx context.Context, o *genericoptions.SecureServingOptions, handler http.Handler) (func(), error) {
+	serving, authentication, authorization, err := a.secure(o)
+	if err != nil || serving == nil {
+		return func() {}, err
+	}
+	stopped, unheard, err := serving.Serve(genericmanager.BuildHandlerChain(handler, &authorization, &authentication), 0, ctx.Done())
+	if err != nil {
+		return nil, fmt.Errorf("serve health and metrics: %w", err)
+	}
+	return func() { <-unheard; <-stopped }, nil
 }

@@ -23,8 +23,9 @@ type Endpoint struct {
 	// datastore is in this process: nil if it is not. It may be called while
 	// the datastore is ready.
 	NewClient func() *kubernetes.Client
-	// Shared says that several API servers use the datastore, and so have to
-	// agree on what is compacted and tell of each other.
+	// Shared says that several servers may use the datastore, and so have to
+	// agree on what is compacted, tell of each other, and elect who does what only
+	// one may do.
 	Shared bool
 }
 

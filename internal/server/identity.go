@@ -80,6 +80,12 @@ func establish(cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.C
 	}, nil
 }
 
+// serverIdentity is what other servers know this one by: its name for the reader,
+// and its address, which no two servers have.
+func serverIdentity(cfg config.Server, node host.Node) string {
+	return node.Name + "_" + net.JoinHostPort(advertiseAddress(cfg, node).String(), strconv.Itoa(cfg.HTTPSListenPort))
+}
+
 // servingCertificate chooses by the name a client asks for: the API server has
 // certificates of its own for what a user sets with --kube-apiserver-arg
 // tls-sni-cert-key.

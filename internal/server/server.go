@@ -17,6 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/containerd"
 	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/dns"
 	"github.com/kedge-dev/kedge/internal/host"
@@ -143,16 +144,25 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Egress:             egress,
 		Args:               cfg.Server.KubeAPIServerArgs,
 	})
+	var leader *election.Election
+	if store.Endpoint().Shared {
+		leader = election.New(election.Config{
+			Client:   api.ClientConfig("system:kedge:election"),
+			Identity: serverIdentity(cfg.Server, node),
+		})
+	}
 	controllers, controllersFault := controlplane.NewControllers(controlplane.ControllersConfig{
-		API:     api,
-		Cluster: cfg.Cluster,
-		Files:   certificates.Files,
-		Args:    cfg.Server.KubeControllerManagerArgs,
+		API:      api,
+		Cluster:  cfg.Cluster,
+		Files:    certificates.Files,
+		Election: leader,
+		Args:     cfg.Server.KubeControllerManagerArgs,
 	})
 	scheduler, schedulerFault := controlplane.NewScheduler(controlplane.SchedulerConfig{
-		API:   api,
-		Files: certificates.Files,
-		Args:  cfg.Server.KubeSchedulerArgs,
+		API:      api,
+		Files:    certificates.Files,
+		Election: leader,
+		Args:     cfg.Server.KubeSchedulerArgs,
 	})
 
 	// The port is served before the API server runs. Until that is ready it
@@ -171,8 +181,6 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	})
 	group.Add(gate)
 	group.Add(api, store, gate)
-	group.Add(controllers, api)
-	group.Add(scheduler, api)
 
 	manifests := addons.New(addons.Config{
 		Client:         api.ClientConfig("system:kedge:bootstrap", "system:masters"),
@@ -180,6 +188,13 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		RuntimeClasses: containerd.RuntimeClasses(),
 	})
 	group.Add(manifests, api)
+	loops := []component.Component{api}
+	if leader != nil {
+		group.Add(leader, manifests) // which let it elect
+		loops = append(loops, leader)
+	}
+	group.Add(controllers, loops...)
+	group.Add(scheduler, loops...)
 	saving := snapshotConfig(cfg, store.saved)
 	saving.NodeName, saving.Client, saving.Now = node.Name, api.ClientConfig("system:kedge:snapshots"), clock.Now
 	group.Add(snapshot.New(saving), store, manifests)

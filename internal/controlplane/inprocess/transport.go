@@ -42,12 +42,22 @@ func NewTransport(handler http.Handler, name string, groups ...string) http.Roun
 	if !slices.Contains(groups, user.AllAuthenticated) {
 		groups = append(slices.Clone(groups), user.AllAuthenticated)
 	}
-	return &transport{handler, &user.DefaultInfo{Name: name, Groups: groups}}
+	return &transport{handler, &user.DefaultInfo{Name: name, Groups: groups}, nil}
+}
+
+// Until returns a RoundTripper like one of NewTransport's whose requests end
+// with ctx, whatever their own contexts.
+func Until(ctx context.Context, roundTripper http.RoundTripper) http.RoundTripper {
+	bounded := *roundTripper.(*transport)
+	bounded.life = ctx
+	return &bounded
 }
 
 type transport struct {
 	handler  http.Handler
 	identity user.Info
+	// life is what every request ends with; nil is for ever.
+	life context.Context
 }
 
 // RoundTrip returns when the handler has sent its header; the body is streamed
@@ -57,15 +67,24 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		closeBody(request)
 		return nil, errors.New("in-process client: a connection cannot be upgraded; dial the API server's port instead")
 	}
+	if t.life != nil && t.life.Err() != nil {
+		closeBody(request)
+		return nil, context.Cause(t.life)
+	}
 	// The handler's context has nothing of the caller's but its end: values
 	// that a caller's own server has put there are none of the API server's.
 	ctx, cancel := context.WithCancelCause(context.WithValue(context.Background(), identityKey{}, t.identity))
 	unlink := context.AfterFunc(request.Context(), func() { cancel(context.Cause(request.Context())) })
+	unbind := func() bool { return true }
+	if t.life != nil {
+		unbind = context.AfterFunc(t.life, func() { cancel(context.Cause(t.life)) })
+	}
 
 	w := newResponseWriter(ctx, request)
 	go func() {
 		err := t.serve(w, serverRequest(ctx, request))
 		unlink()
+		unbind()
 		w.finish(err)
 		closeBody(request)
 		cancel(context.Canceled)

@@ -180,6 +180,28 @@ func TestCancel(t *testing.T) {
 	})
 }
 
+// TestUntil ends what a transport has begun, and lets it begin nothing more.
+func TestUntil(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+	c := &http.Client{Transport: Until(ctx, NewTransport(handler, "user"))}
+	response, err := c.Get("http://api/watch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	cancel()
+	if _, err := io.ReadAll(response.Body); !errors.Is(err, context.Canceled) {
+		t.Errorf("reading ended with %v", err)
+	}
+	if _, err := c.Get("http://api/"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a request after the end: %v", err)
+	}
+}
+
 func TestPanic(t *testing.T) {
 	for name, value := range map[string]any{"abort": http.ErrAbortHandler, "fault": "oops"} {
 		t.Run(name+" before the header", func(t *testing.T) {

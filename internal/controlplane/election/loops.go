@@ -1,0 +1,96 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// Loops are what only one server runs at a time.
+type Loops interface {
+	// Lead runs the loops until ctx ends, and returns nil then, or until they
+	// fail. It calls ready when they work. It is called anew in each term.
+	Lead(ctx context.Context, ready func()) error
+	// Follow does what is to be done meanwhile where the loops do not run,
+	// until ctx ends.
+	Follow(ctx context.Context) error
+}
+
+// RunLoops runs loops until ctx ends, or until they fail: in every term of this
+// server's, and always if e is nil, because there is no other server. It calls
+// ready once, when the loops work here or when another server is known to lead.
+func (e *Election) RunLoops(ctx context.Context, loops Loops, ready func()) error {
+	if e == nil {
+		return loops.Lead(ctx, ready)
+	}
+	ready = sync.OnceFunc(ready)
+	for {
+		term, err := e.await(ctx, loops, ready)
+		if term == nil {
+			return err
+		}
+		err = lead(ctx, term, loops, ready)
+		term.loops.Done()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// await follows until this server leads. It returns nil if ctx ends before that.
+func (e *Election) await(ctx context.Context, loops Loops, ready func()) (*term, error) {
+	following, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- loops.Follow(following) }()
+	for {
+		current, leader, changed := e.join()
+		if current == nil && leader != "" && leader != e.identity {
+			ready()
+		}
+		if current == nil {
+			select {
+			case <-changed:
+				continue
+			case err := <-ended:
+				cancel()
+				if err == nil && ctx.Err() == nil {
+					err = errors.New("ended to follow without being asked to")
+				}
+				return nil, err
+			case <-ctx.Done():
+			}
+		}
+		cancel()
+		err := <-ended
+		if current != nil && (err != nil || ctx.Err() != nil) {
+			current.loops.Done()
+			current = nil
+		}
+		return current, err
+	}
+}
+
+// join returns the current term, which then waits for its loops' Done; or nil,
+// with who was last seen to lead and what is closed when that changes.
+func (e *Election) join() (*term, string, <-chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	// A term that is over has loops that nobody waits for.
+	if e.term != nil && e.term.ctx.Err() == nil {
+		e.term.loops.Add(1)
+		return e.term, "", nil
+	}
+	return nil, e.leader, e.changed
+}
+
+// lead runs loops until the term or ctx ends.
+func lead(ctx context.Context, term *term, loops Loops, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(term.ctx, cancel)()
+	err := loops.Lead(ctx, ready)
+	if err == nil && ctx.Err() == nil {
+		err = errors.New("ended without being asked to")
+	}
+	return err
+}
