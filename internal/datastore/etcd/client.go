@@ -2,9 +2,11 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"go.etcd.io/etcd/server/v3/etcdserver"
@@ -40,7 +42,8 @@ type patient struct{ pb.KVClient }
 func (p patient) Range(ctx context.Context, r *pb.RangeRequest, options ...grpc.CallOption) (*pb.RangeResponse, error) {
 	for attempt := 1; ; attempt++ {
 		answer, err := p.KVClient.Range(ctx, r, options...)
-		if status.Code(err) != codes.Unavailable || attempt == readAttempts {
+		// After a timeout there is no quorum, and has not been for seconds.
+		if status.Code(err) != codes.Unavailable || errors.Is(err, rpctypes.ErrGRPCTimeout) || attempt == readAttempts {
 			return answer, err
 		}
 		select {

@@ -174,11 +174,22 @@ func (m *Member) Run(ctx context.Context, ready func()) error {
 	if errors.As(err, &fatalError{}) {
 		return err // and leave etcd, parts of which may stand still
 	}
-	etcd.Close()
+	stop(etcd)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// stop stops etcd. Before it was ready its Close waits for listeners that wait for
+// it to be ready or to stop (server/v3/embed/serve.go).
+func stop(etcd *embed.Etcd) {
+	select {
+	case <-etcd.Server.ReadyNotify():
+	default:
+		etcd.Server.HardStop()
+	}
+	etcd.Close()
 }
 
 // fatalError is why etcd cannot go on.
@@ -420,8 +431,9 @@ func membersOf(all []*membership.Member) []member {
 	return members
 }
 
-// admitPatience is how long etcd may take to take a member in.
-const admitPatience = 8 * time.Second
+// admitPatience is how long etcd may take to change the list of members. Who joins
+// gives up after ten seconds.
+const admitPatience = 5 * time.Second
 
 // Admit takes the member of another server into the cluster, as a learner. Its
 // errors are for that server's user; those that pass by themselves are
@@ -474,7 +486,7 @@ func Reset(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer m.peers.close()
-	defer etcd.Close()
+	defer stop(etcd)
 	poll := time.NewTicker(retry)
 	defer poll.Stop()
 	for {

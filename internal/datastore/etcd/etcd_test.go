@@ -316,3 +316,38 @@ func TestFatal(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestStopWithoutQuorum stops a member that waits for another one.
+func TestStopWithoutQuorum(t *testing.T) {
+	first := newHost(t, 31, nil)
+	first.start(nil)
+	second := newHost(t, 32, first)
+	second.start(first)
+	if err := errors.Join(first.end(), second.end()); err != nil {
+		t.Fatal(err)
+	}
+	member := New(second.config())
+	member.clientURL = "https://127.77.0.32:2379"
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- member.Run(ctx, func() { t.Error("it is ready") }) }()
+	eventually(t, "the member to run", func() error {
+		if member.server.Load() == nil {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	_, err := member.Admit(t.Context(), bootstrap.MemberRequest{Name: "node-33-0badcafe", PeerURL: "https://127.77.0.33:2380"})
+	if !errors.Is(err, bootstrap.ErrNotNow) || !strings.Contains(err.Error(), "of 2 with a vote 1 answer, and 2 are needed") {
+		t.Errorf("without a quorum it says %v", err)
+	}
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("it does not stop")
+	}
+}
