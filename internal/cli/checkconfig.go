@@ -69,5 +69,10 @@ func ports(cfg *config.Config) []host.Port {
 	if cfg.Cluster.FlannelBackend == "vxlan" {
 		list = append(list, host.Port{Network: "udp", Address: ":8472", Use: "VXLAN between nodes"})
 	}
+	if cfg.Server.ClusterInit || cfg.Agent.Server != "" {
+		list = append(list,
+			host.Port{Network: "tcp", Address: ":2380", Use: "etcd's members"},
+			host.Port{Network: "tcp", Address: "127.0.0.1:2379", Use: "etcd's clients"})
+	}
 	return list
 }

@@ -65,6 +65,9 @@ var startingErrors = []string{
 	"Failed to ensure lease exists, will retry",
 	// pkg/controlplane/controller/legacytokentracking, until kube-system is there
 	"Error while syncing ConfigMap",
+	// k8s.io/apiserver/pkg/storage/etcd3/watcher.go, where a watch ends before it has begun
+	"failed to sync with latest state: context canceled",
+	"failed to sync with latest state: rangeKeys: context cancelled: context canceled",
 	// pkg/proxy/nftables, before it has made its table
 	"Failed to list existing nftables objects",
 }

@@ -38,7 +38,7 @@ func TestRenewer(t *testing.T) {
 		}
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
-		want := []string{"client-admin.crt", "client-auth-proxy.crt", "client-kube-apiserver.crt", "serving-kube-apiserver.crt", "serving-kubelet.crt"}
+		want := []string{"client-admin.crt", "client-auth-proxy.crt", "client-kube-apiserver.crt", "client-kubelet.crt", "serving-kube-apiserver.crt", "serving-kubelet.crt"}
 		second := contents(t, o)
 		if got := changed(first, second); !slices.Equal(got, want) {
 			t.Errorf("with less than 90 days left it renewed %v, want %v", got, want)

@@ -96,6 +96,10 @@ type Member struct {
 	// server is nil before the member runs.
 	server atomic.Pointer[etcdserver.EtcdServer]
 	peers  *prober
+	// clientURL is for etcdctl. Tests run several members on one host.
+	clientURL string
+	// failed has why etcd cannot go on, once.
+	failed chan error
 	// poked wakes the one that tidies.
 	poked chan struct{}
 
@@ -107,11 +111,13 @@ type Member struct {
 // New returns the member whose data are in cfg.Dir.
 func New(cfg Config) *Member {
 	return &Member{
-		cfg:     cfg,
-		log:     logrus.WithField("component", name),
-		peers:   newProber(cfg.Files),
-		poked:   make(chan struct{}, 1),
-		deleted: map[uint64]bool{},
+		cfg:       cfg,
+		log:       logrus.WithField("component", name),
+		peers:     newProber(cfg.Files),
+		clientURL: clientURL,
+		failed:    make(chan error, 1),
+		poked:     make(chan struct{}, 1),
+		deleted:   map[uint64]bool{},
 	}
 }
 
@@ -127,7 +133,7 @@ func (m *Member) Name() string { return name }
 // Endpoint implements datastore.Datastore.
 func (m *Member) Endpoint() datastore.Endpoint {
 	return datastore.Endpoint{
-		URL:       clientURL,
+		URL:       m.clientURL,
 		CAFile:    m.cfg.Files.ServerCAFile,
 		CertFile:  m.cfg.Files.ClientCertFile,
 		KeyFile:   m.cfg.Files.ClientKeyFile,
@@ -157,7 +163,6 @@ func (m *Member) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer m.peers.close()
-	defer etcd.Close()
 	m.server.Store(etcd.Server)
 
 	err = m.await(ctx, etcd.Server)
@@ -165,11 +170,20 @@ func (m *Member) Run(ctx context.Context, ready func()) error {
 		ready()
 		err = m.serve(ctx, etcd)
 	}
+	if errors.As(err, &fatalError{}) {
+		return err // and leave etcd, parts of which may stand still
+	}
+	etcd.Close()
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
+
+// fatalError is why etcd cannot go on.
+type fatalError struct{ error }
+
+func (f fatalError) Unwrap() error { return f.error }
 
 // serve does what a member does besides, until ctx ends or the member.
 func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
@@ -184,10 +198,20 @@ func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
 	select {
 	case <-ctx.Done():
 		return nil
+	case err := <-m.failed:
+		return err
 	case <-etcd.Server.StopNotify():
 		return m.removed()
 	case err := <-etcd.Err():
 		return fmt.Errorf("serve etcd: %w", err)
+	}
+}
+
+// fail ends the member.
+func (m *Member) fail(why error) {
+	select {
+	case m.failed <- fatalError{fmt.Errorf("run etcd: %w", why)}:
+	default:
 	}
 }
 
@@ -227,7 +251,7 @@ func (m *Member) config(initial string, existing bool) (*embed.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configure etcd: %w", err)
 	}
-	clients, err := types.NewURLs([]string{clientURL})
+	clients, err := types.NewURLs([]string{m.clientURL})
 	if err != nil {
 		return nil, fmt.Errorf("configure etcd: %w", err)
 	}
@@ -254,7 +278,7 @@ func (m *Member) config(initial string, existing bool) (*embed.Config, error) {
 	// members.go decides.
 	c.StrictReconfigCheck = false
 	c.EnableGRPCGateway = false
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(m.log))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(m.log, m.fail))
 	return c, nil
 }
 
@@ -273,7 +297,7 @@ func (m *Member) start(config *embed.Config) (*embed.Etcd, error) {
 	etcd, err := embed.StartEtcd(config)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("start etcd: %w: stop the other etcd on this host; kedge's needs %s and %s", err, m.peerURL(), clientURL)
+		return nil, fmt.Errorf("start etcd: %w: stop the other etcd on this host; kedge's needs %s and %s", err, m.peerURL(), m.clientURL)
 	case err != nil && strings.Contains(err.Error(), "removed from the cluster"):
 		return nil, m.removed()
 	case err != nil:
@@ -292,6 +316,8 @@ func (m *Member) await(ctx context.Context, server *etcdserver.EtcdServer) error
 			served = true
 		case <-slow.C:
 			m.log.Warn(m.quorumLost(ctx, server))
+		case err := <-m.failed:
+			return err
 		case <-server.StopNotify():
 			return m.removed()
 		case <-ctx.Done():

@@ -1,7 +1,10 @@
 package etcd
 
 import (
+	"errors"
+	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +13,8 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
 // repeatAfter is how long the same message is not logged again.
@@ -30,9 +35,26 @@ var told = map[string]logrus.Level{
 	"setting up serving from embedded etcd failed.": logrus.DebugLevel,
 }
 
-// newLogger returns a logger that writes into log.
-func newLogger(log *logrus.Entry) *zap.Logger {
-	return zap.New(&core{log: log, seen: &seen{at: map[string]time.Time{}}})
+// newLogger returns a logger that writes into log. What etcd would end the process
+// for, a disk that is full above all, it hands to fatal, and ends the goroutine
+// only.
+func newLogger(log *logrus.Entry, fatal func(error)) *zap.Logger {
+	return zap.New(&core{log: log, seen: &seen{at: map[string]time.Time{}}}, zap.WithFatalHook(fatalHook(fatal)))
+}
+
+// fatalHook is a zapcore.CheckWriteHook.
+type fatalHook func(error)
+
+// OnWrite implements zapcore.CheckWriteHook.
+func (f fatalHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+	why := errors.New(entry.Message)
+	for _, field := range fields {
+		if err, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
+			why = fmt.Errorf("%s: %w", entry.Message, datadir.Explain(err))
+		}
+	}
+	f(why)
+	runtime.Goexit()
 }
 
 // core is a zapcore.Core.

@@ -334,3 +334,54 @@ func etcdClient(ctx context.Context, host *harness.Host, config *tls.Config) (*c
 		})},
 	})
 }
+
+// TestPartition cuts one of three servers off: it takes no writes, the others go
+// on, and afterwards all have the same.
+func TestPartition(t *testing.T) {
+	harness.Require(t)
+	network := harness.NewNetwork(t)
+	one := found(t, network)
+	two := network.NewHost(t, "server-2").StartServer(t, joining(one)...)
+	three := network.NewHost(t, "server-3").StartServer(t, joining(one)...)
+	two.WaitReady()
+	three.WaitReady()
+	write(t, one.Client(), "before")
+	one.Host.CutLink()
+	write(t, two.Client(), "by-two")
+	write(t, three.Client(), "by-three")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err := one.Client().CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "by-one"}}, metav1.CreateOptions{})
+	if err == nil {
+		t.Error("the server that is cut off took a write")
+	}
+	one.Host.HealLink()
+	for _, name := range []string{"before", "by-two", "by-three"} {
+		reads(t, one.Client(), name)
+	}
+	if _, err := two.Client().CoreV1().ConfigMaps("default").Get(t.Context(), "by-one", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("what the cut-off server refused is there: %v", err)
+	}
+	nodeReady(t, one.Client(), "server-1")
+	voters(t, one, "server-1", "server-2", "server-3")
+}
+
+// TestKilledWhileJoining kills a server at several points of its joining, and
+// starts it again.
+func TestKilledWhileJoining(t *testing.T) {
+	harness.Require(t)
+	network := harness.NewNetwork(t)
+	one := found(t, network)
+	two := network.NewHost(t, "server-2").StartServer(t, joining(one)...)
+	for i := range 12 {
+		time.Sleep(time.Duration(i) * 60 * time.Millisecond)
+		two.Kill9()
+		two.Start()
+	}
+	two.WaitReady()
+	voters(t, two, "server-1", "server-2")
+	members, err := members(one.Host)
+	if err != nil || len(members) != 2 {
+		t.Errorf("the members are %v, %v", members, err)
+	}
+}

@@ -1,0 +1,318 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/pki"
+)
+
+func TestMain(m *testing.M) {
+	logrus.SetOutput(io.Discard)
+	os.Exit(m.Run())
+}
+
+const patience = time.Minute
+
+// eventually waits until check returns nil.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waiting for %s: %v", what, err)
+		}
+	}
+}
+
+// host is a server as far as etcd can see: one of 127.0.0.0/8.
+type host struct {
+	*testing.T
+	number int
+	dir    datadir.Dir
+	files  pki.EtcdFiles
+
+	member *Member
+	stop   context.CancelFunc
+	ended  chan error
+}
+
+// newHost makes one with the authorities of another, if there is another.
+func newHost(t *testing.T, number int, other *host) *host {
+	t.Helper()
+	h := &host{T: t, number: number, dir: datadir.Dir(t.TempDir())}
+	for _, folder := range []string{h.dir.ServerTLS(), h.dir.AgentTLS()} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if other != nil {
+		secrets, err := pki.Secrets(other.dir)
+		if err == nil {
+			err = pki.KeepSecrets(h.dir, secrets)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	certificates, err := pki.EnsureServer(pki.ServerOptions{
+		Dir: h.dir, NodeName: h.node(), NodeIPs: []netip.Addr{netip.MustParseAddr(h.address())}, Etcd: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.files = certificates.Etcd
+	t.Cleanup(func() { h.end() })
+	return h
+}
+
+func (h *host) node() string    { return fmt.Sprint("node-", h.number) }
+func (h *host) address() string { return fmt.Sprint("127.77.0.", h.number) }
+
+func (h *host) config() Config {
+	return Config{Dir: h.dir.Etcd(), Node: h.node(), Address: h.address(), Files: h.files}
+}
+
+// start runs the host's member, which joins by another one if it has no data.
+func (h *host) start(by *host) {
+	h.Helper()
+	config := h.config()
+	if by != nil {
+		config.Join = func(ctx context.Context, r bootstrap.MemberRequest) (bootstrap.MemberResponse, error) {
+			for {
+				answer, err := by.member.Admit(ctx, r)
+				if !errors.Is(err, bootstrap.ErrNotNow) || ctx.Err() != nil {
+					return answer, err
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		}
+	}
+	h.member = New(config)
+	h.member.clientURL = fmt.Sprintf("https://%s:2379", h.address())
+	ctx, cancel := context.WithCancel(context.Background())
+	h.stop, h.ended = cancel, make(chan error, 1)
+	ready, member, ended := make(chan struct{}), h.member, h.ended
+	go func() { ended <- member.Run(ctx, func() { close(ready) }) }()
+	select {
+	case <-ready:
+	case err := <-ended:
+		ended <- err
+		h.Fatalf("%s ended: %v", h.node(), err)
+	case <-time.After(patience):
+		h.Fatalf("%s is not ready", h.node())
+	}
+}
+
+// end stops the member, and returns what it ended with.
+func (h *host) end() error {
+	if h.stop == nil {
+		return nil
+	}
+	h.stop()
+	h.stop = nil
+	select {
+	case err := <-h.ended:
+		return err
+	case <-time.After(patience):
+		return errors.New("it does not end")
+	}
+}
+
+// put writes, and get reads, through the host's own member.
+func (h *host) put(key string) {
+	h.Helper()
+	client := h.member.Endpoint().NewClient()
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(h.Context(), patience)
+	defer cancel()
+	if _, err := client.Put(ctx, key, key); err != nil {
+		h.Fatalf("write by %s: %v", h.node(), err)
+	}
+}
+
+func (h *host) get(key string) {
+	h.Helper()
+	client := h.member.Endpoint().NewClient()
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(h.Context(), patience)
+	defer cancel()
+	if answer, err := client.Client.Get(ctx, key); err != nil || len(answer.Kvs) != 1 {
+		h.Fatalf("read by %s: got %v, %v", h.node(), answer, err)
+	}
+}
+
+// voters waits until the members with a vote are those of nodes.
+func (h *host) voters(nodes ...string) {
+	h.Helper()
+	eventually(h.T, fmt.Sprintf("the voters to be %v", nodes), func() error {
+		var found []string
+		for _, m := range membersOf(h.member.server.Load().Cluster().Members()) {
+			if !m.learner {
+				found = append(found, m.String())
+			}
+		}
+		slices.Sort(found)
+		if !slices.Equal(found, nodes) {
+			return fmt.Errorf("they are %v", found)
+		}
+		return nil
+	})
+}
+
+func TestMembers(t *testing.T) {
+	first := newHost(t, 1, nil)
+	first.start(nil)
+	first.voters("node-1")
+	first.put("early")
+	watch := first.member.Endpoint().NewClient()
+	defer watch.Close()
+	events := watch.Watch(t.Context(), "watched")
+
+	second, third := newHost(t, 2, first), newHost(t, 3, first)
+	second.start(first)
+	third.start(second)
+	third.voters("node-1", "node-2", "node-3")
+	third.get("early")
+	third.put("watched")
+	select {
+	case answer := <-events:
+		if len(answer.Events) != 1 || string(answer.Events[0].Kv.Key) != "watched" {
+			t.Errorf("watched %+v", answer)
+		}
+	case <-time.After(patience):
+		t.Error("the watch saw nothing")
+	}
+
+	// One is down: the others go on, and a fourth can come.
+	if err := second.end(); err != nil {
+		t.Error(err)
+	}
+	first.put("without the second")
+	fourth := newHost(t, 4, first)
+	fourth.start(first)
+	fourth.voters("node-1", "node-2", "node-3", "node-4")
+	fourth.get("without the second")
+
+	// Its node is deleted: it goes, and finds out when it comes back.
+	for _, h := range []*host{first, third, fourth} {
+		h.member.NodeDeleted("node-2")
+	}
+	first.voters("node-1", "node-3", "node-4")
+	second.member = New(second.config())
+	second.member.clientURL = "https://127.77.0.2:2379"
+	if err := second.member.Run(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "no longer a member") {
+		t.Errorf("the removed member ended with %v", err)
+	}
+	// As a new member it stays, though the node of the old one was deleted.
+	if err := os.RemoveAll(second.dir.Etcd()); err != nil {
+		t.Fatal(err)
+	}
+	second.start(first)
+	second.get("without the second")
+	second.voters("node-1", "node-2", "node-3", "node-4")
+
+	// A name that is taken.
+	_, err := first.member.Admit(t.Context(), bootstrap.MemberRequest{Name: "node-3-0badcafe", PeerURL: "https://127.77.0.9:2380"})
+	if err == nil || !strings.Contains(err.Error(), "kubectl delete node node-3") {
+		t.Errorf("another node-3 is admitted: %v", err)
+	}
+}
+
+func TestReset(t *testing.T) {
+	first := newHost(t, 11, nil)
+	first.start(nil)
+	second := newHost(t, 12, first)
+	second.start(first)
+	second.put("kept")
+	if err := errors.Join(second.end(), first.end()); err != nil {
+		t.Fatal(err)
+	}
+	// At another address, as after a move to another network.
+	moved := second.config()
+	moved.Address = "127.77.0.13"
+	if err := Reset(t.Context(), moved); err != nil {
+		t.Fatal(err)
+	}
+	second.start(nil)
+	second.voters("node-12")
+	second.get("kept")
+	eventually(t, "the member's address to be told", func() error {
+		members := membersOf(second.member.server.Load().Cluster().Members())
+		if want := second.member.peerURL(); members[0].url != want {
+			return fmt.Errorf("it is %s, want %s", members[0].url, want)
+		}
+		return nil
+	})
+
+	if err := Reset(t.Context(), Config{Dir: filepath.Join(t.TempDir(), "none")}); err == nil || !strings.Contains(err.Error(), "no etcd member") {
+		t.Errorf("reset nothing: %v", err)
+	}
+}
+
+func TestDefragment(t *testing.T) {
+	h := newHost(t, 21, nil)
+	h.start(nil)
+	client := h.member.Endpoint().NewClient()
+	defer client.Close()
+	for i := range 20 {
+		if _, err := client.Put(t.Context(), "large", strings.Repeat(fmt.Sprint(i), 1<<19)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer, err := client.Put(t.Context(), "large", "small")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Compact(t.Context(), answer.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+		t.Fatal(err)
+	}
+	backend := h.member.server.Load().Backend()
+	before := backend.Size()
+	if err := h.member.defragmentAlone(t.Context(), client.Client); err != nil {
+		t.Fatal(err)
+	}
+	if after := backend.Size(); after > before/2 {
+		t.Errorf("%d bytes became %d", before, after)
+	}
+	h.get("large")
+	if kept, err := client.Client.Get(t.Context(), defragmentKey); err != nil || len(kept.Kvs) != 0 {
+		t.Errorf("the key is left: %v, %v", kept, err)
+	}
+}
+
+// TestFatal wants an error instead of the end of the process where etcd would end
+// it, with what a user can do.
+func TestFatal(t *testing.T) {
+	m := New(Config{})
+	logger := newLogger(m.log, m.fail)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		logger.Fatal("failed to save Raft hard state and entries", zap.Error(syscall.ENOSPC))
+	}()
+	<-ended
+	err := <-m.failed
+	if !errors.As(err, &fatalError{}) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "free some space") {
+		t.Errorf("got %v", err)
+	}
+}
