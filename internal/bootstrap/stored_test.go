@@ -75,14 +75,14 @@ func newServerDir(t *testing.T, key, secret string) datadir.Dir {
 
 func TestStoredSecrets(t *testing.T) {
 	store, ctx := &oneKey{}, t.Context()
-	first := newServerDir(t, "authority", "secret")
+	first := newServerDir(t, "private", "secret")
 	if found, err := TakeStored(ctx, store, first, ""); found || err != nil {
 		t.Fatalf("an empty datastore: %v %v", found, err)
 	}
 	if err := GiveStored(ctx, store, first); err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(store.value, "authority") {
+	if strings.Contains(store.value, "private") {
 		t.Error("the secrets are not encrypted")
 	}
 	if err := GiveStored(ctx, store, first); err == nil || !strings.Contains(err.Error(), "at the same moment") {
@@ -100,7 +100,7 @@ func TestStoredSecrets(t *testing.T) {
 	if found, err := TakeStored(ctx, store, second, "secret"); !found || err != nil {
 		t.Fatalf("the second: %v %v", found, err)
 	}
-	if key, err := os.ReadFile(filepath.Join(second.ServerTLS(), "server-ca.key")); err != nil || string(key) != "authority" {
+	if key, err := os.ReadFile(filepath.Join(second.ServerTLS(), "server-ca.key")); err != nil || string(key) != "private" {
 		t.Errorf("the second has %q: %v", key, err)
 	}
 	if _, err := TakeStored(ctx, store, newServerDir(t, "another", "secret"), ""); err == nil || !strings.Contains(err.Error(), "are not those of the cluster") {

@@ -51,7 +51,7 @@ func (s *Snapshots) s3(ctx context.Context) (*bucket, error) {
 			return nil, fmt.Errorf("read s3-config-secret in the namespace %s: %w", metav1.NamespaceSystem, err)
 		}
 		if authority, err = overlay(&settings, secret.Data); err != nil {
-			return nil, fmt.Errorf("Secret %s: %w", settings.ConfigSecret, err)
+			return nil, fmt.Errorf("read Secret %s: %w", settings.ConfigSecret, err)
 		}
 	}
 	return newBucket(settings, authority)

@@ -3,6 +3,8 @@ package database
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -226,6 +228,23 @@ func TestCompaction(t *testing.T) {
 		if err := db.QueryRow("SELECT COUNT(*) FROM kine").Scan(&rows); err != nil || rows > retainRevisions+10 {
 			t.Errorf("%d rows are left: %v", rows, err)
 		}
+
+		// A server that did not see the database while others compacted it.
+		b := newBackend(db, r.target.dialect, newFaults(r.target))
+		b.hub.start(first)
+		watch := b.Watch(t.Context(), prefix, "", first+1)
+		var missing int64
+		for range 2 {
+			if _, err := b.pollOnce(t.Context(), &missing); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if events, ok := <-watch.Events; ok {
+			t.Errorf("events after a gap: %v", events)
+		}
+		if again := b.Watch(t.Context(), prefix, "", first+1); again.CompactRevision <= first || b.hub.seen() != again.CompactRevision {
+			t.Errorf("a watch from before the gap: %+v", again)
+		}
 	})
 }
 
@@ -243,6 +262,9 @@ func TestDatabaseGoesAway(t *testing.T) {
 		}
 		if _, err := r.local.Kubernetes.List(t.Context(), prefix, kubernetes.ListOptions{}); err == nil {
 			t.Error("a list without a database")
+		}
+		if _, err := r.local.Compact(t.Context(), before); err == nil {
+			t.Error("a compaction without a database")
 		}
 		i.start()
 		for {
@@ -299,4 +321,37 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("unknown user: %v", err)
 		}
 	})
+}
+
+// brokenRows are rows of which the second does not come.
+type brokenRows struct{ rows int }
+
+func (*brokenRows) Columns() []string { return strings.Split(columns, ", ") }
+func (*brokenRows) Close() error      { return nil }
+func (b *brokenRows) Next(row []driver.Value) error {
+	if b.rows++; b.rows > 1 {
+		return errors.New("broken off")
+	}
+	copy(row, []driver.Value{int64(1), "a", int64(1), int64(0), int64(0), int64(0), int64(0)})
+	return nil
+}
+
+// brokenConn is a connection, and who makes it.
+type brokenConn struct{ driver.Conn }
+
+func (b brokenConn) Connect(context.Context) (driver.Conn, error) { return b, nil }
+func (brokenConn) Driver() driver.Driver                          { return nil }
+func (brokenConn) Close() error                                   { return nil }
+func (brokenConn) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	return &brokenRows{}, nil
+}
+
+// A list that broke off is no list: who takes it for one deletes the rest.
+func TestBrokenList(t *testing.T) {
+	db := sql.OpenDB(brokenConn{})
+	defer db.Close()
+	b := newBackend(db, postgres, newFaults(&target{dialect: postgres}))
+	if events, err := b.events(t.Context(), "SELECT "+columns, nil, false, false); err == nil {
+		t.Errorf("%v", events)
+	}
 }
