@@ -42,6 +42,8 @@ func (p *Phase) expects(message string) bool {
 var routineErrors = []string{
 	// k8s.io/streaming/pkg/httpstream/wsstream/conn.go, at the end of every exec
 	"Error on socket receive",
+	// pkg/controller/replicaset/replica_set.go, when a server leads once more
+	"unable to register metrics",
 }
 
 // startingErrors are what upstream logs as errors in every normal start. Not

@@ -335,6 +335,7 @@ func TestExplain(t *testing.T) {
 		{sqlite3.Error{Code: sqlite3.ErrIoErr, ExtendedCode: sqlite3.ErrIoErrFsync, SystemErrno: syscall.EIO}, "dmesg", true},
 		{sqlite3.Error{Code: sqlite3.ErrCorrupt}, "move the folder /d", true},
 		{sqlite3.Error{Code: sqlite3.ErrReadonly}, "read-write", true},
+		{sqlite3.Error{Code: sqlite3.ErrIoErr, ExtendedCode: sqlite3.ErrIoErrWrite, SystemErrno: syscall.EROFS}, "mounted read-write", false},
 		{sqlite3.Error{Code: sqlite3.ErrCantOpen, SystemErrno: syscall.EACCES}, "let root write", true},
 		{sqlite3.Error{Code: sqlite3.ErrCantOpen, SystemErrno: syscall.ENOENT}, "is gone", true},
 		{sqlite3.Error{Code: sqlite3.ErrCantOpen, SystemErrno: syscall.EMFILE}, "database /d/state.db", false},

@@ -17,7 +17,9 @@ import (
 
 // faults learns of every error of the database and decides what comes of it:
 //
-//	no space on the disk         the request fails; said once a minute
+//	no space on the disk, or
+//	   its file system became    the request fails, reads go on; said once
+//	   read-only                 a minute
 //	damage, failed disk, file
 //	   gone or not writable      no request is answered any more, the
 //	                             component fails, and with it the process
@@ -28,10 +30,12 @@ type faults struct {
 	// failed has the first error that ends the component.
 	failed chan error
 
-	mu       sync.Mutex
-	fatal    error
-	full     bool
-	saidFull time.Time
+	mu    sync.Mutex
+	fatal error
+	// refused is whether the last write was, for what may pass, and said when
+	// that was last logged.
+	refused bool
+	said    time.Time
 }
 
 func newFaults(file string) *faults {
@@ -61,9 +65,9 @@ func (f *faults) note(err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case errors.Is(explained, errFull):
-		if f.full = true; time.Since(f.saidFull) >= time.Minute {
-			f.saidFull = time.Now()
+	case errors.Is(explained, errFull), errors.Is(explained, errReadOnly):
+		if f.refused = true; time.Since(f.said) >= time.Minute {
+			f.said = time.Now()
 			f.log.Error(explained)
 		}
 		// etcd's own code for "database space exceeded": clients do not retry it.
@@ -85,8 +89,9 @@ func (f *faults) note(err error) error {
 func (f *faults) wrote() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.full {
-		f.full = false
+	if f.refused {
+		f.refused = false
+		f.said = time.Time{}
 		f.log.Infof("writes to %s succeed again", f.file)
 	}
 }
@@ -101,8 +106,9 @@ func (f *faults) err() error {
 
 // Causes that a message of explain may have.
 var (
-	errFull    = errors.New("disk is full")
-	errDamaged = errors.New("database is damaged")
+	errFull     = errors.New("disk is full")
+	errReadOnly = errors.New("file system is read-only")
+	errDamaged  = errors.New("database is damaged")
 )
 
 // isFatal tells whether going on after err would be unsafe or in vain.
@@ -137,7 +143,10 @@ func explain(file string, err error) error {
 			errFull, file, folder, err)
 	case failure.Code == sqlite3.ErrCorrupt, failure.Code == sqlite3.ErrNotADB:
 		return damaged(file, err)
-	case failure.Code == sqlite3.ErrReadonly, errno == syscall.EROFS, errors.Is(errno, fs.ErrPermission):
+	case errno == syscall.EROFS:
+		return fmt.Errorf("%w: nothing can be written to %s until it is mounted read-write (see `findmnt -T %s`; after disk errors, "+
+			"see `dmesg`, the kernel makes it read-only): %w", errReadOnly, file, folder, err)
+	case failure.Code == sqlite3.ErrReadonly, errors.Is(errno, fs.ErrPermission):
 		return fmt.Errorf("%s cannot be written: mount its file system read-write (`findmnt -T %s`; after disk errors, "+
 			"see `dmesg`, the kernel makes it read-only) and let root write the folder: %w", file, folder, err)
 	case failure.Code == sqlite3.ErrCantOpen && errno == syscall.ENOENT:

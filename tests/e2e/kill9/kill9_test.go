@@ -1,6 +1,6 @@
-// Package kill9 kills kedge twenty times at random moments, also while it
-// starts, and cuts the power of its disk: no write that was acknowledged may be
-// lost, no pod restarted, and no resourceVersion used twice.
+// Package kill9 kills kedge at random moments, also while it starts, and cuts the
+// power of its disk: no write that was acknowledged may be lost, no pod
+// restarted, and no resourceVersion used twice.
 package kill9
 
 import (
@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -23,8 +24,12 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
+// killsVariable changes how often TestKill9 kills, to 200 for example, which
+// takes half an hour.
+const killsVariable = "KILL9"
+
 const (
-	kills = 20
+	defaultKills = 20
 	// longest is the longest life between two kills: a start takes about half.
 	longest   = 12 * time.Second
 	namespace = "default"
@@ -37,6 +42,13 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 func TestKill9(t *testing.T) {
 	harness.Require(t)
+	kills := defaultKills
+	if text := os.Getenv(killsVariable); text != "" {
+		var err error
+		if kills, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("%s is %q, which is not a number", killsVariable, text)
+		}
+	}
 	repository, err := harness.Repository()
 	if err != nil {
 		t.Fatal(err)

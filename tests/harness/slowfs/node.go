@@ -68,6 +68,9 @@ func (n *node) unsynced(fd int) (*unsynced, error) {
 	if n.disk.off {
 		return nil, unix.EIO
 	}
+	if n.disk.refusal != 0 {
+		return nil, n.disk.refusal
+	}
 	inode := n.StableAttr().Ino
 	if u := n.disk.files[inode]; u != nil {
 		return u, nil

@@ -1,5 +1,5 @@
 // Package slowfs is a disk for a host of tests/harness that is as slow as an SD
-// card, and that forgets on command what nobody synced, as at a power cut. It is
+// card, and that forgets on command what nobody synced, as at a power cut, or is full. It is
 // a FUSE file system over a folder of the machine. Tests below tests/ call it.
 //
 // Contents and lengths of files are durable once fsync returned, or once the disk
@@ -43,9 +43,11 @@ type Disk struct {
 	limits Limits
 	free   time.Time
 	// off says that the power is cut.
-	off   bool
-	files map[uint64]*unsynced
-	stats Stats
+	off bool
+	// refusal is what writes fail with, if not zero.
+	refusal unix.Errno
+	files   map[uint64]*unsynced
+	stats   Stats
 }
 
 // Stats is what a disk did.
@@ -141,6 +143,14 @@ func (d *Disk) PowerOn() {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	d.off = false
+}
+
+// Refuse lets every write fail with a cause, such as ENOSPC or EROFS, until it is
+// called with zero.
+func (d *Disk) Refuse(cause unix.Errno) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.refusal = cause
 }
 
 // writeBack syncs files that nobody does, until ended.

@@ -1,0 +1,99 @@
+// Package fulldisk takes the room for the database away from a running server,
+// and then the right to write: the API refuses writes and says what to do, reads
+// go on, and so does kedge when there is room again. Nothing is lost.
+package fulldisk
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/slowfs"
+)
+
+const (
+	namespace = "default"
+	patience  = time.Minute
+	// refused is how long nothing can be written: longer than the control
+	// plane's own patience with its lease, and than the node's.
+	refused = 75 * time.Second
+)
+
+var suite harness.Suite
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+
+func TestDiskRefusesWrites(t *testing.T) {
+	harness.Require(t)
+	host := harness.NewNetwork(t).NewHost(t, "server-1")
+	disk := slowfs.Mount(t, host, "/var/lib/kedge/server/db", slowfs.Limits{})
+	server := host.StartServer(t)
+	server.WaitReady()
+	process := server.Process().Pid
+	api := server.Client().CoreV1().ConfigMaps(namespace)
+	write := func(name string) error {
+		_, err := api.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"name": name}}, metav1.CreateOptions{})
+		return err
+	}
+	var acknowledged []string
+	for _, fault := range []struct {
+		name  string
+		cause unix.Errno
+		hint  string
+	}{
+		{"full", unix.ENOSPC, "df -h"},
+		{"read-only", unix.EROFS, "mounted read-write"},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			for i := range 20 {
+				name := fmt.Sprintf("%s-before-%d", fault.name, i)
+				if err := write(name); err != nil {
+					t.Fatal(err)
+				}
+				acknowledged = append(acknowledged, name)
+			}
+			disk.Refuse(fault.cause)
+			for i, end := 0, time.Now().Add(refused); time.Now().Before(end); i++ {
+				name := fmt.Sprintf("%s-meanwhile-%d", fault.name, i)
+				switch err := write(name); {
+				case err == nil:
+					acknowledged = append(acknowledged, name)
+				case !strings.Contains(err.Error(), fault.hint):
+					t.Errorf("a write fails with %v, and without %q", err, fault.hint)
+				}
+				if _, err := api.Get(t.Context(), acknowledged[0], metav1.GetOptions{}); err != nil {
+					t.Errorf("a read fails with %v", err)
+				}
+				time.Sleep(time.Second)
+			}
+			disk.Refuse(0)
+			name := fault.name + "-after"
+			harness.Eventually(t, patience, "writes to succeed again", func() error { return write(name) })
+			acknowledged = append(acknowledged, name)
+			server.WaitReady()
+			if now := server.Process().Pid; now != process {
+				t.Errorf("kedge is process %d, and was %d", now, process)
+			}
+			for _, text := range []string{fault.hint, "succeed again"} {
+				if !strings.Contains(server.Log(), text) {
+					t.Errorf("the log does not say %q", text)
+				}
+			}
+		})
+	}
+	server.Kill9()
+	server.Start()
+	server.WaitReady()
+	for _, name := range acknowledged {
+		if found, err := api.Get(t.Context(), name, metav1.GetOptions{}); err != nil || found.Data["name"] != name {
+			t.Errorf("%s was acknowledged, and is %v, %v", name, found.Data, err)
+		}
+	}
+}
