@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
@@ -117,6 +118,7 @@ func silent(members []member, alive map[uint64]bool) []string {
 			names = append(names, one.String())
 		}
 	}
+	slices.Sort(names)
 	return names
 }
 
