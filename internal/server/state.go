@@ -84,11 +84,11 @@ func join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.C
 	}, member)
 }
 
-// checkState refuses to begin with etcd where there is another state, and without
-// etcd where joining a cluster was begun.
+// checkState refuses to begin with etcd where there is another state, and with
+// SQLite, as a cluster of its own, what has the authorities of another cluster.
 func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 	_, noSQLite := os.Stat(dir.SQLite())
-	_, noEtcd := os.Stat(dir.Etcd())
+	_, alone := os.Stat(dir.EtcdTLS())
 	if cfg.Server.Datastore.Endpoint != "" {
 		return checkExternal(dir, noSQLite == nil || member)
 	}
@@ -99,8 +99,8 @@ func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 		return fmt.Errorf("cluster-reset is for a server that has etcd, and there is none in %s", dir.Etcd())
 	case cfg.Server.ClusterInit && noSQLite == nil:
 		return fmt.Errorf("this server keeps its state in SQLite (%s), and cannot take it along to etcd yet: leave cluster-init out, or begin anew after `kedge uninstall`", dir.SQLite())
-	case noEtcd == nil && !cfg.Server.ClusterInit && cfg.Agent.Server == "":
-		return errors.New("this server has not finished to join its cluster: start it with --server https://HOST:6443 and --token, or with --cluster-init if it was to be the first")
+	case alone == nil && noSQLite != nil && !cfg.Server.ClusterInit && cfg.Agent.Server == "":
+		return errors.New("this server was, or was to be, one of several, and has no state: start it with --server https://HOST:6443 and --token to join them, or with --cluster-init if it was to be the first")
 	}
 	return nil
 }

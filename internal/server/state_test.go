@@ -16,7 +16,7 @@ func TestCheckState(t *testing.T) {
 	reset := func(c *config.Config) { c.Server.ClusterReset = true }
 	const (
 		sqlite = "server/db/state.db"
-		begun  = "server/db/etcd/name"
+		begun  = "server/tls/etcd/peer-ca.key"
 		wal    = "server/db/etcd/member/wal/0.wal"
 	)
 	for name, test := range map[string]struct {
@@ -36,7 +36,7 @@ func TestCheckState(t *testing.T) {
 		"etcd, and an older SQLite":  {files: []string{wal, sqlite}, etcd: true},
 		"etcd, flags as at first":    {files: []string{wal}, change: initialize, etcd: true},
 		"etcd, reset":                {files: []string{wal}, change: reset, etcd: true},
-		"has begun to join":          {files: []string{begun}, want: "has not finished to join"},
+		"has begun to join":          {files: []string{begun}, want: "was, or was to be, one of several"},
 		"has begun to join, goes on": {files: []string{begun}, change: join, etcd: true},
 		"has begun to be the first":  {files: []string{begun}, change: initialize, etcd: true},
 	} {

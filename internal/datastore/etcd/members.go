@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
@@ -36,11 +37,11 @@ func (m member) String() string {
 const suffixBytes = 4
 
 // ensureName returns the name of the member in a folder: the node's, and then
-// what tells it from earlier ones.
+// what tells it from earlier ones. Once there is a member it keeps its name.
 func ensureName(dir, node string) (string, error) {
 	file := filepath.Join(dir, "name")
 	text, err := os.ReadFile(file)
-	if name := strings.TrimSpace(string(text)); err == nil && name != "" {
+	if name := strings.TrimSpace(string(text)); err == nil && (nodeOf(name) == node || Exists(dir)) {
 		return name, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -117,6 +118,7 @@ func silent(members []member, alive map[uint64]bool) []string {
 			names = append(names, one.String())
 		}
 	}
+	slices.Sort(names)
 	return names
 }
 

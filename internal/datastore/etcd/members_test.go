@@ -2,6 +2,8 @@ package etcd
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -91,8 +93,21 @@ func TestNames(t *testing.T) {
 	if err != nil || nodeOf(name) != "rack-2.example.org" || name == nodeOf(name) {
 		t.Fatalf("got %q, %v", name, err)
 	}
-	if again, err := ensureName(dir, "renamed"); err != nil || again != name {
+	if again, err := ensureName(dir, "rack-2.example.org"); err != nil || again != name {
 		t.Errorf("then got %q, %v", again, err)
+	}
+	if name, err = ensureName(dir, "renamed"); err != nil || nodeOf(name) != "renamed" {
+		t.Errorf("renamed before there was a member: %q, %v", name, err)
+	}
+	wal := filepath.Join(dir, "member", "wal")
+	if err := os.MkdirAll(wal, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(wal, "0.wal"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := ensureName(dir, "rack-2.example.org"); err != nil || again != name {
+		t.Errorf("renamed after there was a member: %q, %v", again, err)
 	}
 	if other, err := ensureName(t.TempDir(), "rack-2.example.org"); err != nil || other == name {
 		t.Errorf("another member is called %q too, %v", other, err)

@@ -135,5 +135,8 @@ func (m *Member) remove(ctx context.Context, client *clientv3.Client, gone membe
 		m.log.Warnf("Cannot remove the etcd member of %s: %v", gone, err)
 		return
 	}
+	m.mu.Lock()
+	delete(m.deleted, gone.id)
+	m.mu.Unlock()
 	m.log.Infof("Removed the etcd member of %s: %s", gone, why)
 }

@@ -192,6 +192,8 @@ func TestThreeServers(t *testing.T) {
 		if err := os.Rename(three.Host.Path(etcdDir), three.Host.Path(etcdDir+".old")); err != nil {
 			t.Fatal(err)
 		}
+		// Without --server it would be a cluster of its own, with the same token.
+		ends(t, three.Host.StartServer(t), "was, or was to be, one of several")
 		three.Start()
 		three.WaitReady()
 		voters(t, one, "server-1", "server-2", "server-3")
