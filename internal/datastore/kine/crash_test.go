@@ -20,7 +20,8 @@ import (
 
 // killedWriter is the child of TestKill: it serves folder and writes through the etcd
 // API from several clients, printing each key that was acknowledged, for ever.
-func killedWriter(folder string) {
+// A setting of SQLite's, if there is one, makes it less safe.
+func killedWriter(folder, setting string) {
 	d := New(config(folder))
 	ready := make(chan struct{})
 	go func() {
@@ -30,6 +31,10 @@ func killedWriter(folder string) {
 		}
 	}()
 	<-ready
+	// It is refused within a transaction.
+	for setting != "" && d.backend.writer.log.exec(setting) != nil {
+		time.Sleep(time.Millisecond)
+	}
 	fmt.Println("ready")
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{d.Endpoint().URL}, Logger: zap.NewNop()})
 	if err != nil {

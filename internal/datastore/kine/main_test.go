@@ -20,9 +20,12 @@ import (
 // childVariable is set in a copy of the test binary that a test has started.
 const childVariable = "KEDGE_TEST_CHILD"
 
+// settingVariable is what killedWriter is told by it.
+const settingVariable = "KEDGE_TEST_SETTING"
+
 func TestMain(m *testing.M) {
 	if folder, ok := strings.CutPrefix(os.Getenv(childVariable), "writer:"); ok {
-		killedWriter(folder)
+		killedWriter(folder, os.Getenv(settingVariable))
 		return
 	}
 	os.Exit(m.Run())

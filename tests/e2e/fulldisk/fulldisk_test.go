@@ -60,20 +60,26 @@ func TestDiskRefusesWrites(t *testing.T) {
 				acknowledged = append(acknowledged, name)
 			}
 			disk.Refuse(fault.cause)
+			refusals := 0
 			for i, end := 0, time.Now().Add(refused); time.Now().Before(end); i++ {
 				name := fmt.Sprintf("%s-meanwhile-%d", fault.name, i)
 				switch err := write(name); {
 				case err == nil:
 					acknowledged = append(acknowledged, name)
+					continue
 				case !strings.Contains(err.Error(), fault.hint):
 					t.Errorf("a write fails with %v, and without %q", err, fault.hint)
 				}
+				refusals++
 				if _, err := api.Get(t.Context(), acknowledged[0], metav1.GetOptions{}); err != nil {
 					t.Errorf("a read fails with %v", err)
 				}
 				time.Sleep(time.Second)
 			}
 			disk.Refuse(0)
+			if refusals == 0 {
+				t.Error("no write was refused: the test shows nothing")
+			}
 			name := fault.name + "-after"
 			harness.Eventually(t, patience, "writes to succeed again", func() error { return write(name) })
 			acknowledged = append(acknowledged, name)

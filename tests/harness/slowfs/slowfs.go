@@ -61,8 +61,31 @@ type Stats struct {
 // with the host.
 func Mount(t harness.T, h *harness.Host, target string, limits Limits) *Disk {
 	t.Helper()
-	d := &Disk{path: h.Scratch("slowfs"), limits: limits, files: map[uint64]*unsynced{}}
-	if err := d.mount(h, target); err != nil {
+	mount := func(options string) error { return h.Mount("slowfs", target, "fuse", options) }
+	return start(t, h.Scratch("slowfs"), h.Path(target), limits, mount)
+}
+
+// MountHere mounts a new, empty disk on a folder of the calling process, which it
+// makes. The process needs a mount namespace of its own.
+func MountHere(t harness.T, target string, limits Limits) *Disk {
+	t.Helper()
+	data, err := os.MkdirTemp("", "slowfs")
+	if err != nil {
+		t.Fatalf("make folder of slow disk: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = unix.Unmount(target, unix.MNT_DETACH)
+		os.RemoveAll(data)
+	})
+	mount := func(options string) error { return unix.Mount("slowfs", target, "fuse", 0, options) }
+	return start(t, data, target, limits, mount)
+}
+
+// start makes a disk that has its data in one folder, and is mounted on another.
+func start(t harness.T, data, target string, limits Limits, mount func(options string) error) *Disk {
+	t.Helper()
+	d := &Disk{path: data, limits: limits, files: map[uint64]*unsynced{}}
+	if err := d.mount(target, mount); err != nil {
 		t.Fatalf("mount slow disk on %s: %v", target, err)
 	}
 	ended, stopped := make(chan struct{}), make(chan struct{})
@@ -77,15 +100,15 @@ func Mount(t harness.T, h *harness.Host, target string, limits Limits) *Disk {
 	return d
 }
 
-func (d *Disk) mount(h *harness.Host, target string) error {
-	if err := os.MkdirAll(h.Path(target), 0o700); err != nil {
+func (d *Disk) mount(target string, mount func(options string) error) error {
+	if err := os.MkdirAll(target, 0o700); err != nil {
 		return err
 	}
 	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open /dev/fuse, which the kernel's module fuse has: %w", err)
 	}
-	if err := h.Mount("slowfs", target, "fuse", fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", device)); err != nil {
+	if err := mount(fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", device)); err != nil {
 		unix.Close(device)
 		return err
 	}
