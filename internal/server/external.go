@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -24,16 +23,6 @@ func newExternal(cfg config.Datastore) (datastore.Datastore, error) {
 		return external.New(cfg.Endpoint, files)
 	}
 	return database.New(database.Config{Endpoint: cfg.Endpoint, TLS: files, Socket: datadir.DatastoreSocket})
-}
-
-// checkExternal refuses a datastore of the user's own where there is one of
-// kedge's: this node's pods would be those of the other cluster.
-func checkExternal(dir datadir.Dir, own bool) error {
-	if !own {
-		return nil
-	}
-	return fmt.Errorf("this server keeps its state in %s, and does not take it along to datastore-endpoint: "+
-		"leave datastore-endpoint out to go on with it, or move that folder away to leave that cluster", dir.ServerDB())
 }
 
 // shareSecrets makes the servers with one datastore of the user's one cluster: what

@@ -145,7 +145,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Args:               cfg.Server.KubeAPIServerArgs,
 	})
 	var leader *election.Election
-	if store.Endpoint().Shared {
+	if endpoint.Shared {
 		leader = election.New(election.Config{
 			Client:   api.ClientConfig("system:kedge:election"),
 			Identity: serverIdentity(cfg.Server, node),

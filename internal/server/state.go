@@ -84,16 +84,19 @@ func join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.C
 	}, member)
 }
 
-// checkState refuses to begin with etcd where there is another state, and with
-// SQLite, as a cluster of its own, what has the authorities of another cluster.
+// checkState refuses to begin with etcd or a datastore of the user's own where
+// there is another state, and with SQLite, as a cluster of its own, what has the
+// authorities of another cluster.
 func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 	_, noSQLite := os.Stat(dir.SQLite())
 	_, alone := os.Stat(dir.EtcdTLS())
-	if cfg.Server.Datastore.Endpoint != "" {
-		return checkExternal(dir, noSQLite == nil || member)
-	}
+	theirs := cfg.Server.Datastore.Endpoint != ""
 	switch {
-	case member:
+	case theirs && (noSQLite == nil || member):
+		// This node's pods would be those of the other cluster.
+		return fmt.Errorf("this server keeps its state in %s, and does not take it along to datastore-endpoint: "+
+			"leave datastore-endpoint out to go on with it, or move that folder away to leave that cluster", dir.ServerDB())
+	case theirs || member:
 		return nil
 	case cfg.Server.ClusterReset:
 		return fmt.Errorf("cluster-reset is for a server that has etcd, and there is none in %s", dir.Etcd())
