@@ -25,7 +25,7 @@ endif
 
 # The same flags for every build, vet and test: others would compile all of
 # Kubernetes again, which takes ten minutes.
-TAGS := netgo,osusergo,sqlite_omit_load_extension,no_btrfs,no_zfs,no_devmapper,grpcnotrace,kustomize_disable_go_plugin_support
+TAGS := netgo,osusergo,sqlite_omit_load_extension,no_btrfs,no_zfs,no_devmapper,grpcnotrace,nri_no_wasm,kustomize_disable_go_plugin_support
 export GOFLAGS := -buildvcs=false -trimpath -tags=$(TAGS)
 export CGO_ENABLED := 1
 

@@ -120,6 +120,9 @@ func (d *DNS) Run(ctx context.Context, ready func()) (err error) {
 	}
 
 	defer func() { err = errors.Join(err, d.source.stop()) }()
+	if ctx.Err() != nil {
+		return nil
+	}
 	d.corefile.upstreams = upstreams(d.cfg.ResolvConf, d.cfg.ClusterDNS)
 	text, err := d.corefile.render(nil)
 	if err != nil {
@@ -206,10 +209,33 @@ func (d *DNS) reload(custom map[string]string) error {
 
 // stop ends CoreDNS and waits for it.
 func (d *DNS) stop() error {
+	if d.running != "" {
+		d.waitServes()
+	}
 	err := errors.Join(d.instance.ShutdownCallbacks()...)
 	err = errors.Join(err, d.instance.Stop())
 	d.instance.Wait()
 	return err
+}
+
+// waitServes waits until each address answers anything, a second at most. A server
+// that is stopped before it serves would go on for ever (Server.Stop of CoreDNS's
+// core/dnsserver/server.go).
+func (d *DNS) waitServes() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	question := new(mdns.Msg).SetQuestion(".", mdns.TypeNS)
+	for _, address := range d.cfg.NodeIPs {
+		for _, network := range []string{"udp", "tcp"} {
+			client := mdns.Client{Net: network, Timeout: 100 * time.Millisecond}
+			for ctx.Err() == nil {
+				if _, _, err := client.ExchangeContext(ctx, question, netip.AddrPortFrom(address, Port).String()); err == nil {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
 }
 
 func input(text string) caddy.Input {

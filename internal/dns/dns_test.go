@@ -239,6 +239,28 @@ func goroutines() map[string]string {
 }
 
 // TestPortTaken wants a message that says what to do.
+// TestStopWhileStarting cancels at every moment of a start: CoreDNS itself does not
+// end when it is stopped before it serves.
+func TestStopWhileStarting(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	addAddress(t, "lo", "192.0.2.1/32")
+	api := newFakeAPI(t)
+	cluster(t, api)
+	for i := range 40 {
+		component := New(Config{
+			Client:        api.config(),
+			NodeName:      "node1",
+			NodeIPs:       []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			ClusterDomain: "cluster.local",
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Millisecond)
+		must(t, component.Run(ctx, func() {}))
+		cancel()
+	}
+}
+
 func TestPortTaken(t *testing.T) {
 	if !inNetNS(t) {
 		return
