@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/kedge-dev/kedge/tests/harness"
@@ -31,35 +32,44 @@ func TestBench(t *testing.T) {
 	}
 	fmt.Println(report.Machine)
 	chosen, parts := 0, 0
-	part := func(name string, f func(t *testing.T)) {
+	part := func(t *testing.T, name string, f func(t *testing.T)) {
 		parts++
 		t.Run(name, func(t *testing.T) {
 			chosen++
 			f(t)
 		})
 	}
-	part("sizes", func(t *testing.T) {
+	part(t, "sizes", func(t *testing.T) {
 		if err := report.measureSizes(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	})
 	// First, so that the executables are in the page cache then.
 	for _, system := range systems() {
-		part("curves/"+system, func(t *testing.T) { measureCurves(t, report, system) })
+		part(t, "curves/"+system, func(t *testing.T) { measureCurves(t, report, system) })
 	}
+	order := systems()
 	for i := range options.Runs {
-		for _, system := range systems() {
-			part(fmt.Sprintf("run-%d/%s", i+1, system), func(t *testing.T) {
-				run := measureRun(t, report, system)
+		part(t, fmt.Sprint("run-", i+1), func(t *testing.T) {
+			var runs []result
+			for _, system := range order {
+				part(t, system, func(t *testing.T) { runs = append(runs, measureStart(t, report, system)) })
+			}
+			if t.Failed() {
+				return
+			}
+			measureRun(t, report, runs)
+			for _, run := range runs {
 				fmt.Println(run)
-				report.Runs = append(report.Runs, run)
-			})
-		}
+			}
+			report.Runs = append(report.Runs, runs...)
+		})
+		slices.Reverse(order)
 	}
-	part("agent", func(t *testing.T) { measureAgent(t, report) })
+	part(t, "agent", func(t *testing.T) { measureAgent(t, report) })
 	for _, system := range systems() {
-		part("small/"+system, func(t *testing.T) { measureSmall(t, report, system) })
-		part("slowdisk/"+system, func(t *testing.T) { measureSlowDisk(t, report, system) })
+		part(t, "small/"+system, func(t *testing.T) { measureSmall(t, report, system) })
+		part(t, "slowdisk/"+system, func(t *testing.T) { measureSlowDisk(t, report, system) })
 	}
 	report.addAgents()
 	report.addInstalled()

@@ -79,17 +79,22 @@ func (i *installation) start(t *testing.T) time.Time {
 	return started
 }
 
-// restart stops the system in order, starts it on the same data, and returns the
-// seconds until its API is ready.
-func (i *installation) restart() (float64, error) {
-	var started time.Time
+// stop stops the system in order. Its pods run on.
+func (i *installation) stop() {
 	if i.baseline != nil {
 		i.baseline.stop()
-		started = time.Now()
-		i.baseline.startAgain()
 	} else {
 		i.server.Terminate()
-		started = time.Now()
+	}
+}
+
+// startAgain starts what was stopped on the same data, and returns the seconds
+// until its API is ready.
+func (i *installation) startAgain() (float64, error) {
+	started := time.Now()
+	if i.baseline != nil {
+		i.baseline.startAgain()
+	} else {
 		i.server.Start()
 	}
 	ctx, cancel := context.WithTimeout(i.ctx, startTimeout)
@@ -98,22 +103,4 @@ func (i *installation) restart() (float64, error) {
 		return 0, fmt.Errorf("start on the same data: %w", err)
 	}
 	return time.Since(started).Seconds(), nil
-}
-
-// measureRun starts a system cold, measures it when idle, and starts it warm.
-func measureRun(t *testing.T, r *report, system string) result {
-	i := newInstallation(t, r, system, 0)
-	times, err := observe(i.ctx, i.host, i.kubeconfig, i.start(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	run := result{System: system, Start: times}
-	time.Sleep(r.Options.Settle)
-	if err := run.measureIdle(i.ctx, i, r.Options.Idle); err != nil {
-		t.Fatal(err)
-	}
-	if run.Warm, err = i.restart(); err != nil {
-		t.Fatal(err)
-	}
-	return run
 }

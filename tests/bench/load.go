@@ -99,23 +99,16 @@ func requestRate(ctx context.Context, client kubernetes.Interface) (float64, err
 	ctx, cancel := context.WithTimeout(ctx, loadTime+clientTimeout)
 	defer cancel()
 	api := client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
-	var answered atomic.Int64
-	began := time.Now()
-	one := func(worker int) error {
-		object := &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: fmt.Sprint("load-", worker, "-")},
-			Data:       map[string]string{"value": string(make([]byte, 1024))},
-		}
+	rate, err := load(during(loadTime), func(int) error {
+		object := kibibyte(metav1.ObjectMeta{GenerateName: "load-"})
 		made, err := api.Create(ctx, object, metav1.CreateOptions{})
 		if err != nil {
 			return err
 		}
-		answered.Add(1)
 		for range 4 {
 			if _, err := api.Get(ctx, made.Name, metav1.GetOptions{}); err != nil {
 				return err
 			}
-			answered.Add(1)
 		}
 		made.Labels = map[string]string{"changed": ""}
 		if _, err := api.Update(ctx, made, metav1.UpdateOptions{}); err != nil {
@@ -124,31 +117,47 @@ func requestRate(ctx context.Context, client kubernetes.Interface) (float64, err
 		if _, err := api.List(ctx, metav1.ListOptions{}); err != nil {
 			return err
 		}
-		if err := api.Delete(ctx, made.Name, metav1.DeleteOptions{}); err != nil {
-			return err
-		}
-		answered.Add(3)
-		return nil
-	}
+		return api.Delete(ctx, made.Name, metav1.DeleteOptions{})
+	})
+	return 8 * rate, err // requests each
+}
+
+// kibibyte returns an object of that size.
+func kibibyte(meta metav1.ObjectMeta) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"value": string(make([]byte, 1024))}}
+}
+
+// load has loadWorkers call one with 0, 1 and so on, while more says so of that
+// number, and returns how often they did in a second.
+func load(more func(n int) bool, one func(n int) error) (rate float64, err error) {
 	var workers sync.WaitGroup
+	var next, done atomic.Int64
 	faults := make(chan error, loadWorkers)
-	for worker := range loadWorkers {
+	began := time.Now()
+	for range loadWorkers {
 		workers.Go(func() {
-			for time.Since(began) < loadTime {
-				if err := one(worker); err != nil {
+			for n := int(next.Add(1)) - 1; more(n); n = int(next.Add(1)) - 1 {
+				if err := one(n); err != nil {
 					faults <- err
 					return
 				}
+				done.Add(1)
 			}
 		})
 	}
 	workers.Wait()
-	took := time.Since(began)
+	rate = float64(done.Load()) / time.Since(began).Seconds()
 	close(faults)
 	if err := <-faults; err != nil {
 		return 0, fmt.Errorf("send requests: %w", err)
 	}
-	return float64(answered.Load()) / took.Seconds(), nil
+	return rate, nil
+}
+
+// during is a load's more, for a time from now.
+func during(length time.Duration) func(int) bool {
+	end := time.Now().Add(length)
+	return func(int) bool { return time.Now().Before(end) }
 }
 
 // watchLatency returns, of writes, the 99th percentile of the seconds from the

@@ -1,12 +1,9 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 	"text/tabwriter"
-	"time"
 )
 
 const (
@@ -44,19 +41,13 @@ type wayResult struct {
 
 // networkReport is what is known of pods' network beside the hosts' own.
 type networkReport struct {
-	Time    time.Time `json:"time"`
-	Commit  string    `json:"commit"`
-	Machine string    `json:"machine"`
+	origin
 	// Rounds has the results by flannel's backend and by way.
 	Rounds map[string]map[string][]wayResult `json:"rounds"`
 }
 
 // networkColumn is a column of the table: a value, and its ratio to the link's.
-type networkColumn struct {
-	name  string
-	scale float64
-	value func(wayResult) float64
-}
+type networkColumn = figure[wayResult]
 
 func networkColumns() []networkColumn {
 	return []networkColumn{
@@ -70,8 +61,7 @@ func networkColumns() []networkColumn {
 // Table returns the medians, and their ratios to those of the link, as text.
 func (r *networkReport) Table() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "\n%s\ncommit %s, %s\nmedian of %d rounds; behind each value its ratio to the link's\n\n",
-		r.Machine, r.Commit, r.Time.Format(time.RFC3339), networkRounds)
+	fmt.Fprintf(&text, "%smedian of %d rounds; behind each value its ratio to the link's\n\n", r.heading(), networkRounds)
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, backend := range networkBackends {
 		fmt.Fprintf(table, "%s\t", backend)
@@ -95,15 +85,7 @@ func (r *networkReport) Table() string {
 func (r *networkReport) median(backend, way string, column networkColumn) float64 {
 	var values []float64
 	for _, round := range r.Rounds[backend][way] {
-		values = append(values, column.value(round)/column.scale)
+		values = append(values, column.of(round))
 	}
 	return median(values)
-}
-
-func (r *networkReport) write(path string) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode result: %w", err)
-	}
-	return os.WriteFile(path, append(text, '\n'), 0o644)
 }

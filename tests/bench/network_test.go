@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
@@ -23,16 +21,11 @@ func TestNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	machine, err := describeMachine()
+	origin, err := newOrigin(repository)
 	if err != nil {
 		t.Fatal(err)
 	}
-	report := &networkReport{
-		Time:    time.Now().UTC().Truncate(time.Second),
-		Commit:  describeCommit(repository),
-		Machine: machine,
-		Rounds:  map[string]map[string][]wayResult{},
-	}
+	report := &networkReport{origin: origin, Rounds: map[string]map[string][]wayResult{}}
 	for _, backend := range networkBackends {
 		t.Run(backend, func(t *testing.T) {
 			report.Rounds[backend] = measureNetwork(t, repository, backend)
@@ -47,11 +40,7 @@ func TestNetwork(t *testing.T) {
 		}
 	}
 	fmt.Print(report.Table())
-	path := filepath.Join(repository, networkFile)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := report.write(path); err != nil {
+	if err := writeJSON(filepath.Join(repository, networkFile), report); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -106,11 +106,7 @@ func (n *nodesIdle) measure(h *harness.Host, idle time.Duration) error {
 }
 
 // nodesRow is a line of the table.
-type nodesRow struct {
-	name  string
-	scale float64
-	value func(nodesStep) float64
-}
+type nodesRow = figure[nodesStep]
 
 var nodesRows = []nodesRow{
 	{"PSS, MiB", mebibyte, func(s nodesStep) float64 { return s.Idle.PSS }},
@@ -124,34 +120,28 @@ var nodesRows = []nodesRow{
 func (s nodesStep) String() string {
 	text := fmt.Sprintf("%d agents: %d joined in %.1f s, %.1f s of the server's CPU;", s.Agents, s.Added, s.Joining, s.JoiningCPU)
 	for _, row := range nodesRows {
-		text += fmt.Sprintf(" %s %s;", row.name, number(row.value(s)/row.scale))
+		text += fmt.Sprintf(" %s %s;", row.name, number(row.of(s)))
 	}
 	return text
 }
 
 // nodesReport is everything the benchmark of many nodes found.
 type nodesReport struct {
-	Time    time.Time    `json:"time"`
-	Commit  string       `json:"commit"`
-	Machine string       `json:"machine"`
+	origin
 	Options nodesOptions `json:"options"`
 	Steps   []nodesStep  `json:"steps"`
 }
 
 func newNodesReport(repository string, o nodesOptions) (*nodesReport, error) {
-	commit, err := exec.Command("git", "-C", repository, "describe", "--always", "--dirty", "--abbrev=12").Output()
-	if err != nil {
-		commit = []byte("unknown")
-	}
-	machine, err := describeMachine()
-	return &nodesReport{Time: time.Now().UTC().Truncate(time.Second), Commit: strings.TrimSpace(string(commit)), Machine: machine, Options: o}, err
+	origin, err := newOrigin(repository)
+	return &nodesReport{origin: origin, Options: o}, err
 }
 
 // Table returns the server at each number of agents, what an agent adds, and how
 // the second half of the agents compares with the first.
 func (r *nodesReport) Table() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "\n%s\ncommit %s, %s\n", r.Machine, r.Commit, r.Time.Format(time.RFC3339))
+	text.WriteString(r.heading())
 	fmt.Fprintf(&text, "the server with agents; idle figures over %s, %s after the last was Ready\n\n", r.Options.Idle, r.Options.Settle)
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	line := func(name string, values []string, perNode, growth string) {
@@ -173,7 +163,7 @@ func (r *nodesReport) Table() string {
 	for _, row := range nodesRows {
 		var values []float64
 		for _, step := range r.Steps {
-			values = append(values, row.value(step)/row.scale)
+			values = append(values, row.of(step))
 		}
 		line(r.line(row, values))
 	}
@@ -280,6 +270,9 @@ func writeJSON(path string, value any) error {
 	text, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode result: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
 	}
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }

@@ -17,15 +17,40 @@ import (
 
 const mebibyte = 1 << 20
 
+// origin says when, of what and where a result is.
+type origin struct {
+	Time    time.Time `json:"time"`
+	Commit  string    `json:"commit"`
+	Machine string    `json:"machine"`
+}
+
+func newOrigin(repository string) (origin, error) {
+	machine, err := describeMachine()
+	return origin{time.Now().UTC().Truncate(time.Second), describeCommit(repository), machine}, err
+}
+
+// heading is what is above a table.
+func (o origin) heading() string {
+	return fmt.Sprintf("\n%s\ncommit %s, %s\n", o.Machine, o.Commit, o.Time.Format(time.RFC3339))
+}
+
+// figure is a line or a column of a table of results.
+type figure[T any] struct {
+	name  string
+	scale float64
+	value func(T) float64
+}
+
+// of returns the figure of a result, as the table has it.
+func (f figure[T]) of(result T) float64 { return f.value(result) / f.scale }
+
 // report is everything one benchmark found.
 type report struct {
-	Time       time.Time `json:"time"`
-	Commit     string    `json:"commit"`
-	Kubernetes string    `json:"kubernetes"`
-	Machine    string    `json:"machine"`
-	Versions   []string  `json:"versions"`
-	Options    options   `json:"options"`
-	Runs       []result  `json:"results"`
+	origin
+	Kubernetes string   `json:"kubernetes"`
+	Versions   []string `json:"versions"`
+	Options    options  `json:"options"`
+	Runs       []result `json:"results"`
 	// Once has what is measured once, by name and system: see table.go.
 	Once map[string]map[string]float64 `json:"once"`
 	// Outcomes has how each system stood a hardship, by its name and system.
@@ -39,8 +64,12 @@ type report struct {
 }
 
 func newReport(repository string, o options) (*report, error) {
+	origin, err := newOrigin(repository)
+	if err != nil {
+		return nil, err
+	}
 	r := &report{
-		Time: time.Now().UTC().Truncate(time.Second), Commit: describeCommit(repository), Options: o,
+		origin: origin, Options: o,
 		Once: map[string]map[string]float64{}, Outcomes: map[string]map[string]string{}, Curves: map[string]curves{},
 		repository: repository, paths: map[string][]string{},
 	}
@@ -71,8 +100,7 @@ func newReport(repository string, o options) (*report, error) {
 	if err := r.addExecutable(kedgeName, filepath.Join(repository, "bin/kedge")); err != nil {
 		return nil, err
 	}
-	r.Machine, err = describeMachine()
-	return r, err
+	return r, nil
 }
 
 func describeCommit(repository string) string {

@@ -151,8 +151,8 @@ func (r row) verdict(ours, theirs float64) string {
 // Table returns the figures, their ratios and targets as text.
 func (r *report) Table() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "\n%s\ncommit %s, %s\nupstream: %s\n", r.Machine, r.Commit, r.Time.Format(time.RFC3339), strings.Join(r.Versions, ", "))
-	fmt.Fprintf(&text, "cold starts in turns, median of %d; idle figures with one pod, over %s, %s after it was Ready; an hour's writes are those of %s, times %.3g\n\n",
+	fmt.Fprintf(&text, "%supstream: %s\n", r.heading(), strings.Join(r.Versions, ", "))
+	fmt.Fprintf(&text, "starts one at a time, median of %d; idle figures of both side by side with one pod each, over %s, %s after it was Ready; an hour's writes are those of %s, times %.3g\n\n",
 		r.Options.Runs, r.Options.Idle, r.Options.Settle, r.Options.Idle, time.Hour.Minutes()/r.Options.Idle.Minutes())
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "\t%8s\t%8s\t%6s\ttarget\t\n", kedgeName, baselineName, "ratio")

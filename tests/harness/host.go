@@ -103,6 +103,14 @@ func (n *Network) newHost(t T, name, device string) *Host {
 // before the host does; and nobody else may use it afterwards.
 func (h *Host) live(started chan<- error) {
 	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		// The process's first thread never ends, and would stay in the host's
+		// namespaces and cgroup. While it is locked here, another one is taken.
+		defer runtime.UnlockOSThread()
+		go h.live(started)
+		<-h.stopped
+		return
+	}
 	defer close(h.stopped)
 	if err := h.start(); err != nil {
 		started <- err
