@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -67,4 +69,23 @@ func helpersDir(repository string) (string, error) {
 		return "", fmt.Errorf("find helpers: %w: build them with make", err)
 	}
 	return dir, nil
+}
+
+// leavePageCache makes the kernel forget what it keeps of a file, so that it reads
+// it anew where it is used. A file that was just written or copied is kept in
+// pieces of up to 2 MiB, which are mapped as a whole at their first use: all of an
+// executable would seem to be in use.
+func leavePageCache(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := file.Sync(); err != nil {
+		return err
+	}
+	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return fmt.Errorf("drop %s from the page cache: %w", path, err)
+	}
+	return nil
 }
