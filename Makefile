@@ -91,7 +91,7 @@ HELPERS := $(addprefix $(BUILD)/,runc containerd-shim-runc-v2 crictl cni launche
 helpers: $(EMBEDDED)/manifest.json ## build only the helpers that are embedded
 
 # Removed first, so that an interrupted pack is made again.
-$(EMBEDDED)/manifest.json: $(HELPERS) build/goarch $(wildcard scripts/pack/*.go scripts/pauseimage/*.go)
+$(EMBEDDED)/manifest.json: $(HELPERS) build/goarch $(wildcard scripts/pack/*.go scripts/pauseimage/*.go scripts/ociimage/*.go)
 	rm -rf $@ $(BUILD)/bundle
 	mkdir -p $(BUILD)/bundle/bin $(BUILD)/bundle/images
 	cp $(addprefix $(BUILD)/,runc containerd-shim-runc-v2 crictl cni launcher) $(BUILD)/bundle/bin
