@@ -26,6 +26,8 @@ const (
 	datastoresFile = "build/bench/datastores.json"
 	// Objects are in namespaces of so many; a page of a list is as large.
 	perNamespace = 500
+	// createWorkers make them: each waits for the disk, which may be slow.
+	createWorkers = 32
 	// datastoreTime is how long each kind of request is sent.
 	datastoreTime = 5 * time.Second
 	// datastoreRest is from the first list after a start to the reading of memory.
@@ -111,7 +113,7 @@ func (s *datastoreServer) step(ctx context.Context, count int) (step datastoreSt
 			return err
 		}},
 	} {
-		if *requests.rate, err = load(during(datastoreTime), requests.one); err != nil {
+		if *requests.rate, err = load(loadWorkers, during(datastoreTime), requests.one); err != nil {
 			return step, err
 		}
 	}
@@ -166,7 +168,7 @@ func (s *datastoreServer) create(ctx context.Context, count int) (float64, error
 		}
 	}
 	s.objects = count
-	return load(func(n int) bool { return first+n < count }, func(n int) error {
+	return load(createWorkers, func(n int) bool { return first+n < count }, func(n int) error {
 		object := kibibyte(objectMeta(first + n))
 		_, err := s.client.CoreV1().ConfigMaps(object.Namespace).Create(ctx, object, metav1.CreateOptions{})
 		return err
@@ -224,8 +226,8 @@ type datastoresReport struct {
 func (r *datastoresReport) Table() string {
 	var text strings.Builder
 	text.WriteString(r.heading())
-	fmt.Fprintf(&text, "objects of 1 KiB in namespaces of %d; %d workers; behind each value of %s its ratio to that of %s\n\n",
-		perNamespace, loadWorkers, datastores[1].name, datastores[0].name)
+	fmt.Fprintf(&text, "objects of 1 KiB in namespaces of %d, made by %d workers; else %d; behind each value of %s its ratio to that of %s\n\n",
+		perNamespace, createWorkers, loadWorkers, datastores[1].name, datastores[0].name)
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	line := func(name string, cell func(step int, d datastore) (string, string)) {
 		fmt.Fprintf(table, "%s\t", name)
