@@ -91,7 +91,7 @@ HELPERS := $(addprefix $(BUILD)/,runc containerd-shim-runc-v2 crictl cni launche
 helpers: $(EMBEDDED)/manifest.json ## build only the helpers that are embedded
 
 # Removed first, so that an interrupted pack is made again.
-$(EMBEDDED)/manifest.json: $(HELPERS) build/goarch $(wildcard scripts/pack/*.go scripts/pauseimage/*.go)
+$(EMBEDDED)/manifest.json: $(HELPERS) build/goarch $(wildcard scripts/pack/*.go scripts/pauseimage/*.go scripts/ociimage/*.go)
 	rm -rf $@ $(BUILD)/bundle
 	mkdir -p $(BUILD)/bundle/bin $(BUILD)/bundle/images
 	cp $(addprefix $(BUILD)/,runc containerd-shim-runc-v2 crictl cni launcher) $(BUILD)/bundle/bin
@@ -198,7 +198,7 @@ $(CONFORMANCE)/programs.stamp: tests/conformance/build.sh $(wildcard tests/confo
 bench: bin/kedge ## measure this machine, with ratios against upstream (root)
 	@scripts/need.sh e2fsprogs xz-utils
 	tests/bench/build.sh
-	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 8h -v -run '^Test(Bench|Network|Nodes)$$' ./tests/bench
+	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 8h -v -run '^Test(Bench|Network|Nodes|Datastores)$$' ./tests/bench
 
 # -- Running ------------------------------------------------------------------
 

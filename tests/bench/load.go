@@ -99,7 +99,7 @@ func requestRate(ctx context.Context, client kubernetes.Interface) (float64, err
 	ctx, cancel := context.WithTimeout(ctx, loadTime+clientTimeout)
 	defer cancel()
 	api := client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
-	rate, err := load(during(loadTime), func(int) error {
+	rate, err := load(loadWorkers, during(loadTime), func(int) error {
 		object := kibibyte(metav1.ObjectMeta{GenerateName: "load-"})
 		made, err := api.Create(ctx, object, metav1.CreateOptions{})
 		if err != nil {
@@ -127,14 +127,14 @@ func kibibyte(meta metav1.ObjectMeta) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"value": string(make([]byte, 1024))}}
 }
 
-// load has loadWorkers call one with 0, 1 and so on, while more says so of that
+// load has so many workers call one with 0, 1 and so on, while more says so of that
 // number, and returns how often they did in a second.
-func load(more func(n int) bool, one func(n int) error) (rate float64, err error) {
+func load(count int, more func(n int) bool, one func(n int) error) (rate float64, err error) {
 	var workers sync.WaitGroup
 	var next, done atomic.Int64
-	faults := make(chan error, loadWorkers)
+	faults := make(chan error, count)
 	began := time.Now()
-	for range loadWorkers {
+	for range count {
 		workers.Go(func() {
 			for n := int(next.Add(1)) - 1; more(n); n = int(next.Add(1)) - 1 {
 				if err := one(n); err != nil {

@@ -72,3 +72,21 @@ func TestNetworkTable(t *testing.T) {
 		}
 	}
 }
+
+func TestDatastoresTable(t *testing.T) {
+	report := &datastoresReport{Steps: map[string][]datastoreStep{}}
+	for n, size := range datastoreSizes {
+		for m, d := range datastores {
+			report.Steps[d.name] = append(report.Steps[d.name], datastoreStep{Objects: size, Creates: float64(100 * (n + 1) * (m + 1))})
+		}
+	}
+	table := strings.Join(strings.Fields(report.Table()), " ")
+	for _, want := range []string{
+		"objects 1000 10000 100000 SQLite etcd ratio SQLite etcd ratio SQLite etcd ratio",
+		"creates a second 100.0 200.0 2.00 200.0 400.0 2.00 300.0 600.0 2.00",
+	} {
+		if !strings.Contains(table, want) {
+			t.Errorf("the table lacks %q:\n%s", want, report.Table())
+		}
+	}
+}

@@ -68,7 +68,7 @@ func (b *Backend) open(ctx context.Context) (err error) {
 
 // readLeases begins anew the leases of all keys that have one.
 func (b *Backend) readLeases(ctx context.Context) error {
-	statement, err := b.reader.db.Prepare(`SELECT id, name, lease, deleted FROM kine WHERE lease != 0 OR deleted != 0 ORDER BY id`)
+	statement, err := b.reader.db.Prepare(leasesSQL)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ package kine
 //
 // Of kine's seven indexes only one pays. Each of the others would cost a page
 // more per write; a kedge that used kine makes them again when it needs them.
+// kine_ending_index is kedge's own, of the rows that end a key, now or later:
+// they are few among many, and all others cost it nothing.
 const schema = `
 	CREATE TABLE IF NOT EXISTS kine (
 		id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -21,6 +23,7 @@ const schema = `
 		old_value BLOB
 	);
 	CREATE INDEX IF NOT EXISTS kine_name_index ON kine (name);
+	CREATE INDEX IF NOT EXISTS kine_ending_index ON kine (name) WHERE lease != 0 OR deleted != 0;
 	DROP INDEX IF EXISTS kine_name_id_index;
 	DROP INDEX IF EXISTS kine_id_deleted_index;
 	DROP INDEX IF EXISTS kine_prev_revision_index;
@@ -45,11 +48,19 @@ const (
 			AND id = (SELECT id FROM kine WHERE name = kv.name AND id <= ?3 ORDER BY id DESC LIMIT 1)
 		ORDER BY name LIMIT ?4`
 
+	// How many keys of a range existed at a revision: all that had a row by then,
+	// less those whose last one is a deletion. That reads indexes only, for a
+	// page of a list is counted behind too, and so is what the API server asks
+	// for before it lists from its cache.
 	countSQL = `
-		SELECT COUNT(*)
-		FROM kine AS kv
-		WHERE name >= ?1 AND name < ?2 AND id <= ?3 AND deleted = 0
-			AND id = (SELECT id FROM kine WHERE name = kv.name AND id <= ?3 ORDER BY id DESC LIMIT 1)`
+		SELECT (
+			SELECT COUNT(*) FROM (SELECT DISTINCT name FROM kine WHERE name >= ?1 AND name < ?2 AND id <= ?3)
+		) - (
+			SELECT COUNT(*)
+			FROM kine AS kv
+			WHERE name >= ?1 AND name < ?2 AND id <= ?3 AND deleted != 0
+				AND id = (SELECT id FROM kine WHERE name = kv.name AND id <= ?3 ORDER BY id DESC LIMIT 1)
+		)`
 
 	// What happened after a revision, up to another, and what was before it.
 	// The sign keeps SQLite from the index of names: the range of ids is short.
@@ -60,6 +71,12 @@ const (
 		WHERE kv.id > ?1 AND kv.id <= ?2 AND (?3 = '' OR +kv.name >= ?3 AND +kv.name < ?4)
 			AND +kv.name NOT LIKE 'gap-%' AND +kv.name != '` + compactKey + `'
 		ORDER BY kv.id`
+
+	// The rows that say which keys have a lease. Without being told so, SQLite
+	// would read all of the database for that, as it has no statistics.
+	leasesSQL = `
+		SELECT id, name, lease, deleted
+		FROM kine INDEXED BY kine_ending_index WHERE lease != 0 OR deleted != 0 ORDER BY id`
 
 	insertSQL = `
 		INSERT INTO kine (id, name, created, deleted, create_revision, prev_revision, lease, value)

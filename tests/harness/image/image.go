@@ -1,13 +1,9 @@
-// Package image builds the container images of the tests into archives that
-// containerd imports, without any image tool and without a network. Tests call
-// it by Busybox and Testserver.
+// Package image builds the container images of the tests, without a network.
+// Tests call it by Busybox and Testserver.
 package image
 
 import (
-	"archive/tar"
-	"bytes"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,9 +11,9 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kedge-dev/kedge/scripts/ociimage"
 )
 
 // The names that pods use. There is no such registry: a pod that is not given
@@ -39,16 +35,16 @@ func Busybox(repository string) (archive string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("list busybox's programs: %w", err)
 	}
-	files := []file{
-		{name: "bin/busybox", mode: 0o755, data: binary},
-		{name: "etc/passwd", mode: 0o644, data: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n")},
-		{name: "etc/group", mode: 0o644, data: []byte("root:x:0:\nnogroup:x:65534:\n")},
-		{name: "root/", mode: 0o700},
-		{name: "tmp/", mode: 0o1777},
+	files := []ociimage.File{
+		{Name: "bin/busybox", Mode: 0o755, Data: binary},
+		{Name: "etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n")},
+		{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\nnogroup:x:65534:\n")},
+		{Name: "root/", Mode: 0o700},
+		{Name: "tmp/", Mode: 0o1777},
 	}
 	for _, program := range strings.Fields(string(list)) {
 		if program != "busybox" {
-			files = append(files, file{name: "bin/" + program, link: "busybox"})
+			files = append(files, ociimage.File{Name: "bin/" + program, Link: "busybox"})
 		}
 	}
 	return write(repository, BusyboxName, ocispec.ImageConfig{
@@ -79,23 +75,15 @@ func Testserver(repository string) (archive string, err error) {
 	return write(repository, TestserverName, ocispec.ImageConfig{
 		Env:        []string{"PATH=/"},
 		Entrypoint: []string{"/testserver"},
-	}, []file{
-		{name: "testserver", mode: 0o755, data: data},
-		{name: "tmp/", mode: 0o1777},
+	}, []ociimage.File{
+		{Name: "testserver", Mode: 0o755, Data: data},
+		{Name: "tmp/", Mode: 0o1777},
 	})
 }
 
-// file is a file, a folder if its name ends in a slash, or a symbolic link.
-type file struct {
-	name string
-	mode int64
-	data []byte
-	link string
-}
-
 // write writes an archive named by its content, unless it is there already.
-func write(repository, name string, config ocispec.ImageConfig, files []file) (string, error) {
-	data, err := ociArchive(name, config, files)
+func write(repository, name string, config ocispec.ImageConfig, files []ociimage.File) (string, error) {
+	data, err := ociimage.Archive(name, runtime.GOARCH, config, files)
 	if err != nil {
 		return "", fmt.Errorf("make image %s: %w", name, err)
 	}
@@ -123,80 +111,4 @@ func write(repository, name string, config ocispec.ImageConfig, files []file) (s
 		return "", fmt.Errorf("write image %s: %w", name, err)
 	}
 	return path, nil
-}
-
-// ociArchive makes an OCI image layout of one image with one layer, as a tar
-// archive. See https://github.com/opencontainers/image-spec/blob/main/image-layout.md
-func ociArchive(name string, config ocispec.ImageConfig, content []file) ([]byte, error) {
-	layer, err := tarball(content)
-	if err != nil {
-		return nil, err
-	}
-	layout := []file{{name: ocispec.ImageLayoutFile, mode: 0o644, data: []byte(`{"imageLayoutVersion":"` + ocispec.ImageLayoutVersion + `"}`)}}
-	blob := func(mediaType string, data []byte) ocispec.Descriptor {
-		sum := digest.FromBytes(data)
-		layout = append(layout, file{name: "blobs/sha256/" + sum.Encoded(), mode: 0o644, data: data})
-		return ocispec.Descriptor{MediaType: mediaType, Digest: sum, Size: int64(len(data))}
-	}
-	jsonBlob := func(mediaType string, value any) (ocispec.Descriptor, error) {
-		data, err := json.Marshal(value)
-		return blob(mediaType, data), err
-	}
-
-	layerBlob := blob(ocispec.MediaTypeImageLayer, layer)
-	platform := ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH}
-	configBlob, err := jsonBlob(ocispec.MediaTypeImageConfig, ocispec.Image{
-		Platform: platform,
-		Config:   config,
-		RootFS:   ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{layerBlob.Digest}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	image, err := jsonBlob(ocispec.MediaTypeImageManifest, ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2},
-		MediaType: ocispec.MediaTypeImageManifest,
-		Config:    configBlob,
-		Layers:    []ocispec.Descriptor{layerBlob},
-	})
-	if err != nil {
-		return nil, err
-	}
-	image.Platform = &platform
-	image.Annotations = map[string]string{"io.containerd.image.name": name, ocispec.AnnotationRefName: name}
-	index, err := json.Marshal(ocispec.Index{
-		Versioned: specs.Versioned{SchemaVersion: 2},
-		MediaType: ocispec.MediaTypeImageIndex,
-		Manifests: []ocispec.Descriptor{image},
-	})
-	if err != nil {
-		return nil, err
-	}
-	return tarball(append(layout, file{name: ocispec.ImageIndexFile, mode: 0o644, data: index}))
-}
-
-// tarball makes a tar archive of files owned by root and dated 1970, so that
-// the same files give the same bytes.
-func tarball(files []file) ([]byte, error) {
-	var buffer bytes.Buffer
-	w := tar.NewWriter(&buffer)
-	for _, f := range files {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, Size: int64(len(f.data)), Format: tar.FormatPAX}
-		switch {
-		case f.link != "":
-			header.Typeflag, header.Linkname, header.Mode = tar.TypeSymlink, f.link, 0o777
-		case strings.HasSuffix(f.name, "/"):
-			header.Typeflag = tar.TypeDir
-		}
-		if err := w.WriteHeader(header); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(f.data); err != nil {
-			return nil, err
-		}
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return buffer.Bytes(), nil
 }
