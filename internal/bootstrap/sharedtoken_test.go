@@ -2,47 +2,17 @@ package bootstrap
 
 import (
 	"context"
-	"net"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
 	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/testutil/etcd"
 )
-
-// startEtcd returns who makes clients of an etcd.
-func startEtcd(t *testing.T) func() (*clientv3.Client, error) {
-	t.Helper()
-	address := func() url.URL {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer listener.Close()
-		return url.URL{Scheme: "http", Host: listener.Addr().String()}
-	}
-	client, peer := address(), address()
-	config := embed.NewConfig()
-	config.Dir, config.LogLevel = t.TempDir(), "error"
-	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	etcd, err := embed.StartEtcd(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(etcd.Close)
-	<-etcd.Server.ReadyNotify()
-	return func() (*clientv3.Client, error) {
-		return clientv3.New(clientv3.Config{Endpoints: []string{client.String()}, Logger: zap.NewNop()})
-	}
-}
 
 // startToken runs the shared token of a server until the test ends or stop is called.
 func startToken(t *testing.T, dir datadir.Dir, configured string, store func() (*clientv3.Client, error)) (token *SharedToken, stop func()) {
@@ -76,7 +46,10 @@ func startToken(t *testing.T, dir datadir.Dir, configured string, store func() (
 }
 
 func TestSharedToken(t *testing.T) {
-	store := startEtcd(t)
+	url := etcd.Start(t)
+	store := func() (*clientv3.Client, error) {
+		return clientv3.New(clientv3.Config{Endpoints: []string{url}, Logger: zap.NewNop()})
+	}
 	one, two, down := newServerDir(t, "the key", "old"), newServerDir(t, "the key", "old"), newServerDir(t, "the key", "old")
 	first, _ := startToken(t, one, "", store)
 	startToken(t, two, "old", store)

@@ -10,22 +10,26 @@ import (
 	"strings"
 	"testing"
 
-	"go.etcd.io/etcd/client/v3/kubernetes"
-
 	"github.com/kedge-dev/kedge/internal/apilb"
 	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/datastore/kine"
+	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/datastore/external"
+	"github.com/kedge-dev/kedge/internal/testutil/etcd"
 )
 
 // The servers with an API are those that have a lease, as they come and go.
 func TestFollowLeases(t *testing.T) {
-	store := kine.New(kine.Config{Dir: t.TempDir(), Socket: t.TempDir() + "/kine.sock"})
+	store, err := external.New(external.Config{Endpoints: etcd.Start(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := datastore.NewClient(store.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	ready, ended := make(chan struct{}), make(chan error, 2)
-	go func() { ended <- store.Run(ctx, func() { close(ready) }) }()
-	<-ready
-	client := store.Endpoint().NewClient()
-	learned := make(chan []string)
+	learned, ended := make(chan []string), make(chan error, 1)
 	go func() {
 		ended <- followLeases(ctx, store, 6443, func(servers []string) {
 			select {
@@ -34,34 +38,24 @@ func TestFollowLeases(t *testing.T) {
 			}
 		})
 	}()
-	want := func(servers ...string) {
+	want := func(err error, servers ...string) {
 		t.Helper()
-		for got := range learned {
-			if slices.Equal(got, servers) {
-				return
-			}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for !slices.Equal(<-learned, servers) {
 		}
 	}
-	want()
-	put(t, client, "192.0.2.1")
-	want("192.0.2.1:6443")
-	put(t, client, "192.0.2.2")
-	want("192.0.2.1:6443", "192.0.2.2:6443")
-	_ = client.Close()
+	want(nil)
+	_, err = client.Put(ctx, apiLeases+"192.0.2.1", "a lease")
+	want(err, "192.0.2.1:6443")
+	_, err = client.Put(ctx, apiLeases+"192.0.2.2", "a lease")
+	want(err, "192.0.2.1:6443", "192.0.2.2:6443")
+	_, err = client.Delete(ctx, apiLeases+"192.0.2.1")
+	want(err, "192.0.2.2:6443")
 	cancel()
-	for range 2 {
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// put makes a lease as an API server does.
-func put(t *testing.T, client *kubernetes.Client, address string) {
-	t.Helper()
-	answer, err := client.Kubernetes.OptimisticPut(t.Context(), apiLeases+address, []byte("a lease"), 0, kubernetes.PutOptions{})
-	if err != nil || !answer.Succeeded {
-		t.Fatalf("put: %v", err)
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
