@@ -26,9 +26,9 @@ import (
 )
 
 // newElection returns what decides which server runs controllers and scheduler, or
-// nil where there is one server only.
+// nil where there is one server only. One that runs neither must not be elected.
 func newElection(cfg config.Server, node host.Node, api api, store *state) *election.Election {
-	if !store.Endpoint().Shared {
+	if !store.Endpoint().Shared || cfg.DisableControllerManager && cfg.DisableScheduler {
 		return nil
 	}
 	return election.New(election.Config{

@@ -129,6 +129,8 @@ func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 	_, alone := os.Stat(dir.EtcdTLS())
 	theirs := cfg.Server.Datastore.Endpoint != ""
 	switch {
+	case cfg.Server.DisableControllerManager != cfg.Server.DisableScheduler && (theirs || member || usesEtcd(cfg, dir)):
+		return errors.New("where there are several servers one of them runs controllers and scheduler, both: disable-controller-manager and disable-scheduler go together there")
 	case theirs && (noSQLite == nil || member):
 		// This node's pods would be those of the other cluster.
 		return fmt.Errorf("this server keeps its state in %s, and does not take it along to datastore-endpoint: "+

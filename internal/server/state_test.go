@@ -16,6 +16,8 @@ func TestCheckState(t *testing.T) {
 	reset := func(c *config.Config) { c.Server.ClusterReset = true }
 	etcdOnly := func(c *config.Config) { c.Server.DisableAPIServer = true }
 	noEtcd := func(c *config.Config) { join(c); c.Server.DisableEtcd = true }
+	noScheduler := func(c *config.Config) { c.Server.DisableScheduler = true }
+	noneOfSeveral := func(c *config.Config) { initialize(c); noScheduler(c) }
 	const (
 		sqlite = "server/db/state.db"
 		begun  = "server/tls/etcd/peer-ca.key"
@@ -46,6 +48,9 @@ func TestCheckState(t *testing.T) {
 		"new, without etcd":          {change: noEtcd, etcd: true},
 		"SQLite, without etcd":       {files: []string{sqlite}, change: noEtcd, etcd: true, want: "disable-etcd would leave that"},
 		"etcd, without etcd":         {files: []string{wal}, change: noEtcd, etcd: true, want: "disable-etcd would leave that"},
+		"one without scheduler":      {change: noScheduler},
+		"etcd, without scheduler":    {files: []string{wal}, change: noScheduler, etcd: true, want: "go together"},
+		"first, without scheduler":   {change: noneOfSeveral, etcd: true, want: "go together"},
 		"has begun to be the first":  {files: []string{begun}, change: initialize, etcd: true},
 	} {
 		t.Run(name, func(t *testing.T) {
