@@ -12,25 +12,30 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/objectcache"
+	"github.com/kedge-dev/kedge/internal/pki"
 )
 
-// objects is the component of an agent that reads what its other components
-// share. It reads as the service proxy: all nodes may know what that may.
-type objects struct {
+// Objects is the component of an agent, or of a server that runs no API server,
+// that reads what its other components share. It reads as the service proxy: all
+// nodes may know what that may.
+type Objects struct {
 	client *rest.Config
 
 	mu    sync.Mutex
 	cache *objectcache.Cache // nil until Run
 }
 
-func newObjects(client *rest.Config) *objects { return &objects{client: client} }
+// NewObjects makes the component for a node.
+func NewObjects(clients Clients, node string) *Objects {
+	return &Objects{client: clients.ClientConfig(proxyUser, pki.NodeGroup(node))}
+}
 
 // Name implements component.Component.
-func (*objects) Name() string { return "objects" }
+func (*Objects) Name() string { return "objects" }
 
 // Run implements component.Component. It is ready when there is a cache; what
 // is in it is up to those who read.
-func (o *objects) Run(ctx context.Context, ready func()) error {
+func (o *Objects) Run(ctx context.Context, ready func()) error {
 	client, err := kubernetes.NewForConfig(o.client)
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
@@ -46,7 +51,7 @@ func (o *objects) Run(ctx context.Context, ready func()) error {
 }
 
 // Informers is an objectcache.Source.
-func (o *objects) Informers(ctx context.Context) (informers.SharedInformerFactory, error) {
+func (o *Objects) Informers(ctx context.Context) (informers.SharedInformerFactory, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.cache == nil {

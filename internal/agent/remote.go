@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"net/url"
@@ -20,31 +21,34 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// remote makes connections to the API of other machines, each with the
-// certificate of the user that calls. It implements Clients.
-type remote struct {
-	identity *pki.Node
-	dialer   *connrotation.Dialer
+// Remote makes connections to the API of other machines, each with the
+// certificate of the user that calls. It implements Clients, for agents and for
+// servers that run no API server.
+type Remote struct {
+	tls    func(user string, groups ...string) *tls.Config
+	dialer *connrotation.Dialer
 
 	mu         sync.Mutex
 	transports map[string]http.RoundTripper
 }
 
-func newRemote(identity *pki.Node, servers Dialer) *remote {
-	return &remote{
-		identity:   identity,
+// NewRemote makes clients that reach the servers by a dialer, and show them what
+// tls has for a user. A user is always in the same groups.
+func NewRemote(servers Dialer, tls func(user string, groups ...string) *tls.Config) *Remote {
+	return &Remote{
+		tls:        tls,
 		dialer:     connrotation.NewDialer(servers.DialContext),
 		transports: map[string]http.RoundTripper{},
 	}
 }
 
-// ClientConfig implements Clients. The groups are those of the certificate.
-func (r *remote) ClientConfig(user string, _ ...string) *rest.Config {
+// ClientConfig implements Clients.
+func (r *Remote) ClientConfig(user string, groups ...string) *rest.Config {
 	return &rest.Config{
 		// The dialer knows where that is.
 		Host: "https://" + pki.APIName,
 		// Not client-go's own: that judges certificates by the system's clock.
-		Transport: r.transport(user),
+		Transport: r.transport(user, groups),
 		ContentConfig: rest.ContentConfig{
 			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
 			ContentType:        runtime.ContentTypeProtobuf,
@@ -55,7 +59,7 @@ func (r *remote) ClientConfig(user string, _ ...string) *rest.Config {
 }
 
 // transport returns the one transport of a user.
-func (r *remote) transport(user string) http.RoundTripper {
+func (r *Remote) transport(user string, groups []string) http.RoundTripper {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.transports[user]
@@ -64,12 +68,12 @@ func (r *remote) transport(user string) http.RoundTripper {
 		t = utilnet.SetTransportDefaults(&http.Transport{
 			Proxy:           func(*http.Request) (*url.URL, error) { return nil, nil },
 			DialContext:     r.dialer.DialContext,
-			TLSClientConfig: r.identity.TLS(user),
+			TLSClientConfig: r.tls(user, groups...),
 		})
 		r.transports[user] = t
 	}
 	return t
 }
 
-// reconnect closes all connections, so that new ones show new certificates.
-func (r *remote) reconnect() { r.dialer.CloseAll() }
+// Reconnect closes all connections, so that new ones show new certificates.
+func (r *Remote) Reconnect() { r.dialer.CloseAll() }

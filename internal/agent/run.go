@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"slices"
 	"time"
@@ -74,6 +75,8 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	if err != nil {
 		return err
 	}
+	// The one that was asked may have no API itself.
+	servers.Learn(identity.Settings.Servers)
 	cluster := identity.Settings.Cluster
 	clusterRanges := slices.Concat(cluster.PodCIDRs(), cluster.ServiceCIDRs())
 	if err := host.SetNoProxy(clusterRanges, cluster.ClusterDomain, identity.Host.IPs); err != nil {
@@ -100,17 +103,18 @@ func addComponents(group *component.Group, cfg *config.Config, identity *bootstr
 	if err := AddCommon(group, identity.Host, cfg.Node, identity.Settings.Cluster, clock); err != nil {
 		return err
 	}
-	clients := newRemote(identity.Node, servers)
-	renewer := identity.Renewer(clients.reconnect)
+	clients := NewRemote(servers, func(user string, _ ...string) *tls.Config { return identity.TLS(user) })
+	renewer := identity.Renewer(clients.Reconnect)
 	group.Add(renewer)
 
 	kubelet := pki.NodeUser(identity.Host.Name)
 	group.Add(servers.Follow(apilb.FollowConfig{
-		Client: clients.ClientConfig(kubelet),
+		Source: apilb.Endpoints(clients.ClientConfig(kubelet)),
+		Path:   apilb.ReadyPath,
 		TLS:    identity.TLS(kubelet),
 	}))
 
-	objects := newObjects(clients.ClientConfig(proxyUser))
+	objects := NewObjects(clients, identity.Host.Name)
 	group.Add(objects, renewer)
 	node, err := AddTo(group, Config{
 		Dir:             datadir.Dir(cfg.DataDir),

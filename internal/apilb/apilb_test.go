@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
@@ -262,7 +263,7 @@ func TestChecks(t *testing.T) {
 			testutil.CheckLeaks(t)
 			servers := startServers(t, 3)
 			b := newBalancer(t, servers)
-			check := &checker{balancer: b, tls: trusting(servers[0]), interval: 5 * time.Millisecond, patience: 500 * time.Millisecond}
+			check := &checker{balancer: b, tls: trusting(servers[0]), path: ReadyPath, interval: 5 * time.Millisecond, patience: 500 * time.Millisecond}
 			ctx, cancel := context.WithCancel(t.Context())
 			var running sync.WaitGroup
 			running.Go(func() { check.run(ctx) })
@@ -307,7 +308,8 @@ func TestFollowLearnsAndRemembers(t *testing.T) {
 	transport := &http.Transport{DialContext: b.DialContext, TLSClientConfig: trusting(first), ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	follow := b.Follow(FollowConfig{
-		Client: &rest.Config{Host: "https://kubernetes.default.svc", Transport: transport},
+		Source: Endpoints(&rest.Config{Host: "https://kubernetes.default.svc", Transport: transport}),
+		Path:   ReadyPath,
 		TLS:    trusting(first),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -393,4 +395,49 @@ func sliceOf(servers []*server) *discoveryv1.EndpointSlice {
 		slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"127.0.0.1"}}}
 	}
 	return slice
+}
+
+// TestFollowAnswers has servers that say themselves who there is, one of which is not
+// of use.
+func TestFollowAnswers(t *testing.T) {
+	testutil.CheckLeaks(t)
+	var members []string
+	answer := func(code int) *httptest.Server {
+		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != bootstrap.EtcdPath {
+				t.Errorf("asked %s", r.URL.Path)
+			}
+			w.WriteHeader(code)
+			_ = json.NewEncoder(w).Encode(bootstrap.EtcdMembers{Servers: members})
+		}))
+		t.Cleanup(server.Close)
+		return server
+	}
+	without, with := answer(http.StatusServiceUnavailable), answer(http.StatusOK)
+	member := with.Listener.Addr().String()
+	members = []string{member}
+
+	b := New(Config{NodeName: node, File: filepath.Join(t.TempDir(), "servers.json")})
+	if _, err := b.DialContext(t.Context(), "tcp", "x"); err == nil {
+		t.Error("a server was dialed, and none is known")
+	}
+	b.Learn(nil)
+	b.Learn([]string{without.Listener.Addr().String()})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	follow := b.Follow(FollowConfig{Path: bootstrap.EtcdPath, TLS: &tls.Config{InsecureSkipVerify: true}})
+	go func() { ended <- follow.Run(ctx, func() {}) }()
+	for b.inUse() != member {
+		time.Sleep(time.Millisecond)
+	}
+	conn, err := b.DialContext(ctx, "tcp", "x")
+	if err != nil || conn.RemoteAddr().String() != member {
+		t.Errorf("dialed %v, %v", conn, err)
+	} else {
+		_ = conn.Close()
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }

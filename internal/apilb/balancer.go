@@ -27,8 +27,11 @@ const (
 	keepAlive   = 30 * time.Second
 )
 
-// errMoved says that another server was chosen while one was being dialed.
-var errMoved = errors.New("another server has been chosen meanwhile")
+var (
+	// errMoved says that another server was chosen while one was being dialed.
+	errMoved = errors.New("another server has been chosen meanwhile")
+	errNone  = errors.New("no such server is known yet")
+)
 
 // Config is what a Balancer has to know.
 type Config struct {
@@ -67,7 +70,9 @@ func New(cfg Config) *Balancer {
 		changed:   make(chan struct{}),
 	}
 	b.servers = b.order(recall(cfg.File, cfg.Server))
-	b.current = b.servers[0]
+	if len(b.servers) > 0 {
+		b.current = b.servers[0]
+	}
 	return b
 }
 
@@ -78,7 +83,10 @@ func (b *Balancer) order(learned []string) []string {
 		hash := sha256.Sum256([]byte(server + " " + b.cfg.NodeName))
 		return string(hash[:])
 	}
-	servers := append([]string{b.cfg.Server}, learned...)
+	servers := slices.Clone(learned)
+	if b.cfg.Server != "" {
+		servers = append(servers, b.cfg.Server)
+	}
 	slices.SortFunc(servers, func(x, y string) int { return cmp.Compare(weight(y), weight(x)) })
 	return slices.Compact(servers)
 }
@@ -104,6 +112,9 @@ func (b *Balancer) DialContext(ctx context.Context, network, _ string) (net.Conn
 // dialAny dials the server in use, and if that fails the others in turn.
 func (b *Balancer) dialAny(ctx context.Context, network string) (net.Conn, error) {
 	server := b.inUse()
+	if server == "" {
+		return nil, errNone
+	}
 	conn, err := b.dial(ctx, network, server)
 	if err == nil || ctx.Err() != nil {
 		return conn, err
@@ -197,8 +208,12 @@ func (b *Balancer) move(failed, other string) {
 	}
 }
 
-// learn replaces what was known of the servers.
-func (b *Balancer) learn(addresses []string) {
+// Learn replaces what was known of the servers but the user's one; none changes
+// nothing.
+func (b *Balancer) Learn(addresses []string) {
+	if len(addresses) == 0 {
+		return
+	}
 	servers := b.order(addresses)
 	b.mu.Lock()
 	if slices.Equal(servers, b.servers) {

@@ -3,7 +3,9 @@ package apilb
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/pki"
 )
@@ -27,54 +30,70 @@ import (
 const (
 	interval = time.Second
 	patience = 2500 * time.Millisecond
+	// maxAnswer bounds what is read of an answer, in bytes.
+	maxAnswer = 64 << 10
 )
 
 // FollowConfig is what following the servers needs.
 type FollowConfig struct {
-	// Client reads the endpoints of the Service default/kubernetes, through the
-	// Balancer.
-	Client *rest.Config
-	// TLS has the cluster's authority and the node's certificate.
+	// Source calls learn with the servers that there are, whenever they are others,
+	// until ctx ends. Without one the servers themselves say it when they are
+	// asked, with bootstrap.EtcdMembers, whether they are of use or not.
+	Source func(ctx context.Context, learn func(servers []string)) error
+	// Path is where a server that is of use answers 200.
+	Path string
+	// TLS has the cluster's authority and a certificate for who may ask.
 	TLS *tls.Config
 }
+
+// ReadyPath is FollowConfig.Path of servers with an API.
+const ReadyPath = "/readyz"
 
 // Follow returns the component that learns what servers there are, and moves
 // the clients when the one in use is no longer ready and another is.
 func (b *Balancer) Follow(cfg FollowConfig) component.Component {
 	return component.Func("apilb", func(ctx context.Context, ready func()) error {
-		api, err := kubernetes.NewForConfig(cfg.Client)
-		if err != nil {
-			return fmt.Errorf("make client: %w", err)
-		}
 		ready()
-		checker := &checker{balancer: b, tls: cfg.TLS, interval: interval, patience: patience}
-		var both sync.WaitGroup
-		both.Go(func() { checker.run(ctx) })
-		both.Go(func() { b.watch(ctx, api) })
-		both.Wait()
+		checker := &checker{balancer: b, tls: cfg.TLS, path: cfg.Path, learns: cfg.Source == nil, interval: interval, patience: patience}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		var checking sync.WaitGroup
+		checking.Go(func() { checker.run(ctx) })
+		defer checking.Wait()
+		if cfg.Source != nil {
+			if err := cfg.Source(ctx, b.Learn); err != nil {
+				cancel()
+				return err
+			}
+		}
+		<-ctx.Done()
 		return nil
 	})
 }
 
-// watch learns the servers from what each of them writes: its own address.
-func (b *Balancer) watch(ctx context.Context, api kubernetes.Interface) {
-	learn := func(object any) {
-		// Without endpoints the last of them is stopping.
-		if addresses := endpoints(object); len(addresses) > 0 {
-			b.learn(addresses)
+// Endpoints is a FollowConfig.Source: what each server with an API writes, its own
+// address. The client reads the endpoints of the Service default/kubernetes, through
+// the Balancer.
+func Endpoints(client *rest.Config) func(context.Context, func([]string)) error {
+	return func(ctx context.Context, learn func([]string)) error {
+		api, err := kubernetes.NewForConfig(client)
+		if err != nil {
+			return fmt.Errorf("make client: %w", err)
 		}
+		// There are none while the last of them is stopping.
+		source := cache.NewListWatchFromClient(api.DiscoveryV1().RESTClient(), "endpointslices", metav1.NamespaceDefault,
+			fields.OneTermEqualSelector("metadata.name", "kubernetes"))
+		_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+			ListerWatcher: source,
+			ObjectType:    &discoveryv1.EndpointSlice{},
+			Handler: cache.ResourceEventHandlerFuncs{
+				AddFunc:    func(object any) { learn(endpoints(object)) },
+				UpdateFunc: func(_, updated any) { learn(endpoints(updated)) },
+			},
+		})
+		controller.RunWithContext(ctx)
+		return nil
 	}
-	source := cache.NewListWatchFromClient(api.DiscoveryV1().RESTClient(), "endpointslices", metav1.NamespaceDefault,
-		fields.OneTermEqualSelector("metadata.name", "kubernetes"))
-	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: source,
-		ObjectType:    &discoveryv1.EndpointSlice{},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    learn,
-			UpdateFunc: func(_, updated any) { learn(updated) },
-		},
-	})
-	controller.RunWithContext(ctx)
 }
 
 // endpoints returns the addresses in an EndpointSlice.
@@ -96,8 +115,11 @@ func endpoints(object any) []string {
 
 // checker asks servers whether they are ready.
 type checker struct {
-	balancer           *Balancer
-	tls                *tls.Config
+	balancer *Balancer
+	tls      *tls.Config
+	path     string
+	// learns is whether the answers say what servers there are.
+	learns             bool
 	interval, patience time.Duration
 	// clients are for one server each, each with one connection. Only run
 	// changes them.
@@ -119,12 +141,12 @@ func (c *checker) run(ctx context.Context) {
 }
 
 // check moves the clients if the server in use is not ready and another is. The
-// only server is not asked: there is nothing to choose.
+// only server is not asked where that tells nothing: there is nothing to choose.
 func (c *checker) check(ctx context.Context) {
 	current := c.balancer.inUse()
 	others := c.balancer.others(current)
 	c.forget(append(others, current))
-	if len(others) == 0 {
+	if current == "" || len(others) == 0 && !c.learns {
 		return
 	}
 	why := c.ask(ctx, c.client(current))
@@ -164,7 +186,7 @@ func (c *checker) firstReady(ctx context.Context, servers []string) string {
 
 // ask returns why a server is not ready.
 func (c *checker) ask(ctx context.Context, client *http.Client) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+pki.APIName+"/readyz", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+pki.APIName+c.path, nil)
 	if err != nil {
 		return err
 	}
@@ -174,7 +196,13 @@ func (c *checker) ask(ctx context.Context, client *http.Client) error {
 		client.CloseIdleConnections()
 		return err
 	}
-	_ = response.Body.Close()
+	defer response.Body.Close()
+	if c.learns {
+		var answer bootstrap.EtcdMembers
+		if json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&answer) == nil {
+			c.balancer.Learn(answer.Servers)
+		}
+	}
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("it answers %s", response.Status)
 	}

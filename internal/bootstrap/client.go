@@ -33,17 +33,20 @@ type client struct {
 	server string // for messages
 	http   *http.Client
 	now    func() time.Time
+	// clock is how far the server's clock was ahead of this machine's at its last
+	// answer.
+	clock time.Duration
 }
 
 // newClient returns a client that must be closed.
 func newClient(server string, dial Dial, config *tls.Config, now func() time.Time) *client {
-	return &client{server, &http.Client{
+	return &client{server: server, http: &http.Client{
 		Timeout: callTimeout,
 		// No proxy: a server is reached as the API is.
 		Transport: &http.Transport{DialContext: dial, TLSClientConfig: config},
 		// A server of kedge sends nobody elsewhere; secrets must not go there.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}, now}
+	}, now: now}
 }
 
 func (c *client) close() { c.http.CloseIdleConnections() }
@@ -80,6 +83,9 @@ func (c *client) call(ctx context.Context, method, path string, authorize func(*
 		return c.explain(err)
 	}
 	defer response.Body.Close()
+	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+		c.clock = time.Until(date)
+	}
 	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
 		return c.explain(err)

@@ -212,6 +212,7 @@ func (i *Identity) learn(ctx context.Context, c *client, authorize func(*http.Re
 		return err
 	}
 	i.Settings = settings
+	settings.Servers = nil // apilb remembers them, as they are later
 	text, err := json.Marshal(settings)
 	if err != nil {
 		return fmt.Errorf("encode settings: %w", err)

@@ -19,6 +19,11 @@ const (
 	// SecretsPath and MemberPath are for servers that join.
 	SecretsPath = "/v1-kedge/server/secrets"
 	MemberPath  = "/v1-kedge/server/member"
+	// TokenPath is where the cluster's token is replaced.
+	TokenPath = "/v1-kedge/server/token"
+	// EtcdPath is where servers without etcd ask those that have it whether it is
+	// of use, and where it is.
+	EtcdPath = "/v1-kedge/server/etcd"
 )
 
 // Settings is what a server tells its nodes of the cluster.
@@ -26,6 +31,8 @@ type Settings struct {
 	// Version is that of the server's build: Kubernetes's with kedge's own.
 	Version string         `json:"version"`
 	Cluster config.Cluster `json:"cluster"`
+	// Servers are HOST:PORT of those with an API, if the one that answers has none.
+	Servers []string `json:"servers,omitempty"`
 }
 
 // Request asks a server for the certificates of a node.
@@ -57,6 +64,16 @@ type MemberRequest struct {
 type MemberResponse struct {
 	// InitialCluster is all members as etcd wants to be told them: NAME=URL,...
 	InitialCluster string `json:"initialCluster"`
+}
+
+// EtcdMembers answers at EtcdPath: HOST:PORT of the servers that have etcd.
+type EtcdMembers struct {
+	Servers []string `json:"servers"`
+}
+
+// RotateResponse answers at TokenPath, with the new token.
+type RotateResponse struct {
+	Token string `json:"token"`
 }
 
 // ErrNotNow is what errors are that pass by themselves.

@@ -41,11 +41,11 @@ type ServerConfig struct {
 // the cluster's secrets from there, unless they are here, and its settings must be
 // the same. It tries on until ctx ends while that server is out of reach.
 //
-// A server that has joined before, a member, is only compared with the other one:
-// it starts without an answer too.
-func JoinServer(ctx context.Context, cfg ServerConfig, member bool) (*ServerJoin, error) {
+// A server that has joined before is only compared with the other one: it starts
+// without an answer too.
+func JoinServer(ctx context.Context, cfg ServerConfig, before bool) (*ServerJoin, error) {
 	j := &ServerJoin{cfg: cfg, log: logrus.WithField("component", "join")}
-	if member {
+	if before {
 		return j, j.compare(ctx)
 	}
 	if cfg.Token == "" {
@@ -71,6 +71,8 @@ type ServerJoin struct {
 	token Token
 	// roots are the authorities of the cluster, after the first exchange.
 	roots *x509.CertPool
+	// clock is what is wrong between the other server's clock and this one's.
+	clock error
 	log   *logrus.Entry
 }
 
@@ -106,6 +108,9 @@ func (j *ServerJoin) take(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if j.clock != nil {
+		return retryable{j.clock} // it may be set any moment, at a boot
+	}
 	older, err := checkSkew(version.Version, theirs.Version)
 	if err != nil {
 		return err
@@ -122,12 +127,9 @@ func (j *ServerJoin) take(ctx context.Context) error {
 // compare finds what this server no longer has as the other one has it. That one
 // may be down, or not know the token that this one was given any more.
 func (j *ServerJoin) compare(ctx context.Context) error {
-	text, err := os.ReadFile(j.cfg.Dir.ServerToken())
-	if err != nil {
-		return fmt.Errorf("read join token: %w", err)
-	}
-	if j.token, err = ParseToken(string(text)); err != nil {
-		return fmt.Errorf("read join token %s: %w", j.cfg.Dir.ServerToken(), err)
+	var err error
+	if j.token, err = keptToken(j.cfg.Dir); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, comparePatience)
 	defer cancel()
@@ -142,6 +144,9 @@ func (j *ServerJoin) compare(ctx context.Context) error {
 		return nil
 	case err != nil:
 		return err
+	}
+	if j.clock != nil {
+		j.log.Warn(j.clock)
 	}
 	if err := checkSettings(j.cfg.Cluster, theirs.Cluster, j.cfg.Server); err != nil {
 		return err
@@ -165,23 +170,32 @@ func (j *ServerJoin) keep(secrets map[string][]byte) error {
 	return pki.KeepSecrets(j.cfg.Dir, secrets)
 }
 
-// ask asks the other server for the cluster's settings and secrets, after that has
-// proved to be of the token's cluster.
-func (j *ServerJoin) ask(ctx context.Context) (Settings, map[string][]byte, error) {
+// trust finds the other server's authorities, if it is of the token's cluster.
+func (j *ServerJoin) trust(ctx context.Context) error {
 	unverified := newClient(j.cfg.Server, j.cfg.Dial, &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}, j.cfg.Clock.Now)
 	defer unverified.close()
 	authority, err := unverified.pinned(ctx, j.token.Hash)
 	if err != nil {
-		return Settings{}, nil, err
+		return err
 	}
 	j.roots = x509.NewCertPool()
 	j.roots.AppendCertsFromPEM(authority)
+	return nil
+}
+
+// ask asks the other server for the cluster's settings and secrets, after that has
+// proved to be of the token's cluster.
+func (j *ServerJoin) ask(ctx context.Context) (Settings, map[string][]byte, error) {
+	if err := j.trust(ctx); err != nil {
+		return Settings{}, nil, err
+	}
 	c := j.client()
 	defer c.close()
 	var settings Settings
 	if err := c.call(ctx, http.MethodGet, ClusterPath, j.token.Authorize, nil, &settings); err != nil {
 		return Settings{}, nil, err
 	}
+	j.clock = checkClock(c.clock, j.cfg.Server)
 	var sealed Sealed
 	if err := c.call(ctx, http.MethodGet, SecretsPath, j.token.Authorize, nil, &sealed); err != nil {
 		return Settings{}, nil, err

@@ -10,8 +10,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
@@ -21,6 +27,8 @@ import (
 
 // other is a server of a cluster that can be joined.
 type other struct {
+	// ahead is how far its clock is ahead.
+	ahead atomic.Int64
 	dir   datadir.Dir
 	token string
 	dial  Dial
@@ -68,7 +76,10 @@ func newOther(t *testing.T) *other {
 		}
 		return Seal(token.Secret, secrets)
 	}))
-	server := httptest.NewUnstartedServer(mux)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Date", time.Now().Add(time.Duration(o.ahead.Load())).UTC().Format(http.TimeFormat))
+		mux.ServeHTTP(w, r)
+	}))
 	server.TLS = &tls.Config{GetCertificate: certificates.ServingCertificate}
 	server.StartTLS()
 	t.Cleanup(server.Close)
@@ -144,6 +155,52 @@ func TestJoinServer(t *testing.T) {
 	}
 	if text, err := os.ReadFile(key); err != nil || !bytes.Equal(text, want["service.key"]) {
 		t.Errorf("the key did not come back: %v", err)
+	}
+}
+
+// A server whose clock is far off waits until it is set; one that has joined says so.
+func TestJoinServerClock(t *testing.T) {
+	hook := logtest.NewLocal(logrus.StandardLogger())
+	defer hook.Reset()
+	said := func(text string) bool {
+		return slices.ContainsFunc(hook.AllEntries(), func(e *logrus.Entry) bool { return strings.Contains(e.Message, text) })
+	}
+	for ahead, want := range map[time.Duration]string{
+		10 * time.Minute:    " ahead of this machine's",
+		-3 * 24 * time.Hour: " behind this machine's",
+		30 * time.Second:    "",
+	} {
+		o := newOther(t)
+		o.ahead.Store(int64(ahead))
+		ctx, cancel := context.WithCancel(t.Context())
+		dir := newDir(t)
+		joined := make(chan error, 1)
+		go func() {
+			_, err := JoinServer(ctx, o.config(dir), false)
+			joined <- err
+		}()
+		if want != "" {
+			for !said(want) {
+				time.Sleep(time.Millisecond)
+			}
+			if secrets, err := pki.Secrets(dir); err != nil || len(secrets) > 0 {
+				t.Errorf("it has taken %d secrets, %v", len(secrets), err)
+			}
+			o.ahead.Store(0)
+		}
+		if err := <-joined; err != nil {
+			t.Errorf("%s ahead: %v", ahead, err)
+		}
+		hook.Reset()
+		if err := os.WriteFile(dir.ServerToken(), []byte(o.token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o.ahead.Store(int64(ahead))
+		if _, err := JoinServer(ctx, o.config(dir), true); err != nil || want == "" && said("this machine's") {
+			t.Errorf("%s ahead, later: %v", ahead, err)
+		}
+		cancel()
+		hook.Reset()
 	}
 }
 

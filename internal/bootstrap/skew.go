@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"fmt"
+	"time"
 
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 )
@@ -29,4 +30,24 @@ func checkSkew(node, server string) (older bool, err error) {
 		return false, fmt.Errorf("this node's kedge %s is too old for the server's %s: it may be at most %d minor versions behind: update it", node, server, maxOlder)
 	}
 	return behind > 0, nil
+}
+
+// clockTolerance is how far the clocks of servers may be apart. A token of a service
+// account that one has signed is not valid yet for another whose clock is further
+// behind (go-jose's jwt.DefaultLeeway).
+const clockTolerance = time.Minute
+
+// checkClock tells the user if a server's clock is far ahead of this machine's, or
+// behind.
+func checkClock(ahead time.Duration, server string) error {
+	if ahead.Abs() <= clockTolerance {
+		return nil
+	}
+	direction := "ahead of"
+	if ahead < 0 {
+		direction = "behind"
+	}
+	now := time.Now().UTC()
+	return fmt.Errorf("the clock of the server at %s is %s %s this machine's, which says %s: servers whose clocks differ by more than %s refuse each other's tokens. "+
+		"Set the wrong one, or give both machines a time server", server, ahead.Abs().Round(time.Second), direction, now.Format(time.RFC3339), clockTolerance)
 }

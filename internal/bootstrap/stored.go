@@ -52,6 +52,14 @@ func TakeStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, configu
 	if err != nil {
 		return false, err
 	}
+	// The configuration may have a token that was replaced, or the file.
+	token, err := storedToken(ctx, store, dir)
+	if err != nil {
+		return false, err
+	}
+	if token.Secret != "" {
+		secret = token.Secret
+	}
 	if secret == "" {
 		return false, fmt.Errorf("there is a cluster %s already: give this server its token, by --token or --token-file; "+
 			"it is in server/token in the data directory of the server that began it", inStore)
@@ -64,14 +72,7 @@ func TakeStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, configu
 	if err != nil && there.Authority == authority(own) {
 		// `kedge token rotate`, or another token in the configuration.
 		logrus.WithField("component", "join").Info("The cluster's secrets in the datastore are encrypted under the new token now: further servers need that one")
-		text, err := seal(secret, own)
-		if err != nil {
-			return false, err
-		}
-		if _, err := store.Put(ctx, StoredKey, text); err != nil {
-			return false, fmt.Errorf("give the datastore the cluster's secrets: %w", err)
-		}
-		return true, nil
+		return true, resealStored(ctx, store, dir, secret)
 	}
 	if err != nil {
 		return false, fmt.Errorf("there is a cluster %s already, and this is not its token, which is in server/token "+

@@ -19,8 +19,8 @@ type oneKey struct {
 	value string
 }
 
-func (o *oneKey) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	if o.value == "" {
+func (o *oneKey) Get(_ context.Context, key string, _ ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	if o.value == "" || key != StoredKey {
 		return &clientv3.GetResponse{}, nil
 	}
 	return &clientv3.GetResponse{Kvs: []*mvccpb.KeyValue{{Value: []byte(o.value)}}}, nil

@@ -135,16 +135,12 @@ func EnsureAgentToken(dir datadir.Dir, configured string, caPEM []byte) error {
 	return keepToken(dir.AgentToken(), Token{hash, NodeUser, secret}.String())
 }
 
-// RotateToken replaces the secret of the kept join token, and returns the new
-// token. A running server takes it at once.
+// RotateToken replaces the secret of the kept join token of a server alone, and
+// returns the new token. A running server takes it at once.
 func RotateToken(dir datadir.Dir) (string, error) {
-	kept, err := os.ReadFile(dir.ServerToken())
+	token, err := keptToken(dir)
 	if err != nil {
-		return "", fmt.Errorf("read join token (is this a server, and started before?): %w", err)
-	}
-	token, err := ParseToken(string(kept))
-	if err != nil {
-		return "", fmt.Errorf("read join token %s: %w", dir.ServerToken(), err)
+		return "", err
 	}
 	token.Secret = newSecret()
 	return token.String(), keepToken(dir.ServerToken(), token.String())

@@ -40,8 +40,12 @@ func runServer(c *cli.Context, cfg *config.Config) error {
 	err := server.Run(c.Context, cfg, server.Observer{
 		OnChange: logChange,
 		OnReady: func(s server.Summary) {
-			logrus.Infof("ready in %s; kubeconfig: %s; to join a node, there: kedge agent --server %s --token TOKEN, with the token in %s here",
-				seconds(time.Since(began)), s.Kubeconfig, s.URL, s.TokenFile)
+			kubeconfig := ""
+			if s.Kubeconfig != "" {
+				kubeconfig = "kubeconfig: " + s.Kubeconfig + "; "
+			}
+			logrus.Infof("ready in %s; %sto join a node, there: kedge agent --server %s --token TOKEN, with the token in %s here",
+				seconds(time.Since(began)), kubeconfig, s.URL, s.TokenFile)
 			notify("READY=1\nSTATUS=ready")
 		},
 	})

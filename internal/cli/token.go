@@ -14,7 +14,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/server"
 )
 
 const (
@@ -55,7 +55,7 @@ func tokenCommand() *cli.Command {
 			Action:    deleteTokens,
 		}, {
 			Name:   "rotate",
-			Usage:  "replace the server's own token, and print the new one; nodes that have joined stay",
+			Usage:  "replace the servers' own token, on all of them, and print the new one; nodes that have joined stay",
 			Flags:  configFlags(config.ServerRole),
 			Action: withConfig(rotateToken),
 		}},
@@ -142,10 +142,7 @@ func deleteTokens(c *cli.Context) error {
 }
 
 func rotateToken(c *cli.Context, cfg *config.Config) error {
-	if cfg.Token != "" {
-		return errors.New("the token is set by the configuration: change token or token-file there, and restart the server")
-	}
-	token, err := bootstrap.RotateToken(datadir.Dir(cfg.DataDir))
+	token, err := server.RotateToken(c.Context, cfg)
 	if err != nil {
 		return err
 	}

@@ -55,10 +55,15 @@ type Server struct {
 	ClusterInit  bool `key:"cluster-init" role:"server" usage:"begin a cluster of several servers, with embedded etcd; the others join it with server and token"`
 	ClusterReset bool `key:"cluster-reset" role:"server" usage:"make this server the only one of its cluster again, after most were lost, and end"`
 	Datastore    Datastore
-	// DisableAgent leaves the server's own node out.
-	DisableAgent        bool   `key:"disable-agent" role:"server" usage:"run the control plane only, and no node here"`
-	WriteKubeconfig     string `key:"write-kubeconfig" role:"server" usage:"where to write the administrator's kubeconfig"`
-	WriteKubeconfigMode string `key:"write-kubeconfig-mode" role:"server" usage:"its file mode, in octal"`
+	// DisableAgent leaves the server's own node out, and the others what
+	// other servers run.
+	DisableAgent             bool   `key:"disable-agent" role:"server" usage:"run the control plane only, and no node here"`
+	DisableAPIServer         bool   `key:"disable-apiserver" role:"server" usage:"run no API server here: with disable-controller-manager and disable-scheduler a server for etcd only"`
+	DisableControllerManager bool   `key:"disable-controller-manager" role:"server" usage:"run no controllers here"`
+	DisableScheduler         bool   `key:"disable-scheduler" role:"server" usage:"run no scheduler here"`
+	DisableEtcd              bool   `key:"disable-etcd" role:"server" usage:"keep none of the cluster's state here: a server for the control plane only, which joins one with etcd"`
+	WriteKubeconfig          string `key:"write-kubeconfig" role:"server" usage:"where to write the administrator's kubeconfig"`
+	WriteKubeconfigMode      string `key:"write-kubeconfig-mode" role:"server" usage:"its file mode, in octal"`
 
 	Snapshots Snapshots
 

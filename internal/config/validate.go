@@ -44,6 +44,7 @@ func (c *Config) Validate() error {
 		v.fault("datastore-endpoint", "takes the place of embedded etcd: leave server, cluster-init and cluster-reset out; "+
 			"servers with the same datastore-endpoint and token are one cluster")
 	}
+	v.roles(c)
 	if c.Agent.Server != "" {
 		families = 2 // as the cluster has it, which is not known here
 	}
@@ -105,6 +106,28 @@ func (v *validator) server(s *Server) {
 	v.arguments("kube-apiserver-arg", s.KubeAPIServerArgs)
 	v.arguments("kube-controller-manager-arg", s.KubeControllerManagerArgs)
 	v.arguments("kube-scheduler-arg", s.KubeSchedulerArgs)
+}
+
+// roles checks what a server leaves to others.
+func (v *validator) roles(c *Config) {
+	s := &c.Server
+	if s.DisableAPIServer && !(s.DisableControllerManager && s.DisableScheduler) {
+		v.fault("disable-apiserver", "leaves controllers and scheduler, which run beside an API server: set disable-controller-manager and disable-scheduler too")
+	}
+	if s.DisableAPIServer && s.Datastore.Endpoint != "" {
+		v.fault("disable-apiserver", "leaves a server with embedded etcd only, and datastore-endpoint takes its place: give one of them")
+	}
+	switch {
+	case !s.DisableEtcd:
+	case s.DisableAPIServer:
+		v.fault("disable-etcd", "leaves nothing to run besides disable-apiserver: run `kedge agent` for a node alone")
+	case s.Datastore.Endpoint != "":
+		v.fault("disable-etcd", "has no meaning with datastore-endpoint, which takes the place of embedded etcd: leave it out")
+	case s.ClusterReset:
+		v.fault("disable-etcd", "leaves nothing to reset: run cluster-reset on a server that has etcd")
+	case c.Agent.Server == "":
+		v.fault("disable-etcd", "needs server, the address of a server that has etcd")
+	}
 }
 
 func (v *validator) snapshots(s *Snapshots) {

@@ -55,6 +55,8 @@ type APIServerConfig struct {
 	DatastoreURL string
 	// The files for TLS with it; empty where there is none.
 	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
+	// DialDatastore connects to it, whatever the address; nil dials that.
+	DialDatastore func(ctx context.Context, network, address string) (net.Conn, error)
 	// SharedDatastore says that other API servers use the datastore too.
 	SharedDatastore bool
 	// NewDatastoreClient returns a client of the same datastore that needs no

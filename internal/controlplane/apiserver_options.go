@@ -9,6 +9,7 @@ import (
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
@@ -41,6 +42,9 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	o.Etcd.StorageConfig.Transport.ServerList = strings.Split(c.DatastoreURL, ",")
 	transport := &o.Etcd.StorageConfig.Transport
 	transport.TrustedCAFile, transport.CertFile, transport.KeyFile = c.DatastoreCAFile, c.DatastoreCertFile, c.DatastoreKeyFile
+	if c.DialDatastore != nil {
+		transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) { return c.DialDatastore, nil }
+	}
 	// The one that writes only when something has changed. It is for a fixed
 	// number of servers, which is one (--apiserver-count); the default renews a
 	// lease in the datastore every 10 seconds for others to see.

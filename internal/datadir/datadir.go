@@ -106,6 +106,9 @@ func (d Dir) ClusterSettings() string { return d.join("agent", "etc", "cluster.j
 // Servers is where an agent remembers the servers of its cluster.
 func (d Dir) Servers() string { return d.join("agent", "etc", "servers.json") }
 
+// EtcdServers is where a server without etcd remembers those that have it.
+func (d Dir) EtcdServers() string { return d.join("server", "etcd-servers.json") }
+
 // CNIConf is the folder of kedge's own CNI configuration.
 func (d Dir) CNIConf() string { return d.join("agent", "etc", "cni", "net.d") }
 

@@ -6,6 +6,7 @@ package datastore
 
 import (
 	"context"
+	"net"
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
 
@@ -19,6 +20,8 @@ type Endpoint struct {
 	URL string
 	// CAFile, CertFile and KeyFile are for TLS; empty where there is none.
 	CAFile, CertFile, KeyFile string
+	// Dial connects to it, whatever the address in URL says; nil dials that.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// NewClient returns a client that needs no connection, because the
 	// datastore is in this process: nil if it is not. It may be called while
 	// the datastore is ready.

@@ -1,8 +1,10 @@
 package pki
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,6 +40,7 @@ func (s *Server) addEtcd(folder string, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("ensure certificate authority: %w", err)
 	}
+	s.etcdCA = serverCA
 	peer := s.leaf(file("peer-server-client"), peerCA, pkix.Name{CommonName: "etcd-peer"}, s.etcdNames)
 	peer.usage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	server := s.leaf(file("server-client"), serverCA, pkix.Name{CommonName: "etcd-server"}, s.etcdNames)
@@ -53,6 +56,26 @@ func (s *Server) addEtcd(folder string, now time.Time) error {
 
 func (s *Server) etcdNames() sans {
 	return splitNames([]string{"localhost", "127.0.0.1", "::1", s.nodeName}, s.nodeIPs)
+}
+
+// CheckEtcdClient returns nil for a client certificate, with its chain, of etcd's
+// own authority: servers alone have one.
+func (s *Server) CheckEtcdClient(chain []*x509.Certificate) error {
+	if s.etcdCA == nil {
+		return errors.New("this server has no etcd")
+	}
+	return s.checkClient(s.etcdCA, chain)
+}
+
+// EtcdClientTLS is how this server calls the etcd of other servers, at their one
+// port.
+func (s *Server) EtcdClientTLS() *tls.Config {
+	config := s.apiTLS()
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(s.Etcd.ClientCertFile, s.Etcd.ClientKeyFile)
+		return &pair, err
+	}
+	return config
 }
 
 // shared are the files, in the folder of the authorities, that all servers of a

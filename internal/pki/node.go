@@ -104,11 +104,24 @@ func publicKey(der []byte) (*ecdsa.PublicKey, error) {
 // NodeOf returns the name of the node that a client certificate, with its
 // chain, identifies, as of now.
 func (s *Server) NodeOf(chain []*x509.Certificate) (string, error) {
+	if err := s.checkClient(s.clientCA, chain); err != nil {
+		return "", err
+	}
+	subject := chain[0].Subject
+	name := subject.CommonName[min(len(subject.CommonName), len(NodeUser(""))):]
+	if name == "" || subject.CommonName != NodeUser(name) || !slices.Contains(subject.Organization, NodesGroup) {
+		return "", errors.New("not the certificate of a node")
+	}
+	return name, nil
+}
+
+// checkClient verifies a client certificate, with its chain, as of now.
+func (s *Server) checkClient(signer *authority, chain []*x509.Certificate) error {
 	if len(chain) == 0 {
-		return "", errors.New("no client certificate")
+		return errors.New("no client certificate")
 	}
 	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
-	for _, cert := range s.clientCA.bundle {
+	for _, cert := range signer.bundle {
 		roots.AddCert(cert)
 	}
 	for _, cert := range chain[1:] {
@@ -118,13 +131,5 @@ func (s *Server) NodeOf(chain []*x509.Certificate) (string, error) {
 		Roots: roots, Intermediates: intermediates, CurrentTime: s.clock.Now(),
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
-	if err != nil {
-		return "", err
-	}
-	subject := chain[0].Subject
-	name := subject.CommonName[min(len(subject.CommonName), len(NodeUser(""))):]
-	if name == "" || subject.CommonName != NodeUser(name) || !slices.Contains(subject.Organization, NodesGroup) {
-		return "", errors.New("not the certificate of a node")
-	}
-	return name, nil
+	return err
 }

@@ -241,3 +241,42 @@ func TestCheckNode(t *testing.T) {
 		}
 	}
 }
+
+// A server calls others as whoever it says, and their etcd as a server.
+func TestServerCallsServers(t *testing.T) {
+	o := options(t)
+	o.Etcd = true
+	s := ensure(t, o)
+	shown := func(config *tls.Config) []*x509.Certificate {
+		t.Helper()
+		pair, err := config.GetClientCertificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf, err := x509.ParseCertificate(pair.Certificate[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config.ServerName != APIName || config.RootCAs == nil {
+			t.Error("it calls anybody")
+		}
+		return []*x509.Certificate{leaf}
+	}
+	user := shown(s.UserTLS("system:kedge:dns", "b", "kedge:node:a"))
+	if subject := user[0].Subject; subject.CommonName != "system:kedge:dns" || !slices.Equal(subject.Organization, []string{"b", "kedge:node:a"}) {
+		t.Errorf("it calls as %s", subject)
+	}
+	if err := s.checkClient(s.clientCA, user); err != nil {
+		t.Error(err)
+	}
+	etcd := shown(s.EtcdClientTLS())
+	if err := s.CheckEtcdClient(etcd); err != nil {
+		t.Error(err)
+	}
+	if s.CheckEtcdClient(user) == nil || s.CheckEtcdClient(nil) == nil || s.checkClient(s.clientCA, etcd) == nil {
+		t.Error("one authority's certificates pass for the other's")
+	}
+	if ensure(t, options(t)).CheckEtcdClient(etcd) == nil {
+		t.Error("a server without etcd takes its clients")
+	}
+}

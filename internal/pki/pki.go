@@ -98,7 +98,9 @@ type Server struct {
 	clock    *Clock
 	serverCA *authority
 	clientCA *authority
-	serving  atomic.Pointer[tls.Certificate]
+	// etcdCA is the authority of etcd's clients, nil without ServerOptions.Etcd.
+	etcdCA  *authority
+	serving atomic.Pointer[tls.Certificate]
 	// admin is the certificate in the kubeconfigs.
 	admin atomic.Pointer[tls.Certificate]
 	// node is how this server's node calls other servers.
@@ -226,19 +228,40 @@ func (s *Server) ServingCertificate(*tls.ClientHelloInfo) (*tls.Certificate, err
 // NodeTLS is how this server's node calls the other servers: with the newest
 // certificate of the node.
 func (s *Server) NodeTLS() *tls.Config {
+	config := s.apiTLS()
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return s.node.Load(), nil
+	}
+	return config
+}
+
+// UserTLS is how this server calls other servers as a user who is in groups. It
+// has the authority to be anybody: the certificate is made for each connection,
+// and nowhere kept.
+func (s *Server) UserTLS(user string, groups ...string) *tls.Config {
+	config := s.apiTLS()
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		key, err := ecdsaKey()
+		if err != nil {
+			return nil, fmt.Errorf("make key: %w", err)
+		}
+		chain, err := s.clientCA.sign(key.Public(), pkix.Name{CommonName: user, Organization: groups},
+			[]x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, sans{}, s.clock.Now())
+		if err != nil {
+			return nil, fmt.Errorf("sign certificate: %w", err)
+		}
+		return certificate(chain, key), nil
+	}
+	return config
+}
+
+// apiTLS is how this server knows the others.
+func (s *Server) apiTLS() *tls.Config {
 	roots := x509.NewCertPool()
 	for _, cert := range s.serverCA.bundle {
 		roots.AddCert(cert)
 	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		RootCAs:    roots,
-		ServerName: APIName,
-		Time:       s.clock.Now,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return s.node.Load(), nil
-		},
-	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: APIName, Time: s.clock.Now}
 }
 
 // ServerCA returns the content of ServerCAFile.

@@ -3,10 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"strings"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/config"
@@ -20,7 +16,13 @@ import (
 func newExternal(cfg config.Datastore) (datastore.Datastore, error) {
 	files := datastore.TLS{CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
 	if cfg.IsEtcd() {
-		return external.New(cfg.Endpoint, files)
+		return external.New(external.Config{
+			Endpoints: cfg.Endpoint,
+			Files:     files,
+			What:      "etcd at " + cfg.Endpoint,
+			Advice: "whether it runs and has a leader (`etcdctl endpoint status`), the hosts and ports in datastore-endpoint, " +
+				"and for TLS datastore-cafile, datastore-certfile and datastore-keyfile",
+		})
 	}
 	return database.New(database.Config{Endpoint: cfg.Endpoint, TLS: files, Socket: datadir.DatastoreSocket})
 }
@@ -43,7 +45,7 @@ func shareSecrets(ctx context.Context, cfg *config.Config, dir datadir.Dir, esta
 		return errors.Join(err, ctx.Err())
 	}
 	err = func() error {
-		client, err := newClient(store)
+		client, err := datastore.NewClient(store.Endpoint())
 		if err != nil {
 			return err
 		}
@@ -59,17 +61,4 @@ func shareSecrets(ctx context.Context, cfg *config.Config, dir datadir.Dir, esta
 	}()
 	stop()
 	return errors.Join(err, <-ended)
-}
-
-// newClient returns a client of a datastore that runs.
-func newClient(store datastore.Datastore) (*clientv3.Client, error) {
-	endpoint := store.Endpoint()
-	if endpoint.NewClient != nil {
-		return endpoint.NewClient().Client, nil
-	}
-	tls, err := datastore.TLS{CAFile: endpoint.CAFile, CertFile: endpoint.CertFile, KeyFile: endpoint.KeyFile}.Config()
-	if err != nil {
-		return nil, err
-	}
-	return clientv3.New(clientv3.Config{Endpoints: strings.Split(endpoint.URL, ","), TLS: tls, Logger: zap.NewNop()})
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/controlplane"
 	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/pki"
 )
@@ -54,42 +54,68 @@ func establish(cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.C
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := bootstrap.EnsureToken(dir, cfg.Token, certificates.ServerCA()); err != nil {
+	configured := cfg.Token
+	if _, err := os.Stat(dir.ServerToken()); err == nil && usesEtcd(cfg, dir) {
+		configured = "" // the servers have agreed on one: bootstrap.SharedToken
+	}
+	if _, err := bootstrap.EnsureToken(dir, configured, certificates.ServerCA()); err != nil {
 		return nil, nil, err
 	}
 	if err := bootstrap.EnsureAgentToken(dir, cfg.Server.AgentToken, certificates.ServerCA()); err != nil {
 		return nil, nil, err
 	}
+	summary := &Summary{URL: "https://" + publicAddress(cfg.Server, node), TokenFile: dir.ServerToken()}
+	if cfg.Server.DisableAPIServer {
+		return certificates, summary, nil
+	}
 	mode, err := strconv.ParseUint(cfg.Server.WriteKubeconfigMode, 8, 32)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read write-kubeconfig-mode: %w", err)
 	}
-	port := strconv.Itoa(cfg.Server.HTTPSListenPort)
+	summary.Kubeconfig = cfg.Server.WriteKubeconfig
+	return certificates, summary, certificates.WriteKubeconfig(cfg.Server.WriteKubeconfig, os.FileMode(mode), "https://"+localAddress(cfg.Server))
+}
+
+// localAddress is HOST:PORT of this server on its own host.
+func localAddress(cfg config.Server) string {
 	local := "127.0.0.1"
-	if cfg.Server.BindAddress != "" {
-		local = cfg.Server.BindAddress
+	if cfg.BindAddress != "" {
+		local = cfg.BindAddress
 	}
-	err = certificates.WriteKubeconfig(cfg.Server.WriteKubeconfig, os.FileMode(mode), "https://"+net.JoinHostPort(local, port))
-	if err != nil {
-		return nil, nil, err
+	return net.JoinHostPort(local, strconv.Itoa(cfg.HTTPSListenPort))
+}
+
+// publicAddress is HOST:PORT of this server for others.
+func publicAddress(cfg config.Server, node host.Node) string {
+	return net.JoinHostPort(advertiseAddress(cfg, node).String(), strconv.Itoa(cfg.HTTPSListenPort))
+}
+
+// RotateToken replaces the join token of the cluster, and returns the new one: with
+// several servers by the one that runs here, so that all learn it.
+func RotateToken(ctx context.Context, cfg *config.Config) (string, error) {
+	dir := datadir.Dir(cfg.DataDir)
+	if _, err := os.Stat(dir.SQLite()); err == nil && !etcd.Exists(dir.Etcd()) {
+		if cfg.Token != "" {
+			return "", errors.New("the token is set by the configuration: change token or token-file there, and restart the server")
+		}
+		return bootstrap.RotateToken(dir)
 	}
-	return certificates, &Summary{
-		URL:        "https://" + net.JoinHostPort(advertiseAddress(cfg.Server, node).String(), port),
-		Kubeconfig: cfg.Server.WriteKubeconfig,
-		TokenFile:  dir.ServerToken(),
-	}, nil
+	local := localAddress(cfg.Server)
+	return bootstrap.AskRotate(ctx, dir, local, func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, local)
+	})
 }
 
 // serverIdentity is what other servers know this one by: its name for the reader,
 // and its address, which no two servers have.
 func serverIdentity(cfg config.Server, node host.Node) string {
-	return node.Name + "_" + net.JoinHostPort(advertiseAddress(cfg, node).String(), strconv.Itoa(cfg.HTTPSListenPort))
+	return node.Name + "_" + publicAddress(cfg, node)
 }
 
 // servingCertificate chooses by the name a client asks for: the API server has
 // certificates of its own for what a user sets with --kube-apiserver-arg
 // tls-sni-cert-key.
-func servingCertificate(api *controlplane.APIServer, certificates *pki.Server) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func servingCertificate(api api, certificates *pki.Server) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if certificate, err := api.Certificate(hello); certificate != nil || err != nil {
 			return certificate, err

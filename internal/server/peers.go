@@ -14,10 +14,50 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
+	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/objectcache"
+	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/tunnel"
 )
+
+// newElection returns what decides which server runs controllers and scheduler, or
+// nil where there is one server only. One that runs neither must not be elected.
+func newElection(cfg config.Server, node host.Node, api api, store *state) *election.Election {
+	if !store.Endpoint().Shared || cfg.DisableControllerManager && cfg.DisableScheduler {
+		return nil
+	}
+	return election.New(election.Config{
+		Client:   api.ClientConfig("system:kedge:election"),
+		Identity: serverIdentity(cfg, node),
+	})
+}
+
+// addTunnels adds what lets the other servers' API servers reach this server's node.
+func addTunnels(group *component.Group, cfg *config.Config, node host.Node, kubeletPort int, certificates *pki.Server, api api, store *state) {
+	settings := tunnel.AgentConfig{
+		NodeName:    node.Name,
+		NodeIPs:     node.IPs,
+		KubeletPort: kubeletPort,
+		PodCIDRs:    agent.OwnPodCIDRs(cfg.Cluster),
+		Client:      api.ClientConfig(pki.NodeUser(node.Name), pki.NodesGroup, pki.NodeGroup(node.Name)),
+		TLS:         certificates.NodeTLS(),
+	}
+	switch remote, elsewhere := api.(*remoteAPI); {
+	case elsewhere:
+		settings.Servers = remote.servers
+		group.Add(withoutWaiting(tunnel.NewAgent(settings)), api)
+	case store.Endpoint().Shared:
+		servers := newOtherServers(api.Informers, advertiseAddress(cfg.Server, node))
+		group.Add(servers, api)
+		settings.Servers = servers
+		group.Add(withoutWaiting(tunnel.NewAgent(settings)), servers)
+	}
+}
 
 // newMembers returns the component that tells etcd's member which nodes are gone.
 func newMembers(member *etcd.Member, source objectcache.Source) component.Component {

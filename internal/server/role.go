@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
@@ -13,20 +14,24 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/config"
 )
 
-// rolePatch marks a server's node as kubeadm does. The kubelet cannot: nodes
-// must not give themselves roles (NodeRestriction).
-const rolePatch = `{"metadata": {"labels": {"` + roleLabel + `": "true"}}}`
+// roleLabels are the labels that mark what a server runs, as kubeadm and k3s have
+// them. The kubelet cannot set them: nodes must not give themselves roles
+// (NodeRestriction).
+func roleLabels(cfg config.Server, store *state) map[string]bool {
+	return map[string]bool{
+		"node-role.kubernetes.io/control-plane": !cfg.DisableAPIServer,
+		"node-role.kubernetes.io/etcd":          store.member != nil,
+	}
+}
 
-// roleLabel is what rolePatch sets.
-const roleLabel = "node-role.kubernetes.io/control-plane"
-
-// newNodeRole returns the component that labels this server's node once it is
-// registered. It is ready after the first try and goes on until one succeeds: a
+// newNodeRole returns the component that gives this server's node the labels that
+// are true once it is registered, and takes the others away. It is ready after the first try and goes on until one succeeds: a
 // webhook of the user's that is not running yet may refuse it, and only what is
 // shown of a node depends on it.
-func newNodeRole(client *rest.Config, node string) component.Component {
+func newNodeRole(client *rest.Config, node string, labels map[string]bool) component.Component {
 	return component.Func("node-role", func(ctx context.Context, ready func()) error {
 		api, err := kubernetes.NewForConfig(client)
 		if err != nil {
@@ -34,7 +39,7 @@ func newNodeRole(client *rest.Config, node string) component.Component {
 		}
 		announce := sync.OnceFunc(ready)
 		for {
-			err := labelNode(ctx, api, node)
+			err := labelNode(ctx, api, node, labels)
 			announce()
 			if err == nil {
 				<-ctx.Done()
@@ -55,16 +60,29 @@ func newNodeRole(client *rest.Config, node string) component.Component {
 // roleRetry is how long after a failed try the next one comes.
 const roleRetry = 30 * time.Second
 
-func labelNode(ctx context.Context, api kubernetes.Interface, name string) error {
+func labelNode(ctx context.Context, api kubernetes.Interface, name string, labels map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, roleRetry)
 	defer cancel()
 	node, err := api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	if node.Labels[roleLabel] == "true" {
+	patch := map[string]any{} // null takes a label away
+	for label, want := range labels {
+		switch value, has := node.Labels[label]; {
+		case want && value != "true":
+			patch[label] = "true"
+		case !want && has:
+			patch[label] = nil
+		}
+	}
+	if len(patch) == 0 {
 		return nil
 	}
-	_, err = api.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, []byte(rolePatch), metav1.PatchOptions{FieldManager: "kedge"})
+	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": patch}})
+	if err != nil {
+		return fmt.Errorf("encode labels: %w", err)
+	}
+	_, err = api.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, text, metav1.PatchOptions{FieldManager: "kedge"})
 	return err
 }

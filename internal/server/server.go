@@ -17,7 +17,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/containerd"
 	"github.com/kedge-dev/kedge/internal/controlplane"
-	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/dns"
 	"github.com/kedge-dev/kedge/internal/host"
@@ -44,7 +43,7 @@ type Observer struct {
 type Summary struct {
 	// URL is the API's, for other hosts.
 	URL string
-	// Kubeconfig is the path of the administrator's.
+	// Kubeconfig is the path of the administrator's, empty without an API server.
 	Kubeconfig string
 	// TokenFile is the path of the join token.
 	TokenFile string
@@ -121,49 +120,10 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	}
 	group.Add(certificates.Renewer())
 
-	group.Add(store)
-	endpoint := store.Endpoint()
+	store.add(group)
 
 	tunnels := tunnel.NewServer()
-	egress := controlplane.Egress{Tunnels: tunnels}
-	if !cfg.Server.DisableAgent {
-		egress.NodeName, egress.NodeIPs = node.Name, node.IPs
-	}
-	api, apiFault := controlplane.NewAPIServer(controlplane.APIServerConfig{
-		Addr:               listener.Addr(),
-		AdvertiseAddress:   advertiseAddress(cfg.Server, node),
-		Cluster:            cfg.Cluster,
-		DatastoreURL:       endpoint.URL,
-		DatastoreCAFile:    endpoint.CAFile,
-		DatastoreCertFile:  endpoint.CertFile,
-		DatastoreKeyFile:   endpoint.KeyFile,
-		SharedDatastore:    endpoint.Shared,
-		NewDatastoreClient: endpoint.NewClient,
-		Files:              certificates.Files,
-		Now:                clock.Now,
-		Egress:             egress,
-		Args:               cfg.Server.KubeAPIServerArgs,
-	})
-	var leader *election.Election
-	if endpoint.Shared {
-		leader = election.New(election.Config{
-			Client:   api.ClientConfig("system:kedge:election"),
-			Identity: serverIdentity(cfg.Server, node),
-		})
-	}
-	controllers, controllersFault := controlplane.NewControllers(controlplane.ControllersConfig{
-		API:      api,
-		Cluster:  cfg.Cluster,
-		Files:    certificates.Files,
-		Election: leader,
-		Args:     cfg.Server.KubeControllerManagerArgs,
-	})
-	scheduler, schedulerFault := controlplane.NewScheduler(controlplane.SchedulerConfig{
-		API:      api,
-		Files:    certificates.Files,
-		Election: leader,
-		Args:     cfg.Server.KubeSchedulerArgs,
-	})
+	api, apiFault := newAPI(cfg, node, listener, clock, certificates, store, tunnels)
 
 	// The port is served before the API server runs. Until that is ready it
 	// answers 503.
@@ -175,37 +135,20 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Settings:    bootstrap.Settings{Version: version.Version, Cluster: cfg.Cluster},
 		Client:      api.ClientConfig("system:kedge:supervisor"),
 		Tunnel:      tunnels.Serve,
-		Admit:       store.admit,
+		Etcd:        store.etcd,
+		Token:       store.token,
+		APIServers:  otherAPIServers(api),
 		API:         api,
 		Now:         clock.Now,
 	})
 	group.Add(gate)
 	group.Add(api, store, gate)
 
-	manifests := addons.New(addons.Config{
-		Client:         api.ClientConfig("system:kedge:bootstrap", "system:masters"),
-		Cluster:        cfg.Cluster,
-		RuntimeClasses: containerd.RuntimeClasses(),
-	})
-	group.Add(manifests, api)
-	loops := []component.Component{api}
-	if leader != nil {
-		group.Add(leader, manifests) // which let it elect
-		loops = append(loops, leader)
-	}
-	group.Add(controllers, loops...)
-	group.Add(scheduler, loops...)
+	usable, controllers, faults := addControlPlane(group, cfg, node, certificates, store, api)
+	faults = errors.Join(apiFault, faults)
 	saving := snapshotConfig(cfg, store.saved)
 	saving.NodeName, saving.Client, saving.Now = node.Name, api.ClientConfig("system:kedge:snapshots"), clock.Now
-	group.Add(snapshot.New(saving), store, manifests)
-	group.Add(dns.NewEndpoints(dns.EndpointsConfig{
-		Client:    api.ClientConfig("system:kedge:dns-endpoints"),
-		Informers: api.Informers,
-	}), manifests)
-
-	// All faults in the user's arguments at once; the group is not run then.
-	faults := errors.Join(apiFault, controllersFault, schedulerFault)
-	group.Add(supervisor.NewRegistrar(api.ClientConfig("system:kedge:supervisor"), api.Informers), manifests)
+	group.Add(snapshot.New(saving), store, usable)
 	if store.member != nil {
 		group.Add(newMembers(store.member, api.Informers), api)
 	}
@@ -217,7 +160,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		return err
 	}
 	claim := supervisor.NewClaim(api.ClientConfig("system:kedge:supervisor"), node.Name, password)
-	group.Add(claim, manifests)
+	group.Add(claim, usable)
 
 	added, nodeFault := agent.AddTo(group, agent.Config{
 		Dir:             dir,
@@ -229,25 +172,62 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		ServingCertFile: certificates.KubeletServingCertFile,
 		ServingKeyFile:  certificates.KubeletServingKeyFile,
 		ClientCAFile:    certificates.ClientCAFile,
-	}, claim, controllers)
+	}, claim, controllers...)
 	if err := errors.Join(faults, nodeFault); err != nil {
 		return err
 	}
-	if endpoint.Shared {
-		servers := newOtherServers(api.Informers, advertiseAddress(cfg.Server, node))
-		group.Add(servers, api)
-		group.Add(withoutWaiting(tunnel.NewAgent(tunnel.AgentConfig{
-			NodeName:    node.Name,
-			NodeIPs:     node.IPs,
-			KubeletPort: added.KubeletPort,
-			PodCIDRs:    agent.OwnPodCIDRs(cfg.Cluster),
-			Client:      api.ClientConfig(pki.NodeUser(node.Name), pki.NodesGroup, pki.NodeGroup(node.Name)),
-			Servers:     servers,
-			TLS:         certificates.NodeTLS(),
-		})), servers)
-	}
-	group.Add(newNodeRole(api.ClientConfig("system:kedge:node-role"), node.Name), added.Ready)
+	addTunnels(group, cfg, node, added.KubeletPort, certificates, api, store)
+	group.Add(newNodeRole(api.ClientConfig("system:kedge:node-role"), node.Name, roleLabels(cfg.Server, store)), added.Ready)
 	return nil
+}
+
+// addControlPlane adds what belongs to the API server of this process, if there is
+// one, and returns what whoever uses the API waits for, the controllers, and all
+// faults in the user's arguments: the group is not run then.
+func addControlPlane(group *component.Group, cfg *config.Config, node host.Node, certificates *pki.Server, store *state, api api) (usable component.Component, loops []component.Component, faults error) {
+	server, here := api.(*controlplane.APIServer)
+	if !here {
+		return api, nil, nil
+	}
+	manifests := addons.New(addons.Config{
+		Client:         api.ClientConfig("system:kedge:bootstrap", "system:masters"),
+		Cluster:        cfg.Cluster,
+		RuntimeClasses: containerd.RuntimeClasses(),
+	})
+	group.Add(manifests, api)
+	before := []component.Component{api}
+	leader := newElection(cfg.Server, node, api, store)
+	if leader != nil {
+		group.Add(leader, manifests) // which let it elect
+		before = append(before, leader)
+	}
+	if !cfg.Server.DisableControllerManager {
+		controllers, fault := controlplane.NewControllers(controlplane.ControllersConfig{
+			API:      server,
+			Cluster:  cfg.Cluster,
+			Files:    certificates.Files,
+			Election: leader,
+			Args:     cfg.Server.KubeControllerManagerArgs,
+		})
+		group.Add(controllers, before...)
+		loops, faults = append(loops, controllers), errors.Join(faults, fault)
+	}
+	if !cfg.Server.DisableScheduler {
+		scheduler, fault := controlplane.NewScheduler(controlplane.SchedulerConfig{
+			API:      server,
+			Files:    certificates.Files,
+			Election: leader,
+			Args:     cfg.Server.KubeSchedulerArgs,
+		})
+		group.Add(scheduler, before...)
+		faults = errors.Join(faults, fault)
+	}
+	group.Add(dns.NewEndpoints(dns.EndpointsConfig{
+		Client:    api.ClientConfig("system:kedge:dns-endpoints"),
+		Informers: api.Informers,
+	}), manifests)
+	group.Add(supervisor.NewRegistrar(api.ClientConfig("system:kedge:supervisor"), api.Informers), manifests)
+	return manifests, loops, faults
 }
 
 // advertiseAddress is the address of the API that pods and nodes are told.

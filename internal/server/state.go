@@ -8,8 +8,10 @@ import (
 	"os"
 
 	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/datastore"
@@ -17,6 +19,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/kine"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/supervisor"
 )
 
 // state is where a server keeps its objects.
@@ -26,8 +29,24 @@ type state struct {
 	saved datastore.Snapshotter
 	// member is the datastore if that is a member of etcd.
 	member *etcd.Member
-	// admit takes the members of other servers in; nil if there can be none.
-	admit func(context.Context, bootstrap.MemberRequest) (bootstrap.MemberResponse, error)
+	// etcd is what other servers need of it; nil if there can be none, or they have
+	// the datastore without this one.
+	etcd supervisor.Etcd
+	// follow finds the servers that have etcd, for one that has not.
+	follow component.Component
+	// token is the join token, where servers share the datastore.
+	token *bootstrap.SharedToken
+}
+
+// add adds the datastore and what belongs to it.
+func (s *state) add(group *component.Group) {
+	if s.follow != nil {
+		group.Add(s.follow)
+	}
+	group.Add(s)
+	if s.token != nil {
+		group.Add(s.token, s)
+	}
 }
 
 // usesEtcd tells whether a server keeps its objects in etcd: once it has begun to,
@@ -38,28 +57,43 @@ func usesEtcd(cfg *config.Config, dir datadir.Dir) bool {
 
 // newState picks the datastore. joined is nil for a server that joins nobody.
 func newState(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *bootstrap.ServerJoin) (*state, error) {
-	if cfg.Server.Datastore.Endpoint != "" {
+	var s *state
+	switch {
+	case cfg.Server.Datastore.Endpoint != "":
 		store, err := newExternal(cfg.Server.Datastore)
-		return &state{Datastore: store}, err
-	}
-	if !usesEtcd(cfg, dir) {
+		if err != nil {
+			return nil, err
+		}
+		s = &state{Datastore: store}
+	case cfg.Server.DisableEtcd:
+		var err error
+		if s, err = newEtcdElsewhere(cfg, dir, node, certificates); err != nil {
+			return nil, err
+		}
+	case !usesEtcd(cfg, dir):
 		store := newSQLite(dir)
 		return &state{Datastore: store, saved: store}, nil
+	default:
+		settings := etcdConfig(cfg, dir, node, certificates)
+		if joined != nil {
+			settings.Join = joined.Member
+		}
+		member := etcd.New(settings)
+		s = &state{Datastore: member, member: member, etcd: member}
 	}
-	settings := etcdConfig(dir, node, certificates)
-	if joined != nil {
-		settings.Join = joined.Member
-	}
-	member := etcd.New(settings)
-	return &state{Datastore: member, member: member, admit: member.Admit}, nil
+	s.token = bootstrap.NewSharedToken(dir, cfg.Token, func() (*clientv3.Client, error) { return datastore.NewClient(s.Endpoint()) })
+	return s, nil
 }
 
 func newSQLite(dir datadir.Dir) *kine.Datastore {
 	return kine.New(kine.Config{Dir: dir.ServerDB(), Socket: datadir.DatastoreSocket})
 }
 
-func etcdConfig(dir datadir.Dir, node host.Node, certificates *pki.Server) etcd.Config {
-	return etcd.Config{Dir: dir.Etcd(), Node: node.Name, Address: node.IPs[0].String(), Files: certificates.Etcd}
+func etcdConfig(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server) etcd.Config {
+	return etcd.Config{
+		Dir: dir.Etcd(), Node: node.Name, Address: node.IPs[0].String(), Files: certificates.Etcd,
+		Public: publicAddress(cfg.Server, node),
+	}
 }
 
 // join makes this server one of the cluster of another, if it is told to. It also
@@ -72,6 +106,9 @@ func join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.C
 	if cfg.Agent.Server == "" || cfg.Server.ClusterReset {
 		return nil, nil
 	}
+	// One without etcd has nothing that tells that it has joined but the token, which
+	// is kept after all else.
+	_, noToken := os.Stat(dir.ServerToken())
 	return bootstrap.JoinServer(ctx, bootstrap.ServerConfig{
 		Server: cfg.Agent.Address(),
 		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -81,7 +118,7 @@ func join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.C
 		Dir:     dir,
 		Cluster: cfg.Cluster,
 		Clock:   clock,
-	}, member)
+	}, member || cfg.Server.DisableEtcd && noToken == nil)
 }
 
 // checkState refuses to begin with etcd or a datastore of the user's own where
@@ -92,12 +129,20 @@ func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 	_, alone := os.Stat(dir.EtcdTLS())
 	theirs := cfg.Server.Datastore.Endpoint != ""
 	switch {
+	case cfg.Server.DisableControllerManager != cfg.Server.DisableScheduler && (theirs || member || usesEtcd(cfg, dir)):
+		return errors.New("where there are several servers one of them runs controllers and scheduler, both: disable-controller-manager and disable-scheduler go together there")
 	case theirs && (noSQLite == nil || member):
 		// This node's pods would be those of the other cluster.
 		return fmt.Errorf("this server keeps its state in %s, and does not take it along to datastore-endpoint: "+
 			"leave datastore-endpoint out to go on with it, or move that folder away to leave that cluster", dir.ServerDB())
+	case cfg.Server.DisableEtcd && (noSQLite == nil || member):
+		return fmt.Errorf("this server keeps its state in %s, and disable-etcd would leave that: leave disable-etcd out; "+
+			"or, to make it one without etcd, delete its node (kubectl delete node) while other servers have the state, move that folder away and start it again", dir.ServerDB())
 	case theirs || member:
 		return nil
+	case cfg.Server.DisableAPIServer && !cfg.Server.ClusterInit && cfg.Agent.Server == "":
+		return errors.New("disable-apiserver leaves a server for embedded etcd only, and this one has SQLite, which is for one server: " +
+			"add --cluster-init for the first of several, or --server https://HOST:6443 and --token to join them")
 	case cfg.Server.ClusterReset:
 		return fmt.Errorf("cluster-reset is for a server that has etcd, and there is none in %s", dir.Etcd())
 	case cfg.Server.ClusterInit && noSQLite == nil:
@@ -111,13 +156,13 @@ func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 // resetCluster makes this server the only one of its cluster, and says what is to
 // be done then.
 func resetCluster(ctx context.Context, cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server) error {
-	if err := etcd.Reset(ctx, etcdConfig(dir, node, certificates)); err != nil {
+	if err := etcd.Reset(ctx, etcdConfig(cfg, dir, node, certificates)); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
 		return fmt.Errorf("reset cluster: %w", err)
 	}
-	url := "https://" + net.JoinHostPort(advertiseAddress(cfg.Server, node).String(), fmt.Sprint(cfg.Server.HTTPSListenPort))
+	url := "https://" + publicAddress(cfg.Server, node)
 	logrus.Infof("This server is the only one of its cluster now. Start it without --cluster-reset. "+
 		"On each other server: stop kedge, move %s away, and start it with --server %s and the token in %s here; "+
 		"of those that do not come back, delete the nodes (kubectl delete node)", dir.Etcd(), url, dir.ServerToken())

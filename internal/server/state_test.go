@@ -14,6 +14,10 @@ func TestCheckState(t *testing.T) {
 	initialize := func(c *config.Config) { c.Server.ClusterInit = true }
 	join := func(c *config.Config) { c.Agent.Server = "https://192.0.2.10:6443" }
 	reset := func(c *config.Config) { c.Server.ClusterReset = true }
+	etcdOnly := func(c *config.Config) { c.Server.DisableAPIServer = true }
+	noEtcd := func(c *config.Config) { join(c); c.Server.DisableEtcd = true }
+	noScheduler := func(c *config.Config) { c.Server.DisableScheduler = true }
+	noneOfSeveral := func(c *config.Config) { initialize(c); noScheduler(c) }
 	const (
 		sqlite = "server/db/state.db"
 		begun  = "server/tls/etcd/peer-ca.key"
@@ -38,6 +42,15 @@ func TestCheckState(t *testing.T) {
 		"etcd, reset":                {files: []string{wal}, change: reset, etcd: true},
 		"has begun to join":          {files: []string{begun}, want: "was, or was to be, one of several"},
 		"has begun to join, goes on": {files: []string{begun}, change: join, etcd: true},
+		"SQLite, without API":        {files: []string{sqlite}, change: etcdOnly, want: "add --cluster-init for the first"},
+		"new, without API":           {change: etcdOnly, want: "add --cluster-init for the first"},
+		"etcd, without API":          {files: []string{wal}, change: etcdOnly, etcd: true},
+		"new, without etcd":          {change: noEtcd, etcd: true},
+		"SQLite, without etcd":       {files: []string{sqlite}, change: noEtcd, etcd: true, want: "disable-etcd would leave that"},
+		"etcd, without etcd":         {files: []string{wal}, change: noEtcd, etcd: true, want: "disable-etcd would leave that"},
+		"one without scheduler":      {change: noScheduler},
+		"etcd, without scheduler":    {files: []string{wal}, change: noScheduler, etcd: true, want: "go together"},
+		"first, without scheduler":   {change: noneOfSeveral, etcd: true, want: "go together"},
 		"has begun to be the first":  {files: []string{begun}, change: initialize, etcd: true},
 	} {
 		t.Run(name, func(t *testing.T) {

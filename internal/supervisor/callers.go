@@ -42,13 +42,27 @@ func (s *Supervisor) newcomers(next http.Handler) http.Handler {
 
 // servers are those who show the cluster's own token; serverSecret tells it.
 func (s *Supervisor) servers(next http.Handler) http.Handler {
+	newcomers := s.newcomers(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		user, secret, ok := r.BasicAuth()
-		if !ok || user != bootstrap.ServerUser || !bootstrap.CheckSecret(s.cfg.Dir, user, secret) {
+		if user, _, ok := r.BasicAuth(); !ok || user != bootstrap.ServerUser {
 			unauthorized(w)
 			return
 		}
-		next.ServeHTTP(w, r)
+		newcomers.ServeHTTP(w, r)
+	})
+}
+
+// etcdClients are servers, by their certificate for etcd.
+func (s *Supervisor) etcdClients(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case s.cfg.Etcd == nil:
+			http.NotFound(w, r)
+		case s.cfg.PKI.CheckEtcdClient(r.TLS.PeerCertificates) != nil:
+			unauthorized(w)
+		default:
+			next.ServeHTTP(w, r)
+		}
 	})
 }
 
@@ -93,6 +107,9 @@ func nodeOf(r *http.Request) string {
 // showsToken tells whether a request has a token for joining with it.
 func (s *Supervisor) showsToken(r *http.Request) (bool, error) {
 	if user, secret, ok := r.BasicAuth(); ok {
+		if err := s.cfg.Token.Known(); err != nil {
+			return false, err
+		}
 		return bootstrap.CheckSecret(s.cfg.Dir, user, secret), nil
 	}
 	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")

@@ -27,7 +27,11 @@ func (s *Supervisor) cacerts(w http.ResponseWriter, _ *http.Request) {
 
 // cluster tells what the cluster is like.
 func (s *Supervisor) cluster(w http.ResponseWriter, _ *http.Request) {
-	s.answer(w, s.cfg.Settings)
+	settings := s.cfg.Settings
+	if s.cfg.APIServers != nil {
+		settings.Servers = s.cfg.APIServers()
+	}
+	s.answer(w, settings)
 }
 
 // join gives a newcomer the certificates of the node whose name it claims.

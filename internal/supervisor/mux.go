@@ -29,6 +29,13 @@ func (s *Supervisor) routes() []route {
 		{"GET", bootstrap.ConnectPath, s.nodes, http.HandlerFunc(s.connect)},
 		{"GET", bootstrap.SecretsPath, s.servers, http.HandlerFunc(s.secrets)},
 		{"POST", bootstrap.MemberPath, s.servers, http.HandlerFunc(s.member)},
+		{"POST", bootstrap.TokenPath, s.servers, http.HandlerFunc(s.rotate)},
+		{"GET", bootstrap.EtcdPath, s.etcdClients, http.HandlerFunc(s.members)},
+		{"POST", "/etcdserverpb.KV/", s.etcdClients, s.cfg.Etcd},
+		{"POST", "/etcdserverpb.Watch/", s.etcdClients, s.cfg.Etcd},
+		{"POST", "/etcdserverpb.Lease/", s.etcdClients, s.cfg.Etcd},
+		{"POST", "/etcdserverpb.Cluster/", s.etcdClients, s.cfg.Etcd},
+		{"POST", "/etcdserverpb.Maintenance/", s.etcdClients, s.cfg.Etcd},
 		{"", "/v1-kedge/", nobody, nil},
 		{"", "/", asTheAPIDecides, s.cfg.API},
 	}

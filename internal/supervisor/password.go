@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,7 +101,8 @@ func hash(salt []byte, password string) []byte {
 }
 
 // NewClaim returns the component that claims the name of a server's own node
-// before that is registered.
+// before that is registered, for as long as it takes: the API may be another
+// server's.
 func NewClaim(client *rest.Config, node, password string) component.Component {
 	return component.Step("node-name", func(ctx context.Context) error {
 		api, err := kubernetes.NewForConfig(client)
@@ -114,17 +116,18 @@ func NewClaim(client *rest.Config, node, password string) component.Component {
 // claimWhenAllowed waits until the API server's authorizer, which learns of
 // roles by a watch, has seen the one that has just been made.
 func claimWhenAllowed(ctx context.Context, client kubernetes.Interface, node, password string) error {
-	ctx, cancel := context.WithTimeout(ctx, apiPatience)
-	defer cancel()
-	for {
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, apiPatience) {
 		err := claimForServer(ctx, client, node, password)
-		if !apierrors.IsForbidden(err) {
-			return err
+		if err == nil {
+			return nil
+		}
+		if wait == apiPatience || !apierrors.IsForbidden(err) {
+			logrus.WithField("component", "node-name").Warnf("Cannot claim the name of node %s, and will try again: %v", node, err)
 		}
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(wait):
 		}
 	}
 }

@@ -15,7 +15,7 @@ const notShared = "it keeps its state in SQLite, which is for one server: restar
 // secrets gives a server what all servers of the cluster have alike, encrypted
 // under the token that it has shown: TLS may end before the server does.
 func (s *Supervisor) secrets(w http.ResponseWriter, r *http.Request) {
-	if s.cfg.Admit == nil {
+	if s.cfg.Etcd == nil {
 		http.Error(w, notShared, http.StatusForbidden)
 		return
 	}
@@ -35,7 +35,7 @@ func (s *Supervisor) secrets(w http.ResponseWriter, r *http.Request) {
 
 // member takes a server's etcd member into the cluster.
 func (s *Supervisor) member(w http.ResponseWriter, r *http.Request) {
-	if s.cfg.Admit == nil {
+	if s.cfg.Etcd == nil {
 		http.Error(w, notShared, http.StatusForbidden)
 		return
 	}
@@ -44,7 +44,7 @@ func (s *Supervisor) member(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	answer, err := s.cfg.Admit(r.Context(), request)
+	answer, err := s.cfg.Etcd.Admit(r.Context(), request)
 	switch {
 	case err == nil:
 		s.answer(w, answer)
@@ -56,4 +56,30 @@ func (s *Supervisor) member(w http.ResponseWriter, r *http.Request) {
 		s.log.Warnf("Refused server %s from %s: %v", request.Name, r.RemoteAddr, err)
 		http.Error(w, err.Error(), http.StatusForbidden)
 	}
+}
+
+// members tells servers without etcd where it is, and whether it is of use here.
+func (s *Supervisor) members(w http.ResponseWriter, _ *http.Request) {
+	addresses, usable := s.cfg.Etcd.Members()
+	w.Header().Set("Content-Type", "application/json")
+	if !usable {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(bootstrap.EtcdMembers{Servers: addresses})
+}
+
+// rotate replaces the cluster's token on all servers, and tells the new one.
+func (s *Supervisor) rotate(w http.ResponseWriter, r *http.Request) {
+	if s.cfg.Token == nil {
+		http.Error(w, "it shares its token with no other server", http.StatusForbidden)
+		return
+	}
+	token, err := s.cfg.Token.Rotate(r.Context())
+	if err != nil {
+		s.log.Warnf("Cannot replace the cluster's token: %v", err)
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	s.log.Infof("The cluster's token was replaced from %s", r.RemoteAddr)
+	s.answer(w, bootstrap.RotateResponse{Token: token})
 }

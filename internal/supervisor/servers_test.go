@@ -3,6 +3,8 @@ package supervisor
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -11,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/pki"
 )
 
 // ask calls a route with a user's secret.
@@ -20,6 +23,76 @@ func (c *cluster) ask(method, path, user, secret, body string) *httptest.Respons
 	w := httptest.NewRecorder()
 	c.mux.ServeHTTP(w, r)
 	return w
+}
+
+// member is an Etcd.
+type member struct {
+	outcome error
+	usable  bool
+}
+
+func (m *member) Admit(_ context.Context, r bootstrap.MemberRequest) (bootstrap.MemberResponse, error) {
+	return bootstrap.MemberResponse{InitialCluster: r.Name + "=" + r.PeerURL}, m.outcome
+}
+
+func (m *member) Members() ([]string, bool) { return []string{"192.0.2.1:6443"}, m.usable }
+
+func (*member) ServeHTTP(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }
+
+// Only servers reach etcd, by a certificate that no node has.
+func TestEtcdClients(t *testing.T) {
+	c := newCluster(t)
+	certificates, err := pki.EnsureServer(pki.ServerOptions{Dir: c.cfg.Dir, NodeName: "server", ClusterDomain: "cluster.local", Etcd: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.cfg.PKI = certificates
+	etcd := &member{usable: true}
+	call := func(method, path string, state *tls.ConnectionState) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(method, path, nil)
+		r.TLS = state
+		w := httptest.NewRecorder()
+		newMux(c.routes()).ServeHTTP(w, r)
+		return w
+	}
+	const kv = "/etcdserverpb.KV/Range"
+	server := shows(t, certificates.EtcdClientTLS())
+	if w := call("POST", kv, server); w.Code != http.StatusNotFound {
+		t.Errorf("without etcd: %d", w.Code)
+	}
+	c.cfg.Etcd = etcd
+	for name, state := range map[string]*tls.ConnectionState{
+		"nobody": {}, "node": shows(t, certificates.NodeTLS()), "user": shows(t, certificates.UserTLS("root", "system:masters")),
+	} {
+		for method, path := range map[string]string{"POST": kv, "GET": bootstrap.EtcdPath} {
+			if w := call(method, path, state); w.Code != http.StatusUnauthorized {
+				t.Errorf("%s as %s: %d", path, name, w.Code)
+			}
+		}
+	}
+	if w := call("POST", kv, server); w.Code != http.StatusTeapot {
+		t.Errorf("etcd did not answer: %d", w.Code)
+	}
+	for _, code := range []int{http.StatusOK, http.StatusServiceUnavailable} {
+		if w := call("GET", bootstrap.EtcdPath, server); w.Code != code || !strings.Contains(w.Body.String(), `{"servers":["192.0.2.1:6443"]}`) {
+			t.Errorf("got %d %s, want %d", w.Code, w.Body, code)
+		}
+		etcd.usable = false
+	}
+}
+
+// shows is a connection on which a client shows its certificate.
+func shows(t *testing.T, config *tls.Config) *tls.ConnectionState {
+	t.Helper()
+	pair, err := config.GetClientCertificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
 }
 
 func TestServersJoin(t *testing.T) {
@@ -35,10 +108,9 @@ func TestServersJoin(t *testing.T) {
 		t.Errorf("over SQLite: %d %s", w.Code, w.Body)
 	}
 
-	var outcome error
-	c.cfg.Admit = func(_ context.Context, r bootstrap.MemberRequest) (bootstrap.MemberResponse, error) {
-		return bootstrap.MemberResponse{InitialCluster: r.Name + "=" + r.PeerURL}, outcome
-	}
+	member := &member{usable: true}
+	c.cfg.Etcd = member
+	c.mux = newMux(c.routes())
 	for _, stranger := range [][2]string{{"server", "wrong"}, {"server", ""}, {"node", "agents"}, {"", token.Secret}} {
 		for _, route := range [][2]string{{"GET", bootstrap.SecretsPath}, {"POST", bootstrap.MemberPath}} {
 			if w := c.ask(route[0], route[1], stranger[0], stranger[1], "{}"); w.Code != http.StatusUnauthorized {
@@ -71,7 +143,7 @@ func TestServersJoin(t *testing.T) {
 		{errors.New("the name is taken"), "{}", http.StatusForbidden, "the name is taken"},
 		{nil, "nonsense", http.StatusBadRequest, ""},
 	} {
-		outcome = test.outcome
+		member.outcome = test.outcome
 		if w := c.ask("POST", bootstrap.MemberPath, token.User, token.Secret, test.body); w.Code != test.code || !strings.Contains(w.Body.String(), test.want) {
 			t.Errorf("%v: %d %s", test.outcome, w.Code, w.Body)
 		}

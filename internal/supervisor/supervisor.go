@@ -45,14 +45,29 @@ type Config struct {
 	Client *rest.Config
 	// Tunnel takes the connection that a node opens for being dialed through.
 	Tunnel func(w http.ResponseWriter, r *http.Request, node string)
-	// Admit takes the etcd member of a server that joins into the cluster. Nil
-	// where this server has none.
-	Admit func(context.Context, bootstrap.MemberRequest) (bootstrap.MemberResponse, error)
+	// Etcd is for the other servers of the cluster: nil where there can be none.
+	Etcd Etcd
+	// Token is what servers with one datastore agree on; nil without others.
+	Token *bootstrap.SharedToken
+	// APIServers are HOST:PORT of the servers with an API, if this one has none.
+	APIServers func() []string
 	// API answers everything that is not the supervisor's own, and until the
 	// API server is ready it answers 503 itself.
 	API http.Handler
 	// Now is the time to judge TLS by; nil for the system's.
 	Now func() time.Time
+}
+
+// Etcd is what a server has of the cluster's etcd: a member, or the way to those of
+// others.
+type Etcd interface {
+	// Admit takes the member of a server that joins into the cluster.
+	Admit(context.Context, bootstrap.MemberRequest) (bootstrap.MemberResponse, error)
+	// Members returns where servers without a member reach one, HOST:PORT, and
+	// whether it is of use here.
+	Members() (addresses []string, usable bool)
+	// ServeHTTP answers their calls.
+	http.Handler
 }
 
 // Supervisor is the component that serves the port.

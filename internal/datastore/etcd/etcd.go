@@ -9,7 +9,8 @@
 //
 // The API server calls the member without a connection. Other members reach it at
 // port 2380 of the node's address, etcdctl at 127.0.0.1:2379; both want
-// certificates of the cluster's own authorities for it (pki.EtcdFiles).
+// certificates of the cluster's own authorities for it (pki.EtcdFiles). Servers
+// without a member call it by the supervisor's port (remote.go).
 package etcd
 
 import (
@@ -36,6 +37,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
+	"google.golang.org/grpc"
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/datastore"
@@ -84,6 +86,9 @@ type Config struct {
 	// Address is the node's.
 	Address string
 	Files   pki.EtcdFiles
+	// Public is HOST:PORT of the port of this server at which servers without etcd
+	// reach the member (ServeHTTP), if they do. The other members tell it too.
+	Public string
 	// Join asks the cluster to take this member in, for as long as it takes. Nil
 	// begins a cluster. It is not called if there is a member in Dir.
 	Join func(context.Context, bootstrap.MemberRequest) (bootstrap.MemberResponse, error)
@@ -95,6 +100,8 @@ type Member struct {
 	log *logrus.Entry
 	// server is nil before the member runs.
 	server atomic.Pointer[etcdserver.EtcdServer]
+	// remote answers calls over the network; nil before the member is ready.
+	remote atomic.Pointer[grpc.Server]
 	peers  *prober
 	// clientURL is for etcdctl. Tests run several members on one host.
 	clientURL string
@@ -205,6 +212,12 @@ func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
 	defer stop()
 	client := newClient(etcd.Server).Client
 	defer client.Close()
+	remote := newRemote(etcd.Server)
+	m.remote.Store(remote)
+	defer func() {
+		m.remote.Store(nil)
+		remote.Stop()
+	}()
 	loops.Go(func() { m.tidy(looping, client) })
 	loops.Go(func() { m.defragment(looping, client) })
 	select {
@@ -271,6 +284,9 @@ func (m *Member) config(initial string, existing bool) (*embed.Config, error) {
 	c.Name, c.Dir = name, m.cfg.Dir
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL(peers), []url.URL(peers)
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL(clients), []url.URL(clients)
+	if m.cfg.Public != "" {
+		c.AdvertiseClientUrls = []url.URL{{Scheme: "https", Host: m.cfg.Public}}
+	}
 	c.InitialCluster = initial
 	if existing {
 		c.ClusterState = embed.ClusterStateFlagExisting

@@ -50,6 +50,7 @@ type host struct {
 	number int
 	dir    datadir.Dir
 	files  pki.EtcdFiles
+	public string
 
 	member *Member
 	stop   context.CancelFunc
@@ -89,7 +90,7 @@ func (h *host) node() string    { return fmt.Sprint("node-", h.number) }
 func (h *host) address() string { return fmt.Sprint("127.77.0.", h.number) }
 
 func (h *host) config() Config {
-	return Config{Dir: h.dir.Etcd(), Node: h.node(), Address: h.address(), Files: h.files}
+	return Config{Dir: h.dir.Etcd(), Node: h.node(), Address: h.address(), Files: h.files, Public: h.public}
 }
 
 // start runs the host's member, which joins by another one if it has no data.

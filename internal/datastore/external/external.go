@@ -1,18 +1,15 @@
-// Package external is a datastore in an etcd of the user's own. The API server
-// talks to it by upstream's own client; what is here waits for it. The server
-// package makes it of --datastore-endpoint.
+// Package external is a datastore in an etcd elsewhere: of the user's own, or of
+// the cluster's servers that have it. The API server talks to it by upstream's own
+// client; what is here waits for it. The server package makes it.
 package external
 
 import (
 	"context"
-	"crypto/tls"
-	"fmt"
-	"strings"
+	"net"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
@@ -26,21 +23,28 @@ const (
 	repeatLog = time.Minute
 )
 
-// Datastore is a datastore.Datastore.
-type Datastore struct {
-	endpoints string
-	files     datastore.TLS
-	tls       *tls.Config
+// Config is what is to be known of an etcd.
+type Config struct {
+	// Endpoints have commas between them.
+	Endpoints string
+	Files     datastore.TLS
+	// Dial connects to one of its members, whatever the address; nil dials that.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// What it is called in messages, and Advice is what the user is to check if it
+	// does not answer.
+	What, Advice string
 }
 
-// New returns the datastore at endpoints, which have commas between them, or
-// what is wrong with the files. It connects to nothing.
-func New(endpoints string, files datastore.TLS) (*Datastore, error) {
-	config, err := files.Config()
-	if err != nil {
+// Datastore is a datastore.Datastore.
+type Datastore struct{ cfg Config }
+
+// New returns the datastore, or what is wrong with the files. It connects to
+// nothing.
+func New(cfg Config) (*Datastore, error) {
+	if _, err := cfg.Files.Config(); err != nil {
 		return nil, err
 	}
-	return &Datastore{endpoints: endpoints, files: files, tls: config}, nil
+	return &Datastore{cfg}, nil
 }
 
 // Name implements component.Component.
@@ -49,7 +53,8 @@ func (d *Datastore) Name() string { return "datastore" }
 // Endpoint implements datastore.Datastore.
 func (d *Datastore) Endpoint() datastore.Endpoint {
 	return datastore.Endpoint{
-		URL: d.endpoints, CAFile: d.files.CAFile, CertFile: d.files.CertFile, KeyFile: d.files.KeyFile, Shared: true,
+		URL: d.cfg.Endpoints, CAFile: d.cfg.Files.CAFile, CertFile: d.cfg.Files.CertFile, KeyFile: d.cfg.Files.KeyFile,
+		Dial: d.cfg.Dial, Shared: true,
 	}
 }
 
@@ -57,27 +62,23 @@ func (d *Datastore) Endpoint() datastore.Endpoint {
 // does nothing more: the API server says what it cannot write.
 func (d *Datastore) Run(ctx context.Context, ready func()) error {
 	log := logrus.WithField("component", d.Name())
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: strings.Split(d.endpoints, ","), TLS: d.tls, DialTimeout: askTimeout, Logger: zap.NewNop(),
-	})
+	client, err := datastore.NewClient(d.Endpoint())
 	if err != nil {
-		return fmt.Errorf("make etcd client: %w", err)
+		return err
 	}
 	defer client.Close()
 	var said time.Time
 	for ctx.Err() == nil {
 		err := ask(ctx, client)
 		if err == nil {
-			log.Infof("Using etcd at %s", d.endpoints)
+			log.Infof("Using %s", d.cfg.What)
 			ready()
 			<-ctx.Done()
 			return nil
 		}
 		if ctx.Err() == nil && time.Since(said) >= repeatLog {
 			said = time.Now()
-			log.Warnf("etcd at %s does not answer: check whether it runs and has a leader (`etcdctl endpoint status`), "+
-				"the hosts and ports in datastore-endpoint, and for TLS datastore-cafile, datastore-certfile and datastore-keyfile: %v. "+
-				"It is tried again and again", d.endpoints, err)
+			log.Warnf("%s does not answer: check %s: %v. It is tried again and again", d.cfg.What, d.cfg.Advice, err)
 		}
 		select {
 		case <-ctx.Done():

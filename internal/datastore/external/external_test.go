@@ -33,7 +33,7 @@ func TestWaitsForEtcd(t *testing.T) {
 	hook := logtest.NewLocal(logrus.StandardLogger())
 	defer hook.Reset()
 	client, peer := freeURL(t), freeURL(t)
-	d, err := New(client.String(), datastore.TLS{})
+	d, err := New(Config{Endpoints: client.String(), What: "etcd", Advice: "whether it runs"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestWaitsForEtcd(t *testing.T) {
 
 func TestStopsWhileWaiting(t *testing.T) {
 	address := freeURL(t)
-	d, err := New(address.String(), datastore.TLS{})
+	d, err := New(Config{Endpoints: address.String(), What: "etcd", Advice: "whether it runs"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestFiles(t *testing.T) {
 		"go together":                                {KeyFile: garbage},
 		"datastore-certfile and datastore-keyfile: ": {CertFile: garbage, KeyFile: garbage},
 	} {
-		if _, err := New("https://192.0.2.1:2379", files); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New(Config{Endpoints: "https://192.0.2.1:2379", Files: files}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %s", files, err, want)
 		}
 	}

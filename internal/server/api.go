@@ -1,0 +1,70 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+
+	"k8s.io/client-go/informers"
+
+	"github.com/kedge-dev/kedge/internal/agent"
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/tunnel"
+)
+
+// api is the cluster's API for the parts of a server: the API server in this process,
+// or those of other servers.
+type api interface {
+	component.Component
+	http.Handler
+	agent.Clients
+	// Informers is an objectcache.Source.
+	Informers(ctx context.Context) (informers.SharedInformerFactory, error)
+	// Certificate returns a certificate of the user's own for a name, if any.
+	Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
+}
+
+// newAPI returns what is wrong with the user's arguments too.
+func newAPI(cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server, store *state, tunnels *tunnel.Server) (api, error) {
+	if cfg.Server.DisableAPIServer {
+		return newRemoteAPI(cfg, node, certificates, store), nil
+	}
+	egress := controlplane.Egress{Tunnels: tunnels}
+	if !cfg.Server.DisableAgent {
+		egress.NodeName, egress.NodeIPs = node.Name, node.IPs
+	}
+	endpoint := store.Endpoint()
+	return controlplane.NewAPIServer(controlplane.APIServerConfig{
+		Addr:               listener.Addr(),
+		AdvertiseAddress:   advertiseAddress(cfg.Server, node),
+		Cluster:            cfg.Cluster,
+		DatastoreURL:       endpoint.URL,
+		DatastoreCAFile:    endpoint.CAFile,
+		DatastoreCertFile:  endpoint.CertFile,
+		DatastoreKeyFile:   endpoint.KeyFile,
+		DialDatastore:      endpoint.Dial,
+		SharedDatastore:    endpoint.Shared,
+		NewDatastoreClient: endpoint.NewClient,
+		Files:              certificates.Files,
+		Now:                clock.Now,
+		Egress:             egress,
+		Args:               cfg.Server.KubeAPIServerArgs,
+	})
+}
+
+// otherAPIServers returns who knows the servers with an API, if this one has none.
+func otherAPIServers(api api) func() []string {
+	remote, elsewhere := api.(*remoteAPI)
+	if !elsewhere {
+		return nil
+	}
+	return func() []string {
+		servers, _ := remote.servers.Servers()
+		return servers
+	}
+}
