@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 
 	"github.com/sirupsen/logrus"
 
@@ -37,7 +38,7 @@ func usesEtcd(cfg *config.Config, dir datadir.Dir) bool {
 }
 
 // newState picks the datastore. joined is nil for a server that joins nobody.
-func newState(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *bootstrap.ServerJoin) (*state, error) {
+func newState(ctx context.Context, cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *bootstrap.ServerJoin) (*state, error) {
 	if cfg.Server.Datastore.Endpoint != "" {
 		store, err := newExternal(cfg.Server.Datastore)
 		return &state{Datastore: store}, err
@@ -49,6 +50,8 @@ func newState(cfg *config.Config, dir datadir.Dir, node host.Node, certificates 
 	settings := etcdConfig(dir, node, certificates)
 	if joined != nil {
 		settings.Join = joined.Member
+	} else if err := migrate(ctx, dir, settings); err != nil {
+		return nil, err
 	}
 	member := etcd.New(settings)
 	return &state{Datastore: member, member: member, admit: member.Admit}, nil
@@ -84,12 +87,13 @@ func join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.C
 	}, member)
 }
 
-// checkState refuses to begin with etcd or a datastore of the user's own where
-// there is another state, and with SQLite, as a cluster of its own, what has the
-// authorities of another cluster.
+// checkState refuses to begin with a datastore of the user's own where there is
+// another state, with anything else where the state is in such a datastore, and with
+// SQLite, as a cluster of its own, what has the authorities of another cluster.
 func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 	_, noSQLite := os.Stat(dir.SQLite())
 	_, alone := os.Stat(dir.EtcdTLS())
+	_, elsewhere := os.Stat(dir.DatastoreEndpoint())
 	theirs := cfg.Server.Datastore.Endpoint != ""
 	switch {
 	case theirs && (noSQLite == nil || member):
@@ -100,8 +104,9 @@ func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 		return nil
 	case cfg.Server.ClusterReset:
 		return fmt.Errorf("cluster-reset is for a server that has etcd, and there is none in %s", dir.Etcd())
-	case cfg.Server.ClusterInit && noSQLite == nil:
-		return fmt.Errorf("this server keeps its state in SQLite (%s), and cannot take it along to etcd yet: leave cluster-init out, or begin anew after `kedge uninstall`", dir.SQLite())
+	case elsewhere == nil && noSQLite != nil:
+		return fmt.Errorf("this server keeps its state in a datastore of yours: give it datastore-endpoint again, "+
+			"or move %s away to leave that cluster and begin a new one, or join another", filepath.Dir(dir.DatastoreEndpoint()))
 	case alone == nil && noSQLite != nil && !cfg.Server.ClusterInit && cfg.Agent.Server == "":
 		return errors.New("this server was, or was to be, one of several, and has no state: start it with --server https://HOST:6443 and --token to join them, or with --cluster-init if it was to be the first")
 	}

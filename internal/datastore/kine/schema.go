@@ -61,6 +61,12 @@ const (
 			AND +kv.name NOT LIKE 'gap-%' AND +kv.name != '` + compactKey + `'
 		ORDER BY kv.id`
 
+	// All that can be asked for, as it happened. The sign is as in eventsSQL.
+	historySQL = `
+		SELECT id, name, created, deleted, create_revision, lease, value
+		FROM kine WHERE +name NOT LIKE 'gap-%' AND +name != '` + compactKey + `'
+		ORDER BY id`
+
 	insertSQL = `
 		INSERT INTO kine (id, name, created, deleted, create_revision, prev_revision, lease, value)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
