@@ -35,12 +35,12 @@ type Export func(ctx context.Context, each func(*mvccpb.Event) error) (revision,
 // does not know how far it came calls it again.
 func Migrate(ctx context.Context, cfg Config, export Export) (err error) {
 	made := filepath.Join(cfg.Dir, "migrating")
-	defer func() { err = errors.Join(datadir.Explain(err), os.RemoveAll(made)) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(made)) }()
 	if Exists(cfg.Dir) {
 		return nil
 	}
 	if err := errors.Join(os.RemoveAll(made), os.MkdirAll(filepath.Dir(database(made)), 0o700)); err != nil {
-		return fmt.Errorf("make folder of etcd: %w", err)
+		return fmt.Errorf("make folder of etcd: %w", datadir.Explain(err))
 	}
 	m := New(cfg)
 	name, err := ensureName(cfg.Dir, cfg.Node)
@@ -60,7 +60,7 @@ func Migrate(ctx context.Context, cfg Config, export Export) (err error) {
 	self := cluster.MemberByName(name)
 	state, err := begin(logger, made, cluster, self)
 	if err != nil {
-		return fmt.Errorf("begin etcd's log: %w", err)
+		return fmt.Errorf("begin etcd's log: %w", datadir.Explain(err))
 	}
 	if err := fill(ctx, database(made), self, state, export); err != nil {
 		return err
@@ -104,7 +104,7 @@ func fill(ctx context.Context, file string, self *membership.Member, state raftp
 		}
 		err = errors.Join(err, db.Close())
 	}()
-	revision, compacted, err := export(ctx, f.add)
+	revision, compacted, err := export(ctx, func(event *mvccpb.Event) error { return written(f.add(event)) })
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,15 @@ func fill(ctx context.Context, file string, self *membership.Member, state raftp
 		// has to look again. etcd goes on above what is compacted.
 		compacted = revision
 	}
-	return errors.Join(f.addMember(self, state, compacted), f.commit())
+	return written(errors.Join(f.addMember(self, state, compacted), f.commit()))
+}
+
+// written is why the database cannot be written.
+func written(err error) error {
+	if err != nil {
+		err = fmt.Errorf("write etcd's database: %w", datadir.Explain(err))
+	}
+	return err
 }
 
 // add adds a change.
@@ -182,11 +190,6 @@ func (f *filler) addMember(self *membership.Member, state raftpb.HardState, comp
 }
 
 func (f *filler) put(bucket backend.Bucket, key, value []byte) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("write etcd's database: %w", err)
-		}
-	}()
 	if f.tx == nil {
 		if f.tx, err = f.db.Begin(true); err != nil {
 			return err
@@ -196,7 +199,7 @@ func (f *filler) put(bucket backend.Bucket, key, value []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	if bucket == schema.Key {
+	if bucket.ID() == schema.Key.ID() {
 		keys.FillPercent = 0.9 // as etcd does, since it adds at the end only
 	}
 	if err := keys.Put(key, value); err != nil {
@@ -214,10 +217,7 @@ func (f *filler) commit() error {
 	}
 	err := f.tx.Commit()
 	f.tx, f.pending = nil, 0
-	if err != nil {
-		return fmt.Errorf("write etcd's database: %w", err)
-	}
-	return nil
+	return err
 }
 
 // revisionKey is the key of a change in etcd's database.

@@ -256,7 +256,7 @@ func TestMigrate(t *testing.T) {
 	h := migrated(t, 41, folder)
 	client := h.member.Endpoint().NewClient()
 	defer client.Close()
-	got, now := all(t, client)
+	got, now := all(t, client.Client)
 	wantSame(t, got, want)
 	if now < revision || now > revision+1 {
 		t.Errorf("the revision is %d, and was %d", now, revision)
@@ -287,7 +287,7 @@ func TestMigrate(t *testing.T) {
 	h.start(nil)
 	there := second.member.Endpoint().NewClient()
 	defer there.Close()
-	got, _ = all(t, there)
+	got, _ = all(t, there.Client)
 	delete(got, "/registry/new")
 	delete(got, "/registry/masterleases/192.0.2.1") // whose lease may have ended
 	delete(want, "/registry/masterleases/192.0.2.1")
@@ -323,7 +323,7 @@ func TestMigrateAfterCrash(t *testing.T) {
 	h := migrated(t, 43, copied)
 	client := h.member.Endpoint().NewClient()
 	defer client.Close()
-	got, now := all(t, client)
+	got, now := all(t, client.Client)
 	if kv := got["/registry/durable"]; kv == nil || kv.ModRevision != last || string(kv.Value) != "kept" {
 		t.Errorf("what was acknowledged is %v", kv)
 	}
@@ -413,7 +413,7 @@ func wantMember(t *testing.T, folder string, want map[string]*mvccpb.KeyValue) {
 	h.start(nil)
 	client := h.member.Endpoint().NewClient()
 	defer client.Close()
-	got, _ := all(t, client)
+	got, _ := all(t, client.Client)
 	wantSame(t, got, want)
 	if err := h.end(); err != nil {
 		t.Error(err)
@@ -433,7 +433,7 @@ func TestMigrateFullDisk(t *testing.T) {
 	// The log needs 64 MB, the database more than 2.
 	for _, size := range []string{"1m", "65m"} {
 		output, err := child(t, folder, size).CombinedOutput()
-		if err == nil || !strings.Contains(string(output), "free some space") || !strings.Contains(string(output), "left: [- name]") {
+		if err == nil || strings.Count(string(output), "free some space") != 1 || !strings.Contains(string(output), "left: [- name]") {
 			t.Errorf("with %s it ended with %v: %s", size, err, output)
 		}
 	}
