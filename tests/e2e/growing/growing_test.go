@@ -156,20 +156,13 @@ func makeConfigMaps(t *testing.T, client kubernetes.Interface) {
 func killWhileMoving(t *testing.T, host *harness.Host, disk *slowfs.Disk, random *rand.Rand) {
 	t.Helper()
 	server := host.StartServer(t, "--cluster-init")
-	// Half a second is about what the move takes; it grows, so that it comes to an end.
-	moves, during := 0, 0
+	begun, during := 0, 0
 	for round := range kills {
 		if moved(host) {
 			time.Sleep(time.Duration(random.Int64N(int64(4 * time.Second))))
 		} else {
-			harness.Eventually(t, cluster.Patience, "the move to begin", func() error {
-				if now := strings.Count(server.Log(), moving); now == moves && !moved(host) {
-					return fmt.Errorf("it has begun %d times", now)
-				}
-				return nil
-			})
-			moves = strings.Count(server.Log(), moving)
-			time.Sleep(time.Duration(random.Int64N(int64(500+50*round)) * int64(time.Millisecond)))
+			begun = waitMoving(t, server, begun)
+			time.Sleep(time.Duration(random.Int64N(int64(time.Second)))) // about what the move takes
 		}
 		if round%2 == 1 {
 			if err := disk.Cut(); err != nil {
@@ -188,6 +181,21 @@ func killWhileMoving(t *testing.T, host *harness.Host, disk *slowfs.Disk, random
 	t.Logf("of %d kills %d were before the end of the move", kills, during)
 	if during == 0 {
 		t.Error("none was while it moved: the test shows nothing")
+	}
+}
+
+// waitMoving waits until a server has begun to move more often than before, or has
+// moved, and returns how often that is.
+func waitMoving(t *testing.T, server *harness.Server, before int) int {
+	t.Helper()
+	for deadline := time.Now().Add(cluster.Patience); ; time.Sleep(2 * time.Millisecond) {
+		begun := strings.Count(server.Log(), moving)
+		if begun > before || moved(server.Host) {
+			return begun
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the move has begun %d times, and does not again", begun)
+		}
 	}
 }
 
