@@ -52,7 +52,7 @@ type Server struct {
 	AgentToken string `key:"agent-token" role:"server" secret:"true" usage:"further secret for joining, for agents only"`
 	// ClusterInit and ClusterReset are for several servers with embedded etcd: the
 	// first, and the last that is left.
-	ClusterInit  bool `key:"cluster-init" role:"server" usage:"begin a cluster of several servers, with embedded etcd; the others join it with server and token"`
+	ClusterInit  bool `key:"cluster-init" role:"server" usage:"begin a cluster of several servers, with embedded etcd, to which a state in SQLite moves; the others join it with server and token"`
 	ClusterReset bool `key:"cluster-reset" role:"server" usage:"make this server the only one of its cluster again, after most were lost, and end"`
 	Datastore    Datastore
 	// DisableAgent leaves the server's own node out, and the others what

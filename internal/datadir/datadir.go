@@ -75,6 +75,10 @@ func (d Dir) Etcd() string { return d.join("server", "db", "etcd") }
 // ServerDB is the folder of the SQLite database.
 func (d Dir) ServerDB() string { return d.join("server", "db") }
 
+// DatastoreEndpoint is a file that is there if the state is not here, but in a
+// datastore of the user's own.
+func (d Dir) DatastoreEndpoint() string { return d.join("server", "datastore-endpoint") }
+
 // Snapshots is the folder of the datastore's snapshots, unless the user has
 // another.
 func (d Dir) Snapshots() string { return d.join("server", "snapshots") }

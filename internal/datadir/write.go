@@ -112,6 +112,14 @@ func SyncAll(folder string) error {
 	return nil
 }
 
+// SyncFolder brings the names in a folder to the disk.
+func SyncFolder(path string) error {
+	if err := syncFolder(path); err != nil {
+		return fmt.Errorf("sync %s: %w", path, Explain(err))
+	}
+	return nil
+}
+
 // syncFolder makes a rename in a folder durable.
 func syncFolder(path string) error {
 	folder, err := os.Open(path)

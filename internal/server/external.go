@@ -54,8 +54,15 @@ func shareSecrets(ctx context.Context, cfg *config.Config, dir datadir.Dir, esta
 		if err != nil {
 			return err
 		}
-		if err := establish(); err != nil || found {
+		if err := establish(); err != nil {
 			return err
+		}
+		// Started without the endpoint it would begin another cluster.
+		if err := datadir.WriteFile(dir.DatastoreEndpoint(), []byte("The state is in the datastore of datastore-endpoint.\n"), 0o600); err != nil {
+			return err
+		}
+		if found {
+			return nil
 		}
 		return bootstrap.GiveStored(ctx, client.KV, dir)
 	}()

@@ -101,7 +101,10 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 			observer.OnReady(*summary)
 		},
 	}
-	store, err := newState(cfg, dir, node, certificates, joined)
+	store, err := newState(ctx, cfg, dir, node, certificates, joined)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

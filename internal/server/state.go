@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -56,7 +57,7 @@ func usesEtcd(cfg *config.Config, dir datadir.Dir) bool {
 }
 
 // newState picks the datastore. joined is nil for a server that joins nobody.
-func newState(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *bootstrap.ServerJoin) (*state, error) {
+func newState(ctx context.Context, cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *bootstrap.ServerJoin) (*state, error) {
 	var s *state
 	switch {
 	case cfg.Server.Datastore.Endpoint != "":
@@ -77,6 +78,8 @@ func newState(cfg *config.Config, dir datadir.Dir, node host.Node, certificates 
 		settings := etcdConfig(cfg, dir, node, certificates)
 		if joined != nil {
 			settings.Join = joined.Member
+		} else if err := migrate(ctx, dir, settings); err != nil {
+			return nil, err
 		}
 		member := etcd.New(settings)
 		s = &state{Datastore: member, member: member, etcd: member}
@@ -121,12 +124,13 @@ func join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.C
 	}, member || cfg.Server.DisableEtcd && noToken == nil)
 }
 
-// checkState refuses to begin with etcd or a datastore of the user's own where
-// there is another state, and with SQLite, as a cluster of its own, what has the
-// authorities of another cluster.
+// checkState refuses to begin with a datastore of the user's own where there is
+// another state, with anything else where the state is in such a datastore, and with
+// SQLite, as a cluster of its own, what has the authorities of another cluster.
 func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 	_, noSQLite := os.Stat(dir.SQLite())
 	_, alone := os.Stat(dir.EtcdTLS())
+	_, elsewhere := os.Stat(dir.DatastoreEndpoint())
 	theirs := cfg.Server.Datastore.Endpoint != ""
 	switch {
 	case cfg.Server.DisableControllerManager != cfg.Server.DisableScheduler && (theirs || member || usesEtcd(cfg, dir)):
@@ -145,8 +149,9 @@ func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 			"add --cluster-init for the first of several, or --server https://HOST:6443 and --token to join them")
 	case cfg.Server.ClusterReset:
 		return fmt.Errorf("cluster-reset is for a server that has etcd, and there is none in %s", dir.Etcd())
-	case cfg.Server.ClusterInit && noSQLite == nil:
-		return fmt.Errorf("this server keeps its state in SQLite (%s), and cannot take it along to etcd yet: leave cluster-init out, or begin anew after `kedge uninstall`", dir.SQLite())
+	case elsewhere == nil && noSQLite != nil:
+		return fmt.Errorf("this server keeps its state in a datastore of yours: give it datastore-endpoint again, "+
+			"or move %s away to leave that cluster and begin a new one, or join another", filepath.Dir(dir.DatastoreEndpoint()))
 	case alone == nil && noSQLite != nil && !cfg.Server.ClusterInit && cfg.Agent.Server == "":
 		return errors.New("this server was, or was to be, one of several, and has no state: start it with --server https://HOST:6443 and --token to join them, or with --cluster-init if it was to be the first")
 	}

@@ -18,10 +18,12 @@ func TestCheckState(t *testing.T) {
 	noEtcd := func(c *config.Config) { join(c); c.Server.DisableEtcd = true }
 	noScheduler := func(c *config.Config) { c.Server.DisableScheduler = true }
 	noneOfSeveral := func(c *config.Config) { initialize(c); noScheduler(c) }
+	theirs := func(c *config.Config) { c.Server.Datastore.Endpoint = "postgres://db.example.com/kedge" }
 	const (
 		sqlite = "server/db/state.db"
 		begun  = "server/tls/etcd/peer-ca.key"
 		wal    = "server/db/etcd/member/wal/0.wal"
+		marker = "server/datastore-endpoint"
 	)
 	for name, test := range map[string]struct {
 		files  []string
@@ -34,12 +36,18 @@ func TestCheckState(t *testing.T) {
 		"new, first of several":      {change: initialize, etcd: true},
 		"new, joins":                 {change: join, etcd: true},
 		"SQLite":                     {files: []string{sqlite}},
-		"SQLite, to etcd":            {files: []string{sqlite}, change: initialize, etcd: true, want: "cannot take it along to etcd yet"},
+		"SQLite, to etcd":            {files: []string{sqlite}, change: initialize, etcd: true},
+		"SQLite, to their own":       {files: []string{sqlite}, change: theirs, want: "does not take it along to datastore-endpoint"},
 		"SQLite, reset":              {files: []string{sqlite}, change: reset, want: "cluster-reset is for a server that has etcd"},
 		"etcd":                       {files: []string{wal}, etcd: true},
+		"etcd, to their own":         {files: []string{wal}, change: theirs, etcd: true, want: "does not take it along to datastore-endpoint"},
 		"etcd, and an older SQLite":  {files: []string{wal, sqlite}, etcd: true},
 		"etcd, flags as at first":    {files: []string{wal}, change: initialize, etcd: true},
 		"etcd, reset":                {files: []string{wal}, change: reset, etcd: true},
+		"their own":                  {files: []string{marker}, change: theirs},
+		"their own, without it":      {files: []string{marker}, want: "give it datastore-endpoint again"},
+		"their own, to etcd":         {files: []string{marker}, change: initialize, etcd: true, want: "give it datastore-endpoint again"},
+		"their own, joins another":   {files: []string{marker}, change: join, etcd: true, want: "give it datastore-endpoint again"},
 		"has begun to join":          {files: []string{begun}, want: "was, or was to be, one of several"},
 		"has begun to join, goes on": {files: []string{begun}, change: join, etcd: true},
 		"SQLite, without API":        {files: []string{sqlite}, change: etcdOnly, want: "add --cluster-init for the first"},

@@ -1,6 +1,7 @@
 // Package etcd is the datastore of several servers: a member of an etcd cluster
 // in this process. The server package runs it, and asks it to admit the members
-// of servers that join; it also makes a cluster of one again with it (Reset).
+// of servers that join; it also makes a cluster of one again with it (Reset), and a
+// member of what another datastore has (Migrate).
 //
 // A member comes as a learner, which has no vote, and becomes a voter by itself
 // when it has caught up; only then it is ready. Whichever member leads removes

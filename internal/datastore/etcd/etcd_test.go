@@ -25,6 +25,9 @@ import (
 
 func TestMain(m *testing.M) {
 	logrus.SetOutput(io.Discard)
+	if folder, size, ok := strings.Cut(os.Getenv(childVariable), ":"); ok {
+		os.Exit(migrateAsChild(folder, size))
+	}
 	os.Exit(m.Run())
 }
 

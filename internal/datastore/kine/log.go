@@ -109,10 +109,6 @@ func (l *log) rollback() {
 
 // start makes the log ready to be written to, in one transaction, and returns
 // the last revision and the one below which nothing can be asked for.
-//
-// After a crash all that was handed out counts as compacted, so that whoever
-// saw what is lost, which is what was deferred or volatile, has to look again.
-// Each Lease becomes a new revision: nobody sees its revision go back.
 func (l *log) start() (last, compacted int64, err error) {
 	if err := l.begin(); err != nil {
 		return 0, 0, err
@@ -122,42 +118,53 @@ func (l *log) start() (last, compacted int64, err error) {
 			l.rollback()
 		}
 	}()
-	last, err = l.number(`SELECT MAX(id) FROM kine`)
-	if err != nil {
+	if last, err = l.recover(); err != nil {
 		return 0, 0, err
-	}
-	sequence, err := l.number(`SELECT seq FROM sqlite_sequence WHERE name = 'kine'`)
-	if err != nil {
-		return 0, 0, err
-	}
-	l.swept, err = l.number(`SELECT MAX(prev_revision) FROM kine WHERE name = ?`, compactKey)
-	if err != nil {
-		return 0, 0, err
-	}
-	crashed := sequence > last
-	last = max(last, sequence)
-	if rows, err := l.number(`SELECT COUNT(*) FROM kine WHERE name = ?`, compactKey); err != nil {
-		return 0, 0, err
-	} else if rows == 0 {
-		last++
-		if err := l.insert(version{Event: &server.Event{Create: true, KV: &server.KeyValue{Key: compactKey, ModRevision: last}}}); err != nil {
-			return 0, 0, err
-		}
-	}
-	if crashed {
-		for l.swept < last {
-			if err := l.sweep(last); err != nil {
-				return 0, 0, err
-			}
-		}
-		if last, err = l.renewLeases(last); err != nil {
-			return 0, 0, err
-		}
 	}
 	if err := l.reserve(last); err != nil {
 		return 0, 0, err
 	}
 	return last, l.swept, l.commit()
+}
+
+// recover makes of the database, in a transaction, what a start begins with, and
+// returns the last revision.
+//
+// After a crash all that was handed out counts as compacted, so that whoever
+// saw what is lost, which is what was deferred or volatile, has to look again.
+// Each Lease becomes a new revision: nobody sees its revision go back.
+func (l *log) recover() (last int64, err error) {
+	last, err = l.number(`SELECT MAX(id) FROM kine`)
+	if err != nil {
+		return 0, err
+	}
+	sequence, err := l.number(`SELECT seq FROM sqlite_sequence WHERE name = 'kine'`)
+	if err != nil {
+		return 0, err
+	}
+	l.swept, err = l.number(`SELECT MAX(prev_revision) FROM kine WHERE name = ?`, compactKey)
+	if err != nil {
+		return 0, err
+	}
+	crashed := sequence > last
+	last = max(last, sequence)
+	if rows, err := l.number(`SELECT COUNT(*) FROM kine WHERE name = ?`, compactKey); err != nil {
+		return 0, err
+	} else if rows == 0 {
+		last++
+		if err := l.insert(version{Event: &server.Event{Create: true, KV: &server.KeyValue{Key: compactKey, ModRevision: last}}}); err != nil {
+			return 0, err
+		}
+	}
+	if !crashed {
+		return last, nil
+	}
+	for l.swept < last {
+		if err := l.sweep(last); err != nil {
+			return 0, err
+		}
+	}
+	return l.renewLeases(last)
 }
 
 // finish adds the rows of versions, the last of which is that of revision last,

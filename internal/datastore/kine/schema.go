@@ -78,6 +78,12 @@ const (
 		SELECT id, name, lease, deleted
 		FROM kine INDEXED BY kine_ending_index WHERE lease != 0 OR deleted != 0 ORDER BY id`
 
+	// All that can be asked for, as it happened. The sign is as in eventsSQL.
+	historySQL = `
+		SELECT id, name, created, deleted, create_revision, lease, value
+		FROM kine WHERE +name NOT LIKE 'gap-%' AND +name != '` + compactKey + `'
+		ORDER BY id`
+
 	insertSQL = `
 		INSERT INTO kine (id, name, created, deleted, create_revision, prev_revision, lease, value)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`

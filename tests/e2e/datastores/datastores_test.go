@@ -113,6 +113,16 @@ spec:
 			}
 		}
 	}
+
+	t.Log("without the endpoint it does not begin another cluster")
+	server.Terminate()
+	host.Setenv("KEDGE_DATASTORE_ENDPOINT", "")
+	for i, args := range [][]string{nil, {"--cluster-init"}} {
+		forgetful := host.StartServer(t, args...)
+		if code := forgetful.WaitExit(patience); code != 1 || strings.Count(forgetful.Log(), "give it datastore-endpoint again") != i+1 {
+			t.Errorf("with %v it ended with status %d:\n%s", args, code, forgetful.LogTail())
+		}
+	}
 }
 
 // What a user can mend ends kedge at once, with a word on how.

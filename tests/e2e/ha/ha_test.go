@@ -272,7 +272,6 @@ func TestRefusals(t *testing.T) {
 		single.WaitReady()
 		ends(t, other.StartServer(t, joining(single)...), "it keeps its state in SQLite")
 		single.Terminate()
-		ends(t, single.Host.StartServer(t, "--cluster-init"), "cannot take it along to etcd yet")
 		ends(t, single.Host.StartServer(t, args...), "this server has a cluster of its own")
 	})
 

@@ -1,0 +1,55 @@
+package etcd
+
+import (
+	"encoding/json"
+	"errors"
+	"path/filepath"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/snap"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
+)
+
+// database is that of the member in a folder.
+func database(dir string) string { return filepath.Join(dir, "member", "snap", "db") }
+
+// begin writes the log of a cluster that has done no more than to take its only
+// member in, and a snapshot of that state.
+func begin(logger *zap.Logger, dir string, cluster *membership.RaftCluster, self *membership.Member) (raftpb.HardState, error) {
+	id := uint64(self.ID)
+	state := raftpb.HardState{Term: 1, Vote: id, Commit: 1}
+	voters := raftpb.ConfState{Voters: []uint64{id}}
+	text, err := json.Marshal(self)
+	if err != nil {
+		return state, err
+	}
+	added, err := (&raftpb.ConfChange{Type: raftpb.ConfChangeAddNode, NodeID: id, Context: text}).Marshal()
+	if err != nil {
+		return state, err
+	}
+	metadata, err := (&etcdserverpb.Metadata{NodeID: id, ClusterID: uint64(cluster.ID())}).Marshal()
+	if err != nil {
+		return state, err
+	}
+	log, err := wal.Create(logger, filepath.Join(dir, "member", "wal"), metadata)
+	if err != nil {
+		return state, err
+	}
+	entry := raftpb.Entry{Type: raftpb.EntryConfChange, Term: state.Term, Index: state.Commit, Data: added}
+	err = log.Save(state, []raftpb.Entry{entry})
+	if err == nil {
+		err = snap.New(logger, filepath.Dir(database(dir))).SaveSnap(raftpb.Snapshot{
+			Data:     etcdserver.GetMembershipInfoInV2Format(logger, cluster),
+			Metadata: raftpb.SnapshotMetadata{Index: state.Commit, Term: state.Term, ConfState: voters},
+		})
+	}
+	if err == nil {
+		err = log.SaveSnapshot(walpb.Snapshot{Index: state.Commit, Term: state.Term, ConfState: &voters})
+	}
+	return state, errors.Join(err, log.Close())
+}
