@@ -61,4 +61,7 @@ type Snapshotter interface {
 	// into the folder kept. If it was interrupted, it is called again, as often
 	// as it takes; once it has returned nil, it does nothing.
 	Commit(ctx context.Context, folder, kept string) error
+	// Kept says, for the user, where Commit leaves what was stored, given the same
+	// folder.
+	Kept(kept string) string
 }

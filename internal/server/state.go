@@ -31,16 +31,17 @@ type state struct {
 }
 
 // usesEtcd tells whether a server keeps its objects in etcd: once it has begun to,
-// it goes on.
+// it goes on. A restore that was interrupted may have put the member away.
 func usesEtcd(cfg *config.Config, dir datadir.Dir) bool {
-	return cfg.Server.ClusterInit || cfg.Agent.Server != "" || etcd.Exists(dir.Etcd())
+	return cfg.Server.ClusterInit || cfg.Agent.Server != "" || etcd.Exists(dir.Etcd()) || etcd.Exists(etcd.Prepared(dir.Restoring()))
 }
 
 // newState picks the datastore. joined is nil for a server that joins nobody.
 func newState(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *bootstrap.ServerJoin) (*state, error) {
 	if cfg.Server.Datastore.Endpoint != "" {
 		store, err := newExternal(cfg.Server.Datastore)
-		return &state{Datastore: store}, err
+		saved, _ := store.(datastore.Snapshotter)
+		return &state{Datastore: store, saved: saved}, err
 	}
 	if !usesEtcd(cfg, dir) {
 		store := newSQLite(dir)
@@ -51,7 +52,7 @@ func newState(cfg *config.Config, dir datadir.Dir, node host.Node, certificates 
 		settings.Join = joined.Member
 	}
 	member := etcd.New(settings)
-	return &state{Datastore: member, member: member, admit: member.Admit}, nil
+	return &state{Datastore: member, saved: member, member: member, admit: member.Admit}, nil
 }
 
 func newSQLite(dir datadir.Dir) *kine.Datastore {
@@ -117,9 +118,14 @@ func resetCluster(ctx context.Context, cfg *config.Config, dir datadir.Dir, node
 		}
 		return fmt.Errorf("reset cluster: %w", err)
 	}
-	url := "https://" + net.JoinHostPort(advertiseAddress(cfg.Server, node).String(), fmt.Sprint(cfg.Server.HTTPSListenPort))
-	logrus.Infof("This server is the only one of its cluster now. Start it without --cluster-reset. "+
-		"On each other server: stop kedge, move %s away, and start it with --server %s and the token in %s here; "+
-		"of those that do not come back, delete the nodes (kubectl delete node)", dir.Etcd(), url, dir.ServerToken())
+	logrus.Infof("This server is the only one of its cluster now. Start it without --cluster-reset. %s", joinAnew(cfg, dir, node))
 	return nil
+}
+
+// joinAnew is what to do on the other servers where this one is the only one of
+// its cluster again.
+func joinAnew(cfg *config.Config, dir datadir.Dir, node host.Node) string {
+	url := "https://" + net.JoinHostPort(advertiseAddress(cfg.Server, node).String(), fmt.Sprint(cfg.Server.HTTPSListenPort))
+	return fmt.Sprintf("On each other server: stop kedge, move %s away, and start it with --server %s and the token in %s here; "+
+		"of those that do not come back, delete the nodes (kubectl delete node)", dir.Etcd(), url, dir.ServerToken())
 }

@@ -44,6 +44,9 @@ type Config struct {
 	// Elsewhere says where the API's objects are and who saves them, if they are
 	// not in Store: nothing is saved or restored then.
 	Elsewhere error
+	// Others says what to do on the other servers after a restore, empty if there
+	// are none.
+	Others string
 	// Client calls the API as system:kedge:snapshots; nil for who only lists.
 	Client *rest.Config
 	// Socket is where commands come in.
