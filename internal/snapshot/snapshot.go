@@ -182,9 +182,9 @@ func (s *Snapshots) save(ctx context.Context, name string) (*File, error) {
 	if !s.cfg.Settings.S3 {
 		return file, nil
 	}
-	if err := s.upload(ctx, file.Name); err != nil {
-		s.note(ctx, failure{place: "s3", name: file.Name, err: err})
-		return file, fmt.Errorf("snapshot %s is on this host, but not in S3: %w", file.Name, err)
+	if unsent, err := s.send(ctx, file.Name); err != nil {
+		s.note(ctx, failure{place: "s3", name: unsent, err: err})
+		return file, fmt.Errorf("snapshot %s is on this host, but not in S3, where the next save sends it too: %w", unsent, err)
 	}
 	delete(s.failed, "s3")
 	return file, nil

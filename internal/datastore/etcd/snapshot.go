@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -80,68 +79,3 @@ func lastRevision(file string) (last int64, err error) {
 	})
 	return last, err
 }
-
-// LastRevision implements datastore.Snapshotter.
-func (m *Member) LastRevision(context.Context) (int64, error) {
-	if !Exists(m.cfg.Dir) {
-		return 0, nil
-	}
-	last, err := lastRevision(database(m.cfg.Dir))
-	return last + unwritten, err
-}
-
-// database is that of the member in a folder.
-func database(dir string) string { return filepath.Join(dir, "member", "snap", "db") }
-
-// Prepared is where Prepare puts the member that is to be restored.
-func Prepared(folder string) string { return filepath.Join(folder, "etcd") }
-
-// Prepare implements datastore.Snapshotter. Its member is the only one of a new
-// cluster, which no member of the old one can mistake for its own.
-func (m *Member) Prepare(_ context.Context, file, folder string, above int64) error {
-	made := Prepared(folder)
-	if err := os.MkdirAll(filepath.Dir(database(made)), 0o700); err != nil {
-		return fmt.Errorf("make folder of etcd: %w", datadir.Explain(err))
-	}
-	if err := os.Rename(file, database(made)); err != nil {
-		return fmt.Errorf("take saved database: %w", datadir.Explain(err))
-	}
-	if err := removeSum(database(made)); err != nil {
-		return fmt.Errorf("take saved database: %w", datadir.Explain(err))
-	}
-	// What is no database would make etcd panic.
-	if _, err := lastRevision(database(made)); err != nil {
-		return err
-	}
-	name, err := ensureName(made, m.cfg.Node)
-	if err != nil {
-		return err
-	}
-	prepared := make(chan error, 1)
-	go func() { prepared <- m.found(made, name, above) }()
-	select {
-	case err := <-prepared:
-		return err
-	case err := <-m.failed: // and etcd has ended the goroutine
-		return err
-	}
-}
-
-// removeSum removes the checksum at the end of a snapshot of etcd's, which makes
-// its size none of whole sectors (etcdutl/snapshot/v3_snapshot.go, hasChecksum).
-// Package snapshot has one of its own.
-func removeSum(file string) error {
-	info, err := os.Stat(file)
-	if err != nil || info.Size()%512 != sha256.Size {
-		return err
-	}
-	return os.Truncate(file, info.Size()-sha256.Size)
-}
-
-// Commit implements datastore.Snapshotter.
-func (m *Member) Commit(_ context.Context, folder, kept string) error {
-	return datadir.Replace(Prepared(folder), m.cfg.Dir, Prepared(kept))
-}
-
-// Kept implements datastore.Snapshotter.
-func (m *Member) Kept(kept string) string { return kept }
