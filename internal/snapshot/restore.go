@@ -128,8 +128,8 @@ func Resume(ctx context.Context, dir datadir.Dir, store datastore.Snapshotter) e
 	if err := j.complete(ctx, dir, store); err != nil {
 		return err
 	}
-	logrus.Warnf("A restore of snapshot %s that was interrupted has been completed: the data are the snapshot's, and those from before it are in %s. %s",
-		j.Snapshot, store.Kept(dir.Replaced(j.Began)), j.Others)
+	logrus.Warn(strings.TrimSpace(fmt.Sprintf("A restore of snapshot %s that was interrupted has been completed: the data are the snapshot's, and those from before it are in %s. %s",
+		j.Snapshot, store.Kept(dir.Replaced(j.Began)), j.Others)))
 	return nil
 }
 
