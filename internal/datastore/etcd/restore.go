@@ -117,6 +117,9 @@ func (m *Member) found(dir, name string, above int64) (err error) {
 
 // Commit implements datastore.Snapshotter.
 func (m *Member) Commit(_ context.Context, folder, kept string) error {
+	if err := os.MkdirAll(filepath.Dir(m.cfg.Dir), 0o700); err != nil {
+		return fmt.Errorf("make folder of etcd: %w", datadir.Explain(err))
+	}
 	return datadir.Replace(Prepared(folder), m.cfg.Dir, Prepared(kept))
 }
 

@@ -103,6 +103,12 @@ func TestSnapshot(t *testing.T) {
 	if now, err := second.member.Save(t.Context(), again); err != nil || now <= above {
 		t.Errorf("saved at %d, %v", now, err)
 	}
+	// To a disk that has nothing yet.
+	empty := Config{Dir: filepath.Join(t.TempDir(), "server", "db", "etcd"), Node: "node-53", Address: "127.77.0.53"}
+	folder := t.TempDir()
+	if err := errors.Join(New(empty).Prepare(t.Context(), again, folder, 9e9), New(empty).Commit(t.Context(), folder, folder)); err != nil || !Exists(empty.Dir) {
+		t.Errorf("not restored: %v", err)
+	}
 }
 
 func TestPrepareRefuses(t *testing.T) {
