@@ -65,9 +65,9 @@ func (d *Datastore) Prepare(ctx context.Context, file, _ string, above int64) er
 	})
 }
 
-// makeRestoring makes the table to be filled, and what else is missing. kine's driver does not close
-// all its connections (pkg/drivers/generic/generic.go, Migrate, leaves a row
-// unread): they are not to be taken for a server's.
+// makeRestoring makes the table to be filled, and what else is missing. kine's
+// driver does not close all its connections (pkg/drivers/generic/generic.go,
+// Migrate, leaves a row unread): they are not to be taken for a server's.
 func (d *Datastore) makeRestoring(ctx context.Context, db *sql.DB) (err error) {
 	if err := d.prepare(ctx, d.target.source); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (d *Datastore) alone(ctx context.Context, db *sql.DB) error {
 		}
 		if time.Since(begun) > closing {
 			hosts := slices.Compact(slices.Sorted(maps.Values(others)))
-			return fileError{fmt.Errorf("%s is in use from %s: stop kedge on every server of it, and what else uses it as this user",
+			return ownError{fmt.Errorf("%s is in use from %s: stop kedge on every server of it, and what else uses it as this user",
 				d.target, strings.Join(hosts, ", "))}
 		}
 	}
@@ -127,19 +127,16 @@ func (d *Datastore) others(ctx context.Context, db *sql.DB) (map[int64]string, e
 	return hosts, rows.Err()
 }
 
-// insertAll puts what is in file into the table. That all up to above is compacted says
-// kine's own row, which is also the last one.
+// insertAll puts what is in file into the table. That all up to above is compacted
+// says kine's own row, which is also the last one.
 func insertAll(ctx context.Context, tx *sql.Tx, dialect *dialect, file string, above int64) error {
 	var args []any
-	bytes, objects := 0, 0
+	rows, bytes, objects := 0, 0, 0
 	insert := func() error {
-		if len(args) == 0 {
-			return nil
-		}
-		values := strings.Repeat("(?, ?, ?, 0, ?, ?, ?, ?, NULL), ", len(args)/7)
+		values := strings.Repeat("(?, ?, ?, 0, ?, ?, ?, ?, NULL), ", rows)
 		_, err := tx.ExecContext(ctx, dialect.bind("INSERT INTO "+dialect.restoring+
 			"(id, name, created, deleted, create_revision, prev_revision, lease, value, old_value) VALUES "+strings.TrimSuffix(values, ", ")), args...)
-		args, bytes = args[:0], 0
+		args, rows, bytes = args[:0], 0, 0
 		return err
 	}
 	err := readObjects(file, func(kv *mvccpb.KeyValue) error {
@@ -148,9 +145,8 @@ func insertAll(ctx context.Context, tx *sql.Tx, dialect *dialect, file string, a
 			created = 1
 		}
 		args = append(args, kv.ModRevision, string(kv.Key), created, kv.CreateRevision, 0, kv.Lease, kv.Value)
-		bytes += len(kv.Value)
-		objects++
-		if bytes < insertBytes && len(args)/7 < insertRows {
+		rows, bytes, objects = rows+1, bytes+len(kv.Value), objects+1
+		if bytes < insertBytes && rows < insertRows {
 			return nil
 		}
 		return insert()
@@ -159,9 +155,9 @@ func insertAll(ctx context.Context, tx *sql.Tx, dialect *dialect, file string, a
 		return err
 	}
 	if objects == 0 {
-		return fileError{fmt.Errorf("%s has no objects in it", file)}
+		return ownError{fmt.Errorf("%s has no objects in it", file)}
 	}
-	args = append(args, above, compactKey, 1, 0, above, 0, []byte{})
+	args, rows = append(args, above, compactKey, 1, 0, above, 0, []byte{}), rows+1
 	if err := insert(); err != nil {
 		return err
 	}

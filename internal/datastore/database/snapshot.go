@@ -60,27 +60,27 @@ func (d *Datastore) connected(ctx context.Context, do func(*sql.DB) error) error
 	db := sql.OpenDB(d.target.connector)
 	db.SetMaxOpenConns(1)
 	err := do(db)
-	var here fileError
+	var here ownError
 	if err != nil && !errors.As(err, &here) {
 		err, _ = d.target.explain(err)
 	}
 	return errors.Join(err, db.Close())
 }
 
-// fileError is an error that is not the database's.
-type fileError struct{ error }
+// ownError is an error that is not the database's.
+type ownError struct{ error }
 
 // Unwrap lets errors.Is find the cause.
-func (e fileError) Unwrap() error { return e.error }
+func (e ownError) Unwrap() error { return e.error }
 
 func writeObjects(path string, rows *sql.Rows) (err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return fileError{datadir.Explain(err)}
+		return ownError{datadir.Explain(err)}
 	}
 	defer func() {
 		if failed := file.Close(); err == nil && failed != nil {
-			err = fileError{datadir.Explain(failed)}
+			err = ownError{datadir.Explain(failed)}
 		}
 	}()
 	out := bufio.NewWriter(file)
@@ -95,10 +95,10 @@ func writeObjects(path string, rows *sql.Rows) (err error) {
 		}
 		text, err := kv.Marshal()
 		if err != nil {
-			return fileError{fmt.Errorf("encode %s: %w", kv.Key, err)}
+			return ownError{fmt.Errorf("encode %s: %w", kv.Key, err)}
 		}
 		if _, err := out.Write(append(binary.AppendUvarint(nil, uint64(len(text))), text...)); err != nil {
-			return fileError{datadir.Explain(err)}
+			return ownError{datadir.Explain(err)}
 		}
 	}
 	// Without this a dump that broke off would be a shorter one.
@@ -106,7 +106,7 @@ func writeObjects(path string, rows *sql.Rows) (err error) {
 		return err
 	}
 	if err := out.Flush(); err != nil {
-		return fileError{datadir.Explain(err)}
+		return ownError{datadir.Explain(err)}
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func writeObjects(path string, rows *sql.Rows) (err error) {
 func readObjects(path string, do func(*mvccpb.KeyValue) error) error {
 	file, err := os.Open(path)
 	if err != nil {
-		return fileError{err}
+		return ownError{err}
 	}
 	defer file.Close()
 	in := bufio.NewReader(file)
@@ -135,7 +135,7 @@ func readObjects(path string, do func(*mvccpb.KeyValue) error) error {
 			}
 		}
 		if err != nil {
-			return fileError{fmt.Errorf("%s has no objects of a database in it: %w", path, err)}
+			return ownError{fmt.Errorf("%s has no objects of a database in it: %w", path, err)}
 		}
 		if err := do(&kv); err != nil {
 			return err
