@@ -143,6 +143,6 @@ func restoreSnapshot(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(c.App.Writer, restored.Advice(datadir.Dir(cfg.DataDir)))
+	fmt.Fprintln(c.App.Writer, restored.Advice())
 	return nil
 }

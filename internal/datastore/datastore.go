@@ -55,13 +55,17 @@ type Snapshotter interface {
 	// stored now; 0 if nothing is. Nothing runs on the data, here and below.
 	LastRevision(ctx context.Context) (int64, error)
 	// Prepare makes of file, which Save wrote and which it may take away, what
-	// Commit needs, in folder, on the file system of both the file and the data. It changes
-	// nothing else, and refuses a file that cannot be served. Once that is, every new revision will
-	// be above the given one, and all up to it count as compacted: nobody who saw
-	// what was there before can miss that it has changed.
+	// Commit needs, in folder, on the file system of both the file and the data; a
+	// database has it in itself. It changes nothing else, and refuses a file that
+	// cannot be served. Once that is, every new revision will be above the given
+	// one, and all up to it count as compacted: nobody who saw what was there
+	// before can miss that it has changed.
 	Prepare(ctx context.Context, file, folder string, above int64) error
 	// Commit puts what Prepare has made in the place of what is stored, and that
 	// into the folder kept. If it was interrupted, it is called again, as often
 	// as it takes; once it has returned nil, it does nothing.
 	Commit(ctx context.Context, folder, kept string) error
+	// Kept says, for the user, where Commit leaves what was stored, given the same
+	// folder.
+	Kept(kept string) string
 }

@@ -39,3 +39,9 @@ func migrate(ctx context.Context, dir datadir.Dir, settings etcd.Config) error {
 	log.Infof("The state is in etcd now. What it was in SQLite is kept as %s: remove it when you no longer need it", kept)
 	return nil
 }
+
+// awaitsMigration tells whether the state is in SQLite still, whatever the flags say.
+func awaitsMigration(dir datadir.Dir) bool {
+	_, err := os.Stat(dir.SQLite())
+	return err == nil && !etcd.Exists(dir.Etcd())
+}

@@ -72,7 +72,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 		return err
 	}
 	defer release()
-	if err := snapshot.Resume(ctx, dir, newSQLite(dir)); err != nil {
+	if err := resume(ctx, cfg, dir); err != nil {
 		return err
 	}
 	listener, err := supervisor.Listen(cfg.Server.BindAddress, cfg.Server.HTTPSListenPort)

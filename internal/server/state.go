@@ -51,9 +51,9 @@ func (s *state) add(group *component.Group) {
 }
 
 // usesEtcd tells whether a server keeps its objects in etcd: once it has begun to,
-// it goes on.
+// it goes on. A restore that was interrupted may have put the member away.
 func usesEtcd(cfg *config.Config, dir datadir.Dir) bool {
-	return cfg.Server.ClusterInit || cfg.Agent.Server != "" || etcd.Exists(dir.Etcd())
+	return cfg.Server.ClusterInit || cfg.Agent.Server != "" || etcd.Exists(dir.Etcd()) || etcd.Exists(etcd.Prepared(dir.Restoring()))
 }
 
 // newState picks the datastore. joined is nil for a server that joins nobody.
@@ -66,6 +66,7 @@ func newState(ctx context.Context, cfg *config.Config, dir datadir.Dir, node hos
 			return nil, err
 		}
 		s = &state{Datastore: store}
+		s.saved, _ = store.(datastore.Snapshotter)
 	case cfg.Server.DisableEtcd:
 		var err error
 		if s, err = newEtcdElsewhere(cfg, dir, node, certificates); err != nil {
@@ -82,7 +83,7 @@ func newState(ctx context.Context, cfg *config.Config, dir datadir.Dir, node hos
 			return nil, err
 		}
 		member := etcd.New(settings)
-		s = &state{Datastore: member, member: member, etcd: member}
+		s = &state{Datastore: member, saved: member, member: member, etcd: member}
 	}
 	s.token = bootstrap.NewSharedToken(dir, cfg.Token, func() (*clientv3.Client, error) { return datastore.NewClient(s.Endpoint()) })
 	return s, nil
@@ -167,9 +168,14 @@ func resetCluster(ctx context.Context, cfg *config.Config, dir datadir.Dir, node
 		}
 		return fmt.Errorf("reset cluster: %w", err)
 	}
-	url := "https://" + publicAddress(cfg.Server, node)
-	logrus.Infof("This server is the only one of its cluster now. Start it without --cluster-reset. "+
-		"On each other server: stop kedge, move %s away, and start it with --server %s and the token in %s here; "+
-		"of those that do not come back, delete the nodes (kubectl delete node)", dir.Etcd(), url, dir.ServerToken())
+	logrus.Infof("This server is the only one of its cluster now. Start it without --cluster-reset. %s", joinAnew(cfg, dir, node))
 	return nil
+}
+
+// joinAnew is what to do on the other servers where this one is the only one of
+// its cluster again.
+func joinAnew(cfg *config.Config, dir datadir.Dir, node host.Node) string {
+	url := "https://" + publicAddress(cfg.Server, node)
+	return fmt.Sprintf("On each other server: stop kedge, move %s away, and start it with --server %s and the token in %s here; "+
+		"of those that do not come back, delete the nodes (kubectl delete node)", dir.Etcd(), url, dir.ServerToken())
 }

@@ -189,6 +189,12 @@ func (r *reader) readManifest() error {
 	return nil
 }
 
+// settings say how a server gets a datastore of a kind.
+var settings = map[string]string{
+	"etcd": " (cluster-init)",
+	"sql":  " (datastore-endpoint of PostgreSQL or MySQL)",
+}
+
 // acceptable returns an error if a kedge of version ours, with a datastore of
 // that kind, cannot restore the snapshot.
 func (r *reader) acceptable(ours, kind string) error {
@@ -210,7 +216,7 @@ func (r *reader) acceptable(ours, kind string) error {
 		return newer
 	}
 	if r.Datastore != kind {
-		return fmt.Errorf("%s is of a datastore of the kind %s, and this server's is %s: restore it on a server with a datastore of its kind", r.path, r.Datastore, kind)
+		return fmt.Errorf("%s is of a datastore of the kind %s, and this server's is %s: restore it on a server with a datastore of its kind%s", r.path, r.Datastore, kind, settings[r.Datastore])
 	}
 	return nil
 }

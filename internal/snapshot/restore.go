@@ -36,6 +36,8 @@ type journal struct {
 	// Began is when, in seconds since 1970: the folder of the old data is named
 	// after it.
 	Began int64 `json:"began"`
+	// Others is Config.Others, for whoever completes it.
+	Others string `json:"others,omitempty"`
 }
 
 const (
@@ -59,8 +61,9 @@ func firstRevision(m *Manifest, last int64, now time.Time) int64 {
 // Restored says what a restore did.
 type Restored struct {
 	Manifest
-	// Path is the snapshot's, Replaced the folder of what was there before.
-	Path, Replaced string
+	// Path is the snapshot's. Replaced says where what was there before is, and
+	// Others what to do on the other servers.
+	Path, Replaced, Others string
 	// Authorities tells that also authorities and token were replaced.
 	Authorities bool
 }
@@ -84,7 +87,7 @@ func Restore(ctx context.Context, cfg Config, file, token string) (_ *Restored, 
 	if err := Resume(ctx, cfg.Dir, cfg.Store); err != nil {
 		return nil, err
 	}
-	j := journal{State: statePreparing, Snapshot: file, Datastore: cfg.Store.Kind(), Began: time.Now().Unix()}
+	j := journal{State: statePreparing, Snapshot: file, Datastore: cfg.Store.Kind(), Began: time.Now().Unix(), Others: cfg.Others}
 	if err := j.begin(cfg.Dir); err != nil {
 		return nil, err
 	}
@@ -100,7 +103,8 @@ func Restore(ctx context.Context, cfg Config, file, token string) (_ *Restored, 
 }
 
 // Resume is called before anything uses what a server has stored: it completes a
-// restore that was interrupted, or throws it away, and says so.
+// restore that was interrupted, or throws it away, and says so. store is nil if it
+// is one that kedge does not restore.
 func Resume(ctx context.Context, dir datadir.Dir, store datastore.Snapshotter) error {
 	text, err := os.ReadFile(dir.Restore())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -117,15 +121,15 @@ func Resume(ctx context.Context, dir datadir.Dir, store datastore.Snapshotter) e
 		logrus.Warnf("A restore of snapshot %s was interrupted before it had changed anything: the data are those from before it", j.Snapshot)
 		return j.end(dir)
 	}
-	if kind := store.Kind(); j.Datastore != kind {
+	if store == nil || store.Kind() != j.Datastore {
 		return fmt.Errorf("a restore of snapshot %s to a datastore of the kind %s was interrupted: "+
-			"start kedge with that one, so that it is completed, and not with one of the kind %s", j.Snapshot, j.Datastore, kind)
+			"start kedge with that one%s, so that it is completed, and with no other", j.Snapshot, j.Datastore, settings[j.Datastore])
 	}
 	if err := j.complete(ctx, dir, store); err != nil {
 		return err
 	}
-	logrus.Warnf("A restore of snapshot %s that was interrupted has been completed: the data are the snapshot's, and those from before it are in %s",
-		j.Snapshot, dir.Replaced(j.Began))
+	logrus.Warn(strings.TrimSpace(fmt.Sprintf("A restore of snapshot %s that was interrupted has been completed: the data are the snapshot's, and those from before it are in %s. %s",
+		j.Snapshot, store.Kept(dir.Replaced(j.Began)), j.Others)))
 	return nil
 }
 
@@ -166,6 +170,7 @@ func (j *journal) complete(ctx context.Context, dir datadir.Dir, store datastore
 	if err := store.Commit(ctx, folder, kept); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
+	_ = os.Remove(kept) // nothing is in it: a database keeps its own
 	return j.end(dir)
 }
 
@@ -220,7 +225,10 @@ func prepare(ctx context.Context, cfg Config, j *journal, token string) (*Restor
 	if err := datadir.SyncAll(folder); err != nil {
 		return nil, fmt.Errorf("restore: %w", err)
 	}
-	return &Restored{Manifest: r.Manifest, Path: j.Snapshot, Replaced: cfg.Dir.Replaced(j.Began), Authorities: authorities}, nil
+	return &Restored{
+		Manifest: r.Manifest, Path: j.Snapshot, Authorities: authorities,
+		Replaced: cfg.Store.Kept(cfg.Dir.Replaced(j.Began)), Others: cfg.Others,
+	}, nil
 }
 
 // find returns the path of a snapshot, and fetches it to folder if it is in S3.
@@ -308,7 +316,7 @@ func bootstrapSecret(cfg Config, token string) (string, error) {
 }
 
 // Advice is what to do after a restore.
-func (r *Restored) Advice(dir datadir.Dir) string {
+func (r *Restored) Advice() string {
 	lines := []string{
 		fmt.Sprintf("Restored %s: the cluster as node %s saved it on %s, at revision %d.", r.Path, r.Node, r.Time.Format(time.RFC3339), r.Revision),
 		fmt.Sprintf("What was there before is in %s: remove it when you no longer need it.", r.Replaced),
@@ -317,8 +325,8 @@ func (r *Restored) Advice(dir datadir.Dir) string {
 		lines = append(lines, "The certificate authorities and the token are the snapshot's too; nodes that knew others must join again.")
 	}
 	lines = append(lines, "Start the server now. Agents find it by themselves; on one that joined later than that, start kedge again.")
-	if r.Datastore != "sqlite" { // of which there is one server
-		lines = append(lines, fmt.Sprintf("On each other server: stop kedge, move %s away, and start it again, so that it joins this one anew.", dir.ServerDB()))
+	if r.Others != "" {
+		lines = append(lines, r.Others)
 	}
 	return strings.Join(lines, "\n")
 }

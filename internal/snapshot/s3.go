@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -133,6 +134,35 @@ func (b *bucket) location(name string) string {
 // locationS3 is where a file of that name would be, as far as it is known.
 func (s *Snapshots) locationS3(name string) string {
 	return (&bucket{S3: s.cfg.Settings.S3Settings}).location(name)
+}
+
+// send sends the snapshot called name to S3, and after it those of this node that
+// could not be sent before, as far as prune would keep them. It returns the name of
+// the one that failed.
+func (s *Snapshots) send(ctx context.Context, name string) (unsent string, err error) {
+	there, err := s.listS3(ctx)
+	if err != nil {
+		return name, err
+	}
+	here, err := s.cfg.listFolder()
+	if err != nil {
+		return name, err
+	}
+	done := map[string]bool{}
+	for _, f := range append(there, surplus(here, s.cfg.NodeName, "", s.cfg.Settings.Retention)...) {
+		done[f.Name] = true
+	}
+	slices.SortFunc(here, newestFirst)
+	for _, f := range here {
+		_, _, own := parseName(f.Name, s.cfg.NodeName)
+		if !own || done[f.Name] || f.Error != "" {
+			continue
+		}
+		if err := s.upload(ctx, f.Name); err != nil {
+			return f.Name, err
+		}
+	}
+	return "", nil
 }
 
 func (s *Snapshots) upload(ctx context.Context, name string) error {

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +72,44 @@ func TestScheduleWithoutS3(t *testing.T) {
 	<-done
 	if files, err := cfg.listFolder(); err != nil || len(files) > 2 {
 		t.Errorf("%d snapshots are left, %v", len(files), err)
+	}
+}
+
+// TestS3Later sends what could not be sent, as far as it is kept, and nothing else.
+func TestS3Later(t *testing.T) {
+	store := &s3.Server{Bucket: "backups", AccessKey: "a"}
+	remote := httptest.NewServer(store)
+	defer remote.Close()
+	cfg := server(t, "all", "token")
+	cfg.Settings.Retention, cfg.Settings.S3 = 2, true
+	cfg.Settings.S3Settings = config.S3{Endpoint: "127.0.0.1:1", Insecure: true, Bucket: "backups", AccessKey: "a", SecretKey: "s", Region: "x"}
+	away := quick(cfg)
+	var names []string
+	for range 3 {
+		file, err := away.save(t.Context(), OnDemand)
+		if file == nil || err == nil || !strings.Contains(err.Error(), file.Name) || !strings.Contains(err.Error(), "the next save sends it too") {
+			t.Fatalf("while S3 is away: %v, %v", file, err)
+		}
+		names = append(names, file.Name)
+	}
+	// Another server's, and one that is of no use.
+	for name, text := range map[string]string{"on-demand-other-7.zst": "x", fileName("broken", "pi", time.Unix(7, 0)): "x"} {
+		if err := os.WriteFile(filepath.Join(cfg.folder(), name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg.Settings.S3Settings.Endpoint = strings.TrimPrefix(remote.URL, "http://")
+	back := quick(cfg)
+	for range 2 {
+		file, err := back.save(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, file.Name)
+	}
+	// Of three of one name, the two that are kept.
+	if want := slices.Sorted(slices.Values(names[1:])); !slices.Equal(store.Keys(), want) {
+		t.Errorf("in S3 are %q, want %q", store.Keys(), want)
 	}
 }
 

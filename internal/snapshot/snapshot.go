@@ -44,6 +44,9 @@ type Config struct {
 	// Elsewhere says where the API's objects are and who saves them, if they are
 	// not in Store: nothing is saved or restored then.
 	Elsewhere error
+	// Others says what to do on the other servers after a restore, empty if there
+	// are none.
+	Others string
 	// Client calls the API as system:kedge:snapshots; nil for who only lists.
 	Client *rest.Config
 	// Socket is where commands come in.
@@ -179,9 +182,9 @@ func (s *Snapshots) save(ctx context.Context, name string) (*File, error) {
 	if !s.cfg.Settings.S3 {
 		return file, nil
 	}
-	if err := s.upload(ctx, file.Name); err != nil {
-		s.note(ctx, failure{place: "s3", name: file.Name, err: err})
-		return file, fmt.Errorf("snapshot %s is on this host, but not in S3: %w", file.Name, err)
+	if unsent, err := s.send(ctx, file.Name); err != nil {
+		s.note(ctx, failure{place: "s3", name: unsent, err: err})
+		return file, fmt.Errorf("snapshot %s is on this host, but not in S3, where the next save sends it too: %w", unsent, err)
 	}
 	delete(s.failed, "s3")
 	return file, nil

@@ -70,6 +70,8 @@ func (s *store) Commit(_ context.Context, folder, kept string) error {
 	return datadir.Replace(filepath.Join(folder, "db"), s.dir.ServerDB(), filepath.Join(kept, "db"))
 }
 
+func (s *store) Kept(kept string) string { return kept }
+
 // server makes a data directory as a server has it, and what its snapshots need.
 func server(t *testing.T, text, token string) Config {
 	t.Helper()

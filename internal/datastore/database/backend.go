@@ -372,7 +372,7 @@ func (b *Backend) compactTo(ctx context.Context, from, to int64) (bool, error) {
 	if _, err := tx.ExecContext(ctx, b.dialect.bind(b.dialect.compact), from, to, from, to); err != nil {
 		return false, err
 	}
-	if _, err := tx.ExecContext(ctx, b.dialect.bind(setCompacted), to); err != nil {
+	if _, err := tx.ExecContext(ctx, b.dialect.bind(setCompacted), to, from); err != nil {
 		return false, err
 	}
 	return true, tx.Commit()

@@ -71,6 +71,8 @@ type Datastore struct {
 	target *target
 	// api is nil before the datastore is ready for the first time.
 	api atomic.Pointer[etcdapi.Server]
+	// leaked are the connections of this process that Prepare left.
+	leaked map[int64]string
 }
 
 // New returns the datastore at an endpoint, or what is wrong with the settings.
@@ -144,12 +146,9 @@ func (d *Datastore) open(ctx context.Context, faults *faults) (*sql.DB, error) {
 	db.SetMaxIdleConns(connections)
 	db.SetConnMaxIdleTime(idleTime)
 	for {
-		err := db.PingContext(ctx)
-		if d.target.dialect.missing(err) {
-			err = d.make(ctx, err)
-		}
+		err := d.connect(ctx, db)
 		if err == nil {
-			err = d.prepare(ctx)
+			err = d.prepare(ctx, d.target.source)
 		}
 		if err == nil {
 			faults.wrote()
@@ -168,6 +167,15 @@ func (d *Datastore) open(ctx context.Context, faults *faults) (*sql.DB, error) {
 	}
 }
 
+// connect connects to the database, and makes it if it is missing.
+func (d *Datastore) connect(ctx context.Context, db *sql.DB) error {
+	err := db.PingContext(ctx)
+	if d.target.dialect.missing(err) {
+		err = d.make(ctx, err)
+	}
+	return err
+}
+
 // make makes the database, whose absence is missing.
 func (d *Datastore) make(ctx context.Context, missing error) error {
 	if d.target.makeDatabase == nil {
@@ -181,13 +189,13 @@ func (d *Datastore) make(ctx context.Context, missing error) error {
 
 // prepare makes the database and its table if they are missing, with kine's own
 // driver, which is not used for more.
-func (d *Datastore) prepare(ctx context.Context) error {
+func (d *Datastore) prepare(ctx context.Context, source string) error {
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
 	_, _, err := d.target.dialect.driver(ctx, &running, &drivers.Config{
-		DataSourceName: d.target.source, BackendTLSConfig: d.target.tls,
+		DataSourceName: source, BackendTLSConfig: d.target.tls,
 	})
 	return err
 }

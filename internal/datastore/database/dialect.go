@@ -31,8 +31,20 @@ type dialect struct {
 	// version of its key; again, because another one has its id, or is in a
 	// deadlock with it.
 	taken, again func(error) bool
-	// missing tells whether there is no such database.
+	// missing tells whether there is no such database, or no such table in it.
 	missing func(error) bool
+
+	// others lists the user's other connections to the database, and from which
+	// hosts they are.
+	others string
+	// restoring is the table that a restore fills. isRestoring counts how many are
+	// there, and numberRestoring says after which id it goes on, if that does not
+	// follow from its rows.
+	restoring, makeRestoring, dropRestoring, isRestoring, numberRestoring string
+	// replace puts it in the place of the table kine, all or nothing, and that
+	// where KEPT says, which is the name of a keptKind.
+	replace  []string
+	keptKind string
 }
 
 var postgres = &dialect{
@@ -55,9 +67,28 @@ var postgres = &dialect{
 	},
 	missing: func(err error) bool {
 		var failure *pgconn.PgError
-		return errors.As(err, &failure) && failure.Code == pgerrcode.InvalidCatalogName
+		return errors.As(err, &failure) && (failure.Code == pgerrcode.InvalidCatalogName || failure.Code == pgerrcode.UndefinedTable)
 	},
+	others: `SELECT pid, COALESCE(host(client_addr), 'its own host') FROM pg_stat_activity
+		WHERE datname = current_database() AND usename = current_user AND backend_type = 'client backend' AND pid <> pg_backend_pid()`,
+	// In a schema of its own indexes and sequence have the names that kine's
+	// driver gives, and looks for.
+	restoring:       `kine_restoring.kine`,
+	makeRestoring:   `CREATE SCHEMA ` + restoringSchema,
+	dropRestoring:   `DROP SCHEMA IF EXISTS ` + restoringSchema + ` CASCADE`,
+	isRestoring:     `SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'kine_restoring' AND table_name = 'kine'`,
+	numberRestoring: `SELECT setval(pg_get_serial_sequence('kine_restoring.kine', 'id'), ?)`,
+	replace: []string{
+		`CREATE SCHEMA KEPT`,
+		`ALTER TABLE kine SET SCHEMA KEPT`,
+		`DO $$ BEGIN EXECUTE format('ALTER TABLE kine_restoring.kine SET SCHEMA %I', current_schema()); END $$`,
+		`DROP SCHEMA ` + restoringSchema,
+	},
+	keptKind: "schema",
 }
+
+// restoringSchema is where PostgreSQL has the table that a restore fills.
+const restoringSchema = "kine_restoring"
 
 // Numbers of MySQL's and MariaDB's errors.
 const (
@@ -67,6 +98,7 @@ const (
 	mysqlNoDatabase         = 1049
 	mysqlDuplicate          = 1062
 	mysqlTableDenied        = 1142
+	mysqlNoTable            = 1146
 	mysqlDeadlock           = 1213
 )
 
@@ -90,8 +122,16 @@ var mySQL = &dialect{
 	},
 	missing: func(err error) bool {
 		var failure *mysql.MySQLError
-		return errors.As(err, &failure) && failure.Number == mysqlNoDatabase
+		return errors.As(err, &failure) && (failure.Number == mysqlNoDatabase || failure.Number == mysqlNoTable)
 	},
+	others: `SELECT id, SUBSTRING_INDEX(host, ':', 1) FROM information_schema.processlist
+		WHERE db = DATABASE() AND user = SUBSTRING_INDEX(USER(), '@', 1) AND id <> CONNECTION_ID()`,
+	restoring:     `kine_restoring`,
+	makeRestoring: `CREATE TABLE kine_restoring LIKE kine`,
+	dropRestoring: `DROP TABLE IF EXISTS kine_restoring`,
+	isRestoring:   `SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'kine_restoring'`,
+	replace:       []string{`RENAME TABLE kine TO KEPT, kine_restoring TO kine`},
+	keptKind:      "table",
 }
 
 // bind returns a statement, written with ?, as the database wants it.
@@ -126,7 +166,9 @@ const (
 	// fill takes an id away from whoever has not used it yet.
 	fill = `INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, lease, value, old_value)
 		VALUES (?, ?, 0, 1, 0, 0, 0, NULL, NULL)`
-	setCompacted = "UPDATE kine SET prev_revision = ? WHERE name = 'compact_rev_key'"
+	// setCompacted changes the row that says so, and none of those that each start
+	// may have made besides.
+	setCompacted = "UPDATE kine SET prev_revision = ? WHERE name = 'compact_rev_key' AND prev_revision = ?"
 )
 
 // fillPrefix begins the names of rows that are nothing but ids; kine's own.

@@ -28,9 +28,10 @@ const defaultDatabase = "kubernetes"
 type target struct {
 	dialect   *dialect
 	connector driver.Connector
-	// source and tls are the same for kine's driver.
-	source string
-	tls    kinetls.Config
+	// source and tls are the same for kine's driver. restoring is the source by
+	// which that makes the table that a restore fills; empty if it does not.
+	source, restoring string
+	tls               kinetls.Config
 	// makeDatabase makes a database that is missing; nil if kine's driver does.
 	makeDatabase func(context.Context) error
 	// What people are told; the password is not.
@@ -97,6 +98,9 @@ func (t *target) parsePostgres(source string, files datastore.TLS) error {
 	}
 	config.DialFunc = dial
 	t.dialect, t.connector, t.source = postgres, stdlib.GetConnector(*config), strings.TrimPrefix(u.String(), "postgres://")
+	query.Set("search_path", restoringSchema)
+	u.RawQuery = query.Encode()
+	t.restoring = strings.TrimPrefix(u.String(), "postgres://")
 	t.makeDatabase = func(ctx context.Context) error { return makePostgres(ctx, config) }
 	t.host, t.database, t.user = fmt.Sprintf("%s:%d", config.Host, config.Port), config.Database, config.User
 	if strings.HasPrefix(config.Host, "/") {

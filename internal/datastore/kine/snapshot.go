@@ -142,3 +142,6 @@ func (d *Datastore) Prepare(ctx context.Context, file, folder string, above int6
 func (d *Datastore) Commit(_ context.Context, folder, kept string) error {
 	return datadir.Replace(filepath.Join(folder, "db"), d.config.Dir, filepath.Join(kept, "db"))
 }
+
+// Kept implements datastore.Snapshotter.
+func (d *Datastore) Kept(kept string) string { return kept }

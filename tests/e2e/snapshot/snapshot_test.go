@@ -6,9 +6,7 @@ package snapshot
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,7 +36,7 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 const (
 	serverDir = "/var/lib/kedge/server"
-	folder    = serverDir + "/snapshots"
+	folder    = cluster.Snapshots
 	bucket    = "backups"
 	// s3Config is how kedge finds the S3 of serveS3; the keys are in a Secret.
 	s3Config = `
@@ -70,33 +68,18 @@ func serveS3(t *testing.T, host *harness.Host) *s3.Server {
 
 // kedge runs `kedge snapshot` on the server's host.
 func kedge(c *cluster.Cluster, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), cluster.Patience)
-	defer cancel()
-	output, err := c.Server.Host.Kedge(ctx, append([]string{"snapshot"}, args...)...).CombinedOutput()
-	return strings.TrimSpace(string(output)), err
+	return cluster.Snapshot(c.Server.Host, args...)
 }
 
 func must(c *cluster.Cluster, args ...string) string {
 	c.Helper()
-	output, err := kedge(c, args...)
-	if err != nil {
-		c.Fatalf("kedge snapshot %s: %v\n%s", strings.Join(args, " "), err, output)
-	}
-	return output
+	return c.MustSnapshot(c.Server.Host, args...)
 }
 
 // refused wants a command to fail with a message that has each of the words.
 func refused(c *cluster.Cluster, words []string, args ...string) {
 	c.Helper()
-	output, err := kedge(c, args...)
-	if err == nil {
-		c.Errorf("kedge snapshot %s: accepted\n%s", strings.Join(args, " "), output)
-	}
-	for _, word := range words {
-		if !strings.Contains(output, word) {
-			c.Errorf("kedge snapshot %s: %q lacks %q", strings.Join(args, " "), output, word)
-		}
-	}
+	c.RefusedSnapshot(c.Server.Host, words, args...)
 }
 
 // save saves a snapshot and returns the name of its file.
@@ -117,16 +100,6 @@ func start(c *cluster.Cluster) {
 	c.Server.Start()
 	c.Server.WaitReady()
 	c.Client = c.Server.Client()
-}
-
-// objects returns the UID and the version of every ConfigMap, Secret, Deployment
-// and Service of the default namespace, and of its pods the UID.
-func objects(c *cluster.Cluster) string {
-	c.Helper()
-	fixed := c.Kubectl("get", "configmaps,secrets,services,serviceaccounts", "--sort-by=.metadata.uid",
-		"-o", `jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid} {.metadata.resourceVersion} {.data}{"\n"}{end}`)
-	return fixed + "\n" + c.Kubectl("get", "deployments,pods", "--sort-by=.metadata.uid",
-		"-o", `jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid}{"\n"}{end}`)
 }
 
 func TestSaveAndRestore(t *testing.T) {
@@ -185,7 +158,7 @@ spec:
 		})
 	}
 
-	before, containers := objects(c), c.Containers()
+	before, containers := c.Objects(), c.Containers()
 	name := save(c, "first")
 	if keys := store.Keys(); !slices.Equal(keys, []string{"one/cluster/" + name}) {
 		t.Errorf("in S3 are %q", keys)
@@ -292,7 +265,7 @@ func wantGone(c *cluster.Cluster, revision string) {
 func wantRestored(c *cluster.Cluster, before string) {
 	c.Helper()
 	c.Eventually("objects to be as they were", func() error {
-		if after := objects(c); after != before {
+		if after := c.Objects(); after != before {
 			return fmt.Errorf("they are\n%s\nand were\n%s", after, before)
 		}
 		return nil
@@ -340,9 +313,9 @@ func refusals(c *cluster.Cluster, name string) {
 		{"the end is missing", whole[:len(whole)*2/3], "is cut off"},
 		{"nearly all is missing", whole[:20], "damaged"},
 		{"something else", bytes.Repeat([]byte("no snapshot "), 100), "is not a snapshot of kedge"},
-		{"of a newer kedge", with(c, whole, "kedge", "v1.99.0+kedge.1"), "newer than this one"},
-		{"of a newer format", with(c, whole, "format", 99), "newer than this one"},
-		{"of another datastore", with(c, whole, "datastore", "etcd"), "of the kind etcd"},
+		{"of a newer kedge", c.With(whole, "kedge", "v1.99.0+kedge.1"), "newer than this one"},
+		{"of a newer format", c.With(whole, "format", 99), "newer than this one"},
+		{"of another datastore", c.With(whole, "datastore", "etcd"), "of the kind etcd"},
 	} {
 		c.Log(test.name)
 		file := "/root/attempt.zst"
@@ -359,27 +332,6 @@ func refusals(c *cluster.Cluster, name string) {
 	if len(left) > 0 {
 		c.Errorf("attempts left %q", left)
 	}
-}
-
-// with returns a snapshot whose manifest says something else, with a checksum
-// that is right.
-func with(c *cluster.Cluster, snapshot []byte, key string, value any) []byte {
-	c.Helper()
-	const signature = "kedge snapshot\n"
-	head := 8 + len(signature) + 65
-	end := 8 + int(binary.LittleEndian.Uint32(snapshot[4:]))
-	var manifest map[string]any
-	if err := json.Unmarshal(snapshot[head:end], &manifest); err != nil {
-		c.Fatal(err)
-	}
-	manifest[key] = value
-	text, err := json.Marshal(manifest)
-	if err != nil {
-		c.Fatal(err)
-	}
-	changed := binary.LittleEndian.AppendUint32(slices.Clone(snapshot[:4]), uint32(len(signature)+65+len(text)))
-	changed = fmt.Appendf(changed, "%s%x\n%s", signature, sha256.Sum256(text), text)
-	return append(changed, snapshot[end:]...)
 }
 
 func run(t *testing.T, host *harness.Host, command string, args ...string) {

@@ -1,0 +1,127 @@
+package etcd
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.etcd.io/etcd/server/v3/etcdserver/cindex"
+	"go.etcd.io/etcd/server/v3/storage/backend"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
+)
+
+// LastRevision implements datastore.Snapshotter.
+func (m *Member) LastRevision(context.Context) (int64, error) {
+	if !Exists(m.cfg.Dir) {
+		return 0, nil
+	}
+	last, err := lastRevision(database(m.cfg.Dir))
+	return last + unwritten, err
+}
+
+// Prepared is where Prepare puts the member that is to be restored.
+func Prepared(folder string) string { return filepath.Join(folder, "etcd") }
+
+// Prepare implements datastore.Snapshotter. Its member is the only one of a new
+// cluster, which no member of the old one can mistake for its own.
+func (m *Member) Prepare(_ context.Context, file, folder string, above int64) error {
+	made := Prepared(folder)
+	if err := os.MkdirAll(filepath.Dir(database(made)), 0o700); err != nil {
+		return fmt.Errorf("make folder of etcd: %w", datadir.Explain(err))
+	}
+	if err := os.Rename(file, database(made)); err != nil {
+		return fmt.Errorf("take saved database: %w", datadir.Explain(err))
+	}
+	if err := removeSum(database(made)); err != nil {
+		return fmt.Errorf("take saved database: %w", datadir.Explain(err))
+	}
+	// What is no database would make etcd panic.
+	if _, err := lastRevision(database(made)); err != nil {
+		return err
+	}
+	name, err := ensureName(made, m.cfg.Node)
+	if err != nil {
+		return err
+	}
+	prepared := make(chan error, 1)
+	go func() { prepared <- m.found(made, name, above) }()
+	select {
+	case err := <-prepared:
+		return err
+	case err := <-m.failed: // and etcd has ended the goroutine
+		return err
+	}
+}
+
+// removeSum removes the checksum at the end of a snapshot of etcd's, which makes
+// its size none of whole sectors (etcdutl/snapshot/v3_snapshot.go, hasChecksum).
+// Package snapshot has one of its own.
+func removeSum(file string) error {
+	info, err := os.Stat(file)
+	if err != nil || info.Size()%512 != sha256.Size {
+		return err
+	}
+	return os.Truncate(file, info.Size()-sha256.Size)
+}
+
+// found makes the database in a folder the state of a new cluster, of one member,
+// whose revisions go on above the given one; all up to that count as compacted.
+//
+// It is what `etcdutl snapshot restore --bump-revision --mark-compacted` does
+// (etcdutl/snapshot/v3_snapshot.go), whose module kedge does without.
+func (m *Member) found(dir, name string, above int64) (err error) {
+	logger := newLogger(m.log, m.fail)
+	peers, err := types.NewURLsMap(name + "=" + m.peerURL())
+	if err != nil {
+		return fmt.Errorf("name etcd's member: %w", err)
+	}
+	// The cluster's id is made of the member's name, of which no two are the same.
+	cluster, err := membership.NewClusterFromURLsMap(logger, name, peers)
+	if err != nil {
+		return fmt.Errorf("found etcd's cluster: %w", err)
+	}
+	db := backend.NewDefaultBackend(logger, database(dir))
+	defer func() { err = errors.Join(err, db.Close()) }()
+
+	members := schema.NewMembershipBackend(logger, db)
+	if err := members.TrimMembershipFromBackend(); err != nil {
+		return fmt.Errorf("remove etcd's old members: %w", err)
+	}
+	cluster.SetBackend(members)
+	self := cluster.MemberByName(name)
+	cluster.AddMember(self, true)
+	state, err := begin(logger, dir, cluster, self)
+	if err != nil {
+		return fmt.Errorf("found etcd's cluster: %w", err)
+	}
+
+	tx := db.BatchTx()
+	tx.LockOutsideApply()
+	schema.MustUnsafeSaveConfStateToBackend(logger, tx, &raftpb.ConfState{Voters: []uint64{uint64(self.ID)}})
+	last := mvcc.BucketKey{Revision: mvcc.Revision{Main: above}}
+	tx.UnsafePut(schema.Key, mvcc.BucketKeyToBytes(last, mvcc.NewRevBytes()), []byte{})
+	mvcc.UnsafeSetScheduledCompact(tx, above)
+	tx.Unlock()
+	cindex.UpdateConsistentIndexForce(tx, state.Commit, state.Term)
+	return nil
+}
+
+// Commit implements datastore.Snapshotter.
+func (m *Member) Commit(_ context.Context, folder, kept string) error {
+	if err := os.MkdirAll(filepath.Dir(m.cfg.Dir), 0o700); err != nil {
+		return fmt.Errorf("make folder of etcd: %w", datadir.Explain(err))
+	}
+	return datadir.Replace(Prepared(folder), m.cfg.Dir, Prepared(kept))
+}
+
+// Kept implements datastore.Snapshotter.
+func (m *Member) Kept(kept string) string { return kept }

@@ -1,0 +1,58 @@
+package datastores
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+)
+
+func TestSnapshotOfPostgreSQL(t *testing.T) {
+	harness.Require(t)
+	network := harness.NewNetwork(t)
+	saveAndRestore(t, network, newPostgres(t, network), "schema kine_replaced_")
+}
+
+func TestSnapshotOfMariaDB(t *testing.T) {
+	harness.Require(t)
+	network := harness.NewNetwork(t)
+	saveAndRestore(t, network, newMariaDB(t, network), "table kine_replaced_")
+}
+
+// saveAndRestore saves a cluster of two servers over a database on the second and
+// restores it on the first, which is refused while the second runs.
+func saveAndRestore(t *testing.T, network *harness.Network, s *store, kept string) {
+	s.start()
+	begin := func(name string, args ...string) *harness.Server {
+		host := cluster.NewHost(t, network, name)
+		host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.endpoint)
+		server := host.StartServer(t, append(s.files(host), args...)...)
+		server.WaitReady()
+		return server
+	}
+	first := begin("server-1")
+	second := begin("server-2", "--token="+first.Token())
+	c := cluster.Of(t, first)
+	c.RunWeb("here", "server-1")
+	c.RunWeb("there", "server-2")
+	saved := c.SaveAndChange(second.Host)
+	restore := append([]string{"restore"}, s.files(first.Host)...)
+	restore = append(restore, saved.File)
+
+	first.Terminate()
+	c.RefusedSnapshot(first.Host, []string{"is in use from " + second.Host.Address.String(), "stop kedge on every server"}, restore...)
+	second.Terminate()
+	saved.Refusals("etcd")
+	output := c.MustSnapshot(first.Host, restore...)
+	for _, want := range []string{"as node server-2 saved it", kept, "start them after this one"} {
+		if !strings.Contains(output, want) || strings.Contains(output, password) {
+			t.Errorf("restore said %q, which lacks %q", output, want)
+		}
+	}
+	first.Start()
+	first.WaitReady()
+	second.Start()
+	second.WaitReady()
+	saved.WantRestored()
+}
