@@ -15,6 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/datastore/kine"
+	"github.com/kedge-dev/kedge/internal/datastore/measure"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/pki"
 )
@@ -28,6 +29,14 @@ type state struct {
 	member *etcd.Member
 	// admit takes the members of other servers in; nil if there can be none.
 	admit func(context.Context, bootstrap.MemberRequest) (bootstrap.MemberResponse, error)
+}
+
+// measure adds the datastore's metrics to those of the API server.
+func (s *state) measure() error {
+	if s.member == nil {
+		return measure.Register(s)
+	}
+	return measure.Register(s, etcd.Metrics()...)
 }
 
 // usesEtcd tells whether a server keeps its objects in etcd: once it has begun to,
@@ -59,7 +68,7 @@ func newSQLite(dir datadir.Dir) *kine.Datastore {
 }
 
 func etcdConfig(dir datadir.Dir, node host.Node, certificates *pki.Server) etcd.Config {
-	return etcd.Config{Dir: dir.Etcd(), Node: node.Name, Address: node.IPs[0].String(), Files: certificates.Etcd}
+	return etcd.Config{Dir: dir.Etcd(), Node: node.Name, Address: node.IPs[0].String(), Files: certificates.Etcd, Socket: datadir.DatastoreSocket}
 }
 
 // join makes this server one of the cluster of another, if it is told to. It also

@@ -69,6 +69,9 @@ type Config struct {
 type Datastore struct {
 	socket string
 	target *target
+	faults *faults
+	// backend is nil before the database was reached.
+	backend atomic.Pointer[Backend]
 	// api is nil before the datastore is ready for the first time.
 	api atomic.Pointer[etcdapi.Server]
 }
@@ -80,7 +83,7 @@ func New(c Config) (*Datastore, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Datastore{socket: c.Socket, target: target}, nil
+	return &Datastore{socket: c.Socket, target: target, faults: newFaults(target)}, nil
 }
 
 // Name implements component.Component.
@@ -99,8 +102,7 @@ func (d *Datastore) Endpoint() datastore.Endpoint {
 // reached, and fails, with a message that says what to do, when that does not
 // let kedge in.
 func (d *Datastore) Run(ctx context.Context, ready func()) error {
-	faults := newFaults(d.target)
-	db, err := d.open(ctx, faults)
+	db, err := d.open(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -109,7 +111,8 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 	}
 	defer db.Close()
 	backendCtx, stopBackend := context.WithCancel(context.WithoutCancel(ctx))
-	backend := newBackend(db, d.target.dialect, faults)
+	backend := newBackend(db, d.target.dialect, d.faults)
+	d.backend.Store(backend)
 	defer backend.running.Wait()
 	defer stopBackend()
 	if err := d.start(ctx, backendCtx, backend); err != nil {
@@ -118,7 +121,9 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 		}
 		return err
 	}
-	api, err := etcdapi.Serve(etcdapi.Config{Backend: backend, Socket: d.socket, Answer: faults.answerUnary})
+	api, err := etcdapi.Serve(etcdapi.Config{
+		Backend: backend, Meter: backend.meter, Socket: d.socket, Answer: d.faults.answerUnary,
+	})
 	if err != nil {
 		return err
 	}
@@ -137,7 +142,7 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 
 // open connects to the database, once it can be reached, and makes what is
 // missing in it.
-func (d *Datastore) open(ctx context.Context, faults *faults) (*sql.DB, error) {
+func (d *Datastore) open(ctx context.Context) (*sql.DB, error) {
 	log := logrus.WithField("component", name)
 	db := sql.OpenDB(d.target.connector)
 	db.SetMaxOpenConns(connections)
@@ -152,7 +157,7 @@ func (d *Datastore) open(ctx context.Context, faults *faults) (*sql.DB, error) {
 			err = d.prepare(ctx)
 		}
 		if err == nil {
-			faults.wrote()
+			d.faults.wrote()
 			log.Infof("Using %s", d.target)
 			return db, nil
 		}
@@ -160,7 +165,7 @@ func (d *Datastore) open(ctx context.Context, faults *faults) (*sql.DB, error) {
 			db.Close()
 			return nil, explained
 		}
-		_ = faults.note(err)
+		_ = d.faults.note(err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryConnect):

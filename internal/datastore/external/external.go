@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -31,6 +32,8 @@ type Datastore struct {
 	endpoints string
 	files     datastore.TLS
 	tls       *tls.Config
+	// client is nil until Run.
+	client atomic.Pointer[clientv3.Client]
 }
 
 // New returns the datastore at endpoints, which have commas between them, or
@@ -64,6 +67,7 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("make etcd client: %w", err)
 	}
 	defer client.Close()
+	d.client.Store(client)
 	var said time.Time
 	for ctx.Err() == nil {
 		err := ask(ctx, client)
@@ -75,9 +79,7 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 		}
 		if ctx.Err() == nil && time.Since(said) >= repeatLog {
 			said = time.Now()
-			log.Warnf("etcd at %s does not answer: check whether it runs and has a leader (`etcdctl endpoint status`), "+
-				"the hosts and ports in datastore-endpoint, and for TLS datastore-cafile, datastore-certfile and datastore-keyfile: %v. "+
-				"It is tried again and again", d.endpoints, err)
+			log.Warnf("%v. It is tried again and again", d.explain(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -85,6 +87,12 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 		}
 	}
 	return nil
+}
+
+// explain says what to do about an etcd that does not answer.
+func (d *Datastore) explain(err error) error {
+	return fmt.Errorf("etcd at %s does not answer: check whether it runs and has a leader (`etcdctl endpoint status`), "+
+		"the hosts and ports in datastore-endpoint, and for TLS datastore-cafile, datastore-certfile and datastore-keyfile: %w", d.endpoints, err)
 }
 
 // ask asks for something that etcd can only tell while it has a leader.
