@@ -77,14 +77,14 @@ func printDatastore(w io.Writer, d *status.Datastore, now time.Time) {
 		fmt.Fprintf(w, "fault\t%s\n", d.Fault)
 	}
 	if d.Size > 0 {
-		fmt.Fprintf(w, "size\t%s", megabytes(d.Size))
+		fmt.Fprintf(w, "size\t%s", byteSize(d.Size))
 		if d.Used > 0 {
-			fmt.Fprintf(w, ", %s of it in use", megabytes(d.Used))
+			fmt.Fprintf(w, ", %s of it in use", byteSize(d.Used))
 		}
 		fmt.Fprintln(w)
 	}
 	if d.Disk != nil {
-		fmt.Fprintf(w, "disk\t%s of %s free\n", megabytes(d.Disk.Free), megabytes(d.Disk.Size))
+		fmt.Fprintf(w, "disk\t%s of %s free\n", byteSize(d.Disk.Free), byteSize(d.Disk.Size))
 	}
 	if c := d.Recent; c != nil {
 		fmt.Fprintf(w, "commits\t%d in the last minutes: p50 %s, p99 %s\n", c.Count, milliseconds(c.P50), milliseconds(c.P99))
@@ -129,6 +129,11 @@ func printEtcd(w io.Writer, e *datastore.Etcd) {
 	}
 }
 
-func megabytes(bytes int64) string { return fmt.Sprintf("%.1f MB", float64(bytes)/(1<<20)) }
+func byteSize(n int64) string {
+	if n >= 10<<30 {
+		return fmt.Sprintf("%.1f GB", float64(n)/(1<<30))
+	}
+	return fmt.Sprintf("%.1f MB", float64(n)/(1<<20))
+}
 
 func milliseconds(d time.Duration) string { return d.Round(100 * time.Microsecond).String() }

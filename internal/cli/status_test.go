@@ -24,7 +24,7 @@ datastore   Ready   1m0s
 		"agent": {nil, ""},
 		"SQLite": {&status.Datastore{
 			Stats: datastore.Stats{
-				Kind: "sqlite", Place: "/db", Size: 3 << 20, Used: 1 << 20, Disk: &datastore.Disk{Size: 100 << 20, Free: 1 << 19},
+				Kind: "sqlite", Place: "/db", Size: 3 << 20, Used: 1 << 20, Disk: &datastore.Disk{Size: 32 << 30, Free: 1 << 19},
 				Recent: &datastore.Latency{Count: 12, P50: 2 * time.Millisecond, P99: 1234567 * time.Microsecond},
 				Slow:   &datastore.Slow{Over: time.Second, Count: 2, Last: "list /registry/pods/", Took: 3 * time.Second, At: now.Add(-time.Minute)},
 			},
@@ -33,7 +33,7 @@ datastore   Ready   1m0s
 DATASTORE   sqlite: /db
 fault       disk is full
 size        3.0 MB, 1.0 MB of it in use
-disk        0.5 MB of 100.0 MB free
+disk        0.5 MB of 32.0 GB free
 commits     12 in the last minutes: p50 2ms, p99 1.2346s
 slow        2 operations of more than 1s, the last 1m0s ago: list /registry/pods/ took 3s
 `},

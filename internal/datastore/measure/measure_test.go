@@ -69,8 +69,8 @@ func TestSlowOperations(t *testing.T) {
 		t.Errorf("got %+v", s.Slow)
 	}
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], "list /registry/pods/ took 2s, one of 1 operations") ||
-		!strings.Contains(lines[1], "one of 60 operations") || !strings.Contains(lines[1], "Look at the disk") {
+	if len(lines) != 2 || !strings.Contains(lines[0], "list /registry/pods/ took 2s; 1 operations") ||
+		!strings.Contains(lines[1], "; 60 operations") || !strings.Contains(lines[1], "Look at the disk") {
 		t.Errorf("logged\n%s", log)
 	}
 }

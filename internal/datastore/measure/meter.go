@@ -96,7 +96,7 @@ func (m *Meter) Done(operation, key string, began time.Time) {
 		return
 	}
 	commits := m.recent()
-	m.log.Warnf("The datastore is slow: %s took %s, one of %d operations of more than %s since this was last said. "+
+	m.log.Warnf("The datastore is slow: %s took %s; %d operations took more than %s since this was last said. "+
 		"Of %d commits in the last minutes half took less than %s, and one in a hundred more than %s. %s",
 		m.slow.Last, took.Round(time.Millisecond), m.slow.Count-m.saidCount, slow,
 		commits.Count, commits.P50.Round(100*time.Microsecond), commits.P99.Round(100*time.Microsecond), m.hint)

@@ -42,6 +42,16 @@ func statusOf(t *testing.T, host *harness.Host) (*status.Report, error) {
 	return report, nil
 }
 
+// waitReady waits until all components are ready, of a server that is no node.
+func waitReady(t *testing.T, server *harness.Server) {
+	t.Helper()
+	server.WaitAPI()
+	harness.Eventually(t, patience, "status 0 of kedge status", func() error {
+		_, err := server.Host.Kedge(t.Context(), "status").Output()
+		return err
+	})
+}
+
 // metrics wants some in /metrics.
 func metrics(t *testing.T, server *harness.Server, want ...string) {
 	t.Helper()
@@ -115,18 +125,15 @@ func TestSlowDisk(t *testing.T) {
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	disk := slowfs.Mount(t, host, "/var/lib/kedge/server/db", slowfs.Limits{BytesPerSecond: 100e6, SyncsPerSecond: 1000})
 	server := host.StartServer(t, "--disable-agent")
-	server.WaitAPI()
-	harness.Eventually(t, patience, "the commits to be seen", func() error {
-		report, err := statusOf(t, host)
-		if err != nil {
-			return err
-		}
-		d := report.Datastore
-		if d.Kind != "sqlite" || d.Fault != "" || d.Size == 0 || d.Used == 0 || d.Disk == nil || d.Recent.Count == 0 {
-			return fmt.Errorf("got %+v", d)
-		}
-		return nil
-	})
+	waitReady(t, server)
+	report, err := statusOf(t, host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := report.Datastore
+	if d.Kind != "sqlite" || d.Fault != "" || d.Size == 0 || d.Used == 0 || d.Disk == nil || d.Recent.Count == 0 {
+		t.Errorf("got %+v", d)
+	}
 	etcdctl(t, server, false)
 	metrics(t, server,
 		`kedge_datastore_size_bytes\{kind="sqlite"\} [1-9]`, `kedge_datastore_disk_free_bytes\{kind="sqlite"\} [1-9]`,
@@ -139,11 +146,10 @@ func TestSlowDisk(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	report, err := statusOf(t, host)
-	if err != nil {
+	if report, err = statusOf(t, host); err != nil {
 		t.Fatal(err)
 	}
-	d := report.Datastore
+	d = report.Datastore
 	if d.Slow.Count < 2 || !strings.Contains(d.Slow.Last, "/registry/") || d.Slow.Took < time.Second || d.Recent.P99 < 500*time.Millisecond {
 		t.Errorf("on a slow disk: %+v, %+v", d.Slow, d.Recent)
 	}
@@ -160,14 +166,14 @@ func TestEtcd(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	one := network.NewHost(t, "server-1").StartServer(t, "--cluster-init", "--disable-agent")
-	one.WaitAPI()
+	waitReady(t, one)
 	etcdctl(t, one, true)
 	metrics(t, one,
 		`kedge_datastore_commit_duration_seconds_count\{kind="etcd"\} [1-9]`, `kedge_datastore_used_bytes\{kind="etcd"\} [1-9]`,
 		`etcd_disk_wal_fsync_duration_seconds_count [1-9]`, `etcd_server_has_leader 1`)
 	two := network.NewHost(t, "server-2").StartServer(t, "--disable-agent",
 		"--server=https://"+one.Host.Address.String()+":6443", "--token="+one.Token())
-	two.WaitAPI()
+	waitReady(t, two)
 	for _, server := range []*harness.Server{one, two} {
 		report, err := statusOf(t, server.Host)
 		if err != nil {
