@@ -15,7 +15,7 @@ import (
 const module = "github.com/kedge-dev/kedge/"
 
 // base are the packages everything may stand on.
-var base = []string{"assets", "bootstrap", "component", "config", "datadir", "host", "kubeinit", "objectcache", "pki", "version"}
+var base = []string{"assets", "bootstrap", "component", "config", "datadir", "host", "kubeinit", "objectcache", "pki", "rootsocket", "version"}
 
 // TestImportsRunDown keeps the layers apart:
 //

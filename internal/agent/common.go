@@ -1,21 +1,20 @@
 package agent
 
 import (
-	"os"
-
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/idle"
 	"github.com/kedge-dev/kedge/internal/pki"
 	"github.com/kedge-dev/kedge/internal/status"
-	"github.com/kedge-dev/kedge/internal/version"
 )
 
 // AddCommon adds what every kedge runs, with a node of its own or without, and
 // what depends on nothing: it comes first.
-func AddCommon(group *component.Group, node host.Node, settings config.Node, cluster config.Cluster, clock *pki.Clock) error {
+// store is nil on an agent.
+func AddCommon(group *component.Group, node host.Node, settings config.Node, cluster config.Cluster, clock *pki.Clock, store datastore.Datastore) error {
 	memory, err := host.Memory()
 	if err != nil {
 		return err
@@ -23,8 +22,11 @@ func AddCommon(group *component.Group, node host.Node, settings config.Node, clu
 	group.Add(idle.New(memory))
 	group.Add(clock.Recorder())
 	group.Add(addressWatch(node, settings, cluster))
-	group.Add(status.New(datadir.StatusSocket, func() status.Report {
-		return status.Report{PID: os.Getpid(), Version: version.Version, Node: node.Name, Components: group.Status()}
-	}))
+	group.Add(NewStatus(group, node, store))
 	return nil
+}
+
+// NewStatus returns the component that answers `kedge status`. store may be nil.
+func NewStatus(group *component.Group, node host.Node, store datastore.Datastore) component.Component {
+	return status.New(status.Config{Socket: datadir.StatusSocket, Node: node.Name, Components: group.Status, Datastore: store})
 }

@@ -100,7 +100,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 // addComponents adds all that an agent runs: what a server's node does not
 // need, and then the node.
 func addComponents(group *component.Group, cfg *config.Config, identity *bootstrap.Identity, clock *pki.Clock, servers *apilb.Balancer) error {
-	if err := AddCommon(group, identity.Host, cfg.Node, identity.Settings.Cluster, clock); err != nil {
+	if err := AddCommon(group, identity.Host, cfg.Node, identity.Settings.Cluster, clock, nil); err != nil {
 		return err
 	}
 	clients := NewRemote(servers, func(user string, _ ...string) *tls.Config { return identity.TLS(user) })

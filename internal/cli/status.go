@@ -11,13 +11,14 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/status"
 )
 
 func statusCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "status",
-		Usage: "show every component of the kedge that runs on this host; status 1 unless all are ready",
+		Usage: "show every component of the kedge that runs on this host, and its datastore; status 1 unless all are ready and it works",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table or json", Value: "table"},
 		},
@@ -45,6 +46,9 @@ func statusCommand() *cli.Command {
 					return cli.Exit("", 1)
 				}
 			}
+			if report.Datastore != nil && report.Datastore.Fault != "" {
+				return cli.Exit("", 1)
+			}
 			return nil
 		},
 	}
@@ -57,5 +61,79 @@ func printStatus(w io.Writer, report *status.Report, now time.Time) error {
 	for _, s := range report.Components {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", s.Name, s.State, now.Sub(s.Since).Truncate(time.Second), s.Error)
 	}
+	if err := table.Flush(); err != nil || report.Datastore == nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	table = tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	printDatastore(table, report.Datastore, now)
 	return table.Flush()
 }
+
+// printDatastore prints a line for each thing that is known.
+func printDatastore(w io.Writer, d *status.Datastore, now time.Time) {
+	fmt.Fprintf(w, "DATASTORE\t%s: %s\n", d.Kind, d.Place)
+	if d.Fault != "" {
+		fmt.Fprintf(w, "fault\t%s\n", d.Fault)
+	}
+	if d.Size > 0 {
+		fmt.Fprintf(w, "size\t%s", byteSize(d.Size))
+		if d.Used > 0 {
+			fmt.Fprintf(w, ", %s of it in use", byteSize(d.Used))
+		}
+		fmt.Fprintln(w)
+	}
+	if d.Disk != nil {
+		fmt.Fprintf(w, "disk\t%s of %s free\n", byteSize(d.Disk.Free), byteSize(d.Disk.Size))
+	}
+	if c := d.Recent; c != nil {
+		fmt.Fprintf(w, "commits\t%d in the last minutes: p50 %s, p99 %s\n", c.Count, milliseconds(c.P50), milliseconds(c.P99))
+	}
+	if s := d.Slow; s != nil {
+		fmt.Fprintf(w, "slow\t%d operations of more than %s", s.Count, s.Over)
+		if s.Count > 0 {
+			fmt.Fprintf(w, ", the last %s ago: %s took %s", now.Sub(s.At).Truncate(time.Second), s.Last, milliseconds(s.Took))
+		}
+		fmt.Fprintln(w)
+	}
+	if c := d.Connections; c != nil {
+		fmt.Fprintf(w, "connections\t%d of at most %d, %d in use", c.Open, c.Max, c.InUse)
+		if c.Answer > 0 {
+			fmt.Fprintf(w, "; the database answers in %s", milliseconds(c.Answer))
+		}
+		fmt.Fprintln(w)
+	}
+	if d.Etcd != nil {
+		printEtcd(w, d.Etcd)
+	}
+}
+
+func printEtcd(w io.Writer, e *datastore.Etcd) {
+	fmt.Fprintf(w, "raft\tterm %d, index %d, %d of it to be applied", e.Term, e.Committed, e.Committed-min(e.Applied, e.Committed))
+	if e.Quorum > 0 {
+		fmt.Fprintf(w, "; %d votes are needed", e.Quorum)
+	}
+	fmt.Fprintln(w)
+	for _, m := range e.Members {
+		role := "voter"
+		switch {
+		case m.Leader:
+			role = "leader"
+		case m.Learner:
+			role = "learner"
+		}
+		if !m.Answers {
+			role += ", does not answer"
+		}
+		fmt.Fprintf(w, "member\t%s: %s\n", m.Name, role)
+	}
+}
+
+func byteSize(n int64) string {
+	if n >= 10<<30 {
+		return fmt.Sprintf("%.1f GB", float64(n)/(1<<30))
+	}
+	return fmt.Sprintf("%.1f MB", float64(n)/(1<<20))
+}
+
+func milliseconds(d time.Duration) string { return d.Round(100 * time.Microsecond).String() }

@@ -37,7 +37,7 @@ const (
 // Sockets. Their folder is for root alone.
 const (
 	StatusSocket     = RunDir + "/status.sock"
-	DatastoreSocket  = RunDir + "/kine.sock"
+	DatastoreSocket  = RunDir + "/datastore.sock"
 	SnapshotSocket   = RunDir + "/snapshot.sock"
 	ContainerdSocket = RunDir + "/containerd/containerd.sock"
 	// ContainerdState is containerd's folder for what a reboot removes.

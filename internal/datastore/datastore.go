@@ -15,7 +15,7 @@ import (
 
 // Endpoint is where an etcd client reaches a datastore.
 type Endpoint struct {
-	// URL is what an etcd client dials, for example unix:///run/kedge/kine.sock,
+	// URL is what an etcd client dials, for example unix:///run/kedge/datastore.sock,
 	// or several with commas between them.
 	URL string
 	// CAFile, CertFile and KeyFile are for TLS; empty where there is none.
@@ -37,6 +37,10 @@ type Endpoint struct {
 type Datastore interface {
 	component.Component
 	Endpoint() Endpoint
+	// Stats and Health tell how it fares, at any time, before Run and after it
+	// too. Stats is asked often, and is cheap; Health may ask other hosts.
+	Stats(context.Context) Stats
+	Health(context.Context) Health
 }
 
 // Snapshotter is a Datastore that can be saved while it is ready, and restored

@@ -29,12 +29,9 @@ func newExternal(cfg config.Datastore) (datastore.Datastore, error) {
 
 // shareSecrets makes the servers with one datastore of the user's one cluster: what
 // they must have alike is in there, and this server takes it, or makes it by
-// establish and gives it. It waits for a datastore that cannot be reached.
-func shareSecrets(ctx context.Context, cfg *config.Config, dir datadir.Dir, establish func() error) error {
-	store, err := newExternal(cfg.Server.Datastore)
-	if err != nil {
-		return err
-	}
+// establish and gives it. It runs the datastore for that, and waits for one that
+// cannot be reached.
+func shareSecrets(ctx context.Context, store datastore.Datastore, dir datadir.Dir, token string, establish func() error) error {
 	running, stop := context.WithCancel(ctx)
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- store.Run(running, func() { close(ready) }) }()
@@ -44,13 +41,13 @@ func shareSecrets(ctx context.Context, cfg *config.Config, dir datadir.Dir, esta
 		stop()
 		return errors.Join(err, ctx.Err())
 	}
-	err = func() error {
+	err := func() error {
 		client, err := datastore.NewClient(store.Endpoint())
 		if err != nil {
 			return err
 		}
 		defer client.Close()
-		found, err := bootstrap.TakeStored(ctx, client.KV, dir, cfg.Token)
+		found, err := bootstrap.TakeStored(ctx, client.KV, dir, token)
 		if err != nil {
 			return err
 		}

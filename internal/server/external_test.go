@@ -12,8 +12,8 @@ import (
 
 func TestNewExternal(t *testing.T) {
 	for endpoint, want := range map[string]string{
-		"postgres://u:p@192.0.2.1/x":                    "*database.Datastore unix:///run/kedge/kine.sock",
-		"mysql://u:p@tcp(192.0.2.1)/x":                  "*database.Datastore unix:///run/kedge/kine.sock",
+		"postgres://u:p@192.0.2.1/x":                    "*database.Datastore unix:///run/kedge/datastore.sock",
+		"mysql://u:p@tcp(192.0.2.1)/x":                  "*database.Datastore unix:///run/kedge/datastore.sock",
 		"https://192.0.2.1:2379,https://192.0.2.2:2379": "*external.Datastore https://192.0.2.1:2379,https://192.0.2.2:2379",
 	} {
 		store, err := newExternal(config.Datastore{Endpoint: endpoint})

@@ -9,28 +9,49 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/pki"
 )
 
 // identify makes this server what it is in its cluster: its first or only one, one
-// that joins another, or one of several over a datastore of the user's.
+// that joins another, or one of several over a datastore of the user's. It waits
+// for these as long as it takes; `kedge status` answers meanwhile.
 func identify(ctx context.Context, cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.Clock) (certificates *pki.Server, summary *Summary, joined *bootstrap.ServerJoin, err error) {
-	if joined, err = join(ctx, cfg, dir, clock); err != nil {
-		return nil, nil, nil, err
+	var store datastore.Datastore
+	if cfg.Server.Datastore.Endpoint != "" {
+		if store, err = newExternal(cfg.Server.Datastore); err != nil {
+			return nil, nil, nil, err
+		}
 	}
 	begin := func() (err error) {
 		certificates, summary, err = establish(cfg, dir, node, clock)
 		return err
 	}
-	if cfg.Server.Datastore.Endpoint == "" {
-		err = begin()
-	} else {
-		err = shareSecrets(ctx, cfg, dir, begin)
+	ctx, done := context.WithCancel(ctx)
+	defer done()
+	var group component.Group
+	group.Add(agent.NewStatus(&group, node, store))
+	group.Add(component.Func("identity", func(ctx context.Context, _ func()) error {
+		if joined, err = join(ctx, cfg, dir, clock); err == nil {
+			if store == nil {
+				err = begin()
+			} else {
+				err = shareSecrets(ctx, store, dir, cfg.Token, begin)
+			}
+		}
+		done()
+		<-ctx.Done()
+		return nil
+	}))
+	if failed := group.Run(ctx); failed != nil {
+		err = failed
 	}
 	return certificates, summary, joined, err
 }

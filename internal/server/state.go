@@ -18,6 +18,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/datastore/kine"
+	"github.com/kedge-dev/kedge/internal/datastore/measure"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/pki"
 	"github.com/kedge-dev/kedge/internal/supervisor"
@@ -39,8 +40,9 @@ type state struct {
 	token *bootstrap.SharedToken
 }
 
-// add adds the datastore and what belongs to it.
-func (s *state) add(group *component.Group) {
+// add adds the datastore and what belongs to it. Its metrics are among those of the
+// API server.
+func (s *state) add(group *component.Group) error {
 	if s.follow != nil {
 		group.Add(s.follow)
 	}
@@ -48,6 +50,10 @@ func (s *state) add(group *component.Group) {
 	if s.token != nil {
 		group.Add(s.token, s)
 	}
+	if s.member == nil {
+		return measure.Register(s)
+	}
+	return measure.Register(s, etcd.Metrics()...)
 }
 
 // usesEtcd tells whether a server keeps its objects in etcd: once it has begun to,
@@ -96,7 +102,7 @@ func newSQLite(dir datadir.Dir) *kine.Datastore {
 func etcdConfig(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server) etcd.Config {
 	return etcd.Config{
 		Dir: dir.Etcd(), Node: node.Name, Address: node.IPs[0].String(), Files: certificates.Etcd,
-		Public: publicAddress(cfg.Server, node),
+		Socket: datadir.DatastoreSocket, Public: publicAddress(cfg.Server, node),
 	}
 }
 

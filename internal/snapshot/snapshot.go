@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,6 +30,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/rootsocket"
 	"github.com/kedge-dev/kedge/internal/version"
 )
 
@@ -106,7 +108,7 @@ func (s *Snapshots) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	s.removeTemporary()
-	listener, err := listen(s.cfg.Socket)
+	listener, err := rootsocket.Listen(s.cfg.Socket)
 	if err != nil {
 		return err
 	}
@@ -118,7 +120,7 @@ func (s *Snapshots) Run(ctx context.Context, ready func()) error {
 	running.Go(func() { s.keepSchedule(ctx) })
 	s.change()
 	ready()
-	return s.serve(ctx, listener)
+	return rootsocket.Serve(ctx, listener, http.HandlerFunc(s.answer))
 }
 
 // folder is where snapshots are on this host.

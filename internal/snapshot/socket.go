@@ -1,17 +1,13 @@
 package snapshot
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net"
 	"net/http"
-	"os"
-	"syscall"
-	"time"
+
+	"github.com/kedge-dev/kedge/internal/rootsocket"
 )
 
 // Request is what a command asks of the server that runs here.
@@ -41,44 +37,6 @@ const (
 // ErrNotRunning says that no server runs on this host.
 var ErrNotRunning = errors.New("no kedge server is ready on this host; start it with `kedge server`, and see `kedge status`")
 
-// listen makes the socket, which nobody but root can open.
-func listen(socket string) (net.Listener, error) {
-	// A socket left by a kill -9; whoever holds the data directory's lock is the
-	// only one to make it.
-	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove old socket of snapshots: %w", err)
-	}
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		return nil, fmt.Errorf("listen for snapshots: %w", err)
-	}
-	if err := os.Chmod(socket, 0o600); err != nil {
-		listener.Close()
-		return nil, fmt.Errorf("protect socket of snapshots: %w", err)
-	}
-	return listener, nil
-}
-
-// serve answers commands until ctx is done, and ends those that run then.
-func (s *Snapshots) serve(ctx context.Context, listener net.Listener) error {
-	server := &http.Server{
-		ReadHeaderTimeout: 10 * time.Second,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-		Handler:           http.HandlerFunc(s.answer),
-	}
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
-	select {
-	case <-ctx.Done():
-		// Their contexts have ended, so it does not take long.
-		_ = server.Shutdown(context.WithoutCancel(ctx))
-		<-failed
-		return nil
-	case err := <-failed:
-		return fmt.Errorf("serve snapshots: %w", err)
-	}
-}
-
 func (s *Snapshots) answer(w http.ResponseWriter, r *http.Request) {
 	var request Request
 	var answer Answer
@@ -89,9 +47,7 @@ func (s *Snapshots) answer(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		answer.Error = err.Error()
 	}
-	w.Header().Set("Content-Type", "application/json")
-	// The only error is a client that went away.
-	_ = json.NewEncoder(w).Encode(answer)
+	rootsocket.Answer(w, answer)
 }
 
 func (s *Snapshots) do(ctx context.Context, command string, r Request) ([]File, error) {
@@ -123,33 +79,13 @@ func (s *Snapshots) do(ctx context.Context, command string, r Request) ([]File, 
 // saved or deleted also if there is an error; it is ErrNotRunning if nobody
 // listens.
 func Ask(ctx context.Context, socket, command string, request Request) ([]File, error) {
-	client := http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-	}}
-	body, err := json.Marshal(request)
-	if err != nil {
-		return nil, fmt.Errorf("ask for snapshots: %w", err)
-	}
-	post, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://kedge/"+command, bytes.NewReader(body))
-	if err != nil {
-		return nil, fmt.Errorf("ask for snapshots: %w", err)
-	}
-	response, err := client.Do(post)
+	var answer Answer
+	err := rootsocket.Ask(ctx, socket, command, request, &answer)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, rootsocket.ErrNobody):
 		return nil, ErrNotRunning
-	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("ask for snapshots: %w; run it as root", err)
 	case err != nil:
 		return nil, fmt.Errorf("ask for snapshots: %w", err)
-	}
-	defer response.Body.Close()
-	var answer Answer
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
-		return nil, fmt.Errorf("the server stopped before it was done: %w", err)
 	}
 	if answer.Error != "" {
 		return answer.Files, errors.New(answer.Error)

@@ -1,21 +1,19 @@
-// Package status tells what the parts of a running kedge do: Serve answers on
-// a socket that only root can open, Fetch asks there. It is what `kedge
-// status` shows.
+// Package status tells what the parts of a running kedge do, on a socket of its
+// own: New answers there, Fetch asks. It is what `kedge status` shows.
 package status
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net"
 	"net/http"
 	"os"
-	"syscall"
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/rootsocket"
+	"github.com/kedge-dev/kedge/internal/version"
 )
 
 // Report is the state of one kedge process.
@@ -24,75 +22,67 @@ type Report struct {
 	Version    string             `json:"version"`
 	Node       string             `json:"node"`
 	Components []component.Status `json:"components"`
+	// Datastore is nil on an agent.
+	Datastore *Datastore `json:"datastore,omitempty"`
+}
+
+// Datastore is all that is known of one.
+type Datastore struct {
+	datastore.Stats
+	datastore.Health
 }
 
 // ErrNotRunning says that nobody answers on the socket.
 var ErrNotRunning = errors.New("kedge is not running on this host; start it with `kedge server`")
 
-// New returns the component that answers on socket with what report returns.
-func New(socket string, report func() Report) component.Component {
+// healthPatience is how long the datastore's health may take: others are asked.
+const healthPatience = 5 * time.Second
+
+// Config says what there is to tell.
+type Config struct {
+	// Socket is the path of the socket.
+	Socket string
+	Node   string
+	// Components returns the states of all components.
+	Components func() []component.Status
+	// Datastore is nil on an agent.
+	Datastore datastore.Datastore
+}
+
+// New returns the component that answers on the socket.
+func New(c Config) component.Component {
 	return component.Func("status", func(ctx context.Context, ready func()) error {
-		// A socket left by a kill -9; whoever holds the data directory's lock
-		// is the only one to make it.
-		if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove old status socket: %w", err)
-		}
-		listener, err := net.Listen("unix", socket)
+		listener, err := rootsocket.Listen(c.Socket)
 		if err != nil {
-			return fmt.Errorf("listen for status: %w", err)
+			return err
 		}
-		if err := os.Chmod(socket, 0o600); err != nil {
-			listener.Close()
-			return fmt.Errorf("protect status socket: %w", err)
-		}
-		server := &http.Server{
-			ReadHeaderTimeout: 10 * time.Second,
-			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Type", "application/json")
-				// The only error is a client that went away.
-				_ = json.NewEncoder(w).Encode(report())
-			}),
-		}
-		failed := make(chan error, 1)
-		go func() { failed <- server.Serve(listener) }()
 		ready()
-		select {
-		case <-ctx.Done():
-			server.Close()
-			<-failed
-			return nil
-		case err := <-failed:
-			return fmt.Errorf("serve status: %w", err)
-		}
+		return rootsocket.Serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			rootsocket.Answer(w, c.report(r.Context()))
+		}))
 	})
+}
+
+func (c *Config) report(ctx context.Context) Report {
+	report := Report{PID: os.Getpid(), Version: version.Version, Node: c.Node, Components: c.Components()}
+	if c.Datastore != nil {
+		ctx, cancel := context.WithTimeout(ctx, healthPatience)
+		defer cancel()
+		report.Datastore = &Datastore{c.Datastore.Stats(ctx), c.Datastore.Health(ctx)}
+	}
+	return report
 }
 
 // Fetch asks the kedge that listens on socket. The error is ErrNotRunning if
 // there is none.
 func Fetch(ctx context.Context, socket string) (*Report, error) {
-	client := http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-	}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://kedge/", nil)
-	if err != nil {
-		return nil, fmt.Errorf("fetch status: %w", err)
-	}
-	response, err := client.Do(request)
+	var report Report
+	err := rootsocket.Ask(ctx, socket, "status", nil, &report)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, rootsocket.ErrNobody):
 		return nil, ErrNotRunning
-	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("fetch status: %w; run it as root", err)
 	case err != nil:
 		return nil, fmt.Errorf("fetch status: %w", err)
-	}
-	defer response.Body.Close()
-	var report Report
-	if err := json.NewDecoder(response.Body).Decode(&report); err != nil {
-		return nil, fmt.Errorf("read status: %w", err)
 	}
 	return &report, nil
 }

@@ -7,32 +7,45 @@ import (
 	"path/filepath"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/version"
 )
+
+// store is a datastore.Datastore that only tells how it is.
+type store struct{ datastore.Datastore }
+
+func (store) Stats(context.Context) datastore.Stats {
+	return datastore.Stats{Kind: "sqlite", Place: "/db", Size: 7, Slow: &datastore.Slow{Over: time.Second}}
+}
+
+func (store) Health(context.Context) datastore.Health {
+	return datastore.Health{Fault: "disk is full", Etcd: &datastore.Etcd{Term: 3, Members: []datastore.EtcdMember{{Name: "pi", Leader: true}}}}
+}
 
 func TestFetch(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "status.sock")
 	if _, err := Fetch(t.Context(), socket); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("no socket: got %v", err)
 	}
-	want := Report{PID: 7, Version: "v1", Node: "pi", Components: []component.Status{{Name: "api", State: component.Ready}}}
-
-	// Twice: the second finds the socket of the first, as after a kill -9.
-	for range 2 {
-		if err := os.WriteFile(socket, nil, 0o600); err != nil {
-			t.Fatal(err)
+	components := []component.Status{{Name: "api", State: component.Ready}}
+	for _, known := range []datastore.Datastore{nil, store{}} {
+		want := Report{PID: os.Getpid(), Version: version.Version, Node: "pi", Components: components}
+		if known != nil {
+			want.Datastore = &Datastore{known.Stats(t.Context()), known.Health(t.Context())}
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		ready, done := make(chan struct{}), make(chan error)
-		go func() { done <- New(socket, func() Report { return want }).Run(ctx, func() { close(ready) }) }()
+		answering := New(Config{
+			Socket: socket, Node: "pi", Components: func() []component.Status { return components }, Datastore: known,
+		})
+		go func() { done <- answering.Run(ctx, func() { close(ready) }) }()
 		<-ready
 		got, err := Fetch(t.Context(), socket)
 		if err != nil || !reflect.DeepEqual(*got, want) {
-			t.Errorf("got %+v, %v", got, err)
-		}
-		if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("socket: %v, %v", info, err)
+			t.Errorf("got %+v, %v; want %+v", got, err, want)
 		}
 		stop()
 		if err := <-done; err != nil {

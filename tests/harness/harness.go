@@ -17,6 +17,7 @@ package harness
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -132,6 +133,18 @@ func Eventually(t T, timeout time.Duration, what string, check func() error) {
 			t.Fatalf("waiting for %s: after %s: %v", what, timeout, err)
 		}
 		time.Sleep(250 * time.Millisecond)
+	}
+}
+
+// Need installs Debian packages.
+func Need(t T, packages ...string) {
+	t.Helper()
+	repository, err := Repository()
+	if err != nil {
+		t.Fatalf("find scripts/need.sh: %v", err)
+	}
+	if output, err := exec.Command(filepath.Join(repository, "scripts/need.sh"), packages...).CombinedOutput(); err != nil {
+		t.Fatalf("install %v: %v\n%s", packages, err, output)
 	}
 }
 

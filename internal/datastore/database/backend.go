@@ -10,6 +10,8 @@ import (
 
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/k3s-io/kine/pkg/ttl"
+
+	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
 const (
@@ -30,6 +32,7 @@ type Backend struct {
 	db      *sql.DB
 	dialect *dialect
 	faults  *faults
+	meter   *measure.Meter
 	hub     *hub
 	running sync.WaitGroup
 }
@@ -37,7 +40,8 @@ type Backend struct {
 var _ server.Backend = (*Backend)(nil)
 
 func newBackend(db *sql.DB, dialect *dialect, faults *faults) *Backend {
-	return &Backend{db: db, dialect: dialect, faults: faults, hub: newHub()}
+	meter := measure.NewMeter(faults.log, fmt.Sprintf("Look at the load of %s, at its disk, and at the network to it", faults.target))
+	return &Backend{db: db, dialect: dialect, faults: faults, meter: meter, hub: newHub()}
 }
 
 // Start implements server.Backend. Everything ends when ctx does. After an
@@ -223,6 +227,7 @@ func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (i
 // insert runs a statement that makes a row, and returns its id, or 0 if it made
 // none.
 func (b *Backend) insert(ctx context.Context, statement string, args ...any) (id int64, err error) {
+	began := time.Now()
 	for range createRetries {
 		if b.dialect.numbered {
 			err = b.db.QueryRowContext(ctx, b.dialect.bind(statement+" RETURNING id"), args...).Scan(&id)
@@ -241,6 +246,7 @@ func (b *Backend) insert(ctx context.Context, statement string, args ...any) (id
 		}
 	}
 	if err == nil {
+		b.meter.Committed(time.Since(began))
 		b.hub.tell(id)
 		b.faults.wrote()
 	}

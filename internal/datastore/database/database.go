@@ -69,6 +69,9 @@ type Config struct {
 type Datastore struct {
 	socket string
 	target *target
+	faults *faults
+	// backend is nil before the database was reached.
+	backend atomic.Pointer[Backend]
 	// api is nil before the datastore is ready for the first time.
 	api atomic.Pointer[etcdapi.Server]
 	// leaked are the connections of this process that Prepare left.
@@ -82,7 +85,7 @@ func New(c Config) (*Datastore, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Datastore{socket: c.Socket, target: target}, nil
+	return &Datastore{socket: c.Socket, target: target, faults: newFaults(target)}, nil
 }
 
 // Name implements component.Component.
@@ -101,8 +104,7 @@ func (d *Datastore) Endpoint() datastore.Endpoint {
 // reached, and fails, with a message that says what to do, when that does not
 // let kedge in.
 func (d *Datastore) Run(ctx context.Context, ready func()) error {
-	faults := newFaults(d.target)
-	db, err := d.open(ctx, faults)
+	db, err := d.open(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -111,7 +113,8 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 	}
 	defer db.Close()
 	backendCtx, stopBackend := context.WithCancel(context.WithoutCancel(ctx))
-	backend := newBackend(db, d.target.dialect, faults)
+	backend := newBackend(db, d.target.dialect, d.faults)
+	d.backend.Store(backend)
 	defer backend.running.Wait()
 	defer stopBackend()
 	if err := d.start(ctx, backendCtx, backend); err != nil {
@@ -120,7 +123,9 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 		}
 		return err
 	}
-	api, err := etcdapi.Serve(etcdapi.Config{Backend: backend, Socket: d.socket, Answer: faults.answerUnary})
+	api, err := etcdapi.Serve(etcdapi.Config{
+		Backend: backend, Meter: backend.meter, Socket: d.socket, Answer: d.faults.answerUnary,
+	})
 	if err != nil {
 		return err
 	}
@@ -139,7 +144,7 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 
 // open connects to the database, once it can be reached, and makes what is
 // missing in it.
-func (d *Datastore) open(ctx context.Context, faults *faults) (*sql.DB, error) {
+func (d *Datastore) open(ctx context.Context) (*sql.DB, error) {
 	log := logrus.WithField("component", name)
 	db := sql.OpenDB(d.target.connector)
 	db.SetMaxOpenConns(connections)
@@ -151,7 +156,7 @@ func (d *Datastore) open(ctx context.Context, faults *faults) (*sql.DB, error) {
 			err = d.prepare(ctx, d.target.source)
 		}
 		if err == nil {
-			faults.wrote()
+			d.faults.wrote()
 			log.Infof("Using %s", d.target)
 			return db, nil
 		}
@@ -159,7 +164,7 @@ func (d *Datastore) open(ctx context.Context, faults *faults) (*sql.DB, error) {
 			db.Close()
 			return nil, explained
 		}
-		_ = faults.note(err)
+		_ = d.faults.note(err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryConnect):

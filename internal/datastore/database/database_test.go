@@ -254,6 +254,13 @@ func TestDatabaseGoesAway(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, i *instance) {
 		r := run(t, i.endpoint("away"))
 		before := put(t, r.local, "a", "1", 0)
+		stats, health := r.Stats(t.Context()), r.Health(t.Context())
+		if stats.Size == 0 || stats.Recent.Count == 0 || !strings.Contains(stats.Place, "database away, user root") || stats.Disk != nil {
+			t.Errorf("%+v", stats)
+		}
+		if health.Fault != "" || health.Connections.Open == 0 || health.Connections.Max != connections || health.Connections.Answer == 0 {
+			t.Errorf("%+v", health)
+		}
 		watch := r.local.Watch(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithRev(before+1))
 		i.stop()
 		_, err := r.local.Kubernetes.OptimisticPut(t.Context(), prefix+"b", nil, 0, kubernetes.PutOptions{})
@@ -266,12 +273,18 @@ func TestDatabaseGoesAway(t *testing.T) {
 		if _, err := r.local.Compact(t.Context(), before); err == nil {
 			t.Error("a compaction without a database")
 		}
+		if fault := r.Health(t.Context()).Fault; !strings.Contains(fault, "cannot be reached: check whether it runs") {
+			t.Errorf("without a database the fault is %q", fault)
+		}
 		i.start()
 		for {
 			response, err := r.local.Kubernetes.OptimisticPut(t.Context(), prefix+"c", nil, 0, kubernetes.PutOptions{})
 			if err == nil && response.Succeeded {
 				break
 			}
+		}
+		if fault := r.Health(t.Context()).Fault; fault != "" {
+			t.Errorf("with a database again the fault is %q", fault)
 		}
 		for response := range watch {
 			if len(response.Events) > 0 {

@@ -27,8 +27,9 @@ type faults struct {
 	target *target
 	log    *logrus.Entry
 
-	mu      sync.Mutex
-	failing bool
+	mu sync.Mutex
+	// failing is why the last try failed, nil if it did not.
+	failing error
 	said    time.Time
 }
 
@@ -59,11 +60,11 @@ func (f *faults) note(err error) error {
 	explained, _ := f.target.explain(err)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.failing || time.Since(f.said) >= repeatLog {
+	if f.failing == nil || time.Since(f.said) >= repeatLog {
 		f.log.Warnf("%v. It is tried again and again", explained)
 		f.said = time.Now()
 	}
-	f.failing = true
+	f.failing = explained
 	return fault{explained}
 }
 
@@ -71,10 +72,17 @@ func (f *faults) note(err error) error {
 func (f *faults) wrote() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.failing {
-		f.failing = false
+	if f.failing != nil {
+		f.failing = nil
 		f.log.Infof("%s works again", f.target)
 	}
+}
+
+// present returns what is wrong now, nil if nothing is.
+func (f *faults) present() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failing
 }
 
 // answerUnary is around plain requests: a database error, whatever it passed

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/kedge-dev/kedge/internal/datastore/watches"
 )
 
 const (
@@ -36,24 +38,12 @@ type hub struct {
 	moved chan struct{}
 	// last is the revision up to which every watch has its events.
 	last    int64
-	watches map[*watch]bool
+	watches watches.Set
 	ended   bool
 }
 
-// watch is for the keys from key to end, or for key alone if end is empty, or
-// for all if both are. It is guarded by the hub's lock.
-type watch struct {
-	key, end string
-	// after is the last revision that is not wanted.
-	after  int64
-	events chan []*server.Event
-	// While the past is being read, what happens meanwhile is put here.
-	reading   bool
-	meanwhile [][]*server.Event
-}
-
 func newHub() *hub {
-	return &hub{more: make(chan struct{}, 1), moved: make(chan struct{}), watches: map[*watch]bool{}}
+	return &hub{more: make(chan struct{}, 1), moved: make(chan struct{}), watches: watches.New(watchBuffer)}
 }
 
 // start says from where changes come.
@@ -105,56 +95,24 @@ func (h *hub) wait(ctx context.Context, revision int64) error {
 func (h *hub) publish(events []*server.Event, last int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for w := range h.watches {
-		matching := w.filter(events)
-		switch {
-		case len(matching) == 0:
-		case len(w.events)+len(w.meanwhile) >= watchBuffer-1: // one is for the past
-			h.drop(w)
-		case w.reading:
-			w.meanwhile = append(w.meanwhile, matching)
-		default:
-			w.events <- matching
-		}
-	}
+	h.watches.Deliver(events)
 	h.last = last
 	close(h.moved)
 	h.moved = make(chan struct{})
 }
 
-// filter returns the events that are for w.
-func (w *watch) filter(events []*server.Event) []*server.Event {
-	var matching []*server.Event
-	for _, e := range events {
-		if e.KV.ModRevision > w.after && e.InRange(w.key, w.end) {
-			matching = append(matching, e)
-		}
-	}
-	return matching
-}
-
-// drop ends w. The lock is held.
-func (h *hub) drop(w *watch) {
-	if h.watches[w] {
-		delete(h.watches, w)
-		close(w.events)
-	}
-}
-
 // leave ends w.
-func (h *hub) leave(w *watch) {
+func (h *hub) leave(w *watches.Watch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.drop(w)
+	h.watches.Leave(w)
 }
 
 // dropAll ends all watches, and goes on at last, or not at all.
 func (h *hub) dropAll(last int64, ended bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for w := range h.watches {
-		h.drop(w)
-	}
+	h.watches.LeaveAll()
 	h.last, h.ended = last, ended
 	close(h.moved)
 	h.moved = make(chan struct{})
@@ -169,51 +127,48 @@ func (b *Backend) WaitForSyncTo(revision int64) {
 // those to come, as with etcd. A watch that does not keep up is ended.
 func (b *Backend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
 	h := b.hub
-	w := &watch{key: key, end: end, after: revision - 1, events: make(chan []*server.Event, watchBuffer)}
-	failed := make(chan error, 1)
-	result := server.WatchResult{Events: w.events, Errorc: failed}
 	h.mu.Lock()
-	if h.ended {
-		h.mu.Unlock()
+	last, ended := h.last, h.ended
+	w := h.watches.Join(key, end, revision, last)
+	reading := w.Reading
+	h.mu.Unlock()
+	failed := make(chan error, 1)
+	result := server.WatchResult{Events: w.Events, Errorc: failed}
+	if ended {
 		failed <- server.ErrGRPCUnhealthy
-		close(w.events)
+		h.leave(w)
 		return result
 	}
-	h.watches[w] = true
-	last := h.last
-	if revision == 0 {
-		w.after = last
-	}
-	w.reading = w.after < last
-	h.mu.Unlock()
 	context.AfterFunc(ctx, func() { h.leave(w) })
-	if !w.reading {
+	if !reading {
 		return result
 	}
 	past, compacted, err := b.past(ctx, w, last)
 	switch {
-	case err == nil && w.after < compacted:
+	case err == nil && w.After < compacted:
 		result.CompactRevision, result.CurrentRevision = compacted, last
 		h.leave(w)
 	case err != nil:
 		failed <- b.faults.note(err)
 		h.leave(w)
 	default:
-		h.catchUp(w, past)
+		h.mu.Lock()
+		h.watches.CatchUp(w, past)
+		h.mu.Unlock()
 	}
 	return result
 }
 
 // past returns what w has missed up to a revision, and to which revision all is
 // compacted.
-func (b *Backend) past(ctx context.Context, w *watch, last int64) ([]*server.Event, int64, error) {
-	statement, args := "SELECT "+columns+", value, old_value FROM kine WHERE id > ? AND id <= ?", []any{w.after, last}
+func (b *Backend) past(ctx context.Context, w *watches.Watch, last int64) ([]*server.Event, int64, error) {
+	statement, args := "SELECT "+columns+", value, old_value FROM kine WHERE id > ? AND id <= ?", []any{w.After, last}
 	switch {
-	case w.end != "":
-		condition, names := within(w.key, w.end)
+	case w.End != "":
+		condition, names := within(w.Key, w.End)
 		statement, args = statement+" AND "+condition, append(args, names...)
-	case w.key != "":
-		statement, args = statement+" AND name = ?", append(args, w.key)
+	case w.Key != "":
+		statement, args = statement+" AND name = ?", append(args, w.Key)
 	}
 	events, err := b.events(ctx, statement+" ORDER BY id", args, true, true)
 	if err != nil {
@@ -221,22 +176,6 @@ func (b *Backend) past(ctx context.Context, w *watch, last int64) ([]*server.Eve
 	}
 	compacted, err := b.number(ctx, compacted)
 	return slices.DeleteFunc(events, isFill), compacted, err
-}
-
-// catchUp hands w the past, and then what has happened meanwhile.
-func (h *hub) catchUp(w *watch, past []*server.Event) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.watches[w] {
-		return
-	}
-	if len(past) > 0 {
-		w.events <- past
-	}
-	for _, batch := range w.meanwhile {
-		w.events <- batch
-	}
-	w.reading, w.meanwhile = false, nil
 }
 
 func isFill(e *server.Event) bool { return strings.HasPrefix(e.KV.Key, fillPrefix) }

@@ -9,9 +9,10 @@
 // decisions are in members.go, without any etcd in them.
 //
 // The API server calls the member without a connection. Other members reach it at
-// port 2380 of the node's address, etcdctl at 127.0.0.1:2379; both want
+// port 2380 of the node's address, clients on this host at 127.0.0.1:2379; both want
 // certificates of the cluster's own authorities for it (pki.EtcdFiles). Servers
-// without a member call it by the supervisor's port (remote.go).
+// without a member call it by the supervisor's port (remote.go). etcdctl needs no
+// certificate on the socket, as with the other datastores.
 package etcd
 
 import (
@@ -29,6 +30,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -42,6 +44,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/datastore/measure"
 	"github.com/kedge-dev/kedge/internal/pki"
 )
 
@@ -51,7 +54,8 @@ const name = "datastore"
 const (
 	// PeerPort is where members reach each other.
 	PeerPort = "2380"
-	// clientURL is where etcdctl reaches the member, and nobody from outside.
+	// clientURL is where clients on this host reach the member that do not know
+	// its socket, and nobody from outside.
 	clientURL = "https://127.0.0.1:2379"
 )
 
@@ -90,6 +94,9 @@ type Config struct {
 	// Public is HOST:PORT of the port of this server at which servers without etcd
 	// reach the member (ServeHTTP), if they do. The other members tell it too.
 	Public string
+	// Socket is the path of the unix socket for etcdctl. Its folder is for root
+	// only.
+	Socket string
 	// Join asks the cluster to take this member in, for as long as it takes. Nil
 	// begins a cluster. It is not called if there is a member in Dir.
 	Join func(context.Context, bootstrap.MemberRequest) (bootstrap.MemberResponse, error)
@@ -104,7 +111,10 @@ type Member struct {
 	// remote answers calls over the network; nil before the member is ready.
 	remote atomic.Pointer[grpc.Server]
 	peers  *prober
-	// clientURL is for etcdctl. Tests run several members on one host.
+	meter  *measure.Meter
+	// syncs is how long etcd's syncs of the disk take.
+	syncs prometheus.Metric
+	// clientURL is for clients on this host. Tests run several members on one.
 	clientURL string
 	// failed has why etcd cannot go on, once.
 	failed chan error
@@ -119,9 +129,13 @@ type Member struct {
 
 // New returns the member whose data are in cfg.Dir.
 func New(cfg Config) *Member {
+	log := logrus.WithField("component", name)
 	return &Member{
-		cfg:       cfg,
-		log:       logrus.WithField("component", name),
+		cfg: cfg,
+		log: log,
+		meter: measure.NewMeter(log, fmt.Sprintf("If commits take long, the disk under %s does: look at `iostat -x 1` and `dmesg`. "+
+			"If not, look at the other servers and the network to them (`kedge status`)", cfg.Dir)),
+		syncs:     registeredSyncs(),
 		peers:     newProber(cfg.Files),
 		clientURL: clientURL,
 		failed:    make(chan error, 1),
@@ -146,7 +160,7 @@ func (m *Member) Endpoint() datastore.Endpoint {
 		CAFile:    m.cfg.Files.ServerCAFile,
 		CertFile:  m.cfg.Files.ClientCertFile,
 		KeyFile:   m.cfg.Files.ClientKeyFile,
-		NewClient: func() *kubernetes.Client { return newClient(m.server.Load()) },
+		NewClient: func() *kubernetes.Client { return newClient(m.server.Load(), m.meter) },
 		Shared:    true,
 	}
 }
@@ -211,7 +225,7 @@ func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	defer stop()
-	client := newClient(etcd.Server).Client
+	client := newClient(etcd.Server, m.meter).Client
 	defer client.Close()
 	remote := newRemote(etcd.Server)
 	m.remote.Store(remote)
@@ -284,7 +298,8 @@ func (m *Member) config(initial string, existing bool) (*embed.Config, error) {
 	c := embed.NewConfig()
 	c.Name, c.Dir = name, m.cfg.Dir
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL(peers), []url.URL(peers)
-	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL(clients), []url.URL(clients)
+	c.AdvertiseClientUrls = []url.URL(clients)
+	c.ListenClientUrls = append([]url.URL(clients), url.URL{Scheme: "unix", Path: m.cfg.Socket})
 	if m.cfg.Public != "" {
 		c.AdvertiseClientUrls = []url.URL{{Scheme: "https", Host: m.cfg.Public}}
 	}
@@ -331,6 +346,10 @@ func (m *Member) start(config *embed.Config) (*embed.Etcd, error) {
 		return nil, m.removed()
 	case err != nil:
 		return nil, fmt.Errorf("start etcd: %w", err)
+	}
+	if err := os.Chmod(m.cfg.Socket, 0o600); err != nil {
+		stop(etcd)
+		return nil, fmt.Errorf("protect the datastore's socket: %w", err)
 	}
 	return etcd, nil
 }
@@ -381,7 +400,10 @@ func (m *Member) await(ctx context.Context, server *etcdserver.EtcdServer) error
 // good.
 func (m *Member) quorumLost(ctx context.Context, server *etcdserver.EtcdServer) string {
 	members := membersOf(server.Cluster().Members())
-	alive := m.peers.alive(ctx, members)
+	return lost(members, m.peers.alive(ctx, members))
+}
+
+func lost(members []member, alive map[uint64]bool) string {
 	silent := silent(members, alive)
 	return fmt.Sprintf("Waiting for etcd's members: of %d with a vote %d answer, and %d are needed. No answer from %s. "+
 		"If they are lost for good: kedge server --cluster-reset on this server alone",
@@ -462,7 +484,7 @@ func (m *Member) Admit(ctx context.Context, request bootstrap.MemberRequest) (bo
 	}
 	ctx, cancel := context.WithTimeout(ctx, admitPatience)
 	defer cancel()
-	client := newClient(server).Client
+	client := newClient(server, m.meter).Client
 	defer client.Close()
 	// What this server knows may be old; what it is told by the others is not.
 	if _, err := client.MemberList(ctx); err != nil {
@@ -523,7 +545,7 @@ func Reset(ctx context.Context, cfg Config) error {
 
 // own makes the cluster know this member by the address it has now.
 func (m *Member) own(ctx context.Context, server *etcdserver.EtcdServer) error {
-	client := newClient(server).Client
+	client := newClient(server, m.meter).Client
 	defer client.Close()
 	return m.announce(ctx, client, server)
 }

@@ -93,7 +93,10 @@ func (h *host) node() string    { return fmt.Sprint("node-", h.number) }
 func (h *host) address() string { return fmt.Sprint("127.77.0.", h.number) }
 
 func (h *host) config() Config {
-	return Config{Dir: h.dir.Etcd(), Node: h.node(), Address: h.address(), Files: h.files, Public: h.public}
+	return Config{
+		Dir: h.dir.Etcd(), Node: h.node(), Address: h.address(), Files: h.files, Public: h.public,
+		Socket: filepath.Join(string(h.dir), "etcd.sock"),
+	}
 }
 
 // start runs the host's member, which joins by another one if it has no data.
@@ -198,6 +201,8 @@ func TestMembers(t *testing.T) {
 	third.voters("node-1", "node-2", "node-3")
 	third.get("early")
 	third.put("watched")
+	wantObserved(t, third, "node-1", "node-2", "node-3")
+	overSocket(t, third)
 	select {
 	case answer := <-events:
 		if len(answer.Events) != 1 || string(answer.Events[0].Kv.Key) != "watched" {
@@ -212,6 +217,7 @@ func TestMembers(t *testing.T) {
 		t.Error(err)
 	}
 	first.put("without the second")
+	wantObserved(t, first, "node-1", "node-3")
 	fourth := newHost(t, 4, first)
 	fourth.start(first)
 	fourth.voters("node-1", "node-2", "node-3", "node-4")
@@ -239,6 +245,50 @@ func TestMembers(t *testing.T) {
 	_, err := first.member.Admit(t.Context(), bootstrap.MemberRequest{Name: "node-3-0badcafe", PeerURL: "https://127.77.0.9:2380"})
 	if err == nil || !strings.Contains(err.Error(), "kubectl delete node node-3") {
 		t.Errorf("another node-3 is admitted: %v", err)
+	}
+}
+
+// wantObserved wants a host's member to know how it and the cluster fare, and
+// those to answer that do.
+func wantObserved(t *testing.T, h *host, answering ...string) {
+	t.Helper()
+	stats, health := h.member.Stats(t.Context()), h.member.Health(t.Context())
+	if stats.Kind != "etcd" || stats.Place != h.dir.Etcd() || stats.Size < stats.Used || stats.Used == 0 || stats.Disk == nil {
+		t.Errorf("%s: %+v", h.node(), stats)
+	}
+	if stats.Recent.Count == 0 || stats.Recent.P99 == 0 {
+		t.Errorf("%s knows of no syncs: %+v", h.node(), stats.Recent)
+	}
+	var answer, leaders []string
+	for _, m := range health.Etcd.Members {
+		if m.Answers {
+			answer = append(answer, m.Name)
+		}
+		if m.Leader {
+			leaders = append(leaders, m.Name)
+		}
+	}
+	slices.Sort(answer)
+	e := health.Etcd
+	if health.Fault != "" || !slices.Equal(answer, answering) || len(leaders) != 1 || e.Quorum != 2 || e.Term == 0 || e.Applied == 0 {
+		t.Errorf("%s: %v answer, %v lead, fault %q, %+v", h.node(), answer, leaders, health.Fault, e)
+	}
+}
+
+// overSocket reads as etcdctl does that has no certificate.
+func overSocket(t *testing.T, h *host) {
+	t.Helper()
+	socket := h.config().Socket
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v", info, err)
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + socket}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if answer, err := client.Get(t.Context(), "early"); err != nil || len(answer.Kvs) != 1 {
+		t.Errorf("over the socket: %v, %v", answer, err)
 	}
 }
 
@@ -344,6 +394,9 @@ func TestStopWithoutQuorum(t *testing.T) {
 	_, err := member.Admit(t.Context(), bootstrap.MemberRequest{Name: "node-33-0badcafe", PeerURL: "https://127.77.0.33:2380"})
 	if !errors.Is(err, bootstrap.ErrNotNow) || !strings.Contains(err.Error(), "of 2 with a vote 1 answer, and 2 are needed") {
 		t.Errorf("without a quorum it says %v", err)
+	}
+	if fault := member.Health(t.Context()).Fault; !strings.Contains(fault, "of 2 with a vote 1 answer, and 2 are needed. No answer from node-31") {
+		t.Errorf("without a quorum the fault is %q", fault)
 	}
 	cancel()
 	select {

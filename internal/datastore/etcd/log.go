@@ -28,7 +28,8 @@ var told = map[string]logrus.Level{
 	"peer became active": logrus.InfoLevel,
 	"slow fdatasync":     logrus.WarnLevel,
 	"leader failed to send out heartbeat on time; took too long, leader is overloaded likely from slow disk": logrus.WarnLevel,
-	"apply request took too long":   logrus.WarnLevel,
+	// client.go has it said, with less in it.
+	"apply request took too long":   logrus.DebugLevel,
 	"prober found high clock drift": logrus.WarnLevel,
 	"elected leader":                logrus.InfoLevel,
 	// At every stop; Member.Run hears of it otherwise.

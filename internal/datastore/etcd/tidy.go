@@ -58,6 +58,7 @@ func (m *Member) tidy(ctx context.Context, client *clientv3.Client) {
 	silentSince := map[uint64]time.Time{}
 	for {
 		server := m.server.Load()
+		m.meter.Commits(syncsOf(m.syncs))
 		if err := m.announce(ctx, client, server); err != nil && ctx.Err() == nil {
 			m.log.Warn(err)
 		}

@@ -8,9 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
@@ -22,6 +19,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kedge-dev/kedge/internal/datastore/direct"
+	"github.com/kedge-dev/kedge/internal/datastore/measure"
+	"github.com/kedge-dev/kedge/internal/rootsocket"
 )
 
 const (
@@ -36,6 +35,8 @@ const stopTimeout = 2 * time.Second
 // Config is what Serve has to know.
 type Config struct {
 	Backend server.Backend
+	// Meter notes how long requests take.
+	Meter *measure.Meter
 	// Socket is a path, whose folder is made if it is not there.
 	Socket string
 	// Answer is around every plain request. Its last argument but one is nil
@@ -54,11 +55,11 @@ type Server struct {
 
 // Serve begins to answer. The backend has been started.
 func Serve(c Config) (*Server, error) {
-	listener, err := listen(c.Socket)
+	listener, err := rootsocket.Listen(c.Socket)
 	if err != nil {
 		return nil, err
 	}
-	backend := &discreet{c.Backend}
+	backend := &discreet{c.Backend, c.Meter}
 	etcd := server.New(backend, "unix", progressInterval, emulatedETCDVersion)
 	s := &Server{
 		socket: c.Socket, grpc: newServer(c.Answer), direct: direct.NewServer(backend, etcd, c.Answer),
@@ -87,29 +88,6 @@ func (s *Server) Close() {
 	defer timer.Stop()
 	s.grpc.GracefulStop()
 	<-s.ended
-}
-
-// listen makes the socket, which nobody but root can reach.
-func listen(socket string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
-		return nil, fmt.Errorf("make folder of the datastore's socket: %w", err)
-	}
-	if other, err := net.Dial("unix", socket); err == nil {
-		other.Close()
-		return nil, fmt.Errorf("%s is served by another process: stop the other kedge on this host first", socket)
-	}
-	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove old socket of the datastore: %w", err)
-	}
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		return nil, fmt.Errorf("listen for etcd clients: %w", err)
-	}
-	if err := os.Chmod(socket, 0o600); err != nil {
-		listener.Close()
-		return nil, fmt.Errorf("protect the datastore's socket: %w", err)
-	}
-	return listener, nil
 }
 
 // newServer makes a gRPC server with etcd's limits and times
@@ -155,35 +133,45 @@ type Fault interface {
 
 // discreet is the backend for kine's server, which logs each failed request, and
 // the values of Secrets with it, unless its error is a cancellation
-// (pkg/server/kv.go).
-type discreet struct{ server.Backend }
+// (pkg/server/kv.go). It also notes how long requests take, but for compaction,
+// which may.
+type discreet struct {
+	server.Backend
+	meter *measure.Meter
+}
 
 func (d *discreet) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
+	defer d.meter.Done("get", key, time.Now())
 	revision, kv, err := d.Backend.Get(ctx, key, revision, keysOnly)
 	return revision, kv, quietly(err)
 }
 
 func (d *discreet) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
+	defer d.meter.Done("list", key, time.Now())
 	revision, kvs, err := d.Backend.List(ctx, key, end, limit, revision, keysOnly)
 	return revision, kvs, quietly(err)
 }
 
 func (d *discreet) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
+	defer d.meter.Done("count", key, time.Now())
 	revision, count, err := d.Backend.Count(ctx, key, end, revision)
 	return revision, count, quietly(err)
 }
 
 func (d *discreet) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
+	defer d.meter.Done("create", key, time.Now())
 	revision, err := d.Backend.Create(ctx, key, value, lease)
 	return revision, quietly(err)
 }
 
 func (d *discreet) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
+	defer d.meter.Done("update", key, time.Now())
 	revision, kv, ok, err := d.Backend.Update(ctx, key, value, revision, lease)
 	return revision, kv, ok, quietly(err)
 }
 
 func (d *discreet) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
+	defer d.meter.Done("delete", key, time.Now())
 	revision, kv, ok, err := d.Backend.Delete(ctx, key, revision)
 	return revision, kv, ok, quietly(err)
 }

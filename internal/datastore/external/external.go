@@ -5,7 +5,9 @@ package external
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -36,7 +38,11 @@ type Config struct {
 }
 
 // Datastore is a datastore.Datastore.
-type Datastore struct{ cfg Config }
+type Datastore struct {
+	cfg Config
+	// client is nil until Run.
+	client atomic.Pointer[clientv3.Client]
+}
 
 // New returns the datastore, or what is wrong with the files. It connects to
 // nothing.
@@ -44,7 +50,7 @@ func New(cfg Config) (*Datastore, error) {
 	if _, err := cfg.Files.Config(); err != nil {
 		return nil, err
 	}
-	return &Datastore{cfg}, nil
+	return &Datastore{cfg: cfg}, nil
 }
 
 // Name implements component.Component.
@@ -67,6 +73,7 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer client.Close()
+	d.client.Store(client)
 	var said time.Time
 	for ctx.Err() == nil {
 		err := ask(ctx, client)
@@ -78,7 +85,7 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 		}
 		if ctx.Err() == nil && time.Since(said) >= repeatLog {
 			said = time.Now()
-			log.Warnf("%s does not answer: check %s: %v. It is tried again and again", d.cfg.What, d.cfg.Advice, err)
+			log.Warnf("%v. It is tried again and again", d.explain(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -86,6 +93,11 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 		}
 	}
 	return nil
+}
+
+// explain says what to do about an etcd that does not answer.
+func (d *Datastore) explain(err error) error {
+	return fmt.Errorf("%s does not answer: check %s: %w", d.cfg.What, d.cfg.Advice, err)
 }
 
 // ask asks for something that etcd can only tell while it has a leader.

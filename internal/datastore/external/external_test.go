@@ -52,6 +52,9 @@ func TestWaitsForEtcd(t *testing.T) {
 	for !said("does not answer: check whether it runs") {
 		time.Sleep(10 * time.Millisecond)
 	}
+	if health := d.Health(t.Context()); !strings.Contains(health.Fault, "does not answer: check whether it runs") || health.Etcd.Members[0].Answers {
+		t.Errorf("while it does not run: %+v", health)
+	}
 	config := embed.NewConfig()
 	config.Dir, config.LogLevel = t.TempDir(), "error"
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
@@ -63,6 +66,14 @@ func TestWaitsForEtcd(t *testing.T) {
 	}
 	defer member.Close()
 	<-ready
+	health := d.Health(t.Context())
+	want := datastore.EtcdMember{Name: client.String(), Leader: true, Answers: true}
+	if health.Fault != "" || len(health.Etcd.Members) != 1 || health.Etcd.Members[0] != want || health.Etcd.Term == 0 {
+		t.Errorf("while it runs: %+v", health)
+	}
+	if stats := d.Stats(t.Context()); stats.Kind != "external-etcd" || stats.Place != client.String() {
+		t.Errorf("%+v", stats)
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -5,9 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 
 	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
 // Backend is kine's server.Backend over a SQLite database that nobody else
@@ -16,6 +19,7 @@ import (
 type Backend struct {
 	file    string
 	faults  *faults
+	meter   *measure.Meter
 	state   *state
 	writer  *writer
 	reader  *reader
@@ -27,10 +31,12 @@ var _ server.Backend = (*Backend)(nil)
 // newBackend returns the backend for a database that prepare has made.
 func newBackend(file string, faults *faults) *Backend {
 	state := newState()
+	meter := measure.NewMeter(faults.log, fmt.Sprintf("If commits take long, the disk under %s does: look at `iostat -x 1` "+
+		"and `dmesg`, and at who else writes there, or put kedge's data-dir on a faster disk", filepath.Dir(file)))
 	return &Backend{
-		file: file, faults: faults, state: state,
+		file: file, faults: faults, meter: meter, state: state,
 		writer: &writer{
-			state: state, faults: faults, queue: make(chan *change), ended: make(chan struct{}),
+			state: state, faults: faults, meter: meter, queue: make(chan *change), ended: make(chan struct{}),
 			leases: leases{byKey: map[string]*lease{}},
 		},
 	}
@@ -143,9 +149,25 @@ func (b *Backend) Compact(ctx context.Context, revision int64) (int64, error) {
 	}
 	for superseded >= sweepWorth {
 		o := b.do(ctx, &change{kind: kindSweep, revision: revision})
+		if o.err == nil && o.ok {
+			o = b.shrink(ctx)
+		}
 		if o.ok || o.err != nil {
 			return b.state.current(), o.err
 		}
 	}
 	return current, nil
+}
+
+// shrink gives the disk back what the database does not use, if that is much.
+func (b *Backend) shrink(ctx context.Context) outcome {
+	size, err := fileSize(b.file)
+	if err != nil {
+		return outcome{err: b.faults.note(err)}
+	}
+	used, err := b.DbSize(ctx)
+	if err != nil || used > shrinkMost || size-used < shrinkWorth {
+		return outcome{ok: true, err: err}
+	}
+	return b.do(ctx, &change{kind: kindShrink})
 }

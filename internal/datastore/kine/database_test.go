@@ -280,6 +280,9 @@ func TestDiskFullWhileRunning(t *testing.T) {
 	if kept, err := r.Get(ctx, "/registry/old"); err != nil || kept.Kvs[0].ModRevision != revision {
 		t.Errorf("a read got %v %v", kept, err)
 	}
+	if fault := r.Health(ctx).Fault; !strings.Contains(fault, "df -h") {
+		t.Errorf("the fault is %q", fault)
+	}
 	// kine's own compaction would end the process here.
 	if _, err := r.Compact(ctx, revision); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 		t.Logf("compaction: %v", err)
@@ -287,6 +290,9 @@ func TestDiskFullWhileRunning(t *testing.T) {
 	os.Remove(filler)
 	if changed, err := update(r.Client, "/registry/old", "3", revision); err != nil || !changed.Succeeded {
 		t.Errorf("with space again: %v %v", changed, err)
+	}
+	if fault := r.Health(ctx).Fault; fault != "" {
+		t.Errorf("with space again the fault is %q", fault)
 	}
 	r.stop(t)
 	again := run(t, folder)

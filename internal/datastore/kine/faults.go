@@ -32,9 +32,9 @@ type faults struct {
 
 	mu    sync.Mutex
 	fatal error
-	// refused is whether the last write was, for what may pass, and said when
-	// that was last logged.
-	refused bool
+	// refused is why the last write was, for what may pass, and said when that
+	// was last logged.
+	refused error
 	said    time.Time
 }
 
@@ -66,7 +66,7 @@ func (f *faults) note(err error) error {
 	defer f.mu.Unlock()
 	switch {
 	case errors.Is(explained, errFull), errors.Is(explained, errReadOnly):
-		if f.refused = true; time.Since(f.said) >= time.Minute {
+		if f.refused = explained; time.Since(f.said) >= time.Minute {
 			f.said = time.Now()
 			f.log.Error(explained)
 		}
@@ -89,8 +89,8 @@ func (f *faults) note(err error) error {
 func (f *faults) wrote() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.refused {
-		f.refused = false
+	if f.refused != nil {
+		f.refused = nil
 		f.said = time.Time{}
 		f.log.Infof("writes to %s succeed again", f.file)
 	}
@@ -102,6 +102,16 @@ func (f *faults) err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.fatal
+}
+
+// present returns what is wrong now, nil if nothing is.
+func (f *faults) present() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fatal != nil {
+		return f.fatal
+	}
+	return f.refused
 }
 
 // Causes that a message of explain may have.

@@ -28,9 +28,10 @@
 // is what all share. The table and its rows are kine's, so an older kedge, or
 // k3s, can have been there before and can go on (schema.go).
 //
-// There is no listener for kine's metrics. The database file is never shrunk:
-// what compaction frees is used again, and rewriting all of it at each start, as
-// kine does by default, wears SD cards out.
+// There is no listener for kine's metrics: package measure has others. What
+// compaction frees is used again; the file is made smaller only when most of it
+// is free (Backend.shrink). Rewriting all of it at each start, as kine does by
+// default, wears SD cards out.
 package kine
 
 import (
@@ -108,7 +109,9 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 	}
 	d.backend = backend
 
-	api, err := etcdapi.Serve(etcdapi.Config{Backend: backend, Socket: d.config.Socket, Answer: faults.answerUnary})
+	api, err := etcdapi.Serve(etcdapi.Config{
+		Backend: backend, Meter: backend.meter, Socket: d.config.Socket, Answer: faults.answerUnary,
+	})
 	if err != nil {
 		return err
 	}

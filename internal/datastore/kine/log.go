@@ -20,6 +20,10 @@ const (
 	// as much for one row as for many.
 	sweepBatch = 1000
 	sweepWorth = 256
+	// shrinkWorth is how many bytes of the file must be free before it is made
+	// smaller, and shrinkMost how many may be in use then: changes wait meanwhile.
+	shrinkWorth = 64 << 20
+	shrinkMost  = 32 << 20
 )
 
 // log is the writer's connection to the database: rows are added at its end,

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/kedge-dev/kedge/internal/datastore/watches"
 )
 
 // reader reads the database at a revision, on connections of its own: the
@@ -226,12 +228,12 @@ func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (i
 
 // events returns the events for w up to revision, in order; missed are those
 // that memory has.
-func (b *Backend) events(ctx context.Context, w *watch, revision int64, missed []*server.Event) ([]*server.Event, error) {
-	first := max(w.after, 1) // 0 stands for the current one
+func (b *Backend) events(ctx context.Context, w *watches.Watch, revision int64, missed []*server.Event) ([]*server.Event, error) {
+	first := max(w.After, 1) // 0 stands for the current one
 	if err := b.state.check(first); err != nil {
 		return nil, err
 	}
-	key, end := w.key, w.end
+	key, end := w.Key, w.End
 	if end == "" && key != "" {
 		end = key + "\x00"
 	}
@@ -242,7 +244,7 @@ func (b *Backend) events(ctx context.Context, w *watch, revision int64, missed [
 			found = append(found, event)
 		}
 		return err
-	}, w.after, revision, key, end)
+	}, w.After, revision, key, end)
 	// What is in both is taken from memory, which comes first: a row knows only
 	// the row before, and that may not be what was there before.
 	slices.SortStableFunc(found, byRevision)

@@ -4,6 +4,8 @@ import (
 	"sync"
 
 	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/kedge-dev/kedge/internal/datastore/watches"
 )
 
 // state is what writer, readers and watches agree on. It changes in one step:
@@ -18,13 +20,13 @@ type state struct {
 	// compacted is the revision below which nothing can be asked for.
 	compacted int64
 	memory    memory
-	watches   map[*watch]bool
+	watches   watches.Set
 	// ended says that no revision will follow.
 	ended bool
 }
 
 func newState() *state {
-	s := &state{memory: memory{}, watches: map[*watch]bool{}}
+	s := &state{memory: memory{}, watches: watches.New(watchBuffer)}
 	s.moved.L = &s.mu
 	return s
 }
@@ -44,7 +46,7 @@ func (s *state) publish(written, changes []version, revision int64) {
 		events[i] = v.Event
 	}
 	if len(events) > 0 {
-		s.deliver(events)
+		s.watches.Deliver(events)
 		s.revision = revision
 		s.moved.Broadcast()
 	}
@@ -98,9 +100,7 @@ func (s *state) check(revision int64) error {
 func (s *state) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for w := range s.watches {
-		s.drop(w)
-	}
+	s.watches.LeaveAll()
 	s.ended = true
 	s.moved.Broadcast()
 }

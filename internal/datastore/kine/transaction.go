@@ -2,6 +2,7 @@ package kine
 
 import (
 	"context"
+	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 )
@@ -23,6 +24,8 @@ type transaction struct {
 	last    int64
 	// sweep is the revision up to which to delete superseded rows, or 0.
 	sweep int64
+	// shrink says that the file is to be made smaller afterwards.
+	shrink bool
 
 	// reserves says that the commit has to reserve revisions.
 	reserves bool
@@ -55,6 +58,9 @@ func (t *transaction) decide(c *change) (outcome, error) {
 		return outcome{}, nil
 	case kindFlush:
 		t.flush = t.flush || len(t.pending) > 0
+		return outcome{ok: true}, nil
+	case kindShrink:
+		t.shrink = true
 		return outcome{ok: true}, nil
 	}
 	current, err := t.current(c.key)
@@ -159,9 +165,11 @@ func (t *transaction) commit() (err error) {
 			return err
 		}
 	}
+	began := time.Now()
 	if err := t.log.commit(); err != nil {
 		return err
 	}
+	t.meter.Committed(time.Since(began))
 	t.committed, t.flushed = true, t.pending
 	for i, c := range t.batch {
 		if c.kind == kindSweep {

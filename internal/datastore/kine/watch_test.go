@@ -6,7 +6,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/k3s-io/kine/pkg/server"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -83,45 +82,4 @@ func TestWatchJoinsPastAndPresent(t *testing.T) {
 		})
 	}
 	all.Wait()
-}
-
-// A watch whose client does not read is ended, and the others go on.
-func TestSlowWatchIsEnded(t *testing.T) {
-	s := newState()
-	slow := &watch{events: make(chan []*server.Event, watchBuffer)}
-	s.watches[slow] = true
-	for i := range int64(watchBuffer + 1) {
-		s.publish(nil, []version{{Event: &server.Event{KV: &server.KeyValue{Key: "a", ModRevision: i + 1}}}}, i+1)
-	}
-	for range slow.events {
-	}
-	if len(s.watches) != 0 || s.revision != watchBuffer+1 {
-		t.Errorf("%d watches, revision %d", len(s.watches), s.revision)
-	}
-}
-
-func TestFilter(t *testing.T) {
-	event := func(key string, revision int64) *server.Event {
-		return &server.Event{KV: &server.KeyValue{Key: key, ModRevision: revision}}
-	}
-	batch := []*server.Event{event("a/1", 5), event("b/1", 6), event("a/2", 7), event("a", 8)}
-	for name, test := range map[string]struct {
-		watch watch
-		want  string
-	}{
-		"all":         {watch{}, "5 6 7 8 "},
-		"one key":     {watch{key: "a"}, "8 "},
-		"range":       {watch{key: "a/", end: "a0"}, "5 7 "},
-		"later":       {watch{key: "a/", end: "a0", after: 5}, "7 "},
-		"none":        {watch{key: "c"}, ""},
-		"all is past": {watch{after: 8}, ""},
-	} {
-		got := ""
-		for _, e := range test.watch.filter(batch) {
-			got += fmt.Sprintf("%d ", e.KV.ModRevision)
-		}
-		if got != test.want {
-			t.Errorf("%s: got %q, want %q", name, got, test.want)
-		}
-	}
 }

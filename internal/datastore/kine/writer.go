@@ -2,9 +2,12 @@ package kine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
 const (
@@ -43,6 +46,8 @@ const (
 	kindSweep
 	// kindFlush writes what is deferred.
 	kindFlush
+	// kindShrink is answered at once, and then makes the file smaller.
+	kindShrink
 )
 
 // outcome is the answer to a change. If ok is false there was a condition that
@@ -62,6 +67,7 @@ type writer struct {
 	log    *log
 	state  *state
 	faults *faults
+	meter  *measure.Meter
 	queue  chan *change
 	// ended is closed when nothing is taken from queue any more.
 	ended chan struct{}
@@ -157,12 +163,36 @@ func (w *writer) write(batch []*change, flush bool) {
 		}
 		if err == nil {
 			w.publish(t)
+			if t.shrink {
+				w.shrink()
+			}
 			return
 		}
 		batch = t.refuse(batch, w.faults.note(err))
 		if flush {
 			flush, w.flushAt = false, time.Now().Add(deferral)
 		}
+	}
+}
+
+// shrink writes the database anew without what is free. Changes wait meanwhile,
+// and SQLite has what is left in memory, so it is not for a large one (shrinkMost).
+func (w *writer) shrink() {
+	began := time.Now()
+	err := w.log.exec(`VACUUM`)
+	if err == nil {
+		// It is done in the write-ahead log. Who reads is not waited for: then the
+		// file gets smaller with a later checkpoint.
+		err = w.log.exec(`PRAGMA wal_checkpoint(PASSIVE)`)
+	}
+	switch {
+	case err == nil:
+		w.faults.log.Infof("Gave back what %s did not use, in %s", w.faults.file, time.Since(began).Round(time.Millisecond))
+	case errors.Is(explain(w.faults.file, err), errFull):
+		// It needs a little room first. Writes go on where there is any.
+		w.faults.log.Debugf("Cannot make %s smaller: %v", w.faults.file, err)
+	default:
+		_ = w.faults.note(err)
 	}
 }
 

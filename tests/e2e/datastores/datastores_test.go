@@ -50,6 +50,10 @@ func serve(t *testing.T, network *harness.Network, s *store, late string) {
 	host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.endpoint)
 	server := host.StartServer(t, s.files(host)...)
 	server.WaitLog(late)
+	waiting, err := host.Kedge(t.Context(), "status").Output()
+	if err == nil || !strings.Contains(string(waiting), late) {
+		t.Errorf("the status while the store is away: %v\n%s", err, waiting)
+	}
 	s.start()
 	server.WaitReady()
 	c := cluster.Of(t, server)

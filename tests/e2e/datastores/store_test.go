@@ -41,18 +41,6 @@ type store struct {
 	endpoint string
 }
 
-// need installs Debian packages.
-func need(t *testing.T, packages ...string) {
-	t.Helper()
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if output, err := exec.Command(filepath.Join(repository, "scripts/need.sh"), packages...).CombinedOutput(); err != nil {
-		t.Fatalf("install %v: %v\n%s", packages, err, output)
-	}
-}
-
 // newStore makes a host for a datastore, and certificates on it.
 func newStore(t *testing.T, network *harness.Network) *store {
 	t.Helper()
@@ -176,7 +164,7 @@ func (s *store) crash() {
 // password. It does not run.
 func newPostgres(t *testing.T, network *harness.Network) *store {
 	t.Helper()
-	need(t, "postgresql")
+	harness.Need(t, "postgresql")
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if len(found) == 0 {
 		t.Fatal("no PostgreSQL in /usr/lib/postgresql")
@@ -212,7 +200,7 @@ func newPostgres(t *testing.T, network *harness.Network) *store {
 // newMariaDB makes MariaDB, with a user who has a password. It does not run.
 func newMariaDB(t *testing.T, network *harness.Network) *store {
 	t.Helper()
-	need(t, "mariadb-server-core", "mariadb-client-core")
+	harness.Need(t, "mariadb-server-core", "mariadb-client-core")
 	s := newStore(t, network)
 	s.run("mariadb-install-db", "--no-defaults", "--datadir="+s.file("data"), "--auth-root-authentication-method=normal", "--skip-test-db")
 	socket := s.file("socket")

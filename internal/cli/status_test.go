@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/status"
+)
+
+func TestPrintDatastore(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	head := `kedge v1 on node pi, process 7
+
+COMPONENT   STATE   SINCE   LAST ERROR
+datastore   Ready   1m0s    
+`
+	for name, test := range map[string]struct {
+		store *status.Datastore
+		want  string
+	}{
+		"agent": {nil, ""},
+		"SQLite": {&status.Datastore{
+			Stats: datastore.Stats{
+				Kind: "sqlite", Place: "/db", Size: 3 << 20, Used: 1 << 20, Disk: &datastore.Disk{Size: 32 << 30, Free: 1 << 19},
+				Recent: &datastore.Latency{Count: 12, P50: 2 * time.Millisecond, P99: 1234567 * time.Microsecond},
+				Slow:   &datastore.Slow{Over: time.Second, Count: 2, Last: "list /registry/pods/", Took: 3 * time.Second, At: now.Add(-time.Minute)},
+			},
+			Health: datastore.Health{Fault: "disk is full"},
+		}, `
+DATASTORE   sqlite: /db
+fault       disk is full
+size        3.0 MB, 1.0 MB of it in use
+disk        0.5 MB of 32.0 GB free
+commits     12 in the last minutes: p50 2ms, p99 1.2346s
+slow        2 operations of more than 1s, the last 1m0s ago: list /registry/pods/ took 3s
+`},
+		"database": {&status.Datastore{
+			Stats:  datastore.Stats{Kind: "mysql", Place: "MySQL on db", Size: 1 << 20, Slow: &datastore.Slow{Over: time.Second}},
+			Health: datastore.Health{Connections: &datastore.Connections{Open: 3, InUse: 1, Max: 20, Answer: time.Millisecond}},
+		}, `
+DATASTORE     mysql: MySQL on db
+size          1.0 MB
+slow          0 operations of more than 1s
+connections   3 of at most 20, 1 in use; the database answers in 1ms
+`},
+		"etcd": {&status.Datastore{
+			Stats: datastore.Stats{Kind: "etcd", Place: "/etcd"},
+			Health: datastore.Health{Etcd: &datastore.Etcd{Term: 3, Committed: 100, Applied: 98, Quorum: 2, Members: []datastore.EtcdMember{
+				{Name: "a", Leader: true, Answers: true}, {Name: "b"}, {Name: "c", Learner: true, Answers: true},
+			}}},
+		}, `
+DATASTORE   etcd: /etcd
+raft        term 3, index 100, 2 of it to be applied; 2 votes are needed
+member      a: leader
+member      b: voter, does not answer
+member      c: learner
+`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var printed strings.Builder
+			err := printStatus(&printed, &status.Report{
+				PID: 7, Version: "v1", Node: "pi", Datastore: test.store,
+				Components: []component.Status{{Name: "datastore", State: component.Ready, Since: now.Add(-time.Minute)}},
+			}, now)
+			if err != nil || printed.String() != head+test.want {
+				t.Errorf("%v, got\n%s\nwant\n%s", err, printed.String(), head+test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,208 @@
+// Package care has what a user sees of the datastore: how fast it is and what is
+// wrong, in `kedge status` and in metrics, and what is in it, by etcdctl.
+package care
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/status"
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/slowfs"
+)
+
+var suite harness.Suite
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+
+const patience = 3 * time.Minute
+
+// statusOf asks `kedge status` on a host, whatever its exit status.
+func statusOf(t *testing.T, host *harness.Host) (*status.Report, error) {
+	t.Helper()
+	output, failed := host.Kedge(t.Context(), "status", "--output=json").Output()
+	report := &status.Report{}
+	if err := json.Unmarshal(output, report); err != nil {
+		return nil, fmt.Errorf("%w: %w", failed, err)
+	}
+	if report.Datastore == nil {
+		return nil, fmt.Errorf("status knows of no datastore: %s", output)
+	}
+	return report, nil
+}
+
+// waitReady waits until all components are ready, of a server that is no node.
+func waitReady(t *testing.T, server *harness.Server) {
+	t.Helper()
+	server.WaitAPI()
+	harness.Eventually(t, patience, "status 0 of kedge status", func() error {
+		_, err := server.Host.Kedge(t.Context(), "status").Output()
+		return err
+	})
+}
+
+// metrics wants some in /metrics.
+func metrics(t *testing.T, server *harness.Server, want ...string) {
+	t.Helper()
+	text, err := server.Client().CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pattern := range want {
+		if !regexp.MustCompile("(?m)^" + pattern).Match(text) {
+			t.Errorf("no %s in /metrics", pattern)
+		}
+	}
+}
+
+// readmesCommands are those of README.md that begin with sudo etcdctl.
+func readmesCommands(t *testing.T, all bool) []string {
+	t.Helper()
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(repository, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "sudo etcdctl ") && (all || !strings.Contains(line, "# embedded etcd only")) {
+			found = append(found, line)
+		}
+	}
+	if len(found) < 2 {
+		t.Fatalf("README.md has the commands %q only", found)
+	}
+	return found
+}
+
+// etcdctl runs README's commands as they are printed, but that the test is root
+// already.
+func etcdctl(t *testing.T, server *harness.Server, all bool) {
+	t.Helper()
+	harness.Need(t, "etcd-client")
+	folder := server.Host.Scratch("etcdctl")
+	for _, line := range readmesCommands(t, all) {
+		script := "set -e; cd " + folder + "; sudo() { \"$@\"; }; " + line
+		output, err := server.Host.Command(t.Context(), "sh", "-c", script).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", line, err, output)
+			continue
+		}
+		want := map[string]string{
+			"get /registry":   "/registry/namespaces/kube-system\n",
+			"endpoint status": "unix:///run/kedge/datastore.sock",
+			"member list":     "started, server-1-",
+			"snapshot save":   "saved at etcd.db",
+		}
+		for command, text := range want {
+			if strings.Contains(line, command) && !strings.Contains(strings.ToLower(string(output)), text) {
+				t.Errorf("%s: no %q in\n%s", line, text, output)
+			}
+		}
+	}
+	if info, err := os.Stat(filepath.Join(folder, "etcd.db")); all && (err != nil || info.Size() == 0) {
+		t.Errorf("etcdctl snapshot save: %v, %v", info, err)
+	}
+}
+
+// With SQLite, on a disk that becomes slow: status, the log and the metrics say so.
+func TestSlowDisk(t *testing.T) {
+	harness.Require(t)
+	host := harness.NewNetwork(t).NewHost(t, "server-1")
+	disk := slowfs.Mount(t, host, "/var/lib/kedge/server/db", slowfs.Limits{BytesPerSecond: 100e6, SyncsPerSecond: 1000})
+	server := host.StartServer(t, "--disable-agent")
+	waitReady(t, server)
+	report, err := statusOf(t, host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := report.Datastore
+	if d.Kind != "sqlite" || d.Fault != "" || d.Size == 0 || d.Used == 0 || d.Disk == nil || d.Recent.Count == 0 {
+		t.Errorf("got %+v", d)
+	}
+	etcdctl(t, server, false)
+	metrics(t, server,
+		`kedge_datastore_size_bytes\{kind="sqlite"\} [1-9]`, `kedge_datastore_disk_free_bytes\{kind="sqlite"\} [1-9]`,
+		`kedge_datastore_commit_duration_seconds_count\{kind="sqlite"\} [1-9]`)
+
+	disk.SetLimits(slowfs.Limits{BytesPerSecond: 100e6, SyncsPerSecond: 0.5})
+	for n := range 3 {
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("slow-", n)}}
+		if _, err := server.Client().CoreV1().ConfigMaps("default").Create(t.Context(), config, metav1.CreateOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	if report, err = statusOf(t, host); err != nil {
+		t.Fatal(err)
+	}
+	d = report.Datastore
+	if d.Slow.Count < 2 || !strings.Contains(d.Slow.Last, "/registry/") || d.Slow.Took < time.Second || d.Recent.P99 < 500*time.Millisecond {
+		t.Errorf("on a slow disk: %+v, %+v", d.Slow, d.Recent)
+	}
+	table, _ := host.Kedge(t.Context(), "status").Output()
+	t.Logf("%s", table)
+	server.WaitLog("The datastore is slow: ")
+	server.WaitLog("the disk under /var/lib/kedge/server/db")
+	metrics(t, server, `kedge_datastore_slow_operations_total\{kind="sqlite"\} [1-9]`)
+	disk.SetLimits(slowfs.Limits{BytesPerSecond: 100e6, SyncsPerSecond: 1000})
+}
+
+// With etcd: who leads and who answers; and what a server waits for that is alone.
+func TestEtcd(t *testing.T) {
+	harness.Require(t)
+	network := harness.NewNetwork(t)
+	one := network.NewHost(t, "server-1").StartServer(t, "--cluster-init", "--disable-agent")
+	waitReady(t, one)
+	etcdctl(t, one, true)
+	metrics(t, one,
+		`kedge_datastore_commit_duration_seconds_count\{kind="etcd"\} [1-9]`, `kedge_datastore_used_bytes\{kind="etcd"\} [1-9]`,
+		`etcd_disk_wal_fsync_duration_seconds_count [1-9]`, `etcd_server_has_leader 1`)
+	two := network.NewHost(t, "server-2").StartServer(t, "--disable-agent",
+		"--server=https://"+one.Host.Address.String()+":6443", "--token="+one.Token())
+	waitReady(t, two)
+	for _, server := range []*harness.Server{one, two} {
+		report, err := statusOf(t, server.Host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := report.Datastore.Etcd
+		leads := slices.IndexFunc(e.Members, func(m datastore.EtcdMember) bool { return m.Leader })
+		if report.Datastore.Fault != "" || len(e.Members) != 2 || leads < 0 || e.Quorum != 2 || !e.Members[0].Answers || !e.Members[1].Answers {
+			t.Errorf("%s: %+v", server.Host.Name, report.Datastore)
+		}
+		table, _ := server.Host.Kedge(t.Context(), "status").Output()
+		t.Logf("%s", table)
+	}
+
+	t.Log("one of the two is alone")
+	two.Kill9()
+	one.Kill9()
+	one.Start()
+	harness.Eventually(t, patience, "status to say what is waited for", func() error {
+		report, err := statusOf(t, one.Host)
+		if err != nil {
+			return err
+		}
+		if fault := report.Datastore.Fault; !strings.Contains(fault, "of 2 with a vote 1 answer, and 2 are needed. No answer from server-2") {
+			return fmt.Errorf("it says %q", fault)
+		}
+		return nil
+	})
+	if err := one.Host.Kedge(t.Context(), "status").Run(); err == nil {
+		t.Error("status succeeds without a quorum")
+	}
+}
