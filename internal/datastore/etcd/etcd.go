@@ -98,10 +98,14 @@ type Member struct {
 	peers  *prober
 	// clientURL is for etcdctl. Tests run several members on one host.
 	clientURL string
+	outage    outage
 	// failed has why etcd cannot go on, once.
 	failed chan error
 	// poked wakes the one that tidies.
 	poked chan struct{}
+	// admitting is held while a member is taken in: raft drops the second of two
+	// changes at once, without a word, and who waits for it does so in vain.
+	admitting sync.Mutex
 
 	mu sync.Mutex
 	// deleted are members that have to go, because their nodes were deleted, and
@@ -138,7 +142,7 @@ func (m *Member) Endpoint() datastore.Endpoint {
 		CAFile:    m.cfg.Files.ServerCAFile,
 		CertFile:  m.cfg.Files.ClientCertFile,
 		KeyFile:   m.cfg.Files.ClientKeyFile,
-		NewClient: func() *kubernetes.Client { return newClient(m.server.Load()) },
+		NewClient: func() *kubernetes.Client { return m.newClient(m.server.Load()) },
 		Shared:    true,
 	}
 }
@@ -203,10 +207,11 @@ func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	defer stop()
-	client := newClient(etcd.Server).Client
+	client := m.newClient(etcd.Server).Client
 	defer client.Close()
 	loops.Go(func() { m.tidy(looping, client) })
 	loops.Go(func() { m.defragment(looping, client) })
+	loops.Go(func() { m.watchQuorum(looping, etcd.Server) })
 	select {
 	case <-ctx.Done():
 		return nil
@@ -443,9 +448,11 @@ func (m *Member) Admit(ctx context.Context, request bootstrap.MemberRequest) (bo
 	if server == nil || server.IsLearner() {
 		return bootstrap.MemberResponse{}, bootstrap.NotNow("it has not joined its cluster yet itself")
 	}
+	m.admitting.Lock()
+	defer m.admitting.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, admitPatience)
 	defer cancel()
-	client := newClient(server).Client
+	client := m.newClient(server).Client
 	defer client.Close()
 	// What this server knows may be old; what it is told by the others is not.
 	if _, err := client.MemberList(ctx); err != nil {
@@ -506,7 +513,7 @@ func Reset(ctx context.Context, cfg Config) error {
 
 // own makes the cluster know this member by the address it has now.
 func (m *Member) own(ctx context.Context, server *etcdserver.EtcdServer) error {
-	client := newClient(server).Client
+	client := m.newClient(server).Client
 	defer client.Close()
 	return m.announce(ctx, client, server)
 }
