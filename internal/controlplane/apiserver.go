@@ -41,6 +41,10 @@ const (
 	// would wait a minute for them. It also bounds the stop of a server that
 	// was still starting.
 	drainTime = 5 * time.Second
+	// stopNotice is how long a server that has others beside it is not ready
+	// before it takes no more requests: who balances load sends them elsewhere by
+	// then. Upstream's --shutdown-delay-duration, which wins.
+	stopNotice = 2 * time.Second
 )
 
 // APIServerConfig is what NewAPIServer has to know.
@@ -101,6 +105,8 @@ type serving struct {
 	// ctx ends when what is still being served must.
 	ctx      context.Context
 	requests sync.WaitGroup
+	// stopping ends when the server begins to stop, which takes a while.
+	stopping context.Context
 }
 
 // NewAPIServer returns an error if the user's arguments are wrong.
@@ -212,6 +218,7 @@ func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggreg
 		authorizes:    authorizes,
 		objects:       objects,
 		ctx:           requests,
+		stopping:      stop,
 	}
 	return server, nil
 }
