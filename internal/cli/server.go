@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -38,7 +39,8 @@ func runServer(c *cli.Context, cfg *config.Config) error {
 	began := time.Now()
 	logrus.Infof("kedge %s starts, data in %s", version.Version, cfg.DataDir)
 	err := server.Run(c.Context, cfg, server.Observer{
-		OnChange: logChange,
+		OnChange:   logChange,
+		OnSlowStop: logSlowStop,
 		OnReady: func(s server.Summary) {
 			logrus.Infof("ready in %s; kubeconfig: %s; to join a node, there: kedge agent --server %s --token TOKEN, with the token in %s here",
 				seconds(time.Since(began)), s.Kubeconfig, s.URL, s.TokenFile)
@@ -77,6 +79,11 @@ func logChange(s component.Status) {
 	default:
 		log.Debug(s.State)
 	}
+}
+
+// logSlowStop says what holds up a stop.
+func logSlowStop(names []string) {
+	logrus.Warnf("Still stopping: waiting for %s", strings.Join(names, ", "))
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }

@@ -7,8 +7,7 @@ import (
 
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/raft/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // noLeader is how long there is none before it is for want of a quorum: longer
@@ -21,10 +20,11 @@ type outage struct {
 	lost atomic.Pointer[string]
 }
 
-// fault returns why nothing can be read or written, or nil.
+// fault returns why nothing can be read or written, as the API's users are to see
+// it, or nil.
 func (o *outage) fault() error {
 	if text := o.lost.Load(); text != nil {
-		return status.Error(codes.Unavailable, *text)
+		return apierrors.NewServiceUnavailable(*text)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +64,11 @@ func three(t *testing.T, network *harness.Network) []*harness.Host {
 // joining are the arguments of a server that joins another's cluster.
 func joining(server *harness.Server) []string {
 	return []string{"--server=https://" + server.Host.Address.String() + ":6443", "--token=" + server.Token()}
+}
+
+// without returns the other servers.
+func without(one *harness.Server, servers []*harness.Server) []*harness.Server {
+	return slices.DeleteFunc(slices.Clone(servers), func(server *harness.Server) bool { return server == one })
 }
 
 // write makes a ConfigMap by a server's API, and reads it.

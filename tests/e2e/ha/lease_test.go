@@ -32,6 +32,35 @@ type history struct {
 	reigns []reign
 }
 
+// holderOf returns the node of the server that has the Lease, or nothing.
+func holderOf(lease *coordinationv1.Lease) string {
+	if lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	node, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_")
+	return node
+}
+
+// holder returns the one of servers, all of which run, that has the Lease.
+func holder(t *testing.T, servers ...*harness.Server) *harness.Server {
+	t.Helper()
+	var found *harness.Server
+	harness.Eventually(t, patience, "a server to have the Lease", func() error {
+		lease, err := servers[0].Client().CoordinationV1().Leases("kube-system").Get(t.Context(), "kedge", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, server := range servers {
+			if server.Host.Name == holderOf(lease) {
+				found = server
+				return nil
+			}
+		}
+		return fmt.Errorf("%q has it", holderOf(lease))
+	})
+	return found
+}
+
 // follow follows the Lease from now on, until the test ends.
 func follow(t *testing.T, servers ...*harness.Server) *history {
 	t.Helper()
@@ -41,7 +70,7 @@ func follow(t *testing.T, servers ...*harness.Server) *history {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.note(watch.Event{Object: lease})
+	h.note(watch.Event{Type: watch.Modified, Object: lease})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	t.Cleanup(func() {
@@ -64,10 +93,7 @@ func (h *history) note(event watch.Event) {
 	if !ok || event.Type == watch.Bookmark {
 		return
 	}
-	node := ""
-	if lease.Spec.HolderIdentity != nil {
-		node, _, _ = strings.Cut(*lease.Spec.HolderIdentity, "_")
-	}
+	node := holderOf(lease)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.reigns) == 0 || h.reigns[len(h.reigns)-1].node != node {
@@ -83,23 +109,6 @@ func (h *history) after(number int) []reign {
 }
 
 func (h *history) count() int { return len(h.after(0)) }
-
-// holder returns the server that has the Lease.
-func (h *history) holder(servers []*harness.Server) *harness.Server {
-	h.Helper()
-	var found *harness.Server
-	harness.Eventually(h.T, patience, "a server to lead", func() error {
-		last := h.after(h.count() - 1)[0]
-		for _, server := range servers {
-			if server.Host.Name == last.node {
-				found = server
-				return nil
-			}
-		}
-		return fmt.Errorf("%q leads", last.node)
-	})
-	return found
-}
 
 // passes does something to the server that has the Lease, and waits until another
 // has it. It returns the reigns since then, and how long it took.

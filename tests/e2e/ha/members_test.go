@@ -116,6 +116,21 @@ func leader(t *testing.T, servers ...*harness.Server) *harness.Server {
 	return leads
 }
 
+// lead makes a server's member lead etcd.
+func lead(t *testing.T, to *harness.Server, servers ...*harness.Server) {
+	t.Helper()
+	harness.Eventually(t, patience, to.Host.Name+" to lead etcd", func() error {
+		status, err := memberStatus(to.Host)
+		if err != nil || status.Leader == status.Header.MemberId {
+			return err
+		}
+		return withMember(leader(t, servers...).Host, func(ctx context.Context, client *clientv3.Client) error {
+			_, err := client.MoveLeader(ctx, status.Header.MemberId)
+			return err
+		})
+	})
+}
+
 // memberStatus asks a host's member how it is.
 func memberStatus(host *harness.Host) (status *clientv3.StatusResponse, err error) {
 	err = withMember(host, func(ctx context.Context, client *clientv3.Client) error {

@@ -23,18 +23,10 @@ func TestPartition(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	servers := gather(t, network.NewHost(t, "server-1"), network.NewHost(t, "server-2"), network.NewHost(t, "server-3"))
-	lease := follow(t, servers...)
-	alone := leader(t, servers...)
-	if holder := lease.holder(servers); holder != alone {
-		lease.passes(holder, holder.Restart)
-		alone = leader(t, servers...)
-	}
-	var others []*harness.Server
-	for _, server := range servers {
-		if server != alone {
-			others = append(others, server)
-		}
-	}
+	alone := holder(t, servers...)
+	lead(t, alone, servers...)
+	others := without(alone, servers)
+	lease := follow(t, others...)
 	write(t, alone.Client(), "before")
 	_, took := lease.passes(alone, alone.Host.CutLink)
 	t.Logf("another server led %s after %s was cut off", took.Round(time.Millisecond), alone.Host.Name)

@@ -170,7 +170,7 @@ func TestRollingRestart(t *testing.T) {
 	c.WantSameContainers(before)
 
 	// Who dies hands nothing over.
-	dead := lease.holder(servers)
+	dead := holder(t, servers...)
 	_, took := lease.passes(dead, dead.Kill9)
 	t.Logf("another server led %s after %s was killed", took.Round(time.Millisecond), dead.Host.Name)
 	dead.Start()
@@ -183,7 +183,7 @@ func TestRollingRestart(t *testing.T) {
 func stopInOrder(t *testing.T, lease *history, server *harness.Server, servers []*harness.Server) {
 	t.Helper()
 	began := time.Now()
-	if lease.holder(servers) != server {
+	if holder(t, servers...) != server {
 		server.Terminate()
 	} else {
 		since, took := lease.passes(server, server.Terminate)
@@ -195,10 +195,7 @@ func stopInOrder(t *testing.T, lease *history, server *harness.Server, servers [
 	t.Logf("%s stopped in %s", server.Host.Name, time.Since(began).Round(time.Millisecond))
 	// Without having been told, the others would elect seconds from now.
 	led := false
-	for _, other := range servers {
-		if other == server {
-			continue
-		}
+	for _, other := range without(server, servers) {
 		status, err := memberStatus(other.Host)
 		if err != nil {
 			t.Error(err)

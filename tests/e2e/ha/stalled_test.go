@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,10 +46,9 @@ func TestStalledDisk(t *testing.T) {
 		c.RunWeb("web-"+host.Name, host.Name)
 	}
 	before := c.Containers()
-	lease := follow(t, servers...)
-	states := map[string]string{}
+	states, runtimes := map[string]string{}, map[string][]string{}
 	for _, server := range servers {
-		states[server.Host.Name] = state(t, server)
+		states[server.Host.Name], runtimes[server.Host.Name] = state(t, server), shims(t, server)
 	}
 	unchanged := func() {
 		t.Helper()
@@ -57,19 +57,20 @@ func TestStalledDisk(t *testing.T) {
 			if now := state(t, server); now != states[server.Host.Name] {
 				t.Errorf("%s is\n%s\nand was\n%s", server.Host.Name, now, states[server.Host.Name])
 			}
+			now := shims(t, server)
+			for _, shim := range runtimes[server.Host.Name] {
+				if !slices.Contains(now, shim) {
+					t.Errorf("the shims of %s are %v, and were %v", server.Host.Name, now, runtimes[server.Host.Name])
+				}
+			}
 		}
 		c.WantSameContainers(before)
 	}
 
 	t.Log("one, which leads etcd, and runs controllers and scheduler")
-	one := leader(t, servers...)
-	if holder := lease.holder(servers); holder != one {
-		lease.passes(holder, disks[holder.Host.Name].Stall)
-		disks[holder.Host.Name].Resume()
-		unchanged()
-		one = leader(t, servers...)
-	}
-	others := slices.DeleteFunc(slices.Clone(servers), func(server *harness.Server) bool { return server == one })
+	one := holder(t, servers...)
+	lead(t, one, servers...)
+	others := without(one, servers)
 	began := time.Now()
 	disks[one.Host.Name].Stall()
 	write(t, others[0].Client(), "meanwhile")
@@ -80,12 +81,12 @@ func TestStalledDisk(t *testing.T) {
 	unchanged()
 
 	t.Log("all")
-	holder := lease.holder(servers)
+	last := holder(t, servers...)
 	began = time.Now()
 	for _, disk := range disks {
 		disk.Stall()
 	}
-	holder.WaitLog("Lost the Lease kube-system/kedge")
+	last.WaitLog("Lost the Lease kube-system/kedge")
 	time.Sleep(time.Until(began.Add(stall)))
 	for _, disk := range disks {
 		disk.Resume()
@@ -97,8 +98,8 @@ func TestStalledDisk(t *testing.T) {
 	unchanged()
 }
 
-// state tells which process a server is, since when its parts are what they are,
-// and which shims its pods have.
+// state tells which process a server is, and since when its parts are what they
+// are.
 func state(t *testing.T, server *harness.Server) string {
 	t.Helper()
 	var report status.Report
@@ -113,11 +114,17 @@ func state(t *testing.T, server *harness.Server) string {
 	for _, part := range report.Components {
 		text += fmt.Sprintln(part.Name, part.State, "since", part.Since)
 	}
-	shims, err := server.Host.Command(t.Context(), harness.Busybox(t), "pidof", "containerd-shim-runc-v2").Output()
+	return text
+}
+
+// shims are the processes that keep the containers on a server.
+func shims(t *testing.T, server *harness.Server) []string {
+	t.Helper()
+	output, err := server.Host.Command(t.Context(), harness.Busybox(t), "pidof", "containerd-shim-runc-v2").Output()
 	if err != nil {
 		t.Error(err)
 	}
-	return text + "shims " + string(shims)
+	return strings.Fields(string(output))
 }
 
 // deploys wants controllers and scheduler to work.
