@@ -138,7 +138,7 @@ func deploys(c *cluster.Cluster, name string) {
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image.TestserverName, Args: []string{"serve", name}}}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image.TestserverName, Args: []string{"serve", cluster.WebPort}}}},
 			},
 		},
 	}, metav1.CreateOptions{})
