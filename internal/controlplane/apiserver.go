@@ -37,8 +37,8 @@ const (
 	readyPoll = 50 * time.Millisecond
 	// slowStart is after how long what it waits for is logged, each time.
 	slowStart = 20 * time.Second
-	// drainTime is how long requests may go on after the stop: upstream alone
-	// would wait a minute for them. It also bounds the stop of a server that
+	// drainTime is how long requests may go on after no more are taken: upstream
+	// alone would wait a minute for them. It also bounds the stop of a server that
 	// was still starting.
 	drainTime = 5 * time.Second
 	// stopNotice is how long a server that has others beside it is not ready
@@ -160,7 +160,7 @@ func (a *APIServer) Run(ctx context.Context, ready func()) error {
 		}
 	}
 	cancel()
-	timer := time.AfterFunc(drainTime, abort)
+	timer := time.AfterFunc(a.options.GenericServerRunOptions.ShutdownDelayDuration+drainTime, abort)
 	defer timer.Stop()
 	err = <-ended
 	a.close(abort)
