@@ -34,9 +34,10 @@ const node = "node-a"
 type server struct {
 	address string
 	web     *httptest.Server
-	// unready makes /readyz fail, and hangs makes it never answer.
-	unready, hangs atomic.Bool
-	release        chan struct{}
+	// unready makes /readyz fail, stopping says that it is by a stop in order, and
+	// hangs makes it never answer.
+	unready, stopping, hangs atomic.Bool
+	release                  chan struct{}
 	// endpoints is what a watch of the EndpointSlice gets.
 	endpoints chan *discoveryv1.EndpointSlice
 }
@@ -55,7 +56,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 		}
 	case r.URL.Path == "/readyz" && s.unready.Load():
-		http.Error(w, "stopping", http.StatusInternalServerError)
+		http.Error(w, "[+]ping ok\n[-]etcd failed: reason withheld", http.StatusInternalServerError)
+	case r.URL.Path == "/readyz" && s.stopping.Load():
+		http.Error(w, "[+]ping ok\n[-]shutdown failed: reason withheld", http.StatusInternalServerError)
 	case r.URL.Path == "/stream":
 		_, _ = io.WriteString(w, s.address)
 		_ = http.NewResponseController(w).Flush()
@@ -296,6 +299,27 @@ func TestChecks(t *testing.T) {
 			servers[0].unready.Store(true)
 			want(t, client, servers[0])
 		})
+	}
+}
+
+// TestStopInOrder has a server that answers what it was asked before it ends.
+func TestStopInOrder(t *testing.T) {
+	testutil.CheckLeaks(t)
+	servers := startServers(t, 2)
+	b := newBalancer(t, servers)
+	check := &checker{balancer: b, tls: trusting(servers[0]), patience: time.Minute}
+	defer check.forget(nil)
+	asked, err := newClient(t, b, servers[0]).Get("https://kubernetes.default.svc/stream")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer asked.Body.Close()
+	servers[0].stopping.Store(true)
+	check.check(t.Context())
+	want(t, newClient(t, b, servers[1]), servers[1])
+	servers[0].release <- struct{}{}
+	if answer, err := io.ReadAll(asked.Body); err != nil || string(answer) != servers[0].address {
+		t.Errorf("the request that was under way got %q, %v", answer, err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -25,6 +26,9 @@ const (
 	// dialTimeout bounds the dial of one server. It lets one lost SYN pass.
 	dialTimeout = 3 * time.Second
 	keepAlive   = 30 * time.Second
+	// leavePatience is longer than a server takes to stop that answers what it
+	// was asked.
+	leavePatience = 15 * time.Second
 )
 
 var (
@@ -193,19 +197,36 @@ func (b *Balancer) others(server string) []string {
 // move makes all clients use another server instead of one that has failed,
 // unless they do not use that any more: their connections are closed.
 func (b *Balancer) move(failed, other string) {
-	b.mu.Lock()
-	if b.current != failed {
-		b.mu.Unlock()
-		return
-	}
-	b.log.Infof("Using the server at %s", other)
-	b.current = other
-	conns := b.conns
-	b.conns = map[*conn]bool{}
-	b.mu.Unlock()
-	for c := range conns {
+	for _, c := range b.use(other, failed) {
 		_ = c.Conn.Close()
 	}
+}
+
+// leave makes clients use another server from their next connection on. The one
+// that is stopping ends those it has when their requests are answered, and what it
+// leaves is closed after leavePatience.
+func (b *Balancer) leave(stopping, other string) {
+	conns := b.use(other, stopping)
+	time.AfterFunc(leavePatience, func() {
+		for _, c := range conns {
+			_ = c.Conn.Close()
+		}
+	})
+}
+
+// use chooses a server instead of another, if that is the one in use, and returns
+// the connections to that.
+func (b *Balancer) use(server, instead string) []*conn {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.current != instead {
+		return nil
+	}
+	b.log.Infof("Using the server at %s", server)
+	b.current = server
+	conns := slices.Collect(maps.Keys(b.conns))
+	clear(b.conns)
+	return conns
 }
 
 // Learn replaces what was known of the servers but the user's one; none changes
@@ -230,6 +251,6 @@ func (b *Balancer) Learn(addresses []string) {
 		b.log.Warn(err)
 	}
 	if !slices.Contains(servers, current) {
-		b.move(current, servers[0])
+		b.leave(current, servers[0]) // it took itself out, first thing of its stop
 	}
 }

@@ -1,9 +1,11 @@
 package apilb
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -33,6 +35,9 @@ const (
 	// maxAnswer bounds what is read of an answer, in bytes.
 	maxAnswer = 64 << 10
 )
+
+// errStopping is why a server is not ready that is stopping in order.
+var errStopping = errors.New("it is stopping")
 
 // FollowConfig is what following the servers needs.
 type FollowConfig struct {
@@ -153,7 +158,12 @@ func (c *checker) check(ctx context.Context) {
 	if why == nil || ctx.Err() != nil {
 		return
 	}
-	if other := c.firstReady(ctx, others); other != "" {
+	other := c.firstReady(ctx, others)
+	switch {
+	case other == "":
+	case errors.Is(why, errStopping):
+		c.balancer.leave(current, other)
+	default:
 		c.balancer.log.Warnf("The server at %s is not ready: %v", current, why)
 		c.balancer.move(current, other)
 	}
@@ -196,17 +206,22 @@ func (c *checker) ask(ctx context.Context, client *http.Client) error {
 		client.CloseIdleConnections()
 		return err
 	}
-	defer response.Body.Close()
+	answer, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	_ = response.Body.Close()
 	if c.learns {
-		var answer bootstrap.EtcdMembers
-		if json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&answer) == nil {
-			c.balancer.Learn(answer.Servers)
+		var members bootstrap.EtcdMembers
+		if json.Unmarshal(answer, &members) == nil {
+			c.balancer.Learn(members.Servers)
 		}
 	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("it answers %s", response.Status)
+	switch {
+	case response.StatusCode == http.StatusOK:
+		return nil
+	// Its name is in k8s.io/apiserver/pkg/server/healthz/healthz.go, shutdown.
+	case bytes.Contains(answer, []byte("[-]shutdown ")):
+		return errStopping
 	}
-	return nil
+	return fmt.Errorf("it answers %s", response.Status)
 }
 
 func (c *checker) client(server string) *http.Client {

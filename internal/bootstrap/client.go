@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -52,7 +53,11 @@ func newClient(server string, dial Dial, config *tls.Config, now func() time.Tim
 func (c *client) close() { c.http.CloseIdleConnections() }
 
 // retryable is an error that may pass by itself.
-type retryable struct{ error }
+type retryable struct {
+	error
+	// after is when the server asks to be tried again; zero if it does not say.
+	after time.Duration
+}
 
 func (e retryable) Unwrap() error { return e.error }
 
@@ -97,7 +102,8 @@ func (c *client) call(ctx context.Context, method, path string, authorize func(*
 	case response.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("what answers at %s is not a kedge server that nodes can join: correct --server", c.server)
 	case response.StatusCode >= 500 || response.StatusCode == http.StatusTooManyRequests:
-		return retryable{fmt.Errorf("the server at %s is not ready: %s", c.server, text)}
+		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
+		return retryable{fmt.Errorf("the server at %s is not ready: %s", c.server, text), time.Duration(seconds) * time.Second}
 	default:
 		return fmt.Errorf("the server at %s refuses: %s", c.server, text)
 	}
@@ -128,18 +134,18 @@ func (c *client) explain(err error) error {
 	case errors.As(err, &unknown), errors.As(err, &unnamed):
 		return untrusted
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return retryable{fmt.Errorf("the certificate of the server at %s is not valid at %s, which is what this machine's clock says: "+
+		return retryable{error: fmt.Errorf("the certificate of the server at %s is not valid at %s, which is what this machine's clock says: "+
 			"set the clock, or give the machine a time server", c.server, c.now().UTC().Format(time.RFC3339))}
 	case errors.As(err, &record):
 		return fmt.Errorf("what answers at %s does not speak TLS, so it is not a kedge server: correct --server", c.server)
 	case errors.As(err, &dns):
-		return retryable{fmt.Errorf("the name of the server at %s cannot be resolved: %w: correct --server, or this machine's DNS", c.server, dns)}
+		return retryable{error: fmt.Errorf("the name of the server at %s cannot be resolved: %w: correct --server, or this machine's DNS", c.server, dns)}
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return retryable{fmt.Errorf("nothing listens at %s: is kedge server running there, and on that port?", c.server)}
+		return retryable{error: fmt.Errorf("nothing listens at %s: is kedge server running there, and on that port?", c.server)}
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
-		return retryable{fmt.Errorf("there is no route to %s: see this machine's network, and --server", c.server)}
+		return retryable{error: fmt.Errorf("there is no route to %s: see this machine's network, and --server", c.server)}
 	case errors.As(err, &netError) && netError.Timeout():
-		return retryable{fmt.Errorf("no answer from %s: is the server running, and does a firewall on the way let that port through?", c.server)}
+		return retryable{error: fmt.Errorf("no answer from %s: is the server running, and does a firewall on the way let that port through?", c.server)}
 	}
-	return retryable{fmt.Errorf("call the server at %s: %w", c.server, err)}
+	return retryable{error: fmt.Errorf("call the server at %s: %w", c.server, err)}
 }

@@ -99,8 +99,10 @@ func Join(ctx context.Context, cfg Config) (*Identity, error) {
 	return i, retry(ctx, i.log, func() error { return i.join(ctx, token) })
 }
 
-// retry calls do until it succeeds or trying again would not mend it.
+// retry calls do until it succeeds or trying again would not mend it. A server that
+// says when it may is asked then, as one that others join before this one.
 func retry(ctx context.Context, log *logrus.Entry, do func() error) error {
+	told := ""
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		err := do()
 		if ctx.Err() != nil {
@@ -110,7 +112,13 @@ func retry(ctx context.Context, log *logrus.Entry, do func() error) error {
 		if !errors.As(err, &temporary) {
 			return err
 		}
-		log.Warnf("%v (next attempt in %s)", err, wait)
+		if temporary.after > 0 {
+			wait = temporary.after
+		}
+		if text := fmt.Sprintf("%v (next attempt in %s)", err, wait); text != told {
+			log.Warn(text)
+			told = text
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

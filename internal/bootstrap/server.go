@@ -109,7 +109,7 @@ func (j *ServerJoin) take(ctx context.Context) error {
 		return err
 	}
 	if j.clock != nil {
-		return retryable{j.clock} // it may be set any moment, at a boot
+		return retryable{error: j.clock} // it may be set any moment, at a boot
 	}
 	older, err := checkSkew(version.Version, theirs.Version)
 	if err != nil {

@@ -34,7 +34,8 @@ func runAgent(c *cli.Context, cfg *config.Config) error {
 	began := time.Now()
 	logrus.Infof("kedge %s starts as an agent of %s, data in %s", version.Version, cfg.Agent.Server, cfg.DataDir)
 	err := agent.Run(c.Context, cfg, agent.Observer{
-		OnChange: logChange,
+		OnChange:   logChange,
+		OnSlowStop: logSlowStop,
 		OnReady: func(node string) {
 			logrus.Infof("node %s is ready in %s", node, seconds(time.Since(began)))
 			notify("READY=1\nSTATUS=ready")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -38,7 +39,8 @@ func runServer(c *cli.Context, cfg *config.Config) error {
 	began := time.Now()
 	logrus.Infof("kedge %s starts, data in %s", version.Version, cfg.DataDir)
 	err := server.Run(c.Context, cfg, server.Observer{
-		OnChange: logChange,
+		OnChange:   logChange,
+		OnSlowStop: logSlowStop,
 		OnReady: func(s server.Summary) {
 			kubeconfig := ""
 			if s.Kubeconfig != "" {
@@ -81,6 +83,11 @@ func logChange(s component.Status) {
 	default:
 		log.Debug(s.State)
 	}
+}
+
+// logSlowStop says what holds up a stop.
+func logSlowStop(names []string) {
+	logrus.Warnf("Still stopping: waiting for %s", strings.Join(names, ", "))
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }

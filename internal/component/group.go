@@ -41,6 +41,9 @@ type Status struct {
 	Took time.Duration `json:"took,omitempty"`
 }
 
+// slowStop is after how long what the stop waits for is told, each time.
+const slowStop = 5 * time.Second
+
 // Group runs components. Add them all, then Run once.
 type Group struct {
 	// StopTimeout bounds how long Run waits for the components to end once
@@ -52,6 +55,9 @@ type Group struct {
 	// OnReady, if set before Run, is called once, when all components are
 	// ready.
 	OnReady func()
+	// OnSlowStop, if set before Run, is called from time to time while the group
+	// stops, with the names of the components that it waits for.
+	OnSlowStop func(names []string)
 
 	mu      sync.Mutex
 	members []*member
@@ -118,9 +124,7 @@ func (g *Group) Run(ctx context.Context) error {
 		if g.StopTimeout > 0 {
 			timeout = time.After(g.StopTimeout)
 		}
-		select {
-		case <-ended:
-		case <-timeout:
+		if !g.awaitStop(ended, timeout) {
 			late := fmt.Errorf("did not stop within %s: %s", g.StopTimeout, strings.Join(g.unfinished(), ", "))
 			if ctx.Err() == nil {
 				late = errors.Join(context.Cause(stop), late)
@@ -134,11 +138,33 @@ func (g *Group) Run(ctx context.Context) error {
 	return nil
 }
 
+// awaitStop tells whether all have ended before timeout.
+func (g *Group) awaitStop(ended <-chan struct{}, timeout <-chan time.Time) bool {
+	slow := time.NewTicker(slowStop)
+	defer slow.Stop()
+	for {
+		select {
+		case <-ended:
+			return true
+		case <-timeout:
+			return false
+		case <-slow.C:
+			if g.OnSlowStop != nil {
+				g.OnSlowStop(g.unfinished())
+			}
+		}
+	}
+}
+
+// unfinished names the components that were told to end and have not.
 func (g *Group) unfinished() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	running := func(m *member) bool { return m.status.State == Starting || m.status.State == Ready }
 	var names []string
-	for _, s := range g.Status() {
-		if s.State == Starting || s.State == Ready {
-			names = append(names, s.Name)
+	for _, m := range g.members {
+		if running(m) && !slices.ContainsFunc(m.before, running) {
+			names = append(names, m.Name())
 		}
 	}
 	return names

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // recorder notes what happens to the components it makes.
@@ -115,16 +117,29 @@ func TestGroupAddRejectsUnknownDependency(t *testing.T) {
 }
 
 func TestGroupNamesWhatDoesNotStop(t *testing.T) {
-	release := make(chan struct{})
-	defer close(release)
-	ctx, cancel := context.WithCancel(context.Background())
-	g := Group{StopTimeout: 1, OnReady: cancel}
-	g.Add(Func("stubborn", func(_ context.Context, ready func()) error {
-		ready()
-		<-release
-		return nil
-	}))
-	if err := g.Run(ctx); err == nil || !strings.Contains(err.Error(), "stubborn") {
-		t.Errorf("got %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting []string
+		g := Group{
+			StopTimeout: slowStop + time.Second,
+			OnReady:     cancel,
+			OnSlowStop:  func(names []string) { waiting = append(waiting, names...) },
+		}
+		base := Step("base", func(context.Context) error { return nil })
+		g.Add(base)
+		g.Add(Func("stubborn", func(_ context.Context, ready func()) error {
+			ready()
+			<-release
+			return nil
+		}), base)
+		if err := g.Run(ctx); err == nil || !strings.HasSuffix(err.Error(), ": stubborn") {
+			t.Errorf("got %v", err)
+		}
+		// Not what waits for it in turn.
+		if !slices.Equal(waiting, []string{"stubborn"}) {
+			t.Errorf("while it stops it waits for %v", waiting)
+		}
+	})
 }

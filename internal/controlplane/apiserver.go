@@ -37,10 +37,14 @@ const (
 	readyPoll = 50 * time.Millisecond
 	// slowStart is after how long what it waits for is logged, each time.
 	slowStart = 20 * time.Second
-	// drainTime is how long requests may go on after the stop: upstream alone
-	// would wait a minute for them. It also bounds the stop of a server that
+	// drainTime is how long requests may go on after no more are taken: upstream
+	// alone would wait a minute for them. It also bounds the stop of a server that
 	// was still starting.
 	drainTime = 5 * time.Second
+	// stopNotice is how long a server that has others beside it is not ready
+	// before it takes no more requests: who balances load sends them elsewhere by
+	// then. Upstream's --shutdown-delay-duration, which wins.
+	stopNotice = 2 * time.Second
 )
 
 // APIServerConfig is what NewAPIServer has to know.
@@ -103,6 +107,8 @@ type serving struct {
 	// ctx ends when what is still being served must.
 	ctx      context.Context
 	requests sync.WaitGroup
+	// stopping ends when the server begins to stop, which takes a while.
+	stopping context.Context
 }
 
 // NewAPIServer returns an error if the user's arguments are wrong.
@@ -156,7 +162,7 @@ func (a *APIServer) Run(ctx context.Context, ready func()) error {
 		}
 	}
 	cancel()
-	timer := time.AfterFunc(drainTime, abort)
+	timer := time.AfterFunc(a.options.GenericServerRunOptions.ShutdownDelayDuration+drainTime, abort)
 	defer timer.Stop()
 	err = <-ended
 	a.close(abort)
@@ -214,6 +220,7 @@ func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggreg
 		authorizes:    authorizes,
 		objects:       objects,
 		ctx:           requests,
+		stopping:      stop,
 	}
 	return server, nil
 }

@@ -31,6 +31,11 @@ func (a *APIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer release()
+	// As upstream's GoawayFilter: the client's next request goes by a connection
+	// that it opens then, to another server if its way has others.
+	if r.ProtoMajor == 2 && served.stopping.Err() != nil {
+		w.Header().Set("Connection", "close")
+	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(served.ctx, cancel)()

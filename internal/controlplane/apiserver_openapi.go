@@ -47,7 +47,7 @@ func operationIDAndTags(route common.Route) (string, []string, error) {
 }
 
 // createServerChain is upstream's, with OpenAPI documents that are made when
-// they are wanted.
+// they are wanted, and a reconciler of endpoints that does not hold up a stop.
 func createServerChain(config *app.Config) (*aggregator.APIAggregator, error) {
 	core, extensions := config.KubeAPIs.ControlPlane.Generic, config.ApiExtensions.GenericConfig
 	outermost := config.Aggregator.GenericConfig
@@ -60,6 +60,8 @@ func createServerChain(config *app.Config) (*aggregator.APIAggregator, error) {
 	if err != nil {
 		return nil, err
 	}
+	reconciler := &completed.KubeAPIs.EndpointReconcilerConfig.Reconciler
+	*reconciler = &endpointReconciler{EndpointReconciler: *reconciler}
 	takeBack := openapi.Lend(core.OpenAPIV3Config)
 	server, err := app.CreateServerChain(completed)
 	if err != nil {

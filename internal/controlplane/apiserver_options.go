@@ -50,6 +50,8 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	// lease in the datastore every 10 seconds for others to see.
 	if !c.SharedDatastore {
 		o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
+	} else {
+		o.GenericServerRunOptions.ShutdownDelayDuration = stopNotice
 	}
 
 	issuer := "https://kubernetes.default.svc." + c.Cluster.ClusterDomain

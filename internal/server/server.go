@@ -35,6 +35,8 @@ const stopTimeout = 30 * time.Second
 type Observer struct {
 	// OnChange is called at each change of a component's state.
 	OnChange func(component.Status)
+	// OnSlowStop is called with the components that a slow stop waits for.
+	OnSlowStop func(names []string)
 	// OnReady is called once, when the node is ready.
 	OnReady func(Summary)
 }
@@ -96,6 +98,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	group := component.Group{
 		StopTimeout: stopTimeout,
 		OnChange:    observer.OnChange,
+		OnSlowStop:  observer.OnSlowStop,
 		OnReady: func() {
 			phase.Ready()
 			observer.OnReady(*summary)

@@ -31,9 +31,13 @@ type store struct {
 	version int
 	// cut are the servers that get no answer.
 	cut map[string]bool
+	// ahead is what a server's clock is, of those that are wrong.
+	ahead map[string]time.Duration
 }
 
-func newStore() *store { return &store{client: fake.NewClientset(), cut: map[string]bool{}} }
+func newStore() *store {
+	return &store{client: fake.NewClientset(), cut: map[string]bool{}, ahead: map[string]time.Duration{}}
+}
 
 func (s *store) cutOff(server string, cut bool) {
 	s.mu.Lock()
@@ -65,6 +69,9 @@ func (s *store) clientFor(server string) *fake.Clientset {
 			}
 			s.version++
 			lease.ResourceVersion = strconv.Itoa(s.version)
+			for _, stamp := range []*metav1.MicroTime{lease.Spec.RenewTime, lease.Spec.AcquireTime} {
+				stamp.Time = stamp.Add(s.ahead[server])
+			}
 			if action.GetVerb() == "update" {
 				return true, lease, s.client.Tracker().Update(leases, lease, leaseNamespace)
 			}
@@ -240,6 +247,28 @@ func TestLoss(t *testing.T) {
 		diary.wait(t, time.Minute)
 		store.cutOff("a", false)
 		diary.wait(t, 3*time.Second, "a")
+		a.shutDown(t)
+	})
+}
+
+// TestClockSkew has servers whose clocks are hours apart: what others write as the
+// time counts for nobody, only when it was seen.
+func TestClockSkew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, diary := newStore(), newDiary()
+		store.ahead["a"], store.ahead["b"] = time.Hour, -time.Hour
+		a := start("a", store, diary)
+		diary.wait(t, time.Second, "a")
+		b := start("b", store, diary)
+		// a's renewals are an hour from now for b, and b's are long ago for a.
+		diary.wait(t, time.Minute, "a")
+		a.crash(t)
+		diary.wait(t, 20*time.Second, "b")
+		a = start("a", store, diary)
+		diary.wait(t, time.Minute, "b")
+		b.shutDown(t)
+		synctest.Wait()
+		diary.wait(t, 0, "a")
 		a.shutDown(t)
 	})
 }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
+	"go.etcd.io/raft/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -20,53 +22,130 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
-// A read is tried again as etcd's own client would over a connection
-// (client/v3/retry.go): a new leader may have been chosen meanwhile.
+// What fails because another leader is chosen is tried again: reads as etcd's own
+// client would over a connection (client/v3/retry.go), and writes that compare.
 const (
-	readAttempts = 100
-	readWait     = 25 * time.Millisecond
+	attempts    = 100
+	attemptWait = 25 * time.Millisecond
+	// lostAfter is how long after a change of leader a write is lost that has no
+	// answer.
+	lostAfter = 250 * time.Millisecond
 )
+
+// errLost says that a write has probably gone with the leader that it was sent to.
+var errLost = errors.New("another leader was chosen meanwhile")
 
 // newClient returns a client that needs no connection. Each has watches of its
 // own, which are told of progress together.
-func newClient(server *etcdserver.EtcdServer, meter *measure.Meter) *kubernetes.Client {
+func (m *Member) newClient(server *etcdserver.EtcdServer) *kubernetes.Client {
 	c := v3client.New(server)
-	c.KV = clientv3.NewKVFromKVClient(patient{adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server)), meter}, c)
+	c.KV = clientv3.NewKVFromKVClient(patient{
+		KVClient:      adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server)),
+		meter:         m.meter,
+		leaderChanged: server.LeaderChangedNotify,
+		quorum:        m.outage.fault,
+	}, c)
 	client := &kubernetes.Client{Client: c}
 	client.Kubernetes = client
 	return client
 }
 
-// patient is a pb.KVClient that tries reads again, and notes how long requests
-// take.
+// patient is a pb.KVClient that tries again, but not without a quorum, and notes how
+// long requests take.
 type patient struct {
 	pb.KVClient
 	meter *measure.Meter
-}
-
-// Txn implements pb.KVClient: it is how the API server writes.
-func (p patient) Txn(ctx context.Context, r *pb.TxnRequest, options ...grpc.CallOption) (*pb.TxnResponse, error) {
-	key := ""
-	if len(r.Compare) > 0 {
-		key = string(r.Compare[0].Key)
-	}
-	defer p.meter.Done("write", key, time.Now())
-	return p.KVClient.Txn(ctx, r, options...)
+	// leaderChanged returns what is closed when another leader is known.
+	leaderChanged func() <-chan struct{}
+	// quorum returns why nothing can be read or written, if so.
+	quorum func() error
 }
 
 // Range implements pb.KVClient.
 func (p patient) Range(ctx context.Context, r *pb.RangeRequest, options ...grpc.CallOption) (*pb.RangeResponse, error) {
 	defer p.meter.Done("read", string(r.Key), time.Now())
 	for attempt := 1; ; attempt++ {
-		answer, err := p.KVClient.Range(ctx, r, options...)
-		// After a timeout there is no quorum, and has not been for seconds.
-		if status.Code(err) != codes.Unavailable || errors.Is(err, rpctypes.ErrGRPCTimeout) || attempt == readAttempts {
-			return answer, err
-		}
-		select {
-		case <-time.After(readWait):
-		case <-ctx.Done():
+		if err := p.quorum(); err != nil && !r.Serializable {
 			return nil, err
 		}
+		answer, err := p.KVClient.Range(ctx, r, options...)
+		// After a timeout there is no quorum, and has not been for seconds.
+		if status.Code(err) != codes.Unavailable || errors.Is(err, rpctypes.ErrGRPCTimeout) || attempt == attempts || !pause(ctx) {
+			return answer, err
+		}
+	}
+}
+
+// Txn implements pb.KVClient. What is on its way to a leader that goes is lost, and
+// etcd would say so nine seconds later. It is proposed to the next one; if it was
+// not lost after all, the revision that it compares is not there any more.
+func (p patient) Txn(ctx context.Context, r *pb.TxnRequest, options ...grpc.CallOption) (*pb.TxnResponse, error) {
+	if len(r.Compare) == 0 {
+		return p.KVClient.Txn(ctx, r, options...)
+	}
+	defer p.meter.Done("write", string(r.Compare[0].Key), time.Now())
+	for attempt := 1; ; attempt++ {
+		if err := p.quorum(); err != nil {
+			return nil, err
+		}
+		answer, err := p.propose(ctx, r, options)
+		switch {
+		case err == nil && !answer.Succeeded && attempt > 1:
+			return p.made(ctx, r, answer)
+		// The leader refuses while it hands over.
+		case !errors.Is(err, errLost) && status.Convert(err).Message() != raft.ErrProposalDropped.Error(), attempt == attempts, !pause(ctx):
+			return answer, err
+		}
+	}
+}
+
+// propose makes one attempt, which ends with errLost soon after the leader has.
+func (p patient) propose(ctx context.Context, r *pb.TxnRequest, options []grpc.CallOption) (*pb.TxnResponse, error) {
+	trying, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	changed := p.leaderChanged()
+	go func() {
+		select {
+		case <-changed:
+			time.AfterFunc(lostAfter, func() { cancel(errLost) })
+		case <-trying.Done():
+		}
+	}()
+	answer, err := p.KVClient.Txn(trying, r, options...)
+	if err != nil && context.Cause(trying) == errLost {
+		return nil, errLost
+	}
+	return answer, err
+}
+
+// made is the answer to a transaction that changed nothing. If what it puts is
+// there, it was an earlier attempt that put it: objects have identities.
+func (p patient) made(ctx context.Context, r *pb.TxnRequest, answer *pb.TxnResponse) (*pb.TxnResponse, error) {
+	if len(r.Success) != 1 || r.Success[0].GetRequestPut() == nil {
+		return answer, nil
+	}
+	put := r.Success[0].GetRequestPut()
+	found, err := p.Range(ctx, &pb.RangeRequest{Key: put.Key})
+	if err != nil {
+		return nil, err
+	}
+	if len(found.Kvs) == 0 || !bytes.Equal(found.Kvs[0].Value, put.Value) {
+		return answer, nil
+	}
+	header := *found.Header
+	header.Revision = found.Kvs[0].ModRevision
+	return &pb.TxnResponse{
+		Header: &header, Succeeded: true,
+		Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{Header: &header}}}},
+	}, nil
+}
+
+// pause waits a moment, and tells whether ctx goes on.
+func pause(ctx context.Context) bool {
+	select {
+	case <-time.After(attemptWait):
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }

@@ -116,10 +116,14 @@ type Member struct {
 	syncs prometheus.Metric
 	// clientURL is for clients on this host. Tests run several members on one.
 	clientURL string
+	outage    outage
 	// failed has why etcd cannot go on, once.
 	failed chan error
 	// poked wakes the one that tidies.
 	poked chan struct{}
+	// admitting is held while a member is taken in: raft drops the second of two
+	// changes at once, without a word, and who waits for it does so in vain.
+	admitting sync.Mutex
 
 	mu sync.Mutex
 	// deleted are members that have to go, because their nodes were deleted, and
@@ -160,7 +164,7 @@ func (m *Member) Endpoint() datastore.Endpoint {
 		CAFile:    m.cfg.Files.ServerCAFile,
 		CertFile:  m.cfg.Files.ClientCertFile,
 		KeyFile:   m.cfg.Files.ClientKeyFile,
-		NewClient: func() *kubernetes.Client { return newClient(m.server.Load(), m.meter) },
+		NewClient: func() *kubernetes.Client { return m.newClient(m.server.Load()) },
 		Shared:    true,
 	}
 }
@@ -225,7 +229,7 @@ func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	defer stop()
-	client := newClient(etcd.Server, m.meter).Client
+	client := m.newClient(etcd.Server).Client
 	defer client.Close()
 	remote := newRemote(etcd.Server)
 	m.remote.Store(remote)
@@ -235,6 +239,7 @@ func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
 	}()
 	loops.Go(func() { m.tidy(looping, client) })
 	loops.Go(func() { m.defragment(looping, client) })
+	loops.Go(func() { m.watchQuorum(looping, etcd.Server) })
 	select {
 	case <-ctx.Done():
 		return nil
@@ -482,9 +487,11 @@ func (m *Member) Admit(ctx context.Context, request bootstrap.MemberRequest) (bo
 	if server == nil || server.IsLearner() {
 		return bootstrap.MemberResponse{}, bootstrap.NotNow("it has not joined its cluster yet itself")
 	}
+	m.admitting.Lock()
+	defer m.admitting.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, admitPatience)
 	defer cancel()
-	client := newClient(server, m.meter).Client
+	client := m.newClient(server).Client
 	defer client.Close()
 	// What this server knows may be old; what it is told by the others is not.
 	if _, err := client.MemberList(ctx); err != nil {
@@ -545,7 +552,7 @@ func Reset(ctx context.Context, cfg Config) error {
 
 // own makes the cluster know this member by the address it has now.
 func (m *Member) own(ctx context.Context, server *etcdserver.EtcdServer) error {
-	client := newClient(server, m.meter).Client
+	client := m.newClient(server).Client
 	defer client.Close()
 	return m.announce(ctx, client, server)
 }

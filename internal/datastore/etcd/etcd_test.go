@@ -292,6 +292,26 @@ func overSocket(t *testing.T, h *host) {
 	}
 }
 
+// TestAdmitTogether has two servers ask at once: one is told to wait.
+func TestAdmitTogether(t *testing.T) {
+	first := newHost(t, 41, nil)
+	first.start(nil)
+	answers := make(chan error, 2)
+	for _, number := range []string{"42", "43"} {
+		go func() {
+			_, err := first.member.Admit(t.Context(), bootstrap.MemberRequest{Name: "node-" + number + "-0badcafe", PeerURL: "https://127.77.0." + number + ":2380"})
+			answers <- err
+		}()
+	}
+	admitted, refused := <-answers, <-answers
+	if admitted != nil {
+		admitted, refused = refused, admitted
+	}
+	if admitted != nil || !errors.Is(refused, bootstrap.ErrNotNow) || !strings.Contains(refused.Error(), "one joins after the other") {
+		t.Errorf("got %v and %v", admitted, refused)
+	}
+}
+
 func TestReset(t *testing.T) {
 	first := newHost(t, 11, nil)
 	first.start(nil)

@@ -34,6 +34,9 @@ var told = map[string]logrus.Level{
 	"elected leader":                logrus.InfoLevel,
 	// At every stop; Member.Run hears of it otherwise.
 	"setting up serving from embedded etcd failed.": logrus.DebugLevel,
+	// At every join; Member.await tries again.
+	"rejecting promote learner: learner is not ready": logrus.DebugLevel,
+	"failed to update storage version":                logrus.DebugLevel,
 }
 
 // newLogger returns a logger that writes into log. What etcd would end the process

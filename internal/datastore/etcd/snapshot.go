@@ -34,7 +34,7 @@ func (m *Member) Kind() string { return "etcd" }
 // say where a snapshot ends if there is no connection.
 func (m *Member) Save(ctx context.Context, file string) (revision int64, err error) {
 	server := m.server.Load()
-	client := newClient(server, m.meter).Client
+	client := m.newClient(server).Client
 	defer client.Close()
 	// What others acknowledged, this member has once it has answered a read.
 	if _, err := client.Get(ctx, "/", clientv3.WithCountOnly()); err != nil {

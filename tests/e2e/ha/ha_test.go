@@ -1,30 +1,24 @@
-// Package ha has three servers with embedded etcd: they join, one dies, one is
-// replaced, and most are lost.
+// Package ha has three servers with embedded etcd: they join, are restarted and
+// replaced, die, are cut off, have disks that do not answer, and most are lost.
 package ha
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
 var suite harness.Suite
@@ -40,9 +34,31 @@ const (
 // found starts the first server of a cluster.
 func found(t *testing.T, network *harness.Network) *harness.Server {
 	t.Helper()
-	server := network.NewHost(t, "server-1").StartServer(t, "--cluster-init")
-	server.WaitReady()
-	return server
+	return gather(t, network.NewHost(t, "server-1"))[0]
+}
+
+// gather starts a cluster with a server on each host, the first of which founds it.
+func gather(t *testing.T, hosts ...*harness.Host) []*harness.Server {
+	t.Helper()
+	servers := []*harness.Server{hosts[0].StartServer(t, "--cluster-init")}
+	servers[0].WaitReady()
+	for _, host := range hosts[1:] {
+		servers = append(servers, host.StartServer(t, joining(servers[0])...))
+	}
+	for _, server := range servers[1:] {
+		server.WaitReady()
+	}
+	return servers
+}
+
+// three makes the hosts of three servers that can run pods.
+func three(t *testing.T, network *harness.Network) []*harness.Host {
+	t.Helper()
+	var hosts []*harness.Host
+	for i := range 3 {
+		hosts = append(hosts, cluster.NewHost(t, network, fmt.Sprint("server-", i+1)))
+	}
+	return hosts
 }
 
 // joining are the arguments of a server that joins another's cluster.
@@ -50,31 +66,9 @@ func joining(server *harness.Server) []string {
 	return []string{"--server=https://" + server.Host.Address.String() + ":6443", "--token=" + server.Token()}
 }
 
-// voters waits until the members with a vote, as a server sees them, are those of
-// the nodes.
-func voters(t *testing.T, server *harness.Server, nodes ...string) {
-	t.Helper()
-	harness.Eventually(t, patience, fmt.Sprintf("etcd's members to be %v", nodes), func() error {
-		members, err := members(server.Host)
-		if err != nil {
-			return err
-		}
-		var found []string
-		for _, m := range members {
-			if !m.IsLearner && len(m.Name) > 9 {
-				found = append(found, m.Name[:len(m.Name)-9])
-			}
-		}
-		if len(found) != len(nodes) {
-			return fmt.Errorf("they are %v", found)
-		}
-		for _, node := range nodes {
-			if !strings.Contains(" "+strings.Join(found, " ")+" ", " "+node+" ") {
-				return fmt.Errorf("they are %v", found)
-			}
-		}
-		return nil
-	})
+// without returns the other servers.
+func without(one *harness.Server, servers []*harness.Server) []*harness.Server {
+	return slices.DeleteFunc(slices.Clone(servers), func(server *harness.Server) bool { return server == one })
 }
 
 // write makes a ConfigMap by a server's API, and reads it.
@@ -133,14 +127,9 @@ func ends(t *testing.T, server *harness.Server, text string) {
 func TestThreeServers(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	one := found(t, network)
-	voters(t, one, "server-1")
-	two := network.NewHost(t, "server-2").StartServer(t, joining(one)...)
-	three := network.NewHost(t, "server-3").StartServer(t, joining(one)...)
-	two.WaitReady()
-	three.WaitReady()
+	servers := gather(t, three(t, network)...)
+	one, two, three := servers[0], servers[1], servers[2]
 	voters(t, three, "server-1", "server-2", "server-3")
-	servers := []*harness.Server{one, two, three}
 
 	t.Run("each lists all", func(t *testing.T) {
 		for _, server := range servers {
@@ -204,7 +193,9 @@ func TestThreeServers(t *testing.T) {
 		write(t, one.Client(), "last")
 		two.Kill9()
 		three.Kill9()
+		began := time.Now()
 		one.Terminate()
+		t.Logf("without a quorum it stopped in %s", time.Since(began).Round(time.Millisecond))
 		one.Start()
 		one.WaitLog("Waiting for etcd's members: of 3 with a vote 1 answer, and 2 are needed. No answer from server-2, server-3")
 		one.Terminate()
@@ -294,80 +285,6 @@ func TestRefusals(t *testing.T) {
 		joined.Start()
 		joined.WaitReady()
 	})
-}
-
-// members asks a host's member, as etcdctl would, at its local port.
-func members(host *harness.Host) ([]*etcdserverpb.Member, error) {
-	tls, err := clientTLS(host.Path(tlsDir))
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	client, err := etcdClient(ctx, host, tls)
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close()
-	list, err := client.MemberList(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return list.Members, nil
-}
-
-func clientTLS(dir string) (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key"))
-	if err != nil {
-		return nil, err
-	}
-	authority, err := os.ReadFile(filepath.Join(dir, "server-ca.crt"))
-	if err != nil {
-		return nil, err
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(authority)
-	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: "localhost"}, nil
-}
-
-func etcdClient(ctx context.Context, host *harness.Host, config *tls.Config) (*clientv3.Client, error) {
-	return clientv3.New(clientv3.Config{
-		Context: ctx, Endpoints: []string{"https://127.0.0.1:2379"}, TLS: config, Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return host.DialContext(ctx, "tcp", address)
-		})},
-	})
-}
-
-// TestPartition cuts one of three servers off: it takes no writes, the others go
-// on, and afterwards all have the same.
-func TestPartition(t *testing.T) {
-	harness.Require(t)
-	network := harness.NewNetwork(t)
-	one := found(t, network)
-	two := network.NewHost(t, "server-2").StartServer(t, joining(one)...)
-	three := network.NewHost(t, "server-3").StartServer(t, joining(one)...)
-	two.WaitReady()
-	three.WaitReady()
-	write(t, one.Client(), "before")
-	one.Host.CutLink()
-	write(t, two.Client(), "by-two")
-	write(t, three.Client(), "by-three")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	_, err := one.Client().CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "by-one"}}, metav1.CreateOptions{})
-	if err == nil {
-		t.Error("the server that is cut off took a write")
-	}
-	one.Host.HealLink()
-	for _, name := range []string{"before", "by-two", "by-three"} {
-		reads(t, one.Client(), name)
-	}
-	if _, err := two.Client().CoreV1().ConfigMaps("default").Get(t.Context(), "by-one", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("what the cut-off server refused is there: %v", err)
-	}
-	nodeReady(t, one.Client(), "server-1")
-	voters(t, one, "server-1", "server-2", "server-3")
 }
 
 // TestKilledWhileJoining kills a server at several points of its joining, and

@@ -87,6 +87,7 @@ func (n *node) Write(_ context.Context, handle fs.FileHandle, data []byte, offse
 	if !ok {
 		return 0, unix.EBADF
 	}
+	n.disk.await()
 	n.disk.mutex.Lock()
 	defer n.disk.mutex.Unlock()
 	u, err := n.unsynced(f.fd)
@@ -101,6 +102,7 @@ func (n *node) Write(_ context.Context, handle fs.FileHandle, data []byte, offse
 }
 
 func (n *node) Setattr(ctx context.Context, handle fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	n.disk.await()
 	n.disk.mutex.Lock()
 	defer n.disk.mutex.Unlock()
 	if size, ok := in.GetSize(); ok {
@@ -139,5 +141,6 @@ func (n *node) CopyFileRange(context.Context, fs.FileHandle, uint64, *fs.Inode, 
 }
 
 func (n *node) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
+	n.disk.await()
 	return fs.ToErrno(n.disk.sync(n.StableAttr().Ino))
 }

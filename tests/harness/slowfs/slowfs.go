@@ -1,6 +1,7 @@
 // Package slowfs is a disk for a host of tests/harness that is as slow as an SD
-// card, and that forgets on command what nobody synced, as at a power cut, or is full. It is
-// a FUSE file system over a folder of the machine. Tests below tests/ call it.
+// card, and that forgets on command what nobody synced, as at a power cut, is full,
+// or does not answer. It is a FUSE file system over a folder of the machine. Tests
+// below tests/ call it.
 //
 // Contents and lengths of files are durable once fsync returned, or once the disk
 // wrote them back by itself, some seconds later. Names (create, rename, unlink)
@@ -46,6 +47,8 @@ type Disk struct {
 	off bool
 	// refusal is what writes fail with, if not zero.
 	refusal unix.Errno
+	// stalled is closed when the disk answers again, nil while it does.
+	stalled chan struct{}
 	files   map[uint64]*unsynced
 	stats   Stats
 }
@@ -174,6 +177,36 @@ func (d *Disk) Refuse(cause unix.Errno) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	d.refusal = cause
+}
+
+// Stall lets every write and sync wait until Resume. Processes that wait cannot be
+// killed: without Resume their host does not end.
+func (d *Disk) Stall() {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.stalled == nil {
+		d.stalled = make(chan struct{})
+	}
+}
+
+// Resume ends what Stall began.
+func (d *Disk) Resume() {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.stalled != nil {
+		close(d.stalled)
+		d.stalled = nil
+	}
+}
+
+// await waits while the disk is stalled.
+func (d *Disk) await() {
+	d.mutex.Lock()
+	stalled := d.stalled
+	d.mutex.Unlock()
+	if stalled != nil {
+		<-stalled
+	}
 }
 
 // writeBack syncs files that nobody does, until ended.

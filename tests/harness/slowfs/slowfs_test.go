@@ -54,6 +54,27 @@ func TestCut(t *testing.T) {
 	}
 }
 
+// TestStall has a program wait for the disk.
+func TestStall(t *testing.T) {
+	harness.Require(t)
+	h := harness.NewNetwork(t).NewHost(t, "disk")
+	disk := Mount(t, h, "/var/lib/kedge/db", Limits{})
+	t.Cleanup(disk.Resume)
+	disk.Stall()
+	written := make(chan error, 1)
+	cmd := h.Command(t.Context(), harness.Busybox(t), "sh", "-ec", "cd /var/lib/kedge/db; echo >a; sync a")
+	go func() { written <- cmd.Run() }()
+	select {
+	case err := <-written:
+		t.Errorf("a write to the stalled disk ended with %v", err)
+	case <-time.After(time.Second):
+	}
+	disk.Resume()
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestFlushOverlap overwrites a page while it is being flushed.
 func TestFlushOverlap(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "f"))

@@ -1,0 +1,59 @@
+package etcd
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/raft/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// noLeader is how long there is none before it is for want of a quorum: longer
+// than two elections take.
+const noLeader = 2*2*election + heartbeat
+
+// outage knows whether too few members answer to read and write.
+type outage struct {
+	// lost is what to tell a user, nil while there is a leader.
+	lost atomic.Pointer[string]
+}
+
+// fault returns why nothing can be read or written, as the API's users are to see
+// it, or nil.
+func (o *outage) fault() error {
+	if text := o.lost.Load(); text != nil {
+		return apierrors.NewServiceUnavailable(*text)
+	}
+	return nil
+}
+
+// watchQuorum says when there is no leader for want of members, and when there is
+// one again, until ctx ends.
+func (m *Member) watchQuorum(ctx context.Context, server *etcdserver.EtcdServer) {
+	tick := time.NewTicker(heartbeat)
+	defer tick.Stop()
+	var since time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		switch {
+		case server.Lead() != raft.None:
+			since = time.Time{}
+			if m.outage.lost.Swap(nil) != nil {
+				m.log.Info("Enough of etcd's members answer again")
+			}
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) > noLeader:
+			text := m.quorumLost(ctx, server)
+			if m.outage.lost.Swap(&text) == nil && ctx.Err() == nil {
+				m.log.Warn(text)
+			}
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package ha
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+)
+
+// TestReplace replaces servers: one whose disk is empty, and one by another
+// machine, also while one is down. Writes go on all the time.
+func TestReplace(t *testing.T) {
+	harness.Require(t)
+	network := harness.NewNetwork(t)
+	servers := gather(t, network.NewHost(t, "server-1"), network.NewHost(t, "server-2"), network.NewHost(t, "server-3"))
+	one, two, three := servers[0], servers[1], servers[2]
+	c := startTraffic(t, one, two)
+	remove := func(node string) {
+		t.Helper()
+		if err := one.Client().CoreV1().Nodes().Delete(t.Context(), node, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	t.Log("the same machine with an empty disk")
+	three.Kill9()
+	remove("server-3")
+	voters(t, one, "server-1", "server-2")
+	folders, err := filepath.Glob(three.Host.Path("/var/lib/kedge/*"))
+	if err != nil || len(folders) == 0 {
+		t.Fatalf("find its data: %v, %v", folders, err)
+	}
+	for _, folder := range folders {
+		if err := os.RemoveAll(folder); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := three.Host.StartServer(t, joining(one)...)
+	again.WaitReady()
+	voters(t, one, "server-1", "server-2", "server-3")
+	c.goesOn()
+
+	t.Log("another machine, while the one it is for is down")
+	again.Kill9()
+	four := network.NewHost(t, "server-4").StartServer(t, joining(one)...)
+	four.WaitReady()
+	one.WaitLog("A server joins while these members are down: server-3")
+	voters(t, one, "server-1", "server-2", "server-3", "server-4")
+	remove("server-3")
+	voters(t, one, "server-1", "server-2", "server-4")
+	c.goesOn()
+
+	t.Log("not while another is down that is needed")
+	two.Kill9()
+	remove("server-4")
+	leader(t, one, four).WaitLog("Node server-4 was deleted, but its etcd member stays for now: of the 2 others with a vote 1 answer, and 2 would be needed")
+	voters(t, one, "server-1", "server-2", "server-4")
+	c.goesOn()
+	two.Start()
+	two.WaitReady()
+	voters(t, one, "server-1", "server-2")
+	ends(t, four, "no longer a member of the cluster's etcd")
+	c.goesOn()
+	c.end()
+}
