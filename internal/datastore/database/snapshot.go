@@ -24,12 +24,12 @@ var _ datastore.Snapshotter = (*Datastore)(nil)
 // (api/mvccpb/kv.proto) after its length as a varint, in no order.
 func (d *Datastore) Kind() string { return "sql" }
 
-// current are the objects as they are. The cluster's secrets are not among them,
-// which the next server to start gives (bootstrap.GiveStored): they are encrypted
-// under a token that may not be the servers' any more.
+// current are the objects as they are. The cluster's secrets and its token are not
+// among them, which the next server to start gives (bootstrap.GiveStored): that may
+// not be the servers' token any more.
 const current = `SELECT id, name, created, create_revision, lease, value
 	FROM kine JOIN (SELECT MAX(id) AS id FROM kine GROUP BY name) AS latest USING (id)
-	WHERE deleted = 0 AND name <> '` + compactKey + `' AND name <> '` + bootstrap.StoredKey + `'`
+	WHERE deleted = 0 AND name <> '` + compactKey + `' AND name NOT IN ('` + bootstrap.StoredKey + `', '` + bootstrap.TokenKey + `')`
 
 // Save implements datastore.Snapshotter, by one transaction that reads.
 func (d *Datastore) Save(ctx context.Context, file string) (revision int64, err error) {

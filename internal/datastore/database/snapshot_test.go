@@ -32,8 +32,10 @@ func TestSnapshot(t *testing.T) {
 		if _, err := r.local.Kubernetes.OptimisticDelete(t.Context(), prefix+"gone", gone, kubernetes.DeleteOptions{GetOnFailure: true}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.local.Client.Put(t.Context(), bootstrap.StoredKey, "secret"); err != nil {
-			t.Fatal(err)
+		for _, key := range []string{bootstrap.StoredKey, bootstrap.TokenKey} {
+			if _, err := r.local.Client.Put(t.Context(), key, "secret"); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for n := range 2 * insertRows {
 			put(t, r.local, fmt.Sprint("many-", n), "", 0)
@@ -97,8 +99,10 @@ func TestSnapshot(t *testing.T) {
 					t.Errorf("%s has other revisions: %v", key, got.KV)
 				}
 			}
-			if stored, err := r.local.Client.Get(t.Context(), bootstrap.StoredKey); err != nil || len(stored.Kvs) > 0 {
-				t.Errorf("the secrets are there: %v, %v", stored, err)
+			for _, key := range []string{bootstrap.StoredKey, bootstrap.TokenKey} {
+				if stored, err := r.local.Client.Get(t.Context(), key); err != nil || len(stored.Kvs) > 0 {
+					t.Errorf("%s is there: %v, %v", key, stored, err)
+				}
 			}
 			many, err := r.local.Kubernetes.Count(t.Context(), prefix+"many-", kubernetes.CountOptions{})
 			if err != nil || many != 2*insertRows {

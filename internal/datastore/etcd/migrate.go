@@ -130,7 +130,7 @@ func (f *filler) add(event *mvccpb.Event) error {
 	revision := revisionKey(kv.ModRevision)
 	switch {
 	case event.Type == mvccpb.DELETE:
-		revision = append(revision, 't') // markTombstone (server/v3/storage/mvcc/revision.go)
+		revision = tombstone(kv.ModRevision)
 		kv = mvccpb.KeyValue{Key: kv.Key}
 		delete(f.versions, name)
 	case kv.CreateRevision == kv.ModRevision:
@@ -224,6 +224,9 @@ func (f *filler) commit() error {
 func revisionKey(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
+
+// tombstone is the key of a deletion: markTombstone (server/v3/storage/mvcc/revision.go).
+func tombstone(revision int64) []byte { return append(revisionKey(revision), 't') }
 
 // number is a number in etcd's database.
 func number(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/etcdserver/cindex"
@@ -16,6 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
@@ -104,11 +106,15 @@ func (m *Member) found(dir, name string, above int64) (err error) {
 		return fmt.Errorf("found etcd's cluster: %w", err)
 	}
 
+	// The join token of then may have been replaced since: that of the server counts.
+	token, err := (&mvccpb.KeyValue{Key: []byte(bootstrap.TokenKey)}).Marshal()
+	if err != nil {
+		return fmt.Errorf("encode deletion of the token: %w", err)
+	}
 	tx := db.BatchTx()
 	tx.LockOutsideApply()
 	schema.MustUnsafeSaveConfStateToBackend(logger, tx, &raftpb.ConfState{Voters: []uint64{uint64(self.ID)}})
-	last := mvcc.BucketKey{Revision: mvcc.Revision{Main: above}}
-	tx.UnsafePut(schema.Key, mvcc.BucketKeyToBytes(last, mvcc.NewRevBytes()), []byte{})
+	tx.UnsafePut(schema.Key, tombstone(above), token)
 	mvcc.UnsafeSetScheduledCompact(tx, above)
 	tx.Unlock()
 	cindex.UpdateConsistentIndexForce(tx, state.Commit, state.Term)
