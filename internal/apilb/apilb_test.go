@@ -307,7 +307,7 @@ func TestStopInOrder(t *testing.T) {
 	testutil.CheckLeaks(t)
 	servers := startServers(t, 2)
 	b := newBalancer(t, servers)
-	check := &checker{balancer: b, tls: trusting(servers[0]), patience: time.Minute}
+	check := &checker{balancer: b, tls: trusting(servers[0]), path: ReadyPath, patience: time.Minute}
 	defer check.forget(nil)
 	asked, err := newClient(t, b, servers[0]).Get("https://kubernetes.default.svc/stream")
 	if err != nil {
