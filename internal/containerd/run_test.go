@@ -67,13 +67,18 @@ func runContainerd(dir string) int {
 		fmt.Println("FAILED:", err)
 		return 1
 	}
+	// One that has said that it ends may take a moment to.
 	var stacks bytes.Buffer
-	_ = pprof.Lookup("goroutine").WriteTo(&stacks, 2)
-	if strings.Contains(stacks.String(), "created by github.com/kedge-dev/kedge/") {
-		fmt.Println("LEFT GOROUTINES:", stacks.String())
-		return 1
+	for range 100 {
+		stacks.Reset()
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 2)
+		if !strings.Contains(stacks.String(), "created by github.com/kedge-dev/kedge/") {
+			return 0
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	return 0
+	fmt.Println("LEFT GOROUTINES:", stacks.String())
+	return 1
 }
 
 type fatal struct{}
