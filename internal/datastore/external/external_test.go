@@ -71,7 +71,7 @@ func TestWaitsForEtcd(t *testing.T) {
 	if health.Fault != "" || len(health.Etcd.Members) != 1 || health.Etcd.Members[0] != want || health.Etcd.Term == 0 {
 		t.Errorf("while it runs: %+v", health)
 	}
-	if stats := d.Stats(t.Context()); stats.Kind != "external-etcd" || stats.Place != client.String() {
+	if stats := d.Stats(t.Context()); stats.Kind != "external-etcd" || stats.Place != "etcd" {
 		t.Errorf("%+v", stats)
 	}
 	cancel()

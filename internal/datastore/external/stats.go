@@ -13,7 +13,7 @@ import (
 // Stats implements datastore.Datastore. What etcd does it tells by metrics of its
 // own, and the API server how long it waited (etcd_request_duration_seconds).
 func (d *Datastore) Stats(context.Context) datastore.Stats {
-	return datastore.Stats{Kind: "external-etcd", Place: d.cfg.Endpoints}
+	return datastore.Stats{Kind: "external-etcd", Place: d.cfg.What}
 }
 
 // Health implements datastore.Datastore: it asks each endpoint how it is.

@@ -137,6 +137,7 @@ func TestSplitRoles(t *testing.T) {
 		network.NewHost(t, "etcd-2").StartServer(t, joining(etcd, etcdOnly...)...),
 		network.NewHost(t, "etcd-3").StartServer(t, joining(etcd, etcdOnly...)...),
 	}
+	scenario := t // what a step starts ends with it
 	t.Run("three servers with etcd survive the loss of one", func(t *testing.T) {
 		for _, server := range more {
 			c.WaitNode(server.Host.Name, corev1.ConditionTrue)
@@ -149,7 +150,7 @@ func TestSplitRoles(t *testing.T) {
 			write(t, server, fmt.Sprint("without-one-", i))
 		}
 		// It takes another one in meanwhile, which has no node and so waits for nothing.
-		fourth := network.NewHost(t, "etcd-4").StartServer(t, append(joining(more[0], etcdOnly...), "--disable-agent")...)
+		fourth := network.NewHost(scenario, "etcd-4").StartServer(scenario, append(joining(more[0], etcdOnly...), "--disable-agent")...)
 		fourth.WaitLog("has caught up and has a vote now")
 		more[0].WaitLog("A server joins while these members are down: etcd-1")
 		fourth.WaitLog("to join a node, there: kedge agent")
