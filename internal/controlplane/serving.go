@@ -2,9 +2,13 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
+	"syscall"
+	"time"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -12,6 +16,9 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/pki"
 )
+
+// listenPatience is how long a port may be taken yet.
+const listenPatience = 2 * time.Second
 
 // onLoopback sets where a component serves its health and metrics, before the
 // user's arguments are parsed: upstream's port, on loopback only.
@@ -33,8 +40,14 @@ func (a *APIServer) secure(o *genericoptions.SecureServingOptions) (*genericapis
 		return nil, authentication, authorization, errNotServing
 	}
 	var serving *genericapiserver.SecureServingInfo
-	// ApplyTo leaves its listener in the options, and would not listen again.
+	// The listener is for this time only: it is closed at the end.
 	once := *o
+	if once.BindPort > 0 {
+		var err error
+		if once.Listener, err = listen(net.JoinHostPort(o.BindAddress.String(), strconv.Itoa(o.BindPort))); err != nil {
+			return nil, authentication, authorization, fmt.Errorf("listen for health and metrics: %w", err)
+		}
+	}
 	if err := once.ApplyTo(&serving); err != nil {
 		return nil, authentication, authorization, fmt.Errorf("listen for health and metrics: %w", err)
 	}
@@ -46,6 +59,18 @@ func (a *APIServer) secure(o *genericoptions.SecureServingOptions) (*genericapis
 		}
 	}
 	return serving, authentication, authorization, nil
+}
+
+// listen opens a port. One that this process closed when it won the election may be
+// open for a moment longer, in a child that is forked and has not begun to run its
+// program.
+func listen(address string) (net.Listener, error) {
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		listener, err := net.Listen("tcp", address)
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Since(began) > listenPatience {
+			return listener, err
+		}
+	}
 }
 
 // serveSide answers /healthz, /metrics and the like on the port of a component

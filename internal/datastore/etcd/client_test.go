@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sirupsen/logrus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
 // lossy is a pb.KVClient that loses transactions, or their answers.
@@ -74,6 +76,7 @@ func TestLostWrites(t *testing.T) {
 			test.fault.changed = make(chan struct{})
 			before := test.fault.revision
 			client := clientv3.NewKVFromKVClient(patient{
+				meter:         measure.NewMeter(logrus.WithField("component", "datastore"), ""),
 				KVClient:      test.fault,
 				leaderChanged: func() <-chan struct{} { return test.fault.changed },
 				quorum:        func() error { return nil },
