@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -34,7 +33,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/client/pkg/v3/types"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
@@ -398,176 +396,5 @@ func (m *Member) await(ctx context.Context, server *etcdserver.EtcdServer) error
 			return ctx.Err()
 		}
 	}
-	return nil
-}
-
-// quorumLost says how many of the members answer, and what to do if that is for
-// good.
-func (m *Member) quorumLost(ctx context.Context, server *etcdserver.EtcdServer) string {
-	members := membersOf(server.Cluster().Members())
-	return lost(members, m.peers.alive(ctx, members))
-}
-
-func lost(members []member, alive map[uint64]bool) string {
-	silent := silent(members, alive)
-	return fmt.Sprintf("Waiting for etcd's members: of %d with a vote %d answer, and %d are needed. No answer from %s. "+
-		"If they are lost for good: kedge server --cluster-reset on this server alone",
-		voters(members), voters(members)-len(silent), quorum(voters(members)), strings.Join(silent, ", "))
-}
-
-// prober asks members whether they run.
-type prober struct {
-	http  *http.Client
-	close func()
-}
-
-func newProber(files pki.EtcdFiles) *prober {
-	p := &prober{http: &http.Client{Timeout: 2 * time.Second}, close: func() {}}
-	// Without files, in tests, there is nobody to ask.
-	if config, err := peerTLS(files).ClientConfig(); err == nil {
-		t := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
-		p.http.Transport, p.close = t, t.CloseIdleConnections
-	}
-	return p
-}
-
-// alive returns which of the members answer.
-func (p *prober) alive(ctx context.Context, members []member) map[uint64]bool {
-	var mu sync.Mutex
-	var asked sync.WaitGroup
-	alive := map[uint64]bool{}
-	for _, one := range members {
-		asked.Go(func() {
-			if p.answers(ctx, one.url) {
-				mu.Lock()
-				defer mu.Unlock()
-				alive[one.id] = true
-			}
-		})
-	}
-	asked.Wait()
-	return alive
-}
-
-func (p *prober) answers(ctx context.Context, peer string) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, peer+"/version", nil)
-	if err != nil {
-		return false
-	}
-	response, err := p.http.Do(request)
-	if err != nil {
-		return false
-	}
-	_ = response.Body.Close()
-	return response.StatusCode == http.StatusOK
-}
-
-// membersOf returns what is decided by, of etcd's members.
-func membersOf(all []*membership.Member) []member {
-	var members []member
-	for _, one := range all {
-		found := member{id: uint64(one.ID), name: one.Name, learner: one.IsLearner}
-		if len(one.PeerURLs) > 0 {
-			found.url = one.PeerURLs[0]
-		}
-		members = append(members, found)
-	}
-	return members
-}
-
-// admitPatience is how long etcd may take to change the list of members. Who joins
-// gives up after ten seconds.
-const admitPatience = 5 * time.Second
-
-// Admit takes the member of another server into the cluster, as a learner. Its
-// errors are for that server's user; those that pass by themselves are
-// bootstrap.ErrNotNow.
-func (m *Member) Admit(ctx context.Context, request bootstrap.MemberRequest) (bootstrap.MemberResponse, error) {
-	server := m.server.Load()
-	if server == nil || server.IsLearner() {
-		return bootstrap.MemberResponse{}, bootstrap.NotNow("it has not joined its cluster yet itself")
-	}
-	m.admitting.Lock()
-	defer m.admitting.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, admitPatience)
-	defer cancel()
-	client := m.newClient(server).Client
-	defer client.Close()
-	// What this server knows may be old; what it is told by the others is not.
-	if _, err := client.MemberList(ctx); err != nil {
-		return bootstrap.MemberResponse{}, bootstrap.NotNow(m.quorumLost(context.WithoutCancel(ctx), server))
-	}
-	members := membersOf(server.Cluster().Members())
-	switch add, err := admit(members, request); {
-	case err != nil:
-		return bootstrap.MemberResponse{}, err
-	case add:
-		added, err := client.MemberAddAsLearner(ctx, []string{request.PeerURL})
-		if err != nil {
-			return bootstrap.MemberResponse{}, bootstrap.NotNow("etcd does not take a member in now: " + err.Error())
-		}
-		members = append(members, member{id: added.Member.ID, url: request.PeerURL, learner: true})
-		m.log.Infof("Server %s joins etcd from %s", request.Name, request.PeerURL)
-		if down := silent(members[:len(members)-1], m.peers.alive(ctx, members)); len(down) > 0 {
-			m.log.Warnf("A server joins while these members are down: %s. If they are gone for good, delete their nodes: until then they count for the quorum",
-				strings.Join(down, ", "))
-		}
-	}
-	return bootstrap.MemberResponse{InitialCluster: initialCluster(members, request)}, nil
-}
-
-// Reset makes the member in cfg.Dir the only one of its cluster.
-func Reset(ctx context.Context, cfg Config) error {
-	m := New(cfg)
-	if !Exists(cfg.Dir) {
-		return fmt.Errorf("there is no etcd member in %s to reset: this server keeps its state elsewhere", cfg.Dir)
-	}
-	config, err := m.config("", true)
-	if err != nil {
-		return err
-	}
-	config.ForceNewCluster = true
-	etcd, err := m.start(config)
-	if err != nil {
-		return err
-	}
-	defer m.peers.close()
-	defer stop(etcd)
-	poll := time.NewTicker(retry)
-	defer poll.Stop()
-	for {
-		select {
-		case <-etcd.Server.ReadyNotify():
-			if len(etcd.Server.Cluster().Members()) == 1 {
-				return m.own(ctx, etcd.Server)
-			}
-			<-poll.C
-		case <-etcd.Server.StopNotify():
-			return errors.New("etcd stopped while it was reset")
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// own makes the cluster know this member by the address it has now.
-func (m *Member) own(ctx context.Context, server *etcdserver.EtcdServer) error {
-	client := m.newClient(server).Client
-	defer client.Close()
-	return m.announce(ctx, client, server)
-}
-
-// announce tells the cluster this member's address if it has another.
-func (m *Member) announce(ctx context.Context, client *clientv3.Client, server *etcdserver.EtcdServer) error {
-	self := server.Cluster().Member(server.MemberID())
-	if self == nil || len(self.PeerURLs) == 1 && self.PeerURLs[0] == m.peerURL() {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, admitPatience)
-	defer cancel()
-	if _, err := client.MemberUpdate(ctx, uint64(self.ID), []string{m.peerURL()}); err != nil {
-		return fmt.Errorf("tell the other servers this one's new address %s: %w", m.peerURL(), err)
-	}
-	m.log.Infof("The other servers know this one's address %s", m.peerURL())
 	return nil
 }

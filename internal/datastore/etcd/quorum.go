@@ -2,6 +2,8 @@ package etcd
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -56,4 +58,18 @@ func (m *Member) watchQuorum(ctx context.Context, server *etcdserver.EtcdServer)
 			}
 		}
 	}
+}
+
+// quorumLost says how many of the members answer, and what to do if that is for
+// good.
+func (m *Member) quorumLost(ctx context.Context, server *etcdserver.EtcdServer) string {
+	members := membersOf(server.Cluster().Members())
+	return lost(members, m.peers.alive(ctx, members))
+}
+
+func lost(members []member, alive map[uint64]bool) string {
+	silent := silent(members, alive)
+	return fmt.Sprintf("Waiting for etcd's members: of %d with a vote %d answer, and %d are needed. No answer from %s. "+
+		"If they are lost for good: kedge server --cluster-reset on this server alone",
+		voters(members), voters(members)-len(silent), quorum(voters(members)), strings.Join(silent, ", "))
 }

@@ -1,0 +1,83 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
+)
+
+// admitPatience is how long etcd may take to change the list of members. Who joins
+// gives up after ten seconds.
+const admitPatience = 5 * time.Second
+
+// Admit takes the member of another server into the cluster, as a learner. Its
+// errors are for that server's user; those that pass by themselves are
+// bootstrap.ErrNotNow.
+func (m *Member) Admit(ctx context.Context, request bootstrap.MemberRequest) (bootstrap.MemberResponse, error) {
+	server := m.server.Load()
+	if server == nil || server.IsLearner() {
+		return bootstrap.MemberResponse{}, bootstrap.NotNow("it has not joined its cluster yet itself")
+	}
+	m.admitting.Lock()
+	defer m.admitting.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, admitPatience)
+	defer cancel()
+	client := m.newClient(server).Client
+	defer client.Close()
+	// What this server knows may be old; what it is told by the others is not.
+	if _, err := client.MemberList(ctx); err != nil {
+		return bootstrap.MemberResponse{}, bootstrap.NotNow(m.quorumLost(context.WithoutCancel(ctx), server))
+	}
+	members := membersOf(server.Cluster().Members())
+	switch add, err := admit(members, request); {
+	case err != nil:
+		return bootstrap.MemberResponse{}, err
+	case add:
+		added, err := client.MemberAddAsLearner(ctx, []string{request.PeerURL})
+		if err != nil {
+			return bootstrap.MemberResponse{}, bootstrap.NotNow("etcd does not take a member in now: " + err.Error())
+		}
+		members = append(members, member{id: added.Member.ID, url: request.PeerURL, learner: true})
+		m.log.Infof("Server %s joins etcd from %s", request.Name, request.PeerURL)
+		if down := silent(members[:len(members)-1], m.peers.alive(ctx, members)); len(down) > 0 {
+			m.log.Warnf("A server joins while these members are down: %s. If they are gone for good, delete their nodes: until then they count for the quorum",
+				strings.Join(down, ", "))
+		}
+	}
+	return bootstrap.MemberResponse{InitialCluster: initialCluster(members, request)}, nil
+}
+
+// membersOf returns what is decided by, of etcd's members.
+func membersOf(all []*membership.Member) []member {
+	var members []member
+	for _, one := range all {
+		found := member{id: uint64(one.ID), name: one.Name, learner: one.IsLearner}
+		if len(one.PeerURLs) > 0 {
+			found.url = one.PeerURLs[0]
+		}
+		members = append(members, found)
+	}
+	return members
+}
+
+// announce tells the cluster this member's address if it has another.
+func (m *Member) announce(ctx context.Context, client *clientv3.Client, server *etcdserver.EtcdServer) error {
+	self := server.Cluster().Member(server.MemberID())
+	if self == nil || len(self.PeerURLs) == 1 && self.PeerURLs[0] == m.peerURL() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, admitPatience)
+	defer cancel()
+	if _, err := client.MemberUpdate(ctx, uint64(self.ID), []string{m.peerURL()}); err != nil {
+		return fmt.Errorf("tell the other servers this one's new address %s: %w", m.peerURL(), err)
+	}
+	m.log.Infof("The other servers know this one's address %s", m.peerURL())
+	return nil
+}
