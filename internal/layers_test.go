@@ -17,6 +17,9 @@ const module = "github.com/kedge-dev/kedge/"
 // base are the packages everything may stand on.
 var base = []string{"assets", "bootstrap", "component", "config", "datadir", "host", "kubeinit", "objectcache", "pki", "rootsocket", "version"}
 
+// nodes are the packages of nodes, which know nothing of what servers alone have.
+var nodes = []string{"agent", "apilb", "containerd", "dns", "host", "idle", "kubelet", "network", "proxy", "teardown", "tunnel"}
+
 // TestImportsRunDown keeps the layers apart:
 //
 //	cmd → cli → server → agent → components → base
@@ -31,7 +34,7 @@ func TestImportsRunDown(t *testing.T) {
 			return 4
 		case top == "agent":
 			return 3
-		case pkg == "datastore": // without those below it: interfaces only
+		case pkg == "datastore": // without those below it: what they have in common
 			return 1
 		case slices.Contains(base, top):
 			return 1
@@ -47,6 +50,10 @@ func TestImportsRunDown(t *testing.T) {
 				// its sister etcdapi, inprocess is a piece of controlplane.
 				parent, _, _ := strings.Cut(pkg, "/")
 				switch {
+				case ours && slices.Contains(nodes, parent) && slices.ContainsFunc([]string{"controlplane", "datastore", "supervisor"}, func(top string) bool {
+					return imported == top || strings.HasPrefix(imported, top+"/")
+				}):
+					t.Errorf("%s imports %s, which is for servers", pkg, imported)
 				case ours && (imported == parent || strings.HasPrefix(imported, parent+"/")), ours && layer(imported) < layer(pkg), ours && layer(pkg) == 1 && layer(imported) == 1:
 				case ours:
 					t.Errorf("%s imports %s, which is not below it", pkg, imported)

@@ -15,6 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/kubeinit"
 	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/status"
 	"github.com/kedge-dev/kedge/internal/tunnel"
 )
 
@@ -103,7 +104,8 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 // addComponents adds all that an agent runs: what a server's node does not
 // need, and then the node.
 func addComponents(group *component.Group, cfg *config.Config, identity *bootstrap.Identity, clock *pki.Clock, servers *apilb.Balancer) error {
-	if err := AddCommon(group, identity.Host, cfg.Node, identity.Settings.Cluster, clock, nil); err != nil {
+	answers := status.New(status.Config{Socket: datadir.StatusSocket, Node: identity.Host.Name, Components: group.Status})
+	if err := AddCommon(group, identity.Host, cfg.Node, identity.Settings.Cluster, clock, answers); err != nil {
 		return err
 	}
 	clients := NewRemote(servers, func(user string, _ ...string) *tls.Config { return identity.TLS(user) })

@@ -40,7 +40,7 @@ func DiskOf(folder string) *Disk {
 	if unix.Statfs(folder, &found) != nil {
 		return nil
 	}
-	return &Disk{Size: int64(found.Blocks) * found.Bsize, Free: int64(found.Bavail) * found.Bsize}
+	return &Disk{Size: int64(found.Blocks) * int64(found.Bsize), Free: int64(found.Bavail) * int64(found.Bsize)}
 }
 
 // Latency is how long something took, in nanoseconds.

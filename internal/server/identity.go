@@ -9,15 +9,14 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/datastore"
-	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/status"
 )
 
 // identify makes this server what it is in its cluster: its first or only one, one
@@ -37,7 +36,7 @@ func identify(ctx context.Context, cfg *config.Config, dir datadir.Dir, node hos
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	var group component.Group
-	group.Add(agent.NewStatus(&group, node, store))
+	group.Add(newStatus(&group, node, store))
 	group.Add(component.Func("identity", func(ctx context.Context, _ func()) error {
 		if joined, err = join(ctx, cfg, dir, clock); err == nil {
 			if store == nil {
@@ -111,11 +110,16 @@ func publicAddress(cfg config.Server, node host.Node) string {
 	return net.JoinHostPort(advertiseAddress(cfg, node).String(), strconv.Itoa(cfg.HTTPSListenPort))
 }
 
+// newStatus returns the component that answers `kedge status`. store may be nil.
+func newStatus(group *component.Group, node host.Node, store datastore.Datastore) component.Component {
+	return status.New(status.Config{Socket: datadir.StatusSocket, Node: node.Name, Components: group.Status, Datastore: store})
+}
+
 // RotateToken replaces the join token of the cluster, and returns the new one: with
 // several servers by the one that runs here, so that all learn it.
 func RotateToken(ctx context.Context, cfg *config.Config) (string, error) {
 	dir := datadir.Dir(cfg.DataDir)
-	if _, err := os.Stat(dir.SQLite()); err == nil && !etcd.Exists(dir.Etcd()) {
+	if keepsSQLite(dir) {
 		if cfg.Token != "" {
 			return "", errors.New("the token is set by the configuration: change token or token-file there, and restart the server")
 		}

@@ -40,8 +40,9 @@ func migrate(ctx context.Context, dir datadir.Dir, settings etcd.Config) error {
 	return nil
 }
 
-// awaitsMigration tells whether the state is in SQLite still, whatever the flags say.
-func awaitsMigration(dir datadir.Dir) bool {
+// keepsSQLite tells whether the state is in SQLite, whatever the flags say: what
+// they ask for is done at the next start.
+func keepsSQLite(dir datadir.Dir) bool {
 	_, err := os.Stat(dir.SQLite())
 	return err == nil && !etcd.Exists(dir.Etcd())
 }

@@ -121,7 +121,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 func addComponents(group *component.Group, cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server, store *state) error {
 	dir := datadir.Dir(cfg.DataDir)
 
-	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, store); err != nil {
+	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, store)); err != nil {
 		return err
 	}
 	group.Add(certificates.Renewer())

@@ -50,7 +50,7 @@ func stored(cfg *config.Config, dir datadir.Dir) (store datastore.Snapshotter, o
 		store, err := newExternal(cfg.Server.Datastore)
 		saved, _ := store.(datastore.Snapshotter)
 		return saved, "The other servers of this database must not run yet: start them after this one.", err
-	case usesEtcd(cfg, dir) && !awaitsMigration(dir):
+	case usesEtcd(cfg, dir) && !keepsSQLite(dir):
 		node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
 		if err != nil {
 			return nil, "", err

@@ -2,8 +2,6 @@ package external
 
 import (
 	"context"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,27 +10,16 @@ import (
 
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
-	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/testutil/etcd"
 )
-
-// freeURL is one that nobody listens on.
-func freeURL(t *testing.T) url.URL {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return url.URL{Scheme: "http", Host: listener.Addr().String()}
-}
 
 // An etcd that comes late is waited for, with a word on what to look at.
 func TestWaitsForEtcd(t *testing.T) {
 	hook := logtest.NewLocal(logrus.StandardLogger())
 	defer hook.Reset()
-	client, peer := freeURL(t), freeURL(t)
+	client := etcd.FreeURL(t)
 	d, err := New(Config{Endpoints: client.String(), What: "etcd", Advice: "whether it runs"})
 	if err != nil {
 		t.Fatal(err)
@@ -55,16 +42,7 @@ func TestWaitsForEtcd(t *testing.T) {
 	if health := d.Health(t.Context()); !strings.Contains(health.Fault, "does not answer: check whether it runs") || health.Etcd.Members[0].Answers {
 		t.Errorf("while it does not run: %+v", health)
 	}
-	config := embed.NewConfig()
-	config.Dir, config.LogLevel = t.TempDir(), "error"
-	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	member, err := embed.StartEtcd(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer member.Close()
+	etcd.StartAt(t, client)
 	<-ready
 	health := d.Health(t.Context())
 	want := datastore.EtcdMember{Name: client.String(), Leader: true, Answers: true}
@@ -81,7 +59,7 @@ func TestWaitsForEtcd(t *testing.T) {
 }
 
 func TestStopsWhileWaiting(t *testing.T) {
-	address := freeURL(t)
+	address := etcd.FreeURL(t)
 	d, err := New(Config{Endpoints: address.String(), What: "etcd", Advice: "whether it runs"})
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,15 @@ import (
 // Start starts one that ends with the test, and returns its URL.
 func Start(t testing.TB) string {
 	t.Helper()
-	client, peer := free(t), free(t)
+	client := FreeURL(t)
+	StartAt(t, client)
+	return client.String()
+}
+
+// StartAt starts one at a URL.
+func StartAt(t testing.TB, client url.URL) {
+	t.Helper()
+	peer := FreeURL(t)
 	config := embed.NewConfig()
 	config.Dir, config.LogLevel = t.TempDir(), "error"
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
@@ -24,11 +32,10 @@ func Start(t testing.TB) string {
 	}
 	t.Cleanup(etcd.Close)
 	<-etcd.Server.ReadyNotify()
-	return client.String()
 }
 
-// free is a URL that nobody listens on.
-func free(t testing.TB) url.URL {
+// FreeURL is one that nobody listens on.
+func FreeURL(t testing.TB) url.URL {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
