@@ -131,9 +131,9 @@ func printEtcd(w io.Writer, e *datastore.Etcd) {
 
 func byteSize(n int64) string {
 	if n >= 10<<30 {
-		return fmt.Sprintf("%.1f GB", float64(n)/(1<<30))
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 	}
-	return fmt.Sprintf("%.1f MB", float64(n)/(1<<20))
+	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
 }
 
 func milliseconds(d time.Duration) string { return d.Round(100 * time.Microsecond).String() }

@@ -32,8 +32,8 @@ datastore   Ready   1m0s
 		}, `
 DATASTORE   sqlite: /db
 fault       disk is full
-size        3.0 MB, 1.0 MB of it in use
-disk        0.5 MB of 32.0 GB free
+size        3.0 MiB, 1.0 MiB of it in use
+disk        0.5 MiB of 32.0 GiB free
 commits     12 in the last minutes: p50 2ms, p99 1.2346s
 slow        2 operations of more than 1s, the last 1m0s ago: list /registry/pods/ took 3s
 `},
@@ -42,7 +42,7 @@ slow        2 operations of more than 1s, the last 1m0s ago: list /registry/pods
 			Health: datastore.Health{Connections: &datastore.Connections{Open: 3, InUse: 1, Max: 20, Answer: time.Millisecond}},
 		}, `
 DATASTORE     mysql: MySQL on db
-size          1.0 MB
+size          1.0 MiB
 slow          0 operations of more than 1s
 connections   3 of at most 20, 1 in use; the database answers in 1ms
 `},

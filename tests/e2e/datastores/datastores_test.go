@@ -58,20 +58,7 @@ func serve(t *testing.T, network *harness.Network, s *store, late string) {
 	server.WaitReady()
 	c := cluster.Of(t, server)
 	c.RunWeb("web", "server-1")
-	c.Apply(`
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: sleepers}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: sleepers}}
-  template:
-    metadata: {labels: {app: sleepers}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers: [{name: main, image: "kedge.test/testserver:1", args: [sleep]}]
-`)
-	c.Kubectl("rollout", "status", "deployment/sleepers", "--timeout="+patience.String())
+	c.RunDeployment("sleepers")
 	before := c.Containers()
 
 	t.Log("the store goes away under writes")
@@ -102,8 +89,7 @@ spec:
 	c.Client = server.Client()
 	writes.wantAll(c.Client)
 	c.WantSameContainers(before)
-	c.Kubectl("scale", "deployment/sleepers", "--replicas=1")
-	c.Kubectl("rollout", "status", "deployment/sleepers", "--timeout="+patience.String())
+	c.Scale("sleepers", 1)
 
 	t.Log("the password is nowhere to be seen")
 	status, err := host.Kedge(t.Context(), "status", "--output=json").Output()

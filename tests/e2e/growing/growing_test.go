@@ -26,7 +26,6 @@ import (
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
-	"github.com/kedge-dev/kedge/tests/harness/image"
 	"github.com/kedge-dev/kedge/tests/harness/slowfs"
 )
 
@@ -51,8 +50,7 @@ func TestSQLiteToEtcd(t *testing.T) {
 	c := cluster.Of(t, server)
 	c.Kubectl("create", "secret", "generic", "kept", "--from-literal=word=s3cret")
 	c.Kubectl("create", "serviceaccount", "robot")
-	c.Apply(deployment)
-	c.Kubectl("rollout", "status", "deployment/sleepers", "--timeout="+cluster.Patience.String())
+	c.RunDeployment("sleepers")
 	token, err := c.Client.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "robot", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -98,23 +96,8 @@ func TestSQLiteToEtcd(t *testing.T) {
 	wantSame(t, "with two servers", before, everything(t, second))
 	c.WantSameContainers(containers)
 	wantToken(t, second, token.Status.Token)
-	c.Kubectl("scale", "deployment/sleepers", "--replicas=1")
-	c.Kubectl("rollout", "status", "deployment/sleepers", "--timeout="+cluster.Patience.String())
+	c.Scale("sleepers", 1)
 }
-
-const deployment = `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: sleepers}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: sleepers}}
-  template:
-    metadata: {labels: {app: sleepers}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers: [{name: main, image: "` + image.TestserverName + `", args: [sleep]}]
-`
 
 // makeConfigMaps makes many objects, changes some and deletes some.
 func makeConfigMaps(t *testing.T, client kubernetes.Interface) {

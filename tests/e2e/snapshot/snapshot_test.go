@@ -27,7 +27,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil/s3"
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
-	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
 var suite harness.Suite
@@ -116,20 +115,7 @@ func TestSaveAndRestore(t *testing.T) {
 	c.RunWeb("web", "server-1")
 	c.RunWeb("there", "agent-1")
 	c.ServeWeb()
-	c.Apply(`
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: many}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: many}}
-  template:
-    metadata: {labels: {app: many}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers: [{name: main, image: "` + image.TestserverName + `", args: [sleep]}]
-`)
-	c.Kubectl("rollout", "status", "deployment/many", "--timeout="+cluster.Patience.String())
+	c.RunDeployment("many")
 	c.Kubectl("create", "configmap", "deleted", "--from-literal=value=before")
 	c.Kubectl("create", "configmap", "changed", "--from-literal=value=before")
 
@@ -169,8 +155,7 @@ spec:
 	c.Kubectl("delete", "configmap", "deleted")
 	c.Kubectl("patch", "configmap", "changed", "--patch", `{"data": {"value": "after"}}`)
 	c.Kubectl("create", "configmap", "new", "--from-literal=value=after")
-	c.Kubectl("scale", "deployment", "many", "--replicas=3")
-	c.Kubectl("rollout", "status", "deployment/many", "--timeout="+cluster.Patience.String())
+	c.Scale("many", 3)
 	late := c.Join(network, "agent-2")
 	sees("what is new", map[string]string{"deleted": "", "changed": "after", "new": "after"})
 	last, err := c.Client.CoreV1().ConfigMaps(cluster.Namespace).List(t.Context(), metav1.ListOptions{})
@@ -271,8 +256,7 @@ func wantRestored(c *cluster.Cluster, before string) {
 		return nil
 	})
 	c.Kubectl("rollout", "status", "deployment/many", "--timeout="+cluster.Patience.String())
-	c.Kubectl("scale", "deployment", "many", "--replicas=3")
-	c.Kubectl("rollout", "status", "deployment/many", "--timeout="+cluster.Patience.String())
+	c.Scale("many", 3)
 	// As nodes' proxies and DNS know it.
 	c.WaitNode("agent-1", corev1.ConditionTrue)
 	for _, from := range []string{"web", "there"} {

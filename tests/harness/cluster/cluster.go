@@ -140,6 +140,32 @@ func (c *Cluster) Apply(text string) {
 	})
 }
 
+// RunDeployment runs two pods that sleep, and waits until they are ready.
+func (c *Cluster) RunDeployment(name string) {
+	c.Helper()
+	c.Apply(fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: main, image: %[2]q, args: [sleep]}]
+`, name, image.TestserverName))
+	c.Scale(name, 2)
+}
+
+// Scale changes how many pods a Deployment has, and waits for those it is to have.
+func (c *Cluster) Scale(name string, replicas int) {
+	c.Helper()
+	c.Kubectl("scale", "deployment", name, fmt.Sprint("--replicas=", replicas))
+	c.Kubectl("rollout", "status", "deployment/"+name, "--timeout="+Patience.String())
+}
+
 // RunWeb runs a pod on a node that answers at WebPort with its name and its
 // client's address, has the label app=web, and can fetch too; it waits until it
 // is ready.

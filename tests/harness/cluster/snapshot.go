@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/tests/harness"
-	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
 // Snapshots is the folder of a server's snapshots.
@@ -83,20 +82,7 @@ const many = 300
 // changes it. It wants a restore to be refused while servers run.
 func (c *Cluster) SaveAndChange(host *harness.Host) *Saved {
 	c.Helper()
-	c.Apply(`
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: many}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: many}}
-  template:
-    metadata: {labels: {app: many}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers: [{name: main, image: "` + image.TestserverName + `", args: [sleep]}]
-`)
-	c.scale(2)
+	c.RunDeployment("many")
 	c.each("create", func(name string) error {
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"value": "before"}}
 		_, err := c.Client.CoreV1().ConfigMaps(Namespace).Create(c.Context(), object, metav1.CreateOptions{})
@@ -136,7 +122,7 @@ spec:
 	})
 	c.Kubectl("create", "configmap", "new")
 	c.Kubectl("delete", "configmap", "many-1", "many-2")
-	c.scale(3)
+	c.Scale("many", 3)
 	c.RefusedSnapshot(c.Server.Host, []string{"does not run", "already runs", "stop"}, "restore", s.File)
 	return s
 }
@@ -160,12 +146,6 @@ func (c *Cluster) each(what string, do func(name string) error) {
 	}
 	close(names)
 	working.Wait()
-}
-
-func (c *Cluster) scale(replicas int) {
-	c.Helper()
-	c.Kubectl("scale", "deployment", "many", fmt.Sprint("--replicas=", replicas))
-	c.Kubectl("rollout", "status", "deployment/many", "--timeout="+Patience.String())
 }
 
 // Refusals has snapshots refused, on a server that does not run, that are not as
@@ -228,8 +208,8 @@ func (s *Saved) WantRestored() {
 		return nil
 	})
 	s.WantSameContainers(s.containers)
-	s.scale(3)
-	s.scale(2)
+	s.Scale("many", 3)
+	s.Scale("many", 2)
 	s.Eventually("the third pod to go", func() error {
 		if now := s.Containers(); len(now) != len(s.containers) {
 			return fmt.Errorf("there are %v", slices.Sorted(maps.Keys(now)))
