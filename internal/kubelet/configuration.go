@@ -21,6 +21,9 @@ const (
 	shutdownGracePeriodCriticalPods = 10 * time.Second
 )
 
+// unchangedStatus is three times upstream's.
+const unchangedStatus = 15 * time.Minute
+
 // inProcess stands where the kubelet's command line has a kubeconfig. It is not
 // a file and is not read.
 const inProcess = "in process"
@@ -69,6 +72,9 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	kc.Authorization.Mode = kubeletconfig.KubeletAuthorizationModeWebhook
 	kc.ReadOnlyPort = 0
 	kc.HealthzPort = 0 // kedge status tells, without a port
+	// A changed status is reported within seconds, and the Lease tells that the node
+	// lives; what is left is a write to the disk for each report that says nothing new.
+	kc.NodeStatusReportFrequency.Duration = unchangedStatus
 	// kedge renews these files; the kubelet reads them again when they change
 	// (feature ReloadKubeletServerCertificateFile).
 	kc.TLSCertFile = cfg.ServingCertFile
