@@ -100,6 +100,7 @@ func Unpack(root string) (Paths, error) {
 	if err != nil {
 		return Paths{}, fmt.Errorf("open embedded helpers: %w", err)
 	}
+	defer release(embedded)
 	return unpack(files, root, "/proc")
 }
 

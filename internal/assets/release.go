@@ -1,0 +1,48 @@
+package assets
+
+import (
+	"embed"
+	"os"
+	"reflect"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// release takes the archive out of this process's memory, into which reading has
+// mapped it from the executable: 16 MiB that would count as in use as long as
+// kedge runs. Who reads it again maps it again.
+func release(files embed.FS) {
+	if pages := wholePages(contentOf(files, "embedded/"+ArchiveName)); len(pages) > 0 {
+		// It is advice, and nothing depends on it.
+		_ = unix.Madvise(pages, unix.MADV_DONTNEED)
+	}
+}
+
+// wholePages returns the part of content with whose pages nothing else is.
+func wholePages(content string) []byte {
+	data := unsafe.Slice(unsafe.StringData(content), len(content))
+	page := os.Getpagesize()
+	before := int(-uintptr(unsafe.Pointer(unsafe.SliceData(data))) & uintptr(page-1))
+	data = data[min(before, len(data)):]
+	return data[:len(data)/page*page]
+}
+
+// contentOf returns a file as it lies in memory, of which package embed hands out
+// copies only. It is empty if that package does not keep files as in Go 1.26.
+func contentOf(files embed.FS, name string) string {
+	list := reflect.ValueOf(files).FieldByName("files")
+	if list.Kind() != reflect.Pointer || list.IsNil() || list.Elem().Kind() != reflect.Slice {
+		return ""
+	}
+	for i := range list.Elem().Len() {
+		file := list.Elem().Index(i)
+		if file.Kind() != reflect.Struct || file.FieldByName("name").String() != name {
+			continue
+		}
+		if data := file.FieldByName("data"); data.Kind() == reflect.String {
+			return data.String()
+		}
+	}
+	return ""
+}
