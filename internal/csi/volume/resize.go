@@ -1,0 +1,133 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Expand makes a volume at least size bytes large, while pods use it or not, and
+// returns what it is then. The record comes last: an interrupted call is made again
+// and finds that the file is larger already.
+func (s *Store) Expand(name string, size, limit int64) (int64, error) {
+	v, unlock, err := s.take(name)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	if err := v.isThere(); err != nil {
+		return 0, err
+	}
+	if size, err = roundUp(size); err != nil {
+		return 0, err
+	}
+	if limit != 0 && max(size, v.Size) > limit {
+		return 0, fmt.Errorf("%w: it would be %s, and the limit is %s", ErrSize, bytes(max(size, v.Size)), bytes(limit))
+	}
+	if size <= v.Size {
+		return v.Size, nil
+	}
+	if err := s.enlarge(v, size); err != nil {
+		return 0, err
+	}
+	s.onStep("enlarged")
+	if v.Kind == Image {
+		if err := v.tell(); err != nil {
+			return 0, err
+		}
+	}
+	s.onStep("grown")
+	v.Size = size
+	return size, s.save(v)
+}
+
+// enlarge takes the room.
+func (s *Store) enlarge(v *Volume, size int64) error {
+	s.placing.Lock()
+	defer s.placing.Unlock()
+	room, err := s.room(v.Base, "")
+	if err != nil {
+		return err
+	}
+	switch v.Kind {
+	case Image:
+		file, err := os.OpenFile(v.image(), os.O_RDWR|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return fmt.Errorf("open image: %w", err)
+		}
+		defer file.Close()
+		info, err := file.Stat()
+		if err != nil || info.Size() >= size {
+			return err
+		}
+		if more := size - info.Size(); more > room {
+			return fmt.Errorf("%w to grow by %s in %s: the largest possible size is %s", ErrNoSpace, bytes(more), v.Base, bytes(info.Size()+room))
+		}
+		return allocate(file, size)
+	case Quota:
+		if more := size - v.Size; more > room {
+			return fmt.Errorf("%w to grow by %s in %s: the largest possible size is %s", ErrNoSpace, bytes(more), v.Base, bytes(v.Size+room))
+		}
+		return setQuota(v.Base, v.Project, size)
+	}
+	return nil
+}
+
+// tell makes device and file system as large as the image, if it is attached. Stage
+// does it otherwise.
+func (v *Volume) tell() error {
+	dev, err := attached(v.image())
+	if dev == nil {
+		return err
+	}
+	defer dev.Close()
+	if err := resized(dev); err != nil || v.Block {
+		return err
+	}
+	root, err := openMounted(dev)
+	if root == nil {
+		return err
+	}
+	defer root.Close()
+	if err := growMounted(v.FSType, root.Name(), dev); err != nil {
+		return err
+	}
+	_ = v.refill() // as in Stage
+	return nil
+}
+
+// isThere says what to do when a volume's files are not.
+func (v *Volume) isThere() error {
+	path := v.data()
+	if v.Kind == Image {
+		path = v.image()
+	}
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%w: %s is not there: mount the disk it is on", ErrMissing, path)
+	} else if err != nil {
+		return fmt.Errorf("look at volume: %w", err)
+	}
+	return nil
+}
+
+// take locks a volume that is whole and not a snapshot.
+func (s *Store) take(name string) (*Volume, func(), error) {
+	if err := CheckName(name); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	unlock, err := s.locks.write(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	v, err := s.Get(name)
+	if err == nil && v.Snapshot {
+		err = fmt.Errorf("%s is a snapshot: %w", name, ErrNotFound)
+	}
+	if err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return v, unlock, nil
+}
