@@ -1,0 +1,256 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	volumehelpers "k8s.io/component-helpers/storage/volume"
+
+	"github.com/kedge-dev/kedge/internal/csi/local"
+)
+
+const (
+	// firstRetry and lastRetry are how long it is waited between attempts. What
+	// fails on a node, such as a full disk, may be mended soon.
+	firstRetry = time.Second
+	lastRetry  = 2 * time.Minute
+	// workers are few: a node has one disk.
+	workers = 2
+)
+
+// claims makes volumes for the claims that are to have theirs on this node, and
+// deletes released ones.
+//
+// It does what upstream's sig-storage-lib-external-provisioner does, which is for
+// processes of its own: its constructor writes to client-go's scheme, which has no
+// lock, while all of this process reads it (controller/controller.go,
+// NewProvisionController), and at rest it polls (csi-lib-utils/slowset, Run).
+type claims struct {
+	Config
+	api       kubernetes.Interface
+	snapshots snapshotclient.Interface
+	// changed is called when a volume was made or deleted.
+	changed func()
+
+	log    *logrus.Entry
+	events record.EventRecorder
+	// queue has claims, and volumes, which have no namespace.
+	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	claims  corelisters.PersistentVolumeClaimLister
+	volumes corelisters.PersistentVolumeLister
+	classes storagelisters.StorageClassLister
+	// unsaved are volumes that were made, by their claims, and of which there is no
+	// object yet.
+	unsaved sync.Map
+}
+
+func newClaims(cfg Config, api kubernetes.Interface, snapshots snapshotclient.Interface, changed func()) *claims {
+	return &claims{Config: cfg, api: api, snapshots: snapshots, changed: changed, log: logrus.WithField("component", "provisioner")}
+}
+
+// Name implements component.Component.
+func (*claims) Name() string { return "claims" }
+
+// Run implements component.Component.
+func (c *claims) Run(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	factory, err := c.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.api.CoreV1().Events(corev1.NamespaceAll)})
+	c.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: local.Driver, Host: c.Node})
+	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](firstRetry, lastRetry),
+		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "provisioner"})
+	core, classes := factory.Core().V1(), factory.Storage().V1().StorageClasses()
+	c.claims, c.volumes, c.classes = core.PersistentVolumeClaims().Lister(), core.PersistentVolumes().Lister(), classes.Lister()
+	handler := cache.FilteringResourceEventHandler{FilterFunc: c.isMine, Handler: onChange(c.add)}
+	synced := []cache.InformerSynced{classes.Informer().HasSynced}
+	for _, informer := range []cache.SharedIndexInformer{core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer()} {
+		// Adding a handler fails only on an informer that has stopped.
+		_, _ = informer.AddEventHandler(handler)
+		synced = append(synced, informer.HasSynced)
+	}
+	factory.StartWithContext(ctx)
+	defer context.AfterFunc(ctx, c.queue.ShutDown)()
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return nil
+	}
+	ready()
+	var running sync.WaitGroup
+	for range workers {
+		running.Go(func() {
+			for c.next(ctx) {
+			}
+		})
+	}
+	running.Wait()
+	return nil
+}
+
+// add has something looked at.
+func (c *claims) add(object any) {
+	if name, err := cache.DeletionHandlingObjectToName(object); err == nil {
+		c.queue.Add(name)
+	}
+}
+
+// isMine tells whether a claim is to have its volume on this node, or whether a
+// volume is on it.
+func (c *claims) isMine(object any) bool {
+	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = gone.Obj
+	}
+	switch object := object.(type) {
+	case *corev1.PersistentVolumeClaim:
+		return object.Annotations[local.ProvisionerAnnotation] == local.Driver && object.Annotations[local.NodeAnnotation] == c.Node
+	case *corev1.PersistentVolume:
+		node, ours := local.NodeOf(object)
+		return ours && node == c.Node
+	}
+	return false
+}
+
+// next looks at something, and returns false at the end.
+func (c *claims) next(ctx context.Context) bool {
+	name, ended := c.queue.Get()
+	if ended {
+		return false
+	}
+	defer c.queue.Done(name)
+	look := c.syncClaim
+	if name.Namespace == "" {
+		look = c.syncVolume
+	}
+	if err := look(ctx, name); err != nil && ctx.Err() == nil {
+		c.log.Warnf("%s: %v", name, err)
+		c.queue.AddRateLimited(name)
+		return true
+	}
+	c.queue.Forget(name)
+	return true
+}
+
+// syncClaim gives a claim its volume.
+func (c *claims) syncClaim(ctx context.Context, name cache.ObjectName) error {
+	claim, err := c.claims.PersistentVolumeClaims(name.Namespace).Get(name.Name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	gone := err != nil || claim.DeletionTimestamp != nil || !c.isMine(claim)
+	if handle, ok := c.unsaved.Load(name); ok && (gone || handle != volumeName(claim)) {
+		if err := c.undo(ctx, handle.(string)); err != nil {
+			return err
+		}
+		c.unsaved.Delete(name)
+	}
+	if gone || claim.Spec.VolumeName != "" {
+		return nil
+	}
+	if _, err := c.volumes.Get(volumeName(claim)); err == nil {
+		c.unsaved.Delete(name)
+		return nil
+	}
+	class, err := c.classes.Get(volumehelpers.GetPersistentVolumeClaimClass(claim))
+	if err != nil {
+		return fmt.Errorf("get StorageClass of claim: %w", err)
+	}
+	if class.Provisioner != local.Driver {
+		return nil
+	}
+	made, err := c.provision(ctx, claim, class)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return err
+	case err != nil:
+		c.events.Event(claim, corev1.EventTypeWarning, "ProvisioningFailed", err.Error())
+		if isElsewhere(err, claim) {
+			return c.giveBack(ctx, claim)
+		}
+		return err
+	case made == nil:
+		return nil // for another provisioner
+	}
+	c.unsaved.Store(name, made.Spec.CSI.VolumeHandle)
+	if err := c.save(ctx, made); err != nil {
+		return err
+	}
+	c.unsaved.Delete(name)
+	c.events.Eventf(claim, corev1.EventTypeNormal, "ProvisioningSucceeded", "Successfully provisioned volume %s", made.Name)
+	return nil
+}
+
+// undo deletes the volume of a claim that was deleted before its object was saved.
+// One that was saved, by a request without an answer, is deleted as any other.
+func (c *claims) undo(ctx context.Context, handle string) error {
+	_, err := c.api.CoreV1().PersistentVolumes().Get(ctx, handle, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return c.deleteData(ctx, handle)
+	}
+	return err
+}
+
+// syncVolume deletes a volume that was released, and sees to it that its object
+// stays till then.
+func (c *claims) syncVolume(ctx context.Context, name cache.ObjectName) error {
+	volume, err := c.volumes.Get(name.Name)
+	if apierrors.IsNotFound(err) || err == nil && !c.isMine(volume) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	protected := slices.Contains(volume.Finalizers, local.VolumeFinalizer)
+	switch {
+	case volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
+		if protected { // the user wants to keep the data now
+			return local.Unprotect(ctx, c.api, volume)
+		}
+		return nil
+	case volume.Status.Phase == corev1.VolumeReleased && (protected || volume.DeletionTimestamp == nil):
+		if err := c.deleteData(ctx, volume.Spec.CSI.VolumeHandle); err != nil {
+			if ctx.Err() == nil {
+				c.events.Event(volume, corev1.EventTypeWarning, "VolumeFailedDelete", err.Error())
+			}
+			return err
+		}
+		return local.Forget(ctx, c.api, volume)
+	case volume.Status.Phase == corev1.VolumeBound && !protected && volume.DeletionTimestamp == nil:
+		return local.Protect(ctx, c.api, volume)
+	}
+	return nil
+}
+
+// onChange is a handler that gets the newest state of whatever changes.
+func onChange(do func(object any)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    do,
+		UpdateFunc: func(_, object any) { do(object) },
+		DeleteFunc: do,
+	}
+}
+
+// retries are upstream's for what its controllers do.
+func retries() workqueue.TypedRateLimiter[string] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)
+}
