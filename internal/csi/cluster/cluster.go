@@ -1,0 +1,187 @@
+// Package cluster is what of local storage is done once per cluster, by the server
+// that leads: growing claims, binding snapshots, choosing the node of a claim that
+// does not wait for a pod, and telling users why a claim has to wait. The server
+// package runs it beside the controllers.
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	snapshotinformers "github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
+	snapshotlisters "github.com/kubernetes-csi/external-snapshotter/client/v8/listers/volumesnapshot/v1"
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/kedge-dev/kedge/internal/csi/local"
+	"github.com/kedge-dev/kedge/internal/objectcache"
+)
+
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 2 * time.Minute
+)
+
+// Config is what the controllers need.
+type Config struct {
+	// Client calls as system:kedge:storage-controller, until ctx ends.
+	Client func(ctx context.Context) *rest.Config
+	// Informers are of claims, volumes, StorageClasses, capacities and nodes.
+	Informers objectcache.Source
+}
+
+// Controllers are the loops that one server at a time runs: the election package's
+// Loops.
+type Controllers struct {
+	cfg Config
+	log *logrus.Entry
+}
+
+// New makes the controllers.
+func New(cfg Config) *Controllers {
+	return &Controllers{cfg, logrus.WithField("component", "storage")}
+}
+
+// Follow waits until this server leads.
+func (*Controllers) Follow(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Lead runs the loops until ctx ends.
+func (c *Controllers) Lead(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client := c.cfg.Client(ctx)
+	api, err := kubernetes.NewForConfig(client)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	snapshots, err := snapshotclient.NewForConfig(local.JSON(client))
+	if err != nil {
+		return fmt.Errorf("make client of snapshots: %w", err)
+	}
+	factory, err := c.cfg.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	custom := snapshotinformers.NewSharedInformerFactoryWithOptions(snapshots, snapshotResync, snapshotinformers.WithTransform(objectcache.WithoutManagedFields))
+	defer custom.Shutdown()
+
+	claims := newClaims(ctx, api, snapshots, factory, custom, c.log)
+	binder := newBinder(api, snapshots, factory, custom)
+	factory.StartWithContext(ctx)
+	custom.Start(ctx.Done())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { binder.Run(1, ctx.Done(), &running) })
+	running.Go(func() { claims.run(ctx) })
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+// claims looks at one claim after the other, when something about it has changed,
+// and at contents of snapshots.
+type claims struct {
+	api    kubernetes.Interface
+	custom snapshotclient.Interface
+	log    *logrus.Entry
+	events record.EventRecorder
+	// queue has claims, and contents of snapshots, which have no namespace.
+	queue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	synced []cache.InformerSynced
+
+	claims     corelisters.PersistentVolumeClaimLister
+	volumes    corelisters.PersistentVolumeLister
+	nodes      corelisters.NodeLister
+	classes    storagelisters.StorageClassLister
+	capacities storagelisters.CSIStorageCapacityLister
+	snapshots  snapshotlisters.VolumeSnapshotLister
+	contents   snapshotlisters.VolumeSnapshotContentLister
+
+	told   map[cache.ObjectName]string    // the last event of a claim that waits
+	placed map[cache.ObjectName]time.Time // when a node was chosen for it
+}
+
+func newClaims(ctx context.Context, api kubernetes.Interface, client snapshotclient.Interface, factory informers.SharedInformerFactory, custom snapshotinformers.SharedInformerFactory, log *logrus.Entry) *claims {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: api.CoreV1().Events(corev1.NamespaceAll)})
+	core, storage := factory.Core().V1(), factory.Storage().V1()
+	c := &claims{
+		api:    api,
+		custom: client,
+		log:    log,
+		events: broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kedge-storage"}),
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](firstRetry, lastRetry),
+			workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "storage"}),
+		claims:     core.PersistentVolumeClaims().Lister(),
+		volumes:    core.PersistentVolumes().Lister(),
+		nodes:      core.Nodes().Lister(),
+		classes:    storage.StorageClasses().Lister(),
+		capacities: storage.CSIStorageCapacities().Lister(),
+		snapshots:  custom.Snapshot().V1().VolumeSnapshots().Lister(),
+		contents:   custom.Snapshot().V1().VolumeSnapshotContents().Lister(),
+		told:       map[cache.ObjectName]string{},
+		placed:     map[cache.ObjectName]time.Time{},
+	}
+	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
+		core.PersistentVolumeClaims().Informer():                   onChange(c.claimChanged),
+		core.PersistentVolumes().Informer():                        onChange(c.volumeChanged),
+		core.Nodes().Informer():                                    cache.ResourceEventHandlerFuncs{AddFunc: c.nodeChanged, UpdateFunc: c.nodeUpdated, DeleteFunc: c.nodeChanged},
+		storage.CSIStorageCapacities().Informer():                  onChange(c.capacityChanged),
+		storage.StorageClasses().Informer():                        cache.ResourceEventHandlerFuncs{},
+		custom.Snapshot().V1().VolumeSnapshotContents().Informer(): onChange(c.contentChanged),
+		custom.Snapshot().V1().VolumeSnapshots().Informer():        onChange(func(any) { c.addPending() }), // one may be a source
+	} {
+		// Adding a handler fails only on an informer that has stopped.
+		_, _ = informer.AddEventHandler(handler)
+		c.synced = append(c.synced, informer.HasSynced)
+	}
+	return c
+}
+
+// onChange is a handler that gets the newest state of whatever changes.
+func onChange(do func(object any)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    do,
+		UpdateFunc: func(_, object any) { do(object) },
+		DeleteFunc: do,
+	}
+}
+
+func (c *claims) run(ctx context.Context) {
+	defer context.AfterFunc(ctx, c.queue.ShutDown)()
+	if !cache.WaitForCacheSync(ctx.Done(), c.synced...) {
+		return
+	}
+	for {
+		name, ended := c.queue.Get()
+		if ended {
+			return
+		}
+		if err := c.sync(ctx, name); err != nil && ctx.Err() == nil {
+			c.log.Warnf("%s: %v", name, err)
+			c.queue.AddRateLimited(name)
+		} else {
+			c.queue.Forget(name)
+		}
+		c.queue.Done(name)
+	}
+}
