@@ -9,8 +9,12 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 )
+
+// localStorage is the value of disable, with the name that k3s has for it.
+const localStorage = "local-storage"
 
 // Config is everything a user can set.
 type Config struct {
@@ -123,7 +127,9 @@ type Cluster struct {
 	ServiceNodePortRange string   `key:"service-node-port-range" role:"server" usage:"ports for Services of type NodePort"`
 	ClusterDNS           []string `key:"cluster-dns" role:"server" usage:"address of the cluster's DNS (default: the tenth of each service-cidr)"`
 	ClusterDomain        string   `key:"cluster-domain" role:"server" usage:"domain of the cluster's names"`
-	FlannelBackend       string   `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, or none to bring another CNI"`
+	// Disable are names of disabled parts: see LocalStorage.
+	Disable        []string `key:"disable" role:"server" usage:"leave out a part of the cluster: local-storage, the StorageClasses local and local-unlimited and all that makes their volumes"`
+	FlannelBackend string   `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, or none to bring another CNI"`
 }
 
 // Node is one node.
@@ -140,12 +146,14 @@ type Node struct {
 	ResolvConf string   `key:"resolv-conf" usage:"resolv.conf for names outside the cluster (default: the host's)"`
 	// ContainerRuntimeEndpoint is a socket, with or without unix:// before it:
 	// see RuntimeSocket.
-	ContainerRuntimeEndpoint string   `key:"container-runtime-endpoint" usage:"socket of a container runtime of your own, such as unix:///run/crio/crio.sock, to use instead of kedge's containerd; it finds kedge's network in /etc/cni/net.d and /opt/cni/bin"`
-	Snapshotter              string   `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`
-	DefaultRuntime           string   `key:"default-runtime" usage:"containerd's default runtime"`
-	SELinux                  bool     `key:"selinux" usage:"label containers for SELinux"`
-	KubeletArgs              []string `key:"kubelet-arg" usage:"argument of upstream's kubelet, as name=value"`
-	KubeProxyArgs            []string `key:"kube-proxy-arg" usage:"argument of upstream's kube-proxy, as name=value"`
+	ContainerRuntimeEndpoint string `key:"container-runtime-endpoint" usage:"socket of a container runtime of your own, such as unix:///run/crio/crio.sock, to use instead of kedge's containerd; it finds kedge's network in /etc/cni/net.d and /opt/cni/bin"`
+	Snapshotter              string `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`
+	DefaultRuntime           string `key:"default-runtime" usage:"containerd's default runtime"`
+	// DefaultLocalStoragePath is empty for the folder in the data directory.
+	DefaultLocalStoragePath string   `key:"default-local-storage-path" usage:"folder of this node's local volumes (default: storage in the data directory)"`
+	SELinux                 bool     `key:"selinux" usage:"label containers for SELinux"`
+	KubeletArgs             []string `key:"kubelet-arg" usage:"argument of upstream's kubelet, as name=value"`
+	KubeProxyArgs           []string `key:"kube-proxy-arg" usage:"argument of upstream's kube-proxy, as name=value"`
 }
 
 // Default returns the configuration of a server about which nothing was said.
@@ -192,6 +200,9 @@ func (s *Server) APIServerArg(name string) (value string) {
 	}
 	return value
 }
+
+// LocalStorage tells whether nodes make volumes of their own.
+func (c *Cluster) LocalStorage() bool { return !slices.Contains(c.Disable, localStorage) }
 
 // PodCIDRs returns ClusterCIDR parsed. It is for a validated Config.
 func (c *Cluster) PodCIDRs() []netip.Prefix { return mustPrefixes(c.ClusterCIDR) }

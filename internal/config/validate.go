@@ -218,6 +218,9 @@ func (v *validator) cluster(c *Cluster) {
 		v.fault("cluster-domain", "%q is not a domain name", c.ClusterDomain)
 	}
 	v.oneOf("flannel-backend", c.FlannelBackend, flannelBackends)
+	for _, part := range c.Disable {
+		v.oneOf("disable", part, []string{localStorage})
+	}
 }
 
 func (v *validator) node(n *Node, families int) {
@@ -255,6 +258,9 @@ func (v *validator) node(n *Node, families int) {
 	}
 	if n.ResolvConf != "" && !filepath.IsAbs(n.ResolvConf) {
 		v.fault("resolv-conf", "%q is not an absolute path", n.ResolvConf)
+	}
+	if n.DefaultLocalStoragePath != "" && !filepath.IsAbs(n.DefaultLocalStoragePath) {
+		v.fault("default-local-storage-path", "%q is not an absolute path", n.DefaultLocalStoragePath)
 	}
 	if socket := n.RuntimeSocket(); socket != "" && !filepath.IsAbs(socket) {
 		v.fault("container-runtime-endpoint", "%q is not a socket such as unix:///run/crio/crio.sock", n.ContainerRuntimeEndpoint)
