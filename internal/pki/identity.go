@@ -37,6 +37,8 @@ type nodeCertificates struct {
 	serving *x509.Certificate
 	// servers are the authorities of the API.
 	servers *x509.CertPool
+	// incomplete says that a certificate is not there yet.
+	incomplete bool
 }
 
 // NewNode returns the PKI of the node called name, kept in the data directory.
@@ -71,9 +73,14 @@ func (n *Node) Load() error {
 	}
 	certificates := map[string][]byte{}
 	for _, c := range NodeCertificates(n.name) {
-		if certificates[c.Name], err = os.ReadFile(n.file(c.Name) + ".crt"); errors.Is(err, os.ErrNotExist) {
+		certificates[c.Name], err = os.ReadFile(n.file(c.Name) + ".crt")
+		switch {
+		case errors.Is(err, os.ErrNotExist) && c.User != NodeUser(n.name):
+			// An older kedge did not know of it: the next renewal brings it.
+			delete(certificates, c.Name)
+		case errors.Is(err, os.ErrNotExist):
 			return ErrNotJoined
-		} else if err != nil {
+		case err != nil:
 			return fmt.Errorf("read certificate: %w", err)
 		}
 	}
@@ -119,6 +126,9 @@ func (n *Node) Accept(serverCA, clientCA []byte, certificates map[string][]byte)
 	if err != nil {
 		return err
 	}
+	if current.incomplete {
+		return errors.New("the server has not signed all of this node's certificates: its kedge is older, and is to be updated first")
+	}
 	if _, err := parseCertificates(clientCA); err != nil {
 		return fmt.Errorf("read authority of clients: %w", err)
 	}
@@ -146,6 +156,10 @@ func (n *Node) check(serverCA []byte, certificates map[string][]byte) (*nodeCert
 	}
 	current := &nodeCertificates{clients: map[string]*tls.Certificate{}, servers: servers}
 	for _, c := range NodeCertificates(n.name) {
+		if _, ok := certificates[c.Name]; !ok {
+			current.incomplete = true
+			continue
+		}
 		chain, err := parseCertificates(certificates[c.Name])
 		if err != nil {
 			return nil, fmt.Errorf("read certificate %s: %w", c.Name, err)
@@ -172,11 +186,11 @@ func (n *Node) check(serverCA []byte, certificates map[string][]byte) (*nodeCert
 // Ended tells whether the certificates are no longer valid.
 func (n *Node) Ended() bool { return n.clock.Now().After(n.current.Load().serving.NotAfter) }
 
-// WantsRenewal tells whether the certificates end soon, or are not for the
-// addresses that the node has.
+// WantsRenewal tells whether the certificates end soon, are not for the addresses
+// that the node has, or not all there.
 func (n *Node) WantsRenewal(ips []netip.Addr) bool {
 	serving := n.current.Load().serving
-	return n.clock.Now().Add(RenewBefore).After(serving.NotAfter) ||
+	return n.current.Load().incomplete || n.clock.Now().Add(RenewBefore).After(serving.NotAfter) ||
 		!sansOf(serving).equal(splitNames([]string{n.name}, ips))
 }
 

@@ -45,6 +45,7 @@ func NodeCertificates(node string) []NodeCertificate {
 		{Name: "client-kube-proxy", User: "system:kube-proxy", Groups: service},
 		{Name: "client-flannel", User: "system:kedge:flannel", Groups: service},
 		{Name: "client-dns", User: "system:kedge:dns", Groups: service},
+		{Name: "client-storage", User: "system:kedge:storage", Groups: service},
 	}
 }
 

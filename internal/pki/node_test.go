@@ -52,6 +52,14 @@ func TestNodeJoins(t *testing.T) {
 	if !again.WantsRenewal(ips[:1]) {
 		t.Error("nothing is renewed for another address")
 	}
+	// Of an older kedge, which did not know of this one.
+	if err := os.Remove(n.file("client-storage") + ".crt"); err != nil {
+		t.Fatal(err)
+	}
+	updated := NewNode(dir, "edge", nil)
+	if err := updated.Load(); err != nil || !updated.WantsRenewal(ips) {
+		t.Errorf("without a certificate that is new: %v, or it is not asked for", err)
+	}
 	if err := NewNode(dir, "other", nil).Load(); err == nil || !strings.Contains(err.Error(), "of another node") {
 		t.Errorf("under another name: %v", err)
 	}
