@@ -5,7 +5,8 @@ package manifests
 
 import "embed"
 
-// Files are the manifests, each with one or more YAML documents.
+// Files are the manifests, each with one or more YAML documents. Those of the
+// folder storage are for clusters with local storage.
 //
-//go:embed *.yaml
+//go:embed *.yaml storage/*.yaml
 var Files embed.FS

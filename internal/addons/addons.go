@@ -92,15 +92,28 @@ func (a *Addons) Run(ctx context.Context, ready func()) error {
 		case <-time.After(wait):
 		}
 	}
+	if !a.cfg.Cluster.LocalStorage() {
+		if err := a.removeClasses(ctx); err != nil && ctx.Err() == nil {
+			a.log.Warnf("disabled local-storage, but claims may still wait for it: %v", err)
+		}
+	}
 	<-ctx.Done()
 	return nil
 }
 
 // objects returns all that is to be applied.
 func (a *Addons) objects() ([]*unstructured.Unstructured, error) {
-	objects, err := read(manifests.Files)
-	if err != nil {
-		return nil, err
+	folders := []string{"."}
+	if a.cfg.Cluster.LocalStorage() {
+		folders = append(folders, storageFolder)
+	}
+	var objects []*unstructured.Unstructured
+	for _, folder := range folders {
+		read, err := read(manifests.Files, folder)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, read...)
 	}
 	if err := setClusterDNS(objects, a.cfg.Cluster.DNSAddresses()); err != nil {
 		return nil, err
@@ -125,7 +138,8 @@ func (a *Addons) applyAll(ctx context.Context, objects []*unstructured.Unstructu
 			continue
 		}
 		failed = append(failed, object)
-		missing = missing || !there
+		// Of a kind that is not built in, and may be known in a moment only.
+		missing = missing || !there && object.GetKind() != snapshotClassKind
 		if reason == nil {
 			reason = fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
 		}
@@ -148,10 +162,18 @@ func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) (
 	case apierrors.IsNotFound(err):
 	case err != nil:
 		return false, err
-	case isLeftAlone(live), includes(live.Object, object.Object):
+	case isLeftAlone(live):
 		return true, nil
 	default:
 		there = true
+	}
+	if object.GetKind() == storageClassKind {
+		if object, err = a.withDefault(ctx, object, live); err != nil {
+			return there, err
+		}
+	}
+	if there && includes(live.Object, object.Object) {
+		return true, nil
 	}
 	_, err = client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 	// These cannot be changed in place: a Service's addresses, when cluster-dns

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -40,7 +41,7 @@ func TestManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), apiextensionsv1.AddToScheme(known)); err != nil {
+	if err := errors.Join(scheme.AddToScheme(known), apiextensionsv1.AddToScheme(known), snapshotv1.AddToScheme(known)); err != nil {
 		t.Fatal(err)
 	}
 	decoder := serializer.NewCodecFactory(known, serializer.EnableStrict).UniversalDeserializer()
@@ -86,11 +87,17 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+func newFake() *fake.FakeDynamicClient {
+	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		{Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"}: "StorageClassList",
+	})
+}
+
 // TestRun meets an API server that is not quite ready, and a Service that has
 // another address.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewSimpleDynamicClient(runtime.NewScheme())
+		client := newFake()
 		var log []string
 		attempts := map[string]int{}
 		client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -101,6 +108,8 @@ func TestRun(t *testing.T) {
 					return true, &unstructured.Unstructured{}, nil
 				}
 				return true, nil, apierrors.NewNotFound(gr, "")
+			case clienttesting.ListAction:
+				return false, nil, nil
 			case clienttesting.DeleteAction:
 				log = append(log, "delete "+gr.String()+" "+action.GetNamespace()+"/"+action.GetName())
 				return true, nil, nil
@@ -150,7 +159,7 @@ func TestRun(t *testing.T) {
 // TestRunCancelled ends while the API refuses.
 func TestRunCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewSimpleDynamicClient(runtime.NewScheme())
+		client := newFake()
 		client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewServiceUnavailable("not yet")
 		})
@@ -193,7 +202,7 @@ func TestRunBehindWebhook(t *testing.T) {
 		var refusing atomic.Bool
 		refusing.Store(true)
 		var writes atomic.Value
-		client := fake.NewSimpleDynamicClient(runtime.NewScheme())
+		client := newFake()
 		client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			switch action := action.(type) {
 			case clienttesting.GetActionImpl:

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net/netip"
+	"path"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -16,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// read returns the objects of all manifests, in the order of their files and of
-// the documents in them.
-func read(files fs.FS) ([]*unstructured.Unstructured, error) {
-	names, err := fs.Glob(files, "*.yaml")
+// read returns the objects of the manifests in a folder, in the order of their
+// files and of the documents in them.
+func read(files fs.FS, folder string) ([]*unstructured.Unstructured, error) {
+	names, err := fs.Glob(files, path.Join(folder, "*.yaml"))
 	if err != nil {
 		return nil, fmt.Errorf("list manifests: %w", err)
 	}
@@ -107,9 +108,17 @@ func mark(object *unstructured.Unstructured) error {
 }
 
 // isLeftAlone tells whether the user keeps kedge from changing an object, in
-// the way that Kubernetes has for its own roles and bindings.
+// the way that Kubernetes has for its own roles and bindings. Of kinds that others
+// bring too, what kedge has not made is theirs.
 func isLeftAlone(live *unstructured.Unstructured) bool {
-	return live.GetAnnotations()[rbacv1.AutoUpdateAnnotationKey] == "false"
+	annotations := live.GetAnnotations()
+	switch live.GetKind() {
+	case "CustomResourceDefinition", snapshotClassKind, storageClassKind:
+		if annotations[digestAnnotation] == "" {
+			return true
+		}
+	}
+	return annotations[rbacv1.AutoUpdateAnnotationKey] == "false"
 }
 
 // includes tells whether live has all that wanted has: of maps at least the
