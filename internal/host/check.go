@@ -71,6 +71,7 @@ func CheckHost(ctx context.Context, cfg CheckConfig) []Check {
 		checks = append(checks, checkFacts(facts)...)
 	}
 	checks = append(checks, checkKernel("/")...)
+	checks = append(checks, checkStorage("/")...)
 	checks = append(checks, checkPorts(ctx, cfg.Ports)...)
 	checks = append(checks, checkDisk(cfg.DataDir), checkClock(time.Now(), version.CommitDate(), clockSynchronised()))
 	return append(checks, checkLimits("/")...)

@@ -59,6 +59,18 @@ func TestCheckKernel(t *testing.T) {
 	}
 }
 
+func TestCheckStorage(t *testing.T) {
+	checks := checkStorage(tree(t, map[string]string{"dev/loop-control": "", "sbin/mkfs.ext4": ""}))
+	if Worst(checks) != OK {
+		t.Errorf("a good host gets %+v", checks)
+	}
+	for _, c := range checkStorage(tree(t, nil)) {
+		if c.Result != Warn || !strings.Contains(c.Cost, "local-unlimited") {
+			t.Errorf("%+v, want a warning and what to do", c)
+		}
+	}
+}
+
 func TestCheckPorts(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
