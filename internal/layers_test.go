@@ -18,7 +18,7 @@ const module = "github.com/kedge-dev/kedge/"
 var base = []string{"assets", "bootstrap", "component", "config", "datadir", "host", "kubeinit", "objectcache", "pki", "rootsocket", "version"}
 
 // nodes are the packages of nodes, which know nothing of what servers alone have.
-var nodes = []string{"agent", "apilb", "containerd", "dns", "host", "idle", "kubelet", "network", "proxy", "teardown", "tunnel"}
+var nodes = []string{"agent", "apilb", "containerd", "csi", "dns", "host", "idle", "kubelet", "network", "proxy", "teardown", "tunnel"}
 
 // TestImportsRunDown keeps the layers apart:
 //

@@ -35,6 +35,7 @@ type Config struct {
 	Clients Clients
 	// Informers are what components share of what they read.
 	Informers objectcache.Source
+	Storage   *Storage
 	// The kubelet's serving certificate, and who may call it.
 	ServingCertFile, ServingKeyFile string
 	ClientCAFile                    string
@@ -107,6 +108,12 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	// By these `kedge crictl` finds the helpers and the runtime.
 	if err := errors.Join(link(datadir.HelpersLink, helpers.Bin), link(datadir.RuntimeLink, socket), useHelpers(helpers.Bin)); err != nil {
 		return nil, err
+	}
+
+	if cfg.Storage != nil {
+		cfg.Storage.add(group, cfg, hostComponent, api)
+		// The kubelet stops first: it would take a driver that is gone off its node.
+		first = append(first, cfg.Storage.driver)
 	}
 
 	kubeletComponent, kubeletFault := kubelet.New(kubelet.Config{

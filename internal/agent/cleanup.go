@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/kedge-dev/kedge/internal/assets"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/csi"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/dns"
 	"github.com/kedge-dev/kedge/internal/network"
@@ -21,7 +23,7 @@ import (
 // Cleanup takes away what a stopped kedge leaves on purpose: pods with their
 // processes, mounts and cgroups, and every interface and packet filter. State
 // on disk stays. It does all it can and returns all errors together.
-func Cleanup(ctx context.Context, dir datadir.Dir, podCIDRs []netip.Prefix) error {
+func Cleanup(ctx context.Context, dir datadir.Dir, settings config.Node, podCIDRs []netip.Prefix) error {
 	// nft and iptables; without them there are no rules of kedge's either.
 	helpers, err := assets.Unpack(dir.Assets())
 	if err == nil {
@@ -32,8 +34,10 @@ func Cleanup(ctx context.Context, dir datadir.Dir, podCIDRs []netip.Prefix) erro
 		// It needs the network's plugins for that, so first of all.
 		stopped = teardown.StopPods(ctx, socket)
 	}
+	storage := storageFolder(dir, settings)
 	return errors.Join(
 		err, stopped,
+		csi.Thaw(storage), // processes that wait to write cannot be killed
 		teardown.Pods{
 			Socket: datadir.ContainerdSocket,
 			State:  datadir.ContainerdState,
@@ -46,6 +50,7 @@ func Cleanup(ctx context.Context, dir datadir.Dir, podCIDRs []netip.Prefix) erro
 				filepath.Join(datadir.KubeletRoot, "plugins"),
 			},
 		}.Kill(ctx),
+		csi.Detach(storage),
 		proxy.Cleanup(ctx),
 		dns.Cleanup(ctx),
 		network.Cleanup(ctx, []string{dir.CNIConf(), datadir.CNIConfDir}, podCIDRs),

@@ -104,7 +104,9 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 // addComponents adds all that an agent runs: what a server's node does not
 // need, and then the node.
 func addComponents(group *component.Group, cfg *config.Config, identity *bootstrap.Identity, clock *pki.Clock, servers *apilb.Balancer) error {
-	answers := status.New(status.Config{Socket: datadir.StatusSocket, Node: identity.Host.Name, Components: group.Status})
+	dir := datadir.Dir(cfg.DataDir)
+	storage := NewStorage(dir, identity.Host.Name, cfg.Node, identity.Settings.Cluster)
+	answers := status.New(status.Config{Socket: datadir.StatusSocket, Node: identity.Host.Name, Components: group.Status, Storage: storage.Report})
 	if err := AddCommon(group, identity.Host, cfg.Node, identity.Settings.Cluster, clock, answers); err != nil {
 		return err
 	}
@@ -122,12 +124,13 @@ func addComponents(group *component.Group, cfg *config.Config, identity *bootstr
 	objects := NewObjects(clients, identity.Host.Name)
 	group.Add(objects, renewer)
 	node, err := AddTo(group, Config{
-		Dir:             datadir.Dir(cfg.DataDir),
+		Dir:             dir,
 		Node:            identity.Host,
 		Settings:        cfg.Node,
 		Cluster:         identity.Settings.Cluster,
 		Clients:         clients,
 		Informers:       objects.Informers,
+		Storage:         storage,
 		ServingCertFile: identity.ServingCertFile(),
 		ServingKeyFile:  identity.ServingKeyFile(),
 		ClientCAFile:    identity.ClientCAFile(),

@@ -84,7 +84,7 @@ func killall(c *cli.Context, cfg *config.Config) error {
 		logrus.Infof("%s does not exist: nothing to stop; if kedge ran with another folder, pass --data-dir", dir)
 		return nil
 	}
-	return agent.Cleanup(c.Context, dir, cfg.Cluster.PodCIDRs())
+	return agent.Cleanup(c.Context, dir, cfg.Node, cfg.Cluster.PodCIDRs())
 }
 
 // stopRunning ends the kedge that runs on dir, if there is one: in order if it

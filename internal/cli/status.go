@@ -61,13 +61,47 @@ func printStatus(w io.Writer, report *status.Report, now time.Time) error {
 	for _, s := range report.Components {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", s.Name, s.State, now.Sub(s.Since).Truncate(time.Second), s.Error)
 	}
-	if err := table.Flush(); err != nil || report.Datastore == nil {
+	if err := table.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(w)
-	table = tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	printDatastore(table, report.Datastore, now)
-	return table.Flush()
+	if report.Datastore != nil {
+		fmt.Fprintln(w)
+		table = tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+		printDatastore(table, report.Datastore, now)
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	if s := report.Storage; s != nil && len(s.Volumes)+len(s.Leftovers)+len(s.Fault) > 0 {
+		fmt.Fprintln(w)
+		return printStorage(w, s)
+	}
+	return nil
+}
+
+// printStorage prints a line for each volume, and for what is left of others.
+func printStorage(w io.Writer, s *status.Storage) error {
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	if len(s.Volumes) > 0 {
+		fmt.Fprintln(table, "VOLUME\tSIZE\tCLAIM")
+	}
+	for _, v := range s.Volumes {
+		claim := v.Claim
+		if v.Snapshot {
+			claim = "(snapshot)"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\n", v.Name, byteSize(v.Size), claim)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, l := range s.Leftovers {
+		fmt.Fprintf(w, "left over: %s %s\n", l.Path, l.Reason)
+	}
+	if s.Fault != "" {
+		fmt.Fprintf(w, "storage: %s\n", s.Fault)
+	}
+	return nil
 }
 
 // printDatastore prints a line for each thing that is known.

@@ -71,3 +71,25 @@ member      c: learner
 		})
 	}
 }
+
+func TestPrintStorage(t *testing.T) {
+	var printed strings.Builder
+	err := printStatus(&printed, &status.Report{PID: 7, Version: "v1", Node: "pi", Storage: &status.Storage{
+		Volumes:   []status.Volume{{Name: "pvc-1", Size: 1 << 30, Claim: "default/data"}, {Name: "snapshot-2", Size: 20 << 30, Snapshot: true}},
+		Leftovers: []status.Leftover{{Path: "/storage/pvc-3", Reason: "is nobody's"}},
+		Fault:     "a record is damaged",
+	}}, time.Now())
+	const want = `kedge v1 on node pi, process 7
+
+COMPONENT   STATE   SINCE   LAST ERROR
+
+VOLUME       SIZE         CLAIM
+pvc-1        1024.0 MiB   default/data
+snapshot-2   20.0 GiB     (snapshot)
+left over: /storage/pvc-3 is nobody's
+storage: a record is damaged
+`
+	if err != nil || printed.String() != want {
+		t.Errorf("%v, got\n%s\nwant\n%s", err, printed.String(), want)
+	}
+}

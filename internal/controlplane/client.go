@@ -41,10 +41,10 @@ func (a *APIServer) ClientConfig(name string, groups ...string) *rest.Config {
 	}
 }
 
-// clientUntil is ClientConfig for what runs in turns with other servers: its
+// ClientUntil is ClientConfig for what runs in turns with other servers: its
 // requests end with ctx, so that nobody writes whose turn is over, nor waits
 // for a datastore that does not answer.
-func (a *APIServer) clientUntil(ctx context.Context, name string, groups ...string) *rest.Config {
+func (a *APIServer) ClientUntil(ctx context.Context, name string, groups ...string) *rest.Config {
 	config := a.ClientConfig(name, groups...)
 	config.Transport = inprocess.Until(ctx, config.Transport)
 	return config
@@ -84,7 +84,7 @@ type serviceAccountClients struct {
 
 func (b serviceAccountClients) ConfigOrDie(name string) *rest.Config {
 	const namespace = "kube-system"
-	config := b.api.clientUntil(b.ctx, "system:serviceaccount:"+namespace+":"+name,
+	config := b.api.ClientUntil(b.ctx, "system:serviceaccount:"+namespace+":"+name,
 		"system:serviceaccounts", "system:serviceaccounts:"+namespace)
 	return rest.AddUserAgent(config, name)
 }

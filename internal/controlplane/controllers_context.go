@@ -38,7 +38,7 @@ func newControllerContext(ctx context.Context, api *APIServer, completed *manage
 	fail := func(err error) (app.ControllerContext, error) {
 		return app.ControllerContext{}, fmt.Errorf("create clients of controllers: %w", err)
 	}
-	config := api.clientUntil(ctx, controllersUser)
+	config := api.ClientUntil(ctx, controllersUser)
 	metadataClient, err := metadata.NewForConfig(config)
 	if err != nil {
 		return fail(err)
@@ -105,7 +105,7 @@ func newTokenController(ctx context.Context, api *APIServer, controllerContext a
 	if err != nil {
 		return nil, fmt.Errorf("read root-ca-file: %w", err)
 	}
-	client, err := kubernetes.NewForConfig(api.clientUntil(ctx, controllersUser))
+	client, err := kubernetes.NewForConfig(api.ClientUntil(ctx, controllersUser))
 	if err != nil {
 		return nil, fmt.Errorf("create client of token controller: %w", err)
 	}

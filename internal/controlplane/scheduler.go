@@ -155,7 +155,7 @@ func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) 
 	if err != nil {
 		return nil, err
 	}
-	config := s.api.clientUntil(ctx, schedulerUser)
+	config := s.api.ClientUntil(ctx, schedulerUser)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("create client of scheduler: %w", err)

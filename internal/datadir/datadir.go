@@ -122,6 +122,9 @@ func (d Dir) StaticPods() string { return d.join("agent", "pod-manifests") }
 // Images is the folder whose image archives are preloaded.
 func (d Dir) Images() string { return d.join("agent", "images") }
 
+// Storage is the folder of this node's volumes, unless the user has another.
+func (d Dir) Storage() string { return d.join("storage") }
+
 // Containerd is containerd's root.
 func (d Dir) Containerd() string { return d.join("agent", "containerd") }
 
@@ -140,7 +143,7 @@ func (d Dir) RegistryCerts() string { return d.join("agent", "etc", "containerd"
 // All returns everything kedge makes in the data directory. A user may have
 // put the directory where there is more.
 func (d Dir) All() []string {
-	return []string{d.join("server"), d.join("agent"), d.Assets(), d.ClockFile(), d.LockFile()}
+	return []string{d.join("server"), d.join("agent"), d.Storage(), d.Assets(), d.ClockFile(), d.LockFile()}
 }
 
 // MakeServer makes the folders of a server that are not there.

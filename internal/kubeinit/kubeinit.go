@@ -10,7 +10,9 @@ import (
 	"strconv"
 
 	"github.com/go-logr/logr"
+	snapshotscheme "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/scheme"
 	"github.com/sirupsen/logrus"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
@@ -37,5 +39,11 @@ func Setup(log config.Log) (*Phase, error) {
 	// Warnings of the API about deprecated versions are for a client's user.
 	// Upstream's programs silence their own (kube-apiserver/app/server.go).
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	// Events of snapshots, and references to them, are made by their kinds
+	// (external-snapshotter/cmd/snapshot-controller/main.go). Now, because the scheme
+	// has no lock.
+	if err := snapshotscheme.AddToScheme(scheme.Scheme); err != nil {
+		return nil, fmt.Errorf("add kinds of snapshots: %w", err)
+	}
 	return bridge.phase, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
@@ -36,7 +37,7 @@ func identify(ctx context.Context, cfg *config.Config, dir datadir.Dir, node hos
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	var group component.Group
-	group.Add(newStatus(&group, node, store))
+	group.Add(newStatus(&group, node, store, nil))
 	group.Add(component.Func("identity", func(ctx context.Context, _ func()) error {
 		if joined, err = join(ctx, cfg, dir, clock); err == nil {
 			if store == nil {
@@ -110,9 +111,10 @@ func publicAddress(cfg config.Server, node host.Node) string {
 	return net.JoinHostPort(advertiseAddress(cfg, node).String(), strconv.Itoa(cfg.HTTPSListenPort))
 }
 
-// newStatus returns the component that answers `kedge status`. store may be nil.
-func newStatus(group *component.Group, node host.Node, store datastore.Datastore) component.Component {
-	return status.New(status.Config{Socket: datadir.StatusSocket, Node: node.Name, Components: group.Status, Datastore: store})
+// newStatus returns the component that answers `kedge status`. store and storage may
+// be nil.
+func newStatus(group *component.Group, node host.Node, store datastore.Datastore, storage *agent.Storage) component.Component {
+	return status.New(status.Config{Socket: datadir.StatusSocket, Node: node.Name, Components: group.Status, Datastore: store, Storage: storage.Report})
 }
 
 // RotateToken replaces the join token of the cluster, and returns the new one: with

@@ -121,7 +121,11 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 func addComponents(group *component.Group, cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server, store *state) error {
 	dir := datadir.Dir(cfg.DataDir)
 
-	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, store)); err != nil {
+	var storage *agent.Storage
+	if !cfg.Server.DisableAgent {
+		storage = agent.NewStorage(dir, node.Name, cfg.Node, cfg.Cluster)
+	}
+	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, store, storage)); err != nil {
 		return err
 	}
 	group.Add(certificates.Renewer())
@@ -177,6 +181,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Cluster:         cfg.Cluster,
 		Clients:         api,
 		Informers:       api.Informers,
+		Storage:         storage,
 		ServingCertFile: certificates.KubeletServingCertFile,
 		ServingKeyFile:  certificates.KubeletServingKeyFile,
 		ClientCAFile:    certificates.ClientCAFile,
@@ -229,6 +234,9 @@ func addControlPlane(group *component.Group, cfg *config.Config, node host.Node,
 		})
 		group.Add(scheduler, before...)
 		faults = errors.Join(faults, fault)
+	}
+	if cfg.Cluster.LocalStorage() && !cfg.Server.DisableControllerManager {
+		group.Add(newStorage(server, leader), append(before, manifests)...)
 	}
 	group.Add(dns.NewEndpoints(dns.EndpointsConfig{
 		Client:    api.ClientConfig("system:kedge:dns-endpoints"),

@@ -24,6 +24,32 @@ type Report struct {
 	Components []component.Status `json:"components"`
 	// Datastore is nil on an agent.
 	Datastore *Datastore `json:"datastore,omitempty"`
+	// Storage is nil where there are no local volumes.
+	Storage *Storage `json:"storage,omitempty"`
+}
+
+// Storage is the local volumes of a node.
+type Storage struct {
+	Volumes   []Volume   `json:"volumes"`
+	Leftovers []Leftover `json:"leftovers,omitempty"`
+	// Fault says why not all is known.
+	Fault string `json:"fault,omitempty"`
+}
+
+// Volume is a volume, or a snapshot of one.
+type Volume struct {
+	Name string `json:"name"`
+	// Size is in bytes.
+	Size int64 `json:"size"`
+	// Claim is NAMESPACE/NAME, if it is known.
+	Claim    string `json:"claim,omitempty"`
+	Snapshot bool   `json:"snapshot,omitempty"`
+}
+
+// Leftover is a part of a volume that nothing will remove or mend by itself.
+type Leftover struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
 }
 
 // Datastore is all that is known of one.
@@ -47,6 +73,8 @@ type Config struct {
 	Components func() []component.Status
 	// Datastore is nil on an agent.
 	Datastore datastore.Datastore
+	// Storage may be nil, and returns nil, if there are no local volumes.
+	Storage func(ctx context.Context) *Storage
 }
 
 // New returns the component that answers on the socket.
@@ -69,6 +97,9 @@ func (c *Config) report(ctx context.Context) Report {
 		ctx, cancel := context.WithTimeout(ctx, healthPatience)
 		defer cancel()
 		report.Datastore = &Datastore{c.Datastore.Stats(ctx), c.Datastore.Health(ctx)}
+	}
+	if c.Storage != nil {
+		report.Storage = c.Storage(ctx)
 	}
 	return report
 }

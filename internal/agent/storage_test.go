@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/csi/local"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/objectcache"
+)
+
+// TestStorageReport shows volumes by their claims, and what is left over: a volume
+// that the cluster does not know, and a folder that the node does not.
+func TestStorageReport(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	dir := datadir.Dir(t.TempDir())
+	s := NewStorage(dir, "here", config.Node{}, config.Cluster{})
+	for _, name := range []string{"pvc-1", "pvc-2"} {
+		if _, err := s.driver.CreateVolume(ctx, &csi.CreateVolumeRequest{
+			Name:          name,
+			CapacityRange: &csi.CapacityRange{RequiredBytes: 64 << 20},
+			Parameters:    map[string]string{"enforce": "none"},
+			VolumeCapabilities: []*csi.VolumeCapability{{
+				AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+				AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+			}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stray := filepath.Join(dir.Storage(), "pvc-stray")
+	if err := os.Mkdir(stray, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if report := s.Report(ctx); len(report.Volumes) != 2 || len(report.Leftovers) != 1 || report.Leftovers[0].Path != stray || report.Fault != "" {
+		t.Errorf("before the cluster is known: %+v", report)
+	}
+
+	client := fake.NewClientset(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "any"}, Spec: corev1.PersistentVolumeSpec{
+		ClaimRef:               &corev1.ObjectReference{Namespace: "default", Name: "data"},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: local.Driver, VolumeHandle: "pvc-1"}},
+	}})
+	objects := objectcache.New(ctx, informers.NewSharedInformerFactory(client, 0), client)
+	source := objectcache.Source(func(ctx context.Context) (informers.SharedInformerFactory, error) {
+		return objects.View(ctx, objectcache.Options{}), nil
+	})
+	view, err := source(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	view.Core().V1().PersistentVolumes().Informer()
+	view.StartWithContext(ctx)
+	view.WaitForCacheSync(ctx.Done())
+	s.informers.Store(&source)
+	report := s.Report(ctx)
+	if len(report.Volumes) != 2 || report.Volumes[0].Claim != "default/data" || report.Volumes[0].Size != 64<<20 || report.Volumes[1].Claim != "" {
+		t.Errorf("volumes are %+v", report.Volumes)
+	}
+	if len(report.Leftovers) != 2 || report.Leftovers[0].Path != filepath.Join(dir.Storage(), "pvc-2") || report.Leftovers[1].Path != stray {
+		t.Errorf("leftovers are %+v", report.Leftovers)
+	}
+}
+
+// TestNoStorage is a cluster without.
+func TestNoStorage(t *testing.T) {
+	s := NewStorage(datadir.Dir(t.TempDir()), "here", config.Node{}, config.Cluster{Disable: []string{"local-storage"}})
+	if s != nil || s.Report(t.Context()) != nil {
+		t.Error("there is storage")
+	}
+}
+
+func TestStorageFolder(t *testing.T) {
+	if got := storageFolder("/data", config.Node{}); got != "/data/storage" {
+		t.Errorf("by default it is %s", got)
+	}
+	if got := storageFolder("/data", config.Node{DefaultLocalStoragePath: "/mnt/disk"}); got != "/mnt/disk" {
+		t.Errorf("as the user says it is %s", got)
+	}
+}

@@ -1,0 +1,26 @@
+package server
+
+import (
+	"context"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/controlplane/election"
+	"github.com/kedge-dev/kedge/internal/csi/cluster"
+)
+
+// newStorage makes what of local storage is done once per cluster: it runs where
+// the controllers run.
+func newStorage(api *controlplane.APIServer, leader *election.Election) component.Component {
+	loops := cluster.New(cluster.Config{
+		Client: func(ctx context.Context) *rest.Config {
+			return api.ClientUntil(ctx, "system:kedge:storage-controller")
+		},
+		Informers: api.Informers,
+	})
+	return component.Func("storage", func(ctx context.Context, ready func()) error {
+		return leader.RunLoops(ctx, loops, ready)
+	})
+}
