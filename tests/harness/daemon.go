@@ -30,7 +30,6 @@ type daemon struct {
 
 	t      T
 	args   []string
-	log    string
 	cmd    *Cmd
 	began  time.Time
 	exited chan struct{}
@@ -44,8 +43,6 @@ func (h *Host) startDaemon(t T, command string, args ...string) *daemon {
 		Host: h,
 		t:    t,
 		args: append([]string{command, "--kubelet-arg=cgroup-root=" + h.Cgroup()}, args...),
-		// The folder as the host sees it: on its disk, if it has one.
-		log: h.Path(filepath.Join(h.dir, "kedge.log")),
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -59,7 +56,7 @@ func (h *Host) startDaemon(t T, command string, args ...string) *daemon {
 // Start starts kedge again after it ended.
 func (d *daemon) Start() {
 	d.t.Helper()
-	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	log, err := os.OpenFile(d.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		d.t.Fatalf("open log: %v", err)
 	}
@@ -163,9 +160,12 @@ func (d *daemon) nodeReady(ctx context.Context, client kubernetes.Interface, nam
 	return errors.New("node has no condition Ready")
 }
 
+// logFile is in the host's folder as the host sees it: on its disk, if it has one.
+func (d *daemon) logFile() string { return d.Host.Path(filepath.Join(d.Host.dir, "kedge.log")) }
+
 // Log returns everything kedge wrote.
 func (d *daemon) Log() string {
-	text, err := os.ReadFile(d.log)
+	text, err := os.ReadFile(d.logFile())
 	if err != nil {
 		return err.Error()
 	}

@@ -79,6 +79,38 @@ func newLoop(path string) (*os.File, error) {
 	}
 }
 
+// Loops returns the loop devices whose files are on the disk: those that the host
+// itself has set up.
+func (d *Disk) Loops() (names []string, err error) {
+	var disk unix.Stat_t
+	if err := unix.Stat(d.host.Path(diskFolders[0]), &disk); err != nil {
+		return nil, fmt.Errorf("look at the disk: %w", err)
+	}
+	inUse, err := filepath.Glob("/sys/block/loop*/loop")
+	if err != nil {
+		return nil, err
+	}
+	for _, folder := range inUse {
+		name := filepath.Base(filepath.Dir(folder))
+		device, err := os.Open(filepath.Join("/dev", name))
+		if err != nil {
+			return nil, err
+		}
+		info, err := unix.IoctlLoopGetStatus64(int(device.Fd()))
+		device.Close()
+		if errors.Is(err, unix.ENXIO) {
+			continue // no longer
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at %s: %w", name, err)
+		}
+		if info.Device == disk.Dev {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
 // Written syncs the disk and returns the bytes written to it since it was made.
 func (d *Disk) Written() (float64, error) {
 	folder, err := os.Open(d.host.Path(diskFolders[0]))

@@ -27,6 +27,39 @@ func run(t *testing.T, h *Host, name string, args ...string) string {
 	return strings.TrimSpace(string(output))
 }
 
+// After a reboot there is what was on disks, and nothing that was not.
+func TestReboot(t *testing.T) {
+	Require(t)
+	Need(t, "e2fsprogs")
+	network := NewNetwork(t)
+	other := network.NewHost(t, "other")
+	host, disk := network.NewHostOnDisk(t, "one")
+	run(t, host, "sh", "-c", "echo kept >/etc/kept; echo kept >/var/lib/kedge/kept; echo lost >/run/lost; mount -t tmpfs tmpfs /mnt")
+	if err := host.Command(t.Context(), "sleep", "1000").Start(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		host.Reboot()
+		if text := run(t, host, "cat", "/etc/kept", "/var/lib/kedge/kept"); text != "kept\nkept" {
+			t.Errorf("the files are %q", text)
+		}
+		run(t, host, "sh", "-c", "! test -e /run/lost && ! mountpoint -q /mnt")
+		if processes := run(t, host, "sh", "-c", "ls -d /proc/[0-9]*"); strings.Count(processes, "\n") > 3 {
+			t.Errorf("processes are %s", processes)
+		}
+		listener := host.Listen(":80")
+		conn, err := other.DialContext(t.Context(), "tcp", host.Address.String()+":80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		listener.Close()
+		if _, err := disk.Used(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestHostsAreMachinesOfTheirOwn(t *testing.T) {
 	Require(t)
 	network := NewNetwork(t)

@@ -43,6 +43,10 @@ type Host struct {
 	ns      netns.NsHandle
 	work    chan func()
 	stopped chan struct{}
+	// booted says that it was up before.
+	booted bool
+	// up is held by who uses work, and by a reboot.
+	up sync.RWMutex
 
 	mutex       sync.Mutex
 	commands    []*Cmd
@@ -75,26 +79,56 @@ func (n *Network) newHost(t T, name, device string) *Host {
 		dir:      filepath.Join(n.dir, name),
 		cgroup:   n.name + "/" + name,
 		device:   device,
-		work:     make(chan func()),
-		stopped:  make(chan struct{}),
 	}
 	if err := os.Mkdir(h.dir, 0o755); err != nil {
 		t.Fatalf("make host: %v", err)
 	}
-	if err := makeCgroup(h.cgroup); err != nil {
-		t.Fatalf("make host %s: %v", name, err)
-	}
-	started := make(chan error)
-	go h.live(started)
-	err := <-started
 	t.Cleanup(h.close)
-	if err == nil {
-		err = n.attach(h.number, h.ns, hostInterface)
-	}
-	if err != nil {
+	if err := h.boot(); err != nil {
 		t.Fatalf("make host %s: %v", name, err)
 	}
 	return h
+}
+
+// boot makes the host out of its folder.
+func (h *Host) boot() error {
+	h.work, h.stopped = make(chan func()), make(chan struct{})
+	if err := makeCgroup(h.cgroup); err != nil {
+		close(h.stopped)
+		return err
+	}
+	started := make(chan error)
+	go h.live(started)
+	if err := <-started; err != nil {
+		return err
+	}
+	h.booted = true
+	return h.network.attach(h.number, h.ns, hostInterface)
+}
+
+// Reboot ends everything on the host at once, as a power cut does to all but what
+// is on its disk, and boots it again. Paths of the host are others then, and there
+// must be no limit to its memory.
+func (h *Host) Reboot() {
+	h.t.Helper()
+	if h.device != "" {
+		// Or the loop device would go with its mounts.
+		device, err := os.Open(h.device)
+		if err != nil {
+			h.t.Fatalf("reboot host %s: %v", h.Name, err)
+		}
+		defer device.Close()
+	}
+	h.up.Lock()
+	defer h.up.Unlock()
+	h.halt()
+	err := errors.Join(h.network.detach(h.number), removeCgroups(h.cgroup))
+	if err == nil {
+		err = h.boot()
+	}
+	if err != nil {
+		h.t.Fatalf("reboot host %s: %v", h.Name, err)
+	}
 }
 
 // live starts the host's first process, and is then the one thread that is in
@@ -123,7 +157,10 @@ func (h *Host) live(started chan<- error) {
 }
 
 func (h *Host) start() error {
-	spec, err := json.Marshal(initSpec{Hostname: h.Name, Dir: h.dir, Device: h.device, Address: h.Address.String(), Nameserver: h.network.subnet.address(gateway).String()})
+	spec, err := json.Marshal(initSpec{
+		Hostname: h.Name, Dir: h.dir, Device: h.device, Again: h.booted,
+		Address: h.Address.String(), Nameserver: h.network.subnet.address(gateway).String(),
+	})
 	if err != nil {
 		return err
 	}
@@ -178,6 +215,8 @@ func (h *Host) start() error {
 // do runs f on the thread that is in the host. f must not start goroutines that
 // matter: they would be outside.
 func (h *Host) do(f func()) {
+	h.up.RLock()
+	defer h.up.RUnlock()
 	done := make(chan struct{})
 	h.work <- func() {
 		defer close(done)
@@ -186,10 +225,11 @@ func (h *Host) do(f func()) {
 	<-done
 }
 
-// close kills everything on the host and removes it.
-func (h *Host) close() {
+// halt kills everything on the host.
+func (h *Host) halt() {
 	h.mutex.Lock()
 	commands := h.commands
+	h.commands = nil
 	h.mutex.Unlock()
 	if h.init != nil {
 		_ = h.init.Process.Kill()
@@ -201,11 +241,16 @@ func (h *Host) close() {
 	}
 	close(h.work)
 	<-h.stopped
-	if err := h.mendLink(); err != nil {
-		h.t.Logf("remove host %s: %v", h.Name, err)
-	}
 	if h.ns > 0 {
 		h.ns.Close()
+	}
+}
+
+// close kills everything on the host and removes it.
+func (h *Host) close() {
+	h.halt()
+	if err := h.mendLink(); err != nil {
+		h.t.Logf("remove host %s: %v", h.Name, err)
 	}
 	if h.memory != nil && h.memory.v2 != nil {
 		h.memory.v2.Close()

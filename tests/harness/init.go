@@ -22,6 +22,8 @@ type initSpec struct {
 	Dir string
 	// Device is the block device to mount there, or empty.
 	Device string
+	// Again says that the folder is not new.
+	Again bool
 	// Address is the host's own, for /etc/hosts; Nameserver is for resolv.conf.
 	Address, Nameserver string
 }
@@ -122,6 +124,9 @@ func (s initSpec) setUp() error {
 	// that. Last, or the unmount would be shared too.
 	if err := (mount{"", "/", "", unix.MS_REC | unix.MS_SHARED, ""}).do(); err != nil {
 		return err
+	}
+	if s.Again {
+		return nil
 	}
 	return s.writeFiles()
 }

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -150,7 +151,9 @@ func (n *Network) attach(number int, ns netns.NsHandle, name string) error {
 	attrs.Name = portName(number)
 	attrs.MasterIndex = lan.Attrs().Index
 	attrs.Flags |= net.FlagUp
-	if err := n.handle.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: netlink.NsFd(ns)}); err != nil {
+	// The same after a reboot: others remember it.
+	hardware := net.HardwareAddr{2, 0, 0, 0, 0, byte(number)}
+	if err := n.handle.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: netlink.NsFd(ns), PeerHardwareAddr: hardware}); err != nil {
 		return fmt.Errorf("make veth: %w", err)
 	}
 	handle, err := netlink.NewHandleAt(ns)
@@ -178,6 +181,22 @@ func (n *Network) attach(number int, ns netns.NsHandle, name string) error {
 		if err := handle.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: via.AsSlice()}); err != nil {
 			return fmt.Errorf("add default route: %w", err)
 		}
+	}
+	return nil
+}
+
+// detach removes the link of a host that is no more; the kernel does so as well, when
+// it comes to it.
+func (n *Network) detach(number int) error {
+	link, err := n.handle.LinkByName(portName(number))
+	if err == nil {
+		err = n.handle.LinkDel(link)
+	}
+	if errors.As(err, &netlink.LinkNotFoundError{}) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove veth: %w", err)
 	}
 	return nil
 }

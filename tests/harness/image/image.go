@@ -1,5 +1,5 @@
-// Package image builds the container images of the tests, without a network.
-// Tests call it by Busybox and Testserver.
+// Package image builds the container images of the tests, without a network: of
+// Debian's busybox, of tests/images, and of packages that are installed.
 package image
 
 import (
@@ -21,19 +21,32 @@ import (
 const (
 	BusyboxName    = "kedge.test/busybox:1"
 	TestserverName = "kedge.test/testserver:1"
+	PostgreSQLName = "kedge.test/postgresql:1"
+	FioName        = "kedge.test/fio:1"
 )
+
+// withBusybox is how an image is run that has busybox in it.
+var withBusybox = ocispec.ImageConfig{Env: []string{"PATH=/bin:/usr/bin"}, Cmd: []string{"sh"}}
 
 // Busybox builds an image of the static busybox that `make` takes from Debian's
 // package, with a link for each of its programs.
 func Busybox(repository string) (archive string, err error) {
+	files, err := busybox(repository)
+	if err != nil {
+		return "", err
+	}
+	return write(repository, BusyboxName, withBusybox, files)
+}
+
+func busybox(repository string) ([]ociimage.File, error) {
 	path := filepath.Join(repository, "build", runtime.GOARCH, "busybox")
 	binary, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("read busybox (`make %s` gets it): %w", filepath.Join("build", runtime.GOARCH, "busybox"), err)
+		return nil, fmt.Errorf("read busybox (`make %s` gets it): %w", filepath.Join("build", runtime.GOARCH, "busybox"), err)
 	}
 	list, err := exec.Command(path, "--list").Output()
 	if err != nil {
-		return "", fmt.Errorf("list busybox's programs: %w", err)
+		return nil, fmt.Errorf("list busybox's programs: %w", err)
 	}
 	files := []ociimage.File{
 		{Name: "bin/busybox", Mode: 0o755, Data: binary},
@@ -47,10 +60,7 @@ func Busybox(repository string) (archive string, err error) {
 			files = append(files, ociimage.File{Name: "bin/" + program, Link: "busybox"})
 		}
 	}
-	return write(repository, BusyboxName, ocispec.ImageConfig{
-		Env: []string{"PATH=/bin"},
-		Cmd: []string{"sh"},
-	}, files)
+	return files, nil
 }
 
 // TestserverProgram is the program in Testserver's image, for use on a host. It

@@ -1,0 +1,86 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"github.com/kedge-dev/kedge/scripts/ociimage"
+)
+
+// PostgreSQL builds an image of busybox's and of PostgreSQL as Debian's package,
+// which must be installed, has it. PostgreSQLPrograms is where its programs are.
+func PostgreSQL(repository string) (archive string, err error) {
+	programs, err := PostgreSQLPrograms()
+	if err != nil {
+		return "", err
+	}
+	version := filepath.Base(filepath.Dir(programs))
+	libraries := filepath.Join(filepath.Dir(programs), "lib")
+	return withInstalled(repository, PostgreSQLName, []string{
+		filepath.Join(programs, "postgres"), filepath.Join(programs, "initdb"), filepath.Join(programs, "psql"),
+		// What initdb loads into a new database.
+		filepath.Join(libraries, "dict_snowball.so"), filepath.Join(libraries, "plpgsql.so"),
+	}, filepath.Join("/usr/share/postgresql", version))
+}
+
+// PostgreSQLPrograms returns the folder of the newest PostgreSQL that is installed,
+// which Debian has in none of the PATH.
+func PostgreSQLPrograms() (string, error) {
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if err != nil || len(found) == 0 {
+		return "", errors.Join(errors.New("no PostgreSQL in /usr/lib/postgresql"), err)
+	}
+	return found[len(found)-1], nil
+}
+
+// Fio builds an image of busybox's and of Debian's fio, which must be installed.
+func Fio(repository string) (archive string, err error) {
+	return withInstalled(repository, FioName, []string{"/usr/bin/fio"})
+}
+
+// linked matches a library in what ldd prints.
+var linked = regexp.MustCompile(`(/\S+) \(0x`)
+
+// withInstalled builds an image of busybox's, of programs of this machine with the
+// libraries they link, and of folders, each where it is here.
+func withInstalled(repository, name string, programs []string, folders ...string) (string, error) {
+	files, err := busybox(repository)
+	if err != nil {
+		return "", err
+	}
+	output, err := exec.Command("ldd", programs...).Output()
+	if err != nil {
+		return "", fmt.Errorf("find the libraries of %v: %w", programs, err)
+	}
+	for _, match := range linked.FindAllSubmatch(output, -1) {
+		programs = append(programs, string(match[1]))
+	}
+	slices.Sort(programs)
+	for _, path := range slices.Compact(programs) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		files = append(files, ociimage.File{Name: path[1:], Mode: 0o755, Data: data})
+	}
+	for _, folder := range folders {
+		err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			files = append(files, ociimage.File{Name: path[1:], Mode: 0o644, Data: data})
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	return write(repository, name, withBusybox, files)
+}
