@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
 const (
@@ -165,12 +166,12 @@ func (s *store) crash() {
 func newPostgres(t *testing.T, network *harness.Network) *store {
 	t.Helper()
 	harness.Need(t, "postgresql")
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
-	if len(found) == 0 {
-		t.Fatal("no PostgreSQL in /usr/lib/postgresql")
+	bin, err := image.PostgreSQLPrograms()
+	if err != nil {
+		t.Fatal(err)
 	}
-	s, bin, data := newStore(t, network), found[len(found)-1], ""
-	data = s.file("data")
+	s := newStore(t, network)
+	data := s.file("data")
 	s.run(bin+"/initdb", "--no-sync", "--auth=trust", "--username=postgres", "-D", data)
 	access := "local all all trust\nhostssl all kedge all scram-sha-256 clientcert=verify-full\nhost all plain all scram-sha-256\n"
 	if err := os.WriteFile(filepath.Join(data, "pg_hba.conf"), []byte(access), 0o600); err != nil {

@@ -44,6 +44,8 @@ func TestImpersonation(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	volume := makeVolume(c, "server-1")
+
 	t.Run("by token", func(t *testing.T) {
 		thief := cluster.NewHost(t, network, "thief")
 		for _, name := range []string{"agent-1", "server-1"} {
@@ -54,11 +56,13 @@ func TestImpersonation(t *testing.T) {
 	})
 	t.Run("by certificate", func(t *testing.T) {
 		// Each is refused to the node and all its services.
-		for _, who := range []string{"client-kubelet", "client-kube-proxy", "client-flannel", "client-dns"} {
+		for _, who := range []string{"client-kubelet", "client-kube-proxy", "client-flannel", "client-dns", "client-storage"} {
 			client := clientOf(t, agent.Host, c.Server, who)
-			for what, try := range forbidden(client, victim, own) {
-				if err := try(t.Context()); !apierrors.IsForbidden(err) {
-					t.Errorf("%s may %s: %v", who, what, err)
+			for _, tries := range []map[string]func(context.Context) error{forbidden(client, victim, own), forbiddenStorage(client, volume)} {
+				for what, try := range tries {
+					if err := try(t.Context()); !apierrors.IsForbidden(err) {
+						t.Errorf("%s may %s: %v", who, what, err)
+					}
 				}
 			}
 		}
