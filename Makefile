@@ -147,7 +147,7 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 
 # -- Tests --------------------------------------------------------------------
 
-.PHONY: test lint vet unit integration e2e conformance conformance-quick bench
+.PHONY: test lint vet unit integration e2e conformance conformance-quick conformance-storage bench
 test: vet lint unit integration conformance-quick ## vet, linters, unit tests, integration tests, some of conformance
 
 vet: ## go vet
@@ -165,7 +165,7 @@ lint: ## gofmt, shellcheck, staticcheck
 
 # The race detector compiles every package anew, too much for Kubernetes.
 unit: | packages ## unit tests, with the race detector where Kubernetes is not imported
-	@scripts/need.sh nftables iptables iproute2
+	@scripts/need.sh nftables iptables iproute2 e2fsprogs xfsprogs btrfs-progs
 	packages=$$(scripts/packages.sh light) && go test -race $$packages
 	packages=$$(scripts/packages.sh heavy) && go test $$packages
 
@@ -189,6 +189,14 @@ conformance: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's conformanc
 conformance-quick: bin/kedge $(CONFORMANCE)/images/images.tar ## a spread of them that takes minutes (root)
 	LIST=quick.txt PROCS='$(PROCS)' $(CONFORMANCE_TEST)
 
+# Of upstream's tests for all kinds of drivers those for one like kedge's. What is
+# Disruptive stops the kubelet by SSH; one test has images of other projects.
+conformance-storage: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's tests of storage drivers, for kedge's (root)
+	@scripts/need.sh e2fsprogs
+	LABELS='!Disruptive && Feature: isSubsetOf {VolumeSnapshotDataSource, VolumeSourceXFS}' \
+	SKIP='Inline-volume|Pre-provisioned|CSI Ephemeral|ntfs|xfs|any volume data source' \
+	FOCUS='$(or $(FOCUS),Driver: local.kedge.dev)' PROCS='$(PROCS)' $(CONFORMANCE_TEST)
+
 $(CONFORMANCE)/images/images.tar: tests/conformance/images.sh scripts/aptlists.sh $(CONFORMANCE)/programs.stamp $(BUILD)/pause
 	tests/conformance/images.sh $(BUILD)/pause
 
@@ -198,9 +206,9 @@ $(CONFORMANCE)/programs.stamp: tests/conformance/build.sh $(wildcard tests/confo
 	touch $@
 
 bench: bin/kedge ## measure this machine, with ratios against upstream (root)
-	@scripts/need.sh e2fsprogs xz-utils
+	@scripts/need.sh e2fsprogs fio xz-utils
 	tests/bench/build.sh
-	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 8h -v -run '^Test(Bench|Network|Nodes|Datastores)$$' ./tests/bench
+	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 8h -v -run '^Test(Bench|Network|Nodes|Datastores|Storage)$$' ./tests/bench
 
 # -- Running ------------------------------------------------------------------
 

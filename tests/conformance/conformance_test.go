@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
@@ -28,6 +30,7 @@ const (
 	kubeconfig = "/etc/kedge/kedge.yaml"
 	kubectl    = "/opt/kubectl"
 	results    = "/var/log/conformance"
+	driverFile = results + "/testdriver.yaml"
 	mirror     = "127.0.0.1:5555"
 	mirrorFile = "/var/lib/kedge/agent/etc/containerd/certs.d/registry.k8s.io/hosts.toml"
 )
@@ -116,9 +119,9 @@ func TestConformance(t *testing.T) {
 	}
 
 	network := harness.NewNetwork(t)
-	host := network.NewHost(t, "server-1")
-	prepare(t, host, built)
-	server := host.StartServer(t)
+	first := network.NewHost(t, "server-1")
+	prepare(t, first, built)
+	server := first.StartServer(t)
 	keepLog(t, filepath.Join(out, "kedge.log"), server.Log)
 	server.WaitReady()
 	second := network.NewHost(t, "agent-1")
@@ -126,14 +129,19 @@ func TestConformance(t *testing.T) {
 	agent := second.StartAgent(t, server)
 	keepLog(t, filepath.Join(out, "kedge-agent.log"), agent.Log)
 	agent.WaitReady()
-	facts := facts(t, server, selection)
+	detected, err := host.Detect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeDriver(t, first, detected.SysResource)
+	facts := facts(t, server, selection, detected)
 
 	start := time.Now()
 	t.Logf("what the tests write goes to %s", filepath.Join(out, "e2e.log"))
-	runErr := run(host, built, out, selection)
+	runErr := run(first, built, out, selection)
 	facts.Duration = time.Since(start)
 	for _, name := range []string{"report.json", "junit.xml"} {
-		if err := copyFile(host.Path(filepath.Join(results, name)), filepath.Join(out, name)); err != nil {
+		if err := copyFile(first.Path(filepath.Join(results, name)), filepath.Join(out, name)); err != nil {
 			t.Fatalf("the tests left no report: %v: %v", runErr, err)
 		}
 	}
@@ -200,12 +208,24 @@ func prepare(t *testing.T, host *harness.Host, built string) {
 	}
 }
 
+// writeDriver gives the host testdriver.yaml, less what this machine's kernel does
+// not let it do: without CAP_SYS_RESOURCE no mounted ext4 can grow.
+func writeDriver(t *testing.T, host *harness.Host, sysResource bool) {
+	t.Helper()
+	text, err := os.ReadFile("testdriver.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const online = "onlineExpansion: "
+	if !strings.Contains(string(text), online+"true") {
+		t.Fatalf("testdriver.yaml does not say %strue", online)
+	}
+	host.WriteFile(driverFile, strings.Replace(string(text), online+"true", online+strconv.FormatBool(sysResource), 1))
+}
+
 // run runs the tests on the host, with kedge as their kubectl.
 func run(host *harness.Host, built, out string, selection selection) error {
 	if err := os.Symlink(os.Getenv("KEDGE_BINARY"), host.Path(kubectl)); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(host.Path(results), 0o755); err != nil {
 		return err
 	}
 	log, err := os.Create(filepath.Join(out, "e2e.log"))
@@ -225,14 +245,16 @@ func run(host *harness.Host, built, out string, selection selection) error {
 		args = append(args, "--skip="+selection.skip)
 	}
 	args = append(args, filepath.Join(built, "bin", "e2e.test"), "--",
-		"--kubeconfig="+kubeconfig, "--kubectl-path="+kubectl, "--provider=skeleton")
+		"--kubeconfig="+kubeconfig, "--kubectl-path="+kubectl, "--provider=skeleton",
+		// What it makes is none of conformance: who wants it says so.
+		"--storage.testdriver="+driverFile)
 	cmd := host.Command(context.Background(), filepath.Join(built, "bin", "ginkgo"), args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	return cmd.Run()
 }
 
 // facts returns what the tables say about a run.
-func facts(t *testing.T, server *harness.Server, selection selection) runFacts {
+func facts(t *testing.T, server *harness.Server, selection selection, detected host.Facts) runFacts {
 	t.Helper()
 	version, err := server.Client().Discovery().ServerVersion()
 	if err != nil {
@@ -242,19 +264,18 @@ func facts(t *testing.T, server *harness.Server, selection selection) runFacts {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cgroup := "v1"
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		cgroup = "v2"
-	}
 	facts := runFacts{
 		Version: version.GitVersion,
 		Commit:  version.GitCommit,
 		Started: time.Now().UTC(),
 		Nodes:   len(nodes.Items),
-		Machine: fmt.Sprintf("%d cores, %s, Linux %s, cgroup %s",
-			runtime.NumCPU(), runtime.GOARCH, nodes.Items[0].Status.NodeInfo.KernelVersion, cgroup),
+		Machine: fmt.Sprintf("%d cores, %s, Linux %s, cgroup v%d",
+			runtime.NumCPU(), runtime.GOARCH, nodes.Items[0].Status.NodeInfo.KernelVersion, detected.CgroupVersion),
 		Processes: selection.processes,
 		Selection: "label " + selection.labels,
+	}
+	if !detected.SysResource {
+		facts.Machine += ", without CAP_SYS_RESOURCE"
 	}
 	if selection.names != nil {
 		facts.Selection += fmt.Sprintf(", a list of %d", len(selection.names))

@@ -114,10 +114,11 @@ cp "$bin/shell" "$root/bin/sh"
 links_of_busybox "$root"
 
 # What upstream's agnhost takes from Alpine. Its programs are glibc's here, so
-# that it also does for glibc-dns-testing.
+# that it also does for glibc-dns-testing; of that, tests of storage want a dd that
+# knows more than busybox's.
 root=$roots/tools
 base "$root"
-debs "$root" busybox-static bash bind9-dnsutils bind9-host curl hostname iperf iproute2 libc-bin \
+debs "$root" busybox-static bash bind9-dnsutils bind9-host coreutils curl hostname iperf iproute2 libc-bin \
 	netcat-openbsd util-linux
 ln -sf nc.openbsd "$root/bin/nc"
 ln -sf bash "$root/bin/sh" # busybox's would prefer its own nc and ip
