@@ -46,11 +46,8 @@ type networkReport struct {
 	Rounds map[string]map[string][]wayResult `json:"rounds"`
 }
 
-// networkColumn is a column of the table: a value, and its ratio to the link's.
-type networkColumn = figure[wayResult]
-
-func networkColumns() []networkColumn {
-	return []networkColumn{
+func networkColumns() []figure[wayResult] {
+	return []figure[wayResult]{
 		{"Gbit/s", 1e9 / 8, func(r wayResult) float64 { return r.BytesPerSecond }},
 		{"round trip, µs", 1e-6, func(r wayResult) float64 { return r.RoundTrip }},
 		{"its p99, µs", 1e-6, func(r wayResult) float64 { return r.RoundTripP99 }},
@@ -64,28 +61,8 @@ func (r *networkReport) Table() string {
 	fmt.Fprintf(&text, "%smedian of %d rounds; behind each value its ratio to the link's\n\n", r.heading(), networkRounds)
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, backend := range networkBackends {
-		fmt.Fprintf(table, "%s\t", backend)
-		for _, column := range networkColumns() {
-			fmt.Fprintf(table, "%s\t\t", column.name)
-		}
-		fmt.Fprintln(table)
-		for _, way := range ways {
-			fmt.Fprintf(table, "%s\t", way)
-			for _, column := range networkColumns() {
-				value := r.median(backend, way, column)
-				fmt.Fprintf(table, "%s\t%s\t", number(value), ratio(value, r.median(backend, wayLink, column)))
-			}
-			fmt.Fprintln(table)
-		}
+		compare(table, backend, ways, networkColumns(), r.Rounds[backend])
 	}
 	table.Flush()
 	return text.String()
-}
-
-func (r *networkReport) median(backend, way string, column networkColumn) float64 {
-	var values []float64
-	for _, round := range r.Rounds[backend][way] {
-		values = append(values, column.of(round))
-	}
-	return median(values)
 }

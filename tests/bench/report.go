@@ -3,6 +3,7 @@ package bench
 import (
 	"debug/buildinfo"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -43,6 +44,31 @@ type figure[T any] struct {
 
 // of returns the figure of a result, as the table has it.
 func (f figure[T]) of(result T) float64 { return f.value(result) / f.scale }
+
+// compare writes a table of the medians of results, by row: behind each value is its
+// ratio to the first row's.
+func compare[T any](w io.Writer, title string, rows []string, columns []figure[T], results map[string][]T) {
+	fmt.Fprintf(w, "%s\t", title)
+	for _, column := range columns {
+		fmt.Fprintf(w, "%s\t\t", column.name)
+	}
+	fmt.Fprintln(w)
+	of := func(row string, column figure[T]) float64 {
+		var values []float64
+		for _, result := range results[row] {
+			values = append(values, column.of(result))
+		}
+		return median(values)
+	}
+	for _, row := range rows {
+		fmt.Fprintf(w, "%s\t", row)
+		for _, column := range columns {
+			value := of(row, column)
+			fmt.Fprintf(w, "%s\t%s\t", number(value), ratio(value, of(rows[0], column)))
+		}
+		fmt.Fprintln(w)
+	}
+}
 
 // report is everything one benchmark found.
 type report struct {
