@@ -33,9 +33,13 @@ type outcome struct {
 	Message  string
 }
 
-// area is the special interest group that owns the test.
+// area is the special interest group that owns the test, or what its name begins with.
 func (o outcome) area() string {
-	if area, _, ok := strings.Cut(strings.TrimPrefix(o.Name, "["), "]"); ok {
+	if owned, ok := strings.CutPrefix(o.Name, "["); ok {
+		if area, _, ok := strings.Cut(owned, "]"); ok {
+			return area
+		}
+	} else if area, _, ok := strings.Cut(o.Name, " ["); ok {
 		return area
 	}
 	return "other"
