@@ -26,7 +26,6 @@ import (
 // Storage is the local volumes of a node. Nil is that of a node without any.
 type Storage struct {
 	driver *csi.Driver
-	folder string
 	// informers are known once the node's components are added.
 	informers atomic.Pointer[objectcache.Source]
 }
@@ -38,11 +37,10 @@ func NewStorage(dir datadir.Dir, node string, settings config.Node, cluster conf
 		return nil
 	}
 	log := logrus.WithField("component", "csi")
-	folder := storageFolder(dir, settings)
-	return &Storage{folder: folder, driver: csi.New(csi.Config{
+	return &Storage{driver: csi.New(csi.Config{
 		Node:       node,
 		KubeletDir: datadir.KubeletRoot,
-		BaseDir:    folder,
+		BaseDir:    storageFolder(dir, settings),
 		Version:    version.Version,
 		OnFault:    func(err error) { log.Warn(err) },
 	})}
@@ -93,7 +91,7 @@ func (s *Storage) Report(ctx context.Context) *status.Storage {
 			report.Leftovers = append(report.Leftovers, status.Leftover{
 				Path: filepath.Join(v.Base, v.Name),
 				Reason: fmt.Sprintf("is of no PersistentVolume of this cluster, as when its claim was let go of while this node was away: "+
-					"make one with the volumeHandle %s to have it again, or remove it, and %s with it", v.Name, filepath.Join(s.folder, ".volumes", v.Name+".json")),
+					"make one with the volumeHandle %s to have it again, or remove it, and %s with it", v.Name, s.driver.RecordFile(v.Name)),
 			})
 		}
 	}

@@ -119,6 +119,9 @@ func (d *Driver) Run(ctx context.Context, ready func()) error {
 // or half gone.
 func (d *Driver) Volumes() ([]*volume.Volume, error) { return d.store.List() }
 
+// RecordFile is where the record of a volume is.
+func (d *Driver) RecordFile(name string) string { return d.store.RecordFile(name) }
+
 // Leftovers are what `kedge status` shows of volumes that need somebody.
 func (d *Driver) Leftovers() ([]volume.Leftover, error) { return d.store.Leftovers() }
 

@@ -142,28 +142,19 @@ func newClaims(ctx context.Context, api kubernetes.Interface, client snapshotcli
 		placed:     map[cache.ObjectName]time.Time{},
 	}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
-		core.PersistentVolumeClaims().Informer():                   onChange(c.claimChanged),
-		core.PersistentVolumes().Informer():                        onChange(c.volumeChanged),
+		core.PersistentVolumeClaims().Informer():                   local.OnChange(c.claimChanged),
+		core.PersistentVolumes().Informer():                        local.OnChange(c.volumeChanged),
 		core.Nodes().Informer():                                    cache.ResourceEventHandlerFuncs{AddFunc: c.nodeChanged, UpdateFunc: c.nodeUpdated, DeleteFunc: c.nodeChanged},
-		storage.CSIStorageCapacities().Informer():                  onChange(c.capacityChanged),
+		storage.CSIStorageCapacities().Informer():                  local.OnChange(c.capacityChanged),
 		storage.StorageClasses().Informer():                        cache.ResourceEventHandlerFuncs{},
-		custom.Snapshot().V1().VolumeSnapshotContents().Informer(): onChange(c.contentChanged),
-		custom.Snapshot().V1().VolumeSnapshots().Informer():        onChange(func(any) { c.addPending() }), // one may be a source
+		custom.Snapshot().V1().VolumeSnapshotContents().Informer(): local.OnChange(c.contentChanged),
+		custom.Snapshot().V1().VolumeSnapshots().Informer():        local.OnChange(func(any) { c.addPending() }), // one may be a source
 	} {
 		// Adding a handler fails only on an informer that has stopped.
 		_, _ = informer.AddEventHandler(handler)
 		c.synced = append(c.synced, informer.HasSynced)
 	}
 	return c
-}
-
-// onChange is a handler that gets the newest state of whatever changes.
-func onChange(do func(object any)) cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    do,
-		UpdateFunc: func(_, object any) { do(object) },
-		DeleteFunc: do,
-	}
 }
 
 func (c *claims) run(ctx context.Context) {

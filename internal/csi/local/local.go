@@ -3,7 +3,10 @@
 // and what runs once per cluster use it.
 package local
 
-import "k8s.io/client-go/rest"
+import (
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
 
 const (
 	// Driver is the name of kedge's CSI driver.
@@ -34,4 +37,13 @@ func JSON(client *rest.Config) *rest.Config {
 	client = rest.CopyConfig(client)
 	client.ContentConfig = rest.ContentConfig{}
 	return client
+}
+
+// OnChange is a handler that gets the newest state of whatever changes.
+func OnChange(do func(object any)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    do,
+		UpdateFunc: func(_, object any) { do(object) },
+		DeleteFunc: do,
+	}
 }

@@ -84,7 +84,7 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "provisioner"})
 	core, classes := factory.Core().V1(), factory.Storage().V1().StorageClasses()
 	c.claims, c.volumes, c.classes = core.PersistentVolumeClaims().Lister(), core.PersistentVolumes().Lister(), classes.Lister()
-	handler := cache.FilteringResourceEventHandler{FilterFunc: c.isMine, Handler: onChange(c.add)}
+	handler := cache.FilteringResourceEventHandler{FilterFunc: c.isMine, Handler: local.OnChange(c.add)}
 	synced := []cache.InformerSynced{classes.Informer().HasSynced}
 	for _, informer := range []cache.SharedIndexInformer{core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer()} {
 		// Adding a handler fails only on an informer that has stopped.
@@ -239,15 +239,6 @@ func (c *claims) syncVolume(ctx context.Context, name cache.ObjectName) error {
 		return local.Protect(ctx, c.api, volume)
 	}
 	return nil
-}
-
-// onChange is a handler that gets the newest state of whatever changes.
-func onChange(do func(object any)) cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    do,
-		UpdateFunc: func(_, object any) { do(object) },
-		DeleteFunc: do,
-	}
 }
 
 // retries are upstream's for what its controllers do.

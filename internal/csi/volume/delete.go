@@ -67,7 +67,7 @@ func (s *Store) discard(ctx context.Context, v *Volume) error {
 		}
 	}
 	if _, err := os.Lstat(v.path()); errors.Is(err, fs.ErrNotExist) && v.State == Ready {
-		return fmt.Errorf("%w: %s is not there: mount the disk it is on, or, if that is gone for good, remove %s", ErrMissing, v.path(), s.recordFile(v.Name))
+		return fmt.Errorf("%w: %s is not there: mount the disk it is on, or, if that is gone for good, remove %s", ErrMissing, v.path(), s.RecordFile(v.Name))
 	}
 	v.State = Deleting
 	// On a full disk it goes without: who asked for it asks again after a crash.

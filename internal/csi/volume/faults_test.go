@@ -265,7 +265,7 @@ func TestLeftovers(t *testing.T) {
 
 	// A damaged record is told, and spoils nothing else.
 	create(t, s, "pvc-3", Spec{Size: MinSize})
-	write(t, s.recordFile("pvc-4"), "{")
+	write(t, s.RecordFile("pvc-4"), "{")
 	if _, err := s.Leftovers(); err == nil || !strings.Contains(err.Error(), "pvc-4.json is damaged") {
 		t.Errorf("a damaged record: %v", err)
 	}

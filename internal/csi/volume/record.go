@@ -66,7 +66,8 @@ const recordFolder = ".volumes"
 
 const recordSuffix = ".json"
 
-func (s *Store) recordFile(name string) string {
+// RecordFile is where the record of a volume is.
+func (s *Store) RecordFile(name string) string {
 	return filepath.Join(s.base, recordFolder, name+recordSuffix)
 }
 
@@ -75,7 +76,7 @@ func (s *Store) load(name string) (*Volume, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(s.recordFile(name))
+	text, err := os.ReadFile(s.RecordFile(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", name, ErrNotFound)
 	}
@@ -84,7 +85,7 @@ func (s *Store) load(name string) (*Volume, error) {
 	}
 	var volume Volume
 	if err := json.Unmarshal(text, &volume); err != nil || volume.Name != name {
-		return nil, fmt.Errorf("the record %s is damaged (%w): mend it, or remove it and the volume's folder", s.recordFile(name), err)
+		return nil, fmt.Errorf("the record %s is damaged (%w): mend it, or remove it and the volume's folder", s.RecordFile(name), err)
 	}
 	if volume.Base == "" {
 		volume.Base = s.base
@@ -114,12 +115,12 @@ func (s *Store) save(volume *Volume) error {
 	if err != nil {
 		return fmt.Errorf("write record of volume: %w", err)
 	}
-	return datadir.WriteFile(s.recordFile(volume.Name), text, 0o600)
+	return datadir.WriteFile(s.RecordFile(volume.Name), text, 0o600)
 }
 
 // forget removes a record.
 func (s *Store) forget(name string) error {
-	if err := os.Remove(s.recordFile(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(s.RecordFile(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove record of volume: %w", datadir.Explain(err))
 	}
 	return datadir.SyncFolder(filepath.Join(s.base, recordFolder))
