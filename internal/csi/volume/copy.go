@@ -203,18 +203,13 @@ func thawFS(root *os.File) error {
 
 // openMounted opens the root of the file system of a device, nil if it is not mounted.
 func openMounted(dev *os.File) (*os.File, error) {
-	where, err := mountsOf(dev)
-	if err != nil {
+	path, err := mountedAt(dev)
+	if path == "" {
 		return nil, err
 	}
-	for _, m := range where {
-		if m.Root == "/" {
-			root, err := os.Open(m.MountPoint)
-			if err != nil {
-				return nil, fmt.Errorf("open file system: %w", err)
-			}
-			return root, nil
-		}
+	root, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open file system: %w", err)
 	}
-	return nil, nil
+	return root, nil
 }

@@ -196,3 +196,14 @@ func mountsOf(dev *os.File) ([]mountPoint, error) {
 	all, err := mountPoints()
 	return slices.DeleteFunc(all, func(m mountPoint) bool { return !m.isOf(dev) }), err
 }
+
+// mountedAt is where the whole file system of a device is mounted, "" if it is not.
+func mountedAt(dev *os.File) (string, error) {
+	where, err := mountsOf(dev)
+	for _, m := range where {
+		if m.Root == "/" {
+			return m.MountPoint, nil
+		}
+	}
+	return "", err
+}

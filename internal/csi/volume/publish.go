@@ -104,11 +104,9 @@ func (v *Volume) source() (string, *os.File, error) {
 	if v.Block {
 		return dev.Name(), dev, nil
 	}
-	where, err := mountsOf(dev)
-	for _, m := range where {
-		if m.Root == "/" {
-			return filepath.Join(m.MountPoint, "data"), dev, nil
-		}
+	path, err := mountedAt(dev)
+	if path != "" {
+		return filepath.Join(path, "data"), dev, nil
 	}
 	dev.Close()
 	if err == nil {

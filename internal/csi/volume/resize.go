@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,7 +35,7 @@ func (s *Store) Expand(name string, size, limit int64) (int64, error) {
 	}
 	s.onStep("enlarged")
 	if v.Kind == Image {
-		if err := v.tell(); err != nil {
+		if err := s.tell(v); err != nil {
 			return 0, err
 		}
 	}
@@ -77,7 +78,7 @@ func (s *Store) enlarge(v *Volume, size int64) error {
 
 // tell makes device and file system as large as the image, if it is attached. Stage
 // does it otherwise.
-func (v *Volume) tell() error {
+func (s *Store) tell(v *Volume) error {
 	dev, err := attached(v.image())
 	if dev == nil {
 		return err
@@ -86,16 +87,39 @@ func (v *Volume) tell() error {
 	if err := resized(dev); err != nil || v.Block {
 		return err
 	}
-	root, err := openMounted(dev)
-	if root == nil {
+	path, err := mountedAt(dev)
+	if path == "" {
 		return err
 	}
-	defer root.Close()
-	if err := growMounted(v.FSType, root.Name(), dev); err != nil {
+	err = growMounted(v.FSType, path, dev)
+	if errors.Is(err, ErrInUse) {
+		err = errors.Join(s.mountAnew(v, dev), growMounted(v.FSType, path, dev))
+	}
+	if err != nil {
 		return err
 	}
 	_ = v.refill() // as in Stage
 	return nil
+}
+
+// mountAnew mounts a staged image again, with which it grows, unless a pod has it. The
+// kubelet asks for a new size after it has staged a volume, and before a pod gets it.
+func (s *Store) mountAnew(v *Volume, dev *os.File) error {
+	published, err := v.published(dev)
+	if err != nil || len(published) > 0 {
+		return err
+	}
+	where, err := mountsOf(dev)
+	for _, m := range where {
+		if err := unmount(m.MountPoint); err != nil {
+			return err
+		}
+		s.onStep("staged unmounted")
+		if err := s.mountImage(v, dev, m.MountPoint, slices.Concat(m.MountOptions, m.SuperOptions)); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // isThere says what to do when a volume's files are not.
