@@ -6,11 +6,13 @@ package objectcache
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 )
 
 // Source gives a component a factory of its process's informers. The component
@@ -40,12 +42,28 @@ type Cache struct {
 	ctx    context.Context
 	shared informers.SharedInformerFactory
 	client kubernetes.Interface
+
+	mu   sync.Mutex
+	hubs map[cache.SharedIndexInformer]*hub
 }
 
 // New makes a cache of a factory whose informers may have been started. Those
 // that nobody has asked for before use client and end with ctx.
 func New(ctx context.Context, shared informers.SharedInformerFactory, client kubernetes.Interface) *Cache {
-	return &Cache{ctx, shared, client}
+	return &Cache{ctx: ctx, shared: shared, client: client, hubs: map[cache.SharedIndexInformer]*hub{}}
+}
+
+func (c *Cache) hubOf(informer cache.SharedIndexInformer) (*hub, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h, ok := c.hubs[informer]; ok {
+		return h, nil
+	}
+	h, err := newHub(c.ctx, informer)
+	if err == nil {
+		c.hubs[informer] = h
+	}
+	return h, err
 }
 
 // Options are what may differ from view to view.

@@ -37,7 +37,7 @@ type view struct {
 
 	mu       sync.Mutex
 	closed   bool
-	handlers map[cache.ResourceEventHandlerRegistration]cache.SharedIndexInformer
+	handlers map[*listener]bool
 }
 
 // View returns a factory for a component that ends with ctx and then calls
@@ -48,7 +48,7 @@ func (c *Cache) View(ctx context.Context, options Options) informers.SharedInfor
 		Options:  options,
 		ctx:      ctx,
 		kind:     map[reflect.Type]bool{},
-		handlers: map[cache.ResourceEventHandlerRegistration]cache.SharedIndexInformer{},
+		handlers: map[*listener]bool{},
 		started:  make(chan struct{}),
 	}
 	v.start = sync.OnceFunc(func() { close(v.started) })
@@ -126,9 +126,8 @@ func (v *view) Shutdown() {
 	handlers := v.handlers
 	v.handlers = nil
 	v.mu.Unlock()
-	for handler, of := range handlers {
-		// It fails for handlers that are not this informer's only.
-		_ = of.RemoveEventHandler(handler)
+	for handler := range handlers {
+		handler.hub.remove(handler)
 	}
 	if v.Own != nil {
 		v.Own.Shutdown()
@@ -174,8 +173,11 @@ func (h held) OnDelete(object any) {
 	}
 }
 
-// errClosed is what a stopped informer of upstream's answers, too.
-var errClosed = errors.New("add event handler: the factory has been shut down")
+// What upstream's informers answer, too.
+var (
+	errClosed  = errors.New("add event handler: the factory has been shut down")
+	errForeign = errors.New("remove event handler: it was not added here")
+)
 
 // informer is a shared one as a view shows it.
 type informer struct {
@@ -197,22 +199,28 @@ func (i *informer) AddEventHandlerWithOptions(handler cache.ResourceEventHandler
 	}
 	i.view.mu.Lock()
 	defer i.view.mu.Unlock()
-	if i.view.closed {
+	if i.view.closed || i.IsStopped() {
 		return nil, errClosed
 	}
-	registration, err := i.SharedIndexInformer.AddEventHandlerWithOptions(held{handler, i.view}, options)
+	hub, err := i.view.hubOf(i.SharedIndexInformer)
 	if err != nil {
 		return nil, err
 	}
-	i.view.handlers[registration] = i.SharedIndexInformer
-	return registration, nil
+	handle := hub.add(held{handler, i.view}, *options.ResyncPeriod)
+	i.view.handlers[handle] = true
+	return handle, nil
 }
 
 func (i *informer) RemoveEventHandler(registration cache.ResourceEventHandlerRegistration) error {
+	handle, ok := registration.(*listener)
+	if !ok {
+		return errForeign
+	}
 	i.view.mu.Lock()
-	delete(i.view.handlers, registration)
+	delete(i.view.handlers, handle)
 	i.view.mu.Unlock()
-	return i.SharedIndexInformer.RemoveEventHandler(registration)
+	handle.hub.remove(handle)
+	return nil
 }
 
 func (i *informer) AddIndexers(indexers cache.Indexers) error {
