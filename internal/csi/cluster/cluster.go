@@ -83,15 +83,21 @@ func (c *Controllers) Lead(ctx context.Context, ready func()) error {
 	defer custom.Shutdown()
 
 	claims := newClaims(ctx, api, snapshots, factory, custom, c.log)
-	binder := newBinder(api, snapshots, factory, custom)
 	factory.StartWithContext(ctx)
 	custom.Start(ctx.Done())
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	running.Go(func() { binder.Run(1, ctx.Done(), &running) })
 	running.Go(func() { claims.run(ctx) })
 	ready()
+	select {
+	case <-claims.snapshotted: // which most clusters never are
+	case <-ctx.Done():
+		return nil
+	}
+	binder := newBinder(api, snapshots, factory, custom)
+	custom.Start(ctx.Done())
+	running.Go(func() { binder.Run(1, ctx.Done(), &running) })
 	<-ctx.Done()
 	return nil
 }
@@ -106,6 +112,8 @@ type claims struct {
 	// queue has claims, and contents of snapshots, which have no namespace.
 	queue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	synced []cache.InformerSynced
+	// snapshotted is closed once there is a snapshot, or a content of one.
+	snapshotted chan struct{}
 
 	claims     corelisters.PersistentVolumeClaimLister
 	volumes    corelisters.PersistentVolumeLister
@@ -123,6 +131,8 @@ func newClaims(ctx context.Context, api kubernetes.Interface, client snapshotcli
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: api.CoreV1().Events(corev1.NamespaceAll)})
 	core, storage := factory.Core().V1(), factory.Storage().V1()
+	snapshotted := make(chan struct{})
+	hasSnapshots := sync.OnceFunc(func() { close(snapshotted) })
 	c := &claims{
 		api:    api,
 		custom: client,
@@ -131,24 +141,31 @@ func newClaims(ctx context.Context, api kubernetes.Interface, client snapshotcli
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](firstRetry, lastRetry),
 			workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "storage"}),
-		claims:     core.PersistentVolumeClaims().Lister(),
-		volumes:    core.PersistentVolumes().Lister(),
-		nodes:      core.Nodes().Lister(),
-		classes:    storage.StorageClasses().Lister(),
-		capacities: storage.CSIStorageCapacities().Lister(),
-		snapshots:  custom.Snapshot().V1().VolumeSnapshots().Lister(),
-		contents:   custom.Snapshot().V1().VolumeSnapshotContents().Lister(),
-		told:       map[cache.ObjectName]string{},
-		placed:     map[cache.ObjectName]time.Time{},
+		claims:      core.PersistentVolumeClaims().Lister(),
+		volumes:     core.PersistentVolumes().Lister(),
+		nodes:       core.Nodes().Lister(),
+		classes:     storage.StorageClasses().Lister(),
+		capacities:  storage.CSIStorageCapacities().Lister(),
+		snapshots:   custom.Snapshot().V1().VolumeSnapshots().Lister(),
+		contents:    custom.Snapshot().V1().VolumeSnapshotContents().Lister(),
+		snapshotted: snapshotted,
+		told:        map[cache.ObjectName]string{},
+		placed:      map[cache.ObjectName]time.Time{},
 	}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
-		core.PersistentVolumeClaims().Informer():                   local.OnChange(c.claimChanged),
-		core.PersistentVolumes().Informer():                        local.OnChange(c.volumeChanged),
-		core.Nodes().Informer():                                    cache.ResourceEventHandlerFuncs{AddFunc: c.nodeChanged, UpdateFunc: c.nodeUpdated, DeleteFunc: c.nodeChanged},
-		storage.CSIStorageCapacities().Informer():                  local.OnChange(c.capacityChanged),
-		storage.StorageClasses().Informer():                        cache.ResourceEventHandlerFuncs{},
-		custom.Snapshot().V1().VolumeSnapshotContents().Informer(): local.OnChange(c.contentChanged),
-		custom.Snapshot().V1().VolumeSnapshots().Informer():        local.OnChange(func(any) { c.addPending() }), // one may be a source
+		core.PersistentVolumeClaims().Informer():  local.OnChange(c.claimChanged),
+		core.PersistentVolumes().Informer():       local.OnChange(c.volumeChanged),
+		core.Nodes().Informer():                   cache.ResourceEventHandlerFuncs{AddFunc: c.nodeChanged, UpdateFunc: c.nodeUpdated, DeleteFunc: c.nodeChanged},
+		storage.CSIStorageCapacities().Informer(): local.OnChange(c.capacityChanged),
+		storage.StorageClasses().Informer():       cache.ResourceEventHandlerFuncs{},
+		custom.Snapshot().V1().VolumeSnapshotContents().Informer(): local.OnChange(func(content any) {
+			hasSnapshots()
+			c.contentChanged(content)
+		}),
+		custom.Snapshot().V1().VolumeSnapshots().Informer(): local.OnChange(func(any) {
+			hasSnapshots()
+			c.addPending() // it may be the source of one
+		}),
 	} {
 		// Adding a handler fails only on an informer that has stopped.
 		_, _ = informer.AddEventHandler(handler)
