@@ -1,0 +1,39 @@
+package controlplane
+
+import (
+	"io"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/emicklei/go-restful/v3"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+)
+
+// TestDropMatchers routes as the API server does, without regular expressions.
+func TestDropMatchers(t *testing.T) {
+	container := restful.NewContainer()
+	container.Router(restful.CurlyRouter{})
+	service := new(restful.WebService).Path("/api/v1")
+	answer := func(r *restful.Request, w *restful.Response) { _, _ = io.WriteString(w, r.PathParameter("name")+r.PathParameter("path")) }
+	service.Route(service.GET("/pods/{name}").To(answer))
+	service.Route(service.GET("/pods/{name}/proxy/{path:*}").To(answer))
+	container.Add(service)
+	dropMatchers(&genericapiserver.GenericAPIServer{Handler: &genericapiserver.APIServerHandler{GoRestfulContainer: container}})
+	for _, route := range service.Routes() {
+		if matcher := matcherOf(route); !matcher.IsValid() || !matcher.IsNil() {
+			t.Errorf("%s still has its regular expression", route.Path)
+		}
+	}
+	for path, want := range map[string]string{
+		"/api/v1/pods/a":             "a",
+		"/api/v1/pods/a/proxy/b/c":   "ab/c",
+		"/api/v1/nodes/a":            "404: Page Not Found",
+		"/api/v1/pods/a/nothing/b/c": "404: Page Not Found",
+	} {
+		recorder := httptest.NewRecorder()
+		container.ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
+		if got := recorder.Body.String(); got != want {
+			t.Errorf("%s answers %q, not %q", path, got, want)
+		}
+	}
+}
