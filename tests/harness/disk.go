@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -52,63 +51,7 @@ func newLoop(path string) (*os.File, error) {
 	if output, err := mkfs.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("mkfs.ext4, of the package e2fsprogs: %w: %s", err, output)
 	}
-	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer control.Close()
-	for {
-		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err != nil {
-			return nil, fmt.Errorf("find a free loop device: %w", err)
-		}
-		device, err := os.OpenFile(fmt.Sprint("/dev/loop", number), os.O_RDWR, 0)
-		if err != nil {
-			return nil, err
-		}
-		config := unix.LoopConfig{Fd: uint32(backing.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}
-		err = unix.IoctlLoopConfigure(int(device.Fd()), &config)
-		if err == nil {
-			return device, nil
-		}
-		device.Close()
-		// Another was faster.
-		if !errors.Is(err, unix.EBUSY) {
-			return nil, fmt.Errorf("set up %s: %w", device.Name(), err)
-		}
-	}
-}
-
-// Loops returns the loop devices whose files are on the disk: those that the host
-// itself has set up.
-func (d *Disk) Loops() (names []string, err error) {
-	var disk unix.Stat_t
-	if err := unix.Stat(d.host.Path(diskFolders[0]), &disk); err != nil {
-		return nil, fmt.Errorf("look at the disk: %w", err)
-	}
-	inUse, err := filepath.Glob("/sys/block/loop*/loop")
-	if err != nil {
-		return nil, err
-	}
-	for _, folder := range inUse {
-		name := filepath.Base(filepath.Dir(folder))
-		device, err := os.Open(filepath.Join("/dev", name))
-		if err != nil {
-			return nil, err
-		}
-		info, err := unix.IoctlLoopGetStatus64(int(device.Fd()))
-		device.Close()
-		if errors.Is(err, unix.ENXIO) {
-			continue // no longer
-		}
-		if err != nil {
-			return nil, fmt.Errorf("look at %s: %w", name, err)
-		}
-		if info.Device == disk.Dev {
-			names = append(names, name)
-		}
-	}
-	return names, nil
+	return attach(backing, unix.LO_FLAGS_AUTOCLEAR)
 }
 
 // Written syncs the disk and returns the bytes written to it since it was made.

@@ -2,10 +2,12 @@ package harness
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -202,7 +204,17 @@ func TestKilledRunIsCleanedUp(t *testing.T) {
 	Require(t)
 	const variable = "KEDGE_TEST_KILLED_RUN"
 	if os.Getenv(variable) != "" {
-		host := NewNetwork(t).NewHost(t, "one")
+		host, _ := NewNetwork(t).NewHostOnDisk(t, "one")
+		image, err := os.Create(host.Path("/var/lib/kedge/image"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := image.Truncate(killedImage); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := attach(image, 0); err != nil { // as a raw block volume is
+			t.Fatal(err)
+		}
 		if err := host.Command(context.Background(), "sleep", "1003").Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -228,4 +240,16 @@ func TestKilledRunIsCleanedUp(t *testing.T) {
 	if _, err := os.Stat(string(dir)); !os.IsNotExist(err) {
 		t.Errorf("%s is there: %v", dir, err)
 	}
+	sizes, err := filepath.Glob("/sys/block/loop*/size")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range sizes {
+		if size, _ := os.ReadFile(path); strings.TrimSpace(string(size)) == fmt.Sprint(killedImage/512) {
+			t.Errorf("%s is that of the killed run's device", path)
+		}
+	}
 }
+
+// killedImage is the size of a loop device that nobody else has, in bytes.
+const killedImage = 1003 << 10

@@ -253,13 +253,16 @@ func removeStale(t T) {
 	}
 }
 
-// removeState removes the cgroups and the folder of the network called name.
+// removeState removes the cgroups, loop devices and the folder of the network called name.
 // The lock goes last: a removal that was interrupted is done again.
 func removeState(name string) error {
 	if err := removeCgroups(name); err != nil {
 		return err
 	}
 	dir := filepath.Join(stateParent, name)
+	if err := detachLoops(dir); err != nil {
+		return err
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil && !os.IsNotExist(err) {
 		return err

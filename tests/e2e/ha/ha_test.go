@@ -169,6 +169,15 @@ func TestThreeServers(t *testing.T) {
 		voters(t, one, "server-1", "server-2", "server-3")
 	})
 
+	t.Run("the one that leads dies, and storage goes on", func(t *testing.T) {
+		binds(t, one.Client(), "before")
+		leader := holder(t, servers...)
+		leader.Kill9()
+		binds(t, without(leader, servers)[0].Client(), "after")
+		leader.Start()
+		leader.WaitReady()
+	})
+
 	t.Run("a node is deleted and its member goes", func(t *testing.T) {
 		three.Kill9()
 		if err := one.Client().CoreV1().Nodes().Delete(t.Context(), "server-3", metav1.DeleteOptions{}); err != nil {
