@@ -188,10 +188,10 @@ func moved(host *harness.Host) bool {
 	return err == nil
 }
 
-// fleeting are resources whose objects a start, a clock or another server changes,
+// fleeting are resources whose objects a start, a clock, a disk or another server changes,
 // and those that are nowhere stored.
 var fleeting = []string{"events", "leases", "nodes", "csinodes", "pods", "endpoints", "endpointslices", "componentstatuses", "apiservices",
-	"servicecidrs", "ipaddresses"}
+	"servicecidrs", "ipaddresses", "csistoragecapacities"}
 
 // everything returns all objects of a server's API, each as JSON, by what it is.
 func everything(t *testing.T, server *harness.Server) map[string]string {
