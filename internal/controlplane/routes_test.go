@@ -14,7 +14,9 @@ func TestDropMatchers(t *testing.T) {
 	container := restful.NewContainer()
 	container.Router(restful.CurlyRouter{})
 	service := new(restful.WebService).Path("/api/v1")
-	answer := func(r *restful.Request, w *restful.Response) { _, _ = io.WriteString(w, r.PathParameter("name")+r.PathParameter("path")) }
+	answer := func(r *restful.Request, w *restful.Response) {
+		_, _ = io.WriteString(w, r.PathParameter("name")+r.PathParameter("path"))
+	}
 	service.Route(service.GET("/pods/{name}").To(answer))
 	service.Route(service.GET("/pods/{name}/proxy/{path:*}").To(answer))
 	container.Add(service)

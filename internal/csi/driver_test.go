@@ -100,7 +100,8 @@ func TestCreateVolume(t *testing.T) {
 		"unknown":          {class("size=big"), capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "parameter size is not known"},
 		"file-system":      {class("csi.storage.k8s.io/fstype=btrfs"), capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "ext4 or xfs"},
 		"two-file-systems": {class("csi.storage.k8s.io/fstype=xfs"), capability(writeOnce, "ext4", false), 0, nil, codes.InvalidArgument, "cannot both"},
-		"metadata":         {class("csi.storage.k8s.io/pvc/name=data"), capability(writeOnce, "", false), 1 << 20, nil, codes.OK, ""},
+		"raw-of-xfs":       {class("csi.storage.k8s.io/fstype=xfs"), capability(writeOnce, "", true), 1 << 20, nil, codes.OK, ""}, // too small for xfs
+		"secret":           {class("csi.storage.k8s.io/provisioner-secret-name=x"), capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "provisioner-secret-name is not known: make a class without it"},
 		"of-another-node":  {nil, capability(writeOnce, "", false), 0, []*csi.Topology{elsewhere}, codes.ResourceExhausted, "node-1"},
 		"too-large":        {nil, capability(writeOnce, "", false), 1 << 50, nil, codes.ResourceExhausted, "the largest possible volume is of"},
 		"Bad_name":         {nil, capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "Bad_name"},

@@ -2,41 +2,36 @@ package csi
 
 import (
 	"path/filepath"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/kedge-dev/kedge/internal/csi/volume"
 )
 
-// reserved begins the parameters that are the provisioner's own.
-const reserved = "csi.storage.k8s.io/"
-
 // parameters reads what a StorageClass asks for.
 func parameters(class map[string]string) (volume.Spec, error) {
 	var spec volume.Spec
 	for key, value := range class {
-		switch {
-		case key == "baseDirectory":
+		switch key {
+		case "baseDirectory":
 			if !filepath.IsAbs(value) || filepath.Clean(value) != value {
 				return spec, invalid("StorageClass parameter baseDirectory: %q is not an absolute path in its shortest form", value)
 			}
 			spec.Base = value
-		case key == "shared":
+		case "shared":
 			if value != "true" && value != "false" {
 				return spec, invalid("StorageClass parameter shared: %q is neither true nor false", value)
 			}
 			spec.Shared = value == "true"
-		case key == "enforce":
+		case "enforce":
 			if value != "none" {
 				return spec, invalid("StorageClass parameter enforce: %q is not none; without it the size is enforced", value)
 			}
 			spec.Unlimited = true
-		case key == reserved+"fstype":
+		case "csi.storage.k8s.io/fstype":
 			spec.FSType = value
-		case strings.HasPrefix(key, reserved):
 		default:
-			return spec, invalid("StorageClass parameter %s is not known: there are baseDirectory, shared, enforce and csi.storage.k8s.io/fstype", key)
+			return spec, invalid("StorageClass parameter %s is not known: make a class without it; there are baseDirectory, shared, enforce and csi.storage.k8s.io/fstype", key)
 		}
 	}
 	return spec, checkFSType(spec.FSType)
@@ -74,7 +69,9 @@ func apply(spec *volume.Spec, capabilities []*csi.VolumeCapability) error {
 	if mounts > 0 && blocks > 0 {
 		return invalid("a volume cannot be both a file system and a raw block device")
 	}
-	spec.Block = blocks > 0
+	if spec.Block = blocks > 0; spec.Block {
+		spec.FSType = "" // that of the class is for the other volumes
+	}
 	return nil
 }
 

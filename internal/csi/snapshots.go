@@ -20,9 +20,7 @@ func (d *Driver) CreateSnapshot(ctx context.Context, request *csi.CreateSnapshot
 		return nil, invalid("a snapshot needs a name and the id of a volume")
 	}
 	for key := range request.Parameters {
-		if !strings.HasPrefix(key, reserved) {
-			return nil, invalid("VolumeSnapshotClass parameter %s is not known: there are none", key)
-		}
+		return nil, invalid("VolumeSnapshotClass parameter %s is not known: there are none", key)
 	}
 	v, err := d.store.Snapshot(ctx, request.Name, request.SourceVolumeId)
 	if err != nil {

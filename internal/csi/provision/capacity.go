@@ -214,18 +214,14 @@ func (c *capacities) wanted(ctx context.Context, name string, class *storagev1.S
 		NodeTopology:     &metav1.LabelSelector{MatchLabels: map[string]string{local.TopologyKey: c.Node}},
 		StorageClassName: class.Name,
 	}
-	parameters, fsType, err := split(class.Parameters)
-	var answer *csi.GetCapacityResponse
-	if err == nil {
-		answer, err = c.Driver.GetCapacity(ctx, &csi.GetCapacityRequest{
-			Parameters:         parameters,
-			AccessibleTopology: topology(c.Node),
-			VolumeCapabilities: []*csi.VolumeCapability{{
-				AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType}},
-				AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
-			}},
-		})
-	}
+	answer, err := c.Driver.GetCapacity(ctx, &csi.GetCapacityRequest{
+		Parameters:         class.Parameters,
+		AccessibleTopology: topology(c.Node),
+		VolumeCapabilities: []*csi.VolumeCapability{{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+		}},
+	})
 	if err != nil {
 		// The scheduler avoids this node, and an event on the claim says why.
 		wanted.Annotations = map[string]string{local.WhyAnnotation: plainly(err).Error()}

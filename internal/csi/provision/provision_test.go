@@ -135,7 +135,7 @@ func TestVolume(t *testing.T) {
 			t.Fatalf("created %v", driver.created)
 		}
 		r := driver.created[0]
-		if r.Parameters["shared"] != "true" || len(r.Parameters) != 1 || r.CapacityRange.RequiredBytes != gibibyte ||
+		if r.Parameters["shared"] != "true" || r.CapacityRange.RequiredBytes != gibibyte ||
 			r.VolumeCapabilities[0].GetMount().GetFsType() != "xfs" || r.VolumeCapabilities[0].GetMount().GetMountFlags()[0] != "noatime" ||
 			r.VolumeCapabilities[0].GetAccessMode().GetMode() != csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER ||
 			r.AccessibilityRequirements.Requisite[0].Segments[local.TopologyKey] != "here" {
@@ -179,22 +179,20 @@ func TestVolume(t *testing.T) {
 // TestFaults tells users what they can do, and whom to ask next.
 func TestFaults(t *testing.T) {
 	for name, test := range map[string]struct {
-		fault      error
-		parameters map[string]string
-		change     func(*corev1.PersistentVolumeClaim)
-		event      string
-		givenBack  bool
-		attempts   bool // whether it is tried again
+		fault     error
+		change    func(*corev1.PersistentVolumeClaim)
+		event     string
+		givenBack bool
+		attempts  bool // whether it is tried again
 	}{
-		"selector":          {change: func(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} }, event: "selector"},
-		"no room":           {fault: status.Error(codes.ResourceExhausted, "there is room for 1 GiB"), event: "there is room for 1 GiB", givenBack: true},
-		"no enforcement":    {fault: status.Error(codes.FailedPrecondition, "use local-unlimited"), event: "use local-unlimited", attempts: true},
-		"unknown parameter": {parameters: map[string]string{"csi.storage.k8s.io/x": ""}, event: "csi.storage.k8s.io/x"},
+		"selector":       {change: func(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} }, event: "selector"},
+		"no room":        {fault: status.Error(codes.ResourceExhausted, "there is room for 1 GiB"), event: "there is room for 1 GiB", givenBack: true},
+		"no enforcement": {fault: status.Error(codes.FailedPrecondition, "use local-unlimited"), event: "use local-unlimited", attempts: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				driver := &fakeDriver{fault: test.fault}
-				api := fake.NewClientset(class("local", func(c *storagev1.StorageClass) { c.Parameters = test.parameters }), claim("mine", "here", func(c *corev1.PersistentVolumeClaim) {
+				api := fake.NewClientset(class("local"), claim("mine", "here", func(c *corev1.PersistentVolumeClaim) {
 					if test.change != nil {
 						test.change(c)
 					}

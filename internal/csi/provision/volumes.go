@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/kubernetes-csi/csi-lib-utils/accessmodes"
@@ -22,10 +20,8 @@ import (
 )
 
 const (
-	// parameterPrefix begins the names of parameters of a class that are for the
-	// provisioner, and not for the driver.
-	parameterPrefix = "csi.storage.k8s.io/"
-	fsTypeParameter = parameterPrefix + "fstype"
+	// fsTypeParameter is of a class, and the kubelet wants to know it too.
+	fsTypeParameter = "csi.storage.k8s.io/fstype"
 	// provisionedBy is an annotation of volumes that were made for a claim: by whom
 	// (k8s.io/kubernetes/pkg/controller/volume/persistentvolume/util, AnnDynamicallyProvisioned).
 	provisionedBy = "pv.kubernetes.io/provisioned-by"
@@ -86,10 +82,6 @@ func (c *claims) provision(ctx context.Context, claim *corev1.PersistentVolumeCl
 
 // request is what the driver is to make for a claim, nil if another makes it.
 func (c *claims) request(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (*csi.CreateVolumeRequest, error) {
-	parameters, fsType, err := split(class.Parameters)
-	if err != nil {
-		return nil, err
-	}
 	if claim.Spec.Selector != nil {
 		return nil, errors.New("the claim has a selector, and no volume that is made has labels: leave it out")
 	}
@@ -106,7 +98,7 @@ func (c *claims) request(ctx context.Context, claim *corev1.PersistentVolumeClai
 	if volumeMode(claim) == corev1.PersistentVolumeBlock {
 		capability.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 	} else {
-		capability.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType, MountFlags: class.MountOptions}}
+		capability.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: class.Parameters[fsTypeParameter], MountFlags: class.MountOptions}}
 	}
 	source, err := c.source(ctx, claim)
 	if errors.Is(err, errPopulated) {
@@ -120,7 +112,7 @@ func (c *claims) request(ctx context.Context, claim *corev1.PersistentVolumeClai
 		Name:                volumeName(claim),
 		CapacityRange:       &csi.CapacityRange{RequiredBytes: size.Value()},
 		VolumeCapabilities:  []*csi.VolumeCapability{capability},
-		Parameters:          parameters,
+		Parameters:          class.Parameters,
 		VolumeContentSource: source,
 		AccessibilityRequirements: &csi.TopologyRequirement{
 			Requisite: []*csi.Topology{topology(c.Node)},
@@ -159,23 +151,6 @@ func (c *claims) giveBack(ctx context.Context, claim *corev1.PersistentVolumeCla
 		return fmt.Errorf("give claim back to the scheduler: %w", err)
 	}
 	return nil
-}
-
-// split takes the parameters of a class apart: those of the driver, and the file
-// system. What begins as the provisioner's and is not is refused, as the driver
-// refuses what it does not know.
-func split(all map[string]string) (drivers map[string]string, fsType string, err error) {
-	drivers = maps.Clone(all)
-	for name, value := range all {
-		switch {
-		case name == fsTypeParameter:
-			fsType = value
-			delete(drivers, name)
-		case strings.HasPrefix(name, parameterPrefix):
-			return nil, "", plain{status.Newf(codes.InvalidArgument, "the StorageClass has a parameter %s, which %s does not know: make a class without it", name, local.Driver)}
-		}
-	}
-	return drivers, fsType, nil
 }
 
 // plain is an error of a driver whose text is for users, and has its code.
