@@ -76,6 +76,11 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	if err := cfg.Dir.MakeAgent(); err != nil {
 		return nil, err
 	}
+	if cfg.Settings.ProtectKernelDefaults {
+		if err := host.CheckKernelDefaults("/"); err != nil {
+			return nil, err
+		}
+	}
 	facts, err := host.Detect()
 	if err != nil {
 		return nil, err
@@ -134,6 +139,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		Facts:           facts,
 		Labels:          cfg.Settings.NodeLabels,
 		Taints:          cfg.Settings.NodeTaints,
+		ProtectKernel:   cfg.Settings.ProtectKernelDefaults,
 		Args:            cfg.Settings.KubeletArgs,
 	})
 	group.Add(kubeletComponent, append(first, runtime, api)...)

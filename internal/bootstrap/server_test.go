@@ -105,7 +105,7 @@ func TestJoinServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := pki.Secrets(dir)
-	if err != nil || len(got) != len(want) || len(got) != 11 {
+	if err != nil || len(got) != len(want) || len(got) != 12 {
 		t.Fatalf("got %d secrets of %d, %v", len(got), len(want), err)
 	}
 	for name, content := range want {

@@ -51,6 +51,7 @@ func newApp() *cli.App {
 			agentCommand(),
 			tokenCommand(),
 			snapshotCommand(),
+			secretsEncryptCommand(),
 			kubectlCommand(),
 			crictlCommand(),
 			ctrCommand(),

@@ -29,7 +29,7 @@ func configFlags(roles ...config.Role) []cli.Flag {
 		usage := f.Usage + " [$" + f.Env() + "]"
 		switch {
 		case f.IsBool():
-			flags = append(flags, &cli.BoolFlag{Name: f.Key, Usage: usage})
+			flags = append(flags, &cli.BoolFlag{Name: f.Key, Usage: usage, DefaultText: f.String()})
 		case f.IsList():
 			flags = append(flags, &cli.StringSliceFlag{Name: f.Key, Usage: usage, DefaultText: f.String()})
 		default:

@@ -26,11 +26,13 @@ type Config struct {
 	Token string `key:"token" secret:"true" usage:"secret that joining nodes show (default for a server: made at the first start)"`
 	// TokenFile is a file to read it from instead.
 	TokenFile string `key:"token-file" usage:"file with the token"`
-	Log       Log
-	Agent     Agent
-	Server    Server
-	Cluster   Cluster
-	Node      Node
+	// Profile is a set of settings: see applyProfile.
+	Profile string `key:"profile" usage:"harden the cluster as a benchmark asks: cis, the CIS Kubernetes Benchmark; alike on all servers and agents"`
+	Log     Log
+	Agent   Agent
+	Server  Server
+	Cluster Cluster
+	Node    Node
 }
 
 // Agent is how an agent, or a server that is not the first, finds its cluster.
@@ -70,6 +72,12 @@ type Server struct {
 	WriteKubeconfigMode      string `key:"write-kubeconfig-mode" role:"server" usage:"its file mode, in octal"`
 
 	Snapshots Snapshots
+
+	// PodSecurityStandard is empty for upstream's default, privileged.
+	PodSecurityStandard string `key:"pod-security-standard" role:"server" usage:"what pods may do in namespaces that say nothing of it, but kube-system: privileged, baseline or restricted (default: privileged, with profile restricted); alike on all servers"`
+	// SecretsEncryption is on unless the user sees to it by arguments of the API
+	// server.
+	SecretsEncryption bool `key:"secrets-encryption" role:"server" usage:"encrypt Secrets where they are stored; alike on all servers"`
 
 	KubeAPIServerArgs         []string `key:"kube-apiserver-arg" role:"server" usage:"argument of upstream's kube-apiserver, as name=value"`
 	KubeControllerManagerArgs []string `key:"kube-controller-manager-arg" role:"server" usage:"argument of upstream's kube-controller-manager, as name=value"`
@@ -150,10 +158,12 @@ type Node struct {
 	Snapshotter              string `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`
 	DefaultRuntime           string `key:"default-runtime" usage:"containerd's default runtime"`
 	// DefaultLocalStoragePath is empty for the folder in the data directory.
-	DefaultLocalStoragePath string   `key:"default-local-storage-path" usage:"folder of this node's local volumes (default: storage in the data directory)"`
-	SELinux                 bool     `key:"selinux" usage:"label containers for SELinux"`
-	KubeletArgs             []string `key:"kubelet-arg" usage:"argument of upstream's kubelet, as name=value"`
-	KubeProxyArgs           []string `key:"kube-proxy-arg" usage:"argument of upstream's kube-proxy, as name=value"`
+	DefaultLocalStoragePath string `key:"default-local-storage-path" usage:"folder of this node's local volumes (default: storage in the data directory)"`
+	// ProtectKernelDefaults has the kubelet set nothing in /proc/sys.
+	ProtectKernelDefaults bool     `key:"protect-kernel-defaults" usage:"leave the kernel's settings that the kubelet wants to you: kedge ends with what to set, if they are others"`
+	SELinux               bool     `key:"selinux" usage:"label containers for SELinux"`
+	KubeletArgs           []string `key:"kubelet-arg" usage:"argument of upstream's kubelet, as name=value"`
+	KubeProxyArgs         []string `key:"kube-proxy-arg" usage:"argument of upstream's kube-proxy, as name=value"`
 }
 
 // Default returns the configuration of a server about which nothing was said.
@@ -164,6 +174,7 @@ func Default() *Config {
 			HTTPSListenPort:     6443,
 			WriteKubeconfig:     "/etc/kedge/kedge.yaml",
 			WriteKubeconfigMode: "0600",
+			SecretsEncryption:   true,
 			Snapshots: Snapshots{
 				ScheduleCron: "0 */12 * * *",
 				Retention:    5,

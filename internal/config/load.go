@@ -48,6 +48,7 @@ func Load(path string, overrides ...func(*Config) error) (*Config, error) {
 		faults = append(faults, &FieldError{"token-file", "token is given too; give one of them"})
 	}
 	faults = append(faults, c.Validate())
+	c.applyProfile()
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}

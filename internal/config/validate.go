@@ -20,6 +20,9 @@ var flannelBackends = []string{"vxlan", "host-gw", "wireguard-native", "none"}
 // snapshotters are the values of snapshotter; empty chooses by the kernel.
 var snapshotters = []string{"", "overlayfs", "native"}
 
+// podSecurityStandards are Kubernetes's own; empty is its default.
+var podSecurityStandards = []string{"", "privileged", "baseline", "restricted"}
+
 // taintEffects are Kubernetes's own.
 var taintEffects = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
 
@@ -32,6 +35,7 @@ func (c *Config) Validate() error {
 	if c.Log.Verbosity < 0 || c.Log.Verbosity > 10 {
 		v.fault("v", "%d is not between 0 and 10", c.Log.Verbosity)
 	}
+	v.oneOf("profile", c.Profile, []string{"", profileCIS})
 	v.token("token", c.Token)
 	v.agent(&c.Agent)
 	v.server(&c.Server)
@@ -101,6 +105,10 @@ func (v *validator) server(s *Server) {
 		v.fault("write-kubeconfig-mode", "%q is not a file mode in octal, such as 0600", s.WriteKubeconfigMode)
 	}
 	v.token("agent-token", s.AgentToken)
+	v.oneOf("pod-security-standard", s.PodSecurityStandard, podSecurityStandards)
+	if s.PodSecurityStandard != "" && s.APIServerArg(admissionFile) != "" {
+		v.fault("pod-security-standard", "would have no effect: kube-apiserver-arg has an %s, where PodSecurity can be configured; give one of them", admissionFile)
+	}
 	v.snapshots(&s.Snapshots)
 	v.datastore(&s.Datastore)
 	v.arguments("kube-apiserver-arg", s.KubeAPIServerArgs)

@@ -23,11 +23,13 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/objectcache"
 	"github.com/kedge-dev/kedge/internal/pki"
 )
@@ -54,6 +56,11 @@ type APIServerConfig struct {
 	// AdvertiseAddress is the address of the API that pods are told.
 	AdvertiseAddress netip.Addr
 	Cluster          config.Cluster
+	// Dir is where kedge's own configuration files for it are.
+	Dir datadir.Dir
+	// PodSecurityStandard is for namespaces without labels for it; empty leaves it
+	// to upstream, or to Args.
+	PodSecurityStandard string
 	// DatastoreURL is where etcd's protocol is spoken; several with commas
 	// between them are members of one etcd.
 	DatastoreURL string
@@ -71,6 +78,8 @@ type APIServerConfig struct {
 	Now func() time.Time
 	// Egress is how kubelets, webhooks and aggregated APIs are reached.
 	Egress Egress
+	// Transformers encrypt what is stored; nil leaves it to Args.
+	Transformers value.ResourceTransformers
 	// Args are the user's arguments of kube-apiserver, as name=value.
 	Args []string
 }
@@ -125,6 +134,11 @@ func NewAPIServer(c APIServerConfig) (*APIServer, error) {
 // Name implements component.Component.
 func (a *APIServer) Name() string { return "apiserver" }
 
+// RequestTimeout is how long a request may take that is no watch.
+func (a *APIServer) RequestTimeout() time.Duration {
+	return a.options.GenericServerRunOptions.RequestTimeout
+}
+
 // Run implements component.Component. The server is ready when /readyz is ok.
 func (a *APIServer) Run(ctx context.Context, ready func()) error {
 	// Feature gates are shared by all programs, whose arguments have been
@@ -175,6 +189,9 @@ func (a *APIServer) Run(ctx context.Context, ready func()) error {
 // build makes upstream's chain of servers and lets ServeHTTP answer with it:
 // upstream's own start needs answers, by loopback.
 func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggregator, error) {
+	if err := writeFiles(a.options, &a.config); err != nil {
+		return nil, err
+	}
 	direct := newDirectStorage(a.options.Etcd, a.config)
 	completedOptions, err := a.options.Complete(stop)
 	if err != nil {
@@ -187,6 +204,7 @@ func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggreg
 	if err != nil {
 		return nil, err
 	}
+	useTransformers(built, a.config.Transformers)
 	if direct != nil {
 		if err := direct.use(stop, built); err != nil {
 			return nil, err

@@ -88,9 +88,12 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	o.ServiceClusterIPRanges = strings.Join(c.Cluster.ServiceCIDR, ",")
 	o.ServiceNodePortRange = *ports
 
+	setAuditLimits(o)
+
 	if err := apiServerProgram.parse(flags, c.Args); err != nil {
 		return nil, err
 	}
+	useFiles(o, c)
 	if reflect.ValueOf(*o.Metrics).IsZero() {
 		// Else upstream logs an error about the manifest nobody gave
 		// (component-base/metrics/options.go, Apply).

@@ -39,6 +39,7 @@ const (
 	StatusSocket     = RunDir + "/status.sock"
 	DatastoreSocket  = RunDir + "/datastore.sock"
 	SnapshotSocket   = RunDir + "/snapshot.sock"
+	EncryptionSocket = RunDir + "/encryption.sock"
 	ContainerdSocket = RunDir + "/containerd/containerd.sock"
 	// ContainerdState is containerd's folder for what a reboot removes.
 	ContainerdState = RunDir + "/containerd"
@@ -62,6 +63,16 @@ func (d Dir) ServerToken() string { return d.join("server", "token") }
 
 // AgentToken is the file with the token for agents only, if there is one.
 func (d Dir) AgentToken() string { return d.join("server", "agent-token") }
+
+// AuditLog is where the API server's audit log is by default, AuditPolicy what is
+// logged, and Admission how pods and events are admitted.
+func (d Dir) AuditLog() string { return d.join("server", "logs", "audit.log") }
+
+// AuditPolicy: see AuditLog.
+func (d Dir) AuditPolicy() string { return d.join("server", "etc", "audit-policy.yaml") }
+
+// Admission: see AuditLog.
+func (d Dir) Admission() string { return d.join("server", "etc", "admission.yaml") }
 
 // ServerTLS is the folder of the certificate authorities and server leaves.
 func (d Dir) ServerTLS() string { return d.join("server", "tls") }

@@ -89,6 +89,7 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	kc.FailSwapOn = false // as k3s; pods get no swap unless memorySwap says so
 	// They would need iptables, and hold nothing kube-proxy does not make itself.
 	kc.MakeIPTablesUtilChains = false
+	kc.ProtectKernelDefaults = cfg.ProtectKernel
 	if !cfg.Facts.SysResource {
 		// The kernel refuses to lower the one and to raise the other; what they
 		// are already is allowed.

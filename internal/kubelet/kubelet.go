@@ -62,6 +62,8 @@ type Config struct {
 	// Labels, as name=value, and Taints, as name=value:effect, are what the node
 	// is registered with.
 	Labels, Taints []string
+	// ProtectKernel is the user's protect-kernel-defaults.
+	ProtectKernel bool
 	// Args are the user's arguments for upstream's kubelet, as name=value.
 	Args []string
 }

@@ -18,9 +18,10 @@ import (
 )
 
 const (
-	// keyMode is for everything secret, certMode for certificates.
+	// keyMode is for everything secret, certMode for certificates, which are in
+	// folders for root alone anyway.
 	keyMode  os.FileMode = 0o600
-	certMode os.FileMode = 0o644
+	certMode os.FileMode = 0o600
 )
 
 // errNoPEM is returned for a file without the block that is looked for.

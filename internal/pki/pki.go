@@ -69,6 +69,8 @@ type Files struct {
 	RequestHeaderCAFile string
 	// ServiceAccountKeyFile signs and checks service-account tokens.
 	ServiceAccountKeyFile string
+	// EncryptionKeyFile is what the keys of encrypted Secrets are encrypted under.
+	EncryptionKeyFile string
 
 	// The pairs below are renewed while the server runs. Serving is reloaded by
 	// ServingCertificate, the others by their users upstream:
@@ -178,6 +180,9 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 		return nil, err
 	}
 	if s.ClientSignerFile, err = clientCA.signerFile(); err != nil {
+		return nil, err
+	}
+	if s.EncryptionKeyFile, err = ensureEncryptionKey(folder, s.serverCA); err != nil {
 		return nil, err
 	}
 	// RSA, though ECDSA would be faster: clouds that federate with the cluster's

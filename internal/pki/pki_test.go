@@ -144,7 +144,7 @@ func TestEnsureServerMakesAll(t *testing.T) {
 			}
 		})
 	}
-	for name, mode := range map[string]os.FileMode{"server-ca.key": 0o600, "service.key": 0o600, "serving-kube-apiserver.key": 0o600, "server-ca.crt": 0o644} {
+	for name, mode := range map[string]os.FileMode{"server-ca.key": 0o600, "service.key": 0o600, "serving-kube-apiserver.key": 0o600, "server-ca.crt": 0o600} {
 		if info, err := os.Stat(filepath.Join(o.Dir.ServerTLS(), name)); err != nil || info.Mode() != mode {
 			t.Errorf("%s: %v, %v", name, info.Mode(), err)
 		}

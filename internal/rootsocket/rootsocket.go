@@ -1,5 +1,6 @@
 // Package rootsocket is how commands ask the kedge that runs on their host: JSON
-// over HTTP on a socket that only root can open. status and snapshot answer there.
+// over HTTP on a socket that only root can open. status, snapshot and encryption
+// answer there.
 package rootsocket
 
 import (

@@ -12,6 +12,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/encryption"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/pki"
 	"github.com/kedge-dev/kedge/internal/tunnel"
@@ -30,7 +32,7 @@ type api interface {
 }
 
 // newAPI returns what is wrong with the user's arguments too.
-func newAPI(cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server, store *state, tunnels *tunnel.Server) (api, error) {
+func newAPI(cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server, store *state, tunnels *tunnel.Server, keys *encryption.Encryption) (api, error) {
 	if cfg.Server.DisableAPIServer {
 		return newRemoteAPI(cfg, node, certificates, store), nil
 	}
@@ -40,20 +42,23 @@ func newAPI(cfg *config.Config, node host.Node, listener net.Listener, clock *pk
 	}
 	endpoint := store.Endpoint()
 	return controlplane.NewAPIServer(controlplane.APIServerConfig{
-		Addr:               listener.Addr(),
-		AdvertiseAddress:   advertiseAddress(cfg.Server, node),
-		Cluster:            cfg.Cluster,
-		DatastoreURL:       endpoint.URL,
-		DatastoreCAFile:    endpoint.CAFile,
-		DatastoreCertFile:  endpoint.CertFile,
-		DatastoreKeyFile:   endpoint.KeyFile,
-		DialDatastore:      endpoint.Dial,
-		SharedDatastore:    endpoint.Shared,
-		NewDatastoreClient: endpoint.NewClient,
-		Files:              certificates.Files,
-		Now:                clock.Now,
-		Egress:             egress,
-		Args:               cfg.Server.KubeAPIServerArgs,
+		Addr:                listener.Addr(),
+		AdvertiseAddress:    advertiseAddress(cfg.Server, node),
+		Cluster:             cfg.Cluster,
+		Dir:                 datadir.Dir(cfg.DataDir),
+		PodSecurityStandard: cfg.Server.PodSecurityStandard,
+		DatastoreURL:        endpoint.URL,
+		DatastoreCAFile:     endpoint.CAFile,
+		DatastoreCertFile:   endpoint.CertFile,
+		DatastoreKeyFile:    endpoint.KeyFile,
+		DialDatastore:       endpoint.Dial,
+		SharedDatastore:     endpoint.Shared,
+		NewDatastoreClient:  endpoint.NewClient,
+		Files:               certificates.Files,
+		Now:                 clock.Now,
+		Egress:              egress,
+		Transformers:        keys,
+		Args:                cfg.Server.KubeAPIServerArgs,
 	})
 }
 

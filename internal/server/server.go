@@ -19,6 +19,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/dns"
+	"github.com/kedge-dev/kedge/internal/encryption"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/kubeinit"
 	"github.com/kedge-dev/kedge/internal/pki"
@@ -135,7 +136,8 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	}
 
 	tunnels := tunnel.NewServer()
-	api, apiFault := newAPI(cfg, node, listener, clock, certificates, store, tunnels)
+	keys := newEncryption(cfg, node, certificates, store)
+	api, apiFault := newAPI(cfg, node, listener, clock, certificates, store, tunnels, keys)
 
 	// The port is served before the API server runs. Until that is ready it
 	// answers 503.
@@ -154,9 +156,14 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Now:         clock.Now,
 	})
 	group.Add(gate)
-	group.Add(api, store, gate)
+	beforeAPI := []component.Component{store, gate}
+	if !cfg.Server.DisableAPIServer {
+		group.Add(keys, store)
+		beforeAPI = append(beforeAPI, keys)
+	}
+	group.Add(api, beforeAPI...)
 
-	usable, controllers, faults := addControlPlane(group, cfg, node, certificates, store, api)
+	usable, controllers, faults := addControlPlane(group, cfg, node, certificates, store, api, keys)
 	faults = errors.Join(apiFault, faults)
 	saving := snapshotConfig(cfg, store.saved)
 	saving.NodeName, saving.Client, saving.Now = node.Name, api.ClientConfig("system:kedge:snapshots"), clock.Now
@@ -197,7 +204,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 // addControlPlane adds what belongs to the API server of this process, if there is
 // one, and returns what whoever uses the API waits for, the controllers, and all
 // faults in the user's arguments: the group is not run then.
-func addControlPlane(group *component.Group, cfg *config.Config, node host.Node, certificates *pki.Server, store *state, api api) (usable component.Component, loops []component.Component, faults error) {
+func addControlPlane(group *component.Group, cfg *config.Config, node host.Node, certificates *pki.Server, store *state, api api, keys *encryption.Encryption) (usable component.Component, loops []component.Component, faults error) {
 	server, here := api.(*controlplane.APIServer)
 	if !here {
 		return api, nil, nil
@@ -213,6 +220,9 @@ func addControlPlane(group *component.Group, cfg *config.Config, node host.Node,
 	if leader != nil {
 		group.Add(leader, manifests) // which let it elect
 		before = append(before, leader)
+	}
+	if leader != nil || !store.Endpoint().Shared {
+		group.Add(newEncryptionKeeper(keys, server, leader), before...)
 	}
 	if !cfg.Server.DisableControllerManager {
 		controllers, fault := controlplane.NewControllers(controlplane.ControllersConfig{

@@ -86,14 +86,11 @@ func (s secrets) unpack(folder, secret string) error {
 		if !filepath.IsLocal(file) {
 			return fmt.Errorf("the snapshot's secret %s has no place", name)
 		}
-		path, mode := filepath.Join(folder, "tls", file), os.FileMode(0o600)
-		if strings.HasSuffix(file, ".crt") {
-			mode = 0o644
-		}
+		path := filepath.Join(folder, "tls", file)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return datadir.Explain(err)
 		}
-		if err := datadir.WriteFile(path, content, mode); err != nil {
+		if err := datadir.WriteFile(path, content, 0o600); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/encryption"
+)
+
+func secretsEncryptCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "secrets-encrypt",
+		Usage: "show and replace what Secrets are encrypted with where they are stored, on a server",
+		Subcommands: []*cli.Command{{
+			Name:   "status",
+			Usage:  "show the keys, what is encrypted with them, and what is being done",
+			Flags:  []cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table or json", Value: "table"}},
+			Action: encryptionStatus,
+			Before: noArguments,
+		}, {
+			Name:   "rotate",
+			Usage:  "make a new key, rewrite all Secrets with it, and drop the old one; it goes on if this is interrupted",
+			Action: func(c *cli.Context) error { return rewriteSecrets(c, encryption.CommandRotate) },
+			Before: noArguments,
+		}, {
+			Name:   "reencrypt",
+			Usage:  "rewrite all Secrets that are not stored as they are to be; it goes on if this is interrupted",
+			Action: func(c *cli.Context) error { return rewriteSecrets(c, encryption.CommandReencrypt) },
+			Before: noArguments,
+		}},
+	}
+}
+
+// rewriteSecrets waits until all is done.
+func rewriteSecrets(c *cli.Context, command string) error {
+	if _, err := encryption.Ask(c.Context, datadir.EncryptionSocket, command); err != nil {
+		return err
+	}
+	status, err := encryption.Await(c.Context, datadir.EncryptionSocket, func(what string) {
+		fmt.Fprintln(c.App.ErrWriter, "waiting:", what)
+	})
+	if err != nil {
+		return fmt.Errorf("it has begun, and goes on where a server runs (`kedge secrets-encrypt status` tells how far it is); this command cannot wait for it: %w", err)
+	}
+	for _, key := range status.Keys {
+		fmt.Fprintf(c.App.Writer, "%d Secrets are encrypted with the key %s\n", key.Secrets, key.Name)
+	}
+	return nil
+}
+
+func encryptionStatus(c *cli.Context) error {
+	status, err := encryption.Ask(c.Context, datadir.EncryptionSocket, encryption.CommandStatus)
+	if err != nil {
+		return err
+	}
+	switch format := c.String(outputFlag); format {
+	case "table":
+		return printEncryption(c.App.Writer, status)
+	case "json":
+		encoder := json.NewEncoder(c.App.Writer)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(status)
+	default:
+		return fmt.Errorf("output %q is not known; it can be table or json", format)
+	}
+}
+
+func printEncryption(w io.Writer, s encryption.Status) error {
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	switch {
+	case s.Theirs != "":
+		fmt.Fprintf(table, "Encryption:\tnot by kedge: %s\n", s.Theirs)
+		return table.Flush()
+	case s.Encrypted:
+		fmt.Fprintln(table, "Encryption:\ton")
+	default:
+		fmt.Fprintln(table, "Encryption:\toff")
+	}
+	stage := "at rest"
+	if s.Pending {
+		stage = "rewriting all Secrets"
+	}
+	if s.Waiting != "" {
+		stage += "; waiting: " + s.Waiting
+	}
+	fmt.Fprintf(table, "Stage:\t%s\n", stage)
+	if s.Plain > 0 {
+		fmt.Fprintf(table, "Not encrypted:\t%d Secrets\n", s.Plain)
+	}
+	if s.Lost > 0 {
+		fmt.Fprintf(table, "Not readable:\t%d Secrets, whose key is gone\n", s.Lost)
+	}
+	fmt.Fprintln(table, "\nKEY\tSECRETS\tUSE")
+	for _, key := range s.Keys {
+		use := "reading"
+		if key.Writes {
+			use = "reading, writing"
+		}
+		fmt.Fprintf(table, "%s\t%d\t%s\n", key.Name, key.Secrets, use)
+	}
+	fmt.Fprintln(table, "\nSERVER\tSECRETS-ENCRYPTION")
+	for _, server := range s.Servers {
+		setting := fmt.Sprint(server.Enabled)
+		if !server.Knows {
+			setting = "unknown: it runs an older kedge"
+		}
+		fmt.Fprintf(table, "%s\t%s\n", server.Address, setting)
+	}
+	return table.Flush()
+}

@@ -1,0 +1,257 @@
+package encryption
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage/value"
+)
+
+// A new cluster never has a Secret that is not encrypted, and only Secrets are.
+func TestNew(t *testing.T) {
+	clusters(t, func(t *testing.T, c *cluster) {
+		e, _ := c.server("192.0.2.1")
+		c.write(e, "one")
+		c.read(e, "one")
+		if stored := c.stored(prefix + "one"); bytes.Contains(stored, []byte(plaintext)) || !bytes.HasPrefix(stored, []byte(secretboxPrefix)) {
+			t.Errorf("stored is %q", stored)
+		}
+		e.mu.Lock()
+		secret := e.known.Keys[0].Secret
+		e.mu.Unlock()
+		if kept := c.stored(keyringKey); bytes.Contains(kept, secret[:]) || bytes.Contains(kept, []byte("secret")) {
+			t.Errorf("the keys are stored as %q", kept)
+		}
+		if e.TransformerForResource(schema.GroupResource{Resource: "configmaps"}) != nil {
+			t.Error("ConfigMaps are encrypted")
+		}
+		c.rest(e, "encrypted", encrypted(1))
+	})
+}
+
+// What one server does another one follows at once: it writes with the new key, and
+// reads what is written with it.
+func TestRotate(t *testing.T) {
+	clusters(t, func(t *testing.T, c *cluster) {
+		one, _ := c.server("192.0.2.1")
+		two, _ := c.server("192.0.2.2")
+		const secrets = 2*page + 3
+		for n := range secrets {
+			c.write(one, fmt.Sprint(n))
+		}
+		c.read(two, "0")
+		before := c.status(one).Keys[0].Name
+		if err := one.do(t.Context(), CommandRotate); err != nil {
+			t.Fatal(err)
+		}
+		if err := two.do(t.Context(), CommandRotate); err == nil || !strings.Contains(err.Error(), "being rewritten already") {
+			t.Errorf("a second rotation: %v", err)
+		}
+		c.write(two, "of-two")
+		if name, _ := keyOf(c.stored(prefix + "of-two")); string(name) == before {
+			t.Error("another server writes with the old key")
+		}
+		c.read(one, "of-two")
+		c.keep(two)
+		c.rest(one, "rotated", func(s Status) bool { return encrypted(secrets+1)(s) && s.Keys[0].Name != before })
+		for n := range secrets {
+			c.read(two, fmt.Sprint(n))
+		}
+	})
+}
+
+// Whatever has been done of a change when it is interrupted, the next one goes on.
+func TestInterrupted(t *testing.T) {
+	clusters(t, func(t *testing.T, c *cluster) {
+		e, _ := c.server("192.0.2.1")
+		for n := range 20 {
+			c.write(e, fmt.Sprint(n))
+		}
+		if err := e.do(t.Context(), CommandRotate); err != nil {
+			t.Fatal(err)
+		}
+		for calls := 1; c.status(e).Pending; calls++ {
+			// The keeper of a server that is killed when it has asked so many times.
+			dying, kill := context.WithCancel(t.Context())
+			client, err := c.newClient()
+			if err != nil {
+				t.Fatal(err)
+			}
+			client.KV = &counted{KV: client.KV, left: calls, end: kill}
+			killed := c.notStarted("192.0.2.1")
+			killed.under, killed.client = e.under, client
+			if _, err := (&Keeper{Encryption: killed}).advance(dying); err == nil && dying.Err() == nil && c.status(e).Pending {
+				t.Error("it is not done")
+			}
+			kill()
+			client.Close()
+			for n := range 20 {
+				c.read(e, fmt.Sprint(n))
+			}
+		}
+		c.rest(e, "rotated", encrypted(20))
+	})
+}
+
+// counted is a client of somebody who dies.
+type counted struct {
+	clientv3.KV
+	left int
+	end  func()
+}
+
+func (k *counted) die() {
+	if k.left--; k.left < 0 {
+		k.end()
+	}
+}
+
+func (k *counted) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	k.die()
+	return k.KV.Get(ctx, key, opts...)
+}
+
+func (k *counted) Txn(ctx context.Context) clientv3.Txn {
+	k.die()
+	return k.KV.Txn(ctx)
+}
+
+// A cluster from before there was encryption is encrypted when every server can read
+// that; it is turned off when all are set so.
+func TestOnAndOff(t *testing.T) {
+	c := newEtcd(t)
+	c.put(prefix+"old", []byte(plaintext+"old"))
+	c.lease("192.0.2.2")
+	one, stop := c.server("192.0.2.1")
+	stopKeeping := c.keep(one)
+	c.eventually(one, "waiting for the older kedge", func(s Status) bool { return strings.Contains(s.Waiting, "192.0.2.2 runs an older kedge") })
+	c.write(one, "new")
+	c.rest(one, "plain", plain(2))
+	two, stopTwo := c.server("192.0.2.2")
+	stopKeeping() // instead of waiting for its next look
+	stopKeeping = c.keep(one)
+	c.rest(two, "encrypted", encrypted(2))
+	c.read(two, "old")
+
+	stopKeeping()
+	stop()
+	one, _ = c.server("192.0.2.1", off)
+	stopKeeping = c.keep(one)
+	c.eventually(one, "waiting for the other server", func(s Status) bool {
+		return strings.Contains(s.Waiting, "192.0.2.2 has secrets-encryption: true")
+	})
+	c.rest(one, "encrypted still", encrypted(2))
+	stopTwo()
+	two, _ = c.server("192.0.2.2", off)
+	stopKeeping()
+	c.keep(one)
+	c.rest(two, "plain", plain(2))
+	c.read(two, "old")
+	if err := two.do(t.Context(), CommandRotate); err == nil || !strings.Contains(err.Error(), "secrets-encryption: true") {
+		t.Errorf("rotate: %v", err)
+	}
+}
+
+// reencrypt rewrites what somebody has stored past the API.
+func TestReencrypt(t *testing.T) {
+	clusters(t, func(t *testing.T, c *cluster) {
+		e, _ := c.server("192.0.2.1")
+		c.keep(e)
+		c.put(prefix+"one", []byte(plaintext+"one"))
+		c.read(e, "one")
+		if err := e.do(t.Context(), CommandReencrypt); err != nil {
+			t.Fatal(err)
+		}
+		c.rest(e, "encrypted", encrypted(1))
+		c.read(e, "one")
+	})
+}
+
+// A Secret whose key is gone stays, and holds up nothing.
+func TestLost(t *testing.T) {
+	c := newSQLite(t)
+	e, _ := c.server("192.0.2.1")
+	c.write(e, "one")
+	c.put(prefix+"lost", []byte(secretboxPrefix+"2006-01-02-00000000:what it is nobody knows"))
+	if err := e.do(t.Context(), CommandRotate); err != nil {
+		t.Fatal(err)
+	}
+	c.keep(e)
+	c.eventually(e, "rotated", func(s Status) bool { return !s.Pending && s.Lost == 1 && s.Keys[0].Secrets == 1 })
+	_, _, err := current{e}.TransformFromStorage(t.Context(), c.stored(prefix+"lost"), value.DefaultContext(prefix+"lost"))
+	if err == nil || !strings.Contains(err.Error(), "does not have the key") {
+		t.Errorf("read: %v", err)
+	}
+}
+
+// Who sees to it himself is left alone, unless kedge's keys are in use.
+func TestTheirs(t *testing.T) {
+	c := newSQLite(t)
+	theirs := func(cfg *Config) { cfg.Theirs = "they have an argument" }
+	e, stop := c.server("192.0.2.1", theirs)
+	c.keep(e)
+	if e.TransformerForResource(schema.GroupResource{Resource: "secrets"}) != nil {
+		t.Error("Secrets are encrypted by kedge")
+	}
+	for _, command := range []string{CommandRotate, CommandReencrypt} {
+		if err := e.do(t.Context(), command); err == nil || !strings.Contains(err.Error(), "they have an argument") {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+	stop()
+	_, stop = c.server("192.0.2.1")
+	stop()
+	err := c.notStarted("192.0.2.1", theirs).Run(t.Context(), func() { t.Error("it started") })
+	if err == nil || !strings.Contains(err.Error(), "they have an argument") || !strings.Contains(err.Error(), "secrets-encryption: false") {
+		t.Errorf("with kedge's keys in use: %v", err)
+	}
+}
+
+// The keys of another cluster are refused.
+func TestOtherKey(t *testing.T) {
+	c := newSQLite(t)
+	_, stop := c.server("192.0.2.1")
+	stop()
+	if err := os.WriteFile(c.key, []byte("another one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := c.notStarted("192.0.2.1").Run(t.Context(), func() { t.Error("it started") })
+	if err == nil || !strings.Contains(err.Error(), "encryption.key") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Commands come over the socket.
+func TestAsk(t *testing.T) {
+	c := newSQLite(t)
+	socket := filepath.Join(t.TempDir(), "s")
+	if _, err := Ask(t.Context(), socket, CommandStatus); err == nil || !strings.Contains(err.Error(), "kedge status") {
+		t.Errorf("nobody listens: %v", err)
+	}
+	e, _ := c.server("192.0.2.1", func(cfg *Config) { cfg.Socket = socket })
+	c.write(e, "one")
+	c.keep(e)
+	if s, err := Ask(t.Context(), socket, CommandRotate); err != nil || len(s.Keys) == 0 {
+		t.Fatalf("rotate: %+v, %v", s, err)
+	}
+	s, err := Await(t.Context(), socket, func(string) {})
+	if err != nil || !encrypted(1)(s) || len(s.Servers) != 1 {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	if _, err := Ask(t.Context(), socket, "forget"); err == nil {
+		t.Error("a command that is not known was accepted")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Await(ended, socket, func(string) {}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,194 @@
+package encryption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apiserver/pkg/storage/value"
+)
+
+const (
+	// commitTime is how long after its end a request may still be on its way to
+	// the disk.
+	commitTime = 10 * time.Second
+	// look is how often is looked whether the servers agree by now, or a change
+	// that failed is possible.
+	look = 5 * time.Second
+	// reminder is how often is logged what is waited for.
+	reminder = 10 * time.Minute
+	// page is how many Secrets are read at a time: one may have a mebibyte.
+	page = 32
+)
+
+// Keeper completes changes of the keys. One server of a cluster runs it: it is an
+// election.Loops.
+type Keeper struct {
+	*Encryption
+	// settle is how long a request that knows the keys of before may take.
+	settle time.Duration
+}
+
+// NewKeeper returns the Keeper of an Encryption. requestTimeout is the API
+// server's.
+func NewKeeper(e *Encryption, requestTimeout time.Duration) *Keeper {
+	return &Keeper{Encryption: e, settle: requestTimeout + commitTime}
+}
+
+// Follow implements election.Loops: another server's Keeper runs.
+func (*Keeper) Follow(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Lead implements election.Loops. At rest it waits for a change of the keys.
+func (k *Keeper) Lead(ctx context.Context, ready func()) error {
+	ready()
+	defer k.wait("")
+	var said time.Time
+	for k.cfg.Theirs == "" {
+		revision, err := k.advance(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			k.wait("")
+			if err = k.awaitChange(ctx, revision); err == nil {
+				continue
+			}
+		case errors.Is(err, errChanged):
+			continue
+		}
+		k.wait(err.Error())
+		if time.Since(said) > reminder {
+			said = time.Now()
+			k.log.Warnf("How Secrets are stored stays as it is for now: %v", err)
+		}
+		sleep(ctx, look)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// awaitChange waits until the keys are not those of a revision any more.
+func (k *Keeper) awaitChange(ctx context.Context, revision int64) error {
+	answer, err := k.client.Get(ctx, keyringKey)
+	if err != nil || len(answer.Kvs) > 0 && answer.Kvs[0].ModRevision != revision {
+		return err
+	}
+	watching, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// Not from that revision on, which may be compacted.
+	if _, ok := <-k.client.Watch(watching, keyringKey, clientv3.WithRev(answer.Header.Revision+1)); !ok {
+		sleep(ctx, look)
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// wait notes what a change waits for.
+func (e *Encryption) wait(what string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waiting = what
+}
+
+// advance brings the keys and the Secrets to where they are to be, and returns the
+// revision of the keys then.
+func (k *Keeper) advance(ctx context.Context) (int64, error) {
+	keys, err := k.load(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if keys.encrypts() != k.cfg.Enabled {
+		if err := k.agree(ctx); err != nil {
+			return 0, err
+		}
+		next := keys.plain()
+		if k.cfg.Enabled {
+			next = keys.renewed(newKey(time.Now()))
+		}
+		if keys, err = k.replace(ctx, keys, next); err != nil {
+			return 0, err
+		}
+	}
+	if !keys.Pending {
+		return keys.revision, nil
+	}
+	k.log.Info("Rewriting all Secrets, after the requests that began before")
+	k.wait("requests that began before have to end")
+	sleep(ctx, k.settle)
+	k.wait("")
+	for rewritten := 1; rewritten > 0; {
+		// Until there is none: nobody has written one the old way then.
+		if rewritten, err = k.rewrite(ctx, keys.transformer); err != nil {
+			return 0, err
+		}
+	}
+	if keys, err = k.replace(ctx, keys, keys.rewritten()); err != nil {
+		return 0, err
+	}
+	if keys.encrypts() {
+		k.log.Infof("All Secrets are encrypted with the key %s", keys.Keys[0].Name)
+	} else {
+		k.log.Info("Secrets are not encrypted any more")
+	}
+	return keys.revision, nil
+}
+
+// rewrite writes each Secret that is not stored as it would be written now, and
+// returns how many there were.
+func (k *Keeper) rewrite(ctx context.Context, transformer value.Transformer) (int, error) {
+	count := 0
+	err := k.scan(ctx, func(name string, stored []byte, revision int64) error {
+		of := value.DefaultContext(name)
+		plain, stale, err := transformer.TransformFromStorage(ctx, stored, of)
+		if err != nil {
+			// No key that is there will ever be of use for it.
+			k.log.Errorf("%s cannot be decrypted, and stays as it is: %v", name, err)
+			return nil
+		}
+		if !stale {
+			return nil
+		}
+		next, err := transformer.TransformToStorage(ctx, plain, of)
+		if err != nil {
+			return fmt.Errorf("encrypt %s: %w", name, err)
+		}
+		count++
+		if _, err = putIf(ctx, k.client, name, string(next), revision); err != nil {
+			return fmt.Errorf("rewrite %s: %w", name, err)
+		}
+		// If it was changed meanwhile, the next round looks at it.
+		return nil
+	})
+	return count, err
+}
+
+// scan calls do for every stored Secret.
+func (e *Encryption) scan(ctx context.Context, do func(name string, stored []byte, revision int64) error) error {
+	prefix := e.secretsPrefix()
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	for from, more := prefix, true; more; {
+		answer, err := e.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
+		if err != nil {
+			return fmt.Errorf("read stored Secrets: %w", err)
+		}
+		for _, kv := range answer.Kvs {
+			if err := do(string(kv.Key), kv.Value, kv.ModRevision); err != nil {
+				return err
+			}
+			from = string(kv.Key) + "\x00"
+		}
+		more = answer.More && len(answer.Kvs) > 0
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+package encryption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apiserver/pkg/storage/value"
+)
+
+// errChanged says that another server has changed the keys at the same moment.
+var errChanged = errors.New("another server has changed the keys at the same moment")
+
+// known is a keyring as the datastore has it at a revision, 0 if there is none.
+type known struct {
+	keyring
+	revision    int64
+	transformer value.Transformer
+}
+
+// load asks the datastore for the keys. Where several servers have it the answer
+// is the one that most of them agree on: it is not older than the question.
+func (e *Encryption) load(ctx context.Context) (known, error) {
+	answer, err := e.client.Get(ctx, keyringKey)
+	if err != nil {
+		return known{}, fmt.Errorf("ask the datastore for the keys of Secrets: %w", err)
+	}
+	if len(answer.Kvs) == 0 {
+		return e.learn(known{}), nil
+	}
+	there := answer.Kvs[0]
+	e.mu.Lock()
+	last := e.known
+	e.mu.Unlock()
+	if last.revision >= there.ModRevision {
+		return last, nil
+	}
+	opened, err := open(e.under, there.Value)
+	if err != nil {
+		return known{}, err
+	}
+	return e.learn(known{keyring: opened, revision: there.ModRevision}), nil
+}
+
+// learn keeps what the datastore has, unless something newer is known.
+func (e *Encryption) learn(found known) known {
+	found.transformer = found.keyring.transformer()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if found.revision >= e.known.revision {
+		e.known = found
+	}
+	return e.known
+}
+
+// replace puts next in the place of what is known, and returns errChanged if that
+// is not there any more.
+func (e *Encryption) replace(ctx context.Context, before known, next keyring) (known, error) {
+	sealed, err := next.seal(e.under)
+	if err != nil {
+		return known{}, err
+	}
+	answer, err := putIf(ctx, e.client, keyringKey, string(sealed), before.revision)
+	if err != nil {
+		return known{}, fmt.Errorf("give the datastore the keys of Secrets: %w", err)
+	}
+	if !answer.Succeeded {
+		return known{}, errChanged
+	}
+	return e.learn(known{keyring: next, revision: answer.Header.Revision}), nil
+}
+
+// putIf puts a value in the place of the one of a revision, 0 if there is none.
+func putIf(ctx context.Context, store clientv3.KV, name, text string, revision int64) (*clientv3.TxnResponse, error) {
+	transaction := store.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(name), "=", revision)).Then(clientv3.OpPut(name, text))
+	if revision > 0 {
+		// kine knows changes by this form only.
+		transaction = transaction.Else(clientv3.OpGet(name))
+	}
+	return transaction.Commit()
+}

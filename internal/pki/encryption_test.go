@@ -1,0 +1,48 @@
+package pki
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Servers with one authority have one key without having told each other, which
+// stays with another authority, and is among what further servers get.
+func TestEncryptionKey(t *testing.T) {
+	ensureIn := func(folder, authorityKey string) string {
+		t.Helper()
+		a := &authority{keyFile: filepath.Join(folder, "server-ca.key")}
+		if err := os.WriteFile(a.keyFile, []byte(authorityKey), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file, err := ensureEncryptionKey(folder, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", info, err)
+		}
+		return string(text)
+	}
+	first, second, other := t.TempDir(), t.TempDir(), t.TempDir()
+	one := ensureIn(first, "the authority\n")
+	if two := ensureIn(second, "the authority"); one != two {
+		t.Errorf("two servers have %s and %s", one, two)
+	}
+	if three := ensureIn(other, "another authority"); one == three {
+		t.Error("another cluster has the same")
+	}
+	if again := ensureIn(first, "a new authority"); again != one {
+		t.Error("with a new authority it is another one")
+	}
+	o := options(t)
+	ensure(t, o)
+	secrets, err := Secrets(o.Dir)
+	if err != nil || len(secrets[encryptionKey]) == 0 {
+		t.Errorf("it is not among the secrets of servers: %v", err)
+	}
+}
