@@ -9,6 +9,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/apilb"
 	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/certificates"
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
@@ -111,7 +112,18 @@ func addComponents(group *component.Group, cfg *config.Config, identity *bootstr
 		return err
 	}
 	clients := NewRemote(servers, func(user string, _ ...string) *tls.Config { return identity.TLS(user) })
-	renewer := identity.Renewer(clients.Reconnect)
+	renewer := certificates.New(certificates.Config{
+		Socket: datadir.CertificateSocket,
+		Now:    clock.Now,
+		Due:    identity.Due,
+		Renew: func(ctx context.Context, all bool) ([]string, error) {
+			files, err := identity.Renew(ctx, all)
+			if len(files) > 0 {
+				clients.Reconnect() // with the new ones
+			}
+			return files, err
+		},
+	})
 	group.Add(renewer)
 
 	kubelet := pki.NodeUser(identity.Host.Name)
@@ -146,6 +158,8 @@ func addComponents(group *component.Group, cfg *config.Config, identity *bootstr
 		Client:      clients.ClientConfig(kubelet),
 		Servers:     servers,
 		TLS:         identity.TLS(kubelet),
+		// A server that has restarted may have new authorities.
+		Opened: renewer.Look,
 	}))
 	return nil
 }

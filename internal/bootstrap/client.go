@@ -128,7 +128,8 @@ func (c *client) explain(err error) error {
 		dns       *net.DNSError
 		netError  net.Error
 		untrusted = fmt.Errorf("the server at %s is not of this node's cluster: its certificate is of another authority: "+
-			"correct --server; to move this node to that cluster, run `kedge uninstall` and join it with that cluster's token", c.server)
+			"correct --server; to move this node to that cluster, run `kedge uninstall` and join it with that cluster's token; "+
+			"if the authorities of its own were replaced while it was off (`kedge certificate rotate-ca`), remove agent/tls in its data directory and join it with the new token", c.server)
 	)
 	switch {
 	case errors.As(err, &unknown), errors.As(err, &unnamed):

@@ -17,7 +17,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/pki"
@@ -30,9 +29,6 @@ const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
 )
-
-// renewInterval is how often certificates are looked at.
-const renewInterval = time.Hour
 
 // Config is what Join has to know.
 type Config struct {
@@ -148,10 +144,11 @@ func (i *Identity) join(ctx context.Context, token Token) error {
 	if err != nil {
 		return err
 	}
-	return i.certify(ctx, c, JoinPath, password, token.Authorize)
+	return i.certify(ctx, c, JoinPath, password, false, token.Authorize)
 }
 
-// pinned returns the server's authorities if their hash is the token's.
+// pinned returns the server's authority that has the token's hash. That alone is to
+// be trusted: whoever answers may have put others beside it.
 func (c *client) pinned(ctx context.Context, hash string) ([]byte, error) {
 	var authority []byte
 	if err := c.call(ctx, http.MethodGet, CACertsPath, nil, nil, &authority); err != nil {
@@ -161,7 +158,8 @@ func (c *client) pinned(ctx context.Context, hash string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("what answers at %s is not a kedge server that nodes can join: correct --server", c.server)
 	}
-	if found != hash {
+	authority = pki.FindCA(authority, hash)
+	if authority == nil {
 		return nil, &otherAuthorityError{c.server, found, hash}
 	}
 	return authority, nil
@@ -172,7 +170,8 @@ type otherAuthorityError struct{ server, found, hash string }
 
 func (e *otherAuthorityError) Error() string {
 	return fmt.Sprintf("the server at %s is not of the token's cluster: its authority has the hash %s, the token says %s: "+
-		"correct --server or --token; if both are right, something on the way poses as the server", e.server, e.found, e.hash)
+		"correct --server or --token. If that cluster's authorities were replaced (`kedge certificate rotate-ca`), take the new token, which is in server/token there. "+
+		"If both are right, something on the way poses as the server", e.server, e.found, e.hash)
 }
 
 // resume starts with the certificates of an earlier start.
@@ -180,8 +179,8 @@ func (i *Identity) resume(ctx context.Context) error {
 	c := i.client(i.TLS(pki.NodeUser(i.cfg.Name)))
 	defer c.close()
 	err := i.learn(ctx, c, nil)
-	if err == nil && i.WantsRenewal(i.Host.IPs) {
-		err = i.certify(ctx, c, RenewPath, "", nil)
+	if err == nil && i.wantsRenewal() {
+		err = i.certify(ctx, c, RenewPath, "", false, nil)
 	}
 	var temporary retryable
 	if !errors.As(err, &temporary) {
@@ -220,7 +219,7 @@ func (i *Identity) learn(ctx context.Context, c *client, authorize func(*http.Re
 		return err
 	}
 	i.Settings = settings
-	settings.Servers = nil // apilb remembers them, as they are later
+	settings.Servers, settings.Authorities = nil, "" // apilb remembers those, and pki these
 	text, err := json.Marshal(settings)
 	if err != nil {
 		return fmt.Errorf("encode settings: %w", err)
@@ -228,9 +227,10 @@ func (i *Identity) learn(ctx context.Context, c *client, authorize func(*http.Re
 	return datadir.WriteFile(i.cfg.Dir.ClusterSettings(), text, 0o600)
 }
 
-// certify has the server sign the node's certificates, and keeps them.
-func (i *Identity) certify(ctx context.Context, c *client, path, password string, authorize func(*http.Request)) error {
-	requests, err := i.Requests()
+// certify has the server sign the node's certificates, for new keys perhaps, and
+// keeps them.
+func (i *Identity) certify(ctx context.Context, c *client, path, password string, newKeys bool, authorize func(*http.Request)) error {
+	requests, err := i.Requests(newKeys)
 	if err != nil {
 		return err
 	}
@@ -244,31 +244,27 @@ func (i *Identity) certify(ctx context.Context, c *client, path, password string
 	return i.Accept(answer.ServerCA, answer.ClientCA, answer.Certificates)
 }
 
-// Renewer returns the component that renews the certificates while the node
-// runs, and calls renewed each time. A renewal that fails is tried again an
-// hour later: there are months left then.
-func (i *Identity) Renewer(renewed func()) component.Component {
-	return component.Func("certificates", func(ctx context.Context, ready func()) error {
-		hourly := time.NewTicker(renewInterval)
-		defer hourly.Stop()
-		ready()
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-hourly.C:
-			}
-			if !i.WantsRenewal(i.Host.IPs) {
-				continue
-			}
-			c := i.client(i.TLS(pki.NodeUser(i.cfg.Name)))
-			if err := i.certify(ctx, c, RenewPath, "", nil); err != nil {
-				i.log.WithError(err).Warn("Renewing certificates failed and is tried again in an hour")
-			} else {
-				i.log.Info("Renewed this node's certificates")
-				renewed()
-			}
-			c.close()
-		}
-	})
+// wantsRenewal tells whether the node's certificates are not as they should be, or
+// of other authorities than those that the server told of last.
+func (i *Identity) wantsRenewal() bool {
+	return i.WantsRenewal(i.Host.IPs) || i.Settings.Authorities != "" && !i.Follows(i.Settings.Authorities)
+}
+
+// Renew has a server sign new certificates if this node wants them, or anyway, for
+// new keys, and returns their files.
+func (i *Identity) Renew(ctx context.Context, anyway bool) ([]string, error) {
+	c := i.client(i.TLS(pki.NodeUser(i.cfg.Name)))
+	defer c.close()
+	var settings Settings
+	if err := c.call(ctx, http.MethodGet, ClusterPath, nil, nil, &settings); err != nil {
+		return nil, err
+	}
+	i.Settings.Authorities = settings.Authorities
+	if !anyway && !i.wantsRenewal() {
+		return nil, nil
+	}
+	if err := i.certify(ctx, c, RenewPath, "", anyway, nil); err != nil {
+		return nil, err
+	}
+	return i.CertFiles(), nil
 }

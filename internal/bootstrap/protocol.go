@@ -33,6 +33,9 @@ type Settings struct {
 	Cluster config.Cluster `json:"cluster"`
 	// Servers are HOST:PORT of those with an API, if the one that answers has none.
 	Servers []string `json:"servers,omitempty"`
+	// Authorities names what the servers sign with and trust: a node that has others
+	// renews its certificates.
+	Authorities string `json:"authorities,omitempty"`
 }
 
 // Request asks a server for the certificates of a node.

@@ -155,7 +155,7 @@ func (s *SharedToken) take(text []byte, revision int64) error {
 		s.log.Info("The cluster's token was replaced: further nodes and servers need the new one, which is in server/token on every server")
 	}
 	s.revision = revision
-	if given, err := tokenSecret(s.configured, ServerUser, ""); s.configured != "" && (err != nil || given != token.Secret) {
+	if given, err := tokenSecret(s.configured, ServerUser, nil); s.configured != "" && (err != nil || given != token.Secret) {
 		s.log.Warnf("The token in this server's configuration is not the cluster's any more, and is not used: leave it out, or write the one in %s there",
 			s.dir.ServerToken())
 	}

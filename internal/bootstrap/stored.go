@@ -147,5 +147,5 @@ func storedSecret(dir datadir.Dir, configured string) (string, error) {
 		}
 		configured = strings.TrimSpace(string(kept))
 	}
-	return tokenSecret(configured, ServerUser, "")
+	return tokenSecret(configured, ServerUser, nil)
 }

@@ -98,11 +98,11 @@ func EnsureToken(dir datadir.Dir, configured string, caPEM []byte) (string, erro
 	var secret string
 	switch {
 	case configured != "":
-		if secret, err = tokenSecret(configured, ServerUser, hash); err != nil {
+		if secret, err = tokenSecret(configured, ServerUser, caPEM); err != nil {
 			return "", fmt.Errorf("read configured token: %w", err)
 		}
 	case kept != nil:
-		if secret, err = tokenSecret(strings.TrimSpace(string(kept)), ServerUser, ""); err != nil {
+		if secret, err = tokenSecret(strings.TrimSpace(string(kept)), ServerUser, nil); err != nil {
 			return "", fmt.Errorf("read join token %s: %w: remove the file to have a new token made", path, err)
 		}
 	default:
@@ -128,7 +128,7 @@ func EnsureAgentToken(dir datadir.Dir, configured string, caPEM []byte) error {
 	if err != nil {
 		return err
 	}
-	secret, err := tokenSecret(configured, NodeUser, hash)
+	secret, err := tokenSecret(configured, NodeUser, caPEM)
 	if err != nil {
 		return fmt.Errorf("read configured agent token: %w", err)
 	}
@@ -144,6 +144,31 @@ func RotateToken(dir datadir.Dir) (string, error) {
 	}
 	token.Secret = newSecret()
 	return token.String(), keepToken(dir.ServerToken(), token.String())
+}
+
+// TokenFor is the kept join token, as it is with the authorities caPEM.
+func TokenFor(dir datadir.Dir, caPEM []byte) (string, error) {
+	token, err := keptToken(dir)
+	if err != nil {
+		return "", err
+	}
+	token.Hash, err = pki.CAHash(caPEM)
+	return token.String(), err
+}
+
+// CheckPins refuses configured tokens that pin another authority than the kept token
+// does, to which that is new.
+func CheckPins(dir datadir.Dir, configured ...string) error {
+	kept, err := keptToken(dir)
+	if err != nil {
+		return err
+	}
+	for _, token := range configured {
+		if pin, _, whole := strings.Cut(token, "::"); whole && strings.HasPrefix(pin, tokenPrefix) && pin != tokenPrefix+kept.Hash {
+			return fmt.Errorf("the configuration has a token of the old authority, which the next start would refuse: write what is after :: only, or the one in %s", dir.ServerToken())
+		}
+	}
+	return nil
 }
 
 // CheckSecret tells whether secret is that of the user's token, as it is kept
@@ -185,20 +210,21 @@ func keepToken(path, token string) error {
 
 // ServerSecret returns the secret in a server's token, whole or bare.
 func ServerSecret(token string) (string, error) {
-	return tokenSecret(strings.TrimSpace(token), ServerUser, "")
+	return tokenSecret(strings.TrimSpace(token), ServerUser, nil)
 }
 
 // tokenSecret returns the secret in a user's token, whole or bare. A whole one
-// must pin hash, unless hash is empty.
-func tokenSecret(token, user, hash string) (string, error) {
+// must pin one of the authorities in caPEM, unless that is nil.
+func tokenSecret(token, user string, caPEM []byte) (string, error) {
 	secret := token
 	if pin, credentials, whole := strings.Cut(token, "::"); whole && strings.HasPrefix(pin, tokenPrefix) {
 		of, password, _ := strings.Cut(credentials, ":")
 		switch {
 		case of != user:
 			return "", fmt.Errorf("it is another kind of token: after :: comes %s:SECRET", user)
-		case hash != "" && pin != tokenPrefix+hash:
-			return "", errors.New("it is the token of another cluster: its hash is not that of this cluster's authority")
+		case caPEM != nil && pki.FindCA(caPEM, strings.TrimPrefix(pin, tokenPrefix)) == nil:
+			return "", errors.New("it is the token of another cluster: its hash is not that of this cluster's authority. " +
+				"If that was replaced (`kedge certificate rotate-ca`), write what is after :: only")
 		}
 		secret = password
 	}

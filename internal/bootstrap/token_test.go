@@ -215,3 +215,31 @@ func TestCheckSkew(t *testing.T) {
 		}
 	}
 }
+
+// TestTokenOfOtherAuthorities: tokens while authorities are replaced.
+func TestTokenOfOtherAuthorities(t *testing.T) {
+	dir, old, next := newDir(t), newAuthority(t), newAuthority(t)
+	before, err := EnsureToken(dir, "secret", old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, err := TokenFor(dir, append(old, next...))
+	if err != nil || told == before {
+		t.Errorf("told %s, %v", told, err)
+	}
+	// A configured one may be either, until the old authority is gone.
+	for _, configured := range []string{before, told} {
+		if token, err := EnsureToken(dir, configured, append(old, next...)); err != nil || token != told {
+			t.Errorf("configured %s: %s, %v", configured, token, err)
+		}
+	}
+	if err := CheckPins(dir, "", "bare", told); err != nil {
+		t.Error(err)
+	}
+	if err := CheckPins(dir, told, before); err == nil || !strings.Contains(err.Error(), "of the old authority") {
+		t.Errorf("a token of the old authority: %v", err)
+	}
+	if _, err := EnsureToken(dir, before, next); err == nil || !strings.Contains(err.Error(), "write what is after :: only") {
+		t.Errorf("when that is gone: %v", err)
+	}
+}

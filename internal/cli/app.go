@@ -52,6 +52,7 @@ func newApp() *cli.App {
 			tokenCommand(),
 			snapshotCommand(),
 			secretsEncryptCommand(),
+			certificateCommand(),
 			kubectlCommand(),
 			crictlCommand(),
 			ctrCommand(),

@@ -74,6 +74,9 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		"unknown output":   {[]string{"status", "-o", "xml"}, ""},
 		"no snapshot":      {[]string{"snapshot", "delete"}, "`kedge snapshot list` lists them"},
 		"none to restore":  {[]string{"snapshot", "restore"}, "`kedge snapshot list` lists them"},
+		"no certificates":  {[]string{"certificate", "check", "--data-dir=/none"}, "say with --data-dir"},
+		"certificates as":  {[]string{"certificate", "check", "--data-dir=/none", "-o=xml"}, "table, json or yaml"},
+		"rotate what":      {[]string{"certificate", "rotate", "x"}, "takes no arguments"},
 		"none to keep":     {[]string{"snapshot", "prune", "--snapshot-retention=0"}, "keeps nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {

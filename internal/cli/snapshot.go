@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"sigs.k8s.io/yaml"
 
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
@@ -105,27 +103,14 @@ func printSnapshots(w io.Writer, format string, files []snapshot.File) error {
 	if files == nil {
 		files = []snapshot.File{}
 	}
-	switch format {
-	case "table":
+	return printAs(w, format, files, func(w io.Writer) error {
 		table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 		fmt.Fprintln(table, "NAME\tLOCATION\tSIZE\tCREATED\tERROR")
 		for _, f := range files {
 			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", f.Name, f.Location, f.Size, f.Created.Format(time.RFC3339), f.Error)
 		}
 		return table.Flush()
-	case "json":
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(files)
-	case "yaml":
-		text, err := yaml.Marshal(files)
-		if err != nil {
-			return fmt.Errorf("print snapshots: %w", err)
-		}
-		_, err = w.Write(text)
-		return err
-	}
-	return fmt.Errorf("output %q is not known; it can be table, json or yaml", format)
+	})
 }
 
 func restoreSnapshot(c *cli.Context) error {

@@ -23,13 +23,18 @@ const (
 	kubeconfigFlag  = "kubeconfig"
 )
 
-func tokenCommand() *cli.Command {
-	kubeconfig := &cli.StringFlag{
+// administrator is the flag that connect reads.
+func administrator() cli.Flag {
+	return &cli.StringFlag{
 		Name:    kubeconfigFlag,
 		Usage:   "administrator's kubeconfig",
 		Value:   config.Default().Server.WriteKubeconfig,
 		EnvVars: []string{"KUBECONFIG"},
 	}
+}
+
+func tokenCommand() *cli.Command {
+	kubeconfig := administrator()
 	return &cli.Command{
 		Name:  "token",
 		Usage: "make, list and delete tokens that let nodes join, on a server",

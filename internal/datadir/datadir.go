@@ -41,6 +41,8 @@ const (
 	SnapshotSocket   = RunDir + "/snapshot.sock"
 	EncryptionSocket = RunDir + "/encryption.sock"
 	ContainerdSocket = RunDir + "/containerd/containerd.sock"
+	// CertificateSocket is where new certificates are asked for.
+	CertificateSocket = RunDir + "/certificates.sock"
 	// ContainerdState is containerd's folder for what a reboot removes.
 	ContainerdState = RunDir + "/containerd"
 )
@@ -76,6 +78,12 @@ func (d Dir) Admission() string { return d.join("server", "etc", "admission.yaml
 
 // ServerTLS is the folder of the certificate authorities and server leaves.
 func (d Dir) ServerTLS() string { return d.join("server", "tls") }
+
+// NextServerTLS is what replaces ServerTLS at the next start, if it is there.
+func (d Dir) NextServerTLS() string { return d.join("server", "tls-next") }
+
+// PreviousServerTLS is what ServerTLS was before it was replaced.
+func (d Dir) PreviousServerTLS() string { return d.join("server", "tls-previous") }
 
 // EtcdTLS is the folder of the authorities and certificates of etcd members.
 func (d Dir) EtcdTLS() string { return d.join("server", "tls", "etcd") }

@@ -18,17 +18,42 @@ const probeSize = 256 << 10
 // synced, then renamed. The file gets exactly mode, whatever the umask. A path
 // has one writer at a time.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
-	if err := writeFile(path, data, mode); err != nil {
-		return fmt.Errorf("write %s: %w", path, Explain(err))
+	return WriteTogether(File{Path: path, Data: data, Mode: mode})
+}
+
+// File is what WriteTogether writes.
+type File struct {
+	Path string
+	Data []byte
+	Mode os.FileMode
+}
+
+// WriteTogether writes files as WriteFile does, and renames them one right after
+// the other, in their order: who reads them sees some new and others old for a
+// moment only. After a crash they may be so.
+func WriteTogether(files ...File) error {
+	for _, f := range files {
+		defer os.Remove(f.temporary())
+	}
+	for _, step := range []func(File) error{File.write, File.rename, File.syncFolder} {
+		for _, f := range files {
+			if err := step(f); err != nil {
+				return fmt.Errorf("write %s: %w", f.Path, Explain(err))
+			}
+		}
 	}
 	return nil
 }
 
-func writeFile(path string, data []byte, mode os.FileMode) (err error) {
-	folder := filepath.Dir(path)
-	// One fixed name, not a random one: what a kill -9 leaves is overwritten
-	// by the next write instead of piling up.
-	temporary := filepath.Join(folder, "."+filepath.Base(path)+".tmp")
+// temporary is one fixed name, not a random one: what a kill -9 leaves is
+// overwritten by the next write instead of piling up.
+func (f File) temporary() string {
+	return filepath.Join(filepath.Dir(f.Path), "."+filepath.Base(f.Path)+".tmp")
+}
+
+// write writes and syncs the temporary file.
+func (f File) write() error {
+	temporary := f.temporary()
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -37,14 +62,9 @@ func writeFile(path string, data []byte, mode os.FileMode) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(temporary)
-		}
-	}()
-	_, err = file.Write(data)
+	_, err = file.Write(f.Data)
 	if err == nil {
-		err = file.Chmod(mode)
+		err = file.Chmod(f.Mode)
 	}
 	if err == nil {
 		err = file.Sync()
@@ -52,14 +72,12 @@ func writeFile(path string, data []byte, mode os.FileMode) (err error) {
 	if closeErr := file.Close(); err == nil {
 		err = closeErr
 	}
-	if err != nil {
-		return err
-	}
-	if err = os.Rename(temporary, path); err != nil {
-		return err
-	}
-	return syncFolder(folder)
+	return err
 }
+
+func (f File) rename() error { return os.Rename(f.temporary(), f.Path) }
+
+func (f File) syncFolder() error { return syncFolder(filepath.Dir(f.Path)) }
 
 // Replace puts the file or folder next in the place of current, and what was
 // there, if anything was, to kept, whose folder is there. All are on one file
@@ -136,12 +154,13 @@ func syncFolder(path string) error {
 // checkWritable writes, syncs and removes a probe, so that a full or read-only
 // file system is found before anything is half-done.
 func (d Dir) checkWritable() error {
-	probe := d.join(".probe")
 	// Not zeros: a file system that compresses would store those in no space.
-	if err := writeFile(probe, bytes.Repeat([]byte("kedge\x00\xffprobe"), probeSize/12), 0o600); err != nil {
-		return err
+	probe := File{d.join("probe"), bytes.Repeat([]byte("kedge\x00\xffprobe"), probeSize/12), 0o600}
+	err := probe.write()
+	if removed := os.Remove(probe.temporary()); err == nil {
+		err = removed
 	}
-	return os.Remove(probe)
+	return err
 }
 
 // hints says for the faults of a file system what a user can do about them.

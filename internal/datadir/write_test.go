@@ -97,3 +97,22 @@ func TestReplace(t *testing.T) {
 		}
 	}
 }
+
+// TestWriteTogether writes all or, if one cannot be, none.
+func TestWriteTogether(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	if err := WriteTogether(File{a, []byte("1"), 0o600}, File{b, []byte("2"), 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	err := WriteTogether(File{a, []byte("3"), 0o600}, File{filepath.Join(dir, "none", "b"), []byte("4"), 0o644})
+	if err == nil {
+		t.Error("a file was written into a folder that is not there")
+	}
+	if got, err := os.ReadFile(a); err != nil || string(got) != "1" {
+		t.Errorf("read %q, %v", got, err)
+	}
+	if names := list(t, dir); names != "a b" {
+		t.Errorf("folder holds %q", names)
+	}
+}

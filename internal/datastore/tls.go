@@ -37,11 +37,18 @@ func (t TLS) Config() (*tls.Config, error) {
 		return nil, errors.New("datastore-certfile and datastore-keyfile go together; one is not set")
 	}
 	if t.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("datastore-certfile and datastore-keyfile: %w", err)
+		load := func() (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+			if err != nil {
+				return nil, fmt.Errorf("datastore-certfile and datastore-keyfile: %w", err)
+			}
+			return &pair, nil
 		}
-		config.Certificates = []tls.Certificate{pair}
+		if _, err := load(); err != nil {
+			return nil, err
+		}
+		// For each connection: they are renewed while kedge runs.
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	}
 	return config, nil
 }

@@ -25,6 +25,9 @@ type EtcdFiles struct {
 	ClientCertFile, ClientKeyFile string
 }
 
+// etcdClientUser is how servers call etcd.
+const etcdClientUser = "etcd-client"
+
 // addEtcd adds what an etcd member needs, in a folder of its own. The names of
 // the files are those that k3s users know.
 func (s *Server) addEtcd(folder string, now time.Time) error {
@@ -44,7 +47,7 @@ func (s *Server) addEtcd(folder string, now time.Time) error {
 	peer := s.leaf(file("peer-server-client"), peerCA, pkix.Name{CommonName: "etcd-peer"}, s.etcdNames)
 	peer.usage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	server := s.leaf(file("server-client"), serverCA, pkix.Name{CommonName: "etcd-server"}, s.etcdNames)
-	client := s.leaf(file("client"), serverCA, pkix.Name{CommonName: "etcd-client"}, nil)
+	client := s.leaf(file("client"), serverCA, pkix.Name{CommonName: etcdClientUser}, nil)
 	s.Etcd = EtcdFiles{
 		PeerCAFile: peerCA.certFile, ServerCAFile: serverCA.certFile,
 		PeerCertFile: peer.certFile, PeerKeyFile: peer.keyFile,

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/kedge-dev/kedge/internal/datadir"
 )
@@ -37,8 +38,12 @@ type nodeCertificates struct {
 	serving *x509.Certificate
 	// servers are the authorities of the API.
 	servers *x509.CertPool
+	// authorities is Server.Authorities of what the node trusts.
+	authorities string
 	// incomplete says that a certificate is not there yet.
 	incomplete bool
+	// rekeyed are those whose key is the one in nextKeyFile.
+	rekeyed []NodeCertificate
 }
 
 // NewNode returns the PKI of the node called name, kept in the data directory.
@@ -60,6 +65,20 @@ func (n *Node) ServingCertFile() string { return n.file("serving-kubelet") + ".c
 func (n *Node) ServingKeyFile() string { return n.file("serving-kubelet") + ".key" }
 
 func (n *Node) file(name string) string { return filepath.Join(n.folder, name) }
+
+// CertFiles are the files of all certificates.
+func (n *Node) CertFiles() []string {
+	var files []string
+	for _, c := range NodeCertificates(n.name) {
+		files = append(files, n.file(c.Name)+".crt")
+	}
+	return files
+}
+
+// keyFile is a certificate's key, and nextKeyFile the one that is to replace it,
+// until its certificate is there.
+func (n *Node) keyFile(c NodeCertificate) string     { return n.file(c.Name) + ".key" }
+func (n *Node) nextKeyFile(c NodeCertificate) string { return n.file(c.Name) + ".key.next" }
 
 // Load reads the certificates of an earlier start. The error is ErrNotJoined if
 // there are none, and otherwise says why they are no good.
@@ -84,8 +103,16 @@ func (n *Node) Load() error {
 			return fmt.Errorf("read certificate: %w", err)
 		}
 	}
-	current, err := n.check(ca, certificates)
+	clientCA, err := os.ReadFile(n.ClientCAFile())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("read authority of clients: %w", err)
+	}
+	current, err := n.check(ca, clientCA, certificates)
 	if err != nil {
+		return err
+	}
+	// A kill -9 may have come between.
+	if err := n.useKeys(current); err != nil {
 		return err
 	}
 	n.current.Store(current)
@@ -93,11 +120,11 @@ func (n *Node) Load() error {
 }
 
 // Requests returns a request for each certificate, as SignNode takes them, and
-// makes the keys that are not there.
-func (n *Node) Requests() (map[string][]byte, error) {
+// makes the keys that are not there, or for all certificates new ones.
+func (n *Node) Requests(newKeys bool) (map[string][]byte, error) {
 	requests := map[string][]byte{}
 	for _, c := range NodeCertificates(n.name) {
-		key, err := n.key(c)
+		key, err := n.key(c, newKeys)
 		if err != nil {
 			return nil, err
 		}
@@ -109,20 +136,36 @@ func (n *Node) Requests() (map[string][]byte, error) {
 	return requests, nil
 }
 
-// key returns a certificate's key. One that cannot be read is replaced, as
-// nothing is lost with it.
-func (n *Node) key(c NodeCertificate) (crypto.Signer, error) {
-	path := n.file(c.Name) + ".key"
-	if key, err := readKey(path); err == nil {
+// key returns a certificate's key, or a new one that is to replace it. One that
+// cannot be read is replaced at once, as nothing is lost with it.
+func (n *Node) key(c NodeCertificate, replace bool) (crypto.Signer, error) {
+	if replace {
+		return writeKey(n.nextKeyFile(c), ecdsaKey)
+	}
+	if key, err := readKey(n.keyFile(c)); err == nil {
 		return key, nil
 	}
-	return writeKey(path, ecdsaKey)
+	return writeKey(n.keyFile(c), ecdsaKey)
+}
+
+// useKeys puts the new keys of certificates that are on disk into the place of
+// the old ones.
+func (n *Node) useKeys(current *nodeCertificates) error {
+	for _, c := range current.rekeyed {
+		if err := os.Rename(n.nextKeyFile(c), n.keyFile(c)); err != nil {
+			return fmt.Errorf("replace key: %w", datadir.Explain(err))
+		}
+	}
+	if len(current.rekeyed) == 0 {
+		return nil
+	}
+	return datadir.SyncFolder(n.folder)
 }
 
 // Accept checks and keeps what a server signed, and the authorities it told of,
 // in PEM.
 func (n *Node) Accept(serverCA, clientCA []byte, certificates map[string][]byte) error {
-	current, err := n.check(serverCA, certificates)
+	current, err := n.check(serverCA, clientCA, certificates)
 	if err != nil {
 		return err
 	}
@@ -132,16 +175,24 @@ func (n *Node) Accept(serverCA, clientCA []byte, certificates map[string][]byte)
 	if _, err := parseCertificates(clientCA); err != nil {
 		return fmt.Errorf("read authority of clients: %w", err)
 	}
+	var files []datadir.File
 	for _, c := range NodeCertificates(n.name) {
-		if err := datadir.WriteFile(n.file(c.Name)+".crt", certificates[c.Name], certMode); err != nil {
-			return err
-		}
+		files = append(files, datadir.File{Path: n.file(c.Name) + ".crt", Data: certificates[c.Name], Mode: certMode})
 	}
-	if err := datadir.WriteFile(n.ClientCAFile(), clientCA, certMode); err != nil {
+	clients := datadir.File{Path: n.ClientCAFile(), Data: clientCA, Mode: certMode}
+	servers := datadir.File{Path: n.ServerCAFile(), Data: serverCA, Mode: certMode}
+	if n.current.Load() == nil {
+		// Last: with this file the node has joined.
+		files = append(files, clients, servers)
+	} else {
+		// First: who sees the new certificates knows that this node trusts those of
+		// the new authorities.
+		files = append([]datadir.File{clients, servers}, files...)
+	}
+	if err := datadir.WriteTogether(files...); err != nil {
 		return err
 	}
-	// Last: with this file the node has joined.
-	if err := datadir.WriteFile(n.ServerCAFile(), serverCA, certMode); err != nil {
+	if err := n.useKeys(current); err != nil {
 		return err
 	}
 	n.current.Store(current)
@@ -149,12 +200,12 @@ func (n *Node) Accept(serverCA, clientCA []byte, certificates map[string][]byte)
 }
 
 // check finds what would make certificates useless on this node.
-func (n *Node) check(serverCA []byte, certificates map[string][]byte) (*nodeCertificates, error) {
+func (n *Node) check(serverCA, clientCA []byte, certificates map[string][]byte) (*nodeCertificates, error) {
 	servers := x509.NewCertPool()
 	if !servers.AppendCertsFromPEM(serverCA) {
 		return nil, fmt.Errorf("read authority of servers: %w", errNoPEM)
 	}
-	current := &nodeCertificates{clients: map[string]*tls.Certificate{}, servers: servers}
+	current := &nodeCertificates{clients: map[string]*tls.Certificate{}, servers: servers, authorities: authorities(serverCA, clientCA)}
 	for _, c := range NodeCertificates(n.name) {
 		if _, ok := certificates[c.Name]; !ok {
 			current.incomplete = true
@@ -164,8 +215,10 @@ func (n *Node) check(serverCA []byte, certificates map[string][]byte) (*nodeCert
 		if err != nil {
 			return nil, fmt.Errorf("read certificate %s: %w", c.Name, err)
 		}
-		key, err := readKey(n.file(c.Name) + ".key")
-		if err != nil {
+		key, err := readKey(n.nextKeyFile(c))
+		if err == nil && matches(key, chain[0]) {
+			current.rekeyed = append(current.rekeyed, c)
+		} else if key, err = readKey(n.keyFile(c)); err != nil {
 			return nil, err
 		}
 		switch {
@@ -186,22 +239,40 @@ func (n *Node) check(serverCA []byte, certificates map[string][]byte) (*nodeCert
 // Ended tells whether the certificates are no longer valid.
 func (n *Node) Ended() bool { return n.clock.Now().After(n.current.Load().serving.NotAfter) }
 
+// Due is when the certificates are to be renewed.
+func (n *Node) Due() time.Time { return renewFrom(n.current.Load().serving) }
+
 // WantsRenewal tells whether the certificates end soon, are not for the addresses
 // that the node has, or not all there.
 func (n *Node) WantsRenewal(ips []netip.Addr) bool {
-	serving := n.current.Load().serving
-	return n.current.Load().incomplete || n.clock.Now().Add(RenewBefore).After(serving.NotAfter) ||
-		!sansOf(serving).equal(splitNames([]string{n.name}, ips))
+	current := n.current.Load()
+	return current.incomplete || !n.clock.Now().Before(n.Due()) || !sansOf(current.serving).equal(splitNames([]string{n.name}, ips))
 }
 
-// TLS returns how to call servers as one of the node's users: its certificate
-// is always the newest, and time is the Clock's.
+// Follows tells whether the node trusts what a server's Authorities says.
+func (n *Node) Follows(authorities string) bool { return n.current.Load().authorities == authorities }
+
+// TLS returns how to call servers as one of the node's users: its certificate and
+// the authorities are always the newest, and time is the Clock's.
 func (n *Node) TLS(user string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		RootCAs:    n.current.Load().servers,
 		ServerName: APIName,
 		Time:       n.clock.Now,
+		// RootCAs are fixed when the connection's maker is: VerifyConnection does
+		// what the standard library would.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			intermediates := x509.NewCertPool()
+			for _, cert := range state.PeerCertificates[1:] {
+				intermediates.AddCert(cert)
+			}
+			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{
+				Roots: n.current.Load().servers, Intermediates: intermediates,
+				DNSName: APIName, CurrentTime: n.clock.Now(),
+			})
+			return err
+		},
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			if c := n.current.Load().clients[user]; c != nil {
 				return c, nil

@@ -20,7 +20,8 @@ import (
 
 const (
 	leafValidity = 365 * 24 * time.Hour
-	// RenewBefore is how long before its end a leaf is renewed.
+	// RenewBefore is how long before its end a leaf is renewed, unless it was made
+	// for less than four times as long.
 	RenewBefore = 90 * 24 * time.Hour
 )
 
@@ -33,6 +34,13 @@ type leaf struct {
 	usage             []x509.ExtKeyUsage
 	// names are the names and addresses of a server, none for a client.
 	names func() sans
+	// due is when it is to be renewed; zero if that would gain nothing.
+	due time.Time
+}
+
+// renewFrom is when a certificate is to be renewed.
+func renewFrom(cert *x509.Certificate) time.Time {
+	return cert.NotAfter.Add(-min(RenewBefore, cert.NotAfter.Sub(cert.NotBefore)/4))
 }
 
 // sans are the subject alternative names of a certificate, sorted.
@@ -79,11 +87,12 @@ func (s sans) equal(other sans) bool {
 }
 
 // ensure makes sure that the leaf's files hold a good certificate, and returns
-// it. What is wrong is re-issued, never an error: nothing is lost with a leaf.
+// it, and whether it is a new one. What is wrong is re-issued, never an error:
+// nothing is lost with a leaf.
 //
 // The key stays as long as it is good. A renewal then replaces one file only,
 // and nobody who reads the two at that moment sees halves that do not match.
-func (l *leaf) ensure(now time.Time) (*tls.Certificate, error) {
+func (l *leaf) ensure(now time.Time) (*tls.Certificate, bool, error) {
 	log := logrus.WithField("component", "pki")
 	key, err := readKey(l.keyFile)
 	if err != nil {
@@ -91,22 +100,52 @@ func (l *leaf) ensure(now time.Time) (*tls.Certificate, error) {
 			log.WithError(err).Warn("A key is unreadable and will be replaced")
 		}
 		if key, err = writeKey(l.keyFile, ecdsaKey); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	chain, reason := l.inspect(key, now)
 	if reason == "" {
-		return certificate(chain, key), nil
+		return certificate(chain, key), false, nil
 	}
 	if chain, err = l.issue(key, now); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	level := logrus.InfoLevel
 	if reason == notThere {
 		level = logrus.DebugLevel // as in every first start
 	}
 	log.Logf(level, "Issued %s: %s", l.certFile, reason)
-	return certificate(chain, key), nil
+	return certificate(chain, key), true, nil
+}
+
+// replace makes a new key too. Who reads the two files just then, and gets halves
+// that do not match, reads them again; so does the next start.
+func (l *leaf) replace(now time.Time) (*tls.Certificate, error) {
+	key, err := ecdsaKey()
+	if err != nil {
+		return nil, fmt.Errorf("make key %s: %w", l.keyFile, err)
+	}
+	text, err := encodeKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key %s: %w", l.keyFile, err)
+	}
+	chain, err := l.sign(key, now)
+	if err != nil {
+		return nil, err
+	}
+	return certificate(chain, key), datadir.WriteTogether(
+		datadir.File{Path: l.keyFile, Data: text, Mode: keyMode},
+		datadir.File{Path: l.certFile, Data: encodeCertificates(chain...), Mode: certMode},
+	)
+}
+
+// dueOf is leaf.due of a certificate. One that ends with its authority would be
+// renewed for ever and gain nothing.
+func (l *leaf) dueOf(cert *x509.Certificate) time.Time {
+	if !cert.NotAfter.Before(l.signer.cert().NotAfter) {
+		return time.Time{}
+	}
+	return renewFrom(cert)
 }
 
 // notThere is why a leaf is issued at the first start.
@@ -136,21 +175,29 @@ func (l *leaf) inspect(key crypto.Signer, now time.Time) ([]*x509.Certificate, s
 		return nil, "its names or addresses have changed"
 	case cert.NotBefore.After(now):
 		return nil, "it was not valid yet"
-	// A leaf that ends with its authority would be renewed for ever and gain
-	// nothing, hence the second condition. NotAfter has whole seconds.
-	case now.Add(RenewBefore).After(cert.NotAfter) && l.signer.leafEnd(now).Truncate(time.Second).After(cert.NotAfter):
-		return nil, "it would have ended on " + cert.NotAfter.Format(time.DateOnly)
+	}
+	if due := l.dueOf(cert); !due.IsZero() && !now.Before(due) {
+		return nil, "it would have ended on " + cert.NotAfter.Format(time.DateTime)
 	}
 	return chain, ""
 }
 
 // issue signs and writes a new certificate for key.
 func (l *leaf) issue(key crypto.Signer, now time.Time) ([]*x509.Certificate, error) {
+	chain, err := l.sign(key, now)
+	if err != nil {
+		return nil, err
+	}
+	return chain, datadir.WriteFile(l.certFile, encodeCertificates(chain...), certMode)
+}
+
+// sign returns a new certificate for key, with its chain.
+func (l *leaf) sign(key crypto.Signer, now time.Time) ([]*x509.Certificate, error) {
 	chain, err := l.signer.sign(key.Public(), l.subject, l.usage, l.names(), now)
 	if err != nil {
 		return nil, fmt.Errorf("make certificate %s: %w", l.certFile, err)
 	}
-	return chain, datadir.WriteFile(l.certFile, encodeCertificates(chain...), certMode)
+	return chain, nil
 }
 
 // certificate is a chain and its key in the form that TLS takes.

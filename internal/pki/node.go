@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -114,6 +115,18 @@ func (s *Server) NodeOf(chain []*x509.Certificate) (string, error) {
 		return "", errors.New("not the certificate of a node")
 	}
 	return name, nil
+}
+
+// Aging tells whether a certificate is one that nodes and servers renew by
+// themselves, and should have: half the time for that is over. It may be anybody's.
+func (s *Server) Aging(chain []*x509.Certificate) bool {
+	if len(chain) == 0 {
+		return false
+	}
+	cert := chain[0]
+	renewed := slices.ContainsFunc(cert.Subject.Organization, func(group string) bool { return strings.HasPrefix(group, NodeGroup("")) }) ||
+		cert.Subject.CommonName == etcdClientUser
+	return renewed && s.clock.Now().After(cert.NotAfter.Add(-cert.NotAfter.Sub(renewFrom(cert))/2))
 }
 
 // checkClient verifies a client certificate, with its chain, as of now.

@@ -20,7 +20,7 @@ import (
 // join has a server sign the certificates of a node called edge.
 func join(t *testing.T, s *Server, n *Node, ips []netip.Addr) {
 	t.Helper()
-	requests, err := n.Requests()
+	requests, err := n.Requests(false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,6 +83,51 @@ func TestNodeJoins(t *testing.T) {
 	}
 }
 
+// TestNodeReplacesKeys, also if a kill -9 comes between certificates and keys.
+func TestNodeReplacesKeys(t *testing.T) {
+	s := ensure(t, options(t))
+	dir, ips := options(t).Dir, addresses("192.0.2.9")
+	n := NewNode(dir, "edge", nil)
+	join(t, s, n, ips)
+	read := func(file string) string {
+		t.Helper()
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	old := read(n.ServingKeyFile())
+	requests, err := n.Requests(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if read(n.ServingKeyFile()) != old || n.Load() != nil {
+		t.Error("the old key is gone before the new one has a certificate")
+	}
+	certificates, err := s.SignNode(n.name, ips, requests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving := n.file("serving-kubelet")
+	next := read(serving + ".key.next")
+	if err := n.Accept(s.ServerCA(), s.ClientCA(), certificates); err != nil {
+		t.Fatal(err)
+	}
+	if key := read(n.ServingKeyFile()); key != next {
+		t.Error("the key was not replaced")
+	}
+	if err := os.WriteFile(n.ServingKeyFile(), []byte(old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(serving+".key.next", []byte(next), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := NewNode(dir, "edge", nil).Load(); err != nil || read(n.ServingKeyFile()) != next {
+		t.Errorf("after a kill -9: %v, or the key is the old one", err)
+	}
+}
+
 // TestNodeCallsAServer: whoever it calls as, the server sees that and the node.
 func TestNodeCallsAServer(t *testing.T) {
 	s := ensure(t, options(t))
@@ -116,7 +161,7 @@ func TestNodeCallsAServer(t *testing.T) {
 func TestSignNodeTakesOnlyTheKey(t *testing.T) {
 	s := ensure(t, options(t))
 	n := NewNode(options(t).Dir, "edge", nil)
-	good, err := n.Requests()
+	good, err := n.Requests(false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,6 +103,21 @@ func CAHash(caPEM []byte) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
+// FindCA returns the certificate in caPEM, in PEM, that has a hash, as CAHash makes
+// it; nil if none has. While authorities are replaced there are several.
+func FindCA(caPEM []byte, hash string) []byte {
+	certs, err := parseCertificates(caPEM)
+	if err != nil {
+		return nil
+	}
+	for _, cert := range certs {
+		if sum := sha256.Sum256(cert.Raw); hex.EncodeToString(sum[:]) == hash {
+			return encodeCertificates(cert)
+		}
+	}
+	return nil
+}
+
 func encodeCertificates(certs ...*x509.Certificate) []byte {
 	var raw [][]byte
 	for _, cert := range certs {
@@ -136,9 +151,18 @@ func writeKey(path string, generate func() (crypto.Signer, error)) (crypto.Signe
 	if err != nil {
 		return nil, fmt.Errorf("make key %s: %w", path, err)
 	}
+	text, err := encodeKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key %s: %w", path, err)
+	}
+	return key, datadir.WriteFile(path, text, keyMode)
+}
+
+func encodeKey(key crypto.Signer) ([]byte, error) {
 	// The encodings that all of Kubernetes's own parsers know
 	// (k8s.io/client-go/util/keyutil/key.go).
 	var block pem.Block
+	var err error
 	switch key := key.(type) {
 	case *ecdsa.PrivateKey:
 		block.Type = "EC PRIVATE KEY"
@@ -147,10 +171,7 @@ func writeKey(path string, generate func() (crypto.Signer, error)) (crypto.Signe
 		block.Type = "RSA PRIVATE KEY"
 		block.Bytes = x509.MarshalPKCS1PrivateKey(key)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("encode key %s: %w", path, err)
-	}
-	return key, datadir.WriteFile(path, pem.EncodeToMemory(&block), keyMode)
+	return pem.EncodeToMemory(&block), err
 }
 
 func ecdsaKey() (crypto.Signer, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }

@@ -13,8 +13,10 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kedge-dev/kedge/internal/datadir"
 )
@@ -190,7 +192,8 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 	if _, err := ensureKey(s.ServiceAccountKeyFile, rsaKey); err != nil {
 		return nil, fmt.Errorf("ensure service-account key: %w", err)
 	}
-	return s, s.renew()
+	_, err = s.Renew(false)
+	return s, err
 }
 
 // leaf adds a leaf in path.crt and path.key: a server's if it has names.
@@ -275,10 +278,23 @@ func (s *Server) ServerCA() []byte { return encodeCertificates(s.serverCA.bundle
 // ClientCA returns the content of ClientCAFile.
 func (s *Server) ClientCA() []byte { return encodeCertificates(s.clientCA.bundle...) }
 
-// renew re-issues every leaf that has to be, and rewrites the kubeconfigs if
-// their certificate was one of them. Each leaf is tried, whatever becomes of
-// the others.
-func (s *Server) renew() error {
+// Due is when the first certificate is to be renewed; zero is never.
+func (s *Server) Due() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var due time.Time
+	for _, l := range s.leaves {
+		if !l.due.IsZero() && (due.IsZero() || l.due.Before(due)) {
+			due = l.due
+		}
+	}
+	return due
+}
+
+// Renew re-issues every leaf that has to be, or all, with new keys, and rewrites
+// the kubeconfigs if their certificate was one of them. Each leaf is tried,
+// whatever becomes of the others. It returns the files of the new ones.
+func (s *Server) Renew(all bool) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock.Now()
@@ -286,12 +302,24 @@ func (s *Server) renew() error {
 	// are shared.
 	var working sync.WaitGroup
 	faults := make([]error, len(s.leaves))
+	renewed := make([]string, len(s.leaves))
 	for i, l := range s.leaves {
 		working.Go(func() {
-			cert, err := l.ensure(now)
+			var cert *tls.Certificate
+			issued := true
+			var err error
+			if all {
+				cert, err = l.replace(now)
+			} else {
+				cert, issued, err = l.ensure(now)
+			}
 			if err != nil {
 				faults[i] = fmt.Errorf("renew certificate: %w", err)
 				return
+			}
+			l.due = l.dueOf(cert.Leaf)
+			if issued {
+				renewed[i] = l.certFile
 			}
 			switch l {
 			case s.servingLeaf:
@@ -308,5 +336,5 @@ func (s *Server) renew() error {
 		// Compared with what is on disk: a write that failed is made up for.
 		faults = append(faults, s.writeKubeconfig(file))
 	}
-	return errors.Join(faults...)
+	return slices.DeleteFunc(renewed, func(file string) bool { return file == "" }), errors.Join(faults...)
 }

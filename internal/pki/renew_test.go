@@ -2,17 +2,21 @@ package pki
 
 import (
 	"bytes"
-	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// TestRenewer lets a year pass on synctest's clock.
-func TestRenewer(t *testing.T) {
+// TestRenew lets a year pass on synctest's clock.
+func TestRenew(t *testing.T) {
 	o := options(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := ensure(t, o)
@@ -25,23 +29,26 @@ func TestRenewer(t *testing.T) {
 			t.Fatal(err)
 		}
 		first := contents(t, o)
-		// Without a Renewer up to here: so many empty looks take their time.
-		time.Sleep(274 * 24 * time.Hour)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- s.Renewer().Run(ctx, func() {}) }()
-
-		time.Sleep(2 * time.Hour)
-		synctest.Wait()
-		if got := changed(first, contents(t, o)); got != nil {
-			t.Errorf("with more than 90 days left it renewed %v", got)
+		renew := func() {
+			t.Helper()
+			if _, err := s.Renew(false); err != nil {
+				t.Error(err)
+			}
 		}
-		time.Sleep(24 * time.Hour)
-		synctest.Wait()
+		time.Sleep(time.Until(s.Due()) - time.Minute)
+		renew()
+		if got := changed(first, contents(t, o)); got != nil || time.Until(s.Due()) != time.Minute {
+			t.Errorf("a minute before it is due it renewed %v", got)
+		}
+		time.Sleep(time.Minute)
+		renew()
 		want := []string{"client-admin.crt", "client-auth-proxy.crt", "client-kube-apiserver.crt", "client-kubelet.crt", "serving-kube-apiserver.crt", "serving-kubelet.crt"}
 		second := contents(t, o)
 		if got := changed(first, second); !slices.Equal(got, want) {
-			t.Errorf("with less than 90 days left it renewed %v, want %v", got, want)
+			t.Errorf("with 90 days left it renewed %v, want %v", got, want)
+		}
+		if left := time.Until(s.Due()).Round(time.Hour); left != leafValidity-RenewBefore {
+			t.Errorf("due again in %s", left)
 		}
 		cert, _ := s.ServingCertificate(nil)
 		if string(encodeDER(cert.Certificate)) != second["serving-kube-apiserver.crt"] {
@@ -50,9 +57,87 @@ func TestRenewer(t *testing.T) {
 		if now, err := os.ReadFile(kubeconfig); err != nil || bytes.Equal(now, firstKubeconfig) {
 			t.Errorf("the kubeconfig was not rewritten: %v", err)
 		}
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
+	})
+}
+
+// TestRenewAll replaces the keys too.
+func TestRenewAll(t *testing.T) {
+	o := options(t)
+	s := ensure(t, o)
+	before := contents(t, o)
+	files, err := s.Renew(true)
+	if err != nil || len(files) != 6 {
+		t.Fatalf("renewed %v, %v", files, err)
+	}
+	after := contents(t, o)
+	got := changed(before, after)
+	if len(got) != 12 || len(after) != len(before) {
+		t.Errorf("changed %v", got)
+	}
+	for name := range before {
+		if strings.Contains(name, "-ca.") && slices.Contains(got, name) {
+			t.Errorf("%s is another one", name)
+		}
+	}
+	// A kill -9 came between a key and its certificate.
+	key := s.servingLeaf.keyFile
+	if err := os.WriteFile(key, []byte(before[filepath.Base(key)]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := ensure(t, o)
+	cert, _ := again.ServingCertificate(nil)
+	if _, err := tls.LoadX509KeyPair(again.ServingCertFile, again.ServingKeyFile); err != nil || !matches(cert.PrivateKey.(crypto.Signer), cert.Leaf) {
+		t.Errorf("the pair that was torn apart: %v", err)
+	}
+}
+
+// TestShortLife: what lives for less than kedge's own is renewed in the last quarter.
+func TestShortLife(t *testing.T) {
+	o := options(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := ensure(t, o)
+		now := time.Now()
+		signer := s.servingLeaf.signer
+		key, err := readKey(s.servingLeaf.keyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert := s.serving.Load().Leaf
+		cert.NotBefore, cert.NotAfter = now, now.Add(4*time.Minute)
+		der, err := x509.CreateCertificate(rand.Reader, cert, signer.cert(), key.Public(), signer.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(s.ServingCertFile, encodeDER([][]byte{der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s = ensure(t, o)
+		if left := time.Until(s.Due()); left != 3*time.Minute {
+			t.Fatalf("due in %s", left)
+		}
+		if s.Aging([]*x509.Certificate{cert}) {
+			t.Error("a certificate that clients of kedge do not have is taken for one of theirs")
+		}
+		time.Sleep(3 * time.Minute)
+		if files, err := s.Renew(false); err != nil || !slices.Equal(files, []string{s.ServingCertFile}) {
+			t.Errorf("renewed %v, %v", files, err)
+		}
+	})
+}
+
+// TestAging: a node that has renewed is told to connect again, and nobody else.
+func TestAging(t *testing.T) {
+	o := options(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := ensure(t, o)
+		node, admin := []*x509.Certificate{s.node.Load().Leaf}, []*x509.Certificate{s.admin.Load().Leaf}
+		time.Sleep(time.Until(s.Due()) + 40*24*time.Hour)
+		if s.Aging(node) {
+			t.Error("aging before half of the time for renewal is over")
+		}
+		time.Sleep(10 * 24 * time.Hour)
+		if !s.Aging(node) || s.Aging(admin) || s.Aging(nil) {
+			t.Error("not aging, or others are")
 		}
 	})
 }
@@ -69,7 +154,7 @@ func TestLeafEndsWithItsAuthority(t *testing.T) {
 			t.Errorf("leaf ends %s, its authority %s", cert.Leaf.NotAfter, s.serverCA.cert().NotAfter)
 		}
 		before := contents(t, o)
-		if err := s.renew(); err != nil {
+		if _, err := s.Renew(false); err != nil {
 			t.Fatal(err)
 		}
 		if got := changed(before, contents(t, o)); got != nil {

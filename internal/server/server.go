@@ -78,6 +78,9 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	if err := resume(ctx, cfg, dir); err != nil {
 		return err
 	}
+	if err := pki.TakeAuthorities(dir, time.Now()); err != nil {
+		return err
+	}
 	listener, err := supervisor.Listen(cfg.Server.BindAddress, cfg.Server.HTTPSListenPort)
 	if err != nil {
 		return err
@@ -129,13 +132,13 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, store, storage)); err != nil {
 		return err
 	}
-	group.Add(certificates.Renewer())
+	tunnels := tunnel.NewServer()
+	group.Add(newKeeper(certificates, clock, node.Name, tunnels))
 
 	if err := store.add(group); err != nil {
 		return err
 	}
 
-	tunnels := tunnel.NewServer()
 	keys := newEncryption(cfg, node, certificates, store)
 	api, apiFault := newAPI(cfg, node, listener, clock, certificates, store, tunnels, keys)
 

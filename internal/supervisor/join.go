@@ -28,6 +28,7 @@ func (s *Supervisor) cacerts(w http.ResponseWriter, _ *http.Request) {
 // cluster tells what the cluster is like.
 func (s *Supervisor) cluster(w http.ResponseWriter, _ *http.Request) {
 	settings := s.cfg.Settings
+	settings.Authorities = s.cfg.PKI.Authorities()
 	if s.cfg.APIServers != nil {
 		settings.Servers = s.cfg.APIServers()
 	}

@@ -52,7 +52,12 @@ type cluster struct {
 
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
-	dir := datadir.Dir(t.TempDir())
+	return clusterIn(t, datadir.Dir(t.TempDir()))
+}
+
+// clusterIn is the cluster that is in a data directory, a new one if there is none.
+func clusterIn(t testing.TB, dir datadir.Dir) *cluster {
+	t.Helper()
 	for _, folder := range []string{dir.ServerTLS(), dir.AgentTLS()} {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
 			t.Fatal(err)
@@ -102,7 +107,7 @@ func (c *cluster) node(t testing.TB, name string) *pki.Node {
 		t.Fatal(err)
 	}
 	n := pki.NewNode(dir, name, nil)
-	requests, err := n.Requests()
+	requests, err := n.Requests(false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,6 +53,18 @@ func newMux(routes []route) mux {
 	return routes
 }
 
+// freshen has clients whose certificate must have been renewed by now open a new
+// connection, by which they show the new one (GOAWAY): what is judged at each
+// request, on a connection that may last for years, is the one of its beginning.
+func (s *Supervisor) freshen(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 2 && s.cfg.PKI.Aging(r.TLS.PeerCertificates) {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 func (m mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, route := range m {
 		if route.fits(r.Method, r.URL.Path) {

@@ -98,7 +98,7 @@ func (s *Supervisor) Run(ctx context.Context, ready func()) error {
 		}
 		s.client = client
 	}
-	requests := &requests{next: newMux(s.routes())}
+	requests := &requests{next: s.freshen(newMux(s.routes()))}
 	// Cancelled at the stop, so that watches end.
 	base, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()

@@ -56,6 +56,8 @@ type AgentConfig struct {
 	Servers Servers
 	// TLS has the cluster's authority and the node's certificate.
 	TLS *tls.Config
+	// Opened, if it is not nil, is told of each tunnel that has been opened.
+	Opened func()
 }
 
 // Agent is the component that keeps a tunnel to every server.
@@ -127,6 +129,9 @@ func (a *Agent) keep(ctx context.Context, server string, allowed *targets, ready
 		err := a.serve(ctx, server, allowed, func() {
 			log.Info("The tunnel is open")
 			ready()
+			if a.cfg.Opened != nil {
+				a.cfg.Opened()
+			}
 		})
 		if ctx.Err() != nil {
 			return

@@ -139,12 +139,12 @@ func served(t *testing.T, host *harness.Host, root *certificate, address, name s
 	return conn.ConnectionState().PeerCertificates[0]
 }
 
-// shorten signs a leaf again, with another end.
+// shorten signs a leaf again, which began a year before another end.
 func shorten(t *testing.T, leaf, ca string, end time.Time) {
 	t.Helper()
 	chain, issuer := readCertificates(t, leaf+".crt"), readCertificates(t, ca+".crt")[0]
 	template := *chain[0]
-	template.NotAfter, template.SerialNumber = end, big.NewInt(end.Unix())
+	template.NotBefore, template.NotAfter, template.SerialNumber = end.AddDate(-1, 0, 0), end, big.NewInt(end.Unix())
 	der, err := x509.CreateCertificate(rand.Reader, &template, issuer, readKey(t, leaf+".key").Public(), readKey(t, ca+".key"))
 	if err != nil {
 		t.Fatal(err)

@@ -43,6 +43,13 @@ func Certificate(t testing.TB, name string) (certificate, key []byte) {
 // hour ago, signed by the authority in the files authority.crt and .key.
 func Expire(t testing.TB, authority, file string) {
 	t.Helper()
+	Date(t, authority, file, time.Now().Add(-365*24*time.Hour), time.Now().Add(-time.Hour))
+}
+
+// Date replaces the certificate in a file likewise by one that is the same but
+// valid at other times.
+func Date(t testing.TB, authority, file string, notBefore, notAfter time.Time) {
+	t.Helper()
 	signer, err := tls.LoadX509KeyPair(authority+".crt", authority+".key")
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +66,7 @@ func Expire(t testing.TB, authority, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate.NotBefore, certificate.NotAfter = time.Now().Add(-365*24*time.Hour), time.Now().Add(-time.Hour)
+	certificate.NotBefore, certificate.NotAfter = notBefore, notAfter
 	der, err := x509.CreateCertificate(rand.Reader, certificate, signer.Leaf, certificate.PublicKey, signer.PrivateKey.(crypto.Signer))
 	if err == nil {
 		err = os.WriteFile(file, encode("CERTIFICATE", der), 0o600)

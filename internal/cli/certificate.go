@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/certificates"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/server"
+)
+
+func certificateCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "certificate",
+		Usage: "check and replace the certificates of this host's server or agent",
+		Subcommands: []*cli.Command{{
+			Name:  "check",
+			Usage: "list them; the exit status is 1 if one has ended or does within 90 days, which a running kedge prevents",
+			Flags: append(configFlags(config.ServerRole),
+				&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table, json or yaml", Value: "table"}),
+			Action: withConfig(checkCertificates),
+		}, {
+			Name:   "rotate",
+			Usage:  "replace those that authorities have signed, and their keys, now and with nothing restarted",
+			Action: rotateCertificates,
+			Before: noArguments,
+		}, {
+			Name:  "rotate-ca",
+			Usage: "replace the cluster's authorities and the key of its service accounts, in two steps: this, and then --finish",
+			Flags: append(configFlags(config.ServerRole), administrator(),
+				&cli.BoolFlag{Name: finishFlag, Usage: "drop the old ones, if nobody needs them any more"},
+				&cli.BoolFlag{Name: ignorePodsFlag, Usage: "with --finish, whatever pods may have not started anew"}),
+			Action: withConfig(rotateCA),
+		}},
+	}
+}
+
+const (
+	finishFlag     = "finish"
+	ignorePodsFlag = "ignore-pods"
+)
+
+func checkCertificates(c *cli.Context, cfg *config.Config) error {
+	listed, err := pki.List(datadir.Dir(cfg.DataDir), time.Now())
+	err = errors.Join(err, printAs(c.App.Writer, c.String(outputFlag), listed, func(w io.Writer) error {
+		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "FILE\tSUBJECT\tNAMES OR USE\tEXPIRES\tDAYS LEFT\tSTATUS")
+		for _, l := range listed {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\n", l.File, l.Subject, l.NamesOrUsage(), l.Expires.Local().Format(time.DateTime), l.DaysLeft, l.Status)
+		}
+		return table.Flush()
+	}))
+	ending := 0
+	for _, l := range listed {
+		if l.Status != pki.StatusOK {
+			ending++
+		}
+	}
+	if ending > 0 {
+		err = errors.Join(err, fmt.Errorf("%d of these certificates have ended, or end within 90 days: start kedge, which renews them at once; "+
+			"if it runs, its log says why it could not", ending))
+	}
+	return err
+}
+
+func rotateCertificates(c *cli.Context) error {
+	files, err := certificates.Rotate(c.Context)
+	for _, file := range files {
+		fmt.Fprintln(c.App.Writer, file)
+	}
+	return err
+}
+
+func rotateCA(c *cli.Context, cfg *config.Config) error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root may replace them; run it with sudo")
+	}
+	if c.Bool(finishFlag) {
+		client, _, err := connect(c)
+		if err != nil {
+			return err
+		}
+		if err := server.FinishRotateCA(c.Context, cfg, client, c.Bool(ignorePodsFlag)); err != nil {
+			return err
+		}
+		fmt.Fprintln(c.App.Writer, "Restart this server, which drops the old authorities then; agents follow by themselves. "+
+			"Copies of the kubeconfig from before the first step, and tokens that begin with the old hash, are of no use from then on.")
+		return nil
+	}
+	token, err := server.RotateCA(cfg, time.Now())
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.App.Writer, `New authorities are prepared. Pods go on running through all of this:
+1. Restart this server, which uses them beside the old ones then; agents follow by themselves.
+2. Replace copies of %s, which is written anew, and certificates that you have had signed.
+   Further nodes need the token %s
+3. Restart pods that call the API and read its authority only once, when they start.
+4. Run kedge certificate rotate-ca --finish, which says who has not followed.
+`, cfg.Server.WriteKubeconfig, token)
+	return nil
+}

@@ -1,0 +1,30 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"sigs.k8s.io/yaml"
+)
+
+// printAs prints a value in the format that the user has chosen; table prints it
+// for people.
+func printAs(w io.Writer, format string, value any, table func(io.Writer) error) error {
+	switch format {
+	case "table":
+		return table(w)
+	case "json":
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(value)
+	case "yaml":
+		text, err := yaml.Marshal(value)
+		if err != nil {
+			return fmt.Errorf("print as YAML: %w", err)
+		}
+		_, err = w.Write(text)
+		return err
+	}
+	return fmt.Errorf("output %q is not known; it can be table, json or yaml", format)
+}

@@ -1,0 +1,190 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/certificates"
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/tunnel"
+)
+
+// How `kedge certificate` reaches the server's certificates, and its authorities are
+// replaced.
+
+// probePatience is how long a node's kubelet may take to show its certificate.
+const probePatience = 10 * time.Second
+
+// newKeeper returns the component that renews this server's certificates.
+func newKeeper(server *pki.Server, clock *pki.Clock, node string, tunnels *tunnel.Server) component.Component {
+	return certificates.New(certificates.Config{
+		Socket: datadir.CertificateSocket,
+		Now:    clock.Now,
+		Due:    server.Due,
+		Renew:  func(_ context.Context, all bool) ([]string, error) { return server.Renew(all) },
+		Lagging: func(ctx context.Context, kubelets map[string]string) (map[string]string, error) {
+			if !server.Rotating() {
+				return nil, errors.New("this server does not use new authorities beside old ones: begin with `kedge certificate rotate-ca`, and restart it")
+			}
+			return lagging(ctx, kubelets, server.SignedNow, func(ctx context.Context, name, address string) (net.Conn, error) {
+				if name == node {
+					return new(net.Dialer).DialContext(ctx, "tcp", address)
+				}
+				return tunnels.Dial(ctx, name, address)
+			}), nil
+		},
+	})
+}
+
+// lagging asks kubelets, by the names of their nodes, for their certificates, and
+// returns why nodes have not followed: what they show is not signed as it should.
+func lagging(ctx context.Context, kubelets map[string]string, signed func(*x509.Certificate) bool, dial func(ctx context.Context, node, address string) (net.Conn, error)) map[string]string {
+	ctx, cancel := context.WithTimeout(ctx, probePatience)
+	defer cancel()
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	why := map[string]string{}
+	for name, address := range kubelets {
+		asking.Go(func() {
+			err := func() error {
+				conn, err := dial(ctx, name, address)
+				if err != nil {
+					return err
+				}
+				defer conn.Close()
+				// What it shows is compared below, and nothing is sent.
+				client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+				if err := client.HandshakeContext(ctx); err != nil {
+					return err
+				}
+				if !signed(client.ConnectionState().PeerCertificates[0]) {
+					return errors.New("its certificates are of the old authority: `kedge certificate rotate` there renews them")
+				}
+				return nil
+			}()
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				why[name] = err.Error()
+			}
+		})
+	}
+	asking.Wait()
+	return why
+}
+
+// RotateCA prepares new authorities of the cluster, which the next start takes into
+// use beside the old ones, and returns the token that further nodes need then.
+func RotateCA(cfg *config.Config, now time.Time) (token string, err error) {
+	dir := datadir.Dir(cfg.DataDir)
+	if !keepsSQLite(dir) {
+		return "", errors.New("this is not the only server of its cluster, or is no server: kedge replaces the authorities of a server with SQLite only, " +
+			"since several servers would have to do it at the same moment")
+	}
+	if err := pki.PrepareAuthorities(dir, now); err != nil {
+		return "", err
+	}
+	authority, err := os.ReadFile(filepath.Join(dir.NextServerTLS(), "server-ca.crt"))
+	if err != nil {
+		return "", fmt.Errorf("read new authority: %w", err)
+	}
+	return bootstrap.TokenFor(dir, authority)
+}
+
+// FinishRotateCA prepares the end of the old authorities, with the next start. It
+// refuses while there is something that it would lock out, as far as can be known:
+// pods that have not started since may be left out.
+func FinishRotateCA(ctx context.Context, cfg *config.Config, client kubernetes.Interface, ignorePods bool) error {
+	dir := datadir.Dir(cfg.DataDir)
+	since, err := pki.RotatedAt(dir)
+	if err != nil {
+		return err
+	}
+	faults := []error{bootstrap.CheckPins(dir, cfg.Token, cfg.Server.AgentToken)}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	why, err := certificates.Lagging(ctx, kubelets(nodes.Items))
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(why)) {
+		faults = append(faults, fmt.Errorf("node %s has not followed (%s): start it, or delete it with kubectl delete node", name, why[name]))
+	}
+	secrets, err := client.CoreV1().Secrets("").List(ctx, metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeServiceAccountToken)})
+	if err != nil {
+		return fmt.Errorf("list tokens of service accounts: %w", err)
+	}
+	for _, secret := range secrets.Items {
+		if secret.CreationTimestamp.Time.Before(since) {
+			faults = append(faults, fmt.Errorf("secret %s/%s has a token that the old key signed: delete it, and make it again where it is needed", secret.Namespace, secret.Name))
+		}
+	}
+	if !ignorePods {
+		pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return fmt.Errorf("list pods: %w", err)
+		}
+		if names := oldPods(pods.Items, since); len(names) > 0 {
+			faults = append(faults, fmt.Errorf("pods that may call the API have not started anew, and may know the old authority alone: %s. "+
+				"Restart them (kubectl rollout restart); or give --ignore-pods, if they do not call it or read its authority anew", strings.Join(names, ", ")))
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return fmt.Errorf("the old authorities are still needed:\n%w", err)
+	}
+	return pki.DropAuthorities(dir)
+}
+
+// kubelets returns where those of nodes are, by the nodes' names.
+func kubelets(nodes []corev1.Node) map[string]string {
+	addresses := map[string]string{}
+	for _, node := range nodes {
+		port := strconv.Itoa(int(node.Status.DaemonEndpoints.KubeletEndpoint.Port))
+		for _, address := range slices.Backward(node.Status.Addresses) {
+			if address.Type == corev1.NodeInternalIP {
+				addresses[node.Name] = net.JoinHostPort(address.Address, port)
+			}
+		}
+		if addresses[node.Name] == "" {
+			addresses[node.Name] = net.JoinHostPort(node.Name, port)
+		}
+	}
+	return addresses
+}
+
+// oldPods names the pods that have a service account's token since before a time.
+func oldPods(pods []corev1.Pod, since time.Time) []string {
+	var names []string
+	for _, pod := range pods {
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		token := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil })
+		})
+		if !ended && token && pod.Status.StartTime != nil && pod.Status.StartTime.Time.Before(since) {
+			names = append(names, pod.Namespace+"/"+pod.Name)
+		}
+	}
+	return names
+}
