@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -39,6 +40,8 @@ type Config struct {
 	// The kubelet's serving certificate, and who may call it.
 	ServingCertFile, ServingKeyFile string
 	ClientCAFile                    string
+	// TLS is how this node calls servers, with its own certificate.
+	TLS *tls.Config
 }
 
 // Clients makes a connection to the API for a user who is in groups.
@@ -108,8 +111,10 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	hostComponent := host.New(host.Config{Facts: facts, IPv6: hasIPv6(podCIDRs)})
 	group.Add(hostComponent, unpacked)
 
-	runtime, socket, reader := newRuntime(cfg, facts, helpers)
-	group.Add(runtime, hostComponent)
+	runtime, socket, reader, err := addRuntime(group, cfg, facts, helpers, hostComponent, api)
+	if err != nil {
+		return nil, err
+	}
 	// By these `kedge crictl` finds the helpers and the runtime.
 	if err := errors.Join(link(datadir.HelpersLink, helpers.Bin), link(datadir.RuntimeLink, socket), useHelpers(helpers.Bin)); err != nil {
 		return nil, err

@@ -146,6 +146,7 @@ func addComponents(group *component.Group, cfg *config.Config, identity *bootstr
 		ServingCertFile: identity.ServingCertFile(),
 		ServingKeyFile:  identity.ServingKeyFile(),
 		ClientCAFile:    identity.ClientCAFile(),
+		TLS:             identity.TLS(kubelet),
 	}, objects)
 	if err != nil {
 		return err

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -16,7 +19,10 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/assets"
 	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/containerd"
+	"github.com/kedge-dev/kedge/internal/containerd/peers"
+	"github.com/kedge-dev/kedge/internal/containerd/registries"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/kubelet"
@@ -35,20 +41,49 @@ const (
 // what the runtimes themselves want.
 var cniPlugins = []string{"bridge", "host-local", "loopback", "portmap", "bandwidth"}
 
-// newRuntime returns the component that is ready when the CRI is served, and
-// the socket where: kedge's containerd, which is also read in this process, or a
-// runtime of the user's own.
-func newRuntime(cfg Config, facts host.Facts, helpers assets.Paths) (component.Component, string, kubelet.Runtime) {
+// addRuntime adds the component that is ready when the CRI is served, once the
+// host is prepared, and returns it and the socket where: kedge's containerd, which
+// is also read in this process, or a runtime of the user's own.
+func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers assets.Paths, prepared, api component.Component) (component.Component, string, kubelet.Runtime, error) {
 	if socket := cfg.Settings.RuntimeSocket(); socket != "" {
-		return newOtherRuntime(socket), socket, nil
+		other := newOtherRuntime(socket)
+		group.Add(other, prepared)
+		return other, socket, nil, nil
 	}
-	own := containerd.New(containerd.Config{
+	var (
+		own    *containerd.Containerd
+		others *peers.Peers
+		shared http.RoundTripper // nil, and not a nil *Peers
+	)
+	if cfg.Cluster.EmbeddedRegistry {
+		others = peers.New(peers.Config{
+			NodeName:  cfg.Node.Name,
+			Informers: cfg.Informers,
+			Store:     func() (content.Store, images.Store) { return own.Store() },
+			CertFile:  cfg.ServingCertFile,
+			KeyFile:   cfg.ServingKeyFile,
+			CAFile:    cfg.ClientCAFile,
+			TLS:       cfg.TLS,
+		})
+		shared = others
+	}
+	path := cfg.Settings.PrivateRegistry
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && path != config.Default().Node.PrivateRegistry {
+		return nil, "", nil, fmt.Errorf("private-registry: %s does not exist: make it, or leave the setting out", path)
+	}
+	source, err := registries.New(path, shared)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	group.Add(source)
+	own = containerd.New(containerd.Config{
 		Root:           cfg.Dir.Containerd(),
 		State:          datadir.ContainerdState,
 		Socket:         datadir.ContainerdSocket,
 		ConfigFile:     cfg.Dir.ContainerdConfig(),
 		DropIns:        cfg.Dir.ContainerdDropIns(),
 		CertsDir:       cfg.Dir.RegistryCerts(),
+		Source:         source,
 		PauseArchive:   helpers.PauseArchive,
 		PauseImage:     assets.PauseImage,
 		ImagesDir:      cfg.Dir.Images(),
@@ -59,7 +94,11 @@ func newRuntime(cfg Config, facts host.Facts, helpers assets.Paths) (component.C
 		SELinux:        cfg.Settings.SELinux,
 		Facts:          facts,
 	})
-	return own, datadir.ContainerdSocket, own.Reader()
+	group.Add(own, prepared, source)
+	if others != nil {
+		group.Add(others, own, api)
+	}
+	return own, datadir.ContainerdSocket, own.Reader(), nil
 }
 
 // newOtherRuntime returns the component that is ready when a runtime that is

@@ -53,6 +53,7 @@ func newApp() *cli.App {
 			snapshotCommand(),
 			secretsEncryptCommand(),
 			certificateCommand(),
+			imageCommand(),
 			kubectlCommand(),
 			crictlCommand(),
 			ctrCommand(),

@@ -11,6 +11,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/containerd/peers"
+	"github.com/kedge-dev/kedge/internal/containerd/registries"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/dns"
 	"github.com/kedge-dev/kedge/internal/host"
@@ -26,6 +28,9 @@ func checkConfigCommand() *cli.Command {
 }
 
 func checkConfig(c *cli.Context, cfg *config.Config) error {
+	if _, err := registries.New(cfg.Node.PrivateRegistry, nil); err != nil {
+		return err
+	}
 	running, err := datadir.Dir(cfg.DataDir).Holder()
 	if err != nil {
 		return err
@@ -68,6 +73,9 @@ func ports(cfg *config.Config) []host.Port {
 	}
 	if cfg.Cluster.FlannelBackend == "vxlan" {
 		list = append(list, host.Port{Network: "udp", Address: ":8472", Use: "VXLAN between nodes"})
+	}
+	if cfg.Cluster.EmbeddedRegistry {
+		list = append(list, host.Port{Network: "tcp", Address: ":" + strconv.Itoa(peers.Port), Use: "images for other nodes"})
 	}
 	if cfg.Server.ClusterInit || cfg.Agent.Server != "" {
 		list = append(list,

@@ -136,8 +136,10 @@ type Cluster struct {
 	ClusterDNS           []string `key:"cluster-dns" role:"server" usage:"address of the cluster's DNS (default: the tenth of each service-cidr)"`
 	ClusterDomain        string   `key:"cluster-domain" role:"server" usage:"domain of the cluster's names"`
 	// Disable are names of disabled parts: see LocalStorage.
-	Disable        []string `key:"disable" role:"server" usage:"leave out a part of the cluster: local-storage, the StorageClasses local and local-unlimited and all that makes their volumes"`
-	FlannelBackend string   `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, or none to bring another CNI"`
+	Disable []string `key:"disable" role:"server" usage:"leave out a part of the cluster: local-storage, the StorageClasses local and local-unlimited and all that makes their volumes"`
+	// EmbeddedRegistry concerns registries that a node's PrivateRegistry lists.
+	EmbeddedRegistry bool   `key:"embedded-registry" role:"server" usage:"nodes give each other the images they have, of the registries that are listed as mirrors in their private-registry file"`
+	FlannelBackend   string `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, or none to bring another CNI"`
 }
 
 // Node is one node.
@@ -155,8 +157,10 @@ type Node struct {
 	// ContainerRuntimeEndpoint is a socket, with or without unix:// before it:
 	// see RuntimeSocket.
 	ContainerRuntimeEndpoint string `key:"container-runtime-endpoint" usage:"socket of a container runtime of your own, such as unix:///run/crio/crio.sock, to use instead of kedge's containerd; it finds kedge's network in /etc/cni/net.d and /opt/cni/bin"`
-	Snapshotter              string `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`
-	DefaultRuntime           string `key:"default-runtime" usage:"containerd's default runtime"`
+	// PrivateRegistry is a file that need not be there.
+	PrivateRegistry string `key:"private-registry" usage:"file with mirrors, credentials and TLS of image registries, as k3s's registries.yaml"`
+	Snapshotter     string `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`
+	DefaultRuntime  string `key:"default-runtime" usage:"containerd's default runtime"`
 	// DefaultLocalStoragePath is empty for the folder in the data directory.
 	DefaultLocalStoragePath string `key:"default-local-storage-path" usage:"folder of this node's local volumes (default: storage in the data directory)"`
 	// ProtectKernelDefaults has the kubelet set nothing in /proc/sys.
@@ -188,7 +192,7 @@ func Default() *Config {
 			ClusterDomain:        "cluster.local",
 			FlannelBackend:       "vxlan",
 		},
-		Node: Node{DefaultRuntime: "runc"},
+		Node: Node{DefaultRuntime: "runc", PrivateRegistry: "/etc/kedge/registries.yaml"},
 	}
 }
 

@@ -273,6 +273,9 @@ func (v *validator) node(n *Node, families int) {
 	if socket := n.RuntimeSocket(); socket != "" && !filepath.IsAbs(socket) {
 		v.fault("container-runtime-endpoint", "%q is not a socket such as unix:///run/crio/crio.sock", n.ContainerRuntimeEndpoint)
 	}
+	if !filepath.IsAbs(n.PrivateRegistry) {
+		v.fault("private-registry", "%q is not an absolute path", n.PrivateRegistry)
+	}
 	v.oneOf("snapshotter", n.Snapshotter, snapshotters)
 	if n.DefaultRuntime == "" {
 		v.fault("default-runtime", "is empty")

@@ -13,13 +13,13 @@ import (
 	"path/filepath"
 	"time"
 
+	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/cmd/containerd/server"
 	srvconfig "github.com/containerd/containerd/v2/cmd/containerd/server/config"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kedge-dev/kedge/internal/host"
@@ -55,6 +55,8 @@ type Config struct {
 	DropIns    []string
 	// CertsDir is the folder of registry settings, a hosts.toml for each.
 	CertsDir string
+	// Source knows where images come from.
+	Source Source
 	// PauseArchive is the image archive of PauseImage, which every pod needs.
 	PauseArchive, PauseImage string
 	// ImagesDir holds image archives to preload.
@@ -112,16 +114,18 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	}
 	defer c.stop(srv)
 
+	client, err := containerd.New(c.cfg.Socket, containerd.WithDefaultNamespace(namespace))
+	if err != nil {
+		return fmt.Errorf("connect to containerd: %w", err)
+	}
+	defer client.Close()
+	conn := client.Conn().(*grpc.ClientConn)
+	preloading := c.newPreloader(client, cri.NewImageServiceClient(conn), snapshotter)
 	err = interruptible(ctx, failed, func(ctx context.Context) error {
-		conn, err := grpc.NewClient("unix://"+c.cfg.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			return fmt.Errorf("connect to containerd: %w", err)
-		}
-		defer conn.Close()
 		if err := waitRuntime(ctx, cri.NewRuntimeServiceClient(conn)); err != nil {
 			return err
 		}
-		return c.preload(ctx, snapshotter, cri.NewImageServiceClient(conn))
+		return preloading.importAll(ctx)
 	})
 	if ctx.Err() != nil {
 		return nil
@@ -131,12 +135,11 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	}
 	ready()
 
-	select {
-	case <-ctx.Done():
+	err = interruptible(ctx, failed, preloading.follow)
+	if ctx.Err() != nil {
 		return nil
-	case err := <-failed:
-		return err
 	}
+	return err
 }
 
 // interruptible runs do, and cancels it if containerd fails meanwhile.
@@ -194,6 +197,7 @@ func (c *Containerd) start(ctx context.Context, config *srvconfig.Config) (*serv
 	}
 
 	c.reader.capture()
+	interceptPulls(c.cfg.Source)
 	restore := keepKlogVerbosity()
 	srv, err := server.New(ctx, config)
 	restore()

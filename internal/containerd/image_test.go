@@ -148,3 +148,19 @@ func gzipped(t *testing.T, data []byte) []byte {
 	}
 	return buf.Bytes()
 }
+
+func write(t *testing.T, path string, data []byte) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func writeImages(t *testing.T, dir string) {
+	binary := buildProgram(t)
+	write(t, dir+"/pause.tar", dockerArchive(t, pauseImage, binary))
+	write(t, dir+"/images/hello.tar.gz", gzipped(t, ociArchive(t, helloImage, binary)))
+}

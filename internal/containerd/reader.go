@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/metadata"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -16,7 +19,10 @@ import (
 
 // Reader answers what is asked of the CRI all the time, without its socket. It
 // implements kubelet.Runtime, and works once the Containerd is ready.
-type Reader struct{ service service }
+type Reader struct {
+	service  service
+	metadata *metadata.DB
+}
 
 // service is what containerd's CRI plugin is.
 type service interface {
@@ -27,13 +33,19 @@ type service interface {
 // Reader returns the way to the CRI within this process.
 func (c *Containerd) Reader() *Reader { return &c.reader }
 
-// capture registers a plugin that finds the CRI's: a server hands out none of
-// its plugins. The list of plugins is the process's, as containerd itself is.
+// Store returns the content and the images that containerd has, in all its
+// namespaces. It is for after the Containerd is ready.
+func (c *Containerd) Store() (content.Store, images.Store) {
+	return c.reader.metadata.ContentStore(), metadata.NewImageStore(c.reader.metadata)
+}
+
+// capture registers a plugin that finds the CRI's and the metadata: a server hands
+// out none of its plugins. The list of plugins is the process's, as containerd itself is.
 func (r *Reader) capture() {
 	registry.Register(&plugin.Registration{
 		Type:     "dev.kedge.v1", // one that no other plugin requires
 		ID:       "reader",
-		Requires: []plugin.Type{plugins.GRPCPlugin},
+		Requires: []plugin.Type{plugins.GRPCPlugin, plugins.MetadataPlugin},
 		InitFn: func(ic *plugin.InitContext) (any, error) {
 			instance, err := ic.GetByID(plugins.GRPCPlugin, "cri")
 			if err != nil {
@@ -42,6 +54,12 @@ func (r *Reader) capture() {
 			var ok bool
 			if r.service, ok = instance.(service); !ok {
 				return nil, errors.New("the CRI plugin serves no CRI")
+			}
+			if instance, err = ic.GetSingle(plugins.MetadataPlugin); err != nil {
+				return nil, fmt.Errorf("find the metadata: %w", err)
+			}
+			if r.metadata, ok = instance.(*metadata.DB); !ok {
+				return nil, errors.New("the metadata plugin has none")
 			}
 			return r, nil
 		},

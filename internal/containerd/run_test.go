@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/kedge-dev/kedge/internal/containerd/registries"
 	"github.com/kedge-dev/kedge/internal/host"
 )
 
@@ -49,8 +50,13 @@ func testConfig(t interface{ Fatal(...any) }, dir string) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	source, err := registries.New(dir+"/etc/registries.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return Config{
-		Root: dir + "/root", State: state, Socket: state + "/containerd.sock",
+		Source: source,
+		Root:   dir + "/root", State: state, Socket: state + "/containerd.sock",
 		ConfigFile: dir + "/etc/config.toml", DropIns: []string{dir + "/etc/drop-ins/*.toml"}, CertsDir: dir + "/etc/certs.d",
 		PauseArchive: dir + "/pause.tar", PauseImage: pauseImage, ImagesDir: dir + "/images",
 		CNIBinDirs: []string{dir + "/cni/bin"}, CNIConfDir: dir + "/cni/net.d",
@@ -163,7 +169,12 @@ func startNode(t *testing.T, dir string) *node {
 			}
 		}
 	}()
-	t.Cleanup(func() { _ = n.cmd.Process.Kill() })
+	t.Cleanup(func() {
+		_ = n.cmd.Process.Kill()
+		if t.Failed() {
+			t.Logf("the log of containerd:\n%s", n.log())
+		}
+	})
 	select {
 	case <-ready:
 	case <-n.done:
@@ -214,16 +225,6 @@ func (n *node) pid(container string) int {
 		n.Fatalf("no process ID in %q: %v", response.Info["info"], err)
 	}
 	return info.Pid
-}
-
-func write(t *testing.T, path string, data []byte) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestPodsOutliveContainerd(t *testing.T) {
@@ -287,12 +288,6 @@ func TestNativeSnapshotter(t *testing.T) {
 			t.Errorf("containerd ended with %v: %s", err, n.log())
 		}
 	})
-}
-
-func writeImages(t *testing.T, dir string) {
-	binary := buildProgram(t)
-	write(t, dir+"/pause.tar", dockerArchive(t, pauseImage, binary))
-	write(t, dir+"/images/hello.tar.gz", gzipped(t, ociArchive(t, helloImage, binary)))
 }
 
 // pod is a pod in the host's network, so that no CNI is needed.

@@ -109,7 +109,12 @@ func (s *Server) NodeOf(chain []*x509.Certificate) (string, error) {
 	if err := s.checkClient(s.clientCA, chain); err != nil {
 		return "", err
 	}
-	subject := chain[0].Subject
+	return NodeOfSubject(chain[0].Subject)
+}
+
+// NodeOfSubject returns the name of the node that a certificate with this subject
+// identifies. It must have been verified.
+func NodeOfSubject(subject pkix.Name) (string, error) {
 	name := subject.CommonName[min(len(subject.CommonName), len(NodeUser(""))):]
 	if name == "" || subject.CommonName != NodeUser(name) || !slices.Contains(subject.Organization, NodesGroup) {
 		return "", errors.New("not the certificate of a node")

@@ -195,6 +195,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		ServingCertFile: certificates.KubeletServingCertFile,
 		ServingKeyFile:  certificates.KubeletServingKeyFile,
 		ClientCAFile:    certificates.ClientCAFile,
+		TLS:             certificates.NodeTLS(),
 	}, claim, controllers...)
 	if err := errors.Join(faults, nodeFault); err != nil {
 		return err

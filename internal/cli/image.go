@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/containerd"
+	"github.com/kedge-dev/kedge/internal/datadir"
+)
+
+func imageCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "image",
+		Usage: "import, list and export the images of this node",
+		Subcommands: []*cli.Command{{
+			Name:      "import",
+			Usage:     "import images from archives, such as `docker save` writes, and pin them: nothing but `kedge crictl rmi` removes them",
+			ArgsUsage: "FILE|-...",
+			Description: "An archive is an OCI or Docker one, as it is or compressed with gzip or zstd; - reads it from the standard input.\n" +
+				"Pinned images are not removed when the disk gets full, as they may not be there to be pulled again.\n" +
+				"Archives in the folder agent/images of the data directory are imported by kedge itself, and unpinned when they go.",
+			Action: withImages(importImages),
+		}, {
+			Name:    "list",
+			Aliases: []string{"ls"},
+			Usage:   "list the images by their names",
+			Flags:   []cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table or json", Value: "table"}},
+			Before:  noArguments,
+			Action:  withImages(listImages),
+		}, {
+			Name:      "export",
+			Usage:     "write images into one archive, for `kedge image import` on another node",
+			ArgsUsage: "NAME...",
+			Flags:     []cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FILE` to write; - is the standard output", Required: true}},
+			Action:    withImages(exportImages),
+		}},
+	}
+}
+
+// withImages is the action of a command on the images of the kedge that runs.
+func withImages(do func(*cli.Context, *containerd.Images) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if socket := runtimeSocket(); socket != datadir.ContainerdSocket {
+			return fmt.Errorf("this node has its images in a container runtime of its own, at %s: use that one's commands, or `kedge crictl`", socket)
+		}
+		images, err := containerd.OpenImages(datadir.ContainerdSocket)
+		if err != nil {
+			return err
+		}
+		defer images.Close()
+		return do(c, images)
+	}
+}
+
+func importImages(c *cli.Context, images *containerd.Images) error {
+	if c.NArg() == 0 {
+		return errors.New("say which archives, or - for the standard input")
+	}
+	for _, path := range c.Args().Slice() {
+		file := os.Stdin
+		if path != "-" {
+			var err error
+			if file, err = os.Open(path); err != nil {
+				return fmt.Errorf("import images: %w", err)
+			}
+		}
+		names, err := images.Import(c.Context, file)
+		file.Close()
+		if err != nil {
+			return fmt.Errorf("import images of %s: %w", path, err)
+		}
+		for _, name := range names {
+			fmt.Fprintln(c.App.Writer, name)
+		}
+	}
+	return nil
+}
+
+func listImages(c *cli.Context, images *containerd.Images) error {
+	list, err := images.List(c.Context)
+	if err != nil {
+		return err
+	}
+	return printImages(c.App.Writer, c.String(outputFlag), list)
+}
+
+func printImages(w io.Writer, format string, list []containerd.Image) error {
+	switch format {
+	case "table":
+		table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+		fmt.Fprintln(table, "NAME\tDIGEST\tMB\tPINNED")
+		for _, i := range list {
+			fmt.Fprintf(table, "%s\t%.19s\t%.1f\t%t\n", i.Name, i.Digest, float64(i.Size)/1e6, i.Pinned)
+		}
+		return table.Flush()
+	case "json":
+		if list == nil {
+			list = []containerd.Image{}
+		}
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(list)
+	}
+	return fmt.Errorf("output %q is not known; it can be table or json", format)
+}
+
+func exportImages(c *cli.Context, images *containerd.Images) (err error) {
+	if c.NArg() == 0 {
+		return errors.New("say which images by their names; `kedge image list` lists them. Flags come before them")
+	}
+	path := c.String(outputFlag)
+	if path == "-" {
+		return images.Export(c.Context, c.Args().Slice(), c.App.Writer)
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("export images: %w", err)
+	}
+	err = images.Export(c.Context, c.Args().Slice(), file)
+	if closed := file.Close(); err == nil {
+		err = closed
+	}
+	if info, failed := os.Lstat(path); err != nil && failed == nil && info.Mode().IsRegular() {
+		os.Remove(path) // half an archive is of no use
+	}
+	return err
+}

@@ -1,0 +1,109 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/pkg/archive/compression"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/distribution/reference"
+)
+
+// namespace is the CRI's (internal/cri/constants).
+const namespace = "k8s.io"
+
+// The CRI's labels of images (internal/cri/labels).
+const (
+	managedLabel = "io.cri-containerd.image"
+	// pinnedLabel keeps an image from the kubelet's garbage collection.
+	pinnedLabel = "io.cri-containerd.pinned"
+	pinned      = "pinned"
+)
+
+// preloadedLabel is on images that are pinned because of the images folder.
+const preloadedLabel = "kedge.dev/preloaded"
+
+// labels are those of an image that is not to be collected.
+func labels(more ...string) map[string]string {
+	all := map[string]string{managedLabel: "managed", pinnedLabel: pinned}
+	for _, label := range more {
+		all[label] = "true"
+	}
+	return all
+}
+
+// importStream imports an OCI or Docker archive, compressed or not, gives its
+// images labels, and returns their names, and those by which the CRI knows them.
+func importStream(ctx context.Context, client *containerd.Client, archive io.Reader, snapshotter string, labels map[string]string) (names, ids []string, err error) {
+	stream, err := compression.DecompressStream(archive)
+	if err != nil {
+		return nil, nil, fmt.Errorf("decompress: %w", err)
+	}
+	defer stream.Close()
+	// The images must not be collected between being imported and unpacked.
+	ctx, release, err := client.WithLease(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("hold images: %w", err)
+	}
+	defer release(context.WithoutCancel(ctx))
+
+	found, err := client.Import(ctx, stream, containerd.WithImageLabels(labels),
+		containerd.WithSkipMissing(), containerd.WithImageRefTranslator(fullName))
+	if err != nil {
+		if errdefs.IsNotFound(err) {
+			return nil, nil, fmt.Errorf("no image for %s in it: %w", platforms.DefaultString(), err)
+		}
+		return nil, nil, err
+	}
+	for _, i := range found {
+		image := containerd.NewImage(client, i)
+		if err := image.Unpack(ctx, snapshotter); err != nil {
+			return nil, nil, fmt.Errorf("unpack %s: %w", i.Name, err)
+		}
+		id, err := nameByID(ctx, client, image, labels)
+		if err != nil {
+			return nil, nil, err
+		}
+		names, ids = append(names, i.Name), append(ids, id)
+	}
+	if len(names) == 0 {
+		return nil, nil, errors.New("no image with a name in it: save it by its full name, such as registry.example.com/app:1, not by its ID or tag")
+	}
+	slices.Sort(names)
+	return slices.Compact(names), ids, nil
+}
+
+// fullName returns what pods call an image that an OCI archive calls so, or nothing
+// if that is a tag alone.
+func fullName(name string) string {
+	named, err := reference.ParseDockerRef(name)
+	if err != nil || !strings.ContainsAny(name, ":/@") {
+		return ""
+	}
+	return named.String()
+}
+
+// nameByID gives an image the second name that the CRI finds it by, and returns
+// it: the CRI does so itself only for images without its labels (UpdateImage in
+// internal/cri/server/images/image_pull.go).
+func nameByID(ctx context.Context, client *containerd.Client, image containerd.Image, labels map[string]string) (string, error) {
+	config, err := image.Config(ctx)
+	if err != nil {
+		return "", fmt.Errorf("read configuration of %s: %w", image.Name(), err)
+	}
+	byID := images.Image{Name: config.Digest.String(), Target: image.Target(), Labels: labels}
+	if _, err = client.ImageService().Create(ctx, byID); errdefs.IsAlreadyExists(err) {
+		_, err = client.ImageService().Update(ctx, byID, "target", "labels")
+	}
+	if err != nil {
+		return "", fmt.Errorf("name image %s: %w", image.Name(), err)
+	}
+	return byID.Name, nil
+}

@@ -1,0 +1,103 @@
+package peers
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// newPeers knows nodes by what they answer, and this one.
+func newPeers(t *testing.T, nodes map[string]http.HandlerFunc) *Peers {
+	t.Helper()
+	p := New(Config{NodeName: "this"})
+	addresses, indexer := map[string]string{}, cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	add := func(name string) {
+		if err := indexer.Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("this")
+	for name, handler := range nodes {
+		add(name)
+		server := httptest.NewServer(handler)
+		t.Cleanup(server.Close)
+		addresses[name] = server.Listener.Addr().String()
+	}
+	lister := listers.NewNodeLister(indexer)
+	p.nodes.Store(&lister)
+	p.transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		name, _, _ := strings.Cut(address, ":")
+		if addresses[name] == "" {
+			t.Errorf("%s is asked", address)
+		}
+		return new(net.Dialer).DialContext(ctx, network, addresses[name])
+	}
+	t.Cleanup(p.transport.CloseIdleConnections)
+	return p
+}
+
+func TestClient(t *testing.T) {
+	missing := http.NotFound
+	broken := func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}
+	there := func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead && r.Header.Get("Range") != "" {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+		_, _ = io.WriteString(w, r.URL.String()+" "+r.Header.Get("Range"))
+	}
+	gone := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	for name, test := range map[string]struct {
+		nodes  map[string]http.HandlerFunc
+		status int
+	}{
+		"no other node": {nil, 404},
+		"none has it":   {map[string]http.HandlerFunc{"a": missing, "b": gone, "c": missing, "d": missing}, 404},
+		"one has it":    {map[string]http.HandlerFunc{"a": missing, "b": gone, "c": missing, "d": there, "e": broken}, 200},
+		"one is broken": {map[string]http.HandlerFunc{"a": broken}, 404},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := http.Client{Transport: newPeers(t, test.nodes)}
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://nodes.invalid/v2/app/blobs/x?ns=registry.test", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Range", "bytes=1-")
+			response, err := client.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			body, err := io.ReadAll(response.Body)
+			if err != nil || response.StatusCode != test.status {
+				t.Errorf("got %s, %v, want %d", response.Status, err, test.status)
+			}
+			if want := "/v2/app/blobs/x?ns=registry.test bytes=1-"; test.status == 200 && string(body) != want {
+				t.Errorf("got %q, want %q", body, want)
+			}
+		})
+	}
+}
+
+func TestBeforeTheNodesAreKnown(t *testing.T) {
+	response, err := (&http.Client{Transport: New(Config{})}).Get("http://nodes.invalid/v2/a/manifests/1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusNotFound {
+		t.Errorf("got %s", response.Status)
+	}
+}

@@ -1,0 +1,60 @@
+package containerd
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestImagesFolder changes the folder of images while containerd runs.
+func TestImagesFolder(t *testing.T) {
+	inNode(t, func(t *testing.T, dir string) {
+		writeImages(t, dir)
+		n := startNode(t, dir)
+		const another = "kedge.test/another:1"
+		archive := gzipped(t, dockerArchive(t, another, []byte("another")))
+		write(t, dir+"/images/another.tgz", archive[:len(archive)/2])
+		eventually(t, func() bool { return strings.Contains(n.log(), "cannot preload images of "+dir+"/images/another.tgz") })
+		write(t, dir+"/images/another.tgz", archive)
+		// The same image by two archives.
+		write(t, dir+"/images/twice.tar", dockerArchive(t, another, []byte("another")))
+		eventually(t, func() bool {
+			image := n.image(another)
+			return image != nil && image.Pinned && strings.Contains(n.log(), "preloaded "+another+" from "+dir+"/images/twice.tar")
+		})
+		write(t, dir+"/images/list.txt", []byte("# what is there already\n"+helloImage+"\nnot a name\n"))
+		eventually(t, func() bool {
+			return strings.Contains(n.log(), dir+`/images/list.txt:3: \"not a name\" is no name of an image`)
+		})
+
+		for _, name := range []string{"another.tgz", "hello.tar.gz"} {
+			if err := os.Remove(dir + "/images/" + name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(t, dir+"/images/broken.tar", []byte("not an archive"))
+		eventually(t, func() bool { return strings.Contains(n.log(), "broken.tar") })
+		for _, name := range []string{another, helloImage, pauseImage} {
+			if image := n.image(name); image == nil || !image.Pinned {
+				t.Errorf("%s is %v, want it pinned: a file has it yet", name, image)
+			}
+		}
+		for _, name := range []string{"twice.tar", "list.txt"} {
+			if err := os.Remove(dir + "/images/" + name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, func() bool {
+			image := n.image(another)
+			// Of the other the CRI cannot tell: the pause image has the same content.
+			return image != nil && !image.Pinned && strings.Contains(n.log(), helloImage+" is no longer pinned")
+		})
+		if err := n.stop(syscall.SIGTERM); err != nil {
+			t.Errorf("containerd ended with %v: %s", err, n.log())
+		}
+		if count := strings.Count(n.log(), "broken.tar"); count != 1 {
+			t.Errorf("what is wrong with an archive is said %d times:\n%s", count, n.log())
+		}
+	})
+}

@@ -1,0 +1,295 @@
+package registries
+
+import (
+	"context"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+)
+
+func TestMistakes(t *testing.T) {
+	for name, test := range map[string]struct{ text, want string }{
+		"syntax":       {"mirrors:\n  docker.io: [", "line 2"},
+		"unknown":      {"mirrors:\n  docker.io:\n    endpoints: [x]\n", "line 3: field endpoints not found"},
+		"two":          {"mirrros: {}\nconfigs:\n  a:\n    tls: {ca: x}\n", "line 1: field mirrros not found"},
+		"address":      {"mirrors:\n  docker.io:\n    endpoint:\n      - ftp://x\n", `line 4: endpoint "ftp://x" is not an address such as https://`},
+		"pattern":      {"mirrors:\n  docker.io:\n    rewrite:\n      \"(x\": y\n", "line 4: rewrite: error parsing regexp"},
+		"credentials":  {"configs:\n  a:\n    auth: {user: x}\n", "line 3: field user not found; auth can have"},
+		"base64":       {"configs:\n  a:\n    auth: {auth: \"%\"}\n", "line 3: auth is not the base64 of USER:PASSWORD"},
+		"authority":    {"configs:\n  a:\n    tls:\n      ca_file: /nowhere/ca.crt\n", "line 4: ca_file: open /nowhere/ca.crt: no such file"},
+		"tls":          {"configs:\n  a:\n    tls:\n      ca: x\n", "line 4: field ca not found; tls can have ca_file"},
+		"key":          {"configs:\n  a:\n    tls:\n      cert_file: /nowhere/tls.crt\n", "line 4: cert_file and key_file: open"},
+		"a URL":        {"configs:\n  https://a:5000:\n    auth: {username: x, password: y}\n", `line 2: "https://a:5000" is not a registry's HOST or HOST:PORT`},
+		"not a key":    {"just text", "line 1"},
+		"second fault": {"configs:\n  a:\n    tls:\n      ca: x\n  b:\n    auth: {user: x}\n", "line 6: field user"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := parse([]byte(test.text)); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// TestHosts compares which hosts are asked in which order.
+func TestHosts(t *testing.T) {
+	const file = `
+mirrors:
+  docker.io:
+    endpoint: [mirror.test, "http://plain.test:5000/", "https://proxy.test/v2/hub/", mirror.test]
+  "*":
+    endpoint: ["localhost:5000"]
+  itself.test:
+    endpoint: [mirror.test, "https://itself.test"]
+  alone.test:
+`
+	s, err := parse([]byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for registry, want := range map[string][]string{
+		"docker.io":   {"https://mirror.test/v2", "http://plain.test:5000/v2", "https://proxy.test/v2/hub", "https://registry-1.docker.io/v2"},
+		"other.test":  {"http://localhost:5000/v2", "https://other.test/v2"},
+		"itself.test": {"https://mirror.test/v2", "https://itself.test/v2"},
+		"alone.test":  {"https://alone.test/v2"},
+	} {
+		hosts, err := s.hosts(t.Context(), Pull{Credentials: none}, registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, h := range hosts {
+			got = append(got, h.Scheme+"://"+h.Host+h.Path)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: asks %v, want %v", registry, got, want)
+		}
+	}
+}
+
+func none(string) (string, string, error) { return "", "", nil }
+
+const manifest = `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json"}`
+
+// startRegistry serves one manifest over TLS to one user, and returns its address
+// and the file of its authority.
+func startRegistry(t *testing.T, path, user, password string) (address, authority string) {
+	t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, secret, _ := r.BasicAuth()
+		switch {
+		case name != user || secret != password:
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		case r.URL.Path != path && r.URL.Path != path[:strings.LastIndex(path, "/")+1]+digest.FromString(manifest).String():
+			http.NotFound(w, r)
+		default:
+			w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+			w.Header().Set("Docker-Content-Digest", digest.FromString(manifest).String())
+			_, _ = io.WriteString(w, manifest)
+		}
+	}))
+	t.Cleanup(server.Close)
+	authority = filepath.Join(t.TempDir(), "ca.crt")
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(authority, certificate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimPrefix(server.URL, "https://"), authority
+}
+
+// TestPull pulls by a mirror that has another name for the repository, an authority
+// of its own and a password, and sees a change of the file without a restart.
+func TestPull(t *testing.T) {
+	address, authority := startRegistry(t, "/v2/proxy/app/blobs-of/manifests/1", "reader", "secret")
+	file := filepath.Join(t.TempDir(), "registries.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(strings.NewReplacer("MIRROR", address, "CA", authority).Replace(text)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := New(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pull := Pull{Reference: "registry.test/app/blobs-of:1", Credentials: none}
+	if fetcher, err := r.Fetcher(pull); fetcher != nil || err != nil {
+		t.Errorf("without a file: %v, %v", fetcher, err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	running, done := make(chan struct{}), make(chan error)
+	go func() { done <- r.Run(ctx, func() { close(running) }) }()
+	<-running
+
+	const good = `
+mirrors:
+  registry.test:
+    endpoint: ["https://MIRROR"]
+    rewrite:
+      "^nothing": "else"
+      "^app/(.*)": "proxy/app/$1"
+configs:
+  "MIRROR":
+    auth: {username: reader, password: PASSWORD}
+    tls: {ca_file: CA}
+`
+	write(strings.ReplaceAll(good, "PASSWORD", "secret"))
+	for r.current.Load().mirror("registry.test") == nil {
+		time.Sleep(time.Millisecond)
+	}
+	write("mirrors: [broken")
+	fetcher, err := r.Fetcher(pull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, found, err := fetcher.Resolve(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := digest.FromString(manifest); found.Digest != want {
+		t.Errorf("got %s, want %s", found.Digest, want)
+	}
+	from, err := fetcher.Fetcher(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := from.Fetch(t.Context(), found)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(body); err != nil || string(got) != manifest {
+		t.Errorf("got %q, %v", got, err)
+	}
+	body.Close()
+
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	write(strings.ReplaceAll(good, "PASSWORD", "wrong"))
+	r.reload()
+	// The pod's own credentials do not take the place of the mirror's.
+	pull.Credentials = func(string) (string, string, error) { return "reader", "secret", nil }
+	if fetcher, err = r.Fetcher(pull); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := fetcher.Resolve(t.Context()); err == nil {
+		t.Error("a wrong password does")
+	}
+	write("mirrors: [broken")
+	r.reload()
+	if r.current.Load().mirror("registry.test") == nil {
+		t.Error("a broken file took the settings away")
+	}
+}
+
+// TestItself has a registry listed as its own mirror, as one without TLS has to be:
+// the pod's credentials come before the operator's then, and those of other hosts
+// are not sent to it.
+func TestItself(t *testing.T) {
+	address, authority := startRegistry(t, "/v2/app/manifests/1", "reader", "secret")
+	file := filepath.Join(t.TempDir(), "registries.yaml")
+	text := strings.NewReplacer("REGISTRY", address, "CA", authority).Replace(`
+mirrors:
+  "REGISTRY":
+    endpoint: ["https://REGISTRY"]
+configs:
+  "REGISTRY":
+    auth: {username: reader, password: wrong}
+    tls: {ca_file: CA}
+  other.test:
+    auth: {username: reader, password: secret}
+`)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for password, works := range map[string]bool{"": false, "secret": true} {
+		fetcher, err := r.Fetcher(Pull{Reference: address + "/app:1", Credentials: func(string) (string, string, error) { return "reader", password, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := fetcher.Resolve(t.Context()); (err == nil) != works {
+			t.Errorf("with the pod's password %q: %v", password, err)
+		}
+	}
+}
+
+// answer is what a registry, or the other nodes, say of a manifest.
+type answer int
+
+func (a answer) RoundTrip(request *http.Request) (*http.Response, error) {
+	recorder := httptest.NewRecorder()
+	if a == http.StatusOK {
+		recorder.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+		recorder.Header().Set("Docker-Content-Digest", digest.FromString(manifest).String())
+		_, _ = io.WriteString(recorder, manifest)
+	} else {
+		recorder.WriteHeader(int(a))
+	}
+	response := recorder.Result()
+	response.Request, response.ContentLength = request, int64(recorder.Body.Len())
+	return response, nil
+}
+
+// TestPeers asks the other nodes what a tag stands for only while the registry does
+// not say.
+func TestPeers(t *testing.T) {
+	for name, test := range map[string]struct {
+		registry int // 0 does not answer
+		peers    answer
+		want     string // empty finds it
+	}{
+		"no registry":               {0, 200, ""},
+		"a broken one":              {503, 200, ""},
+		"one that has had enough":   {429, 200, ""},
+		"one that does not have it": {404, 200, "not found"},
+		"one that refuses":          {403, 200, "403 Forbidden"},
+		"nobody":                    {0, 404, "and no other node has it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(test.registry)
+			}))
+			defer server.Close()
+			if test.registry == 0 {
+				server.Close()
+			}
+			file := filepath.Join(t.TempDir(), "registries.yaml")
+			text := "mirrors: {registry.test: {endpoint: [\"" + server.URL + "\"]}}"
+			// The registry itself is its mirror, or it would be asked by its name.
+			text = strings.ReplaceAll(text, "registry.test", "\""+server.Listener.Addr().String()+"\"")
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r, err := New(file, test.peers)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fetcher, err := r.Fetcher(Pull{Reference: server.Listener.Addr().String() + "/app:1", Credentials: none})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, found, err := fetcher.Resolve(t.Context())
+			switch {
+			case test.want == "" && (err != nil || found.Digest != digest.FromString(manifest)):
+				t.Errorf("got %v, %v", found, err)
+			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}

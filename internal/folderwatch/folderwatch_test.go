@@ -1,0 +1,49 @@
+package folderwatch
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus/hooks/test"
+)
+
+func TestStart(t *testing.T) {
+	folder := t.TempDir()
+	ctx, stop := context.WithCancel(t.Context())
+	logger, said := test.NewNullLogger()
+	log := logger.WithField("component", "test")
+	changes := Start(ctx, folder, 50*time.Millisecond, log)
+	file := filepath.Join(folder, "file")
+	for _, change := range []func() error{
+		func() error { return os.WriteFile(file, []byte("1"), 0o600) },
+		func() error { return os.WriteFile(file, []byte("2"), 0o600) },
+		func() error { return os.Rename(file, file+".new") },
+		func() error { return os.Remove(file + ".new") },
+		func() error { return os.Remove(folder) },
+		func() error { return os.Mkdir(folder, 0o700) },
+		func() error { return os.WriteFile(file, []byte("3"), 0o600) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		<-changes
+	}
+	stop()
+	for range changes { // a last one may have been on its way
+	}
+	if len(said.AllEntries()) > 0 {
+		t.Errorf("it says %v", said.LastEntry())
+	}
+	ctx, stop = context.WithCancel(t.Context())
+	changes = Start(ctx, filepath.Join(folder, "nothing"), time.Second, log)
+	if entry := said.LastEntry(); entry == nil || !strings.Contains(entry.Message, "are not seen until kedge is started again") {
+		t.Errorf("of a folder that is not there it says %v", entry)
+	}
+	stop()
+	for range changes {
+	}
+}

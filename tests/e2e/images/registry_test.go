@@ -1,0 +1,148 @@
+package images
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"io"
+	"net/http"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kedge-dev/kedge/scripts/ociimage"
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+)
+
+// archive makes an image archive. The images differ by their names.
+func archive(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := ociimage.Archive(name, runtime.GOARCH, ocispec.ImageConfig{Env: []string{"PATH=/"}, Entrypoint: []string{"/testserver"}, Cmd: []string{"sleep"}}, []ociimage.File{
+		{Name: "testserver", Mode: 0o755, Data: program(t)},
+		{Name: "name", Mode: 0o644, Data: []byte(name)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// registry is one to pull from: it wants a password, and has TLS by an authority
+// that nobody knows.
+type registry struct {
+	host      *harness.Host
+	server    *http.Server
+	authority []byte
+
+	mu       sync.Mutex
+	password string
+	blobs    map[string][]byte
+	tags     map[string]digest.Digest // by REPOSITORY:TAG
+	asked    []string
+}
+
+const registryName = "mirror.test"
+
+// startRegistry serves on a host of its own, in the test's process.
+func startRegistry(t *testing.T, network *harness.Network) *registry {
+	t.Helper()
+	certificate, key := cluster.Certificate(t, registryName)
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &registry{host: network.NewHost(t, "registry"), authority: certificate, password: "first", blobs: map[string][]byte{}, tags: map[string]digest.Digest{}}
+	r.server = &http.Server{Handler: r, TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}}}
+	listener := r.host.Listen(":5000")
+	go func() { _ = r.server.ServeTLS(listener, "", "") }()
+	t.Cleanup(r.stop)
+	return r
+}
+
+func (r *registry) stop() { _ = r.server.Close() }
+
+func (r *registry) setPassword(password string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.password = password
+}
+
+// add has the registry have an image as REPOSITORY:TAG.
+func (r *registry) add(t *testing.T, name string, data []byte) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for reader := tar.NewReader(bytes.NewReader(data)); ; {
+		header, err := reader.Next()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.blobs["sha256:"+path.Base(header.Name)] = content
+		if header.Name == ocispec.ImageIndexFile {
+			var index ocispec.Index
+			if err := json.Unmarshal(content, &index); err != nil {
+				t.Fatal(err)
+			}
+			r.tags[name] = index.Manifests[0].Digest
+		}
+	}
+}
+
+// pulled tells how often manifests or blobs of a repository were asked for.
+func (r *registry) pulled(repository, objects string) (count int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, path := range r.asked {
+		if strings.HasPrefix(path, "/v2/"+repository+"/"+objects+"/") {
+			count++
+		}
+	}
+	return count
+}
+
+// ServeHTTP implements http.Handler.
+func (r *registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if user, password, _ := request.BasicAuth(); user != "reader" || password != r.password {
+		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	r.asked = append(r.asked, request.URL.Path)
+	words := strings.Split(strings.TrimPrefix(request.URL.Path, "/v2/"), "/")
+	if len(words) < 3 || !slices.Contains([]string{"manifests", "blobs"}, words[len(words)-2]) {
+		http.NotFound(w, request)
+		return
+	}
+	object := words[len(words)-1]
+	if tagged, ok := r.tags[strings.Join(words[:len(words)-2], "/")+":"+object]; ok {
+		object = tagged.String()
+	}
+	content, ok := r.blobs[object]
+	if !ok {
+		http.NotFound(w, request)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if words[len(words)-2] == "manifests" {
+		w.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
+		w.Header().Set("Docker-Content-Digest", object)
+	}
+	_, _ = w.Write(content)
+}
