@@ -30,22 +30,33 @@ func read(files fs.FS, folder string) ([]*unstructured.Unstructured, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read manifest: %w", err)
 		}
-		decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
-		for {
-			object := &unstructured.Unstructured{}
-			err := decoder.Decode(object)
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				return nil, fmt.Errorf("parse manifest %s: %w", name, err)
-			}
-			if len(object.Object) > 0 {
-				objects = append(objects, object)
-			}
+		decoded, err := Decode(content)
+		if err != nil {
+			return nil, fmt.Errorf("parse manifest %s: %w", name, err)
 		}
+		objects = append(objects, decoded...)
 	}
 	return objects, nil
+}
+
+// Decode returns the objects in the documents of a file, YAML or JSON, in their
+// order. Empty documents are none.
+func Decode(content []byte) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
+	for number := 1; ; number++ {
+		object := &unstructured.Unstructured{}
+		err := decoder.Decode(object)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", number, err)
+		}
+		if len(object.Object) > 0 {
+			objects = append(objects, object)
+		}
+	}
 }
 
 // setClusterDNS gives the Service kube-dns its addresses, of one family or both.

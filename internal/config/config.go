@@ -135,8 +135,8 @@ type Cluster struct {
 	ServiceNodePortRange string   `key:"service-node-port-range" role:"server" usage:"ports for Services of type NodePort"`
 	ClusterDNS           []string `key:"cluster-dns" role:"server" usage:"address of the cluster's DNS (default: the tenth of each service-cidr)"`
 	ClusterDomain        string   `key:"cluster-domain" role:"server" usage:"domain of the cluster's names"`
-	// Disable are names of disabled parts: see LocalStorage.
-	Disable []string `key:"disable" role:"server" usage:"leave out a part of the cluster: local-storage, the StorageClasses local and local-unlimited and all that makes their volumes"`
+	// Disable are names of disabled parts: see LocalStorage and DisabledManifests.
+	Disable []string `key:"disable" role:"server" usage:"leave out, and remove, a part of the cluster: local-storage, the StorageClasses local and local-unlimited and all that makes their volumes; or a file NAME.yaml, or a folder, in server/manifests"`
 	// EmbeddedRegistry concerns registries that a node's PrivateRegistry lists.
 	EmbeddedRegistry bool   `key:"embedded-registry" role:"server" usage:"nodes give each other the images they have, of the registries that are listed as mirrors in their private-registry file"`
 	FlannelBackend   string `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, or none to bring another CNI"`
@@ -218,6 +218,11 @@ func (s *Server) APIServerArg(name string) (value string) {
 
 // LocalStorage tells whether nodes make volumes of their own.
 func (c *Cluster) LocalStorage() bool { return !slices.Contains(c.Disable, localStorage) }
+
+// DisabledManifests are the names in Disable that are not of kedge's own parts.
+func (c *Cluster) DisabledManifests() []string {
+	return slices.DeleteFunc(slices.Clone(c.Disable), func(name string) bool { return name == localStorage })
+}
 
 // PodCIDRs returns ClusterCIDR parsed. It is for a validated Config.
 func (c *Cluster) PodCIDRs() []netip.Prefix { return mustPrefixes(c.ClusterCIDR) }

@@ -227,7 +227,9 @@ func (v *validator) cluster(c *Cluster) {
 	}
 	v.oneOf("flannel-backend", c.FlannelBackend, flannelBackends)
 	for _, part := range c.Disable {
-		v.oneOf("disable", part, []string{localStorage})
+		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(part)) {
+			v.fault("disable", "%q is a file: give its name without the end, %s", part, strings.TrimSuffix(part, filepath.Ext(part)))
+		}
 	}
 }
 

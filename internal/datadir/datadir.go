@@ -117,6 +117,12 @@ func (d Dir) Replaced(began int64) string {
 // SQLite is the database of a single server.
 func (d Dir) SQLite() string { return d.join("server", "db", "state.db") }
 
+// Manifests is the folder whose objects kedge applies.
+func (d Dir) Manifests() string { return d.join("server", "manifests") }
+
+// Charts is the folder of charts that HelmCharts name: k3s's.
+func (d Dir) Charts() string { return d.join("server", "static", "charts") }
+
 // AgentTLS is the folder of this node's own certificates.
 func (d Dir) AgentTLS() string { return d.join("agent", "tls") }
 
@@ -167,7 +173,7 @@ func (d Dir) All() []string {
 
 // MakeServer makes the folders of a server that are not there.
 func (d Dir) MakeServer() error {
-	return makeAll(d.ServerTLS(), d.ServerDB())
+	return makeAll(d.ServerTLS(), d.ServerDB(), d.Manifests(), d.Charts())
 }
 
 // MakeAgent makes the folders of a node that are not there.

@@ -252,6 +252,10 @@ func addControlPlane(group *component.Group, cfg *config.Config, node host.Node,
 	if cfg.Cluster.LocalStorage() && !cfg.Server.DisableControllerManager {
 		group.Add(newStorage(server, leader), append(before, manifests)...)
 	}
+	if !cfg.Server.DisableControllerManager {
+		group.Add(newManifests(cfg, node, server, leader), append(before, manifests)...)
+		group.Add(newHelm(cfg, node, server, leader), append(before, manifests)...)
+	}
 	group.Add(dns.NewEndpoints(dns.EndpointsConfig{
 		Client:    api.ClientConfig("system:kedge:dns-endpoints"),
 		Informers: api.Informers,

@@ -1,0 +1,92 @@
+package folder
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// files are those that are in the folder now.
+type files struct {
+	// contents are those to apply, by their paths below the folder.
+	contents map[string][]byte
+	// skipped are files and folders that are to be left as they are.
+	skipped []string
+	// disabled are those of the names to disable that something here has.
+	disabled []string
+}
+
+// scan reads a folder. As in k3s, NAME.skip, beside the file or the folder NAME,
+// keeps kedge from doing anything about it.
+func scan(folder string, disabled []string) (*files, error) {
+	found := &files{contents: map[string][]byte{}}
+	var paths []string
+	err := filepath.WalkDir(folder, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			if file != folder && errors.Is(err, fs.ErrNotExist) {
+				return nil // gone since
+			}
+			return err
+		}
+		name, err := filepath.Rel(folder, file)
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		if skipped, ok := strings.CutSuffix(name, ".skip"); ok {
+			found.skipped = append(found.skipped, skipped)
+		} else if by := disabledBy(name, disabled); by != "" {
+			found.disabled = append(found.disabled, by)
+		} else if isManifest(name) {
+			paths = append(paths, name)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read folder: %w", err)
+	}
+	for _, name := range paths {
+		if found.isSkipped(name) {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(folder, name))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // gone since, or a link to nothing
+		case err != nil:
+			return nil, fmt.Errorf("read manifest: %w", err)
+		default:
+			found.contents[name] = content
+		}
+	}
+	return found, nil
+}
+
+// isManifest leaves out what editors make besides.
+func isManifest(name string) bool {
+	return slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name)) && !strings.HasPrefix(path.Base(name), ".")
+}
+
+// disabledBy returns which of the names keeps a file from being applied, or nothing.
+// A name is that of a file without its end, as in k3s, or a folder.
+func disabledBy(name string, disabled []string) string {
+	if base := strings.TrimSuffix(path.Base(name), path.Ext(name)); slices.Contains(disabled, base) {
+		return base
+	}
+	return firstOf(path.Dir(name), disabled)
+}
+
+func (f *files) isSkipped(name string) bool { return firstOf(name, f.skipped) != "" }
+
+// firstOf returns which of paths name is, or is below, or nothing.
+func firstOf(name string, paths []string) string {
+	for ; name != "."; name = path.Dir(name) {
+		if slices.Contains(paths, name) {
+			return name
+		}
+	}
+	return ""
+}

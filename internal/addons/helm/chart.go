@@ -1,0 +1,139 @@
+package helm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// The kinds of /manifests/helm.yaml, which are k3s's
+// (github.com/k3s-io/helm-controller, pkg/apis/helm.cattle.io/v1).
+var (
+	chartResource  = schema.GroupVersionResource{Group: "helm.cattle.io", Version: "v1", Resource: "helmcharts"}
+	configResource = schema.GroupVersionResource{Group: "helm.cattle.io", Version: "v1", Resource: "helmchartconfigs"}
+)
+
+const (
+	// finalizer keeps a HelmChart until its release is uninstalled.
+	finalizer = "kedge.dev/helm"
+	// unmanagedAnnotation is k3s's, of HelmCharts that somebody else looks after.
+	unmanagedAnnotation = "helmcharts.cattle.io/unmanaged"
+)
+
+// The failure policies: what is done with a release that failed. Without one an
+// upgrade is rolled back, and an install removed and tried again.
+const (
+	abort     = "abort"     // leaves it as it is until the HelmChart changes
+	retry     = "retry"     // the same: k3s differs in who has to mend it
+	reinstall = "reinstall" // removes it, and installs it anew
+)
+
+// helmChart is a HelmChart.
+type helmChart struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              chartSpec   `json:"spec"`
+	Status            chartStatus `json:"status"`
+}
+
+type chartSpec struct {
+	Overrides       `json:",inline"`
+	TargetNamespace string `json:"targetNamespace,omitempty"`
+	CreateNamespace bool   `json:"createNamespace,omitempty"`
+	TakeOwnership   bool   `json:"takeOwnership,omitempty"`
+
+	Chart        string `json:"chart,omitempty"`
+	Version      string `json:"version,omitempty"`
+	Repo         string `json:"repo,omitempty"`
+	ChartContent string `json:"chartContent,omitempty"`
+
+	RepoCA                string                       `json:"repoCA,omitempty"`
+	RepoCAConfigMap       *corev1.LocalObjectReference `json:"repoCAConfigMap,omitempty"`
+	AuthSecret            *corev1.LocalObjectReference `json:"authSecret,omitempty"`
+	AuthPassCredentials   bool                         `json:"authPassCredentials,omitempty"`
+	DockerRegistrySecret  *corev1.LocalObjectReference `json:"dockerRegistrySecret,omitempty"`
+	InsecureSkipTLSVerify bool                         `json:"insecureSkipTLSVerify,omitempty"`
+	PlainHTTP             bool                         `json:"plainHTTP,omitempty"`
+
+	Set     map[string]intstr.IntOrString `json:"set,omitempty"`
+	Timeout *metav1.Duration              `json:"timeout,omitempty"`
+
+	// These are about k3s's jobs, of which there are none here, and for nothing.
+	Bootstrap          bool           `json:"bootstrap,omitempty"`
+	HelmVersion        string         `json:"helmVersion,omitempty"`
+	JobImage           string         `json:"jobImage,omitempty"`
+	BackOffLimit       *int32         `json:"backOffLimit,omitempty"`
+	PodSecurityContext map[string]any `json:"podSecurityContext,omitempty"`
+	SecurityContext    map[string]any `json:"securityContext,omitempty"`
+}
+
+// Overrides are what HelmCharts and HelmChartConfigs both have.
+type Overrides struct {
+	Values         map[string]any `json:"values,omitempty"`
+	ValuesContent  string         `json:"valuesContent,omitempty"`
+	ValuesSecrets  []secretValues `json:"valuesSecrets,omitempty"`
+	FailurePolicy  string         `json:"failurePolicy,omitempty"`
+	ForceConflicts bool           `json:"forceConflicts,omitempty"`
+}
+
+// secretValues are keys of a Secret whose texts are values.
+type secretValues struct {
+	Name string   `json:"name"`
+	Keys []string `json:"keys,omitempty"`
+	// IgnoreUpdates says too that the Secret may be missing.
+	IgnoreUpdates bool `json:"ignoreUpdates,omitempty"`
+}
+
+// helmChartConfig is a HelmChartConfig: more for the HelmChart of the same name.
+type helmChartConfig struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              Overrides `json:"spec"`
+}
+
+type chartStatus struct {
+	// Namespace, Revision and Chart are of the release that there is. They are
+	// written when they are empty too: a patch leaves out nothing.
+	Namespace string `json:"namespace"`
+	Revision  int    `json:"revision"`
+	Chart     string `json:"chart"`
+	// Tried is the digest of what was installed last, or tried to.
+	Tried      string             `json:"tried"`
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// namespace is the release's.
+func (c *helmChart) namespace() string {
+	if c.Spec.TargetNamespace != "" {
+		return c.Spec.TargetNamespace
+	}
+	return c.Namespace
+}
+
+// decode reads an object, and returns what of it has no meaning: the API takes any.
+func decode[T any](object *unstructured.Unstructured) (*T, error) {
+	into := new(T)
+	err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, into, true)
+	return into, err
+}
+
+// patchStatus writes the status of a HelmChart.
+func (c *controller) patchStatus(ctx context.Context, chart *helmChart) error {
+	patch, err := json.Marshal(map[string]any{"status": chart.Status})
+	if err != nil {
+		return fmt.Errorf("encode status: %w", err)
+	}
+	_, err = c.client.Resource(chartResource).Namespace(chart.Namespace).Patch(ctx, chart.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package helm
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	"sigs.k8s.io/yaml"
+)
+
+// object parses an object's YAML as the API has it.
+func object(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	data, err := yaml.YAMLToJSON([]byte(text))
+	o := &unstructured.Unstructured{}
+	if err == nil {
+		err = o.UnmarshalJSON(data)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// TestDecode reads HelmCharts as people have them for k3s.
+func TestDecode(t *testing.T) {
+	const text = `
+apiVersion: helm.cattle.io/v1
+kind: HelmChart
+metadata: {name: grafana, namespace: kube-system, generation: 2}
+spec:
+  chart: stable/grafana
+  targetNamespace: monitoring
+  set: {adminPassword: "NotVerySafePassword", replicas: 2}
+  valuesContent: |-
+    image: {tag: master}
+  bootstrap: true
+  helmVersion: v3
+  jobImage: rancher/klipper-helm
+  backOffLimit: 3
+  timeout: 10m
+  authSecret: {name: credentials}
+  securityContext: {runAsUser: 1}
+  values: {a: {b: 1}}
+status: {jobName: helm-install-grafana}
+`
+	chart, err := decode[helmChart](object(t, text))
+	if err == nil || !runtime.IsStrictDecodingError(err) || !strings.Contains(err.Error(), "status.jobName") || strings.Contains(err.Error(), "spec") {
+		t.Errorf("what is strange is %v", err)
+	}
+	if chart.namespace() != "monitoring" || chart.Spec.Set["replicas"].IntVal != 2 || chart.Spec.timeout().Minutes() != 10 ||
+		chart.Spec.ValuesContent == "" || chart.Spec.Values["a"] == nil || chart.Spec.AuthSecret.Name != "credentials" {
+		t.Errorf("read %+v", chart)
+	}
+	_, err = decode[helmChart](object(t, strings.Replace(text, "valuesContent", "valueContent", 1)))
+	if err == nil || !strings.Contains(err.Error(), "spec.valueContent") {
+		t.Errorf("a wrong name is %v", err)
+	}
+	if _, err = decode[helmChart](object(t, strings.Replace(text, "timeout: 10m", "timeout: [1]", 1))); err == nil || runtime.IsStrictDecodingError(err) {
+		t.Errorf("a wrong value is %v", err)
+	}
+}
+
+// TestMerged has every place of values, and which of them win.
+func TestMerged(t *testing.T) {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "more"}, Data: map[string][]byte{"first": []byte("secret: 1\norder: secret")}}
+	c := &controller{api: fake.NewClientset(secret)}
+	chart, err := decode[helmChart](object(t, `
+apiVersion: helm.cattle.io/v1
+kind: HelmChart
+metadata: {name: web, namespace: kube-system}
+spec:
+  valuesContent: "{content: 1, order: content, deep: {content: 1}}"
+  valuesSecrets: [{name: more, keys: [first]}, {name: none, keys: [a], ignoreUpdates: true}]
+  values: {values: 1, deep: {values: 1}, replaced: chart}
+  set: {number: 1, text: "1", truth: "true", list: "a,b", deep.set: x, order: "1"}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &helmChartConfig{Spec: Overrides{ValuesContent: "replaced: config"}}
+	got, err := c.merged(t.Context(), chart, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var plain, want map[string]any
+	if err := json.Unmarshal(text, &plain); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal([]byte(`{content: 1, secret: 1, values: 1, order: "1", number: 1, text: "1", truth: true, list: "a,b",
+		deep: {content: 1, values: 1, set: x}, replaced: config}`), &want); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(plain, want) {
+		t.Errorf("got %v, want %v", plain, want)
+	}
+	for name, fault := range map[string]Overrides{
+		"not found":         {ValuesSecrets: []secretValues{{Name: "none", Keys: []string{"a"}}}},
+		"has no key second": {ValuesSecrets: []secretValues{{Name: "more", Keys: []string{"second"}}}},
+		"read values":       {ValuesContent: "[a"},
+	} {
+		if _, err := c.merged(t.Context(), chart, &helmChartConfig{Spec: fault}); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "HelmChartConfig") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestLocalPath(t *testing.T) {
+	c := &controller{Config: Config{Charts: "/charts"}}
+	for chart, want := range map[string]string{
+		"web":               "/charts/web",
+		"web-1.0.0.tgz":     "/charts/web-1.0.0.tgz",
+		k3sStatic + "a.tgz": "/charts/a.tgz",
+		"oci://registry/a":  "",
+		"https://host/a":    "",
+		"../tls":            "error",
+		"/etc":              "error",
+		"":                  "error",
+		k3sStatic + "../a":  "error",
+	} {
+		got, err := c.localPath(&chartSpec{Chart: chart})
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("%q is at %q, want %q", chart, got, want)
+		}
+	}
+	for _, spec := range []chartSpec{{Chart: "web", Repo: "https://host"}, {ChartContent: "x"}} {
+		if got, err := c.localPath(&spec); err != nil || got != "" {
+			t.Errorf("%+v is at %q: %v", spec, got, err)
+		}
+	}
+}
+
+// TestFetchFaults has what can be wrong with charts and where they come from.
+func TestFetchFaults(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/good/index.yaml":
+			_, _ = w.Write([]byte("apiVersion: v1\nentries: {web: [{apiVersion: v2, name: web, version: 1.0.0, urls: [web.tgz]}]}"))
+		case "/bad/index.yaml":
+			_, _ = w.Write([]byte("<html>"))
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer server.Close()
+	c := &controller{Config: Config{Charts: t.TempDir(), Server: "server-1"}, api: fake.NewClientset()}
+	for want, spec := range map[string]chartSpec{
+		"there is no chart " + filepath.Join(c.Charts, "web"): {Chart: "web"},
+		"not base64":                         {ChartContent: "-"},
+		"get chart":                          {ChartContent: base64.StdEncoding.EncodeToString([]byte("no archive"))},
+		"404":                                {Chart: server.URL + "/none.tgz"},
+		"repo " + server.URL + "/none: ":     {Chart: "web", Repo: server.URL + "/none"},
+		"index.yaml":                         {Chart: "web", Repo: server.URL + "/bad"},
+		"has no chart other":                 {Chart: "other", Repo: server.URL + "/good"},
+		`no chart web of version "2"`:        {Chart: "web", Version: "2", Repo: server.URL + "/good"},
+		"authSecret: ":                       {Chart: "web", Repo: server.URL, AuthSecret: &corev1.LocalObjectReference{Name: "none"}},
+		"repoCAConfigMap: ":                  {Chart: "web", Repo: server.URL, RepoCAConfigMap: &corev1.LocalObjectReference{Name: "none"}},
+		"no certificate in PEM":              {Chart: "web", Repo: server.URL, RepoCA: "none"},
+		"dockerRegistrySecret: ":             {Chart: "oci://registry/web", DockerRegistrySecret: &corev1.LocalObjectReference{Name: "none"}},
+		"oci://" + server.URL[7:] + "/a/web": {Chart: "oci://" + server.URL[7:] + "/a/web", Version: "1.0.0", PlainHTTP: true},
+	} {
+		_, err := c.fetch(t.Context(), &helmChart{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system"}, Spec: spec})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", spec, err, want)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package helm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"helm.sh/helm/v4/pkg/action"
+	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/kube"
+	"helm.sh/helm/v4/pkg/release/common"
+	release "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/storage"
+	"helm.sh/helm/v4/pkg/storage/driver"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+const (
+	// defaultTimeout is k3s's, for HelmCharts that name none.
+	defaultTimeout = 5 * time.Minute
+	// maxHistory is that of the command helm.
+	maxHistory = 10
+)
+
+// releases are the releases of one name in one namespace, as Helm knows them.
+type releases struct {
+	*action.Configuration
+	name, namespace string
+	waiting         []kube.WaitOption
+}
+
+// releasesOf returns those of a HelmChart. What it does ends with ctx.
+func (c *controller) releasesOf(ctx context.Context, name, namespace string) *releases {
+	quiet := slog.DiscardHandler
+	getter := newClients(c.config, namespace)
+	client := kube.New(getter)
+	client.Namespace = namespace
+	client.SetLogger(quiet)
+	records := driver.NewSecrets(c.api.CoreV1().Secrets(namespace))
+	records.SetLogger(quiet)
+	r := &releases{action.NewConfiguration(action.ConfigurationSetLogger(quiet)), name, namespace, []kube.WaitOption{kube.WithWaitContext(ctx)}}
+	r.RESTClientGetter, r.KubeClient, r.Releases = getter, client, storage.Init(records)
+	r.Releases.SetLogger(quiet)
+	r.SetHookOutputFunc(func(_, _, _ string) io.Writer { return io.Discard })
+	return r
+}
+
+// last returns the latest release, or nil. One whose operation was interrupted, by
+// a kedge that ended, is a failed one: nobody else would go on with it.
+func (r *releases) last() (*release.Release, error) {
+	found, err := r.Releases.Last(r.name)
+	if errors.Is(err, driver.ErrReleaseNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read releases: %w", err)
+	}
+	last, ok := found.(*release.Release)
+	if !ok {
+		return nil, fmt.Errorf("release %s is of a kind that this Helm does not know", r.name)
+	}
+	if last.Info.Status.IsPending() || last.Info.Status == common.StatusUninstalling {
+		last.SetStatus(common.StatusFailed, "interrupted")
+		if err := r.Releases.Update(last); err != nil {
+			return nil, fmt.Errorf("record interrupted release: %w", err)
+		}
+	}
+	return last, nil
+}
+
+// everDeployed tells whether one of the releases has ever worked.
+func (r *releases) everDeployed() (bool, error) {
+	history, err := r.Releases.History(r.name)
+	if err != nil {
+		return false, fmt.Errorf("read releases: %w", err)
+	}
+	for _, found := range history {
+		if one, ok := found.(*release.Release); ok && (one.Info.Status == common.StatusDeployed || one.Info.Status == common.StatusSuperseded) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// install installs a chart. Without a policy what failed is removed again.
+func (r *releases) install(ctx context.Context, spec *chartSpec, policy string, chart *chartv2.Chart, values map[string]any) error {
+	i := action.NewInstall(r.Configuration)
+	i.ReleaseName, i.Namespace, i.CreateNamespace, i.TakeOwnership = r.name, r.namespace, spec.CreateNamespace, spec.TakeOwnership
+	i.ForceConflicts = spec.ForceConflicts
+	// As k3s: pods may take their time, images have to be pulled.
+	i.WaitStrategy, i.WaitOptions, i.Timeout = kube.HookOnlyStrategy, r.waiting, spec.timeout()
+	// The API server says what does not fit its kinds. Here it would cost all of its
+	// OpenAPI documents.
+	i.DisableOpenAPIValidation = true
+	i.Replace = true // of an uninstalled one whose history was kept
+	_, err := i.RunWithContext(ctx, chart, values)
+	if err != nil && policy != abort && policy != retry {
+		return errors.Join(err, r.uninstall(spec.timeout()))
+	}
+	return err
+}
+
+// upgrade upgrades to a chart, and waits until it works. Without a policy one that
+// failed is rolled back.
+func (r *releases) upgrade(ctx context.Context, spec *chartSpec, policy string, chart *chartv2.Chart, values map[string]any) error {
+	u := action.NewUpgrade(r.Configuration)
+	u.Namespace, u.TakeOwnership, u.ForceConflicts = r.namespace, spec.TakeOwnership, spec.ForceConflicts
+	u.WaitStrategy, u.WaitOptions, u.Timeout = kube.StatusWatcherStrategy, r.waiting, spec.timeout()
+	u.RollbackOnFailure = policy == ""
+	u.ResetValues, u.MaxHistory, u.DisableOpenAPIValidation = true, maxHistory, true
+	_, err := u.RunWithContext(ctx, r.name, chart, values)
+	return err
+}
+
+// uninstall removes the release, if there is one.
+func (r *releases) uninstall(timeout time.Duration) error {
+	u := action.NewUninstall(r.Configuration)
+	u.IgnoreNotFound, u.Timeout = true, timeout
+	u.WaitStrategy, u.WaitOptions = kube.HookOnlyStrategy, r.waiting
+	_, err := u.Run(r.name)
+	return err
+}
+
+func (s *chartSpec) timeout() time.Duration {
+	if s.Timeout != nil && s.Timeout.Duration > 0 {
+		return s.Timeout.Duration
+	}
+	return defaultTimeout
+}
+
+// clients are what Helm reaches the API by: it implements the RESTClientGetter of
+// k8s.io/cli-runtime/pkg/genericclioptions.
+type clients struct {
+	config    *rest.Config
+	namespace string
+	discovery discovery.CachedDiscoveryInterface
+	mapper    meta.RESTMapper
+}
+
+func newClients(config *rest.Config, namespace string) *clients {
+	cached := memory.NewMemCacheClient(discovery.NewDiscoveryClientForConfigOrDie(config))
+	return &clients{config, namespace, cached, restmapper.NewDeferredDiscoveryRESTMapper(cached)}
+}
+
+func (c *clients) ToRESTConfig() (*rest.Config, error) { return rest.CopyConfig(c.config), nil }
+
+func (c *clients) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
+	return c.discovery, nil
+}
+
+func (c *clients) ToRESTMapper() (meta.RESTMapper, error) { return c.mapper, nil }
+
+func (c *clients) ToRawKubeConfigLoader() clientcmd.ClientConfig {
+	overrides := &clientcmd.ConfigOverrides{Context: clientcmdapi.Context{Namespace: c.namespace}}
+	return clientcmd.NewDefaultClientConfig(*clientcmdapi.NewConfig(), overrides)
+}

@@ -1,0 +1,252 @@
+package helm
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	release "helm.sh/helm/v4/pkg/release/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Conditions of a HelmChart. The second is k3s's.
+const (
+	readyCondition  = "Ready"
+	failedCondition = "Failed"
+)
+
+// maxMessage is what the API takes as an event's message.
+const maxMessage = 1024
+
+// sync does what a HelmChart says. An error is tried again.
+func (c *controller) sync(ctx context.Context, name cache.ObjectName) error {
+	// Not from a cache: its status says what has been done already.
+	object, err := c.client.Resource(chartResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	if err != nil {
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+		return err
+	}
+	if _, unmanaged := object.GetAnnotations()[unmanagedAnnotation]; unmanaged {
+		return nil
+	}
+	chart, strange := decode[helmChart](object)
+	// Not only strange: wrong.
+	if strange != nil && !runtime.IsStrictDecodingError(strange) {
+		return c.fail(ctx, chart, object, "Invalid", fmt.Errorf("read HelmChart: %w", strange), false)
+	}
+	if object.GetDeletionTimestamp() != nil {
+		return c.uninstall(ctx, chart, object)
+	}
+	if !slices.Contains(object.GetFinalizers(), finalizer) {
+		object.SetFinalizers(append(object.GetFinalizers(), finalizer))
+		if object, err = c.update(ctx, object); err != nil {
+			return err
+		}
+	}
+	config := &helmChartConfig{}
+	more, err := c.client.Resource(configResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	if err == nil {
+		config, err = decode[helmChartConfig](more)
+	}
+	if err != nil && !apierrors.IsNotFound(err) && !runtime.IsStrictDecodingError(err) {
+		return c.fail(ctx, chart, object, "Invalid", fmt.Errorf("read HelmChartConfig: %w", err), true)
+	}
+	values, err := c.merged(ctx, chart, config)
+	if err != nil {
+		return c.fail(ctx, chart, object, "Invalid", err, true)
+	}
+	wanted, err := c.identify(chart, config, values)
+	if err != nil {
+		return c.fail(ctx, chart, object, "Invalid", err, true)
+	}
+	if chart.Status.Tried == wanted {
+		return nil
+	}
+	if strange != nil {
+		c.events.Eventf(reference(object), corev1.EventTypeWarning, "Unknown", "%v", strange)
+	}
+	return c.deploy(ctx, chart, object, config, values, wanted)
+}
+
+// identify returns a digest of all that a release comes from.
+func (c *controller) identify(chart *helmChart, config *helmChartConfig, values map[string]any) (string, error) {
+	local, err := c.digest(&chart.Spec)
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal([]any{chart.Spec, config.Spec, values, local})
+	if err != nil {
+		return "", fmt.Errorf("encode HelmChart: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+// deploy installs or upgrades. An error of Helm's after which nothing is to be tried
+// again by itself is in the status only.
+func (c *controller) deploy(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, config *helmChartConfig, values map[string]any, wanted string) error {
+	policy, namespace := chart.Spec.FailurePolicy, chart.namespace()
+	if config.Spec.FailurePolicy != "" {
+		policy = config.Spec.FailurePolicy
+	}
+	chart.Spec.ForceConflicts = chart.Spec.ForceConflicts || config.Spec.ForceConflicts
+	loaded, err := c.fetch(ctx, chart)
+	if err != nil {
+		return c.fail(ctx, chart, object, "NoChart", err, true)
+	}
+	if before := chart.Status.Namespace; before != "" && before != namespace {
+		if err := c.releasesOf(ctx, chart.Name, before).uninstall(chart.Spec.timeout()); err != nil {
+			return c.fail(ctx, chart, object, "UninstallFailed", err, true)
+		}
+		chart.Status.Namespace, chart.Status.Revision = "", 0
+	}
+	releases := c.releasesOf(ctx, chart.Name, namespace)
+	last, err := releases.last()
+	if err != nil {
+		return c.fail(ctx, chart, object, "Unknown", err, true)
+	}
+	if last != nil {
+		if worked, err := releases.everDeployed(); err != nil {
+			return c.fail(ctx, chart, object, "Unknown", err, true)
+		} else if !worked && policy != abort && policy != retry {
+			if err := releases.uninstall(chart.Spec.timeout()); err != nil {
+				return c.fail(ctx, chart, object, "UninstallFailed", err, true)
+			}
+			last = nil
+		}
+	}
+	did, reason := "Installed", "InstallFailed"
+	if last == nil {
+		err = releases.install(ctx, &chart.Spec, policy, loaded, values)
+	} else {
+		did, reason = "Upgraded", "UpgradeFailed"
+		err = releases.upgrade(ctx, &chart.Spec, policy, loaded, values)
+	}
+	if ctx.Err() != nil {
+		return nil // the next one to lead finds it interrupted
+	}
+	now, faulty := releases.last()
+	if faulty != nil {
+		return c.fail(ctx, chart, object, "Unknown", faulty, true)
+	}
+	chart.note(namespace, now)
+	if err == nil {
+		chart.Status.Tried = wanted
+		return c.succeed(ctx, chart, object, did)
+	}
+	switch {
+	case apierrors.IsNotFound(err) && strings.Contains(err.Error(), "namespaces"):
+		err = fmt.Errorf("%w. Make it, or set createNamespace", err)
+	case apierrors.IsConflict(err):
+		err = fmt.Errorf("%w. Somebody has changed what the chart sets: undo that, set it in the values too, or set forceConflicts", err)
+	}
+	// Without a new release nothing has happened yet.
+	acted := now != nil && (last == nil || now.Version != last.Version)
+	if acted && policy == reinstall {
+		if gone := releases.uninstall(chart.Spec.timeout()); gone != nil {
+			err = fmt.Errorf("%w. It could not be removed to install it anew: %w", err, gone)
+		}
+		return c.fail(ctx, chart, object, reason, err, true)
+	}
+	if acted {
+		chart.Status.Tried = wanted
+		err = fmt.Errorf("%w. It is tried again when the HelmChart changes", err)
+	}
+	return c.fail(ctx, chart, object, reason, err, !acted)
+}
+
+// note has the status say which release there is.
+func (c *helmChart) note(namespace string, now *release.Release) {
+	c.Status.Namespace, c.Status.Revision, c.Status.Chart = "", 0, ""
+	if now != nil {
+		c.Status.Namespace, c.Status.Revision = namespace, now.Version
+		if now.Chart != nil && now.Chart.Metadata != nil {
+			c.Status.Chart = now.Chart.Metadata.Name + "-" + now.Chart.Metadata.Version
+		}
+	}
+}
+
+// uninstall removes the release of a HelmChart that is being deleted.
+func (c *controller) uninstall(ctx context.Context, chart *helmChart, object *unstructured.Unstructured) error {
+	if !slices.Contains(object.GetFinalizers(), finalizer) {
+		return nil
+	}
+	namespace := chart.Status.Namespace
+	if namespace == "" {
+		namespace = chart.namespace()
+	}
+	if err := c.releasesOf(ctx, chart.Name, namespace).uninstall(chart.Spec.timeout()); err != nil {
+		return c.fail(ctx, chart, object, "UninstallFailed", fmt.Errorf("%w. To let go of it as it is, take the finalizer %s out of the HelmChart", err, finalizer), true)
+	}
+	object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), func(name string) bool { return name == finalizer }))
+	if _, err := c.update(ctx, object); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	c.log.Infof("Uninstalled %s/%s", namespace, chart.Name)
+	return nil
+}
+
+func (c *controller) update(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	return c.client.Resource(chartResource).Namespace(object.GetNamespace()).Update(ctx, object, metav1.UpdateOptions{})
+}
+
+// succeed says so.
+func (c *controller) succeed(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, did string) error {
+	message := fmt.Sprintf("%s chart %s as revision %d in %s", did, chart.Status.Chart, chart.Status.Revision, chart.Status.Namespace)
+	c.log.Infof("HelmChart %s/%s: %s", chart.Namespace, chart.Name, message)
+	c.events.Event(reference(object), corev1.EventTypeNormal, did, message)
+	return c.conclude(ctx, chart, object, metav1.ConditionTrue, did, message)
+}
+
+// fail says why something did not work, and returns the error if it is to be tried
+// again.
+func (c *controller) fail(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, reason string, fault error, again bool) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	message := fault.Error()
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
+	}
+	c.events.Event(reference(object), corev1.EventTypeWarning, reason, message)
+	err := c.conclude(ctx, chart, object, metav1.ConditionFalse, reason, message)
+	if again {
+		return fault
+	}
+	c.log.Warnf("HelmChart %s/%s: %v", object.GetNamespace(), object.GetName(), fault)
+	return err
+}
+
+// conclude writes the status if it is another.
+func (c *controller) conclude(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, ready metav1.ConditionStatus, reason, message string) error {
+	failed := metav1.ConditionFalse
+	if ready == metav1.ConditionFalse {
+		failed = metav1.ConditionTrue
+	}
+	chart.Name, chart.Namespace = object.GetName(), object.GetNamespace()
+	for kind, status := range map[string]metav1.ConditionStatus{readyCondition: ready, failedCondition: failed} {
+		meta.SetStatusCondition(&chart.Status.Conditions, metav1.Condition{
+			Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: object.GetGeneration(),
+		})
+	}
+	return c.patchStatus(ctx, chart)
+}
+
+func reference(object *unstructured.Unstructured) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: object.GetAPIVersion(), Kind: object.GetKind(), UID: object.GetUID(),
+		Namespace: object.GetNamespace(), Name: object.GetName(), ResourceVersion: object.GetResourceVersion(),
+	}
+}

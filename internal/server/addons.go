@@ -1,0 +1,46 @@
+package server
+
+import (
+	"context"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/addons/folder"
+	"github.com/kedge-dev/kedge/internal/addons/helm"
+	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/controlplane/election"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/host"
+)
+
+// newManifests makes what keeps the cluster in step with this server's files: it
+// runs where the controllers run.
+func newManifests(cfg *config.Config, node host.Node, api *controlplane.APIServer, leader *election.Election) component.Component {
+	loops := folder.New(folder.Config{
+		Path:    datadir.Dir(cfg.DataDir).Manifests(),
+		Server:  node.Name,
+		Disable: cfg.Cluster.DisabledManifests(),
+		Client: func(ctx context.Context) *rest.Config {
+			return api.ClientUntil(ctx, "system:kedge:manifests")
+		},
+	})
+	return component.Func("manifests", func(ctx context.Context, ready func()) error {
+		return leader.RunLoops(ctx, loops, ready)
+	})
+}
+
+// newHelm makes what looks after HelmCharts: it runs where the controllers run.
+func newHelm(cfg *config.Config, node host.Node, api *controlplane.APIServer, leader *election.Election) component.Component {
+	loops := helm.New(helm.Config{
+		Charts: datadir.Dir(cfg.DataDir).Charts(),
+		Server: node.Name,
+		Client: func(ctx context.Context) *rest.Config {
+			return api.ClientUntil(ctx, "system:kedge:helm")
+		},
+	})
+	return component.Func("helm", func(ctx context.Context, ready func()) error {
+		return leader.RunLoops(ctx, loops, ready)
+	})
+}

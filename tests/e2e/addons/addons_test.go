@@ -1,0 +1,105 @@
+// Package addons has a cluster do what is in files: manifests that are applied,
+// kept in step and removed, and charts that Helm's library installs.
+package addons
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+)
+
+var suite harness.Suite
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+
+// folder is where manifests are.
+const folder = "/var/lib/kedge/server/manifests/"
+
+// scenario is a cluster of one server.
+type scenario struct{ *cluster.Cluster }
+
+// in returns the scenario for a subtest.
+func (s *scenario) in(t *testing.T) *scenario {
+	return &scenario{&cluster.Cluster{T: t, Server: s.Server, Client: s.Client}}
+}
+
+// write writes a manifest.
+func (s *scenario) write(name, text string) {
+	s.Helper()
+	s.Server.Host.WriteFile(folder+name, text)
+}
+
+// writeFile writes a file of the host that is no text.
+func (s *scenario) writeFile(path string, data []byte) error {
+	return os.WriteFile(s.Server.Host.Path(path), data, 0o600)
+}
+
+// drop removes one.
+func (s *scenario) drop(name string) {
+	s.Helper()
+	if err := os.Remove(s.Server.Host.Path(folder + name)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// value waits until a ConfigMap has a value under the key, or is not there if that
+// is empty.
+func (s *scenario) value(name, key, want string) {
+	s.Helper()
+	s.Eventually(fmt.Sprintf("ConfigMap %s to have %s=%q", name, key, want), func() error {
+		found, err := s.Client.CoreV1().ConfigMaps(cluster.Namespace).Get(s.Context(), name, metav1.GetOptions{})
+		if want == "" && apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil && (want == "" || found.Data[key] != want) {
+			err = fmt.Errorf("it is there with %v", found.Data)
+		}
+		return err
+	})
+}
+
+// told waits until an object has an event with all the words.
+func (s *scenario) told(namespace, name string, words ...string) {
+	s.Helper()
+	s.Eventually(fmt.Sprintf("an event of %s with %q", name, words), func() error {
+		events, err := s.Client.CoreV1().Events(namespace).List(s.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+		if err != nil {
+			return err
+		}
+		var said []string
+		for _, event := range events.Items {
+			if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(event.Message, word) }) {
+				s.Logf("%s: %s: %s", name, event.Reason, event.Message)
+				return nil
+			}
+			said = append(said, event.Message)
+		}
+		return fmt.Errorf("there are %q", said)
+	})
+}
+
+// configMap is one in YAML.
+func configMap(name, data string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\ndata: {%s}\n", name, data)
+}
+
+func TestAddons(t *testing.T) {
+	harness.Require(t)
+	host := cluster.NewHost(t, harness.NewNetwork(t), "server-1")
+	host.WriteFile(folder+"early.yaml", configMap("early", "a: before the first start"))
+	server := host.StartServer(t)
+	server.WaitReady()
+	s := &scenario{cluster.Of(t, server)}
+
+	t.Run("manifests", func(t *testing.T) { s.in(t).manifests() })
+	s.Client = server.Client()
+	t.Run("charts", func(t *testing.T) { s.in(t).charts() })
+}

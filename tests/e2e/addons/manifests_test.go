@@ -1,0 +1,154 @@
+package addons
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+)
+
+// manifests has files come, change and go.
+func (s *scenario) manifests() {
+	s.value("early", "a", "before the first start")
+
+	s.Run("apply, change, prune", func(t *testing.T) {
+		s := s.in(t)
+		s.write("app/first.yml", configMap("one", "a: x, b: x")+configMap("two", "a: x"))
+		s.write("app/second.json", `{"apiVersion": "v1", "kind": "List", "items": [
+			{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "made"}},
+			{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "three", "namespace": "made"}}]}`)
+		s.write("app/notes.txt", "no manifest")
+		s.value("one", "b", "x")
+		s.value("two", "a", "x")
+		s.write("app/first.yml", configMap("one", "a: v2"))
+		s.value("one", "a", "v2")
+		s.value("two", "", "")
+		if found, err := s.Client.CoreV1().ConfigMaps(cluster.Namespace).Get(s.Context(), "one", metav1.GetOptions{}); err != nil || found.Data["b"] != "" {
+			t.Errorf("what was taken out is there: %v, %v", found, err)
+		}
+		// An object that goes to another file stays the same.
+		before := s.uid("one")
+		s.write("app/renamed.yaml", configMap("one", "a: z"))
+		s.drop("app/first.yml")
+		s.value("one", "a", "z")
+		if s.uid("one") != before {
+			t.Error("the object was made anew when its file was renamed")
+		}
+		s.Kubectl("wait", "--for=create", "--timeout=60s", "configmap/three", "--namespace=made")
+		s.drop("app/second.json")
+		s.Kubectl("wait", "--for=delete", "--timeout=60s", "namespace/made")
+	})
+
+	s.Run("kinds of the same file", func(t *testing.T) {
+		s := s.in(t)
+		s.write("kinds.yaml", `
+apiVersion: example.com/v1
+kind: Thing
+metadata: {name: thing}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: things.example.com}
+spec:
+  group: example.com
+  names: {kind: Thing, plural: things}
+  scope: Cluster
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+`)
+		s.Eventually("the object of the new kind", func() error {
+			_, err := s.TryKubectl("", "get", "things.example.com", "thing")
+			return err
+		})
+		s.drop("kinds.yaml")
+		s.Kubectl("wait", "--for=delete", "--timeout=60s", "crd/things.example.com")
+	})
+
+	s.Run("a user's fields", func(t *testing.T) {
+		s := s.in(t)
+		s.write("shared.yaml", configMap("shared", "mine: x, file: x"))
+		s.value("shared", "file", "x")
+		s.Kubectl("patch", "configmap", "shared", "--patch", `{"data": {"mine": "changed", "own": "y"}}`)
+		s.write("shared.yaml", configMap("shared", "mine: z, file: z"))
+		s.value("shared", "file", "z")
+		s.value("shared", "mine", "changed")
+		s.value("shared", "own", "y")
+		s.told("kube-system", "manifest-shared.yaml", folder+"shared.yaml", "ConfigMap default/shared", ".data.mine", "kubectl-patch", "Take it out of the file")
+	})
+
+	s.Run("broken", func(t *testing.T) {
+		s := s.in(t)
+		s.write("broken.yaml", configMap("broken", "a: x"))
+		s.value("broken", "a", "x")
+		s.write("broken.yaml", configMap("broken", "a: v2")+"---\nkind: [\n")
+		s.told("kube-system", "manifest-broken.yaml", folder+"broken.yaml", "document 2", "line", "Correct the file")
+		s.write("broken.yaml", configMap("broken", "a: x")+"---\napiVersion: v1\nkind: Pod\nmetadata: {name: nothing}\nspec: {containers: []}\n")
+		s.told("kube-system", "manifest-broken.yaml", folder+"broken.yaml", "Pod default/nothing", "spec.containers: Required value", "tries again")
+		s.write("broken.yaml", configMap("broken", "a: z"))
+		s.value("broken", "a", "z")
+		s.told("kube-system", "manifest-broken.yaml", "all of it is applied now")
+	})
+
+	s.Run("one object in two files", func(t *testing.T) {
+		s := s.in(t)
+		s.write("twice-1.yaml", configMap("twice", "a: x"))
+		s.value("twice", "a", "x")
+		s.write("twice-2.yaml", configMap("twice", "a: v2"))
+		s.told("kube-system", "manifest-twice-2.yaml", "ConfigMap default/twice is in twice-1.yaml too")
+		s.value("twice", "a", "x")
+		s.drop("twice-1.yaml")
+		s.write("twice-2.yaml", configMap("twice", "a: z"))
+		s.value("twice", "a", "z")
+	})
+
+	s.Run("skip", func(t *testing.T) {
+		s := s.in(t)
+		s.write("skipped.yaml.skip", "")
+		s.write("skipped.yaml", configMap("skipped", "a: x"))
+		s.write("seen.yaml", configMap("seen", "a: x"))
+		s.value("seen", "a", "x")
+		s.value("skipped", "", "")
+		s.drop("skipped.yaml.skip")
+		s.value("skipped", "a", "x")
+		s.write("skipped.yaml.skip", "")
+		s.drop("skipped.yaml")
+		s.drop("seen.yaml")
+		s.value("seen", "", "")
+		s.value("skipped", "a", "x")
+		s.write("skipped.yaml", configMap("skipped", "a: x"))
+	})
+
+	s.Run("restart", func(t *testing.T) {
+		s := s.in(t)
+		s.write("disabled.yaml", configMap("disabled", "a: x"))
+		s.write("pruned.yaml", configMap("pruned-1", "a: x")+configMap("pruned-2", "a: x"))
+		s.write("gone.yaml", configMap("gone", "a: x"))
+		for _, name := range []string{"disabled", "pruned-2", "gone"} {
+			s.value(name, "a", "x")
+		}
+		s.Server.Terminate()
+		s.drop("gone.yaml")
+		s.write("pruned.yaml", configMap("pruned-1", "a: v2"))
+		s.Server.Host.WriteFile("/etc/kedge/config.yaml", "disable: [disabled, traefik]\n")
+		s.Server.Start()
+		s.Server.WaitReady()
+		s.Client = s.Server.Client()
+		s.value("pruned-1", "a", "v2")
+		for _, name := range []string{"disabled", "pruned-2", "gone"} {
+			s.value(name, "", "")
+		}
+		s.value("skipped", "a", "x")
+		s.Server.WaitLog("There is nothing called traefik to disable")
+		sets := s.Kubectl("get", "configmaps", "--namespace=kube-system", "--selector=applyset.kubernetes.io/id", "-o", "name")
+		if !strings.Contains(sets, "manifest-pruned.yaml") || strings.Contains(sets, "gone") || strings.Contains(sets, "disabled") {
+			t.Errorf("the sets are %s", sets)
+		}
+	})
+}
+
+// uid returns a ConfigMap's.
+func (s *scenario) uid(name string) string {
+	s.Helper()
+	return s.Kubectl("get", "configmap", name, "-o", "jsonpath={.metadata.uid}")
+}
