@@ -15,12 +15,19 @@ TRIPLET_amd64 := x86_64-linux-gnu
 TRIPLET_arm64 := aarch64-linux-gnu
 TRIPLET_arm := arm-linux-gnueabihf
 TRIPLET := $(or $(TRIPLET_$(GOARCH)),$(error kedge is not built for GOARCH=$(GOARCH)))
-MUSL_CC := musl-gcc
+MUSL_CC := $(patsubst %-gnueabihf,%-musleabihf,$(TRIPLET:-gnu=-musl))-gcc
 export GOARCH
+COMPILER := gcc binutils pkg-config
+LINKED := libc6-dev:$(DEBARCH) libseccomp-dev:$(DEBARCH) musl-dev:$(DEBARCH)
+KERNEL_HEADERS := /usr/include /usr/include/$(TRIPLET)
 # Only when cross-compiling: another name for gcc would compile all cgo anew.
 ifneq ($(GOARCH),$(shell GOARCH= go env GOARCH))
 export CC := $(TRIPLET)-gcc
 export STRIP := $(TRIPLET)-strip
+export PKG_CONFIG_LIBDIR := /usr/lib/$(TRIPLET)/pkgconfig
+COMPILER := gcc-$(subst x86_64,x86-64,$(TRIPLET)) binutils pkg-config
+LINKED := libc6-dev-$(DEBARCH)-cross libseccomp-dev:$(DEBARCH) musl-dev:$(DEBARCH)
+KERNEL_HEADERS := /usr/$(TRIPLET)/include
 endif
 
 # The same flags for every build, vet and test: others would compile all of
@@ -73,7 +80,7 @@ bin/kedge: helpers | packages
 	go build -ldflags "$(LDFLAGS)" -o $@ ./cmd/kedge
 
 packages:
-	@scripts/need.sh gcc libc6-dev libseccomp-dev musl-tools binutils pkg-config
+	@scripts/need.sh $(COMPILER) $(LINKED)
 
 FORCE:
 
@@ -136,13 +143,13 @@ $(BUILD)/cni: $(MODULE) Makefile cmd/helpers/cni/main.go $(wildcard scripts/cnip
 
 # musl makes these two a fiftieth of what glibc would. It lacks the kernel's
 # headers, which are the same for both.
-KERNEL_HEADERS := -idirafter /usr/include -idirafter /usr/include/$(TRIPLET)
 $(BUILD)/pause $(BUILD)/launcher: $(BUILD)/%: cmd/helpers/%.c Makefile | packages
 	mkdir -p $(BUILD)
-	$(MUSL_CC) -static -Os -s -Wall -Wextra -Werror $(KERNEL_HEADERS) -o $@ $<
+	$(MUSL_CC) -static -Os -s -Wall -Wextra -Werror $(addprefix -idirafter ,$(KERNEL_HEADERS)) -o $@ $<
 
 $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 	scripts/bundle.sh $(DEBARCH) $(BUILD)/debian
+	dpkg-query -W -f '$${Package} $${Version} $${Architecture}\n' $(LINKED) >>$(BUILD)/debian/packages
 	touch $@
 
 # -- Tests --------------------------------------------------------------------
@@ -159,7 +166,7 @@ vet: ## go vet
 lint: ## gofmt, shellcheck, staticcheck
 	@scripts/need.sh shellcheck
 	@bad=$$(gofmt -l cmd internal scripts $(wildcard manifests tests)); [ -z "$$bad" ] || { echo "gofmt these: $$bad"; exit 1; }
-	shellcheck scripts/*.sh tests/bench/*.sh tests/conformance/*.sh tests/conformance/suite/*.sh .ci/run
+	shellcheck install.sh scripts/*.sh tests/e2e/install/testdata/* tests/bench/*.sh tests/conformance/*.sh tests/conformance/suite/*.sh .ci/run
 	$(GO_HELPER) GOARCH= CC= go build -o $(CURDIR)/build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	build/staticcheck -checks inherit,-SA1019 ./...
 
@@ -209,6 +216,18 @@ bench: bin/kedge ## measure this machine, with ratios against upstream (root)
 	@scripts/need.sh e2fsprogs fio xz-utils
 	tests/bench/build.sh
 	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 8h -v -run '^Test(Bench|Network|Nodes|Datastores|Storage)$$' ./tests/bench
+
+# -- Releasing ----------------------------------------------------------------
+
+RELEASE := build/release
+.PHONY: release reproducible
+release: ## build/release: kedge for amd64, arm64 and armv7; RELEASE_KEY= is a key (PEM) to sign with
+	@scripts/need.sh xz-utils openssl qemu-user-static
+	scripts/release.sh $(RELEASE) $(RELEASE_KEY)
+	KEDGE_RELEASE=$(CURDIR)/$(RELEASE) go test -count=1 -v ./tests/release
+
+reproducible: ## build the commit in two folders, and compare
+	scripts/reproducible.sh
 
 # -- Running ------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Takes nft and iptables with every library they need, the loader too, from
-# Debian's packages. The packages are not installed.
+# Debian's packages, and lists these in the file packages. They are not installed.
 #
 #   bundle.sh DEBIAN-ARCHITECTURE OUTPUT-FOLDER
 set -eu
@@ -23,6 +23,8 @@ done
 (cd "$out/debs" && apt-get download -qq -o APT::Sandbox::User=root $names)
 for deb in "$out"/debs/*.deb; do
 	dpkg-deb -x "$deb" "$out/root"
+	# shellcheck disable=SC2016 # dpkg's own
+	dpkg-deb -W --showformat='${Package} ${Version} ${Architecture}\n' "$deb" >>"$out/packages"
 done
 
 # library prints the path of the library called $1.

@@ -81,10 +81,19 @@ func removeSocket(path string) error {
 // Remove removes all state of a kedge from the disk, after Cleanup. A data
 // directory that holds something else stays with that.
 func Remove(dir datadir.Dir) error {
-	if err := teardown.RemoveAll(append(dir.All(), datadir.KubeletRoot)...); err != nil {
+	if err := teardown.RemoveAll(append(dir.All(), datadir.KubeletRoot, datadir.PodLogs, datadir.ContainerLogs)...); err != nil {
 		return err
 	}
-	err := os.Remove(string(dir))
+	faults := []error{removeEmpty(string(dir))}
+	for _, folder := range []string{datadir.CNIConfDir, datadir.CNIBinDir} {
+		faults = append(faults, removeEmpty(folder), removeEmpty(filepath.Dir(folder)))
+	}
+	return errors.Join(faults...)
+}
+
+// removeEmpty removes a folder that has nothing in it, and is no mount.
+func removeEmpty(folder string) error {
+	err := os.Remove(folder)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EBUSY) {
 		return nil
 	}

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/install"
 )
 
 // stopPatience is how long a running kedge may take to stop, a little more
@@ -27,7 +30,7 @@ func killallCommand() *cli.Command {
 		Name:   "killall",
 		Usage:  "stop kedge and all its pods, and remove their interfaces, mounts, cgroups and packet filters; state on disk stays",
 		Flags:  configFlags(config.ServerRole),
-		Action: withConfig(killall),
+		Action: asInstalled(withConfig(killall)),
 	}
 }
 
@@ -37,15 +40,39 @@ func uninstallCommand() *cli.Command {
 		Usage: "killall, and remove all state, configuration and the installed program: " +
 			"the cluster's objects, volumes and images are gone for good",
 		Flags: append(configFlags(config.ServerRole), &cli.BoolFlag{Name: "yes", Usage: "do it without asking"}),
-		Action: withConfig(func(c *cli.Context, cfg *config.Config) error {
+		Action: asInstalled(withConfig(func(c *cli.Context, cfg *config.Config) error {
 			if !c.Bool("yes") && !confirmed(c, cfg) {
 				return errors.New("nothing was removed; answer yes, or pass --yes, to remove it all")
 			}
 			if err := killall(c, cfg); err != nil {
 				return fmt.Errorf("nothing was removed from the disk: %w", err)
 			}
-			return uninstall(cfg)
-		}),
+			return uninstall(c.Context, cfg)
+		})),
+	}
+}
+
+// asInstalled makes an action find the kedge that install.sh made a service of: it
+// gives it the service's environment and, if the user gave none, its flags.
+func asInstalled(action cli.ActionFunc) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		host, err := install.Look("/")
+		if err != nil {
+			return err
+		}
+		for _, variable := range host.Environment {
+			name, value, _ := strings.Cut(variable, "=")
+			setDefaultEnv(name, value)
+		}
+		given := slices.DeleteFunc(c.LocalFlagNames(), func(name string) bool { return name == "yes" })
+		if len(given) > 0 || len(host.Flags) == 0 || c.NArg() > 0 {
+			return action(c)
+		}
+		args := []string{c.App.Name, c.Command.Name}
+		if c.Bool("yes") {
+			args = append(args, "--yes")
+		}
+		return c.App.RunContext(c.Context, append(args, host.Flags...))
 	}
 }
 
@@ -61,6 +88,9 @@ func killall(c *cli.Context, cfg *config.Config) error {
 		return errors.New("only root may stop kedge and its pods; run it with sudo")
 	}
 	dir := datadir.Dir(cfg.DataDir)
+	if err := stopService(c.Context, dir); err != nil {
+		return err
+	}
 	_, err := os.Stat(string(dir))
 	missing := errors.Is(err, fs.ErrNotExist)
 	if !missing {
@@ -85,6 +115,29 @@ func killall(c *cli.Context, cfg *config.Config) error {
 		return nil
 	}
 	return agent.Cleanup(c.Context, dir, cfg.Node, cfg.Cluster.PodCIDRs())
+}
+
+// stopService stops the service of install.sh, unless a kedge on another data
+// directory runs, which is not the one that is meant.
+func stopService(ctx context.Context, dir datadir.Dir) error {
+	running, err := dir.Holder()
+	if err != nil {
+		return err
+	}
+	if running == 0 {
+		lock, err := datadir.LockHost()
+		if err != nil {
+			return err
+		}
+		if err := lock.Release(); err != nil {
+			return err
+		}
+	}
+	host, err := install.Look("/")
+	if err != nil {
+		return err
+	}
+	return host.StopService(ctx)
 }
 
 // stopRunning ends the kedge that runs on dir, if there is one: in order if it
@@ -119,9 +172,13 @@ func stopRunning(ctx context.Context, dir datadir.Dir) error {
 	}
 }
 
-// uninstall removes what was installed and all state.
-func uninstall(cfg *config.Config) error {
-	faults := []error{agent.Remove(datadir.Dir(cfg.DataDir)), os.RemoveAll(filepath.Dir(config.DefaultPath))}
+// uninstall removes all state and what was installed. What says where these are
+// goes last: whatever fails can be mended, and uninstall be run again.
+func uninstall(ctx context.Context, cfg *config.Config) error {
+	if err := agent.Remove(datadir.Dir(cfg.DataDir)); err != nil {
+		return err
+	}
+	var faults []error
 	for _, path := range []string{
 		cfg.Server.WriteKubeconfig,
 		// The kubelet writes it for its graceful shutdown under systemd:
@@ -132,20 +189,12 @@ func uninstall(cfg *config.Config) error {
 			faults = append(faults, err)
 		}
 	}
-	if program, err := os.Executable(); err == nil && filepath.Dir(program) == "/usr/local/bin" {
-		faults = append(faults, removeLinks(program), os.Remove(program))
+	host, err := install.Look("/")
+	if err == nil {
+		err = host.Remove(ctx)
 	}
-	return errors.Join(faults...)
-}
-
-// removeLinks removes the links kubectl, crictl and ctr to the program.
-func removeLinks(program string) error {
-	var faults []error
-	for _, name := range tools {
-		link := filepath.Join(filepath.Dir(program), name)
-		if target, err := filepath.EvalSymlinks(link); err == nil && target == program && link != program {
-			faults = append(faults, os.Remove(link))
-		}
+	if err := errors.Join(append(faults, err)...); err != nil {
+		return err
 	}
-	return errors.Join(faults...)
+	return os.RemoveAll(filepath.Dir(config.DefaultPath))
 }

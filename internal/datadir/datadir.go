@@ -32,6 +32,9 @@ const (
 	KubeletRoot = "/var/lib/kubelet"
 	CNIConfDir  = "/etc/cni/net.d"
 	CNIBinDir   = "/opt/cni/bin"
+	// PodLogs has the containers' logs, ContainerLogs links to them.
+	PodLogs       = "/var/log/pods"
+	ContainerLogs = "/var/log/containers"
 )
 
 // Sockets. Their folder is for root alone.

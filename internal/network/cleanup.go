@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -33,8 +35,36 @@ func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) er
 			table{knftables.IPv6Family, "cni_hostport"},
 		),
 		os.RemoveAll(addressDir),
+		removeResults(resultDir),
 		os.RemoveAll(wireguardKey),
 	)...)
+}
+
+// removeResults removes what libcni remembers of pods that ended without its plugins,
+// in dir/results: files named NETWORK-POD-INTERFACE (libcni/api.go, getCacheFilePath).
+// Each pod has one for loopback too, as those of other runtimes have.
+func removeResults(dir string) error {
+	results := filepath.Join(dir, "results")
+	files, err := filepath.Glob(filepath.Join(results, networkName+"-*-*"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		pod := strings.Split(strings.TrimPrefix(filepath.Base(file), networkName+"-"), "-")[0]
+		loopback, err := filepath.Glob(filepath.Join(results, "cni-loopback-"+pod+"-*"))
+		if err != nil {
+			return err
+		}
+		for _, path := range append(loopback, file) {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	// Only if there is no more in them: others use them too.
+	_ = os.Remove(results)
+	_ = os.Remove(dir)
+	return nil
 }
 
 // removeLinks removes flannel's devices, the bridge, the host's ends of what

@@ -16,12 +16,16 @@ import (
 const (
 	// conflistName sorts before what others would put beside it.
 	conflistName = "10-kedge.conflist"
+	// networkName is what the plugins and libcni call the pods' network.
+	networkName = "kedge"
 	// bridgeName is the bridge that this node's pods are on; k3s's users know it.
 	bridgeName = "cni0"
 	// addressDir is where the host-local plugin notes which addresses are
 	// taken. It is gone after a reboot, as the pods are, so that no address of
 	// a pod that never ended properly is lost.
 	addressDir = datadir.RunDir + "/cni"
+	// resultDir is where libcni keeps what plugins answered: libcni/api.go, CacheDir.
+	resultDir = "/var/lib/cni"
 )
 
 // conflist is what varies in kedge's CNI configuration.
@@ -103,7 +107,7 @@ func (c conflist) encode() ([]byte, error) {
 	}
 	content, err := json.MarshalIndent(cniList{
 		CNIVersion: "1.0.0",
-		Name:       "kedge",
+		Name:       networkName,
 		Plugins: []any{
 			bridge,
 			portMap,

@@ -31,7 +31,7 @@ func (n *Network) NewHostOnDisk(t T, name string) (*Host, *Disk) {
 	}
 	// The host's mount keeps it; the kernel frees it with that.
 	defer device.Close()
-	h := n.newHost(t, name, device.Name())
+	h := n.newHost(t, name, device.Name(), "")
 	return h, &Disk{h, filepath.Base(device.Name())}
 }
 
@@ -85,4 +85,11 @@ func (d *Disk) Used() (float64, error) {
 		return 0, fmt.Errorf("read disk usage: %w", err)
 	}
 	return float64(s.Blocks-s.Bfree) * float64(s.Bsize), nil
+}
+
+// NewHostFrom adds a host whose files are those of a folder, a whole system, to
+// which it does not write. What it runs must be in there.
+func (n *Network) NewHostFrom(t T, name, root string) *Host {
+	t.Helper()
+	return n.newHost(t, name, "", root)
 }

@@ -37,7 +37,9 @@ type Host struct {
 	dir     string
 	cgroup  string
 	// device is the block device of its disk, if it has one of its own.
-	device  string
+	device string
+	// root is the folder with its system, if that is not the machine's.
+	root    string
 	memory  *MemoryCgroup
 	init    *exec.Cmd
 	ns      netns.NsHandle
@@ -63,10 +65,10 @@ func (h *Host) Setenv(name, value string) {
 // NewHost adds a host to the network. It goes when the test ends.
 func (n *Network) NewHost(t T, name string) *Host {
 	t.Helper()
-	return n.newHost(t, name, "")
+	return n.newHost(t, name, "", "")
 }
 
-func (n *Network) newHost(t T, name, device string) *Host {
+func (n *Network) newHost(t T, name, device, root string) *Host {
 	t.Helper()
 	n.hosts++
 	h := &Host{
@@ -79,6 +81,7 @@ func (n *Network) newHost(t T, name, device string) *Host {
 		dir:      filepath.Join(n.dir, name),
 		cgroup:   n.name + "/" + name,
 		device:   device,
+		root:     root,
 	}
 	if err := os.Mkdir(h.dir, 0o755); err != nil {
 		t.Fatalf("make host: %v", err)
@@ -158,7 +161,7 @@ func (h *Host) live(started chan<- error) {
 
 func (h *Host) start() error {
 	spec, err := json.Marshal(initSpec{
-		Hostname: h.Name, Dir: h.dir, Device: h.device, Again: h.booted,
+		Hostname: h.Name, Dir: h.dir, Device: h.device, Root: h.root, Again: h.booted,
 		Address: h.Address.String(), Nameserver: h.network.subnet.address(gateway).String(),
 	})
 	if err != nil {

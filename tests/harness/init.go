@@ -22,6 +22,9 @@ type initSpec struct {
 	Dir string
 	// Device is the block device to mount there, or empty.
 	Device string
+	// Root is a folder with a system of its own for the host, or empty: then the
+	// host sees the machine's files.
+	Root string
 	// Again says that the folder is not new.
 	Again bool
 	// Address is the host's own, for /etc/hosts; Nameserver is for resolv.conf.
@@ -30,7 +33,7 @@ type initSpec struct {
 
 // ownFolders are those of the machine that a host sees and writes to without
 // changing the machine's.
-var ownFolders = []string{"/etc", "/opt", "/var/lib", "/var/log"}
+var ownFolders = []string{"/etc", "/opt", "/usr/libexec", "/usr/local", "/var/lib", "/var/log"}
 
 // diskFolders are those of a host that must be on a real file system, as
 // overlayfs cannot be stacked at will.
@@ -72,12 +75,23 @@ func (s initSpec) setUp() error {
 	mounts := []mount{
 		// Nothing goes back to the machine.
 		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
-		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
-		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
 	}
 	if s.Device != "" {
 		mounts = append(mounts, mount{s.Device, s.Dir, "ext4", unix.MS_NOATIME, ""})
 	}
+	root := "/"
+	if s.Root != "" {
+		root = filepath.Join(s.Dir, "root")
+		layers, err := s.overlay(s.Root, root)
+		if err != nil {
+			return err
+		}
+		mounts = append(mounts, layers, mount{"/dev", filepath.Join(root, "dev"), "", unix.MS_BIND | unix.MS_REC, ""})
+	}
+	mounts = append(mounts,
+		mount{"proc", filepath.Join(root, "proc"), "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
+		mount{"tmpfs", filepath.Join(root, "run"), "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
+	)
 	// Before anything is made in the folder.
 	for _, m := range mounts {
 		if err := m.do(); err != nil {
@@ -89,25 +103,24 @@ func (s initSpec) setUp() error {
 	cgroups := filepath.Join(s.Dir, "cgroups")
 	mounts = append(mounts,
 		mount{"/sys/fs/cgroup", cgroups, "", unix.MS_BIND | unix.MS_REC, ""},
-		mount{"sysfs", "/sys", "sysfs", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
-		mount{cgroups, "/sys/fs/cgroup", "", unix.MS_BIND | unix.MS_REC, ""},
+		mount{"sysfs", filepath.Join(root, "sys"), "sysfs", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
+		mount{cgroups, filepath.Join(root, "sys/fs/cgroup"), "", unix.MS_BIND | unix.MS_REC, ""},
 	)
-	for _, folder := range ownFolders {
-		layers := filepath.Join(s.Dir, "layers", strings.ReplaceAll(folder[1:], "/", "-"))
-		for _, layer := range []string{"upper", "work"} {
-			if err := os.MkdirAll(filepath.Join(layers, layer), 0o755); err != nil {
+	if s.Root == "" {
+		for _, folder := range ownFolders {
+			layers, err := s.overlay(folder, folder)
+			if err != nil {
 				return err
 			}
+			mounts = append(mounts, layers)
 		}
-		mounts = append(mounts, mount{"overlay", folder, "overlay", 0,
-			fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work", folder, layers, layers)})
 	}
 	for _, folder := range diskFolders {
 		source := filepath.Join(s.Dir, filepath.Base(folder))
 		if err := os.MkdirAll(source, 0o755); err != nil {
 			return err
 		}
-		mounts = append(mounts, mount{source, folder, "", unix.MS_BIND, ""})
+		mounts = append(mounts, mount{source, filepath.Join(root, folder), "", unix.MS_BIND, ""})
 	}
 	if err := os.MkdirAll(cgroups, 0o755); err != nil {
 		return err
@@ -120,6 +133,11 @@ func (s initSpec) setUp() error {
 	if err := unix.Unmount(cgroups, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount %s: %w", cgroups, err)
 	}
+	if s.Root != "" {
+		if err := pivot(root); err != nil {
+			return err
+		}
+	}
 	// Within the host mounts are shared, as on a real one: the kubelet wants
 	// that. Last, or the unmount would be shared too.
 	if err := (mount{"", "/", "", unix.MS_REC | unix.MS_SHARED, ""}).do(); err != nil {
@@ -131,12 +149,39 @@ func (s initSpec) setUp() error {
 	return s.writeFiles()
 }
 
+// overlay makes the folders for, and returns, a mount of a folder of the machine
+// to which writes do not go.
+func (s initSpec) overlay(folder, target string) (mount, error) {
+	layers := filepath.Join(s.Dir, "layers", strings.ReplaceAll(folder[1:], "/", "-"))
+	for _, layer := range []string{"upper", "work"} {
+		if err := os.MkdirAll(filepath.Join(layers, layer), 0o755); err != nil {
+			return mount{}, err
+		}
+	}
+	return mount{"overlay", target, "overlay", 0,
+		fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work", folder, layers, layers)}, nil
+}
+
+// pivot makes a mount the root, and leaves what was that; see pivot_root(2).
+func pivot(root string) error {
+	if err := os.Chdir(root); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot root to %s: %w", root, err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("leave the machine's root: %w", err)
+	}
+	return os.Chdir("/")
+}
+
 func (s initSpec) writeFiles() error {
 	// A kedge of the machine itself is none of this host's business.
 	if err := os.RemoveAll("/etc/kedge"); err != nil {
 		return err
 	}
-	for _, folder := range []string{"/etc/cni", "/opt/cni", "/var/log/pods", "/var/log/containers"} {
+	for _, folder := range []string{"/etc/cni", "/opt/cni", "/usr/libexec/kubernetes", "/var/log/pods", "/var/log/containers"} {
 		if err := os.RemoveAll(folder); err != nil {
 			return err
 		}

@@ -41,13 +41,19 @@ var testserver = sync.OnceValues(func() (string, error) {
 // NewHost makes a host with the image of the pods.
 func NewHost(t testing.TB, network *harness.Network, name string) *harness.Host {
 	t.Helper()
+	host := network.NewHost(t, name)
+	Preload(t, host)
+	return host
+}
+
+// Preload gives a host the image of the pods.
+func Preload(t testing.TB, host *harness.Host) {
+	t.Helper()
 	archive, err := testserver()
 	if err != nil {
 		t.Fatalf("build image: %v", err)
 	}
-	host := network.NewHost(t, name)
 	host.Preload(archive)
-	return host
 }
 
 // Cluster is a cluster that runs, seen from one of its servers.

@@ -1,0 +1,47 @@
+package network
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func TestRemoveResults(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cni")
+	results := filepath.Join(dir, "results")
+	if err := os.MkdirAll(results, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	others := []string{"cni-loopback-0002-lo", "podman-0002-eth0"}
+	for _, name := range append(others, "kedge-0001-eth0", "cni-loopback-0001-lo") {
+		if err := os.WriteFile(filepath.Join(results, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := removeResults(dir); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	entries, err := os.ReadDir(results)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		left = append(left, entry.Name())
+	}
+	if !slices.Equal(left, others) {
+		t.Errorf("%v are left, want %v", left, others)
+	}
+	for _, name := range others {
+		if err := os.Remove(filepath.Join(results, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := removeResults(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the empty folder is there: %v", err)
+	}
+}

@@ -1,0 +1,374 @@
+// Package install has install.sh bring kedge onto hosts, up to date, back after
+// bad updates, and off again, on a bare Debian and on a copy of this machine.
+// What runs the service there are programs of testdata in the place of systemd
+// and OpenRC, as neither is the first process of a test's host.
+package install
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/image"
+)
+
+var suite harness.Suite
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+
+// system is a host with a service manager.
+type system struct {
+	host *harness.Host
+	// folders are those of the host's own, but /run, and /root, where kubectl caches.
+	folders string
+	// marker is what says that the service manager runs.
+	marker, unit string
+	uninstall    string
+}
+
+func TestDebian(t *testing.T) {
+	harness.Require(t)
+	_, root := debian(t)
+	lives(t, func(n *harness.Network) system {
+		return system{
+			host: n.NewHostFrom(t, "debian", root), folders: "/boot /etc /home /opt /srv /usr /var",
+			marker: "/run/systemd/system/none", unit: "/etc/systemd/system/kedge.service",
+			uninstall: "sh /opt/new/install.sh uninstall",
+		}
+	})
+}
+
+func TestThisMachine(t *testing.T) {
+	harness.Require(t)
+	lives(t, func(n *harness.Network) system {
+		return system{
+			host: n.NewHost(t, "machine"), folders: "/etc /opt /usr/libexec /usr/local /var/lib /var/log",
+			marker: "/run/openrc/softlevel", unit: "/etc/init.d/kedge",
+			uninstall: "/usr/local/bin/kedge uninstall --yes",
+		}
+	})
+}
+
+// lives is the whole life of an installation.
+func lives(t *testing.T, newSystem func(*harness.Network) system) {
+	program, err := os.ReadFile(os.Getenv("KEDGE_BINARY"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := versionOf(t)
+	old, oldVersion := older(t, program, version)
+	network := harness.NewNetwork(t)
+	s, client := newSystem(network), network.NewHost(t, "client")
+	host := s.host
+	t.Cleanup(func() {
+		if t.Failed() {
+			output, _ := host.Command(context.Background(), "/bin/sh", "-c", "cat /run/fake/calls; tail -n 100 /run/fake/log").CombinedOutput()
+			t.Logf("the service manager's calls, and kedge's log:\n%s", output)
+		}
+	})
+	s.addManager(t)
+	newRelease(t, old).write(t, host, "/opt/old")
+	good := newRelease(t, program)
+	good.write(t, host, "/opt/new")
+	good.damaged().write(t, host, "/opt/damaged")
+	newRelease(t, script("v9.9.9+exits", "server) exit 3 ;;")).write(t, host, "/opt/exits")
+	newRelease(t, script("v9.9.9+hangs", "server) exec sleep 1005 ;;")).write(t, host, "/opt/hangs")
+	before := s.snapshot(t)
+	cluster.Preload(t, host)
+
+	t.Log("install")
+	output := sh(t, host, "KEDGE_NODE_NAME=one INSTALL_KEDGE_EXEC='server --kubelet-arg=cgroup-root="+host.Cgroup()+"' sh /opt/old/install.sh")
+	wants(t, output, oldVersion+" is ready")
+	wants(t, sh(t, host, "kedge kubectl get nodes"), "one ")
+	verifyUnit(t, host, s.unit)
+	sh(t, host, "kedge kubectl apply -f - <<END"+web+"END\nkedge kubectl wait --for=condition=Ready --timeout=180s pod/web")
+	container := s.container(t)
+	requests := startRequests(t, client, "http://"+net.JoinHostPort(host.Address.String(), "30080"))
+
+	t.Log("a damaged upgrade")
+	files := s.installed(t)
+	refused(t, host, "sh /opt/damaged/install.sh", "does not match SHA256SUMS, so nothing was changed")
+	s.wantUnchanged(t, oldVersion, files, container)
+
+	t.Log("upgrade")
+	wants(t, sh(t, host, "sh /opt/new/install.sh"), version+" is ready")
+	wants(t, sh(t, host, "kedge status"), "kedge "+version+" on node one")
+	s.wantContainer(t, container)
+
+	requests.want(t)
+
+	t.Log("again: nothing to do")
+	wants(t, sh(t, host, "sh /opt/new/install.sh"), "there was nothing to do")
+	s.wantContainer(t, container)
+
+	files = s.installed(t)
+	for _, bad := range []string{
+		"INSTALL_KEDGE_TIMEOUT=10 sh /opt/exits/install.sh",
+		"INSTALL_KEDGE_TIMEOUT=4 sh /opt/hangs/install.sh --disable=local-storage",
+	} {
+		t.Log(bad)
+		refused(t, host, bad, "nothing was changed: the previous kedge is installed and runs")
+		s.wantUnchanged(t, version, files, container)
+		requests.want(t)
+	}
+	requests.end()
+
+	t.Log("uninstall")
+	sh(t, host, s.uninstall)
+	harness.Eventually(t, time.Minute, "the host to be as it was", func() error {
+		for what, text := range s.snapshot(t) {
+			if changed := difference(before[what], text); changed != "" {
+				return fmt.Errorf("%s changed:\n%s", what, changed)
+			}
+		}
+		return nil
+	})
+}
+
+// web is a pod that answers at port 30080 of its node.
+const web = `
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  selector: {app: web}
+  ports: [{port: 80, targetPort: 8080, nodePort: 30080}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  containers:
+  - name: main
+    image: ` + image.TestserverName + `
+    args: [serve, "8080"]
+    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+`
+
+// addManager gives the host a service manager.
+func (s system) addManager(t *testing.T) {
+	t.Helper()
+	programs, err := filepath.Glob("testdata/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range programs {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := "/opt/fake/" + filepath.Base(path)
+		s.host.WriteFile(at, string(text))
+		if err := os.Chmod(s.host.Path(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.host.Setenv("PATH", "/opt/fake:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	s.host.WriteFile(s.marker, "")
+	s.host.WriteFile("/run/fake/calls", "")
+	// Where the unit goes is there on a host with such a manager.
+	sh(t, s.host, "mkdir -p "+filepath.Dir(s.unit))
+}
+
+// container tells which container the pod has.
+func (s system) container(t *testing.T) string {
+	t.Helper()
+	return sh(t, s.host, "kedge kubectl get pod web -o jsonpath='{.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}'")
+}
+
+// wantUnchanged wants kedge to run as before a failed upgrade.
+func (s system) wantUnchanged(t *testing.T, version, files, container string) {
+	t.Helper()
+	wants(t, sh(t, s.host, "kedge status"), "kedge "+version+" on node one")
+	if changed := difference(files, s.installed(t)); changed != "" {
+		t.Errorf("files changed:\n%s", changed)
+	}
+	s.wantContainer(t, container)
+}
+
+func (s system) wantContainer(t *testing.T, before string) {
+	t.Helper()
+	if after := s.container(t); after != before {
+		t.Errorf("the pod's container is %s, and was %s", after, before)
+	}
+}
+
+// snapshot describes all that installing and running kedge changes.
+func (s system) snapshot(t *testing.T) map[string]string {
+	t.Helper()
+	return map[string]string{
+		"files":          files(t, s.host, s.folders),
+		"run":            sh(t, s.host, "find /run -not -path '/run/fake*'"),
+		"interfaces":     sh(t, s.host, "ls /sys/class/net"),
+		"mounts":         sh(t, s.host, "cut -d' ' -f2,3 /proc/self/mounts"),
+		"packet filters": nftRules(t, s.host),
+	}
+}
+
+// installed lists the files that install.sh makes.
+func (s system) installed(t *testing.T) string { return files(t, s.host, "/etc /usr/local") }
+
+// difference shows the lines that are in one of two texts only.
+func difference(before, after string) string {
+	old, now := strings.Split(before, "\n"), strings.Split(after, "\n")
+	var changed []string
+	for _, line := range old {
+		if !slices.Contains(now, line) {
+			changed = append(changed, "- "+line)
+		}
+	}
+	for _, line := range now {
+		if !slices.Contains(old, line) {
+			changed = append(changed, "+ "+line)
+		}
+	}
+	return strings.Join(changed, "\n")
+}
+
+// files lists all files below folders, with their modes, sizes and links.
+func files(t *testing.T, host *harness.Host, folders string) string {
+	t.Helper()
+	return sh(t, host, "find "+folders+` -type d -printf '%p %M\n' -o -printf '%p %M %s %l\n' | sort`)
+}
+
+// nftRules lists the rules in the host's network, by the machine's own nft.
+func nftRules(t *testing.T, host *harness.Host) string {
+	t.Helper()
+	harness.Need(t, "nftables")
+	output, err := exec.Command("nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", host.FirstProcess()), "nft", "list", "ruleset").CombinedOutput()
+	if err != nil {
+		t.Fatalf("nft: %v\n%s", err, output)
+	}
+	return string(output)
+}
+
+// versionOf returns the version of the kedge under test.
+func versionOf(t *testing.T) string {
+	t.Helper()
+	output, err := exec.Command(os.Getenv("KEDGE_BINARY"), "--version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimPrefix(strings.TrimSpace(string(output)), "kedge ")
+}
+
+// debian returns the source tree, and the folder of a bare Debian.
+func debian(t *testing.T) (repository, root string) {
+	t.Helper()
+	harness.Need(t, "debootstrap")
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if root, err = image.DebianRoot(repository); err != nil {
+		t.Fatal(err)
+	}
+	return repository, root
+}
+
+// verifyUnit has systemd check a unit of its own, on the machine, where kedge is
+// elsewhere.
+func verifyUnit(t *testing.T, host *harness.Host, path string) {
+	t.Helper()
+	if filepath.Ext(path) != ".service" {
+		return
+	}
+	harness.Need(t, "systemd")
+	text, err := os.ReadFile(host.Path(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unit := filepath.Join(t.TempDir(), "kedge.service")
+	if err := os.WriteFile(unit, []byte(strings.ReplaceAll(string(text), "/usr/local/bin/kedge", os.Getenv("KEDGE_BINARY"))), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.Command("systemd-analyze", "verify", "--man=no", unit).CombinedOutput(); err != nil || len(output) > 0 {
+		t.Errorf("systemd-analyze: %v\n%s%s", err, output, text)
+	}
+}
+
+// requests are made one after the other, each on a connection of its own.
+type requests struct {
+	quit chan struct{}
+	done sync.WaitGroup
+
+	mutex        sync.Mutex
+	made, failed int
+	// fault is what went wrong first, at a time.
+	fault error
+	at    time.Time
+}
+
+func startRequests(t *testing.T, from *harness.Host, url string) *requests {
+	t.Helper()
+	r := &requests{quit: make(chan struct{})}
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: from.DialContext, DisableKeepAlives: true}}
+	ask := func() error {
+		response, err := client.Get(url)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("answer %s", response.Status)
+		}
+		return nil
+	}
+	harness.Eventually(t, time.Minute, "the pod to answer", ask)
+	r.done.Go(func() {
+		for {
+			select {
+			case <-r.quit:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			r.note(ask())
+		}
+	})
+	t.Cleanup(r.end)
+	return r
+}
+
+func (r *requests) note(err error) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.made++
+	if err == nil {
+		return
+	}
+	if r.failed++; r.failed == 1 {
+		r.fault, r.at = err, time.Now()
+	}
+}
+
+func (r *requests) end() {
+	select {
+	case <-r.quit:
+	default:
+		close(r.quit)
+	}
+	r.done.Wait()
+}
+
+// want wants no request to have failed so far.
+func (r *requests) want(t *testing.T) {
+	t.Helper()
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	t.Logf("%d requests, %d of them failed", r.made, r.failed)
+	if r.failed > 0 {
+		t.Fatalf("requests failed, the first at %s with: %v", r.at.Format(time.TimeOnly), r.fault)
+	}
+}

@@ -1,0 +1,172 @@
+package install
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+)
+
+// sh runs a shell command on the host, which is to succeed, and returns what it
+// wrote.
+func sh(t *testing.T, host *harness.Host, command string) string {
+	t.Helper()
+	output, err := host.Command(t.Context(), "/bin/sh", "-c", command).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, output)
+	}
+	return strings.TrimSpace(string(output))
+}
+
+// refused wants a shell command to fail and to say text.
+func refused(t *testing.T, host *harness.Host, command, text string) {
+	t.Helper()
+	output, err := host.Command(t.Context(), "/bin/sh", "-c", command).CombinedOutput()
+	if err == nil || !strings.Contains(string(output), text) {
+		t.Errorf("%s: %v, want a failure that says %q:\n%s", command, err, text, output)
+	}
+}
+
+// wants wants output to have text.
+func wants(t *testing.T, output, text string) {
+	t.Helper()
+	if !strings.Contains(output, text) {
+		t.Errorf("want %q in\n%s", text, output)
+	}
+}
+
+// TestFaults gives install.sh what it has to refuse, with a script in kedge's
+// place, on a host without a service manager; nothing may be changed by that.
+func TestFaults(t *testing.T) {
+	harness.Require(t)
+	host := harness.NewNetwork(t).NewHost(t, "host")
+	good := newRelease(t, script("v1.0.0+test", ""))
+	good.write(t, host, "/opt/good")
+	good.damaged().write(t, host, "/opt/damaged")
+	newRelease(t, []byte("#!/bin/sh\nexit 1\n")).write(t, host, "/opt/silent")
+	host.WriteFile("/opt/empty/install.sh", string(good["install.sh"]))
+	key := signed(t, good)
+	for name, data := range key {
+		host.WriteFile("/opt/keys/"+name, string(data))
+	}
+	good.write(t, host, "/opt/signed")
+	good["SHA256SUMS"] = append(good["SHA256SUMS"], '\n')
+	good.write(t, host, "/opt/forged")
+
+	before := files(t, host, "/etc /usr/local")
+	for _, test := range []struct{ command, text string }{
+		{"sh /opt/damaged/install.sh", "does not match SHA256SUMS, so nothing was changed"},
+		{"sh /opt/silent/install.sh", "does not run here, so nothing was changed"},
+		{"INSTALL_KEDGE_FROM=/opt/empty sh /opt/good/install.sh", "that is no release of kedge"},
+		{"INSTALL_KEDGE_FROM=/opt/none sh /opt/good/install.sh", "which is not there"},
+		{"INSTALL_KEDGE_FROM=/opt/good/SHA256SUMS sh /opt/good/install.sh", "is not for this host"},
+		{"INSTALL_KEDGE_FROM=http://127.0.0.1:9/release sh /opt/good/install.sh 2>&1", "that is no release of kedge"},
+		{"INSTALL_KEDGE_BIN_DIR=bin sh /opt/good/install.sh", "absolute path"},
+		{"sh /opt/good/install.sh serve", "server, agent or uninstall"},
+		{"sh /opt/good/install.sh agent", "set KEDGE_URL=https://HOST:6443"},
+		{`sh /opt/good/install.sh server --node-label "a b"`, "is for /etc/kedge/config.yaml"},
+		{`KEDGE_TOKEN="it's" sh /opt/good/install.sh`, "write it to /etc/kedge/config.yaml"},
+		{"sh /opt/good/install.sh uninstall", "there is no /usr/local/bin/kedge"},
+		{"INSTALL_KEDGE_KEY=/opt/keys/other.pem sh /opt/signed/install.sh", "is not by the key that is trusted"},
+		{"INSTALL_KEDGE_KEY=/opt/keys/release.pem sh /opt/forged/install.sh", "is not by the key that is trusted"},
+		{"INSTALL_KEDGE_KEY=/opt/keys/release.pem sh /opt/good/install.sh", "the release is not signed"},
+	} {
+		refused(t, host, test.command, test.text)
+		if changed := difference(before, files(t, host, "/etc /usr/local")); changed != "" {
+			t.Fatalf("%s changed\n%s", test.command, changed)
+		}
+	}
+	wants(t, sh(t, host, "INSTALL_KEDGE_KEY=/opt/keys/release.pem sh /opt/signed/install.sh"), "v1.0.0+test is installed")
+}
+
+// TestFiles looks at what install.sh makes where there is no service manager.
+func TestFiles(t *testing.T) {
+	harness.Require(t)
+	network := harness.NewNetwork(t)
+	host := network.NewHost(t, "host")
+	first, second := newRelease(t, script("v1.0.0+test", "")), newRelease(t, script("v1.0.1+test", ""))
+	url := first.serve(t, network.NewHost(t, "mirror"))
+	second.write(t, host, "/opt/second")
+
+	t.Log("an agent, from a URL, by a pipe")
+	output := sh(t, host, "curl -sf "+url+"/install.sh | INSTALL_KEDGE_FROM="+url+" KEDGE_URL=https://server:6443 KEDGE_TOKEN=secret sh -s - --node-label=a=b")
+	wants(t, output, "set -a; . /etc/kedge/kedge.env; set +a; /usr/local/bin/kedge agent --node-label=a=b")
+	if got, want := sh(t, host, "stat -c %a /etc/kedge/kedge.env; cat /etc/kedge/kedge.env"), "600\nKEDGE_TOKEN='secret'\nKEDGE_URL='https://server:6443'"; got != want {
+		t.Errorf("the environment is\n%s\nwant\n%s", got, want)
+	}
+	wants(t, sh(t, host, "readlink /usr/local/bin/ctr"), "kedge")
+
+	t.Log("a newer version, in a folder: settings stay, but those given")
+	output = sh(t, host, "KEDGE_TOKEN=other sh /opt/second/install.sh")
+	wants(t, output, "v1.0.1+test is installed")
+	wants(t, output, "/usr/local/bin/kedge agent --node-label=a=b")
+	if got, want := sh(t, host, "cat /etc/kedge/kedge.env"), "KEDGE_TOKEN='other'\nKEDGE_URL='https://server:6443'"; got != want {
+		t.Errorf("the environment is\n%s\nwant\n%s", got, want)
+	}
+	wants(t, sh(t, host, "sh /opt/second/install.sh --node-label=c=d"), "/usr/local/bin/kedge agent --node-label=c=d")
+	refused(t, host, "INSTALL_KEDGE_BIN_DIR=/opt/bin sh /opt/second/install.sh", "kedge is installed as /usr/local/bin/kedge")
+
+	t.Log("one file of a release")
+	sh(t, host, "INSTALL_KEDGE_FROM=$(ls /opt/second/kedge-*.gz) sh /opt/second/install.sh")
+
+	t.Log("a checkout")
+	host.WriteFile("/opt/checkout/install.sh", string(second["install.sh"]))
+	host.WriteFile("/opt/checkout/go.mod", "")
+	refused(t, host, "/bin/sh /opt/checkout/install.sh", "run make in it first")
+	host.WriteFile("/opt/checkout/bin/kedge", string(script("v1.0.2+test", "")))
+	wants(t, sh(t, host, "chmod 755 /opt/checkout/bin/kedge; cd /opt/checkout; sh install.sh"), "v1.0.2+test is installed")
+}
+
+// TestInterrupted ends an upgrade while it waits for the new version.
+func TestInterrupted(t *testing.T) {
+	harness.Require(t)
+	s := system{host: harness.NewNetwork(t).NewHost(t, "host"), marker: "/run/systemd/system/none", unit: "/etc/systemd/system/kedge.service"}
+	s.addManager(t)
+	newRelease(t, script("v1.0.0+test", "server) exec sleep 1006 ;;\nstatus) ;;")).write(t, s.host, "/opt/first")
+	newRelease(t, script("v1.0.1+test", "server) exec sleep 1006 ;;")).write(t, s.host, "/opt/second")
+	sh(t, s.host, "sh /opt/first/install.sh")
+	before := s.installed(t)
+	refused(t, s.host, `sh /opt/second/install.sh & until kedge --version | grep -q v1.0.1; do sleep 0.1; done; kill $!; wait $!`,
+		"nothing was changed: the previous kedge is installed and runs")
+	if changed := difference(before, s.installed(t)); changed != "" {
+		t.Errorf("files changed:\n%s", changed)
+	}
+	if command := sh(t, s.host, "cat /run/fake/calls"); !strings.HasSuffix(command, "systemctl start --no-block kedge") {
+		t.Errorf("the calls were\n%s", command)
+	}
+}
+
+// signed adds a signature to a release, and returns the key, and another one.
+func signed(t *testing.T, r release) map[string][]byte {
+	t.Helper()
+	harness.Need(t, "openssl")
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "SHA256SUMS"), r["SHA256SUMS"], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{
+		"openssl ecparam -genkey -name prime256v1 -noout -out key",
+		"openssl ec -in key -pubout -out release.pem",
+		"openssl ecparam -genkey -name prime256v1 -noout | openssl ec -pubout -out other.pem",
+		"openssl dgst -sha256 -sign key -out SHA256SUMS.sig SHA256SUMS",
+	} {
+		cmd := exec.Command("sh", "-c", command)
+		cmd.Dir = folder
+		if output, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, output)
+		}
+	}
+	made := map[string][]byte{}
+	for _, name := range []string{"release.pem", "other.pem", "SHA256SUMS.sig"} {
+		data, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		made[name] = data
+	}
+	r["SHA256SUMS.sig"] = made["SHA256SUMS.sig"]
+	return made
+}
