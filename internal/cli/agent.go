@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"os"
 	"time"
 
@@ -19,15 +18,11 @@ func agentCommand() *cli.Command {
 		Name:   "agent",
 		Usage:  "run an agent: a node that joins a server, until SIGTERM",
 		Flags:  configFlags(config.AgentRole),
-		Action: withConfig(runAgent),
+		Action: running("an agent", config.AgentRole, runAgent),
 	}
 }
 
 func runAgent(c *cli.Context, cfg *config.Config) error {
-	if os.Geteuid() != 0 {
-		return errors.New("an agent makes containers and networks, which only root may; run it with sudo")
-	}
-	setUpLogging(cfg.Log)
 	environment := os.Environ()
 	notify := newNotifier()
 	context.AfterFunc(c.Context, func() { notify("STOPPING=1") })

@@ -50,7 +50,7 @@ func TestFlagsReachTheConfiguration(t *testing.T) {
 	}
 	want := config.Default()
 	want.Node.NodeName = "flag"
-	want.Log = config.Log{Debug: true, Verbosity: 3}
+	want.Log.Debug, want.Log.Verbosity = true, 3
 	want.Server.HTTPSListenPort = 7443
 	want.Server.TLSSAN = []string{"a.example", "b.example", "c.example"}
 	want.Node.KubeletArgs = []string{"eviction-hard=a<1,b<2"}

@@ -41,11 +41,25 @@ func configFlags(roles ...config.Role) []cli.Flag {
 
 // loadConfig reads the configuration with the flags of c over it.
 func loadConfig(c *cli.Context) (*config.Config, error) {
-	return config.Load(c.String(configFlag), func(cfg *config.Config) error {
+	cfg, _, err := loadSources(c)
+	if err != nil {
+		return nil, err
+	}
+	return cfg, nil
+}
+
+// loadSources is loadConfig, and tells where values came from too. With an error come
+// the values that could be read.
+func loadSources(c *cli.Context) (*config.Config, config.Sources, error) {
+	var given []string
+	cfg, sources, err := config.LoadSources(c.String(configFlag), func(cfg *config.Config) error {
 		var faults []error
 		for _, f := range cfg.Fields() {
+			if !c.IsSet(f.Key) {
+				continue
+			}
+			given = append(given, f.Key)
 			switch {
-			case !c.IsSet(f.Key):
 			case f.IsBool():
 				faults = append(faults, f.Set(strconv.FormatBool(c.Bool(f.Key))))
 			case f.IsList():
@@ -56,6 +70,10 @@ func loadConfig(c *cli.Context) (*config.Config, error) {
 		}
 		return errors.Join(faults...)
 	})
+	for _, key := range given {
+		sources[key] = "--" + key
+	}
+	return cfg, sources, err
 }
 
 // withConfig is the action of a command that takes the server's configuration

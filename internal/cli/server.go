@@ -24,15 +24,11 @@ func serverCommand() *cli.Command {
 		Name:   "server",
 		Usage:  "run a server: the control plane and a node, until SIGTERM",
 		Flags:  configFlags(config.ServerRole),
-		Action: withConfig(runServer),
+		Action: running("a server", config.ServerRole, runServer),
 	}
 }
 
 func runServer(c *cli.Context, cfg *config.Config) error {
-	if os.Geteuid() != 0 {
-		return errors.New("a server makes containers and networks, which only root may; run it with sudo")
-	}
-	setUpLogging(cfg.Log)
 	environment := os.Environ()
 	notify := newNotifier()
 	context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
@@ -91,10 +87,3 @@ func logSlowStop(names []string) {
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
-
-func setUpLogging(cfg config.Log) {
-	logrus.SetFormatter(&logrus.TextFormatter{FullTimestamp: true})
-	if cfg.Debug {
-		logrus.SetLevel(logrus.DebugLevel)
-	}
-}

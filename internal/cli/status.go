@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/status"
@@ -18,7 +18,7 @@ import (
 func statusCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "status",
-		Usage: "show every component of the kedge that runs on this host, and its datastore; status 1 unless all are ready and it works",
+		Usage: "show every component of the kedge that runs on this host, its datastore and, on a server, the cluster's nodes, and what is wrong with them; status 1 unless all is well",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table or json", Value: "table"},
 		},
@@ -41,12 +41,7 @@ func statusCommand() *cli.Command {
 			if err != nil {
 				return fmt.Errorf("print status: %w", err)
 			}
-			for _, s := range report.Components {
-				if s.State != component.Ready {
-					return cli.Exit("", 1)
-				}
-			}
-			if report.Datastore != nil && report.Datastore.Fault != "" {
+			if !report.Well() {
 				return cli.Exit("", 1)
 			}
 			return nil
@@ -74,7 +69,44 @@ func printStatus(w io.Writer, report *status.Report, now time.Time) error {
 	}
 	if s := report.Storage; s != nil && len(s.Volumes)+len(s.Leftovers)+len(s.Fault) > 0 {
 		fmt.Fprintln(w)
-		return printStorage(w, s)
+		if err := printStorage(w, s); err != nil {
+			return err
+		}
+	}
+	if report.Cluster != nil {
+		fmt.Fprintln(w)
+		return printCluster(w, report.Cluster, now)
+	}
+	return nil
+}
+
+// printCluster prints a line for each node, and two for each problem.
+func printCluster(w io.Writer, c *status.Cluster, now time.Time) error {
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	if len(c.Nodes) > 0 {
+		fmt.Fprintln(table, "NODE\tSTATE\tROLES\tVERSION\tADDRESS\tHEARD OF")
+	}
+	for _, n := range c.Nodes {
+		state := "NotReady"
+		if n.Ready {
+			state = "Ready"
+		}
+		if n.Unschedulable {
+			state += ",SchedulingDisabled"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s ago\n", n.Name, state, strings.Join(n.Roles, ","), n.Version, n.Address, now.Sub(n.Heartbeat).Truncate(time.Second))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if len(c.Servers) > 0 {
+		fmt.Fprintf(w, "servers: %s\n", strings.Join(c.Servers, ", "))
+	}
+	if c.Fault != "" {
+		fmt.Fprintf(w, "cluster: %s\n", c.Fault)
+	}
+	for _, p := range c.Problems {
+		fmt.Fprintf(w, "\nwrong: %s\nto do: %s\n", p.What, p.Do)
 	}
 	return nil
 }

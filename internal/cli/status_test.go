@@ -93,3 +93,32 @@ storage: a record is damaged
 		t.Errorf("%v, got\n%s\nwant\n%s", err, printed.String(), want)
 	}
 }
+
+func TestPrintCluster(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	var printed strings.Builder
+	report := &status.Report{PID: 7, Version: "v1", Node: "pi", Cluster: &status.Cluster{
+		Servers: []string{"192.0.2.1:6443", "192.0.2.2:6443"},
+		Nodes: []status.Node{
+			{Name: "b", Roles: []string{"control-plane", "etcd"}, Ready: true, Version: "v1", Address: "192.0.2.2", Heartbeat: now.Add(-4 * time.Second)},
+			{Name: "c", Unschedulable: true, Version: "v0", Heartbeat: now.Add(-time.Hour)},
+		},
+		Problems: []status.Problem{{What: "node c does not answer", Do: "look"}},
+	}}
+	err := printStatus(&printed, report, now)
+	const want = `kedge v1 on node pi, process 7
+
+COMPONENT   STATE   SINCE   LAST ERROR
+
+NODE   STATE                         ROLES                VERSION   ADDRESS     HEARD OF
+b      Ready                         control-plane,etcd   v1        192.0.2.2   4s ago
+c      NotReady,SchedulingDisabled                        v0                    1h0m0s ago
+servers: 192.0.2.1:6443, 192.0.2.2:6443
+
+wrong: node c does not answer
+to do: look
+`
+	if err != nil || printed.String() != want {
+		t.Errorf("%v, got\n%s\nwant\n%s", err, printed.String(), want)
+	}
+}

@@ -15,9 +15,12 @@ func versionCommand() *cli.Command {
 		Usage:  "show which build this is",
 		Before: noArguments,
 		Action: func(c *cli.Context) error {
-			_, err := fmt.Fprintf(c.App.Writer, "kedge %s (commit %s, %s %s/%s)\n",
-				version.Version, version.Commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprint(c.App.Writer, versionText())
 			return err
 		},
 	}
+}
+
+func versionText() string {
+	return fmt.Sprintf("kedge %s (commit %s, %s %s/%s)\n", version.Version, version.Commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

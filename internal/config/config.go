@@ -41,11 +41,21 @@ type Agent struct {
 	Server string `key:"server" env:"KEDGE_URL" usage:"server to join, as https://HOST:6443"`
 }
 
-// Log is how much is logged.
+// Log is how much is logged, and where. Fields with the tag reload can be changed
+// while kedge runs.
 type Log struct {
-	Debug bool `key:"debug" usage:"log more, for finding faults"`
+	Debug bool `key:"debug" reload:"true" usage:"log more, for finding faults; as log-level=debug"`
 	// Verbosity is klog's, for the messages of Kubernetes's own code.
-	Verbosity int `key:"v" usage:"verbosity of the messages of Kubernetes's own code, 0 to 10"`
+	Verbosity int `key:"v" reload:"true" usage:"verbosity of the messages of Kubernetes's own code, 0 to 10"`
+	// Level is for ParseLevels.
+	Level  []string `key:"log-level" reload:"true" usage:"what is logged: error, warn, info or debug, and the same for single components, as in info,scheduler=debug (default: info)"`
+	Format string   `key:"log-format" usage:"format of the log: text or json"`
+	File   string   `key:"log" usage:"file to log to (default: stderr, which is the journal under systemd)"`
+	// AlsoToStderr has k3s's name.
+	AlsoToStderr bool `key:"alsologtostderr" usage:"log to stderr besides the file"`
+	// MaxSize is in megabytes.
+	MaxSize  int `key:"log-max-size" usage:"size in MB from which on another log file is begun"`
+	MaxFiles int `key:"log-max-files" usage:"how many old log files are kept"`
 }
 
 // Server is the control plane of one server.
@@ -115,7 +125,7 @@ type S3 struct {
 // Datastore is a database or an etcd of the user's own.
 type Datastore struct {
 	// Endpoint is empty for kedge's own. It may hold a password; see IsEtcd.
-	Endpoint string `key:"datastore-endpoint" role:"server" secret:"true" usage:"keep the cluster's state in postgres://USER:PASSWORD@HOST/DATABASE, in mysql://USER:PASSWORD@tcp(HOST)/DATABASE (MariaDB too), or in an etcd of your own, https://HOST:2379,https://…; better in the configuration file or KEDGE_DATASTORE_ENDPOINT than here"`
+	Endpoint string `key:"datastore-endpoint" role:"server" secret:"url" usage:"keep the cluster's state in postgres://USER:PASSWORD@HOST/DATABASE, in mysql://USER:PASSWORD@tcp(HOST)/DATABASE (MariaDB too), or in an etcd of your own, https://HOST:2379,https://…; better in the configuration file or KEDGE_DATASTORE_ENDPOINT than here"`
 	CAFile   string `key:"datastore-cafile" role:"server" usage:"file with the authority of the datastore's certificate"`
 	CertFile string `key:"datastore-certfile" role:"server" usage:"file with the certificate to show the datastore"`
 	KeyFile  string `key:"datastore-keyfile" role:"server" usage:"file with its key"`
@@ -174,6 +184,7 @@ type Node struct {
 func Default() *Config {
 	return &Config{
 		DataDir: "/var/lib/kedge",
+		Log:     Log{Format: "text", MaxSize: 10, MaxFiles: 5},
 		Server: Server{
 			HTTPSListenPort:     6443,
 			WriteKubeconfig:     "/etc/kedge/kedge.yaml",

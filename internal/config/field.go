@@ -24,9 +24,12 @@ type Field struct {
 	Key   string
 	Usage string
 	Role  Role
-	// Secret says that the value must not be shown.
+	// Secret says that the value, or a password in it, must not be shown: see Shown.
 	Secret bool
+	// Reloads says that a kedge that runs can take another value.
+	Reloads bool
 
+	url   bool
 	env   string
 	value reflect.Value
 }
@@ -47,12 +50,14 @@ func fieldsOf(v reflect.Value) []Field {
 			continue
 		}
 		fields = append(fields, Field{
-			Key:    key,
-			Usage:  tag.Get("usage"),
-			Role:   Role(tag.Get("role")),
-			Secret: tag.Get("secret") == "true",
-			env:    tag.Get("env"),
-			value:  v.Field(i),
+			Key:     key,
+			Usage:   tag.Get("usage"),
+			Role:    Role(tag.Get("role")),
+			Secret:  tag.Get("secret") != "",
+			Reloads: tag.Get("reload") == "true",
+			url:     tag.Get("secret") == "url",
+			env:     tag.Get("env"),
+			value:   v.Field(i),
 		})
 	}
 	return fields
@@ -83,6 +88,11 @@ func (f Field) String() string {
 		return strings.Join(f.value.Interface().([]string), ",")
 	}
 	return fmt.Sprint(f.value.Interface())
+}
+
+// Same tells whether f has the value of another Config's field.
+func (f Field) Same(other Field) bool {
+	return reflect.DeepEqual(f.value.Interface(), other.value.Interface())
 }
 
 // Set gives the field the value that texts mean: one text, or any number for a

@@ -23,16 +23,26 @@ const DefaultPath = "/etc/kedge/config.yaml"
 // A drop-in's key ending in + adds to a list instead of replacing it. It
 // returns every fault it finds, not only the first.
 func Load(path string, overrides ...func(*Config) error) (*Config, error) {
-	c := Default()
-	var faults []error
-	files, err := configFiles(path)
+	c, _, err := LoadSources(path, overrides...)
 	if err != nil {
 		return nil, err
 	}
-	for _, file := range files {
-		faults = append(faults, c.loadFile(file))
+	return c, nil
+}
+
+// LoadSources is Load, and tells where values came from too, but those of the
+// overrides. With an error come the values that could be read.
+func LoadSources(path string, overrides ...func(*Config) error) (*Config, Sources, error) {
+	c, sources := Default(), Sources{}
+	var faults []error
+	files, err := configFiles(path)
+	if err != nil {
+		return c, sources, err
 	}
-	faults = append(faults, c.loadEnv())
+	for _, file := range files {
+		faults = append(faults, c.loadFile(file, sources))
+	}
+	faults = append(faults, c.loadEnv(sources))
 	for _, override := range overrides {
 		faults = append(faults, override(c))
 	}
@@ -44,15 +54,13 @@ func Load(path string, overrides ...func(*Config) error) (*Config, error) {
 		if err != nil {
 			faults = append(faults, &FieldError{"token-file", err.Error()})
 		}
+		sources["token"] = c.TokenFile
 	} else if c.TokenFile != "" {
 		faults = append(faults, &FieldError{"token-file", "token is given too; give one of them"})
 	}
 	faults = append(faults, c.Validate())
 	c.applyProfile()
-	if err := errors.Join(faults...); err != nil {
-		return nil, err
-	}
-	return c, nil
+	return c, sources, errors.Join(faults...)
 }
 
 func configFiles(path string) ([]string, error) {
@@ -73,7 +81,7 @@ func configFiles(path string) ([]string, error) {
 	return append(files, dropIns...), nil
 }
 
-func (c *Config) loadFile(path string) error {
+func (c *Config) loadFile(path string, sources Sources) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
@@ -95,11 +103,14 @@ func (c *Config) loadFile(path string) error {
 			continue
 		}
 		texts, err := scalars(field, node)
+		source := fmt.Sprintf("%s:%d", path, node.Line)
 		if err == nil {
 			if add && field.IsList() && field.String() != "" {
 				texts = append(slices.Clone(field.value.Interface().([]string)), texts...)
+				source = sources.of(key) + ", " + source
 			}
 			err = field.Set(texts...)
+			sources[key] = source
 		}
 		if err != nil {
 			faults = append(faults, fault(err))
@@ -127,13 +138,14 @@ func scalars(f Field, node yaml.Node) ([]string, error) {
 	return texts, nil
 }
 
-func (c *Config) loadEnv() error {
+func (c *Config) loadEnv(sources Sources) error {
 	var faults []error
 	for _, f := range c.Fields() {
 		if text, ok := os.LookupEnv(f.Env()); ok && text != "" {
 			if err := f.Set(text); err != nil {
 				faults = append(faults, fmt.Errorf("environment variable %s: %w", f.Env(), err))
 			}
+			sources[f.Key] = "$" + f.Env()
 		}
 	}
 	return errors.Join(faults...)

@@ -12,7 +12,7 @@ import (
 func TestLoadGoodFiles(t *testing.T) {
 	full := Default()
 	full.DataDir = "/srv/kedge"
-	full.Log = Log{Debug: true, Verbosity: 4}
+	full.Log.Debug, full.Log.Verbosity, full.Log.Level = true, 4, []string{"info", "scheduler=debug"}
 	full.Server.BindAddress = "192.0.2.10"
 	full.Server.HTTPSListenPort = 7443
 	full.Server.TLSSAN = []string{"kedge.example.com", "203.0.113.5"}

@@ -32,9 +32,7 @@ func (c *Config) Validate() error {
 	if !filepath.IsAbs(c.DataDir) {
 		v.fault("data-dir", "%q is not an absolute path", c.DataDir)
 	}
-	if c.Log.Verbosity < 0 || c.Log.Verbosity > 10 {
-		v.fault("v", "%d is not between 0 and 10", c.Log.Verbosity)
-	}
+	v.log(&c.Log)
 	v.oneOf("profile", c.Profile, []string{"", profileCIS})
 	v.token("token", c.Token)
 	v.agent(&c.Agent)

@@ -14,12 +14,11 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// captureLog makes containerd log through logrus as a component: from warnings
-// up, or from informational messages up when kedge logs debug messages, as
-// containerd says several lines for every plugin and pod. What containerd calls
-// fatal ends the goroutine that says so and is sent to the channel, for
-// containerd's own code would end the process without a word of who it was
-// (plugins/cri/cri.go, plugins/server/internal/serve.go).
+// captureLog makes containerd log through logrus as a component. Its informational
+// messages, several lines for every plugin and pod, become debug messages, and its own
+// debug messages are left out. What containerd calls fatal ends the goroutine that says
+// so and is sent to the channel, for containerd's own code would end the process without
+// a word of who it was (plugins/cri/cri.go, plugins/server/internal/serve.go).
 func captureLog() <-chan error {
 	standard := logrus.StandardLogger()
 	failed := make(chan error, 1)
@@ -27,11 +26,8 @@ func captureLog() <-chan error {
 		Out:       standard.Out,
 		Formatter: leaveOut{standard.Formatter},
 		Hooks:     logrus.LevelHooks{},
-		Level:     logrus.WarnLevel,
+		Level:     logrus.InfoLevel,
 		ExitFunc:  func(int) { runtime.Goexit() },
-	}
-	if standard.IsLevelEnabled(logrus.DebugLevel) {
-		logger.Level = logrus.InfoLevel
 	}
 	for level, hooks := range standard.Hooks {
 		logger.Hooks[level] = append(logger.Hooks[level], hooks...)
@@ -52,12 +48,18 @@ var expected = []string{
 	"failed to initialize WASM support: WASM support is disabled (at build time)",
 }
 
-// leaveOut formats all messages but the expected ones.
+// leaveOut formats all messages but the expected ones, and those that nobody asked for.
 type leaveOut struct{ logrus.Formatter }
 
 func (f leaveOut) Format(entry *logrus.Entry) ([]byte, error) {
 	if slices.Contains(expected, entry.Message) {
 		return nil, nil
+	}
+	if entry.Level == logrus.InfoLevel {
+		if !logrus.IsLevelEnabled(logrus.DebugLevel) {
+			return nil, nil
+		}
+		entry.Level = logrus.DebugLevel
 	}
 	return f.Formatter.Format(entry)
 }

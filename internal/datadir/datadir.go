@@ -40,6 +40,7 @@ const (
 // Sockets. Their folder is for root alone.
 const (
 	StatusSocket     = RunDir + "/status.sock"
+	SettingsSocket   = RunDir + "/settings.sock"
 	DatastoreSocket  = RunDir + "/datastore.sock"
 	SnapshotSocket   = RunDir + "/snapshot.sock"
 	EncryptionSocket = RunDir + "/encryption.sock"

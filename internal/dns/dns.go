@@ -87,7 +87,6 @@ func (d *DNS) Run(ctx context.Context, ready func()) (err error) {
 	if err := register(); err != nil {
 		return fmt.Errorf("register CoreDNS: %w", err)
 	}
-	defer bridgeLog()()
 	if d.api, err = kubernetes.NewForConfig(d.cfg.Client); err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}

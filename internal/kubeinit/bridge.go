@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/sirupsen/logrus"
+	"k8s.io/klog/v2"
 )
 
 // bridge carries the messages of klog to logrus: structured ones as a
@@ -13,22 +14,25 @@ import (
 // errors become debug messages: upstream prints hundreds of them while a server
 // starts, warnings too, none of which a user can act on.
 type bridge struct {
-	log       *logrus.Logger
-	fields    logrus.Fields
-	name      string
-	verbosity int
-	phase     *Phase
+	log    *logrus.Logger
+	fields logrus.Fields
+	name   string
+	phase  *Phase
 }
 
-func newBridge(log *logrus.Logger, verbosity int) *bridge {
-	return &bridge{log: log, verbosity: verbosity, phase: new(Phase)}
+func newBridge(log *logrus.Logger) *bridge {
+	return &bridge{log: log, phase: new(Phase)}
 }
+
+// verbose tells whether more than errors of Kubernetes's code are to be logged. klog
+// itself knows, and whoever changes that tells klog.
+func verbose() bool { return klog.V(1).Enabled() }
 
 // Init is called by logr; the caller's position is of no use to kedge.
 func (b *bridge) Init(logr.RuntimeInfo) {}
 
 // Enabled tells whether messages of a V level are wanted.
-func (b *bridge) Enabled(level int) bool { return level <= b.verbosity }
+func (b *bridge) Enabled(level int) bool { return klog.V(klog.Level(level)).Enabled() }
 
 // Info logs a structured message.
 func (b *bridge) Info(_ int, message string, keysAndValues ...any) {
@@ -67,14 +71,14 @@ func (b *bridge) WithName(name string) logr.LogSink {
 }
 
 func (b *bridge) level(upstream logrus.Level) logrus.Level {
-	if b.verbosity > 0 {
+	if verbose() {
 		return upstream
 	}
 	return logrus.DebugLevel
 }
 
 func (b *bridge) errorLevel(message string) logrus.Level {
-	if b.verbosity == 0 && b.phase.expects(message) {
+	if !verbose() && b.phase.expects(message) {
 		return logrus.DebugLevel
 	}
 	return logrus.ErrorLevel

@@ -60,7 +60,10 @@ func TestBridge(t *testing.T) {
 			log := logrus.New()
 			log.SetOutput(&out)
 			log.SetFormatter(&logrus.TextFormatter{DisableTimestamp: true, DisableColors: true})
-			b := newBridge(log, test.verbosity)
+			b := newBridge(log)
+			if err := SetVerbosity(test.verbosity); err != nil {
+				t.Fatal(err)
+			}
 			test.log(logr.New(b), b.writeLine)
 			if got := out.String(); got != test.want {
 				t.Errorf("logged %q, want %q", got, test.want)
@@ -74,7 +77,10 @@ func TestPhase(t *testing.T) {
 	var out bytes.Buffer
 	log := logrus.New()
 	log.SetOutput(&out)
-	b := newBridge(log, 0)
+	b := newBridge(log)
+	if err := SetVerbosity(0); err != nil {
+		t.Fatal(err)
+	}
 	for _, step := range []struct {
 		enter         func()
 		shown, hidden string

@@ -25,12 +25,10 @@ import (
 // restart by the service manager is the honest answer to it. The returned
 // Phase is to be told when the node is ready and when it begins to stop.
 func Setup(log config.Log) (*Phase, error) {
-	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(flags)
-	if err := flags.Set("v", strconv.Itoa(log.Verbosity)); err != nil {
-		return nil, fmt.Errorf("set verbosity of Kubernetes's logs: %w", err)
+	if err := SetVerbosity(log.Verbosity); err != nil {
+		return nil, err
 	}
-	bridge := newBridge(logrus.StandardLogger(), log.Verbosity)
+	bridge := newBridge(logrus.StandardLogger())
 	klog.SetLoggerWithOptions(logr.New(bridge), klog.ContextualLogger(true), klog.WriteKlogBuffer(bridge.writeLine))
 
 	// Kubelet and the other parts each apply their logging options; only the
@@ -46,4 +44,14 @@ func Setup(log config.Log) (*Phase, error) {
 		return nil, fmt.Errorf("add kinds of snapshots: %w", err)
 	}
 	return bridge.phase, nil
+}
+
+// SetVerbosity sets klog's verbosity, at any time.
+func SetVerbosity(verbosity int) error {
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	if err := flags.Set("v", strconv.Itoa(verbosity)); err != nil {
+		return fmt.Errorf("set verbosity of Kubernetes's logs: %w", err)
+	}
+	return nil
 }

@@ -37,7 +37,7 @@ func identify(ctx context.Context, cfg *config.Config, dir datadir.Dir, node hos
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	var group component.Group
-	group.Add(newStatus(&group, node, store, nil))
+	group.Add(newStatus(&group, node, store, nil, nil))
 	group.Add(component.Func("identity", func(ctx context.Context, _ func()) error {
 		if joined, err = join(ctx, cfg, dir, clock); err == nil {
 			if store == nil {
@@ -111,10 +111,14 @@ func publicAddress(cfg config.Server, node host.Node) string {
 	return net.JoinHostPort(advertiseAddress(cfg, node).String(), strconv.Itoa(cfg.HTTPSListenPort))
 }
 
-// newStatus returns the component that answers `kedge status`. store and storage may
-// be nil.
-func newStatus(group *component.Group, node host.Node, store datastore.Datastore, storage *agent.Storage) component.Component {
-	return status.New(status.Config{Socket: datadir.StatusSocket, Node: node.Name, Components: group.Status, Datastore: store, Storage: storage.Report})
+// newStatus returns the component that answers `kedge status`. store, storage and api
+// may be nil.
+func newStatus(group *component.Group, node host.Node, store datastore.Datastore, storage *agent.Storage, api api) component.Component {
+	told := status.Config{Socket: datadir.StatusSocket, Node: node.Name, Components: group.Status, Datastore: store, Storage: storage.Report}
+	if api != nil {
+		told.Cluster = clusterStatus(api.ClientConfig("system:kedge:status"), api.Name(), group.Status)
+	}
+	return status.New(told)
 }
 
 // RotateToken replaces the join token of the cluster, and returns the new one: with

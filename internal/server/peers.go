@@ -144,16 +144,7 @@ func (o *otherServers) learn(object any) {
 	if !ok || endpoints.Namespace != metav1.NamespaceDefault || endpoints.Name != "kubernetes" {
 		return
 	}
-	var addresses []string
-	for _, port := range endpoints.Ports {
-		for _, endpoint := range endpoints.Endpoints {
-			if port.Port == nil || len(endpoint.Addresses) == 0 || endpoint.Addresses[0] == o.own.String() {
-				continue
-			}
-			addresses = append(addresses, net.JoinHostPort(endpoint.Addresses[0], strconv.Itoa(int(*port.Port))))
-		}
-	}
-	slices.Sort(addresses)
+	addresses := serversOf(endpoints, o.own.String())
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if slices.Equal(addresses, o.addresses) {
@@ -162,6 +153,20 @@ func (o *otherServers) learn(object any) {
 	o.addresses = addresses
 	close(o.changed)
 	o.changed = make(chan struct{})
+}
+
+// serversOf returns HOST:PORT of all servers but one, in order.
+func serversOf(endpoints *discoveryv1.EndpointSlice, but string) (addresses []string) {
+	for _, port := range endpoints.Ports {
+		for _, endpoint := range endpoints.Endpoints {
+			if port.Port == nil || len(endpoint.Addresses) == 0 || endpoint.Addresses[0] == but {
+				continue
+			}
+			addresses = append(addresses, net.JoinHostPort(endpoint.Addresses[0], strconv.Itoa(int(*port.Port))))
+		}
+	}
+	slices.Sort(addresses)
+	return addresses
 }
 
 // Servers implements tunnel.Servers.

@@ -129,18 +129,16 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	if !cfg.Server.DisableAgent {
 		storage = agent.NewStorage(dir, node.Name, cfg.Node, cfg.Cluster)
 	}
-	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, store, storage)); err != nil {
+	tunnels, keys := tunnel.NewServer(), newEncryption(cfg, node, certificates, store)
+	api, apiFault := newAPI(cfg, node, listener, clock, certificates, store, tunnels, keys)
+	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, store, storage, api)); err != nil {
 		return err
 	}
-	tunnels := tunnel.NewServer()
 	group.Add(newKeeper(certificates, clock, node.Name, tunnels))
 
 	if err := store.add(group); err != nil {
 		return err
 	}
-
-	keys := newEncryption(cfg, node, certificates, store)
-	api, apiFault := newAPI(cfg, node, listener, clock, certificates, store, tunnels, keys)
 
 	// The port is served before the API server runs. Until that is ready it
 	// answers 503.

@@ -26,6 +26,8 @@ type Report struct {
 	Datastore *Datastore `json:"datastore,omitempty"`
 	// Storage is nil where there are no local volumes.
 	Storage *Storage `json:"storage,omitempty"`
+	// Cluster is nil on an agent.
+	Cluster *Cluster `json:"cluster,omitempty"`
 }
 
 // Storage is the local volumes of a node.
@@ -75,6 +77,8 @@ type Config struct {
 	Datastore datastore.Datastore
 	// Storage may be nil, and returns nil, if there are no local volumes.
 	Storage func(ctx context.Context) *Storage
+	// Cluster is nil on an agent.
+	Cluster func(ctx context.Context) *Cluster
 }
 
 // New returns the component that answers on the socket.
@@ -100,6 +104,10 @@ func (c *Config) report(ctx context.Context) Report {
 	}
 	if c.Storage != nil {
 		report.Storage = c.Storage(ctx)
+	}
+	if c.Cluster != nil {
+		report.Cluster = c.Cluster(ctx)
+		report.Cluster.Problems = append(report.Cluster.Problems, silentMembers(report.Datastore)...)
 	}
 	return report
 }

@@ -56,3 +56,28 @@ func TestFetch(t *testing.T) {
 		t.Errorf("after the stop: got %v", err)
 	}
 }
+
+func TestWell(t *testing.T) {
+	ready := []component.Status{{State: component.Ready}}
+	etcd := func(answers bool, fault string) *Datastore {
+		return &Datastore{Health: datastore.Health{Fault: fault, Etcd: &datastore.Etcd{Members: []datastore.EtcdMember{{Name: "a", Answers: true}, {Name: "b", Answers: answers}}}}}
+	}
+	for name, test := range map[string]struct {
+		report Report
+		want   bool
+	}{
+		"agent":                     {Report{Components: ready}, true},
+		"server":                    {Report{Components: ready, Datastore: etcd(true, ""), Cluster: &Cluster{}}, true},
+		"a component that starts":   {Report{Components: append(ready, component.Status{State: component.Starting})}, false},
+		"a datastore with a fault":  {Report{Components: ready, Datastore: etcd(true, "full")}, false},
+		"a member that is silent":   {Report{Components: ready, Cluster: &Cluster{Problems: silentMembers(etcd(false, ""))}}, false},
+		"an API that does not tell": {Report{Components: ready, Cluster: &Cluster{Fault: "down"}}, false},
+	} {
+		if got := test.report.Well(); got != test.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+	if said := silentMembers(etcd(false, "no quorum")); said != nil {
+		t.Errorf("said twice: %v", said)
+	}
+}

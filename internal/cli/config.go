@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/settings"
+)
+
+const agentFlag = "agent"
+
+func configCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "config",
+		Usage: "show the configuration, or have a kedge that runs read it again",
+		Subcommands: []*cli.Command{{
+			Name: "print",
+			Usage: "print the configuration of the kedge that runs on this host, and where each value came from; if none runs, or with flags of " +
+				"`kedge server`, what a start with these would use; secrets are hidden",
+			Flags: append(configFlags(config.ServerRole),
+				&cli.BoolFlag{Name: agentFlag, Usage: "what a start of `kedge agent` would use"},
+				&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: yaml, as in a configuration file, or json", Value: "yaml"}),
+			Before: noArguments,
+			Action: printConfig,
+		}, {
+			Name:   "reload",
+			Usage:  "have the kedge that runs on this host read its configuration again, as by SIGHUP, and say what that changes and what needs a restart",
+			Before: noArguments,
+			Action: func(c *cli.Context) error {
+				changes, err := settings.AskReload(c.Context, datadir.SettingsSocket)
+				if err == nil && len(changes) == 0 {
+					changes = []string{"nothing in the configuration changed"}
+				}
+				for _, change := range changes {
+					fmt.Fprintln(c.App.Writer, change)
+				}
+				return err
+			},
+		}},
+	}
+}
+
+func printConfig(c *cli.Context) error {
+	asked := slices.DeleteFunc(c.LocalFlagNames(), func(name string) bool { return name == outputFlag || name == "o" })
+	var shown []config.Setting
+	var whose string
+	printed, err := settings.AskPrint(c.Context, datadir.SettingsSocket)
+	switch {
+	case len(asked) > 0 || errors.Is(err, settings.ErrNotRunning):
+		cfg, sources, err := loadSources(c)
+		if err != nil {
+			return err
+		}
+		role := config.ServerRole
+		if c.Bool(agentFlag) {
+			role = config.AgentRole
+		}
+		shown, whose = cfg.Settings(sources, role), fmt.Sprintf("What a start of kedge %s would use.", role)
+	case err != nil:
+		return err
+	default:
+		shown, whose = printed.Settings, fmt.Sprintf("Of the kedge %s that runs on this host.", printed.Role)
+	}
+	return printSettings(c.App.Writer, c.String(outputFlag), whose, shown)
+}
+
+func printSettings(w io.Writer, format, whose string, settings []config.Setting) error {
+	switch format {
+	case "json":
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(settings)
+	case "yaml":
+		text, err := settingsYAML(whose, settings)
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		return err
+	}
+	return fmt.Errorf("output %q is not known; it can be yaml or json", format)
+}
+
+// settingsYAML writes a configuration file in which comments say where values come
+// from, and the first one whose they are.
+func settingsYAML(whose string, settings []config.Setting) ([]byte, error) {
+	mapping := &yaml.Node{Kind: yaml.MappingNode, HeadComment: whose}
+	for _, s := range settings {
+		var value yaml.Node
+		if err := value.Encode(s.Value); err != nil {
+			return nil, fmt.Errorf("print %s: %w", s.Key, err)
+		}
+		if value.Kind == yaml.SequenceNode {
+			value.Style = yaml.FlowStyle
+		}
+		value.LineComment = s.Source
+		mapping.Content = append(mapping.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: s.Key}, &value)
+	}
+	return yaml.Marshal(mapping)
+}

@@ -1,0 +1,31 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/settings"
+)
+
+func logLevelCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "log-level",
+		Usage:     "show what the kedge that runs on this host logs, or change it until it is started again or reads its configuration again",
+		ArgsUsage: "[LEVEL,COMPONENT=LEVEL...]",
+		Action: func(c *cli.Context) error {
+			var words []string
+			for _, argument := range c.Args().Slice() {
+				words = append(words, strings.Split(argument, ",")...)
+			}
+			now, err := settings.AskLevels(c.Context, datadir.SettingsSocket, words)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.App.Writer, strings.Join(now, ","))
+			return err
+		},
+	}
+}

@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/sirupsen/logrus"
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/kubeinit"
+	"github.com/kedge-dev/kedge/internal/logs"
+	"github.com/kedge-dev/kedge/internal/settings"
+)
+
+// running is the action of a command that runs until SIGTERM, as root: it has a log,
+// and settings that SIGHUP and commands on its host can look at and change. what is how
+// a user calls it.
+func running(what string, role config.Role, run func(*cli.Context, *config.Config) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if err := noArguments(c); err != nil {
+			return err
+		}
+		load := func() (*config.Config, config.Sources, error) { return loadSources(c) }
+		cfg, sources, err := load()
+		if err != nil {
+			return err
+		}
+		if os.Geteuid() != 0 {
+			return fmt.Errorf("%s makes containers and networks, which only root may; run it with sudo", what)
+		}
+		log, err := logs.Open(cfg.Log)
+		if err != nil {
+			return err
+		}
+		hangups := make(chan os.Signal, 1)
+		signal.Notify(hangups, syscall.SIGHUP)
+		defer signal.Stop(hangups)
+		ctx, stop := context.WithCancel(c.Context)
+		var serving sync.WaitGroup
+		defer serving.Wait()
+		defer stop()
+		serving.Go(func() {
+			own := settings.New(role, load, cfg, sources, log, kubeinit.SetVerbosity)
+			// Such as by another kedge on this host: run says more of that.
+			if err := own.Run(ctx, datadir.SettingsSocket, hangups); err != nil {
+				logrus.WithError(err).Warn("The configuration cannot be seen or changed while kedge runs")
+			}
+		})
+		err = run(c, cfg)
+		if err != nil && cfg.Log.File != "" {
+			// main prints it to stderr only.
+			logrus.Error(err)
+		}
+		return err
+	}
+}
