@@ -92,6 +92,14 @@ var counterparts = map[string]string{
 	"kedge snapshot restore": "tests/e2e/snapshot TestSaveAndRestore",
 	"etcdctl":                "tests/e2e/care TestEtcd",
 
+	"curl -sfL": "tests/e2e/install TestThisMachine",
+	"kedge kubectl get events -n kube-system": "tests/e2e/addons TestAddons",
+	"kedge secrets-encrypt":                   "tests/e2e/secrets TestOneServer",
+	"kedge image":                             "tests/e2e/images TestImages",
+	"kedge certificate check":                 "tests/e2e/certificates TestRenewed",
+	"kedge certificate rotate":                "tests/e2e/certificates TestRenewed",
+	"kedge certificate rotate-ca":             "tests/e2e/certificates TestRotateCA",
+
 	"kedge server --cluster-init":                                                 "tests/e2e/ha TestThreeServers",
 	"kedge server --server https://FIRST:6443 --token":                            "tests/e2e/ha TestThreeServers",
 	"kedge server --cluster-init $ETCD":                                           "tests/e2e/roles TestSplitRoles",

@@ -59,7 +59,7 @@ func LoadSources(path string, overrides ...func(*Config) error) (*Config, Source
 		faults = append(faults, &FieldError{"token-file", "token is given too; give one of them"})
 	}
 	faults = append(faults, c.Validate())
-	c.applyProfile()
+	c.applyProfile(sources)
 	return c, sources, errors.Join(faults...)
 }
 

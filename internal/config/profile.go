@@ -1,8 +1,8 @@
 package config
 
 import (
-	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/kedge-dev/kedge/internal/datadir"
 )
@@ -16,24 +16,40 @@ const admissionFile = "admission-control-config-file"
 // applyProfile sets what a profile stands for: what the hardening guide of k3s
 // sets for this benchmark, where that is not so already. Arguments come before the
 // user's own, whose word is the last. tests/e2e/cis says which check is which.
-func (c *Config) applyProfile() {
+func (c *Config) applyProfile(sources Sources) {
 	if c.Profile != profileCIS {
 		return
 	}
+	const name = "profile " + profileCIS
+	of := func(key string) {
+		switch before := sources[key]; {
+		case before == "":
+			sources[key] = name
+		case !strings.HasPrefix(before, name):
+			sources[key] = name + ", " + before
+		}
+	}
+	under := func(key string, args *[]string, profile ...string) {
+		*args = slices.Concat(profile, *args)
+		of(key)
+	}
 	c.Node.ProtectKernelDefaults = true
-	under := func(args *[]string, profile ...string) { *args = slices.Concat(profile, *args) }
-	under(&c.Server.KubeAPIServerArgs,
+	of("protect-kernel-defaults")
+	under("kube-apiserver-arg", &c.Server.KubeAPIServerArgs,
 		"audit-log-path="+datadir.Dir(c.DataDir).AuditLog(),
 		// A token in a pod ends after an hour, and not after a year for those who
 		// do not read it again.
 		"service-account-extend-token-expiration=false",
 	)
 	if c.Server.APIServerArg(admissionFile) == "" {
-		c.Server.PodSecurityStandard = cmp.Or(c.Server.PodSecurityStandard, "restricted")
-		under(&c.Server.KubeAPIServerArgs, "enable-admission-plugins=EventRateLimit")
+		if c.Server.PodSecurityStandard == "" {
+			c.Server.PodSecurityStandard = "restricted"
+			of("pod-security-standard")
+		}
+		under("kube-apiserver-arg", &c.Server.KubeAPIServerArgs, "enable-admission-plugins=EventRateLimit")
 	}
-	under(&c.Server.KubeControllerManagerArgs, "terminated-pod-gc-threshold=100")
-	under(&c.Node.KubeletArgs,
+	under("kube-controller-manager-arg", &c.Server.KubeControllerManagerArgs, "terminated-pod-gc-threshold=100")
+	under("kubelet-arg", &c.Node.KubeletArgs,
 		"streaming-connection-idle-timeout=5m",
 		"pod-max-pids=4096",
 		"seccomp-default=true",
