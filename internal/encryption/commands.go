@@ -152,7 +152,7 @@ func Await(ctx context.Context, socket string, say func(string)) (Status, error)
 			said = s.Waiting
 			say(said)
 		}
-		sleep(ctx, retry)
+		sleep(ctx, poll)
 		if err := ctx.Err(); err != nil {
 			return s, err
 		}

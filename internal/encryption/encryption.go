@@ -46,8 +46,8 @@ const (
 	serversPrefix = "/kedge/encryption/servers/"
 	// healthKey is what kine stores in every new datastore, below the prefix.
 	healthKey = "/health"
-	// retry is how long after a failed try the next one comes.
-	retry = time.Second
+	// poll is how often a command asks how far a change is.
+	poll = time.Second
 )
 
 // Config is what an Encryption needs.
