@@ -93,13 +93,21 @@ func lagging(ctx context.Context, kubelets map[string]string, signed func(*x509.
 	return why
 }
 
+// checkAlone refuses where other servers may have the same authorities.
+func checkAlone(dir datadir.Dir) error {
+	if keepsSQLite(dir) {
+		return nil
+	}
+	return errors.New("this is not the only server of its cluster, or is no server: kedge replaces the authorities of a server with SQLite only, " +
+		"since several servers would have to do it at the same moment")
+}
+
 // RotateCA prepares new authorities of the cluster, which the next start takes into
 // use beside the old ones, and returns the token that further nodes need then.
 func RotateCA(cfg *config.Config, now time.Time) (token string, err error) {
 	dir := datadir.Dir(cfg.DataDir)
-	if !keepsSQLite(dir) {
-		return "", errors.New("this is not the only server of its cluster, or is no server: kedge replaces the authorities of a server with SQLite only, " +
-			"since several servers would have to do it at the same moment")
+	if err := checkAlone(dir); err != nil {
+		return "", err
 	}
 	if err := pki.PrepareAuthorities(dir, now); err != nil {
 		return "", err
@@ -116,6 +124,9 @@ func RotateCA(cfg *config.Config, now time.Time) (token string, err error) {
 // pods that have not started since may be left out.
 func FinishRotateCA(ctx context.Context, cfg *config.Config, client kubernetes.Interface, ignorePods bool) error {
 	dir := datadir.Dir(cfg.DataDir)
+	if err := checkAlone(dir); err != nil {
+		return err
+	}
 	since, err := pki.RotatedAt(dir)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kedge-dev/kedge/internal/config"
 )
@@ -89,6 +90,9 @@ func TestRotateCARefuses(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
 	if _, err := RotateCA(cfg, time.Now()); err == nil || !strings.Contains(err.Error(), "not the only server") {
+		t.Error(err)
+	}
+	if err := FinishRotateCA(t.Context(), cfg, fake.NewClientset(), false); err == nil || !strings.Contains(err.Error(), "not the only server") {
 		t.Error(err)
 	}
 }
