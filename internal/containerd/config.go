@@ -182,6 +182,26 @@ func checkDefaultRuntime(config *srvconfig.Config) error {
 	return nil
 }
 
+// pullsItself returns what in a user's drop-ins has the CRI pull without containerd's
+// transfer service, and so past registries.yaml: internal/cri/config/config.go,
+// CheckLocalImagePullConfigs.
+func pullsItself(config *srvconfig.Config) []string {
+	images, _ := config.Plugins["io.containerd.cri.v1.images"].(map[string]any)
+	registry, _ := images["registry"].(map[string]any)
+	var found []string
+	for _, section := range []map[string]any{images, registry} {
+		for key := range section {
+			switch key {
+			case "use_local_image_pull", "max_concurrent_downloads", "discard_unpacked_layers", "image_pull_with_sync_fs",
+				"disable_snapshot_annotations", "mirrors", "configs", "auths":
+				found = append(found, key)
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
 // load writes the configuration to cfg.ConfigFile, for the user to see, and
 // reads it back as containerd does: with the user's drop-ins merged over it,
 // those of older formats migrated.

@@ -109,6 +109,26 @@ default_runtime_name = 'gone'`, err: `default-runtime "gone" is not installed on
 	}
 }
 
+func TestPullsItself(t *testing.T) {
+	for dropIn, want := range map[string]string{
+		"": "",
+		"[plugins.'io.containerd.cri.v1.images']\nmax_concurrent_downloads = 10\nuse_local_image_pull = true": "max_concurrent_downloads use_local_image_pull",
+		"[plugins.'io.containerd.cri.v1.images'.registry.configs.'a'.tls]\nca_file = '/x'":                    "configs",
+		"[plugins.'io.containerd.transfer.v1.local']\nmax_concurrent_downloads = 10":                          "",
+	} {
+		dir := t.TempDir()
+		write(t, dir+"/drop-ins/user.toml", []byte("version = 3\n"+dropIn))
+		cfg := sampleConfig(dir)
+		config, err := load(t.Context(), cfg, generate(cfg, overlayfs, []Runtime{{"runc", runcType, ""}}, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(pullsItself(config), " "); got != want {
+			t.Errorf("%s: got %q, want %q", dropIn, got, want)
+		}
+	}
+}
+
 func get(m map[string]any, keys ...string) any {
 	var v any = m
 	for _, key := range keys {

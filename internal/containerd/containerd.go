@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -103,6 +104,10 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	config, err := load(ctx, c.cfg, generate(c.cfg, snapshotter, Runtimes(), pickStreamPort()))
 	if err != nil {
 		return err
+	}
+	if keys := pullsItself(config); len(keys) > 0 {
+		c.log.Warnf("%s in %v may have containerd pull without registries.yaml and embedded-registry: take it out; numbers of downloads belong to the plugin io.containerd.transfer.v1.local",
+			strings.Join(keys, ", "), c.cfg.DropIns)
 	}
 
 	// containerd's own context: it is stopped by Stop, after whom it serves.

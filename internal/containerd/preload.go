@@ -152,8 +152,12 @@ func (p *preloader) importAll(ctx context.Context) error {
 	}
 	// The CRI learns of images by events.
 	for _, name := range added {
-		if err := waitImage(ctx, p.service, name); err != nil {
+		err := waitImage(ctx, p.service, name)
+		if ctx.Err() != nil || err != nil && name == p.cfg.PauseImage {
 			return err
+		}
+		if err != nil {
+			p.log.Errorf("preload images: %v", err)
 		}
 	}
 	return nil

@@ -1,23 +1,29 @@
 package peers
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// atOnce is how many nodes are asked at the same time whether they have something.
-const atOnce = 3
+const (
+	// atOnce is how many nodes are asked at the same time whether they have something.
+	atOnce = 3
+	// shunned is how long a node is not asked that could not be reached: it may be
+	// behind NAT, elsewhere.
+	shunned = time.Minute
+)
 
 // RoundTrip implements http.RoundTripper: it asks nodes, in random order, for what
 // a registry would be asked for, and answers with the first that has it, or as a
@@ -29,54 +35,53 @@ func (p *Peers) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	for len(names) > 0 {
 		some := names[:min(atOnce, len(names))]
-		names = names[len(some):]
-		for _, name := range p.have(request, some) {
-			response, err := p.ask(request.Context(), request, request.Method, name)
-			if err == nil && response.StatusCode < http.StatusBadRequest {
-				p.log.Debugf("%s has %s", name, request.URL.Path)
-				return response, nil
-			}
-			if err == nil {
-				response.Body.Close()
-			}
+		name := p.first(request, some)
+		if name == "" {
+			names = names[len(some):]
+			continue
 		}
+		response, err := p.ask(request.Context(), request, request.Method, name)
+		if err == nil && response.StatusCode < http.StatusBadRequest {
+			p.log.Debugf("%s has %s", name, request.URL.Path)
+			return response, nil
+		}
+		if err == nil {
+			response.Body.Close()
+		}
+		names = slices.DeleteFunc(names, func(n string) bool { return n == name })
 	}
 	return &http.Response{
 		Status: "404 Not Found", StatusCode: http.StatusNotFound,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(nil)), Request: request,
+		Header: http.Header{}, Body: http.NoBody, Request: request,
 	}, nil
 }
 
-// have asks nodes whether they have something, and returns those that do, the
-// first to answer first.
-func (p *Peers) have(request *http.Request, names []string) []string {
+// first asks nodes whether they have something, and returns the first that says so,
+// or nothing.
+func (p *Peers) first(request *http.Request, names []string) string {
 	ctx, cancel := context.WithTimeout(request.Context(), headerTimeout)
-	defer cancel()
-	answers := make(chan string, len(names))
+	having := make(chan string, len(names))
+	var asking sync.WaitGroup
 	for _, name := range names {
-		go func() {
+		asking.Go(func() {
 			response, err := p.ask(ctx, request, http.MethodHead, name)
-			switch {
-			case err != nil:
-				p.log.Debugf("ask %s: %v", name, err)
-				name = ""
-			case response.StatusCode != http.StatusOK:
-				name = ""
+			if err != nil {
+				return
 			}
-			if err == nil {
-				response.Body.Close()
+			response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				having <- name
 			}
-			answers <- name
-		}()
+		})
 	}
-	var found []string
-	for range names {
-		if name := <-answers; name != "" {
-			found = append(found, name)
-		}
-	}
-	return found
+	// The others may end: a request that is broken off costs its connection.
+	go func() {
+		asking.Wait()
+		cancel()
+		close(having)
+	}()
+	return <-having
 }
 
 // ask sends a request to a node.
@@ -87,10 +92,15 @@ func (p *Peers) ask(ctx context.Context, request *http.Request, method, name str
 	if method == http.MethodHead {
 		sent.Header.Del("Range")
 	}
-	return p.transport.RoundTrip(sent)
+	response, err := p.transport.RoundTrip(sent)
+	if err != nil && request.Context().Err() == nil {
+		p.log.Debugf("ask %s: %v", name, err)
+		p.unreachable.Store(name, time.Now())
+	}
+	return response, err
 }
 
-// others returns the names of all other nodes, those that are not Ready last.
+// others returns the names of the other nodes that may answer, in random order.
 func (p *Peers) others() ([]string, error) {
 	lister := p.nodes.Load()
 	if lister == nil {
@@ -100,26 +110,22 @@ func (p *Peers) others() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
-	var ready, rest []string
-	for _, i := range rand.Perm(len(nodes)) {
-		switch node := nodes[i]; {
-		case node.Name == p.cfg.NodeName:
-		case isReady(node):
-			ready = append(ready, node.Name)
-		default:
-			rest = append(rest, node.Name)
+	var names []string
+	for _, node := range nodes {
+		failed, _ := p.unreachable.Load(node.Name)
+		if at, ok := failed.(time.Time); ok && time.Since(at) < shunned || node.Name == p.cfg.NodeName || !isReady(node) {
+			continue
 		}
+		names = append(names, node.Name)
 	}
-	return append(ready, rest...), nil
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	return names, nil
 }
 
 func isReady(node *corev1.Node) bool {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // dial connects to a node by its name, and sees to it that it is the one.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,14 +21,18 @@ func newPeers(t *testing.T, nodes map[string]http.HandlerFunc) *Peers {
 	t.Helper()
 	p := New(Config{NodeName: "this"})
 	addresses, indexer := map[string]string{}, cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	add := func(name string) {
-		if err := indexer.Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+	add := func(name string, ready corev1.ConditionStatus) {
+		if err := indexer.Add(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}},
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	add("this")
+	add("this", corev1.ConditionTrue)
+	add("down", corev1.ConditionUnknown)
 	for name, handler := range nodes {
-		add(name)
+		add(name, corev1.ConditionTrue)
 		server := httptest.NewServer(handler)
 		t.Cleanup(server.Close)
 		addresses[name] = server.Listener.Addr().String()
@@ -69,7 +74,8 @@ func TestClient(t *testing.T) {
 		"one is broken": {map[string]http.HandlerFunc{"a": broken}, 404},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := http.Client{Transport: newPeers(t, test.nodes)}
+			p := newPeers(t, test.nodes)
+			client := http.Client{Transport: p}
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://nodes.invalid/v2/app/blobs/x?ns=registry.test", nil)
 			if err != nil {
 				t.Fatal(err)
@@ -86,6 +92,11 @@ func TestClient(t *testing.T) {
 			}
 			if want := "/v2/app/blobs/x?ns=registry.test bytes=1-"; test.status == 200 && string(body) != want {
 				t.Errorf("got %q, want %q", body, want)
+			}
+			if name == "none has it" { // b was asked for certain
+				if left, err := p.others(); err != nil || slices.Contains(left, "b") || len(left) != 3 {
+					t.Errorf("asks %v next, %v", left, err)
+				}
 			}
 		})
 	}

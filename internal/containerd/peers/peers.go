@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -52,6 +53,8 @@ type Peers struct {
 	log       *logrus.Entry
 	transport *http.Transport
 	nodes     atomic.Pointer[listers.NodeLister]
+	// unreachable has when a node, by its name, could not be reached.
+	unreachable sync.Map
 }
 
 // New makes the component.

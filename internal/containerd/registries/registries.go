@@ -26,23 +26,29 @@ import (
 // settle is how long the folder of the file must be at rest before it is read.
 const settle = 200 * time.Millisecond
 
+// registryPatience is how long a registry is waited for that another node may know
+// as much of. Upstream gives one that is out of reach 30 seconds, five times.
+const registryPatience = 10 * time.Second
+
 // Registries is the component that follows registries.yaml. What has changed
 // holds for the next pull.
 type Registries struct {
 	path string
 	// peers are the other nodes, nil if they do not share.
-	peers   http.RoundTripper
-	text    []byte // what is in use
-	said    string // what is wrong with the file, if it is
-	current atomic.Pointer[settings]
-	log     *logrus.Entry
+	peers http.RoundTripper
+	// patience is how long a registry may take before they are asked, too.
+	patience time.Duration
+	text     []byte // what is in use
+	said     string // what is wrong with the file, if it is
+	current  atomic.Pointer[settings]
+	log      *logrus.Entry
 }
 
 // New reads the file, which need not be there. The error says what is wrong in
 // which line. Unless it is nil, peers is asked before the registries that the file
 // lists as mirrors.
 func New(path string, peers http.RoundTripper) (*Registries, error) {
-	r := &Registries{path: path, peers: peers, log: logrus.WithField("component", "registries")}
+	r := &Registries{path: path, peers: peers, patience: registryPatience, log: logrus.WithField("component", "registries")}
 	now, text, err := read(path)
 	if err != nil {
 		return nil, err
@@ -118,6 +124,7 @@ func (r *Registries) Fetcher(pull Pull) (transfer.ImageFetcher, error) {
 		},
 	})}
 	if shared {
+		f.patience = r.patience
 		f.peers = docker.NewResolver(docker.ResolverOptions{Hosts: func(string) ([]docker.RegistryHost, error) {
 			return []docker.RegistryHost{r.peerHost(docker.HostCapabilityPull | docker.HostCapabilityResolve)}, nil
 		}})
@@ -141,8 +148,10 @@ func (r *Registries) peerHost(capabilities docker.HostCapabilities) docker.Regis
 type fetcher struct {
 	reference string
 	resolver  remotes.Resolver
-	// peers resolves what no registry can be asked for, unless it is nil.
-	peers remotes.Resolver
+	// peers resolves what no registry can be asked for, unless it is nil, or has
+	// not answered for patience.
+	peers    remotes.Resolver
+	patience time.Duration
 }
 
 var _ transfer.ImageResolverOptionSetter = (*fetcher)(nil)
@@ -154,15 +163,40 @@ func (f *fetcher) String() string { return "registries.yaml (" + f.reference + "
 // site could start nothing new without its uplink. Its no is a no, also for images
 // that other nodes have: they may be private, or withdrawn.
 func (f *fetcher) Resolve(ctx context.Context) (string, ocispec.Descriptor, error) {
-	name, found, err := f.resolver.Resolve(ctx, f.reference)
-	if err == nil || f.peers == nil || ctx.Err() != nil || refused(err) {
-		return name, found, err
+	if f.peers == nil {
+		return f.resolver.Resolve(ctx, f.reference)
 	}
-	name, found, peersErr := f.peers.Resolve(ctx, f.reference)
-	if peersErr != nil {
-		return "", ocispec.Descriptor{}, fmt.Errorf("%w; and no other node has it", err)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answer := make(chan resolved, 1)
+	go func() {
+		name, found, err := f.resolver.Resolve(ctx, f.reference)
+		answer <- resolved{name, found, err}
+	}()
+	select {
+	case a := <-answer:
+		if a.err == nil || ctx.Err() != nil || refused(a.err) {
+			return a.name, a.found, a.err
+		}
+		name, found, err := f.peers.Resolve(ctx, f.reference)
+		if err != nil {
+			return "", ocispec.Descriptor{}, fmt.Errorf("%w; and no other node has it", a.err)
+		}
+		return name, found, nil
+	case <-time.After(f.patience):
+		if name, found, err := f.peers.Resolve(ctx, f.reference); err == nil {
+			return name, found, nil
+		}
+		a := <-answer
+		return a.name, a.found, a.err
 	}
-	return name, found, nil
+}
+
+// resolved is what Resolve returns.
+type resolved struct {
+	name  string
+	found ocispec.Descriptor
+	err   error
 }
 
 // refused tells whether a registry answered, and has none for us.

@@ -249,7 +249,7 @@ func (a answer) RoundTrip(request *http.Request) (*http.Response, error) {
 // not say.
 func TestPeers(t *testing.T) {
 	for name, test := range map[string]struct {
-		registry int // 0 does not answer
+		registry int // 0 is not there, and 1 does not answer
 		peers    answer
 		want     string // empty finds it
 	}{
@@ -258,10 +258,15 @@ func TestPeers(t *testing.T) {
 		"one that has had enough":   {429, 200, ""},
 		"one that does not have it": {404, 200, "not found"},
 		"one that refuses":          {403, 200, "403 Forbidden"},
+		"one that hangs":            {1, 200, ""},
 		"nobody":                    {0, 404, "and no other node has it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if test.registry == 1 {
+					<-r.Context().Done()
+					return
+				}
 				w.WriteHeader(test.registry)
 			}))
 			defer server.Close()
@@ -278,6 +283,9 @@ func TestPeers(t *testing.T) {
 			r, err := New(file, test.peers)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if test.registry == 1 {
+				r.patience = time.Millisecond
 			}
 			fetcher, err := r.Fetcher(Pull{Reference: server.Listener.Addr().String() + "/app:1", Credentials: none})
 			if err != nil {

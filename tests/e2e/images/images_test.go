@@ -141,6 +141,7 @@ func TestImages(t *testing.T) {
 	server.WaitLog("the registries stay as they were before: read registries: " + registriesFile)
 	host.WriteFile(registriesFile, registriesYAML("second"))
 	c.Pod("second")
+	kedge(c, "ctr", "images", "pull", "registry.test/app:2")
 
 	t.Log("archives and lists in the folder, while kedge runs")
 	host.WriteFile(imagesFolder+"/broken.tar.zst", "not an archive")
