@@ -73,7 +73,13 @@ func (*Folder) Follow(ctx context.Context) error {
 
 // Lead keeps the cluster in step until ctx ends.
 func (f *Folder) Lead(ctx context.Context, ready func()) error {
-	config := f.cfg.Client(ctx)
+	cfg := f.cfg
+	var err error
+	// Walks do not go through links.
+	if cfg.Path, err = filepath.EvalSymlinks(cfg.Path); err != nil {
+		return fmt.Errorf("find manifests: %w", err)
+	}
+	config := cfg.Client(ctx)
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
@@ -82,20 +88,20 @@ func (f *Folder) Lead(ctx context.Context, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	changed, err := watch(ctx, f.cfg.Path)
+	changed, err := watch(ctx, cfg.Path)
 	if err != nil {
 		// What limits watches is the host's, and no reason to end.
-		f.log.Warnf("Changes in %s are noticed at the next start only: %v", f.cfg.Path, err)
+		f.log.Warnf("Changes in %s are noticed at the next start only: %v", cfg.Path, err)
 	}
 	ready()
-	k := newKeeper(f.cfg, client, f.log)
+	k := newKeeper(cfg, client, f.log)
 	k.discover = func() meta.RESTMapper {
 		return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(api.Discovery()))
 	}
 	k.recorder = sync.OnceValue(func() record.EventRecorder {
 		broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 		broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: api.CoreV1().Events(corev1.NamespaceAll)})
-		return broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kedge-manifests", Host: f.cfg.Server})
+		return broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kedge-manifests", Host: cfg.Server})
 	})
 	timer := time.NewTimer(0)
 	defer timer.Stop()

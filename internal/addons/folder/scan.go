@@ -33,8 +33,14 @@ func scan(folder string, disabled []string) (*files, error) {
 			}
 			return err
 		}
+		if entry.IsDir() {
+			return nil
+		}
+		if file == folder {
+			return errors.New("it is none") // or all would be gone
+		}
 		name, err := filepath.Rel(folder, file)
-		if err != nil || entry.IsDir() {
+		if err != nil {
 			return err
 		}
 		if skipped, ok := strings.CutSuffix(name, ".skip"); ok {

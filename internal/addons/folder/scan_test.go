@@ -39,8 +39,10 @@ func TestScan(t *testing.T) {
 			t.Errorf("%s is skipped: %v", name, !want)
 		}
 	}
-	if _, err := scan(filepath.Join(folder, "none"), nil); err == nil {
-		t.Error("a folder that is not there is as an empty one: all would be removed")
+	for _, name := range []string{"none", "a.yaml"} {
+		if _, err := scan(filepath.Join(folder, name), nil); err == nil {
+			t.Errorf("%s is as an empty folder: all would be removed", name)
+		}
 	}
 }
 

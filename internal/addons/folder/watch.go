@@ -13,9 +13,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// settle is how long a change is left alone: who copies files is not done with the
-// first.
-const settle = 200 * time.Millisecond
+// settle is how long a change is left alone: who writes a file is not done with the
+// first bytes, and what is not in it yet would be removed.
+const settle = time.Second
 
 // watch sends on changed when something in a folder, or below it, is no longer what
 // it was, until ctx ends.

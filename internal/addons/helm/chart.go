@@ -44,6 +44,9 @@ type helmChart struct {
 	Status            chartStatus `json:"status"`
 }
 
+// chartSpec has no field that is written when it is empty: what is installed is
+// known by a digest of it (identify), and an update of kedge is no reason to upgrade
+// all charts.
 type chartSpec struct {
 	Overrides       `json:",inline"`
 	TargetNamespace string `json:"targetNamespace,omitempty"`

@@ -229,6 +229,9 @@ func (c *controller) digest(spec *chartSpec) (string, error) {
 		return "", err
 	}
 	hash := sha256.New()
+	if linked, err := filepath.EvalSymlinks(local); err == nil {
+		local = linked // walks do not go through links
+	}
 	err = filepath.WalkDir(local, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err

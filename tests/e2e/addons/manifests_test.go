@@ -85,6 +85,10 @@ spec:
 		s.told("kube-system", "manifest-broken.yaml", folder+"broken.yaml", "document 2", "line", "Correct the file")
 		s.write("broken.yaml", configMap("broken", "a: x")+"---\napiVersion: v1\nkind: Pod\nmetadata: {name: nothing}\nspec: {containers: []}\n")
 		s.told("kube-system", "manifest-broken.yaml", folder+"broken.yaml", "Pod default/nothing", "spec.containers: Required value", "tries again")
+		// README's command.
+		if said := s.Kubectl("get", "events", "-n", "kube-system", "--field-selector", "source=kedge-manifests"); !strings.Contains(said, "broken.yaml") {
+			t.Errorf("the events are\n%s", said)
+		}
 		s.write("broken.yaml", configMap("broken", "a: z"))
 		s.value("broken", "a", "z")
 		s.told("kube-system", "manifest-broken.yaml", "all of it is applied now")
