@@ -60,7 +60,10 @@ kubernetes_version = \
 OWN := github.com/kedge-dev/kedge/internal/version
 # What the nodes and crictl call the container runtime.
 CONTAINERD := $(shell sed -n 's|^.*github.com/containerd/containerd/v2 v\([0-9.]*\)$$|\1|p' go.mod)
-LDFLAGS = -s -w -linkmode external -extldflags '-static' \
+# For arm not by GNU ld (2.40): where .text is so large that calls need its stubs, the
+# C library's resolvers lose the bit that says Thumb, and the program dies at once.
+STATIC := -static$(if $(filter arm,$(GOARCH)), -fuse-ld=gold)
+LDFLAGS = -s -w -linkmode external -extldflags '$(STATIC)' \
 	$(call kubernetes_version,k8s.io/component-base/version) \
 	$(call kubernetes_version,k8s.io/client-go/pkg/version) \
 	-X github.com/containerd/containerd/v2/version.Version=$(CONTAINERD) \

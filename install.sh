@@ -65,6 +65,7 @@ look_around() {
 	[ ! -f "$manifest" ] || installed=$(head -n 1 "$manifest")
 	bin_dir=${INSTALL_KEDGE_BIN_DIR:-${installed%/*}}
 	bin_dir=${bin_dir:-/usr/local/bin}
+	bin_dir=${bin_dir%/}
 	program=$bin_dir/kedge
 	case $bin_dir in
 	*[!A-Za-z0-9/._-]* | [!/]*) fail "INSTALL_KEDGE_BIN_DIR is '$bin_dir': it has to be an absolute path of letters, digits and ._-" ;;
@@ -343,12 +344,13 @@ service() {
 	esac
 }
 
-ready() { "$program" status >/dev/null 2>&1; }
+# ready PROGRAM asks whether all of the kedge that runs is ready.
+ready() { "$1" status >/dev/null 2>&1; }
 
 # wait_ready waits until all of kedge is ready.
 wait_ready() {
 	waited=0
-	until ready; do
+	until ready "$program"; do
 		if [ "$waited" -ge "${INSTALL_KEDGE_TIMEOUT:-300}" ] || service gave_up 2>/dev/null; then
 			return 1
 		fi
@@ -440,8 +442,11 @@ install_kedge() {
 
 	if [ "$init" != none ] && service running 2>/dev/null; then
 		ran=1
-		! ready || was_ready=1
+		! ready "$program" || was_ready=1
+	elif [ "$init" != none ] && { ready "$work/new/kedge" || ready "$program"; }; then
+		fail "kedge runs here, but not as a service: stop it first (its pods run on)"
 	fi
+	sync # or a power cut could leave names without their contents
 	: >"$work/old/list"
 	[ ! -e "$program" ] || going_back=1
 	put kedge "$program" 755
@@ -467,7 +472,8 @@ install_kedge() {
 		say "$version is installed; $([ "$init" = systemd ] && echo "systemctl restart kedge" || echo "rc-service kedge restart") starts it"
 		return
 	fi
-	if [ "$ran" ] && [ -z "$changed" ]; then
+	# Not so after an upgrade that was not to restart it.
+	if [ "$ran" ] && [ -z "$changed" ] && "$program" status 2>/dev/null | grep -qF "kedge $version on "; then
 		going_back=''
 		say "$version is installed and runs: there was nothing to do"
 		return
@@ -498,7 +504,7 @@ start() {
 explain() {
 	say "$version is installed. There is neither systemd nor OpenRC here, so start it yourself:"
 	echo "  set -a; . $environment; set +a; $program $command"
-	! ready || say "the kedge that runs is the one from before: stop it (pods run on), and start it again"
+	! ready "$program" || say "the kedge that runs is the one from before: stop it (pods run on), and start it again"
 }
 
 uninstall() {

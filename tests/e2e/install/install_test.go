@@ -34,7 +34,9 @@ type system struct {
 	folders string
 	// marker is what says that the service manager runs.
 	marker, unit string
-	uninstall    string
+	// flags are those of the service; data is the data directory then.
+	flags, data string
+	uninstall   string
 }
 
 func TestDebian(t *testing.T) {
@@ -44,6 +46,7 @@ func TestDebian(t *testing.T) {
 		return system{
 			host: n.NewHostFrom(t, "debian", root), folders: "/boot /etc /home /opt /srv /usr /var",
 			marker: "/run/systemd/system/none", unit: "/etc/systemd/system/kedge.service",
+			data:      "/var/lib/kedge",
 			uninstall: "sh /opt/new/install.sh uninstall",
 		}
 	})
@@ -55,6 +58,8 @@ func TestThisMachine(t *testing.T) {
 		return system{
 			host: n.NewHost(t, "machine"), folders: "/etc /opt /usr/libexec /usr/local /var/lib /var/log",
 			marker: "/run/openrc/softlevel", unit: "/etc/init.d/kedge",
+			// uninstall finds it by itself.
+			flags: "--data-dir=/var/lib/kedge/own", data: "/var/lib/kedge/own",
 			uninstall: "/usr/local/bin/kedge uninstall --yes",
 		}
 	})
@@ -73,8 +78,9 @@ func lives(t *testing.T, newSystem func(*harness.Network) system) {
 	host := s.host
 	t.Cleanup(func() {
 		if t.Failed() {
-			output, _ := host.Command(context.Background(), "/bin/sh", "-c", "cat /run/fake/calls; tail -n 100 /run/fake/log").CombinedOutput()
-			t.Logf("the service manager's calls, and kedge's log:\n%s", output)
+			output, _ := host.Command(context.Background(), "/bin/sh", "-c", `cat /run/fake/calls; tail -n 100 /run/fake/log
+				kedge kubectl get nodes,pods,endpointslices -o yaml --show-managed-fields; kedge kubectl get events -A --sort-by=.lastTimestamp`).CombinedOutput()
+			t.Logf("the service manager's calls, kedge's log, and its objects:\n%s", output)
 		}
 	})
 	s.addManager(t)
@@ -86,9 +92,12 @@ func lives(t *testing.T, newSystem func(*harness.Network) system) {
 	newRelease(t, script("v9.9.9+hangs", "server) exec sleep 1005 ;;")).write(t, host, "/opt/hangs")
 	before := s.snapshot(t)
 	cluster.Preload(t, host)
+	if s.data != "/var/lib/kedge" {
+		sh(t, host, "mkdir "+s.data+" && mv /var/lib/kedge/agent "+s.data)
+	}
 
 	t.Log("install")
-	output := sh(t, host, "KEDGE_NODE_NAME=one INSTALL_KEDGE_EXEC='server --kubelet-arg=cgroup-root="+host.Cgroup()+"' sh /opt/old/install.sh")
+	output := sh(t, host, "KEDGE_NODE_NAME=one INSTALL_KEDGE_EXEC='server --kubelet-arg=cgroup-root="+host.Cgroup()+" "+s.flags+"' sh /opt/old/install.sh")
 	wants(t, output, oldVersion+" is ready")
 	wants(t, sh(t, host, "kedge kubectl get nodes"), "one ")
 	verifyUnit(t, host, s.unit)

@@ -125,9 +125,11 @@ func TestInterrupted(t *testing.T) {
 	harness.Require(t)
 	s := system{host: harness.NewNetwork(t).NewHost(t, "host"), marker: "/run/systemd/system/none", unit: "/etc/systemd/system/kedge.service"}
 	s.addManager(t)
-	newRelease(t, script("v1.0.0+test", "server) exec sleep 1006 ;;\nstatus) ;;")).write(t, s.host, "/opt/first")
+	newRelease(t, script("v1.0.0+test", "server) exec sleep 1006 ;;\nstatus) [ -e /run/fake/pid ] || [ -e /run/by-hand ] ;;")).write(t, s.host, "/opt/first")
 	newRelease(t, script("v1.0.1+test", "server) exec sleep 1006 ;;")).write(t, s.host, "/opt/second")
-	sh(t, s.host, "sh /opt/first/install.sh")
+	s.host.WriteFile("/run/by-hand", "")
+	refused(t, s.host, "sh /opt/first/install.sh", "kedge runs here, but not as a service")
+	sh(t, s.host, "rm /run/by-hand; sh /opt/first/install.sh")
 	before := s.installed(t)
 	refused(t, s.host, `sh /opt/second/install.sh & until kedge --version | grep -q v1.0.1; do sleep 0.1; done; kill $!; wait $!`,
 		"nothing was changed: the previous kedge is installed and runs")
