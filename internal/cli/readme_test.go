@@ -101,7 +101,6 @@ var counterparts = map[string]string{
 	"kedge certificate rotate-ca":             "tests/e2e/certificates TestRotateCA",
 
 	"kedge server --cluster-init":                                                 "tests/e2e/ha TestThreeServers",
-	"kedge server --server https://FIRST:6443 --token":                            "tests/e2e/ha TestThreeServers",
 	"kedge server --cluster-init $ETCD":                                           "tests/e2e/roles TestSplitRoles",
 	"kedge server --server https://FIRST:6443 --token TOKEN --disable-etcd":       "tests/e2e/roles TestSplitRoles",
 	"kedge server --server https://FIRST:6443 --token TOKEN $ETCD":                "tests/e2e/roles TestSplitRoles",

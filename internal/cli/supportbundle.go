@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,8 +57,20 @@ func supportBundle(c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("make archive: %w; give another file with --output", err)
 	}
-	parts := append(ownParts(cfg, sources, fault), hostParts(cfg)...)
-	err = support.Write(c.Context, file, folder, append(parts, clusterParts(cfg)...), secrets(cfg))
+	shown, notShown := settings.AskPrint(c.Context, datadir.SettingsSocket)
+	where := func(key, otherwise string) string { return place(shown.Settings, key, otherwise) }
+	dir := datadir.Dir(where("data-dir", cfg.DataDir))
+	parts := slices.Concat(
+		[]support.Part{
+			settingsPart("config.yaml", "Of the kedge that runs.", shown.Settings, notShown),
+			settingsPart("config-of-a-start.yaml", "What a start of a server without flags would use.", cfg.Settings(sources, config.ServerRole), fault),
+		},
+		ownParts(dir),
+		hostParts(dir),
+		logParts(where("log", cfg.Log.File)),
+		clusterParts(where("write-kubeconfig", cfg.Server.WriteKubeconfig)),
+	)
+	err = support.Write(c.Context, file, folder, parts, secrets(cfg, dir))
 	if err := errors.Join(err, file.Close()); err != nil {
 		return errors.Join(err, os.Remove(path))
 	}
@@ -65,9 +78,29 @@ func supportBundle(c *cli.Context) error {
 	return err
 }
 
-// ownParts are what kedge tells of itself. fault is what is wrong with the
-// configuration on the disk, if anything.
-func ownParts(cfg *config.Config, sources config.Sources, fault error) []support.Part {
+// place returns a path that the kedge that runs has set, and the other one if none
+// runs: it may have been started with other flags.
+func place(running []config.Setting, key, otherwise string) string {
+	i := slices.IndexFunc(running, func(s config.Setting) bool { return s.Key == key })
+	if i < 0 {
+		return otherwise
+	}
+	path, _ := running[i].Value.(string)
+	return path
+}
+
+// settingsPart is a configuration, if fault does not say why there is none.
+func settingsPart(name, whose string, shown []config.Setting, fault error) support.Part {
+	return support.Part{Name: name, Get: func(context.Context) ([]byte, error) {
+		if fault != nil {
+			return nil, fault
+		}
+		return settingsYAML(whose, shown)
+	}}
+}
+
+// ownParts are what kedge tells of itself.
+func ownParts(dir datadir.Dir) []support.Part {
 	return []support.Part{
 		{Name: "version.txt", Get: func(context.Context) ([]byte, error) { return []byte(versionText()), nil }},
 		{Name: "status.json", Get: func(ctx context.Context) ([]byte, error) {
@@ -77,22 +110,9 @@ func ownParts(cfg *config.Config, sources config.Sources, fault error) []support
 			}
 			return json.MarshalIndent(report, "", "  ")
 		}},
-		{Name: "config.yaml", Get: func(ctx context.Context) ([]byte, error) {
-			shown, err := settings.AskPrint(ctx, datadir.SettingsSocket)
-			if err != nil {
-				return nil, err
-			}
-			return settingsYAML("Of the kedge that runs.", shown.Settings)
-		}},
-		{Name: "config-of-a-start.yaml", Get: func(context.Context) ([]byte, error) {
-			if fault != nil {
-				return nil, fault
-			}
-			return settingsYAML("What a start of a server without flags would use.", cfg.Settings(sources, config.ServerRole))
-		}},
 		{Name: "check-config.txt", Get: func(ctx context.Context) ([]byte, error) {
 			var text bytes.Buffer
-			err := printChecks(&text, host.CheckHost(ctx, host.CheckConfig{DataDir: cfg.DataDir}))
+			err := printChecks(&text, host.CheckHost(ctx, host.CheckConfig{DataDir: string(dir)}))
 			return text.Bytes(), err
 		}},
 		{Name: "profiles/goroutine.txt", Get: profiled("goroutine")},
@@ -106,32 +126,32 @@ func profiled(name string) func(context.Context) ([]byte, error) {
 	}
 }
 
-// hostParts are what the machine, its container runtime and its logs tell.
-func hostParts(cfg *config.Config) []support.Part {
-	parts := support.Host("/", "/run", cfg.DataDir, datadir.KubeletRoot)
+// hostParts are what the machine and its container runtime tell.
+func hostParts(dir datadir.Dir) []support.Part {
 	helper := func(name string) string { return filepath.Join(datadir.HelpersLink, name) }
 	runtime := []string{"CONTAINER_RUNTIME_ENDPOINT=unix://" + runtimeSocket(), "IMAGE_SERVICE_ENDPOINT=unix://" + runtimeSocket()}
-	parts = append(parts,
+	return append(support.Host("/", "/run", string(dir), datadir.KubeletRoot),
 		support.Command("network/nft.txt", nil, helper("nft"), "list", "ruleset"),
 		support.Command("containers/pods.txt", runtime, helper("crictl"), "pods"),
 		support.Command("containers/containers.txt", runtime, helper("crictl"), "ps", "--all"),
 		support.Command("containers/images.txt", runtime, helper("crictl"), "images"),
-		support.Log(support.Command("log/journal.txt", nil, "journalctl", "--no-pager", "--unit=kedge*", "--lines=20000", "--output=short-iso")),
 	)
-	files, err := logs.Files(cfg.Log.File)
-	if err != nil {
-		// The journal has it then, or whoever started kedge.
-		return parts
+}
+
+// logParts are the log, of the journal and of a file, if there is one.
+func logParts(path string) []support.Part {
+	parts := []support.Part{
+		support.Log(support.Command("log/journal.txt", nil, "journalctl", "--no-pager", "--unit=kedge*", "--lines=20000", "--output=short-iso")),
 	}
-	for _, file := range files {
+	for _, file := range logs.Files(path) {
 		parts = append(parts, support.Log(support.File(filepath.Join("log", filepath.Base(file)), file)))
 	}
 	return parts
 }
 
 // clusterParts are what the API tells, on a server.
-func clusterParts(cfg *config.Config) []support.Part {
-	client, err := adminClient(cfg.Server.WriteKubeconfig)
+func clusterParts(kubeconfig string) []support.Part {
+	client, err := adminClient(kubeconfig)
 	if err != nil {
 		return []support.Part{{Name: "cluster", Get: func(context.Context) ([]byte, error) { return nil, err }}}
 	}
@@ -151,9 +171,8 @@ func adminClient(kubeconfig string) (kubernetes.Interface, error) {
 
 // secrets are those that kedge itself has in files, besides keys, which nothing of the
 // bundle comes near.
-func secrets(cfg *config.Config) []string {
+func secrets(cfg *config.Config, dir datadir.Dir) []string {
 	known := cfg.SecretTexts()
-	dir := datadir.Dir(cfg.DataDir)
 	for _, path := range []string{dir.ServerToken(), dir.AgentToken(), datadir.NodePassword} {
 		text, err := os.ReadFile(path)
 		if err != nil {

@@ -39,11 +39,20 @@ func TestSecretsOfABundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := config.Default()
-	cfg.DataDir, cfg.Server.AgentToken = string(dir), "agents"
-	known := secrets(cfg)
+	cfg.Server.AgentToken = "agents"
+	known := secrets(cfg, dir)
 	for _, want := range []string{token, "hush", "agents"} {
 		if !slices.Contains(known, want) {
 			t.Errorf("%s is not in %q", want, known)
+		}
+	}
+}
+
+func TestPlace(t *testing.T) {
+	running := []config.Setting{{Key: "log", Value: ""}, {Key: "data-dir", Value: "/srv"}}
+	for key, want := range map[string]string{"log": "", "data-dir": "/srv", "write-kubeconfig": "/otherwise"} {
+		if got := place(running, key, "/otherwise"); got != want {
+			t.Errorf("%s: got %q, want %q", key, got, want)
 		}
 	}
 }

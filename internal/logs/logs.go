@@ -5,12 +5,12 @@
 package logs
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	stdlog "log"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 
 	"github.com/sirupsen/logrus"
@@ -64,20 +64,22 @@ func openFile(cfg config.Log) (io.Writer, error) {
 	}
 	rotating := &lumberjack.Logger{Filename: cfg.File, MaxSize: cfg.MaxSize, MaxBackups: cfg.MaxFiles, LocalTime: true}
 	if cfg.AlsoToStderr {
-		return io.MultiWriter(rotating, os.Stderr), nil
+		// In this order: the disk may be full.
+		return io.MultiWriter(os.Stderr, rotating), nil
 	}
 	return rotating, nil
 }
 
-// Files are the files of a log, the newest last.
-func Files(path string) ([]string, error) {
+// Files are the files of a log, the newest last; none if it is in no file.
+func Files(path string) []string {
 	if path == "" {
-		return nil, errors.New("kedge does not log to a file")
+		return nil
 	}
-	// As lumberjack.Logger names them: with the time before the extension.
+	// As lumberjack.Logger names them: with the time before the extension. A name that
+	// is no good pattern only hides them.
 	extension := filepath.Ext(path)
-	old, err := filepath.Glob(path[:len(path)-len(extension)] + "-*" + extension)
-	return append(old, path), err
+	old, _ := filepath.Glob(strings.TrimSuffix(path, extension) + "-*" + extension)
+	return append(old, path)
 }
 
 // Levels are what is logged now.

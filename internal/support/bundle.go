@@ -21,7 +21,7 @@ import (
 
 const (
 	// patience is how long one part may take.
-	patience = 20 * time.Second
+	patience = 10 * time.Second
 	// shortest is the length of a secret that can be told from other text.
 	shortest = 4
 )
