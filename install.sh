@@ -278,6 +278,7 @@ After=network-online.target
 Type=notify
 EnvironmentFile=-$environment
 ExecStart=$program $command
+ExecReload=/bin/kill -HUP \$MAINPID
 # Only kedge itself: pods run on when it stops.
 KillMode=process
 Delegate=yes
