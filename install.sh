@@ -346,7 +346,7 @@ service() {
 }
 
 # ready PROGRAM asks whether all of the kedge that runs is ready.
-ready() { "$1" status >/dev/null 2>&1; }
+ready() { "$1" status --local >/dev/null 2>&1; }
 
 # wait_ready waits until all of kedge is ready.
 wait_ready() {

@@ -21,12 +21,16 @@ func statusCommand() *cli.Command {
 		Usage: "show every component of the kedge that runs on this host, its datastore and, on a server, the cluster's nodes, and what is wrong with them; status 1 unless all is well",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table or json", Value: "table"},
+			&cli.BoolFlag{Name: "local", Usage: "of this host alone: its status 1 does not come from other nodes"},
 		},
 		Before: noArguments,
 		Action: func(c *cli.Context) error {
 			report, err := status.Fetch(c.Context, datadir.StatusSocket)
 			if err != nil {
 				return err
+			}
+			if c.Bool("local") {
+				report.Cluster = nil
 			}
 			switch format := c.String("output"); format {
 			case "table":
