@@ -326,6 +326,9 @@ func (c *seen) status(agent *harness.Agent) {
 	})
 	text, _ = c.kedge("status")
 	c.Logf("%s", text)
+	if text, err := c.kedge("status", "--local"); err != nil || strings.Contains(text, "agent-1") {
+		c.Errorf("of this host alone: %v\n%s", err, text)
+	}
 	agent.Start()
 	agent.WaitReady()
 }
