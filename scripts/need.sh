@@ -32,4 +32,4 @@ done
 [ -z "$foreign" ] || apt-get update -qq
 "$(dirname "$0")/aptlists.sh"
 # shellcheck disable=SC2086 # a list of words
-DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
+DEBIAN_FRONTEND=noninteractive apt-get install -o DPkg::Lock::Timeout=300 -qq -y --no-install-recommends $missing >/dev/null

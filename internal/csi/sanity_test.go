@@ -48,7 +48,9 @@ func TestSanity(t *testing.T) {
 	}
 	for name := range cases {
 		t.Run(name, func(t *testing.T) {
-			args := []string{"-test.run=^TestSanity$", "-test.v", "-ginkgo.no-color"}
+			// Twice, as csi-test waits a minute for a connection that was there before
+			// it looked (utils/grpcutil.go, Connect), and then fails.
+			args := []string{"-test.run=^TestSanity$", "-test.v", "-ginkgo.no-color", "-ginkgo.flake-attempts=2"}
 			if name == "ext4" && !mayResize(t) {
 				// What the kernel does not let this process do; xfs grows nevertheless.
 				args = append(args, "-ginkgo.skip=NodeExpandVolume should work")
