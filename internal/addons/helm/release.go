@@ -91,8 +91,26 @@ func (r *releases) everDeployed() (bool, error) {
 	return false, nil
 }
 
-// install installs a chart. Without a policy what failed is removed again.
-func (r *releases) install(ctx context.Context, spec *chartSpec, policy string, chart *chartv2.Chart, values map[string]any) error {
+// usable returns the latest release if it can be upgraded, or nil for an install. One
+// that never worked is removed, unless its user wants to see it.
+func (r *releases) usable(spec *chartSpec) (*release.Release, error) {
+	last, err := r.last()
+	if last == nil || err != nil {
+		return nil, err
+	}
+	worked, err := r.everDeployed()
+	if err != nil || worked || spec.keepsFailed() {
+		return last, err
+	}
+	if err := r.uninstall(spec.timeout()); err != nil {
+		return nil, &fault{"UninstallFailed", err, false}
+	}
+	return nil, nil
+}
+
+// install installs a chart. What failed is removed again, unless its user wants to
+// see it.
+func (r *releases) install(ctx context.Context, spec *chartSpec, chart *chartv2.Chart, values map[string]any) error {
 	i := action.NewInstall(r.Configuration)
 	i.ReleaseName, i.Namespace, i.CreateNamespace, i.TakeOwnership = r.name, r.namespace, spec.CreateNamespace, spec.TakeOwnership
 	i.ForceConflicts = spec.ForceConflicts
@@ -103,7 +121,7 @@ func (r *releases) install(ctx context.Context, spec *chartSpec, policy string, 
 	i.DisableOpenAPIValidation = true
 	i.Replace = true // of an uninstalled one whose history was kept
 	_, err := i.RunWithContext(ctx, chart, values)
-	if err != nil && policy != abort && policy != retry {
+	if err != nil && !spec.keepsFailed() {
 		return errors.Join(err, r.uninstall(spec.timeout()))
 	}
 	return err
@@ -111,11 +129,11 @@ func (r *releases) install(ctx context.Context, spec *chartSpec, policy string, 
 
 // upgrade upgrades to a chart, and waits until it works. Without a policy one that
 // failed is rolled back.
-func (r *releases) upgrade(ctx context.Context, spec *chartSpec, policy string, chart *chartv2.Chart, values map[string]any) error {
+func (r *releases) upgrade(ctx context.Context, spec *chartSpec, chart *chartv2.Chart, values map[string]any) error {
 	u := action.NewUpgrade(r.Configuration)
 	u.Namespace, u.TakeOwnership, u.ForceConflicts = r.namespace, spec.TakeOwnership, spec.ForceConflicts
 	u.WaitStrategy, u.WaitOptions, u.Timeout = kube.StatusWatcherStrategy, r.waiting, spec.timeout()
-	u.RollbackOnFailure = policy == ""
+	u.RollbackOnFailure = spec.FailurePolicy == ""
 	u.ResetValues, u.MaxHistory, u.DisableOpenAPIValidation = true, maxHistory, true
 	_, err := u.RunWithContext(ctx, r.name, chart, values)
 	return err
@@ -128,6 +146,11 @@ func (r *releases) uninstall(timeout time.Duration) error {
 	u.WaitStrategy, u.WaitOptions = kube.HookOnlyStrategy, r.waiting
 	_, err := u.Run(r.name)
 	return err
+}
+
+// keepsFailed tells whether a release that failed stays as it is.
+func (s *chartSpec) keepsFailed() bool {
+	return s.FailurePolicy == abort || s.FailurePolicy == retry
 }
 
 func (s *chartSpec) timeout() time.Duration {

@@ -70,9 +70,10 @@ func TestPolicies(t *testing.T) {
 		reinstall: {nil, []releasecommon.Status{deployed, failed}}, // and is uninstalled by who asked for it
 	} {
 		t.Run(policy, func(t *testing.T) {
+			spec := &chartSpec{Overrides: Overrides{FailurePolicy: policy}}
 			releases, cluster := newReleases()
 			cluster.WatchUntilReadyError = errors.New("the hook failed")
-			err := releases.install(t.Context(), &chartSpec{}, policy, web(t), nil)
+			err := releases.install(t.Context(), spec, web(t), nil)
 			if err == nil || !strings.Contains(err.Error(), "the hook failed") {
 				t.Errorf("install: %v", err)
 			}
@@ -81,11 +82,11 @@ func TestPolicies(t *testing.T) {
 			}
 
 			releases, cluster = newReleases()
-			if err := releases.install(t.Context(), &chartSpec{}, policy, web(t), nil); err != nil {
+			if err := releases.install(t.Context(), spec, web(t), nil); err != nil {
 				t.Fatal(err)
 			}
 			cluster.WatchUntilReadyError = errors.New("the hook failed")
-			err = releases.upgrade(t.Context(), &chartSpec{}, policy, web(t), nil)
+			err = releases.upgrade(t.Context(), spec, web(t), nil)
 			if err == nil || !strings.Contains(err.Error(), "the hook failed") || strings.Contains(err.Error(), "rolled back") != (policy == "") {
 				t.Errorf("upgrade: %v", err)
 			}
@@ -96,7 +97,7 @@ func TestPolicies(t *testing.T) {
 				t.Errorf("it has worked once: %v, %v", worked, err)
 			}
 			cluster.WatchUntilReadyError = nil
-			if err := releases.upgrade(t.Context(), &chartSpec{}, policy, web(t), nil); err != nil {
+			if err := releases.upgrade(t.Context(), spec, web(t), nil); err != nil {
 				t.Errorf("upgrade after that: %v", err)
 			}
 			if err := releases.uninstall(0); err != nil {
@@ -115,20 +116,20 @@ func TestPolicies(t *testing.T) {
 // TestInterrupted goes on after a kedge that ended in the middle of an upgrade.
 func TestInterrupted(t *testing.T) {
 	releases, _ := newReleases()
-	if err := releases.install(t.Context(), &chartSpec{}, "", web(t), nil); err != nil {
+	if err := releases.install(t.Context(), &chartSpec{}, web(t), nil); err != nil {
 		t.Fatal(err)
 	}
 	half := &release.Release{Name: "web", Namespace: "apps", Version: 2, Chart: web(t), Info: &release.Info{Status: releasecommon.StatusPendingUpgrade}}
 	if err := releases.Releases.Create(half); err != nil {
 		t.Fatal(err)
 	}
-	if err := releases.upgrade(t.Context(), &chartSpec{}, "", web(t), nil); err == nil {
+	if err := releases.upgrade(t.Context(), &chartSpec{}, web(t), nil); err == nil {
 		t.Error("Helm does not mind")
 	}
 	if last, err := releases.last(); err != nil || last.Version != 2 || last.Info.Status != releasecommon.StatusFailed {
 		t.Errorf("the last is %+v: %v", last, err)
 	}
-	if err := releases.upgrade(t.Context(), &chartSpec{}, "", web(t), nil); err != nil {
+	if err := releases.upgrade(t.Context(), &chartSpec{}, web(t), nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,27 +29,46 @@ const (
 // maxMessage is what the API takes as an event's message.
 const maxMessage = 1024
 
+// fault is why a HelmChart is not as it should be, for its user.
+type fault struct {
+	reason string
+	error
+	// final says that no other attempt is made until somebody changes something.
+	final bool
+}
+
+func (f *fault) Unwrap() error { return f.error }
+
 // sync does what a HelmChart says. An error is tried again.
 func (c *controller) sync(ctx context.Context, name cache.ObjectName) error {
 	// Not from a cache: its status says what has been done already.
 	object, err := c.client.Resource(chartResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
 	if err != nil {
-		if apierrors.IsNotFound(err) {
-			err = nil
-		}
 		return err
 	}
 	if _, unmanaged := object.GetAnnotations()[unmanagedAnnotation]; unmanaged {
 		return nil
 	}
 	chart, strange := decode[helmChart](object)
-	// Not only strange: wrong.
-	if strange != nil && !runtime.IsStrictDecodingError(strange) {
-		return c.fail(ctx, chart, object, "Invalid", fmt.Errorf("read HelmChart: %w", strange), false)
+	switch {
+	case strange != nil && !runtime.IsStrictDecodingError(strange):
+		err = &fault{"Invalid", fmt.Errorf("read HelmChart: %w", strange), true}
+	case object.GetDeletionTimestamp() != nil:
+		err = c.uninstall(ctx, chart, object)
+	default:
+		err = c.reconcile(ctx, chart, object, strange)
 	}
-	if object.GetDeletionTimestamp() != nil {
-		return c.uninstall(ctx, chart, object)
+	if f, told := errors.AsType[*fault](err); told && ctx.Err() == nil {
+		return c.fail(ctx, chart, object, f)
 	}
+	return err
+}
+
+// reconcile has there be a release of a HelmChart, of which something may be strange.
+func (c *controller) reconcile(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, strange error) (err error) {
 	if !slices.Contains(object.GetFinalizers(), finalizer) {
 		object.SetFinalizers(append(object.GetFinalizers(), finalizer))
 		if object, err = c.update(ctx, object); err != nil {
@@ -56,20 +76,20 @@ func (c *controller) sync(ctx context.Context, name cache.ObjectName) error {
 		}
 	}
 	config := &helmChartConfig{}
-	more, err := c.client.Resource(configResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	more, err := c.client.Resource(configResource).Namespace(chart.Namespace).Get(ctx, chart.Name, metav1.GetOptions{})
 	if err == nil {
 		config, err = decode[helmChartConfig](more)
 	}
 	if err != nil && !apierrors.IsNotFound(err) && !runtime.IsStrictDecodingError(err) {
-		return c.fail(ctx, chart, object, "Invalid", fmt.Errorf("read HelmChartConfig: %w", err), true)
+		return &fault{"Invalid", fmt.Errorf("read HelmChartConfig: %w", err), false}
 	}
 	values, err := c.merged(ctx, chart, config)
 	if err != nil {
-		return c.fail(ctx, chart, object, "Invalid", err, true)
+		return &fault{"Invalid", err, false}
 	}
 	wanted, err := c.identify(chart, config, values)
 	if err != nil {
-		return c.fail(ctx, chart, object, "Invalid", err, true)
+		return &fault{"Invalid", err, false}
 	}
 	if chart.Status.Tried == wanted {
 		return nil
@@ -77,7 +97,24 @@ func (c *controller) sync(ctx context.Context, name cache.ObjectName) error {
 	if strange != nil {
 		c.events.Eventf(reference(object), corev1.EventTypeWarning, "Unknown", "%v", strange)
 	}
-	return c.deploy(ctx, chart, object, config, values, wanted)
+	if config.Spec.FailurePolicy != "" {
+		chart.Spec.FailurePolicy = config.Spec.FailurePolicy
+	}
+	if policy := chart.Spec.FailurePolicy; !slices.Contains([]string{"", abort, retry, reinstall}, policy) {
+		return &fault{"Invalid", fmt.Errorf("failurePolicy %q is not known: it can be %s, %s or %s, or be left out", policy, abort, retry, reinstall), true}
+	}
+	chart.Spec.ForceConflicts = chart.Spec.ForceConflicts || config.Spec.ForceConflicts
+	did, err := c.deploy(ctx, chart, values)
+	if f, _ := errors.AsType[*fault](err); err == nil || f != nil && f.final {
+		chart.Status.Tried = wanted
+	}
+	if err != nil {
+		return err
+	}
+	message := fmt.Sprintf("%s chart %s as revision %d in %s", did, chart.Status.Chart, chart.Status.Revision, chart.Status.Namespace)
+	c.log.Infof("HelmChart %s/%s: %s", chart.Namespace, chart.Name, message)
+	c.events.Event(reference(object), corev1.EventTypeNormal, did, message)
+	return c.conclude(ctx, chart, object, metav1.ConditionTrue, did, message)
 }
 
 // identify returns a digest of all that a release comes from.
@@ -94,57 +131,41 @@ func (c *controller) identify(chart *helmChart, config *helmChartConfig, values 
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// deploy installs or upgrades. An error of Helm's after which nothing is to be tried
-// again by itself is in the status only.
-func (c *controller) deploy(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, config *helmChartConfig, values map[string]any, wanted string) error {
-	policy, namespace := chart.Spec.FailurePolicy, chart.namespace()
-	if config.Spec.FailurePolicy != "" {
-		policy = config.Spec.FailurePolicy
-	}
-	chart.Spec.ForceConflicts = chart.Spec.ForceConflicts || config.Spec.ForceConflicts
+// deploy installs or upgrades, and says which.
+func (c *controller) deploy(ctx context.Context, chart *helmChart, values map[string]any) (did string, err error) {
+	spec, namespace := &chart.Spec, chart.namespace()
 	loaded, err := c.fetch(ctx, chart)
 	if err != nil {
-		return c.fail(ctx, chart, object, "NoChart", err, true)
+		return "", &fault{"NoChart", err, false}
 	}
 	if before := chart.Status.Namespace; before != "" && before != namespace {
-		if err := c.releasesOf(ctx, chart.Name, before).uninstall(chart.Spec.timeout()); err != nil {
-			return c.fail(ctx, chart, object, "UninstallFailed", err, true)
+		if err := c.releasesOf(ctx, chart.Name, before).uninstall(spec.timeout()); err != nil {
+			return "", &fault{"UninstallFailed", err, false}
 		}
-		chart.Status.Namespace, chart.Status.Revision = "", 0
+		chart.note(nil)
 	}
 	releases := c.releasesOf(ctx, chart.Name, namespace)
-	last, err := releases.last()
+	last, err := releases.usable(spec)
 	if err != nil {
-		return c.fail(ctx, chart, object, "Unknown", err, true)
-	}
-	if last != nil {
-		if worked, err := releases.everDeployed(); err != nil {
-			return c.fail(ctx, chart, object, "Unknown", err, true)
-		} else if !worked && policy != abort && policy != retry {
-			if err := releases.uninstall(chart.Spec.timeout()); err != nil {
-				return c.fail(ctx, chart, object, "UninstallFailed", err, true)
-			}
-			last = nil
-		}
+		return "", err
 	}
 	did, reason := "Installed", "InstallFailed"
 	if last == nil {
-		err = releases.install(ctx, &chart.Spec, policy, loaded, values)
+		err = releases.install(ctx, spec, loaded, values)
 	} else {
 		did, reason = "Upgraded", "UpgradeFailed"
-		err = releases.upgrade(ctx, &chart.Spec, policy, loaded, values)
+		err = releases.upgrade(ctx, spec, loaded, values)
 	}
 	if ctx.Err() != nil {
-		return nil // the next one to lead finds it interrupted
+		return "", ctx.Err() // the next one to lead finds it interrupted
 	}
-	now, faulty := releases.last()
-	if faulty != nil {
-		return c.fail(ctx, chart, object, "Unknown", faulty, true)
+	now, unread := releases.last()
+	if unread != nil {
+		return "", unread
 	}
-	chart.note(namespace, now)
+	chart.note(now)
 	if err == nil {
-		chart.Status.Tried = wanted
-		return c.succeed(ctx, chart, object, did)
+		return did, nil
 	}
 	switch {
 	case apierrors.IsNotFound(err) && strings.Contains(err.Error(), "namespaces"):
@@ -154,24 +175,23 @@ func (c *controller) deploy(ctx context.Context, chart *helmChart, object *unstr
 	}
 	// Without a new release nothing has happened yet.
 	acted := now != nil && (last == nil || now.Version != last.Version)
-	if acted && policy == reinstall {
-		if gone := releases.uninstall(chart.Spec.timeout()); gone != nil {
-			err = fmt.Errorf("%w. It could not be removed to install it anew: %w", err, gone)
+	if acted && spec.FailurePolicy == reinstall {
+		if kept := releases.uninstall(spec.timeout()); kept != nil {
+			err = fmt.Errorf("%w. It could not be removed to install it anew: %w", err, kept)
 		}
-		return c.fail(ctx, chart, object, reason, err, true)
+		acted = false
 	}
 	if acted {
-		chart.Status.Tried = wanted
 		err = fmt.Errorf("%w. It is tried again when the HelmChart changes", err)
 	}
-	return c.fail(ctx, chart, object, reason, err, !acted)
+	return "", &fault{reason, err, acted}
 }
 
 // note has the status say which release there is.
-func (c *helmChart) note(namespace string, now *release.Release) {
+func (c *helmChart) note(now *release.Release) {
 	c.Status.Namespace, c.Status.Revision, c.Status.Chart = "", 0, ""
 	if now != nil {
-		c.Status.Namespace, c.Status.Revision = namespace, now.Version
+		c.Status.Namespace, c.Status.Revision = now.Namespace, now.Version
 		if now.Chart != nil && now.Chart.Metadata != nil {
 			c.Status.Chart = now.Chart.Metadata.Name + "-" + now.Chart.Metadata.Version
 		}
@@ -188,7 +208,7 @@ func (c *controller) uninstall(ctx context.Context, chart *helmChart, object *un
 		namespace = chart.namespace()
 	}
 	if err := c.releasesOf(ctx, chart.Name, namespace).uninstall(chart.Spec.timeout()); err != nil {
-		return c.fail(ctx, chart, object, "UninstallFailed", fmt.Errorf("%w. To let go of it as it is, take the finalizer %s out of the HelmChart", err, finalizer), true)
+		return &fault{"UninstallFailed", fmt.Errorf("%w. To let go of it as it is, take the finalizer %s out of the HelmChart", err, finalizer), false}
 	}
 	object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), func(name string) bool { return name == finalizer }))
 	if _, err := c.update(ctx, object); err != nil && !apierrors.IsNotFound(err) {
@@ -202,31 +222,18 @@ func (c *controller) update(ctx context.Context, object *unstructured.Unstructur
 	return c.client.Resource(chartResource).Namespace(object.GetNamespace()).Update(ctx, object, metav1.UpdateOptions{})
 }
 
-// succeed says so.
-func (c *controller) succeed(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, did string) error {
-	message := fmt.Sprintf("%s chart %s as revision %d in %s", did, chart.Status.Chart, chart.Status.Revision, chart.Status.Namespace)
-	c.log.Infof("HelmChart %s/%s: %s", chart.Namespace, chart.Name, message)
-	c.events.Event(reference(object), corev1.EventTypeNormal, did, message)
-	return c.conclude(ctx, chart, object, metav1.ConditionTrue, did, message)
-}
-
-// fail says why something did not work, and returns the error if it is to be tried
-// again.
-func (c *controller) fail(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, reason string, fault error, again bool) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	message := fault.Error()
+// fail says why something did not work, and returns it if it is to be tried again.
+func (c *controller) fail(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, f *fault) error {
+	message := f.Error()
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
 	}
-	c.events.Event(reference(object), corev1.EventTypeWarning, reason, message)
-	err := c.conclude(ctx, chart, object, metav1.ConditionFalse, reason, message)
-	if again {
-		return fault
+	c.events.Event(reference(object), corev1.EventTypeWarning, f.reason, message)
+	if err := c.conclude(ctx, chart, object, metav1.ConditionFalse, f.reason, message); err != nil || !f.final {
+		return errors.Join(f, err)
 	}
-	c.log.Warnf("HelmChart %s/%s: %v", object.GetNamespace(), object.GetName(), fault)
-	return err
+	c.log.Warnf("HelmChart %s/%s: %v", object.GetNamespace(), object.GetName(), f)
+	return nil
 }
 
 // conclude writes the status if it is another.

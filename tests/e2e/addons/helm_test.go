@@ -186,6 +186,17 @@ spec: {valuesContent: "extra: of the config"}
 		}
 	})
 
+	s.Run("conflict", func(t *testing.T) {
+		s := s.in(t)
+		s.Kubectl("patch", "configmap", "web", "--namespace=apps", "--patch", `{"data": {"greeting": "of a user"}}`)
+		s.write("web.yaml", helmChart("web", base+"valuesContent: 'greeting: fifth'"))
+		s.state("web", "True", "kubectl-patch", "set forceConflicts")
+		s.config("apps", "web", "greeting", "of a user")
+		s.write("web.yaml", helmChart("web", base+"forceConflicts: true\nvaluesContent: 'greeting: fifth'"))
+		s.state("web", "False", "Upgraded")
+		s.config("apps", "web", "greeting", "fifth")
+	})
+
 	s.Run("remove", func(t *testing.T) {
 		s := s.in(t)
 		s.drop("web.yaml")
@@ -202,6 +213,15 @@ spec: {valuesContent: "extra: of the config"}
 	s.Run("sources", func(t *testing.T) { s.in(t).sources() })
 }
 
+// system applies objects of kube-system.
+func (s *scenario) system(text string) {
+	s.Helper()
+	s.Eventually("objects to be applied", func() error {
+		_, err := s.TryKubectl(text, "apply", "--namespace=kube-system", "-f", "-")
+		return err
+	})
+}
+
 // sources installs from every place that there is for charts.
 func (s *scenario) sources() {
 	archives := map[string][]byte{"2.0.0": pack(s.T, "2.0.0"), "2.1.0": pack(s.T, "2.1.0")}
@@ -216,7 +236,7 @@ func (s *scenario) sources() {
 	go func() { _ = plain.Serve(listener) }()
 	s.Cleanup(func() { plain.Close() })
 	authority := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}))
-	s.Apply(secrets("127.0.0.1:8443"))
+	s.system(secrets("127.0.0.1:8443"))
 	if err := s.writeFile(place+"packed-2.0.0.tgz", archives["2.0.0"]); err != nil {
 		s.Fatal(err)
 	}
@@ -232,7 +252,7 @@ func (s *scenario) sources() {
 	} {
 		s.Run(name, func(t *testing.T) {
 			s := s.in(t)
-			s.Apply(helmChart(name, source.spec+"\ntargetNamespace: "+name+"\ncreateNamespace: true"))
+			s.system(helmChart(name, source.spec+"\ntargetNamespace: "+name+"\ncreateNamespace: true"))
 			s.state(name, "False", "Installed chart web-"+source.version)
 			s.config(name, name, "version", source.version)
 			s.Kubectl("delete", "helmchart", name, "--namespace=kube-system", "--timeout=60s")
@@ -249,11 +269,12 @@ func (s *scenario) sources() {
 		"version":   {"chart: web\nversion: 3.0.0\nrepo: https://127.0.0.1:8443/repo\nauthSecret: {name: basic}\n" + trusted, `no chart web of version "3.0.0"`},
 		"namespace": {"chart: packed-2.0.0.tgz\ntargetNamespace: nothing", "createNamespace"},
 		"values":    {"chart: packed-2.0.0.tgz\nvaluesContent: '[a'", "read values"},
+		"policy":    {"chart: packed-2.0.0.tgz\nfailurePolicy: pray", "not known"},
 		"broken":    {"chart: packed-2.0.0.tgz\nset: {hook: 1}\nfailurePolicy: abort\ntimeout: 20s\ntargetNamespace: default", "pre-install"},
 	} {
 		s.Run(name, func(t *testing.T) {
 			s := s.in(t)
-			s.Apply(helmChart(name, fault.spec))
+			s.system(helmChart(name, fault.spec))
 			s.state(name, "True", fault.want)
 			s.told("kube-system", name, fault.want)
 			s.Kubectl("delete", "helmchart", name, "--namespace=kube-system", "--timeout=60s")
