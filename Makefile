@@ -98,7 +98,7 @@ version_of = $$(go list -m -f '{{.Version}}' $(1))
 CNI := github.com/containernetworking/plugins
 PLUGINS := bridge host-local loopback portmap bandwidth
 LAUNCHED := nft iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore
-HELPERS := $(addprefix $(BUILD)/,runc containerd-shim-runc-v2 crictl cni launcher pause debian.stamp)
+HELPERS := $(addprefix $(BUILD)/,runc containerd-shim-runc-v2 crictl cni launcher protocols.so pause debian.stamp)
 
 helpers: $(EMBEDDED)/manifest.json ## build only the helpers that are embedded
 
@@ -110,6 +110,7 @@ $(EMBEDDED)/manifest.json: $(HELPERS) build/goarch $(wildcard scripts/pack/*.go 
 	for name in $(PLUGINS); do ln -s cni $(BUILD)/bundle/bin/$$name || exit; done
 	for name in $(LAUNCHED); do ln -s launcher $(BUILD)/bundle/bin/$$name || exit; done
 	cp -r $(BUILD)/debian/lib $(BUILD)/bundle/lib
+	cp $(BUILD)/protocols.so $(BUILD)/bundle/lib
 	GOARCH= CC= go run ./scripts/pauseimage $(GOARCH) $(BUILD)/pause $(BUILD)/bundle/images/pause.tar
 	GOARCH= CC= go run ./scripts/pack $(BUILD)/bundle $(EMBEDDED)
 
@@ -149,6 +150,10 @@ $(BUILD)/cni: $(MODULE) Makefile cmd/helpers/cni/main.go $(wildcard scripts/cnip
 $(BUILD)/pause $(BUILD)/launcher: $(BUILD)/%: cmd/helpers/%.c Makefile | packages
 	mkdir -p $(BUILD)
 	$(MUSL_CC) -static -Os -s -Wall -Wextra -Werror $(addprefix -idirafter ,$(KERNEL_HEADERS)) -o $@ $<
+
+$(BUILD)/protocols.so: cmd/helpers/protocols.c Makefile | packages
+	mkdir -p $(BUILD)
+	$(CC) -shared -fPIC -nostdlib -Os -s -Wall -Wextra -Werror -o $@ $<
 
 $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 	scripts/bundle.sh $(DEBARCH) $(BUILD)/debian

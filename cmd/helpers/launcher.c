@@ -56,7 +56,7 @@ static int has_nftables(void)
 int main(int argc, char **argv)
 {
 	char self[PATH_MAX], lib[PATH_MAX + 16], loader[PATH_MAX + 32];
-	char program[PATH_MAX + 64], xtables[PATH_MAX + 32];
+	char program[PATH_MAX + 64], xtables[PATH_MAX + 32], protocols[PATH_MAX + 32];
 	char *root, *name, **args;
 	const char *file;
 	ssize_t length;
@@ -86,7 +86,8 @@ int main(int argc, char **argv)
 	snprintf(lib, sizeof(lib), "%s/lib", root);
 	snprintf(loader, sizeof(loader), "%s/ld.so", lib);
 	snprintf(program, sizeof(program), "%s/%s", lib, file);
-	args = calloc(argc + 7, sizeof(*args));
+	snprintf(protocols, sizeof(protocols), "%s/protocols.so", lib);
+	args = calloc(argc + 9, sizeof(*args));
 	if (args == NULL)
 		return 127;
 	args[0] = loader;
@@ -95,9 +96,11 @@ int main(int argc, char **argv)
 	args[3] = "--inhibit-cache"; /* the host's libraries are not for us */
 	args[4] = "--library-path";
 	args[5] = lib;
-	args[6] = program;
+	args[6] = "--preload";
+	args[7] = protocols; /* protocols.c says why */
+	args[8] = program;
 	/* argv ends with a null pointer, which is copied too. */
-	memcpy(&args[7], &argv[1], argc * sizeof(*args));
+	memcpy(&args[9], &argv[1], argc * sizeof(*args));
 	execv(loader, args);
 	fprintf(stderr, "run %s: %s\n", loader, strerror(errno));
 	return 127;
