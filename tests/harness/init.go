@@ -181,7 +181,7 @@ func (s initSpec) writeFiles() error {
 	if err := os.RemoveAll("/etc/kedge"); err != nil {
 		return err
 	}
-	for _, folder := range []string{"/etc/cni", "/opt/cni", "/usr/libexec/kubernetes", "/var/log/pods", "/var/log/containers"} {
+	for _, folder := range []string{"/etc/cni", "/opt/cni", "/usr/libexec/kubernetes", "/var/lib/cni", "/var/log/pods", "/var/log/containers"} {
 		if err := os.RemoveAll(folder); err != nil {
 			return err
 		}
