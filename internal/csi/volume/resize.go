@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -93,7 +94,7 @@ func (s *Store) tell(v *Volume) error {
 	}
 	err = growMounted(v.FSType, path, dev)
 	if errors.Is(err, ErrInUse) {
-		err = errors.Join(s.mountAnew(v, dev), growMounted(v.FSType, path, dev))
+		err = s.growStaged(v, path, dev, err)
 	}
 	if err != nil {
 		return err
@@ -102,14 +103,18 @@ func (s *Store) tell(v *Volume) error {
 	return nil
 }
 
-// mountAnew mounts a staged image again, with which it grows, unless a pod has it. The
-// kubelet asks for a new size after it has staged a volume, and before a pod gets it.
-func (s *Store) mountAnew(v *Volume, dev *os.File) error {
+// growStaged mounts a staged image again, with which it grows, and returns inUse if a
+// pod has it. The kubelet asks for a new size after it has staged a volume, and before
+// a pod gets it.
+func (s *Store) growStaged(v *Volume, path string, dev *os.File, inUse error) error {
 	published, err := v.published(dev)
 	if err != nil || len(published) > 0 {
-		return err
+		return cmp.Or(err, inUse)
 	}
 	where, err := mountsOf(dev)
+	if err != nil {
+		return err
+	}
 	for _, m := range where {
 		if err := unmount(m.MountPoint); err != nil {
 			return err
@@ -119,7 +124,14 @@ func (s *Store) mountAnew(v *Volume, dev *os.File) error {
 			return err
 		}
 	}
-	return err
+	if err := growMounted(v.FSType, path, dev); errors.Is(err, ErrInUse) {
+		// A container that starts has all mounts of the host for a moment. Whoever
+		// asks stages it again before, and so it grows then.
+		return fmt.Errorf("%s: %w", v.Name, ErrBusy)
+	} else if err != nil {
+		return err
+	}
+	return nil
 }
 
 // isThere says what to do when a volume's files are not.
