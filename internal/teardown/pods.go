@@ -42,6 +42,7 @@ type Pods struct {
 func (p Pods) Kill(ctx context.Context) error {
 	// What tells kedge's from others' vanishes with the processes and mounts.
 	namespaces := p.networkNamespaces()
+	states := p.runcStates()
 	roots, err := p.killProcesses(ctx)
 	faults := []error{err}
 	for _, root := range roots {
@@ -56,8 +57,33 @@ func (p Pods) Kill(ctx context.Context) error {
 	for _, namespace := range namespaces {
 		faults = append(faults, unmount(namespace), os.Remove(namespace))
 	}
+	for _, state := range states {
+		faults = append(faults, os.RemoveAll(state))
+	}
+	// Only if there is no more in them: others use them too.
+	for _, folder := range []string{"/run/netns", filepath.Join(runcRoot, runcNamespace), runcRoot, filepath.Dir(runcRoot)} {
+		_ = os.Remove(folder)
+	}
 	faults = append(faults, unmountBelow(append(p.MountRoots, p.State)...))
 	return errors.Join(faults...)
+}
+
+// runcRoot is where runc notes what it runs, below it a folder for each of
+// containerd's namespaces, whatever containerd's own state folder is:
+// cmd/containerd-shim-runc-v2/process/utils.go, RuncRoot.
+const (
+	runcRoot      = "/run/containerd/runc"
+	runcNamespace = "k8s.io"
+)
+
+// runcStates are runc's folders for the containers of this containerd.
+func (p Pods) runcStates() []string {
+	var states []string
+	bundles, _ := filepath.Glob(filepath.Join(p.State, "io.containerd.runtime.v2.task", runcNamespace, "*"))
+	for _, bundle := range bundles {
+		states = append(states, filepath.Join(runcRoot, runcNamespace, filepath.Base(bundle)))
+	}
+	return states
 }
 
 // networkNamespaces are the files that keep the pods' network namespaces. They
