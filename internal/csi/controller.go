@@ -11,14 +11,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/csi/volume"
 )
 
-// ControllerGetCapabilities implements csi.ControllerServer. Volumes grow by the
-// node's service alone.
+// ControllerGetCapabilities implements csi.ControllerServer.
 func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	var response csi.ControllerGetCapabilitiesResponse
 	for _, t := range []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
 		csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
+		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 		csi.ControllerServiceCapability_RPC_GET_CAPACITY,
 		csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
 		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
@@ -141,6 +141,19 @@ func (d *Driver) ValidateVolumeCapabilities(_ context.Context, request *csi.Vali
 // volume is the volume of that id.
 func (d *Driver) volume(id string) (*volume.Volume, error) {
 	return find(d.store, id)
+}
+
+// ControllerExpandVolume implements csi.ControllerServer. The file system of a volume
+// that no pod has grows when it is staged; NodeExpandVolume has nothing left to do then.
+func (d *Driver) ControllerExpandVolume(_ context.Context, request *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
+	if request.VolumeId == "" || request.CapacityRange == nil {
+		return nil, invalid("volume id and size are needed")
+	}
+	size, err := expand(d.store, request.VolumeId, request.CapacityRange)
+	if err != nil {
+		return nil, err
+	}
+	return &csi.ControllerExpandVolumeResponse{CapacityBytes: size, NodeExpansionRequired: true}, nil
 }
 
 // GetCapacity implements csi.ControllerServer. That the node cannot have such a

@@ -140,14 +140,23 @@ func (n *nodeServer) NodeExpandVolume(_ context.Context, request *csi.NodeExpand
 	if request.VolumeId == "" || request.VolumePath == "" {
 		return nil, invalid("volume id and path are needed")
 	}
-	if _, err := find(n.store, request.VolumeId); err != nil {
+	size, err := expand(n.store, request.VolumeId, request.CapacityRange)
+	if err != nil {
 		return nil, err
 	}
-	size, err := n.store.Expand(request.VolumeId, request.CapacityRange.GetRequiredBytes(), request.CapacityRange.GetLimitBytes())
-	if err != nil {
-		return nil, fault(err)
-	}
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
+}
+
+// expand makes a volume larger, and returns its size then.
+func expand(store *volume.Store, id string, sizes *csi.CapacityRange) (int64, error) {
+	if _, err := find(store, id); err != nil {
+		return 0, err
+	}
+	size, err := store.Expand(id, sizes.GetRequiredBytes(), sizes.GetLimitBytes())
+	if err != nil {
+		return 0, fault(err)
+	}
+	return size, nil
 }
 
 // NodeGetVolumeStats implements csi.NodeServer.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
@@ -226,7 +227,6 @@ func (c *claims) syncVolume(ctx context.Context, name cache.ObjectName) error {
 		if protected { // the user wants to keep the data now
 			return local.Unprotect(ctx, c.api, volume)
 		}
-		return nil
 	case volume.Status.Phase == corev1.VolumeReleased && (protected || volume.DeletionTimestamp == nil):
 		if err := c.deleteData(ctx, volume.Spec.CSI.VolumeHandle); err != nil {
 			if ctx.Err() == nil {
@@ -238,7 +238,21 @@ func (c *claims) syncVolume(ctx context.Context, name cache.ObjectName) error {
 	case volume.Status.Phase == corev1.VolumeBound && !protected && volume.DeletionTimestamp == nil:
 		return local.Protect(ctx, c.api, volume)
 	}
+	c.grow(ctx, volume)
 	return nil
+}
+
+// grow has a volume grow as soon as its object has. The kubelet asks for that only once
+// a pod has the volume, which is too late where ext4 cannot grow while it is mounted; it
+// asks nevertheless, and says what is wrong.
+func (c *claims) grow(ctx context.Context, volume *corev1.PersistentVolume) {
+	_, err := c.Driver.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+		VolumeId:      volume.Spec.CSI.VolumeHandle,
+		CapacityRange: &csi.CapacityRange{RequiredBytes: volume.Spec.Capacity.Storage().Value()},
+	})
+	if err != nil && volume.Status.Phase == corev1.VolumeBound {
+		c.log.Debugf("%s does not grow for now: %v", volume.Name, err)
+	}
 }
 
 // retries are upstream's for what its controllers do.

@@ -39,7 +39,18 @@ type fakeDriver struct {
 	fault    error
 	created  []*csi.CreateVolumeRequest
 	deleted  []string
+	grown    map[string]int64
 	capacity int64
+}
+
+func (d *fakeDriver) ControllerExpandVolume(_ context.Context, r *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.grown == nil {
+		d.grown = map[string]int64{}
+	}
+	d.grown[r.VolumeId] = r.CapacityRange.RequiredBytes
+	return &csi.ControllerExpandVolumeResponse{}, d.fault
 }
 
 func (d *fakeDriver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
@@ -274,6 +285,31 @@ func TestPolicy(t *testing.T) {
 		}
 		if len(driver.deleted) != 0 {
 			t.Errorf("deleted %v", driver.deleted)
+		}
+	})
+}
+
+// TestGrow has the object of a volume grow, as the cluster's part of storage does for a
+// claim that has.
+func TestGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		driver := &fakeDriver{}
+		api := fake.NewClientset(class("local"), claim("mine", "here"))
+		start(t, driver, api)
+		time.Sleep(time.Second)
+		volumes := api.CoreV1().PersistentVolumes()
+		volume, err := volumes.Get(t.Context(), "pvc-uid-of-x", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		volume.Spec.Capacity[corev1.ResourceStorage], volume.Status.Phase = resource.MustParse("2Gi"), corev1.VolumeBound
+		if _, err := volumes.Update(t.Context(), volume, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := driver.grown["pvc-uid-of-x"]; got != 2*gibibyte {
+			t.Errorf("it has grown to %d", got)
 		}
 	})
 }

@@ -56,7 +56,6 @@ var deeds = map[string]struct {
 	"delete what is mounted": {before: createStaged, do: func(ctx context.Context, s *Store) error { return s.Delete(ctx, "new", false) }},
 	"unstage":                {before: createStaged, do: func(_ context.Context, s *Store) error { return s.Unstage("new", s.node+"/new") }},
 	"expand":                 {before: createNew, do: expandNew(2 * victimSize)},
-	"expand what is staged":  {before: createStaged, do: expandNew(2 * victimSize)},
 	// xfs, as not every host may grow ext4 that is mounted.
 	"expand while mounted": {before: func(ctx context.Context, s *Store) error {
 		if _, err := s.Create(ctx, "new", Spec{Size: MinXFS, FSType: "xfs"}); err != nil {

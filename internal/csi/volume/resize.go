@@ -1,11 +1,9 @@
 package volume
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,7 +34,7 @@ func (s *Store) Expand(name string, size, limit int64) (int64, error) {
 	}
 	s.onStep("enlarged")
 	if v.Kind == Image {
-		if err := s.tell(v); err != nil {
+		if err := v.tell(); err != nil {
 			return 0, err
 		}
 	}
@@ -79,7 +77,7 @@ func (s *Store) enlarge(v *Volume, size int64) error {
 
 // tell makes device and file system as large as the image, if it is attached. Stage
 // does it otherwise.
-func (s *Store) tell(v *Volume) error {
+func (v *Volume) tell() error {
 	dev, err := attached(v.image())
 	if dev == nil {
 		return err
@@ -92,45 +90,10 @@ func (s *Store) tell(v *Volume) error {
 	if path == "" {
 		return err
 	}
-	err = growMounted(v.FSType, path, dev)
-	if errors.Is(err, ErrInUse) {
-		err = s.growStaged(v, path, dev, err)
-	}
-	if err != nil {
+	if err := growMounted(v.FSType, path, dev); err != nil {
 		return err
 	}
 	_ = v.refill() // as in Stage
-	return nil
-}
-
-// growStaged mounts a staged image again, with which it grows, and returns inUse if a
-// pod has it. The kubelet asks for a new size after it has staged a volume, and before
-// a pod gets it.
-func (s *Store) growStaged(v *Volume, path string, dev *os.File, inUse error) error {
-	published, err := v.published(dev)
-	if err != nil || len(published) > 0 {
-		return cmp.Or(err, inUse)
-	}
-	where, err := mountsOf(dev)
-	if err != nil {
-		return err
-	}
-	for _, m := range where {
-		if err := unmount(m.MountPoint); err != nil {
-			return err
-		}
-		s.onStep("staged unmounted")
-		if err := s.mountImage(v, dev, m.MountPoint, slices.Concat(m.MountOptions, m.SuperOptions)); err != nil {
-			return err
-		}
-	}
-	if err := growMounted(v.FSType, path, dev); errors.Is(err, ErrInUse) {
-		// A container that starts has all mounts of the host for a moment. Whoever
-		// asks stages it again before, and so it grows then.
-		return fmt.Errorf("%s: %w", v.Name, ErrBusy)
-	} else if err != nil {
-		return err
-	}
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -228,27 +227,23 @@ func TestGrow(t *testing.T) {
 	}
 }
 
-// TestGrowStaged grows one between staging and publishing, as the kubelet does.
-func TestGrowStaged(t *testing.T) {
+// TestGrowUnused grows one that no pod has: the next one finds it so, on any host.
+func TestGrowUnused(t *testing.T) {
 	s := newStore(t)
 	const size = 64 * mebibyte
 	create(t, s, "one", Spec{Size: size})
 	write(t, use(t, s, "one")+"/file", "before")
 	release(t, s, "one")
-	staged := s.node + "/staging/one"
-	must(t, s.Stage("one", staged, []string{"noatime"}))
 	if got, err := s.Expand("one", 4*size, 0); err != nil || got != 4*size {
 		t.Fatalf("grown to %d, %v", got, err)
-	}
-	mounted, err := mountAt(staged)
-	must(t, err)
-	if mounted == nil || !slices.Contains(mounted.MountOptions, "noatime") {
-		t.Fatalf("it is mounted as %+v", mounted)
 	}
 	path := use(t, s, "one")
 	expect(t, path+"/file", "before")
 	if usage, err := s.Usage("one", path); err != nil || usage.Total < 7*size/2 {
 		t.Errorf("df shows %+v, %v of a volume of %d", usage, err, 4*size)
+	}
+	if got, err := s.Expand("one", 4*size, 0); err != nil || got != 4*size {
+		t.Errorf("asked again by the kubelet: %d, %v", got, err)
 	}
 }
 
