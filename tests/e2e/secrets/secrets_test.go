@@ -93,12 +93,13 @@ func off(s encryption.Status) bool {
 func fill(t *testing.T, server *harness.Server) {
 	t.Helper()
 	client := server.Client().CoreV1()
-	_, err := client.ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "public"}, Data: map[string]string{"text": public},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	// The administrator's rights come right after the API.
+	harness.Eventually(t, time.Minute, "the administrator to be one", func() error {
+		_, err := client.ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: "public"}, Data: map[string]string{"text": public},
+		}, metav1.CreateOptions{})
+		return err
+	})
 	for n := range many {
 		add(t, server, fmt.Sprint("secret-", n))
 	}
