@@ -270,7 +270,7 @@ func (s *scenario) sources() {
 		"namespace": {"chart: packed-2.0.0.tgz\ntargetNamespace: nothing", "createNamespace"},
 		"values":    {"chart: packed-2.0.0.tgz\nvaluesContent: '[a'", "read values"},
 		"policy":    {"chart: packed-2.0.0.tgz\nfailurePolicy: pray", "not known"},
-		"broken":    {"chart: packed-2.0.0.tgz\nset: {hook: 1}\nfailurePolicy: abort\ntimeout: 20s\ntargetNamespace: default", "pre-install"},
+		"halted":    {"chart: packed-2.0.0.tgz\nset: {hook: 1}\nfailurePolicy: abort\ntimeout: 20s\ntargetNamespace: default", "pre-install"},
 	} {
 		s.Run(name, func(t *testing.T) {
 			s := s.in(t)
