@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -73,19 +72,18 @@ func printConfig(c *cli.Context) error {
 }
 
 func printSettings(w io.Writer, format, whose string, settings []config.Setting) error {
-	switch format {
-	case "json":
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(settings)
-	case "yaml":
-		text, err := settingsYAML(whose, settings)
-		if err == nil {
-			_, err = w.Write(text)
-		}
+	if format == "json" {
+		return printAs(w, format, settings, nil)
+	}
+	if format != "yaml" {
+		return fmt.Errorf("output %q is not known; it can be yaml or json", format)
+	}
+	text, err := settingsYAML(whose, settings)
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("output %q is not known; it can be yaml or json", format)
+	_, err = w.Write(text)
+	return err
 }
 
 // settingsYAML writes a configuration file in which comments say where values come

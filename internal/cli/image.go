@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +29,7 @@ func imageCommand() *cli.Command {
 			Name:    "list",
 			Aliases: []string{"ls"},
 			Usage:   "list the images by their names",
-			Flags:   []cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table or json", Value: "table"}},
+			Flags:   []cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table, json or yaml", Value: "table"}},
 			Before:  noArguments,
 			Action:  withImages(listImages),
 		}, {
@@ -91,23 +90,17 @@ func listImages(c *cli.Context, images *containerd.Images) error {
 }
 
 func printImages(w io.Writer, format string, list []containerd.Image) error {
-	switch format {
-	case "table":
+	if list == nil {
+		list = []containerd.Image{} // JSON has [], not null
+	}
+	return printAs(w, format, list, func(w io.Writer) error {
 		table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 		fmt.Fprintln(table, "NAME\tDIGEST\tMB\tPINNED")
 		for _, i := range list {
 			fmt.Fprintf(table, "%s\t%.19s\t%.1f\t%t\n", i.Name, i.Digest, float64(i.Size)/1e6, i.Pinned)
 		}
 		return table.Flush()
-	case "json":
-		if list == nil {
-			list = []containerd.Image{}
-		}
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(list)
-	}
-	return fmt.Errorf("output %q is not known; it can be table or json", format)
+	})
 }
 
 func exportImages(c *cli.Context, images *containerd.Images) (err error) {

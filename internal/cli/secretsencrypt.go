@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -19,7 +18,7 @@ func secretsEncryptCommand() *cli.Command {
 		Subcommands: []*cli.Command{{
 			Name:   "status",
 			Usage:  "show the keys, what is encrypted with them, and what is being done",
-			Flags:  []cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table or json", Value: "table"}},
+			Flags:  []cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table, json or yaml", Value: "table"}},
 			Action: encryptionStatus,
 			Before: noArguments,
 		}, {
@@ -58,16 +57,7 @@ func encryptionStatus(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	switch format := c.String(outputFlag); format {
-	case "table":
-		return printEncryption(c.App.Writer, status)
-	case "json":
-		encoder := json.NewEncoder(c.App.Writer)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(status)
-	default:
-		return fmt.Errorf("output %q is not known; it can be table or json", format)
-	}
+	return printAs(c.App.Writer, c.String(outputFlag), status, func(w io.Writer) error { return printEncryption(w, status) })
 }
 
 func printEncryption(w io.Writer, s encryption.Status) error {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -20,7 +19,7 @@ func statusCommand() *cli.Command {
 		Name:  "status",
 		Usage: "show every component of the kedge that runs on this host, its datastore and, on a server, the cluster's nodes, and what is wrong with them; status 1 unless all is well",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table or json", Value: "table"},
+			&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table, json or yaml", Value: "table"},
 			&cli.BoolFlag{Name: "local", Usage: "of this host alone: its status 1 does not come from other nodes"},
 		},
 		Before: noArguments,
@@ -32,16 +31,7 @@ func statusCommand() *cli.Command {
 			if c.Bool("local") {
 				report.Cluster = nil
 			}
-			switch format := c.String("output"); format {
-			case "table":
-				err = printStatus(c.App.Writer, report, time.Now())
-			case "json":
-				encoder := json.NewEncoder(c.App.Writer)
-				encoder.SetIndent("", "  ")
-				err = encoder.Encode(report)
-			default:
-				return fmt.Errorf("output %q is not known; it can be table or json", format)
-			}
+			err = printAs(c.App.Writer, c.String(outputFlag), report, func(w io.Writer) error { return printStatus(w, report, time.Now()) })
 			if err != nil {
 				return fmt.Errorf("print status: %w", err)
 			}

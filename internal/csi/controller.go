@@ -144,14 +144,25 @@ func (d *Driver) volume(id string) (*volume.Volume, error) {
 }
 
 // ControllerExpandVolume implements csi.ControllerServer. The file system of a volume
-// that no pod has grows when it is staged; NodeExpandVolume has nothing left to do then.
+// that no pod has grows when it is staged, and NodeExpandVolume has nothing left to do
+// then. All others are left to that: two at once would be in each other's way.
 func (d *Driver) ControllerExpandVolume(_ context.Context, request *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	if request.VolumeId == "" || request.CapacityRange == nil {
 		return nil, invalid("volume id and size are needed")
 	}
-	size, err := expand(d.store, request.VolumeId, request.CapacityRange)
+	v, err := find(d.store, request.VolumeId)
 	if err != nil {
 		return nil, err
+	}
+	used, err := d.store.InUse(v)
+	if err != nil {
+		return nil, fault(err)
+	}
+	size := max(v.Size, request.CapacityRange.RequiredBytes)
+	if !used {
+		if size, err = expand(d.store, request.VolumeId, request.CapacityRange); err != nil {
+			return nil, err
+		}
 	}
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: size, NodeExpansionRequired: true}, nil
 }

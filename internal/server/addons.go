@@ -26,9 +26,7 @@ func newManifests(cfg *config.Config, node host.Node, api *controlplane.APIServe
 			return api.ClientUntil(ctx, "system:kedge:manifests")
 		},
 	})
-	return component.Func("manifests", func(ctx context.Context, ready func()) error {
-		return leader.RunLoops(ctx, loops, ready)
-	})
+	return led("manifests", leader, loops)
 }
 
 // newHelm makes what looks after HelmCharts: it runs where the controllers run.
@@ -40,7 +38,5 @@ func newHelm(cfg *config.Config, node host.Node, api *controlplane.APIServer, le
 			return api.ClientUntil(ctx, "system:kedge:helm")
 		},
 	})
-	return component.Func("helm", func(ctx context.Context, ready func()) error {
-		return leader.RunLoops(ctx, loops, ready)
-	})
+	return led("helm", leader, loops)
 }

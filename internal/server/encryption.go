@@ -2,7 +2,6 @@ package server
 
 import (
 	"cmp"
-	"context"
 	"path"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -46,8 +45,5 @@ func encryptedByUser(cfg *config.Server) string {
 
 // newEncryptionKeeper makes what completes changes of the keys run where the controllers do.
 func newEncryptionKeeper(keys *encryption.Encryption, api *controlplane.APIServer, leader *election.Election) component.Component {
-	keeper := encryption.NewKeeper(keys, api.RequestTimeout())
-	return component.Func("encryption-keeper", func(ctx context.Context, ready func()) error {
-		return leader.RunLoops(ctx, keeper, ready)
-	})
+	return led("encryption-keeper", leader, encryption.NewKeeper(keys, api.RequestTimeout()))
 }

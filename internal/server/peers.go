@@ -37,6 +37,13 @@ func newElection(cfg config.Server, node host.Node, api api, store *state) *elec
 	})
 }
 
+// led makes a component of what one server at a time does, the one that leads.
+func led(name string, leader *election.Election, loops election.Loops) component.Component {
+	return component.Func(name, func(ctx context.Context, ready func()) error {
+		return leader.RunLoops(ctx, loops, ready)
+	})
+}
+
 // addTunnels adds what lets the other servers' API servers reach this server's node.
 func addTunnels(group *component.Group, cfg *config.Config, node host.Node, kubeletPort int, certificates *pki.Server, api api, store *state) {
 	settings := tunnel.AgentConfig{

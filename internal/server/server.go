@@ -247,10 +247,10 @@ func addControlPlane(group *component.Group, cfg *config.Config, node host.Node,
 		group.Add(scheduler, before...)
 		faults = errors.Join(faults, fault)
 	}
-	if cfg.Cluster.LocalStorage() && !cfg.Server.DisableControllerManager {
-		group.Add(newStorage(server, leader), append(before, manifests)...)
-	}
 	if !cfg.Server.DisableControllerManager {
+		if cfg.Cluster.LocalStorage() {
+			group.Add(newStorage(server, leader), append(before, manifests)...)
+		}
 		group.Add(newManifests(cfg, node, server, leader), append(before, manifests)...)
 		group.Add(newHelm(cfg, node, server, leader), append(before, manifests)...)
 	}

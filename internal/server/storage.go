@@ -20,7 +20,5 @@ func newStorage(api *controlplane.APIServer, leader *election.Election) componen
 		},
 		Informers: api.Informers,
 	})
-	return component.Func("storage", func(ctx context.Context, ready func()) error {
-		return leader.RunLoops(ctx, loops, ready)
-	})
+	return led("storage", leader, loops)
 }

@@ -142,10 +142,10 @@ func (p *Peers) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := p.cfg.TLS.Clone()
-	// Not as servers are, by the authority of the API.
-	config.InsecureSkipVerify, config.VerifyConnection = false, nil
-	config.RootCAs, config.ServerName = authority, name
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: authority, ServerName: name,
+		Time: p.cfg.TLS.Time, GetClientCertificate: p.cfg.TLS.GetClientCertificate,
+	}
 	faults := []error{errors.New("no address of it leads there")}
 	for _, a := range node.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {

@@ -146,7 +146,7 @@ func TestVolume(t *testing.T) {
 			t.Fatalf("created %v", driver.created)
 		}
 		r := driver.created[0]
-		if r.Parameters["shared"] != "true" || r.CapacityRange.RequiredBytes != gibibyte ||
+		if r.Parameters["shared"] != "true" || len(r.Parameters) != 2 || r.CapacityRange.RequiredBytes != gibibyte ||
 			r.VolumeCapabilities[0].GetMount().GetFsType() != "xfs" || r.VolumeCapabilities[0].GetMount().GetMountFlags()[0] != "noatime" ||
 			r.VolumeCapabilities[0].GetAccessMode().GetMode() != csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER ||
 			r.AccessibilityRequirements.Requisite[0].Segments[local.TopologyKey] != "here" {

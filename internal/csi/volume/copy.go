@@ -171,7 +171,7 @@ func (s *Store) freeze(v *Volume) (thaw func() error, err error) {
 	}
 	defer dev.Close()
 	if v.Block {
-		if used, err := s.inUse(v); err != nil || !used {
+		if used, err := s.InUse(v); err != nil || !used {
 			return none, err
 		}
 		return none, fmt.Errorf("%w by a pod as a raw block device, and cannot be copied meanwhile: delete the pod first", ErrInUse)

@@ -36,7 +36,7 @@ func (s *Store) Delete(ctx context.Context, name string, snapshot bool) error {
 		return err
 	}
 	s.onStep("abandoned")
-	used, err := s.inUse(v)
+	used, err := s.InUse(v)
 	if err != nil {
 		return err
 	}

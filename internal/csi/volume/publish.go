@@ -140,8 +140,8 @@ func (v *Volume) published(dev *os.File) ([]mountPoint, error) {
 	return found, nil
 }
 
-// inUse tells whether a pod has a volume, or may have in a moment.
-func (s *Store) inUse(v *Volume) (bool, error) {
+// InUse tells whether a pod has a volume, or may have in a moment.
+func (s *Store) InUse(v *Volume) (bool, error) {
 	if v.Kind == Image {
 		dev, err := attached(v.image())
 		if dev == nil {

@@ -20,7 +20,7 @@ const maxDepth = 1000
 // is no moment at which all files of a directory could be held still, other than
 // those of a file system.
 func (s *Store) copyTree(ctx context.Context, v, source *Volume) error {
-	used, err := s.inUse(source)
+	used, err := s.InUse(source)
 	if err != nil {
 		return err
 	}
