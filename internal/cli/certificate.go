@@ -24,8 +24,7 @@ func certificateCommand() *cli.Command {
 		Subcommands: []*cli.Command{{
 			Name:  "check",
 			Usage: "list them; the exit status is 1 if one has ended or does within 90 days, which a running kedge prevents",
-			Flags: append(configFlags(config.ServerRole),
-				&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table, json or yaml", Value: "table"}),
+			Flags: append(configFlags(config.ServerRole), formatFlag()),
 			Action: withConfig(checkCertificates),
 		}, {
 			Name:   "rotate",

@@ -29,7 +29,7 @@ func imageCommand() *cli.Command {
 			Name:    "list",
 			Aliases: []string{"ls"},
 			Usage:   "list the images by their names",
-			Flags:   []cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table, json or yaml", Value: "table"}},
+			Flags:   []cli.Flag{formatFlag()},
 			Before:  noArguments,
 			Action:  withImages(listImages),
 		}, {

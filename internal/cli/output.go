@@ -5,8 +5,16 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/urfave/cli/v2"
 	"sigs.k8s.io/yaml"
 )
+
+const outputFlag = "output"
+
+// formatFlag chooses how printAs prints.
+func formatFlag() cli.Flag {
+	return &cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table, json or yaml", Value: "table"}
+}
 
 // printAs prints a value in the format that the user has chosen; table prints it
 // for people.

@@ -18,7 +18,7 @@ func secretsEncryptCommand() *cli.Command {
 		Subcommands: []*cli.Command{{
 			Name:   "status",
 			Usage:  "show the keys, what is encrypted with them, and what is being done",
-			Flags:  []cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table, json or yaml", Value: "table"}},
+			Flags:  []cli.Flag{formatFlag()},
 			Action: encryptionStatus,
 			Before: noArguments,
 		}, {

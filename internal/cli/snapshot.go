@@ -18,7 +18,6 @@ import (
 
 const (
 	nameFlag      = "name"
-	outputFlag    = "output"
 	retentionFlag = "snapshot-retention"
 )
 
@@ -38,8 +37,7 @@ func snapshotCommand() *cli.Command {
 			Name:    "list",
 			Aliases: []string{"ls"},
 			Usage:   "list snapshots, on a server that runs or does not",
-			Flags: append(configFlags(config.ServerRole),
-				&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table, json or yaml", Value: "table"}),
+			Flags: append(configFlags(config.ServerRole), formatFlag()),
 			Action: withConfig(listSnapshots),
 		}, {
 			Name:      "delete",

@@ -19,7 +19,7 @@ func statusCommand() *cli.Command {
 		Name:  "status",
 		Usage: "show every component of the kedge that runs on this host, its datastore and, on a server, the cluster's nodes, and what is wrong with them; status 1 unless all is well",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table, json or yaml", Value: "table"},
+			formatFlag(),
 			&cli.BoolFlag{Name: "local", Usage: "of this host alone: its status 1 does not come from other nodes"},
 		},
 		Before: noArguments,

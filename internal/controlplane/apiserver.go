@@ -160,6 +160,7 @@ func (a *APIServer) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("prepare API server: %w", err)
 	}
+	dropStacks(server.GenericAPIServer)
 	ended := make(chan error, 1)
 	go func() { ended <- prepared.Run(stop) }()
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/emicklei/go-restful/v3"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/mux"
 )
 
 // dropMatchers gives back the regular expression that go-restful compiles for
@@ -30,4 +31,24 @@ func matcherOf(route restful.Route) reflect.Value {
 		return reflect.Value{}
 	}
 	return reflect.NewAt(expression.Type().Elem(), expression.UnsafePointer()).Elem().FieldByName("Matcher")
+}
+
+// dropStacks gives back the stack traces of where each path of a chain of servers
+// was registered, 1 MiB: they are for the message that tells of a second
+// registration. A test says when they are kept somewhere else.
+func dropStacks(outermost *genericapiserver.GenericAPIServer) {
+	for server, ok := outermost, true; ok; server, ok = server.NextDelegate().(*genericapiserver.GenericAPIServer) {
+		stacks := stacksOf(server.Handler.NonGoRestfulMux)
+		for _, path := range stacks.MapKeys() {
+			stacks.SetMapIndex(path, reflect.ValueOf(""))
+		}
+	}
+}
+
+func stacksOf(paths *mux.PathRecorderMux) reflect.Value {
+	field := reflect.ValueOf(paths).Elem().FieldByName("pathStacks")
+	if !field.IsValid() || field.Type() != reflect.TypeFor[map[string]string]() {
+		return reflect.ValueOf(map[string]string(nil))
+	}
+	return reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).Elem()
 }

@@ -2,11 +2,14 @@ package controlplane
 
 import (
 	"io"
+	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"testing"
 
 	"github.com/emicklei/go-restful/v3"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/mux"
 )
 
 // TestDropMatchers routes as the API server does, without regular expressions.
@@ -37,5 +40,25 @@ func TestDropMatchers(t *testing.T) {
 		if got := recorder.Body.String(); got != want {
 			t.Errorf("%s answers %q, not %q", path, got, want)
 		}
+	}
+}
+
+// TestDropStacks serves and registers as before, without stack traces.
+func TestDropStacks(t *testing.T) {
+	paths := mux.NewPathRecorderMux("test")
+	paths.Handle("/livez", http.NotFoundHandler())
+	if stack := stacksOf(paths).MapIndex(reflect.ValueOf("/livez")); !stack.IsValid() || stack.Len() == 0 {
+		t.Fatal("upstream keeps no stack trace of a path any more, or somewhere else")
+	}
+	dropStacks(&genericapiserver.GenericAPIServer{Handler: &genericapiserver.APIServerHandler{NonGoRestfulMux: paths}})
+	if stack := stacksOf(paths).MapIndex(reflect.ValueOf("/livez")); !stack.IsValid() || stack.Len() != 0 {
+		t.Errorf("of /livez %q is kept", stack)
+	}
+	paths.Unregister("/livez")
+	paths.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
+	recorder := httptest.NewRecorder()
+	paths.ServeHTTP(recorder, httptest.NewRequest("GET", "/livez", nil))
+	if got := recorder.Body.String(); got != "ok" {
+		t.Errorf("/livez answers %q", got)
 	}
 }

@@ -77,6 +77,11 @@ func (d *Documents) Wrap(chain http.Handler) http.Handler {
 			v2.ServeHTTP(w, r)
 			return
 		}
+		if r.URL.Path == v3Path {
+			// Upstream says nothing of it, and http.ServeContent would read the host's
+			// list of all types for its sake, and keep it.
+			w.Header().Set("Content-Type", "application/json")
+		}
 		chain.ServeHTTP(w, r)
 	})
 }
