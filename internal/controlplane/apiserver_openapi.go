@@ -77,6 +77,7 @@ func createServerChain(config *app.Config) (*aggregator.APIAggregator, error) {
 		return nil, err
 	}
 	dropMatchers(server.GenericAPIServer, coreServer, extensionsServer)
+	shareParameters(server.GenericAPIServer, coreServer, extensionsServer)
 	return server, documents.Install(
 		openapi.Server{GenericAPIServer: coreServer, V2: core.OpenAPIConfig, V3: core.OpenAPIV3Config},
 		openapi.Server{GenericAPIServer: extensionsServer, V2: extensions.OpenAPIConfig, V3: extensions.OpenAPIV3Config},

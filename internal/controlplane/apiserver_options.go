@@ -121,5 +121,8 @@ func setGates() error {
 		// seconds, so that a further page of a list need not come from the
 		// datastore, which is near here.
 		string(features.ListFromCacheSnapshot): false,
+		// In each watch cache a goroutine and the sizes of all objects by their keys, so
+		// that lists count as what they take; they count as so many objects without.
+		string(features.SizeBasedListCostEstimate): false,
 	})
 }

@@ -33,6 +33,36 @@ func matcherOf(route restful.Route) reflect.Value {
 	return reflect.NewAt(expression.Type().Elem(), expression.UnsafePointer()).Elem().FieldByName("Matcher")
 }
 
+// shareParameters has equal parameters of the routes of servers described by the
+// same object, of which each route has its own: 1 MiB. OpenAPI alone reads them.
+func shareParameters(servers ...*genericapiserver.GenericAPIServer) {
+	type name struct {
+		kind int
+		name string
+	}
+	known := map[name][]*restful.Parameter{}
+	share := func(p *restful.Parameter) *restful.Parameter {
+		data := p.Data()
+		alike := name{data.Kind, data.Name}
+		for _, k := range known[alike] {
+			if reflect.DeepEqual(k.Data(), data) {
+				return k
+			}
+		}
+		known[alike] = append(known[alike], p)
+		return p
+	}
+	for _, server := range servers {
+		for _, service := range server.Handler.GoRestfulContainer.RegisteredWebServices() {
+			for _, route := range service.Routes() {
+				for i, p := range route.ParameterDocs {
+					route.ParameterDocs[i] = share(p)
+				}
+			}
+		}
+	}
+}
+
 // dropStacks gives back the stack traces of where each path of a chain of servers
 // was registered, 1 MiB: they are for the message that tells of a second
 // registration. A test says when they are kept somewhere else.
