@@ -147,9 +147,9 @@ func (i *Identity) join(ctx context.Context, token Token) error {
 	return i.certify(ctx, c, JoinPath, password, false, token.Authorize)
 }
 
-// pinned returns the server's authority that has the token's hash. That alone is to
-// be trusted: whoever answers may have put others beside it.
-func (c *client) pinned(ctx context.Context, hash string) ([]byte, error) {
+// pinned returns the server's authority that has the token's hash, or another one that
+// is known. That alone is to be trusted: whoever answers may have put others beside it.
+func (c *client) pinned(ctx context.Context, hash string, known ...string) ([]byte, error) {
 	var authority []byte
 	if err := c.call(ctx, http.MethodGet, CACertsPath, nil, nil, &authority); err != nil {
 		return nil, err
@@ -158,11 +158,12 @@ func (c *client) pinned(ctx context.Context, hash string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("what answers at %s is not a kedge server that nodes can join: correct --server", c.server)
 	}
-	authority = pki.FindCA(authority, hash)
-	if authority == nil {
-		return nil, &otherAuthorityError{c.server, found, hash}
+	for _, hash := range append([]string{hash}, known...) {
+		if pinned := pki.FindCA(authority, hash); pinned != nil {
+			return pinned, nil
+		}
 	}
-	return authority, nil
+	return nil, &otherAuthorityError{c.server, found, hash}
 }
 
 // otherAuthorityError says that a server is not of the token's cluster.

@@ -94,7 +94,8 @@ func (j *ServerJoin) checkOwn() error {
 // otherCluster says that this server has a cluster of its own.
 func (j *ServerJoin) otherCluster() error {
 	return fmt.Errorf("this server has a cluster of its own, whose state is in %s, and two clusters cannot be made one. "+
-		"To go on with it, leave --server out. To join the one at %s, and lose this one with all that runs in it, run `kedge uninstall` and start again",
+		"To go on with it, leave --server out. To join the one at %s, and lose this one with all that runs in it, run `kedge uninstall` and start again; "+
+		"so does a server that was off while the authorities of its cluster were replaced, after kubectl delete node",
 		j.cfg.Dir.ServerDB(), j.cfg.Server)
 }
 
@@ -166,11 +167,23 @@ func (j *ServerJoin) keep(secrets map[string][]byte) error {
 	return pki.KeepSecrets(j.cfg.Dir, secrets)
 }
 
-// trust finds the other server's authorities, if it is of the token's cluster.
+// trust finds the other server's authorities, if it is of the token's cluster. Where
+// authorities are replaced that server may not have the one of now yet, which the kept
+// token has the hash of.
 func (j *ServerJoin) trust(ctx context.Context) error {
+	own, err := pki.Secrets(j.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	var known []string
+	if authority, joined := own["server-ca.crt"]; joined {
+		if known, err = pki.CAHashes(authority); err != nil {
+			return err
+		}
+	}
 	unverified := newClient(j.cfg.Server, j.cfg.Dial, &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}, j.cfg.Clock.Now)
 	defer unverified.close()
-	authority, err := unverified.pinned(ctx, j.token.Hash)
+	authority, err := unverified.pinned(ctx, j.token.Hash, known...)
 	if err != nil {
 		return err
 	}

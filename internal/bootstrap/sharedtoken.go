@@ -2,13 +2,10 @@ package bootstrap
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -17,13 +14,11 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/pki"
 )
 
 const (
 	// TokenKey is where servers with one datastore have their token, encrypted under
-	// the key of the cluster's authority, which only servers have. It is not below
-	// the API server's keys.
+	// what only servers have: clusterKeys. It is not below the API server's keys.
 	TokenKey = "/kedge/token"
 	// tokenPatience is how long the datastore may take, and tokenRetry how long after
 	// a failed try the next one comes.
@@ -69,9 +64,20 @@ func (s *SharedToken) Run(ctx context.Context, ready func()) error {
 	s.client = client
 	s.mu.Unlock()
 	ready = sync.OnceFunc(ready)
+	return again(ctx, s.log, func() error { return s.follow(ctx, client, ready) })
+}
+
+// again calls follow until ctx ends, or it is ErrAuthorities, and says why, once.
+func again(ctx context.Context, log *logrus.Entry, follow func() error) error {
+	told := ""
 	for ctx.Err() == nil {
-		if err := s.follow(ctx, client, ready); err != nil && ctx.Err() == nil {
-			s.log.Warnf("Cannot learn the cluster's token, and will try again: %v", err)
+		err := follow()
+		switch {
+		case errors.Is(err, ErrAuthorities):
+			return err
+		case err != nil && ctx.Err() == nil && err.Error() != told:
+			told = err.Error()
+			log.Warnf("Cannot learn what the cluster has, and will try again: %v", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -83,26 +89,46 @@ func (s *SharedToken) Run(ctx context.Context, ready func()) error {
 
 // follow takes the token that is there, and then each new one.
 func (s *SharedToken) follow(ctx context.Context, client *clientv3.Client, ready func()) error {
+	get := func(ctx context.Context) (*clientv3.GetResponse, error) {
+		answer, err := client.Get(ctx, TokenKey)
+		if err == nil && len(answer.Kvs) == 0 {
+			return s.give(ctx, client)
+		}
+		return answer, err
+	}
+	return followKey(ctx, client, TokenKey, get, func(text []byte, revision int64) error {
+		if text == nil {
+			return errors.New("the datastore has lost it")
+		}
+		if err := s.take(text, revision); err != nil {
+			return err
+		}
+		ready()
+		return nil
+	})
+}
+
+// followKey has take see what get returns of a key, nil if nothing is there, and then
+// each change.
+func followKey(ctx context.Context, client *clientv3.Client, key string, get func(context.Context) (*clientv3.GetResponse, error),
+	take func(text []byte, revision int64) error) error {
 	asking, cancel := context.WithTimeout(ctx, tokenPatience)
 	defer cancel()
-	answer, err := client.Get(asking, TokenKey)
-	if err == nil && len(answer.Kvs) == 0 {
-		answer, err = s.give(asking, client)
-	}
+	answer, err := get(asking)
 	if err != nil {
 		return fmt.Errorf("ask the datastore: %w", err)
 	}
-	if len(answer.Kvs) == 0 {
-		return errors.New("the datastore has lost it")
+	var text []byte
+	revision := answer.Header.Revision
+	if len(answer.Kvs) > 0 {
+		text, revision = answer.Kvs[0].Value, answer.Kvs[0].ModRevision
 	}
-	kept := answer.Kvs[0]
-	if err := s.take(kept.Value, kept.ModRevision); err != nil {
+	if err := take(text, revision); err != nil {
 		return err
 	}
-	ready()
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for change := range client.Watch(watching, TokenKey, clientv3.WithRev(kept.ModRevision+1)) {
+	for change := range client.Watch(watching, key, clientv3.WithRev(revision+1)) {
 		if err := change.Err(); err != nil {
 			return fmt.Errorf("watch the datastore: %w", err)
 		}
@@ -110,7 +136,7 @@ func (s *SharedToken) follow(ctx context.Context, client *clientv3.Client, ready
 			if event.Type != clientv3.EventTypePut {
 				continue
 			}
-			if err := s.take(event.Kv.Value, event.Kv.ModRevision); err != nil {
+			if err := take(event.Kv.Value, event.Kv.ModRevision); err != nil {
 				return err
 			}
 		}
@@ -148,7 +174,11 @@ func (s *SharedToken) take(text []byte, revision int64) error {
 	if revision <= s.revision {
 		return nil
 	}
-	if kept, err := keptToken(s.dir); err != nil || kept != token {
+	kept, err := keptToken(s.dir)
+	if err == nil {
+		token.Hash = kept.Hash // its authorities: other servers may have replaced theirs
+	}
+	if err != nil || kept != token {
 		if err := keepToken(s.dir.ServerToken(), token.String()); err != nil {
 			return err
 		}
@@ -250,32 +280,14 @@ func keptToken(dir datadir.Dir) (Token, error) {
 
 // sealToken returns what is to be at TokenKey.
 func sealToken(dir datadir.Dir, token Token) (string, error) {
-	key, err := authorityKey(dir)
-	if err != nil {
-		return "", err
-	}
-	sealed, err := Seal(key, map[string][]byte{"token": []byte(token.String())})
-	if err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(sealed)
-	return string(text), err
+	return sealForServers(dir, map[string][]byte{"token": []byte(token.String())})
 }
 
 // openToken reads what is at TokenKey.
 func openToken(dir datadir.Dir, text []byte) (Token, error) {
-	var sealed Sealed
-	if err := json.Unmarshal(text, &sealed); err != nil {
-		return Token{}, fmt.Errorf("decode the cluster's token: %w", err)
-	}
-	key, err := authorityKey(dir)
+	opened, err := openForServers(dir, text)
 	if err != nil {
-		return Token{}, err
-	}
-	opened, err := sealed.Open(key)
-	if err != nil {
-		return Token{}, fmt.Errorf("the cluster's token in the datastore is encrypted under another authority than the one in %s: "+
-			"it must be the same on all servers", dir.ServerTLS())
+		return Token{}, fmt.Errorf("read the cluster's token in the datastore: %w", err)
 	}
 	return ParseToken(string(opened["token"]))
 }
@@ -283,8 +295,8 @@ func openToken(dir datadir.Dir, text []byte) (Token, error) {
 // storedToken returns the token that counts, of a datastore that servers share; none
 // if there is none or this server is not of the cluster yet.
 func storedToken(ctx context.Context, store clientv3.KV, dir datadir.Dir) (Token, error) {
-	if _, err := authorityKey(dir); errors.Is(err, fs.ErrNotExist) {
-		return Token{}, nil
+	if keys, err := clusterKeys(dir); err != nil || len(keys) == 0 {
+		return Token{}, err
 	}
 	answer, err := store.Get(ctx, TokenKey)
 	if err != nil {
@@ -294,34 +306,4 @@ func storedToken(ctx context.Context, store clientv3.KV, dir datadir.Dir) (Token
 		return Token{}, nil
 	}
 	return openToken(dir, answer.Kvs[0].Value)
-}
-
-// resealStored encrypts the secrets that are at StoredKey, if any, under another
-// token.
-func resealStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, secret string) error {
-	answer, err := store.Get(ctx, StoredKey)
-	if err != nil || len(answer.Kvs) == 0 {
-		return err
-	}
-	own, err := pki.Secrets(dir)
-	if err != nil {
-		return err
-	}
-	text, err := seal(secret, own)
-	if err != nil {
-		return err
-	}
-	if _, err := store.Put(ctx, StoredKey, text); err != nil {
-		return fmt.Errorf("give the datastore the cluster's secrets: %w", err)
-	}
-	return nil
-}
-
-// authorityKey is what only servers of the cluster have.
-func authorityKey(dir datadir.Dir) (string, error) {
-	key, err := os.ReadFile(filepath.Join(dir.ServerTLS(), "server-ca.key"))
-	if err != nil {
-		return "", fmt.Errorf("read the authority's key: %w", err)
-	}
-	return string(key), nil
 }

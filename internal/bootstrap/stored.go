@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"strings"
 
@@ -79,7 +80,7 @@ func TakeStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, configu
 			"in the data directory of the server that began it: %w", inStore, err)
 	}
 	if names := drifted(own, secrets); len(names) > 0 {
-		return false, fmt.Errorf("in %s these files are not those of the cluster %s: %s. To join that cluster, move the folder away; "+
+		return false, fmt.Errorf("in %s these files are not those of the cluster %s: %s. To join that cluster, or if this server was off while its authorities were replaced, move the folder away; "+
 			"to go on with this one, give it a database of its own", dir.ServerTLS(), inStore, strings.Join(names, ", "))
 	}
 	for name := range own {
@@ -126,6 +127,32 @@ func seal(secret string, own map[string][]byte) (string, error) {
 		return "", fmt.Errorf("encode the cluster's secrets: %w", err)
 	}
 	return string(text), nil
+}
+
+// resealStored encrypts the secrets that are at StoredKey, if any, under another
+// token, with the authorities that this server has or is to have.
+func resealStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, secret string) error {
+	answer, err := store.Get(ctx, StoredKey)
+	if err != nil || len(answer.Kvs) == 0 {
+		return err
+	}
+	own, err := pki.Secrets(dir)
+	if err != nil {
+		return err
+	}
+	agreed, err := agreedAuthorities(ctx, store, dir)
+	if err != nil {
+		return err
+	}
+	maps.Copy(own, agreed)
+	text, err := seal(secret, own)
+	if err != nil {
+		return err
+	}
+	if _, err := store.Put(ctx, StoredKey, text); err != nil {
+		return fmt.Errorf("give the datastore the cluster's secrets: %w", err)
+	}
+	return nil
 }
 
 // authority is stored.Authority of own secrets.

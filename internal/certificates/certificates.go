@@ -26,9 +26,11 @@ const (
 	firstRetry = time.Minute
 )
 
-// Where the socket is asked for new certificates, and for nodes that lag behind.
+// Where the socket is asked for new certificates and authorities, and for who lags
+// behind.
 const (
 	rotatePath  = "rotate"
+	replacePath = "replace"
 	laggingPath = "lagging"
 )
 
@@ -42,9 +44,20 @@ type Config struct {
 	// Renew renews those that are to be, or all, with new keys. It returns the files
 	// of the new ones.
 	Renew func(ctx context.Context, all bool) ([]string, error)
-	// Lagging returns why nodes, of which it is given the addresses of the kubelets,
-	// have not followed to new authorities. An agent has none.
-	Lagging func(ctx context.Context, kubelets map[string]string) (map[string]string, error)
+	// Replace prepares a step of replacing the authorities on all servers: the last one
+	// or the first. It is nil where there is but one server, and on agents.
+	Replace func(ctx context.Context, finish bool) error
+	// Lagging tells which nodes, of which it is given the addresses of the kubelets, and
+	// servers, HOST:PORT, have not followed to new authorities. An agent has none.
+	Lagging func(ctx context.Context, kubelets map[string]string, servers []string) (Lag, error)
+}
+
+// Lag is how servers and nodes follow to new authorities.
+type Lag struct {
+	// Why some have not, by what they are called.
+	Why map[string]string `json:"why,omitempty"`
+	// Since is when the last of the others has.
+	Since time.Time `json:"since"`
 }
 
 // Keeper is the component.
@@ -133,11 +146,13 @@ func (k *Keeper) renew(ctx context.Context, all bool) ([]string, error) {
 type (
 	question struct {
 		Kubelets map[string]string `json:"kubelets,omitempty"`
+		Servers  []string          `json:"servers,omitempty"`
+		Finish   bool              `json:"finish,omitempty"`
 	}
 	answer struct {
-		Files   []string          `json:"files,omitempty"`
-		Lagging map[string]string `json:"lagging,omitempty"`
-		Error   string            `json:"error,omitempty"`
+		Files []string `json:"files,omitempty"`
+		Lag   Lag      `json:"lag"`
+		Error string   `json:"error,omitempty"`
 	}
 )
 
@@ -150,7 +165,11 @@ func (k *Keeper) answer(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/"+rotatePath:
 		a.Files, err = k.renew(r.Context(), true)
 	case r.URL.Path == "/"+laggingPath && k.cfg.Lagging != nil:
-		a.Lagging, err = k.cfg.Lagging(r.Context(), q.Kubelets)
+		a.Lag, err = k.cfg.Lagging(r.Context(), q.Kubelets, q.Servers)
+	case r.URL.Path == "/"+replacePath && k.cfg.Replace != nil:
+		err = k.cfg.Replace(r.Context(), q.Finish)
+	case r.URL.Path == "/"+replacePath:
+		err = errors.New("the kedge of this host is not one of several servers: run this on a server")
 	default:
 		err = fmt.Errorf("the kedge of this host does not know %q", r.URL.Path)
 	}
@@ -167,11 +186,18 @@ func Rotate(ctx context.Context) ([]string, error) {
 	return a.Files, err
 }
 
-// Lagging asks the server of this host which nodes have not followed to its new
-// authorities, and why: Config.Lagging.
-func Lagging(ctx context.Context, kubelets map[string]string) (map[string]string, error) {
-	a, err := ask(ctx, laggingPath, question{Kubelets: kubelets})
-	return a.Lagging, err
+// Replace asks the server of this host, one of several, to prepare a step of replacing
+// the authorities on all of them: Config.Replace.
+func Replace(ctx context.Context, finish bool) error {
+	_, err := ask(ctx, replacePath, question{Finish: finish})
+	return err
+}
+
+// Lagging asks the server of this host who has not followed to its new authorities, and
+// why: Config.Lagging.
+func Lagging(ctx context.Context, kubelets map[string]string, servers []string) (Lag, error) {
+	a, err := ask(ctx, laggingPath, question{Kubelets: kubelets, Servers: servers})
+	return a.Lag, err
 }
 
 func ask(ctx context.Context, path string, q question) (answer, error) {

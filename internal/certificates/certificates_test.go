@@ -111,8 +111,22 @@ func TestAnswers(t *testing.T) {
 	if a := ask("/lagging", nodes); !strings.Contains(a.Error, "does not know") {
 		t.Errorf("an agent knows who lags behind: %+v", a)
 	}
-	k.cfg.Lagging = func(_ context.Context, kubelets map[string]string) (map[string]string, error) { return kubelets, nil }
-	if a := ask("/lagging", nodes); a.Lagging["edge"] != "192.0.2.1:10250" || a.Error != "" {
+	k.cfg.Lagging = func(_ context.Context, kubelets map[string]string, _ []string) (Lag, error) {
+		return Lag{Why: kubelets}, nil
+	}
+	if a := ask("/lagging", nodes); a.Lag.Why["edge"] != "192.0.2.1:10250" || a.Error != "" {
+		t.Errorf("%+v", a)
+	}
+	if a := ask("/replace", "{}"); !strings.Contains(a.Error, "run this on a server") {
+		t.Errorf("who has no others replaces their authorities: %+v", a)
+	}
+	k.cfg.Replace = func(_ context.Context, finish bool) error {
+		if !finish {
+			t.Error("it was asked to begin")
+		}
+		return nil
+	}
+	if a := ask("/replace", `{"finish": true}`); a.Error != "" {
 		t.Errorf("%+v", a)
 	}
 	if a := ask("/else", "{}"); a.Error == "" || a.Files != nil {

@@ -90,16 +90,19 @@ func rotateCA(c *cli.Context, cfg *config.Config) error {
 		if err := server.FinishRotateCA(c.Context, cfg, client, c.Bool(ignorePodsFlag)); err != nil {
 			return err
 		}
-		fmt.Fprintln(c.App.Writer, "Restart this server, which drops the old authorities then; agents follow by themselves. "+
-			"Copies of the kubeconfig from before the first step, and tokens that begin with the old hash, are of no use from then on.")
+		fmt.Fprintln(c.App.Writer, `The end of the old authorities is prepared:
+1. Restart kedge on each server, one after another: they drop them then; agents follow by themselves.
+   Copies of the kubeconfig from before the first step, and tokens that begin with the old hash, are of no use from then on.
+2. Run kubectl -n kube-system delete configmap extension-apiserver-authentication, which is made anew without them: aggregated APIs trust those in it.
+3. Take a snapshot: those from before bring the old authorities back.`)
 		return nil
 	}
-	token, err := server.RotateCA(cfg, time.Now())
+	token, err := server.RotateCA(c.Context, cfg, time.Now())
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(c.App.Writer, `New authorities are prepared. Pods go on running through all of this:
-1. Restart this server, which uses them beside the old ones then; agents follow by themselves.
+1. Restart kedge on each server, one after another: they use them beside the old ones then; agents follow by themselves.
 2. Replace copies of %s, which is written anew, and certificates that you have had signed.
    Further nodes need the token %s
 3. Restart pods that call the API and read its authority only once, when they start.

@@ -98,7 +98,7 @@ var counterparts = map[string]string{
 	"kedge image":                             "tests/e2e/images TestImages",
 	"kedge certificate check":                 "tests/e2e/certificates TestRenewed",
 	"kedge certificate rotate":                "tests/e2e/certificates TestRenewed",
-	"kedge certificate rotate-ca":             "tests/e2e/certificates TestRotateCA",
+	"kedge certificate rotate-ca":             "tests/e2e/certificates TestRotateCAOfServers",
 
 	"kedge server --cluster-init":                                                 "tests/e2e/ha TestThreeServers",
 	"kedge server --cluster-init $ETCD":                                           "tests/e2e/roles TestSplitRoles",

@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/kedge-dev/kedge/internal/agent"
+	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/server"
@@ -51,10 +52,10 @@ func runServer(c *cli.Context, cfg *config.Config) error {
 }
 
 // startAnew replaces this process by a new one with the same id, arguments and
-// environment if the node has moved, so that it needs no service manager to come
-// back. Any other end of a run it returns as it is.
+// environment if the node has moved, or the authorities were replaced, so that it needs
+// no service manager to come back. Any other end of a run it returns as it is.
 func startAnew(err error, environment []string) error {
-	if !errors.Is(err, agent.ErrNodeMoved) {
+	if !errors.Is(err, agent.ErrNodeMoved) && !errors.Is(err, bootstrap.ErrAuthorities) {
 		return err
 	}
 	logrus.Warnf("%v: starting anew", err)

@@ -190,7 +190,7 @@ func (a *APIServer) Run(ctx context.Context, ready func()) error {
 // build makes upstream's chain of servers and lets ServeHTTP answer with it:
 // upstream's own start needs answers, by loopback.
 func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggregator, error) {
-	if err := writeFiles(a.options, &a.config); err != nil {
+	if err := errors.Join(writeFiles(a.options, &a.config), useAccountKeys(a.options, &a.config)); err != nil {
 		return nil, err
 	}
 	direct := newDirectStorage(a.options.Etcd, a.config)

@@ -90,8 +90,16 @@ func ensureAuthority(path, name string, now time.Time) (*authority, error) {
 	return a, a.check(now)
 }
 
-// create makes the certificate of a.key.
+// create makes the certificate of a.key, and keeps it.
 func (a *authority) create(name string, now time.Time) error {
+	if err := a.make(name, now); err != nil {
+		return err
+	}
+	return datadir.WriteFile(a.certFile, encodeCertificates(a.cert()), certMode)
+}
+
+// make makes the certificate of a.key.
+func (a *authority) make(name string, now time.Time) error {
 	serial, err := serialNumber()
 	if err != nil {
 		return err
@@ -116,7 +124,7 @@ func (a *authority) create(name string, now time.Time) error {
 		return fmt.Errorf("make certificate %s: %w", a.certFile, err)
 	}
 	a.bundle = []*x509.Certificate{cert}
-	return datadir.WriteFile(a.certFile, encodeCertificates(cert), certMode)
+	return nil
 }
 
 // check finds what would make an authority on disk useless.

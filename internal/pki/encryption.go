@@ -14,15 +14,15 @@ import (
 	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
-// encryptionKey is the file with what the keys of Secrets are encrypted under.
-const encryptionKey = "encryption.key"
+// EncryptionKey is the file with what the keys of Secrets are encrypted under.
+const EncryptionKey = "encryption.key"
 
 // ensureEncryptionKey returns that file, and makes it if it is not there: of the
 // authority's key, which all servers have alike and nobody else has. So the servers
 // of a cluster that had no such file before all make the same. It stays when the
 // authority is replaced.
 func ensureEncryptionKey(folder string, authority *authority) (string, error) {
-	file := filepath.Join(folder, encryptionKey)
+	file := filepath.Join(folder, EncryptionKey)
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		return file, err
 	}
@@ -30,7 +30,7 @@ func ensureEncryptionKey(folder string, authority *authority) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("make %s: %w", file, err)
 	}
-	derived, err := hkdf.Key(sha256.New, bytes.TrimSpace(text), nil, "kedge "+encryptionKey+" 1", sha256.Size)
+	derived, err := hkdf.Key(sha256.New, bytes.TrimSpace(text), nil, "kedge "+EncryptionKey+" 1", sha256.Size)
 	if err != nil {
 		return "", fmt.Errorf("make %s: %w", file, err)
 	}

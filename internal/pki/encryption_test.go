@@ -42,7 +42,7 @@ func TestEncryptionKey(t *testing.T) {
 	o := options(t)
 	ensure(t, o)
 	secrets, err := Secrets(o.Dir)
-	if err != nil || len(secrets[encryptionKey]) == 0 {
+	if err != nil || len(secrets[EncryptionKey]) == 0 {
 		t.Errorf("it is not among the secrets of servers: %v", err)
 	}
 }

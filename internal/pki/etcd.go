@@ -85,7 +85,7 @@ func (s *Server) EtcdClientTLS() *tls.Config {
 // cluster have alike, those without which a server must make no certificates
 // last. What is signed with them each server has of its own.
 var shared = []string{
-	"service.key", encryptionKey,
+	serviceAccountKey, EncryptionKey,
 	"etcd/peer-ca.key", "etcd/peer-ca.crt",
 	"etcd/server-ca.key", "etcd/server-ca.crt",
 	"request-header-ca.key", "request-header-ca.crt",

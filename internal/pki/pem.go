@@ -99,8 +99,12 @@ func CAHash(caPEM []byte) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("hash certificate authority: %w", err)
 	}
-	sum := sha256.Sum256(certs[len(certs)-1].Raw)
-	return hex.EncodeToString(sum[:]), nil
+	return hashOf(certs[len(certs)-1]), nil
+}
+
+func hashOf(cert *x509.Certificate) string {
+	sum := sha256.Sum256(cert.Raw)
+	return hex.EncodeToString(sum[:])
 }
 
 // FindCA returns the certificate in caPEM, in PEM, that has a hash, as CAHash makes
@@ -111,7 +115,7 @@ func FindCA(caPEM []byte, hash string) []byte {
 		return nil
 	}
 	for _, cert := range certs {
-		if sum := sha256.Sum256(cert.Raw); hex.EncodeToString(sum[:]) == hash {
+		if hashOf(cert) == hash {
 			return encodeCertificates(cert)
 		}
 	}

@@ -3,9 +3,7 @@ package pki
 import (
 	"crypto"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -13,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -30,8 +29,9 @@ import (
 // everybody trusts everybody, whichever of them have followed. After the second the
 // old ones are gone.
 
-// replaced are the authorities, by the names of their files.
-var replaced = []string{"server-ca", "client-ca", "request-header-ca"}
+// replaced are the authorities, by the names of their files. Those of etcd are where
+// that is.
+var replaced = []string{"server-ca", "client-ca", "request-header-ca", "etcd/server-ca", "etcd/peer-ca"}
 
 // serviceAccountKey is the name of the file. After the first step it has the old
 // key's public half too.
@@ -40,60 +40,100 @@ const serviceAccountKey = "service.key"
 // ErrPrepared says that a step waits for the next start.
 var ErrPrepared = errors.New("new authorities are prepared already: restart this server, which takes them into use")
 
-// PrepareAuthorities prepares the first step.
+// PrepareAuthorities prepares the first step on a server alone.
 func PrepareAuthorities(dir datadir.Dir, now time.Time) error {
-	return prepare(dir, func(to string) error {
-		for _, name := range replaced {
-			if err := succeed(dir.ServerTLS(), to, name, now); err != nil {
-				return err
-			}
-		}
-		return succeedKey(dir.ServerTLS(), to)
+	files, err := NextAuthorities(dir, now)
+	if err != nil {
+		return err
+	}
+	return prepare(dir, files)
+}
+
+// DropAuthorities prepares the second step on a server alone.
+func DropAuthorities(dir datadir.Dir) error {
+	files, err := LastAuthorities(dir)
+	if err != nil {
+		return err
+	}
+	return prepare(dir, files)
+}
+
+// NextAuthorities returns what the first step puts into the folder of certificates, by
+// the path in there.
+func NextAuthorities(dir datadir.Dir, now time.Time) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	return files, step(dir, func(name string) error { return succeed(dir.ServerTLS(), name, now, files) }, func(key crypto.Signer) error {
+		return succeedKey(key, files)
 	})
 }
 
-// DropAuthorities prepares the second step.
-func DropAuthorities(dir datadir.Dir) error {
-	return prepare(dir, func(to string) error {
-		for _, name := range replaced {
-			path := filepath.Join(dir.ServerTLS(), name)
-			bundle, err := readCertificates(path + ".crt")
-			if err != nil {
-				return err
-			}
-			own := successor(bundle)
-			if own == nil {
-				return fmt.Errorf("%s.crt has no authority that replaces another: begin with `kedge certificate rotate-ca`", path)
-			}
-			key, err := os.ReadFile(path + ".key")
-			if err != nil {
-				return err
-			}
-			if err := datadir.WriteTogether(
-				datadir.File{Path: filepath.Join(to, name+".key"), Data: key, Mode: keyMode},
-				datadir.File{Path: filepath.Join(to, name+".crt"), Data: encodeCertificates(own), Mode: certMode},
-			); err != nil {
-				return err
-			}
-		}
-		key, err := readKey(filepath.Join(dir.ServerTLS(), serviceAccountKey))
+// LastAuthorities returns likewise what the second step puts there.
+func LastAuthorities(dir datadir.Dir) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	return files, step(dir, func(name string) error {
+		path := filepath.Join(dir.ServerTLS(), name)
+		bundle, err := readCertificates(path + ".crt")
 		if err != nil {
 			return err
 		}
-		text, err := encodeKey(key)
-		if err != nil {
-			return fmt.Errorf("encode key: %w", err)
+		own := successor(bundle)
+		switch {
+		case own != nil:
+		case name == "server-ca":
+			return fmt.Errorf("%s.crt has no authority that replaces another: begin with `kedge certificate rotate-ca`", path)
+		default:
+			return nil // of an etcd that has come since
 		}
-		return datadir.WriteFile(filepath.Join(to, serviceAccountKey), text, keyMode)
+		files[name+".crt"] = encodeCertificates(own)
+		files[name+".key"], err = os.ReadFile(path + ".key")
+		return err
+	}, func(key crypto.Signer) (err error) {
+		files[serviceAccountKey], err = encodeKey(key)
+		return err
 	})
 }
 
-// prepare has do fill the folder that the next start takes.
-func prepare(dir datadir.Dir, do func(to string) error) error {
+// step calls authority for each that is there, and then account with the key of
+// service accounts.
+func step(dir datadir.Dir, authority func(name string) error, account func(crypto.Signer) error) error {
 	if _, err := os.Stat(dir.NextServerTLS()); err == nil {
 		return ErrPrepared
 	}
-	err := makeFolder(dir.NextServerTLS(), do)
+	for _, name := range replaced {
+		if _, err := os.Stat(filepath.Join(dir.ServerTLS(), name+".crt")); errors.Is(err, fs.ErrNotExist) && filepath.Dir(name) != "." {
+			continue
+		}
+		if err := authority(name); err != nil {
+			return fmt.Errorf("prepare authorities: %w", err)
+		}
+	}
+	key, err := readKey(filepath.Join(dir.ServerTLS(), serviceAccountKey))
+	if err == nil {
+		err = account(key)
+	}
+	if err != nil {
+		return fmt.Errorf("prepare the key of service accounts: %w", err)
+	}
+	return nil
+}
+
+// prepare keeps files for the next start, in the place of what was kept before.
+func prepare(dir datadir.Dir, files map[string][]byte) error {
+	err := os.RemoveAll(dir.NextServerTLS())
+	if err == nil {
+		err = makeFolder(dir.NextServerTLS(), func(to string) error {
+			for name, content := range files {
+				path := filepath.Join(to, name)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					return err
+				}
+				if err := datadir.WriteFile(path, content, keyMode); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
 	if err != nil {
 		return fmt.Errorf("prepare authorities: %w", datadir.Explain(err))
 	}
@@ -147,9 +187,9 @@ func copyFolder(from, to string) error {
 	})
 }
 
-// succeed makes a new authority in the place of the one of that name.
-func succeed(from, to, name string, now time.Time) error {
-	path := filepath.Join(from, name)
+// succeed makes the files of a new authority in the place of the one of that name.
+func succeed(folder, name string, now time.Time, files map[string][]byte) error {
+	path := filepath.Join(folder, name)
 	bundle, err := readCertificates(path + ".crt")
 	if err != nil {
 		return err
@@ -165,19 +205,20 @@ func succeed(from, to, name string, now time.Time) error {
 	case len(bundle) > 1 || old.CheckSignatureFrom(old) != nil || old.MaxPathLen == 0 && old.MaxPathLenZero:
 		return fmt.Errorf("%s.crt is an authority of your own, below another or such that none may be below it: kedge cannot replace it", path)
 	}
-	path = filepath.Join(to, name)
-	a := &authority{certFile: path + ".crt", keyFile: path + ".key"}
-	if a.key, err = writeKey(a.keyFile, ecdsaKey); err != nil {
-		return err
+	a := &authority{certFile: path + ".crt"}
+	if a.key, err = ecdsaKey(); err != nil {
+		return fmt.Errorf("make key: %w", err)
 	}
-	if err := a.create("kedge-"+name, now); err != nil {
+	if err := a.make("kedge-"+strings.ReplaceAll(name, "/", "-"), now); err != nil {
 		return err
 	}
 	crossed, err := cross(a.cert(), old, key)
 	if err != nil {
 		return fmt.Errorf("sign %s by the old authority: %w", a.certFile, err)
 	}
-	return datadir.WriteFile(a.certFile, encodeCertificates(crossed, old, a.cert()), certMode)
+	files[name+".crt"] = encodeCertificates(crossed, old, a.cert())
+	files[name+".key"], err = encodeKey(a.key)
+	return err
 }
 
 // cross returns an authority's certificate as another one signs it.
@@ -210,12 +251,8 @@ func successor(bundle []*x509.Certificate) *x509.Certificate {
 	return nil
 }
 
-// succeedKey makes a new key, with which the old one's tokens are good yet.
-func succeedKey(from, to string) error {
-	old, err := readKey(filepath.Join(from, serviceAccountKey))
-	if err != nil {
-		return err
-	}
+// succeedKey makes the file of a new key, with which the old one's tokens are good yet.
+func succeedKey(old crypto.Signer, files map[string][]byte) error {
 	public, err := x509.MarshalPKIXPublicKey(old.Public())
 	if err != nil {
 		return fmt.Errorf("encode key: %w", err)
@@ -228,8 +265,8 @@ func succeedKey(from, to string) error {
 	if err != nil {
 		return fmt.Errorf("encode key: %w", err)
 	}
-	text = append(text, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})...)
-	return datadir.WriteFile(filepath.Join(to, serviceAccountKey), text, keyMode)
+	files[serviceAccountKey] = append(text, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})...)
+	return nil
 }
 
 // TakeAuthorities takes a step that was prepared. It is called before anything else
@@ -283,34 +320,15 @@ func wants(dir datadir.Dir) (bool, error) {
 	if slices.EqualFunc(own, theirs, (*x509.Certificate).Equal) {
 		return false, nil
 	}
-	related := slices.ContainsFunc(own, func(cert *x509.Certificate) bool { return slices.ContainsFunc(theirs, cert.Equal) })
-	if !related {
+	if !related(own, theirs) {
 		logrus.WithField("component", "pki").Warnf("The authorities prepared in %s are not for those that are here now, perhaps from a snapshot: removing them", dir.NextServerTLS())
+		return false, nil
 	}
-	return related, nil
+	return true, nil
 }
 
-// RotatedAt is when the authorities were taken into use.
-func RotatedAt(dir datadir.Dir) (time.Time, error) {
-	info, err := os.Stat(filepath.Join(dir.ServerTLS(), "server-ca.crt"))
-	if err != nil {
-		return time.Time{}, fmt.Errorf("look at authorities: %w", err)
-	}
-	return info.ModTime(), nil
-}
-
-// Rotating tells whether the authorities are between the two steps.
-func (s *Server) Rotating() bool { return successor(s.serverCA.bundle) != nil }
-
-// SignedNow tells whether a node's certificate is of the authority that signs now.
-func (s *Server) SignedNow(cert *x509.Certificate) bool {
-	return cert.CheckSignatureFrom(s.clientCA.cert()) == nil
-}
-
-// Authorities names what nodes trust: it is another one when that is.
-func (s *Server) Authorities() string { return authorities(s.ServerCA(), s.ClientCA()) }
-
-func authorities(serverCA, clientCA []byte) string {
-	sum := sha256.Sum256(append(append([]byte{}, serverCA...), clientCA...))
-	return hex.EncodeToString(sum[:])
+// related tells whether one of two bundles replaces the other: all that follow each
+// other have a certificate in common.
+func related(one, other []*x509.Certificate) bool {
+	return slices.ContainsFunc(one, func(cert *x509.Certificate) bool { return slices.ContainsFunc(other, cert.Equal) })
 }

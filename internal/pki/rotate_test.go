@@ -307,3 +307,62 @@ func TestRotateRefuses(t *testing.T) {
 		t.Error("what was begun is there yet")
 	}
 }
+
+// TestFollowAuthorities: another server of the cluster has prepared a step.
+func TestFollowAuthorities(t *testing.T) {
+	o := options(t)
+	o.Etcd = true
+	ensure(t, o)
+	follow := func(files map[string][]byte, want bool) {
+		t.Helper()
+		if wanted, err := FollowAuthorities(o.Dir, files); err != nil || wanted != want {
+			t.Errorf("a start is wanted: %t, %v", wanted, err)
+		}
+		if _, err := os.Stat(o.Dir.NextServerTLS()); (err == nil) != want {
+			t.Errorf("what is prepared: %v", err)
+		}
+	}
+	prepared := func(files map[string][]byte, err error) map[string][]byte {
+		t.Helper()
+		if err != nil || len(files) != 11 {
+			t.Fatalf("%d files, %v", len(files), err)
+		}
+		return files
+	}
+	superseded := prepared(NextAuthorities(o.Dir, time.Now()))
+	next := prepared(NextAuthorities(o.Dir, time.Now()))
+	follow(superseded, true)
+	follow(next, true)
+	follow(next, true)
+	if _, err := LastAuthorities(o.Dir); !errors.Is(err, ErrPrepared) {
+		t.Errorf("before the start: %v", err)
+	}
+	before, err := os.ReadFile(filepath.Join(o.Dir.ServerTLS(), "server-ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	restarted(t, o)
+	follow(next, false)
+	last := prepared(LastAuthorities(o.Dir))
+	authority := "server-ca.crt"
+	if !Successive(before, next[authority]) || !Successive(next[authority], last[authority]) || Successive(before, last[authority]) || Successive(before, nil) {
+		t.Error("it does not know which authorities follow each other")
+	}
+	follow(last, true)
+	follow(next, false) // what was prepared is not to be taken
+	follow(last, true)
+	restarted(t, o)
+	for _, file := range []string{"etcd/peer-ca.crt", "service.key", "encryption.key"} {
+		if replaced := IsReplaced(file); replaced != (file != "encryption.key") {
+			t.Errorf("%s is replaced: %t", file, replaced)
+		}
+	}
+	for what, files := range map[string]map[string][]byte{
+		"two steps away":       superseded,
+		"of another key alone": {authority: last[authority], serviceAccountKey: []byte("another")},
+	} {
+		if _, err := FollowAuthorities(o.Dir, files); err == nil || !strings.Contains(err.Error(), "kubectl delete node") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

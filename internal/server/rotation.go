@@ -17,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -36,80 +37,105 @@ import (
 const probePatience = 10 * time.Second
 
 // newKeeper returns the component that renews this server's certificates.
-func newKeeper(server *pki.Server, clock *pki.Clock, node string, tunnels *tunnel.Server) component.Component {
-	return certificates.New(certificates.Config{
+func newKeeper(server *pki.Server, dir datadir.Dir, clock *pki.Clock, node string, tunnels *tunnel.Server, store *state) component.Component {
+	settings := certificates.Config{
 		Socket: datadir.CertificateSocket,
 		Now:    clock.Now,
 		Due:    server.Due,
 		Renew:  func(_ context.Context, all bool) ([]string, error) { return server.Renew(all) },
-		Lagging: func(ctx context.Context, kubelets map[string]string) (map[string]string, error) {
+		Lagging: func(ctx context.Context, kubelets map[string]string, servers []string) (certificates.Lag, error) {
 			if !server.Rotating() {
-				return nil, errors.New("this server does not use new authorities beside old ones: begin with `kedge certificate rotate-ca`, and restart it")
+				return certificates.Lag{}, errors.New("this server does not use new authorities beside old ones: begin with `kedge certificate rotate-ca`, and restart it")
 			}
-			return lagging(ctx, kubelets, server.SignedNow, func(ctx context.Context, name, address string) (net.Conn, error) {
-				if name == node {
+			if store.etcd != nil { // of these some may have no API
+				members, _ := store.etcd.Members()
+				servers = append(servers, members...)
+			}
+			return lagging(ctx, kubelets, servers, server.SignedNow, func(ctx context.Context, name, address string) (net.Conn, error) {
+				if _, is := kubelets[name]; !is || name == node {
 					return new(net.Dialer).DialContext(ctx, "tcp", address)
 				}
 				return tunnels.Dial(ctx, name, address)
 			}), nil
 		},
-	})
+	}
+	if store.authorities != nil {
+		settings.Replace = func(ctx context.Context, finish bool) error {
+			return store.authorities.Replace(ctx, func() (map[string][]byte, error) {
+				if finish {
+					return pki.LastAuthorities(dir)
+				}
+				return pki.NextAuthorities(dir, clock.Now())
+			})
+		}
+	}
+	return certificates.New(settings)
 }
 
-// lagging asks kubelets, by the names of their nodes, for their certificates, and
-// returns why nodes have not followed: what they show is not signed as it should.
-func lagging(ctx context.Context, kubelets map[string]string, signed func(*x509.Certificate) bool, dial func(ctx context.Context, node, address string) (net.Conn, error)) map[string]string {
+// lagging asks kubelets, by the names of their nodes, and servers for their
+// certificates, and returns which have not followed: what they show is not signed as it
+// should.
+func lagging(ctx context.Context, kubelets map[string]string, servers []string, signed func(*x509.Certificate) bool,
+	dial func(ctx context.Context, name, address string) (net.Conn, error)) certificates.Lag {
 	ctx, cancel := context.WithTimeout(ctx, probePatience)
 	defer cancel()
+	asked := map[string]string{}
+	maps.Copy(asked, kubelets)
+	for _, address := range servers {
+		asked["the server at "+address] = address
+	}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	why := map[string]string{}
-	for name, address := range kubelets {
+	lag := certificates.Lag{Why: map[string]string{}}
+	for name, address := range asked {
 		asking.Go(func() {
-			err := func() error {
-				conn, err := dial(ctx, name, address)
-				if err != nil {
-					return err
-				}
-				defer conn.Close()
-				// What it shows is compared below, and nothing is sent.
-				client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
-				if err := client.HandshakeContext(ctx); err != nil {
-					return err
-				}
-				if !signed(client.ConnectionState().PeerCertificates[0]) {
-					return errors.New("its certificates are of the old authority: `kedge certificate rotate` there renews them")
-				}
-				return nil
-			}()
-			if err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				why[name] = err.Error()
+			cert, err := show(ctx, name, address, dial)
+			if err == nil && !signed(cert) {
+				err = errors.New("its certificates are of the old authority, until kedge is restarted there; on an agent `kedge certificate rotate` renews them")
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			_, node := kubelets[name]
+			switch {
+			case err != nil && node:
+				lag.Why["node "+name] = err.Error()
+			case err != nil:
+				lag.Why[name] = err.Error()
+			case !node && pki.IssuedAt(cert).After(lag.Since):
+				lag.Since = pki.IssuedAt(cert)
 			}
 		})
 	}
 	asking.Wait()
-	return why
+	return lag
 }
 
-// checkAlone refuses where other servers may have the same authorities.
-func checkAlone(dir datadir.Dir) error {
-	if keepsSQLite(dir) {
-		return nil
+// show returns the certificate that somebody shows.
+func show(ctx context.Context, name, address string, dial func(ctx context.Context, name, address string) (net.Conn, error)) (*x509.Certificate, error) {
+	conn, err := dial(ctx, name, address)
+	if err != nil {
+		return nil, err
 	}
-	return errors.New("this is not the only server of its cluster, or is no server: kedge replaces the authorities of a server with SQLite only, " +
-		"since several servers would have to do it at the same moment")
+	defer conn.Close()
+	// It is compared by who asks, and nothing is sent.
+	client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+	if err := client.HandshakeContext(ctx); err != nil {
+		return nil, err
+	}
+	return client.ConnectionState().PeerCertificates[0], nil
 }
 
-// RotateCA prepares new authorities of the cluster, which the next start takes into
-// use beside the old ones, and returns the token that further nodes need then.
-func RotateCA(cfg *config.Config, now time.Time) (token string, err error) {
+// RotateCA prepares new authorities of the cluster, which the next start of each server
+// takes into use beside the old ones, and returns the token that further nodes need
+// then.
+func RotateCA(ctx context.Context, cfg *config.Config, now time.Time) (token string, err error) {
 	dir := datadir.Dir(cfg.DataDir)
-	if err := checkAlone(dir); err != nil {
-		return "", err
+	if keepsSQLite(dir) {
+		err = pki.PrepareAuthorities(dir, now)
+	} else {
+		err = certificates.Replace(ctx, false)
 	}
-	if err := pki.PrepareAuthorities(dir, now); err != nil {
+	if err != nil {
 		return "", err
 	}
 	authority, err := os.ReadFile(filepath.Join(dir.NextServerTLS(), "server-ca.crt"))
@@ -119,14 +145,11 @@ func RotateCA(cfg *config.Config, now time.Time) (token string, err error) {
 	return bootstrap.TokenFor(dir, authority)
 }
 
-// FinishRotateCA prepares the end of the old authorities, with the next start. It
-// refuses while there is something that it would lock out, as far as can be known:
-// pods that have not started since may be left out.
+// FinishRotateCA prepares the end of the old authorities, with the next start of each
+// server. It refuses while there is something that it would lock out, as far as can be
+// known: pods that have not started since may be left out.
 func FinishRotateCA(ctx context.Context, cfg *config.Config, client kubernetes.Interface, ignorePods bool) error {
 	dir := datadir.Dir(cfg.DataDir)
-	if err := checkAlone(dir); err != nil {
-		return err
-	}
 	since, err := pki.RotatedAt(dir)
 	if err != nil {
 		return err
@@ -136,12 +159,20 @@ func FinishRotateCA(ctx context.Context, cfg *config.Config, client kubernetes.I
 	if err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
-	why, err := certificates.Lagging(ctx, kubelets(nodes.Items))
+	servers, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) { // a user may have the API server not write it
+		return fmt.Errorf("list servers: %w", err)
+	}
+	lag, err := certificates.Lagging(ctx, kubelets(nodes.Items), serversOf(servers, ""))
 	if err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(why)) {
-		faults = append(faults, fmt.Errorf("node %s has not followed (%s): start it, or delete it with kubectl delete node", name, why[name]))
+	for _, name := range slices.Sorted(maps.Keys(lag.Why)) {
+		faults = append(faults, fmt.Errorf("%s has not followed (%s): start it, or delete it with kubectl delete node", name, lag.Why[name]))
+	}
+	// Before the last of the servers had followed it still signed with the old key.
+	if lag.Since.After(since) {
+		since = lag.Since
 	}
 	secrets, err := client.CoreV1().Secrets("").List(ctx, metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeServiceAccountToken)})
 	if err != nil {
@@ -165,7 +196,10 @@ func FinishRotateCA(ctx context.Context, cfg *config.Config, client kubernetes.I
 	if err := errors.Join(faults...); err != nil {
 		return fmt.Errorf("the old authorities are still needed:\n%w", err)
 	}
-	return pki.DropAuthorities(dir)
+	if keepsSQLite(dir) {
+		return pki.DropAuthorities(dir)
+	}
+	return certificates.Replace(ctx, true)
 }
 
 // kubelets returns where those of nodes are, by the nodes' names.

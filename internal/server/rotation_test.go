@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/pki"
 )
 
 func TestLagging(t *testing.T) {
@@ -35,13 +36,13 @@ func TestLagging(t *testing.T) {
 	}
 	address := kubelet.Listener.Addr().String()
 	nodes := map[string]string{"up": address, "down": address}
-	why := lagging(t.Context(), nodes, own.Equal, dial)
-	if want := map[string]string{"down": "no tunnel"}; !maps.Equal(why, want) {
-		t.Errorf("%v, want %v", why, want)
+	lag := lagging(t.Context(), nodes, []string{address}, own.Equal, dial)
+	if want := map[string]string{"node down": "no tunnel"}; !maps.Equal(lag.Why, want) || !lag.Since.Equal(pki.IssuedAt(own)) {
+		t.Errorf("%v, want %v", lag, want)
 	}
-	why = lagging(t.Context(), nodes, func(*x509.Certificate) bool { return false }, dial)
-	if len(why) != 2 || !strings.Contains(why["up"], "of the old authority") {
-		t.Errorf("%v", why)
+	lag = lagging(t.Context(), nodes, []string{address}, func(*x509.Certificate) bool { return false }, dial)
+	if len(lag.Why) != 3 || !strings.Contains(lag.Why["node up"], "of the old authority") || lag.Why["the server at "+address] == "" {
+		t.Errorf("%v", lag)
 	}
 }
 
@@ -85,14 +86,14 @@ func TestOldPods(t *testing.T) {
 	}
 }
 
-// TestRotateCARefuses what is not a server alone.
+// TestRotateCARefuses where no kedge runs that could tell others.
 func TestRotateCARefuses(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
-	if _, err := RotateCA(cfg, time.Now()); err == nil || !strings.Contains(err.Error(), "not the only server") {
+	if _, err := RotateCA(t.Context(), cfg, time.Now()); err == nil || !strings.Contains(err.Error(), "no kedge runs on this host: start it") {
 		t.Error(err)
 	}
-	if err := FinishRotateCA(t.Context(), cfg, fake.NewClientset(), false); err == nil || !strings.Contains(err.Error(), "not the only server") {
+	if err := FinishRotateCA(t.Context(), cfg, fake.NewClientset(), false); err == nil || !strings.Contains(err.Error(), "is this a server") {
 		t.Error(err)
 	}
 }

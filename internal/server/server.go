@@ -53,8 +53,8 @@ type Summary struct {
 }
 
 // Run runs a server until ctx is cancelled, and returns nil then, or until one
-// of its components fails; with ErrNodeMoved it is to be run again, by a new
-// process. What a user can mend is checked first, before anything is changed.
+// of its components fails; with ErrNodeMoved and ErrAuthorities it is to be run
+// again, by a new process. What a user can mend is checked first, before anything is changed.
 func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	dir := datadir.Dir(cfg.DataDir)
 	phase, err := kubeinit.Setup(cfg.Log)
@@ -134,7 +134,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, store, storage, api)); err != nil {
 		return err
 	}
-	group.Add(newKeeper(certificates, clock, node.Name, tunnels))
+	group.Add(newKeeper(certificates, dir, clock, node.Name, tunnels, store))
 
 	if err := store.add(group); err != nil {
 		return err
@@ -158,6 +158,9 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	})
 	group.Add(gate)
 	beforeAPI := []component.Component{store, gate}
+	if store.authorities != nil {
+		beforeAPI = append(beforeAPI, store.authorities)
+	}
 	if !cfg.Server.DisableAPIServer {
 		group.Add(keys, store)
 		beforeAPI = append(beforeAPI, keys)

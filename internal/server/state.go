@@ -36,8 +36,10 @@ type state struct {
 	etcd supervisor.Etcd
 	// follow finds the servers that have etcd, for one that has not.
 	follow component.Component
-	// token is the join token, where servers share the datastore.
-	token *bootstrap.SharedToken
+	// token is the join token, where servers share the datastore, and authorities are
+	// what they then replace theirs by.
+	token       *bootstrap.SharedToken
+	authorities *bootstrap.SharedAuthorities
 }
 
 // add adds the datastore and what belongs to it. Its metrics are among those of the
@@ -49,6 +51,7 @@ func (s *state) add(group *component.Group) error {
 	group.Add(s)
 	if s.token != nil {
 		group.Add(s.token, s)
+		group.Add(s.authorities, s)
 	}
 	if s.member == nil {
 		return measure.Register(s)
@@ -91,7 +94,9 @@ func newState(ctx context.Context, cfg *config.Config, dir datadir.Dir, node hos
 		member := etcd.New(settings)
 		s = &state{Datastore: member, saved: member, member: member, etcd: member}
 	}
-	s.token = bootstrap.NewSharedToken(dir, cfg.Token, func() (*clientv3.Client, error) { return datastore.NewClient(s.Endpoint()) })
+	client := func() (*clientv3.Client, error) { return datastore.NewClient(s.Endpoint()) }
+	s.token = bootstrap.NewSharedToken(dir, cfg.Token, client)
+	s.authorities = bootstrap.NewSharedAuthorities(dir, client)
 	return s, nil
 }
 

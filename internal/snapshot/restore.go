@@ -167,6 +167,10 @@ func (j *journal) complete(ctx context.Context, dir datadir.Dir, store datastore
 			return fmt.Errorf("restore: %w", err)
 		}
 	}
+	// What was prepared for the authorities from before is not for these.
+	if err := os.RemoveAll(dir.NextServerTLS()); err != nil {
+		return fmt.Errorf("restore: %w", datadir.Explain(err))
+	}
 	if err := store.Commit(ctx, folder, kept); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
