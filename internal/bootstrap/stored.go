@@ -149,7 +149,10 @@ func resealStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, secre
 	if err != nil {
 		return err
 	}
-	if _, err := store.Put(ctx, StoredKey, text); err != nil {
+	// A plain Put of kine's (pkg/server/put.go) changes nothing, and says nothing, if
+	// anything else was written since. Whoever is faster does the same.
+	if _, err := store.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(StoredKey), "=", answer.Kvs[0].ModRevision)).
+		Then(clientv3.OpPut(StoredKey, text)).Else(clientv3.OpGet(StoredKey)).Commit(); err != nil {
 		return fmt.Errorf("give the datastore the cluster's secrets: %w", err)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -16,35 +17,37 @@ import (
 // oneKey is a datastore with one key.
 type oneKey struct {
 	clientv3.KV
-	value string
+	value    string
+	revision int64
 }
 
 func (o *oneKey) Get(_ context.Context, key string, _ ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	if o.value == "" || key != StoredKey {
 		return &clientv3.GetResponse{}, nil
 	}
-	return &clientv3.GetResponse{Kvs: []*mvccpb.KeyValue{{Value: []byte(o.value)}}}, nil
-}
-
-func (o *oneKey) Put(_ context.Context, _, value string, _ ...clientv3.OpOption) (*clientv3.PutResponse, error) {
-	o.value = value
-	return &clientv3.PutResponse{}, nil
+	return &clientv3.GetResponse{Kvs: []*mvccpb.KeyValue{{Value: []byte(o.value), ModRevision: o.revision}}}, nil
 }
 
 type oneTxn struct {
 	clientv3.Txn
 	store *oneKey
+	was   int64
 	put   string
 }
 
-func (o *oneKey) Txn(context.Context) clientv3.Txn     { return &oneTxn{store: o} }
-func (t *oneTxn) If(...clientv3.Cmp) clientv3.Txn      { return t }
+func (o *oneKey) Txn(context.Context) clientv3.Txn { return &oneTxn{store: o} }
+func (t *oneTxn) If(compared ...clientv3.Cmp) clientv3.Txn {
+	t.was = (*etcdserverpb.Compare)(&compared[0]).GetModRevision()
+	return t
+}
 func (t *oneTxn) Then(ops ...clientv3.Op) clientv3.Txn { t.put = string(ops[0].ValueBytes()); return t }
+func (t *oneTxn) Else(...clientv3.Op) clientv3.Txn     { return t }
 func (t *oneTxn) Commit() (*clientv3.TxnResponse, error) {
-	if t.store.value != "" {
+	if t.store.revision != t.was {
 		return &clientv3.TxnResponse{}, nil
 	}
 	t.store.value = t.put
+	t.store.revision++
 	return &clientv3.TxnResponse{Succeeded: true}, nil
 }
 

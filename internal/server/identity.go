@@ -76,7 +76,7 @@ func establish(cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.C
 		return nil, nil, err
 	}
 	configured := cfg.Token
-	if _, err := os.Stat(dir.ServerToken()); err == nil && usesEtcd(cfg, dir) {
+	if _, err := os.Stat(dir.ServerToken()); err == nil && (usesEtcd(cfg, dir) || cfg.Server.Datastore.Endpoint != "") {
 		configured = "" // the servers have agreed on one: bootstrap.SharedToken
 	}
 	if _, err := bootstrap.EnsureToken(dir, configured, certificates.ServerCA()); err != nil {

@@ -154,7 +154,11 @@ func FinishRotateCA(ctx context.Context, cfg *config.Config, client kubernetes.I
 	if err != nil {
 		return err
 	}
-	faults := []error{bootstrap.CheckPins(dir, cfg.Token, cfg.Server.AgentToken)}
+	pins := []string{cfg.Server.AgentToken}
+	if keepsSQLite(dir) { // others have agreed on one: bootstrap.SharedToken
+		pins = append(pins, cfg.Token)
+	}
+	faults := []error{bootstrap.CheckPins(dir, pins...)}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list nodes: %w", err)
