@@ -19,7 +19,7 @@ import (
 )
 
 // TestRotateCAOfServers replaces the authorities of three servers with an etcd, etcd's
-// too, under a pod that serves and one that calls the API, which is there all the time.
+// too, under a pod that serves; the API is there all the time, by the other servers.
 // One of the servers is down when it begins.
 func TestRotateCAOfServers(t *testing.T) {
 	harness.Require(t)
