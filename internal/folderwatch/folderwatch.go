@@ -4,6 +4,9 @@ package folderwatch
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -19,43 +22,83 @@ const absent = 5 * time.Second
 // file, since editors replace files. Where the kernel has no more watches to give,
 // that is logged, and no change is seen: it is no reason not to run.
 func Start(ctx context.Context, folder string, settle time.Duration, log *logrus.Entry) <-chan struct{} {
+	return start(ctx, &watch{folder: folder, settle: settle, log: log})
+}
+
+// StartTree is Start for a folder and those below it, also those made later.
+func StartTree(ctx context.Context, folder string, settle time.Duration, log *logrus.Entry) <-chan struct{} {
+	return start(ctx, &watch{folder: folder, tree: true, settle: settle, log: log})
+}
+
+type watch struct {
+	folder  string
+	tree    bool
+	settle  time.Duration
+	log     *logrus.Entry
+	watcher *fsnotify.Watcher
+}
+
+func start(ctx context.Context, w *watch) <-chan struct{} {
 	changed := make(chan struct{}, 1)
-	watcher, err := fsnotify.NewWatcher()
+	var err error
+	w.watcher, err = fsnotify.NewWatcher()
 	if err == nil {
-		if err = watcher.Add(folder); err != nil {
-			watcher.Close()
+		if err = w.add(w.folder); err != nil {
+			w.watcher.Close()
 		}
 	}
 	if err != nil {
-		log.Warnf("changes in %s are not seen until kedge is started again: %v; if too many programs watch files, raise the sysctls fs.inotify.max_user_instances and fs.inotify.max_user_watches", folder, err)
+		w.warn(err)
 		context.AfterFunc(ctx, func() { close(changed) })
 		return changed
 	}
 	go func() {
 		defer close(changed)
-		defer watcher.Close()
-		follow(ctx, watcher, folder, settle, changed)
+		defer w.watcher.Close()
+		w.follow(ctx, changed)
 	}()
 	return changed
 }
 
-func follow(ctx context.Context, watcher *fsnotify.Watcher, folder string, settle time.Duration, changed chan<- struct{}) {
-	timer := time.NewTimer(settle)
+func (w *watch) warn(err error) {
+	w.log.Warnf("changes in %s are not seen until kedge is started again: %v; if too many programs watch files, raise the sysctls fs.inotify.max_user_instances and fs.inotify.max_user_watches", w.folder, err)
+}
+
+// add watches what has a name; what is watched already stays so.
+func (w *watch) add(name string) error {
+	if !w.tree {
+		return w.watcher.Add(name)
+	}
+	return filepath.WalkDir(name, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		return w.watcher.Add(path)
+	})
+}
+
+func (w *watch) follow(ctx context.Context, changed chan<- struct{}) {
+	timer := time.NewTimer(w.settle)
 	timer.Stop()
 	for gone := false; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-watcher.Events:
-			timer.Reset(settle)
-		case <-watcher.Errors:
+		case event := <-w.watcher.Events:
+			if w.tree && event.Has(fsnotify.Create) {
+				_ = w.add(event.Name) // so that what is written there is waited for; a fault is seen below
+			}
+			timer.Reset(w.settle)
+		case <-w.watcher.Errors:
 			// Events were lost: the kernel's queue was full.
-			timer.Reset(settle)
+			timer.Reset(w.settle)
 		case <-timer.C:
-			// By now another folder may have the name.
-			before := gone
-			if gone = watcher.Add(folder) != nil; gone {
+			// By now other folders may have the names.
+			err, before := w.add(w.folder), gone
+			if gone = errors.Is(err, fs.ErrNotExist); gone {
 				timer.Reset(absent)
+			} else if err != nil {
+				w.warn(err)
 			}
 			if gone && before {
 				continue

@@ -47,3 +47,32 @@ func TestStart(t *testing.T) {
 	for range changes {
 	}
 }
+
+// TestStartTree sees what happens in folders that were made since.
+func TestStartTree(t *testing.T) {
+	folder := t.TempDir()
+	ctx, stop := context.WithCancel(t.Context())
+	logger, said := test.NewNullLogger()
+	changes := StartTree(ctx, folder, 50*time.Millisecond, logger.WithField("component", "test"))
+	deep := filepath.Join(folder, "deep", "er")
+	file := filepath.Join(deep, "file")
+	for _, change := range []func() error{
+		func() error { return os.MkdirAll(deep, 0o700) },
+		func() error { return os.WriteFile(file, nil, 0o600) },
+		func() error { return os.Remove(file) },
+		func() error { return os.RemoveAll(filepath.Dir(deep)) },
+		func() error { return os.MkdirAll(deep, 0o700) },
+		func() error { return os.WriteFile(file, nil, 0o600) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		<-changes
+	}
+	stop()
+	for range changes {
+	}
+	if len(said.AllEntries()) > 0 {
+		t.Errorf("it says %v", said.LastEntry())
+	}
+}

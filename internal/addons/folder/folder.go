@@ -27,6 +27,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/kedge-dev/kedge/internal/folderwatch"
 )
 
 // How long is waited until a file that failed is applied again; each time twice as
@@ -34,6 +36,9 @@ import (
 const (
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
+	// settle is how long a change is left alone: who writes a file is not done with
+	// the first bytes, and what is not in it yet would be removed.
+	settle = time.Second
 	// patience is for the folder, and for an API that does not answer yet.
 	patience = 10 * time.Second
 	// maxMessage is what the API takes as an event's message.
@@ -88,11 +93,7 @@ func (f *Folder) Lead(ctx context.Context, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	changed, err := watch(ctx, cfg.Path)
-	if err != nil {
-		// What limits watches is the host's, and no reason to end.
-		f.log.Warnf("Changes in %s are noticed at the next start only: %v", cfg.Path, err)
-	}
+	changed := folderwatch.StartTree(ctx, cfg.Path, settle, f.log)
 	ready()
 	k := newKeeper(cfg, client, f.log)
 	k.discover = func() meta.RESTMapper {
@@ -107,14 +108,15 @@ func (f *Folder) Lead(ctx context.Context, ready func()) error {
 	defer timer.Stop()
 	for {
 		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-			timer.Reset(settle)
-		case <-timer.C:
-			if wait := k.sync(ctx); wait > 0 {
-				timer.Reset(wait)
+		case _, more := <-changed:
+			if !more {
+				return nil
 			}
+		case <-timer.C:
+		}
+		timer.Stop()
+		if wait := k.sync(ctx); wait > 0 {
+			timer.Reset(wait)
 		}
 	}
 }

@@ -247,23 +247,3 @@ func TestFaults(t *testing.T) {
 	c.has(k, "one", "three")
 	says("no kind Thing", "CustomResourceDefinition")
 }
-
-// TestWatch sees what happens in folders that were made since.
-func TestWatch(t *testing.T) {
-	folder := t.TempDir()
-	changed, err := watch(t.Context(), folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	deep := filepath.Join(folder, "deep", "er")
-	for _, do := range []func() error{
-		func() error { return os.MkdirAll(deep, 0o700) },
-		func() error { return os.WriteFile(filepath.Join(folder, "a.yaml"), nil, 0o600) },
-		func() error { return os.Remove(filepath.Join(folder, "a.yaml")) },
-	} {
-		if err := do(); err != nil {
-			t.Fatal(err)
-		}
-		<-changed
-	}
-}
