@@ -105,6 +105,8 @@ func lives(t *testing.T, newSystem func(*harness.Network) system) {
 	container := s.container(t)
 	requests := startRequests(t, client, "http://"+net.JoinHostPort(host.Address.String(), "30080"))
 
+	s.settle(t)
+
 	t.Log("a damaged upgrade")
 	files := s.installed(t)
 	refused(t, host, "sh /opt/damaged/install.sh", "does not match SHA256SUMS, so nothing was changed")
@@ -189,6 +191,18 @@ func (s system) addManager(t *testing.T) {
 	s.host.WriteFile("/run/fake/calls", "")
 	// Where the unit goes is there on a host with such a manager.
 	sh(t, s.host, "mkdir -p "+filepath.Dir(s.unit))
+}
+
+// settle waits until the pod's container is older than ten seconds: a kubelet that
+// starts before that takes the pod for unready, until it has probed it
+// (pkg/kubelet/prober/prober_manager.go, kubeletRestartGracePeriod).
+func (s system) settle(t *testing.T) {
+	t.Helper()
+	began, err := time.Parse(time.RFC3339, sh(t, s.host, "kedge kubectl get pod web -o jsonpath='{.status.containerStatuses[*].state.running.startedAt}'"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Until(began.Add(11 * time.Second)))
 }
 
 // container tells which container the pod has.

@@ -5,12 +5,23 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // DebianRoot returns a folder with a bare Debian, made once by debootstrap, which
 // must be installed.
 func DebianRoot(repository string) (string, error) {
 	root := filepath.Join(repository, "build", "debian-root")
+	lock, err := os.Create(root + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	// Another test may be making it.
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
 	if _, err := os.Stat(root); err == nil {
 		return root, nil
 	}
