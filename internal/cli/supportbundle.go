@@ -18,6 +18,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/containerd/registries"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/logs"
@@ -34,7 +35,13 @@ func supportBundleCommand() *cli.Command {
 		Flags: append(configFlags(config.ServerRole),
 			&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FILE` to write (default: kedge-support-HOST-TIME.tar.gz)"}),
 		Before: noArguments,
-		Action: supportBundle,
+		Action: func(c *cli.Context) error {
+			err := asInstalled(supportBundle, outputFlag)(c)
+			if errors.Is(err, errServiceFlags) {
+				return supportBundle(c) // that may be what is wrong
+			}
+			return err
+		},
 	}
 }
 
@@ -63,14 +70,15 @@ func supportBundle(c *cli.Context) error {
 	parts := slices.Concat(
 		[]support.Part{
 			settingsPart("config.yaml", "Of the kedge that runs.", shown.Settings, notShown),
-			settingsPart("config-of-a-start.yaml", "What a start of a server without flags would use.", cfg.Settings(sources, config.ServerRole), fault),
+			settingsPart("config-of-a-start.yaml", "What a start of the service would use, or of a server without flags if there is none.", cfg.Settings(sources, config.ServerRole), fault),
 		},
 		ownParts(dir),
 		hostParts(dir),
 		logParts(where("log", cfg.Log.File)),
 		clusterParts(where("write-kubeconfig", cfg.Server.WriteKubeconfig)),
 	)
-	err = support.Write(c.Context, file, folder, parts, secrets(cfg, dir))
+	known := slices.Concat(secrets(cfg, dir), registries.Secrets(where("private-registry", cfg.Node.PrivateRegistry)))
+	err = support.Write(c.Context, file, folder, parts, known)
 	if err := errors.Join(err, file.Close()); err != nil {
 		return errors.Join(err, os.Remove(path))
 	}

@@ -55,22 +55,42 @@ func (f Field) Shown() any {
 func (c *Config) SecretTexts() []string {
 	var texts []string
 	for _, f := range c.Fields() {
-		switch text := f.String(); {
-		case !f.Secret || text == "":
-		case f.url:
-			if _, password, ok := credentials(text); ok {
-				texts = append(texts, password)
-				// As a driver may have it in its messages.
-				if decoded, err := url.PathUnescape(password); err == nil {
-					texts = append(texts, decoded)
-				}
+		text := f.String()
+		if !f.Secret || text == "" {
+			continue
+		}
+		texts = append(texts, text)
+		if !f.url {
+			continue
+		}
+		for _, password := range passwords(text) {
+			texts = append(texts, password)
+			// As a driver may have it in its messages.
+			if decoded, err := url.PathUnescape(password); err == nil {
+				texts = append(texts, decoded)
 			}
-			texts = append(texts, text)
-		default:
-			texts = append(texts, text)
 		}
 	}
 	return texts
+}
+
+// passwords returns those in a database's URL: before its host, and among its
+// parameters.
+func passwords(endpoint string) []string {
+	var found []string
+	address, parameters, _ := strings.Cut(endpoint, "?")
+	for parameter := range strings.SplitSeq(parameters, "&") {
+		if name, password, _ := strings.Cut(parameter, "="); strings.HasSuffix(strings.ToLower(name), "password") {
+			found = append(found, password)
+		}
+	}
+	if len(found) > 0 {
+		endpoint = address
+	}
+	if _, password, ok := credentials(endpoint); ok {
+		found = append(found, password)
+	}
+	return found
 }
 
 // hidePassword takes the password out of a database's URL, or all of it if that may

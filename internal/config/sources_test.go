@@ -94,6 +94,15 @@ func TestHidden(t *testing.T) {
 			t.Errorf("%+v is shown", s)
 		}
 	}
+	for endpoint, want := range map[string][]string{
+		"https://192.0.2.1:2379": nil,
+		"postgres://kedge:A@db/k?sslmode=require&sslPassword=B&password=C": {"B", "C", "A"},
+		"mysql://kedge:SEC?:R@ET@tcp(db:1)/k":                              {"SEC?:R@ET"},
+	} {
+		if got := passwords(endpoint); !slices.Equal(got, want) {
+			t.Errorf("of %s: got %q, want %q", endpoint, got, want)
+		}
+	}
 	if texts := c.SecretTexts(); !slices.Contains(texts, "SECRET-token") || !slices.Contains(texts, "SECRET%40datastore-endpoint") || !slices.Contains(texts, "SECRET@datastore-endpoint") {
 		t.Errorf("the secrets are %q", texts)
 	}

@@ -9,10 +9,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -85,13 +88,23 @@ func get(ctx context.Context, part Part) ([]byte, error) {
 // hider returns what takes the secrets out of a text, the longest first: one may be a
 // part of another.
 func hider(secrets []string) func([]byte) []byte {
-	known := slices.Clone(secrets)
+	var known []string
+	for _, secret := range secrets {
+		if secret = strings.TrimSpace(secret); len(secret) < shortest {
+			continue
+		}
+		known = append(known, secret)
+		// As logs, JSON and addresses have it.
+		inJSON, _ := json.Marshal(secret) // a string always can be
+		for _, quoted := range []string{strconv.Quote(secret), string(inJSON)} {
+			known = append(known, quoted[1:len(quoted)-1])
+		}
+		known = append(known, url.PathEscape(secret), url.QueryEscape(secret))
+	}
 	slices.SortFunc(known, func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
 	for _, secret := range known {
-		if secret = strings.TrimSpace(secret); len(secret) >= shortest {
-			pairs = append(pairs, secret, config.Hidden)
-		}
+		pairs = append(pairs, secret, config.Hidden)
 	}
 	replacer := strings.NewReplacer(pairs...)
 	return func(text []byte) []byte { return []byte(replacer.Replace(string(text))) }

@@ -75,19 +75,22 @@ func Command(name string, environment []string, command string, args ...string) 
 
 // ownLines are in lines of the log that quote what a program in a pod said, or its
 // arguments: of pkg/kubelet/lifecycle/handlers.go, pkg/kubelet/prober/prober.go and
-// k8s.io/cri-client/pkg/remote_runtime.go.
+// k8s.io/cri-client/pkg/remote_runtime.go; and, with v above 7, whole objects, Secrets
+// too: of k8s.io/client-go/rest/request.go.
 var ownLines = [][]byte{
 	[]byte("lifecycle hook ("), []byte("Probe failed"), []byte("Probe errored"), []byte(" cmd from runtime service failed"),
+	[]byte("Request Body"), []byte("Response Body"),
 }
 
-// Log returns a part of the log without the lines that quote programs in pods.
+// Log returns a part of the log without the lines that quote what users have in the
+// cluster.
 func Log(part Part) Part {
 	return Part{part.Name, func(ctx context.Context) ([]byte, error) {
 		text, err := part.Get(ctx)
 		var kept bytes.Buffer
 		for line := range bytes.Lines(text) {
 			if slices.ContainsFunc(ownLines, func(own []byte) bool { return bytes.Contains(line, own) }) {
-				line = []byte("(a line that quotes a program of a pod is left out)\n")
+				line = []byte("(a line that quotes what is in pods or objects is left out)\n")
 			}
 			kept.Write(line)
 		}

@@ -51,13 +51,15 @@ func TestWrite(t *testing.T) {
 		text("whole", "the token is K10::server:hush, and hush is hidden", nil),
 		text("nothing", "", errors.New("no hush here")),
 		text("half/of it", "a half", errors.New("cut off")),
-	}, []string{"hush\n", "K10::server:hush", "the", ""})
+		text("quoted", `{"a": "x \"y\u0026z"} b="x \"y&z" c=x%20%22y&z c=x+%22y%26z`, nil),
+	}, []string{"hush\n", "K10::server:hush", "the", "", `x "y&z`})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{
 		"bundle/whole":       "the token is (hidden), and (hidden) is hidden",
 		"bundle/half/of it":  "a half",
+		"bundle/quoted":      `{"a": "(hidden)"} b="(hidden)" c=(hidden) c=(hidden)`,
 		"bundle/missing.txt": "nothing: no (hidden) here\nhalf/of it: cut off\n",
 	}
 	got := unpack(t, &archive)
@@ -95,8 +97,9 @@ func TestCommandAndFile(t *testing.T) {
 	if string(got) != "said\n" || err == nil || !strings.Contains(err.Error(), "why") {
 		t.Errorf("got %q, %v", got, err)
 	}
-	got, err = Log(text("", "before\nExec lifecycle hook ([hush]) for\nafter\n", errors.New("cut off"))).Get(t.Context())
-	if string(got) != "before\n(a line that quotes a program of a pod is left out)\nafter\n" || err == nil {
+	got, err = Log(text("", "before\nExec lifecycle hook ([hush]) for\nResponse Body body=hush\nafter\n", errors.New("cut off"))).Get(t.Context())
+	left := "(a line that quotes what is in pods or objects is left out)\n"
+	if string(got) != "before\n"+left+left+"after\n" || err == nil {
 		t.Errorf("got %q, %v", got, err)
 	}
 	path := filepath.Join(t.TempDir(), "log")

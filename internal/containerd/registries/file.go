@@ -138,8 +138,12 @@ func (e *endpoint) UnmarshalYAML(node *yaml.Node) error {
 	if !strings.Contains(text, "://") {
 		text = "//" + text
 	}
+	if strings.Contains(text, "@") {
+		// The log must not have it.
+		return fault(node, "endpoint has a user or a password in it: write these as auth of the mirror, below configs")
+	}
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Scheme != "" && u.Scheme != "http" && u.Scheme != "https" {
+	if err != nil || u.Host == "" || u.RawQuery != "" || u.Scheme != "" && u.Scheme != "http" && u.Scheme != "https" {
 		return fault(node, "endpoint %q is not an address such as https://mirror.example.com:5000", node.Value)
 	}
 	e.scheme, e.path = u.Scheme, strings.TrimSuffix(u.Path, "/")
@@ -227,6 +231,36 @@ func (t *tlsConfig) UnmarshalYAML(node *yaml.Node) error {
 		return fault(node, "%v", err)
 	}
 	return nil
+}
+
+// Secrets returns the passwords and tokens in a registries.yaml, as far as it can be
+// read: whatever else is wrong with it, they must not be shown.
+func Secrets(path string) []string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil // there are none then
+	}
+	var file struct {
+		Configs map[string]struct {
+			Auth struct {
+				Password      string
+				Auth          string
+				IdentityToken string `yaml:"identity_token"`
+			}
+		}
+	}
+	_ = yaml.Unmarshal(text, &file)
+	var secrets []string
+	for _, c := range file.Configs {
+		decoded, _ := base64.StdEncoding.DecodeString(c.Auth.Auth)
+		_, password, _ := strings.Cut(string(decoded), ":")
+		for _, secret := range []string{c.Auth.Password, c.Auth.Auth, password, c.Auth.IdentityToken} {
+			if secret != "" {
+				secrets = append(secrets, secret)
+			}
+		}
+	}
+	return secrets
 }
 
 // mirror returns the one of a registry. Without an entry it is nil.

@@ -22,6 +22,7 @@ func TestMistakes(t *testing.T) {
 		"unknown":      {"mirrors:\n  docker.io:\n    endpoints: [x]\n", "line 3: field endpoints not found"},
 		"two":          {"mirrros: {}\nconfigs:\n  a:\n    tls: {ca: x}\n", "line 1: field mirrros not found"},
 		"address":      {"mirrors:\n  docker.io:\n    endpoint:\n      - ftp://x\n", `line 4: endpoint "ftp://x" is not an address such as https://`},
+		"a password":   {"mirrors:\n  docker.io:\n    endpoint: [\"https://user:%zz@x\"]\n", "line 3: endpoint has a user or a password in it: write"},
 		"pattern":      {"mirrors:\n  docker.io:\n    rewrite:\n      \"(x\": y\n", "line 4: rewrite: error parsing regexp"},
 		"credentials":  {"configs:\n  a:\n    auth: {user: x}\n", "line 3: field user not found; auth can have"},
 		"base64":       {"configs:\n  a:\n    auth: {auth: \"%\"}\n", "line 3: auth is not the base64 of USER:PASSWORD"},
@@ -37,6 +38,29 @@ func TestMistakes(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+// TestSecrets finds them also in a file with faults.
+func TestSecrets(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "registries.yaml")
+	if got := Secrets(file); len(got) > 0 {
+		t.Errorf("without a file: %q", got)
+	}
+	const text = `
+mirrors: {docker.io: [wrong]}
+configs:
+  a: {auth: {username: me, password: hush}, tls: wrong}
+  b: {auth: {auth: bWU6aHVzaDI=}}
+  c: {auth: {identity_token: hush3}}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := Secrets(file)
+	slices.Sort(got)
+	if want := []string{"bWU6aHVzaDI=", "hush", "hush2", "hush3"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
