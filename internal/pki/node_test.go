@@ -158,6 +158,73 @@ func TestNodeCallsAServer(t *testing.T) {
 	}
 }
 
+// TestNodeTrusts has a node call what says to be a server, and take only what
+// crypto/tls would take with the authorities as RootCAs.
+func TestNodeTrusts(t *testing.T) {
+	s, stranger := ensure(t, options(t)), ensure(t, options(t))
+	n := NewNode(options(t).Dir, "edge", nil)
+	join(t, s, n, addresses("192.0.2.9"))
+	now := time.Now()
+	for name, test := range map[string]struct {
+		signer *authority
+		usage  x509.ExtKeyUsage
+		host   string
+		at     time.Time
+		want   string
+	}{
+		"a server":             {s.serverCA, x509.ExtKeyUsageServerAuth, APIName, now, ""},
+		"a client":             {s.serverCA, x509.ExtKeyUsageClientAuth, APIName, now, "incompatible key usage"},
+		"another name":         {s.serverCA, x509.ExtKeyUsageServerAuth, "other.example", now, "not " + APIName},
+		"ended":                {s.serverCA, x509.ExtKeyUsageServerAuth, APIName, now.Add(-2 * leafValidity), "expired"},
+		"of clients'":          {s.clientCA, x509.ExtKeyUsageServerAuth, APIName, now, "unknown authority"},
+		"of another authority": {stranger.serverCA, x509.ExtKeyUsageServerAuth, APIName, now, "unknown authority"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key, err := ecdsaKey()
+			if err != nil {
+				t.Fatal(err)
+			}
+			chain, err := test.signer.sign(key.Public(), pkix.Name{CommonName: "kubernetes"}, []x509.ExtKeyUsage{test.usage}, splitNames([]string{test.host}, nil), test.at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			roots := x509.NewCertPool()
+			for _, cert := range s.serverCA.bundle {
+				roots.AddCert(cert)
+			}
+			standard := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: APIName, RootCAs: roots}
+			for which, config := range map[string]*tls.Config{"the node": n.TLS(NodeUser("edge")), "crypto/tls": standard} {
+				err := handshake(t, config, certificate(chain, key))
+				if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+					t.Errorf("%s: got %v, want %q", which, err, test.want)
+				}
+			}
+		})
+	}
+}
+
+// handshake returns what a client says of a server with a certificate. net.Pipe would
+// not do: with nothing in between, both would write at the same time.
+func handshake(t *testing.T, client *tls.Config, shown *tls.Certificate) error {
+	t.Helper()
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*shown}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		if conn, err := listener.Accept(); err == nil {
+			_ = conn.(*tls.Conn).HandshakeContext(t.Context())
+			conn.Close()
+		}
+	}()
+	conn, err := tls.Dial("tcp", listener.Addr().String(), client)
+	if err == nil {
+		conn.Close()
+	}
+	return err
+}
+
 func TestSignNodeTakesOnlyTheKey(t *testing.T) {
 	s := ensure(t, options(t))
 	n := NewNode(options(t).Dir, "edge", nil)
