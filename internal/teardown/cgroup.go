@@ -101,6 +101,20 @@ func removeCgroupFolder(folder string, empty func(folder string)) error {
 
 func keepMembers(string) {}
 
+// populated tells whether a process is in a cgroup or in one below it.
+func populated(folder string) bool {
+	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return nil // it is gone, or no cgroup
+		}
+		if members, err := os.ReadFile(filepath.Join(path, "cgroup.procs")); err == nil && len(members) > 0 {
+			return fs.ErrExist
+		}
+		return nil
+	})
+	return err != nil
+}
+
 // killMembers kills the processes that slipped out of their shim's sight. That
 // some remain shows when the cgroup cannot be removed.
 func killMembers(folder string) {

@@ -48,10 +48,13 @@ func (p Pods) Kill(ctx context.Context) error {
 	for _, root := range roots {
 		faults = append(faults, removeCgroup(ctx, root))
 	}
-	// Those of a node without pods; if they are in use, it is not by kedge's.
+	// Those of a node without pods; if they are in use, it is not by kedge's, and
+	// their kubelet needs the empty ones too.
 	for _, root := range []string{"/kubepods", "/kubepods.slice"} {
 		for _, folder := range cgroupFolders(root) {
-			_ = removeCgroupFolder(folder, keepMembers)
+			if !populated(folder) {
+				_ = removeCgroupFolder(folder, keepMembers)
+			}
 		}
 	}
 	for _, namespace := range namespaces {

@@ -25,6 +25,27 @@ func TestPodRoot(t *testing.T) {
 	}
 }
 
+func TestPopulated(t *testing.T) {
+	root := t.TempDir()
+	for _, folder := range []string{"", "besteffort", "burstable/pod1", "burstable"} {
+		if err := os.MkdirAll(filepath.Join(root, folder), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, folder, "cgroup.procs"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if populated(root) || populated(filepath.Join(root, "none")) {
+		t.Error("an empty cgroup is in use")
+	}
+	if err := os.WriteFile(filepath.Join(root, "burstable/pod1/cgroup.procs"), []byte("7\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !populated(root) || populated(filepath.Join(root, "besteffort")) {
+		t.Error("a process below is not seen, or one beside is")
+	}
+}
+
 // TestProcesses finds a shim, by its name and socket, and what it started.
 func TestProcesses(t *testing.T) {
 	shell, err := exec.LookPath("sh")
