@@ -83,7 +83,7 @@ func newApp() *cli.App {
 		OnUsageError: usageError,
 	}
 	for _, command := range app.Commands {
-		command.OnUsageError = usageError
+		command.OnUsageError, command.HideHelpCommand = usageError, true
 	}
 	return app
 }

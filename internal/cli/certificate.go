@@ -22,9 +22,9 @@ func certificateCommand() *cli.Command {
 		Name:  "certificate",
 		Usage: "check and replace the certificates of this host's server or agent",
 		Subcommands: []*cli.Command{{
-			Name:  "check",
-			Usage: "list them; the exit status is 1 if one has ended or does within 90 days, which a running kedge prevents",
-			Flags: append(configFlags(config.ServerRole), formatFlag()),
+			Name:   "check",
+			Usage:  "list them; status 1 if one has ended, or ends within 90 days, which a running kedge prevents",
+			Flags:  append(configFlags(config.ServerRole), formatFlag()),
 			Action: withConfig(checkCertificates),
 		}, {
 			Name:   "rotate",
@@ -36,7 +36,7 @@ func certificateCommand() *cli.Command {
 			Usage: "replace the cluster's authorities and the key of its service accounts, in two steps: this, and then --finish",
 			Flags: append(configFlags(config.ServerRole), administrator(),
 				&cli.BoolFlag{Name: finishFlag, Usage: "drop the old ones, if nobody needs them any more"},
-				&cli.BoolFlag{Name: ignorePodsFlag, Usage: "with --finish, whatever pods may have not started anew"}),
+				&cli.BoolFlag{Name: ignorePodsFlag, Usage: "with --finish: also if pods may know the old authority alone"}),
 			Action: withConfig(rotateCA),
 		}},
 	}

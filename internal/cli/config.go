@@ -25,7 +25,7 @@ func configCommand() *cli.Command {
 			Usage: "print the configuration of the kedge that runs on this host, and where each value came from; if none runs, or with flags of " +
 				"`kedge server`, what a start with these would use; secrets are hidden",
 			Flags: append(configFlags(config.ServerRole),
-				&cli.BoolFlag{Name: agentFlag, Usage: "what a start of `kedge agent` would use"},
+				&cli.BoolFlag{Name: agentFlag, Usage: "of a start of kedge agent, not of a server"},
 				&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: yaml, as in a configuration file, or json", Value: "yaml"}),
 			Before: noArguments,
 			Action: printConfig,

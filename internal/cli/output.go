@@ -9,9 +9,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// outputFlag is the format of what a command prints, or the file it writes.
 const outputFlag = "output"
 
-// formatFlag chooses how printAs prints.
+// formatFlag makes the flag of a command that printAs prints for.
 func formatFlag() cli.Flag {
 	return &cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: table, json or yaml", Value: "table"}
 }

@@ -53,7 +53,7 @@ func snapshotCommand() *cli.Command {
 			Name:  "prune",
 			Usage: "delete all but the newest snapshots that this server saved, of each name, here and in S3",
 			Flags: []cli.Flag{
-				&cli.IntFlag{Name: retentionFlag, Usage: "how many to keep (default: the server's setting)"},
+				&cli.IntFlag{Name: retentionFlag, Usage: "how many to keep", DefaultText: "the server's setting"},
 				&cli.StringFlag{Name: nameFlag, Usage: "only those of this name, such as on-demand or scheduled"},
 			},
 			Action: pruneSnapshots,

@@ -20,7 +20,7 @@ func statusCommand() *cli.Command {
 		Usage: "show every component of the kedge that runs on this host, its datastore and, on a server, the cluster's nodes, and what is wrong with them; status 1 unless all is well",
 		Flags: []cli.Flag{
 			formatFlag(),
-			&cli.BoolFlag{Name: "local", Usage: "of this host alone: its status 1 does not come from other nodes"},
+			&cli.BoolFlag{Name: "local", Usage: "leave out the other nodes, also of the exit status"},
 		},
 		Before: noArguments,
 		Action: func(c *cli.Context) error {

@@ -37,7 +37,7 @@ func tokenCommand() *cli.Command {
 	kubeconfig := administrator()
 	return &cli.Command{
 		Name:  "token",
-		Usage: "make, list and delete tokens that let nodes join, on a server",
+		Usage: "make, list, delete and replace tokens that let nodes join, on a server",
 		Subcommands: []*cli.Command{{
 			Name:  "create",
 			Usage: "make a token that ends by itself, and print it",

@@ -1,6 +1,6 @@
 // Package rootsocket is how commands ask the kedge that runs on their host: JSON
-// over HTTP on a socket that only root can open. status, snapshot and encryption
-// answer there.
+// over HTTP on a socket that only root can open. Each package that answers commands
+// has one.
 package rootsocket
 
 import (
