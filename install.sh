@@ -74,6 +74,10 @@ look_around() {
 		fail "kedge is installed as $installed: leave INSTALL_KEDGE_BIN_DIR out, or take that one off first (kedge uninstall)"
 	fi
 	work=$bin_dir/.kedge-install # beside the executable: from here it is renamed
+	timeout=${INSTALL_KEDGE_TIMEOUT:-300}
+	case $timeout in
+	*[!0-9]*) fail "INSTALL_KEDGE_TIMEOUT is '$timeout': it has to be a number of seconds" ;;
+	esac
 }
 
 # -- Where it comes from ------------------------------------------------------
@@ -86,7 +90,7 @@ find_source() {
 	*/install.sh) here=$(cd "${0%/*}" && pwd) ;;
 	esac
 	if [ -z "$from" ] && [ -n "$here" ] && [ -z "${INSTALL_KEDGE_VERSION:-}" ]; then
-		if [ -e "$here/SHA256SUMS" ] || [ -e "$here/go.mod" ]; then
+		if [ -e "$here/SHA256SUMS" ] || [ -e "$here/cmd/kedge" ]; then
 			from=$here
 		fi
 	fi
@@ -112,7 +116,7 @@ fetch() {
 	case $from in
 	http://* | https://*)
 		if command -v curl >/dev/null; then
-			curl -fsSL --retry 3 -o "$work/$1" "$from/$1"
+			curl -fsSL --proto-redir =https --retry 3 -o "$work/$1" "$from/$1"
 		elif command -v wget >/dev/null; then
 			wget -qO "$work/$1" "$from/$1"
 		else
@@ -125,7 +129,8 @@ fetch() {
 
 # get brings the new executable to $work/kedge, checked, unless it is installed.
 get() {
-	if [ -e "$from/go.mod" ]; then
+	if [ -e "$from/cmd/kedge" ]; then
+		[ -z "${INSTALL_KEDGE_KEY:-}$release_key" ] || fail "$from is a checkout, which nobody has signed, so nothing was changed: take its own install.sh, without INSTALL_KEDGE_KEY"
 		[ -x "$from/bin/kedge" ] || fail "$from is a checkout without bin/kedge: run make in it first"
 		! cmp -s "$from/bin/kedge" "$program" || return 0
 		say "taking $from/bin/kedge"
@@ -195,6 +200,7 @@ check_signature() {
 		! fetch SHA256SUMS.sig 2>/dev/null || say "the release is signed; INSTALL_KEDGE_KEY=FILE with its public key has that checked"
 		return 0
 	fi
+	[ -r "$key" ] || fail "INSTALL_KEDGE_KEY is $key, which is not there"
 	command -v openssl >/dev/null || fail "it takes openssl to check the release's signature: install it"
 	fetch SHA256SUMS.sig || fail "the release is not signed (there is no SHA256SUMS.sig in $from), so nothing was changed"
 	openssl dgst -sha256 -verify "$key" -signature "$work/SHA256SUMS.sig" "$work/SHA256SUMS" >/dev/null 2>&1 ||
@@ -352,7 +358,7 @@ ready() { "$1" status --local >/dev/null 2>&1; }
 wait_ready() {
 	waited=0
 	until ready "$program"; do
-		if [ "$waited" -ge "${INSTALL_KEDGE_TIMEOUT:-300}" ] || service gave_up 2>/dev/null; then
+		if [ "$waited" -ge "$timeout" ] || service gave_up 2>/dev/null; then
 			return 1
 		fi
 		sleep 2
@@ -375,7 +381,8 @@ put() {
 	mv -f "$2.new" "$2"
 }
 
-# go_back puts back all that put replaced, and starts what ran.
+# go_back puts back all that put replaced, takes off what was not there, and starts
+# what ran.
 go_back() {
 	going_back=
 	[ "$init" = none ] || service stop || true
@@ -387,6 +394,12 @@ go_back() {
 			rm -f "$path"
 		fi
 	done <"$work/old/list"
+	if [ -z "$had" ]; then
+		for name in kubectl crictl ctr; do
+			[ "$(readlink "$bin_dir/$name")" != kedge ] || rm -f "$bin_dir/$name"
+		done
+		rmdir "$etc" 2>/dev/null
+	fi
 	[ "$init" = none ] || service reload
 	if [ "$ran" ]; then
 		service start
@@ -400,9 +413,11 @@ finish() {
 	set +e # what is put back is put back, whatever else goes wrong
 	trap : INT TERM HUP # not '': a service started here would ignore them too
 	if [ "$going_back" ]; then
-		say "going back to what was installed before"
+		say "going back to what was there before"
 		go_back
-		echo "kedge: nothing was changed: the previous kedge is installed$([ -z "$ran" ] || echo " and runs")" >&2
+		now="no kedge is installed"
+		[ -z "$had" ] || now="the previous kedge is installed$([ -z "$ran" ] || echo " and runs")"
+		echo "kedge: nothing was changed: $now" >&2
 		[ "$status" != 0 ] || status=1
 	fi
 	rm -rf "$work"
@@ -431,7 +446,7 @@ install_kedge() {
 	look_around
 	find_source
 	choose_command "$@"
-	going_back='' changed='' ran='' was_ready=''
+	going_back='' changed='' had='' ran='' was_ready=''
 	trap finish EXIT
 	trap 'exit 1' INT TERM HUP
 	mkdir -p "$bin_dir"
@@ -449,7 +464,8 @@ install_kedge() {
 	fi
 	sync # or a power cut could leave names without their contents
 	: >"$work/old/list"
-	[ ! -e "$program" ] || going_back=1
+	[ ! -e "$program" ] || had=1
+	going_back=1
 	put kedge "$program" 755
 	put command "$etc/command" 600
 	put environment "$environment" 600
@@ -484,6 +500,8 @@ install_kedge() {
 
 # start starts what was put in place, and stays with it only if it gets ready.
 start() {
+	# One that was started for the first time is there to be looked into.
+	[ "$ran" ] || going_back=''
 	[ -z "$ran" ] || service stop
 	say "starting $version"
 	service start
@@ -495,7 +513,6 @@ start() {
 	fi
 	if ! wait_ready; then
 		service log >&2 || true
-		[ "$ran" ] || going_back=''
 		fail "$version does not get ready, see above; kedge status and kedge check-config say more"
 	fi
 	going_back=''

@@ -64,6 +64,8 @@ func TestFaults(t *testing.T) {
 		{"INSTALL_KEDGE_FROM=/opt/none sh /opt/good/install.sh", "which is not there"},
 		{"INSTALL_KEDGE_FROM=/opt/good/SHA256SUMS sh /opt/good/install.sh", "is not for this host"},
 		{"INSTALL_KEDGE_FROM=http://127.0.0.1:9/release sh /opt/good/install.sh 2>&1", "that is no release of kedge"},
+		{"INSTALL_KEDGE_TIMEOUT=5m sh /opt/good/install.sh", "a number of seconds"},
+		{"INSTALL_KEDGE_KEY=/opt/none.pem sh /opt/signed/install.sh", "is /opt/none.pem, which is not there"},
 		{"INSTALL_KEDGE_BIN_DIR=bin sh /opt/good/install.sh", "absolute path"},
 		{"sh /opt/good/install.sh serve", "server, agent or uninstall"},
 		{"sh /opt/good/install.sh agent", "set KEDGE_URL=https://HOST:6443"},
@@ -114,23 +116,34 @@ func TestFiles(t *testing.T) {
 
 	t.Log("a checkout")
 	host.WriteFile("/opt/checkout/install.sh", string(second["install.sh"]))
-	host.WriteFile("/opt/checkout/go.mod", "")
+	host.WriteFile("/opt/checkout/cmd/kedge/main.go", "")
 	refused(t, host, "/bin/sh /opt/checkout/install.sh", "run make in it first")
 	host.WriteFile("/opt/checkout/bin/kedge", string(script("v1.0.2+test", "")))
-	wants(t, sh(t, host, "chmod 755 /opt/checkout/bin/kedge; cd /opt/checkout; sh install.sh"), "v1.0.2+test is installed")
+	refused(t, host, "chmod 755 /opt/checkout/bin/kedge; INSTALL_KEDGE_KEY=/opt/key.pem sh /opt/checkout/install.sh", "which nobody has signed")
+	wants(t, sh(t, host, "cd /opt/checkout; sh install.sh"), "v1.0.2+test is installed")
 }
 
-// TestInterrupted ends an upgrade while it waits for the new version.
+// TestInterrupted ends an install half-way, and an upgrade while it waits for the new
+// version.
 func TestInterrupted(t *testing.T) {
 	harness.Require(t)
 	s := system{host: harness.NewNetwork(t).NewHost(t, "host"), marker: "/run/systemd/system/none", unit: "/etc/systemd/system/kedge.service"}
 	s.addManager(t)
 	newRelease(t, script("v1.0.0+test", "server) exec sleep 1006 ;;\nstatus) [ -e /run/fake/pid ] || [ -e /run/by-hand ] ;;")).write(t, s.host, "/opt/first")
 	newRelease(t, script("v1.0.1+test", "server) exec sleep 1006 ;;")).write(t, s.host, "/opt/second")
+	// A first install that cannot be finished leaves nothing.
+	before := s.installed(t)
+	sh(t, s.host, "mv /opt/fake/systemctl /opt/fake/kept && ln -s /bin/false /opt/fake/systemctl")
+	refused(t, s.host, "sh /opt/first/install.sh", "nothing was changed: no kedge is installed")
+	if changed := difference(before, s.installed(t)); changed != "" {
+		t.Errorf("a first install that failed left\n%s", changed)
+	}
+	sh(t, s.host, "mv /opt/fake/kept /opt/fake/systemctl")
+
 	s.host.WriteFile("/run/by-hand", "")
 	refused(t, s.host, "sh /opt/first/install.sh", "kedge runs here, but not as a service")
 	sh(t, s.host, "rm /run/by-hand; sh /opt/first/install.sh")
-	before := s.installed(t)
+	before = s.installed(t)
 	refused(t, s.host, `sh /opt/second/install.sh & until kedge --version | grep -q v1.0.1; do sleep 0.1; done; kill $!; wait $!`,
 		"nothing was changed: the previous kedge is installed and runs")
 	if changed := difference(before, s.installed(t)); changed != "" {
