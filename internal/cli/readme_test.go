@@ -151,8 +151,7 @@ func readmeCommands(text string) (commands []string) {
 			if command, ok := strings.CutPrefix(line, "source <("); ok {
 				line, _, _ = strings.Cut(command, ")")
 			}
-			line = strings.TrimPrefix(strings.TrimSpace(line), "sudo ")
-			commands = append(commands, strings.TrimPrefix(line, "bin/"))
+			commands = append(commands, strings.TrimPrefix(strings.TrimSpace(line), "sudo "))
 		}
 	}
 	return commands
