@@ -161,3 +161,17 @@ func Repository() (string, error) {
 	}
 	return "", fmt.Errorf("find the source tree: no go.mod above the working directory")
 }
+
+// README returns README.md, whose commands and tables tests compare with what is.
+func README(t T) string {
+	t.Helper()
+	repository, err := Repository()
+	if err != nil {
+		t.Fatalf("find README.md: %v", err)
+	}
+	text, err := os.ReadFile(filepath.Join(repository, "README.md"))
+	if err != nil {
+		t.Fatalf("read README.md: %v", err)
+	}
+	return string(text)
+}

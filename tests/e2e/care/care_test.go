@@ -69,16 +69,8 @@ func metrics(t *testing.T, server *harness.Server, want ...string) {
 // readmesCommands are those of README.md that begin with sudo etcdctl.
 func readmesCommands(t *testing.T, all bool) []string {
 	t.Helper()
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(repository, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var found []string
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(harness.README(t)) {
 		if strings.HasPrefix(line, "sudo etcdctl ") && (all || !strings.Contains(line, "# embedded etcd only")) {
 			found = append(found, line)
 		}

@@ -148,15 +148,7 @@ func (c *seen) kedge(args ...string) (string, error) {
 // readme runs the first commands of a section of README, as they are printed.
 func (c *seen) readme(section string) {
 	c.Helper()
-	repository, err := harness.Repository()
-	if err != nil {
-		c.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(repository, "README.md"))
-	if err != nil {
-		c.Fatal(err)
-	}
-	_, part, _ := strings.Cut(string(text), "\n## "+section+"\n")
+	_, part, _ := strings.Cut(harness.README(c), "\n## "+section+"\n")
 	_, block, _ := strings.Cut(part, "```sh\n")
 	block, _, found := strings.Cut(block, "```")
 	if !found {
@@ -276,14 +268,7 @@ func (c *seen) reload() {
 // metrics compares kedge's own, as Prometheus gets them, with those that README has.
 func (c *seen) metrics() {
 	c.Helper()
-	repository, err := harness.Repository()
-	if err != nil {
-		c.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(repository, "README.md"))
-	if err != nil {
-		c.Fatal(err)
-	}
+	text := harness.README(c)
 	const prometheus = "--as=system:serviceaccount:default:prometheus"
 	if _, err := c.TryKubectl("", "get", "--raw", "/metrics", prometheus); err == nil {
 		c.Error("everybody gets /metrics")
@@ -291,8 +276,8 @@ func (c *seen) metrics() {
 	c.Kubectl("create", "clusterrolebinding", "prometheus", "--clusterrole=system:monitoring", "--serviceaccount=default:prometheus")
 	served := c.Kubectl("get", "--raw", "/metrics", prometheus)
 	for what, found := range map[string][2]string{
-		"README.md has %s, which is not in /metrics": {string(text), served},
-		"/metrics has %s, which is not in README.md": {served, string(text)},
+		"README.md has %s, which is not in /metrics": {text, served},
+		"/metrics has %s, which is not in README.md": {served, text},
 	} {
 		for _, name := range regexp.MustCompile(`(?m)^(?:# TYPE |\| `+"`"+`)(kedge_[a-z_]+)`).FindAllStringSubmatch(found[0], -1) {
 			if !strings.Contains(found[1], name[1]) {
