@@ -69,7 +69,8 @@ func (c *controller) fetch(ctx context.Context, h *helmChart) (*chartv2.Chart, e
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get chart: %w", err)
+		// Events and the log must not have the password of an address.
+		return nil, errors.New("get chart: " + withoutUser(withoutUser(err.Error(), h.Spec.Repo), h.Spec.Chart))
 	}
 	if chart.Metadata.Type == "library" {
 		return nil, fmt.Errorf("chart %s is a library for other charts, and cannot be installed", chart.Name())
@@ -82,6 +83,16 @@ func (c *controller) fetch(ctx context.Context, h *helmChart) (*chartv2.Chart, e
 		return nil, fmt.Errorf("chart %s: %w: pack it after `helm dependency update`", chart.Name(), err)
 	}
 	return chart, nil
+}
+
+// withoutUser takes the user and the password of an address out of a text.
+func withoutUser(text, address string) string {
+	_, rest, _ := strings.Cut(address, "://")
+	host, _, _ := strings.Cut(rest, "/")
+	if end := strings.LastIndex(host, "@"); end >= 0 {
+		text = strings.ReplaceAll(text, host[:end+1], "")
+	}
+	return text
 }
 
 // archive returns a chart's .tgz.

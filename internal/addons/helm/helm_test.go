@@ -181,4 +181,11 @@ func TestFetchFaults(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", spec, err, want)
 		}
 	}
+	withUser := "http://me:hush@" + server.URL[len("http://"):]
+	for _, spec := range []chartSpec{{Chart: "web", Repo: withUser + "/none"}, {Chart: withUser + "/none.tgz"}} {
+		_, err := c.fetch(t.Context(), &helmChart{Spec: spec})
+		if err == nil || strings.Contains(err.Error(), "hush") || !strings.Contains(err.Error(), server.URL) {
+			t.Errorf("%+v: %v", spec, err)
+		}
+	}
 }
