@@ -37,8 +37,8 @@ func snapshotCommand() *cli.Command {
 			Name:    "list",
 			Aliases: []string{"ls"},
 			Usage:   "list snapshots, on a server that runs or does not",
-			Flags: append(configFlags(config.ServerRole), formatFlag()),
-			Action: withConfig(listSnapshots),
+			Flags:   append(configFlags(config.ServerRole), formatFlag()),
+			Action:  withConfig(listSnapshots),
 		}, {
 			Name:      "delete",
 			Usage:     "delete snapshots, here and in S3",

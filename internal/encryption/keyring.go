@@ -112,7 +112,7 @@ func keyOf(stored []byte) (name []byte, encrypted bool) {
 }
 
 // seal encrypts a keyring under the content of Config.KeyFile.
-func (r keyring) seal(under []byte) ([]byte, error) {
+func (r keyring) seal(ctx context.Context, under []byte) ([]byte, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("encode keys: %w", err)
@@ -121,16 +121,16 @@ func (r keyring) seal(under []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return transformer.TransformToStorage(context.Background(), text, nil)
+	return transformer.TransformToStorage(ctx, text, nil)
 }
 
 // open decrypts what seal has encrypted.
-func open(under, sealed []byte) (r keyring, err error) {
+func open(ctx context.Context, under, sealed []byte) (r keyring, err error) {
 	transformer, err := sealer(under)
 	if err != nil {
 		return r, err
 	}
-	text, _, err := transformer.TransformFromStorage(context.Background(), sealed, nil)
+	text, _, err := transformer.TransformFromStorage(ctx, sealed, nil)
 	if err != nil {
 		return r, errors.New("the keys of encrypted Secrets are themselves encrypted, and not under this server's server/tls/encryption.key: " +
 			"all servers of a cluster need the same; copy it from another one, or take it from a backup")

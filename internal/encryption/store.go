@@ -36,7 +36,7 @@ func (e *Encryption) load(ctx context.Context) (known, error) {
 	if last.revision >= there.ModRevision {
 		return last, nil
 	}
-	opened, err := open(e.under, there.Value)
+	opened, err := open(ctx, e.under, there.Value)
 	if err != nil {
 		return known{}, err
 	}
@@ -57,7 +57,7 @@ func (e *Encryption) learn(found known) known {
 // replace puts next in the place of what is known, and returns errChanged if that
 // is not there any more.
 func (e *Encryption) replace(ctx context.Context, before known, next keyring) (known, error) {
-	sealed, err := next.seal(e.under)
+	sealed, err := next.seal(ctx, e.under)
 	if err != nil {
 		return known{}, err
 	}
