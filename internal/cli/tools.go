@@ -21,7 +21,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/status"
 
 	_ "github.com/kedge-dev/kedge/internal/translations" // for kubectl alone
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubectl's client auth plugins
+	_ "k8s.io/client-go/plugin/pkg/client/auth"          // kubectl's client auth plugins
 )
 
 func kubectlCommand() *cli.Command {

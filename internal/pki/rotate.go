@@ -37,8 +37,8 @@ var replaced = []string{"server-ca", "client-ca", "request-header-ca", "etcd/ser
 // key's public half too.
 const serviceAccountKey = "service.key"
 
-// errPrepared says that a step waits for the next start.
-var errPrepared = errors.New("new authorities are prepared already: restart this server, which takes them into use")
+// ErrPrepared says that a step waits for the next start.
+var ErrPrepared = errors.New("new authorities are prepared already: restart this server, which takes them into use")
 
 // PrepareAuthorities prepares the first step on a server alone.
 func PrepareAuthorities(dir datadir.Dir, now time.Time) error {
@@ -97,7 +97,7 @@ func LastAuthorities(dir datadir.Dir) (map[string][]byte, error) {
 // service accounts.
 func step(dir datadir.Dir, authority func(name string) error, account func(crypto.Signer) error) error {
 	if _, err := os.Stat(dir.NextServerTLS()); err == nil {
-		return errPrepared
+		return ErrPrepared
 	}
 	for _, name := range replaced {
 		if _, err := os.Stat(filepath.Join(dir.ServerTLS(), name+".crt")); errors.Is(err, fs.ErrNotExist) && filepath.Dir(name) != "." {

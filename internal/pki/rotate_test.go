@@ -112,7 +112,7 @@ func TestRotateAuthorities(t *testing.T) {
 	if err := PrepareAuthorities(o.Dir, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if err := PrepareAuthorities(o.Dir, time.Now()); !errors.Is(err, errPrepared) {
+	if err := PrepareAuthorities(o.Dir, time.Now()); !errors.Is(err, ErrPrepared) {
 		t.Errorf("a second time: %v", err)
 	}
 	works("prepared", ensure(t, o))
