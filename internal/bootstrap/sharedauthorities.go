@@ -110,9 +110,9 @@ func (s *SharedAuthorities) Replace(ctx context.Context, next func() (map[string
 	if client == nil {
 		return errors.New("this server does not know yet which authorities the cluster has: try again when it is ready")
 	}
-	ctx, cancel := context.WithTimeout(ctx, tokenPatience)
+	asking, cancel := context.WithTimeout(ctx, tokenPatience)
 	defer cancel()
-	answer, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(AuthoritiesKey), "=", revision)).
+	answer, err := client.Txn(asking).If(clientv3.Compare(clientv3.ModRevision(AuthoritiesKey), "=", revision)).
 		Then(clientv3.OpPut(AuthoritiesKey, text)).Else(clientv3.OpGet(AuthoritiesKey)).Commit()
 	if err != nil {
 		return fmt.Errorf("the datastore does not take the new authorities: %w", err)

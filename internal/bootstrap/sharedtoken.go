@@ -23,7 +23,9 @@ const (
 	// tokenPatience is how long the datastore may take, and tokenRetry how long after
 	// a failed try the next one comes.
 	tokenPatience = 5 * time.Second
-	tokenRetry    = time.Second
+	// sealPatience is for encrypting too, which takes its time on purpose.
+	sealPatience = time.Minute
+	tokenRetry   = time.Second
 )
 
 // SharedToken is the join token of servers that share a datastore: the one that is
@@ -211,8 +213,6 @@ func (s *SharedToken) Rotate(ctx context.Context) (string, error) {
 	if err := s.Known(); err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, tokenPatience)
-	defer cancel()
 	token, err := keptToken(s.dir)
 	if err != nil {
 		return "", err
@@ -225,7 +225,9 @@ func (s *SharedToken) Rotate(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	revision := s.revision
 	s.mu.Unlock()
-	answer, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(TokenKey), "=", revision)).
+	asking, cancel := context.WithTimeout(ctx, tokenPatience)
+	defer cancel()
+	answer, err := s.client.Txn(asking).If(clientv3.Compare(clientv3.ModRevision(TokenKey), "=", revision)).
 		Then(clientv3.OpPut(TokenKey, text)).Else(clientv3.OpGet(TokenKey)).Commit()
 	if err != nil {
 		return "", fmt.Errorf("the datastore does not take the new token: %w", err)

@@ -132,6 +132,8 @@ func seal(secret string, own map[string][]byte) (string, error) {
 // resealStored encrypts the secrets that are at StoredKey, if any, under another
 // token, with the authorities that this server has or is to have.
 func resealStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, secret string) error {
+	ctx, cancel := context.WithTimeout(ctx, sealPatience)
+	defer cancel()
 	answer, err := store.Get(ctx, StoredKey)
 	if err != nil || len(answer.Kvs) == 0 {
 		return err
