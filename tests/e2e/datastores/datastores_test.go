@@ -154,22 +154,17 @@ func TestTwoServers(t *testing.T) {
 	network := harness.NewNetwork(t)
 	s := newPostgres(t, network)
 	s.start()
-	begin := func(name string, args ...string) *harness.Server {
-		host := cluster.NewHost(t, network, name)
-		host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.endpoint)
-		return host.StartServer(t, append(s.files(host), args...)...)
-	}
-	first := begin("server-1")
+	first := s.startServer(network, "server-1")
 	first.WaitReady()
 	c := cluster.Of(t, first)
 
-	stranger := begin("server-3")
+	stranger := s.startServer(network, "server-3")
 	if code := stranger.WaitExit(patience); code == 0 {
 		t.Error("a server without the token began")
 	}
 	stranger.WaitLog("there is a cluster at datastore-endpoint already: give this server its token")
 
-	second := begin("server-2", "--token="+first.Token())
+	second := s.startServer(network, "server-2", "--token="+first.Token())
 	second.WaitReady()
 	c.WaitNode("server-2", corev1.ConditionTrue)
 	c.RunWeb("here", "server-1")

@@ -16,14 +16,9 @@ func TestRotateCA(t *testing.T) {
 	network := harness.NewNetwork(t)
 	s := newPostgres(t, network)
 	s.start()
-	begin := func(name string, args ...string) *harness.Server {
-		host := cluster.NewHost(t, network, name)
-		host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.endpoint)
-		return host.StartServer(t, append(s.files(host), args...)...)
-	}
-	first := begin("server-1")
+	first := s.startServer(network, "server-1")
 	first.WaitReady()
-	second := begin("server-2", "--token="+first.Token())
+	second := s.startServer(network, "server-2", "--token="+first.Token())
 	second.WaitReady()
 	c := cluster.Of(t, first)
 	c.RunWeb("web", "server-2")

@@ -25,9 +25,7 @@ func TestSnapshotOfMariaDB(t *testing.T) {
 func saveAndRestore(t *testing.T, network *harness.Network, s *store, kept string) {
 	s.start()
 	begin := func(name string, args ...string) *harness.Server {
-		host := cluster.NewHost(t, network, name)
-		host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.endpoint)
-		server := host.StartServer(t, append(s.files(host), args...)...)
+		server := s.startServer(network, name, args...)
 		server.WaitReady()
 		return server
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
@@ -118,6 +119,14 @@ func (s *store) files(host *harness.Host) []string {
 		"--datastore-certfile=/etc/kedge/store/kedge.crt",
 		"--datastore-keyfile=/etc/kedge/store/kedge.key",
 	}
+}
+
+// startServer starts a kedge that keeps its state there, on a host of its own.
+func (s *store) startServer(network *harness.Network, name string, args ...string) *harness.Server {
+	s.t.Helper()
+	host := cluster.NewHost(s.t, network, name)
+	host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.endpoint)
+	return host.StartServer(s.t, append(s.files(host), args...)...)
 }
 
 // prepare is a command on the store's host, as the store's user.
