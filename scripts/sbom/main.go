@@ -85,7 +85,11 @@ func addModules(parts map[string]component, program string) error {
 		return fmt.Errorf("read the modules of %s: %w", program, err)
 	}
 	add(parts, "golang", "stdlib", strings.TrimPrefix(info.GoVersion, "go"), "")
-	for _, module := range info.Deps {
+	modules := info.Deps
+	if info.Main.Version != "" && info.Main.Version != "(devel)" {
+		modules = append(modules, &info.Main) // a helper's own
+	}
+	for _, module := range modules {
 		if module.Replace != nil {
 			module = module.Replace
 		}

@@ -145,7 +145,8 @@ func killWhileMoving(t *testing.T, host *harness.Host, disk *slowfs.Disk, random
 			time.Sleep(time.Duration(random.Int64N(int64(4 * time.Second))))
 		} else {
 			begun = waitMoving(t, server, begun)
-			time.Sleep(time.Duration(random.Int64N(int64(time.Second)))) // about what the move takes
+			// At once first, later up to a second: how long the move takes is the machine's.
+			time.Sleep(time.Duration(random.Int64N(int64(round+1) * int64(time.Second) / kills)))
 		}
 		if round%2 == 1 {
 			if err := disk.Cut(); err != nil {
