@@ -237,18 +237,19 @@ func TestKilledRunIsCleanedUp(t *testing.T) {
 	_ = again.Process.Kill()
 	_ = again.Wait()
 	NewNetwork(t)
-	if _, err := os.Stat(string(dir)); !os.IsNotExist(err) {
-		t.Errorf("%s is there: %v", dir, err)
-	}
-	sizes, err := filepath.Glob("/sys/block/loop*/size")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range sizes {
-		if size, _ := os.ReadFile(path); strings.TrimSpace(string(size)) == fmt.Sprint(killedImage/512) {
-			t.Errorf("%s is that of the killed run's device", path)
+	// It may be another run on this machine that removes it just now.
+	Eventually(t, time.Minute, "what the killed run left to go", func() error {
+		if _, err := os.Stat(string(dir)); !os.IsNotExist(err) {
+			return fmt.Errorf("%s is there: %v", dir, err)
 		}
-	}
+		sizes, err := filepath.Glob("/sys/block/loop*/size")
+		for _, path := range sizes {
+			if size, _ := os.ReadFile(path); strings.TrimSpace(string(size)) == fmt.Sprint(killedImage/512) {
+				return fmt.Errorf("%s is that of the killed run's device", path)
+			}
+		}
+		return err
+	})
 }
 
 // killedImage is the size of a loop device that nobody else has, in bytes.
