@@ -64,7 +64,8 @@ CONTAINERD := $(shell sed -n 's|^.*github.com/containerd/containerd/v2 v\([0-9.]
 # C library's resolvers lose the bit that says Thumb, and the program dies at once.
 STATIC := -static$(if $(filter arm,$(GOARCH)), -fuse-ld=gold)
 # The runtime would begin each goroutine's stack as large as stacks are on average, and
-# most of 2,800 goroutines wait for ever with little on theirs (1 MB).
+# most of 2,800 goroutines wait for ever with little on theirs (1 MB). The go command
+# sets no defaults of its own there while go.mod names the Go that builds.
 LDFLAGS = -s -w -linkmode external -extldflags '$(STATIC)' \
 	-X runtime.godebugDefault=adaptivestackstart=0 \
 	$(call kubernetes_version,k8s.io/component-base/version) \

@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -129,35 +130,46 @@ func seal(secret string, own map[string][]byte) (string, error) {
 	return string(text), nil
 }
 
-// resealStored encrypts the secrets that are at StoredKey, if any, under another
-// token, with the authorities that this server has or is to have.
+// resealStored encrypts the secrets that are at StoredKey, if any, anew: under the token
+// that servers share by now, or else the given one, with the authorities that they have
+// or are to have.
 func resealStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, secret string) error {
 	ctx, cancel := context.WithTimeout(ctx, sealPatience)
 	defer cancel()
-	answer, err := store.Get(ctx, StoredKey)
-	if err != nil || len(answer.Kvs) == 0 {
-		return err
+	for {
+		answer, err := store.Get(ctx, StoredKey)
+		if err != nil || len(answer.Kvs) == 0 {
+			return err
+		}
+		token, err := storedToken(ctx, store, dir)
+		if err != nil {
+			return err
+		}
+		own, err := pki.Secrets(dir)
+		if err != nil {
+			return err
+		}
+		agreed, err := agreedAuthorities(ctx, store, dir)
+		if err != nil {
+			return err
+		}
+		maps.Copy(own, agreed)
+		text, err := seal(cmp.Or(token.Secret, secret), own)
+		if err != nil {
+			return err
+		}
+		// A plain Put of kine's (pkg/server/put.go) changes nothing, and says nothing,
+		// if anything else was written since.
+		put, err := store.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(StoredKey), "=", answer.Kvs[0].ModRevision)).
+			Then(clientv3.OpPut(StoredKey, text)).Else(clientv3.OpGet(StoredKey)).Commit()
+		if err != nil {
+			return fmt.Errorf("give the datastore the cluster's secrets: %w", err)
+		}
+		if put.Succeeded {
+			return nil
+		}
+		// Another server was faster, with what may have been replaced since it looked.
 	}
-	own, err := pki.Secrets(dir)
-	if err != nil {
-		return err
-	}
-	agreed, err := agreedAuthorities(ctx, store, dir)
-	if err != nil {
-		return err
-	}
-	maps.Copy(own, agreed)
-	text, err := seal(secret, own)
-	if err != nil {
-		return err
-	}
-	// A plain Put of kine's (pkg/server/put.go) changes nothing, and says nothing, if
-	// anything else was written since. Whoever is faster does the same.
-	if _, err := store.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(StoredKey), "=", answer.Kvs[0].ModRevision)).
-		Then(clientv3.OpPut(StoredKey, text)).Else(clientv3.OpGet(StoredKey)).Commit(); err != nil {
-		return fmt.Errorf("give the datastore the cluster's secrets: %w", err)
-	}
-	return nil
 }
 
 // authority is stored.Authority of own secrets.

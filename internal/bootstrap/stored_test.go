@@ -19,6 +19,8 @@ type oneKey struct {
 	clientv3.KV
 	value    string
 	revision int64
+	// meanwhile is called once, before what is put.
+	meanwhile func()
 }
 
 func (o *oneKey) Get(_ context.Context, key string, _ ...clientv3.OpOption) (*clientv3.GetResponse, error) {
@@ -43,6 +45,10 @@ func (t *oneTxn) If(compared ...clientv3.Cmp) clientv3.Txn {
 func (t *oneTxn) Then(ops ...clientv3.Op) clientv3.Txn { t.put = string(ops[0].ValueBytes()); return t }
 func (t *oneTxn) Else(...clientv3.Op) clientv3.Txn     { return t }
 func (t *oneTxn) Commit() (*clientv3.TxnResponse, error) {
+	if meanwhile := t.store.meanwhile; meanwhile != nil {
+		t.store.meanwhile = nil
+		meanwhile()
+	}
 	if t.store.revision != t.was {
 		return &clientv3.TxnResponse{}, nil
 	}
@@ -118,5 +124,22 @@ func TestStoredSecrets(t *testing.T) {
 	}
 	if found, err := TakeStored(ctx, store, first, ""); !found || err != nil {
 		t.Errorf("and again: %v %v", found, err)
+	}
+}
+
+// TestResealStored: another server that is faster, and knows less, does not win.
+func TestResealStored(t *testing.T) {
+	store, ctx := &oneKey{}, t.Context()
+	dir := newServerDir(t, "private", "old")
+	if err := GiveStored(ctx, store, dir); err != nil {
+		t.Fatal(err)
+	}
+	before := store.value
+	store.meanwhile = func() { store.value, store.revision = before, store.revision+1 }
+	if err := resealStored(ctx, store, dir, "new"); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := TakeStored(ctx, store, newServerDir(t, "", ""), "new"); !found || err != nil {
+		t.Errorf("a server with the new token: %v %v", found, err)
 	}
 }

@@ -49,6 +49,9 @@ func newKeeper(server *pki.Server, dir datadir.Dir, clock *pki.Clock, node strin
 			}
 			if store.etcd != nil { // of these some may have no API
 				members, _ := store.etcd.Members()
+				if len(members) == 0 {
+					return certificates.Lag{}, errors.New("it is not known yet which servers have etcd: see `kedge status`, and try again")
+				}
 				servers = append(servers, members...)
 			}
 			return lagging(ctx, kubelets, servers, server.SignedNow, func(ctx context.Context, name, address string) (net.Conn, error) {

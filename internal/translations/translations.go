@@ -1,6 +1,6 @@
 // Package translations has the texts of kubectl's commands translated where kubectl
 // runs, and nowhere else: all programs that link them would translate them at their
-// start, which takes 30 ms and leaves 1 MB behind.
+// start, which takes 30 ms and 4 MB.
 package translations
 
 import (
