@@ -7,6 +7,7 @@ package direct
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -29,6 +30,11 @@ type Etcd interface {
 	pb.MaintenanceServer
 }
 
+// progress is how often all watches are told how far they are, also those that see
+// nothing. It is less than what compaction leaves: the API server's caches can be
+// compared with the datastore as it was at their revision, and watches be resumed.
+const progress = time.Minute
+
 // Server answers the clients in this process until it is closed.
 type Server struct {
 	backend server.Backend
@@ -42,13 +48,15 @@ type Server struct {
 
 	mu      sync.Mutex
 	closed  bool
+	watches map[*watch]bool
 	running sync.WaitGroup
 }
 
 // NewServer returns a server for backend, whose requests etcd handles.
 func NewServer(backend server.Backend, etcd Etcd, answer grpc.UnaryServerInterceptor) *Server {
-	s := &Server{backend: backend, etcd: etcd, answer: answer}
+	s := &Server{backend: backend, etcd: etcd, answer: answer, watches: map[*watch]bool{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.running.Go(s.tellProgress)
 	return s
 }
 
@@ -79,7 +87,7 @@ func (s *Server) NewClient() *kubernetes.Client {
 	c.KV = clientv3.NewKVFromKVClient(kv{s}, c)
 	c.Lease = clientv3.NewLeaseFromLeaseClient(lease{Server: s}, c, 0)
 	c.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(maintenance{Server: s}, c)
-	c.Watcher = &watcher{server: s, ctx: c.Ctx(), watches: map[*watch]bool{}}
+	c.Watcher = &watcher{server: s, ctx: c.Ctx()}
 	client := &kubernetes.Client{Client: c}
 	client.Kubernetes = client
 	return client

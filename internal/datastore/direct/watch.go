@@ -3,7 +3,7 @@ package direct
 import (
 	"context"
 	"fmt"
-	"sync"
+	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -14,25 +14,21 @@ import (
 
 // watcher is a clientv3.Watcher. A watch of it differs from one of etcd's own
 // client in what the API server has no need for: there is no first response
-// that says it was created, and no progress that nobody asked for. A watch that
-// may have missed an event ends without an error, so that the API server begins
-// a new one where this one stood.
+// that says it was created. A watch that may have missed an event ends without
+// an error, so that the API server begins a new one where this one stood.
 type watcher struct {
 	server *Server
 	// ctx is the client's.
 	ctx context.Context
-
-	mu      sync.Mutex
-	watches map[*watch]bool
 }
 
 type watch struct {
+	watcher *watcher
 	// stream is the gRPC stream that etcd's own client would have used: a
 	// request for progress is for all watches of one stream.
 	stream    string
 	responses chan clientv3.WatchResponse
-	// progress has the latest revision that was asked for, if it is yet to be
-	// answered.
+	// progress has the latest revision that is to be told, if it is yet to be.
 	progress chan int64
 }
 
@@ -47,14 +43,14 @@ func stream(ctx context.Context) string {
 // Watch implements clientv3.Watcher.
 func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	op := clientv3.OpGet(key, opts...) // the only way to read options
-	this := &watch{stream: stream(ctx), responses: make(chan clientv3.WatchResponse), progress: make(chan int64, 1)}
+	this := &watch{watcher: w, stream: stream(ctx), responses: make(chan clientv3.WatchResponse), progress: make(chan int64, 1)}
 	if !w.server.begin() {
 		close(this.responses)
 		return this.responses
 	}
-	w.mu.Lock()
-	w.watches[this] = true
-	w.mu.Unlock()
+	w.server.mu.Lock()
+	w.server.watches[this] = true
+	w.server.mu.Unlock()
 	go func() {
 		defer w.server.running.Done()
 		defer close(this.responses)
@@ -62,9 +58,9 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		defer cancel()
 		defer context.AfterFunc(w.ctx, cancel)()
 		w.follow(ctx, this, string(op.KeyBytes()), string(op.RangeBytes()), op.Rev())
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.watches, this)
+		w.server.mu.Lock()
+		defer w.server.mu.Unlock()
+		delete(w.server.watches, this)
 	}()
 	return this.responses
 }
@@ -130,17 +126,23 @@ func (w *watcher) follow(ctx context.Context, this *watch, key, end string, revi
 // RequestProgress implements clientv3.Watcher. Each watch of ctx's stream gets
 // a response with the present revision after all its events up to that one.
 func (w *watcher) RequestProgress(ctx context.Context) error {
-	revision, err := call(ctx, w.server, struct{}{}, func(ctx context.Context, _ struct{}) (int64, error) {
-		return w.server.backend.CurrentRevision(ctx)
+	stream := stream(ctx)
+	return w.server.tell(ctx, func(this *watch) bool { return this.watcher == w && this.stream == stream })
+}
+
+// tell tells the present revision to those watches that are to know it.
+func (s *Server) tell(ctx context.Context, to func(*watch) bool) error {
+	revision, err := call(ctx, s, struct{}{}, func(ctx context.Context, _ struct{}) (int64, error) {
+		return s.backend.CurrentRevision(ctx)
 	})
 	if err != nil {
 		return clientv3.ContextError(ctx, err)
 	}
-	w.server.backend.WaitForSyncTo(revision)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for this := range w.watches {
-		if this.stream != stream(ctx) {
+	s.backend.WaitForSyncTo(revision)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for this := range s.watches {
+		if !to(this) {
 			continue
 		}
 		latest := revision
@@ -152,6 +154,22 @@ func (w *watcher) RequestProgress(ctx context.Context) error {
 		this.progress <- latest
 	}
 	return nil
+}
+
+// tellProgress tells all watches how far they are, from time to time, until the
+// server is closed.
+func (s *Server) tellProgress() {
+	ticker := time.NewTicker(progress)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-ticker.C:
+			// The next time it may be there.
+			_ = s.tell(s.ctx, func(*watch) bool { return true })
+		}
+	}
 }
 
 // Close implements clientv3.Watcher. The watches end with the client's context.
