@@ -11,6 +11,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/install"
 	"github.com/kedge-dev/kedge/internal/settings"
 )
 
@@ -22,8 +23,8 @@ func configCommand() *cli.Command {
 		Usage: "show the configuration, or have a kedge that runs read it again",
 		Subcommands: []*cli.Command{{
 			Name: "print",
-			Usage: "print the configuration of the kedge that runs on this host, and where each value came from; if none runs, or with flags of " +
-				"`kedge server`, what a start with these would use; secrets are hidden",
+			Usage: "print the configuration of the kedge that runs on this host, and where each value came from; if none runs, what a start of the service " +
+				"that install.sh made would use, or with flags of `kedge server`, what a start with these would; secrets are hidden",
 			Flags: append(configFlags(config.ServerRole),
 				&cli.BoolFlag{Name: agentFlag, Usage: "of a start of kedge agent, not of a server"},
 				&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: yaml, as in a configuration file, or json", Value: "yaml"}),
@@ -49,26 +50,34 @@ func configCommand() *cli.Command {
 
 func printConfig(c *cli.Context) error {
 	asked := slices.DeleteFunc(c.LocalFlagNames(), func(name string) bool { return name == outputFlag || name == "o" })
-	var shown []config.Setting
-	var whose string
 	printed, err := settings.AskPrint(c.Context, datadir.SettingsSocket)
-	switch {
-	case len(asked) > 0 || errors.Is(err, settings.ErrNotRunning):
-		cfg, sources, err := loadSources(c)
+	if len(asked) == 0 && !errors.Is(err, settings.ErrNotRunning) {
 		if err != nil {
 			return err
 		}
-		role := config.ServerRole
-		if c.Bool(agentFlag) {
-			role = config.AgentRole
-		}
-		shown, whose = cfg.Settings(sources, role), fmt.Sprintf("What a start of kedge %s would use.", role)
-	case err != nil:
-		return err
-	default:
-		shown, whose = printed.Settings, fmt.Sprintf("Of the kedge %s that runs on this host.", printed.Role)
+		return printSettings(c.App.Writer, c.String(outputFlag), fmt.Sprintf("Of the kedge %s that runs on this host.", printed.Role), printed.Settings)
 	}
-	return printSettings(c.App.Writer, c.String(outputFlag), whose, shown)
+	role := config.ServerRole
+	if c.Bool(agentFlag) {
+		role = config.AgentRole
+	}
+	if len(asked) == 0 {
+		service, err := install.Look("/")
+		if err != nil {
+			return err
+		}
+		if service.Command != "" {
+			role = config.Role(service.Command)
+		}
+		if err := asService(service, c); err != nil {
+			return err
+		}
+	}
+	cfg, sources, err := loadSources(c)
+	if err != nil {
+		return err
+	}
+	return printSettings(c.App.Writer, c.String(outputFlag), fmt.Sprintf("What a start of kedge %s would use.", role), cfg.Settings(sources, role))
 }
 
 func printSettings(w io.Writer, format, whose string, settings []config.Setting) error {

@@ -10,7 +10,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/config"
 )
 
-const configFlag = "config"
+const (
+	configFlag    = "config"
+	configFileEnv = "KEDGE_CONFIG_FILE"
+)
 
 // configFlags makes a flag of each setting of the roles, and --config.
 func configFlags(roles ...config.Role) []cli.Flag {
@@ -19,7 +22,7 @@ func configFlags(roles ...config.Role) []cli.Flag {
 		Aliases: []string{"c"},
 		Usage:   "configuration file; the flags' names are its keys",
 		Value:   config.DefaultPath,
-		EnvVars: []string{"KEDGE_CONFIG_FILE"},
+		EnvVars: []string{configFileEnv},
 	}}
 	for _, f := range config.Default().Fields() {
 		if f.Role != config.AnyRole && !slices.Contains(roles, f.Role) {
@@ -76,11 +79,11 @@ func loadSources(c *cli.Context) (*config.Config, config.Sources, error) {
 	return cfg, sources, err
 }
 
-// withConfig is the action of a command that takes the server's configuration
-// and no arguments.
+// withConfig is the action of a command that takes the server's configuration, which
+// is that of the installed kedge unless the user says otherwise, and no arguments.
 func withConfig(do func(*cli.Context, *config.Config) error) cli.ActionFunc {
 	return func(c *cli.Context) error {
-		if err := noArguments(c); err != nil {
+		if err := errors.Join(noArguments(c), asInstalled(c)); err != nil {
 			return err
 		}
 		cfg, err := loadConfig(c)

@@ -3,14 +3,10 @@ package cli
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -34,7 +30,7 @@ func killallCommand() *cli.Command {
 		Name:   "killall",
 		Usage:  "stop kedge and all its pods, and remove their interfaces, mounts, cgroups and packet filters; state on disk stays",
 		Flags:  configFlags(config.ServerRole),
-		Action: asInstalled(withConfig(killall)),
+		Action: withConfig(killall),
 	}
 }
 
@@ -44,7 +40,7 @@ func uninstallCommand() *cli.Command {
 		Usage: "killall, and remove all state, configuration and the installed program: " +
 			"the cluster's objects, volumes and images are gone for good",
 		Flags: append(configFlags(config.ServerRole), &cli.BoolFlag{Name: yesFlag, Usage: "do it without asking"}),
-		Action: asInstalled(withConfig(func(c *cli.Context, cfg *config.Config) error {
+		Action: withConfig(func(c *cli.Context, cfg *config.Config) error {
 			if !c.Bool(yesFlag) && !confirmed(c, cfg) {
 				return errors.New("nothing was removed; answer yes, or pass --yes, to remove it all")
 			}
@@ -52,56 +48,8 @@ func uninstallCommand() *cli.Command {
 				return fmt.Errorf("nothing was removed from the disk: %w", err)
 			}
 			return uninstall(c.Context, cfg)
-		}), yesFlag),
+		}),
 	}
-}
-
-// errServiceFlags says that a command does not take the flags of the service.
-var errServiceFlags = errors.New("the flags of the service that install.sh made are wrong")
-
-// asInstalled makes an action find the kedge that install.sh made a service of: it
-// gives it the service's environment and, if the user gave none, its flags. own are
-// the flags that the command has besides.
-func asInstalled(action cli.ActionFunc, own ...string) cli.ActionFunc {
-	return func(c *cli.Context) error {
-		host, err := install.Look("/")
-		if err != nil {
-			return err
-		}
-		return asService(host, c, action, own)
-	}
-}
-
-func asService(host *install.Host, c *cli.Context, action cli.ActionFunc, own []string) error {
-	for _, variable := range host.Environment {
-		name, value, _ := strings.Cut(variable, "=")
-		setDefaultEnv(name, value)
-	}
-	args := []string{c.App.Name, c.Command.Name}
-	var besides []string // their aliases too
-	for _, f := range c.Command.Flags {
-		if name := f.Names()[0]; slices.Contains(own, name) {
-			besides = append(besides, f.Names()...)
-			if c.IsSet(name) {
-				args = append(args, "--"+name+"="+c.String(name))
-			}
-		}
-	}
-	given := slices.DeleteFunc(c.LocalFlagNames(), func(name string) bool { return slices.Contains(besides, name) })
-	if len(given) > 0 || len(host.Flags) == 0 || c.NArg() > 0 {
-		return action(c)
-	}
-	set := flag.NewFlagSet("", flag.ContinueOnError)
-	set.SetOutput(io.Discard)
-	for _, f := range c.Command.Flags {
-		if err := f.Apply(set); err != nil {
-			return err
-		}
-	}
-	if err := set.Parse(host.Flags); err != nil {
-		return fmt.Errorf("%w: %w; give those that matter here, such as --data-dir", errServiceFlags, err)
-	}
-	return c.App.RunContext(c.Context, append(args, host.Flags...))
 }
 
 func confirmed(c *cli.Context, cfg *config.Config) bool {

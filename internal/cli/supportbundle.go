@@ -36,16 +36,18 @@ func supportBundleCommand() *cli.Command {
 			&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FILE` to write (default: kedge-support-HOST-TIME.tar.gz)"}),
 		Before: noArguments,
 		Action: func(c *cli.Context) error {
-			err := asInstalled(supportBundle, outputFlag)(c)
-			if errors.Is(err, errServiceFlags) {
-				return supportBundle(c) // that may be what is wrong
+			err := asInstalled(c)
+			if err != nil && !errors.Is(err, errServiceFlags) {
+				return err
 			}
-			return err
+			return supportBundle(c, err)
 		},
 	}
 }
 
-func supportBundle(c *cli.Context) error {
+// supportBundle writes the archive. What is wrong on the host may be the service's
+// flags, or the configuration itself.
+func supportBundle(c *cli.Context, serviceFault error) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root may read all that belongs in it; run it with sudo")
 	}
@@ -58,8 +60,8 @@ func supportBundle(c *cli.Context) error {
 	if path == "" {
 		path = folder + ".tar.gz"
 	}
-	// What is wrong may be the configuration itself.
 	cfg, sources, fault := loadSources(c)
+	fault = errors.Join(serviceFault, fault)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("make archive: %w; give another file with --output", err)

@@ -52,8 +52,9 @@ var managers = []manager{
 type Host struct {
 	root  string
 	paths []string
-	// Flags are those of the service's command.
-	Flags []string
+	// Command is what the service runs, server or agent, and Flags are its flags.
+	Command string
+	Flags   []string
 	// Environment is the service's, as NAME=value.
 	Environment []string
 }
@@ -76,7 +77,7 @@ func Look(root string) (*Host, error) {
 	}
 	h.paths = paths
 	if words := strings.Fields(strings.Join(command, " ")); len(words) > 0 {
-		h.Flags = words[1:]
+		h.Command, h.Flags = words[0], words[1:]
 	}
 	for _, line := range variables {
 		name, value, _ := strings.Cut(line, "=")
@@ -90,6 +91,9 @@ func (h *Host) lines(path string) ([]string, error) {
 	text, err := os.ReadFile(filepath.Join(h.root, path))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("find what is installed: %w; run it with sudo", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find what is installed: %w", err)

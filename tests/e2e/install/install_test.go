@@ -36,7 +36,8 @@ type system struct {
 	marker, unit string
 	// flags are those of the service; data is the data directory then.
 	flags, data string
-	uninstall   string
+	// stop stops the service, if uninstall is to find it so.
+	stop, uninstall string
 }
 
 func TestDebian(t *testing.T) {
@@ -58,8 +59,9 @@ func TestThisMachine(t *testing.T) {
 		return system{
 			host: n.NewHost(t, "machine"), folders: "/etc /opt /usr/libexec /usr/local /var/lib /var/log",
 			marker: "/run/openrc/softlevel", unit: "/etc/init.d/kedge",
-			// uninstall finds it by itself.
+			// Commands find it by themselves.
 			flags: "--data-dir=/var/lib/kedge/own", data: "/var/lib/kedge/own",
+			stop:      "rc-service kedge stop",
 			uninstall: "/usr/local/bin/kedge uninstall --yes",
 		}
 	})
@@ -134,6 +136,18 @@ func lives(t *testing.T, newSystem func(*harness.Network) system) {
 		requests.want(t)
 	}
 	requests.end()
+
+	if s.stop != "" {
+		t.Log("commands while it does not run")
+		sh(t, host, "kedge snapshot save")
+		sh(t, host, s.stop)
+		configuration := sh(t, host, "kedge config print")
+		wants(t, configuration, "data-dir: "+s.data+" # --data-dir\n")
+		wants(t, configuration, "node-name: one # $KEDGE_NODE_NAME\n")
+		wants(t, sh(t, host, "kedge certificate check"), s.data+"/server/tls/")
+		saved := strings.Fields(sh(t, host, "kedge snapshot list -o json | grep -o 'on-demand[^/\"]*' | head -n 1"))[0]
+		wants(t, sh(t, host, "kedge snapshot restore "+saved), s.data+"/server/replaced-")
+	}
 
 	t.Log("uninstall")
 	sh(t, host, s.uninstall)

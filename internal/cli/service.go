@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/install"
+)
+
+// errServiceFlags says that a command does not take the flags of the service.
+var errServiceFlags = errors.New("the flags of the service that install.sh made are wrong")
+
+// asInstalled makes a command one about the kedge that install.sh made a service of,
+// if there is one: it gives it the service's environment and, if the user gave none
+// of the configuration, its flags.
+func asInstalled(c *cli.Context) error {
+	host, err := install.Look("/")
+	if err != nil {
+		return err
+	}
+	return asService(host, c)
+}
+
+func asService(host *install.Host, c *cli.Context) error {
+	for _, variable := range host.Environment {
+		name, value, _ := strings.Cut(variable, "=")
+		setDefaultEnv(name, value)
+	}
+	given, own := c.LocalFlagNames(), flag.NewFlagSet("", flag.ContinueOnError)
+	own.SetOutput(io.Discard)
+	for _, f := range configFlags(config.ServerRole) {
+		set := func(value string) error { return c.Set(f.Names()[0], value) }
+		for _, name := range f.Names() {
+			if _, isBool := f.(*cli.BoolFlag); isBool {
+				own.BoolFunc(name, "", set)
+			} else {
+				own.Func(name, "", set)
+			}
+		}
+	}
+	// The variable was looked at before it was known.
+	if file := os.Getenv(configFileEnv); file != "" && !c.IsSet(configFlag) {
+		if err := c.Set(configFlag, file); err != nil {
+			return fmt.Errorf("take the service's %s: %w", configFileEnv, err)
+		}
+	}
+	if slices.ContainsFunc(given, func(name string) bool { return own.Lookup(name) != nil }) {
+		return nil
+	}
+	if err := own.Parse(host.Flags); err != nil {
+		return fmt.Errorf("%w: %w; give those that matter here, such as --data-dir", errServiceFlags, err)
+	}
+	return nil
+}
