@@ -6,7 +6,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/sirupsen/logrus"
-	"k8s.io/klog/v2"
 )
 
 // bridge carries the messages of klog to logrus: structured ones as a
@@ -24,15 +23,14 @@ func newBridge(log *logrus.Logger) *bridge {
 	return &bridge{log: log, phase: new(Phase)}
 }
 
-// verbose tells whether more than errors of Kubernetes's code are to be logged. klog
-// itself knows, and whoever changes that tells klog.
-func verbose() bool { return klog.V(1).Enabled() }
+// verbose tells whether more than errors of Kubernetes's code are to be logged.
+func verbose() bool { return verbosity.Load() > 0 }
 
 // Init is called by logr; the caller's position is of no use to kedge.
 func (b *bridge) Init(logr.RuntimeInfo) {}
 
 // Enabled tells whether messages of a V level are wanted.
-func (b *bridge) Enabled(level int) bool { return klog.V(klog.Level(level)).Enabled() }
+func (b *bridge) Enabled(level int) bool { return level <= int(verbosity.Load()) }
 
 // Info logs a structured message.
 func (b *bridge) Info(_ int, message string, keysAndValues ...any) {

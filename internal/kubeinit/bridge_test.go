@@ -3,10 +3,12 @@ package kubeinit
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"testing"
 
 	"github.com/go-logr/logr"
 	"github.com/sirupsen/logrus"
+	"k8s.io/klog/v2"
 )
 
 func TestBridge(t *testing.T) {
@@ -43,6 +45,17 @@ func TestBridge(t *testing.T) {
 				write([]byte("W1121 03:35:50.000000   12345 file.go:42] took [long] time\n"))
 			},
 			want: "level=warning msg=\"took [long] time\" component=kubernetes\n",
+		},
+		"while containerd has klog's own verbosity changed": {
+			log: func(l logr.Logger, write func([]byte)) {
+				flags := flag.NewFlagSet("", flag.ContinueOnError)
+				klog.InitFlags(flags)
+				if err := flags.Set("v", "4"); err != nil {
+					t.Fatal(err)
+				}
+				write([]byte("W1121 file.go:42] chat\n"))
+				l.Info("chat")
+			},
 		},
 		"printf-style end of the process": {
 			log: func(_ logr.Logger, write func([]byte)) {

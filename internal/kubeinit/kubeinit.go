@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/go-logr/logr"
 	snapshotscheme "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/scheme"
@@ -46,12 +47,17 @@ func Setup(log config.Log) (*Phase, error) {
 	return bridge.phase, nil
 }
 
+// verbosity is what SetVerbosity was told last. containerd's CRI plugin changes
+// klog's own while it is made (containerd/log.go).
+var verbosity atomic.Int64
+
 // SetVerbosity sets klog's verbosity, at any time.
-func SetVerbosity(verbosity int) error {
+func SetVerbosity(level int) error {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
-	if err := flags.Set("v", strconv.Itoa(verbosity)); err != nil {
+	if err := flags.Set("v", strconv.Itoa(level)); err != nil {
 		return fmt.Errorf("set verbosity of Kubernetes's logs: %w", err)
 	}
+	verbosity.Store(int64(level))
 	return nil
 }
