@@ -125,13 +125,17 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	}
 	defer client.Close()
 	conn := client.Conn().(*grpc.ClientConn)
-	preloading := c.newPreloader(client, cri.NewImageServiceClient(conn), snapshotter)
-	err = interruptible(ctx, failed, func(ctx context.Context) error {
-		if err := waitRuntime(ctx, cri.NewRuntimeServiceClient(conn)); err != nil {
-			return err
-		}
-		return preloading.importAll(ctx)
+	// A stop waits for this too: the CRI, while it begins, reads the databases that
+	// a stop closes, and panics without them (internal/cri/nri/nri_api_linux.go).
+	beginning, end := outlast(ctx)
+	defer end()
+	err = interruptible(beginning, failed, func(ctx context.Context) error {
+		return waitRuntime(ctx, cri.NewRuntimeServiceClient(conn))
 	})
+	preloading := c.newPreloader(client, cri.NewImageServiceClient(conn), snapshotter)
+	if err == nil {
+		err = interruptible(ctx, failed, preloading.importAll)
+	}
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -145,6 +149,22 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 		return nil
 	}
 	return err
+}
+
+// outlast returns a context that ends stopTimeout after ctx.
+func outlast(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-longer.Done():
+		case <-time.After(stopTimeout):
+			cancel()
+		}
+	})
+	return longer, func() {
+		stop()
+		cancel()
+	}
 }
 
 // interruptible runs do, and cancels it if containerd fails meanwhile.

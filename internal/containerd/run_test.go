@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -30,8 +31,9 @@ import (
 // can be one in a process only once, and a host of its own, which is a mount
 // namespace with its own /run. The test binary starts itself for both.
 const (
-	envNode = "KEDGE_TEST_NODE" // set in the mount namespace
-	envDir  = "KEDGE_TEST_DIR"  // set in the process that runs containerd
+	envNode   = "KEDGE_TEST_NODE"    // set in the mount namespace
+	envDir    = "KEDGE_TEST_DIR"     // set in the process that runs containerd
+	envStopAt = "KEDGE_TEST_STOP_AT" // and in it the message at which it is stopped
 
 	pauseImage = "kedge.test/pause:1"
 	helloImage = "kedge.test/hello:1"
@@ -68,10 +70,14 @@ func testConfig(t interface{ Fatal(...any) }, dir string) Config {
 func runContainerd(dir string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	logrus.AddHook(stopHook{os.Getenv(envStopAt), stop})
 	c := New(testConfig(&fatal{}, dir))
 	if err := c.Run(ctx, func() { fmt.Println("READY") }); err != nil {
 		fmt.Println("FAILED:", err)
 		return 1
+	}
+	if os.Getenv(envStopAt) != "" {
+		time.Sleep(2 * restTime) // as whoever has other things to stop
 	}
 	// One that has said that it ends may take a moment to.
 	var stacks bytes.Buffer
@@ -85,6 +91,26 @@ func runContainerd(dir string) int {
 	}
 	fmt.Println("LEFT GOROUTINES:", stacks.String())
 	return 1
+}
+
+// stopHook stops what says a message of information, and has it go on when that may
+// be over.
+type stopHook struct {
+	message string
+	stop    func()
+}
+
+// restTime is how long that takes at most.
+const restTime = 300 * time.Millisecond
+
+func (stopHook) Levels() []logrus.Level { return []logrus.Level{logrus.InfoLevel} }
+
+func (h stopHook) Fire(entry *logrus.Entry) error {
+	if entry.Message == h.message {
+		h.stop()
+		time.Sleep(restTime)
+	}
+	return nil
 }
 
 type fatal struct{}
@@ -199,6 +225,22 @@ func (n *node) stop(signal syscall.Signal) error {
 	return n.cmd.Wait()
 }
 
+// stopAt starts a containerd and stops it when it says message, which is before it is
+// ready. What is out of order then is in its output.
+func stopAt(t *testing.T, dir, message string) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), envDir+"="+dir, envStopAt+"="+message)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	output, err := cmd.CombinedOutput()
+	if err != nil || strings.Contains(string(output), "database not open") {
+		t.Errorf("stopped at %q containerd ended with %v:\n%s", message, err, output)
+	}
+	if strings.Contains(string(output), "READY") {
+		t.Errorf("containerd was not stopped at %q:\n%s", message, output)
+	}
+}
+
 func (n *node) runtime() cri.RuntimeServiceClient { return cri.NewRuntimeServiceClient(n.conn) }
 
 func (n *node) image(name string) *cri.Image {
@@ -249,6 +291,11 @@ func TestPodsOutliveContainerd(t *testing.T) {
 		}
 		if _, err := os.Stat(state + "/containerd.sock"); err == nil {
 			t.Error("the socket is still there after the stop")
+		}
+
+		// Stops before it is ready, while it reads what there is.
+		for _, message := range []string{"Start recovering state", "Start streaming server"} {
+			stopAt(t, dir, message)
 		}
 
 		// A start after an orderly stop, and one after a crash.

@@ -117,7 +117,7 @@ func (c *cluster) lease(address string) {
 // keep runs a Keeper until stop is called.
 func (c *cluster) keep(e *Encryption) (stop func()) {
 	c.Helper()
-	return run(c.T, (&Keeper{Encryption: e, settle: time.Millisecond}).Lead)
+	return run(c.T, (&Keeper{Encryption: e, settle: func() time.Duration { return time.Millisecond }}).Lead)
 }
 
 func (c *cluster) put(name string, text []byte) {

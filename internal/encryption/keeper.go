@@ -27,14 +27,14 @@ const (
 // election.Loops.
 type Keeper struct {
 	*Encryption
-	// settle is how long a request that knows the keys of before may take.
-	settle time.Duration
+	// settle tells how long a request that knows the keys of before may take.
+	settle func() time.Duration
 }
 
 // NewKeeper returns the Keeper of an Encryption. requestTimeout is the API
-// server's.
-func NewKeeper(e *Encryption, requestTimeout time.Duration) *Keeper {
-	return &Keeper{Encryption: e, settle: requestTimeout + commitTime}
+// server's, which is asked for when it is needed.
+func NewKeeper(e *Encryption, requestTimeout func() time.Duration) *Keeper {
+	return &Keeper{Encryption: e, settle: func() time.Duration { return requestTimeout() + commitTime }}
 }
 
 // Follow implements election.Loops: another server's Keeper runs.
@@ -125,7 +125,7 @@ func (k *Keeper) advance(ctx context.Context) (int64, error) {
 	}
 	k.log.Info("Rewriting all Secrets, after the requests that began before")
 	k.wait("requests that began before have to end")
-	sleep(ctx, k.settle)
+	sleep(ctx, k.settle())
 	k.wait("")
 	for rewritten := 1; rewritten > 0; {
 		// Until there is none: nobody has written one the old way then.

@@ -45,5 +45,5 @@ func encryptedByUser(cfg *config.Server) string {
 
 // newEncryptionKeeper makes what completes changes of the keys run where the controllers do.
 func newEncryptionKeeper(keys *encryption.Encryption, api *controlplane.APIServer, leader *election.Election) component.Component {
-	return led("encryption-keeper", leader, encryption.NewKeeper(keys, api.RequestTimeout()))
+	return led("encryption-keeper", leader, encryption.NewKeeper(keys, api.RequestTimeout))
 }

@@ -63,6 +63,9 @@ func TestStartRefused(t *testing.T) {
 		wantRefusal(t, host.Kedge(t.Context(), "server", "--service-cidr=10.42.0.0/24", "--cluster-dns=1.2.3.4", "--node-name=Not_A_Name"),
 			"service-cidr", "cluster-dns", "node-name")
 	})
+	t.Run("an argument that upstream does not have", func(t *testing.T) {
+		wantRefusal(t, host.Kedge(t.Context(), "server", "--kube-apiserver-arg=audit-log-pth=/x"), "kube-apiserver has no argument audit-log-pth")
+	})
 	t.Run("data directory read-only", func(t *testing.T) {
 		shell(t, "mkdir -p /run/read-only; mount -t tmpfs -o ro tmpfs /run/read-only")
 		wantRefusal(t, host.Kedge(t.Context(), "server", "--data-dir=/run/read-only/kedge"), "/run/read-only", "read-only", "--data-dir")
