@@ -117,7 +117,7 @@ func (c *cluster) lease(address string) {
 // keep runs a Keeper until stop is called.
 func (c *cluster) keep(e *Encryption) (stop func()) {
 	c.Helper()
-	return run(c.T, (&Keeper{Encryption: e, settle: func() time.Duration { return time.Millisecond }}).Lead)
+	return run(c.T, hastyKeeper(e).Lead)
 }
 
 func (c *cluster) put(name string, text []byte) {
@@ -202,4 +202,9 @@ func encrypted(n int) func(Status) bool {
 
 func plain(n int) func(Status) bool {
 	return func(s Status) bool { return !s.Encrypted && s.Plain == n && len(s.Keys) == 0 }
+}
+
+// hastyKeeper waits for no requests that began before.
+func hastyKeeper(e *Encryption) *Keeper {
+	return &Keeper{Encryption: e, settle: func() time.Duration { return time.Millisecond }}
 }

@@ -88,7 +88,7 @@ func TestInterrupted(t *testing.T) {
 			client.KV = &counted{KV: client.KV, left: calls, end: kill}
 			killed := c.notStarted("192.0.2.1")
 			killed.under, killed.client = e.under, client
-			if _, err := (&Keeper{Encryption: killed}).advance(dying); err == nil && dying.Err() == nil && c.status(e).Pending {
+			if _, err := hastyKeeper(killed).advance(dying); err == nil && dying.Err() == nil && c.status(e).Pending {
 				t.Error("it is not done")
 			}
 			kill()
