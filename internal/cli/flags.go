@@ -83,10 +83,10 @@ func loadSources(c *cli.Context) (*config.Config, config.Sources, error) {
 // is that of the installed kedge unless the user says otherwise, and no arguments.
 func withConfig(do func(*cli.Context, *config.Config) error) cli.ActionFunc {
 	return func(c *cli.Context) error {
-		if err := errors.Join(noArguments(c), asInstalled(c)); err != nil {
+		if err := noArguments(c); err != nil {
 			return err
 		}
-		cfg, err := loadConfig(c)
+		cfg, err := installedConfig(c)
 		if err != nil {
 			return err
 		}

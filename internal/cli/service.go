@@ -29,6 +29,14 @@ func asInstalled(c *cli.Context) error {
 	return asService(host, c)
 }
 
+// installedConfig is loadConfig of a command that is asInstalled.
+func installedConfig(c *cli.Context) (*config.Config, error) {
+	if err := asInstalled(c); err != nil {
+		return nil, err
+	}
+	return loadConfig(c)
+}
+
 func asService(host *install.Host, c *cli.Context) error {
 	for _, variable := range host.Environment {
 		name, value, _ := strings.Cut(variable, "=")

@@ -118,10 +118,7 @@ func restoreSnapshot(c *cli.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root may restore what a server has stored; run it with sudo")
 	}
-	if err := asInstalled(c); err != nil {
-		return err
-	}
-	cfg, err := loadConfig(c)
+	cfg, err := installedConfig(c)
 	if err != nil {
 		return err
 	}

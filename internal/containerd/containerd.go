@@ -24,6 +24,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/kubeinit"
 )
 
 // Name is the component's name.
@@ -128,10 +129,10 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	// A stop waits for this too: the CRI, while it begins, reads the databases that
 	// a stop closes, and panics without them (internal/cri/nri/nri_api_linux.go).
 	beginning, end := outlast(ctx)
-	defer end()
 	err = interruptible(beginning, failed, func(ctx context.Context) error {
 		return waitRuntime(ctx, cri.NewRuntimeServiceClient(conn))
 	})
+	end()
 	preloading := c.newPreloader(client, cri.NewImageServiceClient(conn), snapshotter)
 	if err == nil {
 		err = interruptible(ctx, failed, preloading.importAll)
@@ -223,9 +224,10 @@ func (c *Containerd) start(ctx context.Context, config *srvconfig.Config) (*serv
 
 	c.reader.capture()
 	interceptPulls(c.cfg.Source)
-	restore := keepKlogVerbosity()
 	srv, err := server.New(ctx, config)
-	restore()
+	// The CRI plugin sets it by its own log level, for the whole process
+	// (setGLogLevel in plugins/cri/runtime/plugin.go).
+	kubeinit.RestoreVerbosity()
 	if err != nil {
 		return nil, fmt.Errorf("start containerd: %w", err)
 	}

@@ -2,16 +2,13 @@ package containerd
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"runtime"
 	"slices"
-	"strconv"
 
 	"github.com/containerd/log"
 	nrilog "github.com/containerd/nri/pkg/log"
 	"github.com/sirupsen/logrus"
-	"k8s.io/klog/v2"
 )
 
 // captureLog makes containerd log through logrus as a component. Its informational
@@ -94,19 +91,4 @@ func (h fatalHook) Fire(entry *logrus.Entry) error {
 	default: // the first is the cause
 	}
 	return nil
-}
-
-// keepKlogVerbosity returns a function that sets klog's verbosity back to what
-// it is now: the CRI plugin sets it by its own log level, for the whole process
-// (setGLogLevel in plugins/cri/runtime/plugin.go).
-func keepKlogVerbosity() (restore func()) {
-	verbosity := 0
-	for verbosity < 10 && klog.V(klog.Level(verbosity+1)).Enabled() {
-		verbosity++
-	}
-	return func() {
-		flags := flag.NewFlagSet("klog", flag.ContinueOnError)
-		klog.InitFlags(flags)
-		_ = flags.Set("v", strconv.Itoa(verbosity)) // a number always parses
-	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
-	"k8s.io/klog/v2"
 )
 
 func TestCaptureLog(t *testing.T) {
@@ -40,18 +39,5 @@ func TestCaptureLog(t *testing.T) {
 	}
 	if returned {
 		t.Error("the code after Fatal ran")
-	}
-}
-
-func TestKeepKlogVerbosity(t *testing.T) {
-	restore := keepKlogVerbosity()
-	before := bool(klog.V(3).Enabled())
-	var level klog.Level
-	if err := level.Set("3"); err != nil {
-		t.Fatal(err)
-	}
-	restore()
-	if after := bool(klog.V(3).Enabled()); before || after {
-		t.Errorf("verbosity 3 is %v, was %v", after, before)
 	}
 }

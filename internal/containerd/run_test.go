@@ -93,15 +93,15 @@ func runContainerd(dir string) int {
 	return 1
 }
 
+// restTime is how long whoever is stopped in its midst may take to close everything.
+const restTime = 300 * time.Millisecond
+
 // stopHook stops what says a message of information, and has it go on when that may
 // be over.
 type stopHook struct {
 	message string
 	stop    func()
 }
-
-// restTime is how long that takes at most.
-const restTime = 300 * time.Millisecond
 
 func (stopHook) Levels() []logrus.Level { return []logrus.Level{logrus.InfoLevel} }
 

@@ -3,7 +3,6 @@ package kubeinit
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -48,11 +47,7 @@ func TestBridge(t *testing.T) {
 		},
 		"while containerd has klog's own verbosity changed": {
 			log: func(l logr.Logger, write func([]byte)) {
-				flags := flag.NewFlagSet("", flag.ContinueOnError)
-				klog.InitFlags(flags)
-				if err := flags.Set("v", "4"); err != nil {
-					t.Fatal(err)
-				}
+				changeKlog(t)
 				write([]byte("W1121 file.go:42] chat\n"))
 				l.Info("chat")
 			},
@@ -82,6 +77,29 @@ func TestBridge(t *testing.T) {
 				t.Errorf("logged %q, want %q", got, test.want)
 			}
 		})
+	}
+}
+
+// changeKlog sets klog's verbosity as others do.
+func changeKlog(t *testing.T) {
+	t.Helper()
+	var level klog.Level
+	if err := level.Set("4"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRestoreVerbosity(t *testing.T) {
+	if err := SetVerbosity(2); err != nil {
+		t.Fatal(err)
+	}
+	changeKlog(t)
+	if !klog.V(4).Enabled() {
+		t.Fatal("klog's verbosity is not changed")
+	}
+	RestoreVerbosity()
+	if !klog.V(2).Enabled() || klog.V(3).Enabled() {
+		t.Error("klog's verbosity is not 2")
 	}
 }
 

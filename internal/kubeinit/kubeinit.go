@@ -47,9 +47,13 @@ func Setup(log config.Log) (*Phase, error) {
 	return bridge.phase, nil
 }
 
-// verbosity is what SetVerbosity was told last. containerd's CRI plugin changes
-// klog's own while it is made (containerd/log.go).
+// verbosity is what SetVerbosity was told last. klog's own is another while
+// containerd is made.
 var verbosity atomic.Int64
+
+// RestoreVerbosity sets klog's verbosity to what SetVerbosity was told last, after
+// somebody else has changed it.
+func RestoreVerbosity() { _ = SetVerbosity(int(verbosity.Load())) } // which it took before
 
 // SetVerbosity sets klog's verbosity, at any time.
 func SetVerbosity(level int) error {
