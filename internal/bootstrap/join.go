@@ -79,7 +79,7 @@ func Join(ctx context.Context, cfg Config) (*Identity, error) {
 		if !errors.Is(why, errUnauthorized) {
 			return nil, why
 		}
-		why = errors.New("the server no longer accepts this node's certificates")
+		why = errFormer
 	}
 	if cfg.Token == "" {
 		return nil, fmt.Errorf("%w: give the token by --token or --token-file; it is in server/token in a server's data directory, "+
@@ -94,6 +94,10 @@ func Join(ctx context.Context, cfg Config) (*Identity, error) {
 	}
 	return i, retry(ctx, i.log, func() error { return i.join(ctx, token) })
 }
+
+// errFormer is what a server's answer means to a node that shows certificates of an
+// earlier start.
+var errFormer = errors.New("the server no longer accepts this node's certificates: the node was deleted or revoked")
 
 // retry calls do until it succeeds or trying again would not mend it. A server that
 // says when it may is asked then, as one that others join before this one.
@@ -140,11 +144,7 @@ func (i *Identity) join(ctx context.Context, token Token) error {
 	if err := i.learn(ctx, c, token.Authorize); err != nil {
 		return err
 	}
-	password, err := EnsurePassword(i.cfg.PasswordFile)
-	if err != nil {
-		return err
-	}
-	return i.certify(ctx, c, JoinPath, password, false, token.Authorize)
+	return i.certify(ctx, c, JoinPath, false, token.Authorize)
 }
 
 // pinned returns the server's authority that has the token's hash, or another one that
@@ -181,7 +181,7 @@ func (i *Identity) resume(ctx context.Context) error {
 	defer c.close()
 	err := i.learn(ctx, c, nil)
 	if err == nil && i.wantsRenewal() {
-		err = i.certify(ctx, c, RenewPath, "", false, nil)
+		err = i.certify(ctx, c, RenewPath, false, nil)
 	}
 	var temporary retryable
 	if !errors.As(err, &temporary) {
@@ -220,7 +220,8 @@ func (i *Identity) learn(ctx context.Context, c *client, authorize func(*http.Re
 		return err
 	}
 	i.Settings = settings
-	settings.Servers, settings.Authorities = nil, "" // apilb remembers those, and pki these
+	// Of these, apilb remembers the first, pki the second, and each server tells the last.
+	settings.Servers, settings.Authorities, settings.Registers = nil, "", false
 	text, err := json.Marshal(settings)
 	if err != nil {
 		return fmt.Errorf("encode settings: %w", err)
@@ -230,7 +231,11 @@ func (i *Identity) learn(ctx context.Context, c *client, authorize func(*http.Re
 
 // certify has the server sign the node's certificates, for new keys perhaps, and
 // keeps them.
-func (i *Identity) certify(ctx context.Context, c *client, path, password string, newKeys bool, authorize func(*http.Request)) error {
+func (i *Identity) certify(ctx context.Context, c *client, path string, newKeys bool, authorize func(*http.Request)) error {
+	password, err := EnsurePassword(i.cfg.PasswordFile)
+	if err != nil {
+		return err
+	}
 	requests, err := i.Requests(newKeys)
 	if err != nil {
 		return err
@@ -246,9 +251,11 @@ func (i *Identity) certify(ctx context.Context, c *client, path, password string
 }
 
 // wantsRenewal tells whether the node's certificates are not as they should be, or
-// of other authorities than those that the server told of last.
+// of other authorities than those that the server told of last, or not tied to a
+// registration, though the server does that.
 func (i *Identity) wantsRenewal() bool {
-	return i.WantsRenewal(i.Host.IPs) || i.Settings.Authorities != "" && !i.Follows(i.Settings.Authorities)
+	return i.WantsRenewal(i.Host.IPs) || i.Settings.Registers && !i.Registered() ||
+		i.Settings.Authorities != "" && !i.Follows(i.Settings.Authorities)
 }
 
 // Renew has a server sign new certificates if this node wants them, or anyway, for
@@ -257,14 +264,18 @@ func (i *Identity) Renew(ctx context.Context, anyway bool) ([]string, error) {
 	c := i.client(i.TLS(pki.NodeUser(i.cfg.Name)))
 	defer c.close()
 	var settings Settings
-	if err := c.call(ctx, http.MethodGet, ClusterPath, nil, nil, &settings); err != nil {
+	err := c.call(ctx, http.MethodGet, ClusterPath, nil, nil, &settings)
+	if errors.Is(err, errUnauthorized) {
+		return nil, fmt.Errorf("%w: restart kedge with a join token to have it join again", errFormer)
+	}
+	if err != nil {
 		return nil, err
 	}
-	i.Settings.Authorities = settings.Authorities
+	i.Settings.Authorities, i.Settings.Registers = settings.Authorities, settings.Registers
 	if !anyway && !i.wantsRenewal() {
 		return nil, nil
 	}
-	if err := i.certify(ctx, c, RenewPath, "", anyway, nil); err != nil {
+	if err := i.certify(ctx, c, RenewPath, anyway, nil); err != nil {
 		return nil, err
 	}
 	return i.CertFiles(), nil

@@ -36,14 +36,17 @@ type Settings struct {
 	// Authorities names what the servers sign with and trust: a node that has others
 	// renews its certificates.
 	Authorities string `json:"authorities,omitempty"`
+	// Registers says that the server ties certificates to a registration of the node: a
+	// node whose certificates are not tied to one renews them.
+	Registers bool `json:"registers,omitempty"`
 }
 
 // Request asks a server for the certificates of a node.
 type Request struct {
 	Node      string       `json:"node"`
 	Addresses []netip.Addr `json:"addresses"`
-	// Password protects the node's name. It is empty in a renewal, in which the
-	// node shows its certificate instead.
+	// Password protects the node's name, in a renewal too. The agents of an older kedge
+	// leave it empty then.
 	Password string `json:"password,omitempty"`
 	// Requests are those of pki.Node.
 	Requests map[string][]byte `json:"requests"`

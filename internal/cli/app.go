@@ -50,6 +50,7 @@ func newApp() *cli.App {
 			serverCommand(),
 			agentCommand(),
 			tokenCommand(),
+			nodeCommand(),
 			snapshotCommand(),
 			secretsEncryptCommand(),
 			certificateCommand(),

@@ -86,6 +86,8 @@ var counterparts = map[string]string{
 	"kedge log-level":        "tests/e2e/seeing TestSeeing",
 	"kedge support-bundle":   "tests/e2e/seeing TestSeeing",
 	"kedge token create":     "tests/e2e/join TestJoin",
+	"kedge node list":        "tests/e2e/attacks TestFormerNode",
+	"kedge node revoke":      "tests/e2e/attacks TestFormerNode",
 	"kedge agent":            "tests/e2e/join TestJoin",
 	"kedge snapshot save":    "tests/e2e/snapshot TestSaveAndRestore",
 	"kedge snapshot list":    "tests/e2e/snapshot TestSaveAndRestore",

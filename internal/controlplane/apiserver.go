@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -106,9 +107,10 @@ type serving struct {
 	clientCA      dynamiccertificates.CAContentProvider
 	authenticator authenticator.Request
 	authorizer    authorizer.Authorizer
-	// authorizes tells whether the authorizer knows the roles of the control
-	// plane's own components.
+	// authorizes tells whether the authorizer knows all roles, those of the control
+	// plane's own components among them. open says that it has done so once.
 	authorizes func() bool
+	open       atomic.Bool
 	// objects are those that the API server has read for itself, and what
 	// others in this process want besides.
 	objects *objectcache.Cache
@@ -226,7 +228,7 @@ func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggreg
 	}
 	authorizes := func() bool { return true }
 	if slices.Contains(a.options.Authorization.Modes, "RBAC") {
-		authorizes = bootstrapRoles(built.KubeAPIs.ControlPlane.VersionedInformers.Rbac().V1())
+		authorizes = allRoles(built.KubeAPIs.ControlPlane.VersionedInformers.Rbac().V1())
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
+	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
@@ -22,12 +24,29 @@ func (a *APIServer) acquire() (*serving, func()) {
 	return a.serving, a.serving.requests.Done
 }
 
-// ServeHTTP answers with 503 before the server can and after it has stopped.
+// ServeHTTP answers requests from outside this process. It answers with 503 before the
+// server can and after it has stopped, and as long as the authorizer does not know all
+// roles: it would forbid what is allowed. Checks of health are answered before.
 func (a *APIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.RLock()
+	served := a.serving
+	a.mu.RUnlock()
+	health := slices.ContainsFunc(healthPaths, func(path apiserver.AnonymousAuthCondition) bool { return path.Path == r.URL.Path })
+	if served != nil && !health && !served.open.Load() {
+		if !served.authorizes() {
+			unavailable(w)
+			return
+		}
+		served.open.Store(true)
+	}
+	a.serve(w, r)
+}
+
+// serve answers requests of this process too.
+func (a *APIServer) serve(w http.ResponseWriter, r *http.Request) {
 	served, release := a.acquire()
 	if served == nil {
-		w.Header().Set("Retry-After", "1") // client-go waits so many seconds
-		http.Error(w, "the API server is starting or stopping", http.StatusServiceUnavailable)
+		unavailable(w)
 		return
 	}
 	defer release()
@@ -40,6 +59,11 @@ func (a *APIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	defer context.AfterFunc(served.ctx, cancel)()
 	served.handler.ServeHTTP(w, r.WithContext(ctx))
+}
+
+func unavailable(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1") // client-go waits so many seconds
+	http.Error(w, "the API server is starting or stopping", http.StatusServiceUnavailable)
 }
 
 // Certificate returns the certificate for a server name that is the API

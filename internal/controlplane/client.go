@@ -30,7 +30,7 @@ func (a *APIServer) ClientConfig(name string, groups ...string) *rest.Config {
 	return &rest.Config{
 		// The name is for messages only.
 		Host:      "http://kubernetes.default.svc",
-		Transport: inprocess.NewTransport(a, name, groups...),
+		Transport: inprocess.NewTransport(http.HandlerFunc(a.serve), name, groups...),
 		ContentConfig: rest.ContentConfig{
 			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
 			ContentType:        runtime.ContentTypeProtobuf,
@@ -52,7 +52,7 @@ func (a *APIServer) ClientUntil(ctx context.Context, name string, groups ...stri
 
 // loopback is how the API server calls itself.
 func (a *APIServer) loopback() http.RoundTripper {
-	return inprocess.NewTransport(a, user.APIServerUser, user.SystemPrivilegedGroup)
+	return inprocess.NewTransport(http.HandlerFunc(a.serve), user.APIServerUser, user.SystemPrivilegedGroup)
 }
 
 // Informers returns a factory of the informers that all of this process shares,

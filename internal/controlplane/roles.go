@@ -1,12 +1,15 @@
 package controlplane
 
-import rbacv1 "k8s.io/client-go/informers/rbac/v1"
+import (
+	rbacv1 "k8s.io/client-go/informers/rbac/v1"
+	"k8s.io/client-go/tools/cache"
+)
 
-// bootstrapRoles returns whether the RBAC authorizer already knows the roles
-// that are made at every start and whoever is bound to them. /readyz is
-// ok when they have been written; a moment passes until the authorizer's
-// informers have read them, in which controllers would be refused.
-func bootstrapRoles(informers rbacv1.Interface) func() bool {
+// allRoles returns whether the RBAC authorizer already knows all roles and bindings
+// that are stored, and those that are made at every start. /readyz is ok when these
+// have been written; a moment passes until the authorizer's informers have read them,
+// in which the authorizer forbids what is allowed.
+func allRoles(informers rbacv1.Interface) func() bool {
 	var roles, bindings []string
 	for _, role := range clusterRoles() {
 		roles = append(roles, role.Name)
@@ -14,8 +17,17 @@ func bootstrapRoles(informers rbacv1.Interface) func() bool {
 	for _, binding := range clusterRoleBindings() {
 		bindings = append(bindings, binding.Name)
 	}
+	stored := []cache.InformerSynced{
+		informers.Roles().Informer().HasSynced, informers.RoleBindings().Informer().HasSynced,
+		informers.ClusterRoles().Informer().HasSynced, informers.ClusterRoleBindings().Informer().HasSynced,
+	}
 	knownRoles, knownBindings := informers.ClusterRoles().Lister(), informers.ClusterRoleBindings().Lister()
 	return func() bool {
+		for _, synced := range stored {
+			if !synced() {
+				return false
+			}
+		}
 		for _, name := range roles {
 			if _, err := knownRoles.Get(name); err != nil {
 				return false

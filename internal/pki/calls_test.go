@@ -130,7 +130,7 @@ func TestServerCallsServers(t *testing.T) {
 		return []*x509.Certificate{leaf}
 	}
 	user := shown(s.UserTLS("system:kedge:dns", "b", "kedge:node:a"))
-	if subject := user[0].Subject; subject.CommonName != "system:kedge:dns" || !slices.Equal(subject.Organization, []string{"b", "kedge:node:a"}) {
+	if subject := user[0].Subject; subject.CommonName != "system:kedge:dns" || !slices.Equal(subject.Organization, []string{"b", "kedge:node:a", "kedge:registration:server"}) {
 		t.Errorf("it calls as %s", subject)
 	}
 	if err := s.checkClient(s.clientCA, user); err != nil {

@@ -36,6 +36,8 @@ type nodeCertificates struct {
 	// clients and serving are never of different nodes.
 	clients map[string]*tls.Certificate // by user
 	serving *x509.Certificate
+	// registered says that all of them carry the UID of a registration.
+	registered bool
 	// servers are the authorities of the API.
 	servers *x509.CertPool
 	// authorities is Server.Authorities of what the node trusts.
@@ -205,7 +207,7 @@ func (n *Node) check(serverCA, clientCA []byte, certificates map[string][]byte) 
 	if !servers.AppendCertsFromPEM(serverCA) {
 		return nil, fmt.Errorf("read authority of servers: %w", errNoPEM)
 	}
-	current := &nodeCertificates{clients: map[string]*tls.Certificate{}, servers: servers, authorities: authorities(serverCA, clientCA)}
+	current := &nodeCertificates{clients: map[string]*tls.Certificate{}, servers: servers, authorities: authorities(serverCA, clientCA), registered: true}
 	for _, c := range NodeCertificates(n.name) {
 		if _, ok := certificates[c.Name]; !ok {
 			current.incomplete = true
@@ -226,6 +228,9 @@ func (n *Node) check(serverCA, clientCA []byte, certificates map[string][]byte) 
 			return nil, fmt.Errorf("certificate %s is not of the key beside it", c.Name)
 		case chain[0].Subject.CommonName != c.User || !slices.Contains(chain[0].Subject.Organization, NodeGroup(n.name)):
 			return nil, fmt.Errorf("certificate %s is of another node: %s", c.Name, chain[0].Subject)
+		}
+		if _, uid, _ := RegistrationOf(chain[0].Subject); uid == "" {
+			current.registered = false
 		}
 		if c.Serving {
 			current.serving = chain[0]
@@ -248,6 +253,10 @@ func (n *Node) WantsRenewal(ips []netip.Addr) bool {
 	current := n.current.Load()
 	return current.incomplete || !n.clock.Now().Before(n.Due()) || !sansOf(current.serving).equal(splitNames([]string{n.name}, ips))
 }
+
+// Registered tells whether the certificates are tied to a registration of the node: those
+// that an older kedge signed are not.
+func (n *Node) Registered() bool { return n.current.Load().registered }
 
 // Follows tells whether the node trusts what a server's Authorities says.
 func (n *Node) Follows(authorities string) bool { return n.current.Load().authorities == authorities }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -27,6 +28,33 @@ func NodeUser(node string) string { return "system:node:" + node }
 // API from there, whatever its user: audit logs and policies see the node.
 func NodeGroup(node string) string { return "kedge:node:" + node }
 
+// ServerRegistration is what the certificates of a server's own node carry in place of
+// the UID of a registration: a server signs them itself, and cannot be held to one.
+const ServerRegistration = "server"
+
+// RegistrationGroup returns the group by which a node's certificate is tied to one
+// registration of the node: it is accepted as long as the cluster has that.
+func RegistrationGroup(uid string) string { return "kedge:registration:" + uid }
+
+// RegistrationOf returns the node that a certificate with this subject is of, as the
+// node itself or as one of its services, and the UID of the registration that it
+// carries. The UID is empty in certificates that an older kedge has signed. It tells
+// whether the certificate is of a node at all, and does not verify the certificate.
+func RegistrationOf(subject pkix.Name) (node, uid string, ok bool) {
+	for _, group := range subject.Organization {
+		if name, found := strings.CutPrefix(group, NodeGroup("")); found {
+			node, ok = name, true
+		}
+		if id, found := strings.CutPrefix(group, RegistrationGroup("")); found {
+			uid = id
+		}
+	}
+	if !ok && slices.Contains(subject.Organization, NodesGroup) {
+		node, ok = strings.TrimPrefix(subject.CommonName, NodeUser("")), true
+	}
+	return node, uid, ok
+}
+
 // NodeCertificate is one of the certificates that a joined node has.
 type NodeCertificate struct {
 	// Name is what node and server call it, and on the node the files' name.
@@ -36,7 +64,8 @@ type NodeCertificate struct {
 	Serving bool
 }
 
-// NodeCertificates returns all certificates of a node.
+// NodeCertificates returns all certificates of a node, in the groups that they have
+// beside that of the registration.
 func NodeCertificates(node string) []NodeCertificate {
 	kubelet := []string{NodesGroup, NodeGroup(node)}
 	service := []string{NodeGroup(node)}
@@ -65,10 +94,10 @@ func CheckNode(name string, ips []netip.Addr) error {
 	return nil
 }
 
-// SignNode signs the certificates of a node and returns them in PEM, with their
-// chains. requests are certificate requests in DER by the certificates' names;
+// SignNode signs the certificates of a node, whose registration has the UID uid, and
+// returns them in PEM, with their chains. They are valid until NodeEnd. requests are certificate requests in DER by the certificates' names;
 // nothing but the public key is taken from them. CheckNode must have passed.
-func (s *Server) SignNode(node string, ips []netip.Addr, requests map[string][]byte) (map[string][]byte, error) {
+func (s *Server) SignNode(node, uid string, ips []netip.Addr, requests map[string][]byte) (map[string][]byte, error) {
 	now := s.clock.Now()
 	signed := map[string][]byte{}
 	for _, c := range NodeCertificates(node) {
@@ -80,7 +109,8 @@ func (s *Server) SignNode(node string, ips []netip.Addr, requests map[string][]b
 		if c.Serving {
 			usage, names = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, splitNames([]string{node}, ips)
 		}
-		chain, err := s.clientCA.sign(key, pkix.Name{CommonName: c.User, Organization: c.Groups}, usage, names, now)
+		groups := append(c.Groups, RegistrationGroup(uid))
+		chain, err := s.clientCA.sign(key, pkix.Name{CommonName: c.User, Organization: groups}, usage, names, now)
 		if err != nil {
 			return nil, fmt.Errorf("sign certificate %s: %w", c.Name, err)
 		}
@@ -88,6 +118,9 @@ func (s *Server) SignNode(node string, ips []netip.Addr, requests map[string][]b
 	}
 	return signed, nil
 }
+
+// NodeEnd is until when certificates of nodes are valid that are signed now.
+func (s *Server) NodeEnd() time.Time { return s.clientCA.leafEnd(s.clock.Now()) }
 
 // publicKey returns the key that a certificate request proves to be the
 // sender's.
@@ -106,7 +139,7 @@ func publicKey(der []byte) (*ecdsa.PublicKey, error) {
 // NodeOf returns the name of the node that a client certificate, with its
 // chain, identifies, as of now.
 func (s *Server) NodeOf(chain []*x509.Certificate) (string, error) {
-	if err := s.checkClient(s.clientCA, chain); err != nil {
+	if err := s.CheckNodeClient(chain); err != nil {
 		return "", err
 	}
 	return NodeOfSubject(chain[0].Subject)
@@ -132,6 +165,12 @@ func (s *Server) Aging(chain []*x509.Certificate) bool {
 	renewed := slices.ContainsFunc(cert.Subject.Organization, func(group string) bool { return strings.HasPrefix(group, NodeGroup("")) }) ||
 		cert.Subject.CommonName == etcdClientUser
 	return renewed && s.clock.Now().After(cert.NotAfter.Add(-cert.NotAfter.Sub(renewFrom(cert))/2))
+}
+
+// CheckNodeClient verifies a client certificate, with its chain, of the authority that
+// signs those of nodes, as of now.
+func (s *Server) CheckNodeClient(chain []*x509.Certificate) error {
+	return s.checkClient(s.clientCA, chain)
 }
 
 // checkClient verifies a client certificate, with its chain, as of now.

@@ -22,7 +22,7 @@ func join(t *testing.T, s *Server, n *Node, ips []netip.Addr) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificates, err := s.SignNode(n.name, ips, requests)
+	certificates, err := s.SignNode(n.name, "uid", ips, requests)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestNodeReplacesKeys(t *testing.T) {
 	if read(n.ServingKeyFile()) != old || n.Load() != nil {
 		t.Error("the old key is gone before the new one has a certificate")
 	}
-	certificates, err := s.SignNode(n.name, ips, requests)
+	certificates, err := s.SignNode(n.name, "uid", ips, requests)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestSignNodeTakesOnlyTheKey(t *testing.T) {
 				requests[name] = request
 			}
 			requests["client-kubelet"] = test.request
-			signed, err := s.SignNode("edge", addresses("192.0.2.9"), requests)
+			signed, err := s.SignNode("edge", "uid", addresses("192.0.2.9"), requests)
 			if (err == nil) != test.ok {
 				t.Fatal(err)
 			}

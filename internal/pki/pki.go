@@ -160,7 +160,7 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 	kubeletServing := s.leaf(filepath.Join(o.Dir.AgentTLS(), "serving-kubelet"), clientCA,
 		pkix.Name{CommonName: NodeUser(o.NodeName), Organization: []string{NodesGroup}}, s.kubeletNames)
 	s.nodeLeaf = s.leaf(filepath.Join(o.Dir.AgentTLS(), "client-kubelet"), clientCA,
-		pkix.Name{CommonName: NodeUser(o.NodeName), Organization: []string{NodesGroup, NodeGroup(o.NodeName)}}, nil)
+		pkix.Name{CommonName: NodeUser(o.NodeName), Organization: []string{NodesGroup, NodeGroup(o.NodeName), RegistrationGroup(ServerRegistration)}}, nil)
 
 	s.Files = Files{
 		ServerCAFile: s.serverCA.certFile, ServerCAKeyFile: s.serverCA.keyFile,
@@ -247,6 +247,7 @@ func (s *Server) NodeTLS() *tls.Config {
 // has the authority to be anybody: the certificate is made for each connection,
 // and nowhere kept.
 func (s *Server) UserTLS(user string, groups ...string) *tls.Config {
+	groups = append(slices.Clone(groups), RegistrationGroup(ServerRegistration))
 	config := s.apiTLS()
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		key, err := ecdsaKey()

@@ -18,6 +18,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/pki"
 	"github.com/kedge-dev/kedge/internal/status"
+	"github.com/kedge-dev/kedge/internal/tunnel"
 )
 
 // identify makes this server what it is in its cluster: its first or only one, one
@@ -37,7 +38,7 @@ func identify(ctx context.Context, cfg *config.Config, dir datadir.Dir, node hos
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	var group component.Group
-	group.Add(newStatus(&group, node, store, nil, nil))
+	group.Add(newStatus(&group, node, store, nil, nil, nil))
 	group.Add(component.Func("identity", func(ctx context.Context, _ func()) error {
 		if joined, err = join(ctx, cfg, dir, clock); err == nil {
 			if store == nil {
@@ -113,9 +114,10 @@ func publicAddress(cfg config.Server, node host.Node) string {
 
 // newStatus returns the component that answers `kedge status`. store, storage and api
 // may be nil.
-func newStatus(group *component.Group, node host.Node, store datastore.Datastore, storage *agent.Storage, api api) component.Component {
+func newStatus(group *component.Group, node host.Node, store datastore.Datastore, storage *agent.Storage, api api, tunnels *tunnel.Server) component.Component {
 	told := status.Config{Socket: datadir.StatusSocket, Node: node.Name, Components: group.Status, Datastore: store, Storage: storage.Report}
 	if api != nil {
+		told.Tunnels = tunnels.Nodes
 		told.Cluster = clusterStatus(api.ClientConfig("system:kedge:status"), api.Name(), group.Status)
 	}
 	return status.New(told)

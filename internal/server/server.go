@@ -5,10 +5,13 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"time"
+
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/kedge-dev/kedge/internal/addons"
 	"github.com/kedge-dev/kedge/internal/agent"
@@ -23,6 +26,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/kubeinit"
 	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/registration"
 	"github.com/kedge-dev/kedge/internal/snapshot"
 	"github.com/kedge-dev/kedge/internal/supervisor"
 	"github.com/kedge-dev/kedge/internal/tunnel"
@@ -129,9 +133,9 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	if !cfg.Server.DisableAgent {
 		storage = agent.NewStorage(dir, node.Name, cfg.Node, cfg.Cluster)
 	}
-	tunnels, keys := tunnel.NewServer(), newEncryption(cfg, node, certificates, store)
+	registry, tunnels, keys := registration.New(), tunnel.NewServer(), newEncryption(cfg, node, certificates, store)
 	api, apiFault := newAPI(cfg, node, listener, clock, certificates, store, tunnels, keys)
-	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, store, storage, api)); err != nil {
+	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, store, storage, api, tunnels)); err != nil {
 		return err
 	}
 	group.Add(newKeeper(certificates, dir, clock, node.Name, tunnels, store))
@@ -146,6 +150,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		Listener:    listener,
 		Certificate: servingCertificate(api, certificates),
 		PKI:         certificates,
+		Registry:    registry,
 		Dir:         dir,
 		Settings:    bootstrap.Settings{Version: version.Version, Cluster: cfg.Cluster},
 		Client:      api.ClientConfig("system:kedge:supervisor"),
@@ -167,8 +172,14 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	}
 	group.Add(api, beforeAPI...)
 
+	// The supervisor's user may read registrations as soon as the manifests are there.
+	nodesClient, err := kubernetes.NewForConfig(api.ClientConfig("system:kedge:supervisor"))
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
 	usable, controllers, faults := addControlPlane(group, cfg, node, certificates, store, api, keys)
 	faults = errors.Join(apiFault, faults)
+	group.Add(registry.Follow(nodesClient, api.Informers), usable)
 	saving := snapshotConfig(cfg, store.saved)
 	saving.NodeName, saving.Client, saving.Now = node.Name, api.ClientConfig("system:kedge:snapshots"), clock.Now
 	group.Add(snapshot.New(saving), store, usable)
@@ -182,7 +193,9 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	if err != nil {
 		return err
 	}
-	claim := supervisor.NewClaim(api.ClientConfig("system:kedge:supervisor"), node.Name, password)
+	claim := registration.NewServerNode(nodesClient, registration.Claim{
+		Node: node.Name, Addresses: node.IPs, Password: password, CertificatesEnd: certificates.NodeEnd(),
+	})
 	group.Add(claim, usable)
 
 	added, nodeFault := agent.AddTo(group, agent.Config{
@@ -261,7 +274,6 @@ func addControlPlane(group *component.Group, cfg *config.Config, node host.Node,
 		Client:    api.ClientConfig("system:kedge:dns-endpoints"),
 		Informers: api.Informers,
 	}), manifests)
-	group.Add(supervisor.NewRegistrar(api.ClientConfig("system:kedge:supervisor"), api.Informers), manifests)
 	return manifests, loops, faults
 }
 

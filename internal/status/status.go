@@ -28,6 +28,8 @@ type Report struct {
 	Storage *Storage `json:"storage,omitempty"`
 	// Cluster is nil on an agent.
 	Cluster *Cluster `json:"cluster,omitempty"`
+	// Tunnels are the nodes that have a tunnel to this server.
+	Tunnels []string `json:"tunnels,omitempty"`
 }
 
 // Storage is the local volumes of a node.
@@ -79,6 +81,8 @@ type Config struct {
 	Storage func(ctx context.Context) *Storage
 	// Cluster is nil on an agent.
 	Cluster func(ctx context.Context) *Cluster
+	// Tunnels is nil on an agent.
+	Tunnels func() []string
 }
 
 // New returns the component that answers on the socket.
@@ -108,6 +112,9 @@ func (c *Config) report(ctx context.Context) Report {
 	if c.Cluster != nil {
 		report.Cluster = c.Cluster(ctx)
 		report.Cluster.Problems = append(report.Cluster.Problems, silentMembers(report.Datastore)...)
+	}
+	if c.Tunnels != nil {
+		report.Tunnels = c.Tunnels()
 	}
 	return report
 }

@@ -16,9 +16,11 @@ import (
 
 // The functions below are the column "who may call" of the table of routes.
 
-// asTheAPIDecides lets everybody pass: the API server's handler authenticates
-// and authorizes.
-func asTheAPIDecides(next http.Handler) http.Handler { return next }
+// asTheAPIDecides lets all callers pass except former nodes: the API server's handler
+// authenticates and authorizes, and does not know registrations.
+func (s *Supervisor) asTheAPIDecides(next http.Handler) http.Handler {
+	return s.allButFormerNodes(next)
+}
 
 // anyone lets everybody pass.
 func anyone(next http.Handler) http.Handler { return next }
@@ -72,8 +74,9 @@ func serverSecret(r *http.Request) string {
 	return secret
 }
 
-// nodes are those who show a node's certificate; nodeOf tells which.
+// nodes are those who show the certificate of a registered node; nodeOf tells which.
 func (s *Supervisor) nodes(next http.Handler) http.Handler {
+	next = s.allButFormerNodes(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		node, err := s.cfg.PKI.NodeOf(r.TLS.PeerCertificates)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/registration"
 )
 
 const (
@@ -28,7 +29,7 @@ func (s *Supervisor) cacerts(w http.ResponseWriter, _ *http.Request) {
 // cluster tells what the cluster is like.
 func (s *Supervisor) cluster(w http.ResponseWriter, _ *http.Request) {
 	settings := s.cfg.Settings
-	settings.Authorities = s.cfg.PKI.Authorities()
+	settings.Authorities, settings.Registers = s.cfg.PKI.Authorities(), true
 	if s.cfg.APIServers != nil {
 		settings.Servers = s.cfg.APIServers()
 	}
@@ -41,18 +42,12 @@ func (s *Supervisor) join(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	err := claim(r.Context(), s.client, request.Node, request.Password)
-	var taken *takenError
-	switch {
-	case errors.As(err, &taken):
-		s.log.Warnf("Refused %s, which would join as node %s: %v", r.RemoteAddr, request.Node, err)
-		http.Error(w, err.Error(), http.StatusForbidden)
-		return
-	case err != nil:
-		s.unavailable(w, err)
+	uid, err := s.cfg.Registry.Join(r.Context(), s.claim(request))
+	if err != nil {
+		s.refuse(w, r, request, err)
 		return
 	}
-	if s.sign(w, request) {
+	if s.sign(w, request, uid) {
 		s.log.Infof("Node %s joins from %s", request.Node, r.RemoteAddr)
 	}
 }
@@ -67,12 +62,43 @@ func (s *Supervisor) renew(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "a node can renew its own certificates only", http.StatusForbidden)
 		return
 	}
-	s.sign(w, request)
+	_, shown, _ := pki.RegistrationOf(r.TLS.PeerCertificates[0].Subject)
+	uid, err := s.cfg.Registry.Renew(r.Context(), shown, s.claim(request))
+	if err != nil {
+		s.refuse(w, r, request, err)
+		return
+	}
+	s.sign(w, request, uid)
 }
 
-// sign answers a request that may be granted.
-func (s *Supervisor) sign(w http.ResponseWriter, request bootstrap.Request) bool {
-	certificates, err := s.cfg.PKI.SignNode(request.Node, request.Addresses, request.Requests)
+// claim is what a request asks for.
+func (s *Supervisor) claim(request bootstrap.Request) registration.Claim {
+	return registration.Claim{
+		Node: request.Node, Addresses: request.Addresses, Password: request.Password, CertificatesEnd: s.cfg.PKI.NodeEnd(),
+	}
+}
+
+// refuse answers a request that the registry does not grant.
+func (s *Supervisor) refuse(w http.ResponseWriter, r *http.Request, request bootstrap.Request, err error) {
+	var (
+		taken   *registration.TakenError
+		revoked *registration.RevokedError
+		address *registration.AddressError
+	)
+	switch {
+	case errors.As(err, &taken), errors.As(err, &revoked), errors.As(err, &address):
+		s.log.Warnf("Refused certificates of node %s to %s: %v", request.Node, r.RemoteAddr, err)
+		http.Error(w, err.Error(), http.StatusForbidden)
+	case errors.Is(err, registration.ErrRefused):
+		unauthorized(w)
+	default:
+		s.unavailable(w, err)
+	}
+}
+
+// sign answers a request that is granted to the registration uid.
+func (s *Supervisor) sign(w http.ResponseWriter, request bootstrap.Request, uid string) bool {
+	certificates, err := s.cfg.PKI.SignNode(request.Node, uid, request.Addresses, request.Requests)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return false

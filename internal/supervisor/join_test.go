@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -23,6 +22,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -32,7 +33,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/objectcache"
 	"github.com/kedge-dev/kedge/internal/pki"
-	"github.com/kedge-dev/kedge/internal/testutil"
+	"github.com/kedge-dev/kedge/internal/registration"
 	"github.com/kedge-dev/kedge/internal/version"
 )
 
@@ -52,11 +53,12 @@ type cluster struct {
 
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
-	return clusterIn(t, datadir.Dir(t.TempDir()))
+	return clusterIn(t, datadir.Dir(t.TempDir()), newAPI())
 }
 
-// clusterIn is the cluster that is in a data directory, a new one if there is none.
-func clusterIn(t testing.TB, dir datadir.Dir) *cluster {
+// clusterIn is the cluster that is in a data directory, a new one if there is none, and
+// in an API server.
+func clusterIn(t testing.TB, dir datadir.Dir, client *fake.Clientset) *cluster {
 	t.Helper()
 	for _, folder := range []string{dir.ServerTLS(), dir.AgentTLS()} {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -77,14 +79,13 @@ func clusterIn(t testing.TB, dir datadir.Dir) *cluster {
 		t.Fatal(err)
 	}
 	s := New(Config{
-		PKI: certificates, Dir: dir, Now: time.Now,
+		PKI: certificates, Dir: dir, Now: time.Now, Registry: follow(t, client),
 		Settings: bootstrap.Settings{Version: version.Version, Cluster: config.Default().Cluster},
 		Tunnel:   func(w http.ResponseWriter, _ *http.Request, node string) { _, _ = io.WriteString(w, "tunnel of "+node) },
 		API: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "the API's own answer", http.StatusTeapot)
 		}),
 	})
-	client := fake.NewClientset()
 	client.PrependReactor("create", "tokenreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		review := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
 		groups := map[string][]string{
@@ -99,7 +100,39 @@ func clusterIn(t testing.TB, dir datadir.Dir) *cluster {
 	return &cluster{s, newMux(s.routes()), token}
 }
 
-// node joins a node to the cluster, past the supervisor.
+// newAPI returns a fake API server that gives Secrets a UID and a time, as a real one
+// does.
+func newAPI() *fake.Clientset {
+	client := fake.NewClientset()
+	client.PrependReactor("create", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		secret := action.(clienttesting.CreateAction).GetObject().(*corev1.Secret)
+		secret.UID, secret.CreationTimestamp = uuid.NewUUID(), metav1.Now()
+		return false, nil, nil
+	})
+	return client
+}
+
+// follow runs the registry of a cluster until the test ends.
+func follow(t testing.TB, client kubernetes.Interface) *registration.Registry {
+	t.Helper()
+	registry := registration.New()
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- registry.Follow(client, objectcache.Own(client)).Run(ctx, func() { close(ready) })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	<-ready
+	return registry
+}
+
+// node joins a node to the cluster, past the supervisor. Its address is made of the
+// name's first letter.
 func (c *cluster) node(t testing.TB, name string) *pki.Node {
 	t.Helper()
 	dir := datadir.Dir(t.TempDir())
@@ -111,7 +144,12 @@ func (c *cluster) node(t testing.TB, name string) *pki.Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signed, err := c.cfg.PKI.SignNode(name, []netip.Addr{netip.MustParseAddr("192.0.2.2")}, requests)
+	ip := netip.AddrFrom4([4]byte{198, 51, 100, name[0]})
+	uid, err := c.cfg.Registry.Join(t.Context(), registration.Claim{Node: name, Password: "password", Addresses: []netip.Addr{ip}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := c.cfg.PKI.SignNode(name, uid, []netip.Addr{ip}, requests)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,79 +316,6 @@ func FuzzJoin(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestClaim(t *testing.T) {
-	old := metav1.NewTime(time.Now().Add(-time.Hour))
-	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "known"}})
-	// The fake API sets no times.
-	client.PrependReactor("create", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		secret := action.(clienttesting.CreateAction).GetObject().(*corev1.Secret)
-		if secret.CreationTimestamp = metav1.Now(); !strings.HasPrefix(secret.Name, "fresh.") {
-			secret.CreationTimestamp = old
-		}
-		return false, nil, nil
-	})
-	for _, step := range []struct {
-		what, node, password string
-		taken                bool
-	}{
-		{"first come", "known", "one", false},
-		{"again", "known", "one", false},
-		{"another", "known", "two", true},
-		{"without a password", "known", "", true},
-		{"first come, and never seen", "gone", "one", false},
-		{"the name of a node that is gone", "gone", "two", false},
-		{"who had the name before", "gone", "one", false},
-		{"first come", "fresh", "one", false},
-		{"while the first is still registering", "fresh", "two", true},
-	} {
-		err := claim(t.Context(), client, step.node, step.password)
-		var taken *takenError
-		if errors.As(err, &taken) != step.taken || !step.taken && err != nil {
-			t.Errorf("%s: %s: %v", step.node, step.what, err)
-		}
-	}
-	if err := claimForServer(t.Context(), client, "known", "three"); err != nil {
-		t.Errorf("a server does not get back its name: %v", err)
-	}
-	if err := claim(t.Context(), client, "known", "three"); err != nil {
-		t.Errorf("a server does not keep its name: %v", err)
-	}
-	secret, err := client.CoreV1().Secrets("kube-system").Get(t.Context(), "known.node-password.kedge", metav1.GetOptions{})
-	if err != nil || strings.Contains(secret.String(), "three") {
-		t.Errorf("kept %v, %v", secret, err)
-	}
-}
-
-func TestRegistrar(t *testing.T) {
-	testutil.CheckLeaks(t)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge"}}
-	client := fake.NewClientset(node)
-	if err := keep(t.Context(), client, "edge", "one"); err != nil {
-		t.Fatal(err)
-	}
-	noted := make(chan string, 1)
-	client.PrependReactor("patch", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		noted <- action.(clienttesting.PatchAction).GetName()
-		return false, nil, nil
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- runRegistrar(ctx, client, objectcache.Own(client), func() {}) }()
-	if name := <-noted; name != "edge.node-password.kedge" {
-		t.Errorf("noted %s", name)
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	if err := client.CoreV1().Nodes().Delete(t.Context(), "edge", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := claim(t.Context(), client, "edge", "two"); err != nil {
-		t.Errorf("the name of a deleted node: %v", err)
-	}
 }
 
 // TestJoin has the joining half of package bootstrap talk to this one.

@@ -37,7 +37,7 @@ func (s *Supervisor) routes() []route {
 		{"POST", "/etcdserverpb.Cluster/", s.etcdClients, s.cfg.Etcd},
 		{"POST", "/etcdserverpb.Maintenance/", s.etcdClients, s.cfg.Etcd},
 		{"", "/v1-kedge/", nobody, nil},
-		{"", "/", asTheAPIDecides, s.cfg.API},
+		{"", "/", s.asTheAPIDecides, s.cfg.API},
 	}
 }
 

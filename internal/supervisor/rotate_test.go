@@ -66,8 +66,8 @@ func joining(t *testing.T, address *atomic.Value, token string) bootstrap.Config
 // TestFollow has a node follow, while it runs, to the authorities of servers that
 // start anew, and others join with tokens from before and after.
 func TestFollow(t *testing.T) {
-	dir := datadir.Dir(t.TempDir())
-	first := clusterIn(t, dir)
+	dir, client := datadir.Dir(t.TempDir()), newAPI()
+	first := clusterIn(t, dir, client)
 	var address atomic.Value
 	address.Store(start(t, first))
 	node, err := bootstrap.Join(t.Context(), joining(t, &address, first.token))
@@ -96,7 +96,7 @@ func TestFollow(t *testing.T) {
 		if err := pki.TakeAuthorities(dir, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		next := clusterIn(t, dir)
+		next := clusterIn(t, dir, client)
 		address.Store(start(t, next))
 		if !renewed() || renewed() {
 			t.Errorf("step %d: renewed not once", step)

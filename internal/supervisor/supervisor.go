@@ -23,6 +23,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/registration"
 )
 
 // stopPatience is how long requests may take to end at a stop. The API server
@@ -36,12 +37,13 @@ type Config struct {
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// PKI knows nodes by their certificates, and signs them.
 	PKI *pki.Server
+	// Registry knows which nodes the cluster has admitted.
+	Registry *registration.Registry
 	// Dir is where the join tokens are.
 	Dir datadir.Dir
 	// Settings is what nodes are told of the cluster.
 	Settings bootstrap.Settings
-	// Client calls the API as system:kedge:supervisor, which may create
-	// TokenReviews, get nodes, and keep Secrets in kube-system.
+	// Client calls the API as system:kedge:supervisor, which may create TokenReviews.
 	Client *rest.Config
 	// Tunnel takes the connection that a node opens for being dialed through.
 	Tunnel func(w http.ResponseWriter, r *http.Request, node string)
@@ -81,7 +83,9 @@ type Supervisor struct {
 
 // New returns the supervisor of a listener.
 func New(cfg Config) *Supervisor {
-	return &Supervisor{cfg: cfg, log: logrus.WithField("component", "supervisor")}
+	s := &Supervisor{cfg: cfg, log: logrus.WithField("component", "supervisor")}
+	cfg.Registry.OnEnd(s.disconnect)
+	return s
 }
 
 // Name implements component.Component.

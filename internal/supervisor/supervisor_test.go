@@ -21,6 +21,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/kedge-dev/kedge/internal/registration"
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
@@ -72,6 +73,7 @@ func serve(t *testing.T, api http.Handler) *served {
 	s := New(Config{
 		Listener:    listener,
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil },
+		Registry:    registration.New(),
 		API:         api,
 		Now:         time.Now,
 	})
@@ -228,7 +230,7 @@ func TestListenerThatFailsEndsTheComponent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Listener: listener, API: http.NotFoundHandler(),
+	s := New(Config{Registry: registration.New(), Listener: listener, API: http.NotFoundHandler(),
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, nil }})
 	s.client = fake.NewClientset()
 	err = s.Run(t.Context(), func() { _ = listener.Close() })

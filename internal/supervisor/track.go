@@ -19,11 +19,14 @@ type connections struct {
 	closed bool
 }
 
-// connection is one of them. upgraded is guarded by connections.mu.
+// connection is one of them. What follows all is guarded by connections.mu.
 type connection struct {
 	net.Conn
 	all      *connections
 	upgraded bool
+	// node and registration are those of the certificate that was shown; node is empty
+	// for all that are not nodes.
+	node, registration string
 }
 
 // track returns the listener whose connections are known.
@@ -63,16 +66,24 @@ func (c *connection) Close() error {
 
 // state is for http.Server.ConnState.
 func (c *connections) state(conn net.Conn, state http.ConnState) {
-	if state != http.StateHijacked {
+	if state != http.StateActive && state != http.StateHijacked {
 		return
 	}
-	if t, ok := conn.(*tls.Conn); ok {
-		conn = t.NetConn()
+	secured, ok := conn.(*tls.Conn)
+	if !ok {
+		return
 	}
-	if tracked, ok := conn.(*connection); ok {
-		c.mu.Lock()
-		tracked.upgraded = true
-		c.mu.Unlock()
+	tracked, ok := secured.NetConn().(*connection)
+	if !ok {
+		return
+	}
+	// A connection is active when its handshake is over.
+	shown := secured.ConnectionState()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	tracked.upgraded = state == http.StateHijacked
+	if node, uid, ok := showsNode(&shown); ok {
+		tracked.node, tracked.registration = node, uid
 	}
 }
 

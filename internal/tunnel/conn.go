@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -57,6 +58,10 @@ func ask(conn *upgraded, server string) error {
 		return nil
 	}
 	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode == http.StatusUnauthorized {
+		return errors.New("the server no longer accepts this node's certificates: the node was deleted or revoked. " +
+			"Restart kedge with a join token to have it join again, or stop it and run `kedge killall`")
+	}
 	reason, _ := io.ReadAll(io.LimitReader(response.Body, reasonLimit))
 	return fmt.Errorf("the server answers %s: %s", response.Status, strings.TrimSpace(string(reason)))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -99,6 +100,13 @@ func (s *Server) remove(node string, removed *session) {
 	} else {
 		s.sessions[node] = left
 	}
+}
+
+// Nodes returns the names of the nodes that have a tunnel to this server, in order.
+func (s *Server) Nodes() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.sessions))
 }
 
 func (s *Server) of(node string) []*session {
