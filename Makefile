@@ -192,9 +192,16 @@ integration: bin/kedge $(BUILD)/busybox ## tests/integration: bin/kedge with rea
 	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 40m -parallel 4 -v ./tests/harness/... ./tests/integration/...
 
-e2e: bin/kedge $(BUILD)/busybox ## tests/e2e: one folder per scenario (root)
+# The kedge that tests update: the last one before nodes had registrations.
+OLDER := 0dde13c
+
+e2e: bin/kedge $(BUILD)/busybox $(BUILD)/older/$(OLDER)/kedge ## tests/e2e: one folder per scenario (root)
 	@scripts/need.sh nftables
-	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 60m -v ./tests/e2e/...
+	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_OLDER=$(CURDIR)/$(BUILD)/older/$(OLDER)/kedge \
+		go test -count=1 -timeout 60m -v ./tests/e2e/...
+
+$(BUILD)/older/$(OLDER)/kedge:
+	scripts/older.sh $(OLDER) $@
 
 $(BUILD)/busybox: scripts/busybox.sh scripts/aptlists.sh
 	scripts/busybox.sh $(DEBARCH) $@

@@ -51,6 +51,18 @@ func Require(t testing.TB) {
 	}
 }
 
+// RequireOlder is Require for tests that update kedge: it returns the executable of the
+// older one.
+func RequireOlder(t testing.TB) string {
+	t.Helper()
+	Require(t)
+	older := os.Getenv("KEDGE_OLDER")
+	if older == "" {
+		t.Skip("KEDGE_OLDER is not set: run this test by `make e2e`")
+	}
+	return older
+}
+
 // Suite is all tests of one package. Its zero value is ready for use.
 type Suite struct {
 	mutex    sync.Mutex

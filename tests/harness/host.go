@@ -53,6 +53,16 @@ type Host struct {
 	mutex       sync.Mutex
 	commands    []*Cmd
 	environment []string
+	// kedge is the executable that Kedge runs.
+	kedge string
+}
+
+// Install has the host run another executable of kedge from now on. Daemons that run
+// stay what they are until they are started again.
+func (h *Host) Install(kedge string) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.kedge = kedge
 }
 
 // Setenv gives the commands that are made from now on a variable.
@@ -82,6 +92,7 @@ func (n *Network) newHost(t T, name, device, root string) *Host {
 		cgroup:   n.name + "/" + name,
 		device:   device,
 		root:     root,
+		kedge:    os.Getenv(binaryVariable),
 	}
 	if err := os.Mkdir(h.dir, 0o755); err != nil {
 		t.Fatalf("make host: %v", err)
@@ -345,7 +356,10 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *Cmd {
 
 // Kedge returns a command that runs kedge on the host.
 func (h *Host) Kedge(ctx context.Context, args ...string) *Cmd {
-	return h.Command(ctx, os.Getenv(binaryVariable), args...)
+	h.mutex.Lock()
+	kedge := h.kedge
+	h.mutex.Unlock()
+	return h.Command(ctx, kedge, args...)
 }
 
 // Start starts the command.

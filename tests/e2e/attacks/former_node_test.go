@@ -82,7 +82,7 @@ func TestFormerNode(t *testing.T) {
 	agent := c.Join(network, "lost")
 	c.RunWeb("victim", "lost")
 	thief := on(c, agent.Host)
-	first := thief.keep("/root/first")
+	first := thief.keep("/run/first")
 	if status, body := thief.curl(first("client-kubelet"), "/api/v1/nodes/lost"); status != http.StatusOK {
 		t.Fatalf("a node may not read itself: %d %s", status, body)
 	}
@@ -122,7 +122,7 @@ func TestFormerNode(t *testing.T) {
 	thief.wantOut("after the node joined again", first)
 
 	t.Log("the name is another machine's")
-	second := thief.keep("/root/second")
+	second := thief.keep("/run/second")
 	agent.Kill9()
 	c.Kubectl("delete", "node", "lost")
 	heir := cluster.NewHost(t, network, "heir").StartAgent(t, c.Server, "--node-name=lost")
@@ -136,7 +136,7 @@ func TestFormerNode(t *testing.T) {
 
 	t.Log("revoked: the Node stays, and the thief does not come back with a token")
 	third := on(c, heir.Host)
-	kept := third.keep("/root/third")
+	kept := third.keep("/run/third")
 	node := func(args ...string) string {
 		t.Helper()
 		output, err := c.Server.Host.Kedge(t.Context(), append([]string{"node"}, args...)...).CombinedOutput()
@@ -145,9 +145,15 @@ func TestFormerNode(t *testing.T) {
 		}
 		return string(output)
 	}
-	if listed := node("list"); !strings.Contains(listed, "lost    registered") || !strings.Contains(listed, "open") {
-		t.Errorf("kedge node list prints\n%s", listed)
+	listed := func(words ...string) {
+		t.Helper()
+		if text := node("list"); !strings.Contains(strings.Join(strings.Fields(text), " "), strings.Join(words, " ")) {
+			t.Errorf("kedge node list has no %q:\n%s", words, text)
+		}
 	}
+	listed("lost", "registered")
+	listed(heir.Host.Address.String())
+	listed("open")
 	t.Log(node("revoke", "lost"))
 	c.Eventually("the certificates of the revoked node to be refused", func() error {
 		if status, body := third.curl(kept("client-kubelet"), "/api/v1/nodes"); status != http.StatusUnauthorized {
@@ -156,9 +162,7 @@ func TestFormerNode(t *testing.T) {
 		return nil
 	})
 	third.wantOut("after the node was revoked", kept)
-	if listed := node("list"); !strings.Contains(listed, "lost    revoked") {
-		t.Errorf("kedge node list prints\n%s", listed)
-	}
+	listed("lost", "revoked")
 	c.Kubectl("get", "node", "lost")
 	heir.Kill9()
 	heir.Start()

@@ -1,0 +1,104 @@
+// Package older updates servers and nodes that began with an older kedge.
+package older
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+)
+
+var suite harness.Suite
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+
+// TestRegistrations: a node that joined before there were registrations goes on working
+// when its server is updated, and gets certificates of its registration by itself.
+func TestRegistrations(t *testing.T) {
+	older := harness.RequireOlder(t)
+	network := harness.NewNetwork(t)
+	first := cluster.NewHost(t, network, "server-1")
+	first.Install(older)
+	server := first.StartServer(t)
+	server.WaitReady()
+	c := cluster.Of(t, server)
+	var agents []*harness.Agent
+	for _, name := range []string{"agent-1", "agent-2"} {
+		host := cluster.NewHost(t, network, name)
+		host.Install(older)
+		agent := host.StartAgent(t, server)
+		agent.WaitReady()
+		c.RunWeb("on-"+name, name)
+		agents = append(agents, agent)
+	}
+	for _, agent := range agents {
+		if group, err := registrationOf(agent.Host); err != nil || group != "" {
+			t.Fatalf("the older kedge has registrations: %q, %v", group, err)
+		}
+	}
+	before := c.Containers()
+
+	t.Log("the server is updated, the nodes are not yet")
+	first.Install(os.Getenv("KEDGE_BINARY"))
+	server.Restart()
+	for _, agent := range agents {
+		agent.WaitReady()
+		pod := "on-" + agent.Host.Name
+		c.In(pod, "exec in "+pod, func(output string) bool { return strings.Contains(output, "hostname="+pod) },
+			"/testserver", "fetch", "http://127.0.0.1:"+cluster.WebPort)
+	}
+	c.WantSameContainers(before)
+
+	t.Log("a node is updated")
+	updated := agents[0].Host
+	updated.Install(os.Getenv("KEDGE_BINARY"))
+	agents[0].Restart()
+	c.Eventually("the node to have certificates of its registration", func() error {
+		group, err := registrationOf(updated)
+		if err == nil && group == "" {
+			err = fmt.Errorf("it has none")
+		}
+		return err
+	})
+	c.In("on-agent-1", "exec in on-agent-1", func(output string) bool { return strings.Contains(output, "hostname=on-agent-1") },
+		"/testserver", "fetch", "http://127.0.0.1:"+cluster.WebPort)
+	c.WantSameContainers(before)
+
+	t.Log("the other one stays, over a restart too")
+	agents[1].Restart()
+	c.WantSameContainers(before)
+	output, err := first.Kedge(t.Context(), "node", "list").CombinedOutput()
+	if err != nil {
+		t.Errorf("kedge node list: %v", err)
+	}
+	t.Logf("kedge node list:\n%s", output)
+}
+
+// registrationOf returns the group of the registration in an agent's certificate, or
+// nothing if there is none.
+func registrationOf(host *harness.Host) (string, error) {
+	text, err := os.ReadFile(host.Path("/var/lib/kedge/agent/tls/client-kubelet.crt"))
+	if err != nil {
+		return "", err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return "", fmt.Errorf("no certificate in %q", text)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return "", err
+	}
+	groups := cert.Subject.Organization
+	i := slices.IndexFunc(groups, func(group string) bool { return strings.HasPrefix(group, "kedge:registration:") })
+	if i < 0 {
+		return "", nil
+	}
+	return groups[i], nil
+}
