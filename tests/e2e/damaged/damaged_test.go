@@ -5,6 +5,8 @@ package damaged
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kedge-dev/kedge/internal/snapshot"
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
@@ -26,6 +29,7 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 const (
 	folder   = "/var/lib/kedge/server/db"
 	database = folder + "/state.db"
+	wal      = database + "-wal"
 )
 
 // pageSize is SQLite's, in bytes.
@@ -36,6 +40,13 @@ const pageSize = 4096
 const (
 	tableLeaf = 0x0d
 	indexLeaf = 0x0a
+)
+
+const (
+	// objects are how many large ConfigMaps there are: more than SQLite has in memory.
+	objects = 50
+	// mostLines are how many lines the server may log, with those of a start.
+	mostLines = 100
 )
 
 // marker is the name of the ConfigMap whose pages are damaged.
@@ -53,31 +64,117 @@ type scenario struct {
 
 func TestDamaged(t *testing.T) {
 	harness.Require(t)
+	harness.Need(t, "sqlite3")
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	server := host.StartServer(t, "--disable-agent")
-	server.WaitLog("to join a node") // the last line of a start
 	s := &scenario{Cluster: cluster.Of(t, server)}
+	s.waitReady(0)
 	s.fill()
 	s.MustSnapshot(host, "save", "--name=whole")
 	server.Terminate()
 	s.save()
-
 	for name, harm := range map[string]func(*scenario){
 		"the header":          func(s *scenario) { s.overwrite(database, 0, noise[:100]) },
 		"cut off":             func(s *scenario) { s.truncate(database, int64(len(s.whole["state.db"])/2)) },
 		"empty":               func(s *scenario) { s.truncate(database, 0) },
 		"a page of the table": func(s *scenario) { s.overwritePage(tableLeaf) },
 		"a page of the index": func(s *scenario) { s.overwritePage(indexLeaf) },
+		"a page in the middle": func(s *scenario) {
+			s.overwrite(database, int64(len(s.whole["state.db"])/2/pageSize*pageSize), noise[:pageSize])
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := s.in(t)
 			s.putBack()
 			harm(s)
-			before := len(s.Server.Log())
-			s.Server.Start()
-			s.wantEnd(before)
+			s.wantEnd(func() { s.Server.Start() })
 		})
 	}
+	t.Run("the log, after a crash", func(t *testing.T) {
+		s := s.in(t)
+		s.putBack()
+		s.start()
+		s.patch(marker, "1")
+		s.patch("after", "1")
+		s.Server.Kill9()
+		content, err := os.ReadFile(host.Path(wal))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.overwrite(wal, int64(bytes.Index(content, []byte("/"+marker))), noise[:20])
+		s.wantEnd(func() { s.Server.Start() })
+	})
+	t.Run("while it runs", func(t *testing.T) {
+		s := s.in(t)
+		s.putBack()
+		s.start()
+		// What SQLite has in memory is not read again.
+		if output, err := host.Command(t.Context(), "sqlite3", database, "PRAGMA wal_checkpoint(TRUNCATE)").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+		info, err := os.Stat(host.Path(database))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := int64(10 * pageSize); at < info.Size(); at += int64(len(noise)) {
+			s.overwrite(database, at, noise)
+		}
+		s.wantEnd(func() {
+			for n := range objects {
+				_, _ = s.TryKubectl("", "annotate", "--overwrite", "configmap", fmt.Sprint("large-", n), "changed=yes")
+			}
+		})
+	})
+	t.Run("restored", func(t *testing.T) {
+		s := s.in(t)
+		list := s.Kedge("snapshot", "list", "--output=json")
+		var snapshots []snapshot.File
+		if err := json.Unmarshal([]byte(list), &snapshots); err != nil || len(snapshots) != 1 {
+			t.Fatalf("%v in %s", err, list)
+		}
+		s.Kedge("snapshot", "restore", snapshots[0].Name)
+		s.start()
+		if got := s.Kubectl("get", "configmap", marker, "--output=jsonpath={.data.text}"); got != marker {
+			t.Errorf("after the restore there is %q", got)
+		}
+		server.Terminate()
+	})
+}
+
+// Kedge runs a command of kedge on the server's host, and returns its output.
+func (s *scenario) Kedge(args ...string) string {
+	s.Helper()
+	output, err := s.Server.Host.Kedge(s.Context(), args...).Output()
+	if err != nil {
+		s.Fatalf("kedge %s: %v", strings.Join(args, " "), err)
+	}
+	return string(output)
+}
+
+// start starts the server, and waits until it is ready.
+func (s *scenario) start() {
+	s.Helper()
+	before := len(s.Server.Log())
+	s.Server.Start()
+	s.waitReady(before)
+}
+
+// waitReady waits for the last line of a start. before is how much was logged before
+// that.
+func (s *scenario) waitReady(before int) {
+	s.Helper()
+	s.Eventually("the server to be ready", func() error {
+		if said := s.Server.Log()[before:]; !strings.Contains(said, "to join a node") {
+			return fmt.Errorf("it said %s", said)
+		}
+		return nil
+	})
+}
+
+// patch changes a ConfigMap.
+func (s *scenario) patch(name, value string) {
+	s.Helper()
+	s.Kubectl("patch", "configmap", name, "--patch", fmt.Sprintf(`{"data": {"changed": %q}}`, value))
 }
 
 // in returns the scenario for a subtest.
@@ -88,11 +185,17 @@ func (s *scenario) in(t *testing.T) *scenario {
 // fill writes objects of many pages.
 func (s *scenario) fill() {
 	s.Helper()
-	for _, name := range []string{"before", marker, "after"} {
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"text": name}}
+	create := func(name, text string) {
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"text": text}}
 		if _, err := s.Client.CoreV1().ConfigMaps(cluster.Namespace).Create(s.Context(), object, metav1.CreateOptions{}); err != nil {
 			s.Fatal(err)
 		}
+	}
+	for _, name := range []string{"before", marker, "after"} {
+		create(name, name)
+	}
+	for n := range objects {
+		create(fmt.Sprint("large-", n), strings.Repeat("x", 100<<10))
 	}
 }
 
@@ -164,25 +267,26 @@ func (s *scenario) overwritePage(kind byte) {
 	s.Fatalf("no page of kind %#x has %s", kind, marker)
 }
 
-// wantEnd wants the server to end soon, by itself, with status 1, and with a last
-// line that says what is wrong and what to do. before is how much it had logged.
-func (s *scenario) wantEnd(before int) {
+// wantEnd wants the server to end by itself after something was done, with status 1 and
+// a last line that says what is wrong and what to do, and without much before that.
+func (s *scenario) wantEnd(do func()) {
 	s.Helper()
-	began := time.Now()
+	before, began := len(s.Server.Log()), time.Now()
+	do()
 	status := s.Server.WaitExit(time.Minute)
 	said := s.Server.Log()[before:]
 	lines := strings.Split(strings.TrimSpace(said), "\n")
 	last := lines[len(lines)-1]
 	s.Logf("ended after %s with status %d and %d lines, the last is\n%s", time.Since(began).Round(time.Millisecond), status, len(lines), last)
-	if status != 1 {
-		s.Errorf("the status is %d, want 1", status)
+	if status != 1 || len(lines) > mostLines {
+		s.Errorf("the status is %d, want 1, with %d lines, want at most %d", status, len(lines), mostLines)
 	}
-	for _, word := range []string{"kedge: ", "is damaged", database, "kedge snapshot restore"} {
+	for _, word := range []string{"kedge: datastore: ", "is damaged", database, "`kedge snapshot restore NAME`"} {
 		if !strings.Contains(last, word) {
 			s.Errorf("no %q in the last line", word)
 		}
 	}
 	if s.Failed() {
-		s.Logf("all that was said:\n%s", said[:min(len(said), 6000)])
+		s.Logf("all that was said:\n%s", said[:min(len(said), 20000)])
 	}
 }
