@@ -49,6 +49,9 @@ const (
 	mostLines = 100
 )
 
+// lastOfStart is in the last line of a start.
+const lastOfStart = "to join a node"
+
 // marker is the name of the ConfigMap whose pages are damaged.
 const marker = "kept-in-the-damaged-page"
 
@@ -67,8 +70,8 @@ func TestDamaged(t *testing.T) {
 	harness.Need(t, "sqlite3")
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	server := host.StartServer(t, "--disable-agent")
+	server.WaitLog(lastOfStart)
 	s := &scenario{Cluster: cluster.Of(t, server)}
-	s.waitReady(0)
 	s.fill()
 	s.MustSnapshot(host, "save", "--name=whole")
 	server.Terminate()
@@ -156,15 +159,8 @@ func (s *scenario) start() {
 	s.Helper()
 	before := len(s.Server.Log())
 	s.Server.Start()
-	s.waitReady(before)
-}
-
-// waitReady waits for the last line of a start. before is how much was logged before
-// that.
-func (s *scenario) waitReady(before int) {
-	s.Helper()
 	s.Eventually("the server to be ready", func() error {
-		if said := s.Server.Log()[before:]; !strings.Contains(said, "to join a node") {
+		if said := s.Server.Log()[before:]; !strings.Contains(said, lastOfStart) {
 			return fmt.Errorf("it said %s", said)
 		}
 		return nil
