@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -36,7 +37,7 @@ type Observer struct {
 // Run runs an agent until ctx is cancelled, and returns nil then, or until one
 // of its components fails. It joins the cluster first, which also tells it what
 // the cluster is like.
-func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
+func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error) {
 	if cfg.Agent.Server == "" {
 		return errors.New("an agent needs a server: give --server https://HOST:6443")
 	}
@@ -45,7 +46,8 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	if err != nil {
 		return err
 	}
-	context.AfterFunc(ctx, phase.Stopping)
+	ctx, fault := phase.Watch(ctx)
+	defer func() { err = cmp.Or(err, fault()) }()
 	name, err := host.NodeName(cfg.Node)
 	if err != nil {
 		return err
@@ -90,6 +92,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	group := component.Group{
 		StopTimeout: stopTimeout,
 		OnChange:    observer.OnChange,
+		OnStop:      phase.Stopping,
 		OnSlowStop:  observer.OnSlowStop,
 		OnReady: func() {
 			phase.Ready()

@@ -55,6 +55,9 @@ type Group struct {
 	// OnReady, if set before Run, is called once, when all components are
 	// ready.
 	OnReady func()
+	// OnStop, if set before Run, is called when the group begins to stop, after a
+	// failure too.
+	OnStop func()
 	// OnSlowStop, if set before Run, is called from time to time while the group
 	// stops, with the names of the components that it waits for.
 	OnSlowStop func(names []string)
@@ -103,13 +106,17 @@ func (g *Group) Add(c Component, after ...Component) {
 func (g *Group) Run(ctx context.Context) error {
 	stop, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	if g.OnStop != nil {
+		context.AfterFunc(stop, g.OnStop)
+	}
 	var running sync.WaitGroup
 	for _, m := range g.members {
 		running.Go(func() {
+			// Also if a library ends the goroutine (kubeinit's Phase).
+			defer close(m.stopped)
 			if err := g.run(stop, m); err != nil {
 				cancel(err)
 			}
-			close(m.stopped)
 		})
 	}
 	ended := make(chan struct{})
@@ -126,14 +133,15 @@ func (g *Group) Run(ctx context.Context) error {
 		}
 		if !g.awaitStop(ended, timeout) {
 			late := fmt.Errorf("did not stop within %s: %s", g.StopTimeout, strings.Join(g.unfinished(), ", "))
-			if ctx.Err() == nil {
-				late = errors.Join(context.Cause(stop), late)
+			if cause := context.Cause(stop); cause != context.Cause(ctx) {
+				late = errors.Join(cause, late)
 			}
 			return late
 		}
 	}
-	if ctx.Err() == nil {
-		return context.Cause(stop)
+	// What failed first is the answer, even if the group was also asked to stop then.
+	if cause := context.Cause(stop); cause != context.Cause(ctx) {
+		return cause
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package component
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -86,6 +87,26 @@ func TestGroupStopsAllOnFailure(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestGroupKeepsFailure has a group asked to stop after one of it has failed, and one
+// whose goroutine a library ends.
+func TestGroupKeepsFailure(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stops := make(chan struct{})
+	g := Group{OnStop: func() { close(stops) }}
+	g.Add(Func("gone", func(context.Context, func()) error { runtime.Goexit(); return nil }))
+	g.Add(Func("failing", func(context.Context, func()) error { return errors.New("boom") }))
+	g.Add(Func("slow", func(ctx context.Context, _ func()) error {
+		<-ctx.Done()
+		cancel()
+		return nil
+	}))
+	if err := g.Run(ctx); err == nil || err.Error() != "failing: boom" {
+		t.Errorf("got %v", err)
+	}
+	<-stops
 }
 
 func TestGroupStopsWhileStarting(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/plugin/registry"
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/host"
 )
 
@@ -251,7 +252,7 @@ func checkDropIns(globs []string) error {
 	}
 	var faults []error
 	for _, file := range files {
-		data, err := os.ReadFile(file)
+		data, err := datadir.ReadText(file)
 		if err == nil {
 			err = toml.Unmarshal(data, &map[string]any{})
 		}

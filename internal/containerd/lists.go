@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -12,6 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
 // Lists that cannot be pulled are tried again, less and less often.
@@ -106,7 +107,7 @@ func (p *preloader) names() ([]string, error) {
 	var names []string
 	var faults []error
 	for _, file := range files {
-		text, err := os.ReadFile(file)
+		text, err := datadir.ReadText(file)
 		if err != nil {
 			faults = append(faults, err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/sirupsen/logrus"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/folderwatch"
 )
 
@@ -180,7 +181,7 @@ func (p *preloader) find(suffixes ...string) ([]string, error) {
 
 // importFile imports an archive and says how far it is if that takes long.
 func (p *preloader) importFile(ctx context.Context, archive string) (names, ids []string, err error) {
-	file, err := os.Open(archive)
+	file, err := datadir.OpenRegular(archive)
 	if err != nil {
 		return nil, nil, err
 	}

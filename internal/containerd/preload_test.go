@@ -33,8 +33,16 @@ func TestImagesFolder(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		for _, name := range []string{"fifo.tar", "fifo.txt"} {
+			if err := syscall.Mkfifo(dir+"/images/"+name, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
 		write(t, dir+"/images/broken.tar", []byte("not an archive"))
-		eventually(t, func() bool { return strings.Contains(n.log(), "broken.tar") })
+		eventually(t, func() bool {
+			return strings.Contains(n.log(), "broken.tar") && strings.Contains(n.log(), "images/fifo.tar: this is a FIFO") &&
+				strings.Contains(n.log(), "images/fifo.txt: this is a FIFO")
+		})
 		for _, name := range []string{another, helloImage, pauseImage} {
 			if image := n.image(name); image == nil || !image.Pinned {
 				t.Errorf("%s is %v, want it pinned: a file has it yet", name, image)

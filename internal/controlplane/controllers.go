@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -41,6 +42,7 @@ type Controllers struct {
 	api      *APIServer
 	election *election.Election
 	options  *options.KubeControllerManagerOptions
+	podCIDRs []netip.Prefix
 	csi      *csiPlugin
 }
 
@@ -50,7 +52,7 @@ func NewControllers(c ControllersConfig) (*Controllers, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Controllers{api: c.API, election: c.Election, options: o}, nil
+	return &Controllers{api: c.API, election: c.Election, options: o, podCIDRs: c.Cluster.PodCIDRs()}, nil
 }
 
 // Name implements component.Component.
@@ -61,7 +63,8 @@ func (c *Controllers) Name() string { return "controllers" }
 func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ctx = klog.NewContext(ctx, klog.Background().WithName(c.Name()))
+	log := newRangeFaults(klog.Background(), c.options.NodeIPAMController.NodeIPAMControllerConfiguration, c.podCIDRs)
+	ctx = klog.NewContext(ctx, log.WithName(c.Name()))
 	shared, err := c.api.Informers(ctx)
 	if err != nil {
 		return err

@@ -54,6 +54,8 @@ func controllersOptions(c *ControllersConfig) (*options.KubeControllerManagerOpt
 	if err := controllersProgram.parse(flags, c.Args); err != nil {
 		return nil, err
 	}
+	// Last, because upstream refuses them beside a size that is for all families.
+	chooseNodeMasks(o.NodeIPAMController.NodeIPAMControllerConfiguration, c.Cluster.PodCIDRs())
 	return o, nil
 }
 

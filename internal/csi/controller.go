@@ -145,7 +145,9 @@ func (d *Driver) volume(id string) (*volume.Volume, error) {
 
 // ControllerExpandVolume implements csi.ControllerServer. The file system of a volume
 // that no pod has grows when it is staged, and NodeExpandVolume has nothing left to do
-// then. All others are left to that: two at once would be in each other's way.
+// then. For all others it takes the room, so that they too grow when they are staged
+// again, and leaves the rest to NodeExpandVolume. On a host whose ext4 cannot grow while
+// it is mounted, that one alone comes too late for a pod that has the volume already.
 func (d *Driver) ControllerExpandVolume(_ context.Context, request *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	if request.VolumeId == "" || request.CapacityRange == nil {
 		return nil, invalid("volume id and size are needed")
@@ -159,10 +161,12 @@ func (d *Driver) ControllerExpandVolume(_ context.Context, request *csi.Controll
 		return nil, fault(err)
 	}
 	size := max(v.Size, request.CapacityRange.RequiredBytes)
-	if !used {
-		if size, err = expand(d.store, request.VolumeId, request.CapacityRange); err != nil {
-			return nil, err
+	if used {
+		if err := d.store.Reserve(request.VolumeId, size); err != nil {
+			return nil, fault(err)
 		}
+	} else if size, err = expand(d.store, request.VolumeId, request.CapacityRange); err != nil {
+		return nil, err
 	}
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: size, NodeExpansionRequired: true}, nil
 }

@@ -20,7 +20,7 @@ type bridge struct {
 }
 
 func newBridge(log *logrus.Logger) *bridge {
-	return &bridge{log: log, phase: new(Phase)}
+	return &bridge{log: log, phase: newPhase()}
 }
 
 // verbose tells whether more than errors of Kubernetes's code are to be logged.
@@ -111,8 +111,9 @@ func (b *bridge) writeLine(line []byte) {
 	case 'E':
 		b.entry(nil).Log(b.errorLevel(text), text)
 	case 'F':
-		// klog ends the process by itself next.
-		b.entry(nil).Error(text)
+		// klog ends the process next: Phase.exit.
+		b.phase.last.Store(text)
+		b.entry(nil).Log(b.errorLevel(text), text)
 	default:
 		b.entry(nil).Log(b.level(logrus.InfoLevel), text)
 	}

@@ -2,7 +2,9 @@ package kubeinit
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -130,7 +132,44 @@ func TestPhase(t *testing.T) {
 		}
 		out.Reset()
 	}
-	if b.writeLine([]byte("F1121 file.go:42] the end\n")); out.Len() == 0 {
-		t.Error("the last word before the end of the process was not shown")
+}
+
+// TestExit has a library of Kubernetes end the process, before and after kedge is
+// asked to stop.
+func TestExit(t *testing.T) {
+	for _, test := range []struct {
+		name, last, want string
+		stopped          bool
+	}{
+		{"with a reason", "PostStartHook \"a\" failed", `with status 255: PostStartHook "a" failed`, false},
+		{"without a reason", "", "with status 255: its last error is in the log", false},
+		{"in a stop", "PostStartHook \"a\" failed", "", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBridge(logrus.New())
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			watched, fault := b.phase.Watch(ctx)
+			if err := fault(); err != nil {
+				t.Errorf("at first: %v", err)
+			}
+			if test.stopped {
+				stop()
+			}
+			if test.last != "" {
+				b.writeLine([]byte("F1121 file.go:42] " + test.last + "\n"))
+			}
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				b.phase.exit(255)
+				t.Error("the library goes on")
+			}()
+			<-ended
+			<-watched.Done()
+			if err := fault(); test.want == "" && err != nil || test.want != "" && (err == nil || !strings.HasSuffix(err.Error(), test.want)) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
 	}
 }

@@ -24,12 +24,14 @@ import (
 // Setup prepares the process for Kubernetes's libraries. A panic in one of
 // their goroutines still ends the process: that is upstream's default and a
 // restart by the service manager is the honest answer to it. The returned
-// Phase is to be told when the node is ready and when it begins to stop.
+// Phase is to be told when the node is ready and when it begins to stop, and tells
+// when a library ends the process.
 func Setup(log config.Log) (*Phase, error) {
 	if err := SetVerbosity(log.Verbosity); err != nil {
 		return nil, err
 	}
 	bridge := newBridge(logrus.StandardLogger())
+	klog.OsExit = bridge.phase.exit
 	klog.SetLoggerWithOptions(logr.New(bridge), klog.ContextualLogger(true), klog.WriteKlogBuffer(bridge.writeLine))
 
 	// Kubelet and the other parts each apply their logging options; only the

@@ -1,6 +1,9 @@
 package kubeinit
 
 import (
+	"context"
+	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 )
@@ -9,7 +12,47 @@ import (
 // start one after the other and to end with their processes, so while kedge
 // starts and stops they log errors that mean nothing. These become debug
 // messages.
-type Phase struct{ state atomic.Int32 }
+type Phase struct {
+	state atomic.Int32
+	// last is what a library said last before it ended the process.
+	last atomic.Value
+	// ended is done, with the cause, when a library has done so.
+	ended context.Context
+	end   context.CancelCauseFunc
+}
+
+func newPhase() *Phase {
+	p := &Phase{}
+	p.ended, p.end = context.WithCancelCause(context.Background())
+	return p
+}
+
+// Watch returns a context that ends with ctx, or when one of Kubernetes's libraries
+// ends the process. fault returns why the library did so, and nil if ctx ended first:
+// what fails while kedge stops is no fault.
+func (p *Phase) Watch(ctx context.Context) (watched context.Context, fault func() error) {
+	watched, cancel := context.WithCancelCause(ctx)
+	context.AfterFunc(p.ended, func() { cancel(context.Cause(p.ended)) })
+	return watched, func() error {
+		if cause := context.Cause(watched); cause == context.Cause(p.ended) {
+			return cause
+		}
+		return nil
+	}
+}
+
+// exit is in the place of os.Exit where Kubernetes's libraries end the process
+// through klog, as the API server does when one of its hooks fails
+// (k8s.io/apiserver/pkg/server/hooks.go): kedge stops in order, and says why. Only
+// the calling goroutine ends here.
+func (p *Phase) exit(status int) {
+	why, _ := p.last.Load().(string)
+	if why == "" {
+		why = "its last error is in the log"
+	}
+	p.end(fmt.Errorf("a library of Kubernetes ended the process with status %d: %s", status, why))
+	runtime.Goexit()
+}
 
 const (
 	starting int32 = iota

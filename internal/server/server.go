@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,13 +60,14 @@ type Summary struct {
 // Run runs a server until ctx is cancelled, and returns nil then, or until one
 // of its components fails; with ErrNodeMoved and ErrAuthorities it is to be run
 // again, by a new process. What a user can mend is checked first, before anything is changed.
-func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
+func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error) {
 	dir := datadir.Dir(cfg.DataDir)
 	phase, err := kubeinit.Setup(cfg.Log)
 	if err != nil {
 		return err
 	}
-	context.AfterFunc(ctx, phase.Stopping)
+	ctx, fault := phase.Watch(ctx)
+	defer func() { err = cmp.Or(err, fault()) }()
 	node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
 	if err != nil {
 		return err
@@ -106,6 +108,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) error {
 	group := component.Group{
 		StopTimeout: stopTimeout,
 		OnChange:    observer.OnChange,
+		OnStop:      phase.Stopping,
 		OnSlowStop:  observer.OnSlowStop,
 		OnReady: func() {
 			phase.Ready()

@@ -36,6 +36,8 @@ type attempt struct {
 	file    *file
 	here    bool
 	content []byte
+	// unread is why there is no content.
+	unread error
 
 	objects []*unstructured.Unstructured
 	// clients are what the objects are applied by, nil for those of unknown kinds.
@@ -48,8 +50,11 @@ type attempt struct {
 // read finds the objects of the file, with those of Lists one by one. Their names
 // stay in file.
 func (a *attempt) read(mapper meta.RESTMapper) {
-	var err error
-	if a.objects, err = decode(a.content); err != nil {
+	err := a.unread
+	if err == nil {
+		a.objects, err = decode(a.content)
+	}
+	if err != nil {
 		// What it had stays its own.
 		a.faults = append(a.faults, &contentError{fmt.Errorf("%w. Correct the file: nothing of it is applied until then", err)})
 		return

@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -144,7 +145,8 @@ type keeper struct {
 
 // file is what is known of a file, or of one that is gone.
 type file struct {
-	// tried is the digest of the content that was applied last, or gone.
+	// tried is the digest of the content that was applied last, or why it could not be
+	// read, or gone.
 	tried string
 	// objects are those in it, the last time that it could be read.
 	objects  []string
@@ -170,21 +172,25 @@ func (k *keeper) sync(ctx context.Context) (wait time.Duration) {
 		}
 		return patience
 	}
-	for name := range found.contents {
-		if k.files[name] == nil {
-			k.files[name] = &file{}
+	for _, names := range []iter.Seq[string]{maps.Keys(found.contents), maps.Keys(found.faults)} {
+		for name := range names {
+			if k.files[name] == nil {
+				k.files[name] = &file{}
+			}
 		}
 	}
 	var due []*attempt
 	for _, name := range slices.Sorted(maps.Keys(k.files)) {
 		f := k.files[name]
-		content, here := found.contents[name]
+		here, fault := found.has(name), found.faults[name]
 		if !here && found.isSkipped(name) {
 			continue
 		}
 		state := gone
-		if here {
-			sum := sha256.Sum256(content)
+		if fault != nil {
+			state = fault.Error()
+		} else if here {
+			sum := sha256.Sum256(found.contents[name])
 			state = string(sum[:])
 		}
 		if f.tried != state {
@@ -193,7 +199,7 @@ func (k *keeper) sync(ctx context.Context) (wait time.Duration) {
 			continue
 		}
 		if !time.Now().Before(f.next) {
-			due = append(due, &attempt{keeper: k, name: name, file: f, here: here, content: content})
+			due = append(due, &attempt{keeper: k, name: name, file: f, here: here, content: found.contents[name], unread: fault})
 		}
 	}
 	k.try(ctx, due)

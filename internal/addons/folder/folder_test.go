@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -222,6 +223,23 @@ func TestFaults(t *testing.T) {
 	put("apiVersion: v1\nkind: ConfigMapList\nitems: [7]\n")
 	c.has(k, "one", "two")
 	says("ConfigMapList")
+
+	// What is no regular file costs no other file anything.
+	drop(t, folder, "x.yaml")
+	if err := syscall.Mkfifo(filepath.Join(folder, "x.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write(t, folder, "y.yaml", "other")
+	c.has(k, "one", "other", "two")
+	says("Warning Failed", "this is a FIFO", "Correct the file")
+	drop(t, folder, "x.yaml")
+	drop(t, folder, "y.yaml")
+	if err := os.Symlink("nowhere/y.yaml", filepath.Join(folder, "y.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, folder, "x.yaml", "one", "two")
+	c.has(k, "one", "two")
+	says("Normal Applied")
 
 	// The first failure of what may come in a moment is not told, the next is.
 	c.refused = "three"

@@ -4,17 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
 // files are those that are in the folder now.
 type files struct {
 	// contents are those to apply, by their paths below the folder.
 	contents map[string][]byte
+	// faults are why the others cannot be read, by their paths too.
+	faults map[string]error
 	// skipped are files and folders that are to be left as they are.
 	skipped []string
 	// disabled are those of the names to disable that something here has.
@@ -24,7 +27,7 @@ type files struct {
 // scan reads a folder. As in k3s, NAME.skip, beside the file or the folder NAME,
 // keeps kedge from doing anything about it.
 func scan(folder string, disabled []string) (*files, error) {
-	found := &files{contents: map[string][]byte{}}
+	found := &files{contents: map[string][]byte{}, faults: map[string]error{}}
 	var paths []string
 	err := filepath.WalkDir(folder, func(file string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -59,16 +62,30 @@ func scan(folder string, disabled []string) (*files, error) {
 		if found.isSkipped(name) {
 			continue
 		}
-		content, err := os.ReadFile(filepath.Join(folder, name))
+		content, err := datadir.ReadText(filepath.Join(folder, name))
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // gone since, or a link to nothing
 		case err != nil:
-			return nil, fmt.Errorf("read manifest: %w", err)
+			found.faults[name] = unread(err)
 		default:
 			found.contents[name] = content
 		}
 	}
 	return found, nil
+}
+
+// unread returns why a file cannot be read, without its name.
+func unread(err error) error {
+	if fault, ok := errors.AsType[*fs.PathError](err); ok {
+		return fault.Err
+	}
+	return err
+}
+
+// has tells whether there is a file of a name, which may be one that cannot be read.
+func (f *files) has(name string) bool {
+	_, here := f.contents[name]
+	return here || f.faults[name] != nil
 }
 
 // isManifest leaves out what editors make besides.

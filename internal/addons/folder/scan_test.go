@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 )
 
@@ -24,12 +25,25 @@ func TestScan(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for link, target := range map[string]string{
+		"linked.yaml": "notes.txt", "of-nothing.yaml": "nothing", "of-device.yaml": "/dev/zero", "of-folder.yaml": "deep", "loop.yaml": "loop.yaml",
+	} {
+		if err := os.Symlink(target, filepath.Join(folder, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := syscall.Mkfifo(filepath.Join(folder, "fifo.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	found, err := scan(folder, []string{"off", "part", "nothing"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if names := slices.Sorted(maps.Keys(found.contents)); !slices.Equal(names, []string{"a.yaml", "b.yml", "deep/er/c.json"}) {
+	if names := slices.Sorted(maps.Keys(found.contents)); !slices.Equal(names, []string{"a.yaml", "b.yml", "deep/er/c.json", "linked.yaml"}) {
 		t.Errorf("found %v", names)
+	}
+	if names := slices.Sorted(maps.Keys(found.faults)); !slices.Equal(names, []string{"fifo.yaml", "loop.yaml", "of-device.yaml", "of-folder.yaml"}) {
+		t.Errorf("faults are %v", found.faults)
 	}
 	if names := slices.Compact(slices.Sorted(slices.Values(found.disabled))); !slices.Equal(names, []string{"off", "part"}) {
 		t.Errorf("disabled are %v", names)

@@ -30,6 +30,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
 // fetchPatience is for one file from a server.
@@ -247,13 +249,27 @@ func (c *controller) digest(spec *chartSpec) (string, error) {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		content, err := os.ReadFile(path)
-		fmt.Fprintf(hash, "%s %d\n", path, len(content))
-		hash.Write(content)
-		return err
+		return addTo(hash, path)
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return "none", nil // fetch says so
 	}
 	return hex.EncodeToString(hash.Sum(nil)), err
+}
+
+// addTo adds the name, the size and the content of a file to a digest. It refuses
+// what is no regular file, and so keeps Helm from reading it.
+func addTo(digest io.Writer, path string) error {
+	file, err := datadir.OpenRegular(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(digest, "%s %d\n", path, info.Size())
+	_, err = io.Copy(digest, file)
+	return err
 }

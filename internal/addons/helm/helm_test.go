@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -145,6 +147,44 @@ func TestLocalPath(t *testing.T) {
 			t.Errorf("%+v is at %q: %v", spec, got, err)
 		}
 	}
+}
+
+// TestDigest changes with a chart, and refuses one that is not made of files.
+func TestDigest(t *testing.T) {
+	c := &controller{Config: Config{Charts: t.TempDir()}}
+	spec := &chartSpec{Chart: "web"}
+	seen := map[string]bool{}
+	differs := func(want string) {
+		t.Helper()
+		digest, err := c.digest(spec)
+		if want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("got %q, %v, want %s", digest, err, want)
+		} else if want == "" && (err != nil || seen[digest]) {
+			t.Errorf("got %q, %v after %v", digest, err, seen)
+		}
+		seen[digest] = true
+	}
+	differs("")
+	chart := filepath.Join(c.Charts, "web")
+	if err := os.MkdirAll(filepath.Join(chart, "templates"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	differs("")
+	for _, content := range []string{"a", "b"} {
+		if err := os.WriteFile(filepath.Join(chart, "Chart.yaml"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		differs("")
+	}
+	if err := syscall.Mkfifo(filepath.Join(chart, "templates", "web.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	differs("templates/web.yaml: this is a FIFO")
+	if err := syscall.Mkfifo(filepath.Join(c.Charts, "web.tgz"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec.Chart = "web.tgz"
+	differs("web.tgz: this is a FIFO")
 }
 
 // TestFetchFaults has what can be wrong with charts and where they come from.

@@ -11,12 +11,13 @@ import (
 	"io"
 	"io/fs"
 	"net/url"
-	"os"
 	"regexp"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
 // anyRegistry is the name that stands for all that have no entry of their own.
@@ -69,7 +70,7 @@ type tlsConfig struct {
 // read returns the settings in a file and its text. A file that is not there has
 // none.
 func read(path string) (*settings, []byte, error) {
-	text, err := os.ReadFile(path)
+	text, err := datadir.ReadText(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &settings{}, nil, nil
 	}
@@ -236,7 +237,7 @@ func (t *tlsConfig) UnmarshalYAML(node *yaml.Node) error {
 // Secrets returns the passwords and tokens in a registries.yaml, as far as it can be
 // read: whatever else is wrong with it, they must not be shown.
 func Secrets(path string) []string {
-	text, err := os.ReadFile(path)
+	text, err := datadir.ReadText(path)
 	if err != nil {
 		return nil // there are none then
 	}

@@ -6,12 +6,13 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
 // mirrorCapabilities are what a mirror that the operator chose is trusted to do.
@@ -140,7 +141,7 @@ func (t *tlsConfig) load() (*tls.Config, error) {
 	}
 	out := &tls.Config{InsecureSkipVerify: t.InsecureSkipVerify}
 	if t.CAFile != "" {
-		authorities, err := os.ReadFile(t.CAFile)
+		authorities, err := datadir.ReadText(t.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("ca_file: %w", err)
 		}
@@ -152,13 +153,26 @@ func (t *tlsConfig) load() (*tls.Config, error) {
 		}
 	}
 	if t.CertFile != "" || t.KeyFile != "" {
-		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		pair, err := t.loadPair()
 		if err != nil {
 			return nil, fmt.Errorf("cert_file and key_file: %w", err)
 		}
 		out.Certificates = []tls.Certificate{pair}
 	}
 	return out, nil
+}
+
+// loadPair reads the client's certificate and its key.
+func (t *tlsConfig) loadPair() (tls.Certificate, error) {
+	certificate, err := datadir.ReadText(t.CertFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := datadir.ReadText(t.KeyFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(certificate, key)
 }
 
 // rewriter asks a mirror for repositories by the names that they have there.

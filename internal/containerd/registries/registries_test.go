@@ -10,11 +10,32 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 )
+
+// TestIrregular reads no file that a reader would wait for.
+func TestIrregular(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(fifo, nil); err == nil || !strings.Contains(err.Error(), fifo+": this is a FIFO") {
+		t.Errorf("registries.yaml: %v", err)
+	}
+	if secrets := Secrets(fifo); len(secrets) != 0 {
+		t.Errorf("it has the secrets %v", secrets)
+	}
+	for _, setting := range []string{"ca_file: " + fifo, "cert_file: " + fifo, "cert_file: /dev/null\n      key_file: " + fifo} {
+		_, err := parse([]byte("configs:\n  a:\n    tls:\n      " + setting + "\n"))
+		if err == nil || !strings.Contains(err.Error(), ": this is a ") {
+			t.Errorf("%s: %v", setting, err)
+		}
+	}
+}
 
 func TestMistakes(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
@@ -26,9 +47,9 @@ func TestMistakes(t *testing.T) {
 		"pattern":      {"mirrors:\n  docker.io:\n    rewrite:\n      \"(x\": y\n", "line 4: rewrite: error parsing regexp"},
 		"credentials":  {"configs:\n  a:\n    auth: {user: x}\n", "line 3: field user not found; auth can have"},
 		"base64":       {"configs:\n  a:\n    auth: {auth: \"%\"}\n", "line 3: auth is not the base64 of USER:PASSWORD"},
-		"authority":    {"configs:\n  a:\n    tls:\n      ca_file: /nowhere/ca.crt\n", "line 4: ca_file: open /nowhere/ca.crt: no such file"},
+		"authority":    {"configs:\n  a:\n    tls:\n      ca_file: /nowhere/ca.crt\n", "line 4: ca_file: stat /nowhere/ca.crt: no such file"},
 		"tls":          {"configs:\n  a:\n    tls:\n      ca: x\n", "line 4: field ca not found; tls can have ca_file"},
-		"key":          {"configs:\n  a:\n    tls:\n      cert_file: /nowhere/tls.crt\n", "line 4: cert_file and key_file: open"},
+		"key":          {"configs:\n  a:\n    tls:\n      cert_file: /nowhere/tls.crt\n", "line 4: cert_file and key_file: stat"},
 		"a URL":        {"configs:\n  https://a:5000:\n    auth: {username: x, password: y}\n", `line 2: "https://a:5000" is not a registry's HOST or HOST:PORT`},
 		"not a key":    {"just text", "line 1"},
 		"second fault": {"configs:\n  a:\n    tls:\n      ca: x\n  b:\n    auth: {user: x}\n", "line 6: field user"},

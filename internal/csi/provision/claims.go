@@ -10,6 +10,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -238,21 +240,25 @@ func (c *claims) syncVolume(ctx context.Context, name cache.ObjectName) error {
 	case volume.Status.Phase == corev1.VolumeBound && !protected && volume.DeletionTimestamp == nil:
 		return local.Protect(ctx, c.api, volume)
 	}
-	c.grow(ctx, volume)
-	return nil
+	return c.grow(ctx, volume)
 }
 
 // grow has a volume grow as soon as its object has. The kubelet asks for that only once
 // a pod has the volume, which is too late where ext4 cannot grow while it is mounted; it
-// asks nevertheless, and says what is wrong.
-func (c *claims) grow(ctx context.Context, volume *corev1.PersistentVolume) {
+// asks nevertheless, and says what is wrong. While something else is done to the volume,
+// grow fails, to be called again.
+func (c *claims) grow(ctx context.Context, volume *corev1.PersistentVolume) error {
 	_, err := c.Driver.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
 		VolumeId:      volume.Spec.CSI.VolumeHandle,
 		CapacityRange: &csi.CapacityRange{RequiredBytes: volume.Spec.Capacity.Storage().Value()},
 	})
+	if status.Code(err) == codes.Aborted {
+		return plainly(err)
+	}
 	if err != nil && volume.Status.Phase == corev1.VolumeBound {
 		c.log.Debugf("%s does not grow for now: %v", volume.Name, err)
 	}
+	return nil
 }
 
 // retries are upstream's for what its controllers do.

@@ -43,6 +43,12 @@ type fakeDriver struct {
 	capacity int64
 }
 
+func (d *fakeDriver) setFault(fault error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fault = fault
+}
+
 func (d *fakeDriver) ControllerExpandVolume(_ context.Context, r *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -302,11 +308,16 @@ func TestGrow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		// Something else is done to it, at first.
+		driver.setFault(status.Error(codes.Aborted, "busy"))
 		volume.Spec.Capacity[corev1.ResourceStorage], volume.Status.Phase = resource.MustParse("2Gi"), corev1.VolumeBound
 		if _, err := volumes.Update(t.Context(), volume, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		synctest.Wait()
+		driver.setFault(nil)
+		clear(driver.grown)
+		time.Sleep(2 * firstRetry)
 		synctest.Wait()
 		if got := driver.grown["pvc-uid-of-x"]; got != 2*gibibyte {
 			t.Errorf("it has grown to %d", got)

@@ -174,6 +174,31 @@ func TestNeverUnstaged(t *testing.T) {
 	}
 }
 
+// TestReserve has a volume grow where its file system cannot grow while it is mounted:
+// with its next mount at the latest.
+func TestReserve(t *testing.T) {
+	s := newStore(t)
+	create(t, s, "one", Spec{Size: 2 * MinSize})
+	write(t, use(t, s, "one")+"/file", "kept")
+	must(t, s.Reserve("one", 4*MinSize))
+	must(t, s.Reserve("one", 3*MinSize))
+	if v, err := s.Get("one"); err != nil || v.Size != 2*MinSize {
+		t.Errorf("it is recorded as %+v, %v", v, err)
+	}
+	if err := s.Reserve("one", 1<<50); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("more than there is: %v", err)
+	}
+	release(t, s, "one")
+	path := use(t, s, "one")
+	expect(t, path+"/file", "kept")
+	if usage, err := s.Usage("one", path); err != nil || usage.Total != 4*MinSize {
+		t.Errorf("df shows %+v, %v", usage, err)
+	}
+	if got, err := s.Expand("one", 4*MinSize, 0); err != nil || got != 4*MinSize {
+		t.Errorf("the kubelet is told %d, %v", got, err)
+	}
+}
+
 // TestTeardown is what `kedge killall` does before it ends the pods, and after.
 func TestTeardown(t *testing.T) {
 	s := newStore(t)

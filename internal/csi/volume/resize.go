@@ -43,6 +43,24 @@ func (s *Store) Expand(name string, size, limit int64) (int64, error) {
 	return size, s.save(v)
 }
 
+// Reserve takes the room for a volume that pods use to become at least size bytes
+// large. Its file system grows with Expand, or, where that cannot be while it is
+// mounted, when the volume is staged the next time.
+func (s *Store) Reserve(name string, size int64) error {
+	v, unlock, err := s.take(name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := v.isThere(); err != nil || v.Kind != Image {
+		return err // a quota is the size itself
+	}
+	if size, err = roundUp(size); err != nil || size <= v.Size {
+		return err
+	}
+	return s.enlarge(v, size)
+}
+
 // enlarge takes the room.
 func (s *Store) enlarge(v *Volume, size int64) error {
 	s.placing.Lock()

@@ -88,6 +88,29 @@ func TestRequests(t *testing.T) {
 				t.Errorf("list of nothing: %v %v", left, err)
 			}
 		}
+		for _, c := range []*kubernetes.Client{r.local, remote} {
+			for _, step := range [][3]string{{"b", "1", ""}, {"a", "1", ""}, {"b", "2", "1"}} {
+				done, err := c.Put(t.Context(), prefix+step[0], step[1], clientv3.WithPrevKV())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if was := done.PrevKv; was == nil && step[2] != "" || was != nil && string(was.Value) != step[2] {
+					t.Errorf("put %v: it was %v", step, was)
+				}
+			}
+			if gone, err := c.Delete(t.Context(), prefix+"b", clientv3.WithPrevKV()); err != nil || gone.Deleted != 1 || string(gone.PrevKvs[0].Value) != "2" {
+				t.Errorf("delete: %v %v", gone, err)
+			}
+			if gone, err := c.Delete(t.Context(), "", clientv3.WithFromKey()); err != nil || gone.Deleted == 0 {
+				t.Errorf("delete all: %v %v", gone, err)
+			}
+			if left, err := c.KV.Get(t.Context(), prefix, clientv3.WithPrefix()); err != nil || len(left.Kvs) != 0 {
+				t.Errorf("they are there yet: %v %v", left, err)
+			}
+			if row, err := r.backend.Load().latest(t.Context(), compactKey, 0, false); err != nil || row == nil || row.Delete {
+				t.Errorf("the row that says what is compacted: %v %v", row, err)
+			}
+		}
 		if status, err := r.remote.Status(t.Context(), r.Endpoint().URL); err != nil || status.DbSize == 0 {
 			t.Errorf("status: %v %v", status, err)
 		}

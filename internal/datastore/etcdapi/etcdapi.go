@@ -60,12 +60,12 @@ func Serve(c Config) (*Server, error) {
 		return nil, err
 	}
 	backend := &discreet{c.Backend, c.Meter}
-	etcd := server.New(backend, "unix", progressInterval, emulatedETCDVersion)
+	etcd := &keys{server.New(backend, "unix", progressInterval, emulatedETCDVersion), backend}
 	s := &Server{
 		socket: c.Socket, grpc: newServer(c.Answer), direct: direct.NewServer(backend, etcd, c.Answer),
 		failed: make(chan error, 1), ended: make(chan struct{}),
 	}
-	etcd.Register(s.grpc)
+	etcd.register(s.grpc)
 	go func() {
 		defer close(s.ended)
 		if err := s.grpc.Serve(listener); err != nil {

@@ -9,31 +9,47 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 )
+
+// parts are what follows the name of a database in those of its files.
+var parts = [...]string{"-wal", "-shm", ""}
 
 // schemaVersion is that of the tables in the database, kine's and kedge's. It
 // grows when a kedge before could not use them any more.
 const schemaVersion = 1
 
 // prepare makes the database in file ready to be served by kedge of the given
-// version, for example v1.36.3+kedge.1. On any error the database is as before.
-func prepare(ctx context.Context, file, version string) (err error) {
-	unclean, err := makeFile(file)
+// version, for example v1.36.3+kedge.1, and tells whether it has read all of it. On
+// any error the database is as before.
+func prepare(ctx context.Context, file, version string) (checked bool, err error) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return false, fmt.Errorf("make folder of the database: %w", err)
+	}
+	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
+		return true, makeDatabase(ctx, file, version)
+	}
+	unclean, err := look(file)
 	if err != nil {
-		return err
+		return false, err
 	}
 	db := sql.OpenDB(&connector{file: file})
 	defer func() { err = errors.Join(err, db.Close()) }()
-	// Reading all of the database costs time, so it is done only when it was
-	// not closed in order. Damage elsewhere is noticed when it is met.
+	// Reading all of the database takes time, and so is done before the start only if
+	// it was not closed in order. Otherwise it is done beside it: Backend.check.
 	if unclean {
 		if err := quickCheck(ctx, db, file); err != nil {
-			return err
+			return false, err
 		}
 	}
+	return unclean, makeTables(ctx, db, file, version)
+}
+
+// makeTables makes the tables that are not there.
+func makeTables(ctx context.Context, db *sql.DB, file, version string) error {
 	if err := record(ctx, db, file, version); err != nil {
 		return fmt.Errorf("record version: %w", err)
 	}
@@ -43,13 +59,49 @@ func prepare(ctx context.Context, file, version string) (err error) {
 	return nil
 }
 
-// makeFile makes the database file, empty and for root only, if it is not
-// there, and tells whether the last kedge left it in a hurry.
-func makeFile(file string) (unclean bool, err error) {
-	folder := filepath.Dir(file)
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return false, fmt.Errorf("make folder of the database: %w", err)
+// makeDatabase makes a new database, for root only, beside its place, and moves it
+// there when it has its tables. So an empty file at that place was never kedge's
+// doing, whenever kedge was interrupted.
+func makeDatabase(ctx context.Context, file, version string) (err error) {
+	made := file + ".new"
+	remove := func() error {
+		var faults []error
+		for _, part := range parts {
+			if err := os.Remove(made + part); !errors.Is(err, fs.ErrNotExist) {
+				faults = append(faults, err)
+			}
+		}
+		return errors.Join(faults...)
 	}
+	if err := remove(); err != nil {
+		return fmt.Errorf("make database: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, remove())
+		}
+	}()
+	opened, err := os.OpenFile(made, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("make database: %w", err)
+	}
+	if err := opened.Close(); err != nil {
+		return fmt.Errorf("make database: %w", err)
+	}
+	db := sql.OpenDB(&connector{file: made})
+	// The last connection to be closed puts the log into the database.
+	if err := errors.Join(makeTables(ctx, db, made, version), db.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(made, file); err != nil {
+		return fmt.Errorf("make database: %w", err)
+	}
+	return syncFolders(filepath.Dir(file))
+}
+
+// look tells whether the last kedge left the database in a hurry, and refuses one
+// that SQLite would take for new, or of which it would lose a part.
+func look(file string) (unclean bool, err error) {
 	size, err := fileSize(file)
 	if err != nil {
 		return false, err
@@ -58,22 +110,22 @@ func makeFile(file string) (unclean bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if size == 0 && logSize > 0 {
-		// SQLite would delete the log and begin with an empty database.
-		return false, damaged(file, errors.New("it is empty, but its write-ahead log is not"))
+	if size == 0 {
+		// SQLite would delete the log, if there is one, and begin with an empty database.
+		return false, damaged(file, errors.New("it is empty"))
 	}
-	// One that is there is opened too: SQLite would fall back to reading only.
-	opened, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
+	if err := checkWAL(file); err != nil {
+		return false, err
+	}
+	// SQLite would fall back to reading only.
+	opened, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
 		return false, fmt.Errorf("open database: %w", err)
 	}
 	if err := opened.Close(); err != nil {
 		return false, fmt.Errorf("open database: %w", err)
 	}
-	if size > 0 {
-		return logSize > 0, nil
-	}
-	return false, syncFolders(folder)
+	return logSize > 0, nil
 }
 
 // fileSize returns the size of a regular file in bytes, 0 if there is none.
@@ -111,13 +163,15 @@ func syncFolders(folder string) error {
 }
 
 // quickCheck returns an error if the database is damaged.
-func quickCheck(ctx context.Context, db *sql.DB, file string) error {
+func quickCheck(ctx context.Context, db interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}, file string) error {
 	var verdict string
 	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
 		return fmt.Errorf("check database: %w", err)
 	}
 	if verdict != "ok" {
-		return damaged(file, errors.New(verdict))
+		return damaged(file, errors.New(strings.ReplaceAll(verdict, "\n", " ")))
 	}
 	return nil
 }

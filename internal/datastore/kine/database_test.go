@@ -96,6 +96,12 @@ func TestUnusableDatabase(t *testing.T) {
 			overwrite(t, file, 40960, noise)
 			overwrite(t, file+"-wal", 0, []byte("a log that SQLite will ignore"))
 		}, "move the folder"},
+		"empty": {func(t *testing.T, file string) {
+			if err := os.Truncate(file, 0); err != nil {
+				t.Fatal(err)
+			}
+		}, "`kedge snapshot restore NAME`"},
+		"damaged log": {func(t *testing.T, file string) { overwrite(t, file+"-wal", 0, noise) }, "state.db-wal away to go on"},
 		"empty beside a log": {func(t *testing.T, file string) {
 			overwrite(t, file+"-wal", 0, noise)
 			if err := os.Truncate(file, 0); err != nil {
@@ -129,6 +135,49 @@ func TestUnusableDatabase(t *testing.T) {
 				t.Error("the database was changed")
 			}
 		})
+	}
+}
+
+// A database that was stopped in order is read beside the start: damage of a page that
+// nobody asks for is noticed, too.
+func TestDamageAfterOrderedStop(t *testing.T) {
+	folder := shortDir(t)
+	file := used(t, folder)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const page, tableLeaf = 4096, 0x0d
+	for at := page; ; at += page {
+		if at == len(content) {
+			t.Fatal("there is no page with the key")
+		}
+		if content[at] == tableLeaf && bytes.Contains(content[at:at+page], []byte("/registry/100")) {
+			overwrite(t, file, int64(at), bytes.Repeat([]byte("kedge"), page/5))
+			break
+		}
+	}
+	d := New(config(folder))
+	if err := d.Run(t.Context(), func() {}); !errors.Is(err, errDamaged) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("got %v", err)
+	}
+	checkNothingLeft(t, folder)
+}
+
+// A start that was killed while it made the database leaves none.
+func TestInterruptedFirstStart(t *testing.T) {
+	folder := shortDir(t)
+	file := filepath.Join(config(folder).Dir, "state.db")
+	if err := os.MkdirAll(config(folder).Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range parts {
+		overwrite(t, file+".new"+part, 0, []byte("half of it"))
+	}
+	run(t, folder).stop(t)
+	left, err := filepath.Glob(file + ".new*")
+	if err != nil || len(left) > 0 {
+		t.Errorf("%v, %v are left", err, left)
 	}
 }
 

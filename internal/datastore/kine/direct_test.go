@@ -102,7 +102,6 @@ func TestDirectAnswersAsTheSocket(t *testing.T) {
 			return c.Txn(ctx).Then(clientv3.OpPut("/a", "1"), clientv3.OpPut("/b", "1")).Commit()
 		}},
 		{"unknown option", get(prefix, clientv3.WithPrefix(), clientv3.WithMinModRev(3))},
-		{"delete of a range", func(c *kubernetes.Client) (any, error) { return c.Delete(ctx, prefix, clientv3.WithPrefix()) }},
 		{"write many", func(c *kubernetes.Client) (any, error) {
 			for i := range 10 {
 				if _, err := c.Kubernetes.OptimisticPut(ctx, fmt.Sprintf("/registry/many/%d", i), []byte("x"), 0, kubernetes.PutOptions{}); err != nil {
@@ -129,6 +128,13 @@ func TestDirectAnswersAsTheSocket(t *testing.T) {
 		{"watch a prefix", watchOf(prefix, 9, 2, clientv3.WithPrefix())},
 		{"watch a key", watchOf(prefix+"leased", 9, 1)},
 		{"watch from a compacted revision", watchOf(prefix, 3, 1, clientv3.WithPrefix())},
+		{"put what is there", func(c *kubernetes.Client) (any, error) {
+			return c.Put(ctx, prefix+"a", "put", clientv3.WithPrevKV())
+		}},
+		{"get what was put", get(prefix + "a")},
+		{"delete a key", func(c *kubernetes.Client) (any, error) { return c.Delete(ctx, prefix+"a", clientv3.WithPrevKV()) }},
+		{"delete of a range", func(c *kubernetes.Client) (any, error) { return c.Delete(ctx, prefix, clientv3.WithPrefix()) }},
+		{"get of a deleted range", get(prefix, clientv3.WithPrefix())},
 	}
 	for _, step := range steps {
 		want, wantErr := step.do(remote)

@@ -32,7 +32,8 @@ func (d *Datastore) Export(ctx context.Context, each func(*mvccpb.Event) error) 
 			err = fmt.Errorf("read database: %w", explain(file, err))
 		}
 	}()
-	if err := prepare(ctx, file, d.version); err != nil {
+	checked, err := prepare(ctx, file, d.version)
+	if err != nil {
 		return 0, 0, err
 	}
 	log, err := openLog(ctx, file)
@@ -40,6 +41,11 @@ func (d *Datastore) Export(ctx context.Context, each func(*mvccpb.Event) error) 
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, log.close()) }()
+	if !checked {
+		if err := quickCheck(ctx, log.conn, file); err != nil {
+			return 0, 0, err
+		}
+	}
 	if err := log.begin(); err != nil {
 		return 0, 0, err
 	}
@@ -86,7 +92,7 @@ func (d *Datastore) Retire(suffix string) (kept string, err error) {
 	file := filepath.Join(d.config.Dir, stateFile)
 	// What a crash has left beside it belongs to it, and goes first: while the
 	// database is there, it is not done.
-	for _, part := range []string{"-wal", "-shm", ""} {
+	for _, part := range parts {
 		err := os.Rename(file+part, file+suffix+part)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

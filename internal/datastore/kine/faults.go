@@ -72,7 +72,7 @@ func (f *faults) note(err error) error {
 		}
 		// etcd's own code for "database space exceeded": clients do not retry it.
 		return fault{explained, codes.ResourceExhausted}
-	case isFatal(failure):
+	case isFatal(failure), errors.Is(explained, errDamaged):
 		if f.fatal == nil {
 			// Not Unavailable: clients would try reads again until their time is up.
 			f.fatal = fault{explained, codes.DataLoss}
@@ -169,7 +169,14 @@ func explain(file string, err error) error {
 
 // damaged is the error for a database that cannot be read as one.
 func damaged(file string, err error) error {
-	return fmt.Errorf("%w: %s cannot be read as it should: put back a copy, or try "+
-		"`sqlite3 %s .recover | sqlite3 recovered.db`, or move the folder %s away to begin with an empty cluster: %w",
-		errDamaged, file, file, filepath.Dir(file), err)
+	return fmt.Errorf("%w: %s cannot be read as it should: %w. Restore a snapshot: `kedge snapshot list` shows which there are, "+
+		"`kedge snapshot restore NAME` brings one back. If there is none, try `sqlite3 %s .recover | sqlite3 recovered.db`, "+
+		"or move the folder %s away to begin with an empty cluster", errDamaged, file, err, file, filepath.Dir(file))
+}
+
+// damagedWAL is the error for a write-ahead log that has lost what had been stored.
+func damagedWAL(file string) error {
+	return fmt.Errorf("%w: the last changes in %s-wal cannot be read. Restore a snapshot: `kedge snapshot list` shows which there are, "+
+		"`kedge snapshot restore NAME` brings one back. Or move %s-wal away to go on with the cluster as it was before these changes",
+		errDamaged, file, file)
 }

@@ -93,7 +93,8 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 	if err != nil {
 		return fmt.Errorf("find database: %w", err)
 	}
-	if err := prepare(ctx, file, d.version); err != nil {
+	checked, err := prepare(ctx, file, d.version)
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -108,6 +109,9 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 		return fmt.Errorf("open database: %w", err)
 	}
 	d.backend = backend
+	if !checked {
+		backend.running.Go(func() { backend.check(backendCtx) })
+	}
 
 	api, err := etcdapi.Serve(etcdapi.Config{
 		Backend: backend, Meter: backend.meter, Socket: d.config.Socket, Answer: faults.answerUnary,

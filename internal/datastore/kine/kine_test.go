@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/k3s-io/kine/pkg/server"
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/mattn/go-sqlite3"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -77,6 +79,75 @@ func TestTransactions(t *testing.T) {
 	if again, err := create(r.Client, key, "4"); err != nil || !again.Succeeded {
 		t.Errorf("create after delete: %v %v", again, err)
 	}
+}
+
+// TestPutAndDelete does what etcdctl does, with keys of anybody.
+func TestPutAndDelete(t *testing.T) {
+	folder := shortDir(t)
+	r := run(t, folder)
+	ctx := t.Context()
+	put := func(key, value, before string) {
+		t.Helper()
+		answer, err := r.Put(ctx, key, value, clientv3.WithPrevKV())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if was := answer.PrevKv; was == nil && before != "" || was != nil && string(was.Value) != before {
+			t.Errorf("put %s: it was %v, want %q", key, was, before)
+		}
+	}
+	has := func(want ...string) {
+		t.Helper()
+		list, err := r.Get(ctx, "", clientv3.WithFromKey())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, kv := range list.Kvs {
+			if key := string(kv.Key); key != compactKey && key != server.HealthKey {
+				got = append(got, key+"="+string(kv.Value))
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("there are %q, want %q", got, want)
+		}
+	}
+	remove := func(deleted int64, key string, options ...clientv3.OpOption) {
+		t.Helper()
+		answer, err := r.Delete(ctx, key, append(options, clientv3.WithPrevKV())...)
+		if err != nil || answer.Deleted != deleted || int64(len(answer.PrevKvs)) != deleted {
+			t.Errorf("delete %s: %v, %v, want %d", key, answer, err, deleted)
+		}
+	}
+	put("/a", "1", "")
+	put("/b/1", "1", "")
+	put("/a", "2", "1")
+	put("/b/2", "2", "")
+	put("other", "x", "")
+	put("other", "y", "x")
+	has("/a=2", "/b/1=1", "/b/2=2", "other=y")
+	remove(1, "/a")
+	remove(0, "/a")
+	remove(0, compactKey)
+	has("/b/1=1", "/b/2=2", "other=y")
+	remove(2, "/b/", clientv3.WithPrefix())
+	has("other=y")
+	put("/a", "3", "")
+	remove(3, "", clientv3.WithFromKey()) // and the health key
+	has()
+	// kine's own row is there yet: what was is known to be compacted.
+	put("/a", "4", "")
+	put("/a", "5", "4")
+	now, err := r.Get(ctx, "/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Compact(ctx, now.Header.Revision); err != nil {
+		t.Fatal(err)
+	}
+	r.stop(t)
+	r = run(t, folder)
+	has("/a=5")
 }
 
 func TestListIsPaged(t *testing.T) {

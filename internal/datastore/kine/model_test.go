@@ -25,7 +25,7 @@ type started struct {
 func start(t testing.TB, folder string) *started {
 	t.Helper()
 	file := folder + "/state.db"
-	if err := prepare(context.Background(), file, "v1.36.3"); err != nil {
+	if _, err := prepare(context.Background(), file, "v1.36.3"); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

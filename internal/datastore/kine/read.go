@@ -147,6 +147,15 @@ func present(v version, keysOnly bool) *server.KeyValue {
 	return v.KV
 }
 
+// lastOf returns what is behind all keys for the end of a range that etcd's API has
+// for "all keys from".
+func lastOf(end string) string {
+	if end == "\x00" {
+		return "\xff"
+	}
+	return end
+}
+
 // List implements server.Backend. limit is 0 for no limit.
 func (b *Backend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
 	if end == "" {
@@ -156,6 +165,7 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 		}
 		return current, []*server.KeyValue{kv}, err
 	}
+	end = lastOf(end)
 	current, at, memory, err := b.look(key, end, revision)
 	if err != nil {
 		return current, nil, err
@@ -202,6 +212,7 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 
 // Count implements server.Backend.
 func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
+	end = lastOf(end)
 	current, at, memory, err := b.look(key, end, revision)
 	if err != nil {
 		return current, 0, err

@@ -1,12 +1,17 @@
 package addons
 
 import (
+	"fmt"
+	"net"
+	"os"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
 // manifests has files come, change and go.
@@ -92,6 +97,56 @@ spec:
 		s.write("broken.yaml", configMap("broken", "a: z"))
 		s.value("broken", "a", "z")
 		s.told("kube-system", "manifest-broken.yaml", "all of it is applied now")
+	})
+
+	s.Run("not a file", func(t *testing.T) {
+		s := s.in(t)
+		path := func(name string) string { return s.Server.Host.Path(folder + name) }
+		fifo := func(path string) {
+			if err := unix.Mkfifo(path, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fifo(path("fifo.yaml"))
+		if err := os.Symlink("/dev/zero", path("device.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		listener, err := net.Listen("unix", path("socket.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		s.write("beside.txt", configMap("linked", "a: x"))
+		if err := os.Symlink("beside.txt", path("linked.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		for name, kind := range map[string]string{"fifo": "a FIFO", "device": "a device", "socket": "a socket"} {
+			s.told("kube-system", "manifest-"+name+".yaml", folder+name+".yaml: this is "+kind, "Correct the file")
+		}
+		// Others are applied, and files in other folders do not wait either.
+		s.value("linked", "a", "x")
+		const server, agent = "/var/lib/kedge/server/", "/var/lib/kedge/agent/"
+		s.Server.Host.WriteFile(server+"static/charts/irregular/Chart.yaml", "apiVersion: v2\nname: irregular\nversion: 1.0.0\n")
+		s.Server.Host.WriteFile(server+"static/charts/irregular/templates/none.txt", "")
+		fifo(s.Server.Host.Path(server + "static/charts/irregular/templates/fifo.yaml"))
+		s.write("irregular.yaml", "apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata: {name: irregular, namespace: kube-system}\nspec: {chart: irregular}\n")
+		s.told("kube-system", "irregular", "templates/fifo.yaml: this is a FIFO")
+		fifo(s.Server.Host.Path(agent + "images/fifo.tar"))
+		s.Server.WaitLog("images/fifo.tar: this is a FIFO")
+		fifo(s.Server.Host.Path(agent + "pod-manifests/fifo.yaml"))
+		s.Server.Host.WriteFile(agent+"pod-manifests/static.yaml", fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: static}\n"+
+			"spec: {containers: [{name: main, image: %s, args: [sleep]}]}\n", image.TestserverName))
+		s.Pod("static-" + s.Server.Host.Name)
+		for _, name := range []string{agent + "pod-manifests/static.yaml", agent + "pod-manifests/fifo.yaml", agent + "images/fifo.tar"} {
+			if err := os.Remove(s.Server.Host.Path(name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, name := range []string{"irregular.yaml", "device.yaml", "linked.yaml"} {
+			s.drop(name)
+		}
+		s.value("linked", "", "")
+		// fifo.yaml stays: the stop must not wait for it.
 	})
 
 	s.Run("one object in two files", func(t *testing.T) {

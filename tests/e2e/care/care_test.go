@@ -106,6 +106,12 @@ func etcdctl(t *testing.T, server *harness.Server, all bool) {
 			}
 		}
 	}
+	own := "export ETCDCTL_API=3; e='etcdctl --endpoints unix:///run/kedge/datastore.sock'; " +
+		"$e put mine/a 1; $e put mine/a 2; $e put mine/b 3; $e get mine/a; $e del mine/b; $e put mine/c 4; $e del mine/ --prefix; $e get mine/ --prefix"
+	output, err := server.Host.Command(t.Context(), "sh", "-ec", own).CombinedOutput()
+	if want := "OK\nOK\nOK\nmine/a\n2\n1\nOK\n2\n"; err != nil || string(output) != want {
+		t.Errorf("keys of a person's own: %v\n%s", err, output)
+	}
 	if info, err := os.Stat(filepath.Join(folder, "etcd.db")); all && (err != nil || info.Size() == 0) {
 		t.Errorf("etcdctl snapshot save: %v, %v", info, err)
 	}

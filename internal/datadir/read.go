@@ -1,0 +1,79 @@
+package datadir
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxText is how many bytes ReadText takes: many times what the largest files of
+// manifests have, and little enough for a small machine's memory.
+const maxText = 32 << 20
+
+// kinds are the words for what is not a regular file.
+var kinds = map[fs.FileMode]string{
+	fs.ModeDir:                        "a folder",
+	fs.ModeNamedPipe:                  "a FIFO",
+	fs.ModeSocket:                     "a socket",
+	fs.ModeDevice:                     "a device",
+	fs.ModeDevice | fs.ModeCharDevice: "a device",
+}
+
+// OpenRegular opens a regular file, or a symbolic link to one, for reading. It
+// refuses everything else at once, and does not open it: a FIFO would block the
+// reader until somebody writes to it, and a device may act when it is opened.
+func OpenRegular(path string) (*os.File, error) {
+	info, err := os.Stat(path)
+	if err == nil {
+		err = regular(path, info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// The file may be another one by now.
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err = file.Stat(); err == nil {
+		err = regular(path, info)
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// ReadText returns what is in a regular file of up to 32 MiB, or in one that a
+// symbolic link leads to. It refuses what OpenRegular refuses, and larger files.
+func ReadText(path string) ([]byte, error) {
+	file, err := OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxText+1))
+	if err == nil && len(text) > maxText {
+		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("the file is larger than %d MiB: split it", maxText>>20)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return text, nil
+}
+
+// regular returns an error unless info is of a regular file.
+func regular(path string, info fs.FileInfo) error {
+	if info.Mode().IsRegular() {
+		return nil
+	}
+	kind := kinds[info.Mode().Type()]
+	if kind == "" {
+		kind = info.Mode().Type().String()
+	}
+	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("this is %s: kedge reads regular files only, and symbolic links to them", kind)}
+}
