@@ -108,13 +108,22 @@ func newServer(answer grpc.UnaryServerInterceptor) *grpc.Server {
 	)
 }
 
-// ofOneKey refuses transactions about more than one key: kine's server knows those of
-// the API server by their form, and would compare one key and change another
-// (pkg/server/create.go, update.go and delete.go).
+// compactKey is the row in which a datastore keeps what is compacted. The API server
+// compares the version of its own key of that name, which is another row then
+// (pkg/server/compact.go of kine).
+const compactKey = "compact_rev_key"
+
+// ofOneKey refuses transactions about more than one key, or about compactKey: kine's
+// server knows those of the API server by their form, and would compare one key and
+// change another (pkg/server/create.go, update.go and delete.go).
 func ofOneKey(next grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-		if txn, ok := request.(*pb.TxnRequest); ok && len(keysOf(txn)) > 1 {
-			return nil, status.Error(codes.Unimplemented, "a transaction is about one key in this datastore")
+		if txn, ok := request.(*pb.TxnRequest); ok {
+			keys := keysOf(txn)
+			compacts := len(txn.Compare) == 1 && txn.Compare[0].Target == pb.Compare_VERSION
+			if len(keys) > 1 || keys[compactKey] && !compacts {
+				return nil, status.Error(codes.Unimplemented, "a transaction is about one key in this datastore, and not about "+compactKey)
+			}
 		}
 		return next(ctx, request, info, handle)
 	}
