@@ -166,8 +166,8 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 
 # -- Tests --------------------------------------------------------------------
 
-.PHONY: test lint vet unit integration e2e conformance conformance-quick conformance-storage bench
-test: vet lint unit integration conformance-quick ## vet, linters, unit tests, integration tests, some of conformance
+.PHONY: test lint vet unit fuzz fuzz-quick integration e2e conformance conformance-quick conformance-storage bench
+test: vet lint unit fuzz-quick integration conformance-quick ## vet, linters, unit tests, some fuzzing, integration tests, some of conformance
 
 vet: ## go vet
 	go vet ./...
@@ -187,6 +187,14 @@ unit: | packages ## unit tests, with the race detector where Kubernetes is not i
 	@scripts/need.sh nftables iptables iproute2 e2fsprogs xfsprogs btrfs-progs
 	packages=$$(scripts/packages.sh light) && go test -race $$packages
 	packages=$$(scripts/packages.sh heavy) && go test $$packages
+
+fuzz: | packages ## run each fuzz target for FUZZTIME=1h
+	scripts/fuzz.sh thorough $(or $(FUZZTIME),1h)
+
+# 2.5 minutes on 2 cores that do other things too, half of it compiling: only kedge's
+# own packages are instrumented, as the 1,000 others below them take over ten minutes.
+fuzz-quick: | packages ## run each fuzz target for FUZZTIME=2s
+	scripts/fuzz.sh quick $(or $(FUZZTIME),2s)
 
 integration: bin/kedge $(BUILD)/busybox ## tests/integration: bin/kedge with real containers (root)
 	@scripts/need.sh nftables

@@ -11,6 +11,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"unicode"
 
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/pki"
@@ -228,8 +229,9 @@ func tokenSecret(token, user string, caPEM []byte) (string, error) {
 		}
 		secret = password
 	}
-	if secret == "" || strings.ContainsAny(secret, " \t\r\n") {
-		return "", errors.New("it has no secret in it")
+	// All that Unicode calls white space: ParseToken would cut it off.
+	if secret == "" || strings.ContainsFunc(secret, unicode.IsSpace) {
+		return "", errors.New("it has no secret, or one with white space in it")
 	}
 	return secret, nil
 }

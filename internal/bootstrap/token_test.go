@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 // newAuthority makes a certificate in PEM.
-func newAuthority(t *testing.T) []byte {
+func newAuthority(t testing.TB) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -42,7 +42,7 @@ func newAuthority(t *testing.T) []byte {
 }
 
 // newDir makes the folders of a server and an agent in one data directory.
-func newDir(t *testing.T) datadir.Dir {
+func newDir(t testing.TB) datadir.Dir {
 	t.Helper()
 	dir := datadir.Dir(t.TempDir())
 	for _, folder := range []string{dir.ServerTLS(), dir.AgentTLS(), dir.AgentEtc()} {

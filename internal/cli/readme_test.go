@@ -23,9 +23,11 @@ const (
 
 var update = flag.Bool("update", false, "write the tables of flags into README.md")
 
-func readme(t *testing.T) string {
+func readme(t *testing.T) string { return document(t, "README.md") }
+
+func document(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(repository, "README.md"))
+	text, err := os.ReadFile(filepath.Join(repository, name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,10 +112,10 @@ var counterparts = map[string]string{
 	`kedge server --server https://FIRST:6443 --token "$(cat token)"`:             "tests/e2e/ha TestThreeServers",
 }
 
-// TestREADMECommands finds the test of each command in README, and has kedge read
-// each of its own, but not do it.
+// TestREADMECommands finds the test of each command in README and in the hardening
+// guide, and has kedge read each of its own, but not do it.
 func TestREADMECommands(t *testing.T) {
-	text := readme(t)
+	text := readme(t) + document(t, "docs/hardening.md")
 	commands := readmeCommands(text)
 	if len(commands) < 20 {
 		t.Errorf("only %d commands were found: %q", len(commands), commands)

@@ -63,7 +63,7 @@ type entry struct {
 	data []byte
 }
 
-func tarOf(t *testing.T, entries ...entry) []byte {
+func tarOf(t testing.TB, entries ...entry) []byte {
 	t.Helper()
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -81,7 +81,7 @@ func tarOf(t *testing.T, entries ...entry) []byte {
 	return buf.Bytes()
 }
 
-func jsonOf(t *testing.T, v any) []byte {
+func jsonOf(t testing.TB, v any) []byte {
 	t.Helper()
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -92,7 +92,7 @@ func jsonOf(t *testing.T, v any) []byte {
 
 func digestOf(data []byte) string { return fmt.Sprintf("%x", sha256.Sum256(data)) }
 
-func imageConfig(t *testing.T, layer []byte) []byte {
+func imageConfig(t testing.TB, layer []byte) []byte {
 	return jsonOf(t, map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
 		"config": map[string]any{"Entrypoint": []string{"/main"}},
@@ -101,7 +101,7 @@ func imageConfig(t *testing.T, layer []byte) []byte {
 }
 
 // dockerArchive is what `docker save` writes.
-func dockerArchive(t *testing.T, name string, binary []byte) []byte {
+func dockerArchive(t testing.TB, name string, binary []byte) []byte {
 	layer := tarOf(t, entry{"main", 0o755, binary})
 	return tarOf(t,
 		entry{"config.json", 0o644, imageConfig(t, layer)},
@@ -113,7 +113,7 @@ func dockerArchive(t *testing.T, name string, binary []byte) []byte {
 }
 
 // ociArchive is an OCI image layout, with one layer that is not compressed.
-func ociArchive(t *testing.T, name string, binary []byte) []byte {
+func ociArchive(t testing.TB, name string, binary []byte) []byte {
 	layer := tarOf(t, entry{"main", 0o755, binary})
 	config := imageConfig(t, layer)
 	descriptor := func(kind string, data []byte) map[string]any {
@@ -136,7 +136,7 @@ func ociArchive(t *testing.T, name string, binary []byte) []byte {
 	)
 }
 
-func gzipped(t *testing.T, data []byte) []byte {
+func gzipped(t testing.TB, data []byte) []byte {
 	t.Helper()
 	var buf bytes.Buffer
 	w := gzip.NewWriter(&buf)

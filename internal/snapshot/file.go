@@ -36,6 +36,11 @@ const (
 	sumLength      = 2*sha256.Size + 1
 	// maxManifest is in bytes; secrets are most of it.
 	maxManifest = 4 << 20
+	// window is how much of the content the compression looks back at, in bytes:
+	// a small machine has room for it. A file that wants more than maxWindow is
+	// refused, which would be up to 512 MB else.
+	window    = 1 << 20
+	maxWindow = 8 << 20
 )
 
 // Manifest is what a snapshot says of itself.
@@ -118,8 +123,7 @@ func encode(w io.Writer, content io.Reader, m *Manifest) error {
 	if _, err := w.Write(append(frame, text...)); err != nil {
 		return err
 	}
-	// One core, and a window that a small machine has room for.
-	encoder, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(1<<20))
+	encoder, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(window))
 	if err != nil {
 		return fmt.Errorf("compress: %w", err)
 	}
@@ -223,7 +227,7 @@ func (r *reader) acceptable(ours, kind string) error {
 
 // extract writes the content to target, checked.
 func (r *reader) extract(target string) (err error) {
-	decoder, err := zstd.NewReader(r.rest, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
+	decoder, err := zstd.NewReader(r.rest, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
 		return fmt.Errorf("read snapshot: %w", err)
 	}

@@ -111,6 +111,32 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// TestWindow refuses a snapshot that is right, and takes much memory to unpack.
+func TestWindow(t *testing.T) {
+	content := []byte("x")
+	path := sample(t, content, nil)
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, manifest, _ := bytes.Cut(file, []byte("{"))
+	end := bytes.LastIndex(manifest, []byte("}")) + 1
+	head := file[:len(file)-len(manifest)+end]
+	for window, want := range map[byte]error{
+		0x50: nil,        // 1 MB, RFC 8878, 3.1.1.1.2: 2^(10+exponent), which is in the upper five bits
+		0x98: errDamaged, // 512 MB
+	} {
+		// A frame with a window, and a last block of one byte as it is.
+		frame := []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, window, 0x09, 0x00, 0x00, 'x'}
+		if err := os.WriteFile(path, append(slices.Clone(head), frame...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := check(t, path); !errors.Is(err, want) || want == nil && !bytes.Equal(got, content) {
+			t.Errorf("window %#x: read %q, %v; want %v", window, got, err, want)
+		}
+	}
+}
+
 func TestAcceptable(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*Manifest)

@@ -65,8 +65,14 @@ func (c *controller) fetch(ctx context.Context, h *helmChart) (*chartv2.Chart, e
 			return nil, fmt.Errorf("there is no chart %s, neither folder nor archive, on server %s; with repo, it is taken from a repository", local, c.Server)
 		}
 	} else {
-		var archive io.Reader
+		var archive io.ReadSeeker
 		if archive, err = c.archive(ctx, h); err == nil {
+			err = checkSize(archive)
+		}
+		if err == nil {
+			_, err = archive.Seek(0, io.SeekStart)
+		}
+		if err == nil {
 			chart, err = loader.LoadArchive(archive)
 		}
 	}
@@ -98,7 +104,7 @@ func withoutUser(text, address string) string {
 }
 
 // archive returns a chart's .tgz.
-func (c *controller) archive(ctx context.Context, h *helmChart) (io.Reader, error) {
+func (c *controller) archive(ctx context.Context, h *helmChart) (io.ReadSeeker, error) {
 	spec := &h.Spec
 	if spec.ChartContent != "" {
 		data, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(spec.ChartContent), ""))
@@ -139,7 +145,11 @@ func (c *controller) archive(ctx context.Context, h *helmChart) (io.Reader, erro
 			return nil, err
 		}
 	}
-	return client.Get(address)
+	received, err := client.Get(address)
+	if err != nil {
+		return nil, err
+	}
+	return bytes.NewReader(received.Bytes()), nil
 }
 
 // find returns the address of a chart in a repository.
@@ -170,7 +180,7 @@ func find(client getter.Getter, spec *chartSpec) (string, error) {
 }
 
 // pull gets a chart from a registry.
-func (c *controller) pull(ctx context.Context, h *helmChart, reference string, transport *http.Transport) (io.Reader, error) {
+func (c *controller) pull(ctx context.Context, h *helmChart, reference string, transport *http.Transport) (io.ReadSeeker, error) {
 	authorizer := auth.Client{Client: &http.Client{Transport: transport, Timeout: fetchPatience}}
 	if secret := h.Spec.DockerRegistrySecret; secret != nil {
 		found, err := c.api.CoreV1().Secrets(h.Namespace).Get(ctx, secret.Name, metav1.GetOptions{})

@@ -8,13 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
@@ -61,8 +64,9 @@ func Serve(c Config) (*Server, error) {
 	}
 	backend := &discreet{c.Backend, c.Meter}
 	etcd := &keys{server.New(backend, "unix", progressInterval, emulatedETCDVersion), backend}
+	answer := ofOneKey(c.Answer)
 	s := &Server{
-		socket: c.Socket, grpc: newServer(c.Answer), direct: direct.NewServer(backend, etcd, c.Answer),
+		socket: c.Socket, grpc: newServer(answer), direct: direct.NewServer(backend, etcd, answer),
 		failed: make(chan error, 1), ended: make(chan struct{}),
 	}
 	etcd.register(s.grpc)
@@ -102,6 +106,47 @@ func newServer(answer grpc.UnaryServerInterceptor) *grpc.Server {
 		grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(answer),
 	)
+}
+
+// ofOneKey refuses transactions about more than one key, or about compactKey: kine's
+// server knows those of the API server by their form, and would compare one key and
+// change another (pkg/server/create.go, update.go and delete.go).
+func ofOneKey(next grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		if txn, ok := request.(*pb.TxnRequest); ok {
+			keys := keysOf(txn)
+			compacts := len(txn.Compare) == 1 && txn.Compare[0].Target == pb.Compare_VERSION
+			if len(keys) > 1 || keys[compactKey] && !compacts {
+				return nil, status.Error(codes.Unimplemented, "a transaction is about one key in this datastore, and not about "+compactKey)
+			}
+		}
+		return next(ctx, request, info, handle)
+	}
+}
+
+// keysOf returns the keys and ends of ranges that a transaction names.
+func keysOf(txn *pb.TxnRequest) map[string]bool {
+	keys := map[string]bool{}
+	add := func(key, end []byte) {
+		keys[string(key)] = true
+		if len(end) > 0 {
+			keys[string(key)+"\x00to\x00"+string(end)] = true
+		}
+	}
+	for _, compare := range txn.Compare {
+		add(compare.Key, compare.RangeEnd)
+	}
+	for _, op := range slices.Concat(txn.Success, txn.Failure) {
+		switch {
+		case op.GetRequestPut() != nil:
+			add(op.GetRequestPut().Key, nil)
+		case op.GetRequestRange() != nil:
+			add(op.GetRequestRange().Key, op.GetRequestRange().RangeEnd)
+		case op.GetRequestDeleteRange() != nil:
+			add(op.GetRequestDeleteRange().Key, op.GetRequestDeleteRange().RangeEnd)
+		}
+	}
+	return keys
 }
 
 // Probe returns nil once the etcd API answers.

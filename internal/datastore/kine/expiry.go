@@ -11,6 +11,10 @@ import (
 // full for less.
 const retryExpiry = 10 * time.Second
 
+// maxLease is etcd's own, in seconds (MaxLeaseTTL in go.etcd.io/etcd/server/v3/lease/
+// lessor.go): 285 years. A time.Duration has room for little more.
+const maxLease = 9_000_000_000
+
 // leases knows when the keys that have a lease end. As with kine, a lease is a
 // number of seconds, which begin anew when kedge starts.
 type leases struct {
@@ -40,7 +44,7 @@ func (l *leases) note(kv *server.KeyValue, deleted bool) {
 		heap.Push(&l.queue, known)
 		l.byKey[kv.Key] = known
 	}
-	known.revision, known.end = kv.ModRevision, time.Now().Add(time.Duration(kv.Lease)*time.Second)
+	known.revision, known.end = kv.ModRevision, time.Now().Add(time.Duration(min(kv.Lease, maxLease))*time.Second)
 	heap.Fix(&l.queue, known.index)
 }
 

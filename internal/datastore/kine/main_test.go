@@ -134,7 +134,7 @@ func client(t *testing.T, url string) *clientv3.Client {
 }
 
 // shortDir is a temporary folder whose path leaves room for a socket's name.
-func shortDir(t *testing.T) string {
+func shortDir(t testing.TB) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "kine")
 	if err != nil {

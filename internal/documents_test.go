@@ -1,0 +1,60 @@
+package internal
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// links finds those of Markdown, without what is after # in them.
+var links = regexp.MustCompile(`\[([^\]]*)\]\(([^)#]+)[^)]*\)`)
+
+// TestDocuments follows the links of the documents. A link that is called like a test
+// leads to the file that has it: SECURITY.md claims nothing without one.
+func TestDocuments(t *testing.T) {
+	documents, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents = append(documents, "../SECURITY.md", "../README.md", "README.md")
+	tests := 0
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, link := range links.FindAllStringSubmatch(string(text), -1) {
+			name, target := link[1], link[2]
+			if strings.Contains(target, "://") {
+				continue
+			}
+			path := filepath.Join(filepath.Dir(document), target)
+			switch content, err := os.ReadFile(path); {
+			case strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Fuzz"):
+				tests++
+				if !bytes.Contains(content, []byte("\nfunc "+name+"(")) {
+					t.Errorf("%s names %s, which is not in %s", document, name, target)
+				}
+			case os.IsNotExist(err):
+				t.Errorf("%s links to %s, which is not there", document, target)
+			}
+		}
+	}
+	if tests < 20 {
+		t.Errorf("only %d tests were found", tests)
+	}
+	security, err := os.ReadFile("../SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, claims, _ := strings.Cut(string(security), "\n## What kedge protects from whom\n")
+	claims, _, _ = strings.Cut(claims, "\n## ")
+	for line := range strings.Lines(claims) {
+		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| ") && cells[0] != "| attacker" && cells[0] != "| ---" && !links.MatchString(cells[len(cells)-1]) {
+			t.Errorf("SECURITY.md has no test for %q", strings.TrimSpace(line))
+		}
+	}
+}
