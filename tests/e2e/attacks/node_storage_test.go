@@ -107,23 +107,6 @@ func TestNodeVolumes(t *testing.T) {
 		}
 		return err
 	})
-	for what, patch := range map[string]string{
-		"relabel a claim":                    `{"metadata": {"labels": {"app": "attacker"}}}`,
-		"annotate a claim":                   `{"metadata": {"annotations": {"attacker.example/is": "here"}}}`,
-		"have a claim deleted with an owner": `{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "0"}]}}`,
-		"take a claim's protection":          `{"metadata": {"finalizers": []}}`,
-		"keep a claim from being deleted":    `{"metadata": {"finalizers": ["kubernetes.io/pvc-protection", "attacker.example/stay"]}}`,
-		"ask for another volume":             `{"spec": {"volumeName": "pvc-0"}}`,
-	} {
-		output, err := a.kubectl(storage, "", "patch", "pvc", "bait", "--namespace="+cluster.Namespace, "--type=merge", "--patch="+patch)
-		a.wantForbidden(what, output, err)
-	}
-	push := fmt.Sprintf(`{"metadata": {"annotations": {%q: "server-1"}}}`, selectedNode)
-	if _, err := a.kubectl(storage, "", "patch", "pvc", "bait", "--namespace="+cluster.Namespace, "--type=merge", "--patch="+push); err == nil {
-		if chosen := c.Kubectl("get", "pvc", "bait", `-o=jsonpath={.metadata.annotations.volume\.kubernetes\.io/selected-node}`); chosen != "agent-1" {
-			t.Errorf("a node may have another make its volumes: the claim chose %s", chosen)
-		}
-	}
 	ref := fmt.Sprintf("namespace: %s, name: bait, uid: %s", bait.Namespace, bait.UID)
 	for _, secret := range []string{"nodePublishSecretRef", "nodeStageSecretRef", "controllerPublishSecretRef", "controllerExpandSecretRef", "nodeExpandSecretRef"} {
 		output, err := create(volumeYAML("pvc-"+string(bait.UID), ref, fmt.Sprintf(", %s: {namespace: victim, name: treasure}", secret)))
@@ -144,6 +127,7 @@ func TestNodeVolumes(t *testing.T) {
 		"make a volume of a folder of its host":   strings.Replace(own, "csi: {driver: local.kedge.dev, volumeHandle: pvc-"+string(bait.UID)+"}", "hostPath: {path: /}", 1),
 		"make a volume of another volume's data":  strings.Replace(own, "volumeHandle: pvc-", "volumeHandle: other-", 1),
 		"make a volume on another node":           strings.Replace(own, "[agent-1]", "[server-1]", 1),
+		"make a volume that is offered to others": strings.Replace(own, "metadata: {", "metadata: {annotations: {pv.kubernetes.io/bound-by-controller: 'yes'}, ", 1),
 		"make a volume that goes with somebody's": strings.Replace(own, "metadata: {", "metadata: {ownerReferences: [{apiVersion: v1, kind: Node, name: server-1, uid: '0'}], ", 1),
 	} {
 		if text == own {
@@ -154,6 +138,24 @@ func TestNodeVolumes(t *testing.T) {
 	}
 	output, err := a.kubectl(stolen("client-kubelet"), "", "get", "secret", "treasure", "--namespace=victim")
 	a.wantForbidden("read a Secret of another namespace", output, err)
+
+	for what, patch := range map[string]string{
+		"relabel a claim":                    `{"metadata": {"labels": {"app": "attacker"}}}`,
+		"annotate a claim":                   `{"metadata": {"annotations": {"attacker.example/is": "here"}}}`,
+		"have a claim deleted with an owner": `{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "0"}]}}`,
+		"take a claim's protection":          `{"metadata": {"finalizers": []}}`,
+		"keep a claim from being deleted":    `{"metadata": {"finalizers": ["kubernetes.io/pvc-protection", "attacker.example/stay"]}}`,
+		"ask for another volume":             `{"spec": {"volumeName": "pvc-0"}}`,
+	} {
+		output, err := a.kubectl(storage, "", "patch", "pvc", "bait", "--namespace="+cluster.Namespace, "--type=merge", "--patch="+patch)
+		a.wantForbidden(what, output, err)
+	}
+	push := fmt.Sprintf(`{"metadata": {"annotations": {%q: "server-1"}}}`, selectedNode)
+	if _, err := a.kubectl(storage, "", "patch", "pvc", "bait", "--namespace="+cluster.Namespace, "--type=merge", "--patch="+push); err == nil {
+		if chosen := c.Kubectl("get", "pvc", "bait", `-o=jsonpath={.metadata.annotations.volume\.kubernetes\.io/selected-node}`); chosen != "agent-1" {
+			t.Errorf("a node may have another make its volumes: the claim chose %s", chosen)
+		}
+	}
 
 	capacity := `{"apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity", "storageClassName": "local", "capacity": "1Gi",
 		"nodeTopology": {"matchLabels": {"local.kedge.dev/node": "agent-1"}}, "metadata": {"namespace": "kube-system", "name": "attacker", %s}}`
