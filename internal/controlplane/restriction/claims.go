@@ -8,9 +8,11 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -32,20 +34,12 @@ const (
 // not refuse, as exported claims have the annotation too. Anybody who may change the
 // claim may remove the node: then the scheduler chooses anew.
 func (p *plugin) ignoreNode(ctx context.Context, a admission.Attributes) error {
-	claim, err := meta.Accessor(a.GetObject())
+	claim, before, err := annotated(a)
 	if err != nil {
-		return fmt.Errorf("read claim: %w", err)
-	}
-	var before string
-	if old := a.GetOldObject(); old != nil {
-		was, err := meta.Accessor(old)
-		if err != nil {
-			return fmt.Errorf("read claim: %w", err)
-		}
-		before = was.GetAnnotations()[nodeAnnotation]
+		return err
 	}
 	chosen := claim.GetAnnotations()[nodeAnnotation]
-	if chosen == "" || chosen == before {
+	if chosen == "" || chosen == before[nodeAnnotation] {
 		return nil
 	}
 	if schedules, err := p.schedules(ctx, a.GetUserInfo()); err != nil || schedules {
@@ -53,8 +47,8 @@ func (p *plugin) ignoreNode(ctx context.Context, a admission.Attributes) error {
 	}
 	kept := maps.Clone(claim.GetAnnotations())
 	delete(kept, nodeAnnotation)
-	if before != "" {
-		kept[nodeAnnotation] = before
+	if node := before[nodeAnnotation]; node != "" {
+		kept[nodeAnnotation] = node
 	}
 	claim.SetAnnotations(kept)
 	warning.AddWarning(ctx, "", fmt.Sprintf("the annotation %s of claim %s is ignored: the scheduler chooses the node when a pod uses the claim", nodeAnnotation, claim.GetName()))
@@ -84,13 +78,9 @@ func (p *plugin) schedules(ctx context.Context, who user.Info) (bool, error) {
 // IsVolumeBoundToClaim). The claim is read from the datastore, so that its node may
 // answer at once when it was chosen.
 func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	object, err := o.GetObjectConvertor().ConvertToVersion(a.GetObject(), corev1.SchemeGroupVersion)
+	volume, err := versioned[*corev1.PersistentVolume](a, o, corev1.SchemeGroupVersion)
 	if err != nil {
-		return fmt.Errorf("read volume: %w", err)
-	}
-	volume, is := object.(*corev1.PersistentVolume)
-	if !is {
-		return fmt.Errorf("read volume: unexpected type %T", object)
+		return err
 	}
 	ref := volume.Spec.ClaimRef
 	if ref == nil || ref.UID == "" || volume.Name != "pvc-"+string(ref.UID) {
@@ -105,4 +95,40 @@ func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admi
 		return admission.NewForbidden(a, fmt.Errorf("claim %s/%s with UID %s did not choose this node", ref.Namespace, ref.Name, ref.UID))
 	}
 	return nil
+}
+
+// checkCapacity lets only nodes, and users with all rights, say what room there is for
+// kedge's volumes. Nodes do so in kube-system, and the scheduler believes capacities of
+// all namespaces: it would choose full nodes for everybody's claims.
+func (p *plugin) checkCapacity(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	capacity, err := versioned[*storagev1.CSIStorageCapacity](a, o, storagev1.SchemeGroupVersion)
+	if err != nil {
+		return err
+	}
+	class, err := p.client.StorageV1().StorageClasses().Get(ctx, capacity.StorageClassName, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("read StorageClass %s: %w", capacity.StorageClassName, err)
+	}
+	if err == nil && class.Provisioner != driver {
+		return nil
+	}
+	allowed, err := p.mayEverything(ctx, a.GetUserInfo())
+	if err != nil || allowed {
+		return err
+	}
+	return admission.NewForbidden(a, fmt.Errorf("StorageClass %s is not of another driver than %s, whose nodes say in the namespace %s what room they have",
+		capacity.StorageClassName, driver, systemNamespace))
+}
+
+// versioned returns what is written as the type of a version of the API.
+func versioned[T runtime.Object](a admission.Attributes, o admission.ObjectInterfaces, version schema.GroupVersion) (T, error) {
+	object, err := o.GetObjectConvertor().ConvertToVersion(a.GetObject(), version)
+	written, is := object.(T)
+	if err == nil && !is {
+		err = fmt.Errorf("unexpected type %T", object)
+	}
+	if err != nil {
+		return written, fmt.Errorf("read what is written: %w", err)
+	}
+	return written, nil
 }

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
@@ -36,6 +38,7 @@ const systemNamespace = "kube-system"
 var (
 	claims          = schema.GroupResource{Resource: "persistentvolumeclaims"}
 	volumes         = schema.GroupResource{Resource: "persistentvolumes"}
+	capacities      = schema.GroupResource{Group: "storage.k8s.io", Resource: "csistoragecapacities"}
 	nodes           = schema.GroupResource{Resource: "nodes"}
 	networkPolicies = schema.GroupResource{Group: "networking.k8s.io", Resource: "networkpolicies"}
 	helmCharts      = schema.GroupResource{Group: "helm.cattle.io", Resource: "helmcharts"}
@@ -99,6 +102,10 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, o admissi
 		if a.GetOperation() == admission.Create && len(nodesOf(a.GetUserInfo())) > 0 {
 			return p.checkVolume(ctx, a, o)
 		}
+	case capacities:
+		if a.GetObject() != nil && a.GetNamespace() != systemNamespace {
+			return p.checkCapacity(ctx, a, o)
+		}
 	case nodes:
 		if a.GetObject() != nil && len(nodesOf(a.GetUserInfo())) > 0 {
 			return p.checkTunnels(ctx, a)
@@ -152,6 +159,21 @@ func (p *plugin) may(ctx context.Context, what authorizer.Attributes) (bool, err
 		return false, fmt.Errorf("look up rights of user %s: %w", what.GetUser().GetName(), err)
 	}
 	return false, nil
+}
+
+// annotated returns the object that is written, and the annotations that it had.
+func annotated(a admission.Attributes) (now metav1.Object, before map[string]string, err error) {
+	if old := a.GetOldObject(); old != nil {
+		was, err := meta.Accessor(old)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read what was before: %w", err)
+		}
+		before = was.GetAnnotations()
+	}
+	if now, err = meta.Accessor(a.GetObject()); err != nil {
+		return nil, nil, fmt.Errorf("read what is written: %w", err)
+	}
+	return now, before, nil
 }
 
 // nodesOf returns the names of the nodes that a user belongs to: one for the

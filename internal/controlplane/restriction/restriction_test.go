@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -194,6 +195,34 @@ func TestCheckVolume(t *testing.T) {
 	}
 	if _, err := (request{who: storage, operation: admission.Create, resource: volumes, object: &corev1.PersistentVolume{}}).run(t, false); !apierrors.IsForbidden(err) {
 		t.Errorf("a volume for nobody: %v", err)
+	}
+}
+
+// TestCheckCapacity lets nobody lie about the room of nodes in a namespace of his own.
+func TestCheckCapacity(t *testing.T) {
+	class := func(name, provisioner string) runtime.Object {
+		return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner}
+	}
+	for name, test := range map[string]struct {
+		who              user.Info
+		namespace, class string
+		accepted         bool
+	}{
+		"a node":               {storage, "kube-system", "ours", true},
+		"a user":               {tenant, "ns", "ours", false},
+		"a user, too early":    {tenant, "ns", "tomorrow", false},
+		"another driver":       {tenant, "ns", "theirs", true},
+		"an administrator":     {admin, "ns", "ours", true},
+		"a node, out of place": {storage, "ns", "ours", false},
+	} {
+		for _, operation := range []admission.Operation{admission.Create, admission.Update} {
+			capacity := &storagev1.CSIStorageCapacity{StorageClassName: test.class}
+			r := request{who: test.who, operation: operation, resource: capacities, namespace: test.namespace, object: capacity}
+			_, err := r.run(t, false, class("ours", driver), class("theirs", "x"))
+			if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
 	}
 }
 

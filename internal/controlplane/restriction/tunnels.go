@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 )
@@ -24,24 +23,16 @@ var tunnelAnnotations = []struct{ data, address string }{
 // and so the other node's packets would go to this one. A host that has joined anew
 // under another name may have the end that it had.
 func (p *plugin) checkTunnels(ctx context.Context, a admission.Attributes) error {
-	node, err := meta.Accessor(a.GetObject())
+	node, before, err := annotated(a)
 	if err != nil {
-		return fmt.Errorf("read node: %w", err)
+		return err
 	}
 	said := node.GetAnnotations()
-	var before map[string]string
-	if old := a.GetOldObject(); old != nil {
-		was, err := meta.Accessor(old)
-		if err != nil {
-			return fmt.Errorf("read node: %w", err)
-		}
-		before = was.GetAnnotations()
-	}
 	for _, family := range tunnelAnnotations {
-		end := readTunnelEnd(said[family.data])
-		if end == (tunnelEnd{}) || said[family.data] == before[family.data] && said[family.address] == before[family.address] {
+		if said[family.data] == before[family.data] && said[family.address] == before[family.address] {
 			continue
 		}
+		end := readTunnelEnd(said[family.data])
 		others, err := p.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return fmt.Errorf("list nodes: %w", err)

@@ -206,6 +206,16 @@ spec:
 		})
 		wantIgnored(what, claim)
 	}
+	// The scheduler believes capacities, in whatever namespace they are.
+	output, err := u.kubectl(`
+apiVersion: storage.k8s.io/v1
+kind: CSIStorageCapacity
+metadata: {name: lie, namespace: tenant}
+storageClassName: local
+capacity: 100Ti
+nodeTopology: {matchLabels: {local.kedge.dev/node: server-1}}
+`, "create", "-f", "-")
+	u.wantForbidden("say what room a node has", output, err)
 	// With a pod the scheduler chooses, and there is a volume.
 	must(strings.Replace(userYAML("created", "server-1"), "{name: created}", "{name: created, namespace: tenant}", 1), "create", "-f", "-")
 	c.Eventually("the volume of a claim with a pod", func() error {
