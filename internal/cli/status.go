@@ -102,6 +102,9 @@ func printCluster(w io.Writer, c *status.Cluster, now time.Time) error {
 	for _, p := range c.Problems {
 		fmt.Fprintf(w, "\nwrong: %s\nto do: %s\n", p.What, p.Do)
 	}
+	for _, note := range c.Notes {
+		fmt.Fprintf(w, "\nnote: %s\n", note)
+	}
 	return nil
 }
 

@@ -104,6 +104,7 @@ func TestPrintCluster(t *testing.T) {
 			{Name: "c", Unschedulable: true, Version: "v0", Heartbeat: now.Add(-time.Hour)},
 		},
 		Problems: []status.Problem{{What: "node c does not answer", Do: "look"}},
+		Notes:    []string{"nothing enforces"},
 	}}
 	err := printStatus(&printed, report, now)
 	const want = `kedge v1 on node pi, process 7
@@ -117,6 +118,8 @@ servers: 192.0.2.1:6443, 192.0.2.2:6443
 
 wrong: node c does not answer
 to do: look
+
+note: nothing enforces
 `
 	if err != nil || printed.String() != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, printed.String(), want)

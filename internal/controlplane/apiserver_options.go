@@ -14,6 +14,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
+	"github.com/kedge-dev/kedge/internal/controlplane/restriction"
 	"github.com/kedge-dev/kedge/internal/pki"
 )
 
@@ -72,6 +73,7 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	o.ProxyClientCertFile, o.ProxyClientKeyFile = files.ProxyClientCertFile, files.ProxyClientKeyFile
 
 	o.Authorization.Modes = []string{"Node", "RBAC"}
+	restriction.Register(o.Admission.GenericAdmission, c.Cluster.FlannelBackend == "none")
 	o.AllowPrivileged = true
 	// A server without kube-proxy's rules in its network namespace can still
 	// reach webhooks and aggregated APIs.
@@ -105,6 +107,10 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	if admission := o.Admission.GenericAdmission; len(o.Admission.PluginNames) == 0 &&
 		!slices.Contains(admission.EnablePlugins, nodeRestriction) && !slices.Contains(admission.DisablePlugins, nodeRestriction) {
 		admission.EnablePlugins = append(admission.EnablePlugins, nodeRestriction)
+	}
+	// A list of all plugins is one of upstream's, and does not know kedge's.
+	if names := o.Admission.PluginNames; len(names) > 0 && !slices.Contains(names, restriction.Name) {
+		o.Admission.PluginNames = append(names, restriction.Name)
 	}
 	return o, nil
 }

@@ -29,8 +29,8 @@ const roleLabel = "node-role.kubernetes.io/"
 // clusterStatus returns what `kedge status` shows of the cluster: nothing is kept for
 // it, the API server answers out of its own cache. Leases are in the cache of this
 // process only where the controllers run. running returns the states of all components,
-// and api is the name of the one that answers.
-func clusterStatus(client *rest.Config, api string, running func() []component.Status) func(context.Context) *status.Cluster {
+// and api is the name of the one that answers. With ownNetwork the network is not kedge's.
+func clusterStatus(client *rest.Config, api string, ownNetwork bool, running func() []component.Status) func(context.Context) *status.Cluster {
 	return func(ctx context.Context) *status.Cluster {
 		if !slices.ContainsFunc(running(), func(s component.Status) bool { return s.Name == api && s.State == component.Ready }) {
 			return &status.Cluster{Fault: "the API server here is not ready, so nothing is known of other nodes"}
@@ -42,6 +42,9 @@ func clusterStatus(client *rest.Config, api string, running func() []component.S
 			return &status.Cluster{Fault: err.Error()}
 		}
 		found, err := readCluster(ctx, clients)
+		if err == nil && !ownNetwork {
+			found.Notes, err = networkNotes(ctx, clients)
+		}
 		if err != nil {
 			return &status.Cluster{Fault: fmt.Sprintf("the API does not tell of the cluster: %v", err)}
 		}
@@ -71,6 +74,20 @@ func readCluster(ctx context.Context, client kubernetes.Interface) (*status.Clus
 	found := describeCluster(nodes.Items, leases.Items, volumes.Items, time.Now())
 	found.Servers = serversOf(servers, "")
 	return found, nil
+}
+
+// networkNotes says of NetworkPolicies that nothing enforces them.
+func networkNotes(ctx context.Context, client kubernetes.Interface) ([]string, error) {
+	policies, err := client.NetworkingV1().NetworkPolicies(metav1.NamespaceAll).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	// A server of an earlier version beside this one takes the right away at its start.
+	if apierrors.IsForbidden(err) || err == nil && len(policies.Items) == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("this version of kedge does not enforce NetworkPolicies, and the cluster has %d: "+
+		"what they forbid is let through. To have them enforced, bring a network that does, with flannel-backend: none", len(policies.Items))}, nil
 }
 
 func describeCluster(nodes []corev1.Node, leases []coordinationv1.Lease, volumes []corev1.PersistentVolume, now time.Time) *status.Cluster {

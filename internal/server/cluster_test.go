@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
@@ -103,14 +104,24 @@ func TestReadCluster(t *testing.T) {
 	}
 }
 
+func TestNetworkNotes(t *testing.T) {
+	if notes, err := networkNotes(t.Context(), fake.NewClientset()); err != nil || len(notes) > 0 {
+		t.Errorf("without NetworkPolicies: %q, %v", notes, err)
+	}
+	notes, err := networkNotes(t.Context(), fake.NewClientset(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}}))
+	if err != nil || len(notes) != 1 || !strings.Contains(notes[0], "the cluster has 1") {
+		t.Errorf("with a NetworkPolicy: %q, %v", notes, err)
+	}
+}
+
 func TestClusterOfNoAPI(t *testing.T) {
 	for _, states := range [][]component.Status{nil, {{Name: "api", State: component.Starting}}} {
-		ask := clusterStatus(&rest.Config{Host: "http://127.0.0.1:1"}, "api", func() []component.Status { return states })
+		ask := clusterStatus(&rest.Config{Host: "http://127.0.0.1:1"}, "api", false, func() []component.Status { return states })
 		if got := ask(context.Background()); !strings.Contains(got.Fault, "not ready") {
 			t.Errorf("got %+v", got)
 		}
 	}
-	ask := clusterStatus(&rest.Config{Host: "http://127.0.0.1:1"}, "api", func() []component.Status {
+	ask := clusterStatus(&rest.Config{Host: "http://127.0.0.1:1"}, "api", false, func() []component.Status {
 		return []component.Status{{Name: "api", State: component.Ready}}
 	})
 	if got := ask(context.Background()); !strings.Contains(got.Fault, "does not tell") {

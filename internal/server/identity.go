@@ -38,7 +38,7 @@ func identify(ctx context.Context, cfg *config.Config, dir datadir.Dir, node hos
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	var group component.Group
-	group.Add(newStatus(&group, node, store, nil, nil, nil))
+	group.Add(newStatus(&group, node, cfg.Cluster, store, nil, nil, nil))
 	group.Add(component.Func("identity", func(ctx context.Context, _ func()) error {
 		if joined, err = join(ctx, cfg, dir, clock); err == nil {
 			if store == nil {
@@ -114,11 +114,11 @@ func publicAddress(cfg config.Server, node host.Node) string {
 
 // newStatus returns the component that answers `kedge status`. store, storage and api
 // may be nil.
-func newStatus(group *component.Group, node host.Node, store datastore.Datastore, storage *agent.Storage, api api, tunnels *tunnel.Server) component.Component {
+func newStatus(group *component.Group, node host.Node, cluster config.Cluster, store datastore.Datastore, storage *agent.Storage, api api, tunnels *tunnel.Server) component.Component {
 	told := status.Config{Socket: datadir.StatusSocket, Node: node.Name, Components: group.Status, Datastore: store, Storage: storage.Report}
 	if api != nil {
 		told.Tunnels = tunnels.Nodes
-		told.Cluster = clusterStatus(api.ClientConfig("system:kedge:status"), api.Name(), group.Status)
+		told.Cluster = clusterStatus(api.ClientConfig("system:kedge:status"), api.Name(), cluster.FlannelBackend == "none", group.Status)
 	}
 	return status.New(told)
 }

@@ -138,7 +138,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	}
 	registry, tunnels, keys := registration.New(), tunnel.NewServer(), newEncryption(cfg, node, certificates, store)
 	api, apiFault := newAPI(cfg, node, listener, clock, certificates, store, tunnels, keys)
-	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, store, storage, api, tunnels)); err != nil {
+	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, cfg.Cluster, store, storage, api, tunnels)); err != nil {
 		return err
 	}
 	group.Add(newKeeper(certificates, dir, clock, node.Name, tunnels, store))

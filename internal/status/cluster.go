@@ -13,6 +13,8 @@ type Cluster struct {
 	Servers  []string  `json:"servers,omitempty"`
 	Nodes    []Node    `json:"nodes"`
 	Problems []Problem `json:"problems,omitempty"`
+	// Notes are what a user should know although nothing is wrong.
+	Notes []string `json:"notes,omitempty"`
 	// Fault says why nothing is known.
 	Fault string `json:"fault,omitempty"`
 }

@@ -3,15 +3,16 @@ package impersonation
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
 const (
@@ -20,21 +21,26 @@ const (
 	selectedNode = "volume.kubernetes.io/selected-node"
 )
 
-// makeVolume makes a claim whose volume is on a node, and returns that.
+// makeVolume makes a claim, and a pod that uses it on a node, and returns the volume
+// that is made there.
 func makeVolume(c *cluster.Cluster, node string) *corev1.PersistentVolume {
 	c.Helper()
-	claims, class := c.Client.CoreV1().PersistentVolumeClaims(cluster.Namespace), "local"
-	_, err := claims.Create(c.Context(), &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: "victim", Annotations: map[string]string{selectedNode: node}},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &class,
-			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")}},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		c.Fatal(err)
-	}
+	claims := c.Client.CoreV1().PersistentVolumeClaims(cluster.Namespace)
+	c.Apply(fmt.Sprintf(`
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: victim}
+spec: {storageClassName: local, accessModes: [ReadWriteOnce], resources: {requests: {storage: 64Mi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: user-of-victim}
+spec:
+  nodeSelector: {kubernetes.io/hostname: %s}
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: %q, args: [sleep], volumeMounts: [{name: data, mountPath: /data}]}]
+  volumes: [{name: data, persistentVolumeClaim: {claimName: victim}}]
+`, node, image.TestserverName))
 	var volume *corev1.PersistentVolume
 	c.Eventually("the claim to be bound", func() error {
 		claim, err := claims.Get(c.Context(), "victim", metav1.GetOptions{})

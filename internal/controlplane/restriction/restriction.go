@@ -1,0 +1,188 @@
+// Package restriction is the admission plugin KedgeRestriction, which stands beside
+// upstream's NodeRestriction: it holds nodes, and users of one namespace, to what is
+// theirs. The API server of the controlplane package runs it.
+//
+// What a rule can tell from the request alone about nodes is in /manifests/nodes.yaml,
+// a ValidatingAdmissionPolicy. Here are the rules that look at other objects, change
+// what is written, or warn. They take no memory while nobody uses their kinds, they
+// are in force from the first request on, and they cannot be deleted.
+package restriction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Name is the plugin's name among the API server's arguments.
+const Name = "KedgeRestriction"
+
+// systemNamespace is where the control plane's own objects are.
+const systemNamespace = "kube-system"
+
+// The kinds that the plugin looks at.
+var (
+	claims          = schema.GroupResource{Resource: "persistentvolumeclaims"}
+	volumes         = schema.GroupResource{Resource: "persistentvolumes"}
+	capacities      = schema.GroupResource{Group: "storage.k8s.io", Resource: "csistoragecapacities"}
+	nodes           = schema.GroupResource{Resource: "nodes"}
+	networkPolicies = schema.GroupResource{Group: "networking.k8s.io", Resource: "networkpolicies"}
+	helmCharts      = schema.GroupResource{Group: "helm.cattle.io", Resource: "helmcharts"}
+	helmConfigs     = schema.GroupResource{Group: "helm.cattle.io", Resource: "helmchartconfigs"}
+)
+
+// Register adds the plugin to those of an API server, after all others: what they
+// have changed is looked at too. ownNetwork says that the user brings another network
+// than kedge's, which may enforce NetworkPolicies.
+func Register(options *genericoptions.AdmissionOptions, ownNetwork bool) {
+	options.Plugins.Register(Name, func(io.Reader) (admission.Interface, error) {
+		return &plugin{ownNetwork: ownNetwork}, nil
+	})
+	options.RecommendedPluginOrder = append(slices.Clone(options.RecommendedPluginOrder), Name)
+}
+
+// plugin is the admission plugin.
+type plugin struct {
+	ownNetwork bool
+	// client reads what rules have to know of other objects.
+	client     kubernetes.Interface
+	authorizer authorizer.Authorizer
+}
+
+var (
+	_ admission.MutationInterface            = (*plugin)(nil)
+	_ admission.ValidationInterface          = (*plugin)(nil)
+	_ initializer.WantsExternalKubeClientSet = (*plugin)(nil)
+	_ initializer.WantsAuthorizer            = (*plugin)(nil)
+)
+
+// SetExternalKubeClientSet implements initializer.WantsExternalKubeClientSet.
+func (p *plugin) SetExternalKubeClientSet(client kubernetes.Interface) { p.client = client }
+
+// SetAuthorizer implements initializer.WantsAuthorizer.
+func (p *plugin) SetAuthorizer(authorizer authorizer.Authorizer) { p.authorizer = authorizer }
+
+// ValidateInitialization implements admission.InitializationValidator.
+func (p *plugin) ValidateInitialization() error {
+	if p.client == nil || p.authorizer == nil {
+		return errors.New(Name + " lacks a client or an authorizer")
+	}
+	return nil
+}
+
+// Handles implements admission.Interface.
+func (*plugin) Handles(operation admission.Operation) bool { return operation != admission.Connect }
+
+// Admit implements admission.MutationInterface.
+func (p *plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetResource().GroupResource() == claims && a.GetObject() != nil {
+		return p.ignoreNode(ctx, a)
+	}
+	return nil
+}
+
+// Validate implements admission.ValidationInterface.
+func (p *plugin) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	switch a.GetResource().GroupResource() {
+	case volumes:
+		if a.GetOperation() == admission.Create && len(nodesOf(a.GetUserInfo())) > 0 {
+			return p.checkVolume(ctx, a, o)
+		}
+	case capacities:
+		if a.GetObject() != nil && a.GetNamespace() != systemNamespace {
+			return p.checkCapacity(ctx, a, o)
+		}
+	case nodes:
+		if a.GetObject() != nil && len(nodesOf(a.GetUserInfo())) > 0 {
+			return p.checkTunnels(ctx, a)
+		}
+	case helmCharts, helmConfigs:
+		return p.checkHelm(ctx, a)
+	case networkPolicies:
+		if a.GetObject() != nil && !p.ownNetwork {
+			warning.AddWarning(ctx, "", "this version of kedge does not enforce NetworkPolicies: it lets through what this one forbids. "+
+				"To have them enforced, bring a network that does, with flannel-backend: none")
+		}
+	}
+	return nil
+}
+
+// checkHelm holds users of one namespace off HelmCharts there: kedge installs charts,
+// and uninstalls them, with all rights. The namespace kube-system is left to RBAC, as
+// with k3s: who may write there may have the control plane's rights anyhow.
+func (p *plugin) checkHelm(ctx context.Context, a admission.Attributes) error {
+	if a.GetNamespace() == systemNamespace {
+		return nil
+	}
+	// These finish what others were allowed to begin: the deletion of a namespace, or
+	// of a HelmChart in the foreground.
+	switch a.GetUserInfo().GetName() {
+	case "system:serviceaccount:kube-system:namespace-controller", "system:serviceaccount:kube-system:generic-garbage-collector":
+		if a.GetOperation() != admission.Create {
+			return nil
+		}
+	}
+	allowed, err := p.mayEverything(ctx, a.GetUserInfo())
+	if err != nil || allowed {
+		return err
+	}
+	return admission.NewForbidden(a, errors.New("kedge installs charts with all rights, so outside the namespace kube-system "+
+		"only users who may do everything in the cluster (cluster-admin) may write HelmCharts and HelmChartConfigs"))
+}
+
+// mayEverything tells whether a user has all rights. Only a rule for all groups, all
+// resources, all verbs and all namespaces fits the question; those of a Role do not.
+func (p *plugin) mayEverything(ctx context.Context, who user.Info) (bool, error) {
+	return p.may(ctx, authorizer.AttributesRecord{User: who, Verb: "*", APIGroup: "*", APIVersion: "*", Resource: "*", ResourceRequest: true})
+}
+
+func (p *plugin) may(ctx context.Context, what authorizer.Attributes) (bool, error) {
+	decision, _, err := p.authorizer.Authorize(ctx, what)
+	if decision == authorizer.DecisionAllow {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look up rights of user %s: %w", what.GetUser().GetName(), err)
+	}
+	return false, nil
+}
+
+// annotated returns the object that is written, and the annotations that it had.
+func annotated(a admission.Attributes) (now metav1.Object, before map[string]string, err error) {
+	if old := a.GetOldObject(); old != nil {
+		was, err := meta.Accessor(old)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read what was before: %w", err)
+		}
+		before = was.GetAnnotations()
+	}
+	if now, err = meta.Accessor(a.GetObject()); err != nil {
+		return nil, nil, fmt.Errorf("read what is written: %w", err)
+	}
+	return now, before, nil
+}
+
+// nodesOf returns the names of the nodes that a user belongs to: one for the
+// certificates of a node, and none for anybody else.
+func nodesOf(who user.Info) (names []string) {
+	for _, group := range who.GetGroups() {
+		if name, is := strings.CutPrefix(group, "kedge:node:"); is {
+			names = append(names, name)
+		}
+	}
+	return names
+}

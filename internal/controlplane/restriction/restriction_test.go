@@ -1,0 +1,323 @@
+package restriction
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+var (
+	admin     = &user.DefaultInfo{Name: "admin", Groups: []string{"everything"}}
+	tenant    = &user.DefaultInfo{Name: "tenant"}
+	scheduler = &user.DefaultInfo{Name: "own-scheduler", Groups: []string{"binders"}}
+	storage   = &user.DefaultInfo{Name: "system:kedge:storage", Groups: []string{"kedge:node:a"}}
+	flannel   = &user.DefaultInfo{Name: "system:kedge:flannel", Groups: []string{"kedge:node:a"}}
+	kubelet   = &user.DefaultInfo{Name: "system:node:a", Groups: []string{"system:nodes", "kedge:node:a"}}
+)
+
+// rights are by groups: everything, or pods/binding in all namespaces.
+type rights struct{}
+
+func (rights) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	groups := a.GetUser().GetGroups()
+	binds := a.GetVerb() == "create" && a.GetResource() == "pods" && a.GetSubresource() == "binding" && a.GetNamespace() == ""
+	if slices.Contains(groups, "everything") || slices.Contains(groups, "binders") && binds {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+// interfaces converts as the API server does.
+type interfaces struct{ admission.ObjectInterfaces }
+
+func (interfaces) GetObjectConvertor() runtime.ObjectConvertor { return scheme.Scheme }
+
+// warnings are what was said.
+type warnings struct{ texts []string }
+
+func (w *warnings) AddWarning(_, text string) { w.texts = append(w.texts, text) }
+
+// request is one that the plugin looks at.
+type request struct {
+	who         user.Info
+	operation   admission.Operation
+	resource    schema.GroupResource
+	subresource string
+	namespace   string
+	object, old runtime.Object
+}
+
+// run has a plugin look at a request in a cluster of objects.
+func (r request) run(t *testing.T, ownNetwork bool, objects ...runtime.Object) (warned []string, err error) {
+	t.Helper()
+	p := &plugin{ownNetwork: ownNetwork, client: fake.NewClientset(objects...), authorizer: rights{}}
+	if err := p.ValidateInitialization(); err != nil {
+		t.Fatal(err)
+	}
+	said := &warnings{}
+	ctx := warning.WithWarningRecorder(t.Context(), said)
+	a := admission.NewAttributesRecord(r.object, r.old, schema.GroupVersionKind{}, r.namespace, "name", r.resource.WithVersion("v1"), r.subresource, r.operation, nil, false, r.who)
+	if !p.Handles(r.operation) {
+		t.Fatalf("%s is passed over", r.operation)
+	}
+	if err := p.Admit(ctx, a, interfaces{}); err != nil {
+		return said.texts, err
+	}
+	return said.texts, p.Validate(ctx, a, interfaces{})
+}
+
+// TestRegister has the plugin last, and wants all that it needs.
+func TestRegister(t *testing.T) {
+	options := genericoptions.NewAdmissionOptions()
+	before := slices.Clone(options.RecommendedPluginOrder)
+	Register(options, false)
+	if want := append(before, Name); !slices.Equal(options.RecommendedPluginOrder, want) {
+		t.Errorf("the order is %v", options.RecommendedPluginOrder)
+	}
+	if faults := options.Validate(); len(faults) > 0 {
+		t.Error(faults)
+	}
+	if err := (&plugin{}).ValidateInitialization(); err == nil {
+		t.Error("a plugin without a client is no fault")
+	}
+}
+
+// TestIgnoreNode keeps the node of a claim to schedulers.
+func TestIgnoreNode(t *testing.T) {
+	claim := func(node string) runtime.Object {
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", Annotations: map[string]string{"kept": "yes"}}}
+		if node != "" {
+			claim.Annotations[nodeAnnotation] = node
+		}
+		return claim
+	}
+	for name, test := range map[string]struct {
+		who         user.Info
+		before, now string // before of "-" is a new claim
+		want        string
+	}{
+		"an author":                   {tenant, "-", "a", ""},
+		"an author, later":            {tenant, "", "a", ""},
+		"an author, another":          {tenant, "b", "a", "b"},
+		"an author, the same":         {tenant, "a", "a", "a"},
+		"an author, none any more":    {tenant, "a", "", ""},
+		"an administrator":            {admin, "-", "a", ""},
+		"a StatefulSet":               {&user.DefaultInfo{Name: "system:serviceaccount:kube-system:statefulset-controller"}, "-", "a", ""},
+		"a node, for another":         {storage, "a", "b", "a"},
+		"a node, giving back":         {storage, "a", "", ""},
+		"the scheduler":               {&user.DefaultInfo{Name: "system:kube-scheduler"}, "", "a", "a"},
+		"kedge's controller":          {&user.DefaultInfo{Name: "system:kedge:storage-controller"}, "b", "a", "a"},
+		"a scheduler of the user's":   {scheduler, "", "a", "a"},
+		"a claim that asks for none":  {tenant, "-", "", ""},
+		"a claim without annotations": {tenant, "-", "none", ""},
+	} {
+		r := request{who: test.who, operation: admission.Update, resource: claims, object: claim(test.now)}
+		if test.now == "none" {
+			test.now = ""
+			r.object = &corev1.PersistentVolumeClaim{}
+		}
+		if test.before == "-" {
+			r.operation, test.before = admission.Create, ""
+		} else {
+			r.old = claim(test.before)
+		}
+		for _, r.subresource = range []string{"", "status"} {
+			warned, err := r.run(t, false)
+			got := r.object.(*corev1.PersistentVolumeClaim).Annotations
+			ignored := test.now != test.want
+			switch {
+			case err != nil:
+				t.Errorf("%s: %v", name, err)
+			case got[nodeAnnotation] != test.want || len(got) > 0 && got["kept"] != "yes":
+				t.Errorf("%s: the annotations are %v", name, got)
+			case r.subresource == "" && ignored != (len(warned) == 1):
+				t.Errorf("%s: warned of %q", name, warned)
+			}
+		}
+	}
+}
+
+// TestCheckVolume has a node make volumes for claims that chose it only.
+func TestCheckVolume(t *testing.T) {
+	claim := func(change func(*corev1.PersistentVolumeClaim)) runtime.Object {
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "c", UID: "1",
+			Annotations: map[string]string{nodeAnnotation: "a", provisionerAnnotation: driver},
+		}}
+		change(claim)
+		return claim
+	}
+	for name, test := range map[string]struct {
+		who      user.Info
+		volume   string
+		uid      types.UID
+		change   func(*corev1.PersistentVolumeClaim)
+		accepted bool
+	}{
+		"its own":               {storage, "pvc-1", "1", func(*corev1.PersistentVolumeClaim) {}, true},
+		"an administrator's":    {admin, "any", "", func(*corev1.PersistentVolumeClaim) {}, true},
+		"by another name":       {storage, "pvc-2", "1", func(*corev1.PersistentVolumeClaim) {}, false},
+		"without a UID":         {storage, "pvc-", "", func(*corev1.PersistentVolumeClaim) {}, false},
+		"of a former claim":     {storage, "pvc-2", "2", func(*corev1.PersistentVolumeClaim) {}, false},
+		"of no claim":           {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Name = "other" }, false},
+		"of another namespace":  {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Namespace = "other" }, false},
+		"of another node":       {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[nodeAnnotation] = "b" }, false},
+		"of no node":            {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, nodeAnnotation) }, false},
+		"of another driver":     {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[provisionerAnnotation] = "x" }, false},
+		"of a node without one": {&user.DefaultInfo{Name: "x", Groups: []string{"kedge:node:"}}, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[nodeAnnotation] = "a" }, false},
+	} {
+		volume := &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: test.volume},
+			Spec:       corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "ns", Name: "c", UID: test.uid}},
+		}
+		_, err := request{who: test.who, operation: admission.Create, resource: volumes, object: volume}.run(t, false, claim(test.change))
+		if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := (request{who: storage, operation: admission.Create, resource: volumes, object: &corev1.PersistentVolume{}}).run(t, false); !apierrors.IsForbidden(err) {
+		t.Errorf("a volume for nobody: %v", err)
+	}
+}
+
+// TestCheckCapacity lets nobody lie about the room of nodes in a namespace of his own.
+func TestCheckCapacity(t *testing.T) {
+	class := func(name, provisioner string) runtime.Object {
+		return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner}
+	}
+	for name, test := range map[string]struct {
+		who              user.Info
+		namespace, class string
+		accepted         bool
+	}{
+		"a node":               {storage, "kube-system", "ours", true},
+		"a user":               {tenant, "ns", "ours", false},
+		"a user, too early":    {tenant, "ns", "tomorrow", false},
+		"another driver":       {tenant, "ns", "theirs", true},
+		"an administrator":     {admin, "ns", "ours", true},
+		"a node, out of place": {storage, "ns", "ours", false},
+	} {
+		for _, operation := range []admission.Operation{admission.Create, admission.Update} {
+			capacity := &storagev1.CSIStorageCapacity{StorageClassName: test.class}
+			r := request{who: test.who, operation: operation, resource: capacities, namespace: test.namespace, object: capacity}
+			_, err := r.run(t, false, class("ours", driver), class("theirs", "x"))
+			if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+// TestCheckTunnels lets no node have another's end of the tunnels.
+func TestCheckTunnels(t *testing.T) {
+	const mac, key = `{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`, `{"PublicKey":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}`
+	node := func(name, data, address string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
+			tunnelAnnotations[0].data: data, tunnelAnnotations[0].address: address,
+		}}}
+	}
+	v6 := func(node *corev1.Node) *corev1.Node {
+		node.Annotations = map[string]string{tunnelAnnotations[1].data: mac, tunnelAnnotations[1].address: "2001:db8::1"}
+		return node
+	}
+	for name, test := range map[string]struct {
+		who             user.Info
+		other, now, old *corev1.Node
+		accepted        bool
+	}{
+		"its own":                 {flannel, node("b", mac, "192.0.2.2"), node("a", `{"VtepMAC":"12:c6:65:89:b4:e4"}`, "192.0.2.1"), node("a", "", ""), true},
+		"another's":               {flannel, node("b", mac, "192.0.2.2"), node("a", mac, "192.0.2.1"), node("a", "", ""), false},
+		"another's, new":          {kubelet, node("b", mac, "192.0.2.2"), node("a", mac, "192.0.2.1"), nil, false},
+		"another's, written else": {flannel, node("b", mac, "192.0.2.2"), node("a", `{"vtepmac":"12-C6-65-89-B4-E3"}`, "192.0.2.1"), node("a", "", ""), false},
+		"behind a wrong field":    {flannel, node("b", mac, "192.0.2.2"), node("a", `{"PublicKey":1,"VtepMAC":"12:c6:65:89:b4:e3"}`, "192.0.2.1"), node("a", "", ""), false},
+		"another's key":           {flannel, node("b", key, "192.0.2.2"), node("a", key, "192.0.2.1"), node("a", "", ""), false},
+		"a key beside a MAC":      {flannel, node("b", key, "192.0.2.2"), node("a", `{"VtepMAC":"12:c6:65:89:b4:e4",`+key[1:], "192.0.2.1"), node("a", "", ""), false},
+		"then the address":        {flannel, node("b", mac, "192.0.2.2"), node("a", mac, "192.0.2.1"), node("a", mac, "192.0.2.2"), false},
+		"IPv6":                    {flannel, v6(node("b", "", "")), v6(node("a", "", "")), nil, true},
+		"a host's other name":     {flannel, node("b", mac, "192.0.2.2"), node("a", mac, "192.0.2.2"), node("a", "", ""), true},
+		"nothing new":             {kubelet, node("b", mac, "192.0.2.2"), node("a", mac, "192.0.2.1"), node("a", mac, "192.0.2.1"), true},
+		"no tunnels":              {flannel, node("b", "null", "192.0.2.2"), node("a", "null", "192.0.2.1"), node("a", "", ""), true},
+		"an administrator":        {admin, node("b", mac, "192.0.2.2"), node("a", mac, "192.0.2.1"), node("a", "", ""), true},
+	} {
+		r := request{who: test.who, operation: admission.Create, resource: nodes, object: test.now}
+		if test.old != nil {
+			r.operation, r.old = admission.Update, test.old
+		}
+		_, err := r.run(t, false, test.other)
+		if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestCheckHelm keeps charts to those who may do everything, outside kube-system.
+func TestCheckHelm(t *testing.T) {
+	controller := func(name string) user.Info {
+		return &user.DefaultInfo{Name: "system:serviceaccount:kube-system:" + name}
+	}
+	for name, test := range map[string]struct {
+		who       user.Info
+		operation admission.Operation
+		namespace string
+		accepted  bool
+	}{
+		"creating":                  {tenant, admission.Create, "ns", false},
+		"changing":                  {tenant, admission.Update, "ns", false},
+		"deleting":                  {tenant, admission.Delete, "ns", false},
+		"a scheduler":               {scheduler, admission.Create, "ns", false},
+		"by an administrator":       {admin, admission.Create, "ns", true},
+		"deleted by one":            {admin, admission.Delete, "ns", true},
+		"in kube-system":            {tenant, admission.Create, "kube-system", true},
+		"of a namespace that goes":  {controller("namespace-controller"), admission.Delete, "ns", true},
+		"of an owner that is gone":  {controller("generic-garbage-collector"), admission.Update, "ns", true},
+		"created by that":           {controller("generic-garbage-collector"), admission.Create, "ns", false},
+		"of another controller":     {controller("replicaset-controller"), admission.Delete, "ns", false},
+		"of one that only looks it": {&user.DefaultInfo{Name: "system:serviceaccount:ns:namespace-controller"}, admission.Delete, "ns", false},
+	} {
+		for _, resource := range []schema.GroupResource{helmCharts, helmConfigs} {
+			for _, subresource := range []string{"", "status"} {
+				r := request{who: test.who, operation: test.operation, resource: resource, subresource: subresource, namespace: test.namespace}
+				if r.operation != admission.Delete {
+					r.object = &unstructured.Unstructured{}
+				}
+				_, err := r.run(t, false)
+				if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
+					t.Errorf("%s of %s/%s: %v", name, resource.Resource, subresource, err)
+				}
+			}
+		}
+	}
+}
+
+// TestNetworkPolicies warns while nothing enforces them.
+func TestNetworkPolicies(t *testing.T) {
+	r := request{who: tenant, operation: admission.Create, resource: networkPolicies, object: &networkingv1.NetworkPolicy{}}
+	for ownNetwork, want := range map[bool]int{false: 1, true: 0} {
+		warned, err := r.run(t, ownNetwork)
+		if err != nil || len(warned) != want || want > 0 && !strings.Contains(warned[0], "does not enforce NetworkPolicies") {
+			t.Errorf("with a network of the user's own %t: warned of %q, %v", ownNetwork, warned, err)
+		}
+	}
+	r.operation, r.object = admission.Delete, nil
+	if warned, err := r.run(t, false); err != nil || len(warned) > 0 {
+		t.Errorf("warned of %q that one is deleted: %v", warned, err)
+	}
+}

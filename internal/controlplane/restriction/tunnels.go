@@ -1,0 +1,77 @@
+package restriction
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+)
+
+// tunnelAnnotations are what flannel says of a node, in each address family: its end
+// of the tunnels, and the address where that is (flannel's pkg/subnet/kube/annotations.go).
+var tunnelAnnotations = []struct{ data, address string }{
+	{"flannel.alpha.coreos.com/backend-data", "flannel.alpha.coreos.com/public-ip"},
+	{"flannel.alpha.coreos.com/backend-v6-data", "flannel.alpha.coreos.com/public-ipv6"},
+}
+
+// checkTunnels keeps a node from saying that its end of the tunnels is another
+// node's: a hardware address (VXLAN), or a public key (WireGuard), leads to one host,
+// and so the other node's packets would go to this one. A host that has joined anew
+// under another name may have the end that it had.
+func (p *plugin) checkTunnels(ctx context.Context, a admission.Attributes) error {
+	node, before, err := annotated(a)
+	if err != nil {
+		return err
+	}
+	said := node.GetAnnotations()
+	for _, family := range tunnelAnnotations {
+		if said[family.data] == before[family.data] && said[family.address] == before[family.address] {
+			continue
+		}
+		end := readTunnelEnd(said[family.data])
+		others, err := p.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return fmt.Errorf("list nodes: %w", err)
+		}
+		for _, other := range others.Items {
+			if other.Name != node.GetName() && end.is(readTunnelEnd(other.Annotations[family.data])) &&
+				other.Annotations[family.address] != said[family.address] {
+				return admission.NewForbidden(a, fmt.Errorf("node %s has this tunnel address already, at %s. If that node is gone: kubectl delete node %[1]s",
+					other.Name, other.Annotations[family.address]))
+			}
+		}
+	}
+	return nil
+}
+
+// tunnelEnd is what the other nodes know an end of their tunnels by.
+type tunnelEnd struct{ mac, key string }
+
+// readTunnelEnd reads it as they do: peersOf in internal/network/vxlan.go, and
+// flannel's pkg/backend/wireguard/wireguard_network.go. What is not there, or cannot be
+// read, is empty.
+func readTunnelEnd(data string) (end tunnelEnd) {
+	// Each on its own: a fault in one field must not hide the other.
+	var vxlan struct{ VtepMAC string }
+	if json.Unmarshal([]byte(data), &vxlan) == nil {
+		if mac, err := net.ParseMAC(vxlan.VtepMAC); err == nil {
+			end.mac = string(mac)
+		}
+	}
+	var wireguard struct{ PublicKey string }
+	if json.Unmarshal([]byte(data), &wireguard) == nil {
+		if key, err := base64.StdEncoding.DecodeString(wireguard.PublicKey); err == nil {
+			end.key = string(key)
+		}
+	}
+	return end
+}
+
+// is tells whether two ends are one.
+func (e tunnelEnd) is(other tunnelEnd) bool {
+	return e.mac != "" && e.mac == other.mac || e.key != "" && e.key == other.key
+}
