@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/coredns/caddy/caddyfile"
 )
@@ -55,6 +57,16 @@ func words(list string) map[string]judge {
 	return options
 }
 
+// with adds an option.
+func with(options map[string]judge, word string, judged judge) map[string]judge {
+	added := maps.Clone(options)
+	if added == nil {
+		added = map[string]judge{}
+	}
+	added[word] = judged
+	return added
+}
+
 // permitted are all directives that a user's part can end up as. They follow the setup
 // functions of CoreDNS's plugins. What these can do and is not here: endpoint, tls
 // and kubeconfig of kubernetes, which name another cluster; startup_timeout and
@@ -69,11 +81,11 @@ var permitted = map[string]rule{
 	"chaos":       {},
 	"dns64":       {options: words("allow_ipv4 prefix translate_all")},
 	"errors":      {options: words("consolidate stacktrace")},
-	"file":        {args: corefile.fileFirst, options: words("fallthrough reload reload_by_mtime upstream")},
+	"file":        {args: corefile.fileFirst, options: with(words("fallthrough reload_by_mtime upstream"), "reload", notTooOften)},
 	"forward":     {args: corefile.upstreamsLast, options: forwardOptions()},
 	"header":      {options: words("query response")},
-	"hosts":       {args: corefile.fileFirst, anyOption: true},
-	"loadbalance": {args: corefile.weights, options: words("prefer reload")},
+	"hosts":       {args: corefile.fileFirst, options: with(nil, "reload", notTooOften), anyOption: true},
+	"loadbalance": {args: corefile.weights, options: with(words("prefer"), "reload", notTooOften)},
 	"local":       {options: words("localhost_prefix")},
 	"log":         {options: words("class")},
 	"metadata":    {},
@@ -87,17 +99,16 @@ var permitted = map[string]rule{
 }
 
 func forwardOptions() map[string]judge {
-	options := words("doh_method except expire failfast_all_unhealthy_upstreams failover force_tcp health_check max_age " +
-		"max_concurrent max_connect_attempts max_fails max_idle_conns next next_on_nodata policy prefer_udp read_timeout " +
-		"resolver source_address tls_servername")
-	options["tls"] = corefile.filesOnly
-	return options
+	options := words("doh_method except expire failfast_all_unhealthy_upstreams failover force_tcp max_age max_concurrent " +
+		"max_connect_attempts max_fails max_idle_conns next next_on_nodata policy prefer_udp read_timeout resolver " +
+		"source_address tls_servername")
+	return with(with(options, "tls", corefile.filesOnly), "health_check", notTooOften)
 }
 
 func templateOptions() map[string]judge {
 	options := words("ederror fallthrough match rcode upstream")
 	for _, word := range []string{"additional", "answer", "authority"} {
-		options[word] = plainTemplates
+		options = with(options, word, plainTemplates)
 	}
 	return options
 }
@@ -303,6 +314,17 @@ func isAddress(to string) bool {
 		host = host[:i]
 	}
 	return net.ParseIP(host) != nil
+}
+
+// notTooOften is for what is done again and again: a node has other things to do.
+func notTooOften(_ corefile, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if every, err := time.ParseDuration(args[0]); err == nil && every > 0 && every < time.Second {
+		return fmt.Errorf("%s is too often: use 1s or more", every)
+	}
+	return nil
 }
 
 // checkFile refuses a file that is not in the folder for such files, or would lead

@@ -34,26 +34,29 @@ func TestNamespaceUserDNS(t *testing.T) {
 	c := cluster.Of(t, server)
 	c.RunWeb("asker", "server-1")
 	asks := func(name, want string) error {
-		output, err := cluster.OnNode(host, "asker", "/testserver", "resolve", name)
+		output, err := cluster.OnNode(host, "asker", "/testserver", "lookup", "host", name+".")
 		if err != nil || !strings.Contains(output, want) {
 			return fmt.Errorf("%s is %q, %v", name, output, err)
 		}
 		return nil
 	}
 	number := 0
-	// set writes the ConfigMap, and says which one it is.
-	set := func(key, text string) string {
+	// set writes the ConfigMap, and says which one it is. What it has besides shows
+	// whether it is used: a name, marker, which has an address then.
+	set := func(key, text string) (uid, marker string) {
 		number++
+		marker = fmt.Sprintf("marker%d.test", number)
 		if _, err := c.TryKubectl("", "delete", "configmap", "-n", "kube-system", "coredns-custom", "--ignore-not-found"); err != nil {
 			t.Fatal(err)
 		}
 		indented := "    " + strings.ReplaceAll(text, "\n", "\n    ")
-		c.Apply(fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: coredns-custom, namespace: kube-system}\ndata:\n  %s: |\n%s\n", key, indented))
+		c.Apply(fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: coredns-custom, namespace: kube-system}\ndata:\n  %s: |\n%s\n"+
+			"  marker.server: |\n    %[3]s {\n      hosts {\n        192.0.2.99 %[3]s\n      }\n    }\n", key, indented, marker))
 		object, err := c.Client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "coredns-custom", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(object.UID)
+		return string(object.UID), marker
 	}
 	for name, part := range map[string]struct{ key, text string }{
 		"hosts":               {"a.override", "hosts " + file + " {\n  fallthrough\n}"},
@@ -74,7 +77,7 @@ func TestNamespaceUserDNS(t *testing.T) {
 		"a template's memory": {"a.override", "template IN TXT stolen.test {\n  answer \"{{ printf `%1000000d` 1 }}\"\n}"},
 		"a variable's memory": {"a.override", "template IN TXT stolen.test {\n  var a repeat('x', 1000000)\n  expr a == a\n}"},
 	} {
-		uid := set(part.key, part.text)
+		uid, marker := set(part.key, part.text)
 		c.Eventually(name+" to be refused", func() error {
 			events, err := c.Client.CoreV1().Events("kube-system").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + uid})
 			if err != nil {
@@ -85,18 +88,21 @@ func TestNamespaceUserDNS(t *testing.T) {
 					t.Errorf("%s: the event shows it: %s", name, event.Message)
 				}
 			}
-			if len(events.Items) == 0 {
+			if len(events.Items) > 0 {
+				return nil
+			}
+			if asks(marker, "192.0.2.99") == nil {
+				t.Errorf("%s: it is used", name)
 				if asks(secret+".stolen.test", "192.0.2.66") == nil {
 					t.Errorf("%s: the file is served", name)
-					return nil
 				}
-				return errors.New("no event says so")
+				return nil
 			}
-			return nil
+			return errors.New("no event says so")
 		})
 	}
 	// The lexer drops what YAML writes as \r, and so makes a name of a variable.
-	uid := set("a.override", "x")
+	uid, _ := set("a.override", "x")
 	pieces := `{"data": {"a.override": "forward . {\r$HUNTER}"}}`
 	c.Kubectl("patch", "configmap", "-n", "kube-system", "coredns-custom", "--type=merge", "--patch="+pieces)
 	c.Eventually("a variable in pieces to be refused", func() error {
@@ -119,7 +125,7 @@ func TestNamespaceUserDNS(t *testing.T) {
 	}
 
 	t.Log("what is honest works")
-	set("good.override", "file "+dnsFolder+"good good.test\nhosts {\n  192.0.2.82 inline.test\n  fallthrough\n}\nforward later.test /etc/resolv.conf")
+	set("good.override", "file "+dnsFolder+"good good.test\nhosts {\n  192.0.2.82 inline.test\n  fallthrough\n}")
 	for name, address := range map[string]string{"www.good.test": "192.0.2.80", "in-the-folder.test": "192.0.2.81", "inline.test": "192.0.2.82"} {
 		c.Eventually(name+" to be found", func() error { return asks(name, address) })
 	}

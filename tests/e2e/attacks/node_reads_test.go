@@ -17,7 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-var update = flag.Bool("update", false, "write the lists of rights anew")
+var updateRights = flag.Bool("update-rights", false, "write the list of rights anew")
 
 // users are all client certificates of an agent.
 var users = []string{"client-kubelet", "client-kube-proxy", "client-flannel", "client-dns", "client-storage"}
@@ -200,7 +200,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 900Ti}}}
 			}
 		}
 		const file = "testdata/rights.txt"
-		if *update {
+		if *updateRights {
 			if err := os.WriteFile(file, []byte(list.String()), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -210,7 +210,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 900Ti}}}
 			t.Fatal(err)
 		}
 		if list.String() != string(want) {
-			t.Errorf("a node's rights are others than %s lists: if all nodes need them, write it anew with -update. They are\n%s", file, list.String())
+			t.Errorf("a node's rights are others than %s lists: if all nodes need them, write it anew with -update-rights. They are\n%s", file, list.String())
 		}
 	})
 }
