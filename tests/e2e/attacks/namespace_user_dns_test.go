@@ -14,6 +14,22 @@ import (
 
 const dnsFolder = "/etc/kedge/dns/"
 
+// configMap has an attacker's part, and one that shows whether both are used.
+const configMap = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: coredns-custom, namespace: kube-system}
+data:
+  %s: |
+%s
+  marker.server: |
+    %[3]s {
+      hosts {
+        192.0.2.99 %[3]s
+      }
+    }
+`
+
 // TestNamespaceUserDNS has somebody who may write the ConfigMap coredns-custom, and
 // read events, read files of the hosts, the settings of kedge, or end it.
 func TestNamespaceUserDNS(t *testing.T) {
@@ -50,8 +66,9 @@ func TestNamespaceUserDNS(t *testing.T) {
 			t.Fatal(err)
 		}
 		indented := "    " + strings.ReplaceAll(text, "\n", "\n    ")
-		c.Apply(fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: coredns-custom, namespace: kube-system}\ndata:\n  %s: |\n%s\n"+
-			"  marker.server: |\n    %[3]s {\n      hosts {\n        192.0.2.99 %[3]s\n      }\n    }\n", key, indented, marker))
+		if _, err := c.TryKubectl(fmt.Sprintf(configMap, key, indented, marker), "apply", "--namespace=kube-system", "-f", "-"); err != nil {
+			t.Fatal(err)
+		}
 		object, err := c.Client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "coredns-custom", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)

@@ -1,7 +1,6 @@
 package attacks
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -122,19 +121,13 @@ func TestNodeImages(t *testing.T) {
 // digestOf returns the digest of an image that a host has.
 func digestOf(t *testing.T, host *harness.Host, name string) string {
 	t.Helper()
-	output, err := host.Kedge(t.Context(), "crictl", "inspecti", "--output=json", name).Output()
+	output, err := host.Kedge(t.Context(), "ctr", "images", "ls", "name=="+name).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var image struct {
-		Status struct{ RepoDigests []string }
-	}
-	if err := json.Unmarshal(output, &image); err != nil {
-		t.Fatal(err)
-	}
-	for _, digest := range image.Status.RepoDigests {
-		if _, sum, ok := strings.Cut(digest, "@"); ok {
-			return sum
+	for word := range strings.FieldsSeq(string(output)) {
+		if strings.HasPrefix(word, "sha256:") {
+			return word
 		}
 	}
 	t.Fatalf("no digest in %s", output)
