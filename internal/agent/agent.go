@@ -40,6 +40,9 @@ type Config struct {
 	// The kubelet's serving certificate, and who may call it.
 	ServingCertFile, ServingKeyFile string
 	ClientCAFile                    string
+	// ServerCertificate proves to other nodes that this one is a server's: nil on
+	// agents.
+	ServerCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// TLS is how this node calls servers, with its own certificate.
 	TLS *tls.Config
 }
@@ -182,6 +185,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		ClusterDomain: cfg.Cluster.ClusterDomain,
 		ClusterDNS:    clusterDNS,
 		ResolvConf:    hostResolvConf(cfg.Settings),
+		Folder:        datadir.DNSFolder,
 	})
 	group.Add(dnsComponent, hostComponent, api)
 

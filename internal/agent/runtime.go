@@ -64,6 +64,8 @@ func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers as
 			KeyFile:   cfg.ServingKeyFile,
 			CAFile:    cfg.ClientCAFile,
 			TLS:       cfg.TLS,
+
+			ServerCertificate: cfg.ServerCertificate,
 		})
 		shared = others
 	}

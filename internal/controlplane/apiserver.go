@@ -30,6 +30,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/controlplane/nodescope"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/objectcache"
 	"github.com/kedge-dev/kedge/internal/pki"
@@ -83,6 +84,8 @@ type APIServerConfig struct {
 	Transformers value.ResourceTransformers
 	// Args are the user's arguments of kube-apiserver, as name=value.
 	Args []string
+	// Scopes are what the services of nodes may have of some kinds of objects.
+	Scopes nodescope.Scopes
 }
 
 // APIServer is kube-apiserver. It is an http.Handler for the supervisor, which
@@ -221,6 +224,10 @@ func (a *APIServer) build(stop, requests context.Context) (*aggregator.APIAggreg
 		return nil, err
 	}
 	generic.Authentication.Authenticator = authenticate(generic.Authentication.Authenticator, ca, a.config.Now, a.options.Authentication)
+
+	if err := nodescope.Use(&generic.Config, a.config.Scopes); err != nil {
+		return nil, err
+	}
 
 	server, err := createServerChain(built)
 	if err != nil {

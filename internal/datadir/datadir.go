@@ -27,6 +27,10 @@ const RuntimeLink = RunDir + "/cri.sock"
 // join again under its name.
 const NodePassword = "/etc/kedge/node/password"
 
+// DNSFolder has the only files of this host that the ConfigMap coredns-custom may
+// name. Root puts them there.
+const DNSFolder = "/etc/kedge/dns"
+
 // Third parties hard-code these paths, so kedge keeps to them.
 const (
 	KubeletRoot = "/var/lib/kubelet"

@@ -26,6 +26,14 @@ type fakeAPI struct {
 	mu       sync.Mutex
 	objects  map[string][]runtime.Object // by resource
 	watchers map[string][]chan metav1.WatchEvent
+	read     map[string]bool
+}
+
+// asked tells whether a resource was listed or watched.
+func (api *fakeAPI) asked(resource string) bool {
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	return api.read[resource]
 }
 
 func newFakeAPI(t *testing.T) *fakeAPI {
@@ -33,6 +41,7 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 		events:   make(chan *corev1.Event, 10),
 		objects:  map[string][]runtime.Object{},
 		watchers: map[string][]chan metav1.WatchEvent{},
+		read:     map[string]bool{},
 	}
 	api.Server = httptest.NewServer(http.HandlerFunc(api.serve))
 	t.Cleanup(api.stop)
@@ -93,6 +102,7 @@ func (api *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	api.mu.Lock()
+	api.read[resource] = true
 	objects := append([]runtime.Object{}, api.objects[resource]...)
 	watcher := make(chan metav1.WatchEvent, 10)
 	if r.URL.Query().Get("watch") != "" {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coredns/caddy/caddyfile"
 	mdns "github.com/miekg/dns"
 )
 
@@ -25,12 +24,14 @@ type corefile struct {
 	// upstreams are the nameservers for names outside the cluster, as
 	// ADDRESS:PORT; none means such names are not found.
 	upstreams []string
+	// folder has the only files that the user's parts may name.
+	folder string
 }
 
 // render returns the Corefile with the user's own parts, the data of the
 // ConfigMap coredns-custom: *.override goes into kedge's server block, *.server
 // are further ones, and other keys mean nothing, as with k3s. An error says
-// which part is wrong.
+// which part is wrong, and never what is in a file.
 func (c corefile) render(custom map[string]string) (string, error) {
 	var overrides, servers bytes.Buffer
 	for _, key := range slices.Sorted(maps.Keys(custom)) {
@@ -118,48 +119,4 @@ func upstreams(path string, excluded []netip.Addr) []string {
 		found = append(found, netip.AddrPortFrom(address.Unmap(), 53).String())
 	}
 	return slices.Compact(found)
-}
-
-// parse reads a part of the user's into server blocks.
-func parse(key, text string) ([]caddyfile.ServerBlock, error) {
-	if strings.Contains(text, "{$") || strings.Contains(text, "{%") {
-		return nil, fmt.Errorf("environment variables are kedge's own here and cannot be used")
-	}
-	if err := check(key, text); err != nil {
-		return nil, err
-	}
-	allowed := slices.Concat(directives, []string{"kubernetes"}, ignored)
-	allowed = slices.DeleteFunc(allowed, func(directive string) bool {
-		return directive == sharedDirective || directive == ownDirective
-	})
-	return caddyfile.Parse(key, strings.NewReader(text), allowed)
-}
-
-// check refuses what caddyfile's parser would let pass or do. A missing brace
-// at the end is no fault to it. And it reads the files that import names, and a
-// message about what is in one could show that file to somebody who may only
-// write the ConfigMap: so only snippets of the same part can be imported.
-func check(key, text string) error {
-	tokens := caddyfile.NewDispenser(key, strings.NewReader(text))
-	var snippets []string
-	depth := 0
-	for tokens.Next() {
-		if name, ok := strings.CutPrefix(tokens.Val(), "("); ok && strings.HasSuffix(name, ")") {
-			snippets = append(snippets, strings.TrimSuffix(name, ")"))
-		}
-		switch tokens.Val() {
-		case "{":
-			depth++
-		case "}":
-			depth--
-		case "import":
-			if tokens.NextArg() && !slices.Contains(snippets, tokens.Val()) {
-				return tokens.Errf("import of %q: only snippets defined before in the same part can be imported", tokens.Val())
-			}
-		}
-	}
-	if depth > 0 {
-		return tokens.Err("a brace is not closed")
-	}
-	return nil
 }

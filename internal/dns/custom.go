@@ -12,11 +12,6 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// ignored are directives that are left out of a user's part: many published
-// examples have them, and what they do is done by kedge or must not be done
-// inside it (loop ends the process, the others open ports).
-var ignored = []string{"health", "loop", "prometheus", "ready", "reload"}
-
 // override writes the directives of one *.override part.
 func (c corefile) override(out *bytes.Buffer, key, text string) error {
 	// On one line with the text, so that errors have its line numbers.
@@ -27,7 +22,15 @@ func (c corefile) override(out *bytes.Buffer, key, text string) error {
 	if len(blocks) != 1 {
 		return errors.New("an override is directives only; put server blocks in a key that ends with .server")
 	}
-	return c.directives(out, blocks[0])
+	var written bytes.Buffer
+	if err := c.directives(&written, blocks[0]); err != nil {
+		return err
+	}
+	if err := c.check(".{\n"+written.String()+"}\n", 1); err != nil {
+		return err
+	}
+	_, err = written.WriteTo(out)
+	return err
 }
 
 // servers writes the server blocks of one *.server part.
@@ -36,23 +39,37 @@ func (c corefile) servers(out *bytes.Buffer, key, text string) error {
 	if err != nil {
 		return err
 	}
+	var written bytes.Buffer
 	for _, block := range blocks {
-		for i, zone := range block.Keys {
-			if zone, err = c.key(zone); err != nil {
-				return err
-			}
-			if i > 0 {
-				out.WriteString(" ")
-			}
-			out.WriteString(zone)
-		}
-		out.WriteString(" {\n")
-		c.prelude(out)
-		if err := c.directives(out, block); err != nil {
+		if err := c.server(&written, block); err != nil {
 			return err
 		}
-		out.WriteString("}\n")
 	}
+	if err := c.check(written.String(), len(blocks)); err != nil {
+		return err
+	}
+	_, err = written.WriteTo(out)
+	return err
+}
+
+// server writes one of the user's server blocks.
+func (c corefile) server(out *bytes.Buffer, block caddyfile.ServerBlock) error {
+	for i, zone := range block.Keys {
+		zone, err := c.key(zone)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			out.WriteString(" ")
+		}
+		out.WriteString(zone)
+	}
+	out.WriteString(" {\n")
+	c.prelude(out)
+	if err := c.directives(out, block); err != nil {
+		return err
+	}
+	out.WriteString("}\n")
 	return nil
 }
 
@@ -83,13 +100,17 @@ func (c corefile) directives(out *bytes.Buffer, block caddyfile.ServerBlock) err
 		if slices.Contains(ignored, directive) {
 			continue
 		}
+		tokens, err := c.adapt(directive, block.Tokens[directive])
+		if err != nil {
+			return err
+		}
 		depth := 0
-		for i, token := range block.Tokens[directive] {
+		for i, token := range tokens {
 			text, err := quote(token.Text)
 			if err != nil {
 				return err
 			}
-			newLine := i == 0 || token.Line != block.Tokens[directive][i-1].Line
+			newLine := i == 0 || !sameLine(tokens[i-1], token)
 			if token.Text == "}" {
 				depth--
 			}

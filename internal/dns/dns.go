@@ -17,7 +17,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -56,6 +55,8 @@ type Config struct {
 	// ResolvConf is the file with the nameservers for all other names. It is
 	// read in the host's network, so loopback ones like 127.0.0.53 are fine.
 	ResolvConf string
+	// Folder has the only files that the ConfigMap coredns-custom may name.
+	Folder string
 }
 
 // DNS is the component that answers a node's pods.
@@ -101,6 +102,7 @@ func (d *DNS) Run(ctx context.Context, ready func()) (err error) {
 		addresses: d.cfg.NodeIPs,
 		port:      Port,
 		domain:    d.cfg.ClusterDomain,
+		folder:    d.cfg.Folder,
 	}
 	sources.Store(d.corefile.source, d.source)
 	defer sources.Delete(d.corefile.source)
@@ -197,7 +199,7 @@ func (d *DNS) reload(custom map[string]string) error {
 	// old instance on an error and, because it recovers, nil after a panic.
 	next, err := d.instance.Restart(input(text))
 	if err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), "starting with listener file descriptors: "))
+		return d.corefile.told(text, err)
 	}
 	if next == nil {
 		return errors.New("CoreDNS panicked on it")

@@ -37,7 +37,7 @@ func cluster(t *testing.T, api *fakeAPI) {
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints: []discoveryv1.Endpoint{
 			{Addresses: []string{"10.42.0.7"}, Hostname: new("db-0"), Conditions: discoveryv1.EndpointConditions{Ready: new(true)}},
-			{Addresses: []string{"10.42.1.7"}, Hostname: new("db-1"), Conditions: discoveryv1.EndpointConditions{Ready: new(true)}},
+			{Addresses: []string{"10.42.1.7"}, Hostname: new("db-1"), TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "db-1"}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}},
 		},
 		Ports: []discoveryv1.EndpointPort{{Name: new("https"), Port: new(int32(443)), Protocol: new(corev1.ProtocolTCP)}},
 	}
@@ -109,6 +109,9 @@ func TestDNS(t *testing.T) {
 	resolvConf := upstream(t)
 	api := newFakeAPI(t)
 	cluster(t, api)
+	folder := t.TempDir()
+	zone := filepath.Join(folder, "zone")
+	must(t, os.WriteFile(zone, []byte("K10secret::server:0123456789\n"), 0o600))
 	before := goroutines()
 	component := New(Config{
 		Client:        api.config(),
@@ -118,6 +121,7 @@ func TestDNS(t *testing.T) {
 		ClusterDomain: "cluster.local",
 		ClusterDNS:    []netip.Addr{netip.MustParseAddr("10.43.0.10")},
 		ResolvConf:    resolvConf,
+		Folder:        folder,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -169,9 +173,19 @@ func TestDNS(t *testing.T) {
 	})
 	eventually(t, "192.0.2.80", func() string { return ask(t, "udp", "printer.lan.", mdns.TypeA) })
 	eventually(t, "10.43.0.1", func() string { return ask(t, "udp", "kubernetes.default.svc.alias.test.", mdns.TypeA) })
+	eventually(t, "10.42.1.7", func() string { return ask(t, "udp", "10-42-1-7.default.pod.alias.test.", mdns.TypeA) })
+	for _, unverified := range []string{"10-42-1-8.default.pod.alias.test.", "10-42-1-7.kube-system.pod.alias.test."} {
+		if got := ask(t, "udp", unverified, mdns.TypeA); got != "NXDOMAIN" {
+			t.Errorf("%s: got %q", unverified, got)
+		}
+	}
+	if api.asked("pods") {
+		t.Error("the DNS reads pods")
+	}
 	for _, bad := range []map[string]string{
 		{"lan.override": "hosts {\n"},                                                       // cannot be parsed
-		{"lan.override": "forward . not-an-address"},                                        // cannot be set up
+		{"lan.override": "dns64 not-a-prefix"},                                              // cannot be set up
+		{"lan.override": "file " + zone + " lan"},                                           // is no zone
 		{"own.server": ".:53 {\n whoami\n}"},                                                // is there already
 		{"own.server": "a.test {\n kubernetes a.test {\n endpoint http://192.0.2.1\n }\n}"}, // is not ours to ask
 	} {
@@ -186,6 +200,9 @@ func TestDNS(t *testing.T) {
 			t.Errorf("unexpected event %+v", refused)
 		}
 		t.Log(refused.Message)
+		if strings.Contains(refused.Message, "K10secret") {
+			t.Error("the event shows the file")
+		}
 		if got := ask(t, "udp", "printer.lan.", mdns.TypeA); got != "192.0.2.80" {
 			t.Errorf("after a bad part got %q", got)
 		}

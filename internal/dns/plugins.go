@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/coredns/caddy"
+	"github.com/coredns/caddy/caddyfile"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/kubernetes"
@@ -14,7 +15,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	// The plugins of CoreDNS that a Corefile may name. Left out are those that
-	// open ports or end the process (prometheus, health, ready, pprof, loop),
+	// open ports or end the process (prometheus, health, ready, pprof, loop, debug),
 	// that reload by themselves, and those for other clouds and stores: the
 	// whole bundle, core/plugin, does not build beside kedge's etcd modules.
 	_ "github.com/coredns/coredns/plugin/acl"
@@ -23,7 +24,6 @@ import (
 	_ "github.com/coredns/coredns/plugin/bufsize"
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/chaos"
-	_ "github.com/coredns/coredns/plugin/debug"
 	_ "github.com/coredns/coredns/plugin/dns64"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/file"
@@ -56,7 +56,7 @@ const (
 // directives are what a Corefile may contain, in the order in which they see a
 // query, which is that of dnsserver.Directives in core/dnsserver/zdirectives.go.
 var directives = []string{
-	"metadata", "nsid", "bufsize", "bind", "debug", "errors", "log", "local",
+	"metadata", "nsid", "bufsize", "bind", "errors", "log", "local",
 	"dns64", "any", "chaos", "loadbalance", "rewrite", "acl", "cache", "header",
 	"minimal", "template", "hosts", sharedDirective, ownDirective, "file",
 	"forward", "whoami",
@@ -83,7 +83,7 @@ var register = sync.OnceValue(func() error {
 })
 
 // setUp adds a kubernetes handler, filled by fill, to the server block.
-func setUp(c *caddy.Controller, fill func(*source, *caddy.Controller, *kubernetes.Kubernetes) error) error {
+func setUp(c *caddy.Controller, fill func(*source, *caddy.Controller, caddyfile.Dispenser, *kubernetes.Kubernetes) error) error {
 	c.Next()
 	if !c.NextArg() {
 		return c.ArgErr()
@@ -92,6 +92,7 @@ func setUp(c *caddy.Controller, fill func(*source, *caddy.Controller, *kubernete
 	if !ok {
 		return c.Errf("unknown source %q", c.Val())
 	}
+	stanza := c.Dispenser // of which ParseStanza takes all
 	handler, err := kubernetes.ParseStanza(c)
 	if err != nil {
 		return err
@@ -99,10 +100,7 @@ func setUp(c *caddy.Controller, fill func(*source, *caddy.Controller, *kubernete
 	if c.Next() {
 		return plugin.Error("kubernetes", plugin.ErrOnce)
 	}
-	if handler.ClientConfig != nil || len(handler.APIServerList) > 0 {
-		return plugin.Error("kubernetes", c.Err("endpoint and kubeconfig cannot be set: kedge asks its own cluster"))
-	}
-	if err := fill(found.(*source), c, handler); err != nil {
+	if err := fill(found.(*source), c, stanza, handler); err != nil {
 		return plugin.Error("kubernetes", err)
 	}
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
@@ -123,7 +121,7 @@ type source struct {
 }
 
 // share gives the handler the shared records, which are started the first time.
-func (s *source) share(_ *caddy.Controller, handler *kubernetes.Kubernetes) error {
+func (s *source) share(_ *caddy.Controller, _ caddyfile.Dispenser, handler *kubernetes.Kubernetes) error {
 	if s.shared != nil {
 		handler.APIConn = s.shared.APIConn
 		return nil
@@ -139,13 +137,18 @@ func (s *source) share(_ *caddy.Controller, handler *kubernetes.Kubernetes) erro
 	return nil
 }
 
-// own gives the handler records that live as long as its instance.
-func (s *source) own(c *caddy.Controller, handler *kubernetes.Kubernetes) error {
-	handler.ClientConfig = inProcess{s.client}
-	start, stop, err := handler.InitKubeCache(context.Background())
+// own gives the handler of a stanza records that live as long as its instance.
+func (s *source) own(c *caddy.Controller, stanza caddyfile.Dispenser, handler *kubernetes.Kubernetes) error {
+	reader, err := withoutPods(c, stanza)
 	if err != nil {
 		return err
 	}
+	reader.ClientConfig = inProcess{s.client}
+	start, stop, err := reader.InitKubeCache(context.Background())
+	if err != nil {
+		return err
+	}
+	handler.APIConn = podsOfServices{reader.APIConn}
 	c.OnStartup(start)
 	c.OnShutdown(stop)
 	return nil

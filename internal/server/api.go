@@ -6,12 +6,16 @@ import (
 	"net"
 	"net/http"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"github.com/kubernetes-csi/external-snapshotter/v8/pkg/utils"
 	"k8s.io/client-go/informers"
 
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/component"
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/controlplane/nodescope"
+	"github.com/kedge-dev/kedge/internal/csi/local"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/encryption"
 	"github.com/kedge-dev/kedge/internal/host"
@@ -59,6 +63,11 @@ func newAPI(cfg *config.Config, node host.Node, listener net.Listener, clock *pk
 		Egress:              egress,
 		Transformers:        keys,
 		Args:                cfg.Server.KubeAPIServerArgs,
+		Scopes: nodescope.Scopes{
+			{Resource: "persistentvolumes"}:                                   local.TopologyKey,
+			{Resource: "persistentvolumeclaims"}:                              local.TopologyKey,
+			{Group: snapshotv1.GroupName, Resource: "volumesnapshotcontents"}: utils.VolumeSnapshotContentManagedByLabel,
+		},
 	})
 }
 

@@ -213,6 +213,8 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		ServingKeyFile:  certificates.KubeletServingKeyFile,
 		ClientCAFile:    certificates.ClientCAFile,
 		TLS:             certificates.NodeTLS(),
+
+		ServerCertificate: certificates.ServingCertificate,
 	}, claim, controllers...)
 	if err := errors.Join(faults, nodeFault); err != nil {
 		return err

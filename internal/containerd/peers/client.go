@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,9 +28,9 @@ const (
 
 // RoundTrip implements http.RoundTripper: it asks nodes, in random order, for what
 // a registry would be asked for, and answers with the first that has it, or as a
-// registry that does not have it.
+// registry that does not have it. What a tag stands for is asked of servers only.
 func (p *Peers) RoundTrip(request *http.Request) (*http.Response, error) {
-	names, err := p.others()
+	names, err := p.others(isTag(request.URL.Path))
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +93,11 @@ func (p *Peers) ask(ctx context.Context, request *http.Request, method, name str
 	if method == http.MethodHead {
 		sent.Header.Del("Range")
 	}
-	response, err := p.transport.RoundTrip(sent)
+	transport := p.content
+	if isTag(request.URL.Path) {
+		transport = p.tags
+	}
+	response, err := transport.RoundTrip(sent)
 	if err != nil && request.Context().Err() == nil {
 		p.log.Debugf("ask %s: %v", name, err)
 		p.unreachable.Store(name, time.Now())
@@ -100,8 +105,16 @@ func (p *Peers) ask(ctx context.Context, request *http.Request, method, name str
 	return response, err
 }
 
-// others returns the names of the other nodes that may answer, in random order.
-func (p *Peers) others() ([]string, error) {
+// isTag tells whether a path is that of a manifest by its tag, as of the handler.
+// All else has a digest.
+func isTag(path string) bool {
+	rest, object := splitPath(path)
+	return strings.HasSuffix(rest, "/manifests") && !isDigest(object)
+}
+
+// others returns the names of the other nodes that may answer, in random order: of
+// the servers' only, if servers is set. Who is one is proved when it is dialed.
+func (p *Peers) others(servers bool) ([]string, error) {
 	lister := p.nodes.Load()
 	if lister == nil {
 		return nil, nil
@@ -113,7 +126,7 @@ func (p *Peers) others() ([]string, error) {
 	var names []string
 	for _, node := range nodes {
 		failed, _ := p.unreachable.Load(node.Name)
-		if at, ok := failed.(time.Time); ok && time.Since(at) < shunned || node.Name == p.cfg.NodeName || !isReady(node) {
+		if at, ok := failed.(time.Time); ok && time.Since(at) < shunned || node.Name == p.cfg.NodeName || !isReady(node) || servers && !isServer(node) {
 			continue
 		}
 		names = append(names, node.Name)
@@ -128,13 +141,15 @@ func isReady(node *corev1.Node) bool {
 	})
 }
 
-// dial connects to a node by its name, and sees to it that it is the one.
-func (p *Peers) dial(ctx context.Context, _, address string) (net.Conn, error) {
-	name, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	node, err := (*p.nodes.Load()).Get(name)
+// isServer tells whether a node has the label of a server, which no node can give
+// itself (NodeRestriction).
+func isServer(node *corev1.Node) bool {
+	return node.Labels["node-role.kubernetes.io/control-plane"] != "" || node.Labels["node-role.kubernetes.io/etcd"] != ""
+}
+
+// dialNode connects to a node by its name, and sees to it that it is the one.
+func (p *Peers) dialNode(ctx context.Context, _, address string) (net.Conn, error) {
+	name, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
@@ -142,9 +157,34 @@ func (p *Peers) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := &tls.Config{
+	return p.dial(ctx, address, &tls.Config{
 		MinVersion: tls.VersionTLS12, RootCAs: authority, ServerName: name,
 		Time: p.cfg.TLS.Time, GetClientCertificate: p.cfg.TLS.GetClientCertificate,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			node, err := p.judge(state.PeerCertificates[0])
+			if err == nil && node.Name != name {
+				return fmt.Errorf("it is node %s", node.Name)
+			}
+			return err
+		},
+	})
+}
+
+// dialServer connects to the node of a server by its name, and sees to it that a
+// server is there: it must have the key of a certificate that no node has.
+func (p *Peers) dialServer(ctx context.Context, _, address string) (net.Conn, error) {
+	return p.dial(ctx, address, p.cfg.TLS)
+}
+
+// dial connects to a node's name and a port.
+func (p *Peers) dial(ctx context.Context, address string, config *tls.Config) (net.Conn, error) {
+	name, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	node, err := (*p.nodes.Load()).Get(name)
+	if err != nil {
+		return nil, err
 	}
 	faults := []error{errors.New("no address of it leads there")}
 	for _, a := range node.Status.Addresses {

@@ -16,14 +16,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// newPeers knows nodes by what they answer, and this one.
+// newPeers knows nodes by what they answer, and this one. Those whose names begin
+// with server are servers.
 func newPeers(t *testing.T, nodes map[string]http.HandlerFunc) *Peers {
 	t.Helper()
 	p := New(Config{NodeName: "this"})
 	addresses, indexer := map[string]string{}, cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	add := func(name string, ready corev1.ConditionStatus) {
 		if err := indexer.Add(&corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: roleOf(name)},
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}},
 		}); err != nil {
 			t.Fatal(err)
@@ -39,15 +40,24 @@ func newPeers(t *testing.T, nodes map[string]http.HandlerFunc) *Peers {
 	}
 	lister := listers.NewNodeLister(indexer)
 	p.nodes.Store(&lister)
-	p.transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		name, _, _ := strings.Cut(address, ":")
-		if addresses[name] == "" {
-			t.Errorf("%s is asked", address)
+	for _, transport := range []*http.Transport{p.content, p.tags} {
+		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			name, _, _ := strings.Cut(address, ":")
+			if addresses[name] == "" {
+				t.Errorf("%s is asked", address)
+			}
+			return new(net.Dialer).DialContext(ctx, network, addresses[name])
 		}
-		return new(net.Dialer).DialContext(ctx, network, addresses[name])
+		t.Cleanup(transport.CloseIdleConnections)
 	}
-	t.Cleanup(p.transport.CloseIdleConnections)
 	return p
+}
+
+func roleOf(name string) map[string]string {
+	if !strings.HasPrefix(name, "server") {
+		return nil
+	}
+	return map[string]string{"node-role.kubernetes.io/control-plane": "true"}
 }
 
 func TestClient(t *testing.T) {
@@ -94,11 +104,44 @@ func TestClient(t *testing.T) {
 				t.Errorf("got %q, want %q", body, want)
 			}
 			if name == "none has it" { // b was asked for certain
-				if left, err := p.others(); err != nil || slices.Contains(left, "b") || len(left) != 3 {
+				if left, err := p.others(false); err != nil || slices.Contains(left, "b") || len(left) != 3 {
 					t.Errorf("asks %v next, %v", left, err)
 				}
 			}
 		})
+	}
+}
+
+// TestTags asks servers alone what a tag stands for, whatever other nodes say.
+func TestTags(t *testing.T) {
+	says := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "what it says") }
+	lies := func(w http.ResponseWriter, r *http.Request) {
+		if isTag(r.URL.Path) {
+			t.Errorf("an agent is asked for %s", r.URL.Path)
+		}
+		_, _ = io.WriteString(w, "what it says")
+	}
+	const digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	for _, test := range []struct {
+		path   string
+		server http.HandlerFunc
+		status int
+	}{
+		{"app/manifests/1", says, 200},
+		{"app/manifests/1", http.NotFound, 404},
+		{"manifests/manifests/blobs", http.NotFound, 404},
+		{"app/manifests/" + digest, http.NotFound, 200},
+		{"app/blobs/" + digest, http.NotFound, 200},
+	} {
+		p := newPeers(t, map[string]http.HandlerFunc{"a": lies, "b": lies, "server-1": test.server})
+		response, err := (&http.Client{Transport: p}).Get("http://nodes.invalid/v2/" + test.path + "?ns=registry.test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != test.status {
+			t.Errorf("%s: got %s, want %d", test.path, response.Status, test.status)
+		}
 	}
 }
 

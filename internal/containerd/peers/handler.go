@@ -32,13 +32,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusMethodNotAllowed)
 		return
 	}
-	rest, ok := strings.CutPrefix(r.URL.Path, "/v2/")
-	i := strings.LastIndex(rest, "/")
-	if !ok || i < 0 {
-		http.NotFound(w, r)
-		return
-	}
-	path, object := rest[:i], rest[i+1:]
+	path, object := splitPath(r.URL.Path)
 	r = r.WithContext(namespaces.WithNamespace(r.Context(), namespace))
 	if repository, ok := strings.CutSuffix(path, "/manifests"); ok {
 		h.serveManifest(w, r, repository, object)
@@ -49,10 +43,24 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// splitPath returns what is before and what is after the last slash of a path below
+// /v2/, or nothing.
+func splitPath(path string) (before, object string) {
+	rest, ok := strings.CutPrefix(path, "/v2/")
+	i := strings.LastIndex(rest, "/")
+	if !ok || i < 0 {
+		return "", ""
+	}
+	return rest[:i], rest[i+1:]
+}
+
+// isDigest tells whether an object is named by its digest. No tag has a colon.
+func isDigest(object string) bool { return strings.Contains(object, ":") }
+
 // serveManifest serves what a tag stands for on this node, or a manifest by its
 // digest. As containerd asks mirrors, ns is the registry.
 func (h *handler) serveManifest(w http.ResponseWriter, r *http.Request, repository, object string) {
-	if strings.Contains(object, ":") {
+	if isDigest(object) {
 		h.serve(w, r, digest.Digest(object), "")
 		return
 	}

@@ -1,6 +1,10 @@
 // Package peers has the nodes of a cluster give each other the images that they
 // have (--embedded-registry): each serves what is in its containerd to the others,
 // and asks them before it asks registries. The agent package makes it.
+//
+// What has a digest may come from any node, because the digest is checked. What a
+// tag stands for is said by servers only: whoever is root on another node could
+// otherwise have every node run an image of theirs while a registry is out of reach.
 package peers
 
 import (
@@ -22,6 +26,7 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
 	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -42,17 +47,22 @@ type Config struct {
 	// The node's serving certificate, and the authority of all nodes' certificates.
 	// They are read for each connection.
 	CertFile, KeyFile, CAFile string
-	// TLS shows the node's own client certificate, and has the time.
+	// ServerCertificate is a server's certificate of the API, by which it proves to
+	// the others that it is one. It is nil on agents.
+	ServerCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// TLS is how this node calls servers: it shows the node's own client certificate,
+	// wants a server's, and has the time.
 	TLS *tls.Config
 }
 
 // Peers is the component. As an http.RoundTripper it asks the other nodes, and
 // finds nothing before it runs.
 type Peers struct {
-	cfg       Config
-	log       *logrus.Entry
-	transport *http.Transport
-	nodes     atomic.Pointer[listers.NodeLister]
+	cfg Config
+	log *logrus.Entry
+	// content asks nodes, and tags asks servers.
+	content, tags *http.Transport
+	nodes         atomic.Pointer[listers.NodeLister]
 	// unreachable has when a node, by its name, could not be reached.
 	unreachable sync.Map
 }
@@ -60,15 +70,19 @@ type Peers struct {
 // New makes the component.
 func New(cfg Config) *Peers {
 	p := &Peers{cfg: cfg, log: logrus.WithField("component", "peers")}
-	p.transport = &http.Transport{
-		DialTLSContext:      p.dial,
+	p.content, p.tags = newTransport(p.dialNode), newTransport(p.dialServer)
+	return p
+}
+
+func newTransport(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
+	return &http.Transport{
+		DialTLSContext:      dial,
 		IdleConnTimeout:     idle,
 		MaxIdleConnsPerHost: 3, // containerd's downloads at a time
 		// A node that hangs must not hang the others.
 		ResponseHeaderTimeout: headerTimeout,
 		DisableCompression:    true,
 	}
-	return p
 }
 
 // Name implements component.Component.
@@ -88,7 +102,8 @@ func (p *Peers) Run(ctx context.Context, ready func()) error {
 		return nil
 	}
 	p.nodes.Store(&lister)
-	defer p.transport.CloseIdleConnections()
+	defer p.content.CloseIdleConnections()
+	defer p.tags.CloseIdleConnections()
 
 	// Not before: who asks does not wait for long.
 	listener, err := net.Listen("tcp", ":"+strconv.Itoa(Port))
@@ -131,39 +146,52 @@ func (p *Peers) authority() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// serverTLS lets nobody in who has no certificate of a node.
-func (p *Peers) serverTLS(*tls.ClientHelloInfo) (*tls.Config, error) {
+// serverTLS lets nobody in who has no certificate of a node. To those who want a
+// server it shows that this is one, if it is.
+func (p *Peers) serverTLS(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	authority, err := p.authority()
 	if err != nil {
 		return nil, err
+	}
+	config := &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		Time:           p.cfg.TLS.Time,
+		GetCertificate: p.cfg.ServerCertificate,
+		ClientAuth:     tls.RequireAndVerifyClientCert,
+		ClientCAs:      authority,
+		NextProtos:     []string{"http/1.1"},
+	}
+	if hello.ServerName == pki.APIName && p.cfg.ServerCertificate != nil {
+		return config, nil
 	}
 	certificate, err := tls.LoadX509KeyPair(p.cfg.CertFile, p.cfg.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("read certificate of this node: %w", err)
 	}
-	return &tls.Config{
-		MinVersion:   tls.VersionTLS12,
-		Time:         p.cfg.TLS.Time,
-		Certificates: []tls.Certificate{certificate},
-		ClientAuth:   tls.RequireAndVerifyClientCert,
-		ClientCAs:    authority,
-		NextProtos:   []string{"http/1.1"},
-	}, nil
+	config.GetCertificate, config.Certificates = nil, []tls.Certificate{certificate}
+	return config, nil
 }
 
 // admit lets nodes in that the cluster has.
 func (p *Peers) admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name, err := pki.NodeOfSubject(r.TLS.PeerCertificates[0].Subject)
-		if err == nil {
-			_, err = (*p.nodes.Load()).Get(name)
-		}
-		if err != nil {
+		if _, err := p.judge(r.TLS.PeerCertificates[0]); err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// judge returns the node that a certificate is of, which has been verified, if the
+// cluster has that node. It is asked about whoever calls this node, and about nodes
+// that this one calls.
+func (p *Peers) judge(certificate *x509.Certificate) (*corev1.Node, error) {
+	name, err := pki.NodeOfSubject(certificate.Subject)
+	if err != nil {
+		return nil, err
+	}
+	return (*p.nodes.Load()).Get(name)
 }
 
 const (

@@ -159,7 +159,7 @@ var _ transfer.ImageResolverOptionSetter = (*fetcher)(nil)
 func (f *fetcher) String() string { return "registries.yaml (" + f.reference + ")" }
 
 // Resolve implements transfer.ImageResolver. What a tag stands for is up to the
-// registry. While that cannot be asked, another node's word is taken: else an edge
+// registry. While that cannot be asked, a server's word is taken: else an edge
 // site could start nothing new without its uplink. Its no is a no, also for images
 // that other nodes have: they may be private, or withdrawn.
 func (f *fetcher) Resolve(ctx context.Context) (string, ocispec.Descriptor, error) {
@@ -180,7 +180,7 @@ func (f *fetcher) Resolve(ctx context.Context) (string, ocispec.Descriptor, erro
 		}
 		name, found, err := f.peers.Resolve(ctx, f.reference)
 		if err != nil {
-			return "", ocispec.Descriptor{}, fmt.Errorf("%w; and no other node has it", a.err)
+			return "", ocispec.Descriptor{}, fmt.Errorf("%w; and no server has it", a.err)
 		}
 		return name, found, nil
 	case <-time.After(f.patience):

@@ -304,7 +304,7 @@ func TestPeers(t *testing.T) {
 		"one that does not have it": {404, 200, "not found"},
 		"one that refuses":          {403, 200, "403 Forbidden"},
 		"one that hangs":            {1, 200, ""},
-		"nobody":                    {0, 404, "and no other node has it"},
+		"nobody":                    {0, 404, "and no server has it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -23,6 +23,7 @@ func (c *claims) volumeChanged(object any) {
 		object = gone.Obj
 	}
 	if volume, ok := object.(*corev1.PersistentVolume); ok {
+		c.queue.Add(cache.MetaObjectToName(volume))
 		c.addClaimOf(volume)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,10 +36,11 @@ const (
 	nodeUnknown = "NodeOfSnapshotUnknown"
 )
 
-// sync does what is to be done about a claim, or about the content of a snapshot.
+// sync does what is to be done about a claim, or about what has no namespace: a volume,
+// or the content of a snapshot.
 func (c *claims) sync(ctx context.Context, name cache.ObjectName) error {
 	if name.Namespace == "" {
-		return c.syncContent(ctx, name.Name)
+		return errors.Join(c.labelVolume(ctx, name.Name), c.syncContent(ctx, name.Name))
 	}
 	if err := c.letGo(ctx, name); err != nil {
 		return err
@@ -65,6 +67,9 @@ func (c *claims) sync(ctx context.Context, name cache.ObjectName) error {
 	node, ours := local.NodeOf(volume)
 	if !ours {
 		return nil
+	}
+	if err := c.label(ctx, claim, node); err != nil {
+		return err
 	}
 	c.tellOfNode(claim, node)
 	return c.grow(ctx, claim, volume)
@@ -94,14 +99,23 @@ func (c *claims) place(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 	if class.Provisioner != local.Driver {
 		return nil
 	}
+	chosen := claim.Annotations[local.NodeAnnotation]
+	if chosen != "" {
+		if err := c.label(ctx, claim, chosen); err != nil {
+			return err
+		}
+	}
 	rooms := c.rooms(class.Name)
 	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	if len(rooms) > 0 && rooms[0].size.Cmp(size) < 0 {
 		c.tell(claim, noNode, "%s", tooLargeText(size, class, rooms))
+		if chosen == "" {
+			return c.label(ctx, claim, "") // nodes look more often at the room they have
+		}
 		return nil
 	}
 	delete(c.told, cache.MetaObjectToName(claim))
-	if chosen := claim.Annotations[local.NodeAnnotation]; chosen != "" {
+	if chosen != "" {
 		if _, err := c.nodes.Get(chosen); apierrors.IsNotFound(err) {
 			return c.choose(ctx, claim, nil) // who would else have given it back
 		}

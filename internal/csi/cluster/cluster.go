@@ -103,13 +103,13 @@ func (c *Controllers) Lead(ctx context.Context, ready func()) error {
 }
 
 // claims looks at one claim after the other, when something about it has changed,
-// and at contents of snapshots.
+// and at volumes and contents of snapshots.
 type claims struct {
 	api    kubernetes.Interface
 	custom snapshotclient.Interface
 	log    *logrus.Entry
 	events record.EventRecorder
-	// queue has claims, and contents of snapshots, which have no namespace.
+	// queue has claims, and volumes and contents of snapshots, which have no namespace.
 	queue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	synced []cache.InformerSynced
 	// snapshotted is closed once there is a snapshot, or a content of one.

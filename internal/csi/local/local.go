@@ -12,7 +12,9 @@ const (
 	// Driver is the name of kedge's CSI driver.
 	Driver = "local.kedge.dev"
 	// TopologyKey is the label of a node that says which one it is. The kubelet sets
-	// it when the driver registers.
+	// it when the driver registers. Volumes and claims have it too: their node gets
+	// them from the API by it, and other nodes do not. A claim that waits for room
+	// anywhere has it without a value, so that all nodes get it.
 	TopologyKey = "local.kedge.dev/node"
 	// Namespace is where the capacities of nodes are.
 	Namespace = "kube-system"

@@ -20,11 +20,14 @@ import (
 // the other way round (external-provisioner, pkg/controller/controller.go).
 const allowModeChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 
+// elsewhere is what users are told of errElsewhere.
+const elsewhere = "the claim is a copy, and %w: it goes there, and so does its pod"
+
 var (
 	// errPopulated says that a volume populator makes the volume of a claim.
 	errPopulated = errors.New("the source is for a volume populator")
 	// errElsewhere says that a copy has to be made on another node.
-	errElsewhere = errors.New("its source is on node")
+	errElsewhere = errors.New("its source is on another node")
 )
 
 // source returns what the volume of a claim begins with: nothing, a snapshot, or
@@ -60,6 +63,9 @@ func (c *claims) snapshotSource(ctx context.Context, claim *corev1.PersistentVol
 		return nil, fmt.Errorf("VolumeSnapshot %s is not ready yet", name)
 	}
 	content, err := api.VolumeSnapshotContents().Get(ctx, *snapshot.Status.BoundVolumeSnapshotContentName, metav1.GetOptions{})
+	if apierrors.IsForbidden(err) { // as all that is another node's
+		return nil, fmt.Errorf(elsewhere, errElsewhere)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("get content of VolumeSnapshot %s: %w", name, err)
 	}
@@ -71,7 +77,7 @@ func (c *claims) snapshotSource(ctx context.Context, claim *corev1.PersistentVol
 	case content.Spec.Driver != local.Driver:
 		return nil, fmt.Errorf("VolumeSnapshot %s is of the driver %s: restore it with a StorageClass of that", name, content.Spec.Driver)
 	case node != "" && node != c.Node:
-		return nil, fmt.Errorf("the claim is a copy, and %w %s: it goes there, and so does its pod", errElsewhere, node)
+		return nil, fmt.Errorf(elsewhere, errElsewhere)
 	case content.Status == nil || content.Status.SnapshotHandle == nil || content.Status.ReadyToUse == nil || !*content.Status.ReadyToUse:
 		return nil, fmt.Errorf("VolumeSnapshot %s is not ready yet", name)
 	case content.Spec.SourceVolumeMode != nil && *content.Spec.SourceVolumeMode != mode && content.Annotations[allowModeChange] != "true":
@@ -93,6 +99,8 @@ func (c *claims) claimSource(ctx context.Context, claim *corev1.PersistentVolume
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("there is no claim %s to copy", name)
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf(elsewhere, errElsewhere)
 	case err != nil:
 		return nil, fmt.Errorf("get claim %s: %w", name, err)
 	case original.DeletionTimestamp != nil:
@@ -111,7 +119,7 @@ func (c *claims) claimSource(ctx context.Context, claim *corev1.PersistentVolume
 	case !ours:
 		return nil, fmt.Errorf("the volume of claim %s is not one of %s, which cannot copy it", name, local.Driver)
 	case node != c.Node:
-		return nil, fmt.Errorf("the claim is a copy, and %w %s: it goes there, and so does its pod", errElsewhere, node)
+		return nil, fmt.Errorf(elsewhere, errElsewhere)
 	case volume.Spec.ClaimRef == nil || volume.Spec.ClaimRef.UID != original.UID:
 		return nil, fmt.Errorf("claim %s, which is to be copied, is not bound to its volume", name)
 	}

@@ -65,13 +65,13 @@ func TestSource(t *testing.T) {
 		"of other driver": {claim: restores, snapshots: []runtime.Object{snapshot, content(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.Driver = "d" })}, want: "of the driver d"},
 		"made elsewhere": {claim: restores, snapshots: []runtime.Object{snapshot, content(func(c *snapshotv1.VolumeSnapshotContent) {
 			c.Labels = map[string]string{utils.VolumeSnapshotContentManagedByLabel: "elsewhere"}
-		})}, want: "on node elsewhere"},
+		})}, want: "its source is on another node"},
 		"not ready":        {claim: restores, snapshots: []runtime.Object{snapshot, content(func(c *snapshotv1.VolumeSnapshotContent) { c.Status.ReadyToUse = nil })}, want: "not ready"},
 		"too small":        {claim: restores, snapshots: []runtime.Object{snapshot, content(func(c *snapshotv1.VolumeSnapshotContent) { c.Status.RestoreSize = new(int64(2 * gibibyte)) })}, want: "needs 2Gi"},
 		"other mode":       {claim: restores, snapshots: []runtime.Object{snapshot, content(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.SourceVolumeMode = new(corev1.PersistentVolumeBlock) })}, want: "allow-volume-mode-change"},
 		"clone":            {claim: copies, objects: []runtime.Object{original, volume("here")}, want: "v"},
 		"clone of nothing": {claim: copies, want: "there is no claim original"},
-		"clone elsewhere":  {claim: copies, objects: []runtime.Object{original, volume("elsewhere")}, want: "on node elsewhere"},
+		"clone elsewhere":  {claim: copies, objects: []runtime.Object{original, volume("elsewhere")}, want: "its source is on another node"},
 		"populator": {claim: func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "X", Name: "y"}
 		}, want: "volume populator"},

@@ -47,6 +47,7 @@ func (c *claims) provision(ctx context.Context, claim *corev1.PersistentVolumeCl
 	volume := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        request.Name,
+			Labels:      map[string]string{local.TopologyKey: c.Node},
 			Annotations: map[string]string{provisionedBy: local.Driver},
 			Finalizers:  []string{local.VolumeFinalizer},
 		},

@@ -202,7 +202,7 @@ func TestImages(t *testing.T) {
 	run(c, "offline", "agent-1", "registry.test/app:1")
 	c.Pod("offline")
 	run(c, "nowhere", "agent-1", "registry.test/nothing:1")
-	said(c, "nowhere", "connection refused", "and no other node has it")
+	said(c, "nowhere", "connection refused", "and no server has it")
 
 	t.Log("nobody but nodes gets images")
 	for user, want := range map[string]string{"": "certificate required", "system:admin": "not the certificate of a node"} {

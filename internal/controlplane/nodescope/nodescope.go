@@ -1,0 +1,144 @@
+// Package nodescope holds the services of a node (its proxy, its storage and the
+// like) to the objects of their own node, where RBAC cannot: what RBAC grants one
+// node it grants all, as it knows no labels. The controlplane package puts it between
+// authorization and the API. The kubelet is none of these services: the Node
+// authorizer holds it to its own pods.
+package nodescope
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/kedge-dev/kedge/internal/pki"
+)
+
+// Scopes are the kinds of objects that are a node's. Each has a label whose value is
+// the name of the object's node, or empty for an object that is every node's. The
+// services of a node get no objects without the label.
+type Scopes map[schema.GroupResource]string
+
+// Use has config's handler narrow what the services of nodes ask for, once they were
+// found to have the right to it.
+func Use(config *genericapiserver.Config, scopes Scopes) error {
+	client, err := dynamic.NewForConfig(config.LoopbackClientConfig)
+	if err != nil {
+		return fmt.Errorf("create client of API server: %w", err)
+	}
+	build := config.BuildHandlerChainFunc
+	config.BuildHandlerChainFunc = func(handler http.Handler, c *genericapiserver.Config) http.Handler {
+		return build(&scope{next: handler, scopes: scopes, client: client, codecs: c.Serializer}, c)
+	}
+	return nil
+}
+
+// scope is the handler between authorization and the API.
+type scope struct {
+	next   http.Handler
+	scopes Scopes
+	// client reads objects to see whose they are.
+	client dynamic.Interface
+	codecs runtime.NegotiatedSerializer
+}
+
+// ServeHTTP implements http.Handler.
+func (s *scope) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	caller, known := request.UserFrom(r.Context())
+	info, parsed := request.RequestInfoFrom(r.Context())
+	if !known || !parsed || !info.IsResourceRequest {
+		s.next.ServeHTTP(w, r)
+		return
+	}
+	node := nodeServedBy(caller)
+	label, scoped := s.scopes[schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}]
+	if node == "" || !scoped {
+		s.next.ServeHTTP(w, r)
+		return
+	}
+	var err error
+	narrowed := r
+	switch info.Verb {
+	case "create": // which admission judges
+	case "list", "watch", "deletecollection":
+		narrowed, err = narrow(r, label, node)
+	default:
+		err = s.check(r.Context(), info, label, node)
+	}
+	if err != nil {
+		responsewriters.ErrorNegotiated(err, s.codecs, schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}, w, r)
+		return
+	}
+	s.next.ServeHTTP(w, narrowed)
+}
+
+// nodeServedBy returns the node of which a user is a service, or nothing.
+func nodeServedBy(caller user.Info) string {
+	if slices.Contains(caller.GetGroups(), pki.NodesGroup) {
+		return "" // the node itself
+	}
+	for _, group := range caller.GetGroups() {
+		if node, ok := strings.CutPrefix(group, pki.NodeGroup("")); ok {
+			return node
+		}
+	}
+	return ""
+}
+
+// narrow returns a request for a list or a watch that asks for objects of a node only,
+// besides what it asks for.
+func narrow(r *http.Request, label, node string) (*http.Request, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	asked, err := labels.ParseToRequirements(query.Get("labelSelector"))
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	own, err := labels.NewRequirement(label, selection.In, []string{"", node})
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	query.Set("labelSelector", labels.NewSelector().Add(append(asked, *own)...).String())
+	narrowed, address := r.WithContext(r.Context()), *r.URL
+	address.RawQuery = query.Encode()
+	narrowed.URL, narrowed.Form = &address, nil
+	return narrowed, nil
+}
+
+// check refuses an object of another node. One that is not there is for the API to
+// say.
+func (s *scope) check(ctx context.Context, info *request.RequestInfo, label, node string) error {
+	resource := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
+	var objects dynamic.ResourceInterface = s.client.Resource(resource)
+	if info.Namespace != "" {
+		objects = s.client.Resource(resource).Namespace(info.Namespace)
+	}
+	object, err := objects.Get(ctx, info.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if value, ok := object.GetLabels()[label]; !ok || value != "" && value != node {
+		return apierrors.NewForbidden(resource.GroupResource(), info.Name, errors.New("it is not of node "+node))
+	}
+	return nil
+}
