@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
@@ -78,8 +79,6 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	o.EnableAggregatorRouting = true
 	o.Features.EnableProfiling = false
 
-	// Not by name first, though Egress knows names: upstream resolves them for
-	// nodes/proxy (registry/core/node/strategy.go, ResourceLocation).
 	o.KubeletConfig.PreferredAddressTypes = []string{"InternalIP", "ExternalIP", "Hostname"}
 	o.KubeletConfig.TLSClientConfig.CertFile = files.KubeletClientCertFile
 	o.KubeletConfig.TLSClientConfig.KeyFile = files.KubeletClientKeyFile
@@ -94,6 +93,7 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 		return nil, err
 	}
 	useFiles(o, c)
+	preferNames(o, flags, c.Egress)
 	if reflect.ValueOf(*o.Metrics).IsZero() {
 		// Else upstream logs an error about the manifest nobody gave
 		// (component-base/metrics/options.go, Apply).
@@ -107,6 +107,23 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 		admission.EnablePlugins = append(admission.EnablePlugins, nodeRestriction)
 	}
 	return o, nil
+}
+
+// preferNames has kubelets dialed by the names of their nodes, which their
+// certificates have: the certificate of one node is then refused where another
+// node was meant. Names are of use only where kedge dials, and the user's word is
+// the last.
+func preferNames(o *options.ServerRunOptions, flags cliflag.NamedFlagSets, egress Egress) {
+	const flag = "kubelet-preferred-address-types"
+	if egress.Tunnels == nil || o.EgressSelector.ConfigFile != "" {
+		return
+	}
+	for _, set := range flags.FlagSets {
+		if set.Changed(flag) {
+			return
+		}
+	}
+	o.KubeletConfig.PreferredAddressTypes = []string{"Hostname", "InternalIP", "ExternalIP"}
 }
 
 // setGates sets the feature gates whose default is not kedge's, before those of

@@ -67,8 +67,12 @@ func CheckNode(name string, ips []netip.Addr) error {
 
 // SignNode signs the certificates of a node and returns them in PEM, with their
 // chains. requests are certificate requests in DER by the certificates' names;
-// nothing but the public key is taken from them. CheckNode must have passed.
+// nothing but the public key is taken from them. CheckNode must have passed. It
+// fails if the name or an address is one of the API.
 func (s *Server) SignNode(node string, ips []netip.Addr, requests map[string][]byte) (map[string][]byte, error) {
+	if err := s.checkReserved(node, ips); err != nil {
+		return nil, err
+	}
 	now := s.clock.Now()
 	signed := map[string][]byte{}
 	for _, c := range NodeCertificates(node) {
