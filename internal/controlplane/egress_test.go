@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/config"
 )
 
 // recordedTunnels refuses every dial and remembers through which node.
@@ -191,11 +193,15 @@ func TestResolveNodes(t *testing.T) {
 		{"nodes", "proxy", "node-b.invalid", ""},
 		{"nodes", "proxy", "localhost", "127.0.0.1"},
 		{"nodes", "proxy", "192.0.2.99", "192.0.2.99"},
-		{"nodes", "status", "node-a.invalid", ""},
-		{"pods", "proxy", "node-a.invalid", ""},
+		{"nodes", "status", "node-a.invalid", "not here"},
+		{"pods", "proxy", "node-a.invalid", "not here"},
 	} {
 		var got []string
 		handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if _, here := r.Context().(resolving); !here {
+				got = []string{"not here"}
+				return
+			}
 			ips, err := net.DefaultResolver.LookupIPAddr(r.Context(), test.host)
 			if (err == nil) != (test.want != "") {
 				t.Errorf("%s of %s/%s: %v", test.host, test.resource, test.subresource, err)
@@ -212,6 +218,32 @@ func TestResolveNodes(t *testing.T) {
 		d.resolveNodes(same)(handler, nil).ServeHTTP(httptest.NewRecorder(), r.WithContext(request.WithRequestInfo(r.Context(), info)))
 		if strings.Join(got, " ") != test.want {
 			t.Errorf("%s of %s/%s: got %v, want %s", test.host, test.resource, test.subresource, got, test.want)
+		}
+	}
+}
+
+// TestKubeletsAreDialedByName, where kedge dials, and the user wants nothing else.
+func TestKubeletsAreDialedByName(t *testing.T) {
+	here := Egress{Tunnels: &recordedTunnels{}}
+	for _, test := range []struct {
+		egress Egress
+		args   []string
+		want   string
+	}{
+		{here, nil, "Hostname,InternalIP,ExternalIP"},
+		{here, []string{"kubelet-preferred-address-types=ExternalIP,InternalIP"}, "ExternalIP,InternalIP"},
+		{here, []string{"egress-selector-config-file=/etc/egress.yaml"}, "InternalIP,ExternalIP,Hostname"},
+		{Egress{}, nil, "InternalIP,ExternalIP,Hostname"},
+	} {
+		o, err := apiServerOptions(&APIServerConfig{
+			Addr: &net.TCPAddr{Port: 6443}, AdvertiseAddress: netip.MustParseAddr("192.0.2.1"), Cluster: config.Default().Cluster,
+			Egress: test.egress, Args: test.args,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(o.KubeletConfig.PreferredAddressTypes, ","); got != test.want {
+			t.Errorf("%v: %s, want %s", test.args, got, test.want)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func (r resolving) Value(key any) any {
 
 // lookup returns the addresses of a node, or what the system's resolver knows of
 // another name.
-func (r resolving) lookup(_ context.Context, network, host string) ([]net.IPAddr, error) {
+func (r resolving) lookup(_ context.Context, _, host string) ([]net.IPAddr, error) {
 	var ips []net.IPAddr
 	if host == r.dialer.NodeName {
 		for _, ip := range r.dialer.NodeIPs {
@@ -61,11 +61,8 @@ func (r resolving) lookup(_ context.Context, network, host string) ([]net.IPAddr
 	}
 	object, found, err := r.dialer.nodes.GetIndexer().GetByKey(host)
 	if err != nil || !found {
-		found, err := net.DefaultResolver.LookupNetIP(r.Context, network, host)
-		for _, ip := range found {
-			ips = append(ips, net.IPAddr{IP: ip.AsSlice(), Zone: ip.Zone()})
-		}
-		return ips, err
+		// Not by the resolver that asks: it would wait for itself.
+		return new(net.Resolver).LookupIPAddr(r.Context, host)
 	}
 	for _, address := range object.(*corev1.Node).Status.Addresses {
 		if ip, err := netip.ParseAddr(address.Address); err == nil {

@@ -2,6 +2,7 @@ package attacks
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -56,16 +57,15 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: mallory}]
 	own := []string{"agent-1", ownA, podA.Status.PodIP}
 
 	// says has the attacker change a status as its kubelet may.
-	says := func(kind, name, status string) {
+	says := func(path, status string) {
 		t.Helper()
-		output, err := a.kubectl(stolen("client-kubelet"), "", "patch", kind, name, "--namespace="+cluster.Namespace,
-			"--subresource=status", "--type=merge", "--patch={\"status\":"+status+"}")
-		if err != nil {
-			t.Logf("the status is refused: %v", err)
-		} else {
-			t.Log(output)
+		code, answer := a.curl(stolen("client-kubelet"), path+"/status", "--request", "PATCH",
+			"--header", "Content-Type: application/merge-patch+json", "--data", `{"status":`+status+`}`)
+		if code != http.StatusOK {
+			t.Logf("%s is refused: %d %s", status, code, answer)
 		}
 	}
+	const nodeA, webA = "/api/v1/nodes/agent-1", "/api/v1/namespaces/" + cluster.Namespace + "/pods/web-a"
 	// honest wants what is said to agent-2 to come from there.
 	honest := func(t *testing.T) {
 		t.Helper()
@@ -88,11 +88,11 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: mallory}]
 	}
 
 	t.Run("by the address of its pod", func(t *testing.T) {
-		says("pod", "web-a", fmt.Sprintf(`{"podIP":%[1]q,"podIPs":[{"ip":%[1]q}]}`, ownB))
+		says(webA, fmt.Sprintf(`{"podIP":%[1]q,"podIPs":[{"ip":%[1]q}]}`, ownB))
 		honest(t)
 	})
 	t.Run("by its node's addresses", func(t *testing.T) {
-		says("node", "agent-1", fmt.Sprintf(`{"addresses":[{"type":"InternalIP","address":%q},{"type":"InternalIP","address":%q},{"type":"Hostname","address":"agent-1"}]}`, ownB, podB.Status.PodIP))
+		says(nodeA, fmt.Sprintf(`{"addresses":[{"type":"InternalIP","address":%q},{"type":"InternalIP","address":%q},{"type":"Hostname","address":"agent-1"}]}`, ownB, podB.Status.PodIP))
 		honest(t)
 		// A pod in the host's network is answered by agent-2, or not at all.
 		answer, err := c.TryKubectl("", "get", "--raw", "/api/v1/namespaces/default/pods/host-b:"+cluster.WebPort+"/proxy/")
@@ -103,7 +103,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: mallory}]
 	})
 	t.Run("a user who may look at agent-1 looks at others", func(t *testing.T) {
 		for _, address := range []string{c.Server.Host.Address.String(), ownB} {
-			says("node", "agent-1", fmt.Sprintf(`{"addresses":[{"type":"InternalIP","address":%q},{"type":"Hostname","address":"agent-1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":10250}}}`, address))
+			says(nodeA, fmt.Sprintf(`{"addresses":[{"type":"InternalIP","address":%q},{"type":"Hostname","address":"agent-1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":10250}}}`, address))
 			for range 3 {
 				time.Sleep(200 * time.Millisecond)
 				output, err := c.TryKubectl("", "--as=mallory", "get", "--raw", "/api/v1/nodes/agent-1/proxy/pods")
@@ -116,7 +116,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: mallory}]
 	})
 	t.Run("by a port that is no kubelet's", func(t *testing.T) {
 		for _, port := range []int{22, 2379, 6443} {
-			says("node", "agent-1", fmt.Sprintf(`{"addresses":[{"type":"InternalIP","address":%q},{"type":"Hostname","address":"agent-1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}}}`, c.Server.Host.Address, port))
+			says(nodeA, fmt.Sprintf(`{"addresses":[{"type":"InternalIP","address":%q},{"type":"Hostname","address":"agent-1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}}}`, c.Server.Host.Address, port))
 			output, err := c.TryKubectl("", "get", "--raw", "/api/v1/nodes/agent-1/proxy/metrics")
 			// It is the attacker's own, at the most.
 			if err != nil && strings.Contains(err.Error(), c.Server.Host.Address.String()) || err == nil && output != "intercepted" {
