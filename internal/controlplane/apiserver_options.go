@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/egressselector"
@@ -111,8 +112,9 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 
 // preferNames has kubelets dialed by the names of their nodes, which their
 // certificates have: the certificate of one node is then refused where another
-// node was meant. Names are of use only where kedge dials, and the user's word is
-// the last.
+// node was meant. Never by an address, which a node might say is its own, and
+// which has another's certificate. Names are of use only where kedge dials, and
+// the user's word is the last.
 func preferNames(o *options.ServerRunOptions, flags cliflag.NamedFlagSets, egress Egress) {
 	const flag = "kubelet-preferred-address-types"
 	if egress.Tunnels == nil || o.EgressSelector.ConfigFile != "" {
@@ -123,7 +125,7 @@ func preferNames(o *options.ServerRunOptions, flags cliflag.NamedFlagSets, egres
 			return
 		}
 	}
-	o.KubeletConfig.PreferredAddressTypes = []string{"Hostname", "InternalIP", "ExternalIP"}
+	o.KubeletConfig.PreferredAddressTypes = []string{string(corev1.NodeHostName)}
 }
 
 // setGates sets the feature gates whose default is not kedge's, before those of

@@ -230,7 +230,7 @@ func TestKubeletsAreDialedByName(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		{here, nil, "Hostname,InternalIP,ExternalIP"},
+		{here, nil, "Hostname"},
 		{here, []string{"kubelet-preferred-address-types=ExternalIP,InternalIP"}, "ExternalIP,InternalIP"},
 		{here, []string{"egress-selector-config-file=/etc/egress.yaml"}, "InternalIP,ExternalIP,Hostname"},
 		{Egress{}, nil, "InternalIP,ExternalIP,Hostname"},
