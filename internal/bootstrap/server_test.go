@@ -38,7 +38,7 @@ type other struct {
 func newOther(t *testing.T) *other {
 	t.Helper()
 	o := &other{dir: newDir(t)}
-	certificates, err := pki.EnsureServer(pki.ServerOptions{Dir: o.dir, NodeName: "one", Etcd: true})
+	certificates, err := pki.EnsureServer(pki.ServerOptions{Dir: o.dir, NodeName: "one", ClusterDomain: "cluster.local", Etcd: true})
 	if err != nil {
 		t.Fatal(err)
 	}

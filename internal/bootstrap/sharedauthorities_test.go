@@ -44,7 +44,7 @@ func restart(t *testing.T, dir datadir.Dir, token string) {
 	if err := pki.TakeAuthorities(dir, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	certificates, err := pki.EnsureServer(pki.ServerOptions{Dir: dir, NodeName: "one", Etcd: true})
+	certificates, err := pki.EnsureServer(pki.ServerOptions{Dir: dir, NodeName: "one", ClusterDomain: "cluster.local", Etcd: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
@@ -80,8 +82,6 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	o.EnableAggregatorRouting = true
 	o.Features.EnableProfiling = false
 
-	// Not by name first, though Egress knows names: upstream resolves them for
-	// nodes/proxy (registry/core/node/strategy.go, ResourceLocation).
 	o.KubeletConfig.PreferredAddressTypes = []string{"InternalIP", "ExternalIP", "Hostname"}
 	o.KubeletConfig.TLSClientConfig.CertFile = files.KubeletClientCertFile
 	o.KubeletConfig.TLSClientConfig.KeyFile = files.KubeletClientKeyFile
@@ -96,6 +96,7 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 		return nil, err
 	}
 	useFiles(o, c)
+	preferNames(o, flags, c.Egress)
 	if reflect.ValueOf(*o.Metrics).IsZero() {
 		// Else upstream logs an error about the manifest nobody gave
 		// (component-base/metrics/options.go, Apply).
@@ -113,6 +114,24 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 		o.Admission.PluginNames = append(names, restriction.Name)
 	}
 	return o, nil
+}
+
+// preferNames has kubelets dialed by the names of their nodes, which their
+// certificates have: the certificate of one node is then refused where another
+// node was meant. Never by an address, which a node might say is its own, and
+// which has another's certificate. Names are of use only where kedge dials, and
+// the user's word is the last.
+func preferNames(o *options.ServerRunOptions, flags cliflag.NamedFlagSets, egress Egress) {
+	const flag = "kubelet-preferred-address-types"
+	if egress.Tunnels == nil || o.EgressSelector.ConfigFile != "" {
+		return
+	}
+	for _, set := range flags.FlagSets {
+		if set.Changed(flag) {
+			return
+		}
+	}
+	o.KubeletConfig.PreferredAddressTypes = []string{string(corev1.NodeHostName)}
 }
 
 // setGates sets the feature gates whose default is not kedge's, before those of

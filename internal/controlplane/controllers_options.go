@@ -38,7 +38,7 @@ func controllersOptions(c *ControllersConfig) (*options.KubeControllerManagerOpt
 	// The kubelet's; upstream's default is in /usr, which may be read-only.
 	o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir = filepath.Join(datadir.KubeletRoot, "volumeplugins")
 
-	o.SAController.RootCAFile = files.ServerCAFile
+	o.SAController.RootCAFile = files.RootCAFile
 	o.SAController.ServiceAccountKeyFile = files.ServiceAccountKeyFile
 	// Nodes and clients are trusted by the client authority.
 	signing := o.CSRSigningController

@@ -27,7 +27,7 @@ func TestList(t *testing.T) {
 		}
 		return listed[i]
 	}
-	if len(listed) != 9 {
+	if len(listed) != 11 {
 		t.Errorf("listed %d certificates", len(listed))
 	}
 	serving := of(listed, s.ServingCertFile)
@@ -50,7 +50,7 @@ func TestList(t *testing.T) {
 	if err := os.WriteFile(s.ServingCertFile, []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if listed, err := List(o.Dir, now); err == nil || !strings.Contains(err.Error(), s.ServingCertFile) || len(listed) != 8 {
+	if listed, err := List(o.Dir, now); err == nil || !strings.Contains(err.Error(), s.ServingCertFile) || len(listed) != 10 {
 		t.Errorf("a file that is no good: %v, %d others", err, len(listed))
 	}
 	if _, err := List(datadir.Dir(t.TempDir()), now); err == nil || !strings.Contains(err.Error(), "--data-dir") {

@@ -96,9 +96,14 @@ func CheckNode(name string, ips []netip.Addr) error {
 }
 
 // SignNode signs the certificates of a node, whose registration has the UID uid, and
-// returns them in PEM, with their chains. They are valid until NodeEnd. requests are certificate requests in DER by the certificates' names;
-// nothing but the public key is taken from them. CheckNode must have passed.
+// returns them in PEM, with their chains. They are valid until NodeEnd. requests are
+// certificate requests in DER by the certificates' names; nothing but the public key is
+// taken from them. CheckNode must have passed. It fails if the name or an address is one
+// of the API.
 func (s *Server) SignNode(node, uid string, ips []netip.Addr, requests map[string][]byte) (map[string][]byte, error) {
+	if err := s.checkReserved(node, ips); err != nil {
+		return nil, err
+	}
 	now := s.clock.Now()
 	signed := map[string][]byte{}
 	for _, c := range NodeCertificates(node) {

@@ -63,6 +63,9 @@ type Files struct {
 	// ClientCAFile is what all certificates of nodes are checked with, the
 	// kubelets' serving ones too, and those of other clients.
 	ClientCAFile, ClientCAKeyFile string
+	// RootCAFile is what pods check the API server's certificate with, and the
+	// kubelets' too: ca.crt of service accounts.
+	RootCAFile string
 	// The signers are for upstream's signing controllers, which take no file with
 	// more than one certificate, as an intermediate authority's has: pkg/controller/
 	// certificates/signer/ca_provider.go. The keys are those above.
@@ -122,6 +125,7 @@ type Server struct {
 	nodeName string
 	nodeIPs  []netip.Addr
 	apiNames []string
+	reserved reserved
 }
 
 // EnsureServer makes what is missing of a server's PKI in the data directory,
@@ -135,6 +139,7 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 		nodeName: o.NodeName,
 		nodeIPs:  o.NodeIPs,
 		apiNames: apiNames(o),
+		reserved: reservedFor(o.ClusterDomain, o.ServiceCIDRs),
 	}
 	now := o.Clock.Now()
 	authorities := map[string]*authority{}
@@ -165,6 +170,7 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 	s.Files = Files{
 		ServerCAFile: s.serverCA.certFile, ServerCAKeyFile: s.serverCA.keyFile,
 		ClientCAFile: clientCA.certFile, ClientCAKeyFile: clientCA.keyFile,
+		RootCAFile:            server("kube-root-ca.crt"),
 		RequestHeaderCAFile:   headerCA.certFile,
 		ServiceAccountKeyFile: server("service.key"),
 		ServingCertFile:       s.servingLeaf.certFile, ServingKeyFile: s.servingLeaf.keyFile,
@@ -182,6 +188,9 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 		return nil, err
 	}
 	if s.ClientSignerFile, err = clientCA.signerFile(); err != nil {
+		return nil, err
+	}
+	if err := s.writeRootCA(); err != nil {
 		return nil, err
 	}
 	if s.EncryptionKeyFile, err = ensureEncryptionKey(folder, s.serverCA); err != nil {

@@ -168,7 +168,7 @@ func TestEnsureServerAgain(t *testing.T) {
 		"nothing": {damage: func(*testing.T, *ServerOptions, func(string) string) {}},
 		"killed before the CA's certificate": {
 			damage: func(t *testing.T, _ *ServerOptions, path func(string) string) { remove(t, path("client-ca.crt")) },
-			want:   []string{"client-ca.crt"},
+			want:   []string{"client-ca.crt", "kube-root-ca.crt"},
 		},
 		"killed before a leaf's certificate": {
 			damage: func(t *testing.T, _ *ServerOptions, path func(string) string) { remove(t, path("client-admin.crt")) },

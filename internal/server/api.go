@@ -40,7 +40,7 @@ func newAPI(cfg *config.Config, node host.Node, listener net.Listener, clock *pk
 	if cfg.Server.DisableAPIServer {
 		return newRemoteAPI(cfg, node, certificates, store), nil
 	}
-	egress := controlplane.Egress{Tunnels: tunnels}
+	egress := controlplane.Egress{Tunnels: tunnels, PodCIDRs: agent.OwnPodCIDRs(cfg.Cluster)}
 	if !cfg.Server.DisableAgent {
 		egress.NodeName, egress.NodeIPs = node.Name, node.IPs
 	}

@@ -27,6 +27,10 @@ type Server struct {
 	sessions map[string][]*session
 }
 
+// sessionLimit is how many tunnels of one node are open at most. An agent opens one
+// for each address that it knows a server by.
+const sessionLimit = 16
+
 // NewServer makes a Server without any tunnels yet.
 func NewServer() *Server {
 	return &Server{log: logrus.WithField("component", "tunnel"), sessions: map[string][]*session{}}
@@ -84,10 +88,21 @@ func upgrade(w http.ResponseWriter) (net.Conn, error) {
 	return conn, nil
 }
 
+// add keeps a session. It closes the oldest one of a node that has too many, so
+// that a node cannot take the server's memory.
 func (s *Server) add(node string, added *session) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sessions[node] = append(s.sessions[node], added)
+	// A new slice: Dial may be reading the old one.
+	all := append(slices.Clone(s.sessions[node]), added)
+	var oldest *session
+	if len(all) > sessionLimit {
+		oldest, all = all[0], all[1:]
+	}
+	s.sessions[node] = all
+	s.mu.Unlock()
+	if oldest != nil {
+		oldest.close()
+	}
 }
 
 func (s *Server) remove(node string, removed *session) {

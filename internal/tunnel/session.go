@@ -13,8 +13,12 @@ import (
 	"time"
 )
 
-// reasonLimit is how many bytes of an agent's refusal are read.
-const reasonLimit = 1 << 10
+const (
+	// reasonLimit is how many bytes of an agent's refusal are read.
+	reasonLimit = 1 << 10
+	// headerLimit is how many bytes the headers of an agent's answer may have.
+	headerLimit = 16 << 10
+)
 
 // session is the server's end of one tunnel.
 type session struct {
@@ -28,10 +32,11 @@ func newSession(ctx context.Context, conn net.Conn) (*session, error) {
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true) // the TLS is below conn
 	transport := &http.Transport{
-		Protocols:          &protocols,
-		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingPatience},
-		DisableCompression: true,
-		DialContext:        func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		Protocols:              &protocols,
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingPatience},
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: headerLimit,
+		DialContext:            func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}
 	client, err := transport.NewClientConn(ctx, "http", "agent:80")
 	if err != nil {

@@ -441,6 +441,39 @@ func TestNewestTunnel(t *testing.T) {
 	eventually(t, tunnels, "node-a", fmt.Sprintf("node-a:%d", oldPort))
 }
 
+// TestTooManyTunnels has a node open more than it may: the newest stay, and other
+// nodes keep theirs.
+func TestTooManyTunnels(t *testing.T) {
+	testutil.CheckLeaks(t)
+	ca := newAuthority(t)
+	tunnels, web := serverFor(t, ca)
+	servers, port := knows(web.Listener.Addr().String()), startEcho(t)
+	startAgent(t, ca.client(t, "node-b"), servers, "node-b", port)
+	other := eventually(t, tunnels, "node-b", fmt.Sprintf("node-b:%d", port))
+	var first *session
+	for i := range 2 * sessionLimit {
+		conn, err := open(t.Context(), web.Listener.Addr().String(), ca.client(t, "node-a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for want := min(i+1, sessionLimit); len(tunnels.of("node-a")) < want; {
+			time.Sleep(time.Millisecond)
+		}
+		if first == nil {
+			first = tunnels.of("node-a")[0]
+		}
+	}
+	<-first.ended
+	if n := len(tunnels.of("node-a")); n > sessionLimit {
+		t.Errorf("%d tunnels of one node are open", n)
+	}
+	startAgent(t, ca.client(t, "node-a"), servers, "node-a", port)
+	if err := errors.Join(echo(eventually(t, tunnels, "node-a", fmt.Sprintf("node-a:%d", port)), 1), echo(other, 1)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestServersChange(t *testing.T) {
 	testutil.CheckLeaks(t)
 	ca := newAuthority(t)

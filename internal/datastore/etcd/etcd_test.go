@@ -79,7 +79,7 @@ func newHost(t *testing.T, number int, other *host) *host {
 		}
 	}
 	certificates, err := pki.EnsureServer(pki.ServerOptions{
-		Dir: h.dir, NodeName: h.node(), NodeIPs: []netip.Addr{netip.MustParseAddr(h.address())}, Etcd: true,
+		Dir: h.dir, NodeName: h.node(), NodeIPs: []netip.Addr{netip.MustParseAddr(h.address())}, ClusterDomain: "cluster.local", Etcd: true,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -88,8 +88,12 @@ func TestRotateCA(t *testing.T) {
 	if err != nil || bytes.Count(authority, []byte("BEGIN")) != 1 {
 		t.Errorf("%v:\n%s", err, authority)
 	}
-	c.Eventually("pods to be told the new authority alone", func() error {
-		if told := c.Kubectl("get", "configmap", "kube-root-ca.crt", "-o", `jsonpath={.data.ca\.crt}`); strings.TrimSpace(told) != strings.TrimSpace(string(authority)) {
+	roots, err := os.ReadFile(c.Server.Host.Path(serverTLS + "/kube-root-ca.crt"))
+	if err != nil || bytes.Count(roots, []byte("BEGIN")) != 2 || !bytes.HasPrefix(roots, authority) {
+		t.Errorf("%v:\n%s", err, roots)
+	}
+	c.Eventually("pods to be told the new authorities alone", func() error {
+		if told := c.Kubectl("get", "configmap", "kube-root-ca.crt", "-o", `jsonpath={.data.ca\.crt}`); strings.TrimSpace(told) != strings.TrimSpace(string(roots)) {
 			return errors.New(told)
 		}
 		return nil

@@ -200,7 +200,7 @@ func rootCA(b *bench) error {
 	if err != nil {
 		return err
 	}
-	file, err := os.ReadFile(b.host.Path(serverTLS + "server-ca.crt"))
+	file, err := os.ReadFile(b.host.Path(serverTLS + "kube-root-ca.crt"))
 	if err == nil && strings.TrimSpace(published.Data["ca.crt"]) != strings.TrimSpace(string(file)) {
 		err = errors.New("it is another one")
 	}
