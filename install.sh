@@ -37,7 +37,7 @@ rotation=/etc/logrotate.d/kedge
 
 # Flags whose values are secrets. They become variables of $environment: every user of
 # the host may read the unit, and the command line of a process.
-secret_flags='token agent-token s3-access-key s3-secret-key datastore-endpoint'
+secret_flags='token agent-token datastore-endpoint s3-access-key s3-secret-key'
 
 say() { echo "kedge: $*"; }
 

@@ -92,8 +92,8 @@ var counterparts = map[string]string{
 	"kedge snapshot restore": "tests/e2e/snapshot TestSaveAndRestore",
 	"etcdctl":                "tests/e2e/care TestEtcd",
 
-	"curl -sfL":        "tests/e2e/install TestThisMachine",
-	"export KEDGE_URL": "tests/e2e/install TestFiles",
+	"curl -sfL":                               "tests/e2e/install TestThisMachine",
+	"export KEDGE_URL=https://HOST:6443":      "tests/e2e/install TestFiles",
 	"kedge kubectl get events -n kube-system": "tests/e2e/addons TestAddons",
 	"kedge secrets-encrypt":                   "tests/e2e/secrets TestOneServer",
 	"kedge image":                             "tests/e2e/images TestImages",

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
@@ -51,9 +52,11 @@ type stranger struct {
 	all    *strangers
 	host   netip.Prefix
 	serial uint64
-	// silence closes it. all.mu guards place, which is nil once it is a stranger no more.
+	// silence closes it.
 	silence *time.Timer
+	// all.mu guards place, which is nil once isKnown is true.
 	place   *list.Element
+	isKnown atomic.Bool
 }
 
 func newStrangers() *strangers {
@@ -138,12 +141,7 @@ func (c *stranger) known() {
 	}
 	c.place = nil
 	c.all.count--
-}
-
-func (c *stranger) isKnown() bool {
-	c.all.mu.Lock()
-	defer c.all.mu.Unlock()
-	return c.place == nil
+	c.isKnown.Store(true)
 }
 
 // Close implements net.Conn.
@@ -170,7 +168,7 @@ func (s *strangers) remember(ctx context.Context, conn net.Conn) context.Context
 func (s *strangers) judge(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, ok := r.Context().Value(strangerKey{}).(*stranger)
-		if !ok || conn.isKnown() {
+		if !ok || conn.isKnown.Load() {
 			next.ServeHTTP(w, r)
 			return
 		}

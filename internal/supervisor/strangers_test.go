@@ -113,7 +113,7 @@ func TestStrangersJudge(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn := r.Context().Value(strangerKey{}).(*stranger)
 		s.judge(api).ServeHTTP(w, r)
-		after <- conn.isKnown() || r.URL.Path == "/exec"
+		after <- conn.isKnown.Load() || r.URL.Path == "/exec"
 	}))
 	server.Listener = s.listener(server.Listener)
 	server.Config.ConnContext = s.remember

@@ -47,8 +47,8 @@ func TestSecrets(t *testing.T) {
 			want("K10flag", "KEDGE_TOKEN='K10flag'", "agent --server=https://server:6443")
 
 			t.Log("all secrets there are")
-			sh(t, s.host, `INSTALL_KEDGE_EXEC='server --datastore-endpoint=postgres://kedge:hush&more?@db/kedge --agent-token=hush -s3-access-key hush' sh /opt/release/install.sh --s3-secret-key=hush --s3`)
-			want("hush", "KEDGE_AGENT_TOKEN='hush'\nKEDGE_DATASTORE_ENDPOINT='postgres://kedge:hush&more?@db/kedge'\nKEDGE_S3_ACCESS_KEY='hush'\nKEDGE_S3_SECRET_KEY='hush'\nKEDGE_TOKEN='K10flag'", "server --s3")
+			sh(t, s.host, `INSTALL_KEDGE_EXEC='server --datastore-endpoint=postgres://kedge:unsaidone&more?@db/kedge --agent-token=unsaidone -s3-access-key unsaidone' sh /opt/release/install.sh --s3-secret-key=unsaidone --s3`)
+			want("unsaidone", "KEDGE_AGENT_TOKEN='unsaidone'\nKEDGE_DATASTORE_ENDPOINT='postgres://kedge:unsaidone&more?@db/kedge'\nKEDGE_S3_ACCESS_KEY='unsaidone'\nKEDGE_S3_SECRET_KEY='unsaidone'\nKEDGE_TOKEN='K10flag'", "server --s3")
 		})
 	}
 }
