@@ -2,19 +2,21 @@
 # Installs kedge on this host, brings it up to date, or takes it off again.
 #
 #   curl -sfL URL/install.sh | sh -                     a server
-#   curl -sfL URL/install.sh | KEDGE_URL=https://HOST:6443 KEDGE_TOKEN=TOKEN sh -   an agent of it
+#   curl -sfL URL/install.sh | KEDGE_URL=https://HOST:6443 KEDGE_TOKEN="$(cat token)" sh -   an agent of it
 #   sh install.sh server --cluster-init                 with flags
 #   sh install.sh uninstall                             all of it, with the cluster's data
 #
 # Run again it changes what is given now and what is newer, and nothing else. Pods
 # run on meanwhile; if the new kedge does not get ready, the previous one comes back.
 #
-#   KEDGE_*                    the service's environment, kept in /etc/kedge/kedge.env
+#   KEDGE_*                    the service's environment, kept in /etc/kedge/kedge.env; flags with
+#                              secrets, such as --token, become variables there
 #   INSTALL_KEDGE_EXEC         the command with its flags, such as "server --disable local-storage"
 #   INSTALL_KEDGE_FROM         a release's URL or folder, one file of it, or a checkout (default: the
 #                              release or checkout that this script is in, else the latest release)
 #   INSTALL_KEDGE_VERSION      the release to download, such as v1.36.3+kedge.2
-#   INSTALL_KEDGE_KEY          a public key (PEM): without a signature by it nothing is installed
+#   INSTALL_KEDGE_KEY          a public key (PEM): without a signature by it nothing is installed;
+#                              http:// and wget need one
 #   INSTALL_KEDGE_BIN_DIR      the folder of the executable (default: /usr/local/bin)
 #   INSTALL_KEDGE_SKIP_START   true: do not start it, nor restart the one that runs
 #   INSTALL_KEDGE_SKIP_ENABLE  true: do not start it at boot
@@ -32,6 +34,10 @@ systemd_unit=/etc/systemd/system/kedge.service
 openrc_script=/etc/init.d/kedge
 log=/var/log/kedge.log # OpenRC's; systemd has its journal
 rotation=/etc/logrotate.d/kedge
+
+# Flags whose values are secrets. They become variables of $environment: every user of
+# the host may read the unit, and the command line of a process.
+secret_flags='token agent-token datastore-endpoint s3-access-key s3-secret-key'
 
 say() { echo "kedge: $*"; }
 
@@ -100,7 +106,16 @@ find_source() {
 	fi
 	archive=
 	case $from in
-	http://* | https://*) from=${from%/} ;;
+	http://* | https://*)
+		from=${from%/}
+		if [ -z "${INSTALL_KEDGE_KEY:-}$release_key" ]; then
+			case $from in
+			http://*) fail "anybody on the way can change what $from sends: take https://, or give INSTALL_KEDGE_KEY=FILE, the public key that the release is signed by" ;;
+			esac
+			# wget cannot be told to follow no redirect to http.
+			command -v curl >/dev/null || fail "it takes curl to download from $from: install curl, or give INSTALL_KEDGE_KEY=FILE, the public key that the release is signed by"
+		fi
+		;;
 	*)
 		[ -e "$from" ] || fail "INSTALL_KEDGE_FROM is $from, which is not there"
 		if [ -f "$from" ]; then
@@ -116,7 +131,7 @@ fetch() {
 	case $from in
 	http://* | https://*)
 		if command -v curl >/dev/null; then
-			curl -fsSL --proto-redir =https --retry 3 -o "$work/$1" "$from/$1"
+			curl -fsSL --proto "=${from%%:*}" --proto-redir =https --retry 3 -o "$work/$1" "$from/$1"
 		elif command -v wget >/dev/null; then
 			wget -qO "$work/$1" "$from/$1"
 		else
@@ -213,29 +228,69 @@ check_signature() {
 # what KEDGE_URL says. Words that would need quotes, which systemd and OpenRC
 # write differently, belong in the configuration file.
 choose_command() {
+	earlier=
 	# shellcheck disable=SC2086 # it is a list of words
-	set -- ${INSTALL_KEDGE_EXEC:-} "$@"
-	for word in "$@"; do
-		case $word in
-		*[!A-Za-z0-9_./:=,@+~-]* | '') fail "'$word' is for $etc/config.yaml, where the flags are keys: a service takes letters, digits and _./:=,@+~- only" ;;
-		esac
-	done
-	case ${1:-} in
-	server | agent)
-		command=$*
-		return
-		;;
+	without_secrets ${INSTALL_KEDGE_EXEC:-} "$@"
+	given=$command
+	case $given in
+	server | agent | 'server '* | 'agent '*) return ;;
 	'' | -*) ;;
-	*) fail "the command is '$1': it has to be server, agent or uninstall" ;;
+	*) fail "the command is '${given%% *}': it has to be server, agent or uninstall" ;;
 	esac
 	command=server
 	if [ -e "$etc/command" ]; then
-		command=$(cat "$etc/command")
+		earlier=1
+		# shellcheck disable=SC2046 # it is a list of words
+		without_secrets $(cat "$etc/command")
 	elif [ -n "${KEDGE_URL:-}" ]; then
 		command=agent
 	fi
 	# Flags given now are all there are.
-	[ $# = 0 ] || command="${command%% *} $*"
+	[ -z "$given" ] || command="${command%% *} $given"
+}
+
+# without_secrets WORDS sets command to the words without secret flags, whose values
+# become the variables that mean the same.
+without_secrets() {
+	command='' flag=''
+	for word in "$@"; do
+		if [ "$flag" ]; then
+			keep_secret "$flag" "$word"
+			flag=
+			continue
+		fi
+		name=${word%%=*}
+		case $name in
+		--*) name=${name#--} ;;
+		-*) name=${name#-} ;;
+		*) name= ;;
+		esac
+		case " $secret_flags " in
+		*" ${name:-/} "*)
+			case $word in
+			*=*) keep_secret "$name" "${word#*=}" ;;
+			*) flag=$name ;;
+			esac
+			;;
+		*)
+			case $word in
+			*[!A-Za-z0-9_./:=,@+~-]* | '') fail "'$word' is for $etc/config.yaml, where the flags are keys: a service takes letters, digits and _./:=,@+~- only" ;;
+			esac
+			command="$command${command:+ }$word"
+			;;
+		esac
+	done
+	[ -z "$flag" ] || fail "--$flag needs a value"
+}
+
+# keep_secret FLAG VALUE exports the variable of a flag. A flag of an earlier
+# installation does not replace a variable that is set now.
+keep_secret() {
+	variable=KEDGE_$(echo "$1" | tr 'a-z-' 'A-Z_')
+	if [ "$earlier" ] && eval "[ -n \"\${$variable:-}\" ]"; then
+		return
+	fi
+	export "$variable=$2"
 }
 
 # write_files makes all files of the installation in the work folder, which is

@@ -12,6 +12,7 @@ import (
 )
 
 func main() {
+	cli.HideSecrets()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	// A second signal ends the process at once, as without a handler.
 	context.AfterFunc(ctx, stop)

@@ -30,6 +30,8 @@ type Observer struct {
 	OnChange func(component.Status)
 	// OnSlowStop is called with the components that a slow stop waits for.
 	OnSlowStop func(names []string)
+	// OnJoined is called once, when the node has its certificates.
+	OnJoined func()
 	// OnReady is called once, when the node is ready, with its name.
 	OnReady func(node string)
 }
@@ -81,6 +83,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 	if err != nil {
 		return err
 	}
+	observer.OnJoined()
 	// The one that was asked may have no API itself.
 	servers.Learn(identity.Settings.Servers)
 	cluster := identity.Settings.Cluster

@@ -82,8 +82,8 @@ func Join(ctx context.Context, cfg Config) (*Identity, error) {
 		why = errFormer
 	}
 	if cfg.Token == "" {
-		return nil, fmt.Errorf("%w: give the token by --token or --token-file; it is in server/token in a server's data directory, "+
-			"and `kedge token create` makes one there that ends by itself", why)
+		return nil, fmt.Errorf("%w: make a token by `kedge token create` on a server, and give the token by --token-file, "+
+			"or as KEDGE_TOKEN in /etc/kedge/kedge.env if kedge is a service", why)
 	}
 	token, err := ParseToken(cfg.Token)
 	if err != nil {

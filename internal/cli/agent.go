@@ -9,7 +9,9 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/kedge-dev/kedge/internal/agent"
+	"github.com/kedge-dev/kedge/internal/bootstrap"
 	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/install"
 	"github.com/kedge-dev/kedge/internal/version"
 )
 
@@ -29,6 +31,7 @@ func runAgent(c *cli.Context, cfg *config.Config) error {
 	began := time.Now()
 	logrus.Infof("kedge %s starts as an agent of %s, data in %s", version.Version, cfg.Agent.Server, cfg.DataDir)
 	err := agent.Run(c.Context, cfg, agent.Observer{
+		OnJoined:   func() { forgetToken(cfg.Token) },
 		OnChange:   logChange,
 		OnSlowStop: logSlowStop,
 		OnReady: func(node string) {
@@ -37,4 +40,32 @@ func runAgent(c *cli.Context, cfg *config.Config) error {
 		},
 	})
 	return startAnew(err, environment)
+}
+
+// tokenEnv is the variable of the token.
+const tokenEnv = "KEDGE_TOKEN"
+
+// forgetToken takes the token of a node that has joined out of the environment of the
+// processes that it starts, which may run for months. If it is the server's, whoever
+// becomes root on the node would get the whole cluster with it: forgetToken also
+// removes it from what install.sh wrote, and warns.
+func forgetToken(text string) {
+	if err := os.Unsetenv(tokenEnv); err != nil {
+		logrus.Warnf("Processes of this node inherit %s: %v", tokenEnv, err)
+	}
+	token, err := bootstrap.ParseToken(text)
+	if err != nil || token.User != bootstrap.ServerUser {
+		return
+	}
+	removed, err := install.Forget("/", tokenEnv, text)
+	switch {
+	case err != nil:
+		logrus.Warnf("This node was given the server's token, by which anybody who reads it controls the whole cluster: take it out of %s: %v", install.EnvironmentFile, err)
+	case removed:
+		logrus.Warnf("This node was given the server's token, by which anybody who reads it controls the whole cluster. kedge has removed it from %s: "+
+			"a node that has joined needs none. If this node must join again, write a token of `kedge token create` there, as %s='TOKEN'", install.EnvironmentFile, tokenEnv)
+	default:
+		logrus.Warnf("This node was given the server's token, by which anybody who reads it controls the whole cluster: take it away from this host (`kedge config print` shows where it is set). " +
+			"A node that has joined needs none; others join with a token of `kedge token create`")
+	}
 }

@@ -96,7 +96,8 @@ var counterparts = map[string]string{
 	"kedge snapshot restore": "tests/e2e/snapshot TestSaveAndRestore",
 	"etcdctl":                "tests/e2e/care TestEtcd",
 
-	"curl -sfL": "tests/e2e/install TestThisMachine",
+	"curl -sfL":                               "tests/e2e/install TestThisMachine",
+	"export KEDGE_URL=https://HOST:6443":      "tests/e2e/install TestFiles",
 	"kedge kubectl get events -n kube-system": "tests/e2e/addons TestAddons",
 	"kedge secrets-encrypt":                   "tests/e2e/secrets TestOneServer",
 	"kedge image":                             "tests/e2e/images TestImages",
@@ -106,10 +107,10 @@ var counterparts = map[string]string{
 
 	"kedge server --cluster-init":                                                 "tests/e2e/ha TestThreeServers",
 	"kedge server --cluster-init $ETCD":                                           "tests/e2e/roles TestSplitRoles",
-	"kedge server --server https://FIRST:6443 --token TOKEN --disable-etcd":       "tests/e2e/roles TestSplitRoles",
-	"kedge server --server https://FIRST:6443 --token TOKEN $ETCD":                "tests/e2e/roles TestSplitRoles",
+	"kedge server --server https://FIRST:6443 --token-file token --disable-etcd":  "tests/e2e/roles TestSplitRoles",
+	"kedge server --server https://FIRST:6443 --token-file token $ETCD":           "tests/e2e/roles TestSplitRoles",
 	`ETCD="--disable-apiserver --disable-controller-manager --disable-scheduler"`: "tests/e2e/roles TestSplitRoles",
-	`kedge server --server https://FIRST:6443 --token "$(cat token)"`:             "tests/e2e/ha TestThreeServers",
+	"kedge server --server https://FIRST:6443 --token-file token":                 "tests/e2e/ha TestThreeServers",
 }
 
 // TestREADMECommands finds the test of each command in README and in the hardening

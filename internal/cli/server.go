@@ -43,8 +43,8 @@ func runServer(c *cli.Context, cfg *config.Config) error {
 			if s.Kubeconfig != "" {
 				kubeconfig = "kubeconfig: " + s.Kubeconfig + "; "
 			}
-			logrus.Infof("ready in %s; %sto join a node, there: kedge agent --server %s --token TOKEN, with the token in %s here",
-				seconds(time.Since(began)), kubeconfig, s.URL, s.TokenFile)
+			logrus.Infof("ready in %s; %sto join a node, there: kedge agent --server %s --token-file FILE, with a token of `kedge token create` here",
+				seconds(time.Since(began)), kubeconfig, s.URL)
 			notify("READY=1\nSTATUS=ready")
 		},
 	})

@@ -11,7 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
 // Files of install.sh, below the root of the host.
@@ -22,9 +25,11 @@ const (
 	// commandFile has the service's command with its flags, such as
 	// server --data-dir /mnt/kedge. No word of it needs quotes.
 	commandFile = "/etc/kedge/command"
-	// environmentFile has the service's environment, a NAME='value' in each line.
-	environmentFile = "/etc/kedge/kedge.env"
 )
+
+// EnvironmentFile has the service's environment, a NAME='value' in each line. It is of
+// install.sh too, below the root of the host.
+const EnvironmentFile = "/etc/kedge/kedge.env"
 
 // manager is a service manager. Its commands are run if it is on the host.
 type manager struct {
@@ -71,7 +76,7 @@ func Look(root string) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	variables, err := h.lines(environmentFile)
+	variables, err := h.lines(EnvironmentFile)
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +104,25 @@ func (h *Host) lines(path string) ([]string, error) {
 		return nil, fmt.Errorf("find what is installed: %w", err)
 	}
 	return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' }), nil
+}
+
+// Forget removes a variable from the service's environment, on the host whose files are
+// below root, if it has that value, and tells whether it did.
+func Forget(root, name, value string) (removed bool, err error) {
+	h := &Host{root: root}
+	lines, err := h.lines(EnvironmentFile)
+	if err != nil {
+		return false, err
+	}
+	kept := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return line == name+"='"+value+"'" })
+	if len(kept) == len(lines) {
+		return false, nil
+	}
+	text := strings.Join(append(kept, ""), "\n")
+	if err := datadir.WriteFile(filepath.Join(root, EnvironmentFile), []byte(text), 0o600); err != nil {
+		return false, fmt.Errorf("remove %s: %w", name, err)
+	}
+	return true, nil
 }
 
 // StopService has the service manager stop kedge, which it would start again if

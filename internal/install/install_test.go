@@ -43,7 +43,7 @@ func TestSystemd(t *testing.T) {
 	root, calls := host(t, map[string]string{
 		manifestFile:                              "/opt/bin/kedge\n/opt/bin/.kedge-install\n/opt/bin/ctr\n/etc/systemd/system/kedge.service\n",
 		commandFile:                               "server --data-dir /mnt/kedge\n",
-		environmentFile:                           "KEDGE_NODE_NAME='one'\nKEDGE_TOKEN='a=b c'\n",
+		EnvironmentFile:                           "KEDGE_NODE_NAME='one'\nKEDGE_TOKEN='a=b c'\n",
 		"/opt/bin/kedge":                          "program",
 		"/opt/bin/.kedge-install/old/kedge":       "of an upgrade that a power cut ended",
 		"/opt/bin/ctr":                            "link",
@@ -114,5 +114,34 @@ func TestNone(t *testing.T) {
 	}
 	if err := h.Remove(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestForget(t *testing.T) {
+	const before = "KEDGE_NODE_NAME='one'\nKEDGE_TOKEN='secret'\nKEDGE_URL='https://a:6443'\n"
+	for name, test := range map[string]struct {
+		files   map[string]string
+		removed bool
+		want    string
+	}{
+		"the token":         {map[string]string{EnvironmentFile: before}, true, "KEDGE_NODE_NAME='one'\nKEDGE_URL='https://a:6443'\n"},
+		"the only line":     {map[string]string{EnvironmentFile: "KEDGE_TOKEN='secret'\n"}, true, ""},
+		"another token":     {map[string]string{EnvironmentFile: "KEDGE_TOKEN='other'\n"}, false, "KEDGE_TOKEN='other'\n"},
+		"not by install.sh": {nil, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root, _ := host(t, test.files, "0")
+			removed, err := Forget(root, "KEDGE_TOKEN", "secret")
+			if err != nil || removed != test.removed {
+				t.Errorf("removed %t, %v", removed, err)
+			}
+			text, err := os.ReadFile(filepath.Join(root, EnvironmentFile))
+			if string(text) != test.want || err != nil && !os.IsNotExist(err) {
+				t.Errorf("the file is %q, %v", text, err)
+			}
+			if info, err := os.Stat(filepath.Join(root, EnvironmentFile)); err == nil && info.Mode() != 0o600 {
+				t.Errorf("its mode is %s", info.Mode())
+			}
+		})
 	}
 }

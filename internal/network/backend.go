@@ -32,10 +32,15 @@ const ipv6Overhead = 20
 
 // registerBackend makes the devices of the chosen backend and tells the other
 // nodes about this one. podCIDRs are this node's.
-func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []netip.Prefix) (backend.Network, error) {
+func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []netip.Prefix, f *fence) (backend.Network, error) {
 	iface, err := externalInterface(n.cfg.NodeIPs, n.cfg.ExternalIPs, n.cfg.Interface)
 	if err != nil {
 		return nil, err
+	}
+	for _, own := range []net.IP{iface.IfaceAddr, iface.IfaceV6Addr} {
+		if address, ok := netip.AddrFromSlice(own); ok {
+			l.sources = append(l.sources, address.Unmap())
+		}
 	}
 	l.config = &subnet.Config{Backend: json.RawMessage("{}")}
 	for _, cluster := range n.cfg.Cluster.PodCIDRs() {
@@ -93,7 +98,7 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 		return nil, fmt.Errorf("set up flannel backend %s: %w", n.cfg.Cluster.FlannelBackend, err)
 	}
 	if l.config.BackendType == "vxlan" {
-		return &vxlanNetwork{registered, l}, nil
+		return &vxlanNetwork{registered, l, f}, nil
 	}
 	return registered, nil
 }

@@ -34,6 +34,7 @@ func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) er
 			table{knftables.IPv4Family, "cni_hostport"},
 			table{knftables.IPv6Family, "cni_hostport"},
 		),
+		removeIPTables(ctx),
 		os.RemoveAll(addressDir),
 		removeResults(resultDir),
 		os.RemoveAll(wireguardKey),

@@ -35,6 +35,9 @@ const (
 	annotationDataV6  = annotationPrefix + "backend-v6-data"
 	annotationIP      = annotationPrefix + "public-ip"
 	annotationIPv6    = annotationPrefix + "public-ipv6"
+	// annotationSource is kedge's own: the addresses, with commas, of the interfaces
+	// that packets are sent by. They may be others than the public ones.
+	annotationSource = annotationPrefix + "source-ip"
 )
 
 // patchRetry is how long is waited before the node is patched again after an
@@ -51,7 +54,9 @@ type leases struct {
 	// podCIDRs are this node's.
 	podCIDRs []string
 	config   *subnet.Config
-	nodes    listers.NodeLister
+	// sources are the addresses that this node sends from.
+	sources []netip.Addr
+	nodes   listers.NodeLister
 	// changed receives when any node may have changed.
 	changed <-chan struct{}
 	// stopped is closed when the component is to end.
@@ -75,6 +80,7 @@ func (l *leases) AcquireLease(ctx context.Context, attrs *lease.LeaseAttrs) (*le
 	annotations := map[string]string{
 		annotationManaged: "true",
 		annotationType:    attrs.BackendType,
+		annotationSource:  joinAddresses(l.sources),
 	}
 	if l.config.EnableIPv4 {
 		annotations[annotationIP] = attrs.PublicIP.String()
@@ -103,6 +109,15 @@ func (l *leases) AcquireLease(ctx context.Context, attrs *lease.LeaseAttrs) (*le
 		return nil, err
 	}
 	return own, nil
+}
+
+// joinAddresses writes addresses with commas between them.
+func joinAddresses(addresses []netip.Addr) string {
+	texts := make([]string, len(addresses))
+	for i, address := range addresses {
+		texts[i] = address.String()
+	}
+	return strings.Join(texts, ",")
 }
 
 // annotate sets the annotations that this node does not have yet.

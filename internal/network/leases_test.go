@@ -72,6 +72,7 @@ func TestIsNews(t *testing.T) {
 	}{
 		"a heartbeat":   {func(n *corev1.Node) { n.Status.Conditions = make([]corev1.NodeCondition, 1) }, false},
 		"its address":   {func(n *corev1.Node) { n.Annotations = map[string]string{annotationIP: "192.0.2.2"} }, true},
+		"its status":    {func(n *corev1.Node) { n.Status.Addresses = make([]corev1.NodeAddress, 1) }, true},
 		"its pods":      {func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.42.2.0/24"} }, true},
 		"another of it": {func(n *corev1.Node) { n.UID = "2" }, true},
 	} {

@@ -18,7 +18,7 @@ type table struct {
 	name   string
 }
 
-// masqueradeTable holds the rules below.
+// masqueradeTable holds the rules below, and the fence.
 var masqueradeTable = table{knftables.InetFamily, "kedge-network"}
 
 // The chains of masqueradeTable.
@@ -40,7 +40,7 @@ func masquerade(ctx context.Context, podCIDRs, clusterCIDRs []netip.Prefix) erro
 		return fmt.Errorf("use nftables: %w", err)
 	}
 	tx := nft.NewTransaction()
-	tx.Add(&knftables.Table{Comment: knftables.PtrTo("masquerades the pods of kedge's node")})
+	tx.Add(&knftables.Table{Comment: knftables.PtrTo("the network of pods on kedge's node")})
 	tx.Add(&knftables.Chain{
 		Name:     postrouting,
 		Type:     knftables.PtrTo(knftables.NATType),

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -85,7 +86,7 @@ func (n *Network) Run(ctx context.Context, ready func()) error {
 		if err := removeConflist(n.cfg.ConfDir); err != nil {
 			return err
 		}
-		if err := removeTables(ctx, masqueradeTable); err != nil {
+		if err := errors.Join(removeTables(ctx, masqueradeTable), removeIPTables(ctx)); err != nil {
 			n.log.Warnf("The rules of an earlier start may be left: %v", err)
 		}
 		ready()
@@ -166,7 +167,19 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("read pod range of node %s: %w", n.cfg.NodeName, err)
 	}
-	backend, err := n.registerBackend(ctx, l, podCIDRs)
+	f, err := newFence(n.cfg.Nftables, n.cfg.Cluster.FlannelBackend == "vxlan", podCIDRs)
+	if err != nil {
+		return err
+	}
+	// Before there is a device that takes packets.
+	nodes, err := l.nodes.List(labels.Everything())
+	if err == nil {
+		err = f.update(ctx, nodes)
+	}
+	if err != nil {
+		return err
+	}
+	backend, err := n.registerBackend(ctx, l, podCIDRs, f)
 	if err != nil {
 		return err
 	}
@@ -211,7 +224,8 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 func isNews(before, now *corev1.Node) bool {
 	return before.UID != now.UID ||
 		!slices.Equal(before.Spec.PodCIDRs, now.Spec.PodCIDRs) ||
-		!maps.Equal(before.Annotations, now.Annotations)
+		!maps.Equal(before.Annotations, now.Annotations) ||
+		!slices.Equal(before.Status.Addresses, now.Status.Addresses)
 }
 
 // waitForPodCIDRs returns this node's object when it has a range of pods of

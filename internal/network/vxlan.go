@@ -37,6 +37,7 @@ const vxlanRetry = time.Second
 type vxlanNetwork struct {
 	backend.Network
 	leases *leases
+	fence  *fence
 }
 
 // peer is another node in one address family.
@@ -68,11 +69,11 @@ func (v *vxlanNetwork) Run(ctx context.Context) {
 			return
 		}
 		if err == nil {
-			err = v.update(known, v.leases.current(nodes))
+			err = errors.Join(v.fence.update(ctx, nodes), v.update(known, v.leases.current(nodes)))
 		}
 		var retry <-chan time.Time
-		if err != nil {
-			v.leases.log.Warnf("Some nodes' pods cannot be reached yet: %v", err)
+		if err != nil && ctx.Err() == nil {
+			v.leases.log.Warnf("Some nodes' pods cannot be reached yet, or cannot reach this node's: %v", err)
 			retry = time.After(vxlanRetry)
 		}
 		select {

@@ -244,7 +244,7 @@ func TestSignNodeRefuses(t *testing.T) {
 		{"edge", "10.43.7.7", "--node-ip"},
 		{"edge", "fd00:43::1", "--node-ip"},
 	} {
-		_, err := s.SignNode(test.node, addresses(test.address), requests)
+		_, err := s.SignNode(test.node, "uid", addresses(test.address), requests)
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s with %s: %v, want %q in it", test.node, test.address, err, test.want)
 		}

@@ -86,7 +86,7 @@ func establish(cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.C
 	if err := bootstrap.EnsureAgentToken(dir, cfg.Server.AgentToken, certificates.ServerCA()); err != nil {
 		return nil, nil, err
 	}
-	summary := &Summary{URL: "https://" + publicAddress(cfg.Server, node), TokenFile: dir.ServerToken()}
+	summary := &Summary{URL: "https://" + publicAddress(cfg.Server, node)}
 	if cfg.Server.DisableAPIServer {
 		return certificates, summary, nil
 	}

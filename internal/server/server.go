@@ -53,8 +53,6 @@ type Summary struct {
 	URL string
 	// Kubeconfig is the path of the administrator's, empty without an API server.
 	Kubeconfig string
-	// TokenFile is the path of the join token.
-	TokenFile string
 }
 
 // Run runs a server until ctx is cancelled, and returns nil then, or until one

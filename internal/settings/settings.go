@@ -66,6 +66,8 @@ func (s *Settings) Reload() (changes []string, err error) {
 	for i, f := range now {
 		switch {
 		case f.Role != config.AnyRole && f.Role != s.role || f.Same(then[i]):
+		case s.role == config.AgentRole && f.Key == "token":
+			// An agent that runs has joined, and needs none.
 		case !f.Reloads:
 			changes = append(changes, f.Key+needsRestart)
 		default:

@@ -57,8 +57,8 @@ func FuzzSigned(f *testing.F) {
 		}
 		// Or the memory of hours would be full of them.
 		client := c.client.(*fake.Clientset)
-		if err := client.CoreV1().Secrets(passwordNamespace).Delete(t.Context(), node+passwordSuffix, metav1.DeleteOptions{}); err != nil {
-			t.Errorf("%q joins, and has no password: %v", node, err)
+		if err := client.CoreV1().Secrets("kube-system").Delete(t.Context(), node+".node-password.kedge", metav1.DeleteOptions{}); err != nil {
+			t.Errorf("%q joins, and has no registration: %v", node, err)
 		}
 		client.ClearActions()
 		var answer bootstrap.Response
@@ -82,7 +82,9 @@ func FuzzSigned(f *testing.F) {
 // checkSigned fails the test if a certificate says more than that it is a node's.
 func checkSigned(t *testing.T, cert *x509.Certificate, wanted pki.NodeCertificate, request bootstrap.Request) {
 	t.Helper()
-	own := func(group string) bool { return group == pki.NodesGroup || strings.HasPrefix(group, "kedge:") }
+	own := func(group string) bool {
+		return group == pki.NodesGroup || group == pki.NodeGroup(request.Node) || strings.HasPrefix(group, pki.RegistrationGroup(""))
+	}
 	if cert.Subject.CommonName != wanted.User || cert.IsCA || slices.ContainsFunc(cert.Subject.Organization, func(group string) bool { return !own(group) }) {
 		t.Errorf("the certificate %s of node %q is of %s", wanted.Name, request.Node, cert.Subject)
 	}

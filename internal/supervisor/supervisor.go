@@ -77,13 +77,15 @@ type Supervisor struct {
 	cfg   Config
 	log   *logrus.Entry
 	conns connections
+	// strangers are those of conns that have shown no credentials yet.
+	strangers *strangers
 	// client is made of cfg.Client; tests put a fake one here.
 	client kubernetes.Interface
 }
 
 // New returns the supervisor of a listener.
 func New(cfg Config) *Supervisor {
-	s := &Supervisor{cfg: cfg, log: logrus.WithField("component", "supervisor")}
+	s := &Supervisor{cfg: cfg, log: logrus.WithField("component", "supervisor"), strangers: newStrangers()}
 	cfg.Registry.OnEnd(s.disconnect)
 	return s
 }
@@ -102,7 +104,7 @@ func (s *Supervisor) Run(ctx context.Context, ready func()) error {
 		}
 		s.client = client
 	}
-	requests := &requests{next: s.freshen(newMux(s.routes()))}
+	requests := &requests{next: s.strangers.judge(s.freshen(newMux(s.routes())))}
 	// Cancelled at the stop, so that watches end.
 	base, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
@@ -113,7 +115,7 @@ func (s *Supervisor) Run(ctx context.Context, ready func()) error {
 
 	served := make(chan error, 1)
 	go func() {
-		served <- server.Serve(tls.NewListener(s.conns.track(s.cfg.Listener), server.TLSConfig))
+		served <- server.Serve(tls.NewListener(s.conns.track(s.strangers.listener(s.cfg.Listener)), server.TLSConfig))
 	}()
 	ready()
 	select {
@@ -151,6 +153,7 @@ func (s *Supervisor) server(handler http.Handler, base context.Context) (*http.S
 		ReadHeaderTimeout: 32 * time.Second,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnState:         s.conns.state,
+		ConnContext:       s.strangers.remember,
 		ErrorLog:          log.New(&errorLog{s.log}, "", 0),
 		TLSConfig: &tls.Config{
 			MinVersion:     tls.VersionTLS12,

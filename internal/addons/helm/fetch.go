@@ -65,15 +65,12 @@ func (c *controller) fetch(ctx context.Context, h *helmChart) (*chartv2.Chart, e
 			return nil, fmt.Errorf("there is no chart %s, neither folder nor archive, on server %s; with repo, it is taken from a repository", local, c.Server)
 		}
 	} else {
-		var archive io.ReadSeeker
+		var archive []byte
 		if archive, err = c.archive(ctx, h); err == nil {
 			err = checkSize(archive)
 		}
 		if err == nil {
-			_, err = archive.Seek(0, io.SeekStart)
-		}
-		if err == nil {
-			chart, err = loader.LoadArchive(archive)
+			chart, err = loader.LoadArchive(bytes.NewReader(archive))
 		}
 	}
 	if err != nil {
@@ -104,14 +101,14 @@ func withoutUser(text, address string) string {
 }
 
 // archive returns a chart's .tgz.
-func (c *controller) archive(ctx context.Context, h *helmChart) (io.ReadSeeker, error) {
+func (c *controller) archive(ctx context.Context, h *helmChart) ([]byte, error) {
 	spec := &h.Spec
 	if spec.ChartContent != "" {
 		data, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(spec.ChartContent), ""))
 		if err != nil {
 			return nil, fmt.Errorf("chartContent is not base64: %w", err)
 		}
-		return bytes.NewReader(data), nil
+		return data, nil
 	}
 	transport, err := c.transport(ctx, h)
 	if err != nil {
@@ -145,11 +142,11 @@ func (c *controller) archive(ctx context.Context, h *helmChart) (io.ReadSeeker, 
 			return nil, err
 		}
 	}
-	received, err := client.Get(address)
+	text, err := client.Get(address)
 	if err != nil {
 		return nil, err
 	}
-	return bytes.NewReader(received.Bytes()), nil
+	return text.Bytes(), nil
 }
 
 // find returns the address of a chart in a repository.
@@ -180,7 +177,7 @@ func find(client getter.Getter, spec *chartSpec) (string, error) {
 }
 
 // pull gets a chart from a registry.
-func (c *controller) pull(ctx context.Context, h *helmChart, reference string, transport *http.Transport) (io.ReadSeeker, error) {
+func (c *controller) pull(ctx context.Context, h *helmChart, reference string, transport *http.Transport) ([]byte, error) {
 	authorizer := auth.Client{Client: &http.Client{Transport: transport, Timeout: fetchPatience}}
 	if secret := h.Spec.DockerRegistrySecret; secret != nil {
 		found, err := c.api.CoreV1().Secrets(h.Namespace).Get(ctx, secret.Name, metav1.GetOptions{})
@@ -212,14 +209,16 @@ func (c *controller) pull(ctx context.Context, h *helmChart, reference string, t
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", reference, err)
 	}
-	return bytes.NewReader(result.Chart.Data), nil
+	return result.Chart.Data, nil
 }
 
-// transport returns what trusts whom a HelmChart trusts.
+// transport returns an HTTP transport that trusts the certificate authorities named in
+// the HelmChart, and receives no more than one chart needs.
 func (c *controller) transport(ctx context.Context, h *helmChart) (*http.Transport, error) {
 	spec := &h.Spec
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: spec.InsecureSkipTLSVerify}
+	limited(transport)
 	bundles := []string{spec.RepoCA}
 	if spec.RepoCAConfigMap != nil {
 		found, err := c.api.CoreV1().ConfigMaps(h.Namespace).Get(ctx, spec.RepoCAConfigMap.Name, metav1.GetOptions{})

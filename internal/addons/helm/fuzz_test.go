@@ -225,7 +225,7 @@ func TestCheckSize(t *testing.T) {
 		"too deep":      {compressed(t, archived(t, "web/charts/sub.tgz", string(deep))), errTooLarge},
 		"not a nesting": {compressed(t, archived(t, "web/a.gz", string(large), "web/b.gz", string(large))), nil},
 	} {
-		if err := checkSize(bytes.NewReader(test.archive)); !errors.Is(err, test.want) {
+		if err := checkSize(test.archive); !errors.Is(err, test.want) {
 			t.Errorf("%s: %v, want %v", name, err, test.want)
 		}
 	}

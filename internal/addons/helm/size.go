@@ -2,6 +2,7 @@ package helm
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -23,9 +24,9 @@ var errTooLarge = fmt.Errorf("the chart has more than %d MiB when it is unpacked
 
 // checkSize tells whether a chart's archive has a sensible size when it is unpacked.
 // The loader itself says what else is wrong with it.
-func checkSize(archive io.Reader) error {
+func checkSize(archive []byte) error {
 	left := int64(maxChart)
-	return measure(archive, &left, maxNested)
+	return measure(bytes.NewReader(archive), &left, maxNested)
 }
 
 // measure unpacks an archive and those in it, and keeps nothing, until nothing is left.

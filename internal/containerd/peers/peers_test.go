@@ -75,7 +75,7 @@ func TestProof(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		signed, err := certificates.SignNode(name, ips, requests)
+		signed, err := certificates.SignNode(name, "uid-of-"+name, ips, requests)
 		if err == nil {
 			err = node.Accept(certificates.ServerCA(), certificates.ClientCA(), signed)
 		}

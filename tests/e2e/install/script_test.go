@@ -48,6 +48,8 @@ func TestFaults(t *testing.T) {
 	good.damaged().write(t, host, "/opt/damaged")
 	newRelease(t, []byte("#!/bin/sh\nexit 1\n")).write(t, host, "/opt/silent")
 	host.WriteFile("/opt/empty/install.sh", string(good["install.sh"]))
+	// A host without curl.
+	sh(t, host, "mkdir /opt/wget && for folder in /usr/bin /bin /usr/sbin /sbin; do ln -s $folder/* /opt/wget/ 2>/dev/null; done; rm /opt/wget/curl")
 	key := signed(t, good)
 	for name, data := range key {
 		host.WriteFile("/opt/keys/"+name, string(data))
@@ -63,7 +65,10 @@ func TestFaults(t *testing.T) {
 		{"INSTALL_KEDGE_FROM=/opt/empty sh /opt/good/install.sh", "that is no release of kedge"},
 		{"INSTALL_KEDGE_FROM=/opt/none sh /opt/good/install.sh", "which is not there"},
 		{"INSTALL_KEDGE_FROM=/opt/good/SHA256SUMS sh /opt/good/install.sh", "is not for this host"},
-		{"INSTALL_KEDGE_FROM=http://127.0.0.1:9/release sh /opt/good/install.sh 2>&1", "that is no release of kedge"},
+		{"INSTALL_KEDGE_FROM=https://127.0.0.1:9/release sh /opt/good/install.sh 2>&1", "that is no release of kedge"},
+		{"INSTALL_KEDGE_FROM=http://127.0.0.1:9/release sh /opt/good/install.sh", "anybody on the way can change what http://127.0.0.1:9/release sends"},
+		{"PATH=/opt/wget INSTALL_KEDGE_FROM=https://127.0.0.1:9/release sh /opt/good/install.sh", "it takes curl to download"},
+		{"sh /opt/good/install.sh agent --server=https://a:6443 --token", "--token needs a value"},
 		{"INSTALL_KEDGE_TIMEOUT=5m sh /opt/good/install.sh", "a number of seconds"},
 		{"INSTALL_KEDGE_KEY=/opt/none.pem sh /opt/signed/install.sh", "is /opt/none.pem, which is not there"},
 		{"INSTALL_KEDGE_BIN_DIR=bin sh /opt/good/install.sh", "absolute path"},
@@ -90,11 +95,14 @@ func TestFiles(t *testing.T) {
 	network := harness.NewNetwork(t)
 	host := network.NewHost(t, "host")
 	first, second := newRelease(t, script("v1.0.0+test", "")), newRelease(t, script("v1.0.1+test", ""))
+	for name, data := range signed(t, first) {
+		host.WriteFile("/opt/keys/"+name, string(data))
+	}
 	url := first.serve(t, network.NewHost(t, "mirror"))
 	second.write(t, host, "/opt/second")
 
 	t.Log("an agent, from a URL, by a pipe")
-	output := sh(t, host, "curl -sf "+url+"/install.sh | INSTALL_KEDGE_FROM="+url+" KEDGE_URL=https://server:6443 KEDGE_TOKEN=secret sh -s - --node-label=a=b")
+	output := sh(t, host, "curl -sf "+url+"/install.sh | INSTALL_KEDGE_FROM="+url+" INSTALL_KEDGE_KEY=/opt/keys/release.pem KEDGE_URL=https://server:6443 KEDGE_TOKEN=secret sh -s - --node-label=a=b")
 	wants(t, output, "set -a; . /etc/kedge/kedge.env; set +a; /usr/local/bin/kedge agent --node-label=a=b")
 	if got, want := sh(t, host, "stat -c %a /etc/kedge/kedge.env; cat /etc/kedge/kedge.env"), "600\nKEDGE_TOKEN='secret'\nKEDGE_URL='https://server:6443'"; got != want {
 		t.Errorf("the environment is\n%s\nwant\n%s", got, want)

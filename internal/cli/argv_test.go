@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kedge-dev/kedge/internal/config"
+)
+
+func TestSecretValues(t *testing.T) {
+	for line, want := range map[string][]string{
+		"kedge agent --server https://a:6443 --token T":                {"T"},
+		"kedge agent --token=T --node-label a=b":                       {"T"},
+		"kedge agent -token T":                                         {"T"},
+		"kedge server --agent-token A --token=T":                       {"A", "T"},
+		"kedge server --datastore-endpoint=postgres://u:p@h/d?a=b":     {"postgres://u:p@h/d?a=b"},
+		"kedge snapshot save --s3-access-key K --s3-secret-key=S --s3": {"K", "S"},
+		"kedge agent --token-file /root/token --token":                 nil,
+		"kedge kubectl get secret token":                               nil,
+	} {
+		if got := secretValues(strings.Fields(line)); !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", line, got, want)
+		}
+	}
+}
+
+// TestHideSecrets asks a process of its own what its command line is, and what it
+// takes it for itself.
+func TestHideSecrets(t *testing.T) {
+	if os.Getenv("KEDGE_TEST_ARGV") != "" {
+		HideSecrets()
+		line, err := os.ReadFile("/proc/self/cmdline")
+		if err != nil {
+			t.Fatal(err)
+		}
+		os.Stdout.WriteString("shown " + strings.ReplaceAll(string(line), "\x00", " ") + "\nkept " + strings.Join(os.Args, " ") + "\n")
+		os.Exit(0)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestHideSecrets$", "--", "--token=one", "--s3-secret-key", "three", "--data-dir=/d")
+	cmd.Env = append(os.Environ(), "KEDGE_TEST_ARGV=1")
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	for _, want := range []string{
+		"-- --token=*** --s3-secret-key ***** --data-dir=/d \nkept",
+		"-- --token=one --s3-secret-key three --data-dir=/d\n",
+	} {
+		if !strings.Contains(string(output), want) {
+			t.Errorf("want %q in\n%s", want, output)
+		}
+	}
+}
+
+// TestInstallerKnowsSecrets wants install.sh to know every flag whose value must not
+// be in a unit.
+func TestInstallerKnowsSecrets(t *testing.T) {
+	script, err := os.ReadFile("../../install.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, field := range config.Default().Fields() {
+		if field.Secret {
+			keys = append(keys, field.Key)
+		}
+	}
+	if want := "secret_flags='" + strings.Join(keys, " ") + "'\n"; !strings.Contains(string(script), want) {
+		t.Errorf("install.sh lacks the line %s", want)
+	}
+}

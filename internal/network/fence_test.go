@@ -1,0 +1,137 @@
+package network
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/knftables"
+
+	"github.com/kedge-dev/kedge/internal/testutil"
+)
+
+// withAddresses returns a node that says it has these addresses.
+func withAddresses(name string, annotations map[string]string, addresses ...corev1.NodeAddress) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Status: corev1.NodeStatus{Addresses: addresses}}
+}
+
+func TestNodeAddresses(t *testing.T) {
+	got := nodeAddresses([]*corev1.Node{
+		withAddresses("new", nil),
+		withAddresses("plain", map[string]string{annotationIP: "192.0.2.2", annotationSource: "192.0.2.2"},
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "192.0.2.2"}, corev1.NodeAddress{Type: corev1.NodeHostName, Address: "192.0.2.99"}),
+		withAddresses("dual", map[string]string{annotationIP: "198.51.100.1", annotationIPv6: "2001:db8::2", annotationSource: "10.0.0.1,fd00::1"},
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "198.51.100.1"}),
+		withAddresses("wrong", map[string]string{annotationIP: "nonsense", annotationSource: ",", annotationIPv6: "::ffff:192.0.2.3"}),
+	})
+	var texts []string
+	for _, address := range got {
+		texts = append(texts, address.String())
+	}
+	if want := []string{"10.0.0.1", "192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.1", "2001:db8::2", "fd00::1"}; !slices.Equal(texts, want) {
+		t.Errorf("got %v, want %v", texts, want)
+	}
+}
+
+func TestFenceRules(t *testing.T) {
+	const loopback = `add rule inet kedge-network loopback iifname != "lo" ip daddr 127.0.0.0/8 drop`
+	nodes := []*corev1.Node{withAddresses("a", map[string]string{annotationIP: "192.0.2.2", annotationIPv6: "2001:db8::2"})}
+	for name, test := range map[string]struct {
+		vxlan      bool
+		pods, want []string
+	}{
+		"vxlan": {true, []string{"10.42.0.0/24"}, []string{
+			`add element inet kedge-network nodes { 192.0.2.2 }`,
+			`add element inet kedge-network nodes6 { 2001:db8::2 }`,
+			loopback,
+			`add rule inet kedge-network vxlan-forward udp dport 8472 ip daddr @nodes ct status dnat drop`,
+			`add rule inet kedge-network vxlan-forward udp dport 8472 ip daddr @nodes ip saddr 10.42.0.0/24 drop`,
+			`add rule inet kedge-network vxlan-input udp dport 8472 ip saddr != @nodes drop`,
+		}},
+		"vxlan IPv6": {true, []string{"fd42::/64"}, []string{
+			`add element inet kedge-network nodes { 192.0.2.2 }`,
+			`add element inet kedge-network nodes6 { 2001:db8::2 }`,
+			loopback,
+			`add rule inet kedge-network vxlan-forward udp dport 8472 ip6 daddr @nodes6 ct status dnat drop`,
+			`add rule inet kedge-network vxlan-forward udp dport 8472 ip6 daddr @nodes6 ip6 saddr fd42::/64 drop`,
+			`add rule inet kedge-network vxlan-input udp dport 8472 ip6 saddr != @nodes6 drop`,
+		}},
+		"host-gw": {false, []string{"10.42.0.0/24"}, []string{loopback}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pods, err := parseCIDRs(test.pods)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fake := knftables.NewFake(masqueradeTable.family, masqueradeTable.name)
+			f := &fence{nft: fake, vxlan: test.vxlan, pods: pods}
+			for range 2 { // the second time it replaces the first
+				f.set = false
+				if err := f.update(t.Context(), nodes); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var got []string
+			for line := range strings.Lines(fake.Dump()) {
+				if line = strings.TrimSpace(line); strings.HasPrefix(line, "add rule") || strings.HasPrefix(line, "add element") {
+					got = append(got, line)
+				}
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, test.want) {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
+			}
+		})
+	}
+}
+
+// TestFenceIPTables writes the rules for a kernel without nftables twice, with another
+// node the second time, and removes them.
+func TestFenceIPTables(t *testing.T) {
+	host(t)
+	testutil.Command(t, "mkdir -p /run/kedge")
+	f, err := newFence(false, true, []netip.Prefix{netip.MustParsePrefix("10.42.0.0/24")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range []string{"192.0.2.2", "192.0.2.3"} {
+		if err := f.update(t.Context(), []*corev1.Node{withAddresses("a", map[string]string{annotationIP: node})}); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for line := range strings.Lines(testutil.Command(t, "iptables-save -t filter")) {
+			if strings.HasPrefix(line, "-A") {
+				got = append(got, strings.TrimSpace(line))
+			}
+		}
+		slices.Sort(got)
+		want := []string{
+			"-A FORWARD -p udp -m conntrack --ctstate DNAT -m udp --dport 8472 -j KEDGE-VXLAN-OUT",
+			"-A FORWARD -s 10.42.0.0/24 -p udp -m udp --dport 8472 -j KEDGE-VXLAN-OUT",
+			"-A INPUT -p udp -m udp --dport 8472 -j KEDGE-VXLAN-IN",
+			"-A KEDGE-VXLAN-IN -j DROP",
+			"-A KEDGE-VXLAN-IN -s " + node + "/32 -j RETURN",
+			"-A KEDGE-VXLAN-OUT -d " + node + "/32 -j DROP",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	for range 2 {
+		if err := removeIPTables(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// iptables makes it, and does not remove it.
+	defer testutil.Command(t, "nft delete table ip filter")
+	if rules := testutil.Command(t, "iptables-save -t filter"); strings.Contains(rules, "KEDGE") {
+		t.Errorf("left are\n%s", rules)
+	}
+	if _, err := os.Stat(fenceFile); !os.IsNotExist(err) {
+		t.Errorf("%s is left: %v", fenceFile, err)
+	}
+}
