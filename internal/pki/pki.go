@@ -159,11 +159,10 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 	kubeletClient := s.leaf(server("client-kube-apiserver"), clientCA,
 		pkix.Name{CommonName: KubeletClientUser, Organization: []string{KubeletClientGroup}}, nil)
 	proxyClient := s.leaf(server("client-auth-proxy"), headerCA, pkix.Name{CommonName: ProxyClientUser}, nil)
-	// The subject is the one upstream's signer kubernetes.io/kubelet-serving
-	// wants. The authority is the clients', since nodes choose their names and
-	// addresses: a node must not get what could pass for the API server.
+	// The authority is the clients', since nodes choose their names and addresses: a
+	// node must not get what could pass for the API server.
 	kubeletServing := s.leaf(filepath.Join(o.Dir.AgentTLS(), "serving-kubelet"), clientCA,
-		pkix.Name{CommonName: NodeUser(o.NodeName), Organization: []string{NodesGroup}}, s.kubeletNames)
+		pkix.Name{CommonName: NodeUser(o.NodeName), Organization: []string{NodesGroup, RegistrationGroup(ServerRegistration)}}, s.kubeletNames)
 	s.nodeLeaf = s.leaf(filepath.Join(o.Dir.AgentTLS(), "client-kubelet"), clientCA,
 		pkix.Name{CommonName: NodeUser(o.NodeName), Organization: []string{NodesGroup, NodeGroup(o.NodeName), RegistrationGroup(ServerRegistration)}}, nil)
 

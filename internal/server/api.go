@@ -20,6 +20,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/encryption"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/registration"
 	"github.com/kedge-dev/kedge/internal/tunnel"
 )
 
@@ -36,11 +37,11 @@ type api interface {
 }
 
 // newAPI returns what is wrong with the user's arguments too.
-func newAPI(cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server, store *state, tunnels *tunnel.Server, keys *encryption.Encryption) (api, error) {
+func newAPI(cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server, store *state, registry *registration.Registry, tunnels *tunnel.Server, keys *encryption.Encryption) (api, error) {
 	if cfg.Server.DisableAPIServer {
 		return newRemoteAPI(cfg, node, certificates, store), nil
 	}
-	egress := controlplane.Egress{Tunnels: tunnels, PodCIDRs: agent.OwnPodCIDRs(cfg.Cluster)}
+	egress := controlplane.Egress{Tunnels: tunnels, PodCIDRs: agent.OwnPodCIDRs(cfg.Cluster), Owner: registry.Owner}
 	if !cfg.Server.DisableAgent {
 		egress.NodeName, egress.NodeIPs = node.Name, node.IPs
 	}

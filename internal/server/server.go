@@ -135,7 +135,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		storage = agent.NewStorage(dir, node.Name, cfg.Node, cfg.Cluster)
 	}
 	registry, tunnels, keys := registration.New(), tunnel.NewServer(), newEncryption(cfg, node, certificates, store)
-	api, apiFault := newAPI(cfg, node, listener, clock, certificates, store, tunnels, keys)
+	api, apiFault := newAPI(cfg, node, listener, clock, certificates, store, registry, tunnels, keys)
 	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, cfg.Cluster, store, storage, api, tunnels)); err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/objectcache"
 	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/registration"
 )
 
 // Port is where nodes serve each other: k3s's for the same purpose.
@@ -184,14 +185,23 @@ func (p *Peers) admit(next http.Handler) http.Handler {
 }
 
 // judge returns the node that a certificate is of, which has been verified, if the
-// cluster has that node. It is asked about whoever calls this node, and about nodes
-// that this one calls.
+// cluster has that node and the certificate is of the node's present registration. It
+// is asked about all callers of this node, and about nodes that this one calls.
 func (p *Peers) judge(certificate *x509.Certificate) (*corev1.Node, error) {
 	name, err := pki.NodeOfSubject(certificate.Subject)
 	if err != nil {
 		return nil, err
 	}
-	return (*p.nodes.Load()).Get(name)
+	node, err := (*p.nodes.Load()).Get(name)
+	if err != nil {
+		return nil, err
+	}
+	// Nodes that an older kedge has admitted have no mark yet.
+	_, uid, _ := pki.RegistrationOf(certificate.Subject)
+	if mark := node.Annotations[registration.NodeAnnotation]; mark != "" && uid != mark && uid != pki.ServerRegistration {
+		return nil, fmt.Errorf("the registration of node %s that this certificate is of is over", name)
+	}
+	return node, nil
 }
 
 const (

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/registration"
 )
 
 // TestProof has nodes prove what they are by their certificates: a label does not
@@ -58,8 +59,9 @@ func TestProof(t *testing.T) {
 		}
 		return port
 	}
-	add := func(name string) {
+	add := func(name, uid string) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: roleOf("server")}}
+		node.Annotations = map[string]string{registration.NodeAnnotation: uid}
 		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
 		if err := known.Add(node); err != nil {
 			t.Fatal(err)
@@ -100,11 +102,14 @@ func TestProof(t *testing.T) {
 		return &pair, err
 	}
 	ports := map[string]string{"server-1": serve(server), "thief": serve(peer("thief", thief))}
-	add("server-1")
-	add("thief")
-	add("agent-1")
+	add("server-1", "uid-of-server-1")
+	add("thief", "uid-of-thief")
+	add("agent-1", "uid-of-agent-1")
+	add("heir", "another")
+	add("older", "")
 	agent := peer("agent-1", configOf("agent-1"))
 	gone := peer("gone", configOf("gone"))
+	former, older := peer("heir", configOf("heir")), peer("older", configOf("older"))
 
 	type dial func(context.Context, string, string) (net.Conn, error)
 	for name, test := range map[string]struct {
@@ -118,6 +123,8 @@ func TestProof(t *testing.T) {
 		"an agent does not pass for one":    {agent.dialServer, "thief", 0},
 		"who is gone gets nothing":          {gone.dialNode, "server-1", 403},
 		"who is gone gets no tags":          {gone.dialServer, "server-1", 403},
+		"who had the name gets nothing":     {former.dialNode, "server-1", 403},
+		"an older node gets content":        {older.dialNode, "server-1", 200},
 		"a node that the cluster lacks":     {agent.dialNode, "nowhere", 0},
 		"a server asks another node's data": {server.dialNode, "thief", 200},
 	} {

@@ -27,9 +27,6 @@ func (a *attacker) keep(folder string) func(name string) credentials {
 	}
 }
 
-// users are all whose certificates are on an agent's disk.
-var users = []string{"client-kubelet", "client-kube-proxy", "client-flannel", "client-dns", "client-storage"}
-
 // wantOut fails the test unless certificates of a former node are refused by the API, for
 // renewal and for a tunnel.
 func (a *attacker) wantOut(what string, kept func(name string) credentials) {
