@@ -33,7 +33,7 @@ func FuzzCheckNode(f *testing.F) {
 				ips = append(ips, ip.Unmap())
 			}
 		}
-		if CheckNode(name, ips) != nil {
+		if checkNode(name, ips) != nil {
 			return
 		}
 		if name == "" || len(name) > 253 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" || !filepath.IsLocal(name) {

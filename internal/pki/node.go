@@ -79,9 +79,17 @@ func NodeCertificates(node string) []NodeCertificate {
 	}
 }
 
-// CheckNode tells whether a node may be called so and have these addresses, as
-// far as its certificates go.
-func CheckNode(name string, ips []netip.Addr) error {
+// CheckNode tells whether a node may have a name and addresses, as far as its
+// certificates go. Those of the API and of this server are not for nodes.
+func (s *Server) CheckNode(name string, ips []netip.Addr) error {
+	if err := checkNode(name, ips); err != nil {
+		return err
+	}
+	return s.checkReserved(name, ips)
+}
+
+// checkNode tells whether a name and addresses can be those of a node.
+func checkNode(name string, ips []netip.Addr) error {
 	if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {
 		return fmt.Errorf("%q cannot be the name of a node: %s", name, faults[0])
 	}
@@ -98,10 +106,9 @@ func CheckNode(name string, ips []netip.Addr) error {
 // SignNode signs the certificates of a node, whose registration has the UID uid, and
 // returns them in PEM, with their chains. They are valid until NodeEnd. requests are
 // certificate requests in DER by the certificates' names; nothing but the public key is
-// taken from them. CheckNode must have passed. It fails if the name or an address is one
-// of the API.
+// taken from them. It fails if CheckNode does.
 func (s *Server) SignNode(node, uid string, ips []netip.Addr, requests map[string][]byte) (map[string][]byte, error) {
-	if err := s.checkReserved(node, ips); err != nil {
+	if err := s.CheckNode(node, ips); err != nil {
 		return nil, err
 	}
 	now := s.clock.Now()

@@ -257,7 +257,7 @@ func TestCheckNode(t *testing.T) {
 		"loopback":          {"edge", addresses("127.0.0.1"), false},
 		"zero":              {"edge", []netip.Addr{{}}, false},
 	} {
-		if err := CheckNode(test.node, test.ips); (err == nil) != test.ok {
+		if err := checkNode(test.node, test.ips); (err == nil) != test.ok {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -38,7 +38,7 @@ func (s *Supervisor) cluster(w http.ResponseWriter, _ *http.Request) {
 
 // join gives a newcomer the certificates of the node whose name it claims.
 func (s *Supervisor) join(w http.ResponseWriter, r *http.Request) {
-	request, ok := readRequest(w, r)
+	request, ok := s.readRequest(w, r)
 	if !ok {
 		return
 	}
@@ -54,7 +54,7 @@ func (s *Supervisor) join(w http.ResponseWriter, r *http.Request) {
 
 // renew gives a node new certificates under its name.
 func (s *Supervisor) renew(w http.ResponseWriter, r *http.Request) {
-	request, ok := readRequest(w, r)
+	request, ok := s.readRequest(w, r)
 	if !ok {
 		return
 	}
@@ -112,14 +112,14 @@ func (s *Supervisor) sign(w http.ResponseWriter, request bootstrap.Request, uid 
 }
 
 // readRequest reads and checks a request, or answers why it is none.
-func readRequest(w http.ResponseWriter, r *http.Request) (bootstrap.Request, bool) {
+func (s *Supervisor) readRequest(w http.ResponseWriter, r *http.Request) (bootstrap.Request, bool) {
 	var request bootstrap.Request
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&request)
 	if err == nil {
 		for i, ip := range request.Addresses {
 			request.Addresses[i] = netip.Addr.Unmap(ip)
 		}
-		err = pki.CheckNode(request.Node, request.Addresses)
+		err = s.cfg.PKI.CheckNode(request.Node, request.Addresses)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
