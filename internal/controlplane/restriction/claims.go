@@ -11,8 +11,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -78,7 +76,7 @@ func (p *plugin) schedules(ctx context.Context, who user.Info) (bool, error) {
 // IsVolumeBoundToClaim). The claim is read from the datastore, so that its node may
 // answer at once when it was chosen.
 func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	volume, err := versioned[*corev1.PersistentVolume](a, o, corev1.SchemeGroupVersion)
+	volume, err := versioned[*corev1.PersistentVolume](a.GetObject(), o, corev1.SchemeGroupVersion)
 	if err != nil {
 		return err
 	}
@@ -101,7 +99,7 @@ func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admi
 // kedge's volumes. Nodes do so in kube-system, and the scheduler believes capacities of
 // all namespaces: it would choose full nodes for everybody's claims.
 func (p *plugin) checkCapacity(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	capacity, err := versioned[*storagev1.CSIStorageCapacity](a, o, storagev1.SchemeGroupVersion)
+	capacity, err := versioned[*storagev1.CSIStorageCapacity](a.GetObject(), o, storagev1.SchemeGroupVersion)
 	if err != nil {
 		return err
 	}
@@ -118,17 +116,4 @@ func (p *plugin) checkCapacity(ctx context.Context, a admission.Attributes, o ad
 	}
 	return admission.NewForbidden(a, fmt.Errorf("StorageClass %s is not of another driver than %s, whose nodes say in the namespace %s what room they have",
 		capacity.StorageClassName, driver, systemNamespace))
-}
-
-// versioned returns what is written as the type of a version of the API.
-func versioned[T runtime.Object](a admission.Attributes, o admission.ObjectInterfaces, version schema.GroupVersion) (T, error) {
-	object, err := o.GetObjectConvertor().ConvertToVersion(a.GetObject(), version)
-	written, is := object.(T)
-	if err == nil && !is {
-		err = fmt.Errorf("unexpected type %T", object)
-	}
-	if err != nil {
-		return written, fmt.Errorf("read what is written: %w", err)
-	}
-	return written, nil
 }
