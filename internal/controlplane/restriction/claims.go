@@ -49,7 +49,7 @@ func (p *plugin) ignoreNode(ctx context.Context, a admission.Attributes) error {
 		kept[nodeAnnotation] = node
 	}
 	claim.SetAnnotations(kept)
-	warning.AddWarning(ctx, "", fmt.Sprintf("the annotation %s of claim %s is ignored: the scheduler chooses the node when a pod uses the claim", nodeAnnotation, claim.GetName()))
+	warning.AddWarning(ctx, "", "the annotation "+nodeAnnotation+" is ignored: the scheduler chooses the node of a claim when a pod uses the claim")
 	return nil
 }
 
@@ -88,8 +88,11 @@ func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admi
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("read claim %s/%s: %w", ref.Namespace, ref.Name, err)
 	}
-	if err != nil || claim.UID != ref.UID || claim.Annotations[provisionerAnnotation] != driver ||
-		!slices.Contains(nodesOf(a.GetUserInfo()), claim.Annotations[nodeAnnotation]) {
+	chosen := ""
+	if err == nil && claim.UID == ref.UID && claim.Annotations[provisionerAnnotation] == driver {
+		chosen = claim.Annotations[nodeAnnotation]
+	}
+	if chosen == "" || !slices.Contains(nodesOf(a.GetUserInfo()), chosen) {
 		return admission.NewForbidden(a, fmt.Errorf("claim %s/%s with UID %s did not choose this node", ref.Namespace, ref.Name, ref.UID))
 	}
 	return nil

@@ -113,7 +113,7 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, o admissi
 			return p.checkTunnels(ctx, a)
 		}
 	case services:
-		// Subresources but the status, such as proxy, have other objects.
+		// Subresources except the status, such as proxy, have other objects.
 		if subresource := a.GetSubresource(); a.GetObject() != nil && (subresource == "" || subresource == "status") {
 			return p.checkService(ctx, a, o)
 		}
@@ -128,9 +128,9 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, o admissi
 	return nil
 }
 
-// checkHelm holds users of one namespace off HelmCharts there: kedge installs charts,
-// and uninstalls them, with all rights. The namespace kube-system is left to RBAC, as
-// with k3s: who may write there may have the control plane's rights anyhow.
+// checkHelm keeps users of one namespace from writing HelmCharts there: kedge installs
+// charts, and uninstalls them, with all rights. In the namespace kube-system RBAC alone
+// decides, as with k3s: users who may run pods there can have all rights in any case.
 func (p *plugin) checkHelm(ctx context.Context, a admission.Attributes) error {
 	if a.GetNamespace() == systemNamespace {
 		return nil

@@ -172,17 +172,17 @@ func TestCheckVolume(t *testing.T) {
 		change   func(*corev1.PersistentVolumeClaim)
 		accepted bool
 	}{
-		"its own":               {storage, "pvc-1", "1", func(*corev1.PersistentVolumeClaim) {}, true},
-		"an administrator's":    {admin, "any", "", func(*corev1.PersistentVolumeClaim) {}, true},
-		"by another name":       {storage, "pvc-2", "1", func(*corev1.PersistentVolumeClaim) {}, false},
-		"without a UID":         {storage, "pvc-", "", func(*corev1.PersistentVolumeClaim) {}, false},
-		"of a former claim":     {storage, "pvc-2", "2", func(*corev1.PersistentVolumeClaim) {}, false},
-		"of no claim":           {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Name = "other" }, false},
-		"of another namespace":  {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Namespace = "other" }, false},
-		"of another node":       {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[nodeAnnotation] = "b" }, false},
-		"of no node":            {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, nodeAnnotation) }, false},
-		"of another driver":     {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[provisionerAnnotation] = "x" }, false},
-		"of a node without one": {&user.DefaultInfo{Name: "x", Groups: []string{"kedge:node:"}}, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[nodeAnnotation] = "a" }, false},
+		"its own":              {storage, "pvc-1", "1", func(*corev1.PersistentVolumeClaim) {}, true},
+		"an administrator's":   {admin, "any", "", func(*corev1.PersistentVolumeClaim) {}, true},
+		"by another name":      {storage, "pvc-2", "1", func(*corev1.PersistentVolumeClaim) {}, false},
+		"without a UID":        {storage, "pvc-", "", func(*corev1.PersistentVolumeClaim) {}, false},
+		"of a former claim":    {storage, "pvc-2", "2", func(*corev1.PersistentVolumeClaim) {}, false},
+		"of no claim":          {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Name = "other" }, false},
+		"of another namespace": {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Namespace = "other" }, false},
+		"of another node":      {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[nodeAnnotation] = "b" }, false},
+		"of no node":           {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, nodeAnnotation) }, false},
+		"of another driver":    {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[provisionerAnnotation] = "x" }, false},
+		"of a node of no name": {&user.DefaultInfo{Name: "x", Groups: []string{"kedge:node:"}}, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, nodeAnnotation) }, false},
 	} {
 		volume := &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: test.volume},
