@@ -11,8 +11,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -51,7 +49,7 @@ func (p *plugin) ignoreNode(ctx context.Context, a admission.Attributes) error {
 		kept[nodeAnnotation] = node
 	}
 	claim.SetAnnotations(kept)
-	warning.AddWarning(ctx, "", fmt.Sprintf("the annotation %s of claim %s is ignored: the scheduler chooses the node when a pod uses the claim", nodeAnnotation, claim.GetName()))
+	warning.AddWarning(ctx, "", "the annotation "+nodeAnnotation+" is ignored: the scheduler chooses the node of a claim when a pod uses the claim")
 	return nil
 }
 
@@ -78,7 +76,7 @@ func (p *plugin) schedules(ctx context.Context, who user.Info) (bool, error) {
 // IsVolumeBoundToClaim). The claim is read from the datastore, so that its node may
 // answer at once when it was chosen.
 func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	volume, err := versioned[*corev1.PersistentVolume](a, o, corev1.SchemeGroupVersion)
+	volume, err := versioned[*corev1.PersistentVolume](a.GetObject(), o, corev1.SchemeGroupVersion)
 	if err != nil {
 		return err
 	}
@@ -90,8 +88,11 @@ func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admi
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("read claim %s/%s: %w", ref.Namespace, ref.Name, err)
 	}
-	if err != nil || claim.UID != ref.UID || claim.Annotations[provisionerAnnotation] != driver ||
-		!slices.Contains(nodesOf(a.GetUserInfo()), claim.Annotations[nodeAnnotation]) {
+	chosen := ""
+	if err == nil && claim.UID == ref.UID && claim.Annotations[provisionerAnnotation] == driver {
+		chosen = claim.Annotations[nodeAnnotation]
+	}
+	if chosen == "" || !slices.Contains(nodesOf(a.GetUserInfo()), chosen) {
 		return admission.NewForbidden(a, fmt.Errorf("claim %s/%s with UID %s did not choose this node", ref.Namespace, ref.Name, ref.UID))
 	}
 	return nil
@@ -101,7 +102,7 @@ func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admi
 // kedge's volumes. Nodes do so in kube-system, and the scheduler believes capacities of
 // all namespaces: it would choose full nodes for everybody's claims.
 func (p *plugin) checkCapacity(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	capacity, err := versioned[*storagev1.CSIStorageCapacity](a, o, storagev1.SchemeGroupVersion)
+	capacity, err := versioned[*storagev1.CSIStorageCapacity](a.GetObject(), o, storagev1.SchemeGroupVersion)
 	if err != nil {
 		return err
 	}
@@ -118,17 +119,4 @@ func (p *plugin) checkCapacity(ctx context.Context, a admission.Attributes, o ad
 	}
 	return admission.NewForbidden(a, fmt.Errorf("StorageClass %s is not of another driver than %s, whose nodes say in the namespace %s what room they have",
 		capacity.StorageClassName, driver, systemNamespace))
-}
-
-// versioned returns what is written as the type of a version of the API.
-func versioned[T runtime.Object](a admission.Attributes, o admission.ObjectInterfaces, version schema.GroupVersion) (T, error) {
-	object, err := o.GetObjectConvertor().ConvertToVersion(a.GetObject(), version)
-	written, is := object.(T)
-	if err == nil && !is {
-		err = fmt.Errorf("unexpected type %T", object)
-	}
-	if err != nil {
-		return written, fmt.Errorf("read what is written: %w", err)
-	}
-	return written, nil
 }

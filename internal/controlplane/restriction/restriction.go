@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
@@ -40,6 +41,7 @@ var (
 	volumes         = schema.GroupResource{Resource: "persistentvolumes"}
 	capacities      = schema.GroupResource{Group: "storage.k8s.io", Resource: "csistoragecapacities"}
 	nodes           = schema.GroupResource{Resource: "nodes"}
+	services        = schema.GroupResource{Resource: "services"}
 	networkPolicies = schema.GroupResource{Group: "networking.k8s.io", Resource: "networkpolicies"}
 	helmCharts      = schema.GroupResource{Group: "helm.cattle.io", Resource: "helmcharts"}
 	helmConfigs     = schema.GroupResource{Group: "helm.cattle.io", Resource: "helmchartconfigs"}
@@ -110,6 +112,11 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, o admissi
 		if a.GetObject() != nil && len(nodesOf(a.GetUserInfo())) > 0 {
 			return p.checkTunnels(ctx, a)
 		}
+	case services:
+		// Subresources except the status, such as proxy, have other objects.
+		if subresource := a.GetSubresource(); a.GetObject() != nil && (subresource == "" || subresource == "status") {
+			return p.checkService(ctx, a, o)
+		}
 	case helmCharts, helmConfigs:
 		return p.checkHelm(ctx, a)
 	case networkPolicies:
@@ -121,9 +128,9 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, o admissi
 	return nil
 }
 
-// checkHelm holds users of one namespace off HelmCharts there: kedge installs charts,
-// and uninstalls them, with all rights. The namespace kube-system is left to RBAC, as
-// with k3s: who may write there may have the control plane's rights anyhow.
+// checkHelm keeps users of one namespace from writing HelmCharts there: kedge installs
+// charts, and uninstalls them, with all rights. In the namespace kube-system RBAC alone
+// decides, as with k3s: users who may run pods there can have all rights in any case.
 func (p *plugin) checkHelm(ctx context.Context, a admission.Attributes) error {
 	if a.GetNamespace() == systemNamespace {
 		return nil
@@ -174,6 +181,19 @@ func annotated(a admission.Attributes) (now metav1.Object, before map[string]str
 		return nil, nil, fmt.Errorf("read what is written: %w", err)
 	}
 	return now, before, nil
+}
+
+// versioned returns an object as the type of a version of the API.
+func versioned[T runtime.Object](object runtime.Object, o admission.ObjectInterfaces, version schema.GroupVersion) (T, error) {
+	converted, err := o.GetObjectConvertor().ConvertToVersion(object, version)
+	written, is := converted.(T)
+	if err == nil && !is {
+		err = fmt.Errorf("unexpected type %T", converted)
+	}
+	if err != nil {
+		return written, fmt.Errorf("read what is written: %w", err)
+	}
+	return written, nil
 }
 
 // nodesOf returns the names of the nodes that a user belongs to: one for the

@@ -172,17 +172,17 @@ func TestCheckVolume(t *testing.T) {
 		change   func(*corev1.PersistentVolumeClaim)
 		accepted bool
 	}{
-		"its own":               {storage, "pvc-1", "1", func(*corev1.PersistentVolumeClaim) {}, true},
-		"an administrator's":    {admin, "any", "", func(*corev1.PersistentVolumeClaim) {}, true},
-		"by another name":       {storage, "pvc-2", "1", func(*corev1.PersistentVolumeClaim) {}, false},
-		"without a UID":         {storage, "pvc-", "", func(*corev1.PersistentVolumeClaim) {}, false},
-		"of a former claim":     {storage, "pvc-2", "2", func(*corev1.PersistentVolumeClaim) {}, false},
-		"of no claim":           {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Name = "other" }, false},
-		"of another namespace":  {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Namespace = "other" }, false},
-		"of another node":       {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[nodeAnnotation] = "b" }, false},
-		"of no node":            {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, nodeAnnotation) }, false},
-		"of another driver":     {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[provisionerAnnotation] = "x" }, false},
-		"of a node without one": {&user.DefaultInfo{Name: "x", Groups: []string{"kedge:node:"}}, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[nodeAnnotation] = "a" }, false},
+		"its own":              {storage, "pvc-1", "1", func(*corev1.PersistentVolumeClaim) {}, true},
+		"an administrator's":   {admin, "any", "", func(*corev1.PersistentVolumeClaim) {}, true},
+		"by another name":      {storage, "pvc-2", "1", func(*corev1.PersistentVolumeClaim) {}, false},
+		"without a UID":        {storage, "pvc-", "", func(*corev1.PersistentVolumeClaim) {}, false},
+		"of a former claim":    {storage, "pvc-2", "2", func(*corev1.PersistentVolumeClaim) {}, false},
+		"of no claim":          {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Name = "other" }, false},
+		"of another namespace": {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Namespace = "other" }, false},
+		"of another node":      {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[nodeAnnotation] = "b" }, false},
+		"of no node":           {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, nodeAnnotation) }, false},
+		"of another driver":    {storage, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { c.Annotations[provisionerAnnotation] = "x" }, false},
+		"of a node of no name": {&user.DefaultInfo{Name: "x", Groups: []string{"kedge:node:"}}, "pvc-1", "1", func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, nodeAnnotation) }, false},
 	} {
 		volume := &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: test.volume},
@@ -219,6 +219,47 @@ func TestCheckCapacity(t *testing.T) {
 			capacity := &storagev1.CSIStorageCapacity{StorageClassName: test.class}
 			r := request{who: test.who, operation: operation, resource: capacities, namespace: test.namespace, object: capacity}
 			_, err := r.run(t, false, class("ours", driver), class("theirs", "x"))
+			if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+// TestCheckService gives no Service an address of others.
+func TestCheckService(t *testing.T) {
+	ranges := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.43.0.0/16", "fd00:43::/112"}}}
+	service := func(external ...string) *corev1.Service {
+		return &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "10.43.0.7", ExternalIPs: external}}
+	}
+	balanced := func(address string) *corev1.Service {
+		service := service()
+		service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{Hostname: "x"}, {IP: address}}
+		return service
+	}
+	for name, test := range map[string]struct {
+		now, old *corev1.Service
+		accepted bool
+	}{
+		"none":                        {service(), nil, true},
+		"another network's":           {service("192.0.2.1", "2001:db8::1"), nil, true},
+		"DNS's":                       {service("192.0.2.1", "10.43.0.10"), nil, false},
+		"written with zeros":          {service("010.043.000.010"), nil, false},
+		"written as IPv6":             {service("::ffff:10.43.0.10"), nil, false},
+		"an IPv6 one":                 {service("fd00:43::a"), nil, false},
+		"later":                       {service("10.43.0.10"), service(), false},
+		"from before the rule":        {service("10.43.0.10"), service("10.43.0.10"), true},
+		"from before, and another":    {service("10.43.0.10", "10.43.0.1"), service("10.43.0.10"), false},
+		"a load balancer's":           {balanced("192.0.2.1"), service(), true},
+		"a load balancer's, stolen":   {balanced("10.43.0.1"), service(), false},
+		"a load balancer without one": {balanced(""), service(), true},
+	} {
+		r := request{who: admin, operation: admission.Create, resource: services, namespace: "ns", object: test.now}
+		if test.old != nil {
+			r.operation, r.old = admission.Update, test.old
+		}
+		for _, r.subresource = range []string{"", "status"} {
+			_, err := r.run(t, false, ranges)
 			if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
 				t.Errorf("%s: %v", name, err)
 			}

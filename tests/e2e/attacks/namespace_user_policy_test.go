@@ -227,6 +227,32 @@ nodeTopology: {matchLabels: {local.kedge.dev/node: server-1}}
 	})
 }
 
+// TestServiceAddresses has a user of one namespace take the addresses by which all pods
+// find the cluster's DNS and its API.
+func TestServiceAddresses(t *testing.T) {
+	harness.Require(t)
+	c := cluster.Start(t, harness.NewNetwork(t))
+	u := newTenant(c)
+	service := func(name, external string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {type: LoadBalancer, externalIPs: [%s], ports: [{name: dns, port: 53, protocol: UDP}, {name: api, port: 443}]}\n", name, external)
+	}
+	for what, address := range map[string]string{"answer for the cluster's DNS": "10.43.0.10", "answer for the API": "10.43.0.1"} {
+		output, err := u.kubectl(service("thief-"+address[len("10.43.0."):], address), "create", "-f", "-")
+		u.wantForbidden(what, output, err)
+	}
+	// What is outside the cluster is as upstream has it.
+	if output, err := u.kubectl(service("honest", "192.0.2.1"), "create", "-f", "-"); err != nil {
+		t.Fatalf("a Service may have no external address: %s", output)
+	}
+	for what, patch := range map[string][]string{
+		"take it later":              {`--patch={"spec": {"externalIPs": ["10.43.0.10"]}}`},
+		"take it as a load balancer": {"--subresource=status", `--patch={"status": {"loadBalancer": {"ingress": [{"ip": "10.43.0.10"}]}}}`},
+	} {
+		output, err := u.kubectl("", append([]string{"patch", "service", "honest", "--type=merge"}, patch...)...)
+		u.wantForbidden(what, output, err)
+	}
+}
+
 // TestNetworkPolicyWarning has a user who believes that a NetworkPolicy protects.
 func TestNetworkPolicyWarning(t *testing.T) {
 	harness.Require(t)

@@ -1,0 +1,73 @@
+package restriction
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	netutils "k8s.io/utils/net"
+)
+
+// checkService keeps a Service from taking the address of another one as an external
+// address, or as a load balancer's. The service proxy has one entry for an address and
+// port, and of two Services either may get it (ensureElem in pkg/proxy/nftables/proxier.go):
+// whoever writes Services in one namespace could answer for the cluster's DNS or API.
+func (p *plugin) checkService(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	claimed, err := foreignAddresses(a.GetObject(), o)
+	if err != nil {
+		return err
+	}
+	if old := a.GetOldObject(); old != nil && len(claimed) > 0 {
+		before, err := foreignAddresses(old, o)
+		if err != nil {
+			return err
+		}
+		claimed = slices.DeleteFunc(claimed, func(address netip.Addr) bool { return slices.Contains(before, address) })
+	}
+	if len(claimed) == 0 {
+		return nil
+	}
+	ranges, err := p.client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list ranges of Services: %w", err)
+	}
+	for _, r := range ranges.Items {
+		for _, cidr := range r.Spec.CIDRs {
+			prefix, err := netip.ParsePrefix(cidr)
+			if err != nil {
+				return fmt.Errorf("read ServiceCIDR %s: %w", r.Name, err)
+			}
+			for _, address := range claimed {
+				if prefix.Contains(address) {
+					return admission.NewForbidden(a, fmt.Errorf("the address %s is in %s, from which the cluster gives Services their own addresses: "+
+						"neither an external address nor a load balancer's may be", address, prefix))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// foreignAddresses returns the addresses of a Service that the cluster has not given
+// it, read as the service proxy reads them (pkg/proxy/serviceport.go).
+func foreignAddresses(object runtime.Object, o admission.ObjectInterfaces) (all []netip.Addr, err error) {
+	service, err := versioned[*corev1.Service](object, o, corev1.SchemeGroupVersion)
+	if err != nil {
+		return nil, err
+	}
+	texts := slices.Clone(service.Spec.ExternalIPs)
+	for _, ingress := range service.Status.LoadBalancer.Ingress {
+		texts = append(texts, ingress.IP)
+	}
+	for _, text := range texts {
+		if address, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text)); ok {
+			all = append(all, address.Unmap())
+		}
+	}
+	return all, nil
+}
