@@ -82,8 +82,8 @@ func Join(ctx context.Context, cfg Config) (*Identity, error) {
 		why = errFormer
 	}
 	if cfg.Token == "" {
-		return nil, fmt.Errorf("%w: make a token by `kedge token create` on a server, and give the token by --token-file, "+
-			"or as KEDGE_TOKEN in /etc/kedge/kedge.env if kedge is a service", why)
+		return nil, fmt.Errorf("%w: give the token by --token-file, or as KEDGE_TOKEN in /etc/kedge/kedge.env if kedge is a service; "+
+			"`kedge token create` makes one on a server", why)
 	}
 	token, err := ParseToken(cfg.Token)
 	if err != nil {

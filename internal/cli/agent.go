@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"time"
 
@@ -68,4 +70,15 @@ func forgetToken(text string) {
 		logrus.Warnf("This node was given the server's token, by which anybody who reads it controls the whole cluster: take it away from this host (`kedge config print` shows where it is set). " +
 			"A node that has joined needs none; others join with a token of `kedge token create`")
 	}
+}
+
+// withoutLostTokenFile has an agent start whose token's file was taken away, as it
+// should be after the join: a node that has joined needs none. One that does need a
+// token says so itself.
+func withoutLostTokenFile(cfg *config.Config) error {
+	if _, err := os.Stat(cfg.TokenFile); cfg.TokenFile != "" && errors.Is(err, fs.ErrNotExist) {
+		logrus.Warnf("There is no %s, which token-file names: only a node that has joined starts without", cfg.TokenFile)
+		cfg.TokenFile = ""
+	}
+	return nil
 }

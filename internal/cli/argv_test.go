@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -70,5 +71,20 @@ func TestInstallerKnowsSecrets(t *testing.T) {
 	}
 	if want := "secret_flags='" + strings.Join(keys, " ") + "'\n"; !strings.Contains(string(script), want) {
 		t.Errorf("install.sh lacks the line %s", want)
+	}
+}
+
+// TestLostTokenFile has the file of an agent's token there, and not.
+func TestLostTokenFile(t *testing.T) {
+	there := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(there, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for given, want := range map[string]string{"": "", there: there, there + ".gone": ""} {
+		cfg := config.Default()
+		cfg.TokenFile = given
+		if err := withoutLostTokenFile(cfg); err != nil || cfg.TokenFile != want {
+			t.Errorf("%q becomes %q, %v; want %q", given, cfg.TokenFile, err, want)
+		}
 	}
 }

@@ -52,10 +52,10 @@ func loadConfig(c *cli.Context) (*config.Config, error) {
 }
 
 // loadSources is loadConfig, and tells where values came from too. With an error come
-// the values that could be read.
-func loadSources(c *cli.Context) (*config.Config, config.Sources, error) {
+// the values that could be read. adapt changes what was given before it is checked.
+func loadSources(c *cli.Context, adapt ...func(*config.Config) error) (*config.Config, config.Sources, error) {
 	var given []string
-	cfg, sources, err := config.LoadSources(c.String(configFlag), func(cfg *config.Config) error {
+	flags := func(cfg *config.Config) error {
 		var faults []error
 		for _, f := range cfg.Fields() {
 			if !c.IsSet(f.Key) {
@@ -72,7 +72,8 @@ func loadSources(c *cli.Context) (*config.Config, config.Sources, error) {
 			}
 		}
 		return errors.Join(faults...)
-	})
+	}
+	cfg, sources, err := config.LoadSources(c.String(configFlag), append([]func(*config.Config) error{flags}, adapt...)...)
 	for _, key := range given {
 		sources[key] = "--" + key
 	}

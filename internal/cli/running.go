@@ -26,7 +26,11 @@ func running(what string, role config.Role, run func(*cli.Context, *config.Confi
 		if err := noArguments(c); err != nil {
 			return err
 		}
-		load := func() (*config.Config, config.Sources, error) { return loadSources(c) }
+		var adapt []func(*config.Config) error
+		if role == config.AgentRole {
+			adapt = append(adapt, withoutLostTokenFile)
+		}
+		load := func() (*config.Config, config.Sources, error) { return loadSources(c, adapt...) }
 		cfg, sources, err := load()
 		if err != nil {
 			return err

@@ -21,19 +21,12 @@ type table struct {
 // masqueradeTable holds the rules below, and the fence.
 var masqueradeTable = table{knftables.InetFamily, "kedge-network"}
 
-// The chains of masqueradeTable.
-const (
-	postrouting = "postrouting"
-	martians    = "martians"
-)
+// postrouting is the chain of masqueradeTable.
+const postrouting = "postrouting"
 
 // masquerade gives what this node's pods send out of the cluster the address
 // of the node, because nobody out there knows the pods' own. Pods of other
 // nodes are masqueraded by theirs.
-//
-// It also keeps everybody but the node itself from the node's 127.0.0.1. The kernel
-// does so only while route_localnet is off, and the portmap plugin turns that on for
-// the pods' bridge with the first hostPort (plugins/meta/portmap/main.go, cmdAdd).
 func masquerade(ctx context.Context, podCIDRs, clusterCIDRs []netip.Prefix) error {
 	nft, err := knftables.New(masqueradeTable.family, masqueradeTable.name)
 	if err != nil {
@@ -48,16 +41,6 @@ func masquerade(ctx context.Context, podCIDRs, clusterCIDRs []netip.Prefix) erro
 		Priority: knftables.PtrTo(knftables.SNATPriority),
 	})
 	tx.Flush(&knftables.Chain{Name: postrouting})
-	tx.Add(&knftables.Chain{
-		Name: martians,
-		Type: knftables.PtrTo(knftables.FilterType),
-		Hook: knftables.PtrTo(knftables.PreroutingHook),
-		// Before addresses are translated: what is an answer, or for a hostPort, does not
-		// have such an address on its way in.
-		Priority: knftables.PtrTo(knftables.RawPriority),
-	})
-	tx.Flush(&knftables.Chain{Name: martians})
-	tx.Add(&knftables.Rule{Chain: martians, Rule: `iifname != "lo" ip daddr 127.0.0.0/8 drop`})
 	for _, own := range podCIDRs {
 		family, multicast := "ip", "224.0.0.0/4"
 		if own.Addr().Is6() {

@@ -27,6 +27,10 @@ const (
 	// request: a TLS handshake is in between, which takes seconds on a small board that is
 	// busy.
 	strangerPatience = 20 * time.Second
+	// strangerIdle is how long a connection of a stranger may take from the answer to one
+	// request to the next. http.Server has no limit for a body that is announced and
+	// never comes, once the request is answered.
+	strangerIdle = 90 * time.Second
 )
 
 // strangers are the open connections over which nobody has proved yet to be known: no
@@ -35,8 +39,8 @@ const (
 // opens thousands closes its own, and others are not held up; and those that are new
 // get in even from the address of such a host, as behind NAT.
 type strangers struct {
-	limit    int
-	patience time.Duration
+	limit          int
+	patience, idle time.Duration
 
 	mu    sync.Mutex
 	count int
@@ -60,7 +64,7 @@ type stranger struct {
 }
 
 func newStrangers() *strangers {
-	return &strangers{limit: maxStrangers, patience: strangerPatience, hosts: map[netip.Prefix]*list.List{}}
+	return &strangers{limit: maxStrangers, patience: strangerPatience, idle: strangerIdle, hosts: map[netip.Prefix]*list.List{}}
 }
 
 // listener returns the listener whose connections begin as strangers.
@@ -128,9 +132,9 @@ func hostOf(address net.Addr) netip.Prefix {
 // known makes a connection one of those that no limit is for. It may be called more
 // than once.
 func (c *stranger) known() {
-	c.silence.Stop()
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
+	c.silence.Stop()
 	if c.place == nil {
 		return
 	}
@@ -142,6 +146,16 @@ func (c *stranger) known() {
 	c.place = nil
 	c.all.count--
 	c.isKnown.Store(true)
+}
+
+// wait closes the connection unless it is known, or there is another request, within
+// the time for that.
+func (c *stranger) wait() {
+	c.all.mu.Lock()
+	defer c.all.mu.Unlock()
+	if c.place != nil {
+		c.silence.Reset(c.all.idle)
+	}
 }
 
 // Close implements net.Conn.
@@ -172,8 +186,8 @@ func (s *strangers) judge(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		// From here on http.Server's own timeouts are for it.
 		conn.silence.Stop()
+		defer conn.wait()
 		if !showsCredentials(r) {
 			next.ServeHTTP(w, r)
 			return

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -84,6 +85,31 @@ func TestStrangersSilence(t *testing.T) {
 	conn.known()
 	if conn.silence.Stop() {
 		t.Error("a known connection is to be closed yet")
+	}
+}
+
+// TestStrangersBody announces a body that never comes, in a request whose
+// handler does not read it.
+func TestStrangersBody(t *testing.T) {
+	s := newStrangers()
+	s.idle = time.Millisecond
+	server := httptest.NewUnstartedServer(s.judge(http.NotFoundHandler()))
+	server.Listener = s.listener(server.Listener)
+	server.Config.ConnContext = s.remember
+	server.StartTLS()
+	defer server.Close()
+	conn, err := tls.Dial("tcp", server.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	// http.Server waits for the body before it sends the answer: the connection ends
+	// without one.
+	if answer, err := io.ReadAll(conn); len(answer) > 0 {
+		t.Errorf("the answer is %q, %v", answer, err)
 	}
 }
 

@@ -6,10 +6,13 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -98,32 +101,73 @@ func TestEndless(t *testing.T) {
 
 // TestChartBomb has an archive that is small, and large when it is unpacked.
 func TestChartBomb(t *testing.T) {
-	var archive bytes.Buffer
-	compressed := gzip.NewWriter(&archive)
-	files := tar.NewWriter(compressed)
-	for _, file := range []struct {
-		name string
-		data []byte
-	}{
-		{"web/Chart.yaml", []byte("apiVersion: v2\nname: web\nversion: 1.0.0\n")},
-		{"web/files/large", make([]byte, maxChart)},
-	} {
-		if err := files.WriteHeader(&tar.Header{Name: file.name, Mode: 0o644, Size: int64(len(file.data))}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := files.Write(file.data); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := files.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := compressed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	content := packed(t, tar.Header{Name: "web/files/large", Mode: 0o644, Size: maxChart})
 	c := &controller{Config: Config{Charts: t.TempDir(), Server: "server-1"}, api: fake.NewClientset()}
-	_, err := c.fetch(t.Context(), &helmChart{Spec: chartSpec{ChartContent: base64.StdEncoding.EncodeToString(archive.Bytes())}})
+	_, err := c.fetch(t.Context(), &helmChart{Spec: chartSpec{ChartContent: content}})
 	if err == nil || !strings.Contains(err.Error(), "more than 32 MiB when it is unpacked") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// TestChartLinks has an archive whose entries lead out of it: nothing of the server's
+// files gets into the chart.
+func TestChartLinks(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(outside, []byte("of the server"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &controller{Config: Config{Charts: t.TempDir(), Server: "server-1"}, api: fake.NewClientset()}
+	for name, header := range map[string]tar.Header{
+		"a symbolic link":   {Name: "web/templates/link.yaml", Typeflag: tar.TypeSymlink, Linkname: outside},
+		"a hard link":       {Name: "web/templates/link.yaml", Typeflag: tar.TypeLink, Linkname: outside},
+		"a way up":          {Name: "web/../../templates/link.yaml", Typeflag: tar.TypeReg},
+		"a path from above": {Name: outside, Typeflag: tar.TypeReg},
+	} {
+		t.Run(name, func(t *testing.T) {
+			chart, err := c.fetch(t.Context(), &helmChart{Spec: chartSpec{ChartContent: packed(t, header)}})
+			if err != nil {
+				return // it is refused
+			}
+			for _, file := range chart.Raw {
+				if strings.Contains(string(file.Data), "of the server") {
+					t.Errorf("%s has %q", file.Name, file.Data)
+				}
+			}
+		})
+	}
+}
+
+// packed returns the archive of a chart with one more entry, in base64.
+func packed(t *testing.T, more tar.Header) string {
+	t.Helper()
+	const about = "apiVersion: v2\nname: web\nversion: 1.0.0\n"
+	var archive bytes.Buffer
+	compressed := gzip.NewWriter(&archive)
+	files := tar.NewWriter(compressed)
+	err := files.WriteHeader(&tar.Header{Name: "web/Chart.yaml", Mode: 0o644, Size: int64(len(about))})
+	if err == nil {
+		_, err = files.Write([]byte(about))
+	}
+	if err == nil {
+		err = files.WriteHeader(&more)
+	}
+	if err == nil {
+		// Zeros, as many as the header says.
+		_, err = io.CopyN(files, zeros{}, more.Size)
+	}
+	if err == nil {
+		err = errors.Join(files.Close(), compressed.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(archive.Bytes())
+}
+
+// zeros is an endless file of them.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
 }

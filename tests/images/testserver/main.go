@@ -26,7 +26,6 @@ const usage = `testserver COMMAND
   exit STATUS [SECONDS]   ends with STATUS after SECONDS
   dns NAME ADDRESS        a nameserver on UDP 53 that knows one name
   mtu INTERFACE           prints its MTU
-  loopback PORT           asks the pod's node for a connection to its own 127.0.0.1
   serve-measure PORT      answers measure
   measure ADDRESS SECONDS prints as JSON how fast the way to a serve-measure at HOST:PORT is
 `
@@ -60,8 +59,6 @@ func main() {
 		if device, err = net.InterfaceByName(argument(2, "eth0")); err == nil {
 			fmt.Println(device.MTU)
 		}
-	case "loopback":
-		err = loopback(argument(2, ""))
 	case "serve-measure":
 		err = serveMeasure(argument(2, ""))
 	case "measure":
