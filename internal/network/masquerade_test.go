@@ -1,6 +1,7 @@
 package network
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -25,6 +26,8 @@ func TestMartians(t *testing.T) {
 		testutil.Command(t, command)
 	}
 	t.Cleanup(func() {
+		// With the namespace eth0 would go too, some time.
+		testutil.Command(t, fmt.Sprintf("ip -n peer link set wire netns %d", os.Getpid()))
 		testutil.Command(t, "ip netns delete peer")
 		testutil.Command(t, "umount /run/netns")
 	})
