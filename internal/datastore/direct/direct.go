@@ -97,11 +97,16 @@ func (s *Server) NewClient() *kubernetes.Client {
 // over gRPC.
 func call[Request, Response any](ctx context.Context, s *Server, r Request, handle func(context.Context, Request) (Response, error)) (Response, error) {
 	var response Response
-	if !s.begin() {
-		return response, status.Error(codes.Unavailable, "the datastore has stopped")
+	open := s.begin()
+	if open {
+		defer s.running.Done()
 	}
-	defer s.running.Done()
+	// Also when it is closed: why it is may be more than that it has stopped, and
+	// clients ask again after the latter until their time is up.
 	_, err := s.answer(ctx, r, nil, func(ctx context.Context, _ any) (_ any, err error) {
+		if !open {
+			return nil, status.Error(codes.Unavailable, "the datastore has stopped")
+		}
 		response, err = handle(ctx, r)
 		return response, err
 	})

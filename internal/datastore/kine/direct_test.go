@@ -297,7 +297,7 @@ func TestDirectDamage(t *testing.T) {
 	execute(t, file, "PRAGMA wal_checkpoint(TRUNCATE)")
 	overwrite(t, file, 5*4096, bytes.Repeat([]byte("kedge"), 4<<20/5))
 	list, err := c.KV.Get(t.Context(), "/registry/", clientv3.WithPrefix())
-	if code := status.Code(err); code != codes.DataLoss && code != codes.Unavailable {
+	if status.Code(err) != codes.DataLoss {
 		t.Errorf("a list got %v %v", list, err)
 	}
 	for response := range c.Watch(t.Context(), "/registry/", clientv3.WithPrefix(), clientv3.WithRev(1)) {
@@ -305,5 +305,8 @@ func TestDirectDamage(t *testing.T) {
 	}
 	if err := r.fails(t); !errors.Is(err, errDamaged) {
 		t.Errorf("got %v", err)
+	}
+	if _, err := c.KV.Get(t.Context(), "/a"); status.Code(err) != codes.DataLoss {
+		t.Errorf("after the end a client is told %v, and would ask again", err)
 	}
 }
