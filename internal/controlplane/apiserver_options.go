@@ -116,11 +116,10 @@ func apiServerOptions(c *APIServerConfig) (*options.ServerRunOptions, error) {
 	return o, nil
 }
 
-// preferNames has kubelets dialed by the names of their nodes, which their
-// certificates have: the certificate of one node is then refused where another
-// node was meant. Never by an address, which a node might say is its own, and
-// which has another's certificate. Names are of use only where kedge dials, and
-// the user's word is the last.
+// preferNames has kubelets dialed by the names of their nodes. TLS then refuses the
+// certificate of any other node. Addresses are not used at all: a node could claim
+// another's, and the certificate of that other node would be right for it. Names
+// can be dialed only by Egress. A user's argument wins.
 func preferNames(o *options.ServerRunOptions, flags cliflag.NamedFlagSets, egress Egress) {
 	const flag = "kubelet-preferred-address-types"
 	if egress.Tunnels == nil || o.EgressSelector.ConfigFile != "" {

@@ -16,12 +16,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
-// Kubelets' serving certificates are signed by the authority of clients, so that
-// none of them passes for an API server's. Pods, such as Prometheus, are to verify
-// kubelets nevertheless. So the authorities that pods are told, ca.crt of service
-// accounts, have the authority of clients besides that of servers, constrained:
-// a certificate of the same name and key, by which nothing is valid that has a
-// name or an address of the API. Certificates that exist are good by it, too.
+// The authority of clients signs the kubelets' serving certificates, so that none
+// of them passes for an API server's. Pods, such as Prometheus, have to verify
+// kubelets too. So ca.crt of service accounts holds two authorities: that of
+// servers, and a constrained certificate of that of clients. The latter has the
+// same subject and key, and name constraints that exclude the names and addresses
+// of the API. It also verifies certificates that were signed before it was made.
 
 // reserved are the names and addresses of the API, which no node may have.
 type reserved struct {
@@ -80,11 +80,11 @@ func (s *Server) writeRootCA() error {
 	return datadir.WriteFile(s.RootCAFile, content, certMode)
 }
 
-// constrain returns certificates of the authority by which servers are good that
-// have no reserved name or address: the authority's own, and while it replaces
-// another one, that one's, signed by its successor. They are the same on all
-// servers and at all times, or each server that is elected would tell all
-// namespaces of others.
+// constrain returns certificates of the authority that verify servers without a
+// reserved name or address: the authority's own, and, while it replaces another
+// one, that one's, signed by its successor. They are the same on all servers and
+// after every start. Otherwise each newly elected server would rewrite the
+// ConfigMap kube-root-ca.crt in all namespaces.
 func (a *authority) constrain(r reserved) ([]*x509.Certificate, error) {
 	own, err := a.constrained(a.cert(), nil, r)
 	if err != nil {
@@ -92,7 +92,7 @@ func (a *authority) constrain(r reserved) ([]*x509.Certificate, error) {
 	}
 	all := []*x509.Certificate{own}
 	if successor(a.bundle) == nil {
-		// What is above a user's own authority may sign more than nodes.
+		// An authority above the user's own one may sign more than nodes.
 		return all, nil
 	}
 	for _, cert := range a.bundle {
@@ -151,8 +151,8 @@ func serialOf(cert *x509.Certificate, r reserved) (*big.Int, error) {
 	return new(big.Int).SetBytes(append([]byte{1}, sum[:16]...)), nil
 }
 
-// checkReserved tells whether a node may have a name and addresses, which those of
-// the API and of this server are not.
+// checkReserved fails if a name or an address of a node is one of the API or of this
+// server.
 func (s *Server) checkReserved(node string, ips []netip.Addr) error {
 	own := s.servingNames()
 	if s.reserved.hasName(node) || slices.ContainsFunc(own.dns, func(name string) bool { return strings.EqualFold(name, node) }) {

@@ -200,7 +200,7 @@ cd /root
 openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout join.key -subj /CN=any -outform DER -out join.csr 2>/dev/null
 csr=$(base64 -w0 join.csr)
 cat > join.json <<END
-{"node": "%[1]s", "addresses": ["%[2]s"], "password": "0123456789abcdef0123456789abcdef%[1]s%[2]s", "requests": {
+{"node": "%[1]s", "addresses": ["%[2]s"], "password": "0123456789abcdef0123456789abcdef%[1]s", "requests": {
 "client-kubelet": "$csr", "serving-kubelet": "$csr", "client-kube-proxy": "$csr",
 "client-flannel": "$csr", "client-dns": "$csr", "client-storage": "$csr"}}
 END

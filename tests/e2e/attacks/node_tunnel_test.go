@@ -252,6 +252,8 @@ func TestNodeAbusesItsTunnel(t *testing.T) {
 		}
 	})
 	t.Run("too many", func(t *testing.T) {
+		c := *c
+		c.T = t
 		const many, most = 100, 16
 		ended := make(chan struct{}, many)
 		for range many {
