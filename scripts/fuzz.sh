@@ -34,8 +34,8 @@ thorough)
 	;;
 esac
 
-# An interrupt, to the fuzzer and not to its workers, is how it ends well:
-# the end (context deadline exceeded: internal/fuzz/fuzz.go, stop).
+# An interrupt of the fuzzer, and not of its workers, ends it well. With -test.fuzztime
+# it fails at its end at times (context deadline exceeded: internal/fuzz/fuzz.go, stop).
 printf '%s\n' "$targets" | {
 	failed=''
 	while read -r package target; do

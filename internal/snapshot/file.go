@@ -36,9 +36,9 @@ const (
 	sumLength      = 2*sha256.Size + 1
 	// maxManifest is in bytes; secrets are most of it.
 	maxManifest = 4 << 20
-	// window is how much of the content the compression looks back at, in bytes:
-	// a small machine has room for it. A file that wants more than maxWindow is
-	// refused, which would be up to 512 MB else.
+	// window is how much of the content the compression looks back at, in bytes: a
+	// small machine has room for it. A file that wants more than maxWindow is
+	// refused. The format allows 512 MB.
 	window    = 1 << 20
 	maxWindow = 8 << 20
 )

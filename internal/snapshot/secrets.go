@@ -83,7 +83,8 @@ func (s secrets) unpack(folder, secret string) error {
 		if !ok {
 			continue
 		}
-		if !filepath.IsLocal(file) {
+		// Two names of one file could not both be as they were saved.
+		if !filepath.IsLocal(file) || filepath.Clean(file) != file {
 			return fmt.Errorf("the snapshot's secret %s has no place", name)
 		}
 		path := filepath.Join(folder, "tls", file)

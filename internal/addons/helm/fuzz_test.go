@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -204,6 +205,29 @@ func FuzzHelmChart(f *testing.F) {
 	})
 }
 
+// sparse is an archive with a file that is one hole.
+func sparse(t *testing.T, size int) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "sub/hole", Mode: 0o600, Typeflag: tar.TypeReg, Format: tar.FormatGNU}), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	// GNU's header of old: the kind, the only piece of data, which is empty and at the
+	// end, and the size (https://www.gnu.org/software/tar/manual/html_node/Standard.html).
+	header := out.Bytes()[:512]
+	header[156] = tar.TypeGNUSparse
+	copy(header[386:], fmt.Sprintf("%011o\x00%011o\x00", size, 0))
+	copy(header[483:], fmt.Sprintf("%011o\x00", size))
+	copy(header[148:], "        ")
+	sum := 0
+	for _, b := range header {
+		sum += int(b)
+	}
+	copy(header[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return compressed(t, out.Bytes())
+}
+
 // TestCheckSize refuses charts that are small only as long as they are packed.
 func TestCheckSize(t *testing.T) {
 	large := compressed(t, archived(t, "sub/large", strings.Repeat("x", maxChart/2)))
@@ -221,6 +245,8 @@ func TestCheckSize(t *testing.T) {
 		"half of it":    {large, nil},
 		"large":         {compressed(t, archived(t, "web/large", strings.Repeat("x", maxChart))), errTooLarge},
 		"large charts":  {compressed(t, archived(t, "web/charts/a.tgz", string(large), "web/charts/b.tgz", string(large))), errTooLarge},
+		"a hole":        {compressed(t, archived(t, "web/charts/a.tgz", string(sparse(t, maxChart)))), errTooLarge},
+		"a small hole":  {compressed(t, archived(t, "web/charts/a.tgz", string(sparse(t, 1<<20)))), nil},
 		"deep":          {deep, nil},
 		"too deep":      {compressed(t, archived(t, "web/charts/sub.tgz", string(deep))), errTooLarge},
 		"not a nesting": {compressed(t, archived(t, "web/a.gz", string(large), "web/b.gz", string(large))), nil},

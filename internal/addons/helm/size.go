@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -16,6 +15,8 @@ const (
 	maxChart = 32 << 20
 	// maxNested is how many archives deep a chart may be, which can have itself in it.
 	maxNested = 8
+	// tarBlock is what a file without content takes, in bytes.
+	tarBlock = 512
 )
 
 // errTooLarge says that a chart takes more memory than any should.
@@ -29,7 +30,8 @@ func checkSize(archive []byte) error {
 	return measure(bytes.NewReader(archive), &left, maxNested)
 }
 
-// measure unpacks an archive and those in it, and keeps nothing, until nothing is left.
+// measure takes the sizes of an archive's files, and of those in its archives, from what
+// is left. It keeps nothing.
 func measure(archive io.Reader, left *int64, depth int) error {
 	unpacked, err := gzip.NewReader(archive)
 	if err != nil {
@@ -38,32 +40,20 @@ func measure(archive io.Reader, left *int64, depth int) error {
 	if depth == 0 {
 		return errTooLarge
 	}
-	entries := tar.NewReader(&counted{unpacked, left})
+	entries := tar.NewReader(unpacked)
 	for {
 		entry, err := entries.Next()
-		if err == nil && strings.HasSuffix(entry.Name, ".tgz") {
-			err = measure(entries, left, depth-1)
-		}
-		switch {
-		case errors.Is(err, errTooLarge):
-			return err
-		case err != nil:
+		if err != nil {
 			return nil
 		}
+		// Files may have holes: what is read of the archive can be much less.
+		if *left -= tarBlock + entry.Size; *left < 0 {
+			return errTooLarge
+		}
+		if strings.HasSuffix(entry.Name, ".tgz") {
+			if err := measure(entries, left, depth-1); err != nil {
+				return err
+			}
+		}
 	}
-}
-
-// counted takes what is read from what is left.
-type counted struct {
-	io.Reader
-	left *int64
-}
-
-// Read implements io.Reader.
-func (c *counted) Read(p []byte) (int, error) {
-	n, err := c.Reader.Read(p)
-	if *c.left -= int64(n); *c.left < 0 {
-		return 0, errTooLarge
-	}
-	return n, err
 }

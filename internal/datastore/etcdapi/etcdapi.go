@@ -4,11 +4,11 @@
 package etcdapi
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
@@ -114,9 +114,9 @@ func newServer(answer grpc.UnaryServerInterceptor) *grpc.Server {
 func ofOneKey(next grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if txn, ok := request.(*pb.TxnRequest); ok {
-			keys := keysOf(txn)
+			key, one := keyOf(txn)
 			compacts := len(txn.Compare) == 1 && txn.Compare[0].Target == pb.Compare_VERSION
-			if len(keys) > 1 || keys[compactKey] && !compacts {
+			if !one || string(key) == compactKey && !compacts {
 				return nil, status.Error(codes.Unimplemented, "a transaction is about one key in this datastore, and not about "+compactKey)
 			}
 		}
@@ -124,29 +124,32 @@ func ofOneKey(next grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	}
 }
 
-// keysOf returns the keys and ends of ranges that a transaction names.
-func keysOf(txn *pb.TxnRequest) map[string]bool {
-	keys := map[string]bool{}
-	add := func(key, end []byte) {
-		keys[string(key)] = true
-		if len(end) > 0 {
-			keys[string(key)+"\x00to\x00"+string(end)] = true
+// keyOf returns the key that a transaction is about, and whether it is about no other.
+func keyOf(txn *pb.TxnRequest) (key []byte, one bool) {
+	first, one := true, true
+	note := func(named, end []byte) {
+		if first {
+			key, first = named, false
 		}
+		one = one && len(end) == 0 && bytes.Equal(named, key)
 	}
 	for _, compare := range txn.Compare {
-		add(compare.Key, compare.RangeEnd)
+		note(compare.Key, compare.RangeEnd)
 	}
-	for _, op := range slices.Concat(txn.Success, txn.Failure) {
-		switch {
-		case op.GetRequestPut() != nil:
-			add(op.GetRequestPut().Key, nil)
-		case op.GetRequestRange() != nil:
-			add(op.GetRequestRange().Key, op.GetRequestRange().RangeEnd)
-		case op.GetRequestDeleteRange() != nil:
-			add(op.GetRequestDeleteRange().Key, op.GetRequestDeleteRange().RangeEnd)
+	for _, ops := range [][]*pb.RequestOp{txn.Success, txn.Failure} {
+		for _, op := range ops {
+			if put := op.GetRequestPut(); put != nil {
+				note(put.Key, nil)
+			}
+			if read := op.GetRequestRange(); read != nil {
+				note(read.Key, read.RangeEnd)
+			}
+			if deleted := op.GetRequestDeleteRange(); deleted != nil {
+				note(deleted.Key, deleted.RangeEnd)
+			}
 		}
 	}
-	return keys
+	return key, one
 }
 
 // Probe returns nil once the etcd API answers.
