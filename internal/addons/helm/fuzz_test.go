@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/getter"
@@ -108,7 +109,7 @@ func FuzzChartFiles(f *testing.F) {
 	f.Add("charts/sub.tgz", goodChart+"sources: [null]\n", "no archive")
 	f.Add("values.schema.json", goodChart, `{"$ref":"file:///etc/passwd"}`)
 	f.Fuzz(func(t *testing.T, name, chart, content string) {
-		if strings.ContainsRune(name, 0) || strings.HasSuffix(name, "/") || len(name) > 90 {
+		if name == "" || strings.HasSuffix(name, "/") || strings.ContainsRune(name, 0) || !utf8.ValidString(name) || len(name) > 90 {
 			return // a tar cannot have it
 		}
 		fetched(t, compressed(t, archived(t, "web/Chart.yaml", chart, "web/"+name, content)))
