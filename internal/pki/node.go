@@ -106,9 +106,9 @@ func checkNode(name string, ips []netip.Addr) error {
 // SignNode signs the certificates of a node, whose registration has the UID uid, and
 // returns them in PEM, with their chains. They are valid until NodeEnd. requests are
 // certificate requests in DER by the certificates' names; nothing but the public key is
-// taken from them. It fails if CheckNode does.
+// taken from them. CheckNode must have passed.
 func (s *Server) SignNode(node, uid string, ips []netip.Addr, requests map[string][]byte) (map[string][]byte, error) {
-	if err := s.CheckNode(node, ips); err != nil {
+	if err := s.checkReserved(node, ips); err != nil {
 		return nil, err
 	}
 	now := s.clock.Now()

@@ -109,7 +109,7 @@ func TestEnsureServerMakesAll(t *testing.T) {
 			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 			"localhost", "127.0.0.1", "::1", "pi", "192.0.2.7", "2001:db8::7", "10.43.0.1", "fd00:43::1",
 			"api.example.org", "198.51.100.1"}},
-		s.KubeletServingCertFile: {s.ClientCAFile, x509.ExtKeyUsageServerAuth, "system:node:pi", "system:nodes",
+		s.KubeletServingCertFile: {s.ClientCAFile, x509.ExtKeyUsageServerAuth, "system:node:pi", "system:nodes,kedge:registration:server",
 			[]string{"pi", "192.0.2.7", "2001:db8::7"}},
 		s.KubeletClientCertFile:                 {s.ClientCAFile, x509.ExtKeyUsageClientAuth, KubeletClientUser, KubeletClientGroup, nil},
 		s.ProxyClientCertFile:                   {s.RequestHeaderCAFile, x509.ExtKeyUsageClientAuth, ProxyClientUser, "", nil},

@@ -38,11 +38,11 @@ func (r *Registry) Join(ctx context.Context, claim Claim) (uid string, err error
 	if claim.Password == "" {
 		return "", &TakenError{claim.Node}
 	}
-	if err := r.checkAddresses(claim); err != nil {
-		return "", err
-	}
 	ctx, cancel := context.WithTimeout(ctx, apiPatience)
 	defer cancel()
+	if err := r.checkAddresses(ctx, claim); err != nil {
+		return "", err
+	}
 	return take(ctx, r.client, claim, false)
 }
 
@@ -52,11 +52,11 @@ func (r *Registry) Join(ctx context.Context, claim Claim) (uid string, err error
 // agents do not send it. The error is ErrRefused if the certificate is no good, and as
 // with Join otherwise.
 func (r *Registry) Renew(ctx context.Context, shown string, claim Claim) (uid string, err error) {
-	if err := r.checkAddresses(claim); err != nil {
-		return "", err
-	}
 	ctx, cancel := context.WithTimeout(ctx, apiPatience)
 	defer cancel()
+	if err := r.checkAddresses(ctx, claim); err != nil {
+		return "", err
+	}
 	secret, err := r.client.CoreV1().Secrets(namespace).Get(ctx, claim.Node+suffix, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return "", ErrRefused
@@ -74,15 +74,26 @@ func (r *Registry) Renew(ctx context.Context, shown string, claim Claim) (uid st
 	return registration.UID, note(ctx, r.client, registration, claim)
 }
 
-// checkAddresses refuses addresses that other nodes have.
-func (r *Registry) checkAddresses(claim Claim) error {
+// checkAddresses refuses addresses that other machines have. A machine that changes its
+// node's name keeps its addresses: its password is the same.
+func (r *Registry) checkAddresses(ctx context.Context, claim Claim) error {
 	for _, ip := range claim.Addresses {
-		owner, err := r.owner(ip, claim.Node)
+		owners, err := r.owners(ip)
 		if err != nil {
 			return err
 		}
-		if owner != "" {
-			return &AddressError{ip, owner}
+		for _, owner := range owners {
+			if owner == claim.Node {
+				continue
+			}
+			secret, err := r.client.CoreV1().Secrets(namespace).Get(ctx, owner+suffix, metav1.GetOptions{})
+			switch {
+			case apierrors.IsNotFound(err):
+			case err != nil:
+				return fmt.Errorf("read registration: %w", err)
+			case !protects(secret, claim.Password):
+				return &AddressError{ip, owner}
+			}
 		}
 	}
 	return nil

@@ -287,10 +287,11 @@ func TestOlder(t *testing.T) {
 		t.Errorf("its old certificates: %v", err)
 	}
 	eventually(t, "the registration of a node deleted before to be gone", func() bool {
-		return errors.Is(r.Check(t.Context(), "gone", "", genuine), ErrRefused)
+		all, err := List(t.Context(), client)
+		return err == nil && len(all) == 1 && all[0].Node == "edge"
 	})
 	var owned *AddressError
-	if _, err := r.Join(t.Context(), claimOf("other", "one", "192.0.2.1")); !errors.As(err, &owned) || owned.Owner != "edge" {
+	if _, err := r.Join(t.Context(), claimOf("other", "three", "192.0.2.1")); !errors.As(err, &owned) || owned.Owner != "edge" {
 		t.Errorf("another takes its address: %v", err)
 	}
 	var taken *TakenError
@@ -317,6 +318,31 @@ func TestOlder(t *testing.T) {
 	if owner, ok := r.Owner(netip.MustParseAddr("192.0.2.1")); !ok || owner != "edge" {
 		t.Errorf("the address is of %q", owner)
 	}
+}
+
+// TestAddresses: two machines never have the same address, and a machine that changes its
+// name keeps its own.
+func TestAddresses(t *testing.T) {
+	testutil.CheckLeaks(t)
+	client := newClient(nodeNamed("first"))
+	r := start(t, client)
+	address := netip.MustParseAddr("192.0.2.1")
+	if _, err := r.Join(t.Context(), claimOf("first", "one", "192.0.2.1")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the address to be known", func() bool { owner, ok := r.Owner(address); return ok && owner == "first" })
+	var owned *AddressError
+	if _, err := r.Join(t.Context(), claimOf("other", "two", "192.0.2.2", "192.0.2.1")); !errors.As(err, &owned) || owned.Owner != "first" {
+		t.Errorf("another machine takes the address: %v", err)
+	}
+	if _, err := r.Join(t.Context(), claimOf("renamed", "one", "192.0.2.1")); err != nil {
+		t.Errorf("the machine under another name: %v", err)
+	}
+	eventually(t, "nobody to be known for the address", func() bool { _, ok := r.Owner(address); return !ok })
+	if err := client.CoreV1().Nodes().Delete(t.Context(), "first", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the address to be the other name's", func() bool { owner, ok := r.Owner(address); return ok && owner == "renamed" })
 }
 
 // TestRevoke: a revoked node is out, and its name is nobody's until its Node is deleted.

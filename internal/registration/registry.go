@@ -334,24 +334,27 @@ func (r *Registry) Check(ctx context.Context, node, uid string, genuine func() e
 	return ErrRefused
 }
 
-// Owner returns the node whose registration has an address, if there is one.
+// Owner returns the one node whose registration has an address, if there is one.
 func (r *Registry) Owner(ip netip.Addr) (node string, found bool) {
-	node, err := r.owner(ip, "")
-	return node, err == nil && node != ""
+	owners, err := r.owners(ip)
+	if err != nil || len(owners) != 1 {
+		return "", false
+	}
+	return owners[0], true
 }
 
-// owner returns the node that has an address, unless that is except. For nodes that have
-// certificates of an older kedge it goes by what their Nodes say.
-func (r *Registry) owner(ip netip.Addr, except string) (string, error) {
+// owners returns the nodes that have an address. For nodes that have certificates of an
+// older kedge it goes by what their Nodes say.
+func (r *Registry) owners(ip netip.Addr) (owners []string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.known {
-		return "", ErrNotNow
+		return nil, ErrNotNow
 	}
 	now := time.Now()
 	for node, registration := range r.registrations {
 		reported, exists := r.addresses[node]
-		if node == except || !registration.Revoked.IsZero() || !exists && registration.late(now) {
+		if !registration.Revoked.IsZero() || !exists && registration.late(now) {
 			continue
 		}
 		addresses := registration.Addresses
@@ -359,8 +362,8 @@ func (r *Registry) owner(ip netip.Addr, except string) (string, error) {
 			addresses = reported
 		}
 		if slices.Contains(addresses, ip) {
-			return node, nil
+			owners = append(owners, node)
 		}
 	}
-	return "", nil
+	return owners, nil
 }

@@ -23,7 +23,7 @@ import (
 // TestProof has nodes prove what they are by their certificates: a label does not
 // make a server of an agent, and the certificate of a node that is gone opens nothing.
 func TestProof(t *testing.T) {
-	dir, ips := datadir.Dir(t.TempDir()), []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	dir, ips := datadir.Dir(t.TempDir()), []netip.Addr{netip.MustParseAddr("192.0.2.9")}
 	if err := dir.MakeServer(); err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestProof(t *testing.T) {
 		t.Fatal(err)
 	}
 	clock := pki.NewClock(filepath.Join(t.TempDir(), "clock"))
-	certificates, err := pki.EnsureServer(pki.ServerOptions{Dir: dir, Clock: clock, NodeName: "server-1", NodeIPs: ips, ClusterDomain: "cluster.local"})
+	certificates, err := pki.EnsureServer(pki.ServerOptions{Dir: dir, Clock: clock, NodeName: "server-1", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ClusterDomain: "cluster.local"})
 	if err != nil {
 		t.Fatal(err)
 	}
