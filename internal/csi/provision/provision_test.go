@@ -49,6 +49,13 @@ func (d *fakeDriver) setFault(fault error) {
 	d.fault = fault
 }
 
+// forget forgets what has grown.
+func (d *fakeDriver) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.grown)
+}
+
 func (d *fakeDriver) ControllerExpandVolume(_ context.Context, r *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -316,7 +323,7 @@ func TestGrow(t *testing.T) {
 		}
 		synctest.Wait()
 		driver.setFault(nil)
-		clear(driver.grown)
+		driver.forget()
 		time.Sleep(2 * firstRetry)
 		synctest.Wait()
 		if got := driver.grown["pvc-uid-of-x"]; got != 2*gibibyte {
