@@ -34,8 +34,7 @@ func TestPodVolumes(t *testing.T) {
 	}
 	host, _ := harness.NewNetwork(t).NewHostOnDisk(t, "server-1")
 	host.Preload(archive)
-	server := host.StartServer(t, "--kubelet-arg=container-log-max-size=1Mi", "--kubelet-arg=container-log-max-files=2",
-		"--kubelet-arg=container-log-monitor-interval=3s")
+	server := host.StartServer(t, "--kubelet-arg=container-log-max-size=1Mi", "--kubelet-arg=container-log-max-files=2")
 	server.WaitReady()
 	c := cluster.Of(t, server)
 	secret, err := os.ReadFile(host.Path(secretOfHost))
