@@ -13,7 +13,7 @@ import (
 )
 
 // mirrors has all images come from a registry that is not there.
-const mirrors = "mirrors:\n  registry.test:\n    endpoint: [\"https://192.0.2.1:5000\"]\n"
+const mirrors = "mirrors:\n  registry.test:\n    endpoint: [\"https://127.0.0.1:1\"]\n"
 
 // TestNodeImages has whoever is root on an agent give other nodes an image of
 // theirs under a name that these trust, while the registry is out of reach.
@@ -23,7 +23,7 @@ func TestNodeImages(t *testing.T) {
 	newHost := func(name string) *harness.Host {
 		host := cluster.NewHost(t, network, name)
 		host.WriteFile("/etc/kedge/registries.yaml", mirrors)
-		// No route leads there, and so nobody waits for an answer.
+		// Nothing listens there, and so nobody waits for an answer.
 		host.WriteFile("/etc/hosts", "127.0.0.1 localhost\n127.0.0.1 registry.test\n")
 		return host
 	}
