@@ -48,9 +48,12 @@ func TestImpersonation(t *testing.T) {
 
 	t.Run("by token", func(t *testing.T) {
 		thief := cluster.NewHost(t, network, "thief")
-		for _, name := range []string{"agent-1", "server-1"} {
+		for name, why := range map[string]string{
+			"agent-1":  "the name agent-1 is taken by another node",
+			"server-1": "a node cannot be called server-1, which is a name of the cluster's API",
+		} {
 			refused := thief.StartAgent(t, c.Server, "--node-name="+name)
-			refused.WaitLog("the name " + name + " is taken by another node")
+			refused.WaitLog(why)
 			refused.Kill9()
 		}
 	})
