@@ -501,9 +501,9 @@ func TestWhoMayOpen(t *testing.T) {
 		certificates []tls.Certificate
 		want         string
 	}{
-		"nobody":            {nil, "401"},
-		"no node":           {[]tls.Certificate{ca.sign(t, "system:kube-proxy", "")}, "401"},
-		"another authority": {[]tls.Certificate{other.sign(t, "system:node:node-a", "system:nodes")}, "401"},
+		"nobody":            {nil, "no longer accepts"},
+		"no node":           {[]tls.Certificate{ca.sign(t, "system:kube-proxy", "")}, "no longer accepts"},
+		"another authority": {[]tls.Certificate{other.sign(t, "system:node:node-a", "system:nodes")}, "no longer accepts"},
 	} {
 		config := &tls.Config{RootCAs: ca.pool(), ServerName: "kubernetes.default.svc", Certificates: test.certificates}
 		conn, err := open(t.Context(), web.Listener.Addr().String(), config)

@@ -99,7 +99,8 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 64Mi}}%s}
 	t.Log("a copy, which is made while the pod writes")
 	c.Apply("---\napiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshot\nmetadata: {name: saved}\nspec: {source: {persistentVolumeClaimName: data}}\n")
 	c.Kubectl("patch", "pvc", "data", "--patch", `{"spec": {"resources": {"requests": {"storage": "96Mi"}}}}`)
-	c.Apply(fmt.Sprintf(claimOf, "copy", ", dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: saved}"))
+	// The snapshot may have been taken after the claim has grown.
+	c.Apply(strings.Replace(fmt.Sprintf(claimOf, "copy", ", dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: saved}"), "64Mi", "96Mi", 1))
 	run("copied", "copy", "ls -l /data; cat /data/honest/file; cat /data/file /data/root"+secretOfHost+"; true"+rest, "")
 	c.Pod("copied")
 	said := c.Kubectl("logs", "copied")

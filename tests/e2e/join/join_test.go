@@ -192,7 +192,7 @@ func TestJoin(t *testing.T) {
 		"wrong token":     {address, token + "0", nil, "the server does not know the token"},
 		"wrong authority": {address, strings.Replace(token, token[3:7], "0000", 1), nil, "is not of the token's cluster"},
 		"name taken":      {address, token, []string{"--node-name=agent-1"}, "the name agent-1 is taken by another node"},
-		"server's name":   {address, token, []string{"--node-name=server-1"}, "the name server-1 is taken by another node"},
+		"server's name":   {address, token, []string{"--node-name=server-1"}, "a node cannot be called server-1"},
 		"nothing listens": {first.Address.String() + ":6444", token, nil, "nothing listens at"},
 		"no answer":       {"172.31.0.200:6443", token, nil, "no answer from 172.31.0.200:6443"},
 		"not kedge":       {first.Address.String() + ":10250", token, nil, "not a kedge server"},
