@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,9 +54,9 @@ func restart(t *testing.T, dir datadir.Dir, token string) {
 	}
 }
 
-// startAuthorities runs the shared authorities of a server until the test ends, or they
-// end themselves, and returns why.
-func startAuthorities(t *testing.T, dir datadir.Dir, store func() (*clientv3.Client, error)) (*SharedAuthorities, error) {
+// startAuthorities runs the shared authorities of a server until stop is called or the
+// test ends, or they end themselves, and returns why.
+func startAuthorities(t *testing.T, dir datadir.Dir, store func() (*clientv3.Client, error)) (_ *SharedAuthorities, stop func(), _ error) {
 	t.Helper()
 	authorities := NewSharedAuthorities(dir, store)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -64,18 +65,19 @@ func startAuthorities(t *testing.T, dir datadir.Dir, store func() (*clientv3.Cli
 	select {
 	case err := <-ended:
 		cancel()
-		return authorities, err
+		return authorities, func() {}, err
 	case <-ready:
 	case <-time.After(time.Minute):
 		t.Error("they are not ready")
 	}
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
-	return authorities, nil
+	t.Cleanup(stop)
+	return authorities, stop, nil
 }
 
 func TestSharedAuthorities(t *testing.T) {
@@ -90,13 +92,22 @@ func TestSharedAuthorities(t *testing.T) {
 	defer client.Close()
 	dirs := newServers(t, 4)
 	one, two, down, away := dirs[0], dirs[1], dirs[2], dirs[3]
+	stops := map[datadir.Dir]func(){}
 	follows := func(dir datadir.Dir) *SharedAuthorities {
 		t.Helper()
-		authorities, err := startAuthorities(t, dir, store)
+		authorities, stop, err := startAuthorities(t, dir, store)
 		if err != nil {
 			t.Fatal(err)
 		}
+		stops[dir] = stop
 		return authorities
+	}
+	restart := func(t *testing.T, dir datadir.Dir, token string) {
+		t.Helper()
+		if stop := stops[dir]; stop != nil {
+			stop()
+		}
+		restart(t, dir, token)
 	}
 	prepares := func(dir datadir.Dir) {
 		t.Helper()
@@ -173,7 +184,7 @@ func TestSharedAuthorities(t *testing.T) {
 		t.Error("a server that joins has the old ones")
 	}
 	// A server that was off begins anew, and has followed then.
-	if _, err := startAuthorities(t, down, store); !errors.Is(err, ErrAuthorities) {
+	if _, _, err := startAuthorities(t, down, store); !errors.Is(err, ErrAuthorities) {
 		t.Errorf("a server that was off: %v", err)
 	}
 	restart(t, down, "")

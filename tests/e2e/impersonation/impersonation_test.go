@@ -71,13 +71,14 @@ func TestImpersonation(t *testing.T) {
 		}
 	})
 	t.Run("renewal as another", func(t *testing.T) {
-		body, err := json.Marshal(map[string]any{"node": "server-1", "addresses": []string{c.Server.Host.Address.String()}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		status, answer := post(t, agent.Host, c.Server, "/v1-kedge/renew", body)
-		if status != http.StatusForbidden {
-			t.Errorf("the answer is %d: %s", status, answer)
+		for name, want := range map[string]int{"agent-2": http.StatusForbidden, "server-1": http.StatusBadRequest} {
+			body, err := json.Marshal(map[string]any{"node": name, "addresses": []string{agent.Host.Address.String()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status, answer := post(t, agent.Host, c.Server, "/v1-kedge/renew", body); status != want {
+				t.Errorf("as %s: the answer is %d: %s", name, status, answer)
+			}
 		}
 	})
 	t.Run("the node itself", func(t *testing.T) {
