@@ -190,6 +190,7 @@ func TestSharedAuthorities(t *testing.T) {
 	restart(t, down, "")
 	follows(down)
 	restart(t, two, "")
+	follows(two)
 
 	if err := first.Replace(t.Context(), func() (map[string][]byte, error) { return pki.LastAuthorities(one) }); err != nil {
 		t.Fatal(err)
