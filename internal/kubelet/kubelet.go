@@ -14,9 +14,11 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	cadvisorcontainerd "github.com/google/cadvisor/container/containerd"
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -27,6 +29,7 @@ import (
 	"k8s.io/kubernetes/pkg/volume/util/subpath"
 
 	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/kubelet/staticpods"
 )
 
 // Config is what the kubelet must know.
@@ -172,8 +175,13 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 			ready()
 		}
 	}()
+	var guarding sync.WaitGroup
+	if k.cfg.StaticPods != "" {
+		guarding.Go(func() { staticpods.Guard(waiting, k.cfg.StaticPods, logrus.WithField("component", k.Name())) })
+	}
 	err = app.Run(ctx, k.server, dependencies, utilfeature.DefaultFeatureGate)
 	stop()
+	guarding.Wait()
 	<-announced
 	if ctx.Err() != nil {
 		return nil

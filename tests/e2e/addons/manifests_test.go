@@ -1,6 +1,7 @@
 package addons
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
 // manifests has files come, change and go.
@@ -131,8 +133,15 @@ spec:
 		s.told("kube-system", "irregular", "templates/fifo.yaml: this is a FIFO")
 		fifo(s.Server.Host.Path(agent + "images/fifo.tar"))
 		s.Server.WaitLog("images/fifo.tar: this is a FIFO")
-		if err := os.Remove(s.Server.Host.Path(agent + "images/fifo.tar")); err != nil {
-			t.Fatal(err)
+		fifo(s.Server.Host.Path(agent + "pod-manifests/fifo.yaml"))
+		s.Server.WaitLog("pod-manifests/fifo.yaml: this is a FIFO")
+		s.Server.Host.WriteFile(agent+"pod-manifests/static.yaml", fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: static}\n"+
+			"spec: {containers: [{name: main, image: %s, args: [sleep]}]}\n", image.TestserverName))
+		s.Pod("static-" + s.Server.Host.Name)
+		for _, name := range []string{agent + "pod-manifests/static.yaml", agent + "pod-manifests/fifo.yaml", agent + "images/fifo.tar"} {
+			if err := os.Remove(s.Server.Host.Path(name)); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for _, name := range []string{"irregular.yaml", "device.yaml", "linked.yaml"} {
 			s.drop(name)
