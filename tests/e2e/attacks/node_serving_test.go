@@ -28,7 +28,7 @@ func TestNodePosesAsTheAPI(t *testing.T) {
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
 	agent, victim := c.Join(network, "agent-1").Host, c.Join(network, "agent-2").Host
-	const caFile = "/root/ca.crt"
+	const caFile = "/run/ca.crt"
 	c.Eventually("pods to be told whom to trust", func() error {
 		ca, err := c.TryKubectl("", "get", "configmap", "kube-root-ca.crt", "-o", `jsonpath={.data.ca\.crt}`)
 		if err == nil {
@@ -169,8 +169,8 @@ func TestNewcomerIsTheAPI(t *testing.T) {
 	server := c.Server.Host.Address.String()
 	try := func(node, address string) (string, error) {
 		t.Helper()
-		newcomer.WriteFile("/root/join.sh", fmt.Sprintf(joinScript, node, address, credentials, a.url("/v1-kedge/join")))
-		return a.run("", "sh", "/root/join.sh")
+		newcomer.WriteFile("/run/join.sh", fmt.Sprintf(joinScript, node, address, credentials, a.url("/v1-kedge/join")))
+		return a.run("", "sh", "/run/join.sh")
 	}
 	for _, test := range []struct{ node, address string }{
 		{"kubernetes", newcomer.Address.String()},
@@ -196,7 +196,7 @@ func TestNewcomerIsTheAPI(t *testing.T) {
 // joinScript asks for the certificates of a node, and prints the answer and its
 // status.
 const joinScript = `set -e
-cd /root
+cd /run
 openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout join.key -subj /CN=any -outform DER -out join.csr 2>/dev/null
 csr=$(base64 -w0 join.csr)
 cat > join.json <<END

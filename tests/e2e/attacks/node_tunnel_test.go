@@ -90,8 +90,8 @@ func (a *captured) renew(addresses ...string) int {
 	if err != nil {
 		a.Fatal(err)
 	}
-	a.host.WriteFile("/root/renew.json", string(body))
-	status, answer := a.curl(stolen("client-kubelet"), "/v1-kedge/renew", "--data", "@/root/renew.json")
+	a.host.WriteFile("/run/renew.json", string(body))
+	status, answer := a.curl(stolen("client-kubelet"), "/v1-kedge/renew", "--data", "@/run/renew.json")
 	if status != http.StatusOK {
 		a.Logf("the renewal for %v is refused: %d %s", addresses, status, answer)
 		return status
