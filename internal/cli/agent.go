@@ -48,9 +48,9 @@ func runAgent(c *cli.Context, cfg *config.Config) error {
 const tokenEnv = "KEDGE_TOKEN"
 
 // forgetToken takes the token of a node that has joined out of the environment of the
-// processes that it starts, which may run for months. If it is the server's, whoever
-// becomes root on the node would get the whole cluster with it: forgetToken also
-// removes it from what install.sh wrote, and warns.
+// processes that it starts, which may run for months. With the server's token, anybody
+// who becomes root on the node would get the whole cluster: forgetToken also removes
+// that from the file that install.sh wrote, and warns.
 func forgetToken(text string) {
 	if err := os.Unsetenv(tokenEnv); err != nil {
 		logrus.Warnf("Processes of this node inherit %s: %v", tokenEnv, err)

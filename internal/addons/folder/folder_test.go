@@ -224,7 +224,7 @@ func TestFaults(t *testing.T) {
 	c.has(k, "one", "two")
 	says("ConfigMapList")
 
-	// What is no regular file costs no other file anything.
+	// A file that is not a regular one does not keep the others from being applied.
 	drop(t, folder, "x.yaml")
 	if err := syscall.Mkfifo(filepath.Join(folder, "x.yaml"), 0o600); err != nil {
 		t.Fatal(err)

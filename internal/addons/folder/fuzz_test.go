@@ -51,8 +51,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzScan has files of any names in the folder. What is applied is of the folder, and
-// its ConfigMap has a name that the API takes.
+// FuzzScan puts files with any names into the folder. Only files of the folder are
+// applied, and the name of each one's ConfigMap is one that the API takes.
 func FuzzScan(f *testing.F) {
 	f.Add("web.yaml", "web.yaml.skip", "off")
 	f.Add("a/b.json", "a.skip", "")

@@ -123,8 +123,8 @@ func (r repository) Get(string, ...getter.Option) (*bytes.Buffer, error) {
 	return bytes.NewBufferString(string(r)), nil
 }
 
-// FuzzIndex looks for a chart in any repository. What is found has an address that
-// says where it is.
+// FuzzIndex looks for a chart in any repository. If a chart is found, its address says
+// where it is.
 func FuzzIndex(f *testing.F) {
 	for _, index := range []string{
 		"apiVersion: v1\nentries: {web: [{apiVersion: v2, name: web, version: 1.0.0, urls: [web.tgz]}]}\n",
@@ -148,7 +148,7 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// FuzzValues merges any values. What comes of them can be written down.
+// FuzzValues merges any values. The merged values can be encoded.
 func FuzzValues(f *testing.F) {
 	f.Add("a: {b: 1}\n", "a.b", "2")
 	f.Add("a: [1]\n", "a[3].b", "x,y")

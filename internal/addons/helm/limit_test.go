@@ -91,7 +91,7 @@ func TestEndless(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
-			// What the kernel's buffers take was received by nobody.
+			// The kernel's buffers take some bytes that the client never reads.
 			if taken := sent.Load(); taken > maxFetch+(16<<20) {
 				t.Errorf("%d bytes were taken", taken)
 			}
