@@ -15,7 +15,7 @@ import (
 const module = "github.com/kedge-dev/kedge/"
 
 // base are the packages everything may stand on.
-var base = []string{"assets", "bootstrap", "component", "config", "datadir", "folderwatch", "host", "kubeinit", "logs", "objectcache", "pki", "registration", "rootsocket", "version"}
+var base = []string{"assets", "bootstrap", "component", "config", "datadir", "events", "folderwatch", "host", "kubeinit", "logs", "objectcache", "pki", "registration", "rootsocket", "version"}
 
 // nodes are the packages of nodes, which know nothing of what servers alone have.
 var nodes = []string{"agent", "apilb", "containerd", "csi", "dns", "host", "idle", "kubelet", "network", "proxy", "teardown", "tunnel"}

@@ -25,8 +25,10 @@ quick)
 	;;
 thorough)
 	corpus=$(go env GOCACHE)/fuzz/kedge
-	# shellcheck disable=SC2086
-	go test -c -fuzz=. -o "$work/" $packages
+	# The flag takes one package at a time.
+	for package in $packages; do
+		go test -c -fuzz=. -o "$work/" "$package"
+	done
 	;;
 *)
 	echo "fuzz.sh: $kind is neither quick nor thorough" >&2

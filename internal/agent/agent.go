@@ -18,6 +18,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/config"
 	"github.com/kedge-dev/kedge/internal/datadir"
 	"github.com/kedge-dev/kedge/internal/dns"
+	"github.com/kedge-dev/kedge/internal/events"
 	"github.com/kedge-dev/kedge/internal/host"
 	"github.com/kedge-dev/kedge/internal/kubelet"
 	"github.com/kedge-dev/kedge/internal/network"
@@ -114,7 +115,10 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	hostComponent := host.New(host.Config{Facts: facts, IPv6: hasIPv6(podCIDRs)})
 	group.Add(hostComponent, unpacked)
 
-	runtime, socket, reader, err := addRuntime(group, cfg, facts, helpers, hostComponent, api)
+	nodeEvents := events.NewNode(cfg.Node.Name, cfg.nodeClient())
+	group.Add(nodeEvents, api)
+
+	runtime, socket, reader, err := addRuntime(group, cfg, facts, helpers, nodeEvents.Warn, hostComponent, api)
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +147,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		ServingKeyFile:  cfg.ServingKeyFile,
 		ClientCAFile:    cfg.ClientCAFile,
 		StaticPods:      cfg.Dir.StaticPods(),
+		Warn:            nodeEvents.Warn,
 		Root:            datadir.KubeletRoot,
 		Facts:           facts,
 		Labels:          cfg.Settings.NodeLabels,

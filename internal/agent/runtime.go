@@ -44,7 +44,7 @@ var cniPlugins = []string{"bridge", "host-local", "loopback", "portmap", "bandwi
 // addRuntime adds the component that is ready when the CRI is served, once the
 // host is prepared, and returns it and the socket where: kedge's containerd, which
 // is also read in this process, or a runtime of the user's own.
-func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers assets.Paths, prepared, api component.Component) (component.Component, string, kubelet.Runtime, error) {
+func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers assets.Paths, warn func(message string), prepared, api component.Component) (component.Component, string, kubelet.Runtime, error) {
 	if socket := cfg.Settings.RuntimeSocket(); socket != "" {
 		other := newOtherRuntime(socket)
 		group.Add(other, prepared)
@@ -73,7 +73,7 @@ func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers as
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && path != config.Default().Node.PrivateRegistry {
 		return nil, "", nil, fmt.Errorf("private-registry: %s does not exist: make it, or leave the setting out", path)
 	}
-	source, err := registries.New(path, shared)
+	source, err := registries.New(path, shared, warn)
 	if err != nil {
 		return nil, "", nil, err
 	}
@@ -95,6 +95,7 @@ func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers as
 		DefaultRuntime: cfg.Settings.DefaultRuntime,
 		SELinux:        cfg.Settings.SELinux,
 		Facts:          facts,
+		Warn:           warn,
 	})
 	group.Add(own, prepared, source)
 	if others != nil {

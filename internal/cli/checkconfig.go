@@ -28,7 +28,7 @@ func checkConfigCommand() *cli.Command {
 }
 
 func checkConfig(c *cli.Context, cfg *config.Config) error {
-	if _, err := registries.New(cfg.Node.PrivateRegistry, nil); err != nil {
+	if _, err := registries.New(cfg.Node.PrivateRegistry, nil, nil); err != nil {
 		return err
 	}
 	running, err := datadir.Dir(cfg.DataDir).Holder()

@@ -73,6 +73,8 @@ type Config struct {
 	DefaultRuntime string
 	SELinux        bool
 	Facts          host.Facts
+	// Warn tells users by an Event of the node about a file of theirs. It does not log.
+	Warn func(message string)
 }
 
 // Containerd is the component. There can be one in a process, once: containerd

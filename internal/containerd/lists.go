@@ -31,7 +31,7 @@ func (p *preloader) pullLists(ctx context.Context) {
 		}
 		if text := err.Error(); text != p.said {
 			p.said = text
-			p.log.Errorf("cannot pull all images of the lists in %s; trying again: %v", p.cfg.ImagesDir, err)
+			p.fail(fmt.Sprintf("cannot pull all images of the lists in %s; trying again: %v", p.cfg.ImagesDir, err))
 		}
 		select {
 		case <-ctx.Done():

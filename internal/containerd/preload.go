@@ -139,7 +139,7 @@ func (p *preloader) importAll(ctx context.Context) error {
 		if ctx.Err() != nil || archive == p.cfg.PauseArchive {
 			return fmt.Errorf("preload images of %s: %w", archive, err)
 		}
-		p.log.Errorf("cannot preload images of %s, which is tried again when it changes: %v", archive, err)
+		p.fail(fmt.Sprintf("cannot preload images of %s, which is tried again when it changes: %v", archive, err))
 	}
 	if _, ok := slices.BinarySearch(kept[p.cfg.PauseArchive].Images, p.cfg.PauseImage); !ok {
 		return fmt.Errorf("preload images of %s: it holds %v and not %s", p.cfg.PauseArchive, kept[p.cfg.PauseArchive].Images, p.cfg.PauseImage)
@@ -162,6 +162,12 @@ func (p *preloader) importAll(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// fail tells users what is wrong with a file of theirs.
+func (p *preloader) fail(message string) {
+	p.log.Error(message)
+	p.cfg.Warn(message)
 }
 
 // find returns the files in the folder whose names have one of these ends.

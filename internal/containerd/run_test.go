@@ -52,7 +52,7 @@ func testConfig(t interface{ Fatal(...any) }, dir string) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := registries.New(dir+"/etc/registries.yaml", nil)
+	source, err := registries.New(dir+"/etc/registries.yaml", nil, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}

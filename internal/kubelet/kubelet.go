@@ -59,6 +59,8 @@ type Config struct {
 	ClientCAFile string
 	// StaticPods is the folder of static pod manifests.
 	StaticPods string
+	// Warn tells users by an Event of the node about a file of theirs.
+	Warn func(message string)
 	// Root is the kubelet's state, datadir.KubeletRoot.
 	Root  string
 	Facts host.Facts
@@ -177,7 +179,7 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	}()
 	var guarding sync.WaitGroup
 	if k.cfg.StaticPods != "" {
-		guarding.Go(func() { staticpods.Guard(waiting, k.cfg.StaticPods, logrus.WithField("component", k.Name())) })
+		guarding.Go(func() { staticpods.Guard(waiting, k.cfg.StaticPods, k.cfg.Warn, logrus.WithField("component", k.Name())) })
 	}
 	err = app.Run(ctx, k.server, dependencies, utilfeature.DefaultFeatureGate)
 	stop()

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/kedge-dev/kedge/internal/events"
 )
 
 // resourceOf is that of /manifests/snapshots.yaml.
@@ -209,10 +211,6 @@ func (s *Snapshots) event(ctx context.Context, reason, message string) {
 	if reason == eventFailed {
 		kind = corev1.EventTypeWarning
 	}
-	const maxMessage = 1024 // k8s.io/kubernetes/pkg/apis/core/validation/events.go
-	if len(message) > maxMessage {
-		message = message[:maxMessage]
-	}
 	now := metav1.NewTime(s.now())
 	event := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
@@ -221,7 +219,7 @@ func (s *Snapshots) event(ctx context.Context, reason, message string) {
 		},
 		// As the kubelet refers to its node, so that `kubectl describe node` finds it.
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: s.cfg.NodeName},
-		Reason:         reason, Message: message, Type: kind,
+		Reason:         reason, Message: events.Message(message), Type: kind,
 		Source:         corev1.EventSource{Component: "kedge-snapshots", Host: s.cfg.NodeName},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		ReportingController: "kedge.dev/snapshots", ReportingInstance: s.cfg.NodeName,

@@ -23,12 +23,11 @@ import (
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/kedge-dev/kedge/internal/events"
 	"github.com/kedge-dev/kedge/internal/folderwatch"
 )
 
@@ -42,8 +41,6 @@ const (
 	settle = time.Second
 	// patience is for the folder, and for an API that does not answer yet.
 	patience = 10 * time.Second
-	// maxMessage is what the API takes as an event's message.
-	maxMessage = 1024
 )
 
 // Config is what a Folder needs.
@@ -101,9 +98,7 @@ func (f *Folder) Lead(ctx context.Context, ready func()) error {
 		return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(api.Discovery()))
 	}
 	k.recorder = sync.OnceValue(func() record.EventRecorder {
-		broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-		broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: api.CoreV1().Events(corev1.NamespaceAll)})
-		return broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kedge-manifests", Host: cfg.Server})
+		return events.NewRecorder(ctx, api, "kedge-manifests", cfg.Server)
 	})
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -280,10 +275,7 @@ func (k *keeper) tell(a *attempt, kind, reason, message string) {
 		k.log.Warn(message)
 	}
 	a.file.told = message
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
-	}
 	k.recorder().Event(&corev1.ObjectReference{
 		APIVersion: "v1", Kind: "ConfigMap", Namespace: namespace, Name: setName(a.name),
-	}, kind, reason, message)
+	}, kind, reason, events.Message(message))
 }

@@ -18,8 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
@@ -27,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/kedge-dev/kedge/internal/events"
 	"github.com/kedge-dev/kedge/internal/objectcache"
 )
 
@@ -114,9 +113,7 @@ func (h *Helm) Lead(ctx context.Context, ready func()) error {
 	case <-ctx.Done():
 		return nil
 	}
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.api.CoreV1().Events(corev1.NamespaceAll)})
-	c.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kedge-helm", Host: h.cfg.Server})
+	c.events = events.NewRecorder(ctx, c.api, "kedge-helm", h.cfg.Server)
 	// A HelmChartConfig has the name of its HelmChart.
 	configs := informer(watcher, configResource, c.add)
 	running.Go(func() { configs.RunWithContext(ctx) })

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/events"
 )
 
 // Conditions of a HelmChart. The second is k3s's.
@@ -26,8 +28,6 @@ const (
 	failedCondition = "Failed"
 )
 
-// maxMessage is what the API takes as an event's message.
-const maxMessage = 1024
 
 // fault is why a HelmChart is not as it should be, for its user.
 type fault struct {
@@ -224,10 +224,7 @@ func (c *controller) update(ctx context.Context, object *unstructured.Unstructur
 
 // fail says why something did not work, and returns it if it is to be tried again.
 func (c *controller) fail(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, f *fault) error {
-	message := f.Error()
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
-	}
+	message := events.Message(f.Error())
 	c.events.Event(reference(object), corev1.EventTypeWarning, f.reason, message)
 	if err := c.conclude(ctx, chart, object, metav1.ConditionFalse, f.reason, message); err != nil || !f.final {
 		return errors.Join(f, err)

@@ -41,14 +41,15 @@ type Registries struct {
 	text     []byte // what is in use
 	said     string // what is wrong with the file, if it is
 	current  atomic.Pointer[settings]
+	warn     func(message string)
 	log      *logrus.Entry
 }
 
 // New reads the file, which need not be there. The error says what is wrong in
 // which line. Unless it is nil, peers is asked before the registries that the file
-// lists as mirrors.
-func New(path string, peers http.RoundTripper) (*Registries, error) {
-	r := &Registries{path: path, peers: peers, patience: registryPatience, log: logrus.WithField("component", "registries")}
+// lists as mirrors. warn tells users by an Event when the file has become wrong.
+func New(path string, peers http.RoundTripper, warn func(message string)) (*Registries, error) {
+	r := &Registries{path: path, peers: peers, patience: registryPatience, warn: warn, log: logrus.WithField("component", "registries")}
 	now, text, err := read(path)
 	if err != nil {
 		return nil, err
@@ -83,7 +84,9 @@ func (r *Registries) reload() {
 	if err != nil {
 		if err.Error() != r.said {
 			r.said = err.Error()
-			r.log.Errorf("the registries stay as they were before: %v", err)
+			message := fmt.Sprintf("the registries stay as they were before: %v", err)
+			r.log.Error(message)
+			r.warn(message)
 		}
 		return
 	}

@@ -163,7 +163,7 @@ func TestPull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r, err := New(file, nil)
+	r, err := New(file, nil, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ configs:
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r, err := New(file, nil)
+	r, err := New(file, nil, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestPeers(t *testing.T) {
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			r, err := New(file, test.peers)
+			r, err := New(file, test.peers, func(string) {})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,11 +14,8 @@ import (
 	snapshotinformers "github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
 	snapshotlisters "github.com/kubernetes-csi/external-snapshotter/client/v8/listers/volumesnapshot/v1"
 	"github.com/sirupsen/logrus"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/rest"
@@ -27,6 +24,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/kedge-dev/kedge/internal/csi/local"
+	"github.com/kedge-dev/kedge/internal/events"
 	"github.com/kedge-dev/kedge/internal/objectcache"
 )
 
@@ -128,8 +126,6 @@ type claims struct {
 }
 
 func newClaims(ctx context.Context, api kubernetes.Interface, client snapshotclient.Interface, factory informers.SharedInformerFactory, custom snapshotinformers.SharedInformerFactory, log *logrus.Entry) *claims {
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: api.CoreV1().Events(corev1.NamespaceAll)})
 	core, storage := factory.Core().V1(), factory.Storage().V1()
 	snapshotted := make(chan struct{})
 	hasSnapshots := sync.OnceFunc(func() { close(snapshotted) })
@@ -137,7 +133,7 @@ func newClaims(ctx context.Context, api kubernetes.Interface, client snapshotcli
 		api:    api,
 		custom: client,
 		log:    log,
-		events: broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kedge-storage"}),
+		events: events.NewRecorder(ctx, api, "kedge-storage", ""),
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](firstRetry, lastRetry),
 			workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "storage"}),

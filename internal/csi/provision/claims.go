@@ -16,8 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/cache"
@@ -26,6 +24,7 @@ import (
 	volumehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/kedge-dev/kedge/internal/csi/local"
+	"github.com/kedge-dev/kedge/internal/events"
 )
 
 const (
@@ -79,9 +78,7 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer factory.Shutdown()
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.api.CoreV1().Events(corev1.NamespaceAll)})
-	c.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: local.Driver, Host: c.Node})
+	c.events = events.NewRecorder(ctx, c.api, local.Driver, c.Node)
 	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](firstRetry, lastRetry),
 		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "provisioner"})

@@ -6,6 +6,7 @@ package staticpods
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -27,14 +28,14 @@ const (
 	retry    = 50 * time.Millisecond
 )
 
-// Guard warns of each file in folder that is not a regular one, once, and keeps the
-// kubelet from waiting for it, until ctx ends. The kubelet reads the regular files
-// beside it.
+// Guard tells of each file in folder that is not a regular one, once, in the log and
+// by warn, and keeps the kubelet from waiting for it, until ctx ends. The kubelet
+// reads the regular files beside it.
 //
 // When the kubelet hears by inotify of a file, it opens the file whatever that is
 // (pkg/kubelet/config/file_linux.go, consumeWatchEvent). With a FIFO it waits until
 // somebody opens the other end, and hears of no other file meanwhile.
-func Guard(ctx context.Context, folder string, log *logrus.Entry) {
+func Guard(ctx context.Context, folder string, warn func(message string), log *logrus.Entry) {
 	changed := folderwatch.Start(ctx, folder, settle, log)
 	warned := map[string]bool{}
 	for open := true; open; _, open = <-changed {
@@ -58,7 +59,9 @@ func Guard(ctx context.Context, folder string, log *logrus.Entry) {
 				continue
 			}
 			if !warned[path] {
-				log.Warnf("A static pod is not read: %v", err)
+				message := fmt.Sprintf("A static pod is not read: %v", err)
+				log.Warn(message)
+				warn(message)
 				warned[path] = true
 			}
 			release(ctx, path)

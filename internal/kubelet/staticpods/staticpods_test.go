@@ -40,8 +40,9 @@ func TestGuard(t *testing.T) {
 	logger := logrus.New()
 	logger.SetOutput(said)
 	ctx, cancel := context.WithCancel(t.Context())
+	warned := make(chan string, 1)
 	var guarding sync.WaitGroup
-	guarding.Go(func() { Guard(ctx, folder, logrus.NewEntry(logger)) })
+	guarding.Go(func() { Guard(ctx, folder, func(message string) { warned <- message }, logrus.NewEntry(logger)) })
 	defer guarding.Wait()
 	defer cancel()
 
@@ -56,6 +57,9 @@ func TestGuard(t *testing.T) {
 	}
 	if text, err := os.ReadFile(fifo); err != nil || len(text) > 0 {
 		t.Errorf("read %q, %v", text, err)
+	}
+	if message := <-warned; !strings.Contains(message, "fifo.yaml: this is a FIFO") {
+		t.Errorf("it warns: %s", message)
 	}
 	if text := said.String(); !strings.Contains(text, "fifo.yaml: this is a FIFO") || strings.Contains(text, "pod.yaml") || strings.Contains(text, "hidden") {
 		t.Errorf("it says\n%s", text)

@@ -132,9 +132,9 @@ spec:
 		s.write("irregular.yaml", "apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata: {name: irregular, namespace: kube-system}\nspec: {chart: irregular}\n")
 		s.told("kube-system", "irregular", "templates/fifo.yaml: this is a FIFO")
 		fifo(s.Server.Host.Path(agent + "images/fifo.tar"))
-		s.Server.WaitLog("images/fifo.tar: this is a FIFO")
+		s.told("default", s.Server.Host.Name, "images/fifo.tar: this is a FIFO")
 		fifo(s.Server.Host.Path(agent + "pod-manifests/fifo.yaml"))
-		s.Server.WaitLog("pod-manifests/fifo.yaml: this is a FIFO")
+		s.told("default", s.Server.Host.Name, "pod-manifests/fifo.yaml: this is a FIFO")
 		s.Server.Host.WriteFile(agent+"pod-manifests/static.yaml", fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: static}\n"+
 			"spec: {containers: [{name: main, image: %s, args: [sleep]}]}\n", image.TestserverName))
 		s.Pod("static-" + s.Server.Host.Name)
