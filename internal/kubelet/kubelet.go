@@ -179,7 +179,9 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	}()
 	var guarding sync.WaitGroup
 	if k.cfg.StaticPods != "" {
-		guarding.Go(func() { staticpods.Guard(waiting, k.cfg.StaticPods, k.cfg.Warn, logrus.WithField("component", k.Name())) })
+		guarding.Go(func() {
+			staticpods.Guard(waiting, k.cfg.StaticPods, k.cfg.Warn, logrus.WithField("component", k.Name()))
+		})
 	}
 	err = app.Run(ctx, k.server, dependencies, utilfeature.DefaultFeatureGate)
 	stop()

@@ -28,7 +28,6 @@ const (
 	failedCondition = "Failed"
 )
 
-
 // fault is why a HelmChart is not as it should be, for its user.
 type fault struct {
 	reason string

@@ -23,7 +23,7 @@ func TestIrregular(t *testing.T) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(fifo, nil); err == nil || !strings.Contains(err.Error(), fifo+": this is a FIFO") {
+	if _, err := New(fifo, nil, func(string) {}); err == nil || !strings.Contains(err.Error(), fifo+": this is a FIFO") {
 		t.Errorf("registries.yaml: %v", err)
 	}
 	if secrets := Secrets(fifo); len(secrets) != 0 {

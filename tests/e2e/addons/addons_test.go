@@ -5,8 +5,6 @@ package addons
 import (
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -63,26 +61,6 @@ func (s *scenario) value(name, key, want string) {
 			err = fmt.Errorf("it is there with %v", found.Data)
 		}
 		return err
-	})
-}
-
-// told waits until an object has an event with all the words.
-func (s *scenario) told(namespace, name string, words ...string) {
-	s.Helper()
-	s.Eventually(fmt.Sprintf("an event of %s with %q", name, words), func() error {
-		events, err := s.Client.CoreV1().Events(namespace).List(s.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
-		if err != nil {
-			return err
-		}
-		var said []string
-		for _, event := range events.Items {
-			if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(event.Message, word) }) {
-				s.Logf("%s: %s: %s", name, event.Reason, event.Message)
-				return nil
-			}
-			said = append(said, event.Message)
-		}
-		return fmt.Errorf("there are %q", said)
 	})
 }
 

@@ -133,7 +133,7 @@ spec: {valuesContent: "extra: of the config"}
 		s.Kubectl("get", "gadgets.example.com", "web", "--namespace=apps")
 		s.Kubectl("wait", "--for=condition=Complete", "--timeout=60s", "job/web-pre-install", "--namespace=apps")
 		s.Kubectl("rollout", "status", "deployment/web", "--namespace=apps", "--timeout=60s")
-		s.told("kube-system", "web", "Installed chart web-1.0.0")
+		s.Told("kube-system", "web", "Installed chart web-1.0.0")
 		if found := s.history(command, "apps", "web"); len(found) != 1 || found[0].Status != "deployed" || found[0].Chart != "web-1.0.0" {
 			t.Errorf("helm sees %+v", found)
 		}
@@ -157,7 +157,7 @@ spec: {valuesContent: "extra: of the config"}
 		before := len(s.history(command, "apps", "web"))
 		s.write("web.yaml", helmChart("web", base+"valuesContent: |\n  greeting: third\n  image: localhost/none:1"))
 		s.state("web", "True", "rolled back", "when the HelmChart changes")
-		s.told("kube-system", "web", "rolled back", "Deployment/apps/web")
+		s.Told("kube-system", "web", "rolled back", "Deployment/apps/web")
 		s.config("apps", "web", "greeting", "second")
 		found := s.history(command, "apps", "web")
 		if len(found) != before+2 || found[before].Status != "failed" || found[before+1].Status != "deployed" || !strings.HasPrefix(found[before+1].Description, "Rollback to") {
@@ -276,7 +276,7 @@ func (s *scenario) sources() {
 			s := s.in(t)
 			s.system(helmChart(name, fault.spec))
 			s.state(name, "True", fault.want)
-			s.told("kube-system", name, fault.want)
+			s.Told("kube-system", name, fault.want)
 			s.Kubectl("delete", "helmchart", name, "--namespace=kube-system", "--timeout=60s")
 		})
 	}

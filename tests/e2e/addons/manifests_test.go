@@ -79,7 +79,7 @@ spec:
 		s.value("shared", "file", "z")
 		s.value("shared", "mine", "changed")
 		s.value("shared", "own", "y")
-		s.told("kube-system", "manifest-shared.yaml", folder+"shared.yaml", "ConfigMap default/shared", ".data.mine", "kubectl-patch", "Take it out of the file")
+		s.Told("kube-system", "manifest-shared.yaml", folder+"shared.yaml", "ConfigMap default/shared", ".data.mine", "kubectl-patch", "Take it out of the file")
 	})
 
 	s.Run("broken", func(t *testing.T) {
@@ -87,16 +87,16 @@ spec:
 		s.write("broken.yaml", configMap("broken", "a: x"))
 		s.value("broken", "a", "x")
 		s.write("broken.yaml", configMap("broken", "a: v2")+"---\nkind: [\n")
-		s.told("kube-system", "manifest-broken.yaml", folder+"broken.yaml", "document 2", "line", "Correct the file")
+		s.Told("kube-system", "manifest-broken.yaml", folder+"broken.yaml", "document 2", "line", "Correct the file")
 		s.write("broken.yaml", configMap("broken", "a: x")+"---\napiVersion: v1\nkind: Pod\nmetadata: {name: nothing}\nspec: {containers: []}\n")
-		s.told("kube-system", "manifest-broken.yaml", folder+"broken.yaml", "Pod default/nothing", "spec.containers: Required value", "tries again")
+		s.Told("kube-system", "manifest-broken.yaml", folder+"broken.yaml", "Pod default/nothing", "spec.containers: Required value", "tries again")
 		// README's command.
 		if said := s.Kubectl("get", "events", "-n", "kube-system", "--field-selector", "source=kedge-manifests"); !strings.Contains(said, "broken.yaml") {
 			t.Errorf("the events are\n%s", said)
 		}
 		s.write("broken.yaml", configMap("broken", "a: z"))
 		s.value("broken", "a", "z")
-		s.told("kube-system", "manifest-broken.yaml", "all of it is applied now")
+		s.Told("kube-system", "manifest-broken.yaml", "all of it is applied now")
 	})
 
 	s.Run("not a file", func(t *testing.T) {
@@ -121,7 +121,7 @@ spec:
 			t.Fatal(err)
 		}
 		for name, kind := range map[string]string{"fifo": "a FIFO", "device": "a device", "socket": "a socket"} {
-			s.told("kube-system", "manifest-"+name+".yaml", folder+name+".yaml: this is "+kind, "Correct the file")
+			s.Told("kube-system", "manifest-"+name+".yaml", folder+name+".yaml: this is "+kind, "Correct the file")
 		}
 		// Others are applied, and files in other folders do not wait either.
 		s.value("linked", "a", "x")
@@ -130,11 +130,11 @@ spec:
 		s.Server.Host.WriteFile(server+"static/charts/irregular/templates/none.txt", "")
 		fifo(s.Server.Host.Path(server + "static/charts/irregular/templates/fifo.yaml"))
 		s.write("irregular.yaml", "apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata: {name: irregular, namespace: kube-system}\nspec: {chart: irregular}\n")
-		s.told("kube-system", "irregular", "templates/fifo.yaml: this is a FIFO")
+		s.Told("kube-system", "irregular", "templates/fifo.yaml: this is a FIFO")
 		fifo(s.Server.Host.Path(agent + "images/fifo.tar"))
-		s.told("default", s.Server.Host.Name, "images/fifo.tar: this is a FIFO")
+		s.Told("default", s.Server.Host.Name, "images/fifo.tar: this is a FIFO")
 		fifo(s.Server.Host.Path(agent + "pod-manifests/fifo.yaml"))
-		s.told("default", s.Server.Host.Name, "pod-manifests/fifo.yaml: this is a FIFO")
+		s.Told("default", s.Server.Host.Name, "pod-manifests/fifo.yaml: this is a FIFO")
 		s.Server.Host.WriteFile(agent+"pod-manifests/static.yaml", fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: static}\n"+
 			"spec: {containers: [{name: main, image: %s, args: [sleep]}]}\n", image.TestserverName))
 		s.Pod("static-" + s.Server.Host.Name)
@@ -155,7 +155,7 @@ spec:
 		s.write("twice-1.yaml", configMap("twice", "a: x"))
 		s.value("twice", "a", "x")
 		s.write("twice-2.yaml", configMap("twice", "a: v2"))
-		s.told("kube-system", "manifest-twice-2.yaml", "ConfigMap default/twice is in twice-1.yaml too")
+		s.Told("kube-system", "manifest-twice-2.yaml", "ConfigMap default/twice is in twice-1.yaml too")
 		s.value("twice", "a", "x")
 		s.drop("twice-1.yaml")
 		s.write("twice-2.yaml", configMap("twice", "a: z"))

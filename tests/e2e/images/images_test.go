@@ -86,29 +86,6 @@ spec:
 `, name, node, image))
 }
 
-// said waits for a message of a pod with all the words.
-func said(c *cluster.Cluster, pod string, words ...string) {
-	c.Helper()
-	c.Eventually("it to be said of pod "+pod, func() error {
-		events, err := c.Client.CoreV1().Events(cluster.Namespace).List(c.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
-		if err != nil {
-			return err
-		}
-		var all []string
-	events:
-		for _, event := range events.Items {
-			all = append(all, event.Message)
-			for _, word := range words {
-				if !strings.Contains(event.Message, word) {
-					continue events
-				}
-			}
-			return nil
-		}
-		return fmt.Errorf("there is only %q", all)
-	})
-}
-
 func TestImages(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -136,9 +113,10 @@ func TestImages(t *testing.T) {
 	t.Log("registries.yaml is reloaded, and one that is broken is not used")
 	r.setPassword("second")
 	run(c, "second", "server-1", "registry.test/app:2")
-	said(c, "second", "401 Unauthorized")
+	c.Told(cluster.Namespace, "second", "401 Unauthorized")
 	host.WriteFile(registriesFile, "mirrors: [")
 	server.WaitLog("the registries stay as they were before: read registries: " + registriesFile)
+	c.Told(metav1.NamespaceDefault, "server-1", "the registries stay as they were before")
 	host.WriteFile(registriesFile, registriesYAML("second"))
 	c.Pod("second")
 	kedge(c, "ctr", "images", "pull", "registry.test/app:2")
@@ -148,6 +126,7 @@ func TestImages(t *testing.T) {
 	host.WriteFile(imagesFolder+"/archive.tar", string(archive(t, "nowhere.test/preloaded:1")))
 	host.WriteFile(imagesFolder+"/list.txt", "# of an air gap\nregistry.test/listed:1\n")
 	server.WaitLog("broken.tar.zst, which is tried again when it changes")
+	c.Told(metav1.NamespaceDefault, "server-1", "broken.tar.zst, which is tried again when it changes")
 	wantPinned(c, "nowhere.test/preloaded:1", true)
 	wantPinned(c, "registry.test/listed:1", true)
 	run(c, "preloaded", "server-1", "nowhere.test/preloaded:1")
@@ -202,7 +181,7 @@ func TestImages(t *testing.T) {
 	run(c, "offline", "agent-1", "registry.test/app:1")
 	c.Pod("offline")
 	run(c, "nowhere", "agent-1", "registry.test/nothing:1")
-	said(c, "nowhere", "connection refused", "and no server has it")
+	c.Told(cluster.Namespace, "nowhere", "connection refused", "and no server has it")
 
 	t.Log("nobody but nodes gets images")
 	for user, want := range map[string]string{"": "certificate required", "system:admin": "not the certificate of a node"} {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -110,6 +111,26 @@ func (c *Cluster) describe() {
 func (c *Cluster) Eventually(what string, check func() error) {
 	c.Helper()
 	harness.Eventually(c.T, Patience, what, check)
+}
+
+// Told waits for an Event about an object whose message has all of the words.
+func (c *Cluster) Told(namespace, name string, words ...string) {
+	c.Helper()
+	c.Eventually(fmt.Sprintf("an event of %s with %q", name, words), func() error {
+		events, err := c.Client.CoreV1().Events(namespace).List(c.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+		if err != nil {
+			return err
+		}
+		var said []string
+		for _, event := range events.Items {
+			if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(event.Message, word) }) {
+				c.Logf("%s: %s: %s", name, event.Reason, event.Message)
+				return nil
+			}
+			said = append(said, event.Message)
+		}
+		return fmt.Errorf("there are %q", said)
+	})
 }
 
 // TryKubectl runs `kedge kubectl` on the server's host, with input if that is

@@ -1,0 +1,59 @@
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+)
+
+func TestMessage(t *testing.T) {
+	long := strings.Repeat("é", maxMessage)
+	if got := Message(long); len(got) > maxMessage || strings.Trim(got, "é") != "..." {
+		t.Errorf("it has %d bytes and ends %q", len(got), got[len(got)-10:])
+	}
+	if got := Message("short"); got != "short" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestNode warns before the component runs, and the Event is written when it does.
+func TestNode(t *testing.T) {
+	written := make(chan corev1.Event, 1)
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var event corev1.Event
+		if err := json.NewDecoder(r.Body).Decode(&event); err != nil || r.Method != http.MethodPost || r.URL.Path != "/api/v1/namespaces/default/events" {
+			t.Errorf("%s %s: %v", r.Method, r.URL.Path, err)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(event)
+		written <- event
+	}))
+	defer api.Close()
+	node := NewNode("pi", &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	node.Warn("a.tar: this is a FIFO")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() {
+		if err := node.Run(ctx, func() {}); err != nil {
+			t.Error(err)
+		}
+	})
+	event := <-written
+	if about := event.InvolvedObject; about.Kind != "Node" || about.Name != "pi" || about.UID != "pi" {
+		t.Errorf("it is about %+v", about)
+	}
+	if event.Type != corev1.EventTypeWarning || event.Reason != notUsed || event.Message != "a.tar: this is a FIFO" {
+		t.Errorf("it says %s %s %q", event.Type, event.Reason, event.Message)
+	}
+}
