@@ -57,7 +57,7 @@ kubernetes_version = \
 	-X $(1).gitCommit=$(COMMIT) \
 	-X $(1).gitTreeState=$(TREE_STATE) \
 	-X $(1).buildDate=$(COMMIT_DATE)
-OWN := github.com/kedge-dev/kedge/internal/version
+OWN := github.com/kedge-dev/kedge/internal/base/version
 # What the nodes and crictl call the container runtime.
 CONTAINERD := $(shell sed -n 's|^.*github.com/containerd/containerd/v2 v\([0-9.]*\)$$|\1|p' go.mod)
 # For arm not by GNU ld (2.40): where .text is so large that calls need its stubs, the
@@ -93,7 +93,7 @@ FORCE:
 
 # -- The embedded helpers -----------------------------------------------------
 
-EMBEDDED := internal/assets/embedded
+EMBEDDED := internal/base/assets/embedded
 BUILD := build/$(GOARCH)
 MODULE := cmd/helpers/go.mod cmd/helpers/go.sum
 # In the module of the helpers, whose tags are each upstream's own.

@@ -1,6 +1,7 @@
 package internal
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -14,55 +15,89 @@ import (
 
 const module = "github.com/kedge-dev/kedge/"
 
-// base are the packages everything may stand on.
-var base = []string{"assets", "bootstrap", "component", "config", "datadir", "events", "folderwatch", "host", "kubeinit", "logs", "objectcache", "pki", "registration", "rootsocket", "version"}
+// rooms are the folders of internal, and the rooms that each may import from besides
+// itself. A room stands above those that it imports from.
+var rooms = map[string][]string{
+	"base":         {},
+	"cluster":      {"base"},
+	"controlplane": {"base", "cluster"},
+	"datastore":    {"base", "cluster"},
+	"node":         {"base", "cluster"},
+	"removal":      {"base"},
+	"inspect":      {"base", "datastore"},
+	"agent":        {"base", "cluster", "inspect", "node", "removal"},
+	"server":       {"agent", "base", "cluster", "controlplane", "datastore", "inspect", "node"},
+	"cli":          {"agent", "base", "cluster", "controlplane", "datastore", "inspect", "node", "removal", "server"},
+	"testutil":     {},
+}
 
-// nodes are the packages of nodes, which know nothing of what servers alone have.
-var nodes = []string{"agent", "apilb", "containerd", "csi", "dns", "host", "idle", "kubelet", "network", "proxy", "teardown", "tunnel"}
+// onlyIn lists imports that belong to some packages, and to those below these.
+var onlyIn = map[string][]string{
+	"github.com/urfave/cli": {"cli"},
+	"k8s.io/kubernetes/":    {"base/kubeinit", "controlplane", "node/kubelet", "node/proxy"},
+}
 
-// TestImportsRunDown keeps the layers apart:
-//
-//	cmd → cli → server → agent → components → base
-func TestImportsRunDown(t *testing.T) {
-	layer := func(pkg string) int {
-		switch top, _, _ := strings.Cut(pkg, "/"); {
-		case top == "testutil":
-			return 6
-		case top == "cli":
-			return 5
-		case top == "server":
-			return 4
-		case top == "agent":
-			return 3
-		case pkg == "datastore": // without those below it: what they have in common
-			return 1
-		case slices.Contains(base, top):
-			return 1
-		default:
-			return 2
-		}
-	}
+// TestRooms keeps imports to what a room may import. Folders that are no rooms fail.
+func TestRooms(t *testing.T) {
+	seen := map[string]bool{}
 	for pkg, files := range packages(t) {
+		room, _, _ := strings.Cut(pkg, "/")
+		seen[room] = true
 		for _, file := range files {
 			for _, path := range imports(file) {
-				imported, ours := strings.CutPrefix(path, module+"internal/")
-				// A package below another belongs to it: kine implements datastore with
-				// its sister etcdapi, inprocess is a piece of controlplane.
-				parent, _, _ := strings.Cut(pkg, "/")
-				switch {
-				case ours && slices.Contains(nodes, parent) && slices.ContainsFunc([]string{"controlplane", "datastore", "supervisor"}, func(top string) bool {
-					return imported == top || strings.HasPrefix(imported, top+"/")
-				}):
-					t.Errorf("%s imports %s, which is for servers", pkg, imported)
-				case ours && (imported == parent || strings.HasPrefix(imported, parent+"/")), ours && layer(imported) < layer(pkg), ours && layer(pkg) == 1 && layer(imported) == 1:
-				case ours:
-					t.Errorf("%s imports %s, which is not below it", pkg, imported)
-				case strings.HasPrefix(path, "github.com/urfave/cli") && pkg != "cli":
-					t.Errorf("%s imports urfave/cli; only cli may", pkg)
-				case strings.HasPrefix(path, "k8s.io/kubernetes/") && !slices.Contains([]string{"controlplane", "kubelet", "proxy", "kubeinit"}, pkg):
-					t.Errorf("%s imports %s; only controlplane, kubelet, proxy and kubeinit import k8s.io/kubernetes", pkg, path)
+				if err := check(pkg, room, path); err != nil {
+					t.Error(err)
 				}
 			}
+		}
+	}
+	for room := range rooms {
+		if !seen[room] {
+			t.Errorf("internal/%s has no package: take it out of the list", room)
+		}
+	}
+}
+
+// check returns an error if a package of a room may not import a path.
+func check(pkg, room, path string) error {
+	for start, owners := range onlyIn {
+		if strings.HasPrefix(path, start) && !slices.ContainsFunc(owners, func(owner string) bool { return pkg == owner || strings.HasPrefix(pkg, owner+"/") }) {
+			return fmt.Errorf("internal/%s imports %s, which only %v may", pkg, path, owners)
+		}
+	}
+	below, known := rooms[room]
+	if !known {
+		return fmt.Errorf("internal/%s is in no room: the rooms are the keys of rooms in layers_test.go", pkg)
+	}
+	imported, ours := strings.CutPrefix(path, module+"internal/")
+	if !ours {
+		return nil
+	}
+	if from, _, _ := strings.Cut(imported, "/"); from != room && !slices.Contains(below, from) {
+		return fmt.Errorf("internal/%s imports %s: %s imports only from %v", pkg, imported, room, below)
+	}
+	return nil
+}
+
+// TestCheck makes sure that TestRooms refuses what it is for.
+func TestCheck(t *testing.T) {
+	for _, test := range []struct {
+		pkg, path string
+		allowed   bool
+	}{
+		{"node/kubelet", module + "internal/base/host", true},
+		{"node/kubelet", "k8s.io/kubernetes/cmd/kubelet/app", true},
+		{"node/dns", module + "internal/controlplane/addons", false},
+		{"node/dns", module + "internal/datastore", false},
+		{"node/dns", "k8s.io/kubernetes/pkg/proxy", false},
+		{"base/config", module + "internal/cluster/pki", false},
+		{"agent", module + "internal/server", false},
+		{"server", "github.com/urfave/cli/v2", false},
+		{"attic", "fmt", false},
+	} {
+		room, _, _ := strings.Cut(test.pkg, "/")
+		if err := check(test.pkg, room, test.path); (err == nil) != test.allowed {
+			t.Errorf("%s imports %s: %v", test.pkg, test.path, err)
 		}
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/host"
 )
 
 // ErrNodeMoved is why Run ends when the host has another address than it had

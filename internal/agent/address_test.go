@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/base/host"
 )
 
 func TestAddressWatch(t *testing.T) {

@@ -13,18 +13,18 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/kedge-dev/kedge/internal/assets"
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/dns"
-	"github.com/kedge-dev/kedge/internal/events"
-	"github.com/kedge-dev/kedge/internal/host"
-	"github.com/kedge-dev/kedge/internal/kubelet"
-	"github.com/kedge-dev/kedge/internal/network"
-	"github.com/kedge-dev/kedge/internal/objectcache"
-	"github.com/kedge-dev/kedge/internal/pki"
-	"github.com/kedge-dev/kedge/internal/proxy"
+	"github.com/kedge-dev/kedge/internal/base/assets"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/node/dns"
+	"github.com/kedge-dev/kedge/internal/node/kubelet"
+	"github.com/kedge-dev/kedge/internal/node/network"
+	"github.com/kedge-dev/kedge/internal/node/proxy"
 )
 
 // Config is what a node is made of.

@@ -10,14 +10,14 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/kedge-dev/kedge/internal/assets"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/csi"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/dns"
-	"github.com/kedge-dev/kedge/internal/network"
-	"github.com/kedge-dev/kedge/internal/proxy"
-	"github.com/kedge-dev/kedge/internal/teardown"
+	"github.com/kedge-dev/kedge/internal/base/assets"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/node/csi"
+	"github.com/kedge-dev/kedge/internal/node/dns"
+	"github.com/kedge-dev/kedge/internal/node/network"
+	"github.com/kedge-dev/kedge/internal/node/proxy"
+	"github.com/kedge-dev/kedge/internal/removal/teardown"
 )
 
 // Cleanup takes away what a stopped kedge leaves on purpose: pods with their

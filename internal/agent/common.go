@@ -1,11 +1,11 @@
 package agent
 
 import (
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/host"
-	"github.com/kedge-dev/kedge/internal/idle"
-	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/node/lowpower"
 )
 
 // AddCommon adds what every kedge runs, with a node of its own or without, and
@@ -15,7 +15,7 @@ func AddCommon(group *component.Group, node host.Node, settings config.Node, clu
 	if err != nil {
 		return err
 	}
-	group.Add(idle.New(memory))
+	group.Add(lowpower.New(memory))
 	group.Add(clock.Recorder())
 	group.Add(addressWatch(node, settings, cluster))
 	group.Add(status)

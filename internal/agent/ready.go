@@ -16,7 +16,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/klog/v2"
 
-	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/base/component"
 )
 
 // deletedReminder is how often it is said that the node is deleted: upstream's

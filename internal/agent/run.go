@@ -8,17 +8,17 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kedge-dev/kedge/internal/apilb"
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/certificates"
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/host"
-	"github.com/kedge-dev/kedge/internal/kubeinit"
-	"github.com/kedge-dev/kedge/internal/pki"
-	"github.com/kedge-dev/kedge/internal/status"
-	"github.com/kedge-dev/kedge/internal/tunnel"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/kubeinit"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/renewal"
+	"github.com/kedge-dev/kedge/internal/cluster/serverlb"
+	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
+	"github.com/kedge-dev/kedge/internal/inspect/status"
 )
 
 // stopTimeout is how long an agent may take to stop. Pods run on.
@@ -64,13 +64,13 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 	}
 	clock := pki.NewClock(dir.ClockFile())
 	clock.Settle(ctx)
-	servers := apilb.New(apilb.Config{Server: cfg.Agent.Address(), NodeName: name, File: dir.Servers()})
-	identity, err := bootstrap.Join(ctx, bootstrap.Config{
+	servers := serverlb.New(serverlb.Config{Server: cfg.Agent.Address(), NodeName: name, File: dir.Servers()})
+	identity, err := join.Join(ctx, join.Config{
 		Server: cfg.Agent.Address(),
 		Dial:   servers.DialContext,
 		Token:  cfg.Token,
 		Name:   name,
-		Resolve: func(s bootstrap.Settings) (host.Node, error) {
+		Resolve: func(s join.Settings) (host.Node, error) {
 			return host.ResolveNode(cfg.Node, s.Cluster.PodCIDRs())
 		},
 		Dir:          dir,
@@ -110,7 +110,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 
 // addComponents adds all that an agent runs: what a server's node does not
 // need, and then the node.
-func addComponents(group *component.Group, cfg *config.Config, identity *bootstrap.Identity, clock *pki.Clock, servers *apilb.Balancer) error {
+func addComponents(group *component.Group, cfg *config.Config, identity *join.Identity, clock *pki.Clock, servers *serverlb.Balancer) error {
 	dir := datadir.Dir(cfg.DataDir)
 	storage := NewStorage(dir, identity.Host.Name, cfg.Node, identity.Settings.Cluster)
 	answers := status.New(status.Config{Socket: datadir.StatusSocket, Node: identity.Host.Name, Components: group.Status, Storage: storage.Report})
@@ -118,7 +118,7 @@ func addComponents(group *component.Group, cfg *config.Config, identity *bootstr
 		return err
 	}
 	clients := NewRemote(servers, func(user string, _ ...string) *tls.Config { return identity.TLS(user) })
-	renewer := certificates.New(certificates.Config{
+	renewer := renewal.New(renewal.Config{
 		Socket: datadir.CertificateSocket,
 		Now:    clock.Now,
 		Due:    identity.Due,
@@ -133,9 +133,9 @@ func addComponents(group *component.Group, cfg *config.Config, identity *bootstr
 	group.Add(renewer)
 
 	kubelet := pki.NodeUser(identity.Host.Name)
-	group.Add(servers.Follow(apilb.FollowConfig{
-		Source: apilb.Endpoints(clients.ClientConfig(kubelet)),
-		Path:   apilb.ReadyPath,
+	group.Add(servers.Follow(serverlb.FollowConfig{
+		Source: serverlb.Endpoints(clients.ClientConfig(kubelet)),
+		Path:   serverlb.ReadyPath,
 		TLS:    identity.TLS(kubelet),
 	}))
 

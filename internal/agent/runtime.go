@@ -17,15 +17,15 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/kedge-dev/kedge/internal/assets"
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/containerd"
-	"github.com/kedge-dev/kedge/internal/containerd/peers"
-	"github.com/kedge-dev/kedge/internal/containerd/registries"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/host"
-	"github.com/kedge-dev/kedge/internal/kubelet"
+	"github.com/kedge-dev/kedge/internal/base/assets"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/node/containerd"
+	"github.com/kedge-dev/kedge/internal/node/containerd/peers"
+	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
+	"github.com/kedge-dev/kedge/internal/node/kubelet"
 )
 
 const (

@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/cri-client/pkg/fake"
 
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // TestWaitForRuntime begins before there is a runtime, as at boot.

@@ -10,17 +10,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/csi"
-	"github.com/kedge-dev/kedge/internal/csi/local"
-	"github.com/kedge-dev/kedge/internal/csi/provision"
-	"github.com/kedge-dev/kedge/internal/csi/volume"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/objectcache"
-	"github.com/kedge-dev/kedge/internal/pki"
-	"github.com/kedge-dev/kedge/internal/status"
-	"github.com/kedge-dev/kedge/internal/version"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/version"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/inspect/status"
+	"github.com/kedge-dev/kedge/internal/node/csi"
+	"github.com/kedge-dev/kedge/internal/node/csi/provision"
+	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
 
 // Storage is the local volumes of a node. Nil is that of a node without any.
@@ -124,7 +124,7 @@ func (s *Storage) persistentVolumes(ctx context.Context) (known map[string]*core
 	all, _ := kind.Lister().List(labels.Everything())
 	known = map[string]*corev1.PersistentVolume{}
 	for _, object := range all {
-		if object.Spec.CSI != nil && object.Spec.CSI.Driver == local.Driver {
+		if object.Spec.CSI != nil && object.Spec.CSI.Driver == localstorage.Driver {
 			known[object.Spec.CSI.VolumeHandle] = object
 		}
 	}

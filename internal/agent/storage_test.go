@@ -12,10 +12,10 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/csi/local"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
 // TestStorageReport shows volumes by their claims, and what is left over: a volume
@@ -48,7 +48,7 @@ func TestStorageReport(t *testing.T) {
 
 	client := fake.NewClientset(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "any"}, Spec: corev1.PersistentVolumeSpec{
 		ClaimRef:               &corev1.ObjectReference{Namespace: "default", Name: "data"},
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: local.Driver, VolumeHandle: "pvc-1"}},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: localstorage.Driver, VolumeHandle: "pvc-1"}},
 	}})
 	objects := objectcache.New(ctx, informers.NewSharedInformerFactory(client, 0), client)
 	source := objectcache.Source(func(ctx context.Context) (informers.SharedInformerFactory, error) {

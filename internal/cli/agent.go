@@ -11,10 +11,10 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/kedge-dev/kedge/internal/agent"
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/install"
-	"github.com/kedge-dev/kedge/internal/version"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/version"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/removal/install"
 )
 
 func agentCommand() *cli.Command {
@@ -55,8 +55,8 @@ func forgetToken(text string) {
 	if err := os.Unsetenv(tokenEnv); err != nil {
 		logrus.Warnf("Processes of this node inherit %s: %v", tokenEnv, err)
 	}
-	token, err := bootstrap.ParseToken(text)
-	if err != nil || token.User != bootstrap.ServerUser {
+	token, err := join.ParseToken(text)
+	if err != nil || token.User != join.ServerUser {
 		return
 	}
 	removed, err := install.Forget("/", tokenEnv, text)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
 func TestSecretValues(t *testing.T) {

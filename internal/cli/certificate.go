@@ -10,10 +10,10 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/certificates"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/renewal"
 	"github.com/kedge-dev/kedge/internal/server"
 )
 
@@ -71,7 +71,7 @@ func checkCertificates(c *cli.Context, cfg *config.Config) error {
 }
 
 func rotateCertificates(c *cli.Context) error {
-	files, err := certificates.Rotate(c.Context)
+	files, err := renewal.Rotate(c.Context)
 	for _, file := range files {
 		fmt.Fprintln(c.App.Writer, file)
 	}

@@ -10,12 +10,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/containerd/peers"
-	"github.com/kedge-dev/kedge/internal/containerd/registries"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/dns"
-	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/node/containerd/peers"
+	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
+	"github.com/kedge-dev/kedge/internal/node/dns"
 )
 
 func checkConfigCommand() *cli.Command {

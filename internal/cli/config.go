@@ -9,10 +9,10 @@ import (
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/install"
-	"github.com/kedge-dev/kedge/internal/settings"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/inspect/settings"
+	"github.com/kedge-dev/kedge/internal/removal/install"
 )
 
 const agentFlag = "agent"

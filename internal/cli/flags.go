@@ -7,7 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
 const (

@@ -11,9 +11,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/registration"
-	"github.com/kedge-dev/kedge/internal/status"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/cluster/registration"
+	"github.com/kedge-dev/kedge/internal/inspect/status"
 )
 
 func nodeCommand() *cli.Command {

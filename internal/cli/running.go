@@ -11,11 +11,11 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/kubeinit"
-	"github.com/kedge-dev/kedge/internal/logs"
-	"github.com/kedge-dev/kedge/internal/settings"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/kubeinit"
+	"github.com/kedge-dev/kedge/internal/base/logging"
+	"github.com/kedge-dev/kedge/internal/inspect/settings"
 )
 
 // running is the action of a command that runs until SIGTERM, as root: it has a log,
@@ -38,7 +38,7 @@ func running(what string, role config.Role, run func(*cli.Context, *config.Confi
 		if os.Geteuid() != 0 {
 			return fmt.Errorf("%s makes containers and networks, which only root may; run it with sudo", what)
 		}
-		log, err := logs.Open(cfg.Log)
+		log, err := logging.Open(cfg.Log)
 		if err != nil {
 			return err
 		}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kedge-dev/kedge/internal/encryption"
+	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
 )
 
 func TestPrintEncryption(t *testing.T) {

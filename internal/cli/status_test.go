@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/datastore"
-	"github.com/kedge-dev/kedge/internal/status"
+	"github.com/kedge-dev/kedge/internal/inspect/status"
 )
 
 func TestPrintDatastore(t *testing.T) {

@@ -16,15 +16,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/containerd/registries"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/host"
-	"github.com/kedge-dev/kedge/internal/logs"
-	"github.com/kedge-dev/kedge/internal/settings"
-	"github.com/kedge-dev/kedge/internal/status"
-	"github.com/kedge-dev/kedge/internal/support"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/logging"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/inspect/settings"
+	"github.com/kedge-dev/kedge/internal/inspect/status"
+	"github.com/kedge-dev/kedge/internal/inspect/support"
+	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
 )
 
 func supportBundleCommand() *cli.Command {
@@ -153,7 +153,7 @@ func logParts(path string) []support.Part {
 	parts := []support.Part{
 		support.Log(support.Command("log/journal.txt", nil, "journalctl", "--no-pager", "--unit=kedge*", "--lines=20000", "--output=short-iso")),
 	}
-	for _, file := range logs.Files(path) {
+	for _, file := range logging.Files(path) {
 		parts = append(parts, support.Log(support.File(filepath.Join("log", filepath.Base(file)), file)))
 	}
 	return parts
@@ -191,7 +191,7 @@ func secrets(cfg *config.Config, dir datadir.Dir) []string {
 		known = append(known, strings.TrimSpace(string(text)))
 	}
 	for _, text := range known {
-		if token, err := bootstrap.ParseToken(text); err == nil {
+		if token, err := join.ParseToken(text); err == nil {
 			known = append(known, token.Secret)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // What a bundle has is tested by tests/e2e/seeing.

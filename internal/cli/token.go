@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/server"
 )
 
@@ -99,7 +99,7 @@ func createToken(c *cli.Context) error {
 	if err := rest.LoadTLSFiles(cfg); err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
-	token, err := bootstrap.CreateToken(c.Context, client, cfg.CAData, ttl, c.String(descriptionFlag))
+	token, err := join.CreateToken(c.Context, client, cfg.CAData, ttl, c.String(descriptionFlag))
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func listTokens(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	tokens, err := bootstrap.ListTokens(c.Context, client)
+	tokens, err := join.ListTokens(c.Context, client)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func deleteTokens(c *cli.Context) error {
 	}
 	var faults []error
 	for _, id := range c.Args().Slice() {
-		faults = append(faults, bootstrap.DeleteToken(c.Context, client, id))
+		faults = append(faults, join.DeleteToken(c.Context, client, id))
 	}
 	return errors.Join(faults...)
 }

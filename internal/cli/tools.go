@@ -16,12 +16,12 @@ import (
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/status"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/inspect/status"
 
-	_ "github.com/kedge-dev/kedge/internal/translations" // for kubectl alone
-	_ "k8s.io/client-go/plugin/pkg/client/auth"          // kubectl's client auth plugins
+	_ "github.com/kedge-dev/kedge/internal/cli/translations" // for kubectl alone
+	_ "k8s.io/client-go/plugin/pkg/client/auth"              // kubectl's client auth plugins
 )
 
 func kubectlCommand() *cli.Command {

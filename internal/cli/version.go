@@ -6,7 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/version"
+	"github.com/kedge-dev/kedge/internal/base/version"
 )
 
 func versionCommand() *cli.Command {

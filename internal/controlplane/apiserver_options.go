@@ -16,8 +16,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/controlplane/restriction"
-	"github.com/kedge-dev/kedge/internal/pki"
 )
 
 // apiServerOptions are upstream's defaults, then what kubeadm or kedge sets,

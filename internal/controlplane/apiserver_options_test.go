@@ -6,9 +6,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/controlplane/restriction"
-	"github.com/kedge-dev/kedge/internal/datadir"
 )
 
 // TestRestrictionIsOn has kedge's own plugin in force, also where the user lists all

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/controlplane/inprocess"
-	"github.com/kedge-dev/kedge/internal/objectcache"
 )
 
 // Users of the control plane's own components; upstream's RBAC names them.

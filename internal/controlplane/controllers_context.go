@@ -26,7 +26,7 @@ import (
 	tokenscontroller "k8s.io/kubernetes/pkg/controller/serviceaccount"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
-	"github.com/kedge-dev/kedge/internal/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
 // newControllerContext does what upstream's CreateControllerContext does

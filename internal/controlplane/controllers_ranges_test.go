@@ -12,7 +12,7 @@ import (
 	logrustest "github.com/sirupsen/logrus/hooks/test"
 	"k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset"
 
-	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
 // TestNodeMasks has the ranges of nodes follow cluster-cidr, and a user's word count.

@@ -22,13 +22,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/kubeinit"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/datastore/kine"
-	"github.com/kedge-dev/kedge/internal/kubeinit"
-	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
 
 // patience is how long a test waits for something that happens soon.
@@ -177,7 +177,7 @@ func start(t *testing.T) *plane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := kine.New(kine.Config{Dir: dir.ServerDB(), Socket: filepath.Join(t.TempDir(), "kine.sock")})
+	store := sqlite.New(sqlite.Config{Dir: dir.ServerDB(), Socket: filepath.Join(t.TempDir(), "kine.sock")})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

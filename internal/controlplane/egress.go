@@ -20,7 +20,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 
-	"github.com/kedge-dev/kedge/internal/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
 // Egress is how the API server reaches nodes and pods.

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
 // recordedTunnels refuses every dial and remembers through which node.

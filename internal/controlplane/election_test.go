@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubernetes/pkg/volume/csi"
 
-	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/base/component"
 )
 
 // testElection has a second server on the same API, b, and takes the Lease away

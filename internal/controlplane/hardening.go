@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // How much of an audit log is kept, unless the user says otherwise: what the CIS

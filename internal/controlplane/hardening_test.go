@@ -10,8 +10,8 @@ import (
 
 	"k8s.io/apiserver/pkg/audit/policy"
 
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // An audit log has limits, and a policy; pods a standard. The user's own files are

@@ -21,7 +21,7 @@ import (
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 
-	"github.com/kedge-dev/kedge/internal/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
 // apiServerResync is upstream's for the API server's own informers

@@ -22,9 +22,9 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
-	"github.com/kedge-dev/kedge/internal/objectcache"
-	"github.com/kedge-dev/kedge/internal/pki"
 )
 
 // SchedulerConfig is what NewScheduler has to know.

@@ -14,7 +14,7 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	genericmanager "k8s.io/controller-manager/app"
 
-	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
 // listenPatience is how long a port may be taken yet.

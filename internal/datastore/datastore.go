@@ -10,7 +10,7 @@ import (
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
 
-	"github.com/kedge-dev/kedge/internal/component"
+	"github.com/kedge-dev/kedge/internal/base/component"
 )
 
 // Endpoint is where an etcd client reaches a datastore.

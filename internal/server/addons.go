@@ -5,20 +5,20 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/kedge-dev/kedge/internal/addons/folder"
-	"github.com/kedge-dev/kedge/internal/addons/helm"
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/controlplane/addons/helm"
+	"github.com/kedge-dev/kedge/internal/controlplane/addons/manifests"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/host"
 )
 
 // newManifests makes what keeps the cluster in step with this server's files: it
 // runs where the controllers run.
 func newManifests(cfg *config.Config, node host.Node, api *controlplane.APIServer, leader *election.Election) component.Component {
-	loops := folder.New(folder.Config{
+	loops := manifests.New(manifests.Config{
 		Path:    datadir.Dir(cfg.DataDir).Manifests(),
 		Server:  node.Name,
 		Disable: cfg.Cluster.DisabledManifests(),

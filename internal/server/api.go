@@ -11,17 +11,17 @@ import (
 	"k8s.io/client-go/informers"
 
 	"github.com/kedge-dev/kedge/internal/agent"
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/registration"
+	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
 	"github.com/kedge-dev/kedge/internal/controlplane/nodescope"
-	"github.com/kedge-dev/kedge/internal/csi/local"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/encryption"
-	"github.com/kedge-dev/kedge/internal/host"
-	"github.com/kedge-dev/kedge/internal/pki"
-	"github.com/kedge-dev/kedge/internal/registration"
-	"github.com/kedge-dev/kedge/internal/tunnel"
 )
 
 // api is the cluster's API for the parts of a server: the API server in this process,
@@ -65,8 +65,8 @@ func newAPI(cfg *config.Config, node host.Node, listener net.Listener, clock *pk
 		Transformers:        keys,
 		Args:                cfg.Server.KubeAPIServerArgs,
 		Scopes: nodescope.Scopes{
-			{Resource: "persistentvolumes"}:                                   local.TopologyKey,
-			{Resource: "persistentvolumeclaims"}:                              local.TopologyKey,
+			{Resource: "persistentvolumes"}:                                   localstorage.TopologyKey,
+			{Resource: "persistentvolumeclaims"}:                              localstorage.TopologyKey,
 			{Group: snapshotv1.GroupName, Resource: "volumesnapshotcontents"}: utils.VolumeSnapshotContentManagedByLabel,
 		},
 	})

@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/csi/local"
-	"github.com/kedge-dev/kedge/internal/status"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/inspect/status"
 )
 
 // clusterPatience is how long the API may take to tell of the cluster.
@@ -187,7 +187,7 @@ func nodeProblems(node *corev1.Node, described status.Node, now time.Time) (prob
 // volumeProblem tells of a claim whose data are on a node that is not there. ready has
 // all nodes.
 func volumeProblem(volume *corev1.PersistentVolume, ready map[string]bool) (problem status.Problem, is bool) {
-	node, ours := local.NodeOf(volume)
+	node, ours := localstorage.NodeOf(volume)
 	isReady, exists := ready[node]
 	if !ours || isReady || volume.Spec.ClaimRef == nil {
 		return problem, false

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/csi/local"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
 func TestDescribeCluster(t *testing.T) {
@@ -40,9 +40,9 @@ func TestDescribeCluster(t *testing.T) {
 	}
 	volume := func(claim, node string) corev1.PersistentVolume {
 		v := corev1.PersistentVolume{}
-		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: local.Driver}
+		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: localstorage.Driver}
 		v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: local.TopologyKey, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: localstorage.TopologyKey, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
 		}}}}
 		if claim != "" {
 			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: claim}

@@ -16,15 +16,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kedge-dev/kedge/internal/agent"
-	"github.com/kedge-dev/kedge/internal/apilb"
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/serverlb"
 	"github.com/kedge-dev/kedge/internal/datastore"
-	"github.com/kedge-dev/kedge/internal/datastore/external"
-	"github.com/kedge-dev/kedge/internal/host"
-	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/datastore/etcdremote"
 )
 
 // What a server leaves to others, by the flags that begin with disable.
@@ -47,7 +47,7 @@ const (
 type remoteAPI struct {
 	*agent.Remote
 	objects *agent.Objects
-	servers *apilb.Balancer
+	servers *serverlb.Balancer
 	follow  component.Component
 	// url is this server's, for those who have yet to join.
 	url string
@@ -58,17 +58,17 @@ type remoteAPI struct {
 // the port that this one has, as far as is known from that.
 func newRemoteAPI(cfg *config.Config, node host.Node, certificates *pki.Server, store datastore.Datastore) *remoteAPI {
 	r := &remoteAPI{
-		servers: apilb.New(apilb.Config{NodeName: node.Name, File: datadir.Dir(cfg.DataDir).Servers()}),
+		servers: serverlb.New(serverlb.Config{NodeName: node.Name, File: datadir.Dir(cfg.DataDir).Servers()}),
 		url:     "https://" + publicAddress(cfg.Server, node),
 		log:     logrus.WithField("component", "api"),
 	}
 	r.Remote = agent.NewRemote(r.servers, certificates.UserTLS)
 	r.objects = agent.NewObjects(r.Remote, node.Name)
-	r.follow = r.servers.Follow(apilb.FollowConfig{
+	r.follow = r.servers.Follow(serverlb.FollowConfig{
 		Source: func(ctx context.Context, learn func([]string)) error {
 			return followLeases(ctx, store, cfg.Server.HTTPSListenPort, learn)
 		},
-		Path: apilb.ReadyPath,
+		Path: serverlb.ReadyPath,
 		TLS:  certificates.NodeTLS(),
 	})
 	return r
@@ -109,7 +109,7 @@ func (r *remoteAPI) await(ctx context.Context) error {
 	var said time.Time
 	for {
 		asking, cancel := context.WithTimeout(ctx, 5*time.Second)
-		_, err := client.Discovery().RESTClient().Get().AbsPath(apilb.ReadyPath).MaxRetries(0).DoRaw(asking)
+		_, err := client.Discovery().RESTClient().Get().AbsPath(serverlb.ReadyPath).MaxRetries(0).DoRaw(asking)
 		cancel()
 		if err == nil || ctx.Err() != nil {
 			return ctx.Err()
@@ -141,7 +141,7 @@ func (r *remoteAPI) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	http.Error(w, fmt.Sprintf("this server runs no API server (disable-apiserver); those that do are at %v", servers), http.StatusServiceUnavailable)
 }
 
-// followLeases is an apilb.FollowConfig.Source: the API servers that have a lease.
+// followLeases is an serverlb.FollowConfig.Source: the API servers that have a lease.
 func followLeases(ctx context.Context, store datastore.Datastore, port int, learn func([]string)) error {
 	client, err := datastore.NewClient(store.Endpoint())
 	if err != nil {
@@ -172,8 +172,8 @@ func followLeases(ctx context.Context, store datastore.Datastore, port int, lear
 // newEtcdElsewhere returns the datastore of a server without etcd: the members of
 // others, at their one port.
 func newEtcdElsewhere(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server) (*state, error) {
-	servers := apilb.New(apilb.Config{Server: cfg.Agent.Address(), NodeName: node.Name, File: dir.EtcdServers()})
-	store, err := external.New(external.Config{
+	servers := serverlb.New(serverlb.Config{Server: cfg.Agent.Address(), NodeName: node.Name, File: dir.EtcdServers()})
+	store, err := etcdremote.New(etcdremote.Config{
 		Endpoints: "https://" + pki.APIName + ":6443",
 		Files: datastore.TLS{
 			CAFile: certificates.ServerCAFile, CertFile: certificates.Etcd.ClientCertFile, KeyFile: certificates.Etcd.ClientKeyFile,
@@ -188,13 +188,13 @@ func newEtcdElsewhere(cfg *config.Config, dir datadir.Dir, node host.Node, certi
 	return &state{
 		Datastore: store,
 		etcd:      etcdElsewhere{servers},
-		follow:    servers.Follow(apilb.FollowConfig{Path: bootstrap.EtcdPath, TLS: certificates.EtcdClientTLS()}),
+		follow:    servers.Follow(serverlb.FollowConfig{Path: join.EtcdPath, TLS: certificates.EtcdClientTLS()}),
 	}, nil
 }
 
 // untilReached dials again and again until ctx ends. gRPC waits for up to two minutes
 // after a dial that failed.
-func untilReached(dial bootstrap.Dial) bootstrap.Dial {
+func untilReached(dial join.Dial) join.Dial {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		for {
 			conn, err := dial(ctx, network, address)
@@ -211,12 +211,12 @@ func untilReached(dial bootstrap.Dial) bootstrap.Dial {
 }
 
 // etcdElsewhere is what a server without etcd tells other servers of it.
-type etcdElsewhere struct{ servers *apilb.Balancer }
+type etcdElsewhere struct{ servers *serverlb.Balancer }
 
 // Admit implements supervisor.Etcd.
-func (e etcdElsewhere) Admit(context.Context, bootstrap.MemberRequest) (bootstrap.MemberResponse, error) {
+func (e etcdElsewhere) Admit(context.Context, join.MemberRequest) (join.MemberResponse, error) {
 	addresses, _ := e.Members()
-	return bootstrap.MemberResponse{}, fmt.Errorf("it has no etcd itself (disable-etcd): give --server one that has, of %v", addresses)
+	return join.MemberResponse{}, fmt.Errorf("it has no etcd itself (disable-etcd): give --server one that has, of %v", addresses)
 }
 
 // Members implements supervisor.Etcd.

@@ -10,16 +10,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kedge-dev/kedge/internal/apilb"
-	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/serverlb"
 	"github.com/kedge-dev/kedge/internal/datastore"
-	"github.com/kedge-dev/kedge/internal/datastore/external"
+	"github.com/kedge-dev/kedge/internal/datastore/etcdremote"
 	"github.com/kedge-dev/kedge/internal/testutil/etcd"
 )
 
 // The servers with an API are those that have a lease, as they come and go.
 func TestFollowLeases(t *testing.T) {
-	store, err := external.New(external.Config{Endpoints: etcd.Start(t)})
+	store, err := etcdremote.New(etcdremote.Config{Endpoints: etcd.Start(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,18 +80,18 @@ func TestUntilReached(t *testing.T) {
 
 // A server without etcd tells where it is, and takes nobody in.
 func TestEtcdElsewhere(t *testing.T) {
-	e := etcdElsewhere{apilb.New(apilb.Config{Server: "192.0.2.1:6443", NodeName: "a", File: t.TempDir() + "/servers"})}
+	e := etcdElsewhere{serverlb.New(serverlb.Config{Server: "192.0.2.1:6443", NodeName: "a", File: t.TempDir() + "/servers"})}
 	if addresses, usable := e.Members(); usable || !slices.Equal(addresses, []string{"192.0.2.1:6443"}) {
 		t.Errorf("got %v, %t", addresses, usable)
 	}
-	if _, err := e.Admit(t.Context(), bootstrap.MemberRequest{}); err == nil || errors.Is(err, bootstrap.ErrNotNow) || !strings.Contains(err.Error(), "192.0.2.1:6443") {
+	if _, err := e.Admit(t.Context(), join.MemberRequest{}); err == nil || errors.Is(err, join.ErrNotNow) || !strings.Contains(err.Error(), "192.0.2.1:6443") {
 		t.Errorf("got %v", err)
 	}
 }
 
 // Who asks a server without an API learns who has one, and a load balancer leaves it.
 func TestNoAPIHere(t *testing.T) {
-	servers := apilb.New(apilb.Config{NodeName: "a", File: t.TempDir() + "/servers"})
+	servers := serverlb.New(serverlb.Config{NodeName: "a", File: t.TempDir() + "/servers"})
 	servers.Learn([]string{"192.0.2.1:6443"})
 	w := httptest.NewRecorder()
 	(&remoteAPI{servers: servers}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))

@@ -4,19 +4,19 @@ import (
 	"context"
 	"errors"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/datastore"
-	"github.com/kedge-dev/kedge/internal/datastore/database"
-	"github.com/kedge-dev/kedge/internal/datastore/external"
+	"github.com/kedge-dev/kedge/internal/datastore/etcdremote"
+	"github.com/kedge-dev/kedge/internal/datastore/sqldb"
 )
 
 // newExternal returns the datastore of the user's own.
 func newExternal(cfg config.Datastore) (datastore.Datastore, error) {
 	files := datastore.TLS{CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
 	if cfg.IsEtcd() {
-		return external.New(external.Config{
+		return etcdremote.New(etcdremote.Config{
 			Endpoints: cfg.Endpoint,
 			Files:     files,
 			What:      "etcd at " + cfg.Endpoint,
@@ -24,7 +24,7 @@ func newExternal(cfg config.Datastore) (datastore.Datastore, error) {
 				"and for TLS datastore-cafile, datastore-certfile and datastore-keyfile",
 		})
 	}
-	return database.New(database.Config{Endpoint: cfg.Endpoint, TLS: files, Socket: datadir.DatastoreSocket})
+	return sqldb.New(sqldb.Config{Endpoint: cfg.Endpoint, TLS: files, Socket: datadir.DatastoreSocket})
 }
 
 // shareSecrets makes the servers with one datastore of the user's one cluster: what
@@ -47,7 +47,7 @@ func shareSecrets(ctx context.Context, store datastore.Datastore, dir datadir.Di
 			return err
 		}
 		defer client.Close()
-		found, err := bootstrap.TakeStored(ctx, client.KV, dir, token)
+		found, err := join.TakeStored(ctx, client.KV, dir, token)
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func shareSecrets(ctx context.Context, store datastore.Datastore, dir datadir.Di
 		if found {
 			return nil
 		}
-		return bootstrap.GiveStored(ctx, client.KV, dir)
+		return join.GiveStored(ctx, client.KV, dir)
 	}()
 	stop()
 	return errors.Join(err, <-ended)

@@ -6,15 +6,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 func TestNewExternal(t *testing.T) {
 	for endpoint, want := range map[string]string{
-		"postgres://u:p@192.0.2.1/x":                    "*database.Datastore unix:///run/kedge/datastore.sock",
-		"mysql://u:p@tcp(192.0.2.1)/x":                  "*database.Datastore unix:///run/kedge/datastore.sock",
-		"https://192.0.2.1:2379,https://192.0.2.2:2379": "*external.Datastore https://192.0.2.1:2379,https://192.0.2.2:2379",
+		"postgres://u:p@192.0.2.1/x":                    "*sqldb.Datastore unix:///run/kedge/datastore.sock",
+		"mysql://u:p@tcp(192.0.2.1)/x":                  "*sqldb.Datastore unix:///run/kedge/datastore.sock",
+		"https://192.0.2.1:2379,https://192.0.2.2:2379": "*etcdremote.Datastore https://192.0.2.1:2379,https://192.0.2.2:2379",
 	} {
 		store, err := newExternal(config.Datastore{Endpoint: endpoint})
 		if err != nil {

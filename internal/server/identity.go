@@ -10,21 +10,21 @@ import (
 	"strconv"
 
 	"github.com/kedge-dev/kedge/internal/agent"
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/datastore"
-	"github.com/kedge-dev/kedge/internal/host"
-	"github.com/kedge-dev/kedge/internal/pki"
-	"github.com/kedge-dev/kedge/internal/status"
-	"github.com/kedge-dev/kedge/internal/tunnel"
+	"github.com/kedge-dev/kedge/internal/inspect/status"
 )
 
 // identify makes this server what it is in its cluster: its first or only one, one
 // that joins another, or one of several over a datastore of the user's. It waits
 // for these as long as it takes; `kedge status` answers meanwhile.
-func identify(ctx context.Context, cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.Clock) (certificates *pki.Server, summary *Summary, joined *bootstrap.ServerJoin, err error) {
+func identify(ctx context.Context, cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.Clock) (certificates *pki.Server, summary *Summary, joined *join.ServerJoin, err error) {
 	var store datastore.Datastore
 	if cfg.Server.Datastore.Endpoint != "" {
 		if store, err = newExternal(cfg.Server.Datastore); err != nil {
@@ -40,7 +40,7 @@ func identify(ctx context.Context, cfg *config.Config, dir datadir.Dir, node hos
 	var group component.Group
 	group.Add(newStatus(&group, node, cfg.Cluster, store, nil, nil, nil))
 	group.Add(component.Func("identity", func(ctx context.Context, _ func()) error {
-		if joined, err = join(ctx, cfg, dir, clock); err == nil {
+		if joined, err = joinOther(ctx, cfg, dir, clock); err == nil {
 			if store == nil {
 				err = begin()
 			} else {
@@ -78,12 +78,12 @@ func establish(cfg *config.Config, dir datadir.Dir, node host.Node, clock *pki.C
 	}
 	configured := cfg.Token
 	if _, err := os.Stat(dir.ServerToken()); err == nil && (usesEtcd(cfg, dir) || cfg.Server.Datastore.Endpoint != "") {
-		configured = "" // the servers have agreed on one: bootstrap.SharedToken
+		configured = "" // the servers have agreed on one: join.SharedToken
 	}
-	if _, err := bootstrap.EnsureToken(dir, configured, certificates.ServerCA()); err != nil {
+	if _, err := join.EnsureToken(dir, configured, certificates.ServerCA()); err != nil {
 		return nil, nil, err
 	}
-	if err := bootstrap.EnsureAgentToken(dir, cfg.Server.AgentToken, certificates.ServerCA()); err != nil {
+	if err := join.EnsureAgentToken(dir, cfg.Server.AgentToken, certificates.ServerCA()); err != nil {
 		return nil, nil, err
 	}
 	summary := &Summary{URL: "https://" + publicAddress(cfg.Server, node)}
@@ -131,10 +131,10 @@ func RotateToken(ctx context.Context, cfg *config.Config) (string, error) {
 		if cfg.Token != "" {
 			return "", errors.New("the token is set by the configuration: change token or token-file there, and restart the server")
 		}
-		return bootstrap.RotateToken(dir)
+		return join.RotateToken(dir)
 	}
 	local := localAddress(cfg.Server)
-	return bootstrap.AskRotate(ctx, dir, local, func(ctx context.Context, network, _ string) (net.Conn, error) {
+	return join.AskRotate(ctx, dir, local, func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, local)
 	})
 }

@@ -21,13 +21,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/certificates"
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/pki"
-	"github.com/kedge-dev/kedge/internal/tunnel"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/renewal"
+	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 )
 
 // How `kedge certificate` reaches the server's certificates, and its authorities are
@@ -38,19 +38,19 @@ const probePatience = 10 * time.Second
 
 // newKeeper returns the component that renews this server's certificates.
 func newKeeper(server *pki.Server, dir datadir.Dir, clock *pki.Clock, node string, tunnels *tunnel.Server, store *state) component.Component {
-	settings := certificates.Config{
+	settings := renewal.Config{
 		Socket: datadir.CertificateSocket,
 		Now:    clock.Now,
 		Due:    server.Due,
 		Renew:  func(_ context.Context, all bool) ([]string, error) { return server.Renew(all) },
-		Lagging: func(ctx context.Context, kubelets map[string]string, servers []string) (certificates.Lag, error) {
+		Lagging: func(ctx context.Context, kubelets map[string]string, servers []string) (renewal.Lag, error) {
 			if !server.Rotating() {
-				return certificates.Lag{}, errors.New("this server does not use new authorities beside old ones: begin with `kedge certificate rotate-ca`, and restart it")
+				return renewal.Lag{}, errors.New("this server does not use new authorities beside old ones: begin with `kedge certificate rotate-ca`, and restart it")
 			}
 			if store.etcd != nil { // of these some may have no API
 				members, _ := store.etcd.Members()
 				if len(members) == 0 {
-					return certificates.Lag{}, errors.New("it is not known yet which servers have etcd: see `kedge status`, and try again")
+					return renewal.Lag{}, errors.New("it is not known yet which servers have etcd: see `kedge status`, and try again")
 				}
 				servers = append(servers, members...)
 			}
@@ -72,14 +72,14 @@ func newKeeper(server *pki.Server, dir datadir.Dir, clock *pki.Clock, node strin
 			})
 		}
 	}
-	return certificates.New(settings)
+	return renewal.New(settings)
 }
 
 // lagging asks kubelets, by the names of their nodes, and servers for their
 // certificates, and returns which have not followed: what they show is not signed as it
 // should.
 func lagging(ctx context.Context, kubelets map[string]string, servers []string, signed func(*x509.Certificate) bool,
-	dial func(ctx context.Context, name, address string) (net.Conn, error)) certificates.Lag {
+	dial func(ctx context.Context, name, address string) (net.Conn, error)) renewal.Lag {
 	ctx, cancel := context.WithTimeout(ctx, probePatience)
 	defer cancel()
 	asked := map[string]string{}
@@ -89,7 +89,7 @@ func lagging(ctx context.Context, kubelets map[string]string, servers []string, 
 	}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	lag := certificates.Lag{Why: map[string]string{}}
+	lag := renewal.Lag{Why: map[string]string{}}
 	for name, address := range asked {
 		asking.Go(func() {
 			cert, err := show(ctx, name, address, dial)
@@ -136,7 +136,7 @@ func RotateCA(ctx context.Context, cfg *config.Config, now time.Time) (token str
 	if keepsSQLite(dir) {
 		err = pki.PrepareAuthorities(dir, now)
 	} else {
-		err = certificates.Replace(ctx, false)
+		err = renewal.Replace(ctx, false)
 	}
 	if err != nil {
 		return "", err
@@ -145,7 +145,7 @@ func RotateCA(ctx context.Context, cfg *config.Config, now time.Time) (token str
 	if err != nil {
 		return "", fmt.Errorf("read new authority: %w", err)
 	}
-	return bootstrap.TokenFor(dir, authority)
+	return join.TokenFor(dir, authority)
 }
 
 // FinishRotateCA prepares the end of the old authorities, with the next start of each
@@ -158,10 +158,10 @@ func FinishRotateCA(ctx context.Context, cfg *config.Config, client kubernetes.I
 		return err
 	}
 	pins := []string{cfg.Server.AgentToken}
-	if keepsSQLite(dir) { // others have agreed on one: bootstrap.SharedToken
+	if keepsSQLite(dir) { // others have agreed on one: join.SharedToken
 		pins = append(pins, cfg.Token)
 	}
-	faults := []error{bootstrap.CheckPins(dir, pins...)}
+	faults := []error{join.CheckPins(dir, pins...)}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list nodes: %w", err)
@@ -170,7 +170,7 @@ func FinishRotateCA(ctx context.Context, cfg *config.Config, client kubernetes.I
 	if err != nil && !apierrors.IsNotFound(err) { // a user may have the API server not write it
 		return fmt.Errorf("list servers: %w", err)
 	}
-	lag, err := certificates.Lagging(ctx, kubelets(nodes.Items), serversOf(servers, ""))
+	lag, err := renewal.Lagging(ctx, kubelets(nodes.Items), serversOf(servers, ""))
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func FinishRotateCA(ctx context.Context, cfg *config.Config, client kubernetes.I
 	if keepsSQLite(dir) {
 		return pki.DropAuthorities(dir)
 	}
-	return certificates.Replace(ctx, true)
+	return renewal.Replace(ctx, true)
 }
 
 // kubelets returns where those of nodes are, by the nodes' names.

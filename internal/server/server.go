@@ -14,24 +14,24 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/kedge-dev/kedge/internal/addons"
 	"github.com/kedge-dev/kedge/internal/agent"
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/containerd"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/kubeinit"
+	"github.com/kedge-dev/kedge/internal/base/version"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/registration"
+	"github.com/kedge-dev/kedge/internal/cluster/supervisor"
+	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/controlplane"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/dns"
-	"github.com/kedge-dev/kedge/internal/encryption"
-	"github.com/kedge-dev/kedge/internal/host"
-	"github.com/kedge-dev/kedge/internal/kubeinit"
-	"github.com/kedge-dev/kedge/internal/pki"
-	"github.com/kedge-dev/kedge/internal/registration"
-	"github.com/kedge-dev/kedge/internal/snapshot"
-	"github.com/kedge-dev/kedge/internal/supervisor"
-	"github.com/kedge-dev/kedge/internal/tunnel"
-	"github.com/kedge-dev/kedge/internal/version"
+	"github.com/kedge-dev/kedge/internal/controlplane/addons"
+	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
+	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
+	"github.com/kedge-dev/kedge/internal/node/containerd"
+	"github.com/kedge-dev/kedge/internal/node/dns"
 )
 
 // stopTimeout is how long a server may take to stop. Pods run on.
@@ -153,7 +153,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		PKI:         certificates,
 		Registry:    registry,
 		Dir:         dir,
-		Settings:    bootstrap.Settings{Version: version.Version, Cluster: cfg.Cluster},
+		Settings:    join.Settings{Version: version.Version, Cluster: cfg.Cluster},
 		Client:      api.ClientConfig("system:kedge:supervisor"),
 		Tunnel:      tunnels.Serve,
 		Etcd:        store.etcd,
@@ -190,7 +190,7 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	if cfg.Server.DisableAgent {
 		return faults
 	}
-	password, err := bootstrap.EnsurePassword(datadir.NodePassword)
+	password, err := join.EnsurePassword(datadir.NodePassword)
 	if err != nil {
 		return err
 	}

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
-	"github.com/kedge-dev/kedge/internal/host"
-	"github.com/kedge-dev/kedge/internal/snapshot"
+	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
 )
 
 // snapshotConfig is what snapshots need of a server, whether it runs or not.

@@ -11,17 +11,17 @@ import (
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/component"
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/supervisor"
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
-	"github.com/kedge-dev/kedge/internal/datastore/kine"
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
-	"github.com/kedge-dev/kedge/internal/host"
-	"github.com/kedge-dev/kedge/internal/pki"
-	"github.com/kedge-dev/kedge/internal/supervisor"
+	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
 
 // state is where a server keeps its objects.
@@ -38,8 +38,8 @@ type state struct {
 	follow component.Component
 	// token is the join token, where servers share the datastore, and authorities are
 	// what they then replace theirs by.
-	token       *bootstrap.SharedToken
-	authorities *bootstrap.SharedAuthorities
+	token       *join.SharedToken
+	authorities *join.SharedAuthorities
 }
 
 // add adds the datastore and what belongs to it. Its metrics are among those of the
@@ -66,7 +66,7 @@ func usesEtcd(cfg *config.Config, dir datadir.Dir) bool {
 }
 
 // newState picks the datastore. joined is nil for a server that joins nobody.
-func newState(ctx context.Context, cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *bootstrap.ServerJoin) (*state, error) {
+func newState(ctx context.Context, cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *join.ServerJoin) (*state, error) {
 	var s *state
 	switch {
 	case cfg.Server.Datastore.Endpoint != "":
@@ -95,13 +95,13 @@ func newState(ctx context.Context, cfg *config.Config, dir datadir.Dir, node hos
 		s = &state{Datastore: member, saved: member, member: member, etcd: member}
 	}
 	client := func() (*clientv3.Client, error) { return datastore.NewClient(s.Endpoint()) }
-	s.token = bootstrap.NewSharedToken(dir, cfg.Token, client)
-	s.authorities = bootstrap.NewSharedAuthorities(dir, client)
+	s.token = join.NewSharedToken(dir, cfg.Token, client)
+	s.authorities = join.NewSharedAuthorities(dir, client)
 	return s, nil
 }
 
-func newSQLite(dir datadir.Dir) *kine.Datastore {
-	return kine.New(kine.Config{Dir: dir.ServerDB(), Socket: datadir.DatastoreSocket})
+func newSQLite(dir datadir.Dir) *sqlite.Datastore {
+	return sqlite.New(sqlite.Config{Dir: dir.ServerDB(), Socket: datadir.DatastoreSocket})
 }
 
 func etcdConfig(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server) etcd.Config {
@@ -111,9 +111,9 @@ func etcdConfig(cfg *config.Config, dir datadir.Dir, node host.Node, certificate
 	}
 }
 
-// join makes this server one of the cluster of another, if it is told to. It also
+// joinOther makes this server one of the cluster of another, if it is told to. It also
 // refuses what cannot be, before anything is changed.
-func join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.Clock) (*bootstrap.ServerJoin, error) {
+func joinOther(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.Clock) (*join.ServerJoin, error) {
 	member := etcd.Exists(dir.Etcd())
 	if err := checkState(cfg, dir, member); err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.C
 	// One without etcd has nothing that tells that it has joined but the token, which
 	// is kept after all else.
 	_, noToken := os.Stat(dir.ServerToken())
-	return bootstrap.JoinServer(ctx, bootstrap.ServerConfig{
+	return join.JoinServer(ctx, join.ServerConfig{
 		Server: cfg.Agent.Address(),
 		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, cfg.Agent.Address())

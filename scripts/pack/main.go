@@ -1,7 +1,7 @@
-// Command pack makes the archive of helpers that internal/assets embeds. The
+// Command pack makes the archive of helpers that internal/base/assets embeds. The
 // same files give the same bytes. It prints the sizes.
 //
-//	pack build/bundle internal/assets/embedded
+//	pack build/bundle internal/base/assets/embedded
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/kedge-dev/kedge/internal/assets"
+	"github.com/kedge-dev/kedge/internal/base/assets"
 )
 
 func main() {

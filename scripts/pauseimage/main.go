@@ -9,7 +9,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/kedge-dev/kedge/internal/assets"
+	"github.com/kedge-dev/kedge/internal/base/assets"
 	"github.com/kedge-dev/kedge/scripts/ociimage"
 )
 

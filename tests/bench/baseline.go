@@ -32,8 +32,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kedge-dev/kedge/internal/assets"
-	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/base/assets"
+	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 

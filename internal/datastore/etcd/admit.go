@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
 // admitPatience is how long etcd may take to change the list of members. Who joins
@@ -19,11 +19,11 @@ const admitPatience = 5 * time.Second
 
 // Admit takes the member of another server into the cluster, as a learner. Its
 // errors are for that server's user; those that pass by themselves are
-// bootstrap.ErrNotNow.
-func (m *Member) Admit(ctx context.Context, request bootstrap.MemberRequest) (bootstrap.MemberResponse, error) {
+// join.ErrNotNow.
+func (m *Member) Admit(ctx context.Context, request join.MemberRequest) (join.MemberResponse, error) {
 	server := m.server.Load()
 	if server == nil || server.IsLearner() {
-		return bootstrap.MemberResponse{}, bootstrap.NotNow("it has not joined its cluster yet itself")
+		return join.MemberResponse{}, join.NotNow("it has not joined its cluster yet itself")
 	}
 	m.admitting.Lock()
 	defer m.admitting.Unlock()
@@ -33,16 +33,16 @@ func (m *Member) Admit(ctx context.Context, request bootstrap.MemberRequest) (bo
 	defer client.Close()
 	// What this server knows may be old; what it is told by the others is not.
 	if _, err := client.MemberList(ctx); err != nil {
-		return bootstrap.MemberResponse{}, bootstrap.NotNow(m.quorumLost(context.WithoutCancel(ctx), server))
+		return join.MemberResponse{}, join.NotNow(m.quorumLost(context.WithoutCancel(ctx), server))
 	}
 	members := membersOf(server.Cluster().Members())
 	switch add, err := admit(members, request); {
 	case err != nil:
-		return bootstrap.MemberResponse{}, err
+		return join.MemberResponse{}, err
 	case add:
 		added, err := client.MemberAddAsLearner(ctx, []string{request.PeerURL})
 		if err != nil {
-			return bootstrap.MemberResponse{}, bootstrap.NotNow("etcd does not take a member in now: " + err.Error())
+			return join.MemberResponse{}, join.NotNow("etcd does not take a member in now: " + err.Error())
 		}
 		members = append(members, member{id: added.Member.ID, url: request.PeerURL, learner: true})
 		m.log.Infof("Server %s joins etcd from %s", request.Name, request.PeerURL)
@@ -51,7 +51,7 @@ func (m *Member) Admit(ctx context.Context, request bootstrap.MemberRequest) (bo
 				strings.Join(down, ", "))
 		}
 	}
-	return bootstrap.MemberResponse{InitialCluster: initialCluster(members, request)}, nil
+	return join.MemberResponse{InitialCluster: initialCluster(members, request)}, nil
 }
 
 // membersOf returns what is decided by, of etcd's members.

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
@@ -120,7 +120,7 @@ func TestQuorumLost(t *testing.T) {
 	if _, err := client.KV.Get(t.Context(), "before", clientv3.WithSerializable()); err != nil {
 		t.Errorf("a read that may be old failed: %v", err)
 	}
-	if _, err := first.member.Admit(t.Context(), bootstrap.MemberRequest{Name: "node-53-0badcafe", PeerURL: "https://127.77.0.53:2380"}); !errors.Is(err, bootstrap.ErrNotNow) {
+	if _, err := first.member.Admit(t.Context(), join.MemberRequest{Name: "node-53-0badcafe", PeerURL: "https://127.77.0.53:2380"}); !errors.Is(err, join.ErrNotNow) {
 		t.Errorf("another member is answered %v", err)
 	}
 	second.start(nil)

@@ -40,10 +40,10 @@ import (
 	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
 	"google.golang.org/grpc"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
-	"github.com/kedge-dev/kedge/internal/pki"
 )
 
 // name is that of the component.
@@ -97,7 +97,7 @@ type Config struct {
 	Socket string
 	// Join asks the cluster to take this member in, for as long as it takes. Nil
 	// begins a cluster. It is not called if there is a member in Dir.
-	Join func(context.Context, bootstrap.MemberRequest) (bootstrap.MemberResponse, error)
+	Join func(context.Context, join.MemberRequest) (join.MemberResponse, error)
 }
 
 // Member is a datastore.Datastore.
@@ -280,7 +280,7 @@ func (m *Member) initialCluster(ctx context.Context) (initial string, existing b
 	if m.cfg.Join == nil {
 		return name + "=" + m.peerURL(), false, nil
 	}
-	answer, err := m.cfg.Join(ctx, bootstrap.MemberRequest{Name: name, PeerURL: m.peerURL()})
+	answer, err := m.cfg.Join(ctx, join.MemberRequest{Name: name, PeerURL: m.peerURL()})
 	return answer.InitialCluster, true, err
 }
 

@@ -18,9 +18,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/datadir"
-	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
 func TestMain(m *testing.M) {
@@ -104,10 +104,10 @@ func (h *host) start(by *host) {
 	h.Helper()
 	config := h.config()
 	if by != nil {
-		config.Join = func(ctx context.Context, r bootstrap.MemberRequest) (bootstrap.MemberResponse, error) {
+		config.Join = func(ctx context.Context, r join.MemberRequest) (join.MemberResponse, error) {
 			for {
 				answer, err := by.member.Admit(ctx, r)
-				if !errors.Is(err, bootstrap.ErrNotNow) || ctx.Err() != nil {
+				if !errors.Is(err, join.ErrNotNow) || ctx.Err() != nil {
 					return answer, err
 				}
 				time.Sleep(50 * time.Millisecond)
@@ -242,7 +242,7 @@ func TestMembers(t *testing.T) {
 	second.voters("node-1", "node-2", "node-3", "node-4")
 
 	// A name that is taken.
-	_, err := first.member.Admit(t.Context(), bootstrap.MemberRequest{Name: "node-3-0badcafe", PeerURL: "https://127.77.0.9:2380"})
+	_, err := first.member.Admit(t.Context(), join.MemberRequest{Name: "node-3-0badcafe", PeerURL: "https://127.77.0.9:2380"})
 	if err == nil || !strings.Contains(err.Error(), "kubectl delete node node-3") {
 		t.Errorf("another node-3 is admitted: %v", err)
 	}
@@ -299,7 +299,7 @@ func TestAdmitTogether(t *testing.T) {
 	answers := make(chan error, 2)
 	for _, number := range []string{"42", "43"} {
 		go func() {
-			_, err := first.member.Admit(t.Context(), bootstrap.MemberRequest{Name: "node-" + number + "-0badcafe", PeerURL: "https://127.77.0." + number + ":2380"})
+			_, err := first.member.Admit(t.Context(), join.MemberRequest{Name: "node-" + number + "-0badcafe", PeerURL: "https://127.77.0." + number + ":2380"})
 			answers <- err
 		}()
 	}
@@ -307,7 +307,7 @@ func TestAdmitTogether(t *testing.T) {
 	if admitted != nil {
 		admitted, refused = refused, admitted
 	}
-	if admitted != nil || !errors.Is(refused, bootstrap.ErrNotNow) || !strings.Contains(refused.Error(), "one joins after the other") {
+	if admitted != nil || !errors.Is(refused, join.ErrNotNow) || !strings.Contains(refused.Error(), "one joins after the other") {
 		t.Errorf("got %v and %v", admitted, refused)
 	}
 }
@@ -411,8 +411,8 @@ func TestStopWithoutQuorum(t *testing.T) {
 		}
 		return nil
 	})
-	_, err := member.Admit(t.Context(), bootstrap.MemberRequest{Name: "node-33-0badcafe", PeerURL: "https://127.77.0.33:2380"})
-	if !errors.Is(err, bootstrap.ErrNotNow) || !strings.Contains(err.Error(), "of 2 with a vote 1 answer, and 2 are needed") {
+	_, err := member.Admit(t.Context(), join.MemberRequest{Name: "node-33-0badcafe", PeerURL: "https://127.77.0.33:2380"})
+	if !errors.Is(err, join.ErrNotNow) || !strings.Contains(err.Error(), "of 2 with a vote 1 answer, and 2 are needed") {
 		t.Errorf("without a quorum it says %v", err)
 	}
 	if fault := member.Health(t.Context()).Fault; !strings.Contains(fault, "of 2 with a vote 1 answer, and 2 are needed. No answer from node-31") {

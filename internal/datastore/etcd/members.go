@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
 // member is what has to be known of a member to decide about it.
@@ -64,7 +64,7 @@ func nodeOf(name string) string {
 
 // admit tells whether a server's member is to be added, or why it cannot be. It
 // need not be if that was done before and the answer did not arrive.
-func admit(members []member, request bootstrap.MemberRequest) (add bool, err error) {
+func admit(members []member, request join.MemberRequest) (add bool, err error) {
 	var learner *member
 	for i, one := range members {
 		switch {
@@ -78,13 +78,13 @@ func admit(members []member, request bootstrap.MemberRequest) (add bool, err err
 		}
 	}
 	if learner != nil {
-		return false, bootstrap.NotNow(fmt.Sprintf("server %s is joining, and one joins after the other", *learner))
+		return false, join.NotNow(fmt.Sprintf("server %s is joining, and one joins after the other", *learner))
 	}
 	return true, nil
 }
 
 // initialCluster is what a new member has to be told of the others and itself.
-func initialCluster(members []member, request bootstrap.MemberRequest) string {
+func initialCluster(members []member, request join.MemberRequest) string {
 	var parts []string
 	for _, one := range members {
 		name := one.name

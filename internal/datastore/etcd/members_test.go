@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
 var (
@@ -28,7 +28,7 @@ func unstarted(m member) member {
 }
 
 func TestAdmit(t *testing.T) {
-	request := bootstrap.MemberRequest{Name: three.name, PeerURL: three.url}
+	request := join.MemberRequest{Name: three.name, PeerURL: three.url}
 	for name, test := range map[string]struct {
 		members []member
 		add     bool
@@ -46,7 +46,7 @@ func TestAdmit(t *testing.T) {
 		"the address is another node": {members: []member{one, {id: 9, name: "nine-00000009", url: three.url}}, want: "kubectl delete node nine"},
 	} {
 		add, err := admit(test.members, request)
-		if add != test.add || (err == nil) != (test.want == "") || errors.Is(err, bootstrap.ErrNotNow) != test.notNow ||
+		if add != test.add || (err == nil) != (test.want == "") || errors.Is(err, join.ErrNotNow) != test.notNow ||
 			err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got %t, %v", name, add, err)
 		}
@@ -54,7 +54,7 @@ func TestAdmit(t *testing.T) {
 }
 
 func TestInitialCluster(t *testing.T) {
-	got := initialCluster([]member{one, learner(unstarted(two))}, bootstrap.MemberRequest{Name: two.name, PeerURL: two.url})
+	got := initialCluster([]member{one, learner(unstarted(two))}, join.MemberRequest{Name: two.name, PeerURL: two.url})
 	if want := "one-00000001=https://192.0.2.1:2380,two-00000002=https://192.0.2.2:2380"; got != want {
 		t.Errorf("got %s", got)
 	}

@@ -19,7 +19,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/raft/v3/raftpb"
 
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // Export calls each with every change that can be asked for of a datastore, in the

@@ -14,7 +14,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/kedge-dev/kedge/internal/datastore/kine"
+	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
 
 // childVariable is set in a copy of the test binary that is to migrate, and then to
@@ -35,7 +35,7 @@ func migrateAsChild(folder, size string) int {
 			return 2
 		}
 	}
-	sqlite := kine.New(kine.Config{Dir: folder})
+	sqlite := sqlite.New(sqlite.Config{Dir: folder})
 	if err := Migrate(context.Background(), cfg, sqlite.Export); err != nil {
 		fmt.Println(err)
 		left, _ := os.ReadDir(cfg.Dir)

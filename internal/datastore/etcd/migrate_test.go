@@ -14,25 +14,25 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/kedge-dev/kedge/internal/datastore/kine"
+	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
 
-// sqlite is a datastore of one server that runs.
-type sqlite struct {
+// oneServer is a datastore of one server that runs.
+type oneServer struct {
 	*testing.T
 	folder string
 	client *clientv3.Client
 	stop   func()
 }
 
-func startSQLite(t *testing.T, folder string) *sqlite {
+func startSQLite(t *testing.T, folder string) *oneServer {
 	t.Helper()
 	sockets, err := os.MkdirTemp("", "kine") // whose path is short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(sockets) })
-	d := kine.New(kine.Config{Dir: folder, Socket: filepath.Join(sockets, "kine.sock")})
+	d := sqlite.New(sqlite.Config{Dir: folder, Socket: filepath.Join(sockets, "kine.sock")})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- d.Run(ctx, func() { close(ready) }) }()
@@ -41,7 +41,7 @@ func startSQLite(t *testing.T, folder string) *sqlite {
 	case err := <-ended:
 		t.Fatal(err)
 	}
-	s := &sqlite{T: t, folder: folder, client: d.Endpoint().NewClient().Client}
+	s := &oneServer{T: t, folder: folder, client: d.Endpoint().NewClient().Client}
 	s.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -54,7 +54,7 @@ func startSQLite(t *testing.T, folder string) *sqlite {
 
 // set writes a key as the API server does, if it is as it was at a revision, and
 // returns the one that it has then. A lease is in seconds.
-func (s *sqlite) set(key, value string, was, lease int64) int64 {
+func (s *oneServer) set(key, value string, was, lease int64) int64 {
 	var options []clientv3.OpOption
 	if lease != 0 {
 		options = append(options, clientv3.WithLease(clientv3.LeaseID(lease)))
@@ -68,7 +68,7 @@ func (s *sqlite) set(key, value string, was, lease int64) int64 {
 	return answer.Header.Revision
 }
 
-func (s *sqlite) remove(key string, was int64) {
+func (s *oneServer) remove(key string, was int64) {
 	answer, err := s.client.Txn(context.Background()).If(clientv3.Compare(clientv3.ModRevision(key), "=", was)).
 		Then(clientv3.OpDelete(key)).Else(clientv3.OpGet(key)).Commit()
 	if err != nil || !answer.Succeeded {
@@ -78,7 +78,7 @@ func (s *sqlite) remove(key string, was int64) {
 
 // fill makes, changes and deletes so many objects: nothing remains of a tenth, and
 // some are events, which have leases.
-func (s *sqlite) fill(objects int) {
+func (s *oneServer) fill(objects int) {
 	s.Helper()
 	var workers sync.WaitGroup
 	const parallel = 50 // which share the syncs of the disk
@@ -181,7 +181,7 @@ func migrated(t *testing.T, number int, folder string) *host {
 	if err := os.MkdirAll(filepath.Dir(h.dir.Etcd()), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := Migrate(t.Context(), h.config(), kine.New(kine.Config{Dir: folder}).Export); err != nil {
+	if err := Migrate(t.Context(), h.config(), sqlite.New(sqlite.Config{Dir: folder}).Export); err != nil {
 		t.Fatal(err)
 	}
 	h.start(nil)
@@ -248,7 +248,7 @@ func TestMigrate(t *testing.T) {
 }
 
 // late makes changes of all kinds after a revision.
-func (s *sqlite) late(after int64) {
+func (s *oneServer) late(after int64) {
 	s.Helper()
 	for i := range 20 {
 		key := fmt.Sprintf("/registry/late-%d", i)

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kedge-dev/kedge/internal/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
 // prober asks members whether they run.

@@ -17,8 +17,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/raft/v3/raftpb"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
-	"github.com/kedge-dev/kedge/internal/datadir"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
 // LastRevision implements datastore.Snapshotter.
@@ -107,7 +107,7 @@ func (m *Member) found(dir, name string, above int64) (err error) {
 	}
 
 	// The join token of then may have been replaced since: that of the server counts.
-	token, err := (&mvccpb.KeyValue{Key: []byte(bootstrap.TokenKey)}).Marshal()
+	token, err := (&mvccpb.KeyValue{Key: []byte(join.TokenKey)}).Marshal()
 	if err != nil {
 		return fmt.Errorf("encode deletion of the token: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/kedge-dev/kedge/internal/bootstrap"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
 // TestSnapshot saves on one of two servers, changes things, and restores on the
@@ -26,7 +26,7 @@ func TestSnapshot(t *testing.T) {
 	for i := range 100 {
 		first.put(fmt.Sprint("before-", i))
 	}
-	first.put(bootstrap.TokenKey) // which is not to come back
+	first.put(join.TokenKey) // which is not to come back
 	file := filepath.Join(t.TempDir(), "saved")
 	revision, err := second.member.Save(t.Context(), file)
 	if err != nil {

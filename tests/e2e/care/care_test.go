@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/internal/datastore"
-	"github.com/kedge-dev/kedge/internal/status"
+	"github.com/kedge-dev/kedge/internal/inspect/status"
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/slowfs"
 )

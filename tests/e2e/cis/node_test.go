@@ -32,7 +32,7 @@ func node() []check {
 		{"4.2.3", "clients are known by an authority", kubeletHas("authentication.x509.clientCAFile", func(value any) bool { return value != nil && value != "" }), ""},
 		{"4.2.4", "no port for reading", notListening("10255"), ""},
 		{"4.2.5", "idle streams end", kubeletHas("streamingConnectionIdleTimeout", equals("5m0s")), ""},
-		{"4.2.6", "the kubelet makes chains of iptables", nil, fail + ": Services are kedge's nftables, and the kubelet's chains would hold nothing that those lack (internal/kubelet/configuration.go)"},
+		{"4.2.6", "the kubelet makes chains of iptables", nil, fail + ": Services are kedge's nftables, and the kubelet's chains would hold nothing that those lack (internal/node/kubelet/configuration.go)"},
 		{"4.2.7", "the name is the host's", nil, absent + ": it is always set, to the name that the node's certificate is for; by default the host's"},
 		{"4.2.8", "events are not lost", kubeletHas("eventRecordQPS", func(value any) bool { qps, ok := value.(float64); return ok && qps >= 0 }), ""},
 		{"4.2.9", "the kubelet has a certificate", kubeletIsOf(serverTLS + "client-ca.crt"), ""},

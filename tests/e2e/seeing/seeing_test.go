@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/kedge-dev/kedge/internal/config"
-	"github.com/kedge-dev/kedge/internal/status"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/inspect/status"
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 	"github.com/kedge-dev/kedge/tests/harness/image"

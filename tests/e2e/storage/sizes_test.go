@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kedge-dev/kedge/internal/host"
+	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 

@@ -1,0 +1,245 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/base/version"
+)
+
+// Result is how a check went.
+type Result string
+
+// A check that fails keeps kedge, or something every cluster needs, from
+// working; a warning is a lack that costs something.
+const (
+	OK   Result = "ok"
+	Warn Result = "warn"
+	Fail Result = "fail"
+)
+
+// Check is one line of `kedge check-config`.
+type Check struct {
+	// Group is what it is about: cgroups, kernel, ports...
+	Group, Name string
+	Result      Result
+	// Detail is what was found.
+	Detail string `json:",omitempty"`
+	// Cost is what does not work, or what to do, if the result is not OK.
+	Cost string `json:",omitempty"`
+}
+
+// Port is a port that kedge listens on.
+type Port struct {
+	Network string // tcp or udp
+	Address string // host:port
+	Use     string
+}
+
+// CheckConfig is what is checked besides the machine itself.
+type CheckConfig struct {
+	DataDir string
+	// Ports are tried; they are taken if kedge itself is running, so the caller
+	// gives none then.
+	Ports []Port
+}
+
+// What a node with a handful of pods takes, in bytes.
+const (
+	leastMemory = 512 << 20
+	goodMemory  = 1 << 30
+	leastDisk   = 1 << 30
+	goodDisk    = 5 << 30
+)
+
+// CheckHost checks whether this machine can run kedge, and what it lacks.
+func CheckHost(ctx context.Context, cfg CheckConfig) []Check {
+	checks := checkPrivileges(os.Geteuid())
+	facts, err := Detect()
+	if err != nil {
+		checks = append(checks, Check{Group: "host", Name: "detection", Result: Fail, Detail: err.Error()})
+	} else {
+		checks = append(checks, checkFacts(facts)...)
+	}
+	checks = append(checks, checkKernel("/")...)
+	checks = append(checks, checkStorage("/")...)
+	checks = append(checks, checkPorts(ctx, cfg.Ports)...)
+	checks = append(checks, checkDisk(cfg.DataDir), checkClock(time.Now(), version.CommitDate(), clockSynchronised()))
+	return append(checks, checkLimits("/")...)
+}
+
+// Worst returns the worst result of checks.
+func Worst(checks []Check) Result {
+	worst := OK
+	for _, c := range checks {
+		if c.Result == Fail || c.Result == Warn && worst == OK {
+			worst = c.Result
+		}
+	}
+	return worst
+}
+
+func checkPrivileges(uid int) []Check {
+	c := Check{Group: "host", Name: "root", Result: OK}
+	if uid != 0 {
+		c.Result, c.Cost = Fail, "kedge server and agent run as root: use sudo"
+	}
+	return []Check{c}
+}
+
+func checkFacts(f Facts) []Check {
+	cgroup := Check{Group: "cgroups", Name: "version", Result: OK, Detail: strconv.Itoa(f.CgroupVersion)}
+	if f.CgroupVersion == 1 {
+		cgroup.Result, cgroup.Cost = Warn, "no memory QoS, no swap for pods; upstream will drop version 1"
+	}
+	controllers := Check{Group: "cgroups", Name: "controllers", Result: OK, Detail: strings.Join(f.Controllers, " ")}
+	if missing := f.missingControllers(); len(missing) > 0 {
+		controllers.Result, controllers.Detail = Fail, "missing: "+strings.Join(missing, " ")
+		controllers.Cost = controllerHint(missing)
+	}
+	memory := Check{Group: "host", Name: "memory", Result: OK, Detail: fmt.Sprintf("%d MiB", f.MemoryBytes>>20)}
+	switch {
+	case f.MemoryBytes < leastMemory:
+		memory.Result, memory.Cost = Fail, "a server does not fit; an agent may"
+	case f.MemoryBytes < goodMemory:
+		memory.Result, memory.Cost = Warn, "little is left for pods beside a server"
+	}
+	checks := []Check{
+		cgroup, controllers,
+		{Group: "cgroups", Name: "driver", Result: OK, Detail: f.CgroupDriver},
+		memory,
+	}
+	for _, lack := range []struct {
+		name string
+		has  bool
+		cost string
+	}{
+		{"nftables", f.Nftables, "Services need --kube-proxy-arg proxy-mode=iptables, and pod networking iptables too"},
+		{"CAP_SYS_RESOURCE", f.SysResource, "the kernel may kill important containers first when memory runs out"},
+		{"AppArmor or SELinux", f.AppArmor || f.SELinux, "containers are confined by capabilities, namespaces and seccomp alone"},
+		{"systemd", f.Systemd, "kedge is not restarted by a service manager; nodes do not shut down gracefully"},
+	} {
+		c := Check{Group: "host", Name: lack.name, Result: OK}
+		if !lack.has {
+			c.Result, c.Detail, c.Cost = Warn, "not there", lack.cost
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+func checkPorts(ctx context.Context, ports []Port) []Check {
+	var checks []Check
+	for _, port := range ports {
+		c := Check{Group: "ports", Name: port.Address + "/" + port.Network, Result: OK, Detail: port.Use}
+		if err := tryListen(ctx, port); err != nil {
+			c.Result = Fail
+			c.Cost = fmt.Sprintf("stop what uses it (%s), or choose another: %v", "ss -lntup", err)
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+func tryListen(ctx context.Context, port Port) error {
+	var config net.ListenConfig
+	if port.Network == "udp" {
+		conn, err := config.ListenPacket(ctx, port.Network, port.Address)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+	l, err := config.Listen(ctx, port.Network, port.Address)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// checkDisk looks at the file system that the data directory is, or will be, on.
+func checkDisk(dir string) Check {
+	c := Check{Group: "host", Name: "disk", Result: OK}
+	for {
+		var stat unix.Statfs_t
+		err := unix.Statfs(dir, &stat)
+		if errors.Is(err, os.ErrNotExist) && dir != filepath.Dir(dir) {
+			dir = filepath.Dir(dir)
+			continue
+		}
+		if err != nil {
+			c.Result, c.Detail = Fail, err.Error()
+			return c
+		}
+		free := stat.Bavail * uint64(stat.Bsize)
+		c.Detail = fmt.Sprintf("%d MiB free on %s", free>>20, dir)
+		switch {
+		case stat.Flags&unix.ST_RDONLY != 0:
+			c.Result, c.Detail, c.Cost = Fail, dir+" is read-only", "choose another folder with --data-dir"
+		case free < leastDisk:
+			c.Result, c.Cost = Fail, "images do not fit and the kubelet evicts pods: free some, or choose another folder with --data-dir"
+		case free < goodDisk:
+			c.Result, c.Cost = Warn, "the kubelet may soon evict pods"
+		case stat.Files > 0 && stat.Ffree*20 < stat.Files:
+			c.Result, c.Detail, c.Cost = Warn, "few inodes are left on "+dir, "the kubelet evicts pods when less than 5 % are free"
+		}
+		return c
+	}
+}
+
+func checkClock(now, built time.Time, synchronised bool) Check {
+	c := Check{Group: "host", Name: "clock", Result: OK, Detail: now.UTC().Format(time.RFC3339)}
+	switch {
+	case now.Before(built):
+		c.Result = Warn
+		c.Cost = "it is earlier than the build of this kedge, so it is wrong: kedge waits a minute for it, then checks certificates by its own idea of the time"
+	case !synchronised:
+		c.Result = Warn
+		c.Cost = "it is not synchronised: nodes whose clocks differ refuse each other's certificates and tokens"
+	}
+	return c
+}
+
+// clockSynchronised asks the kernel whether something like NTP keeps its clock.
+func clockSynchronised() bool {
+	state, err := unix.Adjtimex(&unix.Timex{})
+	return err == nil && state != unix.TIME_ERROR
+}
+
+// checkLimits finds limits that are hit only when a node is busy.
+func checkLimits(root string) []Check {
+	var checks []Check
+	for _, limit := range []struct {
+		sysctl string
+		least  int
+		cost   string
+	}{
+		{"fs/inotify/max_user_instances", 512, "log followers and file watchers fail with `too many open files` on a busy node: raise it with sysctl"},
+		{"fs/inotify/max_user_watches", 65536, "log followers and file watchers fail with `no space left on device` on a busy node: raise it with sysctl"},
+	} {
+		name := strings.ReplaceAll(limit.sysctl, "/", ".")
+		data, err := os.ReadFile(filepath.Join(root, "proc/sys", limit.sysctl))
+		if err != nil {
+			continue
+		}
+		value, err := strconv.Atoi(strings.TrimSpace(string(data)))
+		if err != nil {
+			continue
+		}
+		c := Check{Group: "limits", Name: name, Result: OK, Detail: strconv.Itoa(value)}
+		if value < limit.least {
+			c.Result, c.Cost = Warn, limit.cost
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}

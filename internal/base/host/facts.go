@@ -1,0 +1,229 @@
+package host
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+)
+
+// The cgroup drivers that containerd and the kubelet know.
+const (
+	DriverSystemd  = "systemd"
+	DriverCgroupfs = "cgroupfs"
+)
+
+// Facts are what the kernel and the init system of this machine offer. They do
+// not change while kedge runs.
+type Facts struct {
+	// CgroupVersion is 2 where /sys/fs/cgroup is the unified hierarchy, else 1.
+	CgroupVersion int
+	// CgroupDriver is DriverSystemd or DriverCgroupfs.
+	CgroupDriver string
+	// Controllers are the cgroup controllers that can be used, sorted.
+	Controllers []string
+	// Systemd is whether systemd is the init system.
+	Systemd bool
+	// SysResource is whether this process has CAP_SYS_RESOURCE, without which
+	// no process's OOM score can be lowered.
+	SysResource bool
+	// AppArmor is whether the kernel enforces it and its parser is there.
+	AppArmor bool
+	// SELinux is whether the kernel enforces it or could.
+	SELinux bool
+	// Nftables is whether the kernel has nf_tables.
+	Nftables bool
+	// MemoryBytes is the machine's memory.
+	MemoryBytes uint64
+}
+
+// Detect looks at this machine.
+func Detect() (Facts, error) {
+	p := probe{root: "/", nftables: hasNftables, lookPath: exec.LookPath}
+	return p.detect()
+}
+
+// probe is where Detect looks: tests give it another root.
+type probe struct {
+	root     string
+	nftables func() bool
+	lookPath func(string) (string, error)
+}
+
+func (p probe) path(elements ...string) string {
+	return filepath.Join(append([]string{p.root}, elements...)...)
+}
+
+func (p probe) exists(elements ...string) bool {
+	_, err := os.Stat(p.path(elements...))
+	return err == nil
+}
+
+func (p probe) detect() (Facts, error) {
+	facts := Facts{
+		Systemd:  p.systemd(),
+		SELinux:  p.exists("sys/fs/selinux/enforce"),
+		Nftables: p.nftables(),
+	}
+	var err error
+	if facts.CgroupVersion, facts.Controllers, err = p.cgroups(); err != nil {
+		return Facts{}, err
+	}
+	if facts.SysResource, err = p.sysResource(); err != nil {
+		return Facts{}, err
+	}
+	if facts.MemoryBytes, err = p.memory(); err != nil {
+		return Facts{}, err
+	}
+	if enabled, err := os.ReadFile(p.path("sys/module/apparmor/parameters/enabled")); err == nil {
+		_, err := p.lookPath("apparmor_parser")
+		facts.AppArmor = bytes.HasPrefix(enabled, []byte("Y")) && err == nil
+	}
+	facts.CgroupDriver = p.driver(facts)
+	return facts, nil
+}
+
+// systemd is sd_booted(3), and more: in a container the folder may be there
+// though something else runs as the first process.
+func (p probe) systemd() bool {
+	comm, err := os.ReadFile(p.path("proc/1/comm"))
+	return err == nil && strings.TrimSpace(string(comm)) == "systemd" && p.exists("run/systemd/system")
+}
+
+// driver is systemd where systemd owns the unified hierarchy: two writers of
+// one hierarchy is what goes wrong, and on version 1 systemd's own driver is no
+// longer kept up by runc. While pods run from an earlier start it stays what it
+// was then, as their cgroups cannot be moved. The record is beside the pods'
+// own state, which a reboot removes with them.
+func (p probe) driver(facts Facts) string {
+	driver := DriverCgroupfs
+	if facts.Systemd && facts.CgroupVersion == 2 {
+		driver = DriverSystemd
+	}
+	if pods, err := os.ReadDir(p.path(datadir.RunDir, "containerd/io.containerd.runtime.v2.task/k8s.io")); err == nil && len(pods) > 0 {
+		old, err := os.ReadFile(p.path(driverRecord))
+		if known := string(old); err == nil && (known == DriverSystemd || known == DriverCgroupfs) {
+			return known
+		}
+	}
+	return driver
+}
+
+// driverRecord is where preparing the host records the cgroup driver.
+const driverRecord = datadir.RunDir + "/cgroup-driver"
+
+// cgroups returns the version of the hierarchy that containers get, and its
+// controllers. A hybrid host, with version 2 at /sys/fs/cgroup/unified, counts
+// as version 1: its controllers are there.
+func (p probe) cgroups() (version int, controllers []string, err error) {
+	mounts, err := os.ReadFile(p.path("proc/mounts"))
+	if err != nil {
+		return 0, nil, fmt.Errorf("read mounts: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line)
+		if len(fields) < 4 {
+			continue
+		}
+		switch target, kind := fields[1], fields[2]; {
+		case target == "/sys/fs/cgroup" && kind == "cgroup2":
+			version = 2
+		case kind == "cgroup" && strings.HasPrefix(target, "/sys/fs/cgroup/"):
+			version = 1
+			for _, option := range strings.Split(fields[3], ",") {
+				if slices.Contains(cgroupControllers, option) {
+					controllers = append(controllers, option)
+				}
+			}
+		}
+	}
+	switch version {
+	case 0:
+		return 0, nil, fmt.Errorf("no cgroups are mounted at /sys/fs/cgroup, so no container can run: " +
+			"mount them with `mount -t cgroup2 none /sys/fs/cgroup`")
+	case 2:
+		list, err := os.ReadFile(p.path("sys/fs/cgroup/cgroup.controllers"))
+		if err != nil {
+			return 0, nil, fmt.Errorf("read cgroup controllers: %w", err)
+		}
+		controllers = strings.Fields(string(list))
+	}
+	slices.Sort(controllers)
+	return version, slices.Compact(controllers), nil
+}
+
+// cgroupControllers are those of version 1 among its mount options.
+var cgroupControllers = []string{
+	"blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "hugetlb", "memory", "net_cls", "net_prio", "perf_event", "pids", "rdma", "misc",
+}
+
+// requiredControllers are those without which no pod can have limits; the
+// kubelet does not start without the last two on version 1 (upstream:
+// validateSystemRequirements in pkg/kubelet/cm/container_manager_linux.go).
+var requiredControllers = map[int][]string{
+	1: {"cpu", "memory", "pids", "cpuacct", "cpuset"},
+	2: {"cpu", "memory", "pids"},
+}
+
+func (f Facts) missingControllers() []string {
+	return slices.DeleteFunc(slices.Clone(requiredControllers[f.CgroupVersion]),
+		func(c string) bool { return slices.Contains(f.Controllers, c) })
+}
+
+func (p probe) sysResource() (bool, error) {
+	status, err := os.ReadFile(p.path("proc/self/status"))
+	if err != nil {
+		return false, fmt.Errorf("read capabilities: %w", err)
+	}
+	value, ok := field(status, "CapEff:")
+	if !ok {
+		return false, fmt.Errorf("read capabilities: no CapEff in /proc/self/status")
+	}
+	mask, err := strconv.ParseUint(value, 16, 64)
+	if err != nil {
+		return false, fmt.Errorf("read capabilities: %w", err)
+	}
+	return mask&(1<<unix.CAP_SYS_RESOURCE) != 0, nil
+}
+
+func (p probe) memory() (uint64, error) {
+	meminfo, err := os.ReadFile(p.path("proc/meminfo"))
+	if err != nil {
+		return 0, fmt.Errorf("read memory size: %w", err)
+	}
+	value, _ := field(meminfo, "MemTotal:")
+	kib, err := strconv.ParseUint(value, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read memory size: %w", err)
+	}
+	return kib * 1024, nil
+}
+
+// field returns the word after name at the start of a line.
+func field(data []byte, name string) (string, bool) {
+	for scanner := bufio.NewScanner(bytes.NewReader(data)); scanner.Scan(); {
+		if words := strings.Fields(scanner.Text()); len(words) > 1 && words[0] == name {
+			return words[1], true
+		}
+	}
+	return "", false
+}
+
+// hasNftables asks nf_tables for its generation, which also makes the kernel
+// load the module where it can.
+func hasNftables() bool {
+	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
+	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
+	_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
+	return err == nil
+}

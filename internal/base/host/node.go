@@ -1,0 +1,222 @@
+// Package host is what kedge knows about, and does to, the machine it runs on:
+// the node's name and addresses, what its kernel can do, the modules and
+// kernel settings that Kubernetes needs, and the checks of `kedge check-config`.
+// The server and agent packages call it before any component is made.
+package host
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+)
+
+// Node is who this machine is in the cluster.
+type Node struct {
+	Name string
+	// IPs are the node's addresses, the primary one first: one, or one of each
+	// family.
+	IPs []netip.Addr
+}
+
+// ResolveNode decides the node's name and addresses: the configured ones, or
+// the host's name and the addresses of its default routes. The addresses are of
+// the same families, in the same order, as the ranges of pod addresses.
+func ResolveNode(cfg config.Node, podCIDRs []netip.Prefix) (Node, error) {
+	name, err := NodeName(cfg)
+	if err != nil {
+		return Node{}, err
+	}
+	var ips []netip.Addr
+	if len(cfg.NodeIP) > 0 {
+		ips, err = configuredIPs(cfg.NodeIP, podCIDRs, localAddresses)
+	} else {
+		ips, err = defaultIPs(podCIDRs, defaultRouteAddress)
+	}
+	if err != nil {
+		return Node{}, err
+	}
+	return Node{Name: name, IPs: ips}, nil
+}
+
+// NodeName decides the node's name as ResolveNode does.
+func NodeName(cfg config.Node) (string, error) {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("read host name: %w", err)
+	}
+	return nodeName(cfg.NodeName, hostname)
+}
+
+// IsHere tells whether all the node's addresses are the host's at the moment.
+func (n Node) IsHere() (bool, error) {
+	onHost, err := localAddresses()
+	if err != nil {
+		return false, err
+	}
+	for _, ip := range n.IPs {
+		if !slices.Contains(onHost, ip) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func nodeName(configured, hostname string) (string, error) {
+	name, from := configured, "node-name"
+	if name == "" {
+		name, from = hostname, "the host's name"
+	}
+	// Upstream's nodeutil.GetHostname: names of nodes are lower case.
+	name = strings.ToLower(strings.TrimSpace(name))
+	if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {
+		return "", fmt.Errorf("%s %q cannot be the name of a node: %s: pass another with --node-name",
+			from, name, strings.Join(faults, "; "))
+	}
+	return name, nil
+}
+
+// configuredIPs parses node-ip and refuses what the kubelet would refuse later
+// with less to say (validateNodeIP in pkg/kubelet/kubelet_node_status.go).
+func configuredIPs(configured []string, podCIDRs []netip.Prefix, local func() ([]netip.Addr, error)) ([]netip.Addr, error) {
+	onHost, err := local()
+	if err != nil {
+		return nil, err
+	}
+	var ips []netip.Addr
+	for _, s := range configured {
+		ip, err := netip.ParseAddr(s)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("node-ip %q is not an IP address", s)
+		case !ip.IsGlobalUnicast():
+			return nil, fmt.Errorf("node-ip %s cannot be reached by other nodes: give another address of this machine", ip)
+		case !slices.Contains(onHost, ip.Unmap()):
+			return nil, fmt.Errorf("node-ip %s is not an address of this machine: it has %v", ip, reachable(onHost))
+		}
+		ips = append(ips, ip.Unmap())
+	}
+	// Pods need an address of the node for every family they have.
+	var ordered []netip.Addr
+	for _, cidr := range podCIDRs {
+		i := slices.IndexFunc(ips, func(ip netip.Addr) bool { return ip.Is4() == cidr.Addr().Is4() })
+		if i < 0 {
+			return nil, fmt.Errorf("node-ip has no %s address, but cluster-cidr has %s: add one", family(cidr), cidr)
+		}
+		ordered = append(ordered, ips[i])
+	}
+	return ordered, nil
+}
+
+func defaultIPs(podCIDRs []netip.Prefix, lookup func(ipv6 bool) (netip.Addr, error)) ([]netip.Addr, error) {
+	var ips []netip.Addr
+	for _, cidr := range podCIDRs {
+		ip, err := lookup(cidr.Addr().Is6())
+		if err != nil {
+			return nil, err
+		}
+		if !ip.IsValid() {
+			return nil, fmt.Errorf("this machine has no default route for %s, so kedge cannot tell which address is the node's: "+
+				"pass it with --node-ip", family(cidr))
+		}
+		ips = append(ips, ip)
+	}
+	return ips, nil
+}
+
+func family(cidr netip.Prefix) string {
+	if cidr.Addr().Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+func reachable(ips []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(ips), func(ip netip.Addr) bool { return !ip.IsGlobalUnicast() })
+}
+
+func localAddresses() ([]netip.Addr, error) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of the host: %w", err)
+	}
+	var ips []netip.Addr
+	for _, address := range addresses {
+		if prefix, err := netip.ParsePrefix(address.String()); err == nil {
+			ips = append(ips, prefix.Addr())
+		}
+	}
+	return ips, nil
+}
+
+// defaultRouteAddress returns the address of the best default route of a
+// family: the route's own source address if it names one, else the first
+// address of its interface that others can reach. It is the zero Addr if there
+// is none.
+func defaultRouteAddress(ipv6 bool) (netip.Addr, error) {
+	nl := unix.AF_INET
+	if ipv6 {
+		nl = unix.AF_INET6
+	}
+	routes, err := netlink.RouteListFiltered(nl, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("list routes: %w", err)
+	}
+	routes = slices.DeleteFunc(routes, func(r netlink.Route) bool {
+		if r.Dst != nil {
+			if ones, _ := r.Dst.Mask.Size(); ones != 0 {
+				return true
+			}
+		}
+		return r.Type != unix.RTN_UNICAST
+	})
+	slices.SortStableFunc(routes, func(a, b netlink.Route) int { return a.Priority - b.Priority })
+	for _, route := range routes {
+		if ip, ok := netip.AddrFromSlice(route.Src); ok {
+			return ip.Unmap(), nil
+		}
+		index := route.LinkIndex
+		if len(route.MultiPath) > 0 {
+			index = route.MultiPath[0].LinkIndex
+		}
+		ip, err := linkAddress(index, nl)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		if ip.IsValid() {
+			return ip, nil
+		}
+	}
+	return netip.Addr{}, nil
+}
+
+func linkAddress(index, family int) (netip.Addr, error) {
+	link, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("find interface of the default route: %w", err)
+	}
+	addresses, err := netlink.AddrList(link, family)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
+	}
+	for _, address := range addresses {
+		// An address that is going away, or is not proven unique, is no address
+		// to be known by.
+		if address.Flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_TEMPORARY) != 0 && family == unix.AF_INET6 {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(address.IP)
+		if ok && ip.Unmap().IsGlobalUnicast() {
+			return ip.Unmap(), nil
+		}
+	}
+	return netip.Addr{}, nil
+}

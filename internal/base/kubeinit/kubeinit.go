@@ -1,0 +1,69 @@
+// Package kubeinit sets, once, what Kubernetes's libraries keep process-wide:
+// where and how much they log, and what they must not do by themselves because
+// several of upstream's programs share this process. The cli package calls
+// Setup before it starts anything.
+package kubeinit
+
+import (
+	"flag"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+	snapshotscheme "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/scheme"
+	"github.com/sirupsen/logrus"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+)
+
+// Setup prepares the process for Kubernetes's libraries. A panic in one of
+// their goroutines still ends the process: that is upstream's default and a
+// restart by the service manager is the honest answer to it. The returned
+// Phase is to be told when the node is ready and when it begins to stop, and tells
+// when a library ends the process.
+func Setup(log config.Log) (*Phase, error) {
+	if err := SetVerbosity(log.Verbosity); err != nil {
+		return nil, err
+	}
+	bridge := newBridge(logrus.StandardLogger())
+	klog.OsExit = bridge.phase.exit
+	klog.SetLoggerWithOptions(logr.New(bridge), klog.ContextualLogger(true), klog.WriteKlogBuffer(bridge.writeLine))
+
+	// Kubelet and the other parts each apply their logging options; only the
+	// first may, by default (component-base/logs/api/v1/options.go).
+	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
+	// Warnings of the API about deprecated versions are for a client's user.
+	// Upstream's programs silence their own (kube-apiserver/app/server.go).
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	// Events of snapshots, and references to them, are made by their kinds
+	// (external-snapshotter/cmd/snapshot-controller/main.go). Now, because the scheme
+	// has no lock.
+	if err := snapshotscheme.AddToScheme(scheme.Scheme); err != nil {
+		return nil, fmt.Errorf("add kinds of snapshots: %w", err)
+	}
+	return bridge.phase, nil
+}
+
+// verbosity is what SetVerbosity was told last. klog's own is another while
+// containerd is made.
+var verbosity atomic.Int64
+
+// RestoreVerbosity sets klog's verbosity to what SetVerbosity was told last, after
+// somebody else has changed it.
+func RestoreVerbosity() { _ = SetVerbosity(int(verbosity.Load())) } // which it took before
+
+// SetVerbosity sets klog's verbosity, at any time.
+func SetVerbosity(level int) error {
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	if err := flags.Set("v", strconv.Itoa(level)); err != nil {
+		return fmt.Errorf("set verbosity of Kubernetes's logs: %w", err)
+	}
+	verbosity.Store(int64(level))
+	return nil
+}

@@ -1,0 +1,134 @@
+// Package logging is where all ends that is logged: kedge's own messages and those of the
+// libraries in it come to logrus's standard logger, from klog by kubeinit, from
+// containerd and etcd by their packages, from CoreDNS and whoever else uses the
+// standard library's loggers by this one. The cli package opens it first of all.
+package logging
+
+import (
+	"fmt"
+	"io"
+	stdlog "log"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+)
+
+// Log is the process's log. Its levels can change.
+type Log struct{ levels atomic.Pointer[config.Levels] }
+
+// Open has everything logged as cfg says. In a file lines are written as they come,
+// and a reader finds the newest in the one with its name.
+func Open(cfg config.Log) (*Log, error) {
+	l := &Log{}
+	l.SetLevels(cfg.Levels())
+	journal := cfg.File == "" && isJournal(os.Getenv("JOURNAL_STREAM"), os.Stderr)
+	var format logrus.Formatter = &logrus.TextFormatter{FullTimestamp: true, DisableTimestamp: journal, DisableColors: journal}
+	if cfg.Format == "json" {
+		format = &logrus.JSONFormatter{DisableTimestamp: journal}
+	}
+	if journal {
+		format = prioritized{format}
+	}
+	logrus.SetFormatter(&filter{&l.levels, format})
+	logrus.SetOutput(os.Stderr)
+	if cfg.File != "" {
+		out, err := openFile(cfg)
+		if err != nil {
+			return nil, err
+		}
+		logrus.SetOutput(out)
+	}
+	stdlog.SetFlags(0)
+	stdlog.SetOutput(standard{})
+	return l, nil
+}
+
+func openFile(cfg config.Log) (io.Writer, error) {
+	if err := os.MkdirAll(filepath.Dir(cfg.File), 0o755); err != nil {
+		return nil, fmt.Errorf("make folder of the log: %w", err)
+	}
+	// The one who rotates opens it with the first line, when it is too late.
+	file, err := os.OpenFile(cfg.File, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w; give another file with --log", err)
+	}
+	if err := file.Close(); err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	rotating := &lumberjack.Logger{Filename: cfg.File, MaxSize: cfg.MaxSize, MaxBackups: cfg.MaxFiles, LocalTime: true}
+	if cfg.AlsoToStderr {
+		// In this order: the disk may be full.
+		return io.MultiWriter(os.Stderr, rotating), nil
+	}
+	return rotating, nil
+}
+
+// Files are the files of a log, the newest last; none if it is in no file.
+func Files(path string) []string {
+	if path == "" {
+		return nil
+	}
+	// As lumberjack.Logger names them: with the time before the extension. A name that
+	// is no good pattern only hides them.
+	extension := filepath.Ext(path)
+	old, _ := filepath.Glob(strings.TrimSuffix(path, extension) + "-*" + extension)
+	return append(old, path)
+}
+
+// Levels are what is logged now.
+func (l *Log) Levels() config.Levels { return *l.levels.Load() }
+
+// SetLevels changes what is logged from now on.
+func (l *Log) SetLevels(levels config.Levels) {
+	l.levels.Store(&levels)
+	most := levels[""]
+	for _, level := range levels {
+		most = max(most, level)
+	}
+	logrus.SetLevel(most)
+}
+
+// filter formats what is to be logged of a component, and leaves out the rest.
+type filter struct {
+	levels *atomic.Pointer[config.Levels]
+	logrus.Formatter
+}
+
+func (f *filter) Format(entry *logrus.Entry) ([]byte, error) {
+	component, _ := entry.Data["component"].(string)
+	if entry.Level > f.levels.Load().Of(component) {
+		return nil, nil
+	}
+	return f.Formatter.Format(entry)
+}
+
+// prioritized puts the priority before each line, for the journal: sd-daemon(3).
+type prioritized struct{ logrus.Formatter }
+
+func (p prioritized) Format(entry *logrus.Entry) ([]byte, error) {
+	line, err := p.Formatter.Format(entry)
+	if err != nil {
+		return nil, err
+	}
+	priority := map[logrus.Level]int{
+		logrus.PanicLevel: 2, logrus.FatalLevel: 2, logrus.ErrorLevel: 3, logrus.WarnLevel: 4, logrus.InfoLevel: 6, logrus.DebugLevel: 7, logrus.TraceLevel: 7,
+	}[entry.Level]
+	return append(fmt.Appendf(nil, "<%d>", priority), line...), nil
+}
+
+// isJournal tells whether file is what systemd said, in JOURNAL_STREAM, that it
+// connected to its journal: systemd.exec(5). A shell below may have redirected it.
+func isJournal(stream string, file *os.File) bool {
+	var stat unix.Stat_t
+	if stream == "" || unix.Fstat(int(file.Fd()), &stat) != nil {
+		return false
+	}
+	return stream == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
+}

@@ -1,0 +1,94 @@
+package join
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+)
+
+// Where a server answers joining and joined nodes. The supervisor's table says
+// who may call what.
+const (
+	CACertsPath = "/cacerts"
+	ClusterPath = "/v1-kedge/cluster"
+	JoinPath    = "/v1-kedge/join"
+	RenewPath   = "/v1-kedge/renew"
+	// ConnectPath is where nodes open their tunnels.
+	ConnectPath = "/v1-kedge/connect"
+	// SecretsPath and MemberPath are for servers that join.
+	SecretsPath = "/v1-kedge/server/secrets"
+	MemberPath  = "/v1-kedge/server/member"
+	// TokenPath is where the cluster's token is replaced.
+	TokenPath = "/v1-kedge/server/token"
+	// EtcdPath is where servers without etcd ask those that have it whether it is
+	// of use, and where it is.
+	EtcdPath = "/v1-kedge/server/etcd"
+)
+
+// Settings is what a server tells its nodes of the cluster.
+type Settings struct {
+	// Version is that of the server's build: Kubernetes's with kedge's own.
+	Version string         `json:"version"`
+	Cluster config.Cluster `json:"cluster"`
+	// Servers are HOST:PORT of those with an API, if the one that answers has none.
+	Servers []string `json:"servers,omitempty"`
+	// Authorities names what the servers sign with and trust: a node that has others
+	// renews its certificates.
+	Authorities string `json:"authorities,omitempty"`
+	// Registers says that the server ties certificates to a registration of the node: a
+	// node whose certificates are not tied to one renews them.
+	Registers bool `json:"registers,omitempty"`
+}
+
+// Request asks a server for the certificates of a node.
+type Request struct {
+	Node      string       `json:"node"`
+	Addresses []netip.Addr `json:"addresses"`
+	// Password protects the node's name, in a renewal too. The agents of an older kedge
+	// leave it empty then.
+	Password string `json:"password,omitempty"`
+	// Requests are those of pki.Node.
+	Requests map[string][]byte `json:"requests"`
+}
+
+// Response answers a Request. All is in PEM.
+type Response struct {
+	ServerCA     []byte            `json:"serverCA"`
+	ClientCA     []byte            `json:"clientCA"`
+	Certificates map[string][]byte `json:"certificates"`
+}
+
+// MemberRequest asks for the membership of a new server in the cluster's etcd.
+type MemberRequest struct {
+	// Name is the member's, and PeerURL where the others reach it.
+	Name    string `json:"name"`
+	PeerURL string `json:"peerURL"`
+}
+
+// MemberResponse answers a MemberRequest.
+type MemberResponse struct {
+	// InitialCluster is all members as etcd wants to be told them: NAME=URL,...
+	InitialCluster string `json:"initialCluster"`
+}
+
+// EtcdMembers answers at EtcdPath: HOST:PORT of the servers that have etcd.
+type EtcdMembers struct {
+	Servers []string `json:"servers"`
+}
+
+// RotateResponse answers at TokenPath, with the new token.
+type RotateResponse struct {
+	Token string `json:"token"`
+}
+
+// ErrNotNow is what errors are that pass by themselves.
+var ErrNotNow = errors.New("not now")
+
+// NotNow returns an ErrNotNow that says why.
+func NotNow(why string) error { return notNow(why) }
+
+type notNow string
+
+func (n notNow) Error() string      { return string(n) }
+func (notNow) Is(target error) bool { return target == ErrNotNow }

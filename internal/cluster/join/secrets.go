@@ -1,0 +1,118 @@
+package join
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+)
+
+// Listed is a bootstrap token as it is kept: without showing its secret.
+type Listed struct {
+	ID          string
+	Description string
+	// Expires is zero for a token that does not end.
+	Expires time.Time
+	// Joins tells whether nodes can join with it.
+	Joins bool
+}
+
+// CreateToken makes a token that ends after ttl, or never if that is zero, in
+// the cluster that client reaches. caPEM is the cluster's authority.
+func CreateToken(ctx context.Context, client kubernetes.Interface, caPEM []byte, ttl time.Duration, description string) (Token, error) {
+	hash, err := pki.CAHash(caPEM)
+	if err != nil {
+		return Token{}, err
+	}
+	id, secret := randomText(6), randomText(16)
+	data := map[string]string{
+		bootstrapapi.BootstrapTokenIDKey:               id,
+		bootstrapapi.BootstrapTokenSecretKey:           secret,
+		bootstrapapi.BootstrapTokenUsageAuthentication: "true",
+		bootstrapapi.BootstrapTokenExtraGroupsKey:      NewcomersGroup,
+		bootstrapapi.BootstrapTokenDescriptionKey:      description,
+	}
+	if ttl > 0 {
+		data[bootstrapapi.BootstrapTokenExpirationKey] = time.Now().UTC().Add(ttl).Format(time.RFC3339)
+	}
+	_, err = client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: bootstrapapi.BootstrapTokenSecretPrefix + id},
+		Type:       bootstrapapi.SecretTypeBootstrapToken,
+		StringData: data,
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return Token{}, fmt.Errorf("create token: %w", err)
+	}
+	return Token{Hash: hash, Secret: id + "." + secret}, nil
+}
+
+// ListTokens returns the cluster's bootstrap tokens, those that end first before
+// the others.
+func ListTokens(ctx context.Context, client kubernetes.Interface) ([]Listed, error) {
+	secrets, err := client.CoreV1().Secrets(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{
+		FieldSelector: "type=" + string(bootstrapapi.SecretTypeBootstrapToken),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list tokens: %w", err)
+	}
+	var tokens []Listed
+	for _, secret := range secrets.Items {
+		text := func(key string) string { return string(secret.Data[key]) }
+		// An ending that cannot be read is upstream's to judge.
+		expires, _ := time.Parse(time.RFC3339, text(bootstrapapi.BootstrapTokenExpirationKey))
+		tokens = append(tokens, Listed{
+			ID:          text(bootstrapapi.BootstrapTokenIDKey),
+			Description: text(bootstrapapi.BootstrapTokenDescriptionKey),
+			Expires:     expires,
+			Joins: text(bootstrapapi.BootstrapTokenUsageAuthentication) == "true" &&
+				slices.Contains(strings.Split(text(bootstrapapi.BootstrapTokenExtraGroupsKey), ","), NewcomersGroup),
+		})
+	}
+	slices.SortFunc(tokens, func(a, b Listed) int {
+		switch {
+		case a.Expires.Equal(b.Expires):
+			return strings.Compare(a.ID, b.ID)
+		case a.Expires.IsZero():
+			return 1
+		case b.Expires.IsZero():
+			return -1
+		}
+		return a.Expires.Compare(b.Expires)
+	})
+	return tokens, nil
+}
+
+// DeleteToken deletes the bootstrap token with an ID; a whole token will do too.
+func DeleteToken(ctx context.Context, client kubernetes.Interface, id string) error {
+	if _, credentials, whole := strings.Cut(id, "::"); whole {
+		id = credentials
+	}
+	id, _, _ = strings.Cut(id, ".")
+	err := client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, bootstrapapi.BootstrapTokenSecretPrefix+id, metav1.DeleteOptions{})
+	if err != nil {
+		return fmt.Errorf("delete token %s: %w", id, err)
+	}
+	return nil
+}
+
+// randomText returns letters and digits as bootstrap tokens are made of.
+func randomText(length int) string {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	text := make([]byte, length)
+	for i := range text {
+		// Never fails: crypto/rand ends the process rather.
+		n, _ := rand.Int(rand.Reader, big.NewInt(int64(len(letters))))
+		text[i] = letters[n.Int64()]
+	}
+	return string(text)
+}

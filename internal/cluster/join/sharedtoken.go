@@ -1,0 +1,311 @@
+package join
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+)
+
+const (
+	// TokenKey is where servers with one datastore have their token, encrypted under
+	// what only servers have: clusterKeys. It is not below the API server's keys.
+	TokenKey = "/kedge/token"
+	// tokenPatience is how long the datastore may take, and tokenRetry how long after
+	// a failed try the next one comes.
+	tokenPatience = 5 * time.Second
+	// sealPatience is for encrypting too, which takes its time on purpose.
+	sealPatience = time.Minute
+	tokenRetry   = time.Second
+)
+
+// SharedToken is the join token of servers that share a datastore: the one that is
+// there counts, and each server's file follows it, whatever its configuration says.
+// A nil SharedToken is that of a server alone, whose file counts.
+type SharedToken struct {
+	dir        datadir.Dir
+	configured string
+	newClient  func() (*clientv3.Client, error)
+	log        *logrus.Entry
+
+	mu     sync.Mutex
+	client *clientv3.Client // nil until Run
+	// revision is the datastore's of the token in the file, 0 before it is known.
+	revision int64
+}
+
+// NewSharedToken makes the component. configured is the token that the user gave,
+// if any; newClient is called when the component runs.
+func NewSharedToken(dir datadir.Dir, configured string, newClient func() (*clientv3.Client, error)) *SharedToken {
+	return &SharedToken{dir: dir, configured: configured, newClient: newClient, log: logrus.WithField("component", "token")}
+}
+
+// Name implements component.Component.
+func (*SharedToken) Name() string { return "token" }
+
+var _ component.Component = (*SharedToken)(nil)
+
+// Run implements component.Component. It is ready once the file has the token of
+// the datastore; a new cluster gets that of the file.
+func (s *SharedToken) Run(ctx context.Context, ready func()) error {
+	client, err := s.newClient()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	s.mu.Lock()
+	s.client = client
+	s.mu.Unlock()
+	ready = sync.OnceFunc(ready)
+	return again(ctx, s.log, func() error { return s.follow(ctx, client, ready) })
+}
+
+// again calls follow until ctx ends, or it is ErrAuthorities, and says why, once.
+func again(ctx context.Context, log *logrus.Entry, follow func() error) error {
+	told := ""
+	for ctx.Err() == nil {
+		err := follow()
+		switch {
+		case errors.Is(err, ErrAuthorities):
+			return err
+		case err != nil && ctx.Err() == nil && err.Error() != told:
+			told = err.Error()
+			log.Warnf("Cannot learn what the cluster has, and will try again: %v", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(tokenRetry):
+		}
+	}
+	return nil
+}
+
+// follow takes the token that is there, and then each new one.
+func (s *SharedToken) follow(ctx context.Context, client *clientv3.Client, ready func()) error {
+	get := func(ctx context.Context) (*clientv3.GetResponse, error) {
+		answer, err := client.Get(ctx, TokenKey)
+		if err == nil && len(answer.Kvs) == 0 {
+			return s.give(ctx, client)
+		}
+		return answer, err
+	}
+	return followKey(ctx, client, TokenKey, get, func(text []byte, revision int64) error {
+		if text == nil {
+			return errors.New("the datastore has lost it")
+		}
+		if err := s.take(text, revision); err != nil {
+			return err
+		}
+		ready()
+		return nil
+	})
+}
+
+// followKey has take see what get returns of a key, nil if nothing is there, and then
+// each change.
+func followKey(ctx context.Context, client *clientv3.Client, key string, get func(context.Context) (*clientv3.GetResponse, error),
+	take func(text []byte, revision int64) error) error {
+	asking, cancel := context.WithTimeout(ctx, tokenPatience)
+	defer cancel()
+	answer, err := get(asking)
+	if err != nil {
+		return fmt.Errorf("ask the datastore: %w", err)
+	}
+	var text []byte
+	revision := answer.Header.Revision
+	if len(answer.Kvs) > 0 {
+		text, revision = answer.Kvs[0].Value, answer.Kvs[0].ModRevision
+	}
+	if err := take(text, revision); err != nil {
+		return err
+	}
+	watching, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for change := range client.Watch(watching, key, clientv3.WithRev(revision+1)) {
+		if err := change.Err(); err != nil {
+			return fmt.Errorf("watch the datastore: %w", err)
+		}
+		for _, event := range change.Events {
+			if event.Type != clientv3.EventTypePut {
+				continue
+			}
+			if err := take(event.Kv.Value, event.Kv.ModRevision); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// give puts the token of this server's file into the datastore, unless another
+// server was faster, and returns what is there then.
+func (s *SharedToken) give(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
+	token, err := keptToken(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	text, err := sealToken(s.dir, token)
+	if err != nil {
+		return nil, err
+	}
+	_, err = client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(TokenKey), "=", 0)).
+		Then(clientv3.OpPut(TokenKey, text)).Commit()
+	if err != nil {
+		return nil, err
+	}
+	return client.Get(ctx, TokenKey)
+}
+
+// take writes the token that the datastore has at a revision into the file.
+func (s *SharedToken) take(text []byte, revision int64) error {
+	token, err := openToken(s.dir, text)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if revision <= s.revision {
+		return nil
+	}
+	kept, err := keptToken(s.dir)
+	if err == nil {
+		token.Hash = kept.Hash // its authorities: other servers may have replaced theirs
+	}
+	if err != nil || kept != token {
+		if err := keepToken(s.dir.ServerToken(), token.String()); err != nil {
+			return err
+		}
+		s.log.Info("The cluster's token was replaced: further nodes and servers need the new one, which is in server/token on every server")
+	}
+	s.revision = revision
+	if given, err := tokenSecret(s.configured, ServerUser, nil); s.configured != "" && (err != nil || given != token.Secret) {
+		s.log.Warnf("The token in this server's configuration is not the cluster's any more, and is not used: leave it out, or write the one in %s there",
+			s.dir.ServerToken())
+	}
+	return nil
+}
+
+// Known returns nil once the file has the cluster's token: before that it may have
+// one that was replaced while this server was down.
+func (s *SharedToken) Known() error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.revision == 0 {
+		return errors.New("this server does not know yet which token the cluster has")
+	}
+	return nil
+}
+
+// Rotate replaces the token on all servers, and returns the new one.
+func (s *SharedToken) Rotate(ctx context.Context) (string, error) {
+	if err := s.Known(); err != nil {
+		return "", err
+	}
+	token, err := keptToken(s.dir)
+	if err != nil {
+		return "", err
+	}
+	token.Secret = newSecret()
+	text, err := sealToken(s.dir, token)
+	if err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	revision := s.revision
+	s.mu.Unlock()
+	asking, cancel := context.WithTimeout(ctx, tokenPatience)
+	defer cancel()
+	answer, err := s.client.Txn(asking).If(clientv3.Compare(clientv3.ModRevision(TokenKey), "=", revision)).
+		Then(clientv3.OpPut(TokenKey, text)).Else(clientv3.OpGet(TokenKey)).Commit()
+	if err != nil {
+		return "", fmt.Errorf("the datastore does not take the new token: %w", err)
+	}
+	if !answer.Succeeded {
+		return "", errors.New("another server has replaced the token at the same moment")
+	}
+	if err := resealStored(ctx, s.client, s.dir, token.Secret); err != nil {
+		s.log.Warnf("The cluster's secrets in the datastore are still encrypted under the old token, until a server starts anew: %v", err)
+	}
+	return token.String(), s.take([]byte(text), answer.Header.Revision)
+}
+
+// AskRotate has a server of this host, at HOST:PORT, replace the cluster's token,
+// and returns the new one. It tries on until ctx ends while the datastore does not
+// take it.
+func AskRotate(ctx context.Context, dir datadir.Dir, server string, dial Dial) (string, error) {
+	old, err := keptToken(dir)
+	if err != nil {
+		return "", err
+	}
+	j := &ServerJoin{cfg: ServerConfig{Server: server, Dial: dial, Dir: dir}, token: old, log: logrus.WithField("component", "token")}
+	var answer RotateResponse
+	err = retry(ctx, j.log, func() error {
+		// It may have been replaced, and the answer was lost.
+		if token, err := keptToken(dir); err != nil || token != old {
+			answer.Token = token.String()
+			return err
+		}
+		if err := j.trust(ctx); err != nil {
+			return err
+		}
+		c := j.client()
+		defer c.close()
+		return c.call(ctx, http.MethodPost, TokenPath, old.Authorize, nil, &answer)
+	})
+	return answer.Token, err
+}
+
+// keptToken returns the token of this server.
+func keptToken(dir datadir.Dir) (Token, error) {
+	text, err := os.ReadFile(dir.ServerToken())
+	if err != nil {
+		return Token{}, fmt.Errorf("read join token (is this a server, and started before?): %w", err)
+	}
+	token, err := ParseToken(string(text))
+	if err != nil {
+		return Token{}, fmt.Errorf("read join token %s: %w", dir.ServerToken(), err)
+	}
+	return token, nil
+}
+
+// sealToken returns what is to be at TokenKey.
+func sealToken(dir datadir.Dir, token Token) (string, error) {
+	return sealForServers(dir, map[string][]byte{"token": []byte(token.String())})
+}
+
+// openToken reads what is at TokenKey.
+func openToken(dir datadir.Dir, text []byte) (Token, error) {
+	opened, err := openForServers(dir, text)
+	if err != nil {
+		return Token{}, fmt.Errorf("read the cluster's token in the datastore: %w", err)
+	}
+	return ParseToken(string(opened["token"]))
+}
+
+// storedToken returns the token that counts, of a datastore that servers share; none
+// if there is none or this server is not of the cluster yet.
+func storedToken(ctx context.Context, store clientv3.KV, dir datadir.Dir) (Token, error) {
+	if keys, err := clusterKeys(dir); err != nil || len(keys) == 0 {
+		return Token{}, err
+	}
+	answer, err := store.Get(ctx, TokenKey)
+	if err != nil {
+		return Token{}, fmt.Errorf("ask the datastore for the cluster's token: %w", err)
+	}
+	if len(answer.Kvs) == 0 {
+		return Token{}, nil
+	}
+	return openToken(dir, answer.Kvs[0].Value)
+}

@@ -1,0 +1,195 @@
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/version"
+)
+
+const (
+	authorityValidity = 10 * 365 * 24 * time.Hour
+	// authorityNotice is how long before its end an authority is warned of.
+	authorityNotice = 365 * 24 * time.Hour
+)
+
+// authority is a certificate authority.
+type authority struct {
+	certFile, keyFile string
+	key               crypto.Signer
+	// bundle is all of certFile: first the certificate of key, then, if a user
+	// brought an intermediate authority, those above it up to the root.
+	bundle []*x509.Certificate
+}
+
+func (a *authority) cert() *x509.Certificate { return a.bundle[0] }
+
+// intermediates are what a leaf must carry besides itself, so that whoever
+// only knows the root can follow: the authorities that are not roots.
+func (a *authority) intermediates() []*x509.Certificate {
+	var chain []*x509.Certificate
+	for _, cert := range a.bundle {
+		if cert.CheckSignatureFrom(cert) != nil {
+			chain = append(chain, cert)
+		}
+	}
+	return chain
+}
+
+// signerFile returns a file with the authority's own certificate alone, and
+// writes it where certFile has more.
+func (a *authority) signerFile() (string, error) {
+	if len(a.bundle) == 1 {
+		return a.certFile, nil
+	}
+	file := strings.TrimSuffix(a.certFile, ".crt") + "-signer.crt"
+	content := encodeCertificates(a.cert())
+	if existing, err := os.ReadFile(file); err == nil && bytes.Equal(existing, content) {
+		return file, nil
+	}
+	return file, datadir.WriteFile(file, content, certMode)
+}
+
+// ensureAuthority returns the authority in path.crt and path.key: the one that
+// is there, a user's own perhaps, or else a new one.
+func ensureAuthority(path, name string, now time.Time) (*authority, error) {
+	a := &authority{certFile: path + ".crt", keyFile: path + ".key"}
+	bundle, err := readCertificates(a.certFile)
+	if errors.Is(err, os.ErrNotExist) {
+		// Key first: a certificate is only there when its key is, so that a
+		// kill -9 between the two leaves what the next start completes.
+		if a.key, err = ensureKey(a.keyFile, ecdsaKey); err != nil {
+			return nil, err
+		}
+		return a, a.create(name, now)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: put the right file back from a backup", err)
+	}
+	a.bundle = bundle
+	a.key, err = readKey(a.keyFile)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%s has no key: put %s beside it", a.certFile, a.keyFile)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: put the right file back from a backup", err)
+	}
+	return a, a.check(now)
+}
+
+// create makes the certificate of a.key, and keeps it.
+func (a *authority) create(name string, now time.Time) error {
+	if err := a.make(name, now); err != nil {
+		return err
+	}
+	return datadir.WriteFile(a.certFile, encodeCertificates(a.cert()), certMode)
+}
+
+// make makes the certificate of a.key.
+func (a *authority) make(name string, now time.Time) error {
+	serial, err := serialNumber()
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		// The name has the time in it, as k3s does it: two clusters' authorities
+		// of one name would be taken for each other by their clients.
+		Subject:               pkix.Name{CommonName: fmt.Sprintf("%s@%d", name, now.Unix())},
+		NotBefore:             version.CommitDate(),
+		NotAfter:              now.Add(authorityValidity),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
+	if err != nil {
+		return fmt.Errorf("make certificate %s: %w", a.certFile, err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return fmt.Errorf("make certificate %s: %w", a.certFile, err)
+	}
+	a.bundle = []*x509.Certificate{cert}
+	return nil
+}
+
+// check finds what would make an authority on disk useless.
+func (a *authority) check(now time.Time) error {
+	cert := a.cert()
+	switch {
+	case !matches(a.key, cert):
+		return fmt.Errorf("%s is not the key of the first certificate in %s: put the right one back from a backup", a.keyFile, a.certFile)
+	case !cert.BasicConstraintsValid || !cert.IsCA,
+		cert.KeyUsage != 0 && cert.KeyUsage&x509.KeyUsageCertSign == 0:
+		return fmt.Errorf("%s may not sign certificates: it must be a certificate authority (CA:TRUE, keyCertSign)", a.certFile)
+	case now.Add(authorityNotice).After(cert.NotAfter):
+		// Not an error: the clock may be wrong, and refusing would mend nothing.
+		logrus.WithField("component", "pki").Warnf("The certificate authority %s ends on %s: replace it before then",
+			a.certFile, cert.NotAfter.Format(time.DateOnly))
+	}
+	return nil
+}
+
+// leafEnd is when a leaf signed now ends: not after its authority.
+func (a *authority) leafEnd(now time.Time) time.Time {
+	end := now.Add(leafValidity)
+	if limit := a.cert().NotAfter; limit.Before(end) {
+		return limit
+	}
+	return end
+}
+
+// sign signs a leaf for a key, and returns it with its chain.
+func (a *authority) sign(key crypto.PublicKey, subject pkix.Name, usage []x509.ExtKeyUsage, names sans, now time.Time) ([]*x509.Certificate, error) {
+	serial, err := serialNumber()
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      subject,
+		// Not now: whoever checks the certificate may have a clock that is behind.
+		NotBefore:             version.CommitDate(),
+		NotAfter:              a.leafEnd(now),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           usage,
+		BasicConstraintsValid: true,
+		DNSNames:              names.dns,
+	}
+	for _, ip := range names.ips {
+		template.IPAddresses = append(template.IPAddresses, net.IP(ip.AsSlice()))
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert(), key, a.key)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	return append([]*x509.Certificate{cert}, a.intermediates()...), nil
+}
+
+// serialNumber returns 127 random bits: RFC 5280 wants at most 20 positive
+// octets, the CA/Browser Forum at least 64 random bits.
+func serialNumber() (*big.Int, error) {
+	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("make serial number: %w", err)
+	}
+	return n.Add(n, big.NewInt(1)), nil
+}

@@ -1,0 +1,201 @@
+package pki
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/version"
+)
+
+const (
+	// clockPatience is how long a start waits for a clock that is behind.
+	clockPatience = time.Minute
+	// clockInterval is how often the time is recorded.
+	clockInterval = time.Hour
+)
+
+// Clock tells the time for validity checks on machines whose own clock may be
+// wrong after a boot, such as a Raspberry Pi before it has reached a time
+// server. It records in a file the latest time it has seen. A nil Clock tells
+// the system's time.
+type Clock struct {
+	file string
+	// synchronized tells whether the kernel knows its time to be right.
+	synchronized func() bool
+
+	mu sync.Mutex
+	// floor is what the time was at least when it was read at the system's
+	// time since; the time is never earlier than floor plus what has passed.
+	floor, since time.Time
+	// lastWarning keeps a lasting failure to record from being logged hourly.
+	lastWarning string
+}
+
+// NewClock returns the clock that keeps its record in file (datadir's
+// ClockFile). Call Settle before the first use of certificates.
+func NewClock(file string) *Clock {
+	c := &Clock{file: file, synchronized: kernelSynchronized}
+	c.setFloor(version.CommitDate())
+	return c
+}
+
+// Now returns the time to check certificates by: the system's, unless that is
+// known to be too early.
+func (c *Clock) Now() time.Time {
+	if c == nil {
+		return time.Now()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now()
+}
+
+// now is Now with the lock held.
+func (c *Clock) now() time.Time {
+	// since has a monotonic reading: the difference is what truly passed,
+	// however the system's time was set meanwhile.
+	now := time.Now()
+	if least := c.floor.Add(now.Sub(c.since)); least.After(now.Round(0)) {
+		return least
+	}
+	// Round(0) strips the monotonic reading: callers compare with dates.
+	return now.Round(0)
+}
+
+func (c *Clock) setFloor(floor time.Time) {
+	c.floor, c.since = floor, time.Now()
+}
+
+// behind tells by how much the system's time is too early, zero if it is not.
+func (c *Clock) behind() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(0, c.now().Sub(time.Now().Round(0)))
+}
+
+// Settle reads the record. If the system's time is earlier than the record or
+// than this build, it says so and waits, at most a minute, until the time has
+// been set; then Now overrules it. It returns early when ctx is cancelled, and
+// never fails: a wrong clock is no reason not to start.
+func (c *Clock) Settle(ctx context.Context) {
+	log := logrus.WithField("component", "clock")
+	c.mu.Lock()
+	if recorded := c.read(log); recorded.After(c.floor) {
+		c.setFloor(recorded)
+	}
+	floor := c.floor
+	c.mu.Unlock()
+
+	if c.behind() == 0 {
+		return
+	}
+	if c.synchronized() {
+		// The record, not the clock, is wrong: the clock once was set too far
+		// ahead. Without this the record could never come back.
+		log.Warnf("The clock is earlier than the time recorded in %s, %s, but a time server has set it: the record is corrected",
+			c.file, floor.UTC().Format(time.RFC3339))
+		c.recordNow(log)
+		return
+	}
+	log.Warnf("The clock says %s, but it was already %s: waiting up to %s for a time server to set it",
+		time.Now().UTC().Format(time.RFC3339), floor.UTC().Format(time.RFC3339), clockPatience)
+	deadline := time.NewTimer(clockPatience)
+	defer deadline.Stop()
+	poll := time.NewTicker(time.Second)
+	defer poll.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-poll.C:
+			if c.synchronized() {
+				log.Info("The clock has been set")
+				c.recordNow(log)
+				return
+			}
+			if c.behind() == 0 {
+				log.Info("The clock has been set")
+				return
+			}
+		case <-deadline.C:
+			log.Warnf("The clock is still behind: certificates are checked as of %s. Set the clock, or give this machine a time server (for example with systemd-timesyncd)",
+				c.Now().UTC().Format(time.RFC3339))
+			return
+		}
+	}
+}
+
+// Recorder returns the component that records the time, hourly and at stop.
+func (c *Clock) Recorder() component.Component {
+	return component.Func("clock", func(ctx context.Context, ready func()) error {
+		log := logrus.WithField("component", "clock")
+		hourly := time.NewTicker(clockInterval)
+		defer hourly.Stop()
+		c.recordNow(log)
+		ready()
+		for {
+			select {
+			case <-hourly.C:
+				c.recordNow(log)
+			case <-ctx.Done():
+				c.recordNow(log)
+				return nil
+			}
+		}
+	})
+}
+
+// recordNow records the time. A record that cannot be written is no reason to
+// stop: it is only needed after the next boot.
+func (c *Clock) recordNow(log *logrus.Entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.synchronized() {
+		c.setFloor(version.CommitDate())
+	}
+	now := c.now()
+	err := datadir.WriteFile(c.file, []byte(now.UTC().Format(time.RFC3339)+"\n"), 0o600)
+	switch {
+	case err == nil:
+		c.lastWarning = ""
+	case err.Error() != c.lastWarning:
+		c.lastWarning = err.Error()
+		log.WithError(err).Warn("Cannot record the time")
+	}
+}
+
+// read returns the recorded time, zero if there is none.
+func (c *Clock) read(log *logrus.Entry) time.Time {
+	text, err := os.ReadFile(c.file)
+	if errors.Is(err, os.ErrNotExist) {
+		return time.Time{}
+	}
+	if err != nil {
+		log.WithError(err).Warn("Cannot read the recorded time")
+		return time.Time{}
+	}
+	recorded, err := time.Parse(time.RFC3339, strings.TrimSpace(string(text)))
+	if err != nil {
+		log.Warnf("The time recorded in %s is unreadable and will be replaced", c.file)
+		return time.Time{}
+	}
+	return recorded
+}
+
+// kernelSynchronized asks the kernel whether a time daemon keeps its clock
+// right: it clears STA_UNSYNC, and setting the clock by hand or booting sets
+// it (kernel/time/ntp.c).
+func kernelSynchronized() bool {
+	var t unix.Timex
+	state, err := unix.Adjtimex(&t)
+	return err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
+}

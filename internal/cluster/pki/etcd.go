@@ -1,0 +1,132 @@
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+)
+
+// EtcdFiles are the files of an etcd member's PKI. Members trust each other by
+// one authority, clients and members by another: neither signs anything else.
+// etcd reads each pair anew for each connection.
+type EtcdFiles struct {
+	PeerCAFile, ServerCAFile string
+	// Peer is both a server's and a client's.
+	PeerCertFile, PeerKeyFile     string
+	ServerCertFile, ServerKeyFile string
+	// Client is for the API server, and for etcdctl.
+	ClientCertFile, ClientKeyFile string
+}
+
+// etcdClientUser is how servers call etcd.
+const etcdClientUser = "etcd-client"
+
+// addEtcd adds what an etcd member needs, in a folder of its own. The names of
+// the files are those that k3s users know.
+func (s *Server) addEtcd(folder string, now time.Time) error {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return fmt.Errorf("make folder of etcd's certificates: %w", datadir.Explain(err))
+	}
+	file := func(name string) string { return filepath.Join(folder, name) }
+	peerCA, err := ensureAuthority(file("peer-ca"), "kedge-etcd-peer-ca", now)
+	if err != nil {
+		return fmt.Errorf("ensure certificate authority: %w", err)
+	}
+	serverCA, err := ensureAuthority(file("server-ca"), "kedge-etcd-server-ca", now)
+	if err != nil {
+		return fmt.Errorf("ensure certificate authority: %w", err)
+	}
+	s.etcdCA = serverCA
+	peer := s.leaf(file("peer-server-client"), peerCA, pkix.Name{CommonName: "etcd-peer"}, s.etcdNames)
+	peer.usage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	server := s.leaf(file("server-client"), serverCA, pkix.Name{CommonName: "etcd-server"}, s.etcdNames)
+	client := s.leaf(file("client"), serverCA, pkix.Name{CommonName: etcdClientUser}, nil)
+	s.Etcd = EtcdFiles{
+		PeerCAFile: peerCA.certFile, ServerCAFile: serverCA.certFile,
+		PeerCertFile: peer.certFile, PeerKeyFile: peer.keyFile,
+		ServerCertFile: server.certFile, ServerKeyFile: server.keyFile,
+		ClientCertFile: client.certFile, ClientKeyFile: client.keyFile,
+	}
+	return nil
+}
+
+func (s *Server) etcdNames() sans {
+	return splitNames([]string{"localhost", "127.0.0.1", "::1", s.nodeName}, s.nodeIPs)
+}
+
+// CheckEtcdClient returns nil for a client certificate, with its chain, of etcd's
+// own authority: servers alone have one.
+func (s *Server) CheckEtcdClient(chain []*x509.Certificate) error {
+	if s.etcdCA == nil {
+		return errors.New("this server has no etcd")
+	}
+	return s.checkClient(s.etcdCA, chain)
+}
+
+// EtcdClientTLS is how this server calls the etcd of other servers, at their one
+// port.
+func (s *Server) EtcdClientTLS() *tls.Config {
+	config := s.apiTLS()
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(s.Etcd.ClientCertFile, s.Etcd.ClientKeyFile)
+		return &pair, err
+	}
+	return config
+}
+
+// shared are the files, in the folder of the authorities, that all servers of a
+// cluster have alike, those without which a server must make no certificates
+// last. What is signed with them each server has of its own.
+var shared = []string{
+	serviceAccountKey, EncryptionKey,
+	"etcd/peer-ca.key", "etcd/peer-ca.crt",
+	"etcd/server-ca.key", "etcd/server-ca.crt",
+	"request-header-ca.key", "request-header-ca.crt",
+	"client-ca.key", "client-ca.crt",
+	"server-ca.key", "server-ca.crt",
+}
+
+// Secrets returns what all servers of a cluster have alike and is there, by the
+// path in the folder of the authorities.
+func Secrets(dir datadir.Dir) (map[string][]byte, error) {
+	secrets := map[string][]byte{}
+	for _, name := range shared {
+		content, err := os.ReadFile(filepath.Join(dir.ServerTLS(), name))
+		switch {
+		case err == nil:
+			secrets[name] = content
+		case !os.IsNotExist(err):
+			return nil, fmt.Errorf("read the cluster's secrets: %w", err)
+		}
+	}
+	return secrets, nil
+}
+
+// KeepSecrets writes what Secrets returned on another server. The authority that
+// a server is known by comes last: where that is, all are.
+func KeepSecrets(dir datadir.Dir, secrets map[string][]byte) error {
+	if err := os.MkdirAll(dir.EtcdTLS(), 0o700); err != nil {
+		return fmt.Errorf("make folder of etcd's certificates: %w", datadir.Explain(err))
+	}
+	for _, name := range shared {
+		content, ok := secrets[name]
+		if !ok {
+			continue
+		}
+		mode := keyMode
+		if filepath.Ext(name) == ".crt" {
+			mode = certMode
+		}
+		if err := datadir.WriteFile(filepath.Join(dir.ServerTLS(), name), content, mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}

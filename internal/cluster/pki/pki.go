@@ -1,0 +1,349 @@
+// Package pki is everything a kedge server or agent trusts and is trusted by: its
+// certificate authorities, the certificates they sign, their renewal while the
+// server runs, the administrator's kubeconfig, the join token, and a clock to
+// judge validity by. The server package calls it before any component starts;
+// components get file paths and functions out of it.
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+)
+
+// The names and groups in kedge's client certificates. Each group is bound to
+// its cluster role by a manifest, so that it can be revoked: none of them is
+// system:masters, which no authorizer can refuse.
+const (
+	AdminUser = "kedge-admin"
+	// AdminGroup is bound to cluster-admin.
+	AdminGroup = "kedge:cluster-admins"
+	// KubeletClientUser is how the API server calls kubelets.
+	KubeletClientUser = "kube-apiserver-kubelet-client"
+	// KubeletClientGroup is bound to system:kubelet-api-admin.
+	KubeletClientGroup = "kedge:kubelet-api-admins"
+	// ProxyClientUser is how the API server calls aggregated APIs; it is the
+	// one name to allow for the request-header authority.
+	ProxyClientUser = "system:auth-proxy"
+)
+
+// ServerOptions is what EnsureServer has to know.
+type ServerOptions struct {
+	Dir      datadir.Dir
+	NodeName string
+	NodeIPs  []netip.Addr
+	// ClusterDomain is the domain of the cluster's names.
+	ClusterDomain string
+	// ServiceCIDRs are the ranges of Service addresses: the first address of
+	// each is the API's own Service.
+	ServiceCIDRs []netip.Prefix
+	// SANs are further names and addresses of the API: --tls-san, and those to
+	// bind to and advertise where given. Empty ones are left out.
+	SANs  []string
+	Clock *Clock
+	// Etcd makes the authorities and certificates of an etcd member too.
+	Etcd bool
+}
+
+// Files are the files of a server's PKI, for those who want paths. All of them
+// are in PEM; the certificates of leaves have their chain with them.
+type Files struct {
+	// ServerCAFile is what the API server's certificate is checked with.
+	ServerCAFile, ServerCAKeyFile string
+	// ClientCAFile is what all certificates of nodes are checked with, the
+	// kubelets' serving ones too, and those of other clients.
+	ClientCAFile, ClientCAKeyFile string
+	// RootCAFile is what pods check the API server's certificate with, and the
+	// kubelets' too: ca.crt of service accounts.
+	RootCAFile string
+	// The signers are for upstream's signing controllers, which take no file with
+	// more than one certificate, as an intermediate authority's has: pkg/controller/
+	// certificates/signer/ca_provider.go. The keys are those above.
+	ServerSignerFile, ClientSignerFile string
+	// RequestHeaderCAFile is what ProxyClientCertFile is checked with.
+	RequestHeaderCAFile string
+	// ServiceAccountKeyFile signs and checks service-account tokens.
+	ServiceAccountKeyFile string
+	// EncryptionKeyFile is what the keys of encrypted Secrets are encrypted under.
+	EncryptionKeyFile string
+
+	// The pairs below are renewed while the server runs. Serving is reloaded by
+	// ServingCertificate, the others by their users upstream:
+
+	ServingCertFile, ServingKeyFile string
+	// KubeletClient is read anew, at most once a second, for each connection:
+	// k8s.io/client-go/transport/transport.go, cachingCertificateLoader, and
+	// cert_rotation.go closes the connections made with the old one.
+	KubeletClientCertFile, KubeletClientKeyFile string
+	// ProxyClient is watched with inotify: k8s.io/apiserver/pkg/server/
+	// dynamiccertificates/dynamic_serving_content.go, by way of
+	// k8s.io/kube-aggregator/pkg/apiserver/apiserver.go.
+	ProxyClientCertFile, ProxyClientKeyFile string
+	// KubeletServing is watched likewise, from Kubernetes's
+	// pkg/kubelet/certificate/kubelet.go, NewKubeletServerCertificateDynamicFileManager.
+	KubeletServingCertFile, KubeletServingKeyFile string
+
+	// Etcd is empty without ServerOptions.Etcd.
+	Etcd EtcdFiles
+}
+
+// Server is the PKI of a server. Its methods may be called from several
+// goroutines.
+type Server struct {
+	Files
+
+	clock    *Clock
+	serverCA *authority
+	clientCA *authority
+	// etcdCA is the authority of etcd's clients, nil without ServerOptions.Etcd.
+	etcdCA  *authority
+	serving atomic.Pointer[tls.Certificate]
+	// admin is the certificate in the kubeconfigs.
+	admin atomic.Pointer[tls.Certificate]
+	// node is how this server's node calls other servers.
+	node atomic.Pointer[tls.Certificate]
+
+	// mu is held while files are written.
+	mu          sync.Mutex
+	leaves      []*leaf
+	servingLeaf *leaf
+	adminLeaf   *leaf
+	nodeLeaf    *leaf
+	kubeconfigs []kubeconfigFile
+
+	// What the leaves are made out to; it does not change.
+	nodeName string
+	nodeIPs  []netip.Addr
+	apiNames []string
+	reserved reserved
+}
+
+// EnsureServer makes what is missing of a server's PKI in the data directory,
+// renews what is about to end, and returns the whole. Authorities and keys
+// that a user has put there are used. Its errors name the file that is wrong.
+func EnsureServer(o ServerOptions) (*Server, error) {
+	folder := o.Dir.ServerTLS()
+	server := func(name string) string { return filepath.Join(folder, name) }
+	s := &Server{
+		clock:    o.Clock,
+		nodeName: o.NodeName,
+		nodeIPs:  o.NodeIPs,
+		apiNames: apiNames(o),
+		reserved: reservedFor(o.ClusterDomain, o.ServiceCIDRs),
+	}
+	now := o.Clock.Now()
+	authorities := map[string]*authority{}
+	for _, name := range []string{"server-ca", "client-ca", "request-header-ca"} {
+		a, err := ensureAuthority(server(name), "kedge-"+name, now)
+		if err != nil {
+			return nil, fmt.Errorf("ensure certificate authority: %w", err)
+		}
+		authorities[name] = a
+	}
+	s.serverCA, s.clientCA = authorities["server-ca"], authorities["client-ca"]
+	clientCA, headerCA := s.clientCA, authorities["request-header-ca"]
+
+	s.servingLeaf = s.leaf(server("serving-kube-apiserver"), s.serverCA, pkix.Name{CommonName: "kube-apiserver"}, s.servingNames)
+	s.adminLeaf = s.leaf(server("client-admin"), clientCA,
+		pkix.Name{CommonName: AdminUser, Organization: []string{AdminGroup}}, nil)
+	kubeletClient := s.leaf(server("client-kube-apiserver"), clientCA,
+		pkix.Name{CommonName: KubeletClientUser, Organization: []string{KubeletClientGroup}}, nil)
+	proxyClient := s.leaf(server("client-auth-proxy"), headerCA, pkix.Name{CommonName: ProxyClientUser}, nil)
+	// The authority is the clients', since nodes choose their names and addresses: a
+	// node must not get what could pass for the API server.
+	kubeletServing := s.leaf(filepath.Join(o.Dir.AgentTLS(), "serving-kubelet"), clientCA,
+		pkix.Name{CommonName: NodeUser(o.NodeName), Organization: []string{NodesGroup, RegistrationGroup(ServerRegistration)}}, s.kubeletNames)
+	s.nodeLeaf = s.leaf(filepath.Join(o.Dir.AgentTLS(), "client-kubelet"), clientCA,
+		pkix.Name{CommonName: NodeUser(o.NodeName), Organization: []string{NodesGroup, NodeGroup(o.NodeName), RegistrationGroup(ServerRegistration)}}, nil)
+
+	s.Files = Files{
+		ServerCAFile: s.serverCA.certFile, ServerCAKeyFile: s.serverCA.keyFile,
+		ClientCAFile: clientCA.certFile, ClientCAKeyFile: clientCA.keyFile,
+		RootCAFile:            server("kube-root-ca.crt"),
+		RequestHeaderCAFile:   headerCA.certFile,
+		ServiceAccountKeyFile: server("service.key"),
+		ServingCertFile:       s.servingLeaf.certFile, ServingKeyFile: s.servingLeaf.keyFile,
+		KubeletClientCertFile: kubeletClient.certFile, KubeletClientKeyFile: kubeletClient.keyFile,
+		ProxyClientCertFile: proxyClient.certFile, ProxyClientKeyFile: proxyClient.keyFile,
+		KubeletServingCertFile: kubeletServing.certFile, KubeletServingKeyFile: kubeletServing.keyFile,
+	}
+	if o.Etcd {
+		if err := s.addEtcd(o.Dir.EtcdTLS(), now); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if s.ServerSignerFile, err = s.serverCA.signerFile(); err != nil {
+		return nil, err
+	}
+	if s.ClientSignerFile, err = clientCA.signerFile(); err != nil {
+		return nil, err
+	}
+	if err := s.writeRootCA(); err != nil {
+		return nil, err
+	}
+	if s.EncryptionKeyFile, err = ensureEncryptionKey(folder, s.serverCA); err != nil {
+		return nil, err
+	}
+	// RSA, though ECDSA would be faster: clouds that federate with the cluster's
+	// service accounts by OIDC take RS256 all, ES256 not all.
+	if _, err := ensureKey(s.ServiceAccountKeyFile, rsaKey); err != nil {
+		return nil, fmt.Errorf("ensure service-account key: %w", err)
+	}
+	_, err = s.Renew(false)
+	return s, err
+}
+
+// leaf adds a leaf in path.crt and path.key: a server's if it has names.
+func (s *Server) leaf(path string, signer *authority, subject pkix.Name, names func() sans) *leaf {
+	l := &leaf{
+		certFile: path + ".crt", keyFile: path + ".key",
+		signer: signer, subject: subject,
+		usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, names: names,
+	}
+	if names == nil {
+		l.usage, l.names = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, func() sans { return sans{} }
+	}
+	s.leaves = append(s.leaves, l)
+	return l
+}
+
+// apiNames are the names of the API that do not change while a server runs.
+func apiNames(o ServerOptions) []string {
+	names := append([]string{
+		"kubernetes", "kubernetes.default", APIName,
+		"kubernetes.default.svc." + o.ClusterDomain,
+		"localhost", "127.0.0.1", "::1", o.NodeName,
+	}, o.SANs...)
+	for _, cidr := range o.ServiceCIDRs {
+		names = append(names, cidr.Masked().Addr().Next().String())
+	}
+	return names
+}
+
+func (s *Server) servingNames() sans { return splitNames(s.apiNames, s.nodeIPs) }
+
+func (s *Server) kubeletNames() sans { return splitNames([]string{s.nodeName}, s.nodeIPs) }
+
+// ServingCertificate is the API's certificate, for tls.Config.GetCertificate:
+// always the newest.
+func (s *Server) ServingCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return s.serving.Load(), nil
+}
+
+// NodeTLS is how this server's node calls the other servers: with the newest
+// certificate of the node.
+func (s *Server) NodeTLS() *tls.Config {
+	config := s.apiTLS()
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return s.node.Load(), nil
+	}
+	return config
+}
+
+// UserTLS is how this server calls other servers as a user who is in groups. It
+// has the authority to be anybody: the certificate is made for each connection,
+// and nowhere kept.
+func (s *Server) UserTLS(user string, groups ...string) *tls.Config {
+	groups = append(slices.Clone(groups), RegistrationGroup(ServerRegistration))
+	config := s.apiTLS()
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		key, err := ecdsaKey()
+		if err != nil {
+			return nil, fmt.Errorf("make key: %w", err)
+		}
+		chain, err := s.clientCA.sign(key.Public(), pkix.Name{CommonName: user, Organization: groups},
+			[]x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, sans{}, s.clock.Now())
+		if err != nil {
+			return nil, fmt.Errorf("sign certificate: %w", err)
+		}
+		return certificate(chain, key), nil
+	}
+	return config
+}
+
+// apiTLS is how this server knows the others.
+func (s *Server) apiTLS() *tls.Config {
+	roots := x509.NewCertPool()
+	for _, cert := range s.serverCA.bundle {
+		roots.AddCert(cert)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: APIName, Time: s.clock.Now}
+}
+
+// ServerCA returns the content of ServerCAFile.
+func (s *Server) ServerCA() []byte { return encodeCertificates(s.serverCA.bundle...) }
+
+// ClientCA returns the content of ClientCAFile.
+func (s *Server) ClientCA() []byte { return encodeCertificates(s.clientCA.bundle...) }
+
+// Due is when the first certificate is to be renewed; zero is never.
+func (s *Server) Due() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var due time.Time
+	for _, l := range s.leaves {
+		if !l.due.IsZero() && (due.IsZero() || l.due.Before(due)) {
+			due = l.due
+		}
+	}
+	return due
+}
+
+// Renew re-issues every leaf that has to be, or all, with new keys, and rewrites
+// the kubeconfigs if their certificate was one of them. Each leaf is tried,
+// whatever becomes of the others. It returns the files of the new ones.
+func (s *Server) Renew(all bool) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock.Now()
+	// Side by side, so that the disk's syncs, the slow part on an SD card,
+	// are shared.
+	var working sync.WaitGroup
+	faults := make([]error, len(s.leaves))
+	renewed := make([]string, len(s.leaves))
+	for i, l := range s.leaves {
+		working.Go(func() {
+			var cert *tls.Certificate
+			issued := true
+			var err error
+			if all {
+				cert, err = l.replace(now)
+			} else {
+				cert, issued, err = l.ensure(now)
+			}
+			if err != nil {
+				faults[i] = fmt.Errorf("renew certificate: %w", err)
+				return
+			}
+			l.due = l.dueOf(cert.Leaf)
+			if issued {
+				renewed[i] = l.certFile
+			}
+			switch l {
+			case s.servingLeaf:
+				s.serving.Store(cert)
+			case s.adminLeaf:
+				s.admin.Store(cert)
+			case s.nodeLeaf:
+				s.node.Store(cert)
+			}
+		})
+	}
+	working.Wait()
+	for _, file := range s.kubeconfigs {
+		// Compared with what is on disk: a write that failed is made up for.
+		faults = append(faults, s.writeKubeconfig(file))
+	}
+	return slices.DeleteFunc(renewed, func(file string) bool { return file == "" }), errors.Join(faults...)
+}

@@ -1,0 +1,171 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+)
+
+// The authority of clients signs the kubelets' serving certificates, so that none
+// of them passes for an API server's. Pods, such as Prometheus, have to verify
+// kubelets too. So ca.crt of service accounts holds two authorities: that of
+// servers, and a constrained certificate of that of clients. The latter has the
+// same subject and key, and name constraints that exclude the names and addresses
+// of the API. It also verifies certificates that were signed before it was made.
+
+// reserved are the names and addresses of the API, which no node may have.
+type reserved struct {
+	// domains are names with all names below them.
+	domains  []string
+	prefixes []netip.Prefix
+}
+
+// reservedFor returns what is the API's in every cluster with such settings. What
+// differs between the servers of a cluster is not in it.
+func reservedFor(clusterDomain string, serviceCIDRs []netip.Prefix) reserved {
+	r := reserved{
+		domains: []string{"kubernetes", "kubernetes.default", "svc", "svc." + clusterDomain, "localhost"},
+		prefixes: []netip.Prefix{
+			netip.MustParsePrefix("127.0.0.0/8"),
+			netip.MustParsePrefix("::1/128"),
+		},
+	}
+	for _, cidr := range serviceCIDRs {
+		r.prefixes = append(r.prefixes, cidr.Masked())
+	}
+	return r
+}
+
+// hasName tells whether a name is the API's, or below one that is.
+func (r reserved) hasName(name string) bool {
+	return slices.ContainsFunc(r.domains, func(domain string) bool {
+		return name == domain || strings.HasSuffix(name, "."+domain)
+	})
+}
+
+// hasAddress tells whether an address is the API's.
+func (r reserved) hasAddress(ip netip.Addr) bool {
+	return slices.ContainsFunc(r.prefixes, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// rootCA returns what pods are told, in PEM: the authority of servers, and that of
+// clients, constrained.
+func (s *Server) rootCA() ([]byte, error) {
+	constrained, err := s.clientCA.constrain(s.reserved)
+	if err != nil {
+		return nil, fmt.Errorf("constrain %s: %w", s.clientCA.certFile, err)
+	}
+	return encodeCertificates(slices.Concat(s.serverCA.bundle, constrained)...), nil
+}
+
+// writeRootCA writes RootCAFile, unless it is as it should be.
+func (s *Server) writeRootCA() error {
+	content, err := s.rootCA()
+	if err != nil {
+		return err
+	}
+	if existing, err := os.ReadFile(s.RootCAFile); err == nil && bytes.Equal(existing, content) {
+		return nil
+	}
+	return datadir.WriteFile(s.RootCAFile, content, certMode)
+}
+
+// constrain returns certificates of the authority that verify servers without a
+// reserved name or address: the authority's own, and, while it replaces another
+// one, that one's, signed by its successor. They are the same on all servers and
+// after every start. Otherwise each newly elected server would rewrite the
+// ConfigMap kube-root-ca.crt in all namespaces.
+func (a *authority) constrain(r reserved) ([]*x509.Certificate, error) {
+	own, err := a.constrained(a.cert(), nil, r)
+	if err != nil {
+		return nil, err
+	}
+	all := []*x509.Certificate{own}
+	if successor(a.bundle) == nil {
+		// An authority above the user's own one may sign more than nodes.
+		return all, nil
+	}
+	for _, cert := range a.bundle {
+		if bytes.Equal(cert.RawSubjectPublicKeyInfo, own.RawSubjectPublicKeyInfo) {
+			continue
+		}
+		old, err := a.constrained(cert, own, r)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, old)
+	}
+	return all, nil
+}
+
+// constrained returns a constrained certificate for the subject and the key of
+// cert, signed by signer, or by itself if signer is nil. The key is a's.
+func (a *authority) constrained(cert, signer *x509.Certificate, r reserved) (*x509.Certificate, error) {
+	template := *cert // its own constraints stay
+	template.AuthorityKeyId = nil
+	template.SignatureAlgorithm = x509.UnknownSignatureAlgorithm // the key's
+	template.ExtKeyUsage, template.UnknownExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, nil
+	template.PermittedDNSDomainsCritical = true // all constraints
+	template.ExcludedDNSDomains = slices.Concat(cert.ExcludedDNSDomains, r.domains)
+	template.ExcludedIPRanges = slices.Clone(cert.ExcludedIPRanges)
+	for _, prefix := range r.prefixes {
+		template.ExcludedIPRanges = append(template.ExcludedIPRanges, &net.IPNet{
+			IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen()),
+		})
+	}
+	serial, err := serialOf(cert, r)
+	if err != nil {
+		return nil, err
+	}
+	template.SerialNumber = serial
+	if signer == nil {
+		signer = &template
+	}
+	// Without a source of random numbers signatures of ECDSA are deterministic, by
+	// RFC 6979; those of RSA, by PKCS #1 v1.5, always are.
+	der, err := x509.CreateCertificate(nil, &template, signer, cert.PublicKey, a.key)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}
+
+// serialOf returns a serial number that follows from what is in a constrained
+// certificate: 128 bits of a hash.
+func serialOf(cert *x509.Certificate, r reserved) (*big.Int, error) {
+	text, err := json.Marshal([]any{cert.Raw, r.domains, r.prefixes})
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	return new(big.Int).SetBytes(append([]byte{1}, sum[:16]...)), nil
+}
+
+// checkReserved fails if a name or an address of a node is one of the API or of this
+// server.
+func (s *Server) checkReserved(node string, ips []netip.Addr) error {
+	own := s.servingNames()
+	if s.reserved.hasName(node) || slices.ContainsFunc(own.dns, func(name string) bool { return strings.EqualFold(name, node) }) {
+		return fmt.Errorf("a node cannot be called %s, which is a name of the cluster's API: give it another name (--node-name)", node)
+	}
+	// A name that is an address is one in the certificate, too.
+	if ip, err := netip.ParseAddr(node); err == nil && !slices.Contains(ips, ip) {
+		return fmt.Errorf("a node that has another address cannot be called %s: give it another name (--node-name)", node)
+	}
+	for _, ip := range ips {
+		if s.reserved.hasAddress(ip) || slices.Contains(own.ips, ip) {
+			return fmt.Errorf("a node cannot have the address %s, which is an address of the cluster's API: give it another one (--node-ip), or take that out of tls-san", ip)
+		}
+	}
+	return nil
+}

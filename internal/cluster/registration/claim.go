@@ -1,0 +1,219 @@
+package registration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
+)
+
+// apiPatience is how long the API server may take to answer. A node that joins gives up
+// after ten seconds.
+const apiPatience = 5 * time.Second
+
+// Claim is what a node asks to be certified as.
+type Claim struct {
+	Node      string
+	Addresses []netip.Addr
+	// Password is the one that the node made for itself.
+	Password string
+	// CertificatesEnd is when the certificates end that the node will get.
+	CertificatesEnd time.Time
+}
+
+// Join makes the name of a node that of the machine which has the password, and returns
+// the UID of the registration. Errors that a user can mend are *TakenError,
+// *RevokedError and *AddressError; all others pass by themselves.
+func (r *Registry) Join(ctx context.Context, claim Claim) (uid string, err error) {
+	if claim.Password == "" {
+		return "", &TakenError{claim.Node}
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiPatience)
+	defer cancel()
+	if err := r.checkAddresses(ctx, claim); err != nil {
+		return "", err
+	}
+	return take(ctx, r.client, claim, false)
+}
+
+// Renew checks that new certificates may be signed for a node that shows one with a
+// UID, or one of an older kedge with none, and returns the UID for the new ones. The
+// node proves its password, except for its last renewal with an older kedge, whose
+// agents do not send it. The error is ErrRefused if the certificate is no good, and as
+// with Join otherwise.
+func (r *Registry) Renew(ctx context.Context, shown string, claim Claim) (uid string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, apiPatience)
+	defer cancel()
+	if err := r.checkAddresses(ctx, claim); err != nil {
+		return "", err
+	}
+	secret, err := r.client.CoreV1().Secrets(namespace).Get(ctx, claim.Node+suffix, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", ErrRefused
+	}
+	if err != nil {
+		return "", fmt.Errorf("read registration: %w", err)
+	}
+	registration := of(secret)
+	if !registration.accepts(shown) {
+		return "", ErrRefused
+	}
+	if older := shown == "" && claim.Password == ""; !older && !protects(secret, claim.Password) {
+		return "", &TakenError{claim.Node}
+	}
+	return registration.UID, note(ctx, r.client, registration, claim)
+}
+
+// checkAddresses refuses addresses that other machines have. A machine that changes its
+// node's name keeps its addresses: its password is the same.
+func (r *Registry) checkAddresses(ctx context.Context, claim Claim) error {
+	for _, ip := range claim.Addresses {
+		owners, err := r.owners(ip)
+		if err != nil {
+			return err
+		}
+		for _, owner := range owners {
+			if owner == claim.Node {
+				continue
+			}
+			secret, err := r.client.CoreV1().Secrets(namespace).Get(ctx, owner+suffix, metav1.GetOptions{})
+			switch {
+			case apierrors.IsNotFound(err):
+			case err != nil:
+				return fmt.Errorf("read registration: %w", err)
+			case !protects(secret, claim.Password):
+				return &AddressError{ip, owner}
+			}
+		}
+	}
+	return nil
+}
+
+// take makes or keeps the registration of a claim. With force it also takes a name that
+// another node has.
+func take(ctx context.Context, client kubernetes.Interface, claim Claim, force bool) (uid string, err error) {
+	secrets := client.CoreV1().Secrets(namespace)
+	secret, err := secrets.Get(ctx, claim.Node+suffix, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return create(ctx, client, claim)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read registration: %w", err)
+	}
+	_, err = client.CoreV1().Nodes().Get(ctx, claim.Node, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("look for node: %w", err)
+	}
+	registration, exists := of(secret), err == nil
+	// The Node may still be on its way.
+	taken := exists || !registration.Registered && !registration.late(time.Now())
+	switch own := protects(secret, claim.Password); {
+	case taken && own && registration.Revoked.IsZero():
+		if force && registration.CertificatesEnd.IsZero() {
+			// An older kedge may be started here again, whose certificates carry no UID.
+			claim.CertificatesEnd = time.Time{}
+		}
+		return registration.UID, note(ctx, client, registration, claim)
+	case taken && !force && !own:
+		return "", &TakenError{claim.Node}
+	case taken && !force:
+		return "", &RevokedError{claim.Node}
+	}
+	// The node that had the name was deleted, or never came. Its certificates end here.
+	if err := remove(ctx, client, registration); err != nil {
+		return "", err
+	}
+	return create(ctx, client, claim)
+}
+
+// create makes a registration. If there suddenly is one, two nodes joined at once.
+func create(ctx context.Context, client kubernetes.Interface, claim Claim) (uid string, err error) {
+	salt := newSalt()
+	secret, err := client.CoreV1().Secrets(namespace).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: claim.Node + suffix, Annotations: claim.annotations()},
+		Type:       secretType,
+		Data:       map[string][]byte{saltKey: salt, hashKey: hash(salt, claim.Password)},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("keep registration: %w", err)
+	}
+	return string(secret.UID), nil
+}
+
+// annotations say what will be certified.
+func (c *Claim) annotations() map[string]string {
+	annotations := map[string]string{addressesAnnotation: joinAddresses(c.Addresses)}
+	if !c.CertificatesEnd.IsZero() {
+		annotations[endAnnotation] = c.CertificatesEnd.UTC().Format(time.RFC3339)
+	}
+	return annotations
+}
+
+// note writes to a registration what will be certified.
+func note(ctx context.Context, client kubernetes.Interface, registration Registration, claim Claim) error {
+	return annotate(ctx, client, registration, claim.annotations())
+}
+
+// annotate sets annotations of a registration, unless another one has its place.
+func annotate(ctx context.Context, client kubernetes.Interface, registration Registration, annotations map[string]string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": registration.UID, "annotations": annotations}})
+	if err != nil {
+		return fmt.Errorf("encode registration: %w", err)
+	}
+	_, err = client.CoreV1().Secrets(namespace).Patch(ctx, registration.Node+suffix, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("write registration: %w", err)
+	}
+	return nil
+}
+
+// remove deletes a registration, unless another one has its place.
+func remove(ctx context.Context, client kubernetes.Interface, registration Registration) error {
+	err := client.CoreV1().Secrets(namespace).Delete(ctx, registration.Node+suffix,
+		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(registration.UID)})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete registration: %w", err)
+	}
+	return nil
+}
+
+// NewServerNode returns the component that registers a server's own node before its
+// kubelet does, for as long as that takes: the API may be another server's. A server
+// takes the name from any node that has it: a server has the authorities, and needs no
+// permission.
+func NewServerNode(client kubernetes.Interface, claim Claim) component.Component {
+	return component.Step("node-name", func(ctx context.Context) error {
+		return registerWhenAllowed(ctx, client, claim)
+	})
+}
+
+// registerWhenAllowed waits until the API server's authorizer, which learns of
+// roles by a watch, has seen the one that has just been made.
+func registerWhenAllowed(ctx context.Context, client kubernetes.Interface, claim Claim) error {
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, apiPatience) {
+		asking, cancel := context.WithTimeout(ctx, apiPatience)
+		_, err := take(asking, client, claim, true)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if wait == apiPatience || !apierrors.IsForbidden(err) {
+			logrus.WithField("component", "node-name").Warnf("Cannot register node %s, and will try again: %v", claim.Node, err)
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}

@@ -1,0 +1,369 @@
+package registration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+)
+
+const (
+	// retry is how long after a failure the end of a registration is looked at again.
+	retry = 5 * time.Second
+	// maxGone bounds how many UIDs are remembered that are not any longer of use.
+	maxGone = 10_000
+)
+
+// Registry is a server's view of all registrations. It is safe for concurrent use, and
+// answers with ErrNotNow until the component that Follow returns is ready.
+type Registry struct {
+	log    *logrus.Entry
+	client kubernetes.Interface
+
+	mu sync.Mutex
+	// known says that the registrations are all there are.
+	known bool
+	// registrations are by the names of their nodes.
+	registrations map[string]Registration
+	// addresses are those that Nodes say they have, of all Nodes.
+	addresses map[string][]netip.Addr
+	// gone are UIDs that the API server does not know.
+	gone map[string]bool
+	// settling has the timers of nodes whose registration is to be looked at.
+	settling map[string]*time.Timer
+	ended    func(node string)
+}
+
+// New makes a registry that knows nothing yet.
+func New() *Registry {
+	return &Registry{
+		log:           logrus.WithField("component", "registrations"),
+		registrations: map[string]Registration{},
+		addresses:     map[string][]netip.Addr{},
+		gone:          map[string]bool{},
+		settling:      map[string]*time.Timer{},
+		ended:         func(string) {},
+	}
+}
+
+// OnEnd has do called with a node's name when certificates of the node may no longer be
+// accepted. It must be called before anything runs.
+func (r *Registry) OnEnd(do func(node string)) { r.ended = do }
+
+// Follow returns the component that keeps the registry in step with the cluster, and
+// ends the registrations of nodes that were deleted or never came. Several servers may
+// run it side by side. The client's user may keep Secrets in kube-system, and read and
+// annotate Nodes; nodes are the informers of this process.
+func (r *Registry) Follow(client kubernetes.Interface, nodes objectcache.Source) component.Component {
+	return component.Func("registrations", func(ctx context.Context, ready func()) error {
+		return r.follow(ctx, client, nodes, ready)
+	})
+}
+
+func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, nodes objectcache.Source, ready func()) error {
+	factory, err := nodes(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	r.client = client
+	informer := factory.Core().V1().Nodes().Informer()
+	known, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { r.nodeIs(ctx, object) },
+		UpdateFunc: func(_, object any) { r.nodeIs(ctx, object) },
+		DeleteFunc: func(object any) {
+			if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
+				r.nodeGone(ctx, name)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch nodes: %w", err)
+	}
+	factory.StartWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), known.HasSynced) {
+		return nil
+	}
+	selected := func(options metav1.ListOptions) metav1.ListOptions {
+		options.FieldSelector = fields.OneTermEqualSelector("type", secretType).String()
+		return options
+	}
+	secrets := client.CoreV1().Secrets(namespace)
+	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+				return secrets.List(ctx, selected(options))
+			},
+			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+				return secrets.Watch(ctx, selected(options))
+			},
+		}, client),
+		ObjectType: &corev1.Secret{},
+		Transform:  withoutPassword,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(object any) { r.secretIs(ctx, object) },
+			UpdateFunc: func(_, object any) { r.secretIs(ctx, object) },
+			DeleteFunc: r.secretGone,
+		},
+	})
+	if err := untilAllowed(ctx, func() error {
+		_, err := secrets.List(ctx, selected(metav1.ListOptions{Limit: 1}))
+		return err
+	}); err != nil {
+		return nil
+	}
+	var following sync.WaitGroup
+	defer following.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	following.Go(func() { controller.RunWithContext(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), controller.HasSynced) {
+		return nil
+	}
+	r.mu.Lock()
+	r.known = true
+	r.mu.Unlock()
+	ready()
+	<-ctx.Done()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, timer := range r.settling {
+		timer.Stop()
+	}
+	return nil
+}
+
+// untilAllowed calls do until it is no longer forbidden: a role that has just been made
+// is not known to the API server's authorizer yet. Other faults are left to the next
+// attempt, which tells about them. The error is that of ctx.
+func untilAllowed(ctx context.Context, do func() error) error {
+	for wait := 20 * time.Millisecond; apierrors.IsForbidden(do()); wait = min(2*wait, retry) {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+	return ctx.Err()
+}
+
+// withoutPassword is a cache.TransformFunc: the hash is read when somebody joins.
+func withoutPassword(object any) (any, error) {
+	if secret, ok := object.(*corev1.Secret); ok {
+		secret.Data, secret.ManagedFields = nil, nil
+	}
+	return object, nil
+}
+
+// secretIs learns a registration.
+func (r *Registry) secretIs(ctx context.Context, object any) {
+	secret, ok := object.(*corev1.Secret)
+	if !ok || !strings.HasSuffix(secret.Name, suffix) {
+		return
+	}
+	registration := of(secret)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.registrations[registration.Node] = registration
+	_, exists := r.addresses[registration.Node]
+	switch {
+	case exists && !registration.Registered, !exists && registration.Registered:
+		r.settle(ctx, registration.Node, 0)
+	case !registration.Registered:
+		r.settle(ctx, registration.Node, Patience-time.Since(registration.Joined))
+	}
+	go r.ended(registration.Node)
+}
+
+func (r *Registry) secretGone(object any) {
+	if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
+		node := strings.TrimSuffix(strings.TrimPrefix(name, namespace+"/"), suffix)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.registrations, node)
+		go r.ended(node)
+	}
+}
+
+// nodeIs learns that a Node is there, and its addresses.
+func (r *Registry) nodeIs(ctx context.Context, object any) {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return
+	}
+	addresses := []netip.Addr{}
+	for _, address := range node.Status.Addresses {
+		if ip, err := netip.ParseAddr(address.Address); err == nil && address.Type == corev1.NodeInternalIP {
+			addresses = append(addresses, ip.Unmap())
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.addresses[node.Name] = addresses
+	if registration, ok := r.registrations[node.Name]; ok && (!registration.Registered || node.Annotations[NodeAnnotation] != registration.mark()) {
+		r.settle(ctx, node.Name, 0)
+	}
+}
+
+func (r *Registry) nodeGone(ctx context.Context, name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.addresses, name)
+	r.settle(ctx, name, 0)
+}
+
+// mark is what NodeAnnotation is to be.
+func (r *Registration) mark() string {
+	switch {
+	case !r.Revoked.IsZero():
+		return "revoked"
+	case r.CertificatesEnd.IsZero():
+		return ""
+	}
+	return r.UID
+}
+
+// settle looks at a registration after a while. The caller holds mu.
+func (r *Registry) settle(ctx context.Context, node string, after time.Duration) {
+	if timer := r.settling[node]; timer != nil {
+		timer.Stop()
+	}
+	r.settling[node] = time.AfterFunc(max(after, 0), func() {
+		err := settle(ctx, r.client, node)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		r.log.WithError(err).Debugf("cannot look after the registration of node %s", node)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.settle(ctx, node, retry)
+	})
+}
+
+// settle compares a registration with its Node, both as they are at this moment, and
+// writes what follows: that the Node has been seen, or that the registration is over.
+// The registration is read first. So a Node that is there then has come after it, since
+// registrations are made for nodes that are not there.
+func settle(ctx context.Context, client kubernetes.Interface, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, apiPatience)
+	defer cancel()
+	secret, err := client.CoreV1().Secrets(namespace).Get(ctx, name+suffix, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read registration: %w", err)
+	}
+	registration := of(secret)
+	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) && (registration.Registered || registration.late(time.Now())):
+		return remove(ctx, client, registration)
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for node: %w", err)
+	}
+	var faults []error
+	if !registration.Registered {
+		faults = append(faults, annotate(ctx, client, registration, map[string]string{registeredAnnotation: "true"}))
+	}
+	if mark := registration.mark(); node.Annotations[NodeAnnotation] != mark {
+		patch := []byte(fmt.Sprintf(`{"metadata": {"uid": %q, "annotations": {%q: %q}}}`, node.UID, NodeAnnotation, mark))
+		if _, err := client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			faults = append(faults, fmt.Errorf("tell other nodes: %w", err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// Check tells whether certificates of a node that carry a UID are to be accepted; uid is
+// empty for those of an older kedge. The error is ErrRefused or ErrNotNow. genuine
+// verifies the certificate: it is called only if the API server has to be asked, so that
+// strangers cannot have it asked.
+func (r *Registry) Check(ctx context.Context, node, uid string, genuine func() error) error {
+	r.mu.Lock()
+	known, gone := r.known, r.gone[uid]
+	registration, found := r.registrations[node]
+	_, exists := r.addresses[node]
+	r.mu.Unlock()
+	switch {
+	case !known:
+		return ErrNotNow
+	case found && registration.accepts(uid) && (exists || !registration.late(time.Now())):
+		return nil
+	case gone, uid == "", found && registration.UID == uid, genuine() != nil:
+		return ErrRefused
+	}
+	// Another server may have admitted the node a moment ago.
+	ctx, cancel := context.WithTimeout(ctx, apiPatience)
+	defer cancel()
+	secret, err := r.client.CoreV1().Secrets(namespace).Get(ctx, node+suffix, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		if registration = of(secret); registration.accepts(uid) && !registration.late(time.Now()) {
+			return nil
+		}
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("%w: %w", ErrNotNow, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.gone) >= maxGone {
+		clear(r.gone)
+	}
+	r.gone[uid] = true
+	return ErrRefused
+}
+
+// Owner returns the one node whose registration has an address, if there is one.
+func (r *Registry) Owner(ip netip.Addr) (node string, found bool) {
+	owners, err := r.owners(ip)
+	if err != nil || len(owners) != 1 {
+		return "", false
+	}
+	return owners[0], true
+}
+
+// owners returns the nodes that have an address. For nodes that have certificates of an
+// older kedge it goes by what their Nodes say.
+func (r *Registry) owners(ip netip.Addr) (owners []string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.known {
+		return nil, ErrNotNow
+	}
+	now := time.Now()
+	for node, registration := range r.registrations {
+		reported, exists := r.addresses[node]
+		if !registration.Revoked.IsZero() || !exists && registration.late(now) {
+			continue
+		}
+		addresses := registration.Addresses
+		if len(addresses) == 0 {
+			addresses = reported
+		}
+		if slices.Contains(addresses, ip) {
+			owners = append(owners, node)
+		}
+	}
+	return owners, nil
+}

@@ -1,0 +1,256 @@
+// Package serverlb is an agent's way to the API: a client load balancer without a
+// port. Everything on the node that calls a server dials through it, and all
+// connections lead to one server, until that fails; then they are closed, so
+// that the clients come back at once and reach another. The agent package makes
+// the Balancer before the node joins, and then runs its component, which learns
+// what servers there are and checks the one in use.
+package serverlb
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+const (
+	// dialTimeout bounds the dial of one server. It lets one lost SYN pass.
+	dialTimeout = 3 * time.Second
+	keepAlive   = 30 * time.Second
+	// leavePatience is longer than a server takes to stop that answers what it
+	// was asked.
+	leavePatience = 15 * time.Second
+)
+
+var (
+	// errMoved says that another server was chosen while one was being dialed.
+	errMoved = errors.New("another server has been chosen meanwhile")
+	errNone  = errors.New("no such server is known yet")
+)
+
+// Config is what a Balancer has to know.
+type Config struct {
+	// Server is the one the user named, HOST:PORT. It is never forgotten: it
+	// may be a name that leads to all servers, or the only way from outside.
+	Server string
+	// NodeName decides where a node begins, so that nodes spread over servers.
+	NodeName string
+	// File remembers the servers over a restart.
+	File string
+}
+
+// Balancer dials servers. It is safe for concurrent use.
+type Balancer struct {
+	cfg Config
+	log *logrus.Entry
+	// searching is held by the one that looks for a server that answers.
+	searching chan struct{}
+
+	mu sync.Mutex
+	// servers are all that are known, the preferred first. It is replaced, and
+	// never changed.
+	servers []string
+	current string
+	conns   map[*conn]bool // all to current
+	changed chan struct{}
+}
+
+// New makes a Balancer of the user's server and of those it knew earlier.
+func New(cfg Config) *Balancer {
+	b := &Balancer{
+		cfg:       cfg,
+		log:       logrus.WithField("component", "apilb"),
+		searching: make(chan struct{}, 1),
+		conns:     map[*conn]bool{},
+		changed:   make(chan struct{}),
+	}
+	b.servers = b.order(recall(cfg.File, cfg.Server))
+	if len(b.servers) > 0 {
+		b.current = b.servers[0]
+	}
+	return b
+}
+
+// order returns the servers and the user's one, each once: the highest first of
+// the hashes of node and server (rendezvous hashing).
+func (b *Balancer) order(learned []string) []string {
+	weight := func(server string) string {
+		hash := sha256.Sum256([]byte(server + " " + b.cfg.NodeName))
+		return string(hash[:])
+	}
+	servers := slices.Clone(learned)
+	if b.cfg.Server != "" {
+		servers = append(servers, b.cfg.Server)
+	}
+	slices.SortFunc(servers, func(x, y string) int { return cmp.Compare(weight(y), weight(x)) })
+	return slices.Compact(servers)
+}
+
+// Servers returns the addresses of all servers, and a channel that is closed
+// when they are no longer these.
+func (b *Balancer) Servers() (addresses []string, changed <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.servers, b.changed
+}
+
+// DialContext connects to a server that answers, whatever the address.
+func (b *Balancer) DialContext(ctx context.Context, network, _ string) (net.Conn, error) {
+	for {
+		conn, err := b.dialAny(ctx, network)
+		if !errors.Is(err, errMoved) || ctx.Err() != nil {
+			return conn, err
+		}
+	}
+}
+
+// dialAny dials the server in use, and if that fails the others in turn.
+func (b *Balancer) dialAny(ctx context.Context, network string) (net.Conn, error) {
+	server := b.inUse()
+	if server == "" {
+		return nil, errNone
+	}
+	conn, err := b.dial(ctx, network, server)
+	if err == nil || ctx.Err() != nil {
+		return conn, err
+	}
+	select {
+	case b.searching <- struct{}{}:
+		defer func() { <-b.searching }()
+	case <-ctx.Done():
+		return nil, err
+	}
+	if found := b.inUse(); found != server {
+		return b.dial(ctx, network, found)
+	}
+	for _, other := range b.others(server) {
+		raw, fault := dial(ctx, network, other)
+		if fault == nil {
+			b.log.Warn(strings.ReplaceAll(err.Error(), "\n", "; "))
+			b.move(server, other)
+			return b.track(raw, other)
+		}
+		err = errors.Join(err, fault)
+	}
+	return nil, err
+}
+
+func (b *Balancer) dial(ctx context.Context, network, server string) (net.Conn, error) {
+	raw, err := dial(ctx, network, server)
+	if err != nil {
+		return nil, err
+	}
+	return b.track(raw, server)
+}
+
+func dial(ctx context.Context, network, server string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext(ctx, network, server)
+}
+
+// track returns the connection as one that is closed when its server fails.
+func (b *Balancer) track(raw net.Conn, server string) (net.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.current != server {
+		_ = raw.Close()
+		return nil, fmt.Errorf("dial %s: %w", server, errMoved)
+	}
+	c := &conn{raw, b}
+	b.conns[c] = true
+	return c, nil
+}
+
+// conn is a connection that its balancer can close.
+type conn struct {
+	net.Conn
+	of *Balancer
+}
+
+func (c *conn) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.conns, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (b *Balancer) inUse() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.current
+}
+
+// others returns the servers but one.
+func (b *Balancer) others(server string) []string {
+	servers, _ := b.Servers()
+	return slices.DeleteFunc(slices.Clone(servers), func(s string) bool { return s == server })
+}
+
+// move makes all clients use another server instead of one that has failed,
+// unless they do not use that any more: their connections are closed.
+func (b *Balancer) move(failed, other string) {
+	for _, c := range b.use(other, failed) {
+		_ = c.Conn.Close()
+	}
+}
+
+// leave makes clients use another server from their next connection on. The one
+// that is stopping ends those it has when their requests are answered, and what it
+// leaves is closed after leavePatience.
+func (b *Balancer) leave(stopping, other string) {
+	conns := b.use(other, stopping)
+	time.AfterFunc(leavePatience, func() {
+		for _, c := range conns {
+			_ = c.Conn.Close()
+		}
+	})
+}
+
+// use chooses a server instead of another, if that is the one in use, and returns
+// the connections to that.
+func (b *Balancer) use(server, instead string) []*conn {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.current != instead {
+		return nil
+	}
+	b.log.Infof("Using the server at %s", server)
+	b.current = server
+	conns := slices.Collect(maps.Keys(b.conns))
+	clear(b.conns)
+	return conns
+}
+
+// Learn replaces what was known of the servers but the user's one; none changes
+// nothing.
+func (b *Balancer) Learn(addresses []string) {
+	if len(addresses) == 0 {
+		return
+	}
+	servers := b.order(addresses)
+	b.mu.Lock()
+	if slices.Equal(servers, b.servers) {
+		b.mu.Unlock()
+		return
+	}
+	b.servers = servers
+	close(b.changed)
+	b.changed = make(chan struct{})
+	current := b.current
+	b.mu.Unlock()
+	b.log.Infof("The servers are at %v", servers)
+	if err := remember(b.cfg.File, b.cfg.Server, addresses); err != nil {
+		b.log.Warn(err)
+	}
+	if !slices.Contains(servers, current) {
+		b.leave(current, servers[0]) // it took itself out, first thing of its stop
+	}
+}

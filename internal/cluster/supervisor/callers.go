@@ -1,0 +1,146 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+)
+
+// The functions below are the column "who may call" of the table of routes.
+
+// asTheAPIDecides lets all callers pass except former nodes: the API server's handler
+// authenticates and authorizes, and does not know registrations.
+func (s *Supervisor) asTheAPIDecides(next http.Handler) http.Handler {
+	return s.allButFormerNodes(next)
+}
+
+// anyone lets everybody pass.
+func anyone(next http.Handler) http.Handler { return next }
+
+// nobody is for paths that the supervisor keeps for itself.
+func nobody(http.Handler) http.Handler { return http.NotFoundHandler() }
+
+// newcomers are those who show a token for joining.
+func (s *Supervisor) newcomers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch ok, err := s.showsToken(r); {
+		case err != nil:
+			s.unavailable(w, err)
+		case !ok:
+			unauthorized(w)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// servers are those who show the cluster's own token; serverSecret tells it.
+func (s *Supervisor) servers(next http.Handler) http.Handler {
+	newcomers := s.newcomers(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, _, ok := r.BasicAuth(); !ok || user != join.ServerUser {
+			unauthorized(w)
+			return
+		}
+		newcomers.ServeHTTP(w, r)
+	})
+}
+
+// etcdClients are servers, by their certificate for etcd.
+func (s *Supervisor) etcdClients(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case s.cfg.Etcd == nil:
+			http.NotFound(w, r)
+		case s.cfg.PKI.CheckEtcdClient(r.TLS.PeerCertificates) != nil:
+			unauthorized(w)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// serverSecret returns the secret of the token of who calls a route for servers.
+func serverSecret(r *http.Request) string {
+	_, secret, _ := r.BasicAuth()
+	return secret
+}
+
+// nodes are those who show the certificate of a registered node; nodeOf tells which.
+func (s *Supervisor) nodes(next http.Handler) http.Handler {
+	next = s.allButFormerNodes(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		node, err := s.cfg.PKI.NodeOf(r.TLS.PeerCertificates)
+		if err != nil {
+			unauthorized(w)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), nodeKey{}, node)))
+	})
+}
+
+// newcomersAndNodes are both.
+func (s *Supervisor) newcomersAndNodes(next http.Handler) http.Handler {
+	newcomers, nodes := s.newcomers(next), s.nodes(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			newcomers.ServeHTTP(w, r)
+		} else {
+			nodes.ServeHTTP(w, r)
+		}
+	})
+}
+
+type nodeKey struct{}
+
+// nodeOf returns the node that calls a route for nodes.
+func nodeOf(r *http.Request) string {
+	node, _ := r.Context().Value(nodeKey{}).(string)
+	return node
+}
+
+// showsToken tells whether a request has a token for joining with it.
+func (s *Supervisor) showsToken(r *http.Request) (bool, error) {
+	if user, secret, ok := r.BasicAuth(); ok {
+		if err := s.cfg.Token.Known(); err != nil {
+			return false, err
+		}
+		return join.CheckSecret(s.cfg.Dir, user, secret), nil
+	}
+	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok || !join.IsBootstrapSecret(secret) {
+		return false, nil
+	}
+	// The API server knows which of them there are and have not ended.
+	ctx, cancel := context.WithTimeout(r.Context(), apiPatience)
+	defer cancel()
+	review, err := s.client.AuthenticationV1().TokenReviews().Create(ctx,
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: secret}}, metav1.CreateOptions{})
+	if err != nil {
+		return false, fmt.Errorf("review token: %w", err)
+	}
+	return review.Status.Authenticated && slices.Contains(review.Status.User.Groups, join.NewcomersGroup), nil
+}
+
+// unauthorized answers all faults of credentials alike, and tells nothing.
+func unauthorized(w http.ResponseWriter) {
+	http.Error(w, "unauthorized", http.StatusUnauthorized)
+}
+
+// unavailable answers that the server cannot tell now, mostly because it is
+// still starting.
+func (s *Supervisor) unavailable(w http.ResponseWriter, err error) {
+	if !errors.Is(err, context.Canceled) {
+		s.log.WithError(err).Debug("cannot admit a node")
+	}
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, "it is starting, or busy", http.StatusServiceUnavailable)
+}

@@ -1,0 +1,85 @@
+package supervisor
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+)
+
+// route is a line of the table of routes.
+type route struct {
+	// method is empty for all of them.
+	method string
+	// path is exact, or a whole subtree if it ends in a slash.
+	path string
+	// who wraps the handler in the check of who may call it.
+	who     func(http.Handler) http.Handler
+	handler http.Handler
+}
+
+// routes is the table: the first that fits is taken.
+func (s *Supervisor) routes() []route {
+	return []route{
+		// method, path, who may call, handler
+		{"GET", join.CACertsPath, anyone, http.HandlerFunc(s.cacerts)},
+		{"GET", join.ClusterPath, s.newcomersAndNodes, http.HandlerFunc(s.cluster)},
+		{"POST", join.JoinPath, s.newcomers, http.HandlerFunc(s.join)},
+		{"POST", join.RenewPath, s.nodes, http.HandlerFunc(s.renew)},
+		{"GET", join.ConnectPath, s.nodes, http.HandlerFunc(s.connect)},
+		{"GET", join.SecretsPath, s.servers, http.HandlerFunc(s.secrets)},
+		{"POST", join.MemberPath, s.servers, http.HandlerFunc(s.member)},
+		{"POST", join.TokenPath, s.servers, http.HandlerFunc(s.rotate)},
+		{"GET", join.EtcdPath, s.etcdClients, http.HandlerFunc(s.members)},
+		{"POST", "/etcdserverpb.KV/", s.etcdClients, s.cfg.Etcd},
+		{"POST", "/etcdserverpb.Watch/", s.etcdClients, s.cfg.Etcd},
+		{"POST", "/etcdserverpb.Lease/", s.etcdClients, s.cfg.Etcd},
+		{"POST", "/etcdserverpb.Cluster/", s.etcdClients, s.cfg.Etcd},
+		{"POST", "/etcdserverpb.Maintenance/", s.etcdClients, s.cfg.Etcd},
+		{"", "/v1-kedge/", nobody, nil},
+		{"", "/", s.asTheAPIDecides, s.cfg.API},
+	}
+}
+
+// mux dispatches by a table of routes. It is not http.ServeMux because that
+// one redirects paths such as /a//b, which are good paths to a Service's proxy
+// subresource.
+type mux []route
+
+func newMux(routes []route) mux {
+	for i := range routes {
+		routes[i].handler = routes[i].who(routes[i].handler)
+	}
+	return routes
+}
+
+// freshen has clients whose certificate must have been renewed by now open a new
+// connection, by which they show the new one (GOAWAY): what is judged at each
+// request, on a connection that may last for years, is the one of its beginning.
+func (s *Supervisor) freshen(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 2 && s.cfg.PKI.Aging(r.TLS.PeerCertificates) {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (m mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for _, route := range m {
+		if route.fits(r.Method, r.URL.Path) {
+			route.handler.ServeHTTP(w, r)
+			return
+		}
+	}
+	http.NotFound(w, r)
+}
+
+func (r *route) fits(method, path string) bool {
+	if r.method != "" && r.method != method {
+		return false
+	}
+	// "/" takes also what has no path, such as OPTIONS *.
+	return r.path == "/" || r.path == path ||
+		strings.HasSuffix(r.path, "/") && strings.HasPrefix(path, r.path)
+}

@@ -1,0 +1,189 @@
+// Package addons applies the objects that every cluster of kedge begins with:
+// those of the manifests package and a RuntimeClass per container runtime found
+// on the host. The server package runs it once the API server is ready.
+package addons
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/manifests"
+)
+
+// fieldManager owns the applied fields. Others' fields of the same objects, a
+// user's labels for instance, stay.
+const fieldManager = "kedge"
+
+// How long is waited between attempts; each time twice as long, up to the last.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 5 * time.Second
+)
+
+// Config is what Addons needs.
+type Config struct {
+	// Client may do everything, as it hands out all rights.
+	Client *rest.Config
+	// Cluster must have been validated.
+	Cluster config.Cluster
+	// RuntimeClasses are the runtimes to offer, by the name of their handler.
+	RuntimeClasses []string
+}
+
+// Addons is the component that applies the objects, once.
+type Addons struct {
+	cfg    Config
+	log    *logrus.Entry
+	client dynamic.Interface
+}
+
+// New makes the component; it implements component.Component.
+func New(cfg Config) *Addons {
+	return &Addons{cfg: cfg, log: logrus.WithField("component", "addons")}
+}
+
+// Name implements component.Component.
+func (*Addons) Name() string { return "addons" }
+
+// Run implements component.Component. It tries until everything is applied:
+// right after its start the API server lacks the namespace kube-system.
+//
+// It is ready when everything is there, if only as an earlier kedge applied it:
+// a webhook of the user's, whose pod the node has yet to start, may refuse all
+// writes until then.
+func (a *Addons) Run(ctx context.Context, ready func()) error {
+	objects, err := a.objects()
+	if err != nil {
+		return err
+	}
+	if a.client == nil {
+		if a.client, err = dynamic.NewForConfig(a.cfg.Client); err != nil {
+			return fmt.Errorf("make client: %w", err)
+		}
+	}
+	announce := sync.OnceFunc(ready)
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		var missing bool
+		objects, missing, err = a.applyAll(ctx, objects)
+		if !missing {
+			announce()
+		}
+		if len(objects) == 0 {
+			break
+		}
+		// The first failures are in the nature of a start.
+		if wait > time.Second && ctx.Err() == nil {
+			a.log.Warnf("will try again in %s: %v", wait, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+	if !a.cfg.Cluster.LocalStorage() {
+		if err := a.removeClasses(ctx); err != nil && ctx.Err() == nil {
+			a.log.Warnf("disabled local-storage, but claims may still wait for it: %v", err)
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// objects returns all that is to be applied.
+func (a *Addons) objects() ([]*unstructured.Unstructured, error) {
+	folders := []string{"."}
+	if a.cfg.Cluster.LocalStorage() {
+		folders = append(folders, storageFolder)
+	}
+	var objects []*unstructured.Unstructured
+	for _, folder := range folders {
+		read, err := read(manifests.Files, folder)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, read...)
+	}
+	if err := setClusterDNS(objects, a.cfg.Cluster.DNSAddresses()); err != nil {
+		return nil, err
+	}
+	for _, handler := range a.cfg.RuntimeClasses {
+		objects = append(objects, runtimeClass(handler))
+	}
+	for _, object := range objects {
+		if err := mark(object); err != nil {
+			return nil, err
+		}
+	}
+	return objects, nil
+}
+
+// applyAll applies the objects and returns those that failed, whether one of
+// them is not there at all, and the first one's reason.
+func (a *Addons) applyAll(ctx context.Context, objects []*unstructured.Unstructured) (failed []*unstructured.Unstructured, missing bool, reason error) {
+	for _, object := range objects {
+		there, err := a.apply(ctx, object)
+		if err == nil {
+			continue
+		}
+		failed = append(failed, object)
+		// Of a kind that is not built in, and may be known in a moment only.
+		missing = missing || !there && object.GetKind() != snapshotClassKind
+		if reason == nil {
+			reason = fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+	return failed, missing, reason
+}
+
+// apply applies an object that is not as it should be. It returns whether one
+// of its name is there.
+func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) (there bool, err error) {
+	// The guess holds for the built-in kinds that kedge applies, and spares the
+	// start a round of discovery.
+	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+	var client dynamic.ResourceInterface = a.client.Resource(resource)
+	if namespace := object.GetNamespace(); namespace != "" {
+		client = a.client.Resource(resource).Namespace(namespace)
+	}
+	live, err := client.Get(ctx, object.GetName(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return false, err
+	case isLeftAlone(live):
+		return true, nil
+	default:
+		there = true
+	}
+	if object.GetKind() == storageClassKind {
+		if object, err = a.withDefault(ctx, object, live); err != nil {
+			return there, err
+		}
+	}
+	if there && includes(live.Object, object.Object) {
+		return true, nil
+	}
+	_, err = client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	// These cannot be changed in place: a Service's addresses, when cluster-dns
+	// is set anew, what a binding binds to, and a RuntimeClass's handler.
+	if there && apierrors.IsInvalid(err) {
+		if err := client.Delete(ctx, object.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return true, fmt.Errorf("delete to make it anew: %w", err)
+		}
+		_, err = client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+		there = err == nil
+	}
+	return there, err
+}

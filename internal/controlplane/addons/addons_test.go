@@ -1,0 +1,266 @@
+package addons
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/manifests"
+)
+
+// TestManifests decodes every object strictly, as the API server would, and
+// wants each binding to have its role.
+func TestManifests(t *testing.T) {
+	dual := config.Default().Cluster
+	dual.ServiceCIDR = []string{"10.43.0.0/16", "fd43::/112"}
+	objects, err := New(Config{Cluster: dual, RuntimeClasses: []string{"crun"}}).objects()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(known), apiextensionsv1.AddToScheme(known), snapshotv1.AddToScheme(known)); err != nil {
+		t.Fatal(err)
+	}
+	decoder := serializer.NewCodecFactory(known, serializer.EnableStrict).UniversalDeserializer()
+	roles, kubeDNS := map[string]bool{}, (*corev1.Service)(nil)
+	for _, object := range objects {
+		if kind := object.GetKind(); kind == "ClusterRole" || kind == "Role" {
+			roles[kind+"/"+object.GetName()] = true
+		}
+	}
+	for _, object := range objects {
+		raw, err := json.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		typed, _, err := decoder.Decode(raw, nil, nil)
+		if err != nil {
+			t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+			continue
+		}
+		// Roles that Kubernetes itself brings.
+		upstream := []string{"cluster-admin", "system:kubelet-api-admin"}
+		switch typed := typed.(type) {
+		case *rbacv1.ClusterRoleBinding:
+			if !roles["ClusterRole/"+typed.RoleRef.Name] && !slices.Contains(upstream, typed.RoleRef.Name) {
+				t.Errorf("%s binds to a ClusterRole %s that is not there", typed.Name, typed.RoleRef.Name)
+			}
+		case *rbacv1.RoleBinding:
+			if !roles["Role/"+typed.RoleRef.Name] {
+				t.Errorf("%s binds to a Role %s that is not there", typed.Name, typed.RoleRef.Name)
+			}
+		case *corev1.Service:
+			kubeDNS = typed
+		}
+	}
+	if kubeDNS == nil || kubeDNS.Spec.ClusterIP != "10.43.0.10" ||
+		!slices.Equal(kubeDNS.Spec.ClusterIPs, []string{"10.43.0.10", "fd43::a"}) ||
+		!slices.Equal(kubeDNS.Spec.IPFamilies, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}) ||
+		*kubeDNS.Spec.IPFamilyPolicy != corev1.IPFamilyPolicyRequireDualStack || len(kubeDNS.Spec.Ports) != 2 {
+		t.Errorf("unexpected kube-dns: %+v", kubeDNS)
+	}
+	if files, err := fs.Glob(manifests.Files, "*.yaml"); err != nil || len(files) < 2 {
+		t.Errorf("only %v embedded", files)
+	}
+}
+
+func newFake() *fake.FakeDynamicClient {
+	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		{Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"}: "StorageClassList",
+	})
+}
+
+// TestRun meets an API server that is not quite ready, and a Service that has
+// another address.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFake()
+		var log []string
+		attempts := map[string]int{}
+		client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			gr := action.GetResource().GroupResource()
+			switch action := action.(type) {
+			case clienttesting.GetActionImpl:
+				if gr.Resource == "services" {
+					return true, &unstructured.Unstructured{}, nil
+				}
+				return true, nil, apierrors.NewNotFound(gr, "")
+			case clienttesting.ListAction:
+				return false, nil, nil
+			case clienttesting.DeleteAction:
+				log = append(log, "delete "+gr.String()+" "+action.GetNamespace()+"/"+action.GetName())
+				return true, nil, nil
+			case clienttesting.PatchAction:
+				key := gr.String() + " " + action.GetNamespace() + "/" + action.GetName()
+				attempts[key]++
+				if options := action.(clienttesting.PatchActionImpl).PatchOptions; options.FieldManager != "kedge" || options.Force == nil || !*options.Force {
+					t.Errorf("%s applied with %+v", key, options)
+				}
+				switch {
+				case action.GetNamespace() != "" && attempts[key] < 3:
+					return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, action.GetNamespace())
+				case gr.Resource == "services" && attempts[key] == 3:
+					return true, nil, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid}}
+				}
+				log = append(log, "apply "+key)
+				return true, &unstructured.Unstructured{}, nil
+			}
+			t.Errorf("unexpected %v", action)
+			return true, nil, nil
+		})
+		addons := New(Config{Cluster: config.Default().Cluster, RuntimeClasses: []string{"crun"}})
+		addons.client = client
+		ctx, cancel := context.WithCancel(t.Context())
+		ready, done := make(chan struct{}), make(chan error, 1)
+		go func() { done <- addons.Run(ctx, func() { close(ready) }) }()
+		<-ready
+		for _, want := range []string{
+			"apply clusterrolebindings.rbac.authorization.k8s.io /kedge:cluster-admins",
+			"apply runtimeclasses.node.k8s.io /crun",
+			"apply services kube-system/kube-dns",
+		} {
+			if i := slices.Index(log, want); i < 0 || slices.Contains(log[i+1:], want) {
+				t.Errorf("not once: %s in %v", want, log)
+			}
+		}
+		if i := slices.Index(log, "delete services kube-system/kube-dns"); i < 0 || log[i+1] != "apply services kube-system/kube-dns" {
+			t.Errorf("kube-dns was not made anew: %v", log)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRunCancelled ends while the API refuses.
+func TestRunCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFake()
+		client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewServiceUnavailable("not yet")
+		})
+		addons := New(Config{Cluster: config.Default().Cluster})
+		addons.client = client
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- addons.Run(ctx, func() { t.Error("ready") }) }()
+		synctest.Wait()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRunBehindWebhook starts again on a cluster whose webhook refuses every
+// write because its pod is not running yet.
+func TestRunBehindWebhook(t *testing.T) {
+	cluster := config.Default().Cluster
+	objects, err := New(Config{Cluster: cluster}).objects()
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := map[string]*unstructured.Unstructured{}
+	for _, object := range objects {
+		object.SetUID("some")
+		if err := unstructured.SetNestedField(object.Object, "own", "metadata", "labels", "user"); err != nil {
+			t.Fatal(err)
+		}
+		live[object.GetKind()+" "+object.GetName()] = object
+	}
+	old := live["ClusterRole system:kedge:dns"]
+	old.SetAnnotations(map[string]string{digestAnnotation: "of an older kedge"})
+	revoked := live["ClusterRoleBinding kedge:cluster-admins"]
+	revoked.SetAnnotations(map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"})
+	delete(revoked.Object, "subjects")
+
+	synctest.Test(t, func(t *testing.T) {
+		var refusing atomic.Bool
+		refusing.Store(true)
+		var writes atomic.Value
+		client := newFake()
+		client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			switch action := action.(type) {
+			case clienttesting.GetActionImpl:
+				for _, object := range live {
+					resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+					if resource == action.GetResource() && object.GetName() == action.GetName() {
+						return true, object, nil
+					}
+				}
+				return true, nil, apierrors.NewNotFound(action.GetResource().GroupResource(), action.GetName())
+			case clienttesting.PatchAction:
+				if refusing.Load() {
+					return true, nil, apierrors.NewInternalError(errors.New("failed calling webhook"))
+				}
+				before, _ := writes.Load().(string)
+				writes.Store(before + action.GetName() + " ")
+				return true, &unstructured.Unstructured{}, nil
+			}
+			t.Errorf("unexpected %v", action)
+			return true, nil, nil
+		})
+		addons := New(Config{Cluster: cluster})
+		addons.client = client
+		ctx, cancel := context.WithCancel(t.Context())
+		ready, done := make(chan struct{}), make(chan error, 1)
+		go func() { done <- addons.Run(ctx, func() { close(ready) }) }()
+		<-ready
+		refusing.Store(false)
+		time.Sleep(2 * lastRetry)
+		synctest.Wait()
+		if got := writes.Load(); got != "system:kedge:dns " {
+			t.Errorf("applied %q, want what was out of date alone", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestIncludes(t *testing.T) {
+	live := map[string]any{"a": int64(1), "list": []any{map[string]any{"x": "y", "default": true}}}
+	tests := map[string]struct {
+		wanted any
+		want   bool
+	}{
+		"part":           {map[string]any{"list": []any{map[string]any{"x": "y"}}}, true},
+		"other value":    {map[string]any{"a": int64(2)}, false},
+		"missing key":    {map[string]any{"b": int64(1)}, false},
+		"shorter list":   {map[string]any{"list": []any{}}, false},
+		"other element":  {map[string]any{"list": []any{map[string]any{"x": "z"}}}, false},
+		"another's type": {map[string]any{"a": map[string]any{}}, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := includes(live, test.wanted); got != test.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}

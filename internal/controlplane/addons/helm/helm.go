@@ -1,0 +1,167 @@
+// Package helm does what HelmCharts and HelmChartConfigs say, k3s's kinds: their
+// charts are installed, upgraded, rolled back and removed by Helm's own library, in
+// this process. The server package runs it on the server that leads. All but one
+// watch waits until there is a HelmChart.
+package helm
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"helm.sh/helm/v4/pkg/kube"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+)
+
+const (
+	firstRetry = time.Second
+	lastRetry  = 5 * time.Minute
+	// workers are few: charts that wait for their pods are rare.
+	workers = 2
+)
+
+// Config is what a Helm needs.
+type Config struct {
+	// Charts is the folder of charts on this server.
+	Charts string
+	// Server is this server's name.
+	Server string
+	// Client may do everything, as charts do, until ctx ends.
+	Client func(ctx context.Context) *rest.Config
+}
+
+// Helm looks after HelmCharts. It implements the election package's Loops: one server
+// does it at a time.
+type Helm struct{ cfg Config }
+
+// New makes a Helm.
+func New(cfg Config) *Helm {
+	// What `helm` writes as: by default Helm takes the name of the executable, and
+	// then the command would have conflicts with what kedge installed.
+	kube.ManagedFieldsManager = "helm"
+	return &Helm{cfg}
+}
+
+// Follow waits until this server leads.
+func (*Helm) Follow(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// controller is the work of a term.
+type controller struct {
+	Config
+	log    *logrus.Entry
+	config *rest.Config
+	api    kubernetes.Interface
+	client dynamic.Interface
+	events record.EventRecorder
+
+	queue workqueue.TypedRateLimitingInterface[cache.ObjectName]
+}
+
+// Lead looks after HelmCharts until ctx ends.
+func (h *Helm) Lead(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// JSON alone: these kinds, and those of charts, have no other encoding.
+	config := rest.CopyConfig(h.cfg.Client(ctx))
+	config.ContentConfig = rest.ContentConfig{}
+	c := &controller{Config: h.cfg, log: logrus.WithField("component", "helm"), config: config}
+	var err error
+	if c.client, err = dynamic.NewForConfig(config); err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	if c.api, err = kubernetes.NewForConfig(config); err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](firstRetry, lastRetry),
+		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "helm"})
+	defer context.AfterFunc(ctx, c.queue.ShutDown)()
+	used := make(chan struct{})
+	use := sync.OnceFunc(func() { close(used) })
+	watcher, err := metadata.NewForConfig(h.cfg.Client(ctx))
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	charts := informer(watcher, chartResource, func(object any) { use(); c.add(object) })
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { charts.RunWithContext(ctx) })
+	ready()
+	// Most clusters never have any.
+	select {
+	case <-used:
+	case <-ctx.Done():
+		return nil
+	}
+	c.events = events.NewRecorder(ctx, c.api, "kedge-helm", h.cfg.Server)
+	// A HelmChartConfig has the name of its HelmChart.
+	configs := informer(watcher, configResource, c.add)
+	running.Go(func() { configs.RunWithContext(ctx) })
+	for range workers {
+		running.Go(func() { c.work(ctx) })
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// informer returns one that calls change when somebody wants something else of an
+// object: what it says of itself is no reason. It keeps nothing but metadata, as
+// charts may be in the objects.
+func informer(client metadata.Interface, resource schema.GroupVersionResource, change func(object any)) cache.SharedIndexInformer {
+	informer := metadatainformer.NewFilteredMetadataInformer(client, resource, corev1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	// Both fail only on an informer that has started.
+	_ = informer.SetTransform(objectcache.WithoutManagedFields)
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: change,
+		UpdateFunc: func(old, object any) {
+			before, after := old.(*metav1.PartialObjectMetadata), object.(*metav1.PartialObjectMetadata)
+			if before.Generation != after.Generation || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) || !maps.Equal(before.Annotations, after.Annotations) {
+				change(object)
+			}
+		},
+		DeleteFunc: change,
+	})
+	return informer
+}
+
+func (c *controller) add(object any) {
+	if name, err := cache.DeletionHandlingObjectToName(object); err == nil {
+		c.queue.Add(name)
+	}
+}
+
+func (c *controller) work(ctx context.Context) {
+	for {
+		name, ended := c.queue.Get()
+		if ended {
+			return
+		}
+		if err := c.sync(ctx, name); err != nil && ctx.Err() == nil {
+			c.log.Warnf("HelmChart %s: %v", name, err)
+			c.queue.AddRateLimited(name)
+		} else {
+			c.queue.Forget(name)
+		}
+		c.queue.Done(name)
+	}
+}

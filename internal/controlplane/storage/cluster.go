@@ -1,0 +1,191 @@
+// Package storage is what of local storage is done once per cluster, by the server
+// that leads: growing claims, binding snapshots, choosing the node of a claim that
+// does not wait for a pod, and telling users why a claim has to wait. The server
+// package runs it beside the controllers.
+package storage
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	snapshotinformers "github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
+	snapshotlisters "github.com/kubernetes-csi/external-snapshotter/client/v8/listers/volumesnapshot/v1"
+	"github.com/sirupsen/logrus"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+)
+
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 2 * time.Minute
+)
+
+// Config is what the controllers need.
+type Config struct {
+	// Client calls as system:kedge:storage-controller, until ctx ends.
+	Client func(ctx context.Context) *rest.Config
+	// Informers are of claims, volumes, StorageClasses, capacities and nodes.
+	Informers objectcache.Source
+}
+
+// Controllers are the loops that one server at a time runs: the election package's
+// Loops.
+type Controllers struct {
+	cfg Config
+	log *logrus.Entry
+}
+
+// New makes the controllers.
+func New(cfg Config) *Controllers {
+	return &Controllers{cfg, logrus.WithField("component", "storage")}
+}
+
+// Follow waits until this server leads.
+func (*Controllers) Follow(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Lead runs the loops until ctx ends.
+func (c *Controllers) Lead(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client := c.cfg.Client(ctx)
+	api, err := kubernetes.NewForConfig(client)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	snapshots, err := snapshotclient.NewForConfig(localstorage.JSON(client))
+	if err != nil {
+		return fmt.Errorf("make client of snapshots: %w", err)
+	}
+	factory, err := c.cfg.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	custom := snapshotinformers.NewSharedInformerFactoryWithOptions(snapshots, snapshotResync, snapshotinformers.WithTransform(objectcache.WithoutManagedFields))
+	defer custom.Shutdown()
+
+	claims := newClaims(ctx, api, snapshots, factory, custom, c.log)
+	factory.StartWithContext(ctx)
+	custom.Start(ctx.Done())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { claims.run(ctx) })
+	ready()
+	select {
+	case <-claims.snapshotted: // which most clusters never are
+	case <-ctx.Done():
+		return nil
+	}
+	binder := newBinder(api, snapshots, factory, custom)
+	custom.Start(ctx.Done())
+	running.Go(func() { binder.Run(1, ctx.Done(), &running) })
+	<-ctx.Done()
+	return nil
+}
+
+// claims looks at one claim after the other, when something about it has changed,
+// and at volumes and contents of snapshots.
+type claims struct {
+	api    kubernetes.Interface
+	custom snapshotclient.Interface
+	log    *logrus.Entry
+	events record.EventRecorder
+	// queue has claims, and volumes and contents of snapshots, which have no namespace.
+	queue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	synced []cache.InformerSynced
+	// snapshotted is closed once there is a snapshot, or a content of one.
+	snapshotted chan struct{}
+
+	claims     corelisters.PersistentVolumeClaimLister
+	volumes    corelisters.PersistentVolumeLister
+	nodes      corelisters.NodeLister
+	classes    storagelisters.StorageClassLister
+	capacities storagelisters.CSIStorageCapacityLister
+	snapshots  snapshotlisters.VolumeSnapshotLister
+	contents   snapshotlisters.VolumeSnapshotContentLister
+
+	told   map[cache.ObjectName]string    // the last event of a claim that waits
+	placed map[cache.ObjectName]time.Time // when a node was chosen for it
+}
+
+func newClaims(ctx context.Context, api kubernetes.Interface, client snapshotclient.Interface, factory informers.SharedInformerFactory, custom snapshotinformers.SharedInformerFactory, log *logrus.Entry) *claims {
+	core, storage := factory.Core().V1(), factory.Storage().V1()
+	snapshotted := make(chan struct{})
+	hasSnapshots := sync.OnceFunc(func() { close(snapshotted) })
+	c := &claims{
+		api:    api,
+		custom: client,
+		log:    log,
+		events: events.NewRecorder(ctx, api, "kedge-storage", ""),
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](firstRetry, lastRetry),
+			workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "storage"}),
+		claims:      core.PersistentVolumeClaims().Lister(),
+		volumes:     core.PersistentVolumes().Lister(),
+		nodes:       core.Nodes().Lister(),
+		classes:     storage.StorageClasses().Lister(),
+		capacities:  storage.CSIStorageCapacities().Lister(),
+		snapshots:   custom.Snapshot().V1().VolumeSnapshots().Lister(),
+		contents:    custom.Snapshot().V1().VolumeSnapshotContents().Lister(),
+		snapshotted: snapshotted,
+		told:        map[cache.ObjectName]string{},
+		placed:      map[cache.ObjectName]time.Time{},
+	}
+	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
+		core.PersistentVolumeClaims().Informer():  localstorage.OnChange(c.claimChanged),
+		core.PersistentVolumes().Informer():       localstorage.OnChange(c.volumeChanged),
+		core.Nodes().Informer():                   cache.ResourceEventHandlerFuncs{AddFunc: c.nodeChanged, UpdateFunc: c.nodeUpdated, DeleteFunc: c.nodeChanged},
+		storage.CSIStorageCapacities().Informer(): localstorage.OnChange(c.capacityChanged),
+		storage.StorageClasses().Informer():       cache.ResourceEventHandlerFuncs{},
+		custom.Snapshot().V1().VolumeSnapshotContents().Informer(): localstorage.OnChange(func(content any) {
+			hasSnapshots()
+			c.contentChanged(content)
+		}),
+		custom.Snapshot().V1().VolumeSnapshots().Informer(): localstorage.OnChange(func(any) {
+			hasSnapshots()
+			c.addPending() // it may be the source of one
+		}),
+	} {
+		// Adding a handler fails only on an informer that has stopped.
+		_, _ = informer.AddEventHandler(handler)
+		c.synced = append(c.synced, informer.HasSynced)
+	}
+	return c
+}
+
+func (c *claims) run(ctx context.Context) {
+	defer context.AfterFunc(ctx, c.queue.ShutDown)()
+	if !cache.WaitForCacheSync(ctx.Done(), c.synced...) {
+		return
+	}
+	for {
+		name, ended := c.queue.Get()
+		if ended {
+			return
+		}
+		if err := c.sync(ctx, name); err != nil && ctx.Err() == nil {
+			c.log.Warnf("%s: %v", name, err)
+			c.queue.AddRateLimited(name)
+		} else {
+			c.queue.Forget(name)
+		}
+		c.queue.Done(name)
+	}
+}

@@ -1,0 +1,127 @@
+package storage
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"github.com/kubernetes-csi/external-snapshotter/v8/pkg/utils"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
+)
+
+// silentSince returns since when a node has not been heard of, or the zero time.
+func silentSince(node *corev1.Node) time.Time {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionUnknown {
+			return condition.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// tellOfNode says of a claim whose node does not answer what can be done.
+func (c *claims) tellOfNode(claim *corev1.PersistentVolumeClaim, name string) {
+	node, err := c.nodes.Get(name)
+	switch {
+	case apierrors.IsNotFound(err):
+		c.tell(claim, nodeGone, "node %s, which has the data of this claim, is no longer in the cluster: start kedge on it again, "+
+			"or let go of the data by kubectl delete pvc %s --namespace %s, and of the pod that uses it", name, claim.Name, claim.Namespace)
+	case err != nil:
+	case !silentSince(node).IsZero():
+		c.tell(claim, nodeSilent, "node %s, which has the data of this claim, has not answered since %s: they are here again with the node. "+
+			"If it is gone for good, let go of it by kubectl delete node %s, and of the data by kubectl delete pvc %s --namespace %s",
+			name, silentSince(node).UTC().Format(time.RFC3339), name, claim.Name, claim.Namespace)
+	default:
+		delete(c.told, cache.MetaObjectToName(claim))
+	}
+}
+
+// syncContent looks after the content of a snapshot that no node does.
+func (c *claims) syncContent(ctx context.Context, name string) error {
+	content, err := c.contents.Get(name)
+	if apierrors.IsNotFound(err) || err == nil && content.Spec.Driver != localstorage.Driver {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	node := managedBy(content)
+	if node == "" {
+		return c.findNode(ctx, content)
+	}
+	if content.DeletionTimestamp == nil || !slices.Contains(content.Finalizers, utils.VolumeSnapshotContentFinalizer) {
+		return nil
+	}
+	if _, err := c.nodes.Get(node); !apierrors.IsNotFound(err) {
+		return nil
+	}
+	// Else neither it nor the namespace of its snapshot could ever be deleted.
+	kept := slices.DeleteFunc(slices.Clone(content.Finalizers), func(finalizer string) bool { return finalizer == utils.VolumeSnapshotContentFinalizer })
+	if err := c.patchContent(ctx, content, map[string]any{"finalizers": kept}); err != nil {
+		return err
+	}
+	c.log.Warnf("Let go of snapshot content %s: its node %s is no longer in the cluster", name, node)
+	return nil
+}
+
+// findNode says which node has the snapshot of a content that a user has made.
+func (c *claims) findNode(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
+	// Listing a cache does not fail.
+	nodes, _ := c.nodes.List(labels.Everything())
+	with := slices.DeleteFunc(slices.Clone(nodes), func(node *corev1.Node) bool { return node.Labels[localstorage.TopologyKey] == "" })
+	if len(with) == 1 {
+		return c.patchContent(ctx, content, map[string]any{"labels": map[string]string{utils.VolumeSnapshotContentManagedByLabel: with[0].Name}})
+	}
+	c.events.Eventf(content, corev1.EventTypeWarning, nodeUnknown, "several nodes may have this snapshot: say which one has it by kubectl label volumesnapshotcontent %s %s=NODE",
+		content.Name, utils.VolumeSnapshotContentManagedByLabel)
+	return nil
+}
+
+func (c *claims) patchContent(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, metadata map[string]any) error {
+	metadata["resourceVersion"] = content.ResourceVersion
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	_, err = c.custom.SnapshotV1().VolumeSnapshotContents().Patch(ctx, content.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err := localstorage.IgnoreOutdated(err); err != nil {
+		return fmt.Errorf("change content %s of a snapshot: %w", content.Name, err)
+	}
+	return nil
+}
+
+// letGo removes the volumes of a claim that was deleted whose nodes are gone too:
+// nobody else would. If such a node comes back, the data are leftovers on it.
+func (c *claims) letGo(ctx context.Context, name cache.ObjectName) error {
+	// Listing a cache does not fail.
+	volumes, _ := c.volumes.List(labels.Everything())
+	for _, volume := range volumes {
+		ref := volume.Spec.ClaimRef
+		if ref == nil || ref.Namespace != name.Namespace || ref.Name != name.Name || volume.Status.Phase != corev1.VolumeReleased ||
+			volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
+			continue
+		}
+		node, ours := localstorage.NodeOf(volume)
+		if !ours {
+			continue
+		}
+		if _, err := c.nodes.Get(node); !apierrors.IsNotFound(err) {
+			continue
+		}
+		if err := localstorage.Forget(ctx, c.api, volume); err != nil {
+			return err
+		}
+		c.log.Warnf("Let go of volume %s of the claim %s: its node %s is no longer in the cluster. If kedge is started on it again, its status shows what is left there", volume.Name, name, node)
+	}
+	return nil
+}

@@ -1,0 +1,245 @@
+// Package etcdapi serves etcd's API over a backend of kine: on a unix socket
+// that only root can open, for etcdctl and the like, and for clients in this
+// process (package direct). The datastores that are not etcd call it.
+package etcdapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/server"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/direct"
+	"github.com/kedge-dev/kedge/internal/datastore/measure"
+)
+
+const (
+	progressInterval    = 5 * time.Second // kine's own default
+	emulatedETCDVersion = "3.6.11"        // has RequestWatchProgress, which the API server asks for
+)
+
+// stopTimeout is how long clients have to end their streams at a stop. The API
+// server has ended before, so it is only for others.
+const stopTimeout = 2 * time.Second
+
+// Config is what Serve has to know.
+type Config struct {
+	Backend server.Backend
+	// Meter notes how long requests take.
+	Meter *measure.Meter
+	// Socket is a path, whose folder is made if it is not there.
+	Socket string
+	// Answer is around every plain request. Its last argument but one is nil
+	// for those in this process.
+	Answer grpc.UnaryServerInterceptor
+}
+
+// Server answers until it is closed.
+type Server struct {
+	socket string
+	grpc   *grpc.Server
+	direct *direct.Server
+	failed chan error
+	ended  chan struct{}
+}
+
+// Serve begins to answer. The backend has been started.
+func Serve(c Config) (*Server, error) {
+	listener, err := localapi.Listen(c.Socket)
+	if err != nil {
+		return nil, err
+	}
+	backend := &discreet{c.Backend, c.Meter}
+	etcd := &keys{server.New(backend, "unix", progressInterval, emulatedETCDVersion), backend}
+	answer := ofOneKey(c.Answer)
+	s := &Server{
+		socket: c.Socket, grpc: newServer(answer), direct: direct.NewServer(backend, etcd, answer),
+		failed: make(chan error, 1), ended: make(chan struct{}),
+	}
+	etcd.register(s.grpc)
+	go func() {
+		defer close(s.ended)
+		if err := s.grpc.Serve(listener); err != nil {
+			s.failed <- fmt.Errorf("serve etcd API: %w", err)
+		}
+	}()
+	return s, nil
+}
+
+// NewClient returns a client in this process.
+func (s *Server) NewClient() *kubernetes.Client { return s.direct.NewClient() }
+
+// Failed has the error with which the socket failed.
+func (s *Server) Failed() <-chan error { return s.failed }
+
+// Close ends every watch, and waits for the requests that are being answered.
+func (s *Server) Close() {
+	s.direct.Close()
+	timer := time.AfterFunc(stopTimeout, s.grpc.Stop)
+	defer timer.Stop()
+	s.grpc.GracefulStop()
+	<-s.ended
+}
+
+// newServer makes a gRPC server with etcd's limits and times
+// (go.etcd.io/etcd/server/v3/embed/config.go), as kine's pkg/endpoint does.
+func newServer(answer grpc.UnaryServerInterceptor) *grpc.Server {
+	return grpc.NewServer(
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Hour, Timeout: 20 * time.Second}),
+		grpc.MaxConcurrentStreams(math.MaxUint32),
+		grpc.MaxRecvMsgSize(direct.MaxRequestBytes),
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.WaitForHandlers(true),
+		grpc.UnaryInterceptor(answer),
+	)
+}
+
+// ofOneKey refuses transactions about more than one key, or about compactKey: kine's
+// server knows those of the API server by their form, and would compare one key and
+// change another (pkg/server/create.go, update.go and delete.go).
+func ofOneKey(next grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		if txn, ok := request.(*pb.TxnRequest); ok {
+			key, one := keyOf(txn)
+			compacts := len(txn.Compare) == 1 && txn.Compare[0].Target == pb.Compare_VERSION
+			if !one || string(key) == compactKey && !compacts {
+				return nil, status.Error(codes.Unimplemented, "a transaction is about one key in this datastore, and not about "+compactKey)
+			}
+		}
+		return next(ctx, request, info, handle)
+	}
+}
+
+// keyOf returns the key that a transaction is about, and whether it is about no other.
+func keyOf(txn *pb.TxnRequest) (key []byte, one bool) {
+	first, one := true, true
+	note := func(named, end []byte) {
+		if first {
+			key, first = named, false
+		}
+		one = one && len(end) == 0 && bytes.Equal(named, key)
+	}
+	for _, compare := range txn.Compare {
+		note(compare.Key, compare.RangeEnd)
+	}
+	for _, ops := range [][]*pb.RequestOp{txn.Success, txn.Failure} {
+		for _, op := range ops {
+			if put := op.GetRequestPut(); put != nil {
+				note(put.Key, nil)
+			}
+			if read := op.GetRequestRange(); read != nil {
+				note(read.Key, read.RangeEnd)
+			}
+			if deleted := op.GetRequestDeleteRange(); deleted != nil {
+				note(deleted.Key, deleted.RangeEnd)
+			}
+		}
+	}
+	return key, one
+}
+
+// Probe returns nil once the etcd API answers.
+func (s *Server) Probe(ctx context.Context) error {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + s.socket}, Logger: zap.NewNop()})
+	if err != nil {
+		return fmt.Errorf("make etcd client: %w", err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	answer, err := client.Get(ctx, server.HealthKey)
+	if err != nil {
+		return fmt.Errorf("ask the datastore for its health: %w", err)
+	}
+	if len(answer.Kvs) != 1 {
+		return errors.New("ask the datastore for its health: no health key")
+	}
+	return nil
+}
+
+// Fault is an error of the database as a client gets it. Whoever makes it has
+// logged what there is to say.
+type Fault interface {
+	error
+	Unwrap() error
+	GRPCStatus() *status.Status
+}
+
+// discreet is the backend for kine's server, which logs each failed request, and
+// the values of Secrets with it, unless its error is a cancellation
+// (pkg/server/kv.go). It also notes how long requests take, but for compaction,
+// which may.
+type discreet struct {
+	server.Backend
+	meter *measure.Meter
+}
+
+func (d *discreet) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
+	defer d.meter.Done("get", key, time.Now())
+	revision, kv, err := d.Backend.Get(ctx, key, revision, keysOnly)
+	return revision, kv, quietly(err)
+}
+
+func (d *discreet) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
+	defer d.meter.Done("list", key, time.Now())
+	revision, kvs, err := d.Backend.List(ctx, key, end, limit, revision, keysOnly)
+	return revision, kvs, quietly(err)
+}
+
+func (d *discreet) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
+	defer d.meter.Done("count", key, time.Now())
+	revision, count, err := d.Backend.Count(ctx, key, end, revision)
+	return revision, count, quietly(err)
+}
+
+func (d *discreet) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
+	defer d.meter.Done("create", key, time.Now())
+	revision, err := d.Backend.Create(ctx, key, value, lease)
+	return revision, quietly(err)
+}
+
+func (d *discreet) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
+	defer d.meter.Done("update", key, time.Now())
+	revision, kv, ok, err := d.Backend.Update(ctx, key, value, revision, lease)
+	return revision, kv, ok, quietly(err)
+}
+
+func (d *discreet) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
+	defer d.meter.Done("delete", key, time.Now())
+	revision, kv, ok, err := d.Backend.Delete(ctx, key, revision)
+	return revision, kv, ok, quietly(err)
+}
+
+func (d *discreet) Compact(ctx context.Context, revision int64) (int64, error) {
+	revision, err := d.Backend.Compact(ctx, revision)
+	return revision, quietly(err)
+}
+
+// quietly hides an error of the database from kine's server.
+func quietly(err error) error {
+	var fault Fault
+	if errors.As(err, &fault) {
+		return quiet{fault}
+	}
+	return err
+}
+
+// quiet is a Fault that passes for a cancellation.
+type quiet struct{ Fault }
+
+// Is is for errors.Is.
+func (quiet) Is(target error) bool { return target == context.Canceled }

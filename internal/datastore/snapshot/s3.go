@@ -1,0 +1,259 @@
+package snapshot
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+)
+
+const (
+	// transferTimeout is how long sending or fetching a snapshot may take, and
+	// requestTimeout any other request.
+	transferTimeout = 30 * time.Minute
+	requestTimeout  = time.Minute
+	// s3Attempts is how often a request is made before it has failed.
+	s3Attempts = 3
+)
+
+// bucket is where snapshots are in S3.
+type bucket struct {
+	client *minio.Client
+	config.S3
+}
+
+// s3 returns the bucket, by the settings of a Secret if there is to be one.
+func (s *Snapshots) s3(ctx context.Context) (*bucket, error) {
+	settings := s.cfg.Settings.S3Settings
+	var authority []byte
+	if settings.ConfigSecret != "" {
+		if s.client == nil {
+			return nil, fmt.Errorf("s3-config-secret %s is in the cluster, which does not run: give the bucket and the keys by the other s3 flags", settings.ConfigSecret)
+		}
+		secret, err := s.client.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, settings.ConfigSecret, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("read s3-config-secret in the namespace %s: %w", metav1.NamespaceSystem, err)
+		}
+		if authority, err = overlay(&settings, secret.Data); err != nil {
+			return nil, fmt.Errorf("read Secret %s: %w", settings.ConfigSecret, err)
+		}
+	}
+	return newBucket(settings, authority)
+}
+
+// overlay sets what a Secret says over settings. Its keys are those of the
+// configuration; s3-endpoint-ca is there the authority itself, in PEM.
+func overlay(settings *config.S3, data map[string][]byte) (authority []byte, err error) {
+	for key, target := range map[string]*string{
+		"s3-endpoint": &settings.Endpoint, "s3-bucket": &settings.Bucket, "s3-region": &settings.Region,
+		"s3-folder": &settings.Folder, "s3-access-key": &settings.AccessKey, "s3-secret-key": &settings.SecretKey,
+	} {
+		if value, ok := data[key]; ok {
+			*target = strings.TrimSpace(string(value))
+		}
+	}
+	for key, target := range map[string]*bool{"s3-insecure": &settings.Insecure, "s3-skip-ssl-verify": &settings.SkipSSLVerify} {
+		if value, ok := data[key]; ok {
+			if *target, err = strconv.ParseBool(strings.TrimSpace(string(value))); err != nil {
+				return nil, fmt.Errorf("%s is neither true nor false", key)
+			}
+		}
+	}
+	return data["s3-endpoint-ca"], nil
+}
+
+// newBucket makes a client of the bucket. authority, in PEM, is trusted besides
+// the system's.
+func newBucket(settings config.S3, authority []byte) (*bucket, error) {
+	if settings.Bucket == "" {
+		return nil, errors.New("s3-bucket is not set: say which bucket snapshots are in")
+	}
+	if settings.EndpointCA != "" && authority == nil {
+		var err error
+		if authority, err = os.ReadFile(settings.EndpointCA); err != nil {
+			return nil, fmt.Errorf("read s3-endpoint-ca: %w", err)
+		}
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	// Nothing is held open between two snapshots.
+	transport.DisableKeepAlives = true
+	// #nosec G402: the user's own choice.
+	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: settings.SkipSSLVerify}
+	if authority != nil {
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool()
+		}
+		if !pool.AppendCertsFromPEM(authority) {
+			return nil, errors.New("s3-endpoint-ca has no certificate in PEM in it")
+		}
+		transport.TLSClientConfig.RootCAs = pool
+	}
+	// As in every other program for S3, and from the machine's role in a cloud,
+	// if no keys are given.
+	keys := credentials.NewStaticV4(settings.AccessKey, settings.SecretKey, "")
+	if settings.AccessKey == "" && settings.SecretKey == "" {
+		keys = credentials.NewIAM("")
+	}
+	client, err := minio.New(settings.Endpoint, &minio.Options{
+		Creds: keys, Secure: !settings.Insecure, Region: settings.Region,
+		Transport: transport, MaxRetries: s3Attempts,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("use s3-endpoint %s: %w", settings.Endpoint, err)
+	}
+	return &bucket{client, settings}, nil
+}
+
+// key is the name of a file in the bucket.
+func (b *bucket) key(name string) string {
+	return strings.TrimPrefix(path.Join(b.Folder, name), "/")
+}
+
+func (b *bucket) location(name string) string {
+	return "s3://" + path.Join(b.Bucket, b.key(name))
+}
+
+// locationS3 is where a file of that name would be, as far as it is known.
+func (s *Snapshots) locationS3(name string) string {
+	return (&bucket{S3: s.cfg.Settings.S3Settings}).location(name)
+}
+
+// send sends the snapshot called name to S3, and after it those of this node that
+// could not be sent before, as far as prune would keep them. It returns the name of
+// the one that failed.
+func (s *Snapshots) send(ctx context.Context, name string) (unsent string, err error) {
+	there, err := s.listS3(ctx)
+	if err != nil {
+		return name, err
+	}
+	here, err := s.cfg.listFolder()
+	if err != nil {
+		return name, err
+	}
+	done := map[string]bool{}
+	for _, f := range append(there, surplus(here, s.cfg.NodeName, "", s.cfg.Settings.Retention)...) {
+		done[f.Name] = true
+	}
+	slices.SortFunc(here, newestFirst)
+	for _, f := range here {
+		_, _, own := parseName(f.Name, s.cfg.NodeName)
+		if !own || done[f.Name] || f.Error != "" {
+			continue
+		}
+		if err := s.upload(ctx, f.Name); err != nil {
+			return f.Name, err
+		}
+	}
+	return "", nil
+}
+
+func (s *Snapshots) upload(ctx context.Context, name string) error {
+	b, err := s.s3(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, transferTimeout)
+	defer cancel()
+	_, err = b.client.FPutObject(ctx, b.Bucket, b.key(name), filepath.Join(s.cfg.folder(), name), minio.PutObjectOptions{
+		ContentType: "application/zstd", NumThreads: 1,
+		UserMetadata: map[string]string{nodeMetadata: s.cfg.NodeName},
+	})
+	if err != nil {
+		return b.explain("send to", err)
+	}
+	s.event(ctx, eventSaved, "Saved "+b.location(name))
+	return nil
+}
+
+// nodeMetadata tells which node has sent an object.
+const nodeMetadata = "kedge-node"
+
+func (s *Snapshots) listS3(ctx context.Context) ([]File, error) {
+	b, err := s.s3(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var files []File
+	prefix := b.key("x")
+	for object := range b.client.ListObjects(ctx, b.Bucket, minio.ListObjectsOptions{Prefix: prefix[:len(prefix)-1]}) {
+		if object.Err != nil {
+			return nil, b.explain("list", object.Err)
+		}
+		name := path.Base(object.Key)
+		if !strings.HasSuffix(name, suffix) {
+			continue
+		}
+		f := File{Name: name, Location: b.location(name), Size: object.Size, Created: object.LastModified.UTC()}
+		if _, at, ok := parseName(name, s.cfg.NodeName); ok {
+			f.Node, f.Created = s.cfg.NodeName, at
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+func (s *Snapshots) removeS3(ctx context.Context, name string) error {
+	b, err := s.s3(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if err := b.client.RemoveObject(ctx, b.Bucket, b.key(name), minio.RemoveObjectOptions{}); err != nil {
+		return b.explain("delete from", err)
+	}
+	return nil
+}
+
+// fetch writes a snapshot to target.
+func (b *bucket) fetch(ctx context.Context, name, target string) error {
+	ctx, cancel := context.WithTimeout(ctx, transferTimeout)
+	defer cancel()
+	if err := b.client.FGetObject(ctx, b.Bucket, b.key(name), target, minio.GetObjectOptions{}); err != nil {
+		return b.explain("fetch "+name+" from", err)
+	}
+	return nil
+}
+
+// explain says what a user can do about an error of S3.
+func (b *bucket) explain(what string, err error) error {
+	hint := ""
+	var unknown x509.UnknownAuthorityError
+	var dial *net.OpError
+	var request *url.Error
+	switch code := minio.ToErrorResponse(err).Code; {
+	case code == "NoSuchBucket":
+		hint = ": make the bucket, or set another with s3-bucket"
+	case code == "NoSuchKey":
+		hint = ": `kedge snapshot list` lists what is there"
+	case code == "AccessDenied", code == "InvalidAccessKeyId", code == "SignatureDoesNotMatch":
+		hint = ": check s3-access-key and s3-secret-key, and what they may do in the bucket"
+	case code == "AuthorizationHeaderMalformed", code == "PermanentRedirect":
+		hint = ": check s3-region"
+	case errors.As(err, &unknown):
+		hint = ": give the authority of its certificate with s3-endpoint-ca"
+	case errors.As(err, &dial), errors.As(err, &request):
+		hint = ": check s3-endpoint, and that this host reaches it"
+	}
+	return fmt.Errorf("%s s3://%s at %s: %w%s", what, b.Bucket, b.Endpoint, err, hint)
+}

@@ -1,0 +1,272 @@
+package snapshot
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/testutil/s3"
+)
+
+// store is a datastore of one text, in a file.
+type store struct {
+	dir    datadir.Dir
+	last   int64
+	broken error
+	saves  atomic.Int32
+	// above is what Prepare was told.
+	above int64
+}
+
+func (s *store) Kind() string { return "text" }
+
+func (s *store) Save(_ context.Context, file string) (int64, error) {
+	s.saves.Add(1)
+	if s.broken != nil {
+		return 0, s.broken
+	}
+	text, err := os.ReadFile(filepath.Join(s.dir.ServerDB(), "text"))
+	if err != nil {
+		return 0, err
+	}
+	return s.last, os.WriteFile(file, text, 0o600)
+}
+
+func (s *store) LastRevision(context.Context) (int64, error) { return s.last, s.broken }
+
+func (s *store) Prepare(_ context.Context, file, folder string, above int64) error {
+	s.above = above
+	if err := os.Mkdir(filepath.Join(folder, "db"), 0o700); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, "db", "text"), text, 0o600)
+}
+
+func (s *store) Commit(_ context.Context, folder, kept string) error {
+	return datadir.Replace(filepath.Join(folder, "db"), s.dir.ServerDB(), filepath.Join(kept, "db"))
+}
+
+func (s *store) Kept(kept string) string { return kept }
+
+// server makes a data directory as a server has it, and what its snapshots need.
+func server(t *testing.T, text, token string) Config {
+	t.Helper()
+	dir := datadir.Dir(t.TempDir())
+	for _, folder := range []string{dir.ServerDB(), dir.ServerTLS(), dir.AgentTLS()} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	certificates, err := pki.EnsureServer(pki.ServerOptions{Dir: dir, NodeName: "pi", ClusterDomain: "cluster.local", Clock: pki.NewClock(dir.ClockFile())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := join.EnsureToken(dir, token, certificates.ServerCA()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir.ServerDB(), "text"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return Config{
+		Dir: dir, Settings: config.Default().Server.Snapshots, NodeName: "pi",
+		Store: &store{dir: dir, last: 42}, Socket: filepath.Join(string(dir), "s"),
+	}
+}
+
+// quick returns a Snapshots that takes no time to seal secrets.
+func quick(cfg Config) *Snapshots {
+	s := New(cfg)
+	return s
+}
+
+// withAPI gives s an API that knows SnapshotFiles.
+func withAPI(s *Snapshots, objects ...runtime.Object) {
+	s.client = fake.NewClientset(objects...)
+	s.objects = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{resourceOf: "SnapshotFileList"}).Resource(resourceOf)
+}
+
+// shown returns the locations that the API shows, with what is wrong with them.
+func shown(t *testing.T, s *Snapshots) (locations []string) {
+	t.Helper()
+	if err := s.reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.objects.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range list.Items {
+		var o struct {
+			Spec   struct{ Location string }
+			Status struct{ Error struct{ Message string } }
+		}
+		text, _ := json.Marshal(object.Object)
+		if err := json.Unmarshal(text, &o); err != nil {
+			t.Fatal(err)
+		}
+		locations = append(locations, strings.TrimSpace(o.Spec.Location+" "+o.Status.Error.Message))
+	}
+	slices.Sort(locations)
+	return locations
+}
+
+func TestCommands(t *testing.T) {
+	bucket := &s3.Server{Bucket: "backups", AccessKey: "user"}
+	remote := httptest.NewServer(bucket)
+	defer remote.Close()
+	cfg := server(t, "all", "token")
+	cfg.Settings.S3 = true
+	cfg.Settings.S3Settings = config.S3{
+		Endpoint: "none", Folder: "/a/", ConfigSecret: "s3", Region: "us-east-1",
+	}
+	s := quick(cfg)
+	withAPI(s, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "s3"}, Data: map[string][]byte{
+		"s3-endpoint": []byte(strings.TrimPrefix(remote.URL, "http://") + "\n"), "s3-insecure": []byte("true"),
+		"s3-bucket": []byte("backups"), "s3-access-key": []byte("user"), "s3-secret-key": []byte("secret"),
+	}})
+	ctx, stop := context.WithCancel(t.Context())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- s.Run(ctx, func() { close(ready) }) }()
+	<-ready
+	ask := func(command string, r Request) []string {
+		t.Helper()
+		files, err := Ask(t.Context(), cfg.Socket, command, r)
+		if err != nil {
+			t.Fatalf("%s %+v: %v", command, r, err)
+		}
+		var names []string
+		for _, f := range files {
+			place, _, _ := strings.Cut(f.Location, ":")
+			names = append(names, place+" "+f.Name)
+		}
+		return names
+	}
+	if info, err := os.Stat(cfg.Socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v", info, err)
+	}
+	var names []string
+	for range 3 {
+		saved := ask(CommandSave, Request{Names: []string{OnDemand}})
+		names = append(names, strings.TrimPrefix(saved[0], "file "))
+	}
+	if listed := ask(CommandList, Request{}); len(listed) != 6 || listed[0] != "file "+names[2] || listed[1] != "s3 "+names[2] {
+		t.Errorf("listed %q, saved %q", listed, names)
+	}
+	if keys := bucket.Keys(); !slices.Equal(keys, []string{"a/" + names[0], "a/" + names[1], "a/" + names[2]}) {
+		t.Errorf("in S3: %q", keys)
+	}
+	if pruned := ask(CommandPrune, Request{Retention: 2}); len(pruned) != 2 {
+		t.Errorf("pruned %q", pruned)
+	}
+	ask(CommandDelete, Request{Names: []string{strings.TrimSuffix(names[1], ".zst")}})
+	if listed := ask(CommandList, Request{}); !slices.Equal(listed, []string{"file " + names[2], "s3 " + names[2]}) {
+		t.Errorf("listed %q", listed)
+	}
+	if got := shown(t, s); !slices.Equal(got, []string{"file://" + cfg.folder() + "/" + names[2], "s3://backups/a/" + names[2]}) {
+		t.Errorf("the API shows %q", got)
+	}
+	if _, err := Ask(t.Context(), cfg.Socket, CommandDelete, Request{Names: []string{names[2], names[0]}}); err == nil {
+		t.Error("deleted what is not there")
+	}
+	if left, _ := filepath.Glob(filepath.Join(cfg.folder(), "*")); len(left) != 1 {
+		t.Errorf("one of two was deleted though the other is not there: %q", left)
+	}
+	events, err := s.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(events.Items) < 6 {
+		t.Errorf("%d events, %v", len(events.Items), err)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, err := Ask(t.Context(), cfg.Socket, CommandList, Request{}); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("after the stop: %v", err)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	cfg := server(t, "all", "token")
+	s := quick(cfg)
+	withAPI(s)
+	cfg.Store.(*store).broken = errors.New("disk on fire")
+	if _, err := s.save(t.Context(), OnDemand); err == nil || !strings.Contains(err.Error(), "disk on fire") {
+		t.Errorf("got %v", err)
+	}
+	if left, _ := os.ReadDir(cfg.folder()); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	if got := shown(t, s); len(got) != 1 || !strings.HasSuffix(got[0], "disk on fire") {
+		t.Errorf("the API shows %q", got)
+	}
+	cfg.Store.(*store).broken = nil
+	file, err := s.save(t.Context(), OnDemand)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(t, s); !slices.Equal(got, []string{file.Location}) {
+		t.Errorf("the API shows %q", got)
+	}
+	// S3 that cannot be asked does not take away what it showed.
+	s.cfg.Settings.S3, s.cfg.Settings.S3Settings = true, config.S3{Endpoint: "127.0.0.1:1", Insecure: true, Bucket: "backups", AccessKey: "a", SecretKey: "s", Region: "x"}
+	if file, err := s.save(t.Context(), OnDemand); file == nil || err == nil || !strings.Contains(err.Error(), "check s3-endpoint") {
+		t.Errorf("got %v, %v", file, err)
+	}
+	if got := shown(t, s); len(got) != 3 || !strings.Contains(got[2], "check s3-endpoint") {
+		t.Errorf("the API shows %q", got)
+	}
+}
+
+// TestSchedule wants nothing to happen but at the times of the schedule.
+func TestSchedule(t *testing.T) {
+	cfg := server(t, "all", "token")
+	cfg.Settings.ScheduleCron = "0 */12 * * *"
+	cfg.Settings.Retention = 3
+	synctest.Test(t, func(t *testing.T) {
+		s := quick(cfg)
+		saves := &cfg.Store.(*store).saves
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { s.keepSchedule(ctx); close(done) }()
+		time.Sleep(11 * time.Hour)
+		synctest.Wait()
+		if n := saves.Load(); n > 1 {
+			t.Errorf("%d saves in 11 hours", n)
+		}
+		time.Sleep(5 * 24 * time.Hour)
+		synctest.Wait()
+		if n := saves.Load(); n < 10 || n > 11 {
+			t.Errorf("%d saves in 5 days", n)
+		}
+		stop()
+		<-done
+	})
+	files, err := cfg.listFolder()
+	if err != nil || len(files) != 3 {
+		t.Errorf("%d snapshots are left, %v", len(files), err)
+	}
+}

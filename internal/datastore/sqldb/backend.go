@@ -1,0 +1,418 @@
+package sqldb
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/server"
+	"github.com/k3s-io/kine/pkg/ttl"
+
+	"github.com/kedge-dev/kedge/internal/datastore/measure"
+)
+
+const (
+	// retainRevisions is how many are never compacted; kine's own number.
+	retainRevisions = 1000
+	// compactBatch is how many revisions one transaction compacts.
+	compactBatch   = 1000
+	compactTimeout = 30 * time.Second
+	// createRetries is how often a row is tried again whose id was filled.
+	createRetries = 20
+)
+
+// compactKey is the row that says, in prev_revision, what was compacted.
+const compactKey = "compact_rev_key"
+
+// Backend is kine's server.Backend over a database that others write to, too.
+type Backend struct {
+	db      *sql.DB
+	dialect *dialect
+	faults  *faults
+	meter   *measure.Meter
+	hub     *hub
+	running sync.WaitGroup
+}
+
+var _ server.Backend = (*Backend)(nil)
+
+func newBackend(db *sql.DB, dialect *dialect, faults *faults) *Backend {
+	meter := measure.NewMeter(faults.log, fmt.Sprintf("Look at the load of %s, at its disk, and at the network to it", faults.target))
+	return &Backend{db: db, dialect: dialect, faults: faults, meter: meter, hub: newHub()}
+}
+
+// Start implements server.Backend. Everything ends when ctx does. After an
+// error it can be called again.
+func (b *Backend) Start(ctx context.Context) error {
+	if _, err := b.insert(ctx, create, compactKey, 0, 0, []byte{}); err != nil && !b.dialect.taken(err) {
+		return b.faults.note(err)
+	}
+	if _, err := b.Create(ctx, server.HealthKey, []byte(server.HealthVal), 0); err != nil && err != server.ErrKeyExists {
+		return err
+	}
+	from, err := b.begin(ctx)
+	if err != nil {
+		return b.faults.note(err)
+	}
+	b.hub.start(from)
+	b.running.Go(func() { b.poll(ctx) })
+	b.running.Go(func() {
+		for ctx.Err() == nil {
+			// It ends when it cannot list, and with its watch.
+			ttl.Run(ctx, b)
+			select {
+			case <-ctx.Done():
+			case <-time.After(pollInterval):
+			}
+		}
+	})
+	return nil
+}
+
+// number runs a statement that returns one number, and 0 if that is NULL.
+func (b *Backend) number(ctx context.Context, statement string) (int64, error) {
+	var value sql.NullInt64
+	err := b.db.QueryRowContext(ctx, statement).Scan(&value)
+	return value.Int64, err
+}
+
+// CurrentRevision implements server.Backend. It asks the database: others write.
+func (b *Backend) CurrentRevision(ctx context.Context) (int64, error) {
+	revision, err := b.number(ctx, head)
+	if err != nil {
+		return 0, b.faults.note(err)
+	}
+	b.hub.tell(revision)
+	return revision, nil
+}
+
+// DbSize implements server.Backend.
+func (b *Backend) DbSize(ctx context.Context) (int64, error) {
+	size, err := b.number(ctx, b.dialect.size)
+	return size, b.faults.note(err)
+}
+
+// latest returns the last change of key, nil if there is none. revision is the
+// last one to look at, 0 for all.
+func (b *Backend) latest(ctx context.Context, key string, revision int64, values bool) (*server.Event, error) {
+	statement, args := "SELECT "+valued(values)+" FROM kine WHERE id = (SELECT MAX(id) FROM kine WHERE name = ?", []any{key}
+	if revision > 0 {
+		statement, args = statement+" AND id <= ?", append(args, revision)
+	}
+	events, err := b.events(ctx, statement+")", args, values, false)
+	if err != nil || len(events) == 0 {
+		return nil, err
+	}
+	return events[0], nil
+}
+
+func valued(values bool) string {
+	if values {
+		return columns + ", value"
+	}
+	return columns
+}
+
+// Get implements server.Backend.
+func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
+	if strings.Contains(key, "\x00") {
+		revision, err := b.CurrentRevision(ctx)
+		return revision, nil, err
+	}
+	now, err := b.CurrentRevision(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	event, err := b.latest(ctx, key, revision, !keysOnly)
+	if err == nil {
+		err = b.check(ctx, revision, now)
+	}
+	if err != nil {
+		return 0, nil, b.faults.note(err)
+	}
+	if event == nil || event.Delete {
+		return now, nil, nil
+	}
+	return max(now, event.KV.ModRevision), event.KV, nil
+}
+
+// check returns an error if a revision, 0 for the present, could not be read at.
+// It is to be called after the reading.
+func (b *Backend) check(ctx context.Context, revision, now int64) error {
+	if revision == 0 {
+		return nil
+	}
+	if revision > now {
+		return server.ErrFutureRev
+	}
+	compacted, err := b.number(ctx, compacted)
+	if err == nil && revision < compacted {
+		err = server.ErrCompacted
+	}
+	return err
+}
+
+// within is a condition for the names from key to end. A zero byte at the end
+// of one, which no name has and PostgreSQL knows not, says before or after which
+// side of a name the range ends.
+func within(key, end string) (condition string, args []any) {
+	condition = "name >= ?"
+	if after, ok := strings.CutSuffix(key, "\x00"); ok {
+		key, condition = after, "name > ?"
+	}
+	if last, ok := strings.CutSuffix(end, "\x00"); ok && last != "" {
+		return condition + " AND name <= ?", []any{key, last}
+	} else if ok {
+		return condition, []any{key} // etcd's "all keys from"
+	}
+	return condition + " AND name < ?", []any{key, end}
+}
+
+// settle returns the revision to read at. What is asked of the present is read
+// as it was at the last revision, once all up to that one have been seen:
+// one that is being written now may yet appear below it, and whoever watches
+// from what a list returned would never hear of it.
+func (b *Backend) settle(ctx context.Context, revision int64) (at, now int64, err error) {
+	if now, err = b.CurrentRevision(ctx); err != nil || revision > 0 {
+		return revision, now, err
+	}
+	return now, now, b.hub.wait(ctx, now)
+}
+
+// List implements server.Backend.
+func (b *Backend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
+	at, now, err := b.settle(ctx, revision)
+	if err != nil {
+		return 0, nil, err
+	}
+	condition, args := within(key, end)
+	statement := "SELECT " + valued(!keysOnly) + " FROM kine JOIN (SELECT MAX(id) AS id FROM kine WHERE " + condition +
+		" AND id <= ? GROUP BY name) AS latest USING (id) WHERE deleted = 0 ORDER BY name"
+	if limit > 0 {
+		statement += fmt.Sprintf(" LIMIT %d", limit)
+	}
+	events, err := b.events(ctx, statement, append(args, at), !keysOnly, false)
+	if err == nil {
+		err = b.check(ctx, revision, now)
+	}
+	if err != nil {
+		return now, nil, b.faults.note(err)
+	}
+	kvs := make([]*server.KeyValue, len(events))
+	for i, event := range events {
+		kvs[i] = event.KV
+	}
+	return at, kvs, nil
+}
+
+// Count implements server.Backend.
+func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
+	at, now, err := b.settle(ctx, revision)
+	if err != nil {
+		return 0, 0, err
+	}
+	condition, args := within(key, end)
+	var count int64
+	err = b.db.QueryRowContext(ctx, b.dialect.bind("SELECT COUNT(*) FROM kine JOIN (SELECT MAX(id) AS id FROM kine WHERE "+condition+
+		" AND id <= ? GROUP BY name) AS latest USING (id) WHERE deleted = 0"), append(args, at)...).Scan(&count)
+	if err == nil {
+		err = b.check(ctx, revision, now)
+	}
+	return at, count, b.faults.note(err)
+}
+
+// insert runs a statement that makes a row, and returns its id, or 0 if it made
+// none.
+func (b *Backend) insert(ctx context.Context, statement string, args ...any) (id int64, err error) {
+	began := time.Now()
+	for range createRetries {
+		if b.dialect.numbered {
+			err = b.db.QueryRowContext(ctx, b.dialect.bind(statement+" RETURNING id"), args...).Scan(&id)
+			if err == sql.ErrNoRows {
+				return 0, nil
+			}
+		} else {
+			var result sql.Result
+			if result, err = b.db.ExecContext(ctx, statement, args...); err == nil {
+				id, err = insertedID(result)
+			}
+		}
+		// Whoever polls was faster, say: a new try gets a new id.
+		if err == nil || !b.dialect.again(err) {
+			break
+		}
+	}
+	if err == nil {
+		b.meter.Committed(time.Since(began))
+		b.hub.tell(id)
+		b.faults.wrote()
+	}
+	return id, err
+}
+
+func insertedID(result sql.Result) (int64, error) {
+	if rows, err := result.RowsAffected(); err != nil || rows == 0 {
+		return 0, err
+	}
+	return result.LastInsertId()
+}
+
+// Create implements server.Backend.
+func (b *Backend) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
+	last, err := b.latest(ctx, key, 0, false)
+	if err != nil {
+		return 0, b.faults.note(err)
+	}
+	var previous int64
+	if last != nil {
+		if !last.Delete {
+			return b.exists(ctx)
+		}
+		previous = last.KV.ModRevision
+	}
+	id, err := b.insert(ctx, create, key, previous, lease, value)
+	if err != nil && b.dialect.taken(err) {
+		return b.exists(ctx)
+	}
+	return id, b.faults.note(err)
+}
+
+// exists is the answer to a Create of a key that is there.
+func (b *Backend) exists(ctx context.Context) (int64, error) {
+	revision, err := b.CurrentRevision(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return revision, server.ErrKeyExists
+}
+
+// Update implements server.Backend. If revision is not that of the key's last
+// change, it returns what is there.
+func (b *Backend) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
+	id, err := b.insert(ctx, update, lease, value, revision, key)
+	if err != nil && !b.dialect.taken(err) {
+		return 0, nil, false, b.faults.note(err)
+	}
+	if err == nil && id != 0 {
+		return id, &server.KeyValue{Key: key, Value: value, Lease: lease, ModRevision: id}, true, nil
+	}
+	now, kv, err := b.Get(ctx, key, 0, false)
+	return now, kv, false, err
+}
+
+// Delete implements server.Backend. revision is 0 for whatever is there.
+func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
+	for {
+		last, err := b.latest(ctx, key, 0, true)
+		if err != nil {
+			return 0, nil, false, b.faults.note(err)
+		}
+		if last == nil || last.Delete {
+			// As etcd has it: nothing was deleted, and nothing is there.
+			now, err := b.CurrentRevision(ctx)
+			return now, nil, revision == 0, err
+		}
+		kv := last.KV
+		if revision != 0 && kv.ModRevision != revision {
+			return kv.ModRevision, kv, false, nil
+		}
+		id, err := b.insert(ctx, remove, kv.ModRevision, key)
+		if err != nil && !b.dialect.taken(err) {
+			return 0, nil, false, b.faults.note(err)
+		}
+		if err == nil && id != 0 {
+			return id, kv, true, nil
+		}
+		// Somebody was faster: look again.
+	}
+}
+
+// Compact implements server.Backend. Several servers may try at once: each
+// transaction goes on only from where the last one was.
+func (b *Backend) Compact(ctx context.Context, revision int64) (int64, error) {
+	now, err := b.CurrentRevision(ctx)
+	if err != nil {
+		return 0, err
+	}
+	from, err := b.number(ctx, compacted)
+	if err != nil {
+		return now, b.faults.note(err)
+	}
+	switch {
+	case revision > now:
+		return now, server.ErrFutureRev
+	case revision <= from:
+		return now, server.ErrCompacted
+	}
+	for last := min(revision, now-retainRevisions); from < last; {
+		to := min(from+compactBatch, last)
+		done, err := b.compactTo(ctx, from, to)
+		if err != nil {
+			return now, b.faults.note(fmt.Errorf("compact: %w", err))
+		}
+		if !done {
+			return now, server.ErrCompacted
+		}
+		from = to
+	}
+	return now, nil
+}
+
+// compactTo compacts what is between two revisions, unless another server did.
+func (b *Backend) compactTo(ctx context.Context, from, to int64) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, compactTimeout)
+	defer cancel()
+	tx, err := b.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
+	if err != nil {
+		return false, err
+	}
+	// After a commit this does nothing; when it fails, so has all else.
+	defer func() { _ = tx.Rollback() }()
+	var found sql.NullInt64
+	if err := tx.QueryRowContext(ctx, compacted).Scan(&found); err != nil || found.Int64 != from {
+		return false, err
+	}
+	if _, err := tx.ExecContext(ctx, b.dialect.bind(b.dialect.compact), from, to, from, to); err != nil {
+		return false, err
+	}
+	if _, err := tx.ExecContext(ctx, b.dialect.bind(setCompacted), to, from); err != nil {
+		return false, err
+	}
+	return true, tx.Commit()
+}
+
+// events runs a statement that returns changes.
+func (b *Backend) events(ctx context.Context, statement string, args []any, values, old bool) ([]*server.Event, error) {
+	rows, err := b.db.QueryContext(ctx, b.dialect.bind(statement), args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var events []*server.Event
+	for rows.Next() {
+		kv, previous := &server.KeyValue{}, &server.KeyValue{}
+		event := &server.Event{KV: kv}
+		into := []any{&kv.ModRevision, &kv.Key, &event.Create, &event.Delete, &kv.CreateRevision, &previous.ModRevision, &kv.Lease}
+		if values {
+			into = append(into, &kv.Value)
+		}
+		if old {
+			into = append(into, &previous.Value)
+		}
+		if err := rows.Scan(into...); err != nil {
+			return nil, err
+		}
+		if event.Create {
+			kv.CreateRevision = kv.ModRevision
+		} else {
+			previous.Key, previous.CreateRevision = kv.Key, kv.CreateRevision
+			event.PrevKV = previous
+		}
+		events = append(events, event)
+	}
+	// Without this a list that broke off would be a shorter one.
+	return events, rows.Err()
+}

@@ -1,0 +1,180 @@
+package sqldb
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/k3s-io/kine/pkg/drivers"
+	kinemysql "github.com/k3s-io/kine/pkg/drivers/mysql"
+	kinepgsql "github.com/k3s-io/kine/pkg/drivers/pgsql"
+)
+
+// dialect is what differs between the databases.
+type dialect struct {
+	// title is the database's name for people.
+	title  string
+	driver drivers.Constructor
+	// numbered says that parameters are $1, $2 … and that an INSERT returns the
+	// id; else they are ?, and the driver knows the id.
+	numbered bool
+	// compact deletes the rows that have been replaced, and those of deleted
+	// keys, by rows above one revision and up to another, twice each.
+	compact string
+	// size returns how many bytes the table has.
+	size string
+	// taken tells whether a row was refused because another one is the next
+	// version of its key; again, because another one has its id, or is in a
+	// deadlock with it.
+	taken, again func(error) bool
+	// missing tells whether there is no such database, or no such table in it.
+	missing func(error) bool
+
+	// others lists the user's other connections to the database, and from which
+	// hosts they are.
+	others string
+	// restoring is the table that a restore fills. isRestoring counts how many are
+	// there, and numberRestoring says after which id it goes on, if that does not
+	// follow from its rows.
+	restoring, makeRestoring, dropRestoring, isRestoring, numberRestoring string
+	// replace puts it in the place of the table kine, all or nothing, and that
+	// where KEPT says, which is the name of a keptKind.
+	replace  []string
+	keptKind string
+}
+
+var postgres = &dialect{
+	title:    "PostgreSQL",
+	driver:   kinepgsql.New,
+	numbered: true,
+	compact: `DELETE FROM kine USING (
+			SELECT prev_revision AS id FROM kine WHERE name <> 'compact_rev_key' AND prev_revision <> 0 AND id > ? AND id <= ?
+			UNION SELECT id FROM kine WHERE deleted <> 0 AND id > ? AND id <= ?
+		) AS gone WHERE kine.id = gone.id`,
+	size: `SELECT pg_total_relation_size('kine')`,
+	taken: func(err error) bool {
+		var failure *pgconn.PgError
+		return errors.As(err, &failure) && failure.Code == pgerrcode.UniqueViolation && failure.ConstraintName != "kine_pkey"
+	},
+	again: func(err error) bool {
+		var failure *pgconn.PgError
+		return errors.As(err, &failure) && (failure.Code == pgerrcode.DeadlockDetected ||
+			failure.Code == pgerrcode.UniqueViolation && failure.ConstraintName == "kine_pkey")
+	},
+	missing: func(err error) bool {
+		var failure *pgconn.PgError
+		return errors.As(err, &failure) && (failure.Code == pgerrcode.InvalidCatalogName || failure.Code == pgerrcode.UndefinedTable)
+	},
+	others: `SELECT pid, COALESCE(host(client_addr), 'its own host') FROM pg_stat_activity
+		WHERE datname = current_database() AND usename = current_user AND backend_type = 'client backend' AND pid <> pg_backend_pid()`,
+	// In a schema of its own indexes and sequence have the names that kine's
+	// driver gives, and looks for.
+	restoring:       `kine_restoring.kine`,
+	makeRestoring:   `CREATE SCHEMA ` + restoringSchema,
+	dropRestoring:   `DROP SCHEMA IF EXISTS ` + restoringSchema + ` CASCADE`,
+	isRestoring:     `SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'kine_restoring' AND table_name = 'kine'`,
+	numberRestoring: `SELECT setval(pg_get_serial_sequence('kine_restoring.kine', 'id'), ?)`,
+	replace: []string{
+		`CREATE SCHEMA KEPT`,
+		`ALTER TABLE kine SET SCHEMA KEPT`,
+		`DO $$ BEGIN EXECUTE format('ALTER TABLE kine_restoring.kine SET SCHEMA %I', current_schema()); END $$`,
+		`DROP SCHEMA ` + restoringSchema,
+	},
+	keptKind: "schema",
+}
+
+// restoringSchema is where PostgreSQL has the table that a restore fills.
+const restoringSchema = "kine_restoring"
+
+// Numbers of MySQL's and MariaDB's errors.
+const (
+	mysqlTooManyConnections = 1040
+	mysqlDatabaseDenied     = 1044
+	mysqlAccessDenied       = 1045
+	mysqlNoDatabase         = 1049
+	mysqlDuplicate          = 1062
+	mysqlTableDenied        = 1142
+	mysqlNoTable            = 1146
+	mysqlDeadlock           = 1213
+)
+
+var mySQL = &dialect{
+	title:  "MySQL",
+	driver: kinemysql.New,
+	compact: `DELETE kine FROM kine JOIN (
+			SELECT prev_revision AS id FROM kine WHERE name <> 'compact_rev_key' AND prev_revision <> 0 AND id > ? AND id <= ?
+			UNION SELECT id FROM kine WHERE deleted <> 0 AND id > ? AND id <= ?
+		) AS gone ON kine.id = gone.id`,
+	size: `SELECT SUM(data_length + index_length) FROM information_schema.tables
+		WHERE table_schema = DATABASE() AND table_name = 'kine'`,
+	taken: func(err error) bool {
+		var failure *mysql.MySQLError
+		return errors.As(err, &failure) && failure.Number == mysqlDuplicate && !strings.Contains(failure.Message, "PRIMARY")
+	},
+	again: func(err error) bool {
+		var failure *mysql.MySQLError
+		return errors.As(err, &failure) && (failure.Number == mysqlDeadlock ||
+			failure.Number == mysqlDuplicate && strings.Contains(failure.Message, "PRIMARY"))
+	},
+	missing: func(err error) bool {
+		var failure *mysql.MySQLError
+		return errors.As(err, &failure) && (failure.Number == mysqlNoDatabase || failure.Number == mysqlNoTable)
+	},
+	others: `SELECT id, SUBSTRING_INDEX(host, ':', 1) FROM information_schema.processlist
+		WHERE db = DATABASE() AND user = SUBSTRING_INDEX(USER(), '@', 1) AND id <> CONNECTION_ID()`,
+	restoring:     `kine_restoring`,
+	makeRestoring: `CREATE TABLE kine_restoring LIKE kine`,
+	dropRestoring: `DROP TABLE IF EXISTS kine_restoring`,
+	isRestoring:   `SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'kine_restoring'`,
+	replace:       []string{`RENAME TABLE kine TO KEPT, kine_restoring TO kine`},
+	keptKind:      "table",
+}
+
+// bind returns a statement, written with ?, as the database wants it.
+func (d *dialect) bind(statement string) string {
+	if !d.numbered {
+		return statement
+	}
+	var bound strings.Builder
+	for i, part := range strings.Split(statement, "?") {
+		if i > 0 {
+			bound.WriteString("$" + strconv.Itoa(i))
+		}
+		bound.WriteString(part)
+	}
+	return bound.String()
+}
+
+const (
+	columns = "id, name, created, deleted, create_revision, prev_revision, lease"
+	// head is the last revision, and compacted what all up to it was compacted
+	// to; both are NULL in an empty table.
+	head      = "SELECT MAX(id) FROM kine"
+	compacted = "SELECT MAX(prev_revision) FROM kine WHERE name = 'compact_rev_key'"
+	// create is a new key, or one that had been deleted.
+	create = `INSERT INTO kine(name, created, deleted, create_revision, prev_revision, lease, value, old_value)
+		VALUES (?, 1, 0, 0, ?, ?, ?, NULL)`
+	// follow makes a row that replaces the one with the given id and name, if
+	// that is there.
+	follow = `INSERT INTO kine(name, created, deleted, create_revision, prev_revision, lease, value, old_value)
+		SELECT name, 0, %d, CASE WHEN created <> 0 THEN id ELSE create_revision END, id, %s, %s, value
+		FROM kine WHERE id = ? AND name = ? AND deleted = 0`
+	// fill takes an id away from whoever has not used it yet.
+	fill = `INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, lease, value, old_value)
+		VALUES (?, ?, 0, 1, 0, 0, 0, NULL, NULL)`
+	// setCompacted changes the row that says so, and none of those that each start
+	// may have made besides.
+	setCompacted = "UPDATE kine SET prev_revision = ? WHERE name = 'compact_rev_key' AND prev_revision = ?"
+)
+
+// fillPrefix begins the names of rows that are nothing but ids; kine's own.
+const fillPrefix = "gap-"
+
+var (
+	update = fmt.Sprintf(follow, 0, "?", "?")
+	remove = fmt.Sprintf(follow, 1, "0", "NULL")
+)

@@ -1,0 +1,203 @@
+package sqldb
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+const (
+	// One statement inserts so many rows at most, or not many more bytes.
+	insertRows  = 100
+	insertBytes = 1 << 20
+	// closing is how long the database may take to notice that a server that has
+	// been stopped is gone.
+	closing = 5 * time.Second
+)
+
+// LastRevision implements datastore.Snapshotter.
+func (d *Datastore) LastRevision(ctx context.Context) (int64, error) {
+	var last sql.NullInt64
+	err := d.connected(ctx, func(db *sql.DB) error {
+		err := db.QueryRowContext(ctx, head).Scan(&last)
+		if d.target.dialect.missing(err) {
+			return nil
+		}
+		return err
+	})
+	return last.Int64, err
+}
+
+// Prepare implements datastore.Snapshotter. It fills a table beside the one that
+// is in use.
+func (d *Datastore) Prepare(ctx context.Context, file, _ string, above int64) error {
+	return d.connected(ctx, func(db *sql.DB) (err error) {
+		if err := d.connect(ctx, db); err != nil {
+			return err
+		}
+		if err := d.alone(ctx, db); err != nil {
+			return err
+		}
+		defer func() {
+			if err != nil { // which is what the user has to know
+				_, _ = db.ExecContext(context.WithoutCancel(ctx), d.target.dialect.dropRestoring)
+			}
+		}()
+		if err := d.makeRestoring(ctx, db); err != nil {
+			return err
+		}
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		if err := insertAll(ctx, tx, d.target.dialect, file, above); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+}
+
+// makeRestoring makes the table to be filled, and what else is missing. kine's
+// driver does not close all its connections (pkg/drivers/generic/generic.go,
+// Migrate, leaves a row unread): they are not to be taken for a server's.
+func (d *Datastore) makeRestoring(ctx context.Context, db *sql.DB) (err error) {
+	if err := d.prepare(ctx, d.target.source); err != nil {
+		return err
+	}
+	// There may be one of a restore that was killed.
+	for _, statement := range []string{d.target.dialect.dropRestoring, d.target.dialect.makeRestoring} {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	if d.target.restoring != "" {
+		if err := d.prepare(ctx, d.target.restoring); err != nil {
+			return err
+		}
+	}
+	d.leaked, err = d.others(ctx, db)
+	return err
+}
+
+// alone returns an error if anybody else uses the database: a server that runs on
+// it has connections always.
+func (d *Datastore) alone(ctx context.Context, db *sql.DB) error {
+	for begun := time.Now(); ; time.Sleep(closing / 50) {
+		others, err := d.others(ctx, db)
+		if d.target.dialect.missing(err) {
+			return nil
+		}
+		maps.DeleteFunc(others, func(id int64, _ string) bool { return d.leaked[id] != "" })
+		if err != nil || len(others) == 0 {
+			return err
+		}
+		if time.Since(begun) > closing {
+			hosts := slices.Compact(slices.Sorted(maps.Values(others)))
+			return ownError{fmt.Errorf("%s is in use from %s: stop kedge on every server of it, and what else uses it as this user",
+				d.target, strings.Join(hosts, ", "))}
+		}
+	}
+}
+
+// others returns the hosts of all connections to the database but db's single
+// one.
+func (d *Datastore) others(ctx context.Context, db *sql.DB) (map[int64]string, error) {
+	rows, err := db.QueryContext(ctx, d.target.dialect.others)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	hosts := map[int64]string{}
+	for rows.Next() {
+		var id int64
+		var host string
+		if err := rows.Scan(&id, &host); err != nil {
+			return nil, err
+		}
+		hosts[id] = host
+	}
+	return hosts, rows.Err()
+}
+
+// insertAll puts what is in file into the table. That all up to above is compacted
+// says kine's own row, which is also the last one.
+func insertAll(ctx context.Context, tx *sql.Tx, dialect *dialect, file string, above int64) error {
+	var args []any
+	rows, bytes, objects := 0, 0, 0
+	insert := func() error {
+		values := strings.Repeat("(?, ?, ?, 0, ?, ?, ?, ?, NULL), ", rows)
+		_, err := tx.ExecContext(ctx, dialect.bind("INSERT INTO "+dialect.restoring+
+			"(id, name, created, deleted, create_revision, prev_revision, lease, value, old_value) VALUES "+strings.TrimSuffix(values, ", ")), args...)
+		args, rows, bytes = args[:0], 0, 0
+		return err
+	}
+	err := readObjects(file, func(kv *mvccpb.KeyValue) error {
+		created := 0
+		if kv.CreateRevision == kv.ModRevision {
+			created = 1
+		}
+		args = append(args, kv.ModRevision, string(kv.Key), created, kv.CreateRevision, 0, kv.Lease, kv.Value)
+		rows, bytes, objects = rows+1, bytes+len(kv.Value), objects+1
+		if bytes < insertBytes && rows < insertRows {
+			return nil
+		}
+		return insert()
+	})
+	if err != nil {
+		return err
+	}
+	if objects == 0 {
+		return ownError{fmt.Errorf("%s has no objects in it", file)}
+	}
+	args, rows = append(args, above, compactKey, 1, 0, above, 0, []byte{}), rows+1
+	if err := insert(); err != nil {
+		return err
+	}
+	if dialect.numberRestoring != "" {
+		_, err = tx.ExecContext(ctx, dialect.bind(dialect.numberRestoring), above)
+	}
+	return err
+}
+
+// Commit implements datastore.Snapshotter, by names alone, in one step.
+func (d *Datastore) Commit(ctx context.Context, _, kept string) error {
+	return d.connected(ctx, func(db *sql.DB) error {
+		var there int
+		if err := db.QueryRowContext(ctx, d.target.dialect.isRestoring).Scan(&there); err != nil || there == 0 {
+			return err
+		}
+		if err := d.alone(ctx, db); err != nil {
+			return err
+		}
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		for _, statement := range d.target.dialect.replace {
+			if _, err := tx.ExecContext(ctx, strings.ReplaceAll(statement, "KEPT", keptName(kept))); err != nil {
+				return err
+			}
+		}
+		return tx.Commit()
+	})
+}
+
+// keptName is the name for what was stored before, after the folder where other
+// datastores leave it.
+func keptName(kept string) string {
+	return "kine_" + strings.ReplaceAll(filepath.Base(kept), "-", "_")
+}
+
+// Kept implements datastore.Snapshotter.
+func (d *Datastore) Kept(kept string) string {
+	return fmt.Sprintf("%s %s of %s", d.target.dialect.keptKind, keptName(kept), d.target)
+}

@@ -1,0 +1,249 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+)
+
+// parts are what follows the name of a database in those of its files.
+var parts = [...]string{"-wal", "-shm", ""}
+
+// schemaVersion is that of the tables in the database, kine's and kedge's. It
+// grows when a kedge before could not use them any more.
+const schemaVersion = 1
+
+// prepare makes the database in file ready to be served by kedge of the given
+// version, for example v1.36.3+kedge.1, and tells whether it has read all of it. On
+// any error the database is as before.
+func prepare(ctx context.Context, file, version string) (checked bool, err error) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return false, fmt.Errorf("make folder of the database: %w", err)
+	}
+	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
+		return true, makeDatabase(ctx, file, version)
+	}
+	unclean, err := look(file)
+	if err != nil {
+		return false, err
+	}
+	db := sql.OpenDB(&connector{file: file})
+	defer func() { err = errors.Join(err, db.Close()) }()
+	// Reading all of the database takes time, and so is done before the start only if
+	// it was not closed in order. Otherwise it is done beside it: Backend.check.
+	if unclean {
+		if err := quickCheck(ctx, db, file); err != nil {
+			return false, err
+		}
+	}
+	return unclean, makeTables(ctx, db, file, version)
+}
+
+// makeTables makes the tables that are not there.
+func makeTables(ctx context.Context, db *sql.DB, file, version string) error {
+	if err := record(ctx, db, file, version); err != nil {
+		return fmt.Errorf("record version: %w", err)
+	}
+	if _, err := db.ExecContext(ctx, schema); err != nil {
+		return fmt.Errorf("make tables: %w", err)
+	}
+	return nil
+}
+
+// makeDatabase makes a new database, for root only, beside its place, and moves it
+// there when it has its tables. So an empty file at that place was never kedge's
+// doing, whenever kedge was interrupted.
+func makeDatabase(ctx context.Context, file, version string) (err error) {
+	made := file + ".new"
+	remove := func() error {
+		var faults []error
+		for _, part := range parts {
+			if err := os.Remove(made + part); !errors.Is(err, fs.ErrNotExist) {
+				faults = append(faults, err)
+			}
+		}
+		return errors.Join(faults...)
+	}
+	if err := remove(); err != nil {
+		return fmt.Errorf("make database: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, remove())
+		}
+	}()
+	opened, err := os.OpenFile(made, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("make database: %w", err)
+	}
+	if err := opened.Close(); err != nil {
+		return fmt.Errorf("make database: %w", err)
+	}
+	db := sql.OpenDB(&connector{file: made})
+	// The last connection to be closed puts the log into the database.
+	if err := errors.Join(makeTables(ctx, db, made, version), db.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(made, file); err != nil {
+		return fmt.Errorf("make database: %w", err)
+	}
+	return syncFolders(filepath.Dir(file))
+}
+
+// look tells whether the last kedge left the database in a hurry, and refuses one
+// that SQLite would take for new, or of which it would lose a part.
+func look(file string) (unclean bool, err error) {
+	size, err := fileSize(file)
+	if err != nil {
+		return false, err
+	}
+	logSize, err := fileSize(file + "-wal")
+	if err != nil {
+		return false, err
+	}
+	if size == 0 {
+		// SQLite would delete the log, if there is one, and begin with an empty database.
+		return false, damaged(file, errors.New("it is empty"))
+	}
+	if err := checkWAL(file); err != nil {
+		return false, err
+	}
+	// SQLite would fall back to reading only.
+	opened, err := os.OpenFile(file, os.O_RDWR, 0)
+	if err != nil {
+		return false, fmt.Errorf("open database: %w", err)
+	}
+	if err := opened.Close(); err != nil {
+		return false, fmt.Errorf("open database: %w", err)
+	}
+	return logSize > 0, nil
+}
+
+// fileSize returns the size of a regular file in bytes, 0 if there is none.
+func fileSize(file string) (int64, error) {
+	info, err := os.Stat(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("look at database: %w", err)
+	case !info.Mode().IsRegular():
+		return 0, fmt.Errorf("%s is not a file: move it away, kedge keeps its database there", file)
+	}
+	return info.Size(), nil
+}
+
+// syncFolders brings the entry of a new file in folder, and those of the
+// folders above, to the disk: a database is of no use if its name is lost.
+func syncFolders(folder string) error {
+	for ; ; folder = filepath.Dir(folder) {
+		opened, err := os.Open(folder)
+		if err != nil {
+			return fmt.Errorf("sync folder: %w", err)
+		}
+		err = opened.Sync()
+		opened.Close()
+		// Some file systems have nothing to sync for a folder.
+		if err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EROFS) {
+			return fmt.Errorf("sync folder: %w", err)
+		}
+		if folder == filepath.Dir(folder) {
+			return nil
+		}
+	}
+}
+
+// quickCheck returns an error if the database is damaged.
+func quickCheck(ctx context.Context, db interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}, file string) error {
+	var verdict string
+	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
+		return fmt.Errorf("check database: %w", err)
+	}
+	if verdict != "ok" {
+		return damaged(file, errors.New(strings.ReplaceAll(verdict, "\n", " ")))
+	}
+	return nil
+}
+
+// record refuses a database that a newer kedge has used, and writes down that
+// this one does. It always writes, so a disk without space is noticed here.
+func record(ctx context.Context, db *sql.DB, file, version string) (err error) {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // does nothing after Commit
+	if _, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS kedge (name TEXT PRIMARY KEY, value TEXT NOT NULL)`); err != nil {
+		return err
+	}
+	last := map[string]string{"schema": "0", "version": version, "starts": "0"}
+	if err := readRecord(ctx, tx, last); err != nil {
+		return err
+	}
+	if err := acceptable(file, last["schema"], last["version"], version); err != nil {
+		return err
+	}
+	starts, _ := strconv.Atoi(last["starts"]) // for the eye only
+	for name, value := range map[string]string{
+		"schema":  strconv.Itoa(schemaVersion),
+		"version": version,
+		"starts":  strconv.Itoa(starts + 1),
+	} {
+		if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO kedge (name, value) VALUES (?, ?)`, name, value); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
+
+func readRecord(ctx context.Context, tx *sql.Tx, into map[string]string) error {
+	found, err := tx.QueryContext(ctx, `SELECT name, value FROM kedge`)
+	if err != nil {
+		return err
+	}
+	defer found.Close()
+	for found.Next() {
+		var name, value string
+		if err := found.Scan(&name, &value); err != nil {
+			return err
+		}
+		into[name] = value
+	}
+	return found.Err()
+}
+
+// acceptable returns an error if a database last used with the given schema by
+// kedge of version last is not for kedge of version ours. A newer Kubernetes
+// may have stored objects in versions that an older one cannot read.
+func acceptable(file, schema, last, ours string) error {
+	number, err := strconv.Atoi(schema)
+	if err != nil {
+		return damaged(file, fmt.Errorf("its schema version is %q", schema))
+	}
+	theirs, err := utilversion.ParseSemantic(last)
+	if err != nil {
+		return damaged(file, fmt.Errorf("read its version: %w", err))
+	}
+	own, err := utilversion.ParseSemantic(ours)
+	if err != nil {
+		return fmt.Errorf("read kedge's own version: %w", err)
+	}
+	if number > schemaVersion || theirs.Major() > own.Major() ||
+		theirs.Major() == own.Major() && theirs.Minor() > own.Minor() {
+		return fmt.Errorf("%s was last used by kedge %s, which is newer than this one, %s: "+
+			"run %s or later, or put back a copy of the database from before the upgrade",
+			file, last, ours, last)
+	}
+	return nil
+}

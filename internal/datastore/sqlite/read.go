@@ -1,0 +1,300 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/watches"
+)
+
+// reader reads the database at a revision, on connections of its own: the
+// writer is never waited for.
+type reader struct {
+	db                          *sql.DB
+	get, list, keys, count, all *sql.Stmt
+	size, superseded            *sql.Stmt
+}
+
+// openReader opens the database in file, which prepare has made.
+func openReader(file string) (*reader, error) {
+	r := &reader{db: sql.OpenDB(&connector{file: file, readOnly: true})}
+	r.db.SetMaxOpenConns(4)
+	r.db.SetMaxIdleConns(2)
+	r.db.SetConnMaxIdleTime(2 * time.Minute)
+	for statement, query := range map[**sql.Stmt]string{
+		&r.get: getSQL, &r.list: fmt.Sprintf(listSQL, "value"), &r.keys: fmt.Sprintf(listSQL, "NULL"),
+		&r.count: countSQL, &r.all: eventsSQL, &r.size: sizeSQL,
+		&r.superseded: supersededSQL,
+	} {
+		prepared, err := r.db.Prepare(query)
+		if err != nil {
+			r.db.Close()
+			return nil, err
+		}
+		*statement = prepared
+	}
+	return r, nil
+}
+
+// query calls scan for each row of the answer. It gives no context to go-sqlite3,
+// which would need a goroutine for each statement and each row to watch it.
+func query(ctx context.Context, statement *sql.Stmt, scan func(*sql.Rows) error, args ...any) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	rows, err := statement.Query(args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// scanRow reads one row of getSQL or listSQL.
+func scanRow(rows *sql.Rows) (kv *server.KeyValue, deleted bool, err error) {
+	kv = &server.KeyValue{}
+	var created bool
+	err = rows.Scan(&kv.ModRevision, &kv.Key, &created, &deleted, &kv.CreateRevision, &kv.Lease, &kv.Value)
+	if created {
+		kv.CreateRevision = kv.ModRevision
+	}
+	return kv, deleted, err
+}
+
+// row returns the row that was key's last one at revision, nil if there is none.
+func row(ctx context.Context, get *sql.Stmt, key string, revision int64) (kv *server.KeyValue, deleted bool, err error) {
+	err = query(ctx, get, func(rows *sql.Rows) (err error) {
+		kv, deleted, err = scanRow(rows)
+		return err
+	}, key, revision)
+	return kv, deleted, err
+}
+
+// answer is what a read returns as its error. A database error, or that the
+// revision has been compacted meanwhile, comes before all else.
+func (b *Backend) answer(ctx context.Context, revision int64, err error) error {
+	switch {
+	case b.faults.err() != nil:
+		return b.faults.err()
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return b.faults.note(err)
+	}
+	return b.state.check(revision)
+}
+
+// look returns the current revision, the one to read at, which is revision or
+// if that is 0 the current one, and what memory has for it.
+func (b *Backend) look(key, end string, revision int64) (current, at int64, memory []version, err error) {
+	if err := b.state.check(revision); err != nil {
+		return b.state.current(), 0, nil, err
+	}
+	b.state.mu.RLock()
+	defer b.state.mu.RUnlock()
+	current, at = b.state.revision, revision
+	if at == 0 {
+		at = current
+	}
+	if end != "" {
+		return current, at, b.state.memory.between(key, end, at), nil
+	}
+	if v, ok := b.state.memory.at(key, at); ok {
+		memory = []version{v}
+	}
+	return current, at, memory, nil
+}
+
+// Get implements server.Backend.
+func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
+	current, at, memory, err := b.look(key, "", revision)
+	if err != nil {
+		return current, nil, err
+	}
+	if len(memory) > 0 {
+		return current, present(memory[0], keysOnly), b.answer(ctx, revision, nil)
+	}
+	kv, deleted, err := row(ctx, b.reader.get, key, at)
+	if err = b.answer(ctx, revision, err); err != nil || deleted {
+		return current, nil, err
+	}
+	return current, kv, nil
+}
+
+// present returns the key and value after v, nil if v was a deletion.
+func present(v version, keysOnly bool) *server.KeyValue {
+	if v.Delete {
+		return nil
+	}
+	if keysOnly {
+		kv := *v.KV
+		kv.Value = nil
+		return &kv
+	}
+	return v.KV
+}
+
+// lastOf returns what is behind all keys for the end of a range that etcd's API has
+// for "all keys from".
+func lastOf(end string) string {
+	if end == "\x00" {
+		return "\xff"
+	}
+	return end
+}
+
+// List implements server.Backend. limit is 0 for no limit.
+func (b *Backend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
+	if end == "" {
+		current, kv, err := b.Get(ctx, key, revision, keysOnly)
+		if kv == nil {
+			return current, nil, err
+		}
+		return current, []*server.KeyValue{kv}, err
+	}
+	end = lastOf(end)
+	current, at, memory, err := b.look(key, end, revision)
+	if err != nil {
+		return current, nil, err
+	}
+	statement, rowLimit := b.reader.list, int64(-1)
+	if keysOnly {
+		statement = b.reader.keys
+	}
+	if limit > 0 {
+		// Each key that memory has may take the place of a row.
+		rowLimit = limit + int64(len(memory))
+	}
+	kvs := []*server.KeyValue{}
+	add := func(kv *server.KeyValue) {
+		if kv != nil && (limit <= 0 || int64(len(kvs)) < limit) {
+			kvs = append(kvs, kv)
+		}
+	}
+	err = query(ctx, statement, func(rows *sql.Rows) error {
+		kv, _, err := scanRow(rows)
+		if err != nil {
+			return err
+		}
+		for len(memory) > 0 && memory[0].KV.Key < kv.Key {
+			add(present(memory[0], keysOnly))
+			memory = memory[1:]
+		}
+		if len(memory) > 0 && memory[0].KV.Key == kv.Key {
+			add(present(memory[0], keysOnly))
+			memory = memory[1:]
+			return nil
+		}
+		add(kv)
+		return nil
+	}, key, end, at, rowLimit)
+	for _, v := range memory {
+		add(present(v, keysOnly))
+	}
+	if err := b.answer(ctx, revision, err); err != nil {
+		return current, nil, err
+	}
+	return current, kvs, nil
+}
+
+// Count implements server.Backend.
+func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
+	end = lastOf(end)
+	current, at, memory, err := b.look(key, end, revision)
+	if err != nil {
+		return current, 0, err
+	}
+	if end == "" {
+		end = key + "\x00"
+	}
+	var count int64
+	err = query(ctx, b.reader.count, func(rows *sql.Rows) error { return rows.Scan(&count) }, key, end, at)
+	for _, v := range memory {
+		kv, deleted, rowErr := row(ctx, b.reader.get, v.KV.Key, at)
+		if rowErr != nil {
+			err = rowErr
+		}
+		if kv != nil && !deleted {
+			count--
+		}
+		if !v.Delete {
+			count++
+		}
+	}
+	return current, count, b.answer(ctx, revision, err)
+}
+
+// events returns the events for w up to revision, in order; missed are those
+// that memory has.
+func (b *Backend) events(ctx context.Context, w *watches.Watch, revision int64, missed []*server.Event) ([]*server.Event, error) {
+	first := max(w.After, 1) // 0 stands for the current one
+	if err := b.state.check(first); err != nil {
+		return nil, err
+	}
+	key, end := w.Key, w.End
+	if end == "" && key != "" {
+		end = key + "\x00"
+	}
+	found := missed
+	err := query(ctx, b.reader.all, func(rows *sql.Rows) error {
+		event, err := scanEvent(rows)
+		if err == nil {
+			found = append(found, event)
+		}
+		return err
+	}, w.After, revision, key, end)
+	// What is in both is taken from memory, which comes first: a row knows only
+	// the row before, and that may not be what was there before.
+	slices.SortStableFunc(found, byRevision)
+	found = slices.CompactFunc(found, func(a, b *server.Event) bool { return byRevision(a, b) == 0 })
+	return found, b.answer(ctx, first, err)
+}
+
+// scanEvent reads one row of eventsSQL.
+func scanEvent(rows *sql.Rows) (*server.Event, error) {
+	e := &server.Event{KV: &server.KeyValue{}}
+	var previous struct {
+		id, create, lease sql.NullInt64
+		created           sql.NullBool
+		value             []byte
+	}
+	err := rows.Scan(&e.KV.ModRevision, &e.KV.Key, &e.Create, &e.Delete, &e.KV.CreateRevision, &e.KV.Lease, &e.KV.Value,
+		&previous.id, &previous.created, &previous.create, &previous.lease, &previous.value)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read event: %w", err)
+	case e.Create:
+		e.KV.CreateRevision = e.KV.ModRevision
+	case previous.id.Valid:
+		e.PrevKV = &server.KeyValue{
+			Key: e.KV.Key, Value: previous.value, Lease: previous.lease.Int64,
+			CreateRevision: previous.create.Int64, ModRevision: previous.id.Int64,
+		}
+		if previous.created.Bool {
+			e.PrevKV.CreateRevision = previous.id.Int64
+		}
+	}
+	return e, nil
+}
+
+// CurrentRevision implements server.Backend.
+func (b *Backend) CurrentRevision(context.Context) (int64, error) { return b.state.current(), nil }
+
+// DbSize implements server.Backend: in bytes, without what is free.
+func (b *Backend) DbSize(ctx context.Context) (size int64, err error) {
+	err = query(ctx, b.reader.size, func(rows *sql.Rows) error { return rows.Scan(&size) })
+	return size, b.answer(ctx, 0, err)
+}

@@ -1,0 +1,106 @@
+package sqlite
+
+import (
+	"sync"
+
+	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/watches"
+)
+
+// state is what writer, readers and watches agree on. It changes in one step:
+// once a revision is the current one, whoever reads finds its change, and every
+// watch has its event.
+type state struct {
+	mu sync.RWMutex
+	// moved is signalled when revision or ended changes.
+	moved sync.Cond
+	// revision is the current one.
+	revision int64
+	// compacted is the revision below which nothing can be asked for.
+	compacted int64
+	memory    memory
+	watches   watches.Set
+	// ended says that no revision will follow.
+	ended bool
+}
+
+func newState() *state {
+	s := &state{memory: memory{}, watches: watches.New(watchBuffer)}
+	s.moved.L = &s.mu
+	return s
+}
+
+// publish makes the changes of a transaction the current state: written ones
+// are now in the database, new ones, in order, have happened. revision is that
+// of the last one.
+func (s *state) publish(written, changes []version, revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range written {
+		s.memory.written(v)
+	}
+	events := make([]*server.Event, len(changes))
+	for i, v := range changes {
+		s.memory.add(v)
+		events[i] = v.Event
+	}
+	if len(events) > 0 {
+		s.watches.Deliver(events)
+		s.revision = revision
+		s.moved.Broadcast()
+	}
+}
+
+// last returns the version of key that memory has at the current revision.
+func (s *state) last(key string) (version, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.memory.at(key, s.revision)
+}
+
+// current returns the current revision.
+func (s *state) current() int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.revision
+}
+
+// compact moves the revision below which nothing can be asked for up to the
+// given one, and returns the current one.
+func (s *state) compact(revision int64) (current int64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case revision > s.revision:
+		return s.revision, server.ErrFutureRev
+	case revision <= s.compacted:
+		return s.revision, server.ErrCompacted
+	}
+	s.compacted = revision
+	s.memory.compact(revision)
+	return s.revision, nil
+}
+
+// check returns an error if a revision, 0 for the current one, cannot be asked
+// for.
+func (s *state) check(revision int64) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	switch {
+	case revision > s.revision:
+		return server.ErrFutureRev
+	case revision > 0 && revision < s.compacted:
+		return server.ErrCompacted
+	}
+	return nil
+}
+
+// end ends every watch and every wait.
+func (s *state) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches.LeaveAll()
+	s.ended = true
+	s.moved.Broadcast()
+}

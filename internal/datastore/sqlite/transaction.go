@@ -1,0 +1,194 @@
+package sqlite
+
+import (
+	"context"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/server"
+)
+
+// transaction is a batch of changes that happen together. It is planned first,
+// by reading only, and then committed if there is anything for the database.
+type transaction struct {
+	*writer
+	flush bool
+
+	// batch are the changes planned so far, outcomes their answers, and writes
+	// says which of them are for the database.
+	batch    []*change
+	outcomes []outcome
+	writes   []bool
+	// changes are the versions that came of it, staged the last for each key.
+	changes []version
+	staged  map[string]version
+	last    int64
+	// sweep is the revision up to which to delete superseded rows, or 0.
+	sweep int64
+	// shrink says that the file is to be made smaller afterwards.
+	shrink bool
+
+	// reserves says that the commit has to reserve revisions.
+	reserves bool
+	// committed says that it reached the disk, with these of the pending.
+	committed bool
+	flushed   []version
+}
+
+// plan decides what becomes of each change of batch.
+func (t *transaction) plan(batch []*change) error {
+	for _, c := range batch {
+		before := len(t.changes)
+		o, err := t.decide(c)
+		t.batch = append(t.batch, c)
+		t.outcomes = append(t.outcomes, o)
+		t.writes = append(t.writes, err != nil || c.kind == kindSweep || c.kind == kindFlush ||
+			len(t.changes) > before && t.changes[before].durability == durable)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decide looks at the condition of c and stages the version it makes.
+func (t *transaction) decide(c *change) (outcome, error) {
+	switch c.kind {
+	case kindSweep:
+		t.sweep = max(t.sweep, c.revision)
+		return outcome{}, nil
+	case kindFlush:
+		t.flush = t.flush || len(t.pending) > 0
+		return outcome{ok: true}, nil
+	case kindShrink:
+		t.shrink = true
+		return outcome{ok: true}, nil
+	}
+	current, err := t.current(c.key)
+	if err != nil {
+		return outcome{}, err
+	}
+	var kv *server.KeyValue // what is there, if anything is
+	if current.Event != nil && !current.Delete {
+		kv = current.KV
+	}
+	switch {
+	case c.kind == kindCreate && kv != nil:
+		return outcome{err: server.ErrKeyExists}, nil
+	case c.kind == kindCreate:
+	case kv == nil:
+		// There is nothing to delete, which is what was asked for.
+		return outcome{ok: c.kind == kindRemove && c.revision == 0}, nil
+	case c.revision != kv.ModRevision && (c.kind != kindRemove || c.revision != 0):
+		return outcome{kv: kv}, nil
+	}
+	t.last++
+	event := &server.Event{
+		Create: c.kind == kindCreate,
+		Delete: c.kind == kindRemove || c.kind == kindExpire,
+		KV:     &server.KeyValue{Key: c.key, ModRevision: t.last},
+		PrevKV: kv,
+	}
+	o := outcome{revision: t.last, kv: event.KV, ok: true}
+	switch {
+	case event.Delete:
+		o.kv = kv
+	case event.Create:
+		event.KV.Value, event.KV.Lease, event.KV.CreateRevision = c.value, c.lease, t.last
+	default:
+		event.KV.Value, event.KV.Lease, event.KV.CreateRevision = c.value, c.lease, kv.CreateRevision
+	}
+	v := version{Event: event, durability: durabilityOf(c, kv)}
+	if current.Event != nil {
+		v.follows = current.row()
+	}
+	if v.durability == deferred && len(t.pending) >= 2*maxPending {
+		v.durability = durable // the disk is full: it must not pile up
+	}
+	t.changes = append(t.changes, v)
+	t.staged[c.key] = v
+	return o, nil
+}
+
+// current returns the last version of key, without an event if there is none.
+func (t *transaction) current(key string) (version, error) {
+	if v, ok := t.staged[key]; ok {
+		return v, nil
+	}
+	if v, ok := t.state.last(key); ok {
+		return v, nil
+	}
+	kv, deleted, err := row(context.Background(), t.log.get, key, t.last)
+	if kv == nil || err != nil {
+		return version{}, err
+	}
+	return version{Event: &server.Event{KV: kv, Delete: deleted}}, nil
+}
+
+// commit brings to the disk what has to be there. What is deferred comes along,
+// in the order in which it happened.
+func (t *transaction) commit() (err error) {
+	// A revision is reserved before anybody sees it.
+	t.reserves = t.last >= t.log.reserved
+	needed := t.reserves || t.flush || t.sweep > 0
+	for _, v := range t.changes {
+		needed = needed || v.durability == durable
+	}
+	if !needed {
+		return nil
+	}
+	if err := t.log.begin(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			t.log.rollback()
+		}
+	}()
+	if err := t.log.reserve(t.last); err != nil {
+		return err
+	}
+	for _, v := range t.pending {
+		if err := t.log.insert(v); err != nil {
+			return err
+		}
+	}
+	for _, v := range t.changes {
+		if v.durability == volatile {
+			continue
+		}
+		if err := t.log.insert(v); err != nil {
+			return err
+		}
+	}
+	if t.sweep > 0 {
+		if err := t.log.sweep(t.sweep); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	if err := t.log.commit(); err != nil {
+		return err
+	}
+	t.meter.Committed(time.Since(began))
+	t.committed, t.flushed = true, t.pending
+	for i, c := range t.batch {
+		if c.kind == kindSweep {
+			t.outcomes[i].ok = t.log.swept >= c.revision
+		}
+	}
+	return nil
+}
+
+// refuse answers those of batch with err who needed what failed, and returns
+// the others.
+func (t *transaction) refuse(batch []*change, err error) (others []*change) {
+	for i, c := range batch {
+		if t.reserves || i < len(t.writes) && t.writes[i] {
+			c.answer(outcome{err: err})
+			t.leases.retry(c)
+			continue
+		}
+		others = append(others, c)
+	}
+	return others
+}

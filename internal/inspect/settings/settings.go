@@ -1,0 +1,147 @@
+// Package settings is the configuration of a kedge that runs: it shows it, reads it
+// again when it is told to, and changes what can be changed meanwhile, which is how
+// much is logged. The cli package runs it beside a server or an agent, and asks it for
+// `kedge config` and `kedge log-level`.
+package settings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
+)
+
+// ErrNotRunning says that no kedge runs on this host.
+var ErrNotRunning = errors.New("kedge is not running on this host; start it with `kedge server`")
+
+// needsRestart follows the key of a setting that nothing can change meanwhile.
+const needsRestart = " changed: needs a restart of kedge"
+
+// Load reads the configuration as at the start: with the same flags and environment.
+type Load func() (*config.Config, config.Sources, error)
+
+// Log is what is logged.
+type Log interface {
+	Levels() config.Levels
+	SetLevels(config.Levels)
+}
+
+// Settings are those of this process.
+type Settings struct {
+	role         config.Role
+	load         Load
+	log          Log
+	setVerbosity func(int) error
+
+	mu      sync.Mutex
+	current config.Config
+	sources config.Sources
+}
+
+// New makes the settings of a process that was started with a configuration.
+// setVerbosity sets that of Kubernetes's own code.
+func New(role config.Role, load Load, cfg *config.Config, sources config.Sources, log Log, setVerbosity func(int) error) *Settings {
+	return &Settings{role: role, load: load, log: log, setVerbosity: setVerbosity, current: *cfg, sources: sources}
+}
+
+// Reload reads the configuration again, and says what of it changed and what did not.
+// If there is a fault in it nothing changes.
+func (s *Settings) Reload() (changes []string, err error) {
+	cfg, sources, err := s.load()
+	if err != nil {
+		return nil, fmt.Errorf("the configuration is as before: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, then := s.current.Fields(), cfg.Fields()
+	reloaded := false
+	for i, f := range now {
+		switch {
+		case f.Role != config.AnyRole && f.Role != s.role || f.Same(then[i]):
+		case s.role == config.AgentRole && f.Key == "token":
+			// An agent that runs has joined, and needs none.
+		case !f.Reloads:
+			changes = append(changes, f.Key+needsRestart)
+		default:
+			reloaded = true
+			changes = append(changes, fmt.Sprintf("%s is %v now", f.Key, then[i].Shown()))
+			s.sources[f.Key] = sources[f.Key]
+		}
+	}
+	if reloaded {
+		// All that reloads is here.
+		s.current.Log.Debug, s.current.Log.Verbosity, s.current.Log.Level = cfg.Log.Debug, cfg.Log.Verbosity, cfg.Log.Level
+	}
+	// Also what was changed by `kedge log-level`.
+	s.log.SetLevels(cfg.Log.Levels())
+	return changes, s.setVerbosity(cfg.Log.Verbosity)
+}
+
+// Run answers on the socket, and reloads at each signal, until ctx is cancelled.
+func (s *Settings) Run(ctx context.Context, socket string, signals <-chan os.Signal) error {
+	listener, err := localapi.Listen(socket)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-signals:
+				s.tell(s.Reload())
+			}
+		}
+	}()
+	return localapi.Serve(ctx, listener, s)
+}
+
+// tell logs what a reload did.
+func (s *Settings) tell(changes []string, err error) {
+	log := logrus.WithField("component", "settings")
+	for _, change := range changes {
+		if strings.HasSuffix(change, needsRestart) {
+			log.Warn(change)
+		} else {
+			log.Info(change)
+		}
+	}
+	switch {
+	case err != nil:
+		log.Error(err)
+	case len(changes) == 0:
+		log.Info("nothing in the configuration changed")
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Settings) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/" + printPath:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		localapi.Answer(w, Printed{s.role, s.current.Settings(s.sources, s.role)})
+	case "/" + reloadPath:
+		changes, err := s.Reload()
+		s.tell(changes, err)
+		answer := reloaded{Changes: changes}
+		if err != nil {
+			answer.Error = err.Error()
+		}
+		localapi.Answer(w, answer)
+	case "/" + levelsPath:
+		s.levels(w, r)
+	case "/" + profilePath:
+		profile(w, r)
+	default:
+		http.NotFound(w, r)
+	}
+}

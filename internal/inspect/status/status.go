@@ -1,0 +1,134 @@
+// Package status tells what the parts of a running kedge do, on a socket of its
+// own: New answers there, Fetch asks. It is what `kedge status` shows.
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/base/version"
+	"github.com/kedge-dev/kedge/internal/datastore"
+)
+
+// Report is the state of one kedge process.
+type Report struct {
+	PID        int                `json:"pid"`
+	Version    string             `json:"version"`
+	Node       string             `json:"node"`
+	Components []component.Status `json:"components"`
+	// Datastore is nil on an agent.
+	Datastore *Datastore `json:"datastore,omitempty"`
+	// Storage is nil where there are no local volumes.
+	Storage *Storage `json:"storage,omitempty"`
+	// Cluster is nil on an agent.
+	Cluster *Cluster `json:"cluster,omitempty"`
+	// Tunnels are the nodes that have a tunnel to this server.
+	Tunnels []string `json:"tunnels,omitempty"`
+}
+
+// Storage is the local volumes of a node.
+type Storage struct {
+	Volumes   []Volume   `json:"volumes"`
+	Leftovers []Leftover `json:"leftovers,omitempty"`
+	// Fault says why not all is known.
+	Fault string `json:"fault,omitempty"`
+}
+
+// Volume is a volume, or a snapshot of one.
+type Volume struct {
+	Name string `json:"name"`
+	// Size is in bytes.
+	Size int64 `json:"size"`
+	// Claim is NAMESPACE/NAME, if it is known.
+	Claim    string `json:"claim,omitempty"`
+	Snapshot bool   `json:"snapshot,omitempty"`
+}
+
+// Leftover is a part of a volume that nothing will remove or mend by itself.
+type Leftover struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
+}
+
+// Datastore is all that is known of one.
+type Datastore struct {
+	datastore.Stats
+	datastore.Health
+}
+
+// ErrNotRunning says that nobody answers on the socket.
+var ErrNotRunning = errors.New("kedge is not running on this host; start it with `kedge server`")
+
+// healthPatience is how long the datastore's health may take: others are asked.
+const healthPatience = 5 * time.Second
+
+// Config says what there is to tell.
+type Config struct {
+	// Socket is the path of the socket.
+	Socket string
+	Node   string
+	// Components returns the states of all components.
+	Components func() []component.Status
+	// Datastore is nil on an agent.
+	Datastore datastore.Datastore
+	// Storage may be nil, and returns nil, if there are no local volumes.
+	Storage func(ctx context.Context) *Storage
+	// Cluster is nil on an agent.
+	Cluster func(ctx context.Context) *Cluster
+	// Tunnels is nil on an agent.
+	Tunnels func() []string
+}
+
+// New returns the component that answers on the socket.
+func New(c Config) component.Component {
+	return component.Func("status", func(ctx context.Context, ready func()) error {
+		listener, err := localapi.Listen(c.Socket)
+		if err != nil {
+			return err
+		}
+		ready()
+		return localapi.Serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			localapi.Answer(w, c.report(r.Context()))
+		}))
+	})
+}
+
+func (c *Config) report(ctx context.Context) Report {
+	report := Report{PID: os.Getpid(), Version: version.Version, Node: c.Node, Components: c.Components()}
+	if c.Datastore != nil {
+		ctx, cancel := context.WithTimeout(ctx, healthPatience)
+		defer cancel()
+		report.Datastore = &Datastore{c.Datastore.Stats(ctx), c.Datastore.Health(ctx)}
+	}
+	if c.Storage != nil {
+		report.Storage = c.Storage(ctx)
+	}
+	if c.Cluster != nil {
+		report.Cluster = c.Cluster(ctx)
+		report.Cluster.Problems = append(report.Cluster.Problems, silentMembers(report.Datastore)...)
+	}
+	if c.Tunnels != nil {
+		report.Tunnels = c.Tunnels()
+	}
+	return report
+}
+
+// Fetch asks the kedge that listens on socket. The error is ErrNotRunning if
+// there is none.
+func Fetch(ctx context.Context, socket string) (*Report, error) {
+	var report Report
+	err := localapi.Ask(ctx, socket, "status", nil, &report)
+	switch {
+	case errors.Is(err, localapi.ErrNobody):
+		return nil, ErrNotRunning
+	case err != nil:
+		return nil, fmt.Errorf("fetch status: %w", err)
+	}
+	return &report, nil
+}

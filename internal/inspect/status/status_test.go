@@ -1,0 +1,83 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/version"
+	"github.com/kedge-dev/kedge/internal/datastore"
+)
+
+// store is a datastore.Datastore that only tells how it is.
+type store struct{ datastore.Datastore }
+
+func (store) Stats(context.Context) datastore.Stats {
+	return datastore.Stats{Kind: "sqlite", Place: "/db", Size: 7, Slow: &datastore.Slow{Over: time.Second}}
+}
+
+func (store) Health(context.Context) datastore.Health {
+	return datastore.Health{Fault: "disk is full", Etcd: &datastore.Etcd{Term: 3, Members: []datastore.EtcdMember{{Name: "pi", Leader: true}}}}
+}
+
+func TestFetch(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "status.sock")
+	if _, err := Fetch(t.Context(), socket); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("no socket: got %v", err)
+	}
+	components := []component.Status{{Name: "api", State: component.Ready}}
+	for _, known := range []datastore.Datastore{nil, store{}} {
+		want := Report{PID: os.Getpid(), Version: version.Version, Node: "pi", Components: components}
+		if known != nil {
+			want.Datastore = &Datastore{known.Stats(t.Context()), known.Health(t.Context())}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ready, done := make(chan struct{}), make(chan error)
+		answering := New(Config{
+			Socket: socket, Node: "pi", Components: func() []component.Status { return components }, Datastore: known,
+		})
+		go func() { done <- answering.Run(ctx, func() { close(ready) }) }()
+		<-ready
+		got, err := Fetch(t.Context(), socket)
+		if err != nil || !reflect.DeepEqual(*got, want) {
+			t.Errorf("got %+v, %v; want %+v", got, err, want)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	}
+	if _, err := Fetch(t.Context(), socket); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("after the stop: got %v", err)
+	}
+}
+
+func TestWell(t *testing.T) {
+	ready := []component.Status{{State: component.Ready}}
+	etcd := func(answers bool, fault string) *Datastore {
+		return &Datastore{Health: datastore.Health{Fault: fault, Etcd: &datastore.Etcd{Members: []datastore.EtcdMember{{Name: "a", Answers: true}, {Name: "b", Answers: answers}}}}}
+	}
+	for name, test := range map[string]struct {
+		report Report
+		want   bool
+	}{
+		"agent":                     {Report{Components: ready}, true},
+		"server":                    {Report{Components: ready, Datastore: etcd(true, ""), Cluster: &Cluster{}}, true},
+		"a component that starts":   {Report{Components: append(ready, component.Status{State: component.Starting})}, false},
+		"a datastore with a fault":  {Report{Components: ready, Datastore: etcd(true, "full")}, false},
+		"a member that is silent":   {Report{Components: ready, Cluster: &Cluster{Problems: silentMembers(etcd(false, ""))}}, false},
+		"an API that does not tell": {Report{Components: ready, Cluster: &Cluster{Fault: "down"}}, false},
+	} {
+		if got := test.report.Well(); got != test.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+	if said := silentMembers(etcd(false, "no quorum")); said != nil {
+		t.Errorf("said twice: %v", said)
+	}
+}

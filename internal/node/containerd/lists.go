@@ -1,0 +1,130 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+)
+
+// Lists that cannot be pulled are tried again, less and less often.
+const (
+	minPullInterval = 10 * time.Second
+	maxPullInterval = 5 * time.Minute
+)
+
+// pullLists pulls the images that the lists in the folder name, and pins them,
+// until it has them all or ctx is done.
+func (p *preloader) pullLists(ctx context.Context) {
+	for wait := minPullInterval; ; wait = min(2*wait, maxPullInterval) {
+		err := p.pullMissing(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if text := err.Error(); text != p.said {
+			p.said = text
+			p.fail(fmt.Sprintf("cannot pull all images of the lists in %s; trying again: %v", p.cfg.ImagesDir, err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (p *preloader) pullMissing(ctx context.Context) error {
+	names, err := p.names()
+	faults := []error{err}
+	for _, name := range names {
+		image, err := p.client.ImageService().Get(ctx, name)
+		switch {
+		case errdefs.IsNotFound(err):
+			if _, err = p.service.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: name}}); err == nil {
+				p.log.Infof("pulled %s, which a list in %s names", name, p.cfg.ImagesDir)
+				err = p.pin(ctx, name)
+			}
+		case err == nil && image.Labels[pinnedLabel] != pinned:
+			err = p.pin(ctx, name)
+		}
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// pin keeps an image from the kubelet's garbage collection.
+func (p *preloader) pin(ctx context.Context, name string) error {
+	image, err := p.client.GetImage(ctx, name)
+	if err != nil {
+		return err
+	}
+	if _, err := nameByID(ctx, p.client, image, labels(preloadedLabel)); err != nil {
+		return err
+	}
+	_, err = p.client.ImageService().Update(ctx, images.Image{Name: name, Labels: labels(preloadedLabel)}, "labels")
+	return err
+}
+
+// listed returns the names of the images in the lists, and of those that are
+// there also the IDs.
+func (p *preloader) listed(ctx context.Context) ([]string, error) {
+	// What is wrong with a list is said when it is pulled.
+	names, _ := p.names()
+	all := names
+	for _, name := range names {
+		image, err := p.client.GetImage(ctx, name)
+		if errdefs.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("find image %s: %w", name, err)
+		}
+		config, err := image.Config(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read configuration of %s: %w", name, err)
+		}
+		all = append(all, config.Digest.String())
+	}
+	return all, nil
+}
+
+// names reads the lists: a name on each line, and comments after #.
+func (p *preloader) names() ([]string, error) {
+	files, err := p.find(listSuffix)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	var faults []error
+	for _, file := range files {
+		text, err := datadir.ReadText(file)
+		if err != nil {
+			faults = append(faults, err)
+		}
+		number := 0
+		for line := range strings.Lines(string(text)) {
+			number++
+			word, _, _ := strings.Cut(line, "#")
+			if word = strings.TrimSpace(word); word == "" {
+				continue
+			}
+			name, err := reference.ParseDockerRef(word)
+			if err != nil {
+				faults = append(faults, fmt.Errorf("%s:%d: %q is no name of an image: %w", file, number, word, err))
+				continue
+			}
+			names = append(names, name.String())
+		}
+	}
+	return names, errors.Join(faults...)
+}

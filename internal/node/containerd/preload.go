@@ -1,0 +1,300 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/sirupsen/logrus"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/folderwatch"
+)
+
+// archiveSuffixes are those of image archives; compression is found by content.
+var archiveSuffixes = []string{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"}
+
+// listSuffix is that of files with names of images to pull.
+const listSuffix = ".txt"
+
+const (
+	// copied is how long the images folder must be at rest before it is read.
+	copied = time.Second
+	// progressInterval is how often it is said how far an import is.
+	progressInterval = 10 * time.Second
+)
+
+// preloader has the node have the images of the archives and lists in a folder,
+// pinned as long as these are there.
+type preloader struct {
+	cfg         Config
+	client      *containerd.Client
+	service     cri.ImageServiceClient
+	snapshotter string
+	log         *logrus.Entry
+	// record is of the archives that were imported, by path; it is a file, too.
+	record map[string]imported
+	// broken are those that cannot be: they are not tried again as they are.
+	broken map[string]imported
+	// said is what was last said to be wrong with the lists.
+	said string
+}
+
+// imported says which images came from an archive, which is the same one while
+// its size and time are.
+type imported struct {
+	Size    int64
+	ModTime time.Time
+	Images  []string
+	// IDs are the names by which the CRI knows them.
+	IDs []string
+}
+
+func (i imported) same(other imported) bool {
+	return i.Size == other.Size && i.ModTime.Equal(other.ModTime)
+}
+
+func (c *Containerd) newPreloader(client *containerd.Client, service cri.ImageServiceClient, snapshotter string) *preloader {
+	p := &preloader{cfg: c.cfg, client: client, service: service, snapshotter: snapshotter, log: c.log, broken: map[string]imported{}}
+	p.record = readRecord(p.recordFile())
+	return p
+}
+
+func (p *preloader) recordFile() string { return filepath.Join(p.cfg.Root, "preloaded.json") }
+
+// follow keeps in step with the folder until ctx is done. Lists are pulled
+// beside that: a registry may not answer for long.
+func (p *preloader) follow(ctx context.Context) error {
+	changes := folderwatch.Start(ctx, p.cfg.ImagesDir, copied, p.log)
+	for {
+		// Also at first: what came while nobody watched.
+		if err := p.importAll(ctx); err != nil && ctx.Err() == nil {
+			p.log.Errorf("cannot preload images: %v", err)
+		}
+		pulling, stop := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			p.pullLists(pulling)
+		}()
+		_, more := <-changes
+		stop()
+		<-done
+		if !more {
+			return nil
+		}
+	}
+}
+
+// importAll imports the pause image and the archives in the folder that are new or
+// changed, or whose images are gone, and unpins the images of those that are no
+// longer there. An archive that cannot be imported is logged and passed over, but
+// for the pause image's.
+func (p *preloader) importAll(ctx context.Context) error {
+	present, err := p.client.ListImages(ctx)
+	if err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
+	there := map[string]bool{}
+	for _, image := range present {
+		there[image.Name()] = true
+	}
+	archives, err := p.find(archiveSuffixes...)
+	if err != nil {
+		return err
+	}
+	kept := map[string]imported{}
+	var added []string
+	for _, archive := range append([]string{p.cfg.PauseArchive}, archives...) {
+		info, err := os.Stat(archive)
+		if err == nil {
+			now := imported{Size: info.Size(), ModTime: info.ModTime()}
+			// An older kedge recorded no IDs, and left its images unmarked.
+			if old := p.record[archive]; old.same(now) && old.IDs != nil && !slices.ContainsFunc(old.Images, func(name string) bool { return !there[name] }) {
+				kept[archive] = old
+				continue
+			}
+			if p.broken[archive].same(now) {
+				continue
+			}
+			if now.Images, now.IDs, err = p.importFile(ctx, archive); err == nil {
+				kept[archive] = now
+				delete(p.broken, archive)
+				added = append(added, now.Images...)
+				p.log.Infof("preloaded %s from %s", strings.Join(now.Images, ", "), archive)
+				continue
+			}
+			p.broken[archive] = now
+		}
+		if ctx.Err() != nil || archive == p.cfg.PauseArchive {
+			return fmt.Errorf("preload images of %s: %w", archive, err)
+		}
+		p.fail(fmt.Sprintf("cannot preload images of %s, which is tried again when it changes: %v", archive, err))
+	}
+	if _, ok := slices.BinarySearch(kept[p.cfg.PauseArchive].Images, p.cfg.PauseImage); !ok {
+		return fmt.Errorf("preload images of %s: it holds %v and not %s", p.cfg.PauseArchive, kept[p.cfg.PauseArchive].Images, p.cfg.PauseImage)
+	}
+	p.record = kept
+	if err := writeRecord(p.recordFile(), kept); err != nil {
+		return err
+	}
+	if err := p.unpinOthers(ctx); err != nil {
+		return err
+	}
+	// The CRI learns of images by events.
+	for _, name := range added {
+		err := waitImage(ctx, p.service, name)
+		if ctx.Err() != nil || err != nil && name == p.cfg.PauseImage {
+			return err
+		}
+		if err != nil {
+			p.log.Errorf("preload images: %v", err)
+		}
+	}
+	return nil
+}
+
+// fail tells users what is wrong with a file of theirs.
+func (p *preloader) fail(message string) {
+	p.log.Error(message)
+	p.cfg.Warn(message)
+}
+
+// find returns the files in the folder whose names have one of these ends.
+func (p *preloader) find(suffixes ...string) ([]string, error) {
+	entries, err := os.ReadDir(p.cfg.ImagesDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list images to preload: %w", err)
+	}
+	var files []string
+	for _, entry := range entries {
+		if slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(entry.Name(), s) }) {
+			files = append(files, filepath.Join(p.cfg.ImagesDir, entry.Name()))
+		}
+	}
+	return files, nil
+}
+
+// importFile imports an archive and says how far it is if that takes long.
+func (p *preloader) importFile(ctx context.Context, archive string) (names, ids []string, err error) {
+	file, err := datadir.OpenRegular(archive)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	watched, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		reportProgress(watched, file, p.log)
+	}()
+	names, ids, err = importStream(ctx, p.client, file, p.snapshotter, labels(preloadedLabel))
+	stop()
+	<-done
+	return names, ids, err
+}
+
+// reportProgress says how much of a file was read, until ctx is done. The rest
+// of the time goes into unpacking.
+func reportProgress(ctx context.Context, file *os.File, log *logrus.Entry) {
+	ticker := time.NewTicker(progressInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		info, err := file.Stat()
+		// Where the one who reads it is: the file's own place.
+		at, seekErr := file.Seek(0, 1)
+		if err != nil || seekErr != nil || info.Size() == 0 {
+			continue
+		}
+		if at < info.Size() {
+			log.Infof("preloading %s: %d %% of %d MB read", file.Name(), at*100/info.Size(), info.Size()>>20)
+		} else {
+			log.Infof("preloading %s: unpacking", file.Name())
+		}
+	}
+}
+
+// unpinOthers leaves images to the kubelet's garbage collection that were pinned
+// because of files which are no longer there.
+func (p *preloader) unpinOthers(ctx context.Context) error {
+	wanted := map[string]bool{}
+	for _, i := range p.record {
+		for _, name := range slices.Concat(i.Images, i.IDs) {
+			wanted[name] = true
+		}
+	}
+	listed, err := p.listed(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range listed {
+		wanted[name] = true
+	}
+	store := p.client.ImageService()
+	preloaded, err := store.List(ctx, fmt.Sprintf("labels.%q", preloadedLabel))
+	if err != nil {
+		return fmt.Errorf("list preloaded images: %w", err)
+	}
+	for _, image := range preloaded {
+		if wanted[image.Name] {
+			continue
+		}
+		unpinned := images.Image{Name: image.Name, Labels: map[string]string{managedLabel: "managed"}}
+		if _, err := store.Update(ctx, unpinned, "labels"); err != nil {
+			return fmt.Errorf("unpin %s: %w", image.Name, err)
+		}
+		if !strings.HasPrefix(image.Name, "sha256:") {
+			p.log.Infof("%s is no longer pinned: what it was preloaded from is gone", image.Name)
+		}
+	}
+	return nil
+}
+
+func waitImage(ctx context.Context, service cri.ImageServiceClient, name string) error {
+	return poll(ctx, func(ctx context.Context) (bool, error) {
+		response, err := service.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name}})
+		if err != nil {
+			return false, fmt.Errorf("ask containerd for image %s: %w", name, err)
+		}
+		return response.Image != nil, fmt.Errorf("image %s was imported, but the CRI does not find it", name)
+	})
+}
+
+// readRecord returns what is recorded: nothing, if the record is damaged, and
+// all is imported again.
+func readRecord(file string) map[string]imported {
+	record := map[string]imported{}
+	if data, err := os.ReadFile(file); err != nil || json.Unmarshal(data, &record) != nil {
+		return nil
+	}
+	return record
+}
+
+func writeRecord(file string, record map[string]imported) error {
+	data, err := json.Marshal(record)
+	if err == nil {
+		err = os.WriteFile(file+".new", data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(file+".new", file)
+	}
+	if err != nil {
+		return fmt.Errorf("record preloaded images: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"sync"
+	"time"
+
+	transfertypes "github.com/containerd/containerd/api/types/transfer"
+	"github.com/containerd/containerd/v2/core/streaming"
+	"github.com/containerd/containerd/v2/core/transfer"
+	ociregistry "github.com/containerd/containerd/v2/core/transfer/registry"
+	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/plugin"
+	"github.com/containerd/plugin/registry"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
+)
+
+// credentialsTimeout is for whoever has none to give, who only logs that
+// (core/transfer/registry/registry.go, MarshalAny).
+const credentialsTimeout = 10 * time.Second
+
+// Source knows where images come from. It is registries.Registries.
+type Source interface {
+	// Fetcher returns what pulls an image, or nil to have containerd do it.
+	Fetcher(registries.Pull) (transfer.ImageFetcher, error)
+}
+
+// interceptPulls lets source say where images are pulled from, by putting itself
+// before containerd's transfer service, through which the CRI and ctr pull.
+// Upstream has no other way to change registries while it runs, nor to rewrite
+// names: k3s patches it. The list of plugins is the process's, as containerd is.
+func interceptPulls(source Source) {
+	all := registry.Graph(func(*plugin.Registration) bool { return false })
+	registry.Reset()
+	for _, r := range all {
+		if r.Type == plugins.TransferPlugin && r.ID == "local" {
+			next := r.InitFn
+			r.InitFn = func(ic *plugin.InitContext) (any, error) {
+				instance, err := next(ic)
+				if err != nil {
+					return nil, err
+				}
+				service, ok := instance.(transfer.Transferrer)
+				if !ok {
+					return nil, fmt.Errorf("the plugin %s transfers nothing", r.URI())
+				}
+				return &transferrer{Transferrer: service, source: source}, nil
+			}
+		}
+		registry.Register(&r)
+	}
+}
+
+// transferrer is containerd's transfer service with another source of images.
+type transferrer struct {
+	transfer.Transferrer
+	source Source
+}
+
+// Transfer implements transfer.Transferrer.
+func (t *transferrer) Transfer(ctx context.Context, from, to any, options ...transfer.Opt) error {
+	image, pulled := from.(*ociregistry.OCIRegistry)
+	if _, stored := to.(transfer.ImageStorer); !pulled || !stored {
+		return t.Transferrer.Transfer(ctx, from, to, options...)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pull, err := describe(ctx, image)
+	if err != nil {
+		return fmt.Errorf("pull %s: %w", image.Image(), err)
+	}
+	fetcher, err := t.source.Fetcher(pull)
+	if err != nil {
+		return err
+	}
+	if fetcher != nil {
+		from = fetcher
+	}
+	return t.Transferrer.Transfer(ctx, from, to, options...)
+}
+
+// describe returns what is to be pulled and with whose credentials, until ctx is
+// done. An OCIRegistry tells that only as it does to a transfer service of another
+// process, by a message and a stream.
+func describe(ctx context.Context, image *ociregistry.OCIRegistry) (registries.Pull, error) {
+	streams := pipes{}
+	encoded, err := image.MarshalAny(ctx, &streams)
+	if err != nil {
+		return registries.Pull{}, err
+	}
+	var message transfertypes.OCIRegistry
+	if err := typeurl.UnmarshalTo(encoded, &message); err != nil {
+		return registries.Pull{}, err
+	}
+	pull := registries.Pull{Reference: message.Reference, HostDir: message.Resolver.HostDir, Header: http.Header{}}
+	for name, value := range message.Resolver.Headers {
+		pull.Header.Set(name, value)
+	}
+	stream := streams[message.Resolver.AuthStream]
+	var mu sync.Mutex // questions and answers are in turn
+	pull.Credentials = func(host string) (string, string, error) {
+		if stream == nil {
+			return "", "", nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return askCredentials(stream, message.Reference, host)
+	}
+	return pull, nil
+}
+
+func askCredentials(stream *pipe, reference, host string) (user, secret string, err error) {
+	question, err := typeurl.MarshalAny(&transfertypes.AuthRequest{Host: host, Reference: reference})
+	if err != nil {
+		return "", "", err
+	}
+	if err := stream.Send(question); err != nil {
+		return "", "", fmt.Errorf("ask for credentials: %w", err)
+	}
+	encoded, err := stream.recv(credentialsTimeout)
+	if err != nil {
+		return "", "", fmt.Errorf("ask for credentials: %w", err)
+	}
+	var answer transfertypes.AuthResponse
+	if err := typeurl.UnmarshalTo(encoded, &answer); err != nil {
+		return "", "", err
+	}
+	if answer.AuthType == transfertypes.AuthType_HEADER {
+		return "", "", nil // as upstream, which has no use for it
+	}
+	return answer.Username, answer.Secret, nil
+}
+
+// pipes are streams within this process, by their names.
+type pipes map[string]*pipe
+
+// Create implements streaming.StreamCreator: it returns the other end of a stream.
+func (p pipes) Create(ctx context.Context, name string) (streaming.Stream, error) {
+	here, there := make(chan typeurl.Any), make(chan typeurl.Any)
+	p[name] = &pipe{ctx, here, there}
+	return &pipe{ctx, there, here}, nil
+}
+
+// pipe is one end of a stream, which ends with its context.
+type pipe struct {
+	ctx     context.Context
+	in, out chan typeurl.Any
+}
+
+func (p *pipe) Send(message typeurl.Any) error {
+	if p.ctx.Err() != nil {
+		return p.ctx.Err()
+	}
+	select {
+	case p.out <- message:
+		return nil
+	case <-p.ctx.Done():
+		return p.ctx.Err()
+	}
+}
+
+func (p *pipe) Recv() (typeurl.Any, error) { return p.recv(math.MaxInt64) }
+
+func (p *pipe) recv(timeout time.Duration) (typeurl.Any, error) {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case message := <-p.in:
+		return message, nil
+	case <-timer.C:
+		return nil, errors.New("no answer")
+	case <-p.ctx.Done():
+		return nil, p.ctx.Err()
+	}
+}
+
+// Close implements streaming.Stream.
+func (p *pipe) Close() error { return nil }

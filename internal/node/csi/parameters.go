@@ -1,0 +1,96 @@
+package csi
+
+import (
+	"path/filepath"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/kedge-dev/kedge/internal/node/csi/volume"
+)
+
+// parameters reads what a StorageClass asks for.
+func parameters(class map[string]string) (volume.Spec, error) {
+	var spec volume.Spec
+	for key, value := range class {
+		switch key {
+		case "baseDirectory":
+			if !filepath.IsAbs(value) || filepath.Clean(value) != value {
+				return spec, invalid("StorageClass parameter baseDirectory: %q is not an absolute path in its shortest form", value)
+			}
+			spec.Base = value
+		case "shared":
+			if value != "true" && value != "false" {
+				return spec, invalid("StorageClass parameter shared: %q is neither true nor false", value)
+			}
+			spec.Shared = value == "true"
+		case "enforce":
+			if value != "none" {
+				return spec, invalid("StorageClass parameter enforce: %q is not none; without it the size is enforced", value)
+			}
+			spec.Unlimited = true
+		case "csi.storage.k8s.io/fstype":
+			spec.FSType = value
+		default:
+			return spec, invalid("StorageClass parameter %s is not known: make a class without it; there are baseDirectory, shared, enforce and csi.storage.k8s.io/fstype", key)
+		}
+	}
+	return spec, checkFSType(spec.FSType)
+}
+
+func checkFSType(name string) error {
+	if name != "" && name != "ext4" && name != "xfs" {
+		return invalid("file system %q: volumes have ext4 or xfs", name)
+	}
+	return nil
+}
+
+// apply adds what a claim asks for to what its class does.
+func apply(spec *volume.Spec, capabilities []*csi.VolumeCapability) error {
+	var mounts, blocks int
+	for _, capability := range capabilities {
+		if err := checkAccess(capability, spec.Shared); err != nil {
+			return err
+		}
+		if capability.GetBlock() != nil {
+			blocks++
+			continue
+		}
+		mounts++
+		if fstype := capability.GetMount().GetFsType(); fstype != "" {
+			if err := checkFSType(fstype); err != nil {
+				return err
+			}
+			if spec.FSType != "" && spec.FSType != fstype {
+				return invalid("file systems %s and %s cannot both be had", spec.FSType, fstype)
+			}
+			spec.FSType = fstype
+		}
+	}
+	if mounts > 0 && blocks > 0 {
+		return invalid("a volume cannot be both a file system and a raw block device")
+	}
+	if spec.Block = blocks > 0; spec.Block {
+		spec.FSType = "" // that of the class is for the other volumes
+	}
+	return nil
+}
+
+// checkAccess refuses access modes that a volume of one node does not have.
+func checkAccess(capability *csi.VolumeCapability, shared bool) error {
+	if capability.GetBlock() == nil && capability.GetMount() == nil {
+		return invalid("the capability says neither mount nor block")
+	}
+	switch mode := capability.GetAccessMode().GetMode(); mode {
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
+		csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
+		return nil
+	case csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER,
+		csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:
+		if !shared {
+			return invalid("access modes ReadWriteMany and ReadOnlyMany need a StorageClass with the parameter shared: \"true\", and all pods are on one node then (%s)", mode)
+		}
+		return nil
+	default:
+		return invalid("access mode %s is not known", mode)
+	}
+}

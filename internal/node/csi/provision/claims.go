@@ -1,0 +1,264 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	volumehelpers "k8s.io/component-helpers/storage/volume"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
+)
+
+const (
+	// firstRetry and lastRetry are how long it is waited between attempts. What
+	// fails on a node, such as a full disk, may be mended soon.
+	firstRetry = time.Second
+	lastRetry  = 2 * time.Minute
+	// workers are few: a node has one disk.
+	workers = 2
+)
+
+// claims makes volumes for the claims that are to have theirs on this node, and
+// deletes released ones.
+//
+// It does what upstream's sig-storage-lib-external-provisioner does, which is for
+// processes of its own: its constructor writes to client-go's scheme, which has no
+// lock, while all of this process reads it (controller/controller.go,
+// NewProvisionController), and at rest it polls (csi-lib-utils/slowset, Run).
+type claims struct {
+	Config
+	api       kubernetes.Interface
+	snapshots snapshotclient.Interface
+	// changed is called when a volume was made or deleted.
+	changed func()
+
+	log    *logrus.Entry
+	events record.EventRecorder
+	// queue has claims, and volumes, which have no namespace.
+	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	claims  corelisters.PersistentVolumeClaimLister
+	volumes corelisters.PersistentVolumeLister
+	classes storagelisters.StorageClassLister
+	// unsaved are volumes that were made, by their claims, and of which there is no
+	// object yet.
+	unsaved sync.Map
+}
+
+func newClaims(cfg Config, api kubernetes.Interface, snapshots snapshotclient.Interface, changed func()) *claims {
+	return &claims{Config: cfg, api: api, snapshots: snapshots, changed: changed, log: logrus.WithField("component", "provisioner")}
+}
+
+// Name implements component.Component.
+func (*claims) Name() string { return "claims" }
+
+// Run implements component.Component.
+func (c *claims) Run(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	factory, err := c.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	c.events = events.NewRecorder(ctx, c.api, localstorage.Driver, c.Node)
+	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](firstRetry, lastRetry),
+		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "provisioner"})
+	core, classes := factory.Core().V1(), factory.Storage().V1().StorageClasses()
+	c.claims, c.volumes, c.classes = core.PersistentVolumeClaims().Lister(), core.PersistentVolumes().Lister(), classes.Lister()
+	handler := cache.FilteringResourceEventHandler{FilterFunc: c.isMine, Handler: localstorage.OnChange(c.add)}
+	synced := []cache.InformerSynced{classes.Informer().HasSynced}
+	for _, informer := range []cache.SharedIndexInformer{core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer()} {
+		// Adding a handler fails only on an informer that has stopped.
+		_, _ = informer.AddEventHandler(handler)
+		synced = append(synced, informer.HasSynced)
+	}
+	factory.StartWithContext(ctx)
+	defer context.AfterFunc(ctx, c.queue.ShutDown)()
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return nil
+	}
+	ready()
+	var running sync.WaitGroup
+	for range workers {
+		running.Go(func() {
+			for c.next(ctx) {
+			}
+		})
+	}
+	running.Wait()
+	return nil
+}
+
+// add has something looked at.
+func (c *claims) add(object any) {
+	if name, err := cache.DeletionHandlingObjectToName(object); err == nil {
+		c.queue.Add(name)
+	}
+}
+
+// isMine tells whether a claim is to have its volume on this node, or whether a
+// volume is on it.
+func (c *claims) isMine(object any) bool {
+	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = gone.Obj
+	}
+	switch object := object.(type) {
+	case *corev1.PersistentVolumeClaim:
+		return object.Annotations[localstorage.ProvisionerAnnotation] == localstorage.Driver && object.Annotations[localstorage.NodeAnnotation] == c.Node
+	case *corev1.PersistentVolume:
+		node, ours := localstorage.NodeOf(object)
+		return ours && node == c.Node
+	}
+	return false
+}
+
+// next looks at something, and returns false at the end.
+func (c *claims) next(ctx context.Context) bool {
+	name, ended := c.queue.Get()
+	if ended {
+		return false
+	}
+	defer c.queue.Done(name)
+	look := c.syncClaim
+	if name.Namespace == "" {
+		look = c.syncVolume
+	}
+	if err := look(ctx, name); err != nil && ctx.Err() == nil {
+		c.log.Warnf("%s: %v", name, err)
+		c.queue.AddRateLimited(name)
+		return true
+	}
+	c.queue.Forget(name)
+	return true
+}
+
+// syncClaim gives a claim its volume.
+func (c *claims) syncClaim(ctx context.Context, name cache.ObjectName) error {
+	claim, err := c.claims.PersistentVolumeClaims(name.Namespace).Get(name.Name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	gone := err != nil || claim.DeletionTimestamp != nil || !c.isMine(claim)
+	if handle, ok := c.unsaved.Load(name); ok && (gone || handle != volumeName(claim)) {
+		if err := c.undo(ctx, handle.(string)); err != nil {
+			return err
+		}
+		c.unsaved.Delete(name)
+	}
+	if gone || claim.Spec.VolumeName != "" {
+		return nil
+	}
+	if _, err := c.volumes.Get(volumeName(claim)); err == nil {
+		c.unsaved.Delete(name)
+		return nil
+	}
+	class, err := c.classes.Get(volumehelpers.GetPersistentVolumeClaimClass(claim))
+	if err != nil {
+		return fmt.Errorf("get StorageClass of claim: %w", err)
+	}
+	if class.Provisioner != localstorage.Driver {
+		return nil
+	}
+	made, err := c.provision(ctx, claim, class)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return err
+	case err != nil:
+		c.events.Event(claim, corev1.EventTypeWarning, "ProvisioningFailed", err.Error())
+		if isElsewhere(err, claim) {
+			return c.giveBack(ctx, claim)
+		}
+		return err
+	case made == nil:
+		return nil // for another provisioner
+	}
+	c.unsaved.Store(name, made.Spec.CSI.VolumeHandle)
+	if err := c.save(ctx, made); err != nil {
+		return err
+	}
+	c.unsaved.Delete(name)
+	c.events.Eventf(claim, corev1.EventTypeNormal, "ProvisioningSucceeded", "Successfully provisioned volume %s", made.Name)
+	return nil
+}
+
+// undo deletes the volume of a claim that was deleted before its object was saved.
+// One that was saved, by a request without an answer, is deleted as any other.
+func (c *claims) undo(ctx context.Context, handle string) error {
+	_, err := c.api.CoreV1().PersistentVolumes().Get(ctx, handle, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return c.deleteData(ctx, handle)
+	}
+	return err
+}
+
+// syncVolume deletes a volume that was released, and sees to it that its object
+// stays till then.
+func (c *claims) syncVolume(ctx context.Context, name cache.ObjectName) error {
+	volume, err := c.volumes.Get(name.Name)
+	if apierrors.IsNotFound(err) || err == nil && !c.isMine(volume) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	protected := slices.Contains(volume.Finalizers, localstorage.VolumeFinalizer)
+	switch {
+	case volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
+		if protected { // the user wants to keep the data now
+			return localstorage.Unprotect(ctx, c.api, volume)
+		}
+	case volume.Status.Phase == corev1.VolumeReleased && (protected || volume.DeletionTimestamp == nil):
+		if err := c.deleteData(ctx, volume.Spec.CSI.VolumeHandle); err != nil {
+			if ctx.Err() == nil {
+				c.events.Event(volume, corev1.EventTypeWarning, "VolumeFailedDelete", err.Error())
+			}
+			return err
+		}
+		return localstorage.Forget(ctx, c.api, volume)
+	case volume.Status.Phase == corev1.VolumeBound && !protected && volume.DeletionTimestamp == nil:
+		return localstorage.Protect(ctx, c.api, volume)
+	}
+	return c.grow(ctx, volume)
+}
+
+// grow has a volume grow as soon as its object has. The kubelet asks for that only once
+// a pod has the volume, which is too late where ext4 cannot grow while it is mounted; it
+// asks nevertheless, and says what is wrong. While something else is done to the volume,
+// grow fails, to be called again.
+func (c *claims) grow(ctx context.Context, volume *corev1.PersistentVolume) error {
+	_, err := c.Driver.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+		VolumeId:      volume.Spec.CSI.VolumeHandle,
+		CapacityRange: &csi.CapacityRange{RequiredBytes: volume.Spec.Capacity.Storage().Value()},
+	})
+	if status.Code(err) == codes.Aborted {
+		return plainly(err)
+	}
+	if err != nil && volume.Status.Phase == corev1.VolumeBound {
+		c.log.Debugf("%s does not grow for now: %v", volume.Name, err)
+	}
+	return nil
+}
+
+// retries are upstream's for what its controllers do.
+func retries() workqueue.TypedRateLimiter[string] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)
+}

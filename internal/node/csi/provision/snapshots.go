@@ -1,0 +1,109 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	snapshotinformers "github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
+	sidecar "github.com/kubernetes-csi/external-snapshotter/v8/pkg/sidecar-controller"
+	"github.com/kubernetes-csi/external-snapshotter/v8/pkg/snapshotter"
+	"github.com/kubernetes-csi/external-snapshotter/v8/pkg/utils"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+)
+
+const (
+	// snapshotPatience is for one snapshot, which may be a copy of a whole disk.
+	snapshotPatience = time.Hour
+	// snapshotResync is upstream's (cmd/csi-snapshotter/main.go).
+	snapshotResync = 15 * time.Minute
+	// wholeUID has the name of a snapshot be its prefix and all of the object's UID.
+	wholeUID = -1
+)
+
+// newSnapshots makes snapshots of this node's volumes, and deletes them: upstream's
+// csi-snapshotter as it is deployed on each node. Which are this node's says a label.
+func newSnapshots(cfg Config, api kubernetes.Interface, client snapshotclient.Interface, changed func()) component.Component {
+	return component.Func("snapshots", func(ctx context.Context, ready func()) error {
+		ctx, cancel := context.WithCancel(ctx)
+		trim := snapshotinformers.WithTransform(objectcache.WithoutManagedFields)
+		own := snapshotinformers.NewSharedInformerFactoryWithOptions(client, snapshotResync, trim, snapshotinformers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.LabelSelector = utils.VolumeSnapshotContentManagedByLabel + "=" + cfg.Node
+		}))
+		all := snapshotinformers.NewSharedInformerFactoryWithOptions(client, snapshotResync, trim)
+		defer own.Shutdown()
+		defer all.Shutdown()
+		defer cancel()
+		contents, classes := own.Snapshot().V1().VolumeSnapshotContents(), all.Snapshot().V1().VolumeSnapshotClasses()
+		used := make(chan struct{})
+		use := sync.OnceFunc(func() { close(used) })
+		// Adding a handler fails only on an informer that has stopped.
+		_, _ = contents.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { use() }})
+		own.Start(ctx.Done())
+		ready()
+		// Most nodes never have any.
+		select {
+		case <-used:
+		case <-ctx.Done():
+			return nil
+		}
+		controller := sidecar.NewCSISnapshotSideCarController(client, api, localstorage.Driver, contents, classes,
+			driver{ctx, cfg.Driver, changed}, nil, snapshotPatience, snapshotResync,
+			"snapshot", wholeUID, "", wholeUID, false, retries(), false, nil, nil, nil)
+		all.Start(ctx.Done())
+		var running sync.WaitGroup
+		controller.Run(1, ctx.Done(), &running)
+		running.Wait()
+		return nil
+	})
+}
+
+// driver is the snapshotter that upstream's controller calls.
+type driver struct {
+	ctx     context.Context // ends with the component; the controller's own never end
+	server  csi.ControllerServer
+	changed func()
+}
+
+var _ snapshotter.Snapshotter = driver{}
+
+func (d driver) CreateSnapshot(ctx context.Context, name, volume string, parameters, secrets map[string]string) (driverName, snapshot string, made time.Time, size int64, ready bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.ctx, cancel)()
+	answer, err := d.server.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{SourceVolumeId: volume, Name: name, Parameters: parameters, Secrets: secrets})
+	d.changed()
+	if err != nil {
+		return "", "", time.Time{}, 0, false, plainly(err)
+	}
+	s := answer.GetSnapshot()
+	return localstorage.Driver, s.GetSnapshotId(), s.GetCreationTime().AsTime(), s.GetSizeBytes(), s.GetReadyToUse(), nil
+}
+
+func (d driver) DeleteSnapshot(ctx context.Context, snapshot string, secrets map[string]string) error {
+	_, err := d.server.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: snapshot, Secrets: secrets})
+	d.changed()
+	return plainly(err)
+}
+
+// GetSnapshotStatus is about a snapshot that the user says is there.
+func (d driver) GetSnapshotStatus(ctx context.Context, snapshot string, secrets map[string]string) (ready bool, made time.Time, size int64, group string, err error) {
+	answer, err := d.server.ListSnapshots(ctx, &csi.ListSnapshotsRequest{SnapshotId: snapshot, Secrets: secrets})
+	if err != nil {
+		return false, time.Time{}, 0, "", plainly(err)
+	}
+	if len(answer.GetEntries()) == 0 {
+		return false, time.Time{}, 0, "", fmt.Errorf("there is no snapshot %s on this node", snapshot)
+	}
+	s := answer.Entries[0].GetSnapshot()
+	return s.GetReadyToUse(), s.GetCreationTime().AsTime(), s.GetSizeBytes(), "", nil
+}

@@ -1,0 +1,157 @@
+package volume
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+)
+
+// Kind is how a volume is kept.
+type Kind string
+
+// The kinds of volumes.
+const (
+	Image     Kind = "image"     // a file behind a loop device
+	Quota     Kind = "quota"     // a directory with a project quota
+	Directory Kind = "directory" // a directory whose size nothing enforces
+)
+
+// State is how far a volume is.
+type State string
+
+// The states of a volume. All but Ready are finished or undone by Recover.
+const (
+	Making   State = "making"
+	Ready    State = "ready"
+	Deleting State = "deleting"
+)
+
+// Volume is the record of a volume or a snapshot.
+type Volume struct {
+	Name string `json:"name"`
+	// Snapshot is a copy that is never mounted.
+	Snapshot bool `json:"snapshot,omitempty"`
+	// Base is the folder that the volume's own is in. In the file it is empty for
+	// the default one, which may be moved with its records.
+	Base  string `json:"base,omitempty"`
+	Kind  Kind   `json:"kind"`
+	State State  `json:"state"`
+	// FSType is of what is in an image: ext4 or xfs, empty for a raw block volume.
+	FSType string `json:"fsType,omitempty"`
+	// Block says that pods get the device itself.
+	Block bool `json:"block,omitempty"`
+	// Shared says that pods may write to it at the same time.
+	Shared bool `json:"shared,omitempty"`
+	// Size is in bytes.
+	Size int64 `json:"size"`
+	// Project is the number of the project quota.
+	Project uint32 `json:"project,omitempty"`
+	// Source is what it was copied from.
+	Source string `json:"source,omitempty"`
+	// Reflinked says that it shares its blocks with its source: writing to either
+	// takes room that nothing has reserved.
+	Reflinked bool      `json:"reflinked,omitempty"`
+	Created   time.Time `json:"created"`
+}
+
+// recordFolder has the records; no volume's name begins with a dot.
+const recordFolder = ".volumes"
+
+const recordSuffix = ".json"
+
+// RecordFile is where the record of a volume is.
+func (s *Store) RecordFile(name string) string {
+	return filepath.Join(s.base, recordFolder, name+recordSuffix)
+}
+
+// load reads the record of a volume in whatever state it is.
+func (s *Store) load(name string) (*Volume, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(s.RecordFile(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", name, ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read record of volume: %w", datadir.Explain(err))
+	}
+	var volume Volume
+	if err := json.Unmarshal(text, &volume); err != nil || volume.Name != name {
+		return nil, fmt.Errorf("the record %s is damaged (%w): mend it, or remove it and the volume's folder", s.RecordFile(name), err)
+	}
+	if volume.Base == "" {
+		volume.Base = s.base
+	}
+	return &volume, nil
+}
+
+// Get returns a volume or snapshot that is whole, or ErrNotFound.
+func (s *Store) Get(name string) (*Volume, error) {
+	volume, err := s.load(name)
+	if err == nil && volume.State != Ready {
+		return nil, fmt.Errorf("%s: %w", name, ErrNotFound)
+	}
+	return volume, err
+}
+
+// save writes a record so that it outlives a power cut.
+func (s *Store) save(volume *Volume) error {
+	if err := os.MkdirAll(filepath.Join(s.base, recordFolder), 0o700); err != nil {
+		return fmt.Errorf("make storage directory: %w", datadir.Explain(err))
+	}
+	record := *volume
+	if record.Base == s.base {
+		record.Base = ""
+	}
+	text, err := json.Marshal(record)
+	if err != nil {
+		return fmt.Errorf("write record of volume: %w", err)
+	}
+	return datadir.WriteFile(s.RecordFile(volume.Name), text, 0o600)
+}
+
+// forget removes a record.
+func (s *Store) forget(name string) error {
+	if err := os.Remove(s.RecordFile(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove record of volume: %w", datadir.Explain(err))
+	}
+	return datadir.SyncFolder(filepath.Join(s.base, recordFolder))
+}
+
+// List returns all records in the order of their names, also of what is half
+// made or half gone. With an error it returns those that could be read.
+func (s *Store) List() ([]*Volume, error) {
+	entries, err := os.ReadDir(filepath.Join(s.base, recordFolder))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list volumes: %w", datadir.Explain(err))
+	}
+	var volumes []*Volume
+	var faults []error
+	for _, entry := range entries {
+		name, ok := strings.CutSuffix(entry.Name(), recordSuffix)
+		if !ok || CheckName(name) != nil {
+			continue // a record that was being written
+		}
+		volume, err := s.load(name)
+		if errors.Is(err, ErrNotFound) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		volumes = append(volumes, volume)
+	}
+	return volumes, errors.Join(faults...)
+}

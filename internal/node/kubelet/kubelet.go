@@ -1,0 +1,252 @@
+// Package kubelet runs upstream's kubelet in this process. It translates what
+// kedge knows about the node into the kubelet's own typed configuration and
+// dependencies, and applies the user's --kubelet-arg over it. The agent
+// package makes one for every node.
+package kubelet
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	cadvisorcontainerd "github.com/google/cadvisor/container/containerd"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/kubernetes/cmd/kubelet/app"
+	"k8s.io/kubernetes/cmd/kubelet/app/options"
+	"k8s.io/kubernetes/pkg/volume/util/subpath"
+
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/node/kubelet/staticpods"
+)
+
+// Config is what the kubelet must know.
+type Config struct {
+	NodeName string
+	// NodeIPs are the node's addresses: one, or one of each family, the
+	// preferred first.
+	NodeIPs []netip.Addr
+	// ExternalIPs are the addresses, none or one of each family, by which the
+	// node is reached from where NodeIPs are not known.
+	ExternalIPs []netip.Addr
+	// Client reaches the API as the node (system:node:NAME).
+	Client *rest.Config
+	// RuntimeSocket is the path of the socket that serves the CRI.
+	RuntimeSocket string
+	// Runtime is the same within this process, or nil.
+	Runtime       Runtime
+	ClusterDNS    []netip.Addr
+	ClusterDomain string
+	// ResolvConf is the resolv.conf for pods with dnsPolicy Default: see
+	// host.ResolvConf.
+	ResolvConf string
+	// ServingCertFile and ServingKeyFile are read again when they change.
+	ServingCertFile string
+	ServingKeyFile  string
+	// ClientCAFile holds the authorities of those who may call the kubelet.
+	ClientCAFile string
+	// StaticPods is the folder of static pod manifests.
+	StaticPods string
+	// Warn tells users by an Event of the node about a file of theirs.
+	Warn func(message string)
+	// Root is the kubelet's state, datadir.KubeletRoot.
+	Root  string
+	Facts host.Facts
+	// Labels, as name=value, and Taints, as name=value:effect, are what the node
+	// is registered with.
+	Labels, Taints []string
+	// ProtectKernel is the user's protect-kernel-defaults.
+	ProtectKernel bool
+	// Args are the user's arguments for upstream's kubelet, as name=value.
+	Args []string
+}
+
+// Kubelet is a component.Component.
+type Kubelet struct {
+	cfg    Config
+	server *options.KubeletServer
+	// ownsAddresses is whether this package sets the node's addresses.
+	ownsAddresses bool
+}
+
+// New makes a kubelet. The error, if any, lists every fault in cfg.Args.
+func New(cfg Config) (*Kubelet, error) {
+	own, err := readLimits()
+	if err != nil {
+		return nil, err
+	}
+	server, err := configure(cfg, own)
+	if err != nil {
+		return nil, err
+	}
+	if err := applyArguments(server, cfg.Args); err != nil {
+		return nil, err
+	}
+	k := &Kubelet{cfg: cfg, server: server}
+	// A user who names a provider has a controller that sets them.
+	if len(cfg.ExternalIPs) > 0 && server.CloudProvider == "" {
+		k.ownsAddresses, server.CloudProvider = true, externalProvider
+	}
+	return k, nil
+}
+
+// limits are what the kernel has set for this process.
+type limits struct {
+	oomScoreAdj int32
+	openFiles   int64 // the hard limit
+}
+
+func readLimits() (limits, error) {
+	content, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return limits{}, fmt.Errorf("read OOM score: %w", err)
+	}
+	score, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 32)
+	if err != nil {
+		return limits{}, fmt.Errorf("read OOM score: %w", err)
+	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return limits{}, fmt.Errorf("read limit of open files: %w", err)
+	}
+	return limits{int32(score), int64(min(files.Max, math.MaxInt64))}, nil
+}
+
+// Port is where the kubelet's server listens.
+func (k *Kubelet) Port() int { return int(k.server.Port) }
+
+// Name implements component.Component.
+func (k *Kubelet) Name() string { return "kubelet" }
+
+// Run implements component.Component. It is ready when the kubelet has
+// registered its node and answers on its port. Pods run on after it.
+//
+// A kubelet is made to run as long as its process, and most failures after its
+// start end that with os.Exit. When ctx is cancelled the sync loop and what
+// hangs on it end, but these do not (paths in k8s.io/kubernetes v1.36.3):
+//   - the HTTPS server: pkg/kubelet/server/server.go:208
+//   - the socket of the pod resources API: pkg/kubelet/server/server.go:265
+//   - informers of nodes and services: pkg/kubelet/kubelet.go:484, 547
+//   - garbage collection: pkg/kubelet/kubelet.go:1707, 1737
+//   - plug-in manager: pkg/kubelet/kubelet.go:1840
+//   - node status and lease: pkg/kubelet/kubelet.go:1923, 1931
+//   - RuntimeClass informer: pkg/kubelet/kubelet.go:1952
+//   - upkeep of cgroups: pkg/kubelet/cm/container_manager_linux.go:715, 726 and
+//     pkg/kubelet/cm/qos_container_manager_linux.go:150
+//   - pod life-cycle events (pkg/kubelet/pleg/generic.go, Start) and cAdvisor
+//     (manager.Start), which nobody stops
+//
+// So one process runs one kubelet once.
+func (k *Kubelet) Run(ctx context.Context, ready func()) error {
+	if err := k.checkPort(ctx); err != nil {
+		return err
+	}
+	dependencies, err := app.UnsecuredDependencies(ctx, k.server, utilfeature.DefaultFeatureGate)
+	if err != nil {
+		return fmt.Errorf("prepare kubelet: %w", err)
+	}
+	dependencies.Mounter = &mounter{dependencies.Mounter}
+	dependencies.Subpather = subpath.New(dependencies.Mounter)
+	// Auth stays nil: run() builds it from the clients, as it should be.
+	if err := k.connect(dependencies); err != nil {
+		return fmt.Errorf("connect kubelet to the API: %w", err)
+	}
+	k.useRuntime(dependencies)
+	// cAdvisor finds the names of containers through containerd, whose address
+	// upstream takes from this variable alone (a flag of cAdvisor's). What is no
+	// containerd does not answer it, and is asked by the kubelet alone.
+	*cadvisorcontainerd.ArgContainerdEndpoint = k.cfg.RuntimeSocket
+
+	waiting, stop := context.WithCancel(ctx)
+	announced := make(chan struct{})
+	go func() {
+		defer close(announced)
+		if k.waitReady(waiting, dependencies.KubeClient) {
+			ready()
+		}
+	}()
+	var guarding sync.WaitGroup
+	if k.cfg.StaticPods != "" {
+		guarding.Go(func() {
+			staticpods.Guard(waiting, k.cfg.StaticPods, k.cfg.Warn, logrus.WithField("component", k.Name()))
+		})
+	}
+	err = app.Run(ctx, k.server, dependencies, utilfeature.DefaultFeatureGate)
+	stop()
+	guarding.Wait()
+	<-announced
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// checkPort fails if another process has the kubelet's port: the kubelet
+// itself would end this process without a word about what to do.
+func (k *Kubelet) checkPort(ctx context.Context) error {
+	if !k.server.EnableServer {
+		return nil
+	}
+	address := net.JoinHostPort(k.server.Address, strconv.Itoa(int(k.server.Port)))
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("kubelet's port %d: %w: stop what listens on it (ss -lntp names it), or choose another by %s port=NUMBER",
+			k.server.Port, err, flagName)
+	}
+	return listener.Close()
+}
+
+// waitReady returns whether the node came up before ctx ended.
+func (k *Kubelet) waitReady(ctx context.Context, client kubernetes.Interface) bool {
+	for !k.answers(ctx) || !k.registered(ctx, client) || k.ownsAddresses && !k.correctAddresses(ctx, client) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return true
+}
+
+// answers tells whether the kubelet's server answers.
+func (k *Kubelet) answers(ctx context.Context) bool {
+	if !k.server.EnableServer {
+		return true
+	}
+	address := netip.MustParseAddr(k.server.Address)
+	if address.IsUnspecified() {
+		address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	dialer := tls.Dialer{Config: &tls.Config{
+		// Only that it answers matters; nothing is sent.
+		InsecureSkipVerify: true,
+	}}
+	connection, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(address, uint16(k.server.Port)).String())
+	if err != nil {
+		return false
+	}
+	connection.Close()
+	return true
+}
+
+// registered tells whether the node is in the API.
+func (k *Kubelet) registered(ctx context.Context, client kubernetes.Interface) bool {
+	if !k.server.RegisterNode {
+		return true
+	}
+	_, err := client.CoreV1().Nodes().Get(ctx, k.cfg.NodeName, metav1.GetOptions{})
+	return err == nil
+}

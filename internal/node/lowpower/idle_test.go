@@ -1,0 +1,109 @@
+package lowpower
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+)
+
+func TestGOGC(t *testing.T) {
+	const mebibyte = 1 << 20
+	for name, test := range map[string]struct {
+		allocated, live uint64
+		want            int
+	}{
+		"at rest":            {0, 60 * mebibyte, calmest},
+		"a little":           {18 * mebibyte, 60 * mebibyte, 30},
+		"busy":               {1000 * mebibyte, 60 * mebibyte, busiest},
+		"nothing lives yet":  {mebibyte, 0, busiest},
+		"more than a uint32": {1 << 40, 1 << 39, busiest},
+	} {
+		if got := gogc(test.allocated, test.live); got != test.want {
+			t.Errorf("%s: got %d, want %d", name, got, test.want)
+		}
+	}
+}
+
+func TestDiffers(t *testing.T) {
+	for _, test := range []struct {
+		now, next int
+		want      bool
+	}{
+		{40, 42, false},
+		{40, 60, true},
+		{40, 20, true},
+		{16, calmest, true},
+		{99, busiest, true},
+		{calmest, calmest, false},
+	} {
+		if got := differs(test.next, test.now); got != test.want {
+			t.Errorf("from %d to %d: got %v", test.now, test.next, got)
+		}
+	}
+}
+
+// TestUsersSettings sees that the limit is set, but not over the user's.
+func TestUsersSettings(t *testing.T) {
+	before := debug.SetMemoryLimit(-1)
+	defer debug.SetMemoryLimit(before)
+	run := func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := New(8<<30).Run(ctx, cancel); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Setenv("GOMEMLIMIT", "off")
+	run()
+	if got := debug.SetMemoryLimit(-1); got != math.MaxInt64 {
+		t.Errorf("the user's limit became %d", got)
+	}
+	t.Setenv("GOMEMLIMIT", "")
+	run()
+	if got := debug.SetMemoryLimit(-1); got != 4<<30 {
+		t.Errorf("the limit is %d, want half of 8 GiB", got)
+	}
+}
+
+// TestSetTimerSlack looks at every thread, and at a child.
+func TestSetTimerSlack(t *testing.T) {
+	err := setTimerSlack(restingSlack)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	slacks := func() map[string]bool {
+		found := map[string]bool{}
+		threads, err := filepath.Glob("/proc/self/task/[0-9]*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, thread := range threads {
+			slack, err := os.ReadFile("/proc/" + filepath.Base(thread) + "/timerslack_ns")
+			if err == nil {
+				found[strings.TrimSpace(string(slack))] = true
+			}
+		}
+		return found
+	}
+	if got := slacks(); len(got) != 1 || !got["20000000"] {
+		t.Errorf("threads have %v ns", got)
+	}
+	if err := setTimerSlack(kernelSlack); err != nil {
+		t.Fatal(err)
+	}
+	if got := slacks(); len(got) != 1 || !got["50000"] {
+		t.Errorf("threads have %v ns afterwards", got)
+	}
+	if child, err := exec.Command("cat", "/proc/self/timerslack_ns").Output(); err != nil || strings.TrimSpace(string(child)) != "50000" {
+		t.Errorf("a child has %s ns: %v", child, err)
+	}
+}

@@ -1,0 +1,197 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/flannel-io/flannel/pkg/backend"
+	"github.com/flannel-io/flannel/pkg/backend/hostgw"
+	"github.com/flannel-io/flannel/pkg/backend/vxlan"
+	"github.com/flannel-io/flannel/pkg/backend/wireguard"
+	"github.com/flannel-io/flannel/pkg/subnet"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+)
+
+// wireguardKey is this node's private key. A reboot may lose it: the other
+// nodes learn the new public key from the node's annotations.
+const wireguardKey = datadir.RunDir + "/wireguard.key"
+
+// ipv6Overhead is by how many bytes an IPv6 header is longer than one of IPv4.
+const ipv6Overhead = 20
+
+// registerBackend makes the devices of the chosen backend and tells the other
+// nodes about this one. podCIDRs are this node's.
+func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []netip.Prefix, f *fence) (backend.Network, error) {
+	iface, err := externalInterface(n.cfg.NodeIPs, n.cfg.ExternalIPs, n.cfg.Interface)
+	if err != nil {
+		return nil, err
+	}
+	for _, own := range []net.IP{iface.IfaceAddr, iface.IfaceV6Addr} {
+		if address, ok := netip.AddrFromSlice(own); ok {
+			l.sources = append(l.sources, address.Unmap())
+		}
+	}
+	l.config = &subnet.Config{Backend: json.RawMessage("{}")}
+	for _, cluster := range n.cfg.Cluster.PodCIDRs() {
+		inCluster := func(own netip.Prefix) bool {
+			return own.Bits() >= cluster.Bits() && cluster.Contains(own.Addr())
+		}
+		if !slices.ContainsFunc(podCIDRs, inCluster) {
+			return nil, fmt.Errorf("node %s has pod range %s, which is not in cluster-cidr %s; if cluster-cidr was changed, delete the node with kubectl and start again",
+				n.cfg.NodeName, strings.Join(l.podCIDRs, ","), cluster)
+		}
+		if cluster.Addr().Is4() {
+			l.config.EnableIPv4, l.config.Network = true, toIP4Net(cluster)
+		} else {
+			l.config.EnableIPv6, l.config.IPv6Network = true, toIP6Net(cluster)
+		}
+	}
+	if l.config.EnableIPv4 && iface.ExtAddr == nil || l.config.EnableIPv6 && iface.ExtV6Addr == nil {
+		return nil, fmt.Errorf("cluster-cidr %s needs a node address of each of its families, node-ip has %v",
+			strings.Join(n.cfg.Cluster.ClusterCIDR, ","), n.cfg.NodeIPs)
+	}
+
+	var newBackend backend.BackendCtor
+	switch n.cfg.Cluster.FlannelBackend {
+	case "vxlan":
+		newBackend, l.config.BackendType = vxlan.New, "vxlan"
+		if l.config.EnableIPv6 {
+			// flannel's encapOverhead is that of IPv4; see flannel's
+			// pkg/backend/vxlan/vxlan_network.go.
+			l.config.Backend = fmt.Appendf(nil, `{"MTU": %d}`, iface.Iface.MTU-ipv6Overhead)
+		}
+	case "host-gw":
+		newBackend, l.config.BackendType = hostgw.New, "host-gw"
+	case "wireguard-native":
+		newBackend, l.config.BackendType = wireguard.New, "wireguard"
+		// flannel's pkg/backend/wireguard/device.go takes the path of its key
+		// from the environment only, and removes the device when the context
+		// is cancelled, which would cut off pods that are to go on.
+		if err := os.Setenv("WIREGUARD_KEY_FILE", wireguardKey); err != nil {
+			return nil, fmt.Errorf("set environment: %w", err)
+		}
+		ctx = context.WithoutCancel(ctx)
+	default:
+		return nil, fmt.Errorf("flannel-backend %q is not known", n.cfg.Cluster.FlannelBackend)
+	}
+	b, err := newBackend(l, iface)
+	if err != nil {
+		return nil, fmt.Errorf("make flannel backend %s: %w", n.cfg.Cluster.FlannelBackend, err)
+	}
+	var unused sync.WaitGroup // wireguard's goroutine, which lives as long as the process
+	registered, err := b.RegisterNetwork(ctx, &unused, l.config)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return nil, fmt.Errorf("make flannel's device: this kernel has no %s; load the module or choose another flannel-backend, such as host-gw: %w", l.config.BackendType, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("set up flannel backend %s: %w", n.cfg.Cluster.FlannelBackend, err)
+	}
+	if l.config.BackendType == "vxlan" {
+		return &vxlanNetwork{registered, l, f}, nil
+	}
+	return registered, nil
+}
+
+// alignMTU gives the bridge and flannel's devices that are there an MTU, in
+// bytes. Those that are left from an earlier start keep theirs, although the
+// link to the other nodes may be another one now: ensureLink of flannel's
+// pkg/backend/vxlan/device.go, and ensureBridge of the CNI plugin. Pods that are
+// older still are told of it, as their packets are forwarded.
+func alignMTU(mtu int) error {
+	for _, name := range []string{bridgeName, vxlanDevice, vxlanDeviceV6, "flannel-wg", "flannel-wg-v6"} {
+		link, err := netlink.LinkByName(name)
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			continue
+		}
+		if err == nil && link.Attrs().MTU != mtu {
+			err = netlink.LinkSetMTU(link, mtu)
+		}
+		if err != nil {
+			return fmt.Errorf("set the MTU of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// externalInterface returns the interface that has the node's addresses, or
+// else the one that is named, and the addresses that other nodes use: external,
+// in each family that has one.
+func externalInterface(nodeIPs, externalIPs []netip.Addr, name string) (*backend.ExternalInterface, error) {
+	result := &backend.ExternalInterface{}
+	for _, address := range nodeIPs {
+		iface, err := interfaceOf(address)
+		if name != "" {
+			iface, address, err = addressOn(name, address.Is6())
+		}
+		if err != nil {
+			return nil, err
+		}
+		if result.Iface == nil {
+			result.Iface, result.IfaceName = iface, iface.Name
+		}
+		own := net.IP(address.AsSlice())
+		external := own
+		if i := slices.IndexFunc(externalIPs, func(ip netip.Addr) bool { return ip.Is4() == address.Is4() }); i >= 0 {
+			external = net.IP(externalIPs[i].AsSlice())
+		}
+		if address.Is4() {
+			result.IfaceAddr, result.ExtAddr = own, external
+		} else {
+			result.IfaceV6Addr, result.ExtV6Addr = own, external
+		}
+	}
+	if result.Iface == nil {
+		return nil, errors.New("the node has no address; give one with node-ip")
+	}
+	return result, nil
+}
+
+// addressOn returns the first address of a family that others can reach on the
+// interface called name.
+func addressOn(name string, ipv6 bool) (*net.Interface, netip.Addr, error) {
+	iface, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, netip.Addr{}, fmt.Errorf("flannel-iface %s: %w", name, err)
+	}
+	addresses, err := iface.Addrs()
+	if err != nil {
+		return nil, netip.Addr{}, fmt.Errorf("list addresses of %s: %w", name, err)
+	}
+	for _, a := range addresses {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err == nil && prefix.Addr().Is6() == ipv6 && prefix.Addr().IsGlobalUnicast() {
+			return iface, prefix.Addr(), nil
+		}
+	}
+	return nil, netip.Addr{}, fmt.Errorf("flannel-iface %s has no address of a family that pods have", name)
+}
+
+func interfaceOf(address netip.Addr) (*net.Interface, error) {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, iface := range interfaces {
+		addresses, err := iface.Addrs()
+		if err != nil {
+			continue // it has just been removed
+		}
+		for _, a := range addresses {
+			if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr() == address {
+				return &iface, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("no interface has the node's address %s; give one of this host's addresses with node-ip", address)
+}

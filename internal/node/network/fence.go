@@ -1,0 +1,250 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/knftables"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+)
+
+const (
+	// vxlanPort is flannel's, and the Linux kernel's default: pkg/backend/vxlan/vxlan.go.
+	vxlanPort = 8472
+	// fenceFile says that there are rules of iptables. It is gone after a reboot, as
+	// they are.
+	fenceFile = datadir.RunDir + "/network-iptables"
+)
+
+// The chains of the fence, in masqueradeTable or of iptables.
+const (
+	loopbackChain = "loopback"
+	inputChain    = "vxlan-input"
+	forwardChain  = "vxlan-forward"
+
+	iptablesInput   = "KEDGE-VXLAN-IN"
+	iptablesForward = "KEDGE-VXLAN-OUT"
+)
+
+// fence is the packet filter around the pods' network. What comes by VXLAN is taken as
+// if a pod had sent it, so only packets from addresses of nodes are let in. Nodes send
+// none for others: packets of pods, which would get the address of their node on the
+// way, and packets that a Service has redirected are not forwarded to a node's VXLAN. A
+// host beside the nodes that forges their addresses gets in nevertheless, as VXLAN has
+// no signatures; the backend wireguard-native has.
+//
+// With nftables the fence also drops what comes from elsewhere for 127.0.0.0/8. Host
+// ports need a setting of the kernel (route_localnet) that makes a node answer there.
+// With iptables kube-proxy has a rule for that (KUBE-FIREWALL).
+type fence struct {
+	// nft is nil without nftables.
+	nft knftables.Interface
+	// vxlan is whether the backend is.
+	vxlan bool
+	// pods are this node's ranges.
+	pods []netip.Prefix
+	// nodes are the addresses that the rules in the kernel have, sorted; set tells
+	// whether there are rules.
+	nodes []netip.Addr
+	set   bool
+}
+
+func newFence(nftables, isVXLAN bool, pods []netip.Prefix) (*fence, error) {
+	f := &fence{vxlan: isVXLAN, pods: pods}
+	if !nftables {
+		return f, nil
+	}
+	var err error
+	if f.nft, err = knftables.New(masqueradeTable.family, masqueradeTable.name); err != nil {
+		return nil, fmt.Errorf("use nftables: %w", err)
+	}
+	return f, nil
+}
+
+// update makes the rules fit the nodes as they are now. It touches the kernel only if
+// something has changed.
+func (f *fence) update(ctx context.Context, nodes []*corev1.Node) error {
+	var addresses []netip.Addr
+	if f.vxlan {
+		addresses = nodeAddresses(nodes)
+	}
+	if f.set && slices.Equal(f.nodes, addresses) {
+		return nil
+	}
+	var err error
+	if f.nft != nil {
+		err = f.nft.Run(ctx, f.transaction(addresses))
+	} else {
+		err = f.iptables(ctx, addresses)
+	}
+	if err != nil {
+		return fmt.Errorf("write the rules of who may send VXLAN packets: %w", err)
+	}
+	f.nodes, f.set = addresses, true
+	return nil
+}
+
+// nodeAddresses returns the addresses from which nodes may send, sorted: those by which
+// others reach them, those of their devices, and those that users see.
+func nodeAddresses(nodes []*corev1.Node) []netip.Addr {
+	var addresses []netip.Addr
+	add := func(text string) {
+		if address, err := netip.ParseAddr(text); err == nil {
+			addresses = append(addresses, address.Unmap().WithZone(""))
+		}
+	}
+	for _, node := range nodes {
+		add(node.Annotations[annotationIP])
+		add(node.Annotations[annotationIPv6])
+		for source := range strings.SplitSeq(node.Annotations[annotationSource], ",") {
+			add(source)
+		}
+		for _, address := range node.Status.Addresses {
+			if address.Type == corev1.NodeInternalIP || address.Type == corev1.NodeExternalIP {
+				add(address.Address)
+			}
+		}
+	}
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	return slices.Compact(addresses)
+}
+
+// transaction is all of the fence, whatever was there before.
+func (f *fence) transaction(nodes []netip.Addr) *knftables.Transaction {
+	tx := f.nft.NewTransaction()
+	tx.Add(&knftables.Table{})
+	// Before connections are tracked, and so before any redirection.
+	addChain(tx, loopbackChain, knftables.PreroutingHook, knftables.RawPriority)
+	tx.Add(&knftables.Rule{Chain: loopbackChain, Rule: `iifname != "lo" ip daddr 127.0.0.0/8 drop`})
+	// Before the host's own filter, so that this stands whatever that accepts.
+	addChain(tx, inputChain, knftables.InputHook, knftables.FilterPriority+"-10")
+	addChain(tx, forwardChain, knftables.ForwardHook, knftables.FilterPriority+"-10")
+	for _, family := range []struct{ set, kind, protocol string }{{"nodes", "ipv4_addr", "ip"}, {"nodes6", "ipv6_addr", "ip6"}} {
+		set := &knftables.Set{Name: family.set, Type: family.kind, Comment: knftables.PtrTo("addresses of kedge's nodes")}
+		tx.Add(set)
+		tx.Flush(set)
+		is4 := family.protocol == "ip"
+		for _, node := range nodes {
+			if node.Is4() == is4 {
+				tx.Add(&knftables.Element{Set: family.set, Key: []string{node.String()}})
+			}
+		}
+		for _, own := range f.pods {
+			if !f.vxlan || own.Addr().Is4() != is4 {
+				continue
+			}
+			tx.Add(&knftables.Rule{Chain: inputChain, Rule: knftables.Concat("udp dport", vxlanPort, family.protocol, "saddr != @"+family.set, "drop")})
+			to := knftables.Concat("udp dport", vxlanPort, family.protocol, "daddr @"+family.set)
+			tx.Add(&knftables.Rule{Chain: forwardChain, Rule: knftables.Concat(to, family.protocol, "saddr", own, "drop")})
+			tx.Add(&knftables.Rule{Chain: forwardChain, Rule: knftables.Concat(to, "ct status dnat drop")})
+		}
+	}
+	return tx
+}
+
+// addChain adds a chain without rules.
+func addChain(tx *knftables.Transaction, name string, hook knftables.BaseChainHook, priority knftables.BaseChainPriority) {
+	tx.Add(&knftables.Chain{
+		Name: name, Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(hook), Priority: knftables.PtrTo(priority),
+	})
+	tx.Flush(&knftables.Chain{Name: name})
+}
+
+// iptables is update for a kernel without nftables: the rules that matter, one list of
+// addresses for each family.
+func (f *fence) iptables(ctx context.Context, nodes []netip.Addr) error {
+	if !f.vxlan {
+		return removeIPTables(ctx)
+	}
+	if err := os.WriteFile(fenceFile, nil, 0o600); err != nil {
+		return err
+	}
+	for _, own := range f.pods {
+		program, bits := "iptables", 32
+		if own.Addr().Is6() {
+			program, bits = "ip6tables", 128
+		}
+		var in, out strings.Builder
+		for _, node := range nodes {
+			if node.Is4() == own.Addr().Is4() {
+				fmt.Fprintf(&in, "-A %s -s %s/%d -j RETURN\n", iptablesInput, node, bits)
+				fmt.Fprintf(&out, "-A %s -d %s/%d -j DROP\n", iptablesForward, node, bits)
+			}
+		}
+		restore := exec.CommandContext(ctx, program+"-restore", "--noflush", "--wait=10")
+		restore.Stdin = strings.NewReader(fmt.Sprintf("*filter\n:%[1]s - [0:0]\n:%[2]s - [0:0]\n%[3]s-A %[1]s -j DROP\n%[4]sCOMMIT\n",
+			iptablesInput, iptablesForward, in.String(), out.String()))
+		if output, err := restore.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", program+"-restore", err, strings.TrimSpace(string(output)))
+		}
+		for _, jump := range iptablesJumps(own) {
+			if iptables(ctx, program, "-C", jump) == nil {
+				continue
+			}
+			if err := iptables(ctx, program, "-I", jump); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// iptablesJumps are the rules that lead to the chains of the fence.
+func iptablesJumps(pods netip.Prefix) [][]string {
+	port := strconv.Itoa(vxlanPort)
+	return [][]string{
+		{"INPUT", "-p", "udp", "--dport", port, "-j", iptablesInput},
+		{"FORWARD", "-s", pods.String(), "-p", "udp", "--dport", port, "-j", iptablesForward},
+		{"FORWARD", "-m", "conntrack", "--ctstate", "DNAT", "-p", "udp", "--dport", port, "-j", iptablesForward},
+	}
+}
+
+// iptables does something with a rule of the table filter.
+func iptables(ctx context.Context, program, what string, rule []string) error {
+	output, err := exec.CommandContext(ctx, program, append([]string{"--wait=10", what}, rule...)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s %s %s: %w: %s", program, what, strings.Join(rule, " "), err, strings.TrimSpace(string(output)))
+	}
+	return nil
+}
+
+// removeIPTables removes the fence of iptables if there is one. Merely asking iptables
+// would load its modules.
+func removeIPTables(ctx context.Context) error {
+	if _, err := os.Stat(fenceFile); err != nil {
+		return nil
+	}
+	var faults []error
+	for _, program := range []string{"iptables", "ip6tables"} {
+		rules, err := exec.CommandContext(ctx, program+"-save", "-t", "filter").Output()
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s-save: %w", program, err))
+			continue
+		}
+		for line := range strings.Lines(string(rules)) {
+			rule := strings.Fields(line)
+			// The jumps first: -save lists them before the chains' own rules.
+			if len(rule) > 2 && rule[0] == "-A" && (rule[1] == "INPUT" || rule[1] == "FORWARD") && slices.Contains([]string{iptablesInput, iptablesForward}, rule[len(rule)-1]) {
+				faults = append(faults, iptables(ctx, program, "-D", rule[1:]))
+			}
+		}
+		for _, chain := range []string{iptablesInput, iptablesForward} {
+			if strings.Contains(string(rules), ":"+chain+" ") {
+				faults = append(faults, iptables(ctx, program, "-F", []string{chain}), iptables(ctx, program, "-X", []string{chain}))
+			}
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return fmt.Errorf("remove the rules of who may send VXLAN packets: %w", err)
+	}
+	return os.Remove(fenceFile)
+}

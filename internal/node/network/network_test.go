@@ -1,0 +1,291 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.RunInOwnNetwork(m) }
+
+// host makes this namespace look like a host: a link eth0 with two addresses.
+func host(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	for _, command := range []string{
+		"mount -t tmpfs tmpfs /run",
+		"ip link set lo up",
+		"ip link add eth0 type veth peer name wire",
+		"ip address add 192.0.2.1/24 dev eth0",
+		"ip address add 2001:db8::1/64 dev eth0 nodad",
+		"ip link set eth0 up",
+		"ip link set wire up",
+	} {
+		testutil.Command(t, command)
+	}
+	t.Cleanup(func() {
+		testutil.Command(t, "ip link delete eth0")
+		testutil.Command(t, "umount /run")
+	})
+}
+
+// eventually waits for what other goroutines and the kernel do.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not happen", what)
+		}
+	}
+}
+
+func exists(link string) bool {
+	_, err := netlink.LinkByName(link)
+	return err == nil
+}
+
+func mtu(t *testing.T, name string) int {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return link.Attrs().MTU
+}
+
+// start runs a Network until the returned function is called.
+func start(t *testing.T, cfg Config, client kubernetes.Interface) (stop func()) {
+	t.Helper()
+	cfg.Informers = objectcache.Own(client)
+	n := New(cfg)
+	n.client = client
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- n.Run(ctx, func() { close(ready) }) }()
+	select {
+	case <-ready:
+	case err := <-ended:
+		cancel()
+		t.Fatalf("ended before it was ready: %v", err)
+	}
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("a cancelled network returned %v", err)
+		}
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	for _, test := range []struct {
+		name, backend string
+		nodeIPs       []netip.Addr
+		cluster, own  []string
+		links         []string
+		mtu           int // with a link of 1500
+	}{
+		{"vxlan", "vxlan", []netip.Addr{v4}, []string{"10.42.0.0/16"}, []string{"10.42.0.0/24"}, []string{"flannel.1"}, 1450},
+		{"vxlan dual-stack", "vxlan", []netip.Addr{v4, v6}, []string{"10.42.0.0/16", "fd42::/48"}, []string{"10.42.0.0/24", "fd42::/64"}, []string{"flannel.1", "flannel-v6.1"}, 1430},
+		{"host-gw", "host-gw", []netip.Addr{v4}, []string{"10.42.0.0/16"}, []string{"10.42.0.0/24"}, nil, 1500},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			host(t)
+			before := testutil.Command(t, "ip -brief link")
+			peer := other("b", "10.42.1.0/24", "192.0.2.2")
+			peer.Annotations[annotationType] = test.backend
+			if len(test.cluster) == 2 {
+				peer.Spec.PodCIDRs = append(peer.Spec.PodCIDRs, "fd42:0:0:1::/64")
+				peer.Annotations[annotationIPv6] = "2001:db8::2"
+				peer.Annotations[annotationDataV6] = `{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e4"}`
+			}
+			// The controllers give this node its range later.
+			client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}, peer)
+			give := time.AfterFunc(100*time.Millisecond, func() {
+				node, err := client.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
+				if err == nil {
+					node.Spec.PodCIDRs = test.own
+					_, err = client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			defer give.Stop()
+			cfg := Config{
+				NodeName: "a", NodeIPs: test.nodeIPs, ConfDir: t.TempDir(), Nftables: true,
+				Cluster: config.Cluster{ClusterCIDR: test.cluster, FlannelBackend: test.backend},
+			}
+			stop := start(t, cfg, client)
+
+			for _, link := range test.links {
+				if got := mtu(t, link); got != test.mtu {
+					t.Errorf("%s has MTU %d, want %d", link, got, test.mtu)
+				}
+			}
+			conf, err := os.ReadFile(filepath.Join(cfg.ConfDir, conflistName))
+			if err != nil || !strings.Contains(string(conf), fmt.Sprintf(`"mtu": %d`, test.mtu)) {
+				t.Errorf("want MTU %d in the CNI configuration (%v), got\n%s", test.mtu, err, conf)
+			}
+			for _, cidr := range test.own {
+				if rules := testutil.Command(t, "nft list table inet kedge-network"); !strings.Contains(rules, "saddr "+cidr) {
+					t.Errorf("pods of %s are not masqueraded:\n%s", cidr, rules)
+				}
+			}
+			node, err := client.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
+			if err != nil || node.Annotations[annotationIP] != "192.0.2.1" || node.Annotations[annotationType] != test.backend {
+				t.Errorf("the node was not annotated (%v): %v", err, node.Annotations)
+			}
+			toPeer := func() bool { return strings.Contains(testutil.Command(t, "ip route"), "10.42.1.0/24 via") }
+			eventually(t, "a route to the peer", toPeer)
+
+			if test.backend == "vxlan" {
+				testutil.Command(t, "ip link delete flannel.1")
+				eventually(t, "the device's return", func() bool { return exists("flannel.1") && toPeer() })
+			}
+
+			stop()
+			for _, link := range test.links {
+				if !exists(link) {
+					t.Errorf("stopping removed %s, which pods still use", link)
+				}
+			}
+			if !toPeer() {
+				t.Error("stopping removed the route to the peer")
+			}
+
+			// A start over what is there changes nothing.
+			stop = start(t, cfg, client)
+			stop()
+
+			// But for the MTU, when that of the link is another one.
+			testutil.Command(t, "ip link set eth0 mtu 9000")
+			stop = start(t, cfg, client)
+			stop()
+			want := 9000 - (1500 - test.mtu)
+			conf, err = os.ReadFile(filepath.Join(cfg.ConfDir, conflistName))
+			if err != nil || !strings.Contains(string(conf), fmt.Sprintf(`"mtu": %d`, want)) {
+				t.Errorf("want MTU %d in the CNI configuration (%v), got\n%s", want, err, conf)
+			}
+			for _, link := range test.links {
+				if got := mtu(t, link); got != want {
+					t.Errorf("%s has MTU %d after that of the link has become 9000, want %d", link, got, want)
+				}
+			}
+
+			testutil.Command(t, "ip link add cni0 type bridge")
+			testutil.Command(t, "ip link add veth0 type veth peer name veth1")
+			testutil.Command(t, "ip link set veth0 master cni0")
+			if err := Cleanup(t.Context(), []string{cfg.ConfDir}, cfg.Cluster.PodCIDRs()); err != nil {
+				t.Errorf("clean up: %v", err)
+			}
+			if after := testutil.Command(t, "ip -brief link"); strings.Count(after, "\n") != strings.Count(before, "\n") {
+				t.Errorf("clean-up left interfaces; before\n%s\nafter\n%s", before, after)
+			}
+			if rules := testutil.Command(t, "nft list ruleset"); rules != "" {
+				t.Errorf("clean-up left rules:\n%s", rules)
+			}
+			if toPeer() {
+				t.Error("clean-up left the route to the peer")
+			}
+			if entries, _ := os.ReadDir(cfg.ConfDir); len(entries) > 0 {
+				t.Errorf("clean-up left %v", entries)
+			}
+			if err := Cleanup(t.Context(), []string{cfg.ConfDir}, nil); err != nil {
+				t.Errorf("clean up again: %v", err)
+			}
+		})
+	}
+}
+
+func TestNetworkFollowsPodCIDR(t *testing.T) {
+	host(t)
+	client := fake.NewClientset(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"},
+		Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.42.0.0/24"}},
+	})
+	cfg := Config{
+		NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ConfDir: t.TempDir(), Nftables: true,
+		Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: "vxlan"},
+	}
+	stop := start(t, cfg, client)
+	defer stop()
+	// The node is deleted and registers again.
+	nodes := client.CoreV1().Nodes()
+	if err := nodes.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nodes.Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "2"},
+		Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.42.7.0/24"}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the new range and annotations", func() bool {
+		conf, err := os.ReadFile(filepath.Join(cfg.ConfDir, conflistName))
+		if err != nil || !strings.Contains(string(conf), "10.42.7.0/24") {
+			return false
+		}
+		node, err := nodes.Get(t.Context(), "a", metav1.GetOptions{})
+		return err == nil && node.Annotations[annotationIP] == "192.0.2.1"
+	})
+}
+
+func TestNetworkNone(t *testing.T) {
+	host(t)
+	cfg := Config{NodeName: "a", ConfDir: t.TempDir(), Nftables: true, Cluster: config.Cluster{FlannelBackend: "none"}}
+	if err := (conflist{}).write(cfg.ConfDir); err != nil {
+		t.Fatal(err)
+	}
+	start(t, cfg, nil)()
+	if entries, _ := os.ReadDir(cfg.ConfDir); len(entries) > 0 {
+		t.Errorf("with another CNI there is still %v", entries)
+	}
+}
+
+func TestNetworkRefuses(t *testing.T) {
+	host(t)
+	for name, test := range map[string]struct {
+		backend, nodeIP, own, want string
+	}{
+		"address of no interface":  {"vxlan", "192.0.2.77", "10.42.0.0/24", "no interface has the node's address 192.0.2.77"},
+		"range of another cluster": {"vxlan", "192.0.2.1", "10.99.0.0/24", "which is not in cluster-cidr 10.42.0.0/16"},
+		"kernel without WireGuard": {"wireguard-native", "192.0.2.1", "10.42.0.0/24", "this kernel has no wireguard"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if test.backend == "wireguard-native" && exec.Command("ip", "link", "add", "flannel-wg", "type", "wireguard").Run() == nil {
+				testutil.Command(t, "ip link delete flannel-wg")
+				t.Skip("this kernel has it")
+			}
+			n := New(Config{
+				NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr(test.nodeIP)}, ConfDir: t.TempDir(), Nftables: true,
+				Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: test.backend},
+			})
+			n.client = fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{PodCIDRs: []string{test.own}}})
+			n.cfg.Informers = objectcache.Own(n.client)
+			err := n.Run(t.Context(), func() { t.Error("was ready") })
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q in it", err, test.want)
+			}
+		})
+	}
+}

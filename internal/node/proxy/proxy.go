@@ -1,0 +1,296 @@
+// Package proxy makes Services work: it runs kube-proxy's nftables mode, or on
+// demand its iptables mode, composed of upstream's packages because upstream's
+// ProxyServer cannot be stopped. The agent package runs it on every node.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	utilsysctl "k8s.io/component-helpers/node/util/sysctl"
+	"k8s.io/kubernetes/pkg/proxy"
+	proxyconfig "k8s.io/kubernetes/pkg/proxy/apis/config"
+	"k8s.io/kubernetes/pkg/proxy/conntrack"
+	"k8s.io/kubernetes/pkg/proxy/healthcheck"
+	"k8s.io/kubernetes/pkg/proxy/iptables"
+	"k8s.io/kubernetes/pkg/proxy/metrics"
+	"k8s.io/kubernetes/pkg/proxy/nftables"
+	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+)
+
+// name is the component's name.
+const name = "proxy"
+
+// reporter is who the events are from, as upstream has it.
+const reporter = "kube-proxy"
+
+// readyPoll is how often it is asked whether the first rules are written.
+const readyPoll = 20 * time.Millisecond
+
+// Config is what a Proxy needs to know.
+type Config struct {
+	// Client writes events as system:kube-proxy.
+	Client *rest.Config
+	// Informers are of nodes, Services, EndpointSlices and ServiceCIDRs.
+	Informers objectcache.Source
+	// LocalSlices is who manages the EndpointSlices whose endpoints are for the
+	// pods of their own nodes only.
+	LocalSlices string
+	// NodeName is this node's name.
+	NodeName string
+	// NodeIPs are this node's addresses, at most one of each family.
+	NodeIPs []netip.Addr
+	// Cluster is read for the ranges of pods and Services.
+	Cluster config.Cluster
+	// Args are the user's arguments of upstream's kube-proxy, as name=value.
+	Args []string
+	// Nftables is whether the kernel has nftables.
+	Nftables bool
+}
+
+// Proxy is the component.
+type Proxy struct {
+	cfg    Config
+	config *proxyconfig.KubeProxyConfiguration
+	log    *logrus.Entry
+	// client is made of cfg.Client; tests put a fake one here.
+	client kubernetes.Interface
+}
+
+// New returns the service proxy of a node. The error is about cfg.Args, or
+// about a kernel that needs another mode.
+func New(cfg Config) (*Proxy, error) {
+	configuration, err := newConfiguration(cfg.Cluster, cfg.Args)
+	if err != nil {
+		return nil, err
+	}
+	if configuration.Mode == proxyconfig.ProxyModeNFTables && !cfg.Nftables {
+		return nil, errors.New("this kernel has no nftables, which the service proxy needs; load the module nf_tables, or pass --kube-proxy-arg proxy-mode=iptables")
+	}
+	return &Proxy{cfg: cfg, config: configuration, log: logrus.WithField("component", name)}, nil
+}
+
+// Name returns the component's name.
+func (p *Proxy) Name() string { return name }
+
+// Run keeps the host's rules in step with Services and their endpoints. It is
+// ready when the rules of all that exist are written. When ctx is cancelled,
+// the rules stay, for the pods that go on.
+//
+// Some loops of upstream's live as long as the process, but do nothing once
+// no more changes reach them than to check that their rules are there:
+// SyncLoop in pkg/proxy/nftables/proxier.go and pkg/proxy/iptables/proxier.go,
+// and iptables' Monitor. So do the listeners of healthCheckNodePorts, in
+// pkg/proxy/healthcheck/service_health.go.
+func (p *Proxy) Run(ctx context.Context, ready func()) error {
+	if p.client == nil {
+		client, err := kubernetes.NewForConfig(p.cfg.Client)
+		if err != nil {
+			return fmt.Errorf("make client: %w", err)
+		}
+		p.client = client
+	}
+	// Whatever ends this component ends what it has started.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	p.setConntrack(ctx)
+	metrics.RegisterMetrics(p.config.Mode)
+	// Two, for what is added to a factory after its start hears of objects at
+	// once, and upstream's parts are not ready then: see watchAll.
+	early, err := p.cfg.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer early.Shutdown()
+	defer cancel(nil)
+	late, err := p.cfg.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer late.Shutdown()
+	defer cancel(nil)
+
+	node := newNode(onlyNode(early.Core().V1().Nodes(), p.cfg.NodeName), p.cfg.NodeName)
+	early.StartWithContext(ctx)
+	var podCIDRs []string
+	if p.config.DetectLocalMode == proxyconfig.LocalModeNodeCIDR {
+		if podCIDRs, err = node.waitForPodCIDRs(ctx); err != nil {
+			return nil // ctx is cancelled
+		}
+		node.onPodCIDRChange(podCIDRs, cancel)
+	}
+
+	health := healthcheck.NewProxyHealthServer("", 2*p.config.SyncPeriod.Duration, node)
+	stopHealth, err := serveHealth(p.config.HealthzBindAddress, health)
+	if err != nil {
+		return err
+	}
+	defer stopHealth()
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: p.client.EventsV1()})
+	defer broadcaster.Shutdown()
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return fmt.Errorf("record events: %w", err)
+	}
+
+	families := p.families()
+	removeOtherMode(ctx, p.config.Mode, p.log)
+	proxier, err := p.newProxier(ctx, families, podCIDRs, broadcaster.NewRecorder(scheme.Scheme, reporter), health)
+	if err != nil {
+		return err
+	}
+	go proxier.SyncLoop()
+	// Upstream's SyncLoop reports an update before its first one, so it is the
+	// second of each family by which its rules are written.
+	before, err := updates(ctx, health, families, nil)
+	if err != nil {
+		return failure(ctx)
+	}
+	watchAll(ctx, late, localSlices{manager: p.cfg.LocalSlices, nodeName: p.cfg.NodeName}, proxier, p.config.ConfigSyncPeriod.Duration)
+	if _, err := updates(ctx, health, families, before); err != nil {
+		return failure(ctx)
+	}
+	ready()
+	<-ctx.Done()
+	return failure(ctx)
+}
+
+// updates waits until every family has reported an update other than before,
+// and returns them. The only error is that ctx is cancelled.
+func updates(ctx context.Context, health *healthcheck.ProxyHealthServer, families []corev1.IPFamily, before map[corev1.IPFamily]healthcheck.ProxierHealth) (map[corev1.IPFamily]healthcheck.ProxierHealth, error) {
+	poll := time.NewTicker(readyPoll)
+	defer poll.Stop()
+	for {
+		now := health.Health().Status
+		if !slices.ContainsFunc(families, func(family corev1.IPFamily) bool {
+			return now[family].LastUpdated.Equal(before[family].LastUpdated)
+		}) {
+			return now, nil
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// failure returns why ctx was cancelled, unless it was from outside.
+func failure(ctx context.Context) error {
+	if cause := context.Cause(ctx); cause != ctx.Err() {
+		return cause
+	}
+	return nil
+}
+
+// families returns the address families of the cluster, the first one first.
+// A family that the cluster does not have costs nothing that way.
+func (p *Proxy) families() []corev1.IPFamily {
+	var families []corev1.IPFamily
+	for _, cidr := range p.cfg.Cluster.ServiceCIDRs() {
+		if cidr.Addr().Is4() {
+			families = append(families, corev1.IPv4Protocol)
+		} else if _, err := os.Stat("/proc/net/if_inet6"); err == nil || len(p.cfg.Cluster.ServiceCIDR) == 1 {
+			families = append(families, corev1.IPv6Protocol)
+		} else {
+			p.log.Warn("This kernel has no IPv6: Services have no IPv6 address on this node")
+		}
+	}
+	return families
+}
+
+// newProxier makes the proxier of the chosen mode for one or both families.
+func (p *Proxy) newProxier(ctx context.Context, families []corev1.IPFamily, podCIDRs []string, recorder events.EventRecorder, health *healthcheck.ProxyHealthServer) (proxy.Provider, error) {
+	c, first := p.config, families[0]
+	detectors := localDetectors(c, podCIDRs)
+	// Upstream's values where a node has no address of a family.
+	nodeIPs := map[corev1.IPFamily]net.IP{corev1.IPv4Protocol: net.IPv4(127, 0, 0, 1), corev1.IPv6Protocol: net.IPv6loopback}
+	var primary []string
+	for _, address := range p.cfg.NodeIPs {
+		family := corev1.IPv4Protocol
+		if address.Is6() {
+			family = corev1.IPv6Protocol
+		}
+		nodeIPs[family] = address.AsSlice()
+		primary = append(primary, netip.PrefixFrom(address, address.BitLen()).String())
+	}
+	nodePorts := c.NodePortAddresses
+	if len(nodePorts) == 1 && nodePorts[0] == proxyconfig.NodePortAddressesPrimary {
+		nodePorts = primary
+	}
+	sync, minSync, masqueradeAll := c.SyncPeriod.Duration, c.MinSyncPeriod.Duration, c.Linux.MasqueradeAll
+
+	var proxier proxy.Provider
+	var err error
+	if c.Mode == proxyconfig.ProxyModeNFTables {
+		bit := int(*c.NFTables.MasqueradeBit)
+		if len(families) == 2 {
+			proxier, err = nftables.NewDualStackProxier(ctx, sync, minSync, masqueradeAll, bit, detectors,
+				p.cfg.NodeName, nodeIPs, recorder, health, nodePorts, false)
+		} else {
+			proxier, err = nftables.NewProxier(ctx, first, sync, minSync, masqueradeAll, bit, detectors[first],
+				p.cfg.NodeName, nodeIPs[first], recorder, health, nodePorts, false)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("use nftables: %w; if this kernel is too old for it, pass --kube-proxy-arg proxy-mode=iptables", err)
+		}
+		return proxier, nil
+	}
+
+	tables := utiliptables.NewBestEffort()
+	for _, family := range families {
+		if tables[family] == nil {
+			return nil, fmt.Errorf("use iptables for %s: the program or the kernel's modules for it are missing", family)
+		}
+	}
+	bit, localhost := int(*c.IPTables.MasqueradeBit), *c.IPTables.LocalhostNodePorts
+	if len(families) == 2 {
+		proxier, err = iptables.NewDualStackProxier(ctx, tables, utilsysctl.New(), sync, minSync, masqueradeAll, localhost, bit,
+			detectors, p.cfg.NodeName, nodeIPs, recorder, health, nodePorts, false)
+	} else {
+		proxier, err = iptables.NewProxier(ctx, first, tables[first], utilsysctl.New(), sync, minSync, masqueradeAll, localhost, bit,
+			detectors[first], p.cfg.NodeName, nodeIPs[first], recorder, health, nodePorts, false)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("use iptables: %w", err)
+	}
+	return proxier, nil
+}
+
+// setConntrack sets the sizes and timeouts of connection tracking, one by one
+// because a container or a network namespace may lack the right to some.
+func (p *Proxy) setConntrack(ctx context.Context) {
+	c := p.config.Linux.Conntrack
+	var denied []string
+	for setting, part := range map[string]proxyconfig.KubeProxyConntrackConfiguration{
+		"nf_conntrack_max":                     {MaxPerCore: c.MaxPerCore, Min: c.Min},
+		"nf_conntrack_tcp_timeout_established": {TCPEstablishedTimeout: c.TCPEstablishedTimeout},
+		"nf_conntrack_tcp_timeout_close_wait":  {TCPCloseWaitTimeout: c.TCPCloseWaitTimeout},
+		"nf_conntrack_tcp_be_liberal":          {TCPBeLiberal: c.TCPBeLiberal},
+		"nf_conntrack_udp_timeout":             {UDPTimeout: c.UDPTimeout},
+		"nf_conntrack_udp_timeout_stream":      {UDPStreamTimeout: c.UDPStreamTimeout},
+	} {
+		if err := conntrack.SetSysctls(ctx, &part); err != nil {
+			denied = append(denied, setting)
+		}
+	}
+	if len(denied) > 0 {
+		p.log.Infof("The host keeps its own setting of %s", strings.Join(denied, ", "))
+	}
+}
