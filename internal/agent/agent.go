@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
+	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/assets"
@@ -20,10 +20,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/node/csi"
+	"github.com/kedge-dev/kedge/internal/node/csi/provision"
 	"github.com/kedge-dev/kedge/internal/node/dns"
 	"github.com/kedge-dev/kedge/internal/node/kubelet"
 	"github.com/kedge-dev/kedge/internal/node/network"
+	"github.com/kedge-dev/kedge/internal/node/nodewatch"
 	"github.com/kedge-dev/kedge/internal/node/proxy"
 )
 
@@ -37,7 +41,8 @@ type Config struct {
 	Clients Clients
 	// Informers are what components share of what they read.
 	Informers objectcache.Source
-	Storage   *Storage
+	// Driver makes local volumes on this node: nil if the cluster has them disabled.
+	Driver *csi.Driver
 	// The kubelet's serving certificate, and who may call it.
 	ServingCertFile, ServingKeyFile string
 	ClientCAFile                    string
@@ -52,10 +57,6 @@ type Config struct {
 type Clients interface {
 	ClientConfig(user string, groups ...string) *rest.Config
 }
-
-// proxyUser is upstream's name for the service proxy, who may read Services,
-// EndpointSlices, ServiceCIDRs and nodes (bootstrappolicy, system:node-proxier).
-const proxyUser = "system:kube-proxy"
 
 // nodeClient calls as the node itself.
 func (c *Config) nodeClient() *rest.Config {
@@ -123,14 +124,20 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		return nil, err
 	}
 	// By these `kedge crictl` finds the helpers and the runtime.
-	if err := errors.Join(link(datadir.HelpersLink, helpers.Bin), link(datadir.RuntimeLink, socket), useHelpers(helpers.Bin)); err != nil {
+	if err := errors.Join(link(datadir.HelpersLink, helpers.Bin), link(datadir.RuntimeLink, socket), UseHelpers(helpers.Bin), useWireguardKey()); err != nil {
 		return nil, err
 	}
 
-	if cfg.Storage != nil {
-		cfg.Storage.add(group, cfg, hostComponent, api)
+	if cfg.Driver != nil {
+		group.Add(cfg.Driver, hostComponent)
+		group.Add(provision.New(provision.Config{
+			Node:      cfg.Node.Name,
+			Driver:    cfg.Driver,
+			Client:    cfg.Clients.ClientConfig("system:kedge:storage", pki.NodeGroup(cfg.Node.Name)),
+			Informers: cfg.Informers,
+		}), cfg.Driver, api)
 		// The kubelet stops first: it would take a driver that is gone off its node.
-		first = append(first, cfg.Storage.driver)
+		first = append(first, cfg.Driver)
 	}
 
 	kubeletComponent, kubeletFault := kubelet.New(kubelet.Config{
@@ -171,7 +178,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	group.Add(networkComponent, hostComponent, api)
 
 	proxyComponent, proxyFault := proxy.New(proxy.Config{
-		Client:      cfg.Clients.ClientConfig(proxyUser, pki.NodeGroup(cfg.Node.Name)),
+		Client:      cfg.Clients.ClientConfig(pki.ProxyUser, pki.NodeGroup(cfg.Node.Name)),
 		Informers:   cfg.Informers,
 		LocalSlices: dns.ManagedBy,
 		NodeName:    cfg.Node.Name,
@@ -194,7 +201,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	})
 	group.Add(dnsComponent, hostComponent, api)
 
-	node := newNodeWatch(cfg)
+	node := nodewatch.New(cfg.nodeClient(), cfg.Node.Name)
 	group.Add(node, kubeletComponent, networkComponent, proxyComponent, dnsComponent)
 	// Faults in the user's arguments, all of them; the group is not run then.
 	if err := errors.Join(kubeletFault, proxyFault); err != nil {
@@ -214,10 +221,18 @@ func link(path, target string) error {
 	return nil
 }
 
-// useHelpers lets everything in this process find kedge's own helpers first.
-func useHelpers(bin string) error {
-	if err := os.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH")); err != nil {
-		return fmt.Errorf("set PATH: %w", err)
+// NewDriver makes what makes local volumes on a node, or returns nil if the cluster has
+// them disabled.
+func NewDriver(dir datadir.Dir, node string, settings config.Node, cluster config.Cluster) *csi.Driver {
+	if !cluster.LocalStorage() {
+		return nil
 	}
-	return nil
+	log := logrus.WithField("component", "csi")
+	return csi.New(csi.Config{
+		Node:       node,
+		KubeletDir: datadir.KubeletRoot,
+		BaseDir:    settings.VolumesFolder(dir),
+		Version:    version.Version,
+		OnFault:    func(err error) { log.Warn(err) },
+	})
 }

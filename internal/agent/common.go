@@ -17,7 +17,7 @@ func AddCommon(group *component.Group, node host.Node, settings config.Node, clu
 	}
 	group.Add(lowpower.New(memory))
 	group.Add(clock.Recorder())
-	group.Add(addressWatch(node, settings, cluster))
+	group.Add(host.WatchAddress(node, settings, cluster))
 	group.Add(status)
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/kubeinit"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/remoteapi"
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
 	"github.com/kedge-dev/kedge/internal/cluster/serverlb"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
@@ -88,7 +89,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 	servers.Learn(identity.Settings.Servers)
 	cluster := identity.Settings.Cluster
 	clusterRanges := slices.Concat(cluster.PodCIDRs(), cluster.ServiceCIDRs())
-	if err := host.SetNoProxy(clusterRanges, cluster.ClusterDomain, identity.Host.IPs); err != nil {
+	if err := UseNoProxy(clusterRanges, cluster.ClusterDomain, identity.Host.IPs); err != nil {
 		return err
 	}
 
@@ -112,12 +113,16 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 // need, and then the node.
 func addComponents(group *component.Group, cfg *config.Config, identity *join.Identity, clock *pki.Clock, servers *serverlb.Balancer) error {
 	dir := datadir.Dir(cfg.DataDir)
-	storage := NewStorage(dir, identity.Host.Name, cfg.Node, identity.Settings.Cluster)
-	answers := status.New(status.Config{Socket: datadir.StatusSocket, Node: identity.Host.Name, Components: group.Status, Storage: storage.Report})
-	if err := AddCommon(group, identity.Host, cfg.Node, identity.Settings.Cluster, clock, answers); err != nil {
+	clients := remoteapi.NewClients(servers, func(user string, _ ...string) *tls.Config { return identity.TLS(user) })
+	objects := remoteapi.NewObjects(clients, identity.Host.Name)
+	driver := NewDriver(dir, identity.Host.Name, cfg.Node, identity.Settings.Cluster)
+	told := status.Config{Socket: datadir.StatusSocket, Node: identity.Host.Name, Components: group.Status}
+	if driver != nil {
+		told.Storage = status.Volumes(driver, objects.Informers)
+	}
+	if err := AddCommon(group, identity.Host, cfg.Node, identity.Settings.Cluster, clock, status.New(told)); err != nil {
 		return err
 	}
-	clients := NewRemote(servers, func(user string, _ ...string) *tls.Config { return identity.TLS(user) })
 	renewer := renewal.New(renewal.Config{
 		Socket: datadir.CertificateSocket,
 		Now:    clock.Now,
@@ -139,7 +144,6 @@ func addComponents(group *component.Group, cfg *config.Config, identity *join.Id
 		TLS:    identity.TLS(kubelet),
 	}))
 
-	objects := NewObjects(clients, identity.Host.Name)
 	group.Add(objects, renewer)
 	node, err := AddTo(group, Config{
 		Dir:             dir,
@@ -148,7 +152,7 @@ func addComponents(group *component.Group, cfg *config.Config, identity *join.Id
 		Cluster:         identity.Settings.Cluster,
 		Clients:         clients,
 		Informers:       objects.Informers,
-		Storage:         storage,
+		Driver:          driver,
 		ServingCertFile: identity.ServingCertFile(),
 		ServingKeyFile:  identity.ServingKeyFile(),
 		ClientCAFile:    identity.ClientCAFile(),
@@ -161,7 +165,7 @@ func addComponents(group *component.Group, cfg *config.Config, identity *join.Id
 		NodeName:    identity.Host.Name,
 		NodeIPs:     identity.Host.IPs,
 		KubeletPort: node.KubeletPort,
-		PodCIDRs:    OwnPodCIDRs(identity.Settings.Cluster),
+		PodCIDRs:    identity.Settings.Cluster.OwnPodCIDRs(),
 		Client:      clients.ClientConfig(kubelet),
 		Servers:     servers,
 		TLS:         identity.TLS(kubelet),

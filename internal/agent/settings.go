@@ -22,14 +22,6 @@ func cniConfDir(cfg Config) string {
 	return cfg.Dir.CNIConf()
 }
 
-// OwnPodCIDRs bound the addresses of pods, unless another CNI gives them.
-func OwnPodCIDRs(cluster config.Cluster) []netip.Prefix {
-	if cluster.FlannelBackend == "none" {
-		return nil
-	}
-	return cluster.PodCIDRs()
-}
-
 // hostResolvConf is what resolvers in the host's own network read.
 func hostResolvConf(settings config.Node) string {
 	if settings.ResolvConf != "" {

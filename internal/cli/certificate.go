@@ -14,7 +14,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
-	"github.com/kedge-dev/kedge/internal/server"
+	"github.com/kedge-dev/kedge/internal/cluster/rotation"
+	"github.com/kedge-dev/kedge/internal/datastore/choice"
 )
 
 func certificateCommand() *cli.Command {
@@ -87,7 +88,7 @@ func rotateCA(c *cli.Context, cfg *config.Config) error {
 		if err != nil {
 			return err
 		}
-		if err := server.FinishRotateCA(c.Context, cfg, client, c.Bool(ignorePodsFlag)); err != nil {
+		if err := rotation.Finish(c.Context, cfg, choice.KeepsSQLite(datadir.Dir(cfg.DataDir)), client, c.Bool(ignorePodsFlag)); err != nil {
 			return err
 		}
 		fmt.Fprintln(c.App.Writer, `The end of the old authorities is prepared:
@@ -97,7 +98,8 @@ func rotateCA(c *cli.Context, cfg *config.Config) error {
 3. Take a snapshot: those from before bring the old authorities back.`)
 		return nil
 	}
-	token, err := server.RotateCA(c.Context, cfg, time.Now())
+	dir := datadir.Dir(cfg.DataDir)
+	token, err := rotation.Begin(c.Context, dir, choice.KeepsSQLite(dir), time.Now())
 	if err != nil {
 		return err
 	}

@@ -14,9 +14,11 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/kedge-dev/kedge/internal/agent"
+	"github.com/kedge-dev/kedge/internal/base/assets"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/removal/install"
+	"github.com/kedge-dev/kedge/internal/removal/teardown"
 )
 
 const yesFlag = "yes"
@@ -90,7 +92,12 @@ func killall(c *cli.Context, cfg *config.Config) error {
 		logrus.Infof("%s does not exist: nothing to stop; if kedge ran with another folder, pass --data-dir", dir)
 		return nil
 	}
-	return agent.Cleanup(c.Context, dir, cfg.Node, cfg.Cluster.PodCIDRs())
+	// nft and iptables: without them there are no rules of kedge's either.
+	helpers, err := assets.Unpack(dir.Assets())
+	if err == nil {
+		err = agent.UseHelpers(helpers.Bin)
+	}
+	return errors.Join(err, teardown.Cleanup(c.Context, dir, cfg.Node, cfg.Cluster.PodCIDRs()))
 }
 
 // stopService stops the service of install.sh, unless a kedge on another data
@@ -151,7 +158,7 @@ func stopRunning(ctx context.Context, dir datadir.Dir) error {
 // uninstall removes all state and what was installed. What says where these are
 // goes last: whatever fails can be mended, and uninstall be run again.
 func uninstall(ctx context.Context, cfg *config.Config) error {
-	if err := agent.Remove(datadir.Dir(cfg.DataDir)); err != nil {
+	if err := teardown.Remove(datadir.Dir(cfg.DataDir)); err != nil {
 		return err
 	}
 	var faults []error

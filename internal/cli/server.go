@@ -12,9 +12,9 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/server"
@@ -55,7 +55,7 @@ func runServer(c *cli.Context, cfg *config.Config) error {
 // environment if the node has moved, or the authorities were replaced, so that it needs
 // no service manager to come back. Any other end of a run it returns as it is.
 func startAnew(err error, environment []string) error {
-	if !errors.Is(err, agent.ErrNodeMoved) && !errors.Is(err, join.ErrAuthorities) {
+	if !errors.Is(err, host.ErrMoved) && !errors.Is(err, join.ErrAuthorities) {
 		return err
 	}
 	logrus.Warnf("%v: starting anew", err)

@@ -12,8 +12,8 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
-	"github.com/kedge-dev/kedge/internal/server"
 )
 
 const (
@@ -91,7 +91,7 @@ func pruneSnapshots(c *cli.Context) error {
 func listSnapshots(c *cli.Context, cfg *config.Config) error {
 	files, err := snapshot.Ask(c.Context, datadir.SnapshotSocket, snapshot.CommandList, snapshot.Request{})
 	if errors.Is(err, snapshot.ErrNotRunning) {
-		files, err = server.ListSnapshots(c.Context, cfg)
+		files, err = choice.ListSnapshots(c.Context, cfg)
 	}
 	// What could be listed is shown, whatever else went wrong.
 	return errors.Join(err, printSnapshots(c.App.Writer, c.String(outputFlag), files))
@@ -122,7 +122,7 @@ func restoreSnapshot(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	restored, err := server.Restore(c.Context, cfg, c.Args().First())
+	restored, err := choice.Restore(c.Context, cfg, c.Args().First())
 	if err != nil {
 		return err
 	}

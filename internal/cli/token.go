@@ -13,8 +13,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
-	"github.com/kedge-dev/kedge/internal/server"
+	"github.com/kedge-dev/kedge/internal/cluster/rotation"
+	"github.com/kedge-dev/kedge/internal/datastore/choice"
 )
 
 const (
@@ -147,7 +149,8 @@ func deleteTokens(c *cli.Context) error {
 }
 
 func rotateToken(c *cli.Context, cfg *config.Config) error {
-	token, err := server.RotateToken(c.Context, cfg)
+	dir := datadir.Dir(cfg.DataDir)
+	token, err := rotation.Token(c.Context, dir, choice.KeepsSQLite(dir), cfg.Token, cfg.Server.LocalAddress())
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -26,15 +25,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 	"github.com/kedge-dev/kedge/internal/cluster/supervisor"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
-	"github.com/kedge-dev/kedge/internal/controlplane"
-	"github.com/kedge-dev/kedge/internal/controlplane/addons"
-	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
+	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
+	"github.com/kedge-dev/kedge/internal/datastore/choice"
+	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
-	"github.com/kedge-dev/kedge/internal/node/containerd"
-	"github.com/kedge-dev/kedge/internal/node/dns"
 )
 
-// stopTimeout is how long a server may take to stop. Pods run on.
+// stopTimeout is how long a server may take to stop. Pods keep running.
 const stopTimeout = 30 * time.Second
 
 // Observer is told how a server fares.
@@ -56,7 +53,7 @@ type Summary struct {
 }
 
 // Run runs a server until ctx is cancelled, and returns nil then, or until one
-// of its components fails; with ErrNodeMoved and ErrAuthorities it is to be run
+// of its components fails; with host.ErrMoved and join.ErrAuthorities it is to be run
 // again, by a new process. What a user can mend is checked first, before anything is changed.
 func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error) {
 	dir := datadir.Dir(cfg.DataDir)
@@ -71,7 +68,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 		return err
 	}
 	clusterRanges := slices.Concat(cfg.Cluster.PodCIDRs(), cfg.Cluster.ServiceCIDRs())
-	if err := host.SetNoProxy(clusterRanges, cfg.Cluster.ClusterDomain, node.IPs); err != nil {
+	if err := agent.UseNoProxy(clusterRanges, cfg.Cluster.ClusterDomain, node.IPs); err != nil {
 		return err
 	}
 	release, err := dir.Take()
@@ -79,7 +76,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 		return err
 	}
 	defer release()
-	if err := resume(ctx, cfg, dir); err != nil {
+	if err := choice.Resume(ctx, cfg, dir); err != nil {
 		return err
 	}
 	if err := pki.TakeAuthorities(dir, time.Now()); err != nil {
@@ -92,7 +89,8 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 	defer listener.Close()
 	clock := pki.NewClock(dir.ClockFile())
 	clock.Settle(ctx)
-	certificates, summary, joined, err := identify(ctx, cfg, dir, node, clock)
+	roles := rolesOf(cfg, dir)
+	certificates, summary, joined, err := identify(ctx, cfg, roles, dir, node, clock)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -100,7 +98,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 		return err
 	}
 	if cfg.Server.ClusterReset {
-		return resetCluster(ctx, cfg, dir, node, certificates)
+		return choice.Reset(ctx, cfg, dir, node, certificates)
 	}
 
 	group := component.Group{
@@ -113,35 +111,46 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 			observer.OnReady(*summary)
 		},
 	}
-	store, err := newState(ctx, cfg, dir, node, certificates, joined)
+	store, err := choice.New(ctx, roles.objects, cfg, dir, node, certificates, joined)
 	if ctx.Err() != nil {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := addComponents(&group, cfg, node, listener, clock, certificates, store); err != nil {
+	s := &server{
+		cfg: cfg, roles: roles, dir: dir, node: node, clock: clock, certificates: certificates, store: store,
+		registry: registration.New(), tunnels: tunnel.NewServer(),
+	}
+	if err := s.addTo(&group, listener); err != nil {
 		return err
 	}
 	return group.Run(ctx)
 }
 
-// addComponents adds all that a server runs: the list reads as its boot order.
-func addComponents(group *component.Group, cfg *config.Config, node host.Node, listener net.Listener, clock *pki.Clock, certificates *pki.Server, store *state) error {
-	dir := datadir.Dir(cfg.DataDir)
+// server is what the parts of a server are made of.
+type server struct {
+	cfg          *config.Config
+	roles        roles
+	dir          datadir.Dir
+	node         host.Node
+	clock        *pki.Clock
+	certificates *pki.Server
+	store        *choice.Store
+	registry     *registration.Registry
+	tunnels      *tunnel.Server
+}
 
-	var storage *agent.Storage
-	if !cfg.Server.DisableAgent {
-		storage = agent.NewStorage(dir, node.Name, cfg.Node, cfg.Cluster)
-	}
-	registry, tunnels, keys := registration.New(), tunnel.NewServer(), newEncryption(cfg, node, certificates, store)
-	api, apiFault := newAPI(cfg, node, listener, clock, certificates, store, registry, tunnels, keys)
-	if err := agent.AddCommon(group, node, cfg.Node, cfg.Cluster, clock, newStatus(group, node, cfg.Cluster, store, storage, api, tunnels)); err != nil {
+// addTo adds all that a server runs to group: the list reads as its boot order.
+func (s *server) addTo(group *component.Group, listener net.Listener) error {
+	cfg := s.cfg
+	api, apiFault := s.newAPI(listener)
+	driver := s.newDriver()
+	if err := agent.AddCommon(group, s.node, cfg.Node, cfg.Cluster, s.clock, s.newStatus(group, api, driver)); err != nil {
 		return err
 	}
-	group.Add(newKeeper(certificates, dir, clock, node.Name, tunnels, store))
-
-	if err := store.add(group); err != nil {
+	group.Add(s.newKeeper())
+	if err := s.store.Add(group); err != nil {
 		return err
 	}
 
@@ -149,141 +158,83 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 	// answers 503.
 	gate := supervisor.New(supervisor.Config{
 		Listener:    listener,
-		Certificate: servingCertificate(api, certificates),
-		PKI:         certificates,
-		Registry:    registry,
-		Dir:         dir,
+		Certificate: servingCertificate(api, s.certificates),
+		PKI:         s.certificates,
+		Registry:    s.registry,
+		Dir:         s.dir,
 		Settings:    join.Settings{Version: version.Version, Cluster: cfg.Cluster},
 		Client:      api.ClientConfig("system:kedge:supervisor"),
-		Tunnel:      tunnels.Serve,
-		Etcd:        store.etcd,
-		Token:       store.token,
-		APIServers:  otherAPIServers(api),
+		Tunnel:      s.tunnels.Serve,
+		Etcd:        s.store.Etcd,
+		Token:       s.store.Token,
+		APIServers:  api.others,
 		API:         api,
-		Now:         clock.Now,
+		Now:         s.clock.Now,
 	})
 	group.Add(gate)
-	beforeAPI := []component.Component{store, gate}
-	if store.authorities != nil {
-		beforeAPI = append(beforeAPI, store.authorities)
+	beforeAPI := []component.Component{s.store, gate}
+	if s.roles.objects.Shared() {
+		beforeAPI = append(beforeAPI, s.store.Authorities)
 	}
-	if !cfg.Server.DisableAPIServer {
-		group.Add(keys, store)
-		beforeAPI = append(beforeAPI, keys)
+	if s.roles.api {
+		group.Add(api.keys, s.store)
+		beforeAPI = append(beforeAPI, api.keys)
 	}
 	group.Add(api, beforeAPI...)
 
+	// What uses the API waits for this: with an API server of its own, a server first
+	// sees to the objects that every cluster begins with.
+	usable, controllers, faults := component.Component(api), []component.Component(nil), apiFault
+	if s.roles.api {
+		var fault error
+		usable, controllers, fault = s.addControlPlane(group, api)
+		faults = errors.Join(faults, fault)
+	}
 	// The supervisor's user may read registrations as soon as the manifests are there.
 	nodesClient, err := kubernetes.NewForConfig(api.ClientConfig("system:kedge:supervisor"))
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	usable, controllers, faults := addControlPlane(group, cfg, node, certificates, store, api, keys)
-	faults = errors.Join(apiFault, faults)
-	group.Add(registry.Follow(nodesClient, api.Informers), usable)
-	saving := snapshotConfig(cfg, store.saved)
-	saving.NodeName, saving.Client, saving.Now = node.Name, api.ClientConfig("system:kedge:snapshots"), clock.Now
-	group.Add(snapshot.New(saving), store, usable)
-	if store.member != nil {
-		group.Add(newMembers(store.member, api.Informers), api)
+	group.Add(s.registry.Follow(nodesClient, api.Informers), usable)
+	saving := choice.Snapshots(cfg, s.store.Saved)
+	saving.NodeName, saving.Client, saving.Now = s.node.Name, api.ClientConfig("system:kedge:snapshots"), s.clock.Now
+	group.Add(snapshot.New(saving), s.store, usable)
+	if s.roles.objects == choice.Member {
+		group.Add(etcd.NewMembers(s.store.Member, api.Informers), api)
 	}
-	if cfg.Server.DisableAgent {
+	if !s.roles.node {
 		return faults
 	}
+
 	password, err := join.EnsurePassword(datadir.NodePassword)
 	if err != nil {
 		return err
 	}
 	claim := registration.NewServerNode(nodesClient, registration.Claim{
-		Node: node.Name, Addresses: node.IPs, Password: password, CertificatesEnd: certificates.NodeEnd(),
+		Node: s.node.Name, Addresses: s.node.IPs, Password: password, CertificatesEnd: s.certificates.NodeEnd(),
 	})
 	group.Add(claim, usable)
-
 	added, nodeFault := agent.AddTo(group, agent.Config{
-		Dir:             dir,
-		Node:            node,
+		Dir:             s.dir,
+		Node:            s.node,
 		Settings:        cfg.Node,
 		Cluster:         cfg.Cluster,
 		Clients:         api,
 		Informers:       api.Informers,
-		Storage:         storage,
-		ServingCertFile: certificates.KubeletServingCertFile,
-		ServingKeyFile:  certificates.KubeletServingKeyFile,
-		ClientCAFile:    certificates.ClientCAFile,
-		TLS:             certificates.NodeTLS(),
+		Driver:          driver,
+		ServingCertFile: s.certificates.KubeletServingCertFile,
+		ServingKeyFile:  s.certificates.KubeletServingKeyFile,
+		ClientCAFile:    s.certificates.ClientCAFile,
+		TLS:             s.certificates.NodeTLS(),
 
-		ServerCertificate: certificates.ServingCertificate,
+		ServerCertificate: s.certificates.ServingCertificate,
 	}, claim, controllers...)
 	if err := errors.Join(faults, nodeFault); err != nil {
 		return err
 	}
-	addTunnels(group, cfg, node, added.KubeletPort, certificates, api, store)
-	group.Add(newNodeRole(api.ClientConfig("system:kedge:node-role"), node.Name, roleLabels(cfg.Server, store)), added.Ready)
+	if s.roles.objects.Shared() || !s.roles.api {
+		s.addTunnels(group, api, added.KubeletPort)
+	}
+	group.Add(noderole.New(api.ClientConfig("system:kedge:node-role"), s.node.Name, s.roles.labels()), added.Ready)
 	return nil
-}
-
-// addControlPlane adds what belongs to the API server of this process, if there is
-// one, and returns what whoever uses the API waits for, the controllers, and all
-// faults in the user's arguments: the group is not run then.
-func addControlPlane(group *component.Group, cfg *config.Config, node host.Node, certificates *pki.Server, store *state, api api, keys *encryption.Encryption) (usable component.Component, loops []component.Component, faults error) {
-	server, here := api.(*controlplane.APIServer)
-	if !here {
-		return api, nil, nil
-	}
-	manifests := addons.New(addons.Config{
-		Client:         api.ClientConfig("system:kedge:bootstrap", "system:masters"),
-		Cluster:        cfg.Cluster,
-		RuntimeClasses: containerd.RuntimeClasses(),
-	})
-	group.Add(manifests, api)
-	before := []component.Component{api}
-	leader := newElection(cfg.Server, node, api, store)
-	if leader != nil {
-		group.Add(leader, manifests) // which let it elect
-		before = append(before, leader)
-	}
-	if leader != nil || !store.Endpoint().Shared {
-		group.Add(newEncryptionKeeper(keys, server, leader), before...)
-	}
-	if !cfg.Server.DisableControllerManager {
-		controllers, fault := controlplane.NewControllers(controlplane.ControllersConfig{
-			API:      server,
-			Cluster:  cfg.Cluster,
-			Files:    certificates.Files,
-			Election: leader,
-			Args:     cfg.Server.KubeControllerManagerArgs,
-		})
-		group.Add(controllers, before...)
-		loops, faults = append(loops, controllers), errors.Join(faults, fault)
-	}
-	if !cfg.Server.DisableScheduler {
-		scheduler, fault := controlplane.NewScheduler(controlplane.SchedulerConfig{
-			API:      server,
-			Files:    certificates.Files,
-			Election: leader,
-			Args:     cfg.Server.KubeSchedulerArgs,
-		})
-		group.Add(scheduler, before...)
-		faults = errors.Join(faults, fault)
-	}
-	if !cfg.Server.DisableControllerManager {
-		if cfg.Cluster.LocalStorage() {
-			group.Add(newStorage(server, leader), append(before, manifests)...)
-		}
-		group.Add(newManifests(cfg, node, server, leader), append(before, manifests)...)
-		group.Add(newHelm(cfg, node, server, leader), append(before, manifests)...)
-	}
-	group.Add(dns.NewEndpoints(dns.EndpointsConfig{
-		Client:    api.ClientConfig("system:kedge:dns-endpoints"),
-		Informers: api.Informers,
-	}), manifests)
-	return manifests, loops, faults
-}
-
-// advertiseAddress is the address of the API that pods and nodes are told.
-func advertiseAddress(cfg config.Server, node host.Node) netip.Addr {
-	if cfg.AdvertiseAddress != "" {
-		return netip.MustParseAddr(cfg.AdvertiseAddress)
-	}
-	return node.IPs[0]
 }

@@ -58,3 +58,11 @@ func (c *Config) applyProfile(sources Sources) {
 			"TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305,TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
 	)
 }
+
+// VolumesFolder returns the folder of volumes whose class does not say another.
+func (n *Node) VolumesFolder(dir datadir.Dir) string {
+	if n.DefaultLocalStoragePath != "" {
+		return n.DefaultLocalStoragePath
+	}
+	return dir.Storage()
+}

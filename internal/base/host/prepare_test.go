@@ -143,16 +143,13 @@ func TestNoProxy(t *testing.T) {
 		t.Setenv(name, "")
 	}
 	pods, ip := mustPrefixes("10.42.0.0/16"), mustAddrs("192.0.2.7")
-	if err := SetNoProxy(pods, "cluster.local", ip); err != nil || os.Getenv("NO_PROXY") != "" {
-		t.Errorf("NO_PROXY is %q without a proxy, %v", os.Getenv("NO_PROXY"), err)
+	if got := NoProxy(pods, "cluster.local", ip); got != "" {
+		t.Errorf("NO_PROXY is %q without a proxy", got)
 	}
 	t.Setenv("HTTPS_PROXY", "http://proxy.example:3128")
 	t.Setenv("NO_PROXY", "example.com, .svc")
-	if err := SetNoProxy(pods, "cluster.local", ip); err != nil {
-		t.Fatal(err)
-	}
 	want := "example.com,.svc,localhost,127.0.0.0/8,.cluster.local,10.42.0.0/16,192.0.2.7"
-	if got := os.Getenv("NO_PROXY"); got != want {
+	if got := NoProxy(pods, "cluster.local", ip); got != want {
 		t.Errorf("NO_PROXY is %q, want %q", got, want)
 	}
 }

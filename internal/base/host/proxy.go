@@ -1,28 +1,20 @@
 package host
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 )
 
-// SetNoProxy makes this process, with the image pulls and the API's webhook
-// calls in it, reach the cluster's own addresses and names directly where
-// HTTP_PROXY or HTTPS_PROXY is set: they are added to NO_PROXY. It is called
-// before anything makes a request, as net/http reads these variables once.
-func SetNoProxy(ranges []netip.Prefix, domain string, ips []netip.Addr) error {
+// NoProxy returns the value of NO_PROXY with which this process, and image pulls and
+// the API's calls of webhooks in it, reach the cluster's own addresses and names
+// directly. It is empty if no HTTP_PROXY or HTTPS_PROXY is set.
+func NoProxy(ranges []netip.Prefix, domain string, ips []netip.Addr) string {
 	if firstEnv("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy") == "" {
-		return nil
+		return ""
 	}
-	value := noProxy(firstEnv("NO_PROXY", "no_proxy"), ranges, domain, ips)
-	for _, name := range []string{"NO_PROXY", "no_proxy"} {
-		if err := os.Setenv(name, value); err != nil {
-			return fmt.Errorf("set %s: %w", name, err)
-		}
-	}
-	return nil
+	return noProxy(firstEnv("NO_PROXY", "no_proxy"), ranges, domain, ips)
 }
 
 func noProxy(old string, ranges []netip.Prefix, domain string, ips []netip.Addr) string {

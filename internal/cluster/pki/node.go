@@ -24,6 +24,10 @@ const NodesGroup = "system:nodes"
 // NodeUser returns the user that is a node: its kubelet.
 func NodeUser(node string) string { return "system:node:" + node }
 
+// ProxyUser is upstream's name for the service proxy, who may read Services,
+// EndpointSlices, ServiceCIDRs and nodes (bootstrappolicy, system:node-proxier).
+const ProxyUser = "system:kube-proxy"
+
 // NodeGroup returns the group of everything that runs on a node and calls the
 // API from there, whatever its user: audit logs and policies see the node.
 func NodeGroup(node string) string { return "kedge:node:" + node }
@@ -72,7 +76,7 @@ func NodeCertificates(node string) []NodeCertificate {
 	return []NodeCertificate{
 		{Name: "client-kubelet", User: NodeUser(node), Groups: kubelet},
 		{Name: "serving-kubelet", User: NodeUser(node), Groups: kubelet, Serving: true},
-		{Name: "client-kube-proxy", User: "system:kube-proxy", Groups: service},
+		{Name: "client-kube-proxy", User: ProxyUser, Groups: service},
 		{Name: "client-flannel", User: "system:kedge:flannel", Groups: service},
 		{Name: "client-dns", User: "system:kedge:dns", Groups: service},
 		{Name: "client-storage", User: "system:kedge:storage", Groups: service},

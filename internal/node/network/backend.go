@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -23,9 +22,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// wireguardKey is this node's private key. A reboot may lose it: the other
+// WireguardKey is this node's private key. flannel takes the path from the variable
+// WIREGUARD_KEY_FILE only (pkg/backend/wireguard/device.go). A reboot may lose it: the other
 // nodes learn the new public key from the node's annotations.
-const wireguardKey = datadir.RunDir + "/wireguard.key"
+const WireguardKey = datadir.RunDir + "/wireguard.key"
 
 // ipv6Overhead is by how many bytes an IPv6 header is longer than one of IPv4.
 const ipv6Overhead = 20
@@ -75,12 +75,8 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 		newBackend, l.config.BackendType = hostgw.New, "host-gw"
 	case "wireguard-native":
 		newBackend, l.config.BackendType = wireguard.New, "wireguard"
-		// flannel's pkg/backend/wireguard/device.go takes the path of its key
-		// from the environment only, and removes the device when the context
-		// is cancelled, which would cut off pods that are to go on.
-		if err := os.Setenv("WIREGUARD_KEY_FILE", wireguardKey); err != nil {
-			return nil, fmt.Errorf("set environment: %w", err)
-		}
+		// flannel's pkg/backend/wireguard/device.go removes the device when the
+		// context is cancelled, which would cut off pods that are to go on.
 		ctx = context.WithoutCancel(ctx)
 	default:
 		return nil, fmt.Errorf("flannel-backend %q is not known", n.cfg.Cluster.FlannelBackend)

@@ -37,7 +37,7 @@ func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) er
 		removeIPTables(ctx),
 		os.RemoveAll(addressDir),
 		removeResults(resultDir),
-		os.RemoveAll(wireguardKey),
+		os.RemoveAll(WireguardKey),
 	)...)
 }
 

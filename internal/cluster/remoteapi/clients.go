@@ -1,0 +1,78 @@
+package remoteapi
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
+
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+)
+
+// Dialer connects to one of the cluster's servers, whatever the address.
+type Dialer interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Clients makes connections to the API of other machines, each with the certificate of
+// the user that calls.
+type Clients struct {
+	tls    func(user string, groups ...string) *tls.Config
+	dialer *connrotation.Dialer
+
+	mu         sync.Mutex
+	transports map[string]http.RoundTripper
+}
+
+// NewClients makes clients that reach the servers by a dialer, and show them what tls
+// returns for a user. A user is always in the same groups.
+func NewClients(servers Dialer, tls func(user string, groups ...string) *tls.Config) *Clients {
+	return &Clients{
+		tls:        tls,
+		dialer:     connrotation.NewDialer(servers.DialContext),
+		transports: map[string]http.RoundTripper{},
+	}
+}
+
+// ClientConfig returns how a user calls the API.
+func (c *Clients) ClientConfig(user string, groups ...string) *rest.Config {
+	return &rest.Config{
+		// The dialer knows where that is.
+		Host: "https://" + pki.APIName,
+		// Not client-go's own: that judges certificates by the system's clock.
+		Transport: c.transport(user, groups),
+		ContentConfig: rest.ContentConfig{
+			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
+			ContentType:        runtime.ContentTypeProtobuf,
+		},
+		// API priority and fairness protects the server, and fairly.
+		QPS: -1,
+	}
+}
+
+// transport returns the one transport of a user.
+func (c *Clients) transport(user string, groups []string) http.RoundTripper {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.transports[user]
+	if t == nil {
+		// Its defaults ping idle HTTP/2 connections, so that dead ones are found.
+		t = utilnet.SetTransportDefaults(&http.Transport{
+			Proxy:           func(*http.Request) (*url.URL, error) { return nil, nil },
+			DialContext:     c.dialer.DialContext,
+			TLSClientConfig: c.tls(user, groups...),
+		})
+		c.transports[user] = t
+	}
+	return t
+}
+
+// Reconnect closes all connections, so that new ones show new certificates.
+func (c *Clients) Reconnect() { c.dialer.CloseAll() }

@@ -1,0 +1,69 @@
+package remoteapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+)
+
+// Objects is the component of an agent, or of a server that runs no API server,
+// that reads what its other components share. It reads as the service proxy: all
+// nodes may know what that may.
+type Objects struct {
+	client *rest.Config
+
+	mu    sync.Mutex
+	cache *objectcache.Cache // nil until Run
+}
+
+// NewObjects makes the component for a node.
+func NewObjects(clients *Clients, node string) *Objects {
+	return &Objects{client: clients.ClientConfig(pki.ProxyUser, pki.NodeGroup(node))}
+}
+
+// Name implements component.Component.
+func (*Objects) Name() string { return "objects" }
+
+// Run implements component.Component. It is ready when there is a cache; what
+// is in it is up to those who read.
+func (o *Objects) Run(ctx context.Context, ready func()) error {
+	client, err := kubernetes.NewForConfig(o.client)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
+	o.mu.Lock()
+	o.cache = objectcache.New(ctx, factory, client)
+	o.mu.Unlock()
+	ready()
+	<-ctx.Done()
+	factory.Shutdown()
+	return nil
+}
+
+// Informers is an objectcache.Source.
+func (o *Objects) Informers(ctx context.Context) (informers.SharedInformerFactory, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.cache == nil {
+		return nil, errors.New("read objects: not started")
+	}
+	return o.cache.View(ctx, objectcache.Options{}), nil
+}
+
+// trim drops what no component of an agent reads and takes most of the room.
+func trim(object any) (any, error) {
+	if node, ok := object.(*corev1.Node); ok {
+		node.Status.Images = nil
+	}
+	return objectcache.WithoutManagedFields(object)
+}

@@ -1,0 +1,99 @@
+// Package servers knows which servers answer for the API: those in the endpoints of
+// the Service kubernetes. The server package makes its component.
+package servers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+)
+
+// Others is the component that knows the cluster's other servers. The node of a server
+// opens tunnels to them too, since each API server reaches nodes by tunnels of its own.
+// Others implements tunnel.Servers.
+type Others struct {
+	source objectcache.Source
+	own    netip.Addr
+
+	mu        sync.Mutex
+	addresses []string
+	changed   chan struct{}
+}
+
+// New makes the component. own is the address by which the API of this server is known.
+func New(source objectcache.Source, own netip.Addr) *Others {
+	return &Others{source: source, own: own, changed: make(chan struct{})}
+}
+
+// Name implements component.Component.
+func (*Others) Name() string { return "servers" }
+
+// Run implements component.Component: it follows the endpoints of the Service
+// kubernetes, to which each server adds itself.
+func (o *Others) Run(ctx context.Context, ready func()) error {
+	factory, err := o.source(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	_, err = factory.Discovery().V1().EndpointSlices().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    o.learn,
+		UpdateFunc: func(_, object any) { o.learn(object) },
+	})
+	if err != nil {
+		return fmt.Errorf("watch servers: %w", err)
+	}
+	factory.StartWithContext(ctx)
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+// learn takes the servers from the one EndpointSlice that lists them.
+func (o *Others) learn(object any) {
+	endpoints, ok := object.(*discoveryv1.EndpointSlice)
+	if !ok || endpoints.Namespace != metav1.NamespaceDefault || endpoints.Name != "kubernetes" {
+		return
+	}
+	addresses := Addresses(endpoints, o.own.String())
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if slices.Equal(addresses, o.addresses) {
+		return
+	}
+	o.addresses = addresses
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// Addresses returns HOST:PORT of all servers in the EndpointSlice of the Service
+// kubernetes, in order, except those at one address, which may be empty.
+func Addresses(endpoints *discoveryv1.EndpointSlice, except string) (addresses []string) {
+	for _, port := range endpoints.Ports {
+		for _, endpoint := range endpoints.Endpoints {
+			if port.Port == nil || len(endpoint.Addresses) == 0 || endpoint.Addresses[0] == except {
+				continue
+			}
+			addresses = append(addresses, net.JoinHostPort(endpoint.Addresses[0], strconv.Itoa(int(*port.Port))))
+		}
+	}
+	slices.Sort(addresses)
+	return addresses
+}
+
+// Servers implements tunnel.Servers.
+func (o *Others) Servers() ([]string, <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.addresses, o.changed
+}

@@ -1,0 +1,89 @@
+package choice
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+)
+
+func TestCheckState(t *testing.T) {
+	initialize := func(c *config.Config) { c.Server.ClusterInit = true }
+	join := func(c *config.Config) { c.Agent.Server = "https://192.0.2.10:6443" }
+	reset := func(c *config.Config) { c.Server.ClusterReset = true }
+	etcdOnly := func(c *config.Config) { c.Server.DisableAPIServer = true }
+	noEtcd := func(c *config.Config) { join(c); c.Server.DisableEtcd = true }
+	noScheduler := func(c *config.Config) { c.Server.DisableScheduler = true }
+	noneOfSeveral := func(c *config.Config) { initialize(c); noScheduler(c) }
+	theirs := func(c *config.Config) { c.Server.Datastore.Endpoint = "postgres://db.example.com/kedge" }
+	const (
+		sqlite = "server/db/state.db"
+		begun  = "server/tls/etcd/peer-ca.key"
+		wal    = "server/db/etcd/member/wal/0.wal"
+		marker = "server/datastore-endpoint"
+	)
+	for name, test := range map[string]struct {
+		files  []string
+		change func(*config.Config)
+		etcd   bool
+		// want is a part of the error.
+		want string
+	}{
+		"new":                        {},
+		"new, first of several":      {change: initialize, etcd: true},
+		"new, joins":                 {change: join, etcd: true},
+		"SQLite":                     {files: []string{sqlite}},
+		"SQLite, to etcd":            {files: []string{sqlite}, change: initialize, etcd: true},
+		"SQLite, to their own":       {files: []string{sqlite}, change: theirs, want: "does not take it along to datastore-endpoint"},
+		"SQLite, reset":              {files: []string{sqlite}, change: reset, want: "cluster-reset is for a server that has etcd"},
+		"etcd":                       {files: []string{wal}, etcd: true},
+		"etcd, to their own":         {files: []string{wal}, change: theirs, etcd: true, want: "does not take it along to datastore-endpoint"},
+		"etcd, and an older SQLite":  {files: []string{wal, sqlite}, etcd: true},
+		"etcd, flags as at first":    {files: []string{wal}, change: initialize, etcd: true},
+		"etcd, reset":                {files: []string{wal}, change: reset, etcd: true},
+		"their own":                  {files: []string{marker}, change: theirs},
+		"their own, without it":      {files: []string{marker}, want: "give it datastore-endpoint again"},
+		"their own, to etcd":         {files: []string{marker}, change: initialize, etcd: true, want: "give it datastore-endpoint again"},
+		"their own, joins another":   {files: []string{marker}, change: join, etcd: true, want: "give it datastore-endpoint again"},
+		"has begun to join":          {files: []string{begun}, want: "was, or was to be, one of several"},
+		"has begun to join, goes on": {files: []string{begun}, change: join, etcd: true},
+		"SQLite, without API":        {files: []string{sqlite}, change: etcdOnly, want: "add --cluster-init for the first"},
+		"new, without API":           {change: etcdOnly, want: "add --cluster-init for the first"},
+		"etcd, without API":          {files: []string{wal}, change: etcdOnly, etcd: true},
+		"new, without etcd":          {change: noEtcd, etcd: true},
+		"SQLite, without etcd":       {files: []string{sqlite}, change: noEtcd, etcd: true, want: "disable-etcd would leave that"},
+		"etcd, without etcd":         {files: []string{wal}, change: noEtcd, etcd: true, want: "disable-etcd would leave that"},
+		"one without scheduler":      {change: noScheduler},
+		"etcd, without scheduler":    {files: []string{wal}, change: noScheduler, etcd: true, want: "go together"},
+		"first, without scheduler":   {change: noneOfSeveral, etcd: true, want: "go together"},
+		"has begun to be the first":  {files: []string{begun}, change: initialize, etcd: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := datadir.Dir(t.TempDir())
+			for _, file := range test.files {
+				path := filepath.Join(string(dir), file)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cfg := config.Default()
+			if test.change != nil {
+				test.change(cfg)
+			}
+			if got := UsesEtcd(cfg, dir); got != test.etcd {
+				t.Errorf("uses etcd: %t", got)
+			}
+			member := strings.Contains(strings.Join(test.files, " "), "wal")
+			err := checkState(cfg, dir, member)
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}

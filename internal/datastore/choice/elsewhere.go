@@ -1,0 +1,78 @@
+package choice
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/serverlb"
+	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/datastore/etcdremote"
+)
+
+// retry is how often another server is looked for.
+const retry = time.Second
+
+// useOtherMembers makes the datastore of a server without etcd: the members of other
+// servers, at their one port.
+func (s *Store) useOtherMembers(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server) error {
+	servers := serverlb.New(serverlb.Config{Server: cfg.Agent.Address(), NodeName: node.Name, File: dir.EtcdServers()})
+	store, err := etcdremote.New(etcdremote.Config{
+		Endpoints: "https://" + pki.APIName + ":6443",
+		Files: datastore.TLS{
+			CAFile: certificates.ServerCAFile, CertFile: certificates.Etcd.ClientCertFile, KeyFile: certificates.Etcd.ClientKeyFile,
+		},
+		Dial:   untilReached(servers.DialContext),
+		What:   "the etcd of the cluster's other servers",
+		Advice: "whether those run that have it, and most of them",
+	})
+	if err != nil {
+		return err
+	}
+	s.Datastore, s.Etcd = store, etcdElsewhere{servers}
+	s.follow = servers.Follow(serverlb.FollowConfig{Path: join.EtcdPath, TLS: certificates.EtcdClientTLS()})
+	return nil
+}
+
+// untilReached dials again and again until ctx ends. gRPC waits for up to two minutes
+// after a dial that failed.
+func untilReached(dial join.Dial) join.Dial {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		for {
+			conn, err := dial(ctx, network, address)
+			if err == nil {
+				return conn, nil
+			}
+			select {
+			case <-ctx.Done():
+				return nil, err
+			case <-time.After(retry):
+			}
+		}
+	}
+}
+
+// etcdElsewhere is what a server without etcd tells other servers of it.
+type etcdElsewhere struct{ servers *serverlb.Balancer }
+
+// Admit implements supervisor.Etcd.
+func (e etcdElsewhere) Admit(context.Context, join.MemberRequest) (join.MemberResponse, error) {
+	addresses, _ := e.Members()
+	return join.MemberResponse{}, fmt.Errorf("it has no etcd itself (disable-etcd): give --server one that has, of %v", addresses)
+}
+
+// Members implements supervisor.Etcd.
+func (e etcdElsewhere) Members() ([]string, bool) {
+	addresses, _ := e.servers.Servers()
+	return addresses, false
+}
+
+// ServeHTTP implements supervisor.Etcd.
+func (etcdElsewhere) ServeHTTP(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }

@@ -1,0 +1,68 @@
+package choice
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/datastore/etcdremote"
+	"github.com/kedge-dev/kedge/internal/datastore/sqldb"
+)
+
+// NewExternal returns the datastore of the user's own.
+func NewExternal(cfg config.Datastore) (datastore.Datastore, error) {
+	files := datastore.TLS{CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
+	if cfg.IsEtcd() {
+		return etcdremote.New(etcdremote.Config{
+			Endpoints: cfg.Endpoint,
+			Files:     files,
+			What:      "etcd at " + cfg.Endpoint,
+			Advice: "whether it runs and has a leader (`etcdctl endpoint status`), the hosts and ports in datastore-endpoint, " +
+				"and for TLS datastore-cafile, datastore-certfile and datastore-keyfile",
+		})
+	}
+	return sqldb.New(sqldb.Config{Endpoint: cfg.Endpoint, TLS: files, Socket: datadir.DatastoreSocket})
+}
+
+// ShareSecrets makes the servers with one datastore of the user's one cluster: what
+// they must have alike is in there, and this server takes it, or makes it by
+// establish and gives it. It runs the datastore for that, and waits for one that
+// cannot be reached.
+func ShareSecrets(ctx context.Context, store datastore.Datastore, dir datadir.Dir, token string, establish func() error) error {
+	running, stop := context.WithCancel(ctx)
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- store.Run(running, func() { close(ready) }) }()
+	select {
+	case <-ready:
+	case err := <-ended:
+		stop()
+		return errors.Join(err, ctx.Err())
+	}
+	err := func() error {
+		client, err := datastore.NewClient(store.Endpoint())
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		found, err := join.TakeStored(ctx, client.KV, dir, token)
+		if err != nil {
+			return err
+		}
+		if err := establish(); err != nil {
+			return err
+		}
+		// Started without the endpoint it would begin another cluster.
+		if err := datadir.WriteFile(dir.DatastoreEndpoint(), []byte("The state is in the datastore of datastore-endpoint.\n"), 0o600); err != nil {
+			return err
+		}
+		if found {
+			return nil
+		}
+		return join.GiveStored(ctx, client.KV, dir)
+	}()
+	stop()
+	return errors.Join(err, <-ended)
+}

@@ -1,0 +1,49 @@
+package choice
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+)
+
+func TestNewExternal(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"postgres://u:p@192.0.2.1/x":                    "*sqldb.Datastore unix:///run/kedge/datastore.sock",
+		"mysql://u:p@tcp(192.0.2.1)/x":                  "*sqldb.Datastore unix:///run/kedge/datastore.sock",
+		"https://192.0.2.1:2379,https://192.0.2.2:2379": "*etcdremote.Datastore https://192.0.2.1:2379,https://192.0.2.2:2379",
+	} {
+		store, err := NewExternal(config.Datastore{Endpoint: endpoint})
+		if err != nil {
+			t.Errorf("%s: %v", endpoint, err)
+			continue
+		}
+		if got := fmt.Sprintf("%T %s", store, store.Endpoint().URL); got != want || !store.Endpoint().Shared {
+			t.Errorf("%s: %s, want %s, shared", endpoint, got, want)
+		}
+	}
+	if _, err := NewExternal(config.Datastore{Endpoint: "postgres://u:p@192.0.2.1/x", CAFile: "/none"}); err == nil {
+		t.Error("a missing file was taken")
+	}
+}
+
+// A server does not leave the state that it has for a database without a word.
+func TestStateIsNotLeft(t *testing.T) {
+	cfg, dir := config.Default(), datadir.Dir(t.TempDir())
+	cfg.Server.Datastore.Endpoint = "postgres://u:p@192.0.2.1/x"
+	if err := checkState(cfg, dir, false); err != nil {
+		t.Error(err)
+	}
+	if err := os.MkdirAll(dir.ServerDB(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir.SQLite(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkState(cfg, dir, false); err == nil || !strings.Contains(err.Error(), "leave datastore-endpoint out") {
+		t.Errorf("over SQLite: %v", err)
+	}
+}

@@ -1,0 +1,68 @@
+package choice
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/datastore/etcd"
+)
+
+// Each datastore is restored by its own means, or it is said whose it is.
+func TestStored(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*config.Config)
+		// kind is that of the datastore, others a part of what to do elsewhere.
+		kind, others string
+		// elsewhere is a part of why nothing is saved.
+		elsewhere string
+	}{
+		"SQLite":            {kind: "sqlite"},
+		"PostgreSQL":        {change: func(c *config.Config) { c.Server.Datastore.Endpoint = "postgres://u:p@192.0.2.1/x" }, kind: "sql", others: "start them after this one"},
+		"MySQL":             {change: func(c *config.Config) { c.Server.Datastore.Endpoint = "mysql://u:p@tcp(192.0.2.1)/x" }, kind: "sql", others: "start them after this one"},
+		"an etcd of theirs": {change: func(c *config.Config) { c.Server.Datastore.Endpoint = "https://192.0.2.1:2379" }, elsewhere: "etcdctl snapshot save"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config.Default()
+			if test.change != nil {
+				test.change(cfg)
+			}
+			store, others, err := stored(cfg, datadir.Dir(t.TempDir()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if store != nil && store.Kind() != test.kind || store == nil && test.kind != "" {
+				t.Errorf("the datastore is %v", store)
+			}
+			elsewhere := checkSaved(cfg)
+			if store != nil && !strings.Contains(others, test.others) || (elsewhere == nil) != (test.elsewhere == "") {
+				t.Errorf("others: %q, elsewhere: %v", others, elsewhere)
+			}
+			if elsewhere != nil && !strings.Contains(elsewhere.Error(), test.elsewhere) {
+				t.Error(elsewhere)
+			}
+		})
+	}
+}
+
+// A restore that was interrupted may have put etcd's data away: it is of etcd all
+// the same, or nobody would complete it.
+func TestInterruptedRestoreOfEtcd(t *testing.T) {
+	cfg, dir := config.Default(), datadir.Dir(t.TempDir())
+	if UsesEtcd(cfg, dir) {
+		t.Error("uses etcd before there is any")
+	}
+	log := filepath.Join(etcd.Prepared(dir.Restoring()), "member", "wal", "0.wal")
+	if err := os.MkdirAll(filepath.Dir(log), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(log, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !UsesEtcd(cfg, dir) {
+		t.Error("forgets etcd")
+	}
+}

@@ -1,0 +1,206 @@
+package status
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/cluster/servers"
+)
+
+// clusterPatience is how long the API may take to tell of the cluster.
+const clusterPatience = 3 * time.Second
+
+// roleLabel begins the labels that say what a node is.
+const roleLabel = "node-role.kubernetes.io/"
+
+// ClusterOf returns what `kedge status` shows of the cluster. Nothing is kept for that:
+// the API server answers out of its own cache. Leases are in the cache of this process
+// only where the controllers run. running returns the states of all components, and api
+// is the name of the one that answers. With ownNetwork the network is not kedge's.
+func ClusterOf(client *rest.Config, api string, ownNetwork bool, running func() []component.Status) func(context.Context) *Cluster {
+	return func(ctx context.Context) *Cluster {
+		if !slices.ContainsFunc(running(), func(s component.Status) bool { return s.Name == api && s.State == component.Ready }) {
+			return &Cluster{Fault: "the API server here is not ready, so nothing is known of other nodes"}
+		}
+		ctx, cancel := context.WithTimeout(ctx, clusterPatience)
+		defer cancel()
+		clients, err := kubernetes.NewForConfig(client)
+		if err != nil {
+			return &Cluster{Fault: err.Error()}
+		}
+		found, err := readCluster(ctx, clients)
+		if err == nil && !ownNetwork {
+			found.Notes, err = networkNotes(ctx, clients)
+		}
+		if err != nil {
+			return &Cluster{Fault: fmt.Sprintf("the API does not tell of the cluster: %v", err)}
+		}
+		return found
+	}
+}
+
+func readCluster(ctx context.Context, client kubernetes.Interface) (*Cluster, error) {
+	cached := metav1.ListOptions{ResourceVersion: "0"}
+	nodes, err := client.CoreV1().Nodes().List(ctx, cached)
+	if err != nil {
+		return nil, err
+	}
+	leases, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, cached)
+	if err != nil {
+		return nil, err
+	}
+	volumes, err := client.CoreV1().PersistentVolumes().List(ctx, cached)
+	if err != nil {
+		return nil, err
+	}
+	endpoints, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	// Without any if a user has the API server not write its endpoints.
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	found := describeCluster(nodes.Items, leases.Items, volumes.Items, time.Now())
+	found.Servers = servers.Addresses(endpoints, "")
+	return found, nil
+}
+
+// networkNotes says of NetworkPolicies that nothing enforces them.
+func networkNotes(ctx context.Context, client kubernetes.Interface) ([]string, error) {
+	policies, err := client.NetworkingV1().NetworkPolicies(metav1.NamespaceAll).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	// A server of an earlier version beside this one takes the right away at its start.
+	if apierrors.IsForbidden(err) || err == nil && len(policies.Items) == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("this version of kedge does not enforce NetworkPolicies, and the cluster has %d: "+
+		"what they forbid is let through. To have them enforced, bring a network that does, with flannel-backend: none", len(policies.Items))}, nil
+}
+
+func describeCluster(nodes []corev1.Node, leases []coordinationv1.Lease, volumes []corev1.PersistentVolume, now time.Time) *Cluster {
+	found := &Cluster{Nodes: []Node{}}
+	heard := map[string]time.Time{}
+	for _, lease := range leases {
+		if lease.Spec.RenewTime != nil {
+			heard[lease.Name] = lease.Spec.RenewTime.Time
+		}
+	}
+	ready := map[string]bool{}
+	for _, node := range nodes {
+		described := describeNode(&node, heard[node.Name])
+		found.Nodes = append(found.Nodes, described)
+		found.Problems = append(found.Problems, nodeProblems(&node, described, now)...)
+		ready[node.Name] = described.Ready
+	}
+	slices.SortFunc(found.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	for _, volume := range volumes {
+		if problem, is := volumeProblem(&volume, ready); is {
+			found.Problems = append(found.Problems, problem)
+		}
+	}
+	return found
+}
+
+func describeNode(node *corev1.Node, heard time.Time) Node {
+	described := Node{
+		Name:          node.Name,
+		Unschedulable: node.Spec.Unschedulable,
+		Version:       node.Status.NodeInfo.KubeletVersion,
+		Heartbeat:     heard,
+	}
+	for label := range node.Labels {
+		if role, is := strings.CutPrefix(label, roleLabel); is {
+			described.Roles = append(described.Roles, role)
+		}
+	}
+	slices.Sort(described.Roles)
+	for _, address := range node.Status.Addresses {
+		if address.Type == corev1.NodeInternalIP {
+			described.Address = address.Address
+			break
+		}
+	}
+	if ready := condition(node, corev1.NodeReady); ready != nil {
+		described.Ready = ready.Status == corev1.ConditionTrue
+		if heard.Before(ready.LastHeartbeatTime.Time) {
+			described.Heartbeat = ready.LastHeartbeatTime.Time
+		}
+	}
+	return described
+}
+
+func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
+	if i < 0 {
+		return nil
+	}
+	return &node.Status.Conditions[i]
+}
+
+// remedies are what can be done about conditions of a node that are True.
+var remedies = map[corev1.NodeConditionType]string{
+	corev1.NodeMemoryPressure:     "pods are evicted there: give its pods memory limits, or run fewer",
+	corev1.NodeDiskPressure:       "images and pods are removed there: make room on its disk",
+	corev1.NodePIDPressure:        "pods are evicted there: look for one that starts too many processes",
+	corev1.NodeNetworkUnavailable: "see `kedge status` there, and what the component network says",
+}
+
+func nodeProblems(node *corev1.Node, described Node, now time.Time) (problems []Problem) {
+	ready := condition(node, corev1.NodeReady)
+	switch {
+	case described.Ready:
+	case ready == nil:
+		problems = append(problems, Problem{
+			What: fmt.Sprintf("node %s has not said yet how it is", node.Name), Do: "see `kedge status` there",
+		})
+	case ready.Status == corev1.ConditionUnknown:
+		problems = append(problems, Problem{
+			What: fmt.Sprintf("node %s does not answer; it was last heard of %s ago", node.Name, now.Sub(described.Heartbeat).Truncate(time.Second)),
+			Do:   "see whether it is up, `kedge status` there, and whether it reaches a server's port 6443. If it is gone for good: kubectl delete node " + node.Name,
+		})
+	default:
+		problems = append(problems, Problem{
+			What: fmt.Sprintf("node %s is not ready: %s", node.Name, ready.Message), Do: "see `kedge status` and `kedge check-config` there",
+		})
+	}
+	for _, c := range node.Status.Conditions {
+		if remedy := remedies[c.Type]; remedy != "" && c.Status == corev1.ConditionTrue {
+			problems = append(problems, Problem{What: fmt.Sprintf("node %s has %s: %s", node.Name, c.Type, c.Message), Do: remedy})
+		}
+	}
+	return problems
+}
+
+// volumeProblem tells of a claim whose data are on a node that is not there. ready has
+// all nodes.
+func volumeProblem(volume *corev1.PersistentVolume, ready map[string]bool) (problem Problem, is bool) {
+	node, ours := localstorage.NodeOf(volume)
+	isReady, exists := ready[node]
+	if !ours || isReady || volume.Spec.ClaimRef == nil {
+		return problem, false
+	}
+	claim := volume.Spec.ClaimRef.Namespace + "/" + volume.Spec.ClaimRef.Name
+	if exists {
+		return Problem{
+			What: fmt.Sprintf("the data of claim %s are on node %s, which is not ready", claim, node),
+			Do:   "they are there again with the node. If it is gone for good: kubectl delete node " + node + ", and then kubectl delete pvc",
+		}, true
+	}
+	return Problem{
+		What: fmt.Sprintf("the data of claim %s are on node %s, which is no longer in the cluster", claim, node),
+		Do:   "start kedge on it again, or let go of the data: kubectl delete pvc and the pod; a StatefulSet makes new ones",
+	}, true
+}

@@ -1,0 +1,95 @@
+// Package nodewatch follows the Node of this host: it tells when the node is ready, and
+// warns when somebody has deleted it. The agent package makes its component.
+package nodewatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/klog/v2"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
+)
+
+// deletedReminder is how often the warning about a deleted node is repeated: until
+// then upstream's kubelet fills the log with what it cannot do.
+const deletedReminder = 10 * time.Minute
+
+// New returns the component that is ready once the API says that the node is ready.
+// From then on it warns when the node is deleted: the kubelet registers only when it
+// starts, so that a node stays away that an administrator has deleted. client calls
+// as the node.
+func New(client *rest.Config, name string) component.Component {
+	return component.Func("node", func(ctx context.Context, ready func()) error {
+		api, err := kubernetes.NewForConfig(client)
+		if err != nil {
+			return fmt.Errorf("make client: %w", err)
+		}
+		nodes := cache.NewListWatchFromClient(api.CoreV1().RESTClient(), "nodes", "",
+			fields.OneTermEqualSelector("metadata.name", name))
+		if err := watchNode(ctx, nodes, name, deletedReminder, ready); err != nil {
+			return fmt.Errorf("watch node %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// watchNode watches the one node of nodes until ctx is cancelled.
+func watchNode(ctx context.Context, nodes cache.ListerWatcher, name string, reminder time.Duration, ready func()) error {
+	ready = sync.OnceFunc(ready)
+	_, _, watcher, ended := watchtools.NewIndexerInformerWatcherWithLogger(klog.FromContext(ctx), nodes, &corev1.Node{})
+	defer func() {
+		watcher.Stop()
+		<-ended
+	}()
+	remind := time.NewTicker(reminder)
+	defer remind.Stop()
+	deleted := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case event, open := <-watcher.ResultChan():
+			if !open {
+				return errors.New("it ended by itself")
+			}
+			node, ok := event.Object.(*corev1.Node)
+			if !ok {
+				continue
+			}
+			if deleted = event.Type == watch.Deleted; !deleted && isReady(node) {
+				ready()
+			}
+			remind.Reset(reminder)
+			if !deleted {
+				continue
+			}
+		case <-remind.C:
+			if !deleted {
+				continue
+			}
+		}
+		logrus.WithField("component", "node").Warnf("Node %s was deleted from the cluster, and its pods with it: "+
+			"restart kedge to have it join again, or else stop kedge here and remove what it left by kedge killall", name)
+	}
+}
+
+func isReady(node *corev1.Node) bool {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

@@ -1,0 +1,72 @@
+package nodewatch
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	logtest "github.com/sirupsen/logrus/hooks/test"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cachetest "k8s.io/client-go/tools/cache/testing"
+)
+
+func TestWatchNode(t *testing.T) {
+	logged := logtest.NewGlobal()
+	defer logged.Reset()
+	node := func(status corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "pi"},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}},
+		}
+	}
+	eventually := func(what string, done func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s did not happen", what)
+			}
+		}
+	}
+	warnings := func() (n int) {
+		for _, entry := range logged.AllEntries() {
+			if strings.Contains(entry.Message, "Node pi was deleted from the cluster") {
+				n++
+			}
+		}
+		return n
+	}
+
+	source := cachetest.NewFakeControllerSource()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- watchNode(ctx, source, "pi", 10*time.Millisecond, func() { close(ready) }) }()
+	source.Add(node(corev1.ConditionFalse))
+	select {
+	case <-ready:
+		t.Fatal("ready before the node is")
+	case <-time.After(50 * time.Millisecond):
+	}
+	source.Modify(node(corev1.ConditionTrue))
+	eventually("readiness", func() bool {
+		select {
+		case <-ready:
+			return true
+		default:
+			return false
+		}
+	})
+	if warnings() > 0 {
+		t.Error("a node that is there was said to be deleted")
+	}
+	source.Delete(node(corev1.ConditionTrue))
+	eventually("the message, and then the reminder", func() bool { return warnings() > 1 })
+	// It registered again: ready is not called twice.
+	source.Add(node(corev1.ConditionTrue))
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,104 @@
+package server
+
+import (
+	"context"
+	"errors"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/controlplane/addons"
+	"github.com/kedge-dev/kedge/internal/controlplane/addons/helm"
+	"github.com/kedge-dev/kedge/internal/controlplane/addons/manifests"
+	"github.com/kedge-dev/kedge/internal/controlplane/election"
+	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
+	"github.com/kedge-dev/kedge/internal/controlplane/storage"
+	"github.com/kedge-dev/kedge/internal/node/containerd"
+	"github.com/kedge-dev/kedge/internal/node/dns"
+)
+
+// addControlPlane adds what belongs to the API server of this process. It returns what
+// whoever uses the API waits for, the controllers, and all faults in the user's
+// arguments: the group is not run then.
+func (s *server) addControlPlane(group *component.Group, api *api) (usable component.Component, loops []component.Component, faults error) {
+	objects := addons.New(addons.Config{
+		Client:         api.ClientConfig("system:kedge:bootstrap", "system:masters"),
+		Cluster:        s.cfg.Cluster,
+		RuntimeClasses: containerd.RuntimeClasses(),
+	})
+	group.Add(objects, api)
+	before := []component.Component{api}
+	var leader *election.Election
+	if s.roles.elects() {
+		leader = election.New(election.Config{
+			Client: api.ClientConfig("system:kedge:election"),
+			// Its name for the reader, and its address, which no two servers have.
+			Identity: s.node.Name + "_" + s.cfg.Server.PublicAddress(s.node.IPs[0]),
+		})
+		group.Add(leader, objects) // which let it elect
+		before = append(before, leader)
+	}
+	if leader != nil || !s.roles.objects.Shared() {
+		group.Add(led("encryption-keeper", leader, encryption.NewKeeper(api.keys, api.server.RequestTimeout)), before...)
+	}
+	if s.roles.controllers {
+		controllers, fault := controlplane.NewControllers(controlplane.ControllersConfig{
+			API:      api.server,
+			Cluster:  s.cfg.Cluster,
+			Files:    s.certificates.Files,
+			Election: leader,
+			Args:     s.cfg.Server.KubeControllerManagerArgs,
+		})
+		group.Add(controllers, before...)
+		loops, faults = append(loops, controllers), errors.Join(faults, fault)
+	}
+	if s.roles.scheduler {
+		scheduler, fault := controlplane.NewScheduler(controlplane.SchedulerConfig{
+			API:      api.server,
+			Files:    s.certificates.Files,
+			Election: leader,
+			Args:     s.cfg.Server.KubeSchedulerArgs,
+		})
+		group.Add(scheduler, before...)
+		faults = errors.Join(faults, fault)
+	}
+	if s.roles.controllers {
+		before = append(before, objects)
+		if s.cfg.Cluster.LocalStorage() {
+			group.Add(led("storage", leader, storage.New(storage.Config{
+				Client:    as(api, "system:kedge:storage-controller"),
+				Informers: api.Informers,
+			})), before...)
+		}
+		group.Add(led("manifests", leader, manifests.New(manifests.Config{
+			Path:    s.dir.Manifests(),
+			Server:  s.node.Name,
+			Disable: s.cfg.Cluster.DisabledManifests(),
+			Client:  as(api, "system:kedge:manifests"),
+		})), before...)
+		group.Add(led("helm", leader, helm.New(helm.Config{
+			Charts: s.dir.Charts(),
+			Server: s.node.Name,
+			Client: as(api, "system:kedge:helm"),
+		})), before...)
+	}
+	group.Add(dns.NewEndpoints(dns.EndpointsConfig{
+		Client:    api.ClientConfig("system:kedge:dns-endpoints"),
+		Informers: api.Informers,
+	}), objects)
+	return objects, loops, faults
+}
+
+// led makes a component of what one server at a time does: the one that is elected, or
+// the only one if leader is nil.
+func led(name string, leader *election.Election, loops election.Loops) component.Component {
+	return component.Func(name, func(ctx context.Context, ready func()) error {
+		return leader.RunLoops(ctx, loops, ready)
+	})
+}
+
+// as returns how a user calls the API for the length of a term.
+func as(api *api, user string) func(context.Context) *rest.Config {
+	return func(ctx context.Context) *rest.Config { return api.server.ClientUntil(ctx, user) }
+}

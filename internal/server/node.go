@@ -1,0 +1,88 @@
+package server
+
+import (
+	"context"
+
+	"github.com/kedge-dev/kedge/internal/agent"
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/rotation"
+	"github.com/kedge-dev/kedge/internal/cluster/servers"
+	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
+	"github.com/kedge-dev/kedge/internal/inspect/status"
+	"github.com/kedge-dev/kedge/internal/node/csi"
+)
+
+// newDriver returns what makes local volumes on this server's node, or nil.
+func (s *server) newDriver() *csi.Driver {
+	if !s.roles.node {
+		return nil
+	}
+	return agent.NewDriver(s.dir, s.node.Name, s.cfg.Node, s.cfg.Cluster)
+}
+
+// newStatus returns the component that answers `kedge status`.
+func (s *server) newStatus(group *component.Group, api *api, driver *csi.Driver) component.Component {
+	told := status.Config{
+		Socket:     datadir.StatusSocket,
+		Node:       s.node.Name,
+		Components: group.Status,
+		Datastore:  s.store,
+		Tunnels:    s.tunnels.Nodes,
+		Cluster: status.ClusterOf(api.ClientConfig("system:kedge:status"), api.Name(),
+			s.cfg.Cluster.FlannelBackend == "none", group.Status),
+	}
+	if driver != nil {
+		told.Storage = status.Volumes(driver, api.Informers)
+	}
+	return status.New(told)
+}
+
+// newKeeper returns the component that renews this server's certificates.
+func (s *server) newKeeper() component.Component {
+	settings := rotation.Config{
+		Certificates: s.certificates,
+		Dir:          s.dir,
+		Clock:        s.clock,
+		Node:         s.node.Name,
+		Dial:         s.tunnels.Dial,
+		Authorities:  s.store.Authorities,
+	}
+	if etcd := s.store.Etcd; etcd != nil {
+		settings.Members = func() []string {
+			members, _ := etcd.Members()
+			return members
+		}
+	}
+	return rotation.NewKeeper(settings)
+}
+
+// addTunnels adds what lets the other servers' API servers reach this server's node.
+func (s *server) addTunnels(group *component.Group, api *api, kubeletPort int) {
+	settings := tunnel.AgentConfig{
+		NodeName:    s.node.Name,
+		NodeIPs:     s.node.IPs,
+		KubeletPort: kubeletPort,
+		PodCIDRs:    s.cfg.Cluster.OwnPodCIDRs(),
+		Client:      api.ClientConfig(pki.NodeUser(s.node.Name), pki.NodesGroup, pki.NodeGroup(s.node.Name)),
+		TLS:         s.certificates.NodeTLS(),
+		Servers:     api.remote,
+	}
+	after := component.Component(api)
+	if s.roles.api {
+		others := servers.New(api.Informers, s.cfg.Server.Advertised(s.node.IPs[0]))
+		group.Add(others, api)
+		settings.Servers, after = others, others
+	}
+	group.Add(withoutWaiting(tunnel.NewAgent(settings)), after)
+}
+
+// withoutWaiting makes a tunnel's component ready at once: there may be no other
+// server yet, or none may be up.
+func withoutWaiting(tunnel component.Component) component.Component {
+	return component.Func(tunnel.Name(), func(ctx context.Context, ready func()) error {
+		ready()
+		return tunnel.Run(ctx, func() {})
+	})
+}

@@ -1,0 +1,46 @@
+package server
+
+import (
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
+	"github.com/kedge-dev/kedge/internal/datastore/choice"
+)
+
+// roles are what a server runs, and where it keeps its objects. Run resolves them once.
+// The boot list asks them, and nothing else, whether a part belongs to this server:
+//
+//	                    | api | controllers, scheduler | node | objects
+//	the usual server    | yes | yes                    | yes  | SQLite, or what several servers share
+//	disable-agent       | yes | yes                    | no   | the same
+//	disable-apiserver   | no  | no                     | yes  | Member
+//	disable-etcd        | yes | yes                    | yes  | OtherMembers
+type roles struct {
+	// api says that the API server runs in this process. If it does not, the parts of
+	// this server use that of other servers.
+	api                    bool
+	controllers, scheduler bool
+	// node says that this server is a node, too.
+	node    bool
+	objects choice.Kind
+}
+
+func rolesOf(cfg *config.Config, dir datadir.Dir) roles {
+	api := !cfg.Server.DisableAPIServer
+	return roles{
+		api:         api,
+		controllers: api && !cfg.Server.DisableControllerManager,
+		scheduler:   api && !cfg.Server.DisableScheduler,
+		node:        !cfg.Server.DisableAgent,
+		objects:     choice.Of(cfg, dir),
+	}
+}
+
+// elects tells whether controllers and scheduler run only while this server is elected.
+// A server that runs neither must not be elected.
+func (r roles) elects() bool { return r.objects.Shared() && (r.controllers || r.scheduler) }
+
+// labels are the roles that users see of the server's node.
+func (r roles) labels() noderole.Roles {
+	return noderole.Roles{ControlPlane: r.api, Etcd: r.objects == choice.Member}
+}
