@@ -195,7 +195,9 @@ func addComponents(group *component.Group, cfg *config.Config, node host.Node, l
 		return err
 	}
 	claim := registration.NewServerNode(nodesClient, registration.Claim{
-		Node: node.Name, Addresses: node.IPs, Password: password, CertificatesEnd: certificates.NodeEnd(),
+		Node: node.Name, Addresses: node.IPs, Password: password,
+		// To the day: the node's certificates are made at each start, and a restart is to write nothing.
+		CertificatesEnd: certificates.NodeEnd().Truncate(24 * time.Hour),
 	})
 	group.Add(claim, usable)
 
