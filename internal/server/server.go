@@ -211,7 +211,9 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		return err
 	}
 	claim := registration.NewServerNode(nodesClient, registration.Claim{
-		Node: s.node.Name, Addresses: s.node.IPs, Password: password, CertificatesEnd: s.certificates.NodeEnd(),
+		Node: s.node.Name, Addresses: s.node.IPs, Password: password,
+		// To the day: the node's certificates are made at each start, and a restart is to write nothing.
+		CertificatesEnd: s.certificates.NodeEnd().Truncate(24 * time.Hour),
 	})
 	group.Add(claim, usable)
 	added, nodeFault := agent.AddTo(group, agent.Config{
