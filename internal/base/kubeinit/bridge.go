@@ -41,11 +41,19 @@ func (b *bridge) Info(_ int, message string, keysAndValues ...any) {
 
 // Error logs a structured error. err may be nil.
 func (b *bridge) Error(err error, message string, keysAndValues ...any) {
+	detail := ""
+	if err != nil {
+		detail = err.Error()
+	}
+	level := b.errorLevel(message, detail)
+	if !b.log.IsLevelEnabled(level) {
+		return
+	}
 	entry := b.entry(keysAndValues)
 	if err != nil {
 		entry = entry.WithError(err)
 	}
-	entry.Log(b.errorLevel(message), message)
+	entry.Log(level, message)
 }
 
 // WithValues returns a bridge whose messages have further fields.
@@ -75,17 +83,21 @@ func (b *bridge) level(upstream logrus.Level) logrus.Level {
 	return logrus.DebugLevel
 }
 
-func (b *bridge) errorLevel(message string) logrus.Level {
-	if !verbose() && b.phase.expects(message) {
+func (b *bridge) errorLevel(message, detail string) logrus.Level {
+	if !verbose() && b.phase.expects(message, detail) {
 		return logrus.DebugLevel
 	}
 	return logrus.ErrorLevel
 }
 
 func (b *bridge) entry(keysAndValues []any) *logrus.Entry {
-	name := b.name
-	if name == "" {
-		name = "kubernetes"
+	name := caller()
+	switch {
+	case b.name == "" || b.name == name:
+	case name == unknown:
+		name = b.name
+	default:
+		name += "/" + b.name
 	}
 	return b.log.WithField("component", name).WithFields(merge(b.fields, keysAndValues))
 }
@@ -105,17 +117,19 @@ func (b *bridge) writeLine(line []byte) {
 		message = line
 	}
 	text := string(bytes.TrimRight(message, "\n"))
+	level := b.level(logrus.InfoLevel)
 	switch line[0] {
 	case 'W':
-		b.entry(nil).Log(b.level(logrus.WarnLevel), text)
+		level = b.level(logrus.WarnLevel)
 	case 'E':
-		b.entry(nil).Log(b.errorLevel(text), text)
+		level = b.errorLevel(text, text)
 	case 'F':
 		// klog ends the process next: Phase.exit.
 		b.phase.last.Store(text)
-		b.entry(nil).Log(b.errorLevel(text), text)
-	default:
-		b.entry(nil).Log(b.level(logrus.InfoLevel), text)
+		level = b.errorLevel(text, text)
+	}
+	if b.log.IsLevelEnabled(level) {
+		b.entry(nil).Log(level, text)
 	}
 }
 

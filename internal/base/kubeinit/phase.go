@@ -67,9 +67,10 @@ func (p *Phase) Ready() { p.state.Store(running) }
 // because another has stopped already.
 func (p *Phase) Stopping() { p.state.Store(stopping) }
 
-// expects tells whether an error belongs to the phase.
-func (p *Phase) expects(message string) bool {
-	if slices.Contains(routineErrors, message) {
+// expects tells whether an error, with a detail or none, is of every day or belongs to
+// the phase.
+func (p *Phase) expects(message, detail string) bool {
+	if isRoutine(message, detail) {
 		return true
 	}
 	switch p.state.Load() {
@@ -81,14 +82,6 @@ func (p *Phase) expects(message string) bool {
 	return false
 }
 
-// routineErrors are what upstream logs as errors though nothing is wrong.
-var routineErrors = []string{
-	// k8s.io/streaming/pkg/httpstream/wsstream/conn.go, at the end of every exec
-	"Error on socket receive",
-	// pkg/controller/replicaset/replica_set.go, when a server leads once more
-	"unable to register metrics",
-}
-
 // startingErrors are what upstream logs as errors in every normal start. Not
 // all errors of a start can be left out: the kubelet ends the process after
 // some.
@@ -97,13 +90,10 @@ var startingErrors = []string{
 	"Error getting the current node from lister",
 	"Error updating node status, will retry",
 	"Eviction manager: failed to get summary stats",
-	"Failed to find cgroups of kubelet",
 	"Failed to get node when trying to set owner ref to the node lease",
-	"Failed to read data from checkpoint",
 	"Image garbage collection failed once. Stats initialization may not have completed yet",
 	"Skipping pod synchronization",
 	"Unable to register mirror pod because node is not registered yet",
-	"eviction manager: failed to check if we have separate container filesystem. Ignoring.",
 	// pkg/controller/nodeipam/ipam/range_allocator.go, if the node changes while it is
 	// given its range: what it looks at again is from before that
 	"CIDR assignment for node failed. Releasing allocated CIDR",

@@ -146,12 +146,14 @@ func TestStandard(t *testing.T) {
 	logrus.SetOutput(&out)
 	logrus.SetFormatter(&logrus.TextFormatter{DisableTimestamp: true, DisableColors: true})
 	stdlog.Print("[WARNING] plugin/errors: timeout")
-	stdlog.Print("[FATAL] plugin/errors: gone")
+	stdlog.Print("[ERROR] plugin/errors: refused")
+	stdlog.Print("[FATAL] plugin/loop: gone")
 	stdlog.Print("http: TLS handshake error")
 	stdlog.Print("error is a word")
 	slog.Error("failed", "why", "none")
 	want := `level=warning msg="plugin/errors: timeout" component=dns
-level=error msg="plugin/errors: gone" component=dns
+level=warning msg="plugin/errors: refused" component=dns
+level=error msg="plugin/loop: gone" component=dns
 level=info msg="http: TLS handshake error"
 level=info msg="error is a word"
 level=error msg="failed why=none"

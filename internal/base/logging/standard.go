@@ -29,6 +29,10 @@ func (standard) Write(line []byte) (int, error) {
 		if name != word {
 			entry = entry.WithField("component", coreDNS)
 		}
+		// A resolver that CoreDNS asks does not answer: no fault of this host's.
+		if strings.HasPrefix(rest, "plugin/errors: ") {
+			level = max(level, logrus.WarnLevel)
+		}
 	}
 	entry.Log(level, text)
 	return len(line), nil

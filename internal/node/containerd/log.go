@@ -3,8 +3,10 @@ package containerd
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/containerd/log"
 	nrilog "github.com/containerd/nri/pkg/log"
@@ -45,6 +47,32 @@ var expected = []string{
 	"failed to initialize WASM support: WASM support is disabled (at build time)",
 }
 
+// answered are errors that containerd's CRI also returns to the kubelet, which tells of
+// them by Events (internal/cri/instrument/instrumented_service.go).
+var answered = regexp.MustCompile(`^[A-Z][A-Za-z]+ (for |within sandbox |with filter |").*failed(, error)?$`)
+
+// routines are further errors of containers that cannot start or have ended, and of
+// loops that a stop of kedge's overtakes: beginnings of messages, and parts of errors.
+var routines = []struct{ message, detail string }{
+	{"failed to delete task", "not found"},                 // core/runtime/v2/shim.go
+	{"Failed to pipe std", "closed fifo"},                  // internal/cri/io/logger.go
+	{"Failed to sync snapshot stats", "database not open"}, // internal/cri/server/images/snapshots.go
+}
+
+// isRoutine tells whether an error is none of containerd's or of the host's.
+func isRoutine(entry *logrus.Entry) bool {
+	if entry.Level != logrus.ErrorLevel {
+		return false
+	}
+	err := fmt.Sprint(entry.Data[logrus.ErrorKey])
+	for _, r := range routines {
+		if strings.HasPrefix(entry.Message, r.message) && strings.Contains(err, r.detail) {
+			return true
+		}
+	}
+	return answered.MatchString(entry.Message)
+}
+
 // leaveOut formats all messages but the expected ones, and those that nobody asked for.
 type leaveOut struct{ logrus.Formatter }
 
@@ -52,7 +80,7 @@ func (f leaveOut) Format(entry *logrus.Entry) ([]byte, error) {
 	if slices.Contains(expected, entry.Message) {
 		return nil, nil
 	}
-	if entry.Level == logrus.InfoLevel {
+	if entry.Level == logrus.InfoLevel || isRoutine(entry) {
 		if !logrus.IsLevelEnabled(logrus.DebugLevel) {
 			return nil, nil
 		}

@@ -25,6 +25,17 @@ func TestCaptureLog(t *testing.T) {
 		t.Errorf("logged %q", got)
 	}
 
+	buf.Reset()
+	log.L.WithError(errors.New("not found")).Error(`PullImage "nowhere.test/none:1" failed`)
+	log.L.WithError(errors.New("closed fifo")).Errorf("Failed to pipe stdout of container %q", "a")
+	if got := buf.String(); got != "" {
+		t.Errorf("errors that the kubelet tells of: %s", got)
+	}
+	log.L.WithError(errors.New("input/output error")).Errorf("Failed to pipe stdout of container %q", "a")
+	if got := buf.String(); !strings.Contains(got, "level=error") {
+		t.Errorf("an error of the host: %q", got)
+	}
+
 	cause := errors.New("no space left")
 	returned := false
 	done := make(chan struct{})

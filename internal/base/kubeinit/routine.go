@@ -1,0 +1,70 @@
+package kubeinit
+
+import (
+	"slices"
+	"strings"
+)
+
+// routine is an error that upstream logs in a cluster where kedge and its host work. The
+// level error is for faults of those. What users and their pods do wrong is told by
+// Events, and in the status of objects.
+type routine struct {
+	// message is how the message begins, and detail a part of the error.
+	message, detail string
+}
+
+var routines = []routine{
+	// k8s.io/streaming/pkg/httpstream/wsstream/conn.go, at the end of every exec
+	{message: "Error on socket receive"},
+	// pkg/controller/replicaset/replica_set.go, when a server leads once more
+	{message: "unable to register metrics"},
+	// pkg/controller, at every rollout: the object is looked at again
+	{message: "Unhandled Error", detail: "is not as new as written version"},
+	// pkg/kubelet/pod_workers.go: an Event FailedSync, or of what failed, says it
+	{message: "Error syncing pod, skipping"},
+	// pkg/kubelet/kuberuntime/kuberuntime_manager.go: Events Failed and BackOff
+	{message: "Unhandled Error", detail: "start failed in pod"},
+	// pkg/kubelet/kuberuntime/kuberuntime_image.go and k8s.io/cri-client: an Event Failed
+	{message: "Failed to pull image"},
+	{message: "PullImage from image service failed"},
+	// k8s.io/cri-client: what fails in a container, and pods that are gone meanwhile
+	{message: "ExecSync cmd from runtime service failed"},
+	{message: "Exec cmd from runtime service failed"},
+	{message: "StartContainer from runtime service failed"},
+	{message: "CreateContainer in sandbox from runtime service failed"},
+	{message: "ContainerStatus from runtime service failed", detail: "not found"},
+	{message: "PodSandboxStatus of sandbox for pod", detail: "not found"},
+	// pkg/kubelet/prober/prober.go: an Event Unhealthy
+	{message: "Probe errored"},
+	// pkg/kubelet/allocation, for each pod that has not been started yet
+	{message: "Missing actuated pod level resource record"},
+	// pkg/kubelet/cm, for a pod whose cgroup is gone
+	{message: "failed to read memory cgroup limits for the pod", detail: "no such file"},
+	{message: "failed to read memory cgroup config for the pod", detail: "no such file"},
+	{message: "failed to read CPU cgroup config for the pod", detail: "no such file"},
+	{message: "failed to read cpu cgroup config for the pod", detail: "no such file"},
+	// pkg/kubelet/status/status_manager.go, for a pod that is deleted
+	{message: "Failed to get status for pod", detail: "no relationship found"},
+	// pkg/volume/secret and configmap: an Event FailedMount
+	{message: "Couldn't get secret"},
+	{message: "Couldn't get configMap"},
+	// pkg/volume/util/nestedpendingoperations: Events FailedMount and FailedAttachVolume
+	{message: "Operation for "},
+	// k8s.io/apimachinery's runtime.HandleError in containerd's streaming server: whoever
+	// ran the command is told
+	{message: "Unhandled Error", detail: "error executing command in container"},
+	// pkg/kubelet at each start, also of a node that is ready: before there is a file, on
+	// a host with cgroup v1, and before images were listed
+	{message: "Failed to read data from checkpoint", detail: "checkpoint is not found"},
+	{message: "Failed to find cgroups of kubelet", detail: "not unified"},
+	{message: "eviction manager: failed to check if we have separate container filesystem", detail: "no imagefs label"},
+}
+
+func (r routine) is(message, detail string) bool {
+	return strings.HasPrefix(message, r.message) && strings.Contains(detail, r.detail)
+}
+
+// isRoutine tells whether an error with a detail is among routines.
+func isRoutine(message, detail string) bool {
+	return slices.ContainsFunc(routines, func(r routine) bool { return r.is(message, detail) })
+}
