@@ -94,11 +94,6 @@ var startingErrors = []string{
 	"Image garbage collection failed once. Stats initialization may not have completed yet",
 	"Skipping pod synchronization",
 	"Unable to register mirror pod because node is not registered yet",
-	// pkg/controller/nodeipam/ipam/range_allocator.go, if the node changes while it is
-	// given its range: what it looks at again is from before that
-	"CIDR assignment for node failed. Releasing allocated CIDR",
-	"Error processing node work item",
-	"Failed to update node PodCIDR after multiple attempts",
 	// pkg/controlplane/controller/kubernetesservice, also if there was none
 	"Found stale data, removed previous endpoints on kubernetes service, apiserver didn't exit successfully previously",
 	// k8s.io/component-helpers/apimachinery/lease, until the namespaces are there

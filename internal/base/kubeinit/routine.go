@@ -53,6 +53,13 @@ var routines = []routine{
 	// k8s.io/apimachinery's runtime.HandleError in containerd's streaming server: whoever
 	// ran the command is told
 	{message: "Unhandled Error", detail: "error executing command in container"},
+	// k8s.io/client-go/tools/cache/reflector.go, where a watch ends before it has begun
+	{message: "Failed to watch", detail: "context canceled"},
+	// pkg/controller/nodeipam/ipam/range_allocator.go, if the node changes while it is
+	// given its range: what it looks at again is from before that
+	{message: "CIDR assignment for node failed", detail: "may not change podCIDR"},
+	{message: "Error processing node work item", detail: "may not change podCIDR"},
+	{message: "Failed to update node PodCIDR after multiple attempts", detail: "may not change podCIDR"},
 	// pkg/kubelet at each start, also of a node that is ready: before there is a file, on
 	// a host with cgroup v1, and before images were listed
 	{message: "Failed to read data from checkpoint", detail: "checkpoint is not found"},

@@ -55,6 +55,7 @@ var answered = regexp.MustCompile(`^[A-Z][A-Za-z]+ (for |within sandbox |with fi
 // loops that a stop of kedge's overtakes: beginnings of messages, and parts of errors.
 var routines = []struct{ message, detail string }{
 	{"failed to delete task", "not found"},                 // core/runtime/v2/shim.go
+	{"ttrpc: received message on inactive stream", ""},     // ttrpc/client.go: an answer after its call was given up
 	{"Failed to pipe std", "closed fifo"},                  // internal/cri/io/logger.go
 	{"Failed to sync snapshot stats", "database not open"}, // internal/cri/server/images/snapshots.go
 }

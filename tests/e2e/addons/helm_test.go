@@ -119,13 +119,14 @@ func (s *scenario) charts() {
 
 	s.Run("install", func(t *testing.T) {
 		s := s.in(t)
-		s.write("web.yaml", helmChart("web", base+"valuesContent: |\n  greeting: first\n  extra: of the chart\nset: {sub.of: \"1,2\"}")+`
----
+		// The HelmChartConfig comes first, or the chart may be installed before, and upgraded.
+		s.write("web.yaml", `
 apiVersion: helm.cattle.io/v1
 kind: HelmChartConfig
 metadata: {name: web, namespace: kube-system}
 spec: {valuesContent: "extra: of the config"}
-`)
+---
+`+helmChart("web", base+"valuesContent: |\n  greeting: first\n  extra: of the chart\nset: {sub.of: \"1,2\"}"))
 		s.state("web", "False", "Installed chart web-1.0.0 as revision 1 in apps")
 		s.config("apps", "web", "greeting", "first")
 		s.config("apps", "web", "extra", "of the config")
