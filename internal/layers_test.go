@@ -34,7 +34,7 @@ var rooms = map[string][]string{
 // onlyIn lists imports that belong to some packages, and to those below these.
 var onlyIn = map[string][]string{
 	"github.com/urfave/cli": {"cli"},
-	"k8s.io/kubernetes/":    {"base/kubeinit", "controlplane", "node/kubelet", "node/proxy"},
+	"k8s.io/kubernetes/":    {"controlplane/apiserver", "controlplane/controllers", "controlplane/scheduler", "node/kubelet", "node/proxy"},
 }
 
 // TestRooms keeps imports to what a room may import. Folders that are no rooms fail.
@@ -90,6 +90,8 @@ func TestCheck(t *testing.T) {
 		{"node/dns", module + "internal/controlplane/addons", false},
 		{"node/dns", module + "internal/datastore", false},
 		{"node/dns", "k8s.io/kubernetes/pkg/proxy", false},
+		{"controlplane/apiserver", "k8s.io/kubernetes/pkg/controlplane", true},
+		{"controlplane/storage", "k8s.io/kubernetes/pkg/controlplane", false},
 		{"base/config", module + "internal/cluster/pki", false},
 		{"agent", module + "internal/server", false},
 		{"server", "github.com/urfave/cli/v2", false},

@@ -1,3 +1,5 @@
+// Package controlplane tests the packages below it together: the API server, the
+// controllers and the scheduler in one process.
 package controlplane
 
 import (
@@ -27,7 +29,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/kubeinit"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
+	"github.com/kedge-dev/kedge/internal/controlplane/controllers"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
+	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
 	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
 
@@ -35,8 +40,8 @@ import (
 const patience = 2 * time.Minute
 
 // TestControlPlane runs a whole control plane without nodes, as the server
-// package wires it. Kubernetes keeps much process-wide: there can be only one
-// such test in this binary.
+// package wires it. Kubernetes keeps much process-wide, so this binary can have
+// only one such test.
 func TestControlPlane(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")
@@ -99,14 +104,14 @@ func TestControlPlane(t *testing.T) {
 // on the same informers.
 func (p *plane) testAgain(ctx context.Context, t *testing.T) {
 	for range 2 {
-		controllers, err := NewControllers(ControllersConfig{API: p.api, Cluster: config.Default().Cluster, Files: p.pki.Files,
+		manager, err := controllers.New(controllers.Config{API: p.api, Cluster: config.Default().Cluster, Files: p.pki.Files,
 			Args: []string{"secure-port=0", "flex-volume-plugin-dir=" + t.TempDir()}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		running, stop := context.WithCancel(ctx)
 		ready, ended := make(chan struct{}), make(chan error, 1)
-		go func() { ended <- controllers.Run(running, func() { close(ready) }) }()
+		go func() { ended <- manager.Run(running, func() { close(ready) }) }()
 		select {
 		case <-ready:
 		case err := <-ended:
@@ -122,7 +127,7 @@ func (p *plane) testAgain(ctx context.Context, t *testing.T) {
 
 // plane is a running control plane.
 type plane struct {
-	api             *APIServer
+	api             *apiserver.Server
 	pki             *pki.Server
 	port            int
 	controllersPort int
@@ -133,24 +138,24 @@ type plane struct {
 // loops are the controllers and the scheduler of a server.
 type loops struct {
 	election    *election.Election
-	controllers *Controllers
-	scheduler   *Scheduler
+	controllers *controllers.Manager
+	scheduler   *scheduler.Scheduler
 }
 
 // newLoops makes those that run when the server of that name is elected.
 func (p *plane) newLoops(t *testing.T, server string, controllersPort, schedulerPort int) loops {
 	elected := election.New(election.Config{Client: p.api.ClientConfig("election", "system:masters"), Identity: server})
-	controllers, err := NewControllers(ControllersConfig{API: p.api, Cluster: config.Default().Cluster, Files: p.pki.Files, Election: elected,
+	manager, err := controllers.New(controllers.Config{API: p.api, Cluster: config.Default().Cluster, Files: p.pki.Files, Election: elected,
 		Args: []string{fmt.Sprintf("secure-port=%d", controllersPort), "flex-volume-plugin-dir=" + t.TempDir()}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	scheduler, err := NewScheduler(SchedulerConfig{API: p.api, Files: p.pki.Files, Election: elected,
+	pods, err := scheduler.New(scheduler.Config{API: p.api, CertFile: p.pki.ServingCertFile, KeyFile: p.pki.ServingKeyFile, Election: elected,
 		Args: []string{fmt.Sprintf("secure-port=%d", schedulerPort)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return loops{elected, controllers, scheduler}
+	return loops{elected, manager, pods}
 }
 
 // addTo adds them to group as the server package does.
@@ -183,7 +188,7 @@ func start(t *testing.T) *plane {
 		t.Fatal(err)
 	}
 	p := &plane{pki: certificates, port: listener.Addr().(*net.TCPAddr).Port, controllersPort: freePort(t), schedulerPort: freePort(t)}
-	p.api, err = NewAPIServer(APIServerConfig{
+	p.api, err = apiserver.New(apiserver.Config{
 		Addr: listener.Addr(), AdvertiseAddress: netip.MustParseAddr("10.9.8.7"), Cluster: cluster,
 		DatastoreURL: store.Endpoint().URL, NewDatastoreClient: store.Endpoint().NewClient, Files: certificates.Files, Now: clock.Now,
 	})

@@ -20,7 +20,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/remoteapi"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
-	"github.com/kedge-dev/kedge/internal/controlplane"
+	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
 	"github.com/kedge-dev/kedge/internal/controlplane/nodescope"
 )
@@ -30,7 +30,7 @@ import (
 type api struct {
 	apiComponent
 	// server and keys, which encrypt its Secrets, are there with roles.api.
-	server *controlplane.APIServer
+	server *apiserver.Server
 	keys   *encryption.Encryption
 	// remote and others, its servers as HOST:PORT, are there without.
 	remote tunnel.Servers
@@ -65,12 +65,12 @@ func (s *server) newAPI(listener net.Listener) (*api, error) {
 			return servers
 		}}, nil
 	}
-	egress := controlplane.Egress{Tunnels: s.tunnels, PodCIDRs: s.cfg.Cluster.OwnPodCIDRs(), Owner: s.registry.Owner}
+	egress := apiserver.Egress{Tunnels: s.tunnels, PodCIDRs: s.cfg.Cluster.OwnPodCIDRs(), Owner: s.registry.Owner}
 	if s.roles.node {
 		egress.NodeName, egress.NodeIPs = s.node.Name, s.node.IPs
 	}
 	keys, endpoint := s.newEncryption(), s.store.Endpoint()
-	server, fault := controlplane.NewAPIServer(controlplane.APIServerConfig{
+	server, fault := apiserver.New(apiserver.Config{
 		Addr:                listener.Addr(),
 		AdvertiseAddress:    s.cfg.Server.Advertised(s.node.IPs[0]),
 		Cluster:             s.cfg.Cluster,

@@ -7,12 +7,13 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
-	"github.com/kedge-dev/kedge/internal/controlplane"
 	"github.com/kedge-dev/kedge/internal/controlplane/addons"
 	"github.com/kedge-dev/kedge/internal/controlplane/addons/helm"
 	"github.com/kedge-dev/kedge/internal/controlplane/addons/manifests"
+	"github.com/kedge-dev/kedge/internal/controlplane/controllers"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
+	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
 	"github.com/kedge-dev/kedge/internal/controlplane/storage"
 	"github.com/kedge-dev/kedge/internal/node/containerd"
 	"github.com/kedge-dev/kedge/internal/node/dns"
@@ -43,24 +44,25 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 		group.Add(led("encryption-keeper", leader, encryption.NewKeeper(api.keys, api.server.RequestTimeout)), before...)
 	}
 	if s.roles.controllers {
-		controllers, fault := controlplane.NewControllers(controlplane.ControllersConfig{
+		manager, fault := controllers.New(controllers.Config{
 			API:      api.server,
 			Cluster:  s.cfg.Cluster,
 			Files:    s.certificates.Files,
 			Election: leader,
 			Args:     s.cfg.Server.KubeControllerManagerArgs,
 		})
-		group.Add(controllers, before...)
-		loops, faults = append(loops, controllers), errors.Join(faults, fault)
+		group.Add(manager, before...)
+		loops, faults = append(loops, manager), errors.Join(faults, fault)
 	}
 	if s.roles.scheduler {
-		scheduler, fault := controlplane.NewScheduler(controlplane.SchedulerConfig{
+		pods, fault := scheduler.New(scheduler.Config{
 			API:      api.server,
-			Files:    s.certificates.Files,
+			CertFile: s.certificates.ServingCertFile,
+			KeyFile:  s.certificates.ServingKeyFile,
 			Election: leader,
 			Args:     s.cfg.Server.KubeSchedulerArgs,
 		})
-		group.Add(scheduler, before...)
+		group.Add(pods, before...)
 		faults = errors.Join(faults, fault)
 	}
 	if s.roles.controllers {

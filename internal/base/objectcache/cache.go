@@ -1,7 +1,7 @@
 // Package objectcache is the one cache of API objects of a process: each kind
 // of object is watched once, decoded once and kept once, whoever wants it. It
 // is a shared informer factory, upstream's, of which every component gets a
-// view of its own. The controlplane package makes a server's.
+// view of its own. The apiserver package makes a server's.
 package objectcache
 
 import (

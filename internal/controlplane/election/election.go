@@ -2,9 +2,9 @@
 // run, the controllers and the scheduler. Servers elect by a Lease, with
 // client-go's elector. Losing it ends these loops and nothing else: the API
 // server, the container runtime and the kubelet beside them run on, and the
-// loops begin anew when it is won again. The controlplane package's components
-// run their loops by it; the server package makes one where the datastore has
-// room for several servers.
+// loops begin anew when it is won again. The packages controllers
+// and scheduler run their loops by it; the server package makes one where the
+// datastore has room for several servers.
 package election
 
 import (

@@ -2,7 +2,7 @@
 // the same process, the API server's, with an ordinary HTTP client: no
 // listener, no TLS, no bytes through the kernel. Who calls is not proven by a
 // credential but carried in the request's context under a key that only this
-// package can set. The controlplane package uses it.
+// package can set. The apiserver package uses it.
 package inprocess
 
 import (

@@ -1,6 +1,6 @@
 // Package nodescope holds the services of a node (its proxy, its storage and the
 // like) to the objects of their own node, where RBAC cannot: what RBAC grants one
-// node it grants all, as it knows no labels. The controlplane package puts it between
+// node it grants all, as it knows no labels. The apiserver package puts it between
 // authorization and the API. The kubelet is none of these services: the Node
 // authorizer holds it to its own pods.
 package nodescope

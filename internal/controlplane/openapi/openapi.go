@@ -4,7 +4,7 @@
 // built-in APIs are made by upstream's builders when somebody asks for one, and
 // kept compressed. What remains upstream's are the small ones that change:
 // CustomResourceDefinitions, aggregated APIs, and the aggregator's own. The
-// controlplane package puts it in the server's chain.
+// apiserver package puts it in the server's chain.
 package openapi
 
 import (

@@ -36,7 +36,7 @@ var restOfV2 = []string{
 	`{"swagger":"2.0","info":{"title":"","version":""},"paths":{"/apis/ex.io/v1/bars":{"get":{"responses":{"200":{"description":"OK"}}}}}}`,
 }
 
-// chain is a server with documents, as the controlplane package makes it, and
+// chain is a server with documents, as the apiserver package makes it, and
 // the same documents as upstream's server has them.
 type chain struct {
 	handler  http.Handler

@@ -1,6 +1,6 @@
 // Package restriction is the admission plugin KedgeRestriction, which stands beside
 // upstream's NodeRestriction: it holds nodes, and users of one namespace, to what is
-// theirs. The API server of the controlplane package runs it.
+// theirs. The API server runs it, see the apiserver package.
 //
 // What a rule can tell from the request alone about nodes is in /manifests/nodes.yaml,
 // a ValidatingAdmissionPolicy. Here are the rules that look at other objects, change

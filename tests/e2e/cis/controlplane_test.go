@@ -67,7 +67,7 @@ func controlPlane() []check {
 		{"1.2.15", "NodeRestriction", admits("NodeRestriction", true), ""},
 		{"1.2.16", "the API server is not profiled", notProfiled("6443"), ""},
 		{"1.2.17", "there is an audit log", modes(0o600, auditLog), ""},
-		{"1.2.18", "the audit log is kept for 30 days", nil, manual + ": it is, or for fewer where 10 files of 100 MB are full before (internal/controlplane/hardening.go; audit-log-maxage)"},
+		{"1.2.18", "the audit log is kept for 30 days", nil, manual + ": it is, or for fewer where 10 files of 100 MB are full before (internal/controlplane/apiserver/hardening.go; audit-log-maxage)"},
 		{"1.2.19", "of the audit log 10 files are kept", nil, manual + ": so it is (audit-log-maxbackup)"},
 		{"1.2.20", "each with 100 MB", nil, manual + ": so it is (audit-log-maxsize)"},
 		{"1.2.21", "the time of a request has a limit", nil, manual + ": upstream's, a minute (request-timeout)"},

@@ -1,0 +1,58 @@
+package apiserver
+
+import (
+	"crypto/x509"
+	"fmt"
+	"time"
+
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+
+	"github.com/kedge-dev/kedge/internal/controlplane/inprocess"
+)
+
+// healthPaths are all that answers without authentication, unless the user
+// says otherwise: load balancers and service managers ask them.
+var healthPaths = []apiserver.AnonymousAuthCondition{{Path: "/livez"}, {Path: "/readyz"}, {Path: "/healthz"}}
+
+// authenticate puts kedge's own authenticators around upstream's, which knows
+// service accounts, bootstrap tokens, OIDC, webhooks and front proxies.
+func authenticate(upstream authenticator.Request, clientCA dynamiccertificates.CAContentProvider, now func() time.Time, o *kubeoptions.BuiltInAuthenticationOptions) authenticator.Request {
+	chain := []authenticator.Request{
+		inprocess.Authenticator(),
+		certificateAuthenticator(clientCA, now),
+		upstream,
+	}
+	// With anonymous-auth or an authentication-config given, it is upstream's
+	// to decide; an anonymous request that it admits does not get this far.
+	if !o.Anonymous.FlagsSet && o.AuthenticationConfigFile == "" {
+		chain = append(chain, anonymous.NewAuthenticator(healthPaths))
+	}
+	return union.New(chain...)
+}
+
+// certificateAuthenticator judges client certificates by kedge's clock instead
+// of the system's, which on a board without a battery may be years behind.
+// Upstream's own, which uses the system's, comes after it and agrees otherwise.
+func certificateAuthenticator(clientCA dynamiccertificates.CAContentProvider, now func() time.Time) authenticator.Request {
+	return group.NewAuthenticatedGroupAdder(x509request.NewDynamic(func() (x509.VerifyOptions, bool) {
+		options, ok := clientCA.VerifyOptions()
+		options.CurrentTime = now()
+		return options, ok
+	}, x509request.CommonNameUserConversion))
+}
+
+// clientCA loads the authority of client certificates.
+func clientCA(o *kubeoptions.BuiltInAuthenticationOptions) (dynamiccertificates.CAContentProvider, error) {
+	ca, err := o.ClientCert.GetClientCAContentProvider()
+	if err != nil {
+		return nil, fmt.Errorf("load authority of client certificates: %w", err)
+	}
+	return ca, nil
+}

@@ -1,0 +1,25 @@
+package apiserver
+
+import (
+	"net/http"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/controlplane/inprocess"
+)
+
+// loopback is how the API server calls itself.
+func (s *Server) loopback() http.RoundTripper {
+	return inprocess.NewTransport(http.HandlerFunc(s.serve), user.APIServerUser, user.SystemPrivilegedGroup)
+}
+
+// callInProcess makes later clients of config use transport, whatever address
+// and authorities config names. Wrappers of upstream's stay around it.
+func callInProcess(config *rest.Config, transport http.RoundTripper) {
+	outer := config.WrapTransport
+	config.WrapTransport = func(http.RoundTripper) http.RoundTripper { return transport }
+	if outer != nil {
+		config.Wrap(outer)
+	}
+}

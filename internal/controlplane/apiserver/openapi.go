@@ -1,0 +1,50 @@
+package apiserver
+
+import (
+	"fmt"
+
+	apiextensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	apiserveropenapi "k8s.io/apiserver/pkg/util/openapi"
+	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/common/restfuladapter"
+)
+
+// leanOpenAPI tells the inner servers to install no OpenAPI documents, see
+// createServerChain, and the two small ones to make theirs with the definitions
+// of their own types only, generated from the same sources as the 1500 of all.
+func leanOpenAPI(core, apiExtensions, aggregator *genericapiserver.Config) {
+	core.SkipOpenAPIInstallation, apiExtensions.SkipOpenAPIInstallation = true, true
+	// Builders would put a function there which holds all they have built
+	// (kube-openapi/pkg/builder/openapi.go and builder3/openapi.go, newOpenAPI).
+	core.OpenAPIConfig.GetOperationIDAndTags, core.OpenAPIConfig.GetOperationIDAndTagsFromRoute = nil, operationIDAndTags
+	core.OpenAPIV3Config.GetOperationIDAndTags, core.OpenAPIV3Config.GetOperationIDAndTagsFromRoute = nil, operationIDAndTags
+	own := func(config *genericapiserver.Config, definitions common.GetOpenAPIDefinitions) {
+		v2, v3 := *core.OpenAPIConfig, *core.OpenAPIV3Config
+		definitions = apiserveropenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(definitions)
+		v2.GetDefinitions, v3.GetDefinitions, v3.Definitions = definitions, definitions, nil
+		config.OpenAPIConfig, config.OpenAPIV3Config = &v2, &v3
+	}
+	own(apiExtensions, apiextensionsopenapi.GetOpenAPIDefinitions)
+	own(aggregator, aggregatoropenapi.GetOpenAPIDefinitions)
+}
+
+// operationIDAndTags names an operation as upstream does.
+func operationIDAndTags(route common.Route) (string, []string, error) {
+	adapter, ok := route.(*restfuladapter.RouteAdapter)
+	if !ok {
+		return "", nil, fmt.Errorf("name OpenAPI operation: the route is a %T", route)
+	}
+	return apiopenapi.GetOperationIDAndTags(adapter.Route)
+}
+
+// delegateOf returns the next server of the chain.
+func delegateOf(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
+	delegate, ok := server.NextDelegate().(*genericapiserver.GenericAPIServer)
+	if !ok {
+		return nil, fmt.Errorf("install OpenAPI documents: the server's delegate is a %T", server.NextDelegate())
+	}
+	return delegate, nil
+}

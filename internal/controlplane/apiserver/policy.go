@@ -1,0 +1,81 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+)
+
+const (
+	// policyHook is the name of the start hook, as /readyz lists it.
+	policyHook = "kedge/bootstrap-policy"
+	// policyPatience and policyRetry are how long it is tried, and how often.
+	policyPatience = 30 * time.Second
+	policyRetry    = 100 * time.Millisecond
+	// policyWriters write side by side: the datastore syncs the disk once for
+	// all who wait.
+	policyWriters = 8
+)
+
+// replacePolicyHooks puts a hook of kedge's in place of two of upstream's, by
+// which an API server begins with roles and priority classes: those wait for a
+// second first, and then go one by one (pkg/registry/rbac/rest/storage_rbac.go,
+// EnsureRBACPolicy, and pkg/registry/scheduling/rest, AddSystemPriorityClasses).
+// What they do for clusters of Kubernetes before 1.9 is left out. rbac is
+// whether there are roles.
+func replacePolicyHooks(config *genericapiserver.Config, rbac bool) error {
+	config.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName, schedulingrest.PostStartHookName)
+	return config.AddPostStartHook(policyHook, func(hook genericapiserver.PostStartHookContext) error {
+		client, err := kubernetes.NewForConfig(hook.LoopbackClientConfig)
+		if err != nil {
+			return fmt.Errorf("create client: %w", err)
+		}
+		var fault error
+		err = wait.PollUntilContextTimeout(hook, policyRetry, policyPatience, true, func(ctx context.Context) (bool, error) {
+			fault = ensurePolicy(ctx, client, rbac)
+			return fault == nil, nil
+		})
+		if err == nil || hook.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("make upstream's roles and priority classes: %w", errors.Join(err, fault))
+	})
+}
+
+// ensurePolicy makes what is missing, and adds what is missing of what is there.
+func ensurePolicy(ctx context.Context, client kubernetes.Interface, rbac bool) error {
+	tasks := priorityClasses(ctx, client)
+	if rbac {
+		tasks = append(tasks, roles(client)...)
+	}
+	var mu sync.Mutex
+	var faults []error
+	workqueue.ParallelizeUntil(ctx, policyWriters, len(tasks), func(i int) {
+		if err := tasks[i](); err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			faults = append(faults, err)
+		}
+	})
+	return errors.Join(append(faults, ctx.Err())...)
+}
+
+func clusterRoles() []rbacv1.ClusterRole {
+	return slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles())
+}
+
+func clusterRoleBindings() []rbacv1.ClusterRoleBinding {
+	return slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings())
+}

@@ -1,0 +1,89 @@
+package apiserver
+
+import (
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// TestEnsurePolicy begins with nothing, and then with what a user has changed.
+func TestEnsurePolicy(t *testing.T) {
+	ctx := t.Context()
+	client := fake.NewClientset()
+	if err := ensurePolicy(ctx, client, true); err != nil {
+		t.Fatal(err)
+	}
+	roles, err := client.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{})
+	if err != nil || len(roles.Items) != len(clusterRoles()) {
+		t.Errorf("%d cluster roles, want %d: %v", len(roles.Items), len(clusterRoles()), err)
+	}
+	bindings, err := client.RbacV1().ClusterRoleBindings().List(ctx, metav1.ListOptions{})
+	if err != nil || len(bindings.Items) != len(clusterRoleBindings()) {
+		t.Errorf("%d cluster role bindings, want %d: %v", len(bindings.Items), len(clusterRoleBindings()), err)
+	}
+	for _, class := range []string{"system-node-critical", "system-cluster-critical"} {
+		if _, err := client.SchedulingV1().PriorityClasses().Get(ctx, class, metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := client.RbacV1().Roles("kube-system").Get(ctx, "extension-apiserver-authentication-reader", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+
+	// A rule of a user's stays, one that is missing comes back, but for a role
+	// that the user protects.
+	own := rbacv1.PolicyRule{APIGroups: []string{"example.com"}, Resources: []string{"things"}, Verbs: []string{"get"}}
+	change := func(name, autoUpdate string) {
+		role, err := client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		role.Rules = []rbacv1.PolicyRule{own}
+		role.Annotations[rbacv1.AutoUpdateAnnotationKey] = autoUpdate
+		if _, err := client.RbacV1().ClusterRoles().Update(ctx, role, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change("system:node", "true")
+	change("system:kube-scheduler", "false")
+	if err := ensurePolicy(ctx, client, true); err != nil {
+		t.Fatal(err)
+	}
+	for name, more := range map[string]bool{"system:node": true, "system:kube-scheduler": false} {
+		role, err := client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := false
+		for _, rule := range role.Rules {
+			kept = kept || len(rule.APIGroups) == 1 && rule.APIGroups[0] == "example.com"
+		}
+		if !kept || len(role.Rules) > 1 != more {
+			t.Errorf("%s has %d rules, the user's among them: %v", name, len(role.Rules), kept)
+		}
+	}
+}
+
+// TestEnsurePolicyWithoutRBAC makes priority classes only, and says what fails.
+func TestEnsurePolicyWithoutRBAC(t *testing.T) {
+	client := fake.NewClientset()
+	if err := ensurePolicy(t.Context(), client, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, action := range client.Actions() {
+		if action.GetResource().Group != "scheduling.k8s.io" {
+			t.Errorf("without RBAC it did %v", action)
+		}
+	}
+	client.PrependReactor("get", "priorityclasses", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewServiceUnavailable("not now")
+	})
+	if err := ensurePolicy(t.Context(), client, false); err == nil {
+		t.Error("no error of a server that cannot answer")
+	}
+}

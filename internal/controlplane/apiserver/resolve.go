@@ -1,0 +1,76 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+)
+
+// The API server dials kubelets by the names of their nodes, so that TLS itself
+// checks that the kubelet at the other end is of the node that was meant. For
+// the subresource proxy of nodes upstream resolves that name before it dials
+// (isProxyableHostname in pkg/registry/core/node/strategy.go), by
+// net.DefaultResolver. Names of nodes need not be in any DNS, so the resolver is
+// told the node's addresses for these requests: by the key of a context that
+// package net has for its own tests (net/lookup.go, lookupIPAddr). A test of this
+// package says when a newer Go no longer has it.
+
+// resolveNodes lets requests for the subresource proxy of a node resolve the
+// names of nodes.
+func (d *egressDialer) resolveNodes(build func(http.Handler, *genericapiserver.Config) http.Handler) func(http.Handler, *genericapiserver.Config) http.Handler {
+	return func(handler http.Handler, c *genericapiserver.Config) http.Handler {
+		return build(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if info, ok := request.RequestInfoFrom(r.Context()); ok && info.APIGroup == "" && info.Resource == "nodes" && info.Subresource == "proxy" {
+				r = r.WithContext(resolving{r.Context(), d})
+			}
+			handler.ServeHTTP(w, r)
+		}), c)
+	}
+}
+
+// resolving is the context of a request in which names of nodes are resolved.
+type resolving struct {
+	context.Context
+	dialer *egressDialer
+}
+
+// Value implements context.Context.
+func (r resolving) Value(key any) any {
+	if kind := reflect.TypeOf(key); kind != nil && kind.Name() == "LookupIPAltResolverKey" && kind.PkgPath() == "internal/nettrace" {
+		return r.lookup
+	}
+	return r.Context.Value(key)
+}
+
+// lookup returns the addresses of a node, or what the system's resolver knows of
+// another name.
+func (r resolving) lookup(_ context.Context, _, host string) ([]net.IPAddr, error) {
+	var ips []net.IPAddr
+	if host == r.dialer.NodeName {
+		for _, ip := range r.dialer.NodeIPs {
+			ips = append(ips, net.IPAddr{IP: ip.AsSlice()})
+		}
+		return ips, nil
+	}
+	object, found, err := r.dialer.nodes.GetIndexer().GetByKey(host)
+	if err != nil || !found {
+		// Not by the resolver that asks: it would wait for itself.
+		return new(net.Resolver).LookupIPAddr(r.Context, host)
+	}
+	for _, address := range object.(*corev1.Node).Status.Addresses {
+		if ip, err := netip.ParseAddr(address.Address); err == nil {
+			ips = append(ips, net.IPAddr{IP: ip.AsSlice()})
+		}
+	}
+	if len(ips) == 0 {
+		return nil, fmt.Errorf("node %s has no address", host)
+	}
+	return ips, nil
+}

@@ -1,0 +1,43 @@
+package apiserver
+
+import (
+	rbacv1 "k8s.io/client-go/informers/rbac/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// allRoles returns whether the RBAC authorizer already knows all roles and bindings
+// that are stored, and those that are made at every start. /readyz is ok when these
+// have been written; a moment passes until the authorizer's informers have read them,
+// in which the authorizer forbids what is allowed.
+func allRoles(informers rbacv1.Interface) func() bool {
+	var roles, bindings []string
+	for _, role := range clusterRoles() {
+		roles = append(roles, role.Name)
+	}
+	for _, binding := range clusterRoleBindings() {
+		bindings = append(bindings, binding.Name)
+	}
+	stored := []cache.InformerSynced{
+		informers.Roles().Informer().HasSynced, informers.RoleBindings().Informer().HasSynced,
+		informers.ClusterRoles().Informer().HasSynced, informers.ClusterRoleBindings().Informer().HasSynced,
+	}
+	knownRoles, knownBindings := informers.ClusterRoles().Lister(), informers.ClusterRoleBindings().Lister()
+	return func() bool {
+		for _, synced := range stored {
+			if !synced() {
+				return false
+			}
+		}
+		for _, name := range roles {
+			if _, err := knownRoles.Get(name); err != nil {
+				return false
+			}
+		}
+		for _, name := range bindings {
+			if _, err := knownBindings.Get(name); err != nil {
+				return false
+			}
+		}
+		return true
+	}
+}

@@ -1,0 +1,44 @@
+// Follows k8s.io/apiserver v0.36.3, pkg/storage/etcd3/compact.go.
+
+package apiserver
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/klog/v2"
+)
+
+// compactor lets the datastore forget what is older than an interval, and knows
+// what it has forgotten, for the watch caches. Upstream's keeps that in a key of
+// the datastore, for several API servers to agree (etcd3/compact.go); this
+// datastore has one.
+type compactor struct{ revision atomic.Int64 }
+
+// CompactRevision implements etcd3.Compactor.
+func (c *compactor) CompactRevision() int64 { return c.revision.Load() }
+
+func (c *compactor) run(ctx context.Context, client *clientv3.Client, interval time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for old := int64(0); ; {
+		now, err := client.Get(ctx, "compact_rev_key")
+		if err == nil && old > 0 && old < now.Header.Revision {
+			if _, err = client.Compact(ctx, old); err == nil {
+				c.revision.Store(old)
+			}
+		}
+		if err == nil {
+			old = now.Header.Revision
+		} else if ctx.Err() == nil {
+			klog.ErrorS(err, "Failed to compact the datastore")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

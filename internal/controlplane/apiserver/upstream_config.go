@@ -1,0 +1,61 @@
+// Follows k8s.io/kubernetes v1.36.3, cmd/kube-apiserver/app/config.go.
+
+package apiserver
+
+import (
+	"context"
+	"net/http"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+)
+
+// newConfig is NewConfig of cmd/kube-apiserver/app/config.go, with an
+// egress selector that is a function in this process: upstream's would have to
+// be reached through a socket. One the user configures goes before. The API
+// server calls itself by loopback, and its informers are the cache's, which
+// end with ctx.
+func newConfig(ctx context.Context, opts options.CompletedOptions, egress Egress, loopback http.RoundTripper) (*app.Config, *objectcache.Cache, error) {
+	generic, storage, objects, err := newGenericConfig(ctx, opts, loopback)
+	if err != nil {
+		return nil, nil, err
+	}
+	informers := objects.View(ctx, objectcache.Options{Resync: apiServerResync})
+	if err := applyReaders(opts, generic, informers); err != nil {
+		return nil, nil, err
+	}
+	if generic.EgressSelector == nil && egress.Tunnels != nil {
+		dialer, err := newEgressDialer(egress, informers.Core().V1())
+		if err != nil {
+			return nil, nil, err
+		}
+		generic.EgressSelector = egressselector.NewEgressSelectorWithMap(map[egressselector.EgressType]utilnet.DialFunc{
+			egressselector.Cluster: dialer.DialContext,
+		})
+		generic.BuildHandlerChainFunc = dialer.resolveNodes(generic.BuildHandlerChainFunc)
+	}
+	kubeAPIs, resolver, initializer, err := app.CreateKubeAPIServerConfig(opts, generic, informers, storage)
+	if err != nil {
+		return nil, nil, err
+	}
+	core := kubeAPIs.ControlPlane
+	apiExtensions, err := controlplaneapiserver.CreateAPIExtensionsConfig(*core.Generic, core.VersionedInformers, initializer,
+		opts.CompletedOptions, opts.MasterCount, resolver,
+		webhook.NewDefaultAuthenticationInfoResolverWrapper(core.ProxyTransport, core.Generic.EgressSelector, core.Generic.LoopbackClientConfig, core.Generic.TracerProvider))
+	if err != nil {
+		return nil, nil, err
+	}
+	aggregator, err := controlplaneapiserver.CreateAggregatorConfig(*core.Generic, opts.CompletedOptions, core.VersionedInformers,
+		resolver, core.ProxyTransport, core.Extra.PeerProxy, initializer)
+	if err != nil {
+		return nil, nil, err
+	}
+	leanOpenAPI(core.Generic, &apiExtensions.GenericConfig.Config, &aggregator.GenericConfig.Config)
+	return &app.Config{Options: opts, KubeAPIs: kubeAPIs, ApiExtensions: apiExtensions, Aggregator: aggregator}, objects, nil
+}

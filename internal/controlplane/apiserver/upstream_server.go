@@ -1,0 +1,52 @@
+// Follows k8s.io/kubernetes v1.36.3, cmd/kube-apiserver/app/server.go.
+
+package apiserver
+
+import (
+	"net/http"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+
+	"github.com/kedge-dev/kedge/internal/controlplane/openapi"
+)
+
+// createServerChain is upstream's, with OpenAPI documents that are made when
+// they are wanted, and a reconciler of endpoints that does not hold up a stop.
+func createServerChain(config *app.Config) (*aggregator.APIAggregator, error) {
+	core, extensions := config.KubeAPIs.ControlPlane.Generic, config.ApiExtensions.GenericConfig
+	outermost := config.Aggregator.GenericConfig
+	documents := &openapi.Documents{}
+	handlerChain := outermost.BuildHandlerChainFunc
+	outermost.BuildHandlerChainFunc = func(handler http.Handler, c *genericapiserver.Config) http.Handler {
+		return handlerChain(documents.Wrap(handler), c)
+	}
+	completed, err := config.Complete()
+	if err != nil {
+		return nil, err
+	}
+	reconciler := &completed.KubeAPIs.EndpointReconcilerConfig.Reconciler
+	*reconciler = &endpointReconciler{EndpointReconciler: *reconciler}
+	takeBack := openapi.Lend(core.OpenAPIV3Config)
+	server, err := app.CreateServerChain(completed)
+	if err != nil {
+		return nil, err
+	}
+	takeBack()
+	coreServer, err := delegateOf(server.GenericAPIServer)
+	if err != nil {
+		return nil, err
+	}
+	extensionsServer, err := delegateOf(coreServer)
+	if err != nil {
+		return nil, err
+	}
+	dropMatchers(server.GenericAPIServer, coreServer, extensionsServer)
+	shareParameters(server.GenericAPIServer, coreServer, extensionsServer)
+	return server, documents.Install(
+		openapi.Server{GenericAPIServer: coreServer, V2: core.OpenAPIConfig, V3: core.OpenAPIV3Config},
+		openapi.Server{GenericAPIServer: extensionsServer, V2: extensions.OpenAPIConfig, V3: extensions.OpenAPIV3Config},
+		utilfeature.DefaultMutableFeatureGate)
+}

@@ -1,0 +1,51 @@
+// Follows k8s.io/apiserver v0.36.3, pkg/registry/generic/registry/storage_factory.go.
+
+package apiserver
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/tools/cache"
+)
+
+// cached is a generic.StorageDecorator: StorageWithCacher of upstream's
+// apiserver/pkg/registry/generic/registry/storage_factory.go.
+func (d *directStorage) cached(
+	config *storagebackend.ConfigForResource, resourcePrefix string,
+	keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
+	attributes storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
+) (storage.Interface, factory.DestroyFunc, error) {
+	uncached, destroy, err := d.uncached(config, resourcePrefix, keyFunc, newFunc, newListFunc, attributes, triggers, indexers)
+	if err != nil {
+		return nil, nil, err
+	}
+	cached, err := cacher.NewCacherFromConfig(cacher.Config{
+		Storage:             uncached,
+		Versioner:           storage.APIObjectVersioner{},
+		GroupResource:       config.GroupResource,
+		EventsHistoryWindow: config.EventsHistoryWindow,
+		ResourcePrefix:      resourcePrefix,
+		KeyFunc:             keyFunc,
+		NewFunc:             newFunc,
+		NewListFunc:         newListFunc,
+		GetAttrsFunc:        attributes,
+		IndexerFuncs:        triggers,
+		Indexers:            indexers,
+		Codec:               config.Codec,
+	})
+	if err != nil {
+		destroy()
+		return nil, nil, err
+	}
+	delegator := cacher.NewCacheDelegator(cached, uncached)
+	return delegator, sync.OnceFunc(func() {
+		delegator.Stop()
+		cached.Stop()
+		destroy()
+	}), nil
+}

@@ -1,0 +1,100 @@
+package controllers
+
+import (
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/controlplane/arguments"
+	"github.com/kedge-dev/kedge/internal/controlplane/healthport"
+)
+
+var program = arguments.Program{Name: "kube-controller-manager", Option: "kube-controller-manager-arg", Refused: map[string]string{
+	"kubeconfig":                arguments.InProcess,
+	"master":                    arguments.InProcess,
+	"authentication-kubeconfig": arguments.InProcess,
+	"authorization-kubeconfig":  arguments.InProcess,
+	"leader-elect":              arguments.OneLeader,
+}}
+
+// newOptions are upstream's defaults, then what kubeadm or kedge sets,
+// then the user's arguments.
+func newOptions(c *Config) (*options.KubeControllerManagerOptions, error) {
+	o, err := options.NewKubeControllerManagerOptions()
+	if err != nil {
+		return nil, fmt.Errorf("configure controllers: %w", err)
+	}
+	limitWorkers(o, max(2, runtime.GOMAXPROCS(0)))
+	// First, because upstream's flags reset some fields to defaults of their own.
+	flags := o.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
+	files := c.Files
+	healthport.SetDefaults(o.SecureServing, files.ServingCertFile, files.ServingKeyFile)
+	o.Generic.Debugging.EnableProfiling = false
+	// All that upstream enables, and the two that bootstrap tokens need.
+	o.Generic.Controllers = []string{"*", names.BootstrapSignerController, names.TokenCleanerController}
+	// Upstream's way to lead ends the process when it ends.
+	o.Generic.LeaderElection.LeaderElect = false
+
+	o.KubeCloudShared.AllocateNodeCIDRs = true
+	o.KubeCloudShared.ClusterCIDR = strings.Join(c.Cluster.ClusterCIDR, ",")
+	o.NodeIPAMController.ServiceCIDR = strings.Join(c.Cluster.ServiceCIDR, ",")
+
+	// The kubelet's; upstream's default is in /usr, which may be read-only.
+	o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir = filepath.Join(datadir.KubeletRoot, "volumeplugins")
+
+	o.SAController.RootCAFile = files.RootCAFile
+	o.SAController.ServiceAccountKeyFile = files.ServiceAccountKeyFile
+	// Nodes and clients are trusted by the client authority.
+	signing := o.CSRSigningController
+	signing.KubeletServingSignerConfiguration.CertFile = files.ClientSignerFile
+	signing.KubeletServingSignerConfiguration.KeyFile = files.ClientCAKeyFile
+	signing.LegacyUnknownSignerConfiguration.CertFile = files.ServerSignerFile
+	signing.LegacyUnknownSignerConfiguration.KeyFile = files.ServerCAKeyFile
+	signing.KubeletClientSignerConfiguration.CertFile = files.ClientSignerFile
+	signing.KubeletClientSignerConfiguration.KeyFile = files.ClientCAKeyFile
+	signing.KubeAPIServerClientSignerConfiguration.CertFile = files.ClientSignerFile
+	signing.KubeAPIServerClientSignerConfiguration.KeyFile = files.ClientCAKeyFile
+
+	if err := program.Parse(flags, c.Args); err != nil {
+		return nil, err
+	}
+	// Last, because upstream refuses them beside a size that is for all families.
+	chooseNodeMasks(o.NodeIPAMController.NodeIPAMControllerConfiguration, c.Cluster.PodCIDRs())
+	return o, nil
+}
+
+// limitWorkers lets each controller do at most so many things at once. Upstream
+// has up to 50 workers to wait for a server far away, which a client's limit of
+// 20 requests a second then holds up; here a request is a function call.
+func limitWorkers(o *options.KubeControllerManagerOptions, most int) {
+	for _, workers := range []*int32{
+		&o.CronJobController.ConcurrentCronJobSyncs,
+		&o.DaemonSetController.ConcurrentDaemonSetSyncs,
+		&o.DeploymentController.ConcurrentDeploymentSyncs,
+		&o.DeviceTaintEvictionController.ConcurrentSyncs,
+		&o.EndpointController.ConcurrentEndpointSyncs,
+		&o.EndpointSliceController.ConcurrentServiceEndpointSyncs,
+		&o.EndpointSliceMirroringController.MirroringConcurrentServiceEndpointSyncs,
+		&o.EphemeralVolumeController.ConcurrentEphemeralVolumeSyncs,
+		&o.GarbageCollectorController.ConcurrentGCSyncs,
+		&o.HPAController.ConcurrentHorizontalPodAutoscalerSyncs,
+		&o.JobController.ConcurrentJobSyncs,
+		&o.NamespaceController.ConcurrentNamespaceSyncs,
+		&o.ReplicaSetController.ConcurrentRSSyncs,
+		&o.ReplicationController.ConcurrentRCSyncs,
+		&o.ResourceClaimController.ConcurrentSyncs,
+		&o.ResourceQuotaController.ConcurrentResourceQuotaSyncs,
+		&o.SAController.ConcurrentSATokenSyncs,
+		&o.StatefulSetController.ConcurrentStatefulSetSyncs,
+		&o.TTLAfterFinishedController.ConcurrentTTLSyncs,
+		&o.ValidatingAdmissionPolicyStatusController.ConcurrentPolicySyncs,
+	} {
+		*workers = min(*workers, int32(most))
+	}
+}

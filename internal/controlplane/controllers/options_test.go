@@ -1,0 +1,26 @@
+package controllers
+
+import (
+	"testing"
+
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
+)
+
+// TestWorkers has few of them, and a user's word count.
+func TestWorkers(t *testing.T) {
+	o, err := options.NewKubeControllerManagerOptions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	limitWorkers(o, 4)
+	if many, few := o.ResourceClaimController.ConcurrentSyncs, o.DaemonSetController.ConcurrentDaemonSetSyncs; many != 4 || few != 2 {
+		t.Errorf("of 50 and 2 there are %d and %d", many, few)
+	}
+	o, err = newOptions(&Config{Args: []string{"concurrent-gc-syncs=33"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := o.GarbageCollectorController.ConcurrentGCSyncs; got != 33 {
+		t.Errorf("a user's 33 are %d", got)
+	}
+}

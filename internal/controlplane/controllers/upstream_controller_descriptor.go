@@ -1,0 +1,22 @@
+// Follows k8s.io/kubernetes v1.36.3, cmd/kube-controller-manager/app/controller_descriptor.go.
+
+package controllers
+
+import (
+	"context"
+
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+)
+
+// buildInstead is upstream's ControllerDescriptor.BuildController with another
+// constructor. It returns nil if a feature gate has turned the controller off.
+func buildInstead(ctx context.Context, controllerContext app.ControllerContext, descriptor *app.ControllerDescriptor, build constructor) (app.Controller, error) {
+	for _, gate := range descriptor.GetRequiredFeatureGates() {
+		if !utilfeature.DefaultFeatureGate.Enabled(gate) {
+			return nil, nil
+		}
+	}
+	return build(klog.NewContext(ctx, klog.FromContext(ctx).WithName(descriptor.Name())), controllerContext)
+}

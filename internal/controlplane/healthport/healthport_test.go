@@ -1,0 +1,28 @@
+package healthport
+
+import (
+	"errors"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A port that is given free in a moment is waited for, and another program's is
+// not for long.
+func TestListen(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := taken.Addr().String()
+	if _, err := listen(address); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("while it is taken: %v", err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { _ = taken.Close() })
+	again, err := listen(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = again.Close()
+}

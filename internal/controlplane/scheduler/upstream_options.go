@@ -1,0 +1,83 @@
+// Follows k8s.io/kubernetes v1.36.3, cmd/kube-scheduler/app/options/options.go.
+
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/kubernetes/pkg/scheduler"
+
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/controlplane/healthport"
+)
+
+// setComponentConfig reads the configuration file that the user's arguments name,
+// or else applies the deprecated arguments, as upstream's Options.ApplyTo does.
+func setComponentConfig(o *options.Options) (err error) {
+	if o.ConfigFile == "" {
+		o.ApplyDeprecated()
+		return nil
+	}
+	o.ComponentConfig, err = options.LoadConfigFromFile(klog.Background(), o.ConfigFile)
+	if err != nil {
+		return fmt.Errorf("load config: %w", err)
+	}
+	return nil
+}
+
+// build is upstream's Options.Config (cmd/kube-scheduler/app/options), which
+// would ask for a kubeconfig and, in a pod, find the outer cluster's.
+func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) {
+	if faults := s.options.Validate(); len(faults) > 0 {
+		return nil, fmt.Errorf("check arguments: %w", errors.Join(faults...))
+	}
+	guard, err := s.api.Guard()
+	if err != nil {
+		return nil, err
+	}
+	serving, authentication, authorization, err := healthport.Open(s.options.SecureServing, guard)
+	if err != nil {
+		return nil, err
+	}
+	config := s.api.ClientUntil(ctx, user.KubeScheduler)
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create client of scheduler: %w", err)
+	}
+	dynamicClient, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create client of scheduler: %w", err)
+	}
+	// Upstream's has its own pods, those that have not ended, and nothing else.
+	shared, err := s.api.View(ctx, objectcache.Options{
+		Own:      scheduler.NewInformerFactory(client, 0),
+		OwnKinds: []any{&corev1.Pod{}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &schedulerconfig.Config{
+		ComponentConfig:                   *s.options.ComponentConfig,
+		SecureServing:                     serving,
+		Authentication:                    authentication,
+		Authorization:                     authorization,
+		Client:                            client,
+		KubeConfig:                        config,
+		InformerFactory:                   shared,
+		DynInformerFactory:                dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClient, 0, corev1.NamespaceAll, nil),
+		EventBroadcaster:                  events.NewEventBroadcasterAdapterWithContext(ctx, client),
+		PodMaxInUnschedulablePodsDuration: s.options.Deprecated.PodMaxInUnschedulablePodsDuration,
+		ComponentGlobalsRegistry:          s.options.ComponentGlobalsRegistry,
+	}, nil
+}
