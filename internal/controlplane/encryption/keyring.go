@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/storage/value"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/secretbox"
 )
 
@@ -72,27 +71,6 @@ func (r keyring) rewritten() keyring {
 		return keyring{}
 	}
 	return keyring{Keys: slices.Clone(r.Keys[:1])}
-}
-
-// transformer is upstream's for a configuration with the provider secretbox, and
-// identity after it, or before it if nothing is to be encrypted.
-func (r keyring) transformer() value.Transformer {
-	plain := value.PrefixTransformer{Prefix: []byte{}, Transformer: identity.NewEncryptCheckTransformer()}
-	providers := []value.PrefixTransformer{plain}
-	if len(r.Keys) > 0 {
-		var keys []value.PrefixTransformer
-		for _, k := range r.Keys {
-			keys = append(keys, value.PrefixTransformer{Prefix: []byte(k.Name + ":"), Transformer: secretbox.NewSecretboxTransformer(k.Secret)})
-		}
-		encrypted := value.PrefixTransformer{
-			Prefix:      []byte(secretboxPrefix),
-			Transformer: value.NewPrefixTransformers(errors.New("the cluster does not have the key that it was encrypted with any more"), keys...),
-		}
-		if providers = []value.PrefixTransformer{encrypted, plain}; r.Plain {
-			providers = []value.PrefixTransformer{plain, encrypted}
-		}
-	}
-	return value.NewPrefixTransformers(errors.New("no matching prefix found"), providers...)
 }
 
 // knows tells whether what is stored can be read as far as its key is concerned.

@@ -5,12 +5,8 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
-	"net/http"
-	"strconv"
 	"sync"
 	"time"
-
-	"github.com/munnerz/goautoneg"
 )
 
 // document is what is kept of an OpenAPI document: a tenth of its JSON.
@@ -55,48 +51,6 @@ func (d *document) bytes(protobuf bool) ([]byte, error) {
 		return nil, err
 	}
 	return encoded, nil
-}
-
-// serve answers as upstream's handlers do (kube-openapi/pkg/handler and
-// handler3), in the encoding that negotiate has chosen.
-func (d *document) serve(w http.ResponseWriter, r *http.Request, protobuf bool) {
-	body, err := d.bytes(protobuf)
-	if err != nil {
-		w.Header().Del("Cache-Control")
-		w.Header().Del("Expires")
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Etag", strconv.Quote(d.etag))
-	http.ServeContent(w, r, "", d.modified, bytes.NewReader(body))
-}
-
-// negotiate sets the headers for the first encoding the client accepts, and
-// returns whether that is protobuf; or answers that there is none. The version
-// is that of OpenAPI, v2 or v3.
-func negotiate(w http.ResponseWriter, r *http.Request, version string) (protobuf, ok bool) {
-	w.Header().Add("Vary", "Accept")
-	accept := r.Header.Get("Accept")
-	if accept == "" {
-		accept = "*/*"
-	}
-	current := "com.github.proto-openapi.spec." + version + ".v1.0+protobuf"
-	deprecated := "com.github.proto-openapi.spec." + version + "@v1.0+protobuf"
-	for _, clause := range goautoneg.ParseAccept(accept) {
-		if clause.Type != "application" && clause.Type != "*" {
-			continue
-		}
-		switch clause.SubType {
-		case "json", "*":
-			w.Header().Set("Content-Type", "application/json")
-			return false, true
-		case current, deprecated:
-			w.Header().Set("Content-Type", "application/"+current)
-			return true, true
-		}
-	}
-	w.WriteHeader(http.StatusNotAcceptable)
-	return false, false
 }
 
 func compress(data []byte) ([]byte, error) {

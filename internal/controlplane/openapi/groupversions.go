@@ -6,13 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	restful "github.com/emicklei/go-restful/v3"
 	"k8s.io/component-base/featuregate"
@@ -60,44 +57,6 @@ func newGroupVersions(servers []*server, origin []byte) (*groupVersions, error) 
 		return nil, fmt.Errorf("encode OpenAPI discovery: %w", err)
 	}
 	return g, nil
-}
-
-// url is where clients may keep what they get for ever.
-func (g *groupVersions) url(name string) string {
-	return (&url.URL{Path: v3Path + "/" + name, RawQuery: url.Values{"hash": {g.hashes[name]}}.Encode()}).String()
-}
-
-func (g *groupVersions) serveDiscovery(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	http.ServeContent(w, r, v3Path, time.Now(), bytes.NewReader(g.discovery))
-}
-
-func (g *groupVersions) serveGroupVersion(w http.ResponseWriter, r *http.Request) {
-	name := strings.TrimPrefix(r.URL.Path, v3Path+"/")
-	if g.renderers[name] == nil {
-		http.NotFound(w, r)
-		return
-	}
-	protobuf, ok := negotiate(w, r, "v3")
-	if !ok {
-		return
-	}
-	asked := r.URL.Query().Get("hash")
-	if asked != "" && asked != g.hashes[name] {
-		http.Redirect(w, r, g.url(name), http.StatusMovedPermanently)
-		return
-	}
-	document, err := g.document(name)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	if asked != "" {
-		w.Header().Set("Vary", "Accept")
-		w.Header().Set("Cache-Control", "public, immutable")
-		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
-	}
-	document.serve(w, r, protobuf)
 }
 
 // document renders what nobody has asked for before.

@@ -7,12 +7,7 @@ import (
 	"net/http"
 	"sync"
 
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/util/responsewriter"
-	"k8s.io/kube-openapi/pkg/aggregator"
 	"k8s.io/kube-openapi/pkg/handler"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 const v2Path = "/openapi/v2"
@@ -71,49 +66,4 @@ func (m *merged) current(ctx context.Context) (*document, error) {
 	}
 	m.document, m.restETag = document, etag
 	return document, nil
-}
-
-// download returns nothing if the rest is as it was when it was merged.
-func (m *merged) download(ctx context.Context) (text []byte, etag string, err error) {
-	ctx = request.WithUser(context.WithoutCancel(ctx), &user.DefaultInfo{Name: "system:aggregator"})
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, v2Path, nil)
-	if err != nil {
-		return nil, "", fmt.Errorf("get OpenAPI documents to merge: %w", err)
-	}
-	r.Header.Set("Accept", "application/json")
-	if m.document != nil {
-		r.Header.Set("If-None-Match", m.restETag)
-	}
-	response := responsewriter.NewInMemoryResponseWriter()
-	m.rest.ServeHTTP(response, r)
-	switch response.RespCode() {
-	case http.StatusOK:
-		return response.Data(), response.Header().Get("Etag"), nil
-	case http.StatusNotModified:
-		return nil, "", nil
-	default:
-		return nil, "", fmt.Errorf("get OpenAPI documents to merge: status %d: %s", response.RespCode(), response.Data())
-	}
-}
-
-// mergeDocuments merges as upstream does, which too has decoded them from JSON:
-// what has not been would not always be the same to it.
-func mergeDocuments(texts ...[]byte) ([]byte, error) {
-	documents := make([]spec.Swagger, len(texts))
-	for i, text := range texts {
-		if err := documents[i].UnmarshalJSON(text); err != nil {
-			return nil, fmt.Errorf("decode OpenAPI document to merge: %w", err)
-		}
-		if i == 0 {
-			continue
-		}
-		if err := aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(&documents[0], &documents[i]); err != nil {
-			return nil, fmt.Errorf("merge OpenAPI documents: %w", err)
-		}
-	}
-	text, err := documents[0].MarshalJSON()
-	if err != nil {
-		return nil, fmt.Errorf("encode merged OpenAPI document: %w", err)
-	}
-	return text, nil
 }

@@ -16,9 +16,6 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/component-base/featuregate"
 	"k8s.io/kube-openapi/pkg/common"
-	"k8s.io/kube-openapi/pkg/handler"
-	"k8s.io/kube-openapi/pkg/handler3"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // Documents are those of the API server's core and of its server for
@@ -48,25 +45,6 @@ func (d *Documents) Install(core, extensions Server, gates featuregate.MutableFe
 		fmt.Fprint(w, `{"swagger":"2.0","info":{"title":"","version":""}}`)
 	})
 	return installCustom(extensions)
-}
-
-// installCustom gives the server for CustomResourceDefinitions the services
-// which its controllers update (apiextensions-apiserver/pkg/apiserver/
-// apiserver.go), without its own APIs in them.
-func installCustom(s Server) error {
-	s.StaticOpenAPISpec = &spec.Swagger{SwaggerProps: spec.SwaggerProps{
-		Swagger:     "2.0",
-		Info:        s.V2.Info,
-		Paths:       &spec.Paths{Paths: map[string]spec.PathItem{}},
-		Definitions: spec.Definitions{},
-	}}
-	s.OpenAPIVersionedService = handler.NewOpenAPIService(s.StaticOpenAPISpec)
-	s.OpenAPIVersionedService.RegisterOpenAPIVersionedService(v2Path, s.Handler.NonGoRestfulMux)
-	s.OpenAPIV3VersionedService = handler3.NewOpenAPIService()
-	if err := s.OpenAPIV3VersionedService.RegisterOpenAPIV3VersionedService(v3Path, s.Handler.NonGoRestfulMux); err != nil {
-		return fmt.Errorf("install OpenAPI documents of custom resources: %w", err)
-	}
-	return nil
 }
 
 // Wrap returns the handler of the whole chain with the documents of v2 in it.

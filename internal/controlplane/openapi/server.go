@@ -10,11 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/apiserver/pkg/util/responsewriter"
-	"k8s.io/kube-openapi/pkg/builder"
 	"k8s.io/kube-openapi/pkg/common"
-	"k8s.io/kube-openapi/pkg/common/restfuladapter"
-	"k8s.io/kube-openapi/pkg/handler"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // server renders documents of one server's own APIs.
@@ -34,30 +30,10 @@ type server struct {
 func newServer(s Server) *server {
 	r := &server{services: s.Handler.GoRestfulContainer.RegisteredWebServices(), v2: *s.V2, v3: *s.V3}
 	r.definitions.make = func() *map[string]common.OpenAPIDefinition {
-		definitions := r.v3.GetDefinitions(func(name string) spec.Ref {
-			short, _ := r.v3.GetDefinitionName(name)
-			return spec.MustCreateRef("#/components/schemas/" + common.EscapeJsonPointer(short))
-		})
+		definitions := definitionsV3(&r.v3)
 		return &definitions
 	}
 	return r
-}
-
-// renderV2 builds as routes.OpenAPI.InstallV2 does, which would end the process
-// if it failed.
-func (s *server) renderV2() ([]byte, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	built, err := builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(s.services), &s.v2)
-	if err != nil {
-		return nil, fmt.Errorf("build OpenAPI document: %w", err)
-	}
-	built.Definitions = handler.PruneDefaults(built.Definitions)
-	text, err := built.MarshalJSON()
-	if err != nil {
-		return nil, fmt.Errorf("encode OpenAPI document: %w", err)
-	}
-	return text, nil
 }
 
 // renderV3 lets upstream install the document of one service on a server that

@@ -6,11 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
-	netutils "k8s.io/utils/net"
 )
 
 // checkService keeps a Service from taking the address of another one as an external
@@ -51,23 +48,4 @@ func (p *plugin) checkService(ctx context.Context, a admission.Attributes, o adm
 		}
 	}
 	return nil
-}
-
-// foreignAddresses returns the addresses of a Service that the cluster has not given
-// it, read as the service proxy reads them (pkg/proxy/serviceport.go).
-func foreignAddresses(object runtime.Object, o admission.ObjectInterfaces) (all []netip.Addr, err error) {
-	service, err := versioned[*corev1.Service](object, o, corev1.SchemeGroupVersion)
-	if err != nil {
-		return nil, err
-	}
-	texts := slices.Clone(service.Spec.ExternalIPs)
-	for _, ingress := range service.Status.LoadBalancer.Ingress {
-		texts = append(texts, ingress.IP)
-	}
-	for _, text := range texts {
-		if address, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text)); ok {
-			all = append(all, address.Unmap())
-		}
-	}
-	return all, nil
 }

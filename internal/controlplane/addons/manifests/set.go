@@ -3,7 +3,6 @@ package manifests
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -46,12 +45,6 @@ func setName(file string) string {
 		name = "manifest-" + hex.EncodeToString(sum[:8])
 	}
 	return name
-}
-
-// setID is kubectl's (ApplySet.ID).
-func setID(name string) string {
-	sum := sha256.Sum256([]byte(strings.Join([]string{name, namespace, "ConfigMap", ""}, ".")))
-	return "applyset-" + base64.RawURLEncoding.EncodeToString(sum[:]) + "-v1"
 }
 
 func withLabel(labels map[string]string, set string) map[string]string {

@@ -1,0 +1,17 @@
+// Follows k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad, pkg/builder3/openapi.go.
+
+package openapi
+
+import (
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// definitionsV3 returns the definitions of all types, as upstream's newOpenAPI makes
+// them if the configuration has none.
+func definitionsV3(config *common.OpenAPIV3Config) map[string]common.OpenAPIDefinition {
+	return config.GetDefinitions(func(name string) spec.Ref {
+		short, _ := config.GetDefinitionName(name)
+		return spec.MustCreateRef("#/components/schemas/" + common.EscapeJsonPointer(short))
+	})
+}

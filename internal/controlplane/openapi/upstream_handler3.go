@@ -1,0 +1,52 @@
+// Follows k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad, pkg/handler3/handler.go.
+
+package openapi
+
+import (
+	"bytes"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// url returns the path of a document with its hash. Clients may keep what they get
+// there for ever.
+func (g *groupVersions) url(name string) string {
+	return (&url.URL{Path: v3Path + "/" + name, RawQuery: url.Values{"hash": {g.hashes[name]}}.Encode()}).String()
+}
+
+// serveDiscovery answers with the paths of all documents.
+func (g *groupVersions) serveDiscovery(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	http.ServeContent(w, r, v3Path, time.Now(), bytes.NewReader(g.discovery))
+}
+
+// serveGroupVersion answers with the document of one API group and version.
+func (g *groupVersions) serveGroupVersion(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Path, v3Path+"/")
+	if g.renderers[name] == nil {
+		http.NotFound(w, r)
+		return
+	}
+	protobuf, ok := negotiate(w, r, "v3")
+	if !ok {
+		return
+	}
+	asked := r.URL.Query().Get("hash")
+	if asked != "" && asked != g.hashes[name] {
+		http.Redirect(w, r, g.url(name), http.StatusMovedPermanently)
+		return
+	}
+	document, err := g.document(name)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	if asked != "" {
+		w.Header().Set("Vary", "Accept")
+		w.Header().Set("Cache-Control", "public, immutable")
+		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
+	}
+	document.serve(w, r, protobuf)
+}
