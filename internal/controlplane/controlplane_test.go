@@ -190,7 +190,7 @@ func start(t *testing.T) *plane {
 	p := &plane{pki: certificates, port: listener.Addr().(*net.TCPAddr).Port, controllersPort: freePort(t), schedulerPort: freePort(t)}
 	p.api, err = apiserver.New(apiserver.Config{
 		Addr: listener.Addr(), AdvertiseAddress: netip.MustParseAddr("10.9.8.7"), Cluster: cluster,
-		DatastoreURL: store.Endpoint().URL, NewDatastoreClient: store.Endpoint().NewClient, Files: certificates.Files, Now: clock.Now,
+		Datastore: apiserver.Datastore(store.Endpoint()), Files: certificates.Files, Now: clock.Now,
 	})
 	if err != nil {
 		t.Fatal(err)

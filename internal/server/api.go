@@ -69,20 +69,14 @@ func (s *server) newAPI(listener net.Listener) (*api, error) {
 	if s.roles.node {
 		egress.NodeName, egress.NodeIPs = s.node.Name, s.node.IPs
 	}
-	keys, endpoint := s.newEncryption(), s.store.Endpoint()
+	keys := s.newEncryption()
 	server, fault := apiserver.New(apiserver.Config{
 		Addr:                listener.Addr(),
 		AdvertiseAddress:    s.cfg.Server.Advertised(s.node.IPs[0]),
 		Cluster:             s.cfg.Cluster,
 		Dir:                 s.dir,
 		PodSecurityStandard: s.cfg.Server.PodSecurityStandard,
-		DatastoreURL:        endpoint.URL,
-		DatastoreCAFile:     endpoint.CAFile,
-		DatastoreCertFile:   endpoint.CertFile,
-		DatastoreKeyFile:    endpoint.KeyFile,
-		DialDatastore:       endpoint.Dial,
-		SharedDatastore:     endpoint.Shared,
-		NewDatastoreClient:  endpoint.NewClient,
+		Datastore:           apiserver.Datastore(s.store.Endpoint()),
 		Files:               s.certificates.Files,
 		Now:                 s.clock.Now,
 		Egress:              egress,

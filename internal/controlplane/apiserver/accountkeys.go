@@ -11,15 +11,17 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// accountKeys are the keys by which tokens of service accounts are checked: those in a
-// file, which is read once, and those in the one that replaces it at the next start.
-// Other servers may have taken that already, and sign by it.
+// accountKeys are the keys by which the API server checks tokens of service accounts:
+// those of its own file, and those of the file that replaces it at the next start.
+// Other servers may have started with the next file already, and sign with its keys.
 type accountKeys struct {
 	serviceaccount.PublicKeysGetter
+	// next is the path of the next file, which need not exist.
 	next string
 }
 
-// useAccountKeys has the API server check tokens so, unless the user has files for that.
+// useAccountKeys makes the API server check tokens by accountKeys, unless the user has
+// set files of keys.
 func useAccountKeys(o *options.ServerRunOptions, c *Config) error {
 	accounts, file := o.Authentication.ServiceAccounts, c.Files.ServiceAccountKeyFile
 	if !slices.Equal(accounts.KeyFiles, []string{file}) {
@@ -29,7 +31,8 @@ func useAccountKeys(o *options.ServerRunOptions, c *Config) error {
 	if err != nil {
 		return fmt.Errorf("read keys of service accounts: %w", err)
 	}
-	accounts.KeyFiles = nil // with both upstream refuses (kubeapiserver/options/authentication.go, ToAuthenticationConfig)
+	// Upstream refuses both (kubeapiserver/options/authentication.go, ToAuthenticationConfig).
+	accounts.KeyFiles = nil
 	accounts.ExternalPublicKeysGetter = &accountKeys{own, filepath.Join(c.Dir.NextServerTLS(), filepath.Base(file))}
 	return nil
 }
@@ -42,8 +45,8 @@ func readAccountKeys(file string) (serviceaccount.PublicKeysGetter, error) {
 	return serviceaccount.StaticPublicKeysGetter(keys)
 }
 
-// GetPublicKeys implements serviceaccount.PublicKeysGetter. The other file is looked for
-// only if a token is of a key that is not known.
+// GetPublicKeys implements serviceaccount.PublicKeysGetter. It reads the next file only
+// for a token whose key is not in the server's own file.
 func (a *accountKeys) GetPublicKeys(ctx context.Context, keyID string) []serviceaccount.PublicKey {
 	keys := a.PublicKeysGetter.GetPublicKeys(ctx, keyID)
 	if len(keys) > 0 && keyID != "" {
@@ -51,7 +54,7 @@ func (a *accountKeys) GetPublicKeys(ctx context.Context, keyID string) []service
 	}
 	next, err := readAccountKeys(a.next)
 	if err != nil {
-		return keys // most often there is none
+		return keys // usually there is no next file
 	}
 	return append(slices.Clip(keys), next.GetPublicKeys(ctx, keyID)...)
 }

@@ -35,17 +35,13 @@ import (
 )
 
 const (
-	// readyPoll is how often the starting server is asked whether it is ready.
-	readyPoll = 50 * time.Millisecond
-	// slowStart is after how long what it waits for is logged, each time.
-	slowStart = 20 * time.Second
-	// drainTime is how long requests may go on after no more are taken: upstream
-	// alone would wait a minute for them. It also bounds the stop of a server that
-	// was still starting.
+	// drainTime is how long requests may take after the server accepts no more of
+	// them. Upstream alone waits a minute. It also limits the stop of a server that
+	// is still starting.
 	drainTime = 5 * time.Second
-	// stopNotice is how long a server that has others beside it is not ready
-	// before it takes no more requests: who balances load sends them elsewhere by
-	// then. Upstream's --shutdown-delay-duration, which wins.
+	// stopNotice is how long a server beside others is not ready before it accepts
+	// no more requests, so that load balancers choose another server. The user's
+	// shutdown-delay-duration wins.
 	stopNotice = 2 * time.Second
 )
 
@@ -53,41 +49,48 @@ const (
 type Config struct {
 	// Addr is where the supervisor listens: a *net.TCPAddr.
 	Addr net.Addr
-	// AdvertiseAddress is the address of the API that pods are told.
+	// AdvertiseAddress is the address of the API in the endpoints of the Service
+	// kubernetes.
 	AdvertiseAddress netip.Addr
 	Cluster          config.Cluster
-	// Dir is where kedge's own configuration files for it are.
+	// Dir is where the server writes its audit policy and admission configuration.
 	Dir datadir.Dir
-	// PodSecurityStandard is for namespaces without labels for it; empty leaves it
-	// to upstream, or to Args.
+	// PodSecurityStandard applies to namespaces without labels for it. If it is
+	// empty, upstream's default or Args apply.
 	PodSecurityStandard string
-	// DatastoreURL is where etcd's protocol is spoken; several with commas
-	// between them are members of one etcd.
-	DatastoreURL string
-	// The files for TLS with it; empty where there is none.
-	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
-	// DialDatastore connects to it, whatever the address; nil dials that.
-	DialDatastore func(ctx context.Context, network, address string) (net.Conn, error)
-	// SharedDatastore says that other API servers use the datastore too.
-	SharedDatastore bool
-	// NewDatastoreClient returns a client of the same datastore that needs no
-	// connection. Nil if there is none.
-	NewDatastoreClient func() *kubernetes.Client
-	Files              pki.Files
-	// Now is the time client certificates are judged by.
+	Datastore           Datastore
+	Files               pki.Files
+	// Now returns the time by which client certificates are judged.
 	Now func() time.Time
-	// Egress is how kubelets, webhooks and aggregated APIs are reached.
+	// Egress is how the server reaches kubelets, webhooks and aggregated APIs.
 	Egress Egress
-	// Transformers encrypt what is stored; nil leaves it to Args.
+	// Transformers encrypt stored objects. If they are nil, Args decide.
 	Transformers value.ResourceTransformers
 	// Args are the user's arguments of kube-apiserver, as name=value.
 	Args []string
-	// Scopes are what the services of nodes may have of some kinds of objects.
+	// Scopes limit the services of nodes to the objects of their node.
 	Scopes nodescope.Scopes
 }
 
-// Server is kube-apiserver. It is an http.Handler for the supervisor, which
-// must pass r.TLS on as it came: client certificates are in it.
+// Datastore is where the server stores objects, and how it gets there.
+type Datastore struct {
+	// URL is where etcd's protocol is spoken. Several with commas between them are
+	// members of one etcd.
+	URL string
+	// CAFile, CertFile and KeyFile are for TLS. They are empty where there is none.
+	CAFile, CertFile, KeyFile string
+	// Dial connects to the datastore, whatever the address. If it is nil, the
+	// address is dialed.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// NewClient returns a client that needs no connection, because the datastore is
+	// in this process. It is nil if the datastore is elsewhere.
+	NewClient func() *kubernetes.Client
+	// Shared says that other API servers use the datastore too.
+	Shared bool
+}
+
+// Server is kube-apiserver. It is an http.Handler for the supervisor, which must not
+// change r.TLS: client certificates are in it.
 type Server struct {
 	config  Config
 	options *options.ServerRunOptions
@@ -96,7 +99,7 @@ type Server struct {
 	mu sync.RWMutex
 	// serving is nil before the server can answer and after it has stopped.
 	serving *serving
-	// certificates are the user's for names of their own.
+	// certificates are the user's tls-sni-cert-key.
 	certificates []dynamiccertificates.SNICertKeyContentProvider
 }
 
@@ -106,22 +109,21 @@ type serving struct {
 
 	// guard is for the ports of the controllers and the scheduler.
 	guard healthport.Guard
-	// authorizes tells whether the authorizer knows all roles, those of the control
-	// plane's own components among them. open says that it has done so once.
+	// authorizes tells whether the authorizer has read all roles. open says that it
+	// has told so once.
 	authorizes func() bool
 	open       atomic.Bool
-	// objects are those that the API server has read for itself, and what
-	// others in this process want besides.
+	// objects are the informers that all of this process shares.
 	objects *objectcache.Cache
 
-	// ctx ends when what is still being served must.
+	// ctx ends the requests that are still being served.
 	ctx      context.Context
 	requests sync.WaitGroup
-	// stopping ends when the server begins to stop, which takes a while.
+	// stopping ends when the server begins to stop, some seconds before ctx.
 	stopping context.Context
 }
 
-// New returns an error if the user's arguments are wrong.
+// New makes the component. It returns an error if the user's arguments are wrong.
 func New(c Config) (*Server, error) {
 	o, err := newOptions(&c)
 	if err != nil {
@@ -135,19 +137,19 @@ func New(c Config) (*Server, error) {
 // Name implements component.Component.
 func (s *Server) Name() string { return "apiserver" }
 
-// RequestTimeout is how long a request may take that is no watch.
+// RequestTimeout returns how long a request other than a watch may take.
 func (s *Server) RequestTimeout() time.Duration {
 	return s.options.GenericServerRunOptions.RequestTimeout
 }
 
 // Run implements component.Component. The server is ready when /readyz is ok.
 func (s *Server) Run(ctx context.Context, ready func()) error {
-	// Feature gates are shared by all programs, whose arguments have been
-	// parsed by their constructors; everything else starts after this one.
+	// All programs share the feature gates. Their constructors have parsed the
+	// arguments already, and every other component starts after this one.
 	if err := errors.Join(setGates(), compatibility.DefaultComponentGlobalsRegistry.Set()); err != nil {
 		return fmt.Errorf("set feature gates: %w", err)
 	}
-	// stop is for upstream, and abort for the requests it may be waiting for.
+	// stop ends upstream's server, which waits for its requests; abort ends those.
 	stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	requests, abort := context.WithCancel(context.WithoutCancel(ctx))
@@ -188,13 +190,13 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// build makes upstream's chain of servers and lets ServeHTTP answer with it:
-// upstream's own start needs answers, by loopback.
+// build makes upstream's chain of servers and lets ServeHTTP answer with it, because
+// upstream calls the server by loopback while it starts.
 func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregator, error) {
 	if err := errors.Join(writeFiles(s.options, &s.config), useAccountKeys(s.options, &s.config)); err != nil {
 		return nil, err
 	}
-	direct := newDirectStorage(s.options.Etcd, s.config)
+	direct := newDirectStorage(s.options.Etcd, s.config.Datastore)
 	completedOptions, err := s.options.Complete(stop)
 	if err != nil {
 		return nil, err
@@ -212,8 +214,8 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 			return nil, err
 		}
 	}
-	// The aggregator is the outermost of the chain: its filters alone see
-	// requests as they come.
+	// The aggregator is the outermost server of the chain: only its filters see
+	// requests unchanged.
 	generic := built.Aggregator.GenericConfig
 	ca, err := clientCA(s.options.Authentication)
 	if err != nil {
@@ -247,7 +249,7 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 	return server, nil
 }
 
-// close waits for the requests in flight, which end soon after abort.
+// close aborts the requests in flight and waits for their end, at most drainTime.
 func (s *Server) close(abort func()) {
 	s.mu.Lock()
 	served := s.serving

@@ -17,8 +17,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/inprocess"
 )
 
-// healthPaths are all that answers without authentication, unless the user
-// says otherwise: load balancers and service managers ask them.
+// healthPaths are the only paths that answer without authentication, for load balancers
+// and service managers. The user can change that.
 var healthPaths = []apiserver.AnonymousAuthCondition{{Path: "/livez"}, {Path: "/readyz"}, {Path: "/healthz"}}
 
 // authenticate puts kedge's own authenticators around upstream's, which knows
@@ -29,17 +29,17 @@ func authenticate(upstream authenticator.Request, clientCA dynamiccertificates.C
 		certificateAuthenticator(clientCA, now),
 		upstream,
 	}
-	// With anonymous-auth or an authentication-config given, it is upstream's
-	// to decide; an anonymous request that it admits does not get this far.
+	// If the user sets anonymous-auth or authentication-config, upstream decides about
+	// anonymous requests.
 	if !o.Anonymous.FlagsSet && o.AuthenticationConfigFile == "" {
 		chain = append(chain, anonymous.NewAuthenticator(healthPaths))
 	}
 	return union.New(chain...)
 }
 
-// certificateAuthenticator judges client certificates by kedge's clock instead
-// of the system's, which on a board without a battery may be years behind.
-// Upstream's own, which uses the system's, comes after it and agrees otherwise.
+// certificateAuthenticator judges client certificates by kedge's clock. The system's
+// clock may be years behind on a board without a battery. Upstream's authenticator,
+// which uses the system's clock, comes after this one and is otherwise the same.
 func certificateAuthenticator(clientCA dynamiccertificates.CAContentProvider, now func() time.Time) authenticator.Request {
 	return group.NewAuthenticatedGroupAdder(x509request.NewDynamic(func() (x509.VerifyOptions, bool) {
 		options, ok := clientCA.VerifyOptions()

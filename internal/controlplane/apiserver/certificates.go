@@ -4,9 +4,8 @@ import (
 	"crypto/tls"
 )
 
-// Certificate returns the certificate for a server name that is the API
-// server's own, by the user's tls-sni-cert-key. It returns nil for any other,
-// which the supervisor has its own certificate for.
+// Certificate returns the certificate that the user's tls-sni-cert-key has for the
+// server name. It returns nil if there is none: the supervisor then uses its own.
 func (s *Server) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	s.mu.RLock()
 	certificates := s.certificates

@@ -16,35 +16,36 @@ import (
 
 // Egress is how the API server reaches nodes and pods.
 type Egress struct {
-	// Tunnels reaches the other nodes. Nil dials everything directly.
+	// Tunnels reaches the other nodes. If it is nil, everything is dialed directly.
 	Tunnels Tunnels
-	// NodeName and NodeIPs are this server's own node; none if it has no node.
+	// NodeName and NodeIPs are this server's own node. They are empty if the server
+	// has no node.
 	NodeName string
 	NodeIPs  []netip.Addr
-	// PodCIDRs bound the addresses of pods: each is of the node whose
-	// spec.podCIDRs has it, whatever pods say. None if another CNI gives them.
+	// PodCIDRs are the cluster's ranges of pod addresses. An address in them belongs
+	// to the node whose spec.podCIDRs contains it, whatever pods say. They are empty
+	// if another CNI gives pods their addresses.
 	PodCIDRs []netip.Prefix
-	// Owner returns the node that is registered with an address. It goes before
-	// what nodes say of themselves. Nil if no registrations are known.
+	// Owner returns the node that is registered with an address. It wins over the
+	// addresses in the status of nodes. It is nil if no registrations are known.
 	Owner func(netip.Addr) (node string, ok bool)
 }
 
-// Tunnels dials addresses from nodes other than this one: HOST:PORT, where HOST
-// is the node's name or an address of the node or one of its pods.
+// Tunnels dials HOST:PORT from another node. HOST is the node's name, or an address of
+// the node or of one of its pods.
 type Tunnels interface {
 	Dial(ctx context.Context, node, address string) (net.Conn, error)
 }
 
-// dialTimeout is how long a connection may take to be made: the value of
-// net/http.DefaultTransport, upstream's own dialer.
+// dialTimeout is how long a dial may take. It is the value of net/http.DefaultTransport,
+// by which upstream dials.
 const dialTimeout = 30 * time.Second
 
-// egressDialer finds the node of an address and dials through its tunnel. It
-// shares the informers of the API server's own Node authorizer.
+// egressDialer finds the node of an address and dials through its tunnel. It shares the
+// informers of the API server's own Node authorizer.
 //
-// What a node says of itself and its pods is believed only where nobody else can
-// be harmed: root on one node must not get the connections that are meant for
-// another one.
+// It believes what a node says of itself and its pods only where that harms nobody
+// else: root on one node must not get connections that are meant for another node.
 type egressDialer struct {
 	Egress
 	nodes cache.SharedIndexInformer
@@ -75,13 +76,14 @@ func newEgressDialer(egress Egress, informers coreinformers.Interface) (*egressD
 	return d, nil
 }
 
-// hasSynced tells whether nodes, and pods where they matter, are known.
+// hasSynced tells whether the informers of nodes, and of pods if there is one, have
+// synced.
 func (d *egressDialer) hasSynced() bool {
 	return d.nodes.HasSynced() && (d.pods == nil || d.pods.HasSynced())
 }
 
-// DialContext dials what is on another node through that node's tunnel, and
-// everything else directly. It fails if several nodes claim the address.
+// DialContext dials addresses on another node through that node's tunnel, and all other
+// addresses directly. It fails if several nodes claim the address.
 func (d *egressDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -95,7 +97,7 @@ func (d *egressDialer) DialContext(ctx context.Context, network, address string)
 	case err != nil:
 		return nil, fmt.Errorf("dial %s: %w", address, err)
 	case node != "" && node != d.NodeName:
-		// A node that never answers must not hold a request for good.
+		// A node that never answers must not hold a request for ever.
 		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 		defer cancel()
 		return d.Tunnels.Dial(ctx, node, address)
@@ -105,8 +107,8 @@ func (d *egressDialer) DialContext(ctx context.Context, network, address string)
 	return d.direct.DialContext(ctx, network, address)
 }
 
-// nodeOf returns the node whose name or address host is, or the address of a
-// pod of; or nothing. It fails if it cannot know which of several it is.
+// nodeOf returns the node whose name host is, or to which the address host belongs. It
+// returns "" if there is none, and fails if several nodes claim the address.
 func (d *egressDialer) nodeOf(host string) (string, error) {
 	ip, err := netip.ParseAddr(host)
 	if err != nil {
@@ -131,19 +133,19 @@ func (d *egressDialer) nodeOf(host string) (string, error) {
 		strings.Join(claimants, ", "), ip)
 }
 
-// claimants returns the nodes that an address may be of.
+// claimants returns the nodes to which an address may belong.
 func (d *egressDialer) claimants(ip netip.Addr) []string {
 	if slices.ContainsFunc(d.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(ip) }) {
 		return d.withRange(ip)
 	}
 	if !ip.IsGlobalUnicast() {
-		return nil // of this host, whatever a node says
+		return nil // for example of loopback, which is this host, whatever a node says
 	}
 	var names []string
 	if owner, ok := d.owner(ip); ok {
 		names = append(names, owner)
 	} else {
-		// An index that was added has no errors to return.
+		// ByIndex fails only if there is no such index.
 		nodes, _ := d.nodes.GetIndexer().ByIndex(byIP, ip.String())
 		for _, node := range nodes {
 			names = append(names, node.(*corev1.Node).Name)
@@ -166,8 +168,8 @@ func (d *egressDialer) owner(ip netip.Addr) (string, bool) {
 	return d.Owner(ip)
 }
 
-// withRange returns the nodes whose range of pod addresses has ip. A node does
-// not choose its range.
+// withRange returns the nodes whose range of pod addresses contains ip. A node does not
+// choose its range.
 func (d *egressDialer) withRange(ip netip.Addr) []string {
 	var names []string
 	for _, object := range d.nodes.GetIndexer().List() {
@@ -182,8 +184,9 @@ func (d *egressDialer) withRange(ip netip.Addr) []string {
 	return names
 }
 
-// podIPs returns the addresses of a pod that may still be its own. A pod in the
-// host's network has none: they are its node's.
+// podIPs returns the addresses of a pod. A pod that has ended may have lost its
+// addresses to another one, and the addresses of a pod in the host's network are its
+// node's: neither has any.
 func podIPs(object any) ([]string, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok || pod.Spec.NodeName == "" || pod.Spec.HostNetwork || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
@@ -196,6 +199,7 @@ func podIPs(object any) ([]string, error) {
 	return ips, nil
 }
 
+// nodeIPs returns the addresses in a node's status.
 func nodeIPs(object any) ([]string, error) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
@@ -208,7 +212,7 @@ func nodeIPs(object any) ([]string, error) {
 	return ips, nil
 }
 
-// canonical returns the one way to write an address, or nothing for a name.
+// canonical returns an address in the form of the index, or nothing for a name.
 func canonical(text string) []string {
 	ip, err := netip.ParseAddr(text)
 	if err != nil {

@@ -10,17 +10,16 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// How much of an audit log is kept, unless the user says otherwise: what the CIS
-// benchmark asks for, which is a tenth of upstream's.
+// How much of an audit log is kept by default: what the CIS benchmark asks for.
 const (
 	auditDays      = 30
 	auditFiles     = 10
 	auditMegabytes = 100
 )
 
-// auditPolicy is for an audit log without a policy of the user's, which would be
-// empty. It tells who has changed and seen what, and leaves out what says nothing:
-// the log of a cluster at rest would grow by gigabytes a month.
+// auditPolicy is used if the user sets an audit log without a policy, which would log
+// nothing. It logs who has changed and read what. It leaves out the cluster's own reads
+// and signs of life: with them, the log of a cluster at rest grows by gigabytes a month.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -49,9 +48,8 @@ rules:
 - level: Metadata
 `
 
-// admission has the Pod Security standard for namespaces without labels for it;
-// what would not do for a stricter one is told whoever makes it. EventRateLimit is
-// used where the plugin is on.
+// admission sets the Pod Security standard of namespaces without labels for it. The
+// limits apply if the user turns the plugin EventRateLimit on.
 const admission = `apiVersion: apiserver.config.k8s.io/v1
 kind: AdmissionConfiguration
 plugins:
@@ -69,14 +67,15 @@ plugins:
     - {type: Server, qps: 200, burst: 2000}
 `
 
-// setAuditLimits is for before the user's arguments.
+// setAuditLimits sets how much of an audit log is kept. The user's arguments, which are
+// parsed later, win.
 func setAuditLimits(o *options.ServerRunOptions) {
 	log := &o.Audit.LogOptions
 	log.MaxAge, log.MaxBackups, log.MaxSize = auditDays, auditFiles, auditMegabytes
 }
 
-// useFiles names kedge's files, where the user has none, after the user's
-// arguments. writeFiles writes those that are used.
+// useFiles sets the paths of kedge's audit policy and admission configuration where the
+// user's arguments, which are parsed before, set none. writeFiles writes those files.
 func useFiles(o *options.ServerRunOptions, c *Config) {
 	audited := o.Audit.LogOptions.Path != "" || o.Audit.WebhookOptions.ConfigFile != ""
 	if audited && o.Audit.PolicyFile == "" {
@@ -87,7 +86,8 @@ func useFiles(o *options.ServerRunOptions, c *Config) {
 	}
 }
 
-// writeFiles: see useFiles. Upstream reads them when it is built.
+// writeFiles writes the files of kedge's that the options name. Upstream reads them when
+// the server is built.
 func writeFiles(o *options.ServerRunOptions, c *Config) error {
 	for _, file := range []struct{ used, own, text string }{
 		{o.Audit.PolicyFile, c.Dir.AuditPolicy(), auditPolicy},

@@ -8,7 +8,8 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver"
 )
 
-// acquire returns the server that answers, and what to call when it has.
+// acquire returns the server that answers, and a function to call after the answer.
+// Both are nil if the server does not run.
 func (s *Server) acquire() (*serving, func()) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -19,9 +20,9 @@ func (s *Server) acquire() (*serving, func()) {
 	return s.serving, s.serving.requests.Done
 }
 
-// ServeHTTP answers requests from outside this process. It answers with 503 before the
-// server can and after it has stopped, and as long as the authorizer does not know all
-// roles: it would forbid what is allowed. Checks of health are answered before.
+// ServeHTTP answers requests from outside this process. It answers 503 while the
+// server does not run. It also answers 503, except to checks of health, until the
+// authorizer has read all roles: without them it forbids what is allowed.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.RLock()
 	served := s.serving
@@ -37,7 +38,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serve(w, r)
 }
 
-// serve answers requests of this process too.
+// serve answers requests from outside and from inside this process.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	served, release := s.acquire()
 	if served == nil {
@@ -45,8 +46,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer release()
-	// As upstream's GoawayFilter: the client's next request goes by a connection
-	// that it opens then, to another server if its way has others.
+	// A GOAWAY, as upstream's GoawayFilter sends it: the client opens a connection
+	// for its next request, and its load balancer can choose another server.
 	if r.ProtoMajor == 2 && served.stopping.Err() != nil {
 		w.Header().Set("Connection", "close")
 	}
@@ -57,6 +58,6 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func unavailable(w http.ResponseWriter) {
-	w.Header().Set("Retry-After", "1") // client-go waits so many seconds
+	w.Header().Set("Retry-After", "1") // seconds that client-go waits
 	http.Error(w, "the API server is starting or stopping", http.StatusServiceUnavailable)
 }

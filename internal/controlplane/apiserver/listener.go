@@ -5,11 +5,10 @@ import (
 	"sync"
 )
 
-// memoryListener is what the API server listens on: nothing ever arrives
-// there. Requests come through the supervisor, which owns the real listener,
-// and from this process. It reports the supervisor's address, from which
-// upstream derives the port of the `kubernetes` Service's endpoints, and it lets
-// upstream drain and stop as ever.
+// memoryListener is the API server's listener. It never accepts a connection: requests
+// come through the supervisor, which owns the real listener, and from this process.
+// Upstream takes the port of the Service kubernetes from its address, which is the
+// supervisor's, and closes it when the server drains and stops.
 type memoryListener struct {
 	address net.Addr
 	closed  chan struct{}

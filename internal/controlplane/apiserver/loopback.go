@@ -9,13 +9,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/inprocess"
 )
 
-// loopback is how the API server calls itself.
+// loopback returns the transport by which the API server calls itself.
 func (s *Server) loopback() http.RoundTripper {
 	return inprocess.NewTransport(http.HandlerFunc(s.serve), user.APIServerUser, user.SystemPrivilegedGroup)
 }
 
-// callInProcess makes later clients of config use transport, whatever address
-// and authorities config names. Wrappers of upstream's stay around it.
+// callInProcess makes later clients of config use transport, whatever address and
+// authorities config names. It keeps upstream's wrappers around the transport.
 func callInProcess(config *rest.Config, transport http.RoundTripper) {
 	outer := config.WrapTransport
 	config.WrapTransport = func(http.RoundTripper) http.RoundTripper { return transport }

@@ -12,13 +12,14 @@ import (
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
 )
 
-// leanOpenAPI tells the inner servers to install no OpenAPI documents, see
-// createServerChain, and the two small ones to make theirs with the definitions
-// of their own types only, generated from the same sources as the 1500 of all.
+// leanOpenAPI keeps the two inner servers from installing OpenAPI documents:
+// createServerChain installs documents that are made on request. It also gives the
+// two small servers the definitions of their own types only, in place of all 1500.
 func leanOpenAPI(core, apiExtensions, aggregator *genericapiserver.Config) {
 	core.SkipOpenAPIInstallation, apiExtensions.SkipOpenAPIInstallation = true, true
-	// Builders would put a function there which holds all they have built
-	// (kube-openapi/pkg/builder/openapi.go and builder3/openapi.go, newOpenAPI).
+	// If this function is nil, builders set one that keeps everything that they have
+	// built in memory (kube-openapi/pkg/builder/openapi.go and builder3/openapi.go,
+	// newOpenAPI).
 	core.OpenAPIConfig.GetOperationIDAndTags, core.OpenAPIConfig.GetOperationIDAndTagsFromRoute = nil, operationIDAndTags
 	core.OpenAPIV3Config.GetOperationIDAndTags, core.OpenAPIV3Config.GetOperationIDAndTagsFromRoute = nil, operationIDAndTags
 	own := func(config *genericapiserver.Config, definitions common.GetOpenAPIDefinitions) {
@@ -31,7 +32,7 @@ func leanOpenAPI(core, apiExtensions, aggregator *genericapiserver.Config) {
 	own(aggregator, aggregatoropenapi.GetOpenAPIDefinitions)
 }
 
-// operationIDAndTags names an operation as upstream does.
+// operationIDAndTags names an operation by the function that upstream's servers use.
 func operationIDAndTags(route common.Route) (string, []string, error) {
 	adapter, ok := route.(*restfuladapter.RouteAdapter)
 	if !ok {

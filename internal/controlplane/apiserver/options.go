@@ -20,8 +20,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/restriction"
 )
 
-// newOptions are upstream's defaults, then what kubeadm or kedge sets,
-// then the user's arguments.
+// newOptions returns upstream's defaults, changed first to what kubeadm or kedge sets
+// and then by the user's arguments.
 func newOptions(c *Config) (*options.ServerRunOptions, error) {
 	o := options.NewServerRunOptions()
 	tcp, ok := c.Addr.(*net.TCPAddr)
@@ -39,19 +39,19 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 	o.GenericServerRunOptions.AdvertiseAddress = c.AdvertiseAddress.AsSlice()
 	o.SecureServing.Listener = newMemoryListener(tcp)
 	o.SecureServing.BindPort = tcp.Port
-	// Never shown to anybody, but without it upstream makes one of its own.
+	// No client sees this certificate, but without it upstream makes one of its own.
 	o.SecureServing.ServerCert.CertKey.CertFile = files.ServingCertFile
 	o.SecureServing.ServerCert.CertKey.KeyFile = files.ServingKeyFile
-	o.Etcd.StorageConfig.Transport.ServerList = strings.Split(c.DatastoreURL, ",")
+	o.Etcd.StorageConfig.Transport.ServerList = strings.Split(c.Datastore.URL, ",")
 	transport := &o.Etcd.StorageConfig.Transport
-	transport.TrustedCAFile, transport.CertFile, transport.KeyFile = c.DatastoreCAFile, c.DatastoreCertFile, c.DatastoreKeyFile
-	if c.DialDatastore != nil {
-		transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) { return c.DialDatastore, nil }
+	transport.TrustedCAFile, transport.CertFile, transport.KeyFile = c.Datastore.CAFile, c.Datastore.CertFile, c.Datastore.KeyFile
+	if c.Datastore.Dial != nil {
+		transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) { return c.Datastore.Dial, nil }
 	}
-	// The one that writes only when something has changed. It is for a fixed
-	// number of servers, which is one (--apiserver-count); the default renews a
-	// lease in the datastore every 10 seconds for others to see.
-	if !c.SharedDatastore {
+	// This reconciler writes only changes. It is for a fixed number of servers,
+	// which is one (--apiserver-count). The default one renews a lease in the
+	// datastore every 10 seconds, for other servers.
+	if !c.Datastore.Shared {
 		o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
 	} else {
 		o.GenericServerRunOptions.ShutdownDelayDuration = stopNotice
@@ -77,8 +77,8 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 	o.Authorization.Modes = []string{"Node", "RBAC"}
 	restriction.Register(o.Admission.GenericAdmission, c.Cluster.FlannelBackend == "none")
 	o.AllowPrivileged = true
-	// A server without kube-proxy's rules in its network namespace can still
-	// reach webhooks and aggregated APIs.
+	// So that a server without kube-proxy's rules reaches webhooks and aggregated
+	// APIs too.
 	o.EnableAggregatorRouting = true
 	o.Features.EnableProfiling = false
 
@@ -98,28 +98,28 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 	useFiles(o, c)
 	preferNames(o, flags, c.Egress)
 	if reflect.ValueOf(*o.Metrics).IsZero() {
-		// Else upstream logs an error about the manifest nobody gave
+		// Otherwise upstream logs an error about a manifest that the user has not given
 		// (component-base/metrics/options.go, Apply).
 		o.Metrics = nil
 	}
-	// A node's own credentials must not reach beyond it, also where the user's
-	// list of further plugins has forgotten this one.
+	// A node's credentials must not reach beyond the node, even if the user's list of
+	// more plugins lacks this one.
 	const nodeRestriction = "NodeRestriction"
 	if admission := o.Admission.GenericAdmission; len(o.Admission.PluginNames) == 0 &&
 		!slices.Contains(admission.EnablePlugins, nodeRestriction) && !slices.Contains(admission.DisablePlugins, nodeRestriction) {
 		admission.EnablePlugins = append(admission.EnablePlugins, nodeRestriction)
 	}
-	// A list of all plugins is one of upstream's, and does not know kedge's.
+	// A list of all plugins has upstream's only, so kedge's is added.
 	if names := o.Admission.PluginNames; len(names) > 0 && !slices.Contains(names, restriction.Name) {
 		o.Admission.PluginNames = append(names, restriction.Name)
 	}
 	return o, nil
 }
 
-// preferNames has kubelets dialed by the names of their nodes. TLS then refuses the
-// certificate of any other node. Addresses are not used at all: a node could claim
-// another's, and the certificate of that other node would be right for it. Names
-// can be dialed only by Egress. A user's argument wins.
+// preferNames makes the server dial kubelets by the names of their nodes, so that TLS
+// refuses the certificate of any other node. With addresses it would not: a node could
+// claim another node's address, and that node's certificate would be valid for it.
+// Only egress can dial names. The user's argument wins.
 func preferNames(o *options.ServerRunOptions, flags cliflag.NamedFlagSets, egress Egress) {
 	const flag = "kubelet-preferred-address-types"
 	if egress.Tunnels == nil || o.EgressSelector.ConfigFile != "" {
@@ -133,20 +133,21 @@ func preferNames(o *options.ServerRunOptions, flags cliflag.NamedFlagSets, egres
 	o.KubeletConfig.PreferredAddressTypes = []string{string(corev1.NodeHostName)}
 }
 
-// setGates sets the feature gates whose default is not kedge's, before those of
-// the user's arguments.
+// setGates sets the feature gates for which kedge has another default than upstream.
+// The gates in the user's arguments win, because they are set later.
 func setGates() error {
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{
-		// One server has no peers to tell itself apart from, and to tell every
-		// 10 seconds, in two places, that it is there.
+		// With these a server tells other servers every 10 seconds, in two places, that
+		// it is there. One server has no others.
 		string(features.APIServerIdentity):                   false,
 		string(features.UnknownVersionInteroperabilityProxy): false,
-		// A copy of each list per change, and in each watch cache a timer of 15
-		// seconds, so that a further page of a list need not come from the
-		// datastore, which is near here.
+		// This copies each list at each change, and runs a timer of 15 seconds in each
+		// watch cache, so that the next page of a list does not come from the
+		// datastore. Here the datastore is near.
 		string(features.ListFromCacheSnapshot): false,
-		// In each watch cache a goroutine and the sizes of all objects by their keys, so
-		// that lists count as what they take; they count as so many objects without.
+		// This keeps a goroutine and the sizes of all objects in each watch cache, so that
+		// priority and fairness weighs lists by size. Without it, it weighs them by the
+		// number of objects.
 		string(features.SizeBasedListCostEstimate): false,
 	})
 }

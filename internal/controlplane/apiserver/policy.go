@@ -21,20 +21,20 @@ import (
 const (
 	// policyHook is the name of the start hook, as /readyz lists it.
 	policyHook = "kedge/bootstrap-policy"
-	// policyPatience and policyRetry are how long it is tried, and how often.
+	// policyPatience is how long the hook tries, as upstream's hooks do, and
+	// policyRetry how often.
 	policyPatience = 30 * time.Second
 	policyRetry    = 100 * time.Millisecond
-	// policyWriters write side by side: the datastore syncs the disk once for
-	// all who wait.
+	// policyWriters is how many objects are written at once: the datastore syncs the
+	// disk once for all of them.
 	policyWriters = 8
 )
 
-// replacePolicyHooks puts a hook of kedge's in place of two of upstream's, by
-// which an API server begins with roles and priority classes: those wait for a
-// second first, and then go one by one (pkg/registry/rbac/rest/storage_rbac.go,
-// EnsureRBACPolicy, and pkg/registry/scheduling/rest, AddSystemPriorityClasses).
-// What they do for clusters of Kubernetes before 1.9 is left out. rbac is
-// whether there are roles.
+// replacePolicyHooks puts one start hook in place of the two of upstream's that create
+// roles and priority classes. Upstream's hooks wait for a second first, and then write
+// one object at a time (EnsureRBACPolicy and AddSystemPriorityClasses). They also
+// migrate roles of Kubernetes before 1.9, which kedge's hook does not. rbac says
+// whether the cluster has roles.
 func replacePolicyHooks(config *genericapiserver.Config, rbac bool) error {
 	config.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName, schedulingrest.PostStartHookName)
 	return config.AddPostStartHook(policyHook, func(hook genericapiserver.PostStartHookContext) error {
@@ -54,7 +54,8 @@ func replacePolicyHooks(config *genericapiserver.Config, rbac bool) error {
 	})
 }
 
-// ensurePolicy makes what is missing, and adds what is missing of what is there.
+// ensurePolicy creates the objects that are missing, and adds rules and subjects that
+// are missing in the others.
 func ensurePolicy(ctx context.Context, client kubernetes.Interface, rbac bool) error {
 	tasks := priorityClasses(ctx, client)
 	if rbac {

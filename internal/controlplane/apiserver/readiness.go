@@ -10,10 +10,17 @@ import (
 	"time"
 )
 
-// awaitReady returns whether the server has become ready, or why it ended. If
-// ctx ends meanwhile it waits on for a while: upstream's start hooks end the
-// process if they fail, also if they were cancelled (apiserver/pkg/server/hooks.go,
-// runPostStartHook).
+const (
+	// readyPoll is how often awaitReady asks the server whether it is ready.
+	readyPoll = 50 * time.Millisecond
+	// slowStart is how often awaitReady logs what the server still lacks.
+	slowStart = 20 * time.Second
+)
+
+// awaitReady returns whether the server has become ready, or why it ended. If ctx
+// ends first, it waits for up to drainTime more: upstream's start hooks end the
+// process if they fail, even if they fail because they are cancelled
+// (apiserver/pkg/server/hooks.go, runPostStartHook).
 func (s *Server) awaitReady(ctx context.Context, ended <-chan error) (bool, error) {
 	client := &http.Client{Transport: s.loopback()}
 	poll := time.NewTicker(readyPoll)
@@ -49,7 +56,7 @@ func (s *Server) awaitReady(ctx context.Context, ended <-chan error) (bool, erro
 	}
 }
 
-// readyz asks the server for its checks, and returns the failing ones.
+// readyz asks the server whether it is ready, and returns the failing checks.
 func readyz(client *http.Client) (bool, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
@@ -76,8 +83,7 @@ func endedEarly(err error) error {
 	return fmt.Errorf("run API server: %w", err)
 }
 
-// failingChecks picks the failing ones of the lines that /readyz answers with,
-// such as
+// failingChecks returns the lines of failing checks in an answer of /readyz, such as
 //
 //	[-]etcd failed: reason withheld
 func failingChecks(body string) string {

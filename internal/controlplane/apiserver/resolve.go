@@ -13,17 +13,16 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// The API server dials kubelets by the names of their nodes, so that TLS itself
-// checks that the kubelet at the other end is of the node that was meant. For
-// the subresource proxy of nodes upstream resolves that name before it dials
-// (isProxyableHostname in pkg/registry/core/node/strategy.go), by
-// net.DefaultResolver. Names of nodes need not be in any DNS, so the resolver is
-// told the node's addresses for these requests: by the key of a context that
+// The API server dials kubelets by the names of their nodes, so that TLS refuses the
+// kubelet of another node. For the subresource proxy of nodes, upstream resolves the
+// name with net.DefaultResolver before it dials (isProxyableHostname in
+// pkg/registry/core/node/strategy.go), but names of nodes need not be in any DNS. For
+// these requests the resolver is told the node's addresses, by a context key that
 // package net has for its own tests (net/lookup.go, lookupIPAddr). A test of this
-// package says when a newer Go no longer has it.
+// package fails if a newer Go no longer has the key.
 
-// resolveNodes lets requests for the subresource proxy of a node resolve the
-// names of nodes.
+// resolveNodes makes requests for the subresource proxy of a node resolve the names of
+// nodes.
 func (d *egressDialer) resolveNodes(build func(http.Handler, *genericapiserver.Config) http.Handler) func(http.Handler, *genericapiserver.Config) http.Handler {
 	return func(handler http.Handler, c *genericapiserver.Config) http.Handler {
 		return build(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -49,8 +48,7 @@ func (r resolving) Value(key any) any {
 	return r.Context.Value(key)
 }
 
-// lookup returns the addresses of a node, or what the system's resolver knows of
-// another name.
+// lookup returns the addresses of a node. It asks the system's resolver for other names.
 func (r resolving) lookup(_ context.Context, _, host string) ([]net.IPAddr, error) {
 	var ips []net.IPAddr
 	if host == r.dialer.NodeName {
@@ -61,7 +59,7 @@ func (r resolving) lookup(_ context.Context, _, host string) ([]net.IPAddr, erro
 	}
 	object, found, err := r.dialer.nodes.GetIndexer().GetByKey(host)
 	if err != nil || !found {
-		// Not by the resolver that asks: it would wait for itself.
+		// A new resolver, because the one that asks would wait for itself.
 		return new(net.Resolver).LookupIPAddr(r.Context, host)
 	}
 	for _, address := range object.(*corev1.Node).Status.Addresses {

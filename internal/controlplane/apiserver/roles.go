@@ -5,10 +5,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// allRoles returns whether the RBAC authorizer already knows all roles and bindings
-// that are stored, and those that are made at every start. /readyz is ok when these
-// have been written; a moment passes until the authorizer's informers have read them,
-// in which the authorizer forbids what is allowed.
+// allRoles returns a function that tells whether the RBAC authorizer has read all roles
+// and bindings: those in the datastore, and those that every start creates. /readyz is
+// ok as soon as they are written. Until the authorizer's informers have read them, the
+// authorizer forbids what is allowed.
 func allRoles(informers rbacv1.Interface) func() bool {
 	var roles, bindings []string
 	for _, role := range clusterRoles() {

@@ -8,10 +8,9 @@ import (
 	"k8s.io/apiserver/pkg/server/mux"
 )
 
-// dropMatchers gives back the regular expression that go-restful compiles for
-// each of the 1500 routes of a server, 5 MiB: the API server's CurlyRouter
-// compares the parts of a path (route.go and curly.go there). A test says when
-// that is no longer so.
+// dropMatchers frees the regular expressions that go-restful compiles for the 1500
+// routes of a server, 5 MiB. The API server's CurlyRouter does not use them: it compares
+// the parts of a path (go-restful's route.go and curly.go). A test fails if that changes.
 func dropMatchers(servers ...*genericapiserver.GenericAPIServer) {
 	for _, server := range servers {
 		for _, service := range server.Handler.GoRestfulContainer.RegisteredWebServices() {
@@ -24,7 +23,7 @@ func dropMatchers(servers ...*genericapiserver.GenericAPIServer) {
 	}
 }
 
-// matcherOf is route.pathExpr.Matcher.
+// matcherOf returns route.pathExpr.Matcher.
 func matcherOf(route restful.Route) reflect.Value {
 	expression := reflect.ValueOf(route).FieldByName("pathExpr")
 	if expression.Kind() != reflect.Pointer || expression.IsNil() {
@@ -33,8 +32,8 @@ func matcherOf(route restful.Route) reflect.Value {
 	return reflect.NewAt(expression.Type().Elem(), expression.UnsafePointer()).Elem().FieldByName("Matcher")
 }
 
-// shareParameters has equal parameters of the routes of servers described by the
-// same object, of which each route has its own: 1 MiB. OpenAPI alone reads them.
+// shareParameters makes routes share the objects that describe equal parameters, which
+// frees 1 MiB. Only OpenAPI reads them.
 func shareParameters(servers ...*genericapiserver.GenericAPIServer) {
 	type name struct {
 		kind int
@@ -63,9 +62,9 @@ func shareParameters(servers ...*genericapiserver.GenericAPIServer) {
 	}
 }
 
-// dropStacks gives back the stack traces of where each path of a chain of servers
-// was registered, 1 MiB: they are for the message that tells of a second
-// registration. A test says when they are kept somewhere else.
+// dropStacks frees the stack traces of where each path of a chain of servers was
+// registered, 1 MiB. They are for the message about a second registration only. A test
+// fails if upstream keeps them elsewhere.
 func dropStacks(outermost *genericapiserver.GenericAPIServer) {
 	for server, ok := outermost, true; ok; server, ok = server.NextDelegate().(*genericapiserver.GenericAPIServer) {
 		stacks := stacksOf(server.Handler.NonGoRestfulMux)
@@ -75,6 +74,7 @@ func dropStacks(outermost *genericapiserver.GenericAPIServer) {
 	}
 }
 
+// stacksOf returns paths.pathStacks, or an empty map if there is no such field.
 func stacksOf(paths *mux.PathRecorderMux) reflect.Value {
 	field := reflect.ValueOf(paths).Elem().FieldByName("pathStacks")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[map[string]string]() {

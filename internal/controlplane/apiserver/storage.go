@@ -18,12 +18,11 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// directStorage makes the API server's storage over a datastore in this
-// process, with clients that need no connection. It does what upstream's
-// factory does (apiserver/pkg/storage/storagebackend/factory/etcd3.go) but for
-// the one line that dials. The allocator of node ports is the only part that
-// cannot be told (kubernetes/pkg/registry/core/service/allocator/storage): it
-// dials the datastore's socket.
+// directStorage makes the API server's storage over a datastore in this process, with
+// clients that need no connection. It does what upstream's factory does except for
+// the line that dials, see upstream_etcd3.go. Only the allocator of node ports accepts
+// no other storage (kubernetes/pkg/registry/core/service/allocator/storage): it dials
+// the datastore's socket.
 type directStorage struct {
 	newClient          func() *kubernetes.Client
 	compactionInterval time.Duration
@@ -32,30 +31,31 @@ type directStorage struct {
 	compactor etcd3.Compactor // nil until use
 }
 
-// newDirectStorage returns nil if the datastore is not in this process, or the
-// user has another one. It sets o so that upstream does not dial what it need
-// not.
-func newDirectStorage(o *genericoptions.EtcdOptions, c Config) *directStorage {
-	theirs := !slices.Equal(o.StorageConfig.Transport.ServerList, []string{c.DatastoreURL}) || len(o.EtcdServersOverrides) > 0
-	if c.NewDatastoreClient == nil || theirs {
+// newDirectStorage returns nil if the datastore is not in this process, or if the user
+// has configured another one. It changes o so that upstream's compactor, metrics and
+// checks do not dial the datastore.
+func newDirectStorage(o *genericoptions.EtcdOptions, datastore Datastore) *directStorage {
+	theirs := !slices.Equal(o.StorageConfig.Transport.ServerList, []string{datastore.URL}) || len(o.EtcdServersOverrides) > 0
+	if datastore.NewClient == nil || theirs {
 		return nil
 	}
-	d := &directStorage{newClient: c.NewDatastoreClient, compactionInterval: o.StorageConfig.CompactionInterval, shared: c.SharedDatastore}
+	d := &directStorage{newClient: datastore.NewClient, compactionInterval: o.StorageConfig.CompactionInterval, shared: datastore.Shared}
 	o.StorageConfig.CompactionInterval = 0
 	o.StorageConfig.DBMetricPollInterval = 0
-	// Without these, those of KMS plugins are left out as well.
+	// Upstream's checks of the datastore and of the user's KMS plugins can only be
+	// skipped together.
 	o.SkipHealthEndpoints = o.EncryptionProviderConfigFilepath == ""
 	return d
 }
 
-// use makes every server of the chain store its objects here. Call it before
-// they are built; what runs ends with ctx.
+// use makes every server of the chain store its objects here. Call it before the
+// servers are built. Its client and compactor end with ctx.
 func (d *directStorage) use(ctx context.Context, built *app.Config) error {
 	client := d.newClient()
 	context.AfterFunc(ctx, func() { client.Close() })
 	d.compactor = startCompactor(ctx, client.Client, d.compactionInterval, d.shared)
-	// Upstream asks the endpoints of each client whether progress can be asked
-	// for; these have none.
+	// Upstream asks each endpoint of a client whether it supports progress requests.
+	// This client has no endpoint, so upstream would find no support.
 	etcdfeature.DefaultFeatureSupportChecker.CheckClient(ctx, oneEndpoint{client.Client}, storage.RequestWatchProgress)
 	metrics.SetStorageMonitorGetter(func() ([]metrics.Monitor, error) { return []metrics.Monitor{monitor{client.Client}}, nil })
 
@@ -78,8 +78,9 @@ func (d *directStorage) use(ctx context.Context, built *app.Config) error {
 	return nil
 }
 
-// startCompactor starts upstream's compactor where others have theirs, and else
-// the one below, until ctx ends. An interval of zero leaves it to the user.
+// startCompactor starts a compactor that ends with ctx: upstream's if other API servers
+// compact the datastore too, and else kedge's. With an interval of zero, the user
+// compacts the datastore.
 func startCompactor(ctx context.Context, client *clientv3.Client, interval time.Duration, shared bool) etcd3.Compactor {
 	if shared {
 		c := etcd3.NewCompactor(client, interval, clock.RealClock{}, nil)
@@ -93,15 +94,15 @@ func startCompactor(ctx context.Context, client *clientv3.Client, interval time.
 	return c
 }
 
-// oneEndpoint is a client with an endpoint.
+// oneEndpoint is a client that names an endpoint.
 type oneEndpoint struct{ *clientv3.Client }
 
 // Endpoints hides that of clientv3.Client.
 func (oneEndpoint) Endpoints() []string { return []string{"in process"} }
 
-// useTransformers makes the API server store its own resources by transformers.
-// Upstream takes them from a file only (apiserver/pkg/server/options/etcd.go,
-// maybeApplyResourceTransformers), which it would read every minute.
+// useTransformers makes the API server encrypt its own resources by transformers.
+// Upstream takes transformers only from a file, which it reads every minute
+// (apiserver/pkg/server/options/etcd.go, maybeApplyResourceTransformers).
 func useTransformers(built *app.Config, transformers value.ResourceTransformers) {
 	if transformers != nil {
 		getter := &built.KubeAPIs.ControlPlane.Generic.RESTOptionsGetter

@@ -11,15 +11,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// compactor lets the datastore forget what is older than an interval, and knows
-// what it has forgotten, for the watch caches. Upstream's keeps that in a key of
-// the datastore, for several API servers to agree (etcd3/compact.go); this
-// datastore has one.
+// compactor compacts revisions that are older than an interval, and tells watch caches
+// the last compacted one. Upstream's compactor keeps that revision in a key of the
+// datastore too, so that several API servers agree. This datastore has one.
 type compactor struct{ revision atomic.Int64 }
 
 // CompactRevision implements etcd3.Compactor.
 func (c *compactor) CompactRevision() int64 { return c.revision.Load() }
 
+// run compacts the datastore until ctx ends.
 func (c *compactor) run(ctx context.Context, client *clientv3.Client, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

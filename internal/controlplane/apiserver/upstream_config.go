@@ -16,17 +16,16 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
-// newConfig is NewConfig of cmd/kube-apiserver/app/config.go, with an
-// egress selector that is a function in this process: upstream's would have to
-// be reached through a socket. One the user configures goes before. The API
-// server calls itself by loopback, and its informers are the cache's, which
-// end with ctx.
+// newConfig does what upstream's NewConfig does. The API server calls itself by
+// loopback, and its informers are those of the cache that newConfig returns, which
+// ends with ctx. Unless the user configures an egress selector, the server dials by
+// egress, a function in this process: upstream can only dial through a proxy's socket.
 func newConfig(ctx context.Context, opts options.CompletedOptions, egress Egress, loopback http.RoundTripper) (*app.Config, *objectcache.Cache, error) {
 	generic, storage, objects, err := newGenericConfig(ctx, opts, loopback)
 	if err != nil {
 		return nil, nil, err
 	}
-	informers := objects.View(ctx, objectcache.Options{Resync: apiServerResync})
+	informers := objects.View(ctx, objectcache.Options{Resync: resyncPeriod})
 	if err := applyReaders(opts, generic, informers); err != nil {
 		return nil, nil, err
 	}

@@ -4,6 +4,7 @@ package apiserver
 
 import (
 	"context"
+	"path"
 	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -19,7 +20,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// uncached is a generic.StorageDecorator: newETCD3Storage of upstream's factory.
+// uncached is a generic.StorageDecorator. It does what upstream's newETCD3Storage does,
+// with a client that needs no connection, and leaves the compactor and the metrics to
+// directStorage.use.
 func (d *directStorage) uncached(
 	config *storagebackend.ConfigForResource, resourcePrefix string,
 	_ func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
@@ -54,7 +57,14 @@ func (d *directStorage) uncached(
 	return store, destroy, nil
 }
 
-// monitor tells the metrics how large the datastore is.
+// probe asks the datastore for a key, as upstream's etcd3ProberMonitor.Probe does.
+func probe(ctx context.Context, client *clientv3.Client, prefix string) error {
+	_, err := client.Get(ctx, path.Join("/", prefix, "health"))
+	return err
+}
+
+// monitor tells the metrics how large the datastore is, as upstream's
+// etcd3ProberMonitor does.
 type monitor struct{ client *clientv3.Client }
 
 // Monitor implements metrics.Monitor.

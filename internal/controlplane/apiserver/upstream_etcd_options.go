@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"path"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -20,23 +19,22 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 )
 
-// transformedOptions are upstream's options of each resource, with a transformer,
-// as upstream's transformerStorageFactory (in the file above) has them.
-type transformedOptions struct {
-	generic.RESTOptionsGetter
-	transformers value.ResourceTransformers
-}
-
-// GetRESTOptions implements generic.RESTOptionsGetter.
-func (t transformedOptions) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
-	options, err := t.RESTOptionsGetter.GetRESTOptions(resource, example)
-	if transformer := t.transformers.TransformerForResource(resource); err == nil && transformer != nil {
-		options.StorageConfig.Transformer = transformer
+// addStorageChecks adds the two checks of the datastore that upstream's
+// addEtcdHealthEndpoint adds.
+func addStorageChecks(c *server.Config, client *clientv3.Client, config storagebackend.Config) {
+	check := func(name string, timeout time.Duration) healthz.HealthChecker {
+		return healthz.NamedGroupedCheck(name, name, func(r *http.Request) error {
+			ctx, cancel := context.WithTimeout(r.Context(), timeout)
+			defer cancel()
+			return probe(ctx, client, config.Prefix)
+		})
 	}
-	return options, err
+	c.AddHealthChecks(check("etcd", config.HealthcheckTimeout))
+	c.AddReadyzChecks(check("etcd-readiness", config.ReadycheckTimeout))
 }
 
-// uncachedResources tells which resources have no watch cache.
+// uncachedResources returns a function that tells which resources have no watch cache,
+// as upstream's GetRESTOptions finds out.
 func uncachedResources(o *genericoptions.EtcdOptions) (func(schema.GroupResource) bool, error) {
 	sizes, err := genericoptions.ParseWatchCacheSizes(o.WatchCacheSizes)
 	if err != nil {
@@ -48,7 +46,7 @@ func uncachedResources(o *genericoptions.EtcdOptions) (func(schema.GroupResource
 	}, nil
 }
 
-// directOptions are upstream's options of each resource, with another storage.
+// directOptions returns upstream's options of each resource with another storage.
 type directOptions struct {
 	generic.RESTOptionsGetter
 	storage  *directStorage
@@ -64,17 +62,18 @@ func (d *directOptions) GetRESTOptions(resource schema.GroupResource, example ru
 	return options, err
 }
 
-// addStorageChecks adds upstream's two checks of the datastore
-// (apiserver/pkg/server/options/etcd.go, addEtcdHealthEndpoint).
-func addStorageChecks(c *server.Config, client *clientv3.Client, config storagebackend.Config) {
-	check := func(name string, timeout time.Duration) healthz.HealthChecker {
-		return healthz.NamedGroupedCheck(name, name, func(r *http.Request) error {
-			ctx, cancel := context.WithTimeout(r.Context(), timeout)
-			defer cancel()
-			_, err := client.Get(ctx, path.Join("/", config.Prefix, "health"))
-			return err
-		})
+// transformedOptions returns upstream's options of each resource with a transformer, as
+// upstream's transformerStorageFactory does.
+type transformedOptions struct {
+	generic.RESTOptionsGetter
+	transformers value.ResourceTransformers
+}
+
+// GetRESTOptions implements generic.RESTOptionsGetter.
+func (t transformedOptions) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+	options, err := t.RESTOptionsGetter.GetRESTOptions(resource, example)
+	if transformer := t.transformers.TransformerForResource(resource); err == nil && transformer != nil {
+		options.StorageConfig.Transformer = transformer
 	}
-	c.AddHealthChecks(check("etcd", config.HealthcheckTimeout))
-	c.AddReadyzChecks(check("etcd-readiness", config.ReadycheckTimeout))
+	return options, err
 }

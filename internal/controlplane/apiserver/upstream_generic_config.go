@@ -25,15 +25,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
-// apiServerResync is upstream's for the API server's own informers
-// (pkg/controlplane/apiserver/config.go, BuildGenericConfig).
-const apiServerResync = 10 * time.Minute
+// resyncPeriod is upstream's for the API server's own informers.
+const resyncPeriod = 10 * time.Minute
 
-// newGenericConfig is upstream's BuildGenericConfig (the file above) but for
-// what reads the API: that would get informers whose client dials the server's
-// own port over TLS, and cannot be given another. applyReaders makes up for it.
+// newGenericConfig is upstream's BuildGenericConfig without the parts that read the
+// API, which applyReaders adds. Upstream gives those parts informers whose client dials
+// the server's own port over TLS, and accepts no other client.
 func newGenericConfig(ctx context.Context, opts options.CompletedOptions, loopback http.RoundTripper) (*genericapiserver.Config, *serverstorage.DefaultStorageFactory, *objectcache.Cache, error) {
-	// Options that are nil are left out by upstream.
+	// Upstream skips options that are nil.
 	features, authentication, authorization := opts.Features, opts.Authentication, opts.Authorization
 	opts.Features, opts.Authentication, opts.Authorization = nil, nil, nil
 	generic, _, storage, err := controlplaneapiserver.BuildGenericConfig(
@@ -51,7 +50,7 @@ func newGenericConfig(ctx context.Context, opts options.CompletedOptions, loopba
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("create client of API server: %w", err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, apiServerResync, informers.WithTransform(objectcache.WithoutManagedFields))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(objectcache.WithoutManagedFields))
 	return generic, storage, objectcache.New(ctx, factory, client), nil
 }
 

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
-// match returns the provider's certificate if it is for name. Its own list of
-// names goes before those in the certificate, as upstream has it
-// (apiserver/pkg/server/dynamiccertificates/named_certificates.go).
+// match returns the provider's certificate if it is for name, or nil. As in
+// upstream's BuildNamedCertificates, names that the user lists replace the names in
+// the certificate.
 func match(provider dynamiccertificates.SNICertKeyContentProvider, name string) (*tls.Certificate, error) {
 	names := provider.SNINames()
 	listed := false
@@ -32,7 +32,7 @@ func match(provider dynamiccertificates.SNICertKeyContentProvider, name string) 
 	return &certificate, nil
 }
 
-// matchesName compares a server name with one that may start with *.
+// matchesName tells whether a server name matches a pattern, which may start with "*.".
 func matchesName(pattern, name string) bool {
 	if strings.EqualFold(pattern, name) {
 		return true

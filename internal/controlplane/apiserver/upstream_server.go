@@ -13,8 +13,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/openapi"
 )
 
-// createServerChain is upstream's, with OpenAPI documents that are made when
-// they are wanted, and a reconciler of endpoints that does not hold up a stop.
+// createServerChain completes the configuration and creates the chain of servers, as
+// upstream's Run does. Their OpenAPI documents are made on request, and their
+// reconciler of endpoints does not delay a stop.
 func createServerChain(config *app.Config) (*aggregator.APIAggregator, error) {
 	core, extensions := config.KubeAPIs.ControlPlane.Generic, config.ApiExtensions.GenericConfig
 	outermost := config.Aggregator.GenericConfig

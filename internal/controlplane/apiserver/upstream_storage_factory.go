@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// cached is a generic.StorageDecorator: StorageWithCacher of upstream's
-// apiserver/pkg/registry/generic/registry/storage_factory.go.
+// cached is a generic.StorageDecorator. It puts a watch cache before uncached, as
+// upstream's StorageWithCacher does.
 func (d *directStorage) cached(
 	config *storagebackend.ConfigForResource, resourcePrefix string,
 	keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,

@@ -10,8 +10,9 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// roles reconciles as upstream's hook does: users may add rules and subjects,
-// and keep a role from being changed by an annotation.
+// roles returns the tasks that reconcile upstream's roles and bindings, as
+// EnsureRBACPolicy does. Rules and subjects that users have added stay, and roles with
+// the annotation rbac.authorization.kubernetes.io/autoupdate=false do not change.
 func roles(client kubernetes.Interface) (tasks []func() error) {
 	api, namespaces := client.RbacV1(), client.CoreV1().Namespaces()
 	role := func(name string, owner reconciliation.RuleOwner, modifier reconciliation.RuleOwnerModifier) {

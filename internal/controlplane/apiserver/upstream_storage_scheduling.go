@@ -12,6 +12,8 @@ import (
 	schedulingapi "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 )
 
+// priorityClasses returns the tasks that create upstream's priority classes, as
+// AddSystemPriorityClasses does.
 func priorityClasses(ctx context.Context, client kubernetes.Interface) (tasks []func() error) {
 	api := client.SchedulingV1().PriorityClasses()
 	for _, class := range schedulingapi.SystemPriorityClasses() {

@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// fewNodes is how many bits of a range name its nodes before the ranges of nodes
-	// become smaller: 16 nodes.
+	// fewNodes is how many bits of cluster-cidr must number nodes before the ranges of
+	// nodes become smaller than upstream's: 16 nodes.
 	fewNodes = 4
-	// mostNodes is how many bits upstream takes for that at most, with IPv6
+	// mostNodes is how many bits upstream lets number nodes, with IPv6
 	// (pkg/controller/nodeipam/ipam/cidrset/cidr_set.go, clusterSubnetMaxDiff).
 	mostNodes = 16
 )
 
-// nodeMaskSize returns the prefix length of the ranges that nodes get of cluster-cidr.
-// They are upstream's /24 and /64, so that a /16 has 256 nodes, until fewer than 16
-// nodes would have one. A /25 has enough addresses yet for the 110 pods that a kubelet
-// takes, and so is the smallest with IPv4.
+// nodeMaskSize returns the prefix length of the ranges that nodes get of cluster-cidr:
+// upstream's /24 and /64 as long as 16 nodes or more get one, and then smaller ranges.
+// With IPv4 the smallest is a /25, which has enough addresses for the 110 pods that a
+// kubelet admits.
 func nodeMaskSize(cluster netip.Prefix) int {
 	length := cluster.Bits()
 	if cluster.Addr().Is4() {
@@ -39,11 +39,11 @@ func nodeMaskSize(cluster netip.Prefix) int {
 	case length+fewNodes <= 64:
 		return 64
 	}
-	// A /120 has as many addresses as a /24 of IPv4.
+	// A /120 has as many addresses as a /24 with IPv4.
 	return max(min(length+8, 120), length)
 }
 
-// chooseNodeMasks sets what the user has not.
+// chooseNodeMasks sets the sizes of nodes' ranges that the user has not set.
 func chooseNodeMasks(c *nodeipam.NodeIPAMControllerConfiguration, clusters []netip.Prefix) {
 	if c.NodeCIDRMaskSize != 0 {
 		return
@@ -59,15 +59,15 @@ func chooseNodeMasks(c *nodeipam.NodeIPAMControllerConfiguration, clusters []net
 	}
 }
 
-// rangeFaults is a log in which a node without a range is a warning, once, that says
-// what to do. Upstream has an error for each try, for ever
+// rangeFaults is a log that warns once of a node without a range, and says what to do.
+// Upstream logs an error at each try, for ever
 // (pkg/controller/nodeipam/ipam/range_allocator.go).
 type rangeFaults struct {
 	logr.LogSink
 	warn func(cause error)
 }
 
-// newRangeFaults returns a log in the place of another.
+// newRangeFaults returns a log that passes all other messages to log.
 func newRangeFaults(log logr.Logger, c *nodeipam.NodeIPAMControllerConfiguration, clusters []netip.Prefix) logr.Logger {
 	var once sync.Once
 	return log.WithSink(rangeFaults{log.GetSink(), func(cause error) {
@@ -80,8 +80,8 @@ func newRangeFaults(log logr.Logger, c *nodeipam.NodeIPAMControllerConfiguration
 	}})
 }
 
-// smallerRanges returns the arguments of kube-controller-manager with which new nodes
-// get ranges of half the size.
+// smallerRanges returns the arguments of kube-controller-manager that give new nodes
+// ranges of half the size.
 func smallerRanges(c *nodeipam.NodeIPAMControllerConfiguration, clusters []netip.Prefix) string {
 	var args []string
 	for _, cluster := range clusters {

@@ -23,8 +23,8 @@ var program = arguments.Program{Name: "kube-controller-manager", Option: "kube-c
 	"leader-elect":              arguments.OneLeader,
 }}
 
-// newOptions are upstream's defaults, then what kubeadm or kedge sets,
-// then the user's arguments.
+// newOptions returns upstream's defaults, changed first to what kubeadm or kedge sets
+// and then by the user's arguments.
 func newOptions(c *Config) (*options.KubeControllerManagerOptions, error) {
 	o, err := options.NewKubeControllerManagerOptions()
 	if err != nil {
@@ -38,14 +38,14 @@ func newOptions(c *Config) (*options.KubeControllerManagerOptions, error) {
 	o.Generic.Debugging.EnableProfiling = false
 	// All that upstream enables, and the two that bootstrap tokens need.
 	o.Generic.Controllers = []string{"*", names.BootstrapSignerController, names.TokenCleanerController}
-	// Upstream's way to lead ends the process when it ends.
+	// Upstream ends the process when it loses an election.
 	o.Generic.LeaderElection.LeaderElect = false
 
 	o.KubeCloudShared.AllocateNodeCIDRs = true
 	o.KubeCloudShared.ClusterCIDR = strings.Join(c.Cluster.ClusterCIDR, ",")
 	o.NodeIPAMController.ServiceCIDR = strings.Join(c.Cluster.ServiceCIDR, ",")
 
-	// The kubelet's; upstream's default is in /usr, which may be read-only.
+	// The kubelet's folder. Upstream's default is in /usr, which may be read-only.
 	o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir = filepath.Join(datadir.KubeletRoot, "volumeplugins")
 
 	o.SAController.RootCAFile = files.RootCAFile
@@ -64,14 +64,14 @@ func newOptions(c *Config) (*options.KubeControllerManagerOptions, error) {
 	if err := program.Parse(flags, c.Args); err != nil {
 		return nil, err
 	}
-	// Last, because upstream refuses them beside a size that is for all families.
+	// Last, because upstream refuses these beside the user's node-cidr-mask-size.
 	chooseNodeMasks(o.NodeIPAMController.NodeIPAMControllerConfiguration, c.Cluster.PodCIDRs())
 	return o, nil
 }
 
-// limitWorkers lets each controller do at most so many things at once. Upstream
-// has up to 50 workers to wait for a server far away, which a client's limit of
-// 20 requests a second then holds up; here a request is a function call.
+// limitWorkers limits the workers of each controller. Upstream has up to 50 of them,
+// which wait for a distant server and for a client's limit of 20 requests a second. Here
+// a request is a function call.
 func limitWorkers(o *options.KubeControllerManagerOptions, most int) {
 	for _, workers := range []*int32{
 		&o.CronJobController.ConcurrentCronJobSyncs,

@@ -30,11 +30,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
-// newControllerContext does what upstream's CreateControllerContext does
-// (cmd/kube-controller-manager/app/controllermanager.go), but for registering
-// the name of its informers: that lasts as long as the process, and controllers
-// that were stopped could not be built anew. Its informers are those that all
-// of this process shares.
+// newControllerContext does what upstream's CreateControllerContext does, with the
+// informers that this process shares. It does not register the name of its informers:
+// that lasts as long as the process, so controllers could not be built a second time.
 func newControllerContext(ctx context.Context, api API, completed *managerconfig.CompletedConfig) (app.ControllerContext, error) {
 	fail := func(err error) (app.ControllerContext, error) {
 		return app.ControllerContext{}, fmt.Errorf("create clients of controllers: %w", err)
@@ -48,7 +46,8 @@ func newControllerContext(ctx context.Context, api API, completed *managerconfig
 	if err != nil {
 		return fail(err)
 	}
-	// Controllers resync at different times, so as not to work all at once.
+	// As upstream's ResyncPeriod: controllers resync at different times, so that they do
+	// not all work at once.
 	minimum := completed.ComponentConfig.Generic.MinResyncPeriod.Duration
 	resync := func() time.Duration { return time.Duration(float64(minimum) * (1 + rand.Float64())) }
 	shared, err := api.View(ctx, objectcache.Options{Resync: resync()})
@@ -84,7 +83,7 @@ func newControllerContext(ctx context.Context, api API, completed *managerconfig
 	return controllerContext, nil
 }
 
-// control builds all controllers and runs them until ctx ends.
+// control builds all controllers and runs them until ctx ends, as upstream's Run does.
 func (m *Manager) control(ctx context.Context, completed *managerconfig.CompletedConfig, base *mux.PathRecorderMux, health app.HealthCheckAdder, ready func()) error {
 	controllerContext, err := newControllerContext(ctx, m.api, completed)
 	if err != nil {
@@ -125,6 +124,7 @@ func (m *Manager) control(ctx context.Context, completed *managerconfig.Complete
 	return nil
 }
 
+// handler answers on the controllers' port, as upstream's Run has it.
 func (m *Manager) handler(health http.Handler) *mux.PathRecorderMux {
 	base := genericmanager.NewBaseHandler(m.options.Generic.Debugging.DebuggingConfiguration, health)
 	slis.SLIMetricsWithReset{}.Install(base)

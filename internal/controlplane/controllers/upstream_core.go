@@ -13,8 +13,8 @@ import (
 	"k8s.io/kubernetes/pkg/controller/volume/selinuxwarning"
 )
 
-// newAttachDetachController is upstream's newPersistentVolumeAttachDetachController
-// (cmd/kube-controller-manager/app/core.go) with kedge's plugin.
+// newAttachDetachController is upstream's newPersistentVolumeAttachDetachController with
+// kedge's plugin.
 func (p *csiPlugin) newAttachDetachController(ctx context.Context, controllerContext app.ControllerContext) (app.Controller, error) {
 	name := names.PersistentVolumeAttachDetachController
 	volumes, config := controllerContext.ComponentConfig.PersistentVolumeBinderController.VolumeConfiguration, controllerContext.ComponentConfig.AttachDetachController
@@ -39,8 +39,8 @@ func (p *csiPlugin) newAttachDetachController(ctx context.Context, controllerCon
 	return loop{name, controller.Run}, nil
 }
 
-// newSELinuxWarningController is upstream's of the same name, with kedge's
-// plugin. It runs on request only.
+// newSELinuxWarningController is upstream's function of the same name with kedge's
+// plugin. The controller runs only if the user turns it on.
 func (p *csiPlugin) newSELinuxWarningController(ctx context.Context, controllerContext app.ControllerContext) (app.Controller, error) {
 	name := names.SELinuxWarningController
 	volumes := controllerContext.ComponentConfig.PersistentVolumeBinderController.VolumeConfiguration

@@ -9,15 +9,14 @@ import (
 	managerconfig "k8s.io/kubernetes/cmd/kube-controller-manager/app/config"
 )
 
-// complete makes upstream's configuration of the options. Upstream's own Config
-// would ask for a kubeconfig and, in a pod, find the outer cluster's
-// (cmd/kube-controller-manager/app/options/options.go).
+// complete makes upstream's configuration of the options. Upstream's Config needs a
+// kubeconfig. In a pod it finds the outer cluster's.
 func (m *Manager) complete() (*managerconfig.CompletedConfig, error) {
 	known, disabled, aliases := app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()
 	if err := m.options.Validate(known, disabled, aliases); err != nil {
 		return nil, fmt.Errorf("check arguments: %w", err)
 	}
-	// Serving is set up by healthport.Serve, which knows whom to ask who may call.
+	// Manager.serve opens the port: it asks the API server in this process who may call.
 	o, noServing := *m.options, *m.options.SecureServing
 	noServing.BindPort = 0
 	o.SecureServing = &noServing

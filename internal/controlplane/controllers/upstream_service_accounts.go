@@ -16,9 +16,8 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// newTokenController makes what fills Secrets of the type service-account-token,
-// as upstream's newServiceAccountTokenController does
-// (cmd/kube-controller-manager/app/service_accounts.go).
+// newTokenController makes the controller that fills Secrets of the type
+// service-account-token, as upstream's newServiceAccountTokenController does.
 func newTokenController(ctx context.Context, api API, controllerContext app.ControllerContext) (app.Controller, error) {
 	config := controllerContext.ComponentConfig.SAController
 	key, err := keyutil.PrivateKeyFromFile(config.ServiceAccountKeyFile)

@@ -18,11 +18,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/openapi"
 )
 
-// newPolicyStatusController makes what checks the types in
+// newPolicyStatusController makes the controller that checks the types in
 // ValidatingAdmissionPolicies, as upstream's newValidatingAdmissionPolicyStatusController
-// (cmd/kube-controller-manager/app/validatingadmissionpolicystatus.go) does but
-// for keeping the definitions of all types for a check that is due when a policy
-// changes.
+// does. Upstream keeps the definitions of all types in memory, for checks that run only
+// when a policy changes. This controller does not.
 func newPolicyStatusController(_ context.Context, controllerContext app.ControllerContext) (app.Controller, error) {
 	name := names.ValidatingAdmissionPolicyStatusController
 	discovery, err := controllerContext.ClientBuilder.DiscoveryClient(name)

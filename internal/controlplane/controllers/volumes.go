@@ -13,19 +13,18 @@ import (
 	"k8s.io/kubernetes/pkg/volume/csi"
 )
 
-// csiPlugin is upstream's CSI volume plugin, set up once for all controllers
-// that this process will ever build. Whoever sets it up overwrites variables of
-// its package (pkg/volume/csi/csi_plugin.go, Init), by which the kubelet in this
-// process knows its node and its drivers: the controllers may do so before the
-// kubelet starts, and not again when they come back from having lost an
-// election.
+// csiPlugin is upstream's CSI volume plugin, set up once for all controllers that this
+// process will ever build. Its setup overwrites variables of its package
+// (pkg/volume/csi/csi_plugin.go, Init), which tell the kubelet in this process its node
+// and its drivers. So the plugin is set up before the kubelet starts, and not again when
+// this server wins another election.
 type csiPlugin struct {
 	volume.AttachableVolumePlugin
 	host *csiHost
 }
 
-// newCSIPlugin sets the plugin up, with what outlives the controllers: the
-// listers of the informers that this process shares.
+// newCSIPlugin sets the plugin up with the listers of the informers that this process
+// shares, because these outlive the controllers of one term.
 func newCSIPlugin(shared informers.SharedInformerFactory, client kubernetes.Interface) (*csiPlugin, error) {
 	plugin, ok := csi.ProbeVolumePlugins()[0].(volume.AttachableVolumePlugin)
 	if !ok {
@@ -43,8 +42,8 @@ func newCSIPlugin(shared informers.SharedInformerFactory, client kubernetes.Inte
 	return &csiPlugin{plugin, host}, nil
 }
 
-// Init implements volume.VolumePlugin. It has been done, but for whose client
-// is to be used.
+// Init implements volume.VolumePlugin. The plugin is set up already, so it changes the
+// client only.
 func (p *csiPlugin) Init(host volume.VolumeHost) error {
 	if _, ok := host.(volume.AttachDetachVolumeHost); ok {
 		client := host.GetKubeClient()
@@ -53,7 +52,7 @@ func (p *csiPlugin) Init(host volume.VolumeHost) error {
 	return nil
 }
 
-// replace puts p in the place of upstream's.
+// replace puts p in place of upstream's CSI plugin.
 func (p *csiPlugin) replace(plugins []volume.VolumePlugin) []volume.VolumePlugin {
 	for i, plugin := range plugins {
 		if plugin.GetPluginName() == csi.CSIPluginName {
@@ -63,8 +62,8 @@ func (p *csiPlugin) replace(plugins []volume.VolumePlugin) []volume.VolumePlugin
 	return plugins
 }
 
-// csiHost is what the plugin knows of the attach-detach controller, whichever
-// that is. The plugin asks for nothing else where it has no node.
+// csiHost stands for the attach-detach controller of the current term. The plugin calls
+// only these methods if it has no node.
 type csiHost struct {
 	volume.VolumeHost
 	client      atomic.Pointer[kubernetes.Interface]

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A port that is given free in a moment is waited for, and another program's is
-// not for long.
+// TestListen waits for a port that becomes free in a moment, and gives up on a port that
+// stays taken.
 func TestListen(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

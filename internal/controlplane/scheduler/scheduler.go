@@ -77,7 +77,7 @@ func New(c Config) (*Scheduler, error) {
 	if err := setComponentConfig(o); err != nil {
 		return nil, fmt.Errorf("%s: %w", program.Option, err)
 	}
-	// Upstream's way to lead ends the process when it ends.
+	// Upstream ends the process when it loses an election.
 	o.ComponentConfig.LeaderElection.LeaderElect = false
 	return &Scheduler{c.API, c.Election, o}, nil
 }
@@ -131,10 +131,10 @@ func (s *Scheduler) Lead(ctx context.Context, ready func()) error {
 			ready()
 		}
 	}()
-	// app.Run registers it for the whole process (kube-scheduler/app/server.go)
-	// and would not run a second time.
+	// app.Run registers it for the whole process (kube-scheduler/app/server.go), and
+	// fails if it is registered already.
 	defer configz.Delete("componentconfig")
-	// It returns an error even if it was asked to end.
+	// It returns an error even if ctx has ended.
 	if err := app.Run(ctx, &completed, sched); ctx.Err() == nil {
 		return fmt.Errorf("run scheduler: %w", err)
 	}

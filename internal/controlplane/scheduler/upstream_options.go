@@ -36,8 +36,8 @@ func setComponentConfig(o *options.Options) (err error) {
 	return nil
 }
 
-// build is upstream's Options.Config (cmd/kube-scheduler/app/options), which
-// would ask for a kubeconfig and, in a pod, find the outer cluster's.
+// build makes upstream's configuration of the options, as upstream's Options.Config and
+// ApplyTo do. Those need a kubeconfig. In a pod they find the outer cluster's.
 func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) {
 	if faults := s.options.Validate(); len(faults) > 0 {
 		return nil, fmt.Errorf("check arguments: %w", errors.Join(faults...))
@@ -59,7 +59,7 @@ func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) 
 	if err != nil {
 		return nil, fmt.Errorf("create client of scheduler: %w", err)
 	}
-	// Upstream's has its own pods, those that have not ended, and nothing else.
+	// The scheduler's own informer is of pods that have not ended. It shares the others.
 	shared, err := s.api.View(ctx, objectcache.Options{
 		Own:      scheduler.NewInformerFactory(client, 0),
 		OwnKinds: []any{&corev1.Pod{}},

@@ -10,14 +10,13 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 )
 
-// removalPatience is how long a stopping server tries to take itself out of the
-// endpoints of the Service kubernetes. Nobody can without a quorum, and nothing is
-// lost by that: the entry runs out by itself (DefaultEndpointReconcilerTTL, 15 s).
+// removalPatience is how long a stopping server tries to remove itself from the
+// endpoints of the Service kubernetes. Without a quorum it cannot. Then the entry
+// expires (DefaultEndpointReconcilerTTL, 15 s).
 const removalPatience = 3 * time.Second
 
-// endpointReconciler is upstream's with less patience at the stop, which that
-// waits 20 s for (pkg/controlplane/controller/kubernetesservice/controller.go,
-// Stop).
+// endpointReconciler is upstream's with less patience at the stop. Upstream waits 20 s
+// for it (pkg/controlplane/controller/kubernetesservice/controller.go, Stop).
 type endpointReconciler struct {
 	reconcilers.EndpointReconciler
 	stopping atomic.Bool
@@ -29,8 +28,8 @@ func (r *endpointReconciler) StopReconciling() {
 	r.EndpointReconciler.StopReconciling()
 }
 
-// RemoveEndpoints implements reconcilers.EndpointReconciler. At the start it takes
-// away what is left of the process before, and has to wait.
+// RemoveEndpoints implements reconcilers.EndpointReconciler. At the start, when it
+// removes an entry of the previous process, it waits as long as upstream.
 func (r *endpointReconciler) RemoveEndpoints(service string, ip net.IP, ports []corev1.EndpointPort) error {
 	if !r.stopping.Load() {
 		return r.EndpointReconciler.RemoveEndpoints(service, ip, ports)
