@@ -14,7 +14,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// TestAccountKeys: what replaces the key at the next start is good for checking before.
+// TestAccountKeys checks tokens by the key that replaces the server's at the next start.
 func TestAccountKeys(t *testing.T) {
 	dir := datadir.Dir(t.TempDir())
 	// write makes a file with a new key, and returns the key's ID.

@@ -222,7 +222,7 @@ func TestResolveNodes(t *testing.T) {
 	}
 }
 
-// TestKubeletsAreDialedByName, where kedge dials, and the user wants nothing else.
+// TestKubeletsAreDialedByName wants names if kedge dials and the user sets nothing else.
 func TestKubeletsAreDialedByName(t *testing.T) {
 	here := Egress{Tunnels: &recordedTunnels{}}
 	for _, test := range []struct {

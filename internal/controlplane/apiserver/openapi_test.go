@@ -11,8 +11,8 @@ import (
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 )
 
-// TestOwnTypes wants the definitions that the small servers get instead of all
-// to be the same.
+// TestOwnTypes wants the definitions that the small servers get to equal those among the
+// definitions of all types.
 func TestOwnTypes(t *testing.T) {
 	all := generatedopenapi.GetOpenAPIDefinitions(spec.MustCreateRef)
 	for name, own := range map[string]common.GetOpenAPIDefinitions{

@@ -11,7 +11,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/restriction"
 )
 
-// TestRestrictionIsOn has kedge's own plugin in force, also where the user lists all
+// TestRestrictionIsOn wants kedge's own plugin in force, even if the user lists all
 // plugins, which must all be known.
 func TestRestrictionIsOn(t *testing.T) {
 	for name, args := range map[string][]string{

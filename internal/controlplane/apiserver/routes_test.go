@@ -43,7 +43,7 @@ func TestDropMatchers(t *testing.T) {
 	}
 }
 
-// TestShareParameters describes what is the same once, and nothing else.
+// TestShareParameters shares equal parameters, and no others.
 func TestShareParameters(t *testing.T) {
 	service := new(restful.WebService).Path("/api/v1")
 	route := func(path string, watch *restful.Parameter) {

@@ -15,7 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
-// TestNodeMasks has the ranges of nodes follow cluster-cidr, and a user's word count.
+// TestNodeMasks wants ranges of nodes that follow cluster-cidr, or the user's arguments.
 func TestNodeMasks(t *testing.T) {
 	for _, test := range []struct {
 		clusters string
@@ -62,7 +62,7 @@ func TestNodeMasks(t *testing.T) {
 	}
 }
 
-// TestRangeFaults says once that the ranges are used up, and all else as it is.
+// TestRangeFaults warns once that all ranges are used, and passes other messages on.
 func TestRangeFaults(t *testing.T) {
 	said := logrustest.NewLocal(logrus.StandardLogger())
 	defer said.Reset()

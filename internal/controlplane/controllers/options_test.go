@@ -6,7 +6,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 )
 
-// TestWorkers has few of them, and a user's word count.
+// TestWorkers limits workers, except those that the user sets.
 func TestWorkers(t *testing.T) {
 	o, err := options.NewKubeControllerManagerOptions()
 	if err != nil {
