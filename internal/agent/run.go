@@ -13,6 +13,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/kubeinit"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/remoteapi"
@@ -40,7 +41,7 @@ type Observer struct {
 // Run runs an agent until ctx is cancelled, and returns nil then, or until one
 // of its components fails. It joins the cluster first, which also tells it what
 // the cluster is like.
-func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error) {
+func Run(ctx context.Context, cfg *config.Config, local *localapi.Server, observer Observer) (err error) {
 	if cfg.Agent.Server == "" {
 		return errors.New("an agent needs a server: give --server https://HOST:6443")
 	}
@@ -103,7 +104,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 			observer.OnReady(name)
 		},
 	}
-	if err := addComponents(&group, cfg, identity, clock, servers); err != nil {
+	if err := addComponents(&group, cfg, identity, local, clock, servers); err != nil {
 		return err
 	}
 	return group.Run(ctx)
@@ -111,22 +112,21 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 
 // addComponents adds all that an agent runs: what a server's node does not
 // need, and then the node.
-func addComponents(group *component.Group, cfg *config.Config, identity *join.Identity, clock *pki.Clock, servers *serverlb.Balancer) error {
+func addComponents(group *component.Group, cfg *config.Config, identity *join.Identity, local *localapi.Server, clock *pki.Clock, servers *serverlb.Balancer) error {
 	dir := datadir.Dir(cfg.DataDir)
 	clients := remoteapi.NewClients(servers, func(user string, _ ...string) *tls.Config { return identity.TLS(user) })
 	objects := remoteapi.NewObjects(clients, identity.Host.Name)
 	driver := NewDriver(dir, identity.Host.Name, cfg.Node, identity.Settings.Cluster)
-	told := status.Config{Socket: datadir.StatusSocket, Node: identity.Host.Name, Components: group.Status}
+	told := status.Config{Node: identity.Host.Name, Components: group.Status}
 	if driver != nil {
 		told.Storage = status.Volumes(driver, objects.Informers)
 	}
-	if err := AddCommon(group, identity.Host, cfg.Node, identity.Settings.Cluster, clock, status.New(told)); err != nil {
+	if err := AddCommon(group, identity.Host, cfg.Node, identity.Settings.Cluster, clock, local.With(status.New(told))); err != nil {
 		return err
 	}
-	renewer := renewal.New(renewal.Config{
-		Socket: datadir.CertificateSocket,
-		Now:    clock.Now,
-		Due:    identity.Due,
+	keeper := renewal.New(renewal.Config{
+		Now: clock.Now,
+		Due: identity.Due,
 		Renew: func(ctx context.Context, all bool) ([]string, error) {
 			files, err := identity.Renew(ctx, all)
 			if len(files) > 0 {
@@ -135,6 +135,7 @@ func addComponents(group *component.Group, cfg *config.Config, identity *join.Id
 			return files, err
 		},
 	})
+	renewer := local.With(keeper)
 	group.Add(renewer)
 
 	kubelet := pki.NodeUser(identity.Host.Name)
@@ -170,7 +171,7 @@ func addComponents(group *component.Group, cfg *config.Config, identity *join.Id
 		Servers:     servers,
 		TLS:         identity.TLS(kubelet),
 		// A server that has restarted may have new authorities.
-		Opened: renewer.Look,
+		Opened: keeper.Look,
 	}))
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/removal/install"
@@ -26,13 +27,13 @@ func agentCommand() *cli.Command {
 	}
 }
 
-func runAgent(c *cli.Context, cfg *config.Config) error {
+func runAgent(c *cli.Context, cfg *config.Config, local *localapi.Server) error {
 	environment := os.Environ()
 	notify := newNotifier()
 	context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
 	began := time.Now()
 	logrus.Infof("kedge %s starts as an agent of %s, data in %s", version.Version, cfg.Agent.Server, cfg.DataDir)
-	err := agent.Run(c.Context, cfg, agent.Observer{
+	err := agent.Run(c.Context, cfg, local, agent.Observer{
 		OnJoined:   func() { forgetToken(cfg.Token) },
 		OnChange:   logChange,
 		OnSlowStop: logSlowStop,

@@ -72,7 +72,7 @@ func checkCertificates(c *cli.Context, cfg *config.Config) error {
 }
 
 func rotateCertificates(c *cli.Context) error {
-	files, err := renewal.Rotate(c.Context)
+	files, err := renewal.Rotate(c.Context, local())
 	for _, file := range files {
 		fmt.Fprintln(c.App.Writer, file)
 	}

@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/inspect/settings"
 	"github.com/kedge-dev/kedge/internal/removal/install"
 )
@@ -35,7 +35,7 @@ func configCommand() *cli.Command {
 			Usage:  "have the kedge that runs on this host read its configuration again, as by SIGHUP, and say what that changes and what needs a restart",
 			Before: noArguments,
 			Action: func(c *cli.Context) error {
-				changes, err := settings.AskReload(c.Context, datadir.SettingsSocket)
+				changes, err := settings.AskReload(c.Context, local())
 				if err == nil && len(changes) == 0 {
 					changes = []string{"nothing in the configuration changed"}
 				}
@@ -50,8 +50,8 @@ func configCommand() *cli.Command {
 
 func printConfig(c *cli.Context) error {
 	asked := slices.DeleteFunc(c.LocalFlagNames(), func(name string) bool { return name == outputFlag || name == "o" })
-	printed, err := settings.AskPrint(c.Context, datadir.SettingsSocket)
-	if len(asked) == 0 && !errors.Is(err, settings.ErrNotRunning) {
+	printed, err := settings.AskPrint(c.Context, local())
+	if len(asked) == 0 && !errors.Is(err, localapi.ErrNotRunning) {
 		if err != nil {
 			return err
 		}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/inspect/settings"
 )
 
@@ -20,7 +19,7 @@ func logLevelCommand() *cli.Command {
 			for _, argument := range c.Args().Slice() {
 				words = append(words, strings.Split(argument, ",")...)
 			}
-			now, err := settings.AskLevels(c.Context, datadir.SettingsSocket, words)
+			now, err := settings.AskLevels(c.Context, local(), words)
 			if err != nil {
 				return err
 			}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
 )
@@ -58,8 +58,8 @@ func listNodes(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	report, err := status.Fetch(c.Context, datadir.StatusSocket)
-	if err != nil && !errors.Is(err, status.ErrNotRunning) {
+	report, err := status.Fetch(c.Context, local())
+	if err != nil && !errors.Is(err, localapi.ErrNotRunning) && !errors.Is(err, localapi.ErrNotReady) {
 		return err
 	}
 	nodes := []listedNode{}

@@ -14,14 +14,18 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/kubeinit"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/logging"
 	"github.com/kedge-dev/kedge/internal/inspect/settings"
 )
 
+// local asks the kedge that runs on this host.
+func local() *localapi.Client { return localapi.NewClient(datadir.LocalSocket) }
+
 // running is the action of a command that runs until SIGTERM, as root: it has a log,
 // and settings that SIGHUP and commands on its host can look at and change. what is how
 // a user calls it.
-func running(what string, role config.Role, run func(*cli.Context, *config.Config) error) cli.ActionFunc {
+func running(what string, role config.Role, run func(*cli.Context, *config.Config, *localapi.Server) error) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		if err := noArguments(c); err != nil {
 			return err
@@ -45,18 +49,21 @@ func running(what string, role config.Role, run func(*cli.Context, *config.Confi
 		hangups := make(chan os.Signal, 1)
 		signal.Notify(hangups, syscall.SIGHUP)
 		defer signal.Stop(hangups)
-		ctx, stop := context.WithCancel(c.Context)
+		own := settings.New(role, load, cfg, sources, log, kubeinit.SetVerbosity)
+		local := localapi.New(datadir.LocalSocket, own.Routes()...)
+		// Commands get answers until run has ended.
+		ctx, stop := context.WithCancel(context.WithoutCancel(c.Context))
 		var serving sync.WaitGroup
 		defer serving.Wait()
 		defer stop()
+		serving.Go(func() { own.Run(ctx, hangups) })
 		serving.Go(func() {
-			own := settings.New(role, load, cfg, sources, log, kubeinit.SetVerbosity)
 			// Such as by another kedge on this host: run says more of that.
-			if err := own.Run(ctx, datadir.SettingsSocket, hangups); err != nil {
-				logrus.WithError(err).Warn("The configuration cannot be seen or changed while kedge runs")
+			if err := local.Run(ctx); err != nil {
+				logrus.WithError(err).Warn("Commands on this host get no answers from this kedge")
 			}
 		})
-		err = run(c, cfg)
+		err = run(c, cfg, local)
 		if err != nil && cfg.Log.File != "" {
 			// main prints it to stderr only.
 			logrus.Error(err)

@@ -1,13 +1,14 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"text/tabwriter"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
 )
 
@@ -24,23 +25,23 @@ func secretsEncryptCommand() *cli.Command {
 		}, {
 			Name:   "rotate",
 			Usage:  "make a new key, rewrite all Secrets with it, and drop the old one; it goes on if this is interrupted",
-			Action: func(c *cli.Context) error { return rewriteSecrets(c, encryption.CommandRotate) },
+			Action: func(c *cli.Context) error { return rewriteSecrets(c, encryption.AskRotate) },
 			Before: noArguments,
 		}, {
 			Name:   "reencrypt",
 			Usage:  "rewrite all Secrets that are not stored as they are to be; it goes on if this is interrupted",
-			Action: func(c *cli.Context) error { return rewriteSecrets(c, encryption.CommandReencrypt) },
+			Action: func(c *cli.Context) error { return rewriteSecrets(c, encryption.AskReencrypt) },
 			Before: noArguments,
 		}},
 	}
 }
 
-// rewriteSecrets waits until all is done.
-func rewriteSecrets(c *cli.Context, command string) error {
-	if _, err := encryption.Ask(c.Context, datadir.EncryptionSocket, command); err != nil {
+// rewriteSecrets begins by ask, and waits until all is done.
+func rewriteSecrets(c *cli.Context, ask func(context.Context, *localapi.Client) (encryption.Status, error)) error {
+	if _, err := ask(c.Context, local()); err != nil {
 		return err
 	}
-	status, err := encryption.Await(c.Context, datadir.EncryptionSocket, func(what string) {
+	status, err := encryption.Await(c.Context, local(), func(what string) {
 		fmt.Fprintln(c.App.ErrWriter, "waiting:", what)
 	})
 	if err != nil {
@@ -53,7 +54,7 @@ func rewriteSecrets(c *cli.Context, command string) error {
 }
 
 func encryptionStatus(c *cli.Context) error {
-	status, err := encryption.Ask(c.Context, datadir.EncryptionSocket, encryption.CommandStatus)
+	status, err := encryption.AskStatus(c.Context, local())
 	if err != nil {
 		return err
 	}

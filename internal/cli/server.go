@@ -15,6 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/server"
@@ -29,13 +30,13 @@ func serverCommand() *cli.Command {
 	}
 }
 
-func runServer(c *cli.Context, cfg *config.Config) error {
+func runServer(c *cli.Context, cfg *config.Config, local *localapi.Server) error {
 	environment := os.Environ()
 	notify := newNotifier()
 	context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
 	began := time.Now()
 	logrus.Infof("kedge %s starts, data in %s", version.Version, cfg.DataDir)
-	err := server.Run(c.Context, cfg, server.Observer{
+	err := server.Run(c.Context, cfg, local, server.Observer{
 		OnChange:   logChange,
 		OnSlowStop: logSlowStop,
 		OnReady: func(s server.Summary) {

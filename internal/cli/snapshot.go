@@ -11,7 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
 )
@@ -30,7 +30,8 @@ func snapshotCommand() *cli.Command {
 			Usage: "save a snapshot, and print where; also in S3 if the server is configured so",
 			Flags: []cli.Flag{&cli.StringFlag{Name: nameFlag, Usage: "what the file's name begins with", Value: snapshot.OnDemand}},
 			Action: func(c *cli.Context) error {
-				return change(c, snapshot.CommandSave, snapshot.Request{Names: []string{c.String(nameFlag)}})
+				files, err := snapshot.AskSave(c.Context, local(), c.String(nameFlag))
+				return printChanged(c, files, err)
 			},
 			Before: noArguments,
 		}, {
@@ -47,7 +48,8 @@ func snapshotCommand() *cli.Command {
 				if c.NArg() == 0 {
 					return errors.New("say which snapshots by their names; `kedge snapshot list` lists them")
 				}
-				return change(c, snapshot.CommandDelete, snapshot.Request{Names: c.Args().Slice()})
+				files, err := snapshot.AskDelete(c.Context, local(), c.Args().Slice())
+				return printChanged(c, files, err)
 			},
 		}, {
 			Name:  "prune",
@@ -68,9 +70,8 @@ func snapshotCommand() *cli.Command {
 	}
 }
 
-// change has the server that runs do something, and prints to which files.
-func change(c *cli.Context, command string, request snapshot.Request) error {
-	files, err := snapshot.Ask(c.Context, datadir.SnapshotSocket, command, request)
+// printChanged prints the files that were saved or deleted, also if there is an error.
+func printChanged(c *cli.Context, files []snapshot.File, err error) error {
 	for _, f := range files {
 		fmt.Fprintln(c.App.Writer, f.Location)
 	}
@@ -78,19 +79,17 @@ func change(c *cli.Context, command string, request snapshot.Request) error {
 }
 
 func pruneSnapshots(c *cli.Context) error {
-	request := snapshot.Request{Retention: c.Int(retentionFlag)}
-	if c.IsSet(retentionFlag) && request.Retention < 1 {
-		return fmt.Errorf("--%s %d keeps nothing; `kedge snapshot delete` deletes single snapshots", retentionFlag, request.Retention)
+	retention := c.Int(retentionFlag)
+	if c.IsSet(retentionFlag) && retention < 1 {
+		return fmt.Errorf("--%s %d keeps nothing; `kedge snapshot delete` deletes single snapshots", retentionFlag, retention)
 	}
-	if name := c.String(nameFlag); name != "" {
-		request.Names = []string{name}
-	}
-	return change(c, snapshot.CommandPrune, request)
+	files, err := snapshot.AskPrune(c.Context, local(), c.String(nameFlag), retention)
+	return printChanged(c, files, err)
 }
 
 func listSnapshots(c *cli.Context, cfg *config.Config) error {
-	files, err := snapshot.Ask(c.Context, datadir.SnapshotSocket, snapshot.CommandList, snapshot.Request{})
-	if errors.Is(err, snapshot.ErrNotRunning) {
+	files, err := snapshot.AskList(c.Context, local())
+	if errors.Is(err, localapi.ErrNotRunning) || errors.Is(err, localapi.ErrNotReady) {
 		files, err = choice.ListSnapshots(c.Context, cfg)
 	}
 	// What could be listed is shown, whatever else went wrong.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
 )
@@ -24,7 +23,7 @@ func statusCommand() *cli.Command {
 		},
 		Before: noArguments,
 		Action: func(c *cli.Context) error {
-			report, err := status.Fetch(c.Context, datadir.StatusSocket)
+			report, err := status.Fetch(c.Context, local())
 			if err != nil {
 				return err
 			}

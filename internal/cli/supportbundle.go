@@ -19,6 +19,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/logging"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/inspect/settings"
@@ -66,7 +67,7 @@ func supportBundle(c *cli.Context, serviceFault error) error {
 	if err != nil {
 		return fmt.Errorf("make archive: %w; give another file with --output", err)
 	}
-	shown, notShown := settings.AskPrint(c.Context, datadir.SettingsSocket)
+	shown, notShown := settings.AskPrint(c.Context, local())
 	where := func(key, otherwise string) string { return place(shown.Settings, key, otherwise) }
 	dir := datadir.Dir(where("data-dir", cfg.DataDir))
 	parts := slices.Concat(
@@ -114,7 +115,7 @@ func ownParts(dir datadir.Dir) []support.Part {
 	return []support.Part{
 		{Name: "version.txt", Get: func(context.Context) ([]byte, error) { return []byte(versionText()), nil }},
 		{Name: "status.json", Get: func(ctx context.Context) ([]byte, error) {
-			report, err := status.Fetch(ctx, datadir.StatusSocket)
+			report, err := status.Fetch(ctx, local())
 			if err != nil {
 				return nil, err
 			}
@@ -125,15 +126,13 @@ func ownParts(dir datadir.Dir) []support.Part {
 			err := printChecks(&text, host.CheckHost(ctx, host.CheckConfig{DataDir: string(dir)}))
 			return text.Bytes(), err
 		}},
-		{Name: "profiles/goroutine.txt", Get: profiled("goroutine")},
-		{Name: "profiles/heap.pb.gz", Get: profiled("heap")},
+		{Name: "profiles/goroutine.txt", Get: profiled(settings.AskGoroutines)},
+		{Name: "profiles/heap.pb.gz", Get: profiled(settings.AskHeap)},
 	}
 }
 
-func profiled(name string) func(context.Context) ([]byte, error) {
-	return func(ctx context.Context) ([]byte, error) {
-		return settings.AskProfile(ctx, datadir.SettingsSocket, name)
-	}
+func profiled(ask func(context.Context, *localapi.Client) ([]byte, error)) func(context.Context) ([]byte, error) {
+	return func(ctx context.Context) ([]byte, error) { return ask(ctx, local()) }
 }
 
 // hostParts are what the machine and its container runtime tell.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
-	"github.com/kedge-dev/kedge/internal/inspect/status"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 
 	_ "github.com/kedge-dev/kedge/internal/cli/translations" // for kubectl alone
 	_ "k8s.io/client-go/plugin/pkg/client/auth"              // kubectl's client auth plugins
@@ -68,7 +68,7 @@ func crictlCommand() *cli.Command {
 			path := filepath.Join(datadir.HelpersLink, "crictl")
 			err := syscall.Exec(path, append([]string{"crictl"}, c.Args().Slice()...), os.Environ())
 			if errors.Is(err, fs.ErrNotExist) {
-				return status.ErrNotRunning
+				return localapi.ErrNotRunning
 			}
 			return fmt.Errorf("run %s: %w", path, err)
 		},

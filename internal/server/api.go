@@ -15,7 +15,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/remoteapi"
@@ -101,7 +100,6 @@ func (s *server) newEncryption() *encryption.Encryption {
 		Shared:    s.roles.objects.Shared(),
 		Enabled:   s.cfg.Server.SecretsEncryption,
 		Theirs:    encryptedByUser(&s.cfg.Server),
-		Socket:    datadir.EncryptionSocket,
 	})
 }
 

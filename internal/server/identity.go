@@ -11,6 +11,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/datastore"
@@ -21,7 +22,7 @@ import (
 // identify makes this server what it is in its cluster: its first or only one, one
 // that joins another, or one of several over a datastore of the user's. It waits
 // for these as long as it takes; `kedge status` answers meanwhile.
-func identify(ctx context.Context, cfg *config.Config, roles roles, dir datadir.Dir, node host.Node, clock *pki.Clock) (certificates *pki.Server, summary *Summary, joined *join.ServerJoin, err error) {
+func identify(ctx context.Context, cfg *config.Config, roles roles, dir datadir.Dir, node host.Node, clock *pki.Clock, local *localapi.Server) (certificates *pki.Server, summary *Summary, joined *join.ServerJoin, err error) {
 	var store datastore.Datastore
 	if roles.objects.External() {
 		if store, err = choice.NewExternal(cfg.Server.Datastore); err != nil {
@@ -35,7 +36,7 @@ func identify(ctx context.Context, cfg *config.Config, roles roles, dir datadir.
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	var group component.Group
-	group.Add(status.New(status.Config{Socket: datadir.StatusSocket, Node: node.Name, Components: group.Status, Datastore: store}))
+	group.Add(local.With(status.New(status.Config{Node: node.Name, Components: group.Status, Datastore: store})))
 	group.Add(component.Func("identity", func(ctx context.Context, _ func()) error {
 		if joined, err = choice.Join(ctx, cfg, dir, clock); err == nil {
 			if store == nil {

@@ -5,8 +5,8 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/component"
-	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/renewal"
 	"github.com/kedge-dev/kedge/internal/cluster/rotation"
 	"github.com/kedge-dev/kedge/internal/cluster/servers"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
@@ -23,9 +23,8 @@ func (s *server) newDriver() *csi.Driver {
 }
 
 // newStatus returns the component that answers `kedge status`.
-func (s *server) newStatus(group *component.Group, api *api, driver *csi.Driver) component.Component {
+func (s *server) newStatus(group *component.Group, api *api, driver *csi.Driver) *status.Status {
 	told := status.Config{
-		Socket:     datadir.StatusSocket,
 		Node:       s.node.Name,
 		Components: group.Status,
 		Datastore:  s.store,
@@ -40,7 +39,7 @@ func (s *server) newStatus(group *component.Group, api *api, driver *csi.Driver)
 }
 
 // newKeeper returns the component that renews this server's certificates.
-func (s *server) newKeeper() component.Component {
+func (s *server) newKeeper() *renewal.Keeper {
 	settings := rotation.Config{
 		Certificates: s.certificates,
 		Dir:          s.dir,

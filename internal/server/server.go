@@ -19,6 +19,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/kubeinit"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
@@ -55,7 +56,7 @@ type Summary struct {
 // Run runs a server until ctx is cancelled, and returns nil then, or until one
 // of its components fails; with host.ErrMoved and join.ErrAuthorities it is to be run
 // again, by a new process. What a user can mend is checked first, before anything is changed.
-func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error) {
+func Run(ctx context.Context, cfg *config.Config, local *localapi.Server, observer Observer) (err error) {
 	dir := datadir.Dir(cfg.DataDir)
 	phase, err := kubeinit.Setup(cfg.Log)
 	if err != nil {
@@ -90,7 +91,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 	clock := pki.NewClock(dir.ClockFile())
 	clock.Settle(ctx)
 	roles := rolesOf(cfg, dir)
-	certificates, summary, joined, err := identify(ctx, cfg, roles, dir, node, clock)
+	certificates, summary, joined, err := identify(ctx, cfg, roles, dir, node, clock, local)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -120,7 +121,7 @@ func Run(ctx context.Context, cfg *config.Config, observer Observer) (err error)
 	}
 	s := &server{
 		cfg: cfg, roles: roles, dir: dir, node: node, clock: clock, certificates: certificates, store: store,
-		registry: registration.New(), tunnels: tunnel.NewServer(),
+		local: local, registry: registration.New(), tunnels: tunnel.NewServer(),
 	}
 	if err := s.addTo(&group, listener); err != nil {
 		return err
@@ -137,6 +138,7 @@ type server struct {
 	clock        *pki.Clock
 	certificates *pki.Server
 	store        *choice.Store
+	local        *localapi.Server
 	registry     *registration.Registry
 	tunnels      *tunnel.Server
 }
@@ -146,10 +148,10 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 	cfg := s.cfg
 	api, apiFault := s.newAPI(listener)
 	driver := s.newDriver()
-	if err := agent.AddCommon(group, s.node, cfg.Node, cfg.Cluster, s.clock, s.newStatus(group, api, driver)); err != nil {
+	if err := agent.AddCommon(group, s.node, cfg.Node, cfg.Cluster, s.clock, s.local.With(s.newStatus(group, api, driver))); err != nil {
 		return err
 	}
-	group.Add(s.newKeeper())
+	group.Add(s.local.With(s.newKeeper()))
 	if err := s.store.Add(group); err != nil {
 		return err
 	}
@@ -177,8 +179,9 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		beforeAPI = append(beforeAPI, s.store.Authorities)
 	}
 	if s.roles.api {
-		group.Add(api.keys, s.store)
-		beforeAPI = append(beforeAPI, api.keys)
+		keys := s.local.With(api.keys)
+		group.Add(keys, s.store)
+		beforeAPI = append(beforeAPI, keys)
 	}
 	group.Add(api, beforeAPI...)
 
@@ -198,7 +201,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 	group.Add(s.registry.Follow(nodesClient, api.Informers), usable)
 	saving := choice.Snapshots(cfg, s.store.Saved)
 	saving.NodeName, saving.Client, saving.Now = s.node.Name, api.ClientConfig("system:kedge:snapshots"), s.clock.Now
-	group.Add(snapshot.New(saving), s.store, usable)
+	group.Add(s.local.With(snapshot.New(saving)), s.store, usable)
 	if s.roles.objects == choice.Member {
 		group.Add(etcd.NewMembers(s.store.Member, api.Informers), api)
 	}

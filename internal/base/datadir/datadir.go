@@ -43,14 +43,10 @@ const (
 
 // Sockets. Their folder is for root alone.
 const (
-	StatusSocket     = RunDir + "/status.sock"
-	SettingsSocket   = RunDir + "/settings.sock"
+	// LocalSocket is where commands ask the kedge that runs on this host.
+	LocalSocket      = RunDir + "/kedge.sock"
 	DatastoreSocket  = RunDir + "/datastore.sock"
-	SnapshotSocket   = RunDir + "/snapshot.sock"
-	EncryptionSocket = RunDir + "/encryption.sock"
 	ContainerdSocket = RunDir + "/containerd/containerd.sock"
-	// CertificateSocket is where new certificates are asked for.
-	CertificateSocket = RunDir + "/certificates.sock"
 	// ContainerdState is containerd's folder for what a reboot removes.
 	ContainerdState = RunDir + "/containerd"
 )

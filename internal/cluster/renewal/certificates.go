@@ -6,16 +6,11 @@ package renewal
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 )
 
@@ -26,19 +21,9 @@ const (
 	firstRetry = time.Minute
 )
 
-// Where the socket is asked for new certificates and authorities, and for who lags
-// behind.
-const (
-	rotatePath  = "rotate"
-	replacePath = "replace"
-	laggingPath = "lagging"
-)
-
 // Config is what a Keeper keeps.
 type Config struct {
-	// Socket is where Rotate is answered.
-	Socket string
-	Now    func() time.Time
+	Now func() time.Time
 	// Due is when the first certificate is to be renewed; zero is never.
 	Due func() time.Time
 	// Renew renews those that are to be, or all, with new keys. It returns the files
@@ -88,28 +73,13 @@ func (*Keeper) Name() string { return "certificates" }
 // Run implements component.Component. A renewal that fails, on a full disk or
 // without a server, is logged and tried again: there is much time left then.
 func (k *Keeper) Run(ctx context.Context, ready func()) error {
-	listener, err := localapi.Listen(k.cfg.Socket)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var looking sync.WaitGroup
-	looking.Go(func() { k.run(ctx) })
 	ready()
-	err = localapi.Serve(ctx, listener, http.HandlerFunc(k.answer))
-	cancel()
-	looking.Wait()
-	return err
-}
-
-// run renews what is due until ctx ends.
-func (k *Keeper) run(ctx context.Context) {
 	for {
 		timer := time.NewTimer(pause(k.cfg.Now(), k.cfg.Due()))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return
+			return nil
 		case <-timer.C:
 		case <-k.look:
 			timer.Stop()
@@ -142,74 +112,57 @@ func (k *Keeper) renew(ctx context.Context, all bool) ([]string, error) {
 	return files, err
 }
 
-// question is what the socket is asked, and answer what comes back.
+// What is asked, and what comes back.
 type (
-	question struct {
+	renewed struct {
+		Files []string `json:"files,omitempty"`
+	}
+	replacement struct {
+		Finish bool `json:"finish"`
+	}
+	suspects struct {
 		Kubelets map[string]string `json:"kubelets,omitempty"`
 		Servers  []string          `json:"servers,omitempty"`
-		Finish   bool              `json:"finish,omitempty"`
-	}
-	answer struct {
-		Files []string `json:"files,omitempty"`
-		Lag   Lag      `json:"lag"`
-		Error string   `json:"error,omitempty"`
 	}
 )
 
-func (k *Keeper) answer(w http.ResponseWriter, r *http.Request) {
-	var q question
-	var a answer
-	err := json.NewDecoder(r.Body).Decode(&q)
-	switch {
-	case err != nil:
-	case r.URL.Path == "/"+rotatePath:
-		a.Files, err = k.renew(r.Context(), true)
-	case r.URL.Path == "/"+laggingPath && k.cfg.Lagging != nil:
-		a.Lag, err = k.cfg.Lagging(r.Context(), q.Kubelets, q.Servers)
-	case r.URL.Path == "/"+replacePath && k.cfg.Replace != nil:
-		err = k.cfg.Replace(r.Context(), q.Finish)
-	case r.URL.Path == "/"+replacePath:
-		err = errors.New("the kedge of this host is not one of several servers: run this on a server")
-	default:
-		err = fmt.Errorf("the kedge of this host does not know %q", r.URL.Path)
+// Routes implements localapi.Part, for `kedge certificate`.
+func (k *Keeper) Routes() []localapi.Route {
+	routes := []localapi.Route{localapi.Answer(localapi.RenewCertificates, func(ctx context.Context, _ localapi.Nothing) (renewed, error) {
+		files, err := k.renew(ctx, true)
+		return renewed{files}, err
+	})}
+	if k.cfg.Replace != nil {
+		routes = append(routes, localapi.Answer(localapi.ReplaceAuthorities, func(ctx context.Context, q replacement) (localapi.Nothing, error) {
+			return localapi.Nothing{}, k.cfg.Replace(ctx, q.Finish)
+		}))
 	}
-	if err != nil {
-		a.Error = err.Error()
+	if k.cfg.Lagging != nil {
+		routes = append(routes, localapi.Answer(localapi.LaggingAuthorities, func(ctx context.Context, q suspects) (Lag, error) {
+			return k.cfg.Lagging(ctx, q.Kubelets, q.Servers)
+		}))
 	}
-	localapi.Answer(w, a)
+	return routes
 }
 
 // Rotate has the kedge of this host replace all its certificates and their keys. It
 // returns the files of the new ones, also if others failed.
-func Rotate(ctx context.Context) ([]string, error) {
-	a, err := ask(ctx, rotatePath, question{})
-	return a.Files, err
+func Rotate(ctx context.Context, kedge *localapi.Client) ([]string, error) {
+	var answer renewed
+	err := kedge.Ask(ctx, localapi.RenewCertificates, nil, &answer)
+	return answer.Files, err
 }
 
 // Replace asks the server of this host, one of several, to prepare a step of replacing
 // the authorities on all of them: Config.Replace.
-func Replace(ctx context.Context, finish bool) error {
-	_, err := ask(ctx, replacePath, question{Finish: finish})
-	return err
+func Replace(ctx context.Context, kedge *localapi.Client, finish bool) error {
+	return kedge.Ask(ctx, localapi.ReplaceAuthorities, replacement{finish}, &localapi.Nothing{})
 }
 
-// Lagging asks the server of this host who has not followed to its new authorities, and
-// why: Config.Lagging.
-func Lagging(ctx context.Context, kubelets map[string]string, servers []string) (Lag, error) {
-	a, err := ask(ctx, laggingPath, question{Kubelets: kubelets, Servers: servers})
-	return a.Lag, err
-}
-
-func ask(ctx context.Context, path string, q question) (answer, error) {
-	var a answer
-	err := localapi.Ask(ctx, datadir.CertificateSocket, path, q, &a)
-	switch {
-	case errors.Is(err, localapi.ErrNobody):
-		err = errors.New("no kedge runs on this host: start it; certificates that are about to end are renewed by each start")
-	case err != nil:
-		err = fmt.Errorf("ask the kedge of this host: %w", err)
-	case a.Error != "":
-		err = errors.New(a.Error)
-	}
-	return a, err
+// Lagging asks the server of this host which nodes and servers have not followed to its
+// new authorities, and why: Config.Lagging.
+func Lagging(ctx context.Context, kedge *localapi.Client, kubelets map[string]string, servers []string) (Lag, error) {
+	var answer Lag
+	err := kedge.Ask(ctx, localapi.LaggingAuthorities, suspects{kubelets, servers}, &answer)
+	return answer, err
 }

@@ -2,13 +2,9 @@ package renewal
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +13,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/base/localapi/localtest"
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
@@ -51,7 +49,9 @@ func TestRenewsInTime(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Hour)
 		defer cancel()
-		k.run(ctx)
+		if err := k.Run(ctx, func() {}); err != nil {
+			t.Error(err)
+		}
 		want := []time.Duration{60 * time.Minute, 90 * time.Minute, 91 * time.Minute, 92 * time.Minute, 94 * time.Minute, 98 * time.Minute, 158 * time.Minute}
 		if !slices.Equal(asked, want) {
 			t.Errorf("looked after %v, want %v", asked, want)
@@ -75,7 +75,9 @@ func TestLook(t *testing.T) {
 		time.AfterFunc(10*time.Minute, k.Look)
 		ctx, cancel := context.WithTimeout(t.Context(), 80*time.Minute)
 		defer cancel()
-		k.run(ctx)
+		if err := k.Run(ctx, func() {}); err != nil {
+			t.Error(err)
+		}
 		if want := []time.Duration{10 * time.Minute, 70 * time.Minute}; !slices.Equal(asked, want) {
 			t.Errorf("looked after %v, want %v", asked, want)
 		}
@@ -84,58 +86,47 @@ func TestLook(t *testing.T) {
 
 func TestAnswers(t *testing.T) {
 	testutil.CheckLeaks(t)
-	k := New(Config{
-		Socket: filepath.Join(t.TempDir(), "socket"),
-		Now:    time.Now,
-		Due:    func() time.Time { return time.Time{} },
+	cfg := Config{
+		Now: time.Now,
+		Due: func() time.Time { return time.Time{} },
 		Renew: func(_ context.Context, all bool) ([]string, error) {
 			if !all {
 				t.Error("it did not renew all")
 			}
 			return []string{"a.crt"}, errors.New("one is left")
 		},
-	})
-	ask := func(path, body string) (a answer) {
-		t.Helper()
-		recorder := httptest.NewRecorder()
-		k.answer(recorder, httptest.NewRequest(http.MethodPost, path, strings.NewReader(body)))
-		if err := json.NewDecoder(recorder.Body).Decode(&a); err != nil {
-			t.Fatal(err)
-		}
-		return a
 	}
-	if a := ask("/rotate", "{}"); !slices.Equal(a.Files, []string{"a.crt"}) || a.Error != "one is left" {
-		t.Errorf("%+v", a)
+	agent := localtest.Serve(t, New(cfg).Routes()...)
+	if files, err := Rotate(t.Context(), agent); !slices.Equal(files, []string{"a.crt"}) || err == nil || err.Error() != "one is left" {
+		t.Errorf("renewed %q, %v", files, err)
 	}
-	const nodes = `{"kubelets": {"edge": "192.0.2.1:10250"}}`
-	if a := ask("/lagging", nodes); !strings.Contains(a.Error, "does not know") {
-		t.Errorf("an agent knows who lags behind: %+v", a)
+	nodes := map[string]string{"edge": "192.0.2.1:10250"}
+	if _, err := Lagging(t.Context(), agent, nodes, nil); !errors.Is(err, localapi.ErrNotReady) || !strings.Contains(err.Error(), "only a kedge server") {
+		t.Errorf("an agent knows who lags behind: %v", err)
 	}
-	k.cfg.Lagging = func(_ context.Context, kubelets map[string]string, _ []string) (Lag, error) {
+	if err := Replace(t.Context(), agent, false); !errors.Is(err, localapi.ErrNotReady) || !strings.Contains(err.Error(), "with others") {
+		t.Errorf("who has no others replaces their authorities: %v", err)
+	}
+
+	cfg.Lagging = func(_ context.Context, kubelets map[string]string, _ []string) (Lag, error) {
 		return Lag{Why: kubelets}, nil
 	}
-	if a := ask("/lagging", nodes); a.Lag.Why["edge"] != "192.0.2.1:10250" || a.Error != "" {
-		t.Errorf("%+v", a)
-	}
-	if a := ask("/replace", "{}"); !strings.Contains(a.Error, "run this on a server") {
-		t.Errorf("who has no others replaces their authorities: %+v", a)
-	}
-	k.cfg.Replace = func(_ context.Context, finish bool) error {
+	cfg.Replace = func(_ context.Context, finish bool) error {
 		if !finish {
 			t.Error("it was asked to begin")
 		}
 		return nil
 	}
-	if a := ask("/replace", `{"finish": true}`); a.Error != "" {
-		t.Errorf("%+v", a)
+	server := localtest.Serve(t, New(cfg).Routes()...)
+	if lag, err := Lagging(t.Context(), server, nodes, nil); err != nil || lag.Why["edge"] != "192.0.2.1:10250" {
+		t.Errorf("%+v, %v", lag, err)
 	}
-	if a := ask("/else", "{}"); a.Error == "" || a.Files != nil {
-		t.Errorf("another command: %+v", a)
+	if err := Replace(t.Context(), server, true); err != nil {
+		t.Error(err)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- k.Run(ctx, cancel) }()
-	if err := <-ended; err != nil {
+	if err := New(cfg).Run(ctx, cancel); err != nil {
 		t.Error(err)
 	}
 }

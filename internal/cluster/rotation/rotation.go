@@ -25,6 +25,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
@@ -55,10 +56,9 @@ type Config struct {
 // authorities when a command asks for that.
 func NewKeeper(cfg Config) *renewal.Keeper {
 	settings := renewal.Config{
-		Socket: datadir.CertificateSocket,
-		Now:    cfg.Clock.Now,
-		Due:    cfg.Certificates.Due,
-		Renew:  func(_ context.Context, all bool) ([]string, error) { return cfg.Certificates.Renew(all) },
+		Now:   cfg.Clock.Now,
+		Due:   cfg.Certificates.Due,
+		Renew: func(_ context.Context, all bool) ([]string, error) { return cfg.Certificates.Renew(all) },
 		Lagging: func(ctx context.Context, kubelets map[string]string, servers []string) (renewal.Lag, error) {
 			if !cfg.Certificates.Rotating() {
 				return renewal.Lag{}, errors.New("this server does not use new authorities beside old ones: begin with `kedge certificate rotate-ca`, and restart it")
@@ -151,7 +151,7 @@ func Begin(ctx context.Context, dir datadir.Dir, alone bool, now time.Time) (tok
 	if alone {
 		err = pki.PrepareAuthorities(dir, now)
 	} else {
-		err = renewal.Replace(ctx, false)
+		err = renewal.Replace(ctx, localapi.NewClient(datadir.LocalSocket), false)
 	}
 	if err != nil {
 		return "", err
@@ -185,7 +185,7 @@ func Finish(ctx context.Context, cfg *config.Config, alone bool, client kubernet
 	if err != nil && !apierrors.IsNotFound(err) { // a user may have the API server not write it
 		return fmt.Errorf("list servers: %w", err)
 	}
-	lag, err := renewal.Lagging(ctx, kubelets(nodes.Items), clusterservers.Addresses(servers, ""))
+	lag, err := renewal.Lagging(ctx, localapi.NewClient(datadir.LocalSocket), kubelets(nodes.Items), clusterservers.Addresses(servers, ""))
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func Finish(ctx context.Context, cfg *config.Config, alone bool, client kubernet
 	if alone {
 		return pki.DropAuthorities(dir)
 	}
-	return renewal.Replace(ctx, true)
+	return renewal.Replace(ctx, localapi.NewClient(datadir.LocalSocket), true)
 }
 
 // kubelets returns where those of nodes are, by the nodes' names.

@@ -97,7 +97,6 @@ func (c *cluster) server(address string, change ...func(*Config)) (_ *Encryption
 func (c *cluster) notStarted(address string, change ...func(*Config)) *Encryption {
 	cfg := Config{
 		KeyFile: c.key, NewClient: c.newClient, Prefix: "/registry", Address: address, Shared: c.shared, Enabled: true,
-		Socket: filepath.Join(c.TempDir(), "s"),
 	}
 	for _, do := range change {
 		do(&cfg)

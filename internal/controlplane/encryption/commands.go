@@ -3,19 +3,10 @@ package encryption
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/localapi"
-)
-
-// The commands.
-const (
-	CommandStatus    = "status"
-	CommandRotate    = "rotate"
-	CommandReencrypt = "reencrypt"
 )
 
 // Status is how Secrets are stored.
@@ -44,49 +35,40 @@ type Key struct {
 	Secrets int  `json:"secrets"`
 }
 
-// answer is what comes back.
-type answer struct {
-	Status Status `json:"status"`
-	Error  string `json:"error,omitempty"`
+// Routes implements localapi.Part, for `kedge secrets-encrypt`. Each route answers with
+// how Secrets are stored then.
+func (e *Encryption) Routes() []localapi.Route {
+	return []localapi.Route{
+		localapi.Answer(localapi.Encryption, func(ctx context.Context, _ localapi.Nothing) (Status, error) { return e.status(ctx) }),
+		localapi.Answer(localapi.RotateEncryption, func(ctx context.Context, _ localapi.Nothing) (Status, error) { return e.rewrite(ctx, true) }),
+		localapi.Answer(localapi.Reencrypt, func(ctx context.Context, _ localapi.Nothing) (Status, error) { return e.rewrite(ctx, false) }),
+	}
 }
 
-func (e *Encryption) answer(w http.ResponseWriter, r *http.Request) {
-	var a answer
-	err := e.do(r.Context(), r.URL.Path[1:])
-	if err == nil {
-		a.Status, err = e.status(r.Context())
-	}
-	if err != nil {
-		a.Error = err.Error()
-	}
-	localapi.Answer(w, a)
-}
-
-// do begins what a command asks for; a Keeper completes it.
-func (e *Encryption) do(ctx context.Context, command string) error {
+// rewrite begins to rewrite all Secrets, with a new key or without; a Keeper completes
+// that.
+func (e *Encryption) rewrite(ctx context.Context, rotate bool) (s Status, err error) {
 	keys, err := e.load(ctx)
 	if err != nil {
-		return err
+		return s, err
 	}
 	next := keys.keyring
 	switch {
-	case command == CommandStatus:
-		return nil
-	case command != CommandRotate && command != CommandReencrypt:
-		return fmt.Errorf("there is no command %q", command)
 	case e.cfg.Theirs != "":
-		return errors.New("kedge does not encrypt the Secrets of this cluster: " + e.cfg.Theirs)
+		return s, errors.New("kedge does not encrypt the Secrets of this cluster: " + e.cfg.Theirs)
 	case keys.Pending:
-		return errors.New("all Secrets are being rewritten already; `kedge secrets-encrypt status` tells how far that is")
-	case command == CommandReencrypt:
+		return s, errors.New("all Secrets are being rewritten already; `kedge secrets-encrypt status` tells how far that is")
+	case !rotate:
 		next.Pending = true
 	case !keys.encrypts():
-		return errors.New("there is no key to rotate, as Secrets are not encrypted: secrets-encryption: true on all servers turns that on")
+		return s, errors.New("there is no key to rotate, as Secrets are not encrypted: secrets-encryption: true on all servers turns that on")
 	default:
 		next = keys.renewed(newKey(time.Now()))
 	}
-	_, err = e.replace(ctx, keys, next)
-	return err
+	if _, err := e.replace(ctx, keys, next); err != nil {
+		return s, err
+	}
+	return e.status(ctx)
 }
 
 func (e *Encryption) status(ctx context.Context) (s Status, err error) {
@@ -124,27 +106,31 @@ func (e *Encryption) status(ctx context.Context) (s Status, err error) {
 	return s, err
 }
 
-// Ask has the server that listens on socket begin a command, and returns how
-// Secrets are stored then.
-func Ask(ctx context.Context, socket, command string) (Status, error) {
-	var a answer
-	err := localapi.Ask(ctx, socket, command, nil, &a)
-	switch {
-	case errors.Is(err, localapi.ErrNobody):
-		return Status{}, errors.New("no kedge server with an API server is ready on this host; run this where one is, and see `kedge status`")
-	case err != nil:
-		return Status{}, fmt.Errorf("ask about encryption: %w", err)
-	case a.Error != "":
-		return Status{}, errors.New(a.Error)
-	}
-	return a.Status, nil
+// AskStatus asks the server of this host how Secrets are stored.
+func AskStatus(ctx context.Context, kedge *localapi.Client) (Status, error) {
+	return ask(ctx, kedge, localapi.Encryption)
+}
+
+// AskRotate has the server of this host begin to replace the key of Secrets.
+func AskRotate(ctx context.Context, kedge *localapi.Client) (Status, error) {
+	return ask(ctx, kedge, localapi.RotateEncryption)
+}
+
+// AskReencrypt has the server of this host begin to rewrite all Secrets.
+func AskReencrypt(ctx context.Context, kedge *localapi.Client) (Status, error) {
+	return ask(ctx, kedge, localapi.Reencrypt)
+}
+
+func ask(ctx context.Context, kedge *localapi.Client, e localapi.Endpoint) (s Status, err error) {
+	err = kedge.Ask(ctx, e, nil, &s)
+	return s, err
 }
 
 // Await asks until the Secrets are all rewritten, and calls say when what that
 // waits for changes.
-func Await(ctx context.Context, socket string, say func(string)) (Status, error) {
+func Await(ctx context.Context, kedge *localapi.Client, say func(string)) (Status, error) {
 	for said := ""; ; {
-		s, err := Ask(ctx, socket, CommandStatus)
+		s, err := AskStatus(ctx, kedge)
 		if err != nil || !s.Pending {
 			return s, err
 		}

@@ -20,14 +20,13 @@
 // A kill -9 anywhere leaves it pending, which whoever leads goes on with at 2.
 //
 // The server package runs an Encryption before the API server, which gets its
-// transformers, and a Keeper where the controllers run; cli asks over a socket.
+// transformers, and a Keeper where the controllers run; cli asks by localapi.
 package encryption
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path"
 	"sync"
@@ -35,8 +34,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/kedge-dev/kedge/internal/base/localapi"
 )
 
 const (
@@ -67,8 +64,6 @@ type Config struct {
 	Enabled bool
 	// Theirs says why it is the user who sees to that, empty if it is kedge.
 	Theirs string
-	// Socket is where commands come in.
-	Socket string
 }
 
 // Encryption is the component that knows the keys, and tells of them.
@@ -110,12 +105,9 @@ func (e *Encryption) Run(ctx context.Context, ready func()) error {
 	if err := e.begin(ctx); err != nil {
 		return err
 	}
-	listener, err := localapi.Listen(e.cfg.Socket)
-	if err != nil {
-		return err
-	}
 	ready()
-	return localapi.Serve(ctx, listener, http.HandlerFunc(e.answer))
+	<-ctx.Done()
+	return nil
 }
 
 // begin gives a new cluster its first key, and says what this server is set to.

@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage/value"
+
+	"github.com/kedge-dev/kedge/internal/base/localapi/localtest"
 )
 
 // A new cluster never has a Secret that is not encrypted, and only Secrets are.
@@ -49,10 +50,10 @@ func TestRotate(t *testing.T) {
 		}
 		c.read(two, "0")
 		before := c.status(one).Keys[0].Name
-		if err := one.do(t.Context(), CommandRotate); err != nil {
+		if _, err := one.rewrite(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
-		if err := two.do(t.Context(), CommandRotate); err == nil || !strings.Contains(err.Error(), "being rewritten already") {
+		if _, err := two.rewrite(t.Context(), true); err == nil || !strings.Contains(err.Error(), "being rewritten already") {
 			t.Errorf("a second rotation: %v", err)
 		}
 		c.write(two, "of-two")
@@ -75,7 +76,7 @@ func TestInterrupted(t *testing.T) {
 		for n := range 20 {
 			c.write(e, fmt.Sprint(n))
 		}
-		if err := e.do(t.Context(), CommandRotate); err != nil {
+		if _, err := e.rewrite(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
 		for calls := 1; c.status(e).Pending; calls++ {
@@ -155,7 +156,7 @@ func TestOnAndOff(t *testing.T) {
 	c.keep(one)
 	c.rest(two, "plain", plain(2))
 	c.read(two, "old")
-	if err := two.do(t.Context(), CommandRotate); err == nil || !strings.Contains(err.Error(), "secrets-encryption: true") {
+	if _, err := two.rewrite(t.Context(), true); err == nil || !strings.Contains(err.Error(), "secrets-encryption: true") {
 		t.Errorf("rotate: %v", err)
 	}
 }
@@ -167,7 +168,7 @@ func TestReencrypt(t *testing.T) {
 		c.keep(e)
 		c.put(prefix+"one", []byte(plaintext+"one"))
 		c.read(e, "one")
-		if err := e.do(t.Context(), CommandReencrypt); err != nil {
+		if _, err := e.rewrite(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
 		c.rest(e, "encrypted", encrypted(1))
@@ -181,7 +182,7 @@ func TestLost(t *testing.T) {
 	e, _ := c.server("192.0.2.1")
 	c.write(e, "one")
 	c.put(prefix+"lost", []byte(secretboxPrefix+"2006-01-02-00000000:what it is nobody knows"))
-	if err := e.do(t.Context(), CommandRotate); err != nil {
+	if _, err := e.rewrite(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
 	c.keep(e)
@@ -201,9 +202,9 @@ func TestTheirs(t *testing.T) {
 	if e.TransformerForResource(schema.GroupResource{Resource: "secrets"}) != nil {
 		t.Error("Secrets are encrypted by kedge")
 	}
-	for _, command := range []string{CommandRotate, CommandReencrypt} {
-		if err := e.do(t.Context(), command); err == nil || !strings.Contains(err.Error(), "they have an argument") {
-			t.Errorf("%s: %v", command, err)
+	for _, rotate := range []bool{true, false} {
+		if _, err := e.rewrite(t.Context(), rotate); err == nil || !strings.Contains(err.Error(), "they have an argument") {
+			t.Errorf("rotate %t: %v", rotate, err)
 		}
 	}
 	stop()
@@ -232,26 +233,23 @@ func TestOtherKey(t *testing.T) {
 // Commands come over the socket.
 func TestAsk(t *testing.T) {
 	c := newSQLite(t)
-	socket := filepath.Join(t.TempDir(), "s")
-	if _, err := Ask(t.Context(), socket, CommandStatus); err == nil || !strings.Contains(err.Error(), "kedge status") {
-		t.Errorf("nobody listens: %v", err)
-	}
-	e, _ := c.server("192.0.2.1", func(cfg *Config) { cfg.Socket = socket })
+	e, _ := c.server("192.0.2.1")
+	kedge := localtest.Serve(t, e.Routes()...)
 	c.write(e, "one")
 	c.keep(e)
-	if s, err := Ask(t.Context(), socket, CommandRotate); err != nil || len(s.Keys) == 0 {
+	if s, err := AskRotate(t.Context(), kedge); err != nil || len(s.Keys) == 0 {
 		t.Fatalf("rotate: %+v, %v", s, err)
 	}
-	s, err := Await(t.Context(), socket, func(string) {})
+	s, err := Await(t.Context(), kedge, func(string) {})
 	if err != nil || !encrypted(1)(s) || len(s.Servers) != 1 {
 		t.Errorf("got %+v, %v", s, err)
 	}
-	if _, err := Ask(t.Context(), socket, "forget"); err == nil {
-		t.Error("a command that is not known was accepted")
+	if _, err := AskReencrypt(t.Context(), kedge); err != nil {
+		t.Errorf("reencrypt: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Await(ended, socket, func(string) {}); !errors.Is(err, context.Canceled) {
+	if _, err := Await(ended, kedge, func(string) {}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }

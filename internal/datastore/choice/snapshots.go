@@ -22,7 +22,6 @@ func Snapshots(cfg *config.Config, store datastore.Snapshotter) snapshot.Config 
 		Encryption: cfg.Server.APIServerArg("encryption-provider-config"),
 		NodeName:   cfg.Node.NodeName,
 		Store:      store,
-		Socket:     datadir.SnapshotSocket,
 	}
 }
 

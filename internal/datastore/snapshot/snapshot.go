@@ -1,7 +1,7 @@
 // Package snapshot saves a server's datastore to files, lists, prunes and
 // restores them, whatever kind of datastore it is: the same commands, schedule,
 // format and places for all. The server package runs a Snapshots beside the
-// datastore; cli asks it over a socket that only root can open, and calls
+// datastore; cli asks it by localapi (ask.go), and calls
 // Restore itself, on a server that does not run.
 //
 // file.go is the format, secrets.go what comes along besides the datastore,
@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,7 +27,6 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
-	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/datastore"
@@ -51,8 +49,6 @@ type Config struct {
 	Others string
 	// Client calls the API as system:kedge:snapshots; nil for who only lists.
 	Client *rest.Config
-	// Socket is where commands come in.
-	Socket string
 	// Now is what time it is, also where the system does not know; nil for the
 	// system's. Names have it, and by that the oldest go first.
 	Now func() time.Time
@@ -101,26 +97,21 @@ func New(cfg Config) *Snapshots {
 // Name implements component.Component.
 func (*Snapshots) Name() string { return "snapshots" }
 
-// Run implements component.Component. At rest it waits for the socket and for
+// Run implements component.Component. At rest it waits for
 // the next time of the schedule only.
 func (s *Snapshots) Run(ctx context.Context, ready func()) error {
 	if err := s.connect(); err != nil {
 		return err
 	}
 	s.removeTemporary()
-	listener, err := localapi.Listen(s.cfg.Socket)
-	if err != nil {
-		return err
-	}
 	var running sync.WaitGroup
 	defer running.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	running.Go(func() { s.tellAPI(ctx) })
 	running.Go(func() { s.keepSchedule(ctx) })
 	s.change()
 	ready()
-	return localapi.Serve(ctx, listener, http.HandlerFunc(s.answer))
+	<-ctx.Done()
+	return nil
 }
 
 // folder is where snapshots are on this host.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/localapi/localtest"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/testutil/s3"
@@ -93,7 +94,7 @@ func server(t *testing.T, text, token string) Config {
 	}
 	return Config{
 		Dir: dir, Settings: config.Default().Server.Snapshots, NodeName: "pi",
-		Store: &store{dir: dir, last: 42}, Socket: filepath.Join(string(dir), "s"),
+		Store: &store{dir: dir, last: 42},
 	}
 }
 
@@ -153,44 +154,40 @@ func TestCommands(t *testing.T) {
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- s.Run(ctx, func() { close(ready) }) }()
 	<-ready
-	ask := func(command string, r Request) []string {
+	kedge := localtest.Serve(t, s.Routes()...)
+	names := func(files []File, err error) []string {
 		t.Helper()
-		files, err := Ask(t.Context(), cfg.Socket, command, r)
 		if err != nil {
-			t.Fatalf("%s %+v: %v", command, r, err)
+			t.Fatal(err)
 		}
-		var names []string
+		var all []string
 		for _, f := range files {
 			place, _, _ := strings.Cut(f.Location, ":")
-			names = append(names, place+" "+f.Name)
+			all = append(all, place+" "+f.Name)
 		}
-		return names
+		return all
 	}
-	if info, err := os.Stat(cfg.Socket); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("socket: %v, %v", info, err)
-	}
-	var names []string
+	var saved []string
 	for range 3 {
-		saved := ask(CommandSave, Request{Names: []string{OnDemand}})
-		names = append(names, strings.TrimPrefix(saved[0], "file "))
+		saved = append(saved, strings.TrimPrefix(names(AskSave(t.Context(), kedge, OnDemand))[0], "file "))
 	}
-	if listed := ask(CommandList, Request{}); len(listed) != 6 || listed[0] != "file "+names[2] || listed[1] != "s3 "+names[2] {
-		t.Errorf("listed %q, saved %q", listed, names)
+	if listed := names(AskList(t.Context(), kedge)); len(listed) != 6 || listed[0] != "file "+saved[2] || listed[1] != "s3 "+saved[2] {
+		t.Errorf("listed %q, saved %q", listed, saved)
 	}
-	if keys := bucket.Keys(); !slices.Equal(keys, []string{"a/" + names[0], "a/" + names[1], "a/" + names[2]}) {
+	if keys := bucket.Keys(); !slices.Equal(keys, []string{"a/" + saved[0], "a/" + saved[1], "a/" + saved[2]}) {
 		t.Errorf("in S3: %q", keys)
 	}
-	if pruned := ask(CommandPrune, Request{Retention: 2}); len(pruned) != 2 {
+	if pruned := names(AskPrune(t.Context(), kedge, "", 2)); len(pruned) != 2 {
 		t.Errorf("pruned %q", pruned)
 	}
-	ask(CommandDelete, Request{Names: []string{strings.TrimSuffix(names[1], ".zst")}})
-	if listed := ask(CommandList, Request{}); !slices.Equal(listed, []string{"file " + names[2], "s3 " + names[2]}) {
+	names(AskDelete(t.Context(), kedge, []string{strings.TrimSuffix(saved[1], ".zst")}))
+	if listed := names(AskList(t.Context(), kedge)); !slices.Equal(listed, []string{"file " + saved[2], "s3 " + saved[2]}) {
 		t.Errorf("listed %q", listed)
 	}
-	if got := shown(t, s); !slices.Equal(got, []string{"file://" + cfg.folder() + "/" + names[2], "s3://backups/a/" + names[2]}) {
+	if got := shown(t, s); !slices.Equal(got, []string{"file://" + cfg.folder() + "/" + saved[2], "s3://backups/a/" + saved[2]}) {
 		t.Errorf("the API shows %q", got)
 	}
-	if _, err := Ask(t.Context(), cfg.Socket, CommandDelete, Request{Names: []string{names[2], names[0]}}); err == nil {
+	if _, err := AskDelete(t.Context(), kedge, []string{saved[2], saved[0]}); err == nil {
 		t.Error("deleted what is not there")
 	}
 	if left, _ := filepath.Glob(filepath.Join(cfg.folder(), "*")); len(left) != 1 {
@@ -203,9 +200,6 @@ func TestCommands(t *testing.T) {
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)
-	}
-	if _, err := Ask(t.Context(), cfg.Socket, CommandList, Request{}); !errors.Is(err, ErrNotRunning) {
-		t.Errorf("after the stop: %v", err)
 	}
 }
 

@@ -3,134 +3,119 @@ package settings
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
-	"net/http"
+	"fmt"
 	"runtime/pprof"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 )
 
-// The paths on the socket.
-const (
-	printPath   = "print"
-	reloadPath  = "reload"
-	levelsPath  = "levels"
-	profilePath = "profile"
-)
-
 // Printed is the configuration of a kedge that runs.
 type Printed struct {
-	Role     config.Role
-	Settings []config.Setting
+	Role     config.Role      `json:"role"`
+	Settings []config.Setting `json:"settings"`
 }
 
-type reloaded struct {
-	Changes []string
-	Error   string
-}
-
+// levels are words for config.ParseLevels.
 type levels struct {
-	// Words are for config.ParseLevels; as a question none is for nothing new.
-	Words []string
-	Error string
+	Words []string `json:"words"`
 }
 
+// reloaded is what changed with a reload, and what did not.
+type reloaded struct {
+	Changes []string `json:"changes,omitempty"`
+}
+
+// profiled is a profile.
 type profiled struct {
-	Data  []byte
-	Error string
+	Data []byte `json:"data"`
+}
+
+// Routes are what `kedge config`, `kedge log-level` and `kedge support-bundle` ask.
+func (s *Settings) Routes() []localapi.Route {
+	return []localapi.Route{
+		localapi.Answer(localapi.Settings, s.print),
+		localapi.Answer(localapi.ReloadSettings, s.reload),
+		localapi.Answer(localapi.LogLevels, s.levels),
+		localapi.Answer(localapi.SetLogLevels, s.setLevels),
+		localapi.Answer(localapi.Goroutines, profile("goroutine", 2)), // each with its stack, as in a panic
+		localapi.Answer(localapi.Heap, profile("heap", 0)),
+	}
 }
 
 // AskPrint asks the kedge of this host for its configuration.
-func AskPrint(ctx context.Context, socket string) (answer Printed, err error) {
-	err = ask(ctx, socket, printPath, nil, &answer)
+func AskPrint(ctx context.Context, kedge *localapi.Client) (answer Printed, err error) {
+	err = kedge.Ask(ctx, localapi.Settings, nil, &answer)
 	return answer, err
 }
 
 // AskReload has the kedge of this host read its configuration again, and returns what
 // changed and what did not.
-func AskReload(ctx context.Context, socket string) ([]string, error) {
+func AskReload(ctx context.Context, kedge *localapi.Client) ([]string, error) {
 	var answer reloaded
-	if err := ask(ctx, socket, reloadPath, nil, &answer); err != nil {
-		return nil, err
-	}
-	return answer.Changes, fault(answer.Error)
+	err := kedge.Ask(ctx, localapi.ReloadSettings, nil, &answer)
+	return answer.Changes, err
 }
 
 // AskLevels has the kedge of this host log as words say, if there are any, until it is
 // started anew or reads its configuration again. It returns what is logged now.
-func AskLevels(ctx context.Context, socket string, words []string) ([]string, error) {
+func AskLevels(ctx context.Context, kedge *localapi.Client, words []string) ([]string, error) {
 	var answer levels
-	if err := ask(ctx, socket, levelsPath, levels{Words: words}, &answer); err != nil {
-		return nil, err
+	if len(words) == 0 {
+		err := kedge.Ask(ctx, localapi.LogLevels, nil, &answer)
+		return answer.Words, err
 	}
-	return answer.Words, fault(answer.Error)
+	err := kedge.Ask(ctx, localapi.SetLogLevels, levels{words}, &answer)
+	return answer.Words, err
 }
 
-// AskProfile returns a profile of the kedge of this host: goroutine, as text, or heap,
-// for `go tool pprof`.
-func AskProfile(ctx context.Context, socket, name string) ([]byte, error) {
+// AskGoroutines returns the stacks of all goroutines of the kedge of this host, as text.
+func AskGoroutines(ctx context.Context, kedge *localapi.Client) ([]byte, error) {
 	var answer profiled
-	if err := ask(ctx, socket, profilePath, name, &answer); err != nil {
-		return nil, err
-	}
-	return answer.Data, fault(answer.Error)
+	err := kedge.Ask(ctx, localapi.Goroutines, nil, &answer)
+	return answer.Data, err
 }
 
-func ask(ctx context.Context, socket, path string, question, answer any) error {
-	err := localapi.Ask(ctx, socket, path, question, answer)
-	if errors.Is(err, localapi.ErrNobody) {
-		return ErrNotRunning
-	}
-	return err
-}
-
-func fault(text string) error {
-	if text == "" {
-		return nil
-	}
-	return errors.New(text)
-}
-
-// levels answers AskLevels.
-func (s *Settings) levels(w http.ResponseWriter, r *http.Request) {
-	var question levels
-	if err := json.NewDecoder(r.Body).Decode(&question); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	if len(question.Words) > 0 {
-		parsed, err := config.ParseLevels(question.Words)
-		if err != nil {
-			localapi.Answer(w, levels{Error: err.Error()})
-			return
-		}
-		s.log.SetLevels(parsed)
-	}
-	localapi.Answer(w, levels{Words: s.log.Levels().Words()})
-}
-
-// profile answers AskProfile.
-func profile(w http.ResponseWriter, r *http.Request) {
-	var name string
+// AskHeap returns a heap profile of the kedge of this host, for `go tool pprof`.
+func AskHeap(ctx context.Context, kedge *localapi.Client) ([]byte, error) {
 	var answer profiled
-	found := (*pprof.Profile)(nil)
-	if err := json.NewDecoder(r.Body).Decode(&name); err == nil {
-		found = pprof.Lookup(name)
+	err := kedge.Ask(ctx, localapi.Heap, nil, &answer)
+	return answer.Data, err
+}
+
+func (s *Settings) print(context.Context, localapi.Nothing) (Printed, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Printed{s.role, s.current.Settings(s.sources, s.role)}, nil
+}
+
+func (s *Settings) reload(context.Context, localapi.Nothing) (reloaded, error) {
+	changes, err := s.Reload()
+	s.tell(changes, err)
+	return reloaded{changes}, err
+}
+
+func (s *Settings) levels(context.Context, localapi.Nothing) (levels, error) {
+	return levels{s.log.Levels().Words()}, nil
+}
+
+func (s *Settings) setLevels(ctx context.Context, question levels) (levels, error) {
+	parsed, err := config.ParseLevels(question.Words)
+	if err != nil {
+		return levels{}, err
 	}
-	if found == nil {
-		answer.Error = "there is no profile " + name
-	} else {
+	s.log.SetLevels(parsed)
+	return s.levels(ctx, localapi.Nothing{})
+}
+
+// profile returns what answers with a profile of this process. debug is that of
+// pprof.Profile.WriteTo.
+func profile(name string, debug int) func(context.Context, localapi.Nothing) (profiled, error) {
+	return func(context.Context, localapi.Nothing) (profiled, error) {
 		var data bytes.Buffer
-		debug := 0
-		if name == "goroutine" {
-			debug = 2 // each with its stack, as in a panic
+		if err := pprof.Lookup(name).WriteTo(&data, debug); err != nil {
+			return profiled{}, fmt.Errorf("take profile %s: %w", name, err)
 		}
-		if err := found.WriteTo(&data, debug); err != nil {
-			answer.Error = err.Error()
-		}
-		answer.Data = data.Bytes()
+		return profiled{data.Bytes()}, nil
 	}
-	localapi.Answer(w, answer)
 }

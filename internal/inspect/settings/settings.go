@@ -6,9 +6,7 @@ package settings
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -16,11 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/localapi"
 )
-
-// ErrNotRunning says that no kedge runs on this host.
-var ErrNotRunning = errors.New("kedge is not running on this host; start it with `kedge server`")
 
 // needsRestart follows the key of a setting that nothing can change meanwhile.
 const needsRestart = " changed: needs a restart of kedge"
@@ -85,23 +79,16 @@ func (s *Settings) Reload() (changes []string, err error) {
 	return changes, s.setVerbosity(cfg.Log.Verbosity)
 }
 
-// Run answers on the socket, and reloads at each signal, until ctx is cancelled.
-func (s *Settings) Run(ctx context.Context, socket string, signals <-chan os.Signal) error {
-	listener, err := localapi.Listen(socket)
-	if err != nil {
-		return err
-	}
-	go func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-signals:
-				s.tell(s.Reload())
-			}
+// Run reloads at each signal, until ctx is cancelled.
+func (s *Settings) Run(ctx context.Context, signals <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+			s.tell(s.Reload())
 		}
-	}()
-	return localapi.Serve(ctx, listener, s)
+	}
 }
 
 // tell logs what a reload did.
@@ -119,29 +106,5 @@ func (s *Settings) tell(changes []string, err error) {
 		log.Error(err)
 	case len(changes) == 0:
 		log.Info("nothing in the configuration changed")
-	}
-}
-
-// ServeHTTP implements http.Handler.
-func (s *Settings) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch r.URL.Path {
-	case "/" + printPath:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		localapi.Answer(w, Printed{s.role, s.current.Settings(s.sources, s.role)})
-	case "/" + reloadPath:
-		changes, err := s.Reload()
-		s.tell(changes, err)
-		answer := reloaded{Changes: changes}
-		if err != nil {
-			answer.Error = err.Error()
-		}
-		localapi.Answer(w, answer)
-	case "/" + levelsPath:
-		s.levels(w, r)
-	case "/" + profilePath:
-		profile(w, r)
-	default:
-		http.NotFound(w, r)
 	}
 }

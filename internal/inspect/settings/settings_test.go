@@ -3,15 +3,16 @@ package settings
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/base/localapi/localtest"
 )
 
 // log is a Log that remembers.
@@ -31,10 +32,9 @@ func (l log) SetLevels(levels config.Levels) {
 func (l log) words() string { return strings.Join(l.Levels().Words(), ",") }
 
 // start runs the settings of a file.
-func start(t *testing.T, text string) (l log, socket, file string, hangups chan<- os.Signal) {
+func start(t *testing.T, text string) (l log, kedge *localapi.Client, file string, hangups chan<- os.Signal) {
 	t.Helper()
-	dir := t.TempDir()
-	socket, file = filepath.Join(dir, "s.sock"), filepath.Join(dir, "config.yaml")
+	file = filepath.Join(t.TempDir(), "config.yaml")
 	write(t, file, text)
 	load := func() (*config.Config, config.Sources, error) { return config.LoadSources(file) }
 	cfg, sources, err := load()
@@ -44,22 +44,15 @@ func start(t *testing.T, text string) (l log, socket, file string, hangups chan<
 	l = log{make(chan config.Levels, 1)}
 	l.levels <- cfg.Log.Levels()
 	signals := make(chan os.Signal)
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error)
 	own := New(config.ServerRole, load, cfg, sources, l, func(int) error { return nil })
-	go func() { done <- own.Run(ctx, socket, signals) }()
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { own.Run(ctx, signals) })
 	t.Cleanup(func() {
 		stop()
-		if err := <-done; err != nil {
-			t.Errorf("the end: %v", err)
-		}
+		running.Wait()
 	})
-	for {
-		if _, err := AskPrint(t.Context(), socket); !errors.Is(err, ErrNotRunning) {
-			return l, socket, file, signals
-		}
-		time.Sleep(time.Millisecond)
-	}
+	return l, localtest.Serve(t, own.Routes()...), file, signals
 }
 
 func write(t *testing.T, file, text string) {
@@ -70,11 +63,11 @@ func write(t *testing.T, file, text string) {
 }
 
 func TestReload(t *testing.T) {
-	l, socket, file, hangups := start(t, "log-level: warn\nnode-name: pi\ntoken: SECRET\n")
+	l, kedge, file, hangups := start(t, "log-level: warn\nnode-name: pi\ntoken: SECRET\n")
 	reload := func(text string) string {
 		t.Helper()
 		write(t, file, text)
-		changes, err := AskReload(t.Context(), socket)
+		changes, err := AskReload(t.Context(), kedge)
 		if err != nil {
 			return err.Error()
 		}
@@ -95,7 +88,7 @@ func TestReload(t *testing.T) {
 	if got := reload("log-level: loud\n"); !strings.Contains(got, "as before") || !strings.Contains(got, "log-level") || l.words() != "info,dns=debug" {
 		t.Errorf("of a fault: %s, and the levels are %s", got, l.words())
 	}
-	printed, err := AskPrint(t.Context(), socket)
+	printed, err := AskPrint(t.Context(), kedge)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,38 +109,32 @@ func TestReload(t *testing.T) {
 }
 
 func TestLevels(t *testing.T) {
-	l, socket, _, _ := start(t, "debug: true\n")
+	l, kedge, _, _ := start(t, "debug: true\n")
 	for _, test := range []struct{ words, want string }{{"", "debug"}, {"warn,dns=debug", "warn,dns=debug"}, {"", "warn,dns=debug"}} {
 		var words []string
 		if test.words != "" {
 			words = strings.Split(test.words, ",")
 		}
-		got, err := AskLevels(t.Context(), socket, words)
+		got, err := AskLevels(t.Context(), kedge, words)
 		if err != nil || strings.Join(got, ",") != test.want || l.words() != test.want {
 			t.Errorf("%q: %v, %v; the log has %s", test.words, got, err, l.words())
 		}
 	}
-	if _, err := AskLevels(t.Context(), socket, []string{"loud"}); err == nil || !strings.Contains(err.Error(), "it can be error, warn, info, debug") {
+	if _, err := AskLevels(t.Context(), kedge, []string{"loud"}); err == nil || !strings.Contains(err.Error(), "it can be error, warn, info, debug") {
 		t.Errorf("got %v", err)
 	}
-	if changes, err := AskReload(t.Context(), socket); err != nil || len(changes) != 0 || l.words() != "debug" {
+	if changes, err := AskReload(t.Context(), kedge); err != nil || len(changes) != 0 || l.words() != "debug" {
 		t.Errorf("a reload: %v, %v, and the levels are %s", changes, err, l.words())
 	}
 }
 
 func TestProfiles(t *testing.T) {
-	_, socket, _, _ := start(t, "")
-	text, err := AskProfile(t.Context(), socket, "goroutine")
+	_, kedge, _, _ := start(t, "")
+	text, err := AskGoroutines(t.Context(), kedge)
 	if err != nil || !bytes.Contains(text, []byte("settings.(*Settings).Run")) {
 		t.Errorf("goroutines: %v, %s", err, text)
 	}
-	if heap, err := AskProfile(t.Context(), socket, "heap"); err != nil || len(heap) == 0 {
+	if heap, err := AskHeap(t.Context(), kedge); err != nil || len(heap) == 0 {
 		t.Errorf("heap: %v, %d bytes", err, len(heap))
-	}
-	if _, err := AskProfile(t.Context(), socket, "secrets"); err == nil {
-		t.Error("there is a profile secrets")
-	}
-	if _, err := AskProfile(t.Context(), socket+"x", "heap"); !errors.Is(err, ErrNotRunning) {
-		t.Errorf("without kedge: %v", err)
 	}
 }

@@ -1,12 +1,9 @@
-// Package status tells what the parts of a running kedge do, on a socket of its
-// own: New answers there, Fetch asks. It is what `kedge status` shows.
+// Package status tells what the parts of a running kedge do: a Status answers, and
+// Fetch asks. It is what `kedge status` shows.
 package status
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net/http"
 	"os"
 	"time"
 
@@ -62,17 +59,12 @@ type Datastore struct {
 	datastore.Health
 }
 
-// ErrNotRunning says that nobody answers on the socket.
-var ErrNotRunning = errors.New("kedge is not running on this host; start it with `kedge server`")
-
 // healthPatience is how long the datastore's health may take: others are asked.
 const healthPatience = 5 * time.Second
 
 // Config says what there is to tell.
 type Config struct {
-	// Socket is the path of the socket.
-	Socket string
-	Node   string
+	Node string
 	// Components returns the states of all components.
 	Components func() []component.Status
 	// Datastore is nil on an agent.
@@ -85,21 +77,28 @@ type Config struct {
 	Tunnels func() []string
 }
 
-// New returns the component that answers on the socket.
-func New(c Config) component.Component {
-	return component.Func("status", func(ctx context.Context, ready func()) error {
-		listener, err := localapi.Listen(c.Socket)
-		if err != nil {
-			return err
-		}
-		ready()
-		return localapi.Serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			localapi.Answer(w, c.report(r.Context()))
-		}))
-	})
+// Status is the component that knows, and a localapi.Part.
+type Status struct{ cfg Config }
+
+// New makes the component.
+func New(cfg Config) *Status { return &Status{cfg} }
+
+// Name implements component.Component.
+func (*Status) Name() string { return "status" }
+
+// Run implements component.Component. It has nothing to do until it is asked.
+func (*Status) Run(ctx context.Context, ready func()) error {
+	ready()
+	<-ctx.Done()
+	return nil
 }
 
-func (c *Config) report(ctx context.Context) Report {
+// Routes implements localapi.Part, for `kedge status`.
+func (s *Status) Routes() []localapi.Route {
+	return []localapi.Route{localapi.Answer(localapi.Status, s.cfg.report)}
+}
+
+func (c *Config) report(ctx context.Context, _ localapi.Nothing) (Report, error) {
 	report := Report{PID: os.Getpid(), Version: version.Version, Node: c.Node, Components: c.Components()}
 	if c.Datastore != nil {
 		ctx, cancel := context.WithTimeout(ctx, healthPatience)
@@ -116,19 +115,14 @@ func (c *Config) report(ctx context.Context) Report {
 	if c.Tunnels != nil {
 		report.Tunnels = c.Tunnels()
 	}
-	return report
+	return report, nil
 }
 
-// Fetch asks the kedge that listens on socket. The error is ErrNotRunning if
-// there is none.
-func Fetch(ctx context.Context, socket string) (*Report, error) {
+// Fetch asks the kedge that runs on this host. Its errors are those of Client.Ask.
+func Fetch(ctx context.Context, kedge *localapi.Client) (*Report, error) {
 	var report Report
-	err := localapi.Ask(ctx, socket, "status", nil, &report)
-	switch {
-	case errors.Is(err, localapi.ErrNobody):
-		return nil, ErrNotRunning
-	case err != nil:
-		return nil, fmt.Errorf("fetch status: %w", err)
+	if err := kedge.Ask(ctx, localapi.Status, nil, &report); err != nil {
+		return nil, err
 	}
 	return &report, nil
 }

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"reflect"
 	"testing"
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/base/localapi/localtest"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
@@ -26,34 +27,20 @@ func (store) Health(context.Context) datastore.Health {
 }
 
 func TestFetch(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "status.sock")
-	if _, err := Fetch(t.Context(), socket); !errors.Is(err, ErrNotRunning) {
-		t.Errorf("no socket: got %v", err)
-	}
 	components := []component.Status{{Name: "api", State: component.Ready}}
 	for _, known := range []datastore.Datastore{nil, store{}} {
 		want := Report{PID: os.Getpid(), Version: version.Version, Node: "pi", Components: components}
 		if known != nil {
 			want.Datastore = &Datastore{known.Stats(t.Context()), known.Health(t.Context())}
 		}
-		ctx, stop := context.WithCancel(t.Context())
-		ready, done := make(chan struct{}), make(chan error)
-		answering := New(Config{
-			Socket: socket, Node: "pi", Components: func() []component.Status { return components }, Datastore: known,
-		})
-		go func() { done <- answering.Run(ctx, func() { close(ready) }) }()
-		<-ready
-		got, err := Fetch(t.Context(), socket)
+		told := Config{Node: "pi", Components: func() []component.Status { return components }, Datastore: known}
+		got, err := Fetch(t.Context(), localtest.Serve(t, New(told).Routes()...))
 		if err != nil || !reflect.DeepEqual(*got, want) {
 			t.Errorf("got %+v, %v; want %+v", got, err, want)
 		}
-		stop()
-		if err := <-done; err != nil {
-			t.Errorf("stop: %v", err)
-		}
 	}
-	if _, err := Fetch(t.Context(), socket); !errors.Is(err, ErrNotRunning) {
-		t.Errorf("after the stop: got %v", err)
+	if _, err := Fetch(t.Context(), localtest.Serve(t)); !errors.Is(err, localapi.ErrNotReady) {
+		t.Errorf("a kedge that starts: got %v", err)
 	}
 }
 

@@ -178,7 +178,7 @@ func TestConfined(t *testing.T) {
 		{"forward . FOLDER/zone", ""},
 		{"forward . 192.0.2.1 [2001:db8::1]:53 dns://192.0.2.1 tls://192.0.2.1%dns.example 2001:db8::1", ""},
 		{"forward . etc/shadow", "is no address"},
-		{"forward . unix:///run/kedge/status.sock", "is no address"},
+		{"forward . unix:///run/kedge/kedge.sock", "is no address"},
 		{"forward . grpc://192.0.2.1", "is no address"},
 		{"forward . tls://192.0.2.1 {\n tls FOLDER/zone\n}", ""},
 		{"forward . tls://192.0.2.1 {\n tls FOLDER/zone FOLDER/zone OUTSIDE/secret\n}", "must be in the folder"},

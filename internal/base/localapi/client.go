@@ -1,0 +1,136 @@
+package localapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/version"
+)
+
+const (
+	// maxAnswer is how many bytes of an answer are read: the longest are profiles.
+	maxAnswer = 32 << 20
+	// patience is how long kedge may take to take a question, whatever it then takes to
+	// answer it: a disk or a processor may be busy.
+	patience = 30 * time.Second
+)
+
+// ErrNotRunning says that no kedge runs on this host.
+var ErrNotRunning = errors.New("kedge is not running on this host: start its service (`systemctl start kedge`, or `rc-service kedge start`), or run `kedge server` or `kedge agent`")
+
+// ErrNotReady says that the kedge of this host does not do what it was asked for, or
+// not yet. What follows says which one does.
+var ErrNotReady = errors.New("the kedge of this host is not ready for this")
+
+var (
+	errOnlyRoot = errors.New("only root may ask the kedge of this host: run this command with sudo")
+	errSilent   = errors.New("it does not answer")
+)
+
+// oldSocket is where a kedge listens that is older than the one socket for all commands.
+const oldSocket = "status.sock"
+
+// Client asks the kedge that runs on this host.
+type Client struct {
+	socket string
+	dial   func(context.Context) (net.Conn, error)
+}
+
+// NewClient makes a client of a Server's socket.
+func NewClient(socket string) *Client {
+	return &Client{socket, func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", socket) }}
+}
+
+// Ask asks for an endpoint, and reads the answer, also if there is an error: what was
+// done all the same. question is nil if there is nothing to say. The error is
+// ErrNotRunning or ErrNotReady if nobody answers.
+func (c *Client) Ask(ctx context.Context, e Endpoint, question, answer any) error {
+	var body []byte
+	if question != nil {
+		var err error
+		if body, err = json.Marshal(question); err != nil {
+			return fmt.Errorf("write question: %w", err)
+		}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(patience, func() { cancel(errSilent) })
+	defer silent.Stop()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotFirstResponseByte: func() { silent.Stop() }})
+	request, err := http.NewRequestWithContext(ctx, table[e].method, "http://kedge"+table[e].path, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+	}}
+	response, err := client.Do(request)
+	if err != nil {
+		return c.explain(ctx, err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return c.explain(ctx, err)
+	case len(text) > maxAnswer:
+		return fmt.Errorf("the answer of kedge to %s has more than %d bytes", e, maxAnswer)
+	case response.StatusCode == http.StatusOK:
+		return read(text, answer)
+	}
+	told := fault{Answer: answer}
+	if err := read(text, &told); err != nil {
+		return err
+	}
+	switch response.StatusCode {
+	case http.StatusNotFound, http.StatusMethodNotAllowed:
+		return fmt.Errorf("the kedge that runs on this host is %s, and does not know %s, which this command of %s asks for: "+
+			"restart kedge with the same executable (`systemctl restart kedge` starts the installed one)", response.Header.Get(versionHeader), e, version.Version)
+	case http.StatusServiceUnavailable:
+		return fmt.Errorf("%w: %s", ErrNotReady, told.Message)
+	}
+	return errors.New(told.Message)
+}
+
+// explain says why there is no answer, and what to do.
+func (c *Client) explain(ctx context.Context, err error) error {
+	switch {
+	// EAGAIN: nobody takes connections.
+	case errors.Is(context.Cause(ctx), errSilent) || errors.Is(err, syscall.EAGAIN):
+		return fmt.Errorf("kedge runs on this host, but does not answer at %s: see its log, and restart it if that lasts (`systemctl restart kedge`)", c.socket)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
+		old, err := net.Dial("unix", filepath.Join(filepath.Dir(c.socket), oldSocket))
+		if err != nil {
+			return ErrNotRunning
+		}
+		old.Close()
+		return fmt.Errorf("an older kedge runs on this host, which this command of %s cannot ask: restart it with the new executable (`systemctl restart kedge`)", version.Version)
+	case errors.Is(err, fs.ErrPermission):
+		return errOnlyRoot
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE):
+		return errors.New("kedge stopped before it was done: see its log, and run this again when it runs")
+	}
+	return fmt.Errorf("ask the kedge of this host: %w", err)
+}
+
+// read decodes an answer.
+func read(text []byte, into any) error {
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("read the answer of kedge: %w", err)
+	}
+	return nil
+}
