@@ -46,7 +46,9 @@ func TestRegistrations(t *testing.T) {
 
 	t.Log("the server is updated, the nodes are not yet")
 	first.Install(os.Getenv("KEDGE_BINARY"))
+	wantRefusal(t, first.Kedge(t.Context(), "status"), "an older kedge runs on this host", "systemctl restart kedge")
 	server.Restart()
+	wantRefusal(t, first.Command(t.Context(), older, "status"), "kedge is not running on this host")
 	for _, agent := range agents {
 		agent.WaitReady()
 		pod := "on-" + agent.Host.Name
@@ -78,6 +80,18 @@ func TestRegistrations(t *testing.T) {
 		t.Errorf("kedge node list: %v", err)
 	}
 	t.Logf("kedge node list:\n%s", output)
+}
+
+// wantRefusal wants a command to fail, because the kedge that runs is of another version,
+// with a message that has each of the words.
+func wantRefusal(t *testing.T, command *harness.Cmd, words ...string) {
+	t.Helper()
+	output, err := command.CombinedOutput()
+	for _, word := range words {
+		if err == nil || !strings.Contains(string(output), word) {
+			t.Errorf("%q is not in: %v\n%s", word, err, output)
+		}
+	}
 }
 
 // registrationOf returns the group of the registration in an agent's certificate, or

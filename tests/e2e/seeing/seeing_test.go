@@ -77,6 +77,7 @@ func TestSeeing(t *testing.T) {
 	agent := c.Join(network, "agent-1")
 	c.Apply(objects)
 
+	c.sockets()
 	c.readme("Use")
 	c.config()
 	c.log()
@@ -168,6 +169,29 @@ func (c *seen) readme(section string) {
 		if err != nil {
 			c.Errorf("%s: %v\n%s", line, err, output)
 		}
+	}
+}
+
+// sockets wants one socket for the commands of kedge, and all sockets for root alone.
+func (c *seen) sockets() {
+	c.Helper()
+	folder := c.Server.Host.Path("/run/kedge")
+	if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o700 {
+		c.Errorf("/run/kedge: %v, %v", info, err)
+	}
+	var found []string
+	paths, _ := filepath.Glob(filepath.Join(folder, "*.sock"))
+	for _, path := range paths {
+		info, err := os.Lstat(path)
+		if err != nil {
+			c.Fatal(err)
+		}
+		if info.Mode().Type() == os.ModeSocket {
+			found = append(found, fmt.Sprintf("%s %#o", filepath.Base(path), info.Mode().Perm()))
+		}
+	}
+	if want := []string{"datastore.sock 0600", "kedge.sock 0600"}; !slices.Equal(found, want) {
+		c.Errorf("the sockets in /run/kedge are %q, want %q", found, want)
 	}
 }
 

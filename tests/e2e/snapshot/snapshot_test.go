@@ -307,7 +307,7 @@ func refusals(c *cluster.Cluster, name string) {
 		refused(c, []string{test.want}, "restore", file)
 	}
 	refused(c, []string{"there is no snapshot", "kedge snapshot list"}, "restore", "none")
-	refused(c, []string{"no kedge server is ready"}, "save")
+	refused(c, []string{"kedge is not running on this host", "systemctl start kedge"}, "save")
 	after, err := os.ReadFile(c.Server.Host.Path(serverDir + "/db/state.db"))
 	if err != nil || !bytes.Equal(after, database) {
 		c.Errorf("the database was changed by attempts to restore: %v", err)
