@@ -21,16 +21,16 @@ import (
 const (
 	// maxAnswer is how many bytes of an answer are read: the longest are profiles.
 	maxAnswer = 32 << 20
-	// patience is how long kedge may take to take a question, whatever it then takes to
-	// answer it: a disk or a processor may be busy.
+	// patience is how long kedge may take to say that it has the question: the host may be
+	// busy. The answer may take any time.
 	patience = 30 * time.Second
 )
 
 // ErrNotRunning says that no kedge runs on this host.
 var ErrNotRunning = errors.New("kedge is not running on this host: start its service (`systemctl start kedge`, or `rc-service kedge start`), or run `kedge server` or `kedge agent`")
 
-// ErrNotReady says that the kedge of this host does not do what it was asked for, or
-// not yet. What follows says which one does.
+// ErrNotReady says that the kedge of this host does not do what it was asked for, or not
+// yet. The rest of the message says why, and what to do.
 var ErrNotReady = errors.New("the kedge of this host is not ready for this")
 
 var (
@@ -52,9 +52,9 @@ func NewClient(socket string) *Client {
 	return &Client{socket, func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", socket) }}
 }
 
-// Ask asks for an endpoint, and reads the answer, also if there is an error: what was
-// done all the same. question is nil if there is nothing to say. The error is
-// ErrNotRunning or ErrNotReady if nobody answers.
+// Ask asks for an endpoint, and reads the answer. question is nil if there is nothing to
+// say. With an error of kedge, answer has what was done all the same. The error is
+// ErrNotRunning or ErrNotReady if nothing answers.
 func (c *Client) Ask(ctx context.Context, e Endpoint, question, answer any) error {
 	var body []byte
 	if question != nil {
@@ -96,8 +96,9 @@ func (c *Client) Ask(ctx context.Context, e Endpoint, question, answer any) erro
 	}
 	switch response.StatusCode {
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
-		return fmt.Errorf("the kedge that runs on this host is %s, and does not know %s, which this command of %s asks for: "+
-			"restart kedge with the same executable (`systemctl restart kedge` starts the installed one)", response.Header.Get(versionHeader), e, version.Version)
+		return fmt.Errorf("the kedge that runs on this host has version %s and does not know %s, which this command of version %s asks for: "+
+			"restart kedge with the executable of this command (`systemctl restart kedge` starts the installed one)",
+			response.Header.Get(versionHeader), e, version.Version)
 	case http.StatusServiceUnavailable:
 		return fmt.Errorf("%w: %s", ErrNotReady, told.Message)
 	}
@@ -118,7 +119,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 			return ErrNotRunning
 		}
 		old.Close()
-		return fmt.Errorf("an older kedge runs on this host, which this command of %s cannot ask: restart it with the new executable (`systemctl restart kedge`)", version.Version)
+		return fmt.Errorf("an older kedge runs on this host, which this command of version %s cannot ask: restart it with the new executable (`systemctl restart kedge`)", version.Version)
 	case errors.Is(err, fs.ErrPermission):
 		return errOnlyRoot
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE):

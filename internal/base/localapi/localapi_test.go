@@ -295,6 +295,7 @@ func TestListenAgain(t *testing.T) {
 
 // TestExplained has a socket that is not a Server's, or none.
 func TestExplained(t *testing.T) {
+	testutil.CheckLeaks(t)
 	folder := t.TempDir()
 	socket := filepath.Join(folder, "s")
 	var refused error
@@ -350,7 +351,7 @@ func TestTold(t *testing.T) {
 		"ending": {func(net.Conn) {}, []string{"kedge stopped before it was done"}},
 		"of another version": {func(conn net.Conn) {
 			fmt.Fprintf(conn, "HTTP/1.1 404 Not Found\r\n%s: v1.0\r\nConnection: close\r\n\r\n{\"message\": \"no\"}", versionHeader)
-		}, []string{"is v1.0, and does not know GET /v1/status", version.Version, "systemctl restart kedge"}},
+		}, []string{"has version v1.0 and does not know GET /v1/status", version.Version, "systemctl restart kedge"}},
 		"something else": {func(conn net.Conn) {
 			fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello")
 		}, []string{"read the answer of kedge"}},

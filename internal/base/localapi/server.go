@@ -89,19 +89,20 @@ type Server struct {
 	socket string
 	// peer returns the user at the other end of a connection.
 	peer func(net.Conn) (uid uint32, err error)
-	// listening is closed when there is a socket, and ended when Run has returned err.
+	// listening is closed when there is a socket, and ended when Run returns err.
 	listening, ended chan struct{}
 	err              error
 
 	mu sync.Mutex
-	// answers has who answers an endpoint now.
+	// answers has the handlers by their endpoints; nil where nothing answers now.
 	answers [len(table)]*answering
 }
 
 // answering is a handler that answers now.
 type answering struct {
 	handler http.Handler
-	// until is done when it is to stop, and running has the requests that it answers.
+	// until is done when the part of the handler is to stop, and running counts the
+	// requests that the handler answers.
 	until   context.Context
 	running *sync.WaitGroup
 }
@@ -212,7 +213,8 @@ func (s *Server) close(running *sync.WaitGroup, routes []Route) {
 	}
 }
 
-// take returns who answers an endpoint now, or nil. Who takes it calls running.Done.
+// take returns the handler of an endpoint, or nil if nothing answers now. The caller
+// calls running.Done after the answer.
 func (s *Server) take(e Endpoint) *answering {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,8 +260,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // connKey is where the context of a request has its connection.
 type connKey struct{}
 
-// mayCall is who may call any route: root, who is the user that kedge runs as. The
-// modes of the socket and its folder say the same.
+// mayCall says who may call, which is the same for all routes: root, as whom kedge runs.
+// The modes of the socket and its folder say the same.
 func (s *Server) mayCall(r *http.Request) error {
 	conn, _ := r.Context().Value(connKey{}).(net.Conn)
 	uid, err := s.peer(conn)
@@ -272,7 +274,7 @@ func (s *Server) mayCall(r *http.Request) error {
 	return nil
 }
 
-// peerUser asks the kernel who has opened a connection.
+// peerUser asks the kernel for the user who opened a connection (SO_PEERCRED, unix(7)).
 func peerUser(conn net.Conn) (uint32, error) {
 	local, ok := conn.(*net.UnixConn)
 	if !ok {
