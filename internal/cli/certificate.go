@@ -88,7 +88,7 @@ func rotateCA(c *cli.Context, cfg *config.Config) error {
 		if err != nil {
 			return err
 		}
-		if err := rotation.Finish(c.Context, cfg, choice.KeepsSQLite(datadir.Dir(cfg.DataDir)), client, c.Bool(ignorePodsFlag)); err != nil {
+		if err := rotation.Finish(c.Context, local(), cfg, choice.KeepsSQLite(datadir.Dir(cfg.DataDir)), client, c.Bool(ignorePodsFlag)); err != nil {
 			return err
 		}
 		fmt.Fprintln(c.App.Writer, `The end of the old authorities is prepared:
@@ -99,7 +99,7 @@ func rotateCA(c *cli.Context, cfg *config.Config) error {
 		return nil
 	}
 	dir := datadir.Dir(cfg.DataDir)
-	token, err := rotation.Begin(c.Context, dir, choice.KeepsSQLite(dir), time.Now())
+	token, err := rotation.Begin(c.Context, local(), dir, choice.KeepsSQLite(dir), time.Now())
 	if err != nil {
 		return err
 	}

@@ -147,11 +147,11 @@ func show(ctx context.Context, name, address string, dial func(ctx context.Conte
 // Begin prepares new authorities of the cluster, which the next start of each server
 // takes into use beside the old ones, and returns the token that further nodes need
 // then. alone says that the cluster has only this server, whose kedge need not run.
-func Begin(ctx context.Context, dir datadir.Dir, alone bool, now time.Time) (token string, err error) {
+func Begin(ctx context.Context, kedge *localapi.Client, dir datadir.Dir, alone bool, now time.Time) (token string, err error) {
 	if alone {
 		err = pki.PrepareAuthorities(dir, now)
 	} else {
-		err = renewal.Replace(ctx, localapi.NewClient(datadir.LocalSocket), false)
+		err = renewal.Replace(ctx, kedge, false)
 	}
 	if err != nil {
 		return "", err
@@ -166,7 +166,7 @@ func Begin(ctx context.Context, dir datadir.Dir, alone bool, now time.Time) (tok
 // Finish prepares the end of the old authorities, with the next start of each server. It
 // refuses while there is something that it would lock out, as far as can be known.
 // ignorePods leaves out pods that have not started since. alone is as for Begin.
-func Finish(ctx context.Context, cfg *config.Config, alone bool, client kubernetes.Interface, ignorePods bool) error {
+func Finish(ctx context.Context, kedge *localapi.Client, cfg *config.Config, alone bool, client kubernetes.Interface, ignorePods bool) error {
 	dir := datadir.Dir(cfg.DataDir)
 	since, err := pki.RotatedAt(dir)
 	if err != nil {
@@ -185,7 +185,7 @@ func Finish(ctx context.Context, cfg *config.Config, alone bool, client kubernet
 	if err != nil && !apierrors.IsNotFound(err) { // a user may have the API server not write it
 		return fmt.Errorf("list servers: %w", err)
 	}
-	lag, err := renewal.Lagging(ctx, localapi.NewClient(datadir.LocalSocket), kubelets(nodes.Items), clusterservers.Addresses(servers, ""))
+	lag, err := renewal.Lagging(ctx, kedge, kubelets(nodes.Items), clusterservers.Addresses(servers, ""))
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func Finish(ctx context.Context, cfg *config.Config, alone bool, client kubernet
 	if alone {
 		return pki.DropAuthorities(dir)
 	}
-	return renewal.Replace(ctx, localapi.NewClient(datadir.LocalSocket), true)
+	return renewal.Replace(ctx, kedge, true)
 }
 
 // kubelets returns where those of nodes are, by the nodes' names.

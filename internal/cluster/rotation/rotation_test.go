@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
@@ -91,10 +93,11 @@ func TestOldPods(t *testing.T) {
 func TestRefused(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
-	if _, err := Begin(t.Context(), datadir.Dir(cfg.DataDir), false, time.Now()); err == nil || !strings.Contains(err.Error(), "no kedge runs on this host: start it") {
+	kedge := localapi.NewClient(filepath.Join(cfg.DataDir, "none"))
+	if _, err := Begin(t.Context(), kedge, datadir.Dir(cfg.DataDir), false, time.Now()); !errors.Is(err, localapi.ErrNotRunning) {
 		t.Error(err)
 	}
-	if err := Finish(t.Context(), cfg, false, fake.NewClientset(), false); err == nil || !strings.Contains(err.Error(), "is this a server") {
+	if err := Finish(t.Context(), kedge, cfg, false, fake.NewClientset(), false); err == nil || !strings.Contains(err.Error(), "is this a server") {
 		t.Error(err)
 	}
 }
