@@ -212,10 +212,10 @@ func newMariaDB(t *testing.T, network *harness.Network) *store {
 	t.Helper()
 	harness.Need(t, "mariadb-server-core", "mariadb-client-core")
 	s := newStore(t, network)
-	s.run("mariadb-install-db", "--no-defaults", "--datadir="+s.file("data"), "--auth-root-authentication-method=normal", "--skip-test-db")
+	s.run("mariadb-install-db", "--no-defaults", "--tmpdir="+s.folder, "--datadir="+s.file("data"), "--auth-root-authentication-method=normal", "--skip-test-db")
 	socket := s.file("socket")
 	s.command = []string{
-		"/usr/sbin/mariadbd", "--no-defaults", "--datadir=" + s.file("data"), "--socket=" + socket, "--bind-address=0.0.0.0",
+		"/usr/sbin/mariadbd", "--no-defaults", "--tmpdir=" + s.folder, "--datadir=" + s.file("data"), "--socket=" + socket, "--bind-address=0.0.0.0",
 		"--ssl-ca=" + s.file("ca.crt"), "--ssl-cert=" + s.file("store.crt"), "--ssl-key=" + s.file("store.key"), "--skip-name-resolve",
 	}
 	s.start()

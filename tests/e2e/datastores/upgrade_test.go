@@ -1,0 +1,82 @@
+package datastores
+
+import (
+	"os"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+)
+
+// TestUpgradeAndBack has a server of an older kedge updated, and brought back, over each
+// datastore: all objects and Secrets stay, and the pods keep running.
+func TestUpgradeAndBack(t *testing.T) {
+	older := harness.RequireOlder(t)
+	for name, start := range map[string]func(*testing.T, *harness.Network) *store{
+		"SQLite":              nil,
+		"etcd":                nil,
+		"PostgreSQL":          newPostgres,
+		"MariaDB":             newMariaDB,
+		"an etcd of the user": newEtcd,
+	} {
+		t.Run(name, func(t *testing.T) {
+			network := harness.NewNetwork(t)
+			host := cluster.NewHost(t, network, "server-1")
+			host.Install(older)
+			var args []string
+			if start != nil {
+				s := start(t, network)
+				s.start()
+				host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.endpoint)
+				args = s.files(host)
+			} else if name == "etcd" {
+				args = []string{"--cluster-init"}
+			}
+			server := host.StartServer(t, args...)
+			server.WaitReady()
+			c := cluster.Of(t, server)
+			c.RunWeb("web", "server-1")
+			makeSecret(c, "of-the-older")
+			before := c.Containers()
+
+			host.Install(os.Getenv("KEDGE_BINARY"))
+			server.Restart()
+			server.WaitReady()
+			c.Client = server.Client()
+			wantSecrets(c, "of-the-older")
+			makeSecret(c, "of-the-newer")
+			c.Kubectl("label", "secret", "of-the-older", "changed=yes")
+			c.WantSameContainers(before)
+
+			host.Install(older)
+			server.Restart()
+			server.WaitReady()
+			c.Client = server.Client()
+			wantSecrets(c, "of-the-older", "of-the-newer")
+			c.WantSameContainers(before)
+			c.RunWeb("late", "server-1")
+		})
+	}
+}
+
+func makeSecret(c *cluster.Cluster, name string) {
+	c.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"name": name}}
+	if _, err := c.Client.CoreV1().Secrets(cluster.Namespace).Create(c.Context(), secret, metav1.CreateOptions{}); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// wantSecrets wants Secrets of makeSecret to be there as they were made.
+func wantSecrets(c *cluster.Cluster, names ...string) {
+	c.Helper()
+	for _, name := range names {
+		secret, err := c.Client.CoreV1().Secrets(cluster.Namespace).Get(c.Context(), name, metav1.GetOptions{})
+		if err != nil || string(secret.Data["name"]) != name {
+			c.Errorf("Secret %s: %v, %v", name, secret.Data, err)
+		}
+	}
+}
