@@ -79,7 +79,7 @@ func Command(name string, environment []string, command string, args ...string) 
 // too: of k8s.io/client-go/rest/request.go.
 var ownLines = [][]byte{
 	[]byte("lifecycle hook ("), []byte("Probe failed"), []byte("Probe errored"), []byte(" cmd from runtime service failed"),
-	[]byte("Request Body"), []byte("Response Body"),
+	[]byte("' exited with "), []byte("Request Body"), []byte("Response Body"),
 }
 
 // Log returns a part of the log without the lines that quote what users have in the

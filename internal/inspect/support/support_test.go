@@ -97,9 +97,9 @@ func TestCommandAndFile(t *testing.T) {
 	if string(got) != "said\n" || err == nil || !strings.Contains(err.Error(), "why") {
 		t.Errorf("got %q, %v", got, err)
 	}
-	got, err = Log(text("", "before\nExec lifecycle hook ([hush]) for\nResponse Body body=hush\nafter\n", errors.New("cut off"))).Get(t.Context())
+	got, err = Log(text("", "before\nExec lifecycle hook ([hush]) for\nerror=\"command '/x hush' exited with 137: \"\nResponse Body body=hush\nafter\n", errors.New("cut off"))).Get(t.Context())
 	left := "(a line that quotes what is in pods or objects is left out)\n"
-	if string(got) != "before\n"+left+left+"after\n" || err == nil {
+	if string(got) != "before\n"+left+left+left+"after\n" || err == nil {
 		t.Errorf("got %q, %v", got, err)
 	}
 	path := filepath.Join(t.TempDir(), "log")
