@@ -166,7 +166,7 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 
 # -- Tests --------------------------------------------------------------------
 
-.PHONY: test lint vet unit fuzz fuzz-quick integration e2e conformance conformance-quick conformance-storage bench
+.PHONY: test lint vet unit upstream fuzz fuzz-quick integration e2e conformance conformance-quick conformance-storage bench
 test: vet lint unit fuzz-quick integration conformance-quick ## vet, linters, unit tests, some fuzzing, integration tests, some of conformance
 
 vet: ## go vet
@@ -187,6 +187,11 @@ unit: | packages ## unit tests, with the race detector where Kubernetes is not i
 	@scripts/need.sh nftables iptables iproute2 e2fsprogs xfsprogs btrfs-progs
 	packages=$$(scripts/packages.sh light) && go test -race $$packages
 	packages=$$(scripts/packages.sh heavy) && go test $$packages
+
+# Fails as long as something has changed. The older sources come from the module cache,
+# or are downloaded into it.
+upstream: ## show what has changed of what kedge follows or relies on upstream; UPDATE=1 takes it over
+	go test -count=1 -run '^TestTree$$' ./internal/upstream $(if $(UPDATE),-update,-diff)
 
 fuzz: | packages ## run each fuzz target for FUZZTIME=1h
 	scripts/fuzz.sh thorough $(or $(FUZZTIME),1h)

@@ -29,6 +29,7 @@ var rooms = map[string][]string{
 	"server":       {"agent", "base", "cluster", "controlplane", "datastore", "inspect", "node"},
 	"cli":          {"agent", "base", "cluster", "controlplane", "datastore", "inspect", "node", "removal", "server"},
 	"testutil":     {},
+	"upstream":     {},
 }
 
 // onlyIn lists imports that belong to some packages, and to those below these.
