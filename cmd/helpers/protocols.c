@@ -2,9 +2,11 @@
  * The names of protocols, for nft and iptables on hosts without /etc/protocols,
  * as containers and the smallest systems are. nft shows numbers for names that it
  * does not find, and the service proxy, which knows its rules by their text, would
- * remove those it has just written (k8s.io/kubernetes/pkg/proxy/nftables/helpers.go).
- * The launcher has ld.so put this before the C library. It links nothing.
+ * remove those it has just written. The launcher has ld.so put this before the C
+ * library. It links nothing.
  */
+//upstream:relies-on k8s.io/kubernetes/pkg/proxy/nftables/proxier.go nftElementStorage.readOrReset nftElementStorage.ensureElem nftElementStorage.cleanupLeftoverKeys
+//upstream:relies-on sigs.k8s.io/knftables/nftables.go realNFTables.ListElements parseElementValue
 #include <netdb.h>
 #include <stddef.h>
 

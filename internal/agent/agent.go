@@ -80,6 +80,8 @@ type Node struct {
 // variable of the package that the last one to set the plugin up overwrites
 // (pkg/volume/csi/csi_plugin.go, nim), and the controllers have no node: the
 // kubelet would never get ready, nor know a CSI driver.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/volume/csi/csi_plugin.go nim csiPlugin.Init
 func AddTo(group *component.Group, cfg Config, api component.Component, first ...component.Component) (*Node, error) {
 	if err := cfg.Dir.MakeAgent(); err != nil {
 		return nil, err

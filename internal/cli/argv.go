@@ -24,6 +24,7 @@ func HideSecrets() {
 	for _, value := range secretValues(shown) {
 		// The runtime's strings are the kernel's memory itself (runtime/runtime1.go,
 		// goargs), which is this process's to change; those that remain are copies.
+		//upstream:relies-on std/runtime/runtime1.go goargs
 		memory := unsafe.Slice(unsafe.StringData(value), len(value))
 		for i := range memory {
 			memory[i] = hidden

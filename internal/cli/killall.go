@@ -166,6 +166,7 @@ func uninstall(ctx context.Context, cfg *config.Config) error {
 		cfg.Server.WriteKubeconfig,
 		// The kubelet writes it for its graceful shutdown under systemd:
 		// pkg/kubelet/nodeshutdown/systemd/inhibit_linux.go.
+		//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/nodeshutdown/systemd/inhibit_linux.go logindConfigDirectory kubeletLogindConf
 		"/etc/systemd/logind.conf.d/99-kubelet.conf",
 	} {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {

@@ -13,6 +13,9 @@ import (
 // both say READY=1 for the whole process (cmd/kubelet/app/server.go,
 // k8s.io/apiserver/pkg/server/genericapiserver.go), and the kubelet would feed
 // systemd's watchdog for it.
+//
+//upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/server.go run
+//upstream:relies-on k8s.io/apiserver/pkg/server/genericapiserver.go preparedGenericAPIServer.NonBlockingRunWithContext
 func newNotifier() func(state string) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	os.Unsetenv("NOTIFY_SOCKET")

@@ -105,6 +105,8 @@ type Connections struct {
 
 // histogramBounds is how many bounds a Histogram has: those of etcd's histograms
 // of the disk (server/storage/wal/metrics.go).
+//
+//upstream:relies-on go.etcd.io/etcd/server/v3/storage/wal/metrics.go walFsyncSec
 const histogramBounds = 14
 
 // Bound returns one of them: 1 ms, 2 ms, up to 8.192 s.

@@ -20,6 +20,11 @@ import (
 const upstream = "github.com/containernetworking/plugins/plugins/"
 
 var (
+	//upstream:relies-on github.com/containernetworking/plugins/plugins/ipam/host-local/main.go main
+	//upstream:relies-on github.com/containernetworking/plugins/plugins/main/bridge/bridge.go main
+	//upstream:relies-on github.com/containernetworking/plugins/plugins/main/loopback/loopback.go main
+	//upstream:relies-on github.com/containernetworking/plugins/plugins/meta/bandwidth/main.go main
+	//upstream:relies-on github.com/containernetworking/plugins/plugins/meta/portmap/main.go main
 	packageClause = regexp.MustCompile(`(?m)^package main$`)
 	mainFunction  = regexp.MustCompile(`(?m)^func main\(\)`)
 )

@@ -22,6 +22,7 @@ import (
 func init() {
 	// Plugins change the network namespace of their thread, so main must stay
 	// on the first one, the thread group leader (as upstream's plugins do).
+	//upstream:relies-on github.com/containernetworking/plugins/plugins/main/bridge/bridge.go init
 	runtime.LockOSThread()
 }
 

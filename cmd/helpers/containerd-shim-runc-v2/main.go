@@ -14,10 +14,12 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
+//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/main.go main
 func main() {
 	// Upstream's starts itself with GOMAXPROCS=4, whatever the machine has
 	// (manager/manager_linux.go, newCommand). A shim waits; with one it takes
 	// 3.5 MB instead of 4.2, and 8 threads instead of 12.
+	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager/manager_linux.go newCommand
 	runtime.GOMAXPROCS(1)
 	restoreTimers()
 	log.L.Logger.AddHook(routine{})

@@ -30,6 +30,8 @@ func wholePages(content string) []byte {
 
 // contentOf returns a file as it lies in memory, of which package embed hands out
 // copies only. It is empty if that package does not keep files as in Go 1.26.
+//
+//upstream:relies-on std/embed/embed.go FS file
 func contentOf(files embed.FS, name string) string {
 	list := reflect.ValueOf(files).FieldByName("files")
 	if list.Kind() != reflect.Pointer || list.IsNil() || list.Elem().Kind() != reflect.Slice {

@@ -15,6 +15,8 @@ import (
 
 // maxMessage is how many bytes of a message the API takes
 // (k8s.io/kubernetes/pkg/apis/core/validation/events.go).
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/apis/core/validation/events.go
 const maxMessage = 1024
 
 // NewRecorder returns what writes Events in the name of a component until ctx ends.

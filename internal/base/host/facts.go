@@ -170,6 +170,8 @@ var cgroupControllers = []string{
 // requiredControllers are those without which no pod can have limits; the
 // kubelet does not start without the last two on version 1 (upstream:
 // validateSystemRequirements in pkg/kubelet/cm/container_manager_linux.go).
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/container_manager_linux.go validateSystemRequirements
 var requiredControllers = map[int][]string{
 	1: {"cpu", "memory", "pids", "cpuacct", "cpuset"},
 	2: {"cpu", "memory", "pids"},

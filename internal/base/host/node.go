@@ -70,6 +70,7 @@ func (n Node) IsHere() (bool, error) {
 	return true, nil
 }
 
+//upstream:relies-on k8s.io/component-helpers/node/util/hostname.go GetHostname
 func nodeName(configured, hostname string) (string, error) {
 	name, from := configured, "node-name"
 	if name == "" {
@@ -86,6 +87,8 @@ func nodeName(configured, hostname string) (string, error) {
 
 // configuredIPs parses node-ip and refuses what the kubelet would refuse later
 // with less to say (validateNodeIP in pkg/kubelet/kubelet_node_status.go).
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go validateNodeIP
 func configuredIPs(configured []string, podCIDRs []netip.Prefix, local func() ([]netip.Addr, error)) ([]netip.Addr, error) {
 	onHost, err := local()
 	if err != nil {

@@ -108,6 +108,9 @@ func (b *bridge) entry(keysAndValues []any) *logrus.Entry {
 //
 // klog tells the severity of its printf-style functions nowhere else
 // (klog.go, output).
+//
+//upstream:relies-on k8s.io/klog/v2/klog.go loggingT.output
+//upstream:relies-on k8s.io/klog/v2/internal/buffer/buffer.go Buffer.FormatHeader
 func (b *bridge) writeLine(line []byte) {
 	if len(line) == 0 {
 		return

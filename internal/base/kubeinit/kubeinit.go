@@ -36,9 +36,11 @@ func Setup(log config.Log) (*Phase, error) {
 
 	// Kubelet and the other parts each apply their logging options; only the
 	// first may, by default (component-base/logs/api/v1/options.go).
+	//upstream:relies-on k8s.io/component-base/logs/api/v1/options.go apply
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 	// Warnings of the API about deprecated versions are for a client's user.
 	// Upstream's programs silence their own (kube-apiserver/app/server.go).
+	//upstream:relies-on k8s.io/kubernetes/cmd/kube-apiserver/app/server.go NewAPIServerCommand
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	// Events of snapshots, and references to them, are made by their kinds
 	// (external-snapshotter/cmd/snapshot-controller/main.go). Now, because the scheme

@@ -45,6 +45,9 @@ func (p *Phase) Watch(ctx context.Context) (watched context.Context, fault func(
 // through klog, as the API server does when one of its hooks fails
 // (k8s.io/apiserver/pkg/server/hooks.go): kedge stops in order, and says why. Only
 // the calling goroutine ends here.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/server/hooks.go runPostStartHook
+//upstream:relies-on k8s.io/klog/v2/exit.go FlushAndExit OsExit
 func (p *Phase) exit(status int) {
 	why, _ := p.last.Load().(string)
 	if why == "" {
@@ -87,22 +90,32 @@ func (p *Phase) expects(message, detail string) bool {
 // some.
 var startingErrors = []string{
 	// pkg/kubelet, until the node is registered and containers were listed once
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go Kubelet.fastNodeStatusUpdate Kubelet.updateNodeStatus
 	"Error getting the current node from lister",
 	"Error updating node status, will retry",
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/eviction/eviction_manager.go managerImpl.synchronize
 	"Eviction manager: failed to get summary stats",
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/util/nodelease.go SetNodeOwnerFunc
 	"Failed to get node when trying to set owner ref to the node lease",
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.StartGarbageCollection Kubelet.syncLoop Kubelet.fastStaticPodsRegistration
 	"Image garbage collection failed once. Stats initialization may not have completed yet",
 	"Skipping pod synchronization",
 	"Unable to register mirror pod because node is not registered yet",
 	// pkg/controlplane/controller/kubernetesservice, also if there was none
+	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/controller/kubernetesservice/controller.go Controller.Start
 	"Found stale data, removed previous endpoints on kubernetes service, apiserver didn't exit successfully previously",
 	// k8s.io/component-helpers/apimachinery/lease, until the namespaces are there
+	//upstream:relies-on k8s.io/component-helpers/apimachinery/lease/controller.go controller.backoffEnsureLease
 	"Failed to ensure lease exists, will retry",
 	// pkg/controlplane/controller/legacytokentracking, until kube-system is there
+	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking/controller.go Controller.processNext
 	"Error while syncing ConfigMap",
 	// k8s.io/apiserver/pkg/storage/etcd3/watcher.go, where a watch ends before it has begun
+	//upstream:relies-on k8s.io/apiserver/pkg/storage/etcd3/watcher.go watchChan.startWatching
 	"failed to sync with latest state: context canceled",
+	//upstream:relies-on go.etcd.io/etcd/server/v3/storage/mvcc/kvstore_txn.go storeTxnCommon.rangeKeys
 	"failed to sync with latest state: rangeKeys: context cancelled: context canceled",
 	// pkg/proxy/nftables, before it has made its table
+	//upstream:relies-on k8s.io/kubernetes/pkg/proxy/nftables/proxier.go Proxier.syncProxyRules
 	"Failed to list existing nftables objects",
 }

@@ -23,7 +23,8 @@ const (
 	WhyAnnotation = "local.kedge.dev/why"
 	// ProvisionerAnnotation is of a claim that wants a volume of the driver that it
 	// names. The binder of volumes sets it
-	// (k8s.io/kubernetes/pkg/controller/volume/persistentvolume/util, AnnStorageProvisioner).
+	// (k8s.io/component-helpers/storage/volume, AnnStorageProvisioner).
+	//upstream:relies-on k8s.io/component-helpers/storage/volume/pv_helpers.go AnnStorageProvisioner AnnSelectedNode
 	ProvisionerAnnotation = "volume.kubernetes.io/storage-provisioner"
 	// NodeAnnotation is of a claim whose volume is to be made on the node that it
 	// names. The scheduler sets it (the same package, AnnSelectedNode).

@@ -9,11 +9,16 @@ import (
 
 // coreDNS is the name of the component whose plugin/pkg/log begins lines with a level
 // in brackets.
+//
+//upstream:relies-on github.com/coredns/coredns/plugin/pkg/log/log.go
 const coreDNS = "dns"
 
 // standard is where the standard library's process-wide loggers write. Lines of
 // log/slog's begin with a level (log/slog/logger.go, defaultHandler); those of others
 // are informational.
+//
+//upstream:relies-on std/log/slog/logger.go defaultLogger
+//upstream:relies-on std/log/slog/handler.go defaultHandler.Handle
 type standard struct{}
 
 func (standard) Write(line []byte) (int, error) {

@@ -25,6 +25,9 @@ import (
 // It runs informers in a context. In the bare channel that Start is given,
 // every watch would cost two more goroutines, because context cannot see what
 // apimachinery/pkg/util/wait.ContextForChannel stands for.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/deployment/deployment_controller.go NewDeploymentController
+//upstream:relies-on k8s.io/apimachinery/pkg/util/wait/wait.go ContextForChannel
 type view struct {
 	groups
 	*Cache

@@ -160,6 +160,7 @@ func resealStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, secre
 		}
 		// A plain Put of kine's (pkg/server/put.go) changes nothing, and says nothing,
 		// if anything else was written since.
+		//upstream:relies-on github.com/k3s-io/kine/pkg/server/put.go LimitedServer.Put
 		put, err := store.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(StoredKey), "=", answer.Kvs[0].ModRevision)).
 			Then(clientv3.OpPut(StoredKey, text)).Else(clientv3.OpGet(StoredKey)).Commit()
 		if err != nil {

@@ -162,6 +162,7 @@ func writeKey(path string, generate func() (crypto.Signer, error)) (crypto.Signe
 	return key, datadir.WriteFile(path, text, keyMode)
 }
 
+//upstream:relies-on k8s.io/client-go/util/keyutil/key.go ParsePrivateKeyPEM MarshalPrivateKeyToPEM
 func encodeKey(key crypto.Signer) ([]byte, error) {
 	// The encodings that all of Kubernetes's own parsers know
 	// (k8s.io/client-go/util/keyutil/key.go).

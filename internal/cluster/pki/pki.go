@@ -69,6 +69,7 @@ type Files struct {
 	// The signers are for upstream's signing controllers, which take no file with
 	// more than one certificate, as an intermediate authority's has: pkg/controller/
 	// certificates/signer/ca_provider.go. The keys are those above.
+	//upstream:relies-on k8s.io/kubernetes/pkg/controller/certificates/signer/ca_provider.go caProvider.setCA
 	ServerSignerFile, ClientSignerFile string
 	// RequestHeaderCAFile is what ProxyClientCertFile is checked with.
 	RequestHeaderCAFile string
@@ -84,13 +85,17 @@ type Files struct {
 	// KubeletClient is read anew, at most once a second, for each connection:
 	// k8s.io/client-go/transport/transport.go, cachingCertificateLoader, and
 	// cert_rotation.go closes the connections made with the old one.
+	//upstream:relies-on k8s.io/client-go/transport/transport.go cachingCertificateLoader
+	//upstream:relies-on k8s.io/client-go/transport/cert_rotation.go dynamicClientCert.loadClientCert
 	KubeletClientCertFile, KubeletClientKeyFile string
 	// ProxyClient is watched with inotify: k8s.io/apiserver/pkg/server/
 	// dynamiccertificates/dynamic_serving_content.go, by way of
 	// k8s.io/kube-aggregator/pkg/apiserver/apiserver.go.
+	//upstream:relies-on k8s.io/apiserver/pkg/server/dynamiccertificates/dynamic_serving_content.go DynamicCertKeyPairContent.Run
 	ProxyClientCertFile, ProxyClientKeyFile string
 	// KubeletServing is watched likewise, from Kubernetes's
 	// pkg/kubelet/certificate/kubelet.go, NewKubeletServerCertificateDynamicFileManager.
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/certificate/kubelet.go NewKubeletServerCertificateDynamicFileManager
 	KubeletServingCertFile, KubeletServingKeyFile string
 
 	// Etcd is empty without ServerOptions.Etcd.

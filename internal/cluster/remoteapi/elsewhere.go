@@ -24,6 +24,7 @@ import (
 const (
 	// apiLeases is where API servers that share a datastore keep a lease each, under
 	// their address (pkg/controlplane/instance.go, NewLeases).
+	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/instance.go Config.createLeaseReconciler
 	apiLeases = "/registry/masterleases/"
 	// retry is how often another server is looked for, and apiReminder how often is
 	// said that there is none with an API.

@@ -218,6 +218,7 @@ func (c *checker) ask(ctx context.Context, client *http.Client) error {
 	case response.StatusCode == http.StatusOK:
 		return nil
 	// Its name is in k8s.io/apiserver/pkg/server/healthz/healthz.go, shutdown.
+	//upstream:relies-on k8s.io/apiserver/pkg/server/healthz/healthz.go shutdown.Name handleRootHealth
 	case bytes.Contains(answer, []byte("[-]shutdown ")):
 		return errStopping
 	}

@@ -7,12 +7,7 @@ import (
 	"net"
 	"strconv"
 	"syscall"
-	"time"
 )
-
-// keepAlive is how often an idle connection is probed, the value of
-// k8s.io/apiserver/pkg/server/secure_serving.go.
-const keepAlive = 3 * time.Minute
 
 // Listen opens the server's one port: on address, or on all addresses of both
 // families if that is empty. Its errors say what to do; for a port that is

@@ -10,13 +10,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log"
 	"net"
 	"net/http"
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"golang.org/x/net/http2"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -141,43 +139,4 @@ func (s *Supervisor) Run(ctx context.Context, ready func()) error {
 		<-served
 	}
 	return err
-}
-
-// server returns the HTTP server. Its parameters are those of upstream's own
-// listener: k8s.io/apiserver/pkg/server/secure_serving.go, tlsConfig and Serve.
-func (s *Supervisor) server(handler http.Handler, base context.Context) (*http.Server, error) {
-	server := &http.Server{
-		Handler:           handler,
-		MaxHeaderBytes:    1 << 20,
-		IdleTimeout:       90 * time.Second,
-		ReadHeaderTimeout: 32 * time.Second,
-		BaseContext:       func(net.Listener) context.Context { return base },
-		ConnState:         s.conns.state,
-		ConnContext:       s.strangers.remember,
-		ErrorLog:          log.New(&errorLog{s.log}, "", 0),
-		TLSConfig: &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			NextProtos:     []string{"h2", "http/1.1"},
-			GetCertificate: s.cfg.Certificate,
-			// Asked for and not verified: authenticators do that, request by
-			// request, and others than x509 may have their say.
-			ClientAuth: tls.RequestClientCert,
-			Time:       s.cfg.Now,
-		},
-	}
-	const frame = 256 << 10
-	const streams = 100
-	// golang.org/x/net/http2, not http.Server.HTTP2: the latter does not take
-	// a buffer per connection of 4 MiB or more.
-	err := http2.ConfigureServer(server, &http2.Server{
-		IdleTimeout:                  90 * time.Second,
-		MaxUploadBufferPerStream:     frame,
-		MaxReadFrameSize:             frame,
-		MaxConcurrentStreams:         streams,
-		MaxUploadBufferPerConnection: frame * streams,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("configure HTTP/2: %w", err)
-	}
-	return server, nil
 }

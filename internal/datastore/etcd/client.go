@@ -25,6 +25,7 @@ import (
 // What fails because another leader is chosen is tried again: reads as etcd's own
 // client would over a connection (client/v3/retry.go), and writes that compare.
 const (
+	//upstream:relies-on go.etcd.io/etcd/client/v3/retry.go RetryKVClient isSafeRetryImmutableRPC
 	attempts    = 100
 	attemptWait = 25 * time.Millisecond
 	// lostAfter is how long after a change of leader a write is lost that has no
@@ -37,6 +38,8 @@ var errLost = errors.New("another leader was chosen meanwhile")
 
 // newClient returns a client that needs no connection. Each has watches of its
 // own, which are told of progress together.
+//
+//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/api/v3client/v3client.go New
 func (m *Member) newClient(server *etcdserver.EtcdServer) *kubernetes.Client {
 	c := v3client.New(server)
 	c.KV = clientv3.NewKVFromKVClient(patient{
@@ -93,6 +96,7 @@ func (p patient) Txn(ctx context.Context, r *pb.TxnRequest, options ...grpc.Call
 		case err == nil && !answer.Succeeded && attempt > 1:
 			return p.made(ctx, r, answer)
 		// The leader refuses while it hands over.
+		//upstream:relies-on go.etcd.io/raft/v3/raft.go ErrProposalDropped
 		case !errors.Is(err, errLost) && status.Convert(err).Message() != raft.ErrProposalDropped.Error(), attempt == attempts, !pause(ctx):
 			return answer, err
 		}

@@ -207,6 +207,9 @@ func (m *Member) Run(ctx context.Context, ready func()) error {
 
 // stop stops etcd. Before it was ready its Close waits for listeners that wait for
 // it to be ready or to stop (server/v3/embed/serve.go).
+//
+//upstream:relies-on go.etcd.io/etcd/server/v3/embed/serve.go serveCtx.serve
+//upstream:relies-on go.etcd.io/etcd/server/v3/embed/etcd.go Etcd.Close
 func stop(etcd *embed.Etcd) {
 	select {
 	case <-etcd.Server.ReadyNotify():
@@ -345,6 +348,8 @@ func (m *Member) start(config *embed.Config) (*embed.Etcd, error) {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("start etcd: %w: stop the other etcd on this host; kedge's needs %s and %s", err, m.peerURL(), m.clientURL)
+	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp/util.go errMemberRemoved
+	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/api/membership/errors.go ErrIDRemoved
 	case err != nil && strings.Contains(err.Error(), "removed from the cluster"):
 		return nil, m.removed()
 	case err != nil:

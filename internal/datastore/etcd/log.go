@@ -24,19 +24,26 @@ const repeatAfter = time.Minute
 // its whole life at the level info, and warns of all that is not as in a large
 // cluster, and of each attempt to reach a member that is down.
 var told = map[string]logrus.Level{
+	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp/peer_status.go peerStatus.deactivate peerStatus.activate
 	"peer became inactive (message send to peer failed)": logrus.WarnLevel,
 	"peer became active": logrus.InfoLevel,
-	"slow fdatasync":     logrus.WarnLevel,
+	//upstream:relies-on go.etcd.io/etcd/server/v3/storage/wal/wal.go WAL.sync
+	"slow fdatasync": logrus.WarnLevel,
+	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/raft.go raftNode.processMessages
 	"leader failed to send out heartbeat on time; took too long, leader is overloaded likely from slow disk": logrus.WarnLevel,
 	// client.go has it said, with less in it.
-	"apply request took too long":   logrus.DebugLevel,
+	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/txn/util.go warnOfExpensiveGenericRequest
+	"apply request took too long": logrus.DebugLevel,
+	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp/probing_status.go monitorProbingStatus
 	"prober found high clock drift": logrus.WarnLevel,
-	"elected leader":                logrus.InfoLevel,
 	// At every stop; Member.Run hears of it otherwise.
+	//upstream:relies-on go.etcd.io/etcd/server/v3/embed/etcd.go Etcd.errHandler
 	"setting up serving from embedded etcd failed.": logrus.DebugLevel,
 	// At every join; Member.await tries again.
+	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/server.go EtcdServer.isLearnerReady
 	"rejecting promote learner: learner is not ready": logrus.DebugLevel,
-	"failed to update storage version":                logrus.DebugLevel,
+	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/version/monitor.go Monitor.UpdateStorageVersionIfNeeded
+	"failed to update storage version": logrus.DebugLevel,
 }
 
 // newLogger returns a logger that writes into log. What etcd would end the process

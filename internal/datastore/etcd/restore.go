@@ -80,6 +80,8 @@ func removeSum(file string) error {
 //
 // It is what `etcdutl snapshot restore --bump-revision --mark-compacted` does
 // (etcdutl/snapshot/v3_snapshot.go), whose module kedge does without.
+//
+//upstream:relies-on go.etcd.io/etcd/server/v3/storage/mvcc/store.go UnsafeSetScheduledCompact
 func (m *Member) found(dir, name string, above int64) (err error) {
 	logger := newLogger(m.log, m.fail)
 	peers, err := types.NewURLsMap(name + "=" + m.peerURL())

@@ -59,6 +59,8 @@ func (m *Member) Health(ctx context.Context) (health datastore.Health) {
 // registeredSyncs returns etcd's own histogram of how long syncs of its log take,
 // which it keeps to itself: whoever registers the same again is told which one is
 // there (server/storage/wal/metrics.go).
+//
+//upstream:relies-on go.etcd.io/etcd/server/v3/storage/wal/metrics.go walFsyncSec
 func registeredSyncs() prometheus.Metric {
 	again := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "etcd_disk_wal_fsync_duration_seconds", Help: "The latency distributions of fsync called by WAL.",

@@ -28,6 +28,8 @@ const (
 const compactKey = "compact_rev_key"
 
 // Backend is kine's server.Backend over a database that others write to, too.
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/logstructured/sqllog/sql.go RowsToEvents
 type Backend struct {
 	db      *sql.DB
 	dialect *dialect

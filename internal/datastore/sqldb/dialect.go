@@ -156,6 +156,7 @@ const (
 	head      = "SELECT MAX(id) FROM kine"
 	compacted = "SELECT MAX(prev_revision) FROM kine WHERE name = 'compact_rev_key'"
 	// create is a new key, or one that had been deleted.
+	//upstream:relies-on github.com/k3s-io/kine/pkg/drivers/generic/generic.go
 	create = `INSERT INTO kine(name, created, deleted, create_revision, prev_revision, lease, value, old_value)
 		VALUES (?, 1, 0, 0, ?, ?, ?, NULL)`
 	// follow makes a row that replaces the one with the given id and name, if
@@ -172,6 +173,8 @@ const (
 )
 
 // fillPrefix begins the names of rows that are nothing but ids; kine's own.
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/drivers/generic/generic.go Generic.Fill Generic.IsFill
 const fillPrefix = "gap-"
 
 var (

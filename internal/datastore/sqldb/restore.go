@@ -68,6 +68,8 @@ func (d *Datastore) Prepare(ctx context.Context, file, _ string, above int64) er
 // makeRestoring makes the table to be filled, and what else is missing. kine's
 // driver does not close all its connections (pkg/drivers/generic/generic.go,
 // Migrate, leaves a row unread): they are not to be taken for a server's.
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/drivers/generic/generic.go Generic.Migrate
 func (d *Datastore) makeRestoring(ctx context.Context, db *sql.DB) (err error) {
 	if err := d.prepare(ctx, d.target.source); err != nil {
 		return err

@@ -111,6 +111,8 @@ func (t *target) parsePostgres(source string, files datastore.TLS) error {
 
 // makePostgres makes the database. kine's driver does it too, but goes on
 // without one if it may not.
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/drivers/pgsql/pgsql.go createDBIfNotExist
 func makePostgres(ctx context.Context, config *pgx.ConnConfig) error {
 	admin := config.Copy()
 	admin.Database = "postgres"

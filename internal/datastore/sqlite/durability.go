@@ -17,6 +17,7 @@ const (
 	// apiserverCompactKey is where kine's server keeps the API server's key of
 	// the name compact_rev_key (pkg/server/compact.go): that of the last
 	// compaction, every 5 minutes.
+	//upstream:relies-on github.com/k3s-io/kine/pkg/server/compact.go compactRevAPI
 	apiserverCompactKey = "compact_rev_key_apiserver"
 	// shortLease is how many seconds a key may live that is not worth writing:
 	// it would be gone soon after a restart. It is that of an API server's own
@@ -75,6 +76,8 @@ func isRenewal(before, after []byte) bool {
 
 // protobufPrefix is that of what the API server stores
 // (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
+//
+//upstream:relies-on k8s.io/apimachinery/pkg/runtime/serializer/protobuf/protobuf.go protoEncodingPrefix
 var protobufPrefix = []byte("k8s\x00")
 
 func decodeLease(value []byte) (*coordination.Lease, bool) {

@@ -13,6 +13,8 @@ const retryExpiry = 10 * time.Second
 
 // maxLease is etcd's own, in seconds (MaxLeaseTTL in go.etcd.io/etcd/server/v3/lease/
 // lessor.go): 285 years. A time.Duration has room for little more.
+//
+//upstream:relies-on go.etcd.io/etcd/server/v3/lease/lessor.go MaxLeaseTTL
 const maxLease = 9_000_000_000
 
 // leases knows when the keys that have a lease end. As with kine, a lease is a

@@ -23,6 +23,9 @@ var _ datastore.Datastore = (*Datastore)(nil)
 
 // create, update and remove are the transactions of the API server
 // (k8s.io/apiserver/pkg/storage/etcd3/store.go, etcd/client/v3/kubernetes).
+//
+//upstream:relies-on k8s.io/apiserver/pkg/storage/etcd3/store.go store.Create store.GuaranteedUpdate store.conditionalDelete
+//upstream:relies-on go.etcd.io/etcd/client/v3/kubernetes/client.go Client.OptimisticPut Client.OptimisticDelete
 func create(c *clientv3.Client, key, value string) (*clientv3.TxnResponse, error) {
 	return c.Txn(context.Background()).
 		If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).

@@ -10,6 +10,8 @@ package sqlite
 // more per write; a kedge that used kine makes them again when it needs them.
 // kine_ending_index is kedge's own, of the rows that end a key, now or later:
 // they are few among many, and all others cost it nothing.
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/drivers/sqlite/sqlite.go schema
 const schema = `
 	CREATE TABLE IF NOT EXISTS kine (
 		id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -32,6 +34,8 @@ const schema = `
 
 // compactKey names the row that has, as prev_revision, the revision up to which
 // superseded rows are gone. It is no key of a client: theirs is apiserverCompactKey.
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/logstructured/sqllog/sql.go SQLLog.compactStart
 const compactKey = "compact_rev_key"
 
 const (

@@ -157,6 +157,8 @@ func volumes(ctx context.Context, client kubernetes.Interface) ([]byte, error) {
 
 // ownWords are the reasons of events that quote what a program in a pod said, or its
 // arguments (pkg/kubelet/events/event.go).
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/events/event.go
 var ownWords = []string{"Unhealthy", "ProbeWarning", "FailedPostStartHook", "FailedPreStopHook"}
 
 func events(ctx context.Context, client kubernetes.Interface) ([]byte, error) {

@@ -77,6 +77,11 @@ func Command(name string, environment []string, command string, args ...string) 
 // arguments: of pkg/kubelet/lifecycle/handlers.go, pkg/kubelet/prober/prober.go and
 // k8s.io/cri-client/pkg/remote_runtime.go; and, with v above 7, whole objects, Secrets
 // too: of k8s.io/client-go/rest/request.go.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/lifecycle/handlers.go handlerRunner.Run
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/prober/prober.go prober.probe
+//upstream:relies-on k8s.io/cri-client/pkg/remote_runtime.go remoteRuntimeService.execSyncV1 remoteRuntimeService.execV1
+//upstream:relies-on k8s.io/client-go/rest/request.go Request.Do Request.DoRaw Request.Watch Request.Stream Request.transformResponse logBody
 var ownLines = [][]byte{
 	[]byte("lifecycle hook ("), []byte("Probe failed"), []byte("Probe errored"), []byte(" cmd from runtime service failed"),
 	[]byte("' exited with "), []byte("Request Body"), []byte("Response Body"),

@@ -17,10 +17,13 @@ import (
 )
 
 // namespace is the CRI's (internal/cri/constants).
+//
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/constants/constants.go K8sContainerdNamespace
 const namespace = "k8s.io"
 
 // The CRI's labels of images (internal/cri/labels).
 const (
+	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/labels/labels.go
 	managedLabel = "io.cri-containerd.image"
 	// pinnedLabel keeps an image from the kubelet's garbage collection.
 	pinnedLabel = "io.cri-containerd.pinned"
@@ -93,6 +96,8 @@ func fullName(name string) string {
 // nameByID gives an image the second name that the CRI finds it by, and returns
 // it: the CRI does so itself only for images without its labels (UpdateImage in
 // internal/cri/server/images/image_pull.go).
+//
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/images/image_pull.go CRIImageService.UpdateImage
 func nameByID(ctx context.Context, client *containerd.Client, image containerd.Image, labels map[string]string) (string, error) {
 	config, err := image.Config(ctx)
 	if err != nil {

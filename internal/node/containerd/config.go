@@ -30,6 +30,8 @@ const criPlugin = "io.containerd.grpc.v1.cri"
 
 // unused are plugins of upstream's gRPC server that count its calls, for a
 // metrics port that is not there. The counters alone are 2 MB.
+//
+//upstream:relies-on github.com/containerd/containerd/v2/plugins/server/grpc/metrics.go
 var unused = []string{"io.containerd.metrics.v1.grpc-prometheus", "io.containerd.metrics.v1.grpc-otel"}
 
 // streamPort is where the kubelet fetches exec, attach and port-forward
@@ -42,6 +44,7 @@ const streamPort = "10010"
 // what is false or empty is left out, as a user's drop-in could not take it
 // back: upstream merges by "not empty wins".
 type (
+	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/config/config.go ImageConfig RuntimeConfig ServerConfig
 	fileConfig struct {
 		Version         int               `toml:"version"`
 		Root            string            `toml:"root"`
@@ -183,26 +186,6 @@ func checkDefaultRuntime(config *srvconfig.Config) error {
 	return nil
 }
 
-// pullsItself returns what in a user's drop-ins has the CRI pull without containerd's
-// transfer service, and so past registries.yaml: internal/cri/config/config.go,
-// CheckLocalImagePullConfigs.
-func pullsItself(config *srvconfig.Config) []string {
-	images, _ := config.Plugins["io.containerd.cri.v1.images"].(map[string]any)
-	registry, _ := images["registry"].(map[string]any)
-	var found []string
-	for _, section := range []map[string]any{images, registry} {
-		for key := range section {
-			switch key {
-			case "use_local_image_pull", "max_concurrent_downloads", "discard_unpacked_layers", "image_pull_with_sync_fs",
-				"disable_snapshot_annotations", "mirrors", "configs", "auths":
-				found = append(found, key)
-			}
-		}
-	}
-	slices.Sort(found)
-	return found
-}
-
 // load writes the configuration to cfg.ConfigFile, for the user to see, and
 // reads it back as containerd does: with the user's drop-ins merged over it,
 // those of older formats migrated.
@@ -224,6 +207,7 @@ func load(ctx context.Context, cfg Config, file *fileConfig) (*srvconfig.Config,
 	registrations := registry.Graph(func(*plugin.Registration) bool { return false })
 	var all srvconfig.PluginFunc = func() iter.Seq[plugin.Registration] { return slices.Values(registrations) }
 	// The maps must be there: upstream's mergeConfig copies into them.
+	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd/server/config/config.go LoadConfigWithPlugins mergeConfig
 	out := &srvconfig.Config{
 		Version:          configVersion,
 		Plugins:          map[string]any{},
@@ -235,6 +219,7 @@ func load(ctx context.Context, cfg Config, file *fileConfig) (*srvconfig.Config,
 		return nil, fmt.Errorf("load containerd configuration %s with %v: %w", cfg.ConfigFile, cfg.DropIns, err)
 	}
 	// These two would move the whole of kedge: server_linux.go, apply.
+	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd/server/server_linux.go apply
 	out.OOMScore, out.Cgroup.Path = 0, ""
 	return out, checkDefaultRuntime(out)
 }

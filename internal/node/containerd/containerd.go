@@ -8,23 +8,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/cmd/containerd/server"
-	srvconfig "github.com/containerd/containerd/v2/cmd/containerd/server/config"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/host"
-	"github.com/kedge-dev/kedge/internal/base/kubeinit"
 )
 
 // Name is the component's name.
@@ -130,6 +125,7 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	conn := client.Conn().(*grpc.ClientConn)
 	// A stop waits for this too: the CRI, while it begins, reads the databases that
 	// a stop closes, and panics without them (internal/cri/nri/nri_api_linux.go).
+	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/nri/nri_api_linux.go API.Register
 	beginning, end := outlast(ctx)
 	err = interruptible(beginning, failed, func(ctx context.Context) error {
 		return waitRuntime(ctx, cri.NewRuntimeServiceClient(conn))
@@ -203,47 +199,6 @@ func (c *Containerd) snapshotter() string {
 	return overlayfs
 }
 
-func (c *Containerd) start(ctx context.Context, config *srvconfig.Config) (*server.Server, error) {
-	if err := server.CreateTopLevelDirectories(config); err != nil {
-		return nil, fmt.Errorf("make containerd folders: %w", err)
-	}
-	for _, folder := range []string{c.cfg.CNIConfDir, filepath.Dir(c.cfg.Socket)} {
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			return nil, fmt.Errorf("make folder %s: %w", folder, err)
-		}
-	}
-	// Like upstream's main: an unpacking that was interrupted leaves mounts.
-	if err := mount.SetTempMountLocation(filepath.Join(config.Root, "tmpmounts")); err != nil {
-		return nil, fmt.Errorf("make folder for containerd's temporary mounts: %w", err)
-	}
-	warnings, err := mount.CleanupTempMounts(0)
-	if err != nil {
-		return nil, fmt.Errorf("clean up containerd's temporary mounts: %w", err)
-	}
-	for _, w := range warnings {
-		c.log.Warnf("clean up temporary mount: %v", w)
-	}
-
-	c.reader.capture()
-	interceptPulls(c.cfg.Source)
-	srv, err := server.New(ctx, config)
-	// The CRI plugin sets it by its own log level, for the whole process
-	// (setGLogLevel in plugins/cri/runtime/plugin.go).
-	kubeinit.RestoreVerbosity()
-	if err != nil {
-		return nil, fmt.Errorf("start containerd: %w", err)
-	}
-	if c.reader.service == nil {
-		c.stop(srv)
-		return nil, errors.New("find containerd's CRI: its plugin is not there")
-	}
-	if err := srv.Start(ctx); err != nil {
-		c.stop(srv)
-		return nil, fmt.Errorf("serve containerd: %w", err)
-	}
-	return srv, nil
-}
-
 // stop closes what containerd can close. Shims and containers run on. These
 // loops of upstream's cannot be stopped and end with the process, none of which
 // writes: the event exchange (docker/go-events, broadcast.go), the CRI's
@@ -252,6 +207,12 @@ func (c *Containerd) start(ctx context.Context, config *srvconfig.Config) (*serv
 // (tags.cncf.io/container-device-interface/pkg/cdi/cache.go) and the listener of
 // the node resource interface, /var/run/nri/nri.sock (containerd/nri,
 // pkg/adaptation/adaptation.go).
+//
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/images/snapshots.go
+//upstream:relies-on github.com/containerd/containerd/v2/internal/eventq/eventq.go
+//upstream:relies-on github.com/docker/go-events/broadcast.go
+//upstream:relies-on tags.cncf.io/container-device-interface/pkg/cdi/cache.go
+//upstream:relies-on github.com/containerd/nri/pkg/adaptation/adaptation.go Adaptation.startListener Adaptation.Stop
 func (c *Containerd) stop(srv *server.Server) {
 	done := make(chan struct{})
 	go func() {

@@ -18,6 +18,9 @@ import (
 // debug messages are left out. What containerd calls fatal ends the goroutine that says
 // so and is sent to the channel, for containerd's own code would end the process without
 // a word of who it was (plugins/cri/cri.go, plugins/server/internal/serve.go).
+//
+//upstream:relies-on github.com/containerd/containerd/v2/plugins/cri/cri.go initCRIService
+//upstream:relies-on github.com/containerd/containerd/v2/plugins/server/internal/serve.go Serve
 func captureLog() <-chan error {
 	standard := logrus.StandardLogger()
 	failed := make(chan error, 1)
@@ -39,11 +42,14 @@ func captureLog() <-chan error {
 
 // expected are what every start warns of, and says nothing.
 var expected = []string{
+	//upstream:relies-on github.com/containerd/containerd/v2/plugins/content/local/store.go NewLabeledStore
 	"failed check for fsverity support", // most file systems lack it; nothing needs it
 	// The network component writes it once the node has its range of addresses.
+	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/cni_conf_syncer.go newCNINetConfSyncer
 	"failed to load cni during init, please check CRI plugin status before setting up network for pods",
 	// Of the node resource interface's plugins, those in WebAssembly: its runtime is
 	// left out (nri_no_wasm in the Makefile).
+	//upstream:relies-on github.com/containerd/nri/pkg/adaptation/adaptation.go New ErrWasmDisabled
 	"failed to initialize WASM support: WASM support is disabled (at build time)",
 }
 

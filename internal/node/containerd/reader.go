@@ -8,12 +8,9 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/metadata"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
-	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -41,6 +38,8 @@ func (c *Containerd) Store() (content.Store, images.Store) {
 
 // capture registers a plugin that finds the CRI's and the metadata: a server hands
 // out none of its plugins. The list of plugins is the process's, as containerd itself is.
+//
+//upstream:relies-on github.com/containerd/containerd/v2/plugins/cri/cri.go initCRIService
 func (r *Reader) capture() {
 	registry.Register(&plugin.Registration{
 		Type:     "dev.kedge.v1", // one that no other plugin requires
@@ -98,18 +97,4 @@ func (r *Reader) ListImages(ctx context.Context, filter *cri.ImageFilter) ([]*cr
 // ImageFsInfo returns what images use of their file system.
 func (r *Reader) ImageFsInfo(ctx context.Context) (*cri.ImageFsInfoResponse, error) {
 	return read(ctx, r.service.ImageFsInfo, &cri.ImageFsInfoRequest{})
-}
-
-// read calls method as containerd's own layer over the socket does
-// (internal/cri/instrument), and copies what goes in and out, as the socket
-// would: the CRI completes filters, and shares its state with its answers.
-func read[Request, Response proto.Message](ctx context.Context, method func(context.Context, Request) (Response, error), request Request) (Response, error) {
-	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, namespace), readTimeout)
-	defer cancel()
-	response, err := method(ctx, proto.CloneOf(request))
-	if err != nil {
-		var none Response
-		return none, errgrpc.ToGRPC(err)
-	}
-	return proto.CloneOf(response), nil
 }

@@ -35,6 +35,9 @@ type Source interface {
 // before containerd's transfer service, through which the CRI and ctr pull.
 // Upstream has no other way to change registries while it runs, nor to rewrite
 // names: k3s patches it. The list of plugins is the process's, as containerd is.
+//
+//upstream:relies-on github.com/containerd/plugin/registry/register.go Register Reset Graph
+//upstream:relies-on github.com/containerd/containerd/v2/plugins/transfer/plugin.go init
 func interceptPulls(source Source) {
 	all := registry.Graph(func(*plugin.Registration) bool { return false })
 	registry.Reset()
@@ -88,6 +91,8 @@ func (t *transferrer) Transfer(ctx context.Context, from, to any, options ...tra
 // describe returns what is to be pulled and with whose credentials, until ctx is
 // done. An OCIRegistry tells that only as it does to a transfer service of another
 // process, by a message and a stream.
+//
+//upstream:relies-on github.com/containerd/containerd/v2/core/transfer/registry/registry.go OCIRegistry.MarshalAny
 func describe(ctx context.Context, image *ociregistry.OCIRegistry) (registries.Pull, error) {
 	streams := pipes{}
 	encoded, err := image.MarshalAny(ctx, &streams)
@@ -115,6 +120,7 @@ func describe(ctx context.Context, image *ociregistry.OCIRegistry) (registries.P
 	return pull, nil
 }
 
+//upstream:relies-on github.com/containerd/containerd/v2/core/transfer/registry/registry.go OCIRegistry.MarshalAny credCallback.GetCredentials
 func askCredentials(stream *pipe, reference, host string) (user, secret string, err error) {
 	question, err := typeurl.MarshalAny(&transfertypes.AuthRequest{Host: host, Reference: reference})
 	if err != nil {

@@ -70,6 +70,8 @@ func TestSanity(t *testing.T) {
 
 // unhurried has a connection take a moment: csi-test waits for it to be ready, and
 // for a minute in vain if it was before it looked (utils/grpcutil.go, Connect).
+//
+//upstream:relies-on github.com/kubernetes-csi/csi-test/v5/utils/grpcutil.go Connect
 type unhurried struct{}
 
 func (unhurried) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }

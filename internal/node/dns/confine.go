@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -294,26 +293,6 @@ func (c corefile) upstreamsLast(args []string) error {
 		}
 	}
 	return nil
-}
-
-// isAddress tells whether forward takes to for an address: as HostPortOrFile of
-// CoreDNS's plugin/pkg/parse/host.go.
-func isAddress(to string) bool {
-	scheme, host, found := strings.Cut(to, "://")
-	if !found {
-		host = to
-	} else if !slices.Contains([]string{"dns", "tls", "quic", "https"}, scheme) {
-		return false
-	}
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	} else {
-		host = strings.Trim(host, "[]")
-	}
-	if i := strings.LastIndexByte(host, '%'); i >= 0 {
-		host = host[:i]
-	}
-	return net.ParseIP(host) != nil
 }
 
 // notTooOften is for what is done again and again: a node has other things to do.

@@ -139,6 +139,8 @@ func (c corefile) directives(out *bytes.Buffer, block caddyfile.ServerBlock) err
 // (coredns/caddy/caddyfile/lexer.go): blanks, quotes and comment signs only
 // inside quotes, where a backslash escapes quotes and nothing else, itself
 // included.
+//
+//upstream:relies-on github.com/coredns/caddy/caddyfile/lexer.go lexer.next
 func quote(token string) (string, error) {
 	special := func(r rune) bool { return r == '#' || r == '"' || unicode.IsSpace(r) }
 	if token != "" && !strings.ContainsFunc(token, special) {

@@ -222,6 +222,8 @@ func (d *DNS) stop() error {
 // waitServes waits until each address answers anything, a second at most. A server
 // that is stopped before it serves would go on for ever (Server.Stop of CoreDNS's
 // core/dnsserver/server.go).
+//
+//upstream:relies-on github.com/coredns/coredns/core/dnsserver/server.go Server.Stop
 func (d *DNS) waitServes() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -245,6 +247,8 @@ func input(text string) caddy.Input {
 
 // probe tells whether the address can be listened on. CoreDNS itself would
 // share the port with another of its kind and say nothing (SO_REUSEPORT).
+//
+//upstream:relies-on github.com/coredns/coredns/core/dnsserver/server.go Server.Listen Server.ListenPacket
 func probe(address netip.Addr) error {
 	target := netip.AddrPortFrom(address, Port)
 	listener, err := net.Listen("tcp", target.String())

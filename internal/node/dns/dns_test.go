@@ -228,6 +228,8 @@ func TestDNS(t *testing.T) {
 	eventually(t, "", func() string {
 		left := ""
 		for id, stack := range goroutines() {
+			//upstream:relies-on github.com/coredns/coredns/plugin/pkg/proxy/proxy.go NewProxy
+			//upstream:relies-on github.com/coredns/caddy/caddy.go Instance.Stop
 			// The forward plugin ends this one in a finalizer (plugin/pkg/proxy
 			// in proxy.go) that never comes for the last instance: caddy's list
 			// of instances keeps it behind its end (Instance.Stop in caddy.go).

@@ -55,6 +55,8 @@ const (
 
 // directives are what a Corefile may contain, in the order in which they see a
 // query, which is that of dnsserver.Directives in core/dnsserver/zdirectives.go.
+//
+//upstream:relies-on github.com/coredns/coredns/core/dnsserver/zdirectives.go Directives
 var directives = []string{
 	"metadata", "nsid", "bufsize", "bind", "errors", "log", "local",
 	"dns64", "any", "chaos", "loadbalance", "rewrite", "acl", "cache", "header",
@@ -82,34 +84,6 @@ var register = sync.OnceValue(func() error {
 	return dnsserver.SetDirectives(directives)
 })
 
-// setUp adds a kubernetes handler, filled by fill, to the server block.
-func setUp(c *caddy.Controller, fill func(*source, *caddy.Controller, caddyfile.Dispenser, *kubernetes.Kubernetes) error) error {
-	c.Next()
-	if !c.NextArg() {
-		return c.ArgErr()
-	}
-	found, ok := sources.Load(c.Val())
-	if !ok {
-		return c.Errf("unknown source %q", c.Val())
-	}
-	stanza := c.Dispenser // of which ParseStanza takes all
-	handler, err := kubernetes.ParseStanza(c)
-	if err != nil {
-		return err
-	}
-	if c.Next() {
-		return plugin.Error("kubernetes", plugin.ErrOnce)
-	}
-	if err := fill(found.(*source), c, stanza, handler); err != nil {
-		return plugin.Error("kubernetes", err)
-	}
-	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
-		handler.Next = next
-		return handler
-	})
-	return nil
-}
-
 // source is where one DNS component has its records from.
 type source struct {
 	client *rest.Config
@@ -121,6 +95,8 @@ type source struct {
 }
 
 // share gives the handler the shared records, which are started the first time.
+//
+//upstream:relies-on github.com/coredns/coredns/plugin/kubernetes/kubernetes.go Kubernetes.InitKubeCache
 func (s *source) share(_ *caddy.Controller, _ caddyfile.Dispenser, handler *kubernetes.Kubernetes) error {
 	if s.shared != nil {
 		handler.APIConn = s.shared.APIConn

@@ -17,6 +17,8 @@ import (
 
 // records are what a kubernetes handler answers from: dnsController of CoreDNS's
 // plugin/kubernetes/controller.go, which has no exported name.
+//
+//upstream:relies-on github.com/coredns/coredns/plugin/kubernetes/controller.go dnsController
 type records interface {
 	ServiceList() []*object.Service
 	EndpointsList() []*object.Endpoints
@@ -59,6 +61,8 @@ func (p podsOfServices) PodIndex(ip string) (pods []*object.Pod) {
 
 // withoutPods returns the handler of a stanza that reads no pods, of which the
 // stanza may want to: ParseStanza's result cannot be told so.
+//
+//upstream:relies-on github.com/coredns/coredns/plugin/kubernetes/setup.go ParseStanza
 func withoutPods(c *caddy.Controller, stanza caddyfile.Dispenser) (*kubernetes.Kubernetes, error) {
 	tokens := []caddyfile.Token{{File: stanza.File(), Line: stanza.Line(), Text: stanza.Val()}}
 	for before := ""; stanza.Next(); before = stanza.Val() {

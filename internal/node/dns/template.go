@@ -10,6 +10,8 @@ import (
 // templateFunctions are what answers of the template plugin may call: what cannot
 // make much out of little. The names that are not text/template's own are CoreDNS's
 // (plugin/template/template.go).
+//
+//upstream:relies-on github.com/coredns/coredns/plugin/template/template.go newTemplate
 var templateFunctions = []string{"and", "eq", "ge", "gt", "index", "le", "len", "lt", "ne", "not", "or", "parseInt"}
 
 // maxTemplate is how long a template may be, in bytes.

@@ -16,6 +16,8 @@ import (
 
 // externalProvider tells the kubelet that somebody else looks after its node's
 // addresses: k8s.io/cloud-provider, IsExternal.
+//
+//upstream:relies-on k8s.io/cloud-provider/plugins.go IsExternal
 const externalProvider = "external"
 
 // The kubelet knows no external addresses, and at each heartbeat it overwrites
@@ -26,6 +28,9 @@ const externalProvider = "external"
 // are known (initialNode in pkg/kubelet/kubelet_node_status.go).
 
 // nodeAddresses returns what the node is to say of its addresses.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/nodestatus/setters.go NodeAddress
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go Kubelet.initialNode
 func (k *Kubelet) nodeAddresses() []corev1.NodeAddress {
 	var all []corev1.NodeAddress
 	for _, ip := range k.cfg.NodeIPs {
@@ -55,8 +60,10 @@ func (k *Kubelet) correctAddresses(ctx context.Context, client kubernetes.Interf
 }
 
 // addressedClient is the kubelet's client, which registers its node with
-// addresses. It is used by pointer: isNilInterface of cmd/kubelet/app/auth.go
+// addresses. It is used by pointer: BuildAuth of cmd/kubelet/app/auth.go
 // takes nothing else.
+//
+//upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/auth.go BuildAuth
 type addressedClient struct {
 	kubernetes.Interface
 	addresses []corev1.NodeAddress

@@ -30,6 +30,9 @@ const inProcess = "in process"
 
 // configure returns the kubelet's settings: upstream's defaults with kedge's
 // own over them, before any arguments of the user's.
+//
+//upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/options/options.go applyLegacyDefaults
+//upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/server.go run getCgroupDriverFromCRI loadConfigFile
 func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	// This includes the historic defaults of upstream's command line (anonymous
 	// requests, everything authorized, an open read-only port:

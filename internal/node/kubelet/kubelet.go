@@ -149,6 +149,13 @@ func (k *Kubelet) Name() string { return "kubelet" }
 //     (manager.Start), which nobody stops
 //
 // So one process runs one kubelet once.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/server/server.go ListenAndServeKubeletServer ListenAndServePodResources
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.Run Kubelet.StartGarbageCollection Kubelet.initializeRuntimeDependentModules
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/container_manager_linux.go containerManagerImpl.Start
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/qos_container_manager_linux.go qosContainerManagerImpl.Start
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/pleg/generic.go GenericPLEG.Start
+//upstream:relies-on github.com/google/cadvisor/manager/manager.go manager.Start
 func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	if err := k.checkPort(ctx); err != nil {
 		return err
@@ -167,6 +174,7 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	// cAdvisor finds the names of containers through containerd, whose address
 	// upstream takes from this variable alone (a flag of cAdvisor's). What is no
 	// containerd does not answer it, and is asked by the kubelet alone.
+	//upstream:relies-on github.com/google/cadvisor/container/containerd/factory.go ArgContainerdEndpoint Register
 	*cadvisorcontainerd.ArgContainerdEndpoint = k.cfg.RuntimeSocket
 
 	waiting, stop := context.WithCancel(ctx)

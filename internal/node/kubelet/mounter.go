@@ -21,6 +21,8 @@ import (
 // Two things do not pass through it: raw block volumes, for which
 // k8s.io/kubernetes/pkg/volume/util/volumepathhandler makes a mounter of its
 // own and runs losetup, and what CSI drivers do in their pods.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/volume/util/volumepathhandler/volume_path_handler.go mapBindMountDevice unmapBindMountDevice
 type mounter struct {
 	mount.Interface // upstream's
 }
@@ -138,6 +140,9 @@ func (r request) do() error {
 // The kernel heeds the latter only in a second call. As with upstream's
 // mounter, an option of the source cannot be taken away, like ro by rw, and
 // options for the file system have no meaning.
+//
+//upstream:relies-on k8s.io/mount-utils/mount_linux.go Mounter.MountSensitive Mounter.MountSensitiveWithoutSystemdWithMountFlags
+//upstream:relies-on k8s.io/mount-utils/mount.go MakeBindOptsSensitive
 func (r request) bind() error {
 	if err := unix.Mount(r.source, r.target, "", unix.MS_BIND, ""); err != nil {
 		return err

@@ -22,6 +22,8 @@ const (
 // (k8s.io/kubernetes/plugin/pkg/auth/authorizer/node, graph_populator.go). A
 // refusal there would hold the pod up for two seconds: client-go waits almost one
 // before it lists again, and after one the kubelet gives up until its next round.
+//
+//upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/graph_populator.go AddGraphEventHandlers
 type patience struct {
 	next http.RoundTripper
 }
@@ -60,6 +62,8 @@ func (p patience) RoundTrip(request *http.Request) (*http.Response, error) {
 
 // belongsToPod tells whether the Node authorizer decides by the node's pods: for
 // what they mount, and for the tokens of their service accounts.
+//
+//upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/node_authorizer.go NodeAuthorizer.Authorize
 func belongsToPod(request *http.Request) bool {
 	parts := strings.Split(strings.Trim(request.URL.Path, "/"), "/")
 	i := slices.Index(parts, "namespaces")

@@ -46,6 +46,9 @@ type (
 // Upstream makes that client itself, whatever it is given (PreInitRuntimeService,
 // called in run in cmd/kubelet/app/server.go), and adjusts its OOM score as the
 // last thing before it makes the kubelet from its dependencies: then is the time.
+//
+//upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/server.go run RunKubelet
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go PreInitRuntimeService Dependencies
 func (k *Kubelet) useRuntime(dependencies *kubelet.Dependencies) {
 	adjust := dependencies.OOMAdjuster.ApplyOOMScoreAdj
 	dependencies.OOMAdjuster.ApplyOOMScoreAdj = func(pid, score int) error {

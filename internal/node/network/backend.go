@@ -66,6 +66,7 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 	switch n.cfg.Cluster.FlannelBackend {
 	case "vxlan":
 		newBackend, l.config.BackendType = vxlan.New, "vxlan"
+		//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan_network.go
 		if l.config.EnableIPv6 {
 			// flannel's encapOverhead is that of IPv4; see flannel's
 			// pkg/backend/vxlan/vxlan_network.go.
@@ -77,6 +78,7 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 		newBackend, l.config.BackendType = wireguard.New, "wireguard"
 		// flannel's pkg/backend/wireguard/device.go removes the device when the
 		// context is cancelled, which would cut off pods that are to go on.
+		//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/wireguard/device.go newWGDevice
 		ctx = context.WithoutCancel(ctx)
 	default:
 		return nil, fmt.Errorf("flannel-backend %q is not known", n.cfg.Cluster.FlannelBackend)
@@ -104,6 +106,9 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 // link to the other nodes may be another one now: ensureLink of flannel's
 // pkg/backend/vxlan/device.go, and ensureBridge of the CNI plugin. Pods that are
 // older still are told of it, as their packets are forwarded.
+//
+//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/device.go ensureLink
+//upstream:relies-on github.com/containernetworking/plugins/plugins/main/bridge/bridge.go ensureBridge
 func alignMTU(mtu int) error {
 	for _, name := range []string{bridgeName, vxlanDevice, vxlanDeviceV6, "flannel-wg", "flannel-wg-v6"} {
 		link, err := netlink.LinkByName(name)

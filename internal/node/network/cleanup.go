@@ -31,6 +31,7 @@ func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) er
 		removeTables(ctx,
 			masqueradeTable,
 			// The portmap plugin's; plugins/meta/portmap/portmap_nftables.go.
+			//upstream:relies-on github.com/containernetworking/plugins/plugins/meta/portmap/portmap_nftables.go tableName
 			table{knftables.IPv4Family, "cni_hostport"},
 			table{knftables.IPv6Family, "cni_hostport"},
 		),
@@ -44,6 +45,8 @@ func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) er
 // removeResults removes what libcni remembers of pods that ended without its plugins,
 // in dir/results: files named NETWORK-POD-INTERFACE (libcni/api.go, getCacheFilePath).
 // Each pod has one for loopback too, as those of other runtimes have.
+//
+//upstream:relies-on github.com/containernetworking/cni/libcni/api.go CNIConfig.getCacheFilePath
 func removeResults(dir string) error {
 	results := filepath.Join(dir, "results")
 	files, err := filepath.Glob(filepath.Join(results, networkName+"-*-*"))

@@ -25,6 +25,7 @@ const (
 	// a pod that never ended properly is lost.
 	addressDir = datadir.RunDir + "/cni"
 	// resultDir is where libcni keeps what plugins answered: libcni/api.go, CacheDir.
+	//upstream:relies-on github.com/containernetworking/cni/libcni/api.go CacheDir
 	resultDir = "/var/lib/cni"
 )
 
@@ -122,6 +123,8 @@ func (c conflist) encode() ([]byte, error) {
 
 // write puts the file into dir, whole or not at all. A file that is right is
 // left alone: containerd reads its configuration again whenever one changes.
+//
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/cni_conf_syncer.go cniNetConfSyncer.syncLoop
 func (c conflist) write(dir string) error {
 	content, err := c.encode()
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 const (
 	// vxlanPort is flannel's, and the Linux kernel's default: pkg/backend/vxlan/vxlan.go.
+	//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan.go VXLANBackend.RegisterNetwork
 	vxlanPort = 8472
 	// fenceFile says that there are rules of iptables. It is gone after a reboot, as
 	// they are.

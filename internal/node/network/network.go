@@ -31,6 +31,8 @@ const name = "network"
 // backendStopTimeout is how long a stopped backend is waited for. Flannel's
 // backends can hang in their end: WatchLeases in flannel's
 // pkg/subnet/subnet.go sends to a channel that nobody reads any more.
+//
+//upstream:relies-on github.com/flannel-io/flannel/pkg/subnet/subnet.go WatchLeases
 const backendStopTimeout = 2 * time.Second
 
 // errAgain ends a backend that is to be set up anew.

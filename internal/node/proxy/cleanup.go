@@ -39,6 +39,8 @@ func Cleanup(ctx context.Context) error {
 
 // cleanIPTables removes the rules of the iptables mode, also the chain that the
 // proxier shares with the kubelet, which upstream's clean-up leaves.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/proxy/iptables/cleanup.go CleanupLeftovers
 func cleanIPTables(ctx context.Context) (ok bool) {
 	ok = !iptables.CleanupLeftovers(ctx)
 	const firewall = utiliptables.Chain("KUBE-FIREWALL")

@@ -56,6 +56,8 @@ func Cleanup(ctx context.Context, dir datadir.Dir, settings config.Node, podCIDR
 
 // nriSocket is what containerd leaves of its plug-in interface:
 // https://github.com/containerd/nri, pkg/adaptation.
+//
+//upstream:relies-on github.com/containerd/nri/pkg/api/plugin.go DefaultSocketPath
 const nriSocket = "/var/run/nri/nri.sock"
 
 // removeSocket removes a socket unless somebody listens on it: another

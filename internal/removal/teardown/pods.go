@@ -75,6 +75,8 @@ func (p Pods) Kill(ctx context.Context) error {
 // containerd's namespaces, whatever containerd's own state folder is:
 // cmd/containerd-shim-runc-v2/process/utils.go, RuncRoot.
 const (
+	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process/utils.go RuncRoot
+	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process/init.go NewRunc
 	runcRoot      = "/run/containerd/runc"
 	runcNamespace = "k8s.io"
 )

@@ -19,6 +19,7 @@ import (
 const (
 	// imageNameAnnotation holds an image's full name in an archive's index:
 	// github.com/containerd/containerd/v2/core/images, annotations.go.
+	//upstream:relies-on github.com/containerd/containerd/v2/core/images/annotations.go AnnotationImageName
 	imageNameAnnotation = "io.containerd.image.name"
 	blobFolder          = ocispec.ImageBlobsDir + "/sha256/"
 )

@@ -210,6 +210,8 @@ func (s system) addManager(t *testing.T) {
 // settle waits until the pod's container is older than ten seconds: a kubelet that
 // starts before that takes the pod for unready, until it has probed it
 // (pkg/kubelet/prober/prober_manager.go, kubeletRestartGracePeriod).
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/prober/prober_manager.go kubeletRestartGracePeriod manager.setReadyStateOnKubeletRestart
 func (s system) settle(t *testing.T) {
 	t.Helper()
 	began, err := time.Parse(time.RFC3339, sh(t, s.host, "kedge kubectl get pod web -o jsonpath='{.status.containerStatuses[*].state.running.startedAt}'"))

@@ -21,6 +21,8 @@ import (
 
 // MaxRequestBytes is how large a request may be: etcd's 1.5 MiB for an object
 // (go.etcd.io/etcd/server/v3/embed/config.go) and what is around it.
+//
+//upstream:relies-on go.etcd.io/etcd/server/v3/embed/config.go DefaultMaxRequestBytes
 const MaxRequestBytes = 2 << 20
 
 // Etcd is the part of etcd's API that is asked for: kine's KVServerBridge.

@@ -2,14 +2,11 @@ package direct
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/metadata"
 )
 
 // watcher is a clientv3.Watcher. A watch of it differs from one of etcd's own
@@ -30,14 +27,6 @@ type watch struct {
 	responses chan clientv3.WatchResponse
 	// progress has the latest revision that is to be told, if it is yet to be.
 	progress chan int64
-}
-
-// stream is how etcd's own client tells streams apart (client/v3/watch.go).
-func stream(ctx context.Context) string {
-	if md, ok := metadata.FromOutgoingContext(ctx); ok {
-		return fmt.Sprintf("%+v", map[string][]string(md))
-	}
-	return ""
 }
 
 // Watch implements clientv3.Watcher.
@@ -174,29 +163,3 @@ func (s *Server) tellProgress() {
 
 // Close implements clientv3.Watcher. The watches end with the client's context.
 func (w *watcher) Close() error { return nil }
-
-// convert returns events as kine's server does (pkg/server/watch.go, toEvents).
-func convert(events []*server.Event) []*clientv3.Event {
-	converted := make([]*clientv3.Event, 0, len(events))
-	for _, e := range events {
-		event := &clientv3.Event{Type: mvccpb.PUT, Kv: keyValue(e.KV)}
-		if e.Delete {
-			event.Type = mvccpb.DELETE
-		}
-		if !e.Create {
-			event.PrevKv = keyValue(e.PrevKV)
-		}
-		converted = append(converted, event)
-	}
-	return converted
-}
-
-func keyValue(kv *server.KeyValue) *mvccpb.KeyValue {
-	if kv == nil {
-		return nil
-	}
-	return &mvccpb.KeyValue{
-		Key: []byte(kv.Key), Value: kv.Value, Version: kv.Version, Lease: kv.Lease,
-		CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision,
-	}
-}

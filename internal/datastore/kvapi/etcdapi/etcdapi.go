@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
@@ -18,7 +17,6 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/kedge-dev/kedge/internal/base/localapi"
@@ -94,23 +92,14 @@ func (s *Server) Close() {
 	<-s.ended
 }
 
-// newServer makes a gRPC server with etcd's limits and times
-// (go.etcd.io/etcd/server/v3/embed/config.go), as kine's pkg/endpoint does.
-func newServer(answer grpc.UnaryServerInterceptor) *grpc.Server {
-	return grpc.NewServer(
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Hour, Timeout: 20 * time.Second}),
-		grpc.MaxConcurrentStreams(math.MaxUint32),
-		grpc.MaxRecvMsgSize(direct.MaxRequestBytes),
-		grpc.MaxSendMsgSize(math.MaxInt32),
-		grpc.WaitForHandlers(true),
-		grpc.UnaryInterceptor(answer),
-	)
-}
-
 // ofOneKey refuses transactions about more than one key, or about compactKey: kine's
 // server knows those of the API server by their form, and would compare one key and
 // change another (pkg/server/create.go, update.go and delete.go).
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/server/create.go isCreate
+//upstream:relies-on github.com/k3s-io/kine/pkg/server/update.go isUpdate
+//upstream:relies-on github.com/k3s-io/kine/pkg/server/delete.go isDelete
+//upstream:relies-on github.com/k3s-io/kine/pkg/server/compact.go isCompact
 func ofOneKey(next grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if txn, ok := request.(*pb.TxnRequest); ok {
@@ -183,6 +172,8 @@ type Fault interface {
 // the values of Secrets with it, unless its error is a cancellation
 // (pkg/server/kv.go). It also notes how long requests take, but for compaction,
 // which may.
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/server/kv.go KVServerBridge.Range KVServerBridge.Put KVServerBridge.Txn KVServerBridge.Compact
 type discreet struct {
 	server.Backend
 	meter *measure.Meter

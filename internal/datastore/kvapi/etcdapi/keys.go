@@ -6,15 +6,13 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/reflection"
 )
 
 // compactKey names the row in which kine's table has the revision up to which it is
 // compacted. It is nobody's to delete. A client that says this name means a row of
 // its own, which kine's server finds for it (pkg/server/compact.go).
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/server/compact.go compactRevKey compactRevAPI
 const compactKey = "compact_rev_key"
 
 // compactKeyOfClients is the name of that row.
@@ -27,23 +25,11 @@ type keys struct {
 	backend server.Backend
 }
 
-// register has a gRPC server answer by k what kine's Register (pkg/server/server.go)
-// has it answer by its own.
-func (k *keys) register(s *grpc.Server) {
-	pb.RegisterLeaseServer(s, k)
-	pb.RegisterWatchServer(s, k)
-	pb.RegisterKVServer(s, k)
-	pb.RegisterClusterServer(s, k)
-	pb.RegisterMaintenanceServer(s, k)
-	healthy := health.NewServer()
-	healthy.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
-	healthpb.RegisterHealthServer(s, healthy)
-	reflection.Register(s)
-}
-
 // Put writes a key, whatever it is now. kine's own compares the key with the current
 // revision of all keys, and so writes nothing to one that is there, and says that it
 // has (pkg/server/put.go).
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/server/put.go LimitedServer.Put
 func (k *keys) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, error) {
 	key := string(r.Key)
 	if r.IgnoreValue || r.IgnoreLease || key == compactKey {

@@ -25,6 +25,7 @@ const (
 	// snapshotPatience is for one snapshot, which may be a copy of a whole disk.
 	snapshotPatience = time.Hour
 	// snapshotResync is upstream's (cmd/csi-snapshotter/main.go).
+	//upstream:relies-on github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter/main.go
 	snapshotResync = 15 * time.Minute
 	// wholeUID has the name of a snapshot be its prefix and all of the object's UID.
 	wholeUID = -1

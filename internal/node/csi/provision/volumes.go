@@ -23,7 +23,8 @@ const (
 	// fsTypeParameter is of a class, and the kubelet wants to know it too.
 	fsTypeParameter = "csi.storage.k8s.io/fstype"
 	// provisionedBy is an annotation of volumes that were made for a claim: by whom
-	// (k8s.io/kubernetes/pkg/controller/volume/persistentvolume/util, AnnDynamicallyProvisioned).
+	// (k8s.io/component-helpers/storage/volume, AnnDynamicallyProvisioned).
+	//upstream:relies-on k8s.io/component-helpers/storage/volume/pv_helpers.go AnnDynamicallyProvisioned
 	provisionedBy = "pv.kubernetes.io/provisioned-by"
 )
 

@@ -73,6 +73,8 @@ func (s *Store) Stage(name, target string, options []string) error {
 // unmountUnused unmounts an image that is staged, but that no pod has. If kedge is
 // killed between the two, the kubelet forgets to unstage it: after a restart it looks
 // for volumes of pods only (pkg/kubelet/volumemanager/reconciler/reconstruct.go).
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/volumemanager/reconciler/reconstruct.go
 func (v *Volume) unmountUnused(dev *os.File) error {
 	published, err := v.published(dev)
 	if err != nil || len(published) > 0 {

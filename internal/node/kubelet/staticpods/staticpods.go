@@ -35,6 +35,8 @@ const (
 // When the kubelet hears by inotify of a file, it opens the file whatever that is
 // (pkg/kubelet/config/file_linux.go, consumeWatchEvent). With a FIFO it waits until
 // somebody opens the other end, and hears of no other file meanwhile.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/config/file_linux.go sourceFile.consumeWatchEvent
 func Guard(ctx context.Context, folder string, warn func(message string), log *logrus.Entry) {
 	changed := folderwatch.Start(ctx, folder, settle, log)
 	warned := map[string]bool{}

@@ -1,3 +1,5 @@
+// Follows k8s.io/kubernetes v1.36.3, pkg/proxy/healthcheck/proxy_health.go.
+
 package proxy
 
 import (
@@ -15,6 +17,8 @@ import (
 // serveHealth serves /healthz and /livez at address, or nothing if it is
 // empty, until stop is called. The answers are upstream's, of
 // pkg/proxy/healthcheck/proxy_health.go, whose own server cannot be stopped.
+//
+//upstream:follows k8s.io/kubernetes/pkg/proxy/healthcheck/proxy_health.go ProxyHealthServer.Run healthzHandler.ServeHTTP livezHandler.ServeHTTP
 func serveHealth(address string, health *healthcheck.ProxyHealthServer) (stop func(), err error) {
 	if address == "" {
 		return func() {}, nil

@@ -1,3 +1,6 @@
+// Follows github.com/flannel-io/flannel v0.28.4, pkg/subnet/kube/kube.go.
+// Follows github.com/flannel-io/flannel v0.28.4, pkg/subnet/kube/annotations.go.
+
 package network
 
 import (
@@ -28,6 +31,7 @@ import (
 // The annotations by which flannel's nodes find each other, as in flannel's
 // pkg/subnet/kube/annotations.go.
 const (
+	//upstream:follows github.com/flannel-io/flannel/pkg/subnet/kube/annotations.go
 	annotationPrefix  = "flannel.alpha.coreos.com/"
 	annotationManaged = annotationPrefix + "kube-subnet-manager"
 	annotationType    = annotationPrefix + "backend-type"
@@ -47,6 +51,8 @@ const patchRetry = time.Second
 // leases tells a flannel backend about the other nodes, and them about this
 // one. It is flannel's subnet.Manager, whose own implementation in
 // pkg/subnet/kube can be made from a kubeconfig file only.
+//
+//upstream:follows github.com/flannel-io/flannel/pkg/subnet/kube/kube.go kubeSubnetManager.AcquireLease kubeSubnetManager.nodeToLease kubeSubnetManager.GetStoredMacAddresses
 type leases struct {
 	client   kubernetes.Interface
 	nodeName string

@@ -1,3 +1,5 @@
+// Follows k8s.io/kubernetes v1.36.3, cmd/kube-proxy/app/server.go.
+
 package proxy
 
 import (
@@ -23,6 +25,9 @@ import (
 // The factory must not have been started. Upstream's New functions add handlers
 // to informers that drop what they hear before the proxier is registered with
 // them (pkg/proxy/config/config.go).
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-proxy/app/server.go ProxyServer.Run
+//upstream:relies-on k8s.io/kubernetes/pkg/proxy/config/config.go NewEndpointSliceConfig NewServiceConfig NewServiceCIDRConfig NewNodeTopologyConfig
 func watchAll(ctx context.Context, factory informers.SharedInformerFactory, local localSlices, proxier proxy.Provider, resync time.Duration) {
 	services := watch.NewServiceConfig(ctx, selectedServices{factory.Core().V1().Services()}, resync)
 	services.RegisterEventHandler(proxier)

@@ -1,3 +1,5 @@
+// Follows k8s.io/kubernetes v1.36.3, pkg/kubelet/cm/container_manager_linux.go.
+
 package host
 
 import (
@@ -12,6 +14,8 @@ import (
 
 // kernelDefaults are what the kubelet sets, or wants to be set
 // (pkg/kubelet/cm/container_manager_linux.go, setupKernelTunables).
+//
+//upstream:follows k8s.io/kubernetes/pkg/kubelet/cm/container_manager_linux.go setupKernelTunables
 var kernelDefaults = []struct {
 	name  string
 	value int

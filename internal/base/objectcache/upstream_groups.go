@@ -1,3 +1,5 @@
+// Follows k8s.io/client-go v0.36.3, informers/factory.go.
+
 package objectcache
 
 import (
@@ -26,6 +28,8 @@ import (
 
 // groups are the API groups of a factory, as in client-go's
 // informers/factory.go, whose own would not ask this one for informers.
+//
+//upstream:follows k8s.io/client-go/informers/factory.go SharedInformerFactory sharedInformerFactory.Apps sharedInformerFactory.Internal
 type groups struct {
 	factory internalinterfaces.SharedInformerFactory
 }

@@ -1,3 +1,5 @@
+// Follows k8s.io/kubernetes v1.36.3, cmd/kubelet/app/server.go.
+
 package kubelet
 
 import (
@@ -17,6 +19,8 @@ import (
 // cmd/kubelet/app/server.go does from a kubeconfig: one for everything, one for
 // events with its own rate limit, so that they cannot crowd out the rest, and
 // one for heartbeats that gives up early.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kubelet/app/server.go run kubeClientConfigOverrides setContentTypeForClient
 func (k *Kubelet) connect(dependencies *kubelet.Dependencies) error {
 	config := rest.CopyConfig(k.cfg.Client)
 	config.UserAgent = k.Name() // the field manager of what it writes

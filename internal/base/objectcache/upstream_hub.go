@@ -1,3 +1,5 @@
+// Follows k8s.io/client-go v0.36.3, tools/cache/shared_informer.go.
+
 package objectcache
 
 import (
@@ -13,6 +15,8 @@ import (
 // upstream's processorListener each would have two goroutines and a buffer of
 // 16 KiB for as long as it is there; here it has a goroutine while there is
 // something to tell it. A process has hundreds, which mostly wait.
+//
+//upstream:follows k8s.io/client-go/tools/cache/shared_informer.go sharedProcessor.distribute processorListener.run sharedIndexInformer.AddEventHandlerWithOptions
 type hub struct {
 	mu        sync.Mutex
 	synced    bool

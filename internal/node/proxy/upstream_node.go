@@ -1,3 +1,6 @@
+// Follows k8s.io/kubernetes v1.36.3, pkg/proxy/node.go.
+// Follows k8s.io/kubernetes v1.36.3, cmd/kube-proxy/app/server_linux.go.
+
 package proxy
 
 import (
@@ -15,6 +18,8 @@ import (
 
 // node is this node's object. It stands in for upstream's NodeManager in
 // pkg/proxy/node.go, whose informer cannot be stopped and which calls os.Exit.
+//
+//upstream:follows k8s.io/kubernetes/pkg/proxy/node.go NodeManager newNodeManager NodeManager.OnNodeChange
 type node struct {
 	informer coreinformers.NodeInformer
 	name     string
@@ -81,6 +86,8 @@ func (n *node) onPodCIDRChange(podCIDRs []string, fail context.CancelCauseFunc) 
 
 // localDetectors returns how traffic of this node's own pods is known, as
 // getLocalDetectors does in cmd/kube-proxy/app/server_linux.go.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-proxy/app/server_linux.go getLocalDetectors
 func localDetectors(c *proxyconfig.KubeProxyConfiguration, podCIDRs []string) map[corev1.IPFamily]proxyutil.LocalTrafficDetector {
 	detectors := map[corev1.IPFamily]proxyutil.LocalTrafficDetector{
 		corev1.IPv4Protocol: proxyutil.NewNoOpLocalDetector(),

@@ -1,3 +1,8 @@
+// Follows github.com/containerd/containerd/v2 v2.3.7, cmd/containerd/builtins/builtins.go.
+// Follows github.com/containerd/containerd/v2 v2.3.7, cmd/containerd/builtins/builtins_linux.go.
+// Follows github.com/containerd/containerd/v2 v2.3.7, cmd/containerd/builtins/builtins_unix.go.
+// Follows github.com/containerd/containerd/v2 v2.3.7, cmd/containerd/builtins/cri.go.
+
 package containerd
 
 // The plugins of containerd that a Kubernetes node uses. They register
@@ -5,6 +10,11 @@ package containerd
 // differs nobody asked for, the restart monitor (it polls every ten seconds for
 // what CRI never sets), the cgroup metrics (the kubelet has its own), opt (it
 // changes PATH), tracing, image verifiers and the debug and metrics listeners.
+//
+//upstream:follows github.com/containerd/containerd/v2/cmd/containerd/builtins/builtins.go
+//upstream:follows github.com/containerd/containerd/v2/cmd/containerd/builtins/builtins_linux.go
+//upstream:follows github.com/containerd/containerd/v2/cmd/containerd/builtins/builtins_unix.go
+//upstream:follows github.com/containerd/containerd/v2/cmd/containerd/builtins/cri.go
 import (
 	_ "github.com/containerd/containerd/api/types/runc/options"
 	_ "github.com/containerd/containerd/v2/core/runtime/v2"

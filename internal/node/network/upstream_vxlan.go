@@ -1,3 +1,6 @@
+// Follows github.com/flannel-io/flannel v0.28.4, pkg/backend/vxlan/vxlan_network.go.
+// Follows github.com/flannel-io/flannel v0.28.4, pkg/backend/vxlan/device.go.
+
 package network
 
 import (
@@ -21,6 +24,7 @@ import (
 // The devices that flannel's vxlan backend makes, of its default VNI:
 // pkg/backend/vxlan/vxlan.go.
 const (
+	//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan.go createVXLANDevice defaultVNI
 	vxlanDevice   = "flannel.1"
 	vxlanDeviceV6 = "flannel-v6.1"
 )
@@ -34,6 +38,8 @@ const vxlanRetry = time.Second
 // message about links, as it does while many pods come and go, flannel reads on
 // from a closed channel and the process dies of it (watchVXLANDevice in
 // flannel's pkg/backend/vxlan/vxlan_network.go).
+//
+//upstream:follows github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan_network.go network.Run network.watchVXLANDevice network.handleSubnetEvents
 type vxlanNetwork struct {
 	backend.Network
 	leases *leases
@@ -138,6 +144,8 @@ func (v *vxlanNetwork) update(known, current map[string]lease.Lease) error {
 }
 
 // peersOf reads what flannel on a node says about its devices.
+//
+//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan.go newSubnetAttrs hardwareAddr.MarshalJSON
 func peersOf(l lease.Lease) ([]peer, error) {
 	if l.Attrs.BackendType != "vxlan" {
 		return nil, fmt.Errorf("it has flannel-backend %s, and this node has vxlan", l.Attrs.BackendType)
@@ -168,6 +176,8 @@ func peersOf(l lease.Lease) ([]peer, error) {
 // entries are what leads to a peer: the first address of its pods' range is
 // that of its device, the device is at the peer's host, and its pods are
 // behind it.
+//
+//upstream:follows github.com/flannel-io/flannel/pkg/backend/vxlan/device.go vxlanDevice.AddFDB vxlanDevice.AddV6FDB vxlanDevice.AddARP vxlanDevice.AddV6ARP
 func (p peer) entries() (arp, fdb *netlink.Neigh, route *netlink.Route, err error) {
 	link, err := netlink.LinkByName(p.device)
 	if err != nil {

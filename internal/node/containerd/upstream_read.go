@@ -1,0 +1,27 @@
+// Follows github.com/containerd/containerd/v2 v2.3.7, internal/cri/instrument/instrumented_service.go.
+
+package containerd
+
+import (
+	"context"
+
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// read calls method as containerd's own layer over the socket does
+// (internal/cri/instrument), and copies what goes in and out, as the socket
+// would: the CRI completes filters, and shares its state with its answers.
+//
+//upstream:follows github.com/containerd/containerd/v2/internal/cri/instrument/instrumented_service.go instrumentedService.ListContainers instrumentedService.Status
+func read[Request, Response proto.Message](ctx context.Context, method func(context.Context, Request) (Response, error), request Request) (Response, error) {
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, namespace), readTimeout)
+	defer cancel()
+	response, err := method(ctx, proto.CloneOf(request))
+	if err != nil {
+		var none Response
+		return none, errgrpc.ToGRPC(err)
+	}
+	return proto.CloneOf(response), nil
+}

@@ -1,0 +1,106 @@
+// Follows k8s.io/kubernetes v1.36.3, cmd/kube-proxy/app/server_linux.go.
+
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	utilsysctl "k8s.io/component-helpers/node/util/sysctl"
+	"k8s.io/kubernetes/pkg/proxy"
+	proxyconfig "k8s.io/kubernetes/pkg/proxy/apis/config"
+	"k8s.io/kubernetes/pkg/proxy/conntrack"
+	"k8s.io/kubernetes/pkg/proxy/healthcheck"
+	"k8s.io/kubernetes/pkg/proxy/iptables"
+	"k8s.io/kubernetes/pkg/proxy/nftables"
+	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
+)
+
+// newProxier makes the proxier of the chosen mode for one or both families.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-proxy/app/server_linux.go ProxyServer.createProxier
+func (p *Proxy) newProxier(ctx context.Context, families []corev1.IPFamily, podCIDRs []string, recorder events.EventRecorder, health *healthcheck.ProxyHealthServer) (proxy.Provider, error) {
+	c, first := p.config, families[0]
+	detectors := localDetectors(c, podCIDRs)
+	// Upstream's values where a node has no address of a family.
+	nodeIPs := map[corev1.IPFamily]net.IP{corev1.IPv4Protocol: net.IPv4(127, 0, 0, 1), corev1.IPv6Protocol: net.IPv6loopback}
+	var primary []string
+	for _, address := range p.cfg.NodeIPs {
+		family := corev1.IPv4Protocol
+		if address.Is6() {
+			family = corev1.IPv6Protocol
+		}
+		nodeIPs[family] = address.AsSlice()
+		primary = append(primary, netip.PrefixFrom(address, address.BitLen()).String())
+	}
+	nodePorts := c.NodePortAddresses
+	if len(nodePorts) == 1 && nodePorts[0] == proxyconfig.NodePortAddressesPrimary {
+		nodePorts = primary
+	}
+	sync, minSync, masqueradeAll := c.SyncPeriod.Duration, c.MinSyncPeriod.Duration, c.Linux.MasqueradeAll
+
+	var proxier proxy.Provider
+	var err error
+	if c.Mode == proxyconfig.ProxyModeNFTables {
+		bit := int(*c.NFTables.MasqueradeBit)
+		if len(families) == 2 {
+			proxier, err = nftables.NewDualStackProxier(ctx, sync, minSync, masqueradeAll, bit, detectors,
+				p.cfg.NodeName, nodeIPs, recorder, health, nodePorts, false)
+		} else {
+			proxier, err = nftables.NewProxier(ctx, first, sync, minSync, masqueradeAll, bit, detectors[first],
+				p.cfg.NodeName, nodeIPs[first], recorder, health, nodePorts, false)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("use nftables: %w; if this kernel is too old for it, pass --kube-proxy-arg proxy-mode=iptables", err)
+		}
+		return proxier, nil
+	}
+
+	tables := utiliptables.NewBestEffort()
+	for _, family := range families {
+		if tables[family] == nil {
+			return nil, fmt.Errorf("use iptables for %s: the program or the kernel's modules for it are missing", family)
+		}
+	}
+	bit, localhost := int(*c.IPTables.MasqueradeBit), *c.IPTables.LocalhostNodePorts
+	if len(families) == 2 {
+		proxier, err = iptables.NewDualStackProxier(ctx, tables, utilsysctl.New(), sync, minSync, masqueradeAll, localhost, bit,
+			detectors, p.cfg.NodeName, nodeIPs, recorder, health, nodePorts, false)
+	} else {
+		proxier, err = iptables.NewProxier(ctx, first, tables[first], utilsysctl.New(), sync, minSync, masqueradeAll, localhost, bit,
+			detectors[first], p.cfg.NodeName, nodeIPs[first], recorder, health, nodePorts, false)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("use iptables: %w", err)
+	}
+	return proxier, nil
+}
+
+// setConntrack sets the sizes and timeouts of connection tracking, one by one
+// because a container or a network namespace may lack the right to some.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-proxy/app/server_linux.go ProxyServer.platformSetup
+func (p *Proxy) setConntrack(ctx context.Context) {
+	c := p.config.Linux.Conntrack
+	var denied []string
+	for setting, part := range map[string]proxyconfig.KubeProxyConntrackConfiguration{
+		"nf_conntrack_max":                     {MaxPerCore: c.MaxPerCore, Min: c.Min},
+		"nf_conntrack_tcp_timeout_established": {TCPEstablishedTimeout: c.TCPEstablishedTimeout},
+		"nf_conntrack_tcp_timeout_close_wait":  {TCPCloseWaitTimeout: c.TCPCloseWaitTimeout},
+		"nf_conntrack_tcp_be_liberal":          {TCPBeLiberal: c.TCPBeLiberal},
+		"nf_conntrack_udp_timeout":             {UDPTimeout: c.UDPTimeout},
+		"nf_conntrack_udp_timeout_stream":      {UDPStreamTimeout: c.UDPStreamTimeout},
+	} {
+		if err := conntrack.SetSysctls(ctx, &part); err != nil {
+			denied = append(denied, setting)
+		}
+	}
+	if len(denied) > 0 {
+		p.log.Infof("The host keeps its own setting of %s", strings.Join(denied, ", "))
+	}
+}
