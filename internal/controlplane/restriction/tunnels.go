@@ -51,7 +51,7 @@ func (p *plugin) checkTunnels(ctx context.Context, a admission.Attributes) error
 // tunnelEnd is what the other nodes know an end of their tunnels by.
 type tunnelEnd struct{ mac, key string }
 
-// readTunnelEnd reads it as they do: peersOf in internal/node/network/vxlan.go, and
+// readTunnelEnd reads it as they do: peersOf in internal/node/network/upstream_vxlan.go, and
 // flannel's pkg/backend/wireguard/wireguard_network.go. What is not there, or cannot be
 // read, is empty.
 func readTunnelEnd(data string) (end tunnelEnd) {
