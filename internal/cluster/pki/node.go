@@ -26,6 +26,8 @@ func NodeUser(node string) string { return "system:node:" + node }
 
 // ProxyUser is upstream's name for the service proxy, who may read Services,
 // EndpointSlices, ServiceCIDRs and nodes (bootstrappolicy, system:node-proxier).
+//
+//upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go ClusterRoleBindings
 const ProxyUser = "system:kube-proxy"
 
 // NodeGroup returns the group of everything that runs on a node and calls the

@@ -25,6 +25,8 @@ import (
 // WireguardKey is this node's private key. flannel takes the path from the variable
 // WIREGUARD_KEY_FILE only (pkg/backend/wireguard/device.go). A reboot may lose it: the other
 // nodes learn the new public key from the node's annotations.
+//
+//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/wireguard/device.go wgDeviceAttrs.setupKeys
 const WireguardKey = datadir.RunDir + "/wireguard.key"
 
 // ipv6Overhead is by how many bytes an IPv6 header is longer than one of IPv4.
