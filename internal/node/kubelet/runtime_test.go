@@ -22,7 +22,9 @@ import (
 type (
 	fakeRuntime     struct{ Runtime }
 	fakeClient      struct{ internalapi.RuntimeService }
-	fakeImageClient struct{ internalapi.ImageManagerService }
+	fakeImageClient struct {
+		internalapi.ImageManagerService
+	}
 )
 
 var errInProcess, errSocket = errors.New("in process"), errors.New("socket")
