@@ -182,11 +182,16 @@ lint: ## gofmt, shellcheck, staticcheck
 	$(GO_HELPER) GOARCH= CC= go build -o $(CURDIR)/build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	build/staticcheck -checks inherit,-SA1019 ./...
 
+# go test, and at the end the tests that were skipped.
+GOTEST := $(BUILD)/gotest
+$(GOTEST): scripts/gotest/main.go
+	GOARCH= CC= go build -o $(CURDIR)/$@ ./scripts/gotest
+
 # The race detector compiles every package anew, too much for Kubernetes.
-unit: | packages ## unit tests, with the race detector where Kubernetes is not imported
+unit: $(GOTEST) | packages ## unit tests, with the race detector where Kubernetes is not imported
 	@scripts/need.sh nftables iptables iproute2 e2fsprogs xfsprogs btrfs-progs
-	packages=$$(scripts/packages.sh light) && go test -race $$packages
-	packages=$$(scripts/packages.sh heavy) && go test $$packages
+	packages=$$(scripts/packages.sh light) && $(GOTEST) -race $$packages
+	packages=$$(scripts/packages.sh heavy) && $(GOTEST) $$packages
 
 # Fails as long as something has changed. The older sources come from the module cache,
 # or are downloaded into it.
@@ -201,17 +206,17 @@ fuzz: | packages ## run each fuzz target for FUZZTIME=1h
 fuzz-quick: | packages ## run each fuzz target for FUZZTIME=2s
 	scripts/fuzz.sh quick $(or $(FUZZTIME),2s)
 
-integration: bin/kedge $(BUILD)/busybox ## tests/integration: bin/kedge with real containers (root)
+integration: bin/kedge $(BUILD)/busybox $(GOTEST) ## tests/integration: bin/kedge with real containers (root)
 	@scripts/need.sh nftables
-	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 40m -parallel 4 -v ./tests/harness/... ./tests/integration/...
+	KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST) -count=1 -timeout 40m -parallel 4 -v ./tests/harness/... ./tests/integration/...
 
 # The kedge that tests update: the last one before nodes had registrations.
 OLDER := 0dde13c
 
-e2e: bin/kedge $(BUILD)/busybox $(BUILD)/older/$(OLDER)/kedge ## tests/e2e: one folder per scenario (root)
+e2e: bin/kedge $(BUILD)/busybox $(GOTEST) $(BUILD)/older/$(OLDER)/kedge ## tests/e2e: one folder per scenario (root)
 	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_OLDER=$(CURDIR)/$(BUILD)/older/$(OLDER)/kedge \
-		go test -count=1 -timeout 60m -v ./tests/e2e/...
+		$(GOTEST) -count=1 -timeout 60m -v ./tests/e2e/...
 
 $(BUILD)/older/$(OLDER)/kedge:
 	scripts/older.sh $(OLDER) $@
