@@ -30,8 +30,8 @@ func TestSome(t *testing.T) {
 }
 `
 
-// run runs the command in a module with a test file.
-func run(t *testing.T, content string, arguments ...string) (printed string, status int) {
+// run runs the command, which is at path, in a module with a test file.
+func run(t *testing.T, path, content string, arguments ...string) (printed string, status int) {
 	t.Helper()
 	folder := t.TempDir()
 	for name, content := range map[string]string{"go.mod": "module example.com/fake\n\ngo 1.26\n", "fake_test.go": content} {
@@ -39,7 +39,7 @@ func run(t *testing.T, content string, arguments ...string) (printed string, sta
 			t.Fatal(err)
 		}
 	}
-	command := exec.Command(built(t), append(arguments, "-count=1", ".")...)
+	command := exec.Command(path, append(arguments, "-count=1", ".")...)
 	command.Dir = folder
 	command.Env = append(os.Environ(), "GOFLAGS=", "CGO_ENABLED=0")
 	output, err := command.CombinedOutput()
@@ -49,7 +49,7 @@ func run(t *testing.T, content string, arguments ...string) (printed string, sta
 	return string(output), command.ProcessState.ExitCode()
 }
 
-// built returns the path of the command.
+// built builds the command, and returns its path.
 func built(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "gotest")
@@ -60,6 +60,7 @@ func built(t *testing.T) string {
 }
 
 func TestCommand(t *testing.T) {
+	path := built(t)
 	passing := strings.Replace(tests, "FAIL", `t.Log("fine")`, 1)
 	failing := strings.Replace(tests, "FAIL", `t.Error("broken")`, 1)
 	skips := []string{
@@ -84,7 +85,7 @@ func TestCommand(t *testing.T) {
 		{"a wrong flag", passing, []string{"-timeout=long"}, 2, nil, "long", "ok  \t"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			printed, status := run(t, test.content, test.arguments...)
+			printed, status := run(t, path, test.content, test.arguments...)
 			if status != test.status {
 				t.Errorf("exit status %d, want %d", status, test.status)
 			}
