@@ -38,6 +38,7 @@ func readGolden(file string) ([]entry, error) {
 		return nil, err
 	}
 	var entries []entry
+	seen := map[string]bool{}
 	for line := range strings.Lines(string(content)) {
 		words := strings.Fields(line)
 		if len(words) == 0 || words[0] == "#" {
@@ -46,7 +47,12 @@ func readGolden(file string) ([]entry, error) {
 		if len(words) != 5 {
 			return nil, fmt.Errorf("read %s: want module, version, file, name and hash in %q", file, line)
 		}
-		entries = append(entries, entry{words[0], words[1], words[2], strings.TrimSuffix(words[3], whole), words[4]})
+		e := entry{words[0], words[1], words[2], strings.TrimSuffix(words[3], whole), words[4]}
+		if seen[e.what()] {
+			return nil, fmt.Errorf("read %s: %s is there twice", file, e.what())
+		}
+		seen[e.what()] = true
+		entries = append(entries, e)
 	}
 	return entries, nil
 }

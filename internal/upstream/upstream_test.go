@@ -159,6 +159,12 @@ func TestGolden(t *testing.T) {
 	if golden, err = readGolden(file); err != nil {
 		t.Fatal(err)
 	}
+	if err := writeGolden(file, append(slices.Clone(golden), golden[0])); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readGolden(file); err == nil {
+		t.Error("a line that is there twice was read")
+	}
 	reasons := func(text string) (all []string) {
 		_, changes, err := compare(parse(t, text), golden, at("v1"), get)
 		if err != nil {
