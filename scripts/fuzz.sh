@@ -38,6 +38,7 @@ esac
 
 # An interrupt of the fuzzer, and not of its workers, ends it well. With -test.fuzztime
 # it fails at its end at times (context deadline exceeded: internal/fuzz/fuzz.go, stop).
+#upstream:relies-on std/internal/fuzz/fuzz.go CoordinateFuzzing
 printf '%s\n' "$targets" | {
 	failed=''
 	while read -r package target; do

@@ -64,6 +64,8 @@ type runFacts struct {
 
 // readReport reads ginkgo's JSON report: github.com/onsi/ginkgo/v2/types,
 // Report. Tests that the selection left out are not in the result.
+//
+//upstream:relies-on github.com/onsi/ginkgo/v2/types/types.go Report SpecReport
 func readReport(path string) ([]outcome, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -45,6 +45,7 @@ func Setup(log config.Log) (*Phase, error) {
 	// Events of snapshots, and references to them, are made by their kinds
 	// (external-snapshotter/cmd/snapshot-controller/main.go). Now, because the scheme
 	// has no lock.
+	//upstream:relies-on github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller/main.go main
 	if err := snapshotscheme.AddToScheme(scheme.Scheme); err != nil {
 		return nil, fmt.Errorf("add kinds of snapshots: %w", err)
 	}

@@ -40,6 +40,7 @@ const tokenPrefix = "K10"
 var (
 	wholeToken = regexp.MustCompile(`^K10([0-9a-f]{64})::(\S+)$`)
 	// bootstrapSecret is k8s.io/cluster-bootstrap/token/api.BootstrapTokenPattern.
+	//upstream:relies-on k8s.io/cluster-bootstrap/token/api/types.go BootstrapTokenPattern
 	bootstrapSecret = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`)
 )
 

@@ -22,6 +22,8 @@ type kubeconfigFile struct {
 
 // kubeconfig is the part of k8s.io/client-go/tools/clientcmd/api/v1.Config
 // that kedge writes; its names are documented there.
+//
+//upstream:relies-on k8s.io/client-go/tools/clientcmd/api/v1/types.go Config Cluster AuthInfo Context
 type kubeconfig struct {
 	APIVersion     string          `json:"apiVersion"`
 	Kind           string          `json:"kind"`

@@ -92,6 +92,7 @@ type Files struct {
 	// dynamiccertificates/dynamic_serving_content.go, by way of
 	// k8s.io/kube-aggregator/pkg/apiserver/apiserver.go.
 	//upstream:relies-on k8s.io/apiserver/pkg/server/dynamiccertificates/dynamic_serving_content.go DynamicCertKeyPairContent.Run
+	//upstream:relies-on k8s.io/kube-aggregator/pkg/apiserver/apiserver.go completedConfig.NewWithDelegate
 	ProxyClientCertFile, ProxyClientKeyFile string
 	// KubeletServing is watched likewise, from Kubernetes's
 	// pkg/kubelet/certificate/kubelet.go, NewKubeletServerCertificateDynamicFileManager.

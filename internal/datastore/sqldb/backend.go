@@ -30,6 +30,7 @@ const compactKey = "compact_rev_key"
 // Backend is kine's server.Backend over a database that others write to, too.
 //
 //upstream:relies-on github.com/k3s-io/kine/pkg/logstructured/sqllog/sql.go RowsToEvents
+//upstream:relies-on github.com/k3s-io/kine/pkg/drivers/generic/tx.go Tx.MustCommit
 type Backend struct {
 	db      *sql.DB
 	dialect *dialect

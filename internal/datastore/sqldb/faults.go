@@ -98,6 +98,9 @@ func (f *faults) answerUnary(ctx context.Context, request any, _ *grpc.UnaryServ
 
 // explain turns an error into one that says what to do; fatal says that trying
 // again will not help.
+//
+//upstream:relies-on github.com/jackc/pgx/v5/pgconn/pgconn.go startTLS
+//upstream:relies-on std/crypto/tls/conn.go Conn.readRecordOrCCS
 func (t *target) explain(err error) (explained error, fatal bool) {
 	var (
 		pg          *pgconn.PgError

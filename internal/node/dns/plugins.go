@@ -47,6 +47,7 @@ import (
 // what kubernetes takes after it.
 const (
 	// sharedDirective answers from the records that outlive a reload.
+	//upstream:relies-on github.com/coredns/coredns/plugin/kubernetes/setup.go setup
 	sharedDirective = "kedge-cluster"
 	// ownDirective is a user's kubernetes stanza: its options may differ, so it
 	// keeps records of its own.

@@ -42,6 +42,10 @@ type conflist struct {
 // The file, as far as it is used here. Its fields are those of
 // github.com/containernetworking/plugins v1.9.1.
 type (
+	//upstream:relies-on github.com/containernetworking/plugins/plugins/main/bridge/bridge.go NetConf
+	//upstream:relies-on github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator/config.go IPAMConfig
+	//upstream:relies-on github.com/containernetworking/plugins/plugins/meta/portmap/main.go PortMapConf
+	//upstream:relies-on github.com/containernetworking/plugins/plugins/meta/bandwidth/main.go PluginConf
 	cniList struct {
 		CNIVersion string `json:"cniVersion"`
 		Name       string `json:"name"`

@@ -73,6 +73,9 @@ func readArchive(path string) (index ocispec.Index, blobs map[digest.Digest]sect
 // unpack lays an archive's first image out as
 // k8s.io/kubernetes/test/images/agnhost/fakeregistryserver wants it: see
 // prepare_registry.sh there.
+//
+//upstream:relies-on k8s.io/kubernetes/test/images/agnhost/fakeregistryserver/prepare_registry.sh
+//upstream:relies-on k8s.io/kubernetes/test/images/agnhost/fakeregistryserver/registryserver.go
 func unpack(archive, name, tag, dir string) error {
 	index, blobs, err := readArchive(archive)
 	if err != nil {

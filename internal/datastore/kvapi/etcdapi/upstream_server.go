@@ -36,6 +36,7 @@ func (k *keys) register(s *grpc.Server) {
 // (go.etcd.io/etcd/server/v3/embed/config.go), as kine's pkg/endpoint does.
 //
 //upstream:follows github.com/k3s-io/kine/pkg/endpoint/endpoint.go grpcServer
+//upstream:relies-on go.etcd.io/etcd/server/v3/embed/config.go DefaultGRPCKeepAliveMinTime DefaultGRPCKeepAliveInterval DefaultGRPCKeepAliveTimeout
 func newServer(answer grpc.UnaryServerInterceptor) *grpc.Server {
 	return grpc.NewServer(
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),

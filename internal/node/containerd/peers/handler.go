@@ -17,6 +17,8 @@ import (
 )
 
 // namespace is the CRI's (internal/cri/constants).
+//
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/constants/constants.go K8sContainerdNamespace
 const namespace = "k8s.io"
 
 // handler serves what containerd has by the part of the distribution API that
