@@ -13,57 +13,84 @@ type routine struct {
 	message, detail string
 }
 
+//upstream:relies-on k8s.io/apimachinery/pkg/util/runtime/runtime.go logError HandleErrorWithContext
 var routines = []routine{
 	// k8s.io/streaming/pkg/httpstream/wsstream/conn.go, at the end of every exec
+	//upstream:relies-on k8s.io/streaming/pkg/httpstream/wsstream/conn.go Conn.handle
 	{message: "Error on socket receive"},
 	// pkg/controller/replicaset/replica_set.go, when a server leads once more
+	//upstream:relies-on k8s.io/kubernetes/pkg/controller/replicaset/replica_set.go NewReplicaSetController
 	{message: "unable to register metrics"},
 	// pkg/controller, at every rollout: the object is looked at again
+	//upstream:relies-on k8s.io/kubernetes/pkg/controller/util/consistency/consistency.go ConsistencyError.Error
 	{message: "Unhandled Error", detail: "is not as new as written version"},
 	// pkg/kubelet/pod_workers.go: an Event FailedSync, or of what failed, says it
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/pod_workers.go podWorkers.podWorkerLoop
 	{message: "Error syncing pod, skipping"},
 	// pkg/kubelet/kuberuntime/kuberuntime_manager.go: Events Failed and BackOff
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kuberuntime/kuberuntime_manager.go kubeGenericRuntimeManager.SyncPod
 	{message: "Unhandled Error", detail: "start failed in pod"},
 	// pkg/kubelet/kuberuntime/kuberuntime_image.go and k8s.io/cri-client: an Event Failed
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kuberuntime/kuberuntime_image.go kubeGenericRuntimeManager.PullImage
 	{message: "Failed to pull image"},
+	//upstream:relies-on k8s.io/cri-client/pkg/remote_image.go remoteImageService.pullImageV1
 	{message: "PullImage from image service failed"},
 	// k8s.io/cri-client: what fails in a container, and pods that are gone meanwhile
+	//upstream:relies-on k8s.io/cri-client/pkg/remote_runtime.go remoteRuntimeService.execSyncV1 remoteRuntimeService.execV1 remoteRuntimeService.StartContainer remoteRuntimeService.createContainerV1 remoteRuntimeService.containerStatusV1
 	{message: "ExecSync cmd from runtime service failed"},
 	{message: "Exec cmd from runtime service failed"},
 	{message: "StartContainer from runtime service failed"},
 	{message: "CreateContainer in sandbox from runtime service failed"},
 	{message: "ContainerStatus from runtime service failed", detail: "not found"},
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kuberuntime/kuberuntime_manager.go kubeGenericRuntimeManager.GetPodStatus
 	{message: "PodSandboxStatus of sandbox for pod", detail: "not found"},
 	// pkg/kubelet/prober/prober.go: an Event Unhealthy
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/prober/prober.go prober.probe
 	{message: "Probe errored"},
 	// pkg/kubelet/allocation, for each pod that has not been started yet
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kuberuntime/kuberuntime_manager.go kubeGenericRuntimeManager.computePodLevelResourcesResizeAction
 	{message: "Missing actuated pod level resource record"},
 	// pkg/kubelet/cm, for a pod whose cgroup is gone
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go Kubelet.convertToAPIPodLevelResourcesStatus
 	{message: "failed to read memory cgroup limits for the pod", detail: "no such file"},
 	{message: "failed to read memory cgroup config for the pod", detail: "no such file"},
 	{message: "failed to read CPU cgroup config for the pod", detail: "no such file"},
 	{message: "failed to read cpu cgroup config for the pod", detail: "no such file"},
 	// pkg/kubelet/status/status_manager.go, for a pod that is deleted
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/status/status_manager.go manager.syncPod
+	//upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/node_authorizer.go NodeAuthorizer.authorize
 	{message: "Failed to get status for pod", detail: "no relationship found"},
 	// pkg/volume/secret and configmap: an Event FailedMount
+	//upstream:relies-on k8s.io/kubernetes/pkg/volume/secret/secret.go secretVolumeMounter.SetUpAt
+	//upstream:relies-on k8s.io/kubernetes/pkg/volume/projected/projected.go projectedVolumeMounter.collectData
 	{message: "Couldn't get secret"},
+	//upstream:relies-on k8s.io/kubernetes/pkg/volume/configmap/configmap.go configMapVolumeMounter.SetUpAt
 	{message: "Couldn't get configMap"},
 	// pkg/volume/util/nestedpendingoperations: Events FailedMount and FailedAttachVolume
+	//upstream:relies-on k8s.io/kubernetes/pkg/util/goroutinemap/exponentialbackoff/exponential_backoff.go ExponentialBackoff.GenerateNoRetriesPermittedMsg
 	{message: "Operation for "},
 	// k8s.io/apimachinery's runtime.HandleError in containerd's streaming server: whoever
 	// ran the command is told
+	//upstream:relies-on k8s.io/cri-streaming/pkg/streaming/remotecommand/exec.go ServeExec
 	{message: "Unhandled Error", detail: "error executing command in container"},
 	// k8s.io/client-go/tools/cache/reflector.go, where a watch ends before it has begun
+	//upstream:relies-on k8s.io/client-go/tools/cache/reflector.go DefaultWatchErrorHandler
 	{message: "Failed to watch", detail: "context canceled"},
 	// pkg/controller/nodeipam/ipam/range_allocator.go, if the node changes while it is
 	// given its range: what it looks at again is from before that
+	//upstream:relies-on k8s.io/kubernetes/pkg/controller/nodeipam/ipam/range_allocator.go rangeAllocator.processNextNodeWorkItem rangeAllocator.updateCIDRsAllocation
 	{message: "CIDR assignment for node failed", detail: "may not change podCIDR"},
 	{message: "Error processing node work item", detail: "may not change podCIDR"},
 	{message: "Failed to update node PodCIDR after multiple attempts", detail: "may not change podCIDR"},
 	// pkg/kubelet at each start, also of a node that is ready: before there is a file, on
 	// a host with cgroup v1, and before images were listed
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/manager.go ManagerImpl.readCheckpoint
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/checkpointmanager/errors/errors.go ErrCheckpointNotFound
 	{message: "Failed to read data from checkpoint", detail: "checkpoint is not found"},
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/container_manager_linux.go containerManagerImpl.setupNode getContainer
 	{message: "Failed to find cgroups of kubelet", detail: "not unified"},
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/eviction/eviction_manager.go managerImpl.synchronize
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cadvisor/helpers_linux.go imageFsInfoProvider.ImageFsInfoLabel
 	{message: "eviction manager: failed to check if we have separate container filesystem", detail: "no imagefs label"},
 }
 

@@ -21,6 +21,7 @@ const (
 	snapshotClassKind = "VolumeSnapshotClass"
 	// defaultAnnotation says which class claims get that name none
 	// (pkg/apis/storage/util/helpers.go).
+	//upstream:relies-on k8s.io/kubernetes/pkg/apis/storage/util/helpers.go IsDefaultStorageClassAnnotation
 	defaultAnnotation = "storageclass.kubernetes.io/is-default-class"
 )
 

@@ -32,6 +32,7 @@ func useAccountKeys(o *options.ServerRunOptions, c *Config) error {
 		return fmt.Errorf("read keys of service accounts: %w", err)
 	}
 	// Upstream refuses both (kubeapiserver/options/authentication.go, ToAuthenticationConfig).
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubeapiserver/options/authentication.go BuiltInAuthenticationOptions.ToAuthenticationConfig
 	accounts.KeyFiles = nil
 	accounts.ExternalPublicKeysGetter = &accountKeys{own, filepath.Join(c.Dir.NextServerTLS(), filepath.Base(file))}
 	return nil

@@ -23,6 +23,8 @@ var healthPaths = []apiserver.AnonymousAuthCondition{{Path: "/livez"}, {Path: "/
 
 // authenticate puts kedge's own authenticators around upstream's, which knows
 // service accounts, bootstrap tokens, OIDC, webhooks and front proxies.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubeapiserver/authenticator/config.go Config.New
 func authenticate(upstream authenticator.Request, clientCA dynamiccertificates.CAContentProvider, now func() time.Time, o *kubeoptions.BuiltInAuthenticationOptions) authenticator.Request {
 	chain := []authenticator.Request{
 		inprocess.Authenticator(),

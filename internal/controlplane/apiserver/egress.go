@@ -39,6 +39,8 @@ type Tunnels interface {
 
 // dialTimeout is how long a dial may take. It is the value of net/http.DefaultTransport,
 // by which upstream dials.
+//
+//upstream:relies-on std/net/http/transport.go DefaultTransport
 const dialTimeout = 30 * time.Second
 
 // egressDialer finds the node of an address and dials through its tunnel. It shares the

@@ -17,6 +17,8 @@ const removalPatience = 3 * time.Second
 
 // endpointReconciler is upstream's with less patience at the stop. Upstream waits 20 s
 // for it (pkg/controlplane/controller/kubernetesservice/controller.go, Stop).
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/controller/kubernetesservice/controller.go Controller.Stop
 type endpointReconciler struct {
 	reconcilers.EndpointReconciler
 	stopping atomic.Bool

@@ -48,6 +48,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	defer release()
 	// A GOAWAY, as upstream's GoawayFilter sends it: the client opens a connection
 	// for its next request, and its load balancer can choose another server.
+	//upstream:relies-on k8s.io/apiserver/pkg/server/filters/goaway.go goaway.ServeHTTP
 	if r.ProtoMajor == 2 && served.stopping.Err() != nil {
 		w.Header().Set("Connection", "close")
 	}

@@ -9,6 +9,9 @@ import (
 // come through the supervisor, which owns the real listener, and from this process.
 // Upstream takes the port of the Service kubernetes from its address, which is the
 // supervisor's, and closes it when the server drains and stops.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/server/secure_serving.go RunServer
+//upstream:relies-on k8s.io/apiserver/pkg/server/options/serving.go SecureServingOptions.ApplyTo
 type memoryListener struct {
 	address net.Addr
 	closed  chan struct{}

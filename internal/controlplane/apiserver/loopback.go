@@ -16,6 +16,8 @@ func (s *Server) loopback() http.RoundTripper {
 
 // callInProcess makes later clients of config use transport, whatever address and
 // authorities config names. It keeps upstream's wrappers around the transport.
+//
+//upstream:relies-on k8s.io/client-go/rest/transport.go HTTPWrappersForConfig TransportFor
 func callInProcess(config *rest.Config, transport http.RoundTripper) {
 	outer := config.WrapTransport
 	config.WrapTransport = func(http.RoundTripper) http.RoundTripper { return transport }

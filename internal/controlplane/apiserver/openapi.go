@@ -20,6 +20,8 @@ func leanOpenAPI(core, apiExtensions, aggregator *genericapiserver.Config) {
 	// If this function is nil, builders set one that keeps everything that they have
 	// built in memory (kube-openapi/pkg/builder/openapi.go and builder3/openapi.go,
 	// newOpenAPI).
+	//upstream:relies-on k8s.io/kube-openapi/pkg/builder/openapi.go newOpenAPI
+	//upstream:relies-on k8s.io/kube-openapi/pkg/builder3/openapi.go newOpenAPI
 	core.OpenAPIConfig.GetOperationIDAndTags, core.OpenAPIConfig.GetOperationIDAndTagsFromRoute = nil, operationIDAndTags
 	core.OpenAPIV3Config.GetOperationIDAndTags, core.OpenAPIV3Config.GetOperationIDAndTagsFromRoute = nil, operationIDAndTags
 	own := func(config *genericapiserver.Config, definitions common.GetOpenAPIDefinitions) {
@@ -42,6 +44,8 @@ func operationIDAndTags(route common.Route) (string, []string, error) {
 }
 
 // delegateOf returns the next server of the chain.
+//
+//upstream:relies-on k8s.io/kubernetes/cmd/kube-apiserver/app/server.go CreateServerChain
 func delegateOf(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
 	delegate, ok := server.NextDelegate().(*genericapiserver.GenericAPIServer)
 	if !ok {

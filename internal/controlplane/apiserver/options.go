@@ -100,6 +100,7 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 	if reflect.ValueOf(*o.Metrics).IsZero() {
 		// Otherwise upstream logs an error about a manifest that the user has not given
 		// (component-base/metrics/options.go, Apply).
+		//upstream:relies-on k8s.io/component-base/metrics/options.go Options.Apply
 		o.Metrics = nil
 	}
 	// A node's credentials must not reach beyond the node, even if the user's list of

@@ -35,6 +35,9 @@ const (
 // one object at a time (EnsureRBACPolicy and AddSystemPriorityClasses). They also
 // migrate roles of Kubernetes before 1.9, which kedge's hook does not. rbac says
 // whether the cluster has roles.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/registry/rbac/rest/storage_rbac.go RESTStorageProvider.PostStartHook PolicyData.EnsureRBACPolicy primeAggregatedClusterRoles primeSplitClusterRoleBindings
+//upstream:relies-on k8s.io/kubernetes/pkg/registry/scheduling/rest/storage_scheduling.go RESTStorageProvider.PostStartHook
 func replacePolicyHooks(config *genericapiserver.Config, rbac bool) error {
 	config.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName, schedulingrest.PostStartHookName)
 	return config.AddPostStartHook(policyHook, func(hook genericapiserver.PostStartHookContext) error {

@@ -21,6 +21,8 @@ const (
 // ends first, it waits for up to drainTime more: upstream's start hooks end the
 // process if they fail, even if they fail because they are cancelled
 // (apiserver/pkg/server/hooks.go, runPostStartHook).
+//
+//upstream:relies-on k8s.io/apiserver/pkg/server/hooks.go runPostStartHook
 func (s *Server) awaitReady(ctx context.Context, ended <-chan error) (bool, error) {
 	client := &http.Client{Transport: s.loopback()}
 	poll := time.NewTicker(readyPoll)

@@ -23,6 +23,8 @@ import (
 
 // resolveNodes makes requests for the subresource proxy of a node resolve the names of
 // nodes.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/registry/core/node/strategy.go isProxyableHostname ResourceLocation
 func (d *egressDialer) resolveNodes(build func(http.Handler, *genericapiserver.Config) http.Handler) func(http.Handler, *genericapiserver.Config) http.Handler {
 	return func(handler http.Handler, c *genericapiserver.Config) http.Handler {
 		return build(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -41,6 +43,9 @@ type resolving struct {
 }
 
 // Value implements context.Context.
+//
+//upstream:relies-on std/net/lookup.go Resolver.lookupIPAddr
+//upstream:relies-on std/internal/nettrace/nettrace.go LookupIPAltResolverKey
 func (r resolving) Value(key any) any {
 	if kind := reflect.TypeOf(key); kind != nil && kind.Name() == "LookupIPAltResolverKey" && kind.PkgPath() == "internal/nettrace" {
 		return r.lookup

@@ -11,6 +11,8 @@ import (
 // dropMatchers frees the regular expressions that go-restful compiles for the 1500
 // routes of a server, 5 MiB. The API server's CurlyRouter does not use them: it compares
 // the parts of a path (go-restful's route.go and curly.go). A test fails if that changes.
+//
+//upstream:relies-on github.com/emicklei/go-restful/v3/curly.go
 func dropMatchers(servers ...*genericapiserver.GenericAPIServer) {
 	for _, server := range servers {
 		for _, service := range server.Handler.GoRestfulContainer.RegisteredWebServices() {
@@ -24,6 +26,9 @@ func dropMatchers(servers ...*genericapiserver.GenericAPIServer) {
 }
 
 // matcherOf returns route.pathExpr.Matcher.
+//
+//upstream:relies-on github.com/emicklei/go-restful/v3/path_expression.go pathExpression
+//upstream:relies-on github.com/emicklei/go-restful/v3/route.go Route
 func matcherOf(route restful.Route) reflect.Value {
 	expression := reflect.ValueOf(route).FieldByName("pathExpr")
 	if expression.Kind() != reflect.Pointer || expression.IsNil() {
@@ -75,6 +80,8 @@ func dropStacks(outermost *genericapiserver.GenericAPIServer) {
 }
 
 // stacksOf returns paths.pathStacks, or an empty map if there is no such field.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/server/mux/pathrecorder.go PathRecorderMux PathRecorderMux.trackCallers
 func stacksOf(paths *mux.PathRecorderMux) reflect.Value {
 	field := reflect.ValueOf(paths).Elem().FieldByName("pathStacks")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[map[string]string]() {

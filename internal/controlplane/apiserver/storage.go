@@ -23,6 +23,8 @@ import (
 // the line that dials, see upstream_etcd3.go. Only the allocator of node ports accepts
 // no other storage (kubernetes/pkg/registry/core/service/allocator/storage): it dials
 // the datastore's socket.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/registry/core/service/allocator/storage/storage.go NewEtcd
 type directStorage struct {
 	newClient          func() *kubernetes.Client
 	compactionInterval time.Duration
@@ -34,6 +36,8 @@ type directStorage struct {
 // newDirectStorage returns nil if the datastore is not in this process, or if the user
 // has configured another one. It changes o so that upstream's compactor, metrics and
 // checks do not dial the datastore.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/server/options/etcd.go EtcdOptions.ApplyWithStorageFactoryTo
 func newDirectStorage(o *genericoptions.EtcdOptions, datastore Datastore) *directStorage {
 	theirs := !slices.Equal(o.StorageConfig.Transport.ServerList, []string{datastore.URL}) || len(o.EtcdServersOverrides) > 0
 	if datastore.NewClient == nil || theirs {
@@ -56,6 +60,7 @@ func (d *directStorage) use(ctx context.Context, built *app.Config) error {
 	d.compactor = startCompactor(ctx, client.Client, d.compactionInterval, d.shared)
 	// Upstream asks each endpoint of a client whether it supports progress requests.
 	// This client has no endpoint, so upstream would find no support.
+	//upstream:relies-on k8s.io/apiserver/pkg/storage/feature/feature_support_checker.go defaultFeatureSupportChecker.checkClient
 	etcdfeature.DefaultFeatureSupportChecker.CheckClient(ctx, oneEndpoint{client.Client}, storage.RequestWatchProgress)
 	metrics.SetStorageMonitorGetter(func() ([]metrics.Monitor, error) { return []metrics.Monitor{monitor{client.Client}}, nil })
 
@@ -103,6 +108,8 @@ func (oneEndpoint) Endpoints() []string { return []string{"in process"} }
 // useTransformers makes the API server encrypt its own resources by transformers.
 // Upstream takes transformers only from a file, which it reads every minute
 // (apiserver/pkg/server/options/etcd.go, maybeApplyResourceTransformers).
+//
+//upstream:relies-on k8s.io/apiserver/pkg/server/options/etcd.go EtcdOptions.maybeApplyResourceTransformers
 func useTransformers(built *app.Config, transformers value.ResourceTransformers) {
 	if transformers != nil {
 		getter := &built.KubeAPIs.ControlPlane.Generic.RESTOptionsGetter

@@ -20,6 +20,8 @@ type compactor struct{ revision atomic.Int64 }
 func (c *compactor) CompactRevision() int64 { return c.revision.Load() }
 
 // run compacts the datastore until ctx ends.
+//
+//upstream:follows k8s.io/apiserver/pkg/storage/etcd3/compact.go compactor.runCompactLoop Compact
 func (c *compactor) run(ctx context.Context, client *clientv3.Client, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

@@ -20,6 +20,8 @@ import (
 // loopback, and its informers are those of the cache that newConfig returns, which
 // ends with ctx. Unless the user configures an egress selector, the server dials by
 // egress, a function in this process: upstream can only dial through a proxy's socket.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-apiserver/app/config.go NewConfig
 func newConfig(ctx context.Context, opts options.CompletedOptions, egress Egress, loopback http.RoundTripper) (*app.Config, *objectcache.Cache, error) {
 	generic, storage, objects, err := newGenericConfig(ctx, opts, loopback)
 	if err != nil {

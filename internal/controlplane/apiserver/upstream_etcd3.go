@@ -23,6 +23,8 @@ import (
 // uncached is a generic.StorageDecorator. It does what upstream's newETCD3Storage does,
 // with a client that needs no connection, and leaves the compactor and the metrics to
 // directStorage.use.
+//
+//upstream:follows k8s.io/apiserver/pkg/storage/storagebackend/factory/etcd3.go newETCD3Storage
 func (d *directStorage) uncached(
 	config *storagebackend.ConfigForResource, resourcePrefix string,
 	_ func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
@@ -58,6 +60,8 @@ func (d *directStorage) uncached(
 }
 
 // probe asks the datastore for a key, as upstream's etcd3ProberMonitor.Probe does.
+//
+//upstream:follows k8s.io/apiserver/pkg/storage/storagebackend/factory/etcd3.go etcd3ProberMonitor.Probe
 func probe(ctx context.Context, client *clientv3.Client, prefix string) error {
 	_, err := client.Get(ctx, path.Join("/", prefix, "health"))
 	return err
@@ -65,6 +69,8 @@ func probe(ctx context.Context, client *clientv3.Client, prefix string) error {
 
 // monitor tells the metrics how large the datastore is, as upstream's
 // etcd3ProberMonitor does.
+//
+//upstream:follows k8s.io/apiserver/pkg/storage/storagebackend/factory/etcd3.go etcd3ProberMonitor.Monitor
 type monitor struct{ client *clientv3.Client }
 
 // Monitor implements metrics.Monitor.

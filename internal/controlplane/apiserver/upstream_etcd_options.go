@@ -21,6 +21,8 @@ import (
 
 // addStorageChecks adds the two checks of the datastore that upstream's
 // addEtcdHealthEndpoint adds.
+//
+//upstream:follows k8s.io/apiserver/pkg/server/options/etcd.go EtcdOptions.addEtcdHealthEndpoint
 func addStorageChecks(c *server.Config, client *clientv3.Client, config storagebackend.Config) {
 	check := func(name string, timeout time.Duration) healthz.HealthChecker {
 		return healthz.NamedGroupedCheck(name, name, func(r *http.Request) error {
@@ -35,6 +37,8 @@ func addStorageChecks(c *server.Config, client *clientv3.Client, config storageb
 
 // uncachedResources returns a function that tells which resources have no watch cache,
 // as upstream's GetRESTOptions finds out.
+//
+//upstream:follows k8s.io/apiserver/pkg/server/options/etcd.go StorageFactoryRestOptionsFactory.GetRESTOptions
 func uncachedResources(o *genericoptions.EtcdOptions) (func(schema.GroupResource) bool, error) {
 	sizes, err := genericoptions.ParseWatchCacheSizes(o.WatchCacheSizes)
 	if err != nil {
@@ -47,6 +51,8 @@ func uncachedResources(o *genericoptions.EtcdOptions) (func(schema.GroupResource
 }
 
 // directOptions returns upstream's options of each resource with another storage.
+//
+//upstream:follows k8s.io/apiserver/pkg/server/options/etcd.go StorageFactoryRestOptionsFactory.GetRESTOptions
 type directOptions struct {
 	generic.RESTOptionsGetter
 	storage  *directStorage
@@ -64,6 +70,8 @@ func (d *directOptions) GetRESTOptions(resource schema.GroupResource, example ru
 
 // transformedOptions returns upstream's options of each resource with a transformer, as
 // upstream's transformerStorageFactory does.
+//
+//upstream:follows k8s.io/apiserver/pkg/server/options/etcd.go transformerStorageFactory
 type transformedOptions struct {
 	generic.RESTOptionsGetter
 	transformers value.ResourceTransformers

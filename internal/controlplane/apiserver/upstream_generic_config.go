@@ -31,6 +31,8 @@ const resyncPeriod = 10 * time.Minute
 // newGenericConfig is upstream's BuildGenericConfig without the parts that read the
 // API, which applyReaders adds. Upstream gives those parts informers whose client dials
 // the server's own port over TLS, and accepts no other client.
+//
+//upstream:follows k8s.io/kubernetes/pkg/controlplane/apiserver/config.go BuildGenericConfig
 func newGenericConfig(ctx context.Context, opts options.CompletedOptions, loopback http.RoundTripper) (*genericapiserver.Config, *serverstorage.DefaultStorageFactory, *objectcache.Cache, error) {
 	// Upstream skips options that are nil.
 	features, authentication, authorization := opts.Features, opts.Authentication, opts.Authorization
@@ -56,6 +58,8 @@ func newGenericConfig(ctx context.Context, opts options.CompletedOptions, loopba
 
 // applyReaders adds what newGenericConfig leaves out: priority and fairness,
 // authentication and authorization.
+//
+//upstream:follows k8s.io/kubernetes/pkg/controlplane/apiserver/config.go BuildGenericConfig BuildAuthorizer
 func applyReaders(opts options.CompletedOptions, generic *genericapiserver.Config, factory informers.SharedInformerFactory) error {
 	client, err := kubernetes.NewForConfig(generic.LoopbackClientConfig)
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 // match returns the provider's certificate if it is for name, or nil. As in
 // upstream's BuildNamedCertificates, names that the user lists replace the names in
 // the certificate.
+//
+//upstream:follows k8s.io/apiserver/pkg/server/dynamiccertificates/named_certificates.go DynamicServingCertificateController.BuildNamedCertificates getCertificateNames
 func match(provider dynamiccertificates.SNICertKeyContentProvider, name string) (*tls.Certificate, error) {
 	names := provider.SNINames()
 	listed := false

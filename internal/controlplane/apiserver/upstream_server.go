@@ -16,6 +16,8 @@ import (
 // createServerChain completes the configuration and creates the chain of servers, as
 // upstream's Run does. Their OpenAPI documents are made on request, and their
 // reconciler of endpoints does not delay a stop.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-apiserver/app/server.go Run CreateServerChain
 func createServerChain(config *app.Config) (*aggregator.APIAggregator, error) {
 	core, extensions := config.KubeAPIs.ControlPlane.Generic, config.ApiExtensions.GenericConfig
 	outermost := config.Aggregator.GenericConfig

@@ -15,6 +15,8 @@ import (
 
 // cached is a generic.StorageDecorator. It puts a watch cache before uncached, as
 // upstream's StorageWithCacher does.
+//
+//upstream:follows k8s.io/apiserver/pkg/registry/generic/registry/storage_factory.go StorageWithCacher
 func (d *directStorage) cached(
 	config *storagebackend.ConfigForResource, resourcePrefix string,
 	keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,

@@ -13,6 +13,8 @@ import (
 // roles returns the tasks that reconcile upstream's roles and bindings, as
 // EnsureRBACPolicy does. Rules and subjects that users have added stay, and roles with
 // the annotation rbac.authorization.kubernetes.io/autoupdate=false do not change.
+//
+//upstream:follows k8s.io/kubernetes/pkg/registry/rbac/rest/storage_rbac.go ensureRBACPolicy
 func roles(client kubernetes.Interface) (tasks []func() error) {
 	api, namespaces := client.RbacV1(), client.CoreV1().Namespaces()
 	role := func(name string, owner reconciliation.RuleOwner, modifier reconciliation.RuleOwnerModifier) {

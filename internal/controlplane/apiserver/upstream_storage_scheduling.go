@@ -14,6 +14,8 @@ import (
 
 // priorityClasses returns the tasks that create upstream's priority classes, as
 // AddSystemPriorityClasses does.
+//
+//upstream:follows k8s.io/kubernetes/pkg/registry/scheduling/rest/storage_scheduling.go AddSystemPriorityClasses
 func priorityClasses(ctx context.Context, client kubernetes.Interface) (tasks []func() error) {
 	api := client.SchedulingV1().PriorityClasses()
 	for _, class := range schedulingapi.SystemPriorityClasses() {

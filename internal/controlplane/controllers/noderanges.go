@@ -18,6 +18,7 @@ const (
 	fewNodes = 4
 	// mostNodes is how many bits upstream lets number nodes, with IPv6
 	// (pkg/controller/nodeipam/ipam/cidrset/cidr_set.go, clusterSubnetMaxDiff).
+	//upstream:relies-on k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset/cidr_set.go clusterSubnetMaxDiff
 	mostNodes = 16
 )
 
@@ -62,6 +63,8 @@ func chooseNodeMasks(c *nodeipam.NodeIPAMControllerConfiguration, clusters []net
 // rangeFaults is a log that warns once of a node without a range, and says what to do.
 // Upstream logs an error at each try, for ever
 // (pkg/controller/nodeipam/ipam/range_allocator.go).
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/nodeipam/ipam/range_allocator.go rangeAllocator.AllocateOrOccupyCIDR rangeAllocator.processNextNodeWorkItem
 type rangeFaults struct {
 	logr.LogSink
 	warn func(cause error)
@@ -103,6 +106,7 @@ func smallerRanges(c *nodeipam.NodeIPAMControllerConfiguration, clusters []netip
 
 // Error implements logr.LogSink.
 func (f rangeFaults) Error(err error, message string, keysAndValues ...any) {
+	//upstream:relies-on k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset/cidr_set.go ErrCIDRRangeNoCIDRsRemaining
 	if err != nil && strings.Contains(err.Error(), cidrset.ErrCIDRRangeNoCIDRsRemaining.Error()) {
 		f.warn(err)
 		return

@@ -12,6 +12,7 @@ import (
 func (m *Manager) buildOwn(ctx context.Context, controllerContext app.ControllerContext, descriptors map[string]*app.ControllerDescriptor) ([]app.Controller, error) {
 	// Upstream's descriptor of the token controller has a nil client, in fields that
 	// kedge cannot set (controller_descriptor.go, NewControllerDescriptors).
+	//upstream:relies-on k8s.io/kubernetes/cmd/kube-controller-manager/app/controller_descriptor.go NewControllerDescriptors
 	delete(descriptors, names.ServiceAccountTokenController)
 	tokens, err := newTokenController(ctx, m.api, controllerContext)
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 
 // buildInstead is upstream's ControllerDescriptor.BuildController with another
 // constructor. It returns nil if a feature gate has turned the controller off.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-controller-manager/app/controller_descriptor.go ControllerDescriptor.BuildController
 func buildInstead(ctx context.Context, controllerContext app.ControllerContext, descriptor *app.ControllerDescriptor, build constructor) (app.Controller, error) {
 	for _, gate := range descriptor.GetRequiredFeatureGates() {
 		if !utilfeature.DefaultFeatureGate.Enabled(gate) {

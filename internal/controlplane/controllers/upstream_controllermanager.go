@@ -33,6 +33,8 @@ import (
 // newControllerContext does what upstream's CreateControllerContext does, with the
 // informers that this process shares. It does not register the name of its informers:
 // that lasts as long as the process, so controllers could not be built a second time.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-controller-manager/app/controllermanager.go CreateControllerContext ResyncPeriod
 func newControllerContext(ctx context.Context, api API, completed *managerconfig.CompletedConfig) (app.ControllerContext, error) {
 	fail := func(err error) (app.ControllerContext, error) {
 		return app.ControllerContext{}, fmt.Errorf("create clients of controllers: %w", err)
@@ -84,6 +86,8 @@ func newControllerContext(ctx context.Context, api API, completed *managerconfig
 }
 
 // control builds all controllers and runs them until ctx ends, as upstream's Run does.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-controller-manager/app/controllermanager.go Run
 func (m *Manager) control(ctx context.Context, completed *managerconfig.CompletedConfig, base *mux.PathRecorderMux, health app.HealthCheckAdder, ready func()) error {
 	controllerContext, err := newControllerContext(ctx, m.api, completed)
 	if err != nil {
@@ -125,6 +129,8 @@ func (m *Manager) control(ctx context.Context, completed *managerconfig.Complete
 }
 
 // handler answers on the controllers' port, as upstream's Run has it.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-controller-manager/app/controllermanager.go Run
 func (m *Manager) handler(health http.Handler) *mux.PathRecorderMux {
 	base := genericmanager.NewBaseHandler(m.options.Generic.Debugging.DebuggingConfiguration, health)
 	slis.SLIMetricsWithReset{}.Install(base)

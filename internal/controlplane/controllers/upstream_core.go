@@ -15,6 +15,8 @@ import (
 
 // newAttachDetachController is upstream's newPersistentVolumeAttachDetachController with
 // kedge's plugin.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-controller-manager/app/core.go newPersistentVolumeAttachDetachController
 func (p *csiPlugin) newAttachDetachController(ctx context.Context, controllerContext app.ControllerContext) (app.Controller, error) {
 	name := names.PersistentVolumeAttachDetachController
 	volumes, config := controllerContext.ComponentConfig.PersistentVolumeBinderController.VolumeConfiguration, controllerContext.ComponentConfig.AttachDetachController
@@ -41,6 +43,8 @@ func (p *csiPlugin) newAttachDetachController(ctx context.Context, controllerCon
 
 // newSELinuxWarningController is upstream's function of the same name with kedge's
 // plugin. The controller runs only if the user turns it on.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-controller-manager/app/core.go newSELinuxWarningController
 func (p *csiPlugin) newSELinuxWarningController(ctx context.Context, controllerContext app.ControllerContext) (app.Controller, error) {
 	name := names.SELinuxWarningController
 	volumes := controllerContext.ComponentConfig.PersistentVolumeBinderController.VolumeConfiguration

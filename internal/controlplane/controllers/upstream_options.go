@@ -11,6 +11,8 @@ import (
 
 // complete makes upstream's configuration of the options. Upstream's Config needs a
 // kubeconfig. In a pod it finds the outer cluster's.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-controller-manager/app/options/options.go KubeControllerManagerOptions.Config
 func (m *Manager) complete() (*managerconfig.CompletedConfig, error) {
 	known, disabled, aliases := app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()
 	if err := m.options.Validate(known, disabled, aliases); err != nil {

@@ -18,6 +18,8 @@ import (
 
 // newTokenController makes the controller that fills Secrets of the type
 // service-account-token, as upstream's newServiceAccountTokenController does.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-controller-manager/app/service_accounts.go newServiceAccountTokenController
 func newTokenController(ctx context.Context, api API, controllerContext app.ControllerContext) (app.Controller, error) {
 	config := controllerContext.ComponentConfig.SAController
 	key, err := keyutil.PrivateKeyFromFile(config.ServiceAccountKeyFile)

@@ -22,6 +22,8 @@ import (
 // ValidatingAdmissionPolicies, as upstream's newValidatingAdmissionPolicyStatusController
 // does. Upstream keeps the definitions of all types in memory, for checks that run only
 // when a policy changes. This controller does not.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-controller-manager/app/validatingadmissionpolicystatus.go newValidatingAdmissionPolicyStatusController
 func newPolicyStatusController(_ context.Context, controllerContext app.ControllerContext) (app.Controller, error) {
 	name := names.ValidatingAdmissionPolicyStatusController
 	discovery, err := controllerContext.ClientBuilder.DiscoveryClient(name)

@@ -18,6 +18,8 @@ import (
 // (pkg/volume/csi/csi_plugin.go, Init), which tell the kubelet in this process its node
 // and its drivers. So the plugin is set up before the kubelet starts, and not again when
 // this server wins another election.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/volume/csi/csi_plugin.go csiPlugin.Init nim
 type csiPlugin struct {
 	volume.AttachableVolumePlugin
 	host *csiHost
@@ -64,6 +66,8 @@ func (p *csiPlugin) replace(plugins []volume.VolumePlugin) []volume.VolumePlugin
 
 // csiHost stands for the attach-detach controller of the current term. The plugin calls
 // only these methods if it has no node.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/volume/csi/csi_plugin.go csiPlugin.Init
 type csiHost struct {
 	volume.VolumeHost
 	client      atomic.Pointer[kubernetes.Interface]

@@ -98,6 +98,7 @@ func (e *Election) Run(ctx context.Context, ready func()) error {
 		timely := rest.CopyConfig(e.config)
 		// As upstream's (client-go/tools/leaderelection/resourcelock,
 		// NewFromKubeconfig): one request that hangs is not the last try.
+		//upstream:relies-on k8s.io/client-go/tools/leaderelection/resourcelock/interface.go NewFromKubeconfig
 		timely.Timeout = renewDeadline / 2
 		var err error
 		if e.locks, err = kubernetes.NewForConfig(timely); err != nil {
@@ -119,6 +120,7 @@ func (e *Election) Run(ctx context.Context, ready func()) error {
 	// which it waits as long as for a renewal, and only then say that it is lost
 	// (leaderelection.go, Run and renew). Loops could still be running when
 	// another server's begin.
+	//upstream:relies-on k8s.io/client-go/tools/leaderelection/leaderelection.go LeaderElector.Run LeaderElector.renew LeaderElector.release
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name:          leaseName,
 		Lock:          lock,

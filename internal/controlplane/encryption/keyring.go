@@ -21,6 +21,7 @@ const (
 	// secretboxPrefix is before what upstream's provider has encrypted
 	// (apiserver/pkg/server/options/encryptionconfig/config.go); the key's name and
 	// a colon follow.
+	//upstream:relies-on k8s.io/apiserver/pkg/server/options/encryptionconfig/config.go secretboxTransformerPrefixV1
 	secretboxPrefix = "k8s:enc:secretbox:v1:"
 	// sealedFor binds the key that keyrings are encrypted under to its purpose.
 	sealedFor = "kedge keys of encrypted Secrets 1"

@@ -58,6 +58,8 @@ func (e *Encryption) servers(ctx context.Context) ([]Server, error) {
 		return []Server{e.self()}, nil
 	}
 	// pkg/controlplane/reconcilers/lease.go of Kubernetes keeps these.
+	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/reconcilers/lease.go storageLeases.UpdateLease
+	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/instance.go Config.createLeaseReconciler
 	leases := path.Join(e.cfg.Prefix, "masterleases") + "/"
 	running, err := e.client.Get(ctx, leases, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 
 // transformer returns upstream's transformer for a configuration with the providers
 // secretbox and identity. Identity comes first if nothing is to be encrypted.
+//
+//upstream:follows k8s.io/apiserver/pkg/server/options/encryptionconfig/config.go secretboxPrefixTransformer prefixTransformersAndProbes
 func (r keyring) transformer() value.Transformer {
 	plain := value.PrefixTransformer{Prefix: []byte{}, Transformer: identity.NewEncryptCheckTransformer()}
 	providers := []value.PrefixTransformer{plain}

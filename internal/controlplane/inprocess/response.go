@@ -12,6 +12,8 @@ import (
 // from body by the client. Like the writer of an HTTP/2 stream it implements
 // http.Flusher and http.CloseNotifier, which the API server's filters ask for
 // (apiserver/pkg/endpoints/responsewriter), and no http.Hijacker.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/endpoints/responsewriter/wrapper.go WrapForHTTP1Or2
 type responseWriter struct {
 	ctx     context.Context
 	request *http.Request

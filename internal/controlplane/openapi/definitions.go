@@ -42,6 +42,10 @@ func (s *shared[T]) get() *T {
 // 7 MB, which the builder copies only where a reference has siblings
 // (builder3/openapi.go, buildDefinitionRecursively). When there is no such
 // reference any more the properties are ours, and can be emptied.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/server/genericapiserver.go GenericAPIServer.getOpenAPIModels GenericAPIServer.RegisterDestroyFunc
+//upstream:relies-on k8s.io/kube-openapi/pkg/builder3/openapi.go openAPI.buildDefinitionRecursively
+//upstream:relies-on k8s.io/kube-openapi/pkg/builder3/util/util.go WrapRefs
 func Lend(config *common.OpenAPIV3Config) (takeBack func()) {
 	lent := config.Definitions
 	for name, definition := range lent {

@@ -26,6 +26,8 @@ const v3Path = "/openapi/v3"
 // made for it: the aggregator asks for all hashes once a second from the start.
 // It is of all that the text is made of. To clients a hash means nothing but
 // whether they have the document already.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/server/routes/openapi.go OpenAPI.InstallV3
 type groupVersions struct {
 	renderers map[string]func() ([]byte, error)
 	hashes    map[string]string

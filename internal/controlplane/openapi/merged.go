@@ -16,6 +16,8 @@ const v2Path = "/openapi/v2"
 // (kube-aggregator/pkg/controllers/openapi/aggregator): that of the built-in APIs,
 // then the small ones that the aggregator still merges itself, of its own types,
 // CustomResourceDefinitions and aggregated APIs.
+//
+//upstream:relies-on k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator/aggregator.go BuildAndRegisterAggregator
 type merged struct {
 	// fixed returns the JSON of the built-in APIs, compressed.
 	fixed func() ([]byte, error)

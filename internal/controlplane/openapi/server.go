@@ -38,6 +38,8 @@ func newServer(s Server) *server {
 
 // renderV3 lets upstream install the document of one service on a server that
 // is thrown away.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/server/routes/openapi.go OpenAPI.InstallV3
 func (s *server) renderV3(service *restful.WebService) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

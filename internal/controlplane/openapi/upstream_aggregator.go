@@ -11,6 +11,8 @@ import (
 
 // mergeDocuments merges the JSON of documents into the first. Upstream's aggregator
 // decodes them from JSON too: without that, equal definitions may differ.
+//
+//upstream:follows k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator/aggregator.go specAggregator.buildMergeSpecLocked
 func mergeDocuments(texts ...[]byte) ([]byte, error) {
 	documents := make([]spec.Swagger, len(texts))
 	for i, text := range texts {

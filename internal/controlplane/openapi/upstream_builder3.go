@@ -9,6 +9,8 @@ import (
 
 // definitionsV3 returns the definitions of all types, as upstream's newOpenAPI makes
 // them if the configuration has none.
+//
+//upstream:follows k8s.io/kube-openapi/pkg/builder3/openapi.go newOpenAPI
 func definitionsV3(config *common.OpenAPIV3Config) map[string]common.OpenAPIDefinition {
 	return config.GetDefinitions(func(name string) spec.Ref {
 		short, _ := config.GetDefinitionName(name)

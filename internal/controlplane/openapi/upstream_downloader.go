@@ -14,6 +14,8 @@ import (
 
 // download gets the document of the rest from the aggregator. The text is nil if the
 // document has not changed since it was merged.
+//
+//upstream:follows k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator/downloader.go cacheableDownloader.get Downloader.Download Downloader.handlerWithUser
 func (m *merged) download(ctx context.Context) (text []byte, etag string, err error) {
 	ctx = request.WithUser(context.WithoutCancel(ctx), &user.DefaultInfo{Name: "system:aggregator"})
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, v2Path, nil)

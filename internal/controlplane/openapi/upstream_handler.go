@@ -12,6 +12,8 @@ import (
 
 // serve answers in the encoding that negotiate has chosen, as upstream's handlers of
 // v2 and v3 do.
+//
+//upstream:follows k8s.io/kube-openapi/pkg/handler/handler.go OpenAPIService.RegisterOpenAPIVersionedService
 func (d *document) serve(w http.ResponseWriter, r *http.Request, protobuf bool) {
 	body, err := d.bytes(protobuf)
 	if err != nil {
@@ -27,6 +29,8 @@ func (d *document) serve(w http.ResponseWriter, r *http.Request, protobuf bool) 
 // negotiate sets the headers for the first encoding that the client accepts, and
 // returns whether it is protobuf. If there is none, it answers the request and ok
 // is false. The version is OpenAPI's, v2 or v3.
+//
+//upstream:follows k8s.io/kube-openapi/pkg/handler/handler.go OpenAPIService.RegisterOpenAPIVersionedService
 func negotiate(w http.ResponseWriter, r *http.Request, version string) (protobuf, ok bool) {
 	w.Header().Add("Vary", "Accept")
 	accept := r.Header.Get("Accept")

@@ -12,17 +12,23 @@ import (
 
 // url returns the path of a document with its hash. Clients may keep what they get
 // there for ever.
+//
+//upstream:follows k8s.io/kube-openapi/pkg/handler3/handler.go constructServerRelativeURL
 func (g *groupVersions) url(name string) string {
 	return (&url.URL{Path: v3Path + "/" + name, RawQuery: url.Values{"hash": {g.hashes[name]}}.Encode()}).String()
 }
 
 // serveDiscovery answers with the paths of all documents.
+//
+//upstream:follows k8s.io/kube-openapi/pkg/handler3/handler.go OpenAPIService.HandleDiscovery
 func (g *groupVersions) serveDiscovery(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	http.ServeContent(w, r, v3Path, time.Now(), bytes.NewReader(g.discovery))
 }
 
 // serveGroupVersion answers with the document of one API group and version.
+//
+//upstream:follows k8s.io/kube-openapi/pkg/handler3/handler.go OpenAPIService.HandleGroupVersion
 func (g *groupVersions) serveGroupVersion(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, v3Path+"/")
 	if g.renderers[name] == nil {

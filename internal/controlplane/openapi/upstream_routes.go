@@ -14,6 +14,8 @@ import (
 
 // renderV2 returns the JSON of the server's document. Upstream's InstallV2 ends the
 // process if the document cannot be built.
+//
+//upstream:follows k8s.io/apiserver/pkg/server/routes/openapi.go OpenAPI.InstallV2
 func (s *server) renderV2() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -32,6 +34,9 @@ func (s *server) renderV2() ([]byte, error) {
 // installCustom gives the server for CustomResourceDefinitions the services that its
 // controllers update (apiextensions-apiserver/pkg/apiserver/apiserver.go). Unlike
 // upstream's they do not contain the server's own APIs.
+//
+//upstream:follows k8s.io/apiserver/pkg/server/routes/openapi.go OpenAPI.InstallV2 OpenAPI.InstallV3
+//upstream:relies-on k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go completedConfig.New
 func installCustom(s Server) error {
 	s.StaticOpenAPISpec = &spec.Swagger{SwaggerProps: spec.SwaggerProps{
 		Swagger:     "2.0",

@@ -20,6 +20,7 @@ import (
 const (
 	// nodeAnnotation is of a claim that has chosen its node, which then makes the
 	// volume (k8s.io/kubernetes/pkg/controller/volume/persistentvolume/util, AnnSelectedNode).
+	//upstream:relies-on k8s.io/component-helpers/storage/volume/pv_helpers.go AnnSelectedNode AnnStorageProvisioner
 	nodeAnnotation = "volume.kubernetes.io/selected-node"
 	// provisionerAnnotation says whose driver is to do so (the same package, AnnStorageProvisioner).
 	provisionerAnnotation = "volume.kubernetes.io/storage-provisioner"
@@ -75,6 +76,8 @@ func (p *plugin) schedules(ctx context.Context, who user.Info) (bool, error) {
 // without one by its name alone (pkg/controller/volume/persistentvolume/util,
 // IsVolumeBoundToClaim). The claim is read from the datastore, so that its node may
 // answer at once when it was chosen.
+//
+//upstream:relies-on k8s.io/component-helpers/storage/volume/pv_helpers.go IsVolumeBoundToClaim
 func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	volume, err := versioned[*corev1.PersistentVolume](a.GetObject(), o, corev1.SchemeGroupVersion)
 	if err != nil {

@@ -14,6 +14,8 @@ import (
 // address, or as a load balancer's. The service proxy has one entry for an address and
 // port, and of two Services either may get it (ensureElem in pkg/proxy/nftables/proxier.go):
 // whoever writes Services in one namespace could answer for the cluster's DNS or API.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/proxy/nftables/proxier.go nftElementStorage.ensureElem
 func (p *plugin) checkService(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	claimed, err := foreignAddresses(a.GetObject(), o)
 	if err != nil {

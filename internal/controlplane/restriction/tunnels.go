@@ -13,6 +13,8 @@ import (
 
 // tunnelAnnotations are what flannel says of a node, in each address family: its end
 // of the tunnels, and the address where that is (flannel's pkg/subnet/kube/annotations.go).
+//
+//upstream:relies-on github.com/flannel-io/flannel/pkg/subnet/kube/annotations.go newAnnotations
 var tunnelAnnotations = []struct{ data, address string }{
 	{"flannel.alpha.coreos.com/backend-data", "flannel.alpha.coreos.com/public-ip"},
 	{"flannel.alpha.coreos.com/backend-v6-data", "flannel.alpha.coreos.com/public-ipv6"},
@@ -54,6 +56,8 @@ type tunnelEnd struct{ mac, key string }
 // readTunnelEnd reads it as they do: peersOf in internal/node/network/upstream_vxlan.go, and
 // flannel's pkg/backend/wireguard/wireguard_network.go. What is not there, or cannot be
 // read, is empty.
+//
+//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/wireguard/wireguard_network.go network.handleSubnetEvents
 func readTunnelEnd(data string) (end tunnelEnd) {
 	// Each on its own: a fault in one field must not hide the other.
 	var vxlan struct{ VtepMAC string }

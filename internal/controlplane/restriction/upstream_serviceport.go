@@ -14,6 +14,8 @@ import (
 
 // foreignAddresses returns the addresses of a Service that the cluster has not given
 // it. It reads them as the service proxy does.
+//
+//upstream:follows k8s.io/kubernetes/pkg/proxy/serviceport.go newBaseServiceInfo
 func foreignAddresses(object runtime.Object, o admission.ObjectInterfaces) (all []netip.Addr, err error) {
 	service, err := versioned[*corev1.Service](object, o, corev1.SchemeGroupVersion)
 	if err != nil {

@@ -133,6 +133,7 @@ func (s *Scheduler) Lead(ctx context.Context, ready func()) error {
 	}()
 	// app.Run registers it for the whole process (kube-scheduler/app/server.go), and
 	// fails if it is registered already.
+	//upstream:relies-on k8s.io/kubernetes/cmd/kube-scheduler/app/server.go Run
 	defer configz.Delete("componentconfig")
 	// It returns an error even if ctx has ended.
 	if err := app.Run(ctx, &completed, sched); ctx.Err() == nil {

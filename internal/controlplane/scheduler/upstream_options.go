@@ -24,6 +24,8 @@ import (
 
 // setComponentConfig reads the configuration file that the user's arguments name,
 // or else applies the deprecated arguments, as upstream's Options.ApplyTo does.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-scheduler/app/options/options.go Options.ApplyTo Options.ApplyDeprecated
 func setComponentConfig(o *options.Options) (err error) {
 	if o.ConfigFile == "" {
 		o.ApplyDeprecated()
@@ -38,6 +40,8 @@ func setComponentConfig(o *options.Options) (err error) {
 
 // build makes upstream's configuration of the options, as upstream's Options.Config and
 // ApplyTo do. Those need a kubeconfig. In a pod they find the outer cluster's.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-scheduler/app/options/options.go Options.Config
 func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) {
 	if faults := s.options.Validate(); len(faults) > 0 {
 		return nil, fmt.Errorf("check arguments: %w", errors.Join(faults...))

@@ -16,6 +16,8 @@ import (
 )
 
 // newScheduler builds the scheduler as upstream's Setup does.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-scheduler/app/server.go Setup
 func newScheduler(ctx context.Context, completed *schedulerconfig.CompletedConfig) (*scheduler.Scheduler, error) {
 	component := completed.ComponentConfig
 	return scheduler.New(ctx, completed.Client, completed.InformerFactory, completed.DynInformerFactory,
@@ -34,6 +36,8 @@ func newScheduler(ctx context.Context, completed *schedulerconfig.CompletedConfi
 
 // followerHandler answers on the port of a scheduler that does not lead, as
 // upstream's newEndpointsHandler does without the informers of one that leads.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-scheduler/app/server.go newEndpointsHandler
 func followerHandler() http.Handler {
 	handler := mux.NewPathRecorderMux(program.Name)
 	healthz.InstallHandler(handler)

@@ -17,6 +17,8 @@ import (
 )
 
 // snapshotResync is upstream's (cmd/snapshot-controller/main.go).
+//
+//upstream:relies-on github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller/main.go
 const snapshotResync = 15 * time.Minute
 
 // binder is upstream's snapshot-controller.
@@ -39,6 +41,8 @@ func newBinder(api kubernetes.Interface, client snapshotclient.Interface, factor
 
 // unmeasured are no metrics: upstream's run a timer for as long as the process
 // lives (external-snapshotter, pkg/metrics/metrics.go, init).
+//
+//upstream:relies-on github.com/kubernetes-csi/external-snapshotter/v8/pkg/metrics/metrics.go
 type unmeasured struct{}
 
 func (unmeasured) PrepareMetricsPath(*http.ServeMux, string, promhttp.Logger) error { return nil }

@@ -55,14 +55,20 @@ var expected = []string{
 
 // answered are errors that containerd's CRI also returns to the kubelet, which tells of
 // them by Events (internal/cri/instrument/instrumented_service.go).
+//
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/instrument/instrumented_service.go
 var answered = regexp.MustCompile(`^[A-Z][A-Za-z]+ (for |within sandbox |with filter |").*failed(, error)?$`)
 
 // routines are further errors of containers that cannot start or have ended, and of
 // loops that a stop of kedge's overtakes: beginnings of messages, and parts of errors.
 var routines = []struct{ message, detail string }{
-	{"failed to delete task", "not found"},                 // core/runtime/v2/shim.go
-	{"ttrpc: received message on inactive stream", ""},     // ttrpc/client.go: an answer after its call was given up
-	{"Failed to pipe std", "closed fifo"},                  // internal/cri/io/logger.go
+	//upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/shim.go shimTask.delete
+	{"failed to delete task", "not found"}, // core/runtime/v2/shim.go
+	//upstream:relies-on github.com/containerd/ttrpc/client.go Client.receiveLoop
+	{"ttrpc: received message on inactive stream", ""}, // ttrpc/client.go: an answer after its call was given up
+	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/io/container_io.go
+	{"Failed to pipe std", "closed fifo"}, // internal/cri/io/container_io.go
+	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/images/snapshots.go
 	{"Failed to sync snapshot stats", "database not open"}, // internal/cri/server/images/snapshots.go
 }
 

@@ -23,6 +23,7 @@ import (
 const (
 	namespace = metav1.NamespaceSystem
 
+	//upstream:relies-on k8s.io/kubectl/pkg/cmd/apply/applyset.go ApplySetToolingAnnotation ApplysetPartOfLabel ApplySetParentIDLabel ApplySetGKsAnnotation
 	partOfLabel     = "applyset.kubernetes.io/part-of"
 	setIDLabel      = "applyset.kubernetes.io/id"
 	toolAnnotation  = "applyset.kubernetes.io/tooling"
