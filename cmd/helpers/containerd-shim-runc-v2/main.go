@@ -28,6 +28,8 @@ func main() {
 
 // routine makes debug messages of what a shim says each time that kedge stops: nobody
 // hears its events then (github.com/containerd/ttrpc/server.go).
+//
+//upstream:relies-on github.com/containerd/ttrpc/server.go serverConn.run
 type routine struct{}
 
 func (routine) Levels() []logrus.Level { return []logrus.Level{logrus.ErrorLevel} }

@@ -91,6 +91,7 @@ func endedEarly(err error) error {
 func failingChecks(body string) string {
 	var failing []string
 	for line := range strings.Lines(body) {
+		//upstream:relies-on k8s.io/apiserver/pkg/server/healthz/healthz.go handleRootHealth
 		if strings.HasPrefix(line, "[-]") {
 			failing = append(failing, strings.TrimRight(line, "\n"))
 		}

@@ -19,7 +19,7 @@ import (
 
 const (
 	// nodeAnnotation is of a claim that has chosen its node, which then makes the
-	// volume (k8s.io/kubernetes/pkg/controller/volume/persistentvolume/util, AnnSelectedNode).
+	// volume (k8s.io/component-helpers/storage/volume, AnnSelectedNode).
 	//upstream:relies-on k8s.io/component-helpers/storage/volume/pv_helpers.go AnnSelectedNode AnnStorageProvisioner
 	nodeAnnotation = "volume.kubernetes.io/selected-node"
 	// provisionerAnnotation says whose driver is to do so (the same package, AnnStorageProvisioner).
@@ -73,7 +73,7 @@ func (p *plugin) schedules(ctx context.Context, who user.Info) (bool, error) {
 
 // checkVolume lets a node make the volume of a claim that chose the node, and no
 // other. The binder of volumes gives a claim the volume that names it: by its UID, or
-// without one by its name alone (pkg/controller/volume/persistentvolume/util,
+// without one by its name alone (k8s.io/component-helpers/storage/volume,
 // IsVolumeBoundToClaim). The claim is read from the datastore, so that its node may
 // answer at once when it was chosen.
 //

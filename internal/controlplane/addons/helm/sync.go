@@ -167,6 +167,7 @@ func (c *controller) deploy(ctx context.Context, chart *helmChart, values map[st
 		return did, nil
 	}
 	switch {
+	//upstream:relies-on k8s.io/apimachinery/pkg/api/errors/errors.go NewNotFound
 	case apierrors.IsNotFound(err) && strings.Contains(err.Error(), "namespaces"):
 		err = fmt.Errorf("%w. Make it, or set createNamespace", err)
 	case apierrors.IsConflict(err):

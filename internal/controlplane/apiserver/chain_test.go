@@ -1,0 +1,118 @@
+package apiserver
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/emicklei/go-restful/v3"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
+)
+
+// TestChain builds the real servers, and wants of their routes and paths what the
+// functions in routes.go do: in upstream's packages as they are now, and in all places.
+func TestChain(t *testing.T) {
+	server := buildChain(t)
+	routes, parameters, descriptions := 0, 0, map[*restful.Parameter]bool{}
+	chain := []*genericapiserver.GenericAPIServer{server}
+	for len(chain) < 3 {
+		next, err := delegateOf(chain[len(chain)-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain = append(chain, next)
+	}
+	for _, server := range chain {
+		for _, service := range server.Handler.GoRestfulContainer.RegisteredWebServices() {
+			for _, route := range service.Routes() {
+				routes++
+				if matcher := matcherOf(route); !matcher.IsValid() || !matcher.IsNil() {
+					t.Errorf("%s %s still has its regular expression", route.Method, route.Path)
+				}
+				for _, p := range route.ParameterDocs {
+					parameters++
+					descriptions[p] = true
+				}
+			}
+		}
+	}
+	if routes < 500 {
+		t.Errorf("the servers have %d routes", routes)
+	}
+	if len(descriptions) == 0 || len(descriptions) > parameters/10 {
+		t.Errorf("%d objects describe %d parameters", len(descriptions), parameters)
+	}
+
+	stacks := func() (paths, kept int) {
+		for _, server := range chain {
+			for _, stack := range stacksOf(server.Handler.NonGoRestfulMux).Seq2() {
+				paths++
+				if stack.Len() > 0 {
+					kept++
+				}
+			}
+		}
+		return paths, kept
+	}
+	if _, kept := stacks(); kept == 0 {
+		t.Error("upstream keeps no stack traces any more, or somewhere else")
+	}
+	dropStacks(server)
+	if paths, kept := stacks(); paths == 0 || kept > 0 {
+		t.Errorf("of %d paths %d still have a stack trace", paths, kept)
+	}
+}
+
+// buildChain returns the outermost of the servers that Server.Run runs. Nothing answers.
+func buildChain(t *testing.T) *genericapiserver.GenericAPIServer {
+	t.Helper()
+	dir := datadir.Dir(t.TempDir())
+	for _, folder := range []string{dir.ServerTLS(), dir.AgentTLS()} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cluster, clock, address := config.Default().Cluster, pki.NewClock(dir.ClockFile()), netip.MustParseAddr("10.9.8.7")
+	certificates, err := pki.EnsureServer(pki.ServerOptions{
+		Dir: dir, NodeName: "node", NodeIPs: []netip.Addr{address},
+		ClusterDomain: cluster.ClusterDomain, ServiceCIDRs: cluster.ServiceCIDRs(), Clock: clock,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	store := sqlite.New(sqlite.Config{Dir: dir.ServerDB(), Socket: filepath.Join(t.TempDir(), "kine.sock")})
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- store.Run(ctx, func() { close(ready) }) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	select {
+	case <-ready:
+	case err := <-ended:
+		ended <- nil
+		t.Fatalf("the datastore ended: %v", err)
+	}
+	s, err := New(Config{
+		Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6443}, AdvertiseAddress: address, Cluster: cluster, Dir: dir,
+		Datastore: Datastore(store.Endpoint()), Files: certificates.Files, Now: clock.Now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := s.build(ctx, ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(chain.GenericAPIServer.Destroy)
+	return chain.GenericAPIServer
+}
