@@ -152,7 +152,7 @@ func headers(root string, all []directive, find func(directive) (module, string,
 			case lines[n] != line && update:
 				lines[n] = line
 			case lines[n] != line:
-				faults = append(faults, fmt.Sprintf("%s:%d: %q, and go.mod has it at another version: %q", file, n+1, lines[n], line))
+				faults = append(faults, fmt.Sprintf("%s:%d: the line %q names another version than go.mod: run `make upstream UPDATE=1` once this file follows %q", file, n+1, lines[n], line))
 			}
 			delete(want, match[1]+"/"+match[3])
 		}

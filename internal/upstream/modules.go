@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -41,6 +42,11 @@ func usedModules(root string) (modules, error) {
 			Replace []struct {
 				Old, New struct{ Path, Version string }
 			}
+		}
+		// go test keeps a result as long as the files stay the same that the test itself
+		// opens, of which this has to be one.
+		if _, err := os.ReadFile(in(root, folder+"/go.mod")); err != nil {
+			return nil, err
 		}
 		out, err := run(in(root, folder), "go", "mod", "edit", "-json")
 		if err != nil {
