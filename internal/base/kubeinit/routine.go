@@ -54,8 +54,6 @@ var routines = []routine{
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go Kubelet.convertToAPIPodLevelResourcesStatus
 	{message: "failed to read memory cgroup limits for the pod", detail: "no such file"},
 	{message: "failed to read memory cgroup config for the pod", detail: "no such file"},
-	{message: "failed to read CPU cgroup config for the pod", detail: "no such file"},
-	{message: "failed to read cpu cgroup config for the pod", detail: "no such file"},
 	// pkg/kubelet/status/status_manager.go, for a pod that is deleted
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/status/status_manager.go manager.syncPod
 	//upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/node_authorizer.go NodeAuthorizer.authorize
