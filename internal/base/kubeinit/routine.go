@@ -47,7 +47,7 @@ var routines = []routine{
 	// pkg/kubelet/prober/prober.go: an Event Unhealthy
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/prober/prober.go prober.probe
 	{message: "Probe errored"},
-	// pkg/kubelet/allocation, for each pod that has not been started yet
+	// pkg/kubelet/kuberuntime/kuberuntime_manager.go, for each pod that has not been started yet
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kuberuntime/kuberuntime_manager.go kubeGenericRuntimeManager.computePodLevelResourcesResizeAction
 	{message: "Missing actuated pod level resource record"},
 	// pkg/kubelet/cm, for a pod whose cgroup is gone
