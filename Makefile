@@ -213,7 +213,7 @@ integration: bin/kedge $(BUILD)/busybox $(GOTEST) ## tests/integration: bin/kedg
 # The kedge that tests update: the last one before nodes had registrations.
 OLDER := 0dde13c
 
-e2e: bin/kedge $(BUILD)/busybox $(GOTEST) $(BUILD)/older/$(OLDER)/kedge ## tests/e2e: one folder per scenario (root)
+e2e: bin/kedge $(BUILD)/busybox $(BUILD)/prometheus $(GOTEST) $(BUILD)/older/$(OLDER)/kedge ## tests/e2e: one folder per scenario (root)
 	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_OLDER=$(CURDIR)/$(BUILD)/older/$(OLDER)/kedge \
 		$(GOTEST) -count=1 -timeout 60m -v ./tests/e2e/...
@@ -221,8 +221,11 @@ e2e: bin/kedge $(BUILD)/busybox $(GOTEST) $(BUILD)/older/$(OLDER)/kedge ## tests
 $(BUILD)/older/$(OLDER)/kedge:
 	scripts/older.sh $(OLDER) $@
 
-$(BUILD)/busybox: scripts/busybox.sh scripts/aptlists.sh
-	scripts/busybox.sh $(DEBARCH) $@
+$(BUILD)/busybox: scripts/debianprogram.sh scripts/aptlists.sh
+	scripts/debianprogram.sh busybox-static:$(DEBARCH) busybox $@
+
+$(BUILD)/prometheus: scripts/debianprogram.sh scripts/aptlists.sh
+	scripts/debianprogram.sh prometheus:$(DEBARCH) prometheus $@
 
 CONFORMANCE := build/conformance
 CONFORMANCE_TEST := KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 6h -v ./tests/conformance

@@ -174,16 +174,17 @@ func Repository() (string, error) {
 	return "", fmt.Errorf("find the source tree: no go.mod above the working directory")
 }
 
-// README returns README.md, whose commands and tables tests compare with what is.
-func README(t T) string {
+// Document returns a document of the source tree, such as docs/observing.md, whose
+// commands and tables tests compare with what is.
+func Document(t T, name string) string {
 	t.Helper()
 	repository, err := Repository()
 	if err != nil {
-		t.Fatalf("find README.md: %v", err)
+		t.Fatalf("find %s: %v", name, err)
 	}
-	text, err := os.ReadFile(filepath.Join(repository, "README.md"))
+	text, err := os.ReadFile(filepath.Join(repository, name))
 	if err != nil {
-		t.Fatalf("read README.md: %v", err)
+		t.Fatalf("read document: %v", err)
 	}
 	return string(text)
 }

@@ -90,7 +90,7 @@ spec:
 		s.Told("kube-system", "manifest-broken.yaml", folder+"broken.yaml", "document 2", "line", "Correct the file")
 		s.write("broken.yaml", configMap("broken", "a: x")+"---\napiVersion: v1\nkind: Pod\nmetadata: {name: nothing}\nspec: {containers: []}\n")
 		s.Told("kube-system", "manifest-broken.yaml", folder+"broken.yaml", "Pod default/nothing", "spec.containers: Required value", "tries again")
-		// README's command.
+		// The command of docs/add-ons.md.
 		if said := s.Kubectl("get", "events", "-n", "kube-system", "--field-selector", "source=kedge-manifests"); !strings.Contains(said, "broken.yaml") {
 			t.Errorf("the events are\n%s", said)
 		}

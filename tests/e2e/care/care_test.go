@@ -66,28 +66,31 @@ func metrics(t *testing.T, server *harness.Server, want ...string) {
 	}
 }
 
-// readmesCommands are those of README.md that begin with sudo etcdctl.
-func readmesCommands(t *testing.T, all bool) []string {
+// etcdctlPage has the commands of etcdctl.
+const etcdctlPage = "docs/datastores.md"
+
+// documentedCommands are those of etcdctlPage that begin with sudo etcdctl.
+func documentedCommands(t *testing.T, all bool) []string {
 	t.Helper()
 	var found []string
-	for line := range strings.Lines(harness.README(t)) {
+	for line := range strings.Lines(harness.Document(t, etcdctlPage)) {
 		if strings.HasPrefix(line, "sudo etcdctl ") && (all || !strings.Contains(line, "# embedded etcd only")) {
 			found = append(found, line)
 		}
 	}
 	if len(found) < 2 {
-		t.Fatalf("README.md has the commands %q only", found)
+		t.Fatalf("%s has the commands %q only", etcdctlPage, found)
 	}
 	return found
 }
 
-// etcdctl runs README's commands as they are printed, but that the test is root
+// etcdctl runs the commands of etcdctlPage as they are printed, but that the test is root
 // already.
 func etcdctl(t *testing.T, server *harness.Server, all bool) {
 	t.Helper()
 	harness.Need(t, "etcd-client")
 	folder := server.Host.Scratch("etcdctl")
-	for _, line := range readmesCommands(t, all) {
+	for _, line := range documentedCommands(t, all) {
 		script := "set -e; cd " + folder + "; sudo() { \"$@\"; }; " + line
 		output, err := server.Host.Command(t.Context(), "sh", "-c", script).CombinedOutput()
 		if err != nil {

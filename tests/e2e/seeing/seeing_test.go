@@ -78,11 +78,9 @@ func TestSeeing(t *testing.T) {
 	c.Apply(objects)
 
 	c.sockets()
-	c.readme("Use")
 	c.config()
 	c.log()
 	c.reload()
-	c.readme("See")
 	c.metrics()
 	c.status(agent)
 
@@ -144,32 +142,6 @@ type seen struct{ *cluster.Cluster }
 func (c *seen) kedge(args ...string) (string, error) {
 	output, err := c.Server.Host.Kedge(c.Context(), args...).Output()
 	return string(output), err
-}
-
-// readme runs the first commands of a section of README, as they are printed.
-func (c *seen) readme(section string) {
-	c.Helper()
-	_, part, _ := strings.Cut(harness.README(c), "\n## "+section+"\n")
-	_, block, _ := strings.Cut(part, "```sh\n")
-	block, _, found := strings.Cut(block, "```")
-	if !found {
-		c.Fatalf("README.md has no commands in its section %s", section)
-	}
-	folder := c.Server.Host.Scratch("readme-" + section)
-	if err := os.MkdirAll(filepath.Join(folder, "bin"), 0o755); err != nil {
-		c.Fatal(err)
-	}
-	if err := os.Symlink(os.Getenv("KEDGE_BINARY"), filepath.Join(folder, "bin", "kedge")); err != nil {
-		c.Fatal(err)
-	}
-	for line := range strings.Lines(block) {
-		// The test is root already.
-		script := "set -e; cd " + folder + "; PATH=$PWD/bin:$PATH; sudo() { \"$@\"; }; " + line
-		output, err := c.Server.Host.Command(c.Context(), "bash", "-c", script).CombinedOutput()
-		if err != nil {
-			c.Errorf("%s: %v\n%s", line, err, output)
-		}
-	}
 }
 
 // sockets wants one socket for the commands of kedge, and all sockets for root alone.
@@ -289,10 +261,12 @@ func (c *seen) reload() {
 	}
 }
 
-// metrics compares kedge's own, as Prometheus gets them, with those that README has.
+// metrics compares kedge's own, as Prometheus gets them, with those that
+// docs/observing.md has.
 func (c *seen) metrics() {
 	c.Helper()
-	text := harness.README(c)
+	const page = "docs/observing.md"
+	text := harness.Document(c, page)
 	const prometheus = "--as=system:serviceaccount:default:prometheus"
 	if _, err := c.TryKubectl("", "get", "--raw", "/metrics", prometheus); err == nil {
 		c.Error("everybody gets /metrics")
@@ -300,8 +274,8 @@ func (c *seen) metrics() {
 	c.Kubectl("create", "clusterrolebinding", "prometheus", "--clusterrole=system:monitoring", "--serviceaccount=default:prometheus")
 	served := c.Kubectl("get", "--raw", "/metrics", prometheus)
 	for what, found := range map[string][2]string{
-		"README.md has %s, which is not in /metrics": {text, served},
-		"/metrics has %s, which is not in README.md": {served, text},
+		page + " has %s, which is not in /metrics": {text, served},
+		"/metrics has %s, which is not in " + page: {served, text},
 	} {
 		for _, name := range regexp.MustCompile(`(?m)^(?:# TYPE |\| `+"`"+`)(kedge_[a-z_]+)`).FindAllStringSubmatch(found[0], -1) {
 			if !strings.Contains(found[1], name[1]) {

@@ -78,13 +78,24 @@ func Testserver(repository string) (archive string, err error) {
 	if output, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build testserver: %w: %s", err, output)
 	}
-	data, err := os.ReadFile(binary)
+	return testserver(repository, TestserverName)
+}
+
+// StandIn builds an image with testserver under the name of an image of somebody
+// else's: without arguments it serves HTTP at port 80. Testserver was called before.
+func StandIn(repository, name string) (archive string, err error) {
+	return testserver(repository, name, "serve", "80")
+}
+
+func testserver(repository, name string, command ...string) (archive string, err error) {
+	data, err := os.ReadFile(TestserverProgram(repository))
 	if err != nil {
 		return "", fmt.Errorf("read testserver: %w", err)
 	}
-	return write(repository, TestserverName, ocispec.ImageConfig{
+	return write(repository, name, ocispec.ImageConfig{
 		Env:        []string{"PATH=/"},
 		Entrypoint: []string{"/testserver"},
+		Cmd:        command,
 	}, []ociimage.File{
 		{Name: "testserver", Mode: 0o755, Data: data},
 		{Name: "tmp/", Mode: 0o1777},

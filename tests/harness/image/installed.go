@@ -8,7 +8,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kedge-dev/kedge/scripts/ociimage"
 )
@@ -42,6 +45,30 @@ func PostgreSQLPrograms() (string, error) {
 // Fio builds an image of busybox's and of Debian's fio, which must be installed.
 func Fio(repository string) (archive string, err error) {
 	return withInstalled(repository, FioName, []string{"/usr/bin/fio"})
+}
+
+// Prometheus builds an image of Debian's Prometheus, which `make` takes from its package,
+// under a name that the caller gives it. It is run like the image that Prometheus
+// publishes.
+func Prometheus(repository, name string) (archive string, err error) {
+	program := filepath.Join(repository, "build", runtime.GOARCH, "prometheus")
+	output, err := exec.Command("ldd", program).Output()
+	if err != nil {
+		return "", fmt.Errorf("find the libraries of Prometheus (`make %s` gets it): %w", filepath.Join("build", runtime.GOARCH, "prometheus"), err)
+	}
+	data, err := os.ReadFile(program)
+	if err != nil {
+		return "", fmt.Errorf("read Prometheus: %w", err)
+	}
+	files := []ociimage.File{{Name: "bin/prometheus", Mode: 0o755, Data: data}, {Name: "tmp/", Mode: 0o1777}}
+	for _, match := range linked.FindAllSubmatch(output, -1) {
+		data, err := os.ReadFile(string(match[1]))
+		if err != nil {
+			return "", fmt.Errorf("read library: %w", err)
+		}
+		files = append(files, ociimage.File{Name: string(match[1][1:]), Mode: 0o755, Data: data})
+	}
+	return write(repository, name, ocispec.ImageConfig{Entrypoint: []string{"/bin/prometheus"}}, files)
 }
 
 // linked matches a library in what ldd prints.

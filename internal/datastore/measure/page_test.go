@@ -9,10 +9,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestREADME finds each metric in README's table. tests/e2e/seeing does the same with
+// TestPage finds each metric in the table of docs/observing.md. tests/e2e/seeing does the same with
 // what a server serves, the other way round too.
-func TestREADME(t *testing.T) {
-	text, err := os.ReadFile("../../../README.md")
+func TestPage(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/observing.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +22,7 @@ func TestREADME(t *testing.T) {
 	for description := range descriptions {
 		name := regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(description.String())[1]
 		if !strings.Contains(string(text), "\n| `"+name+"` | ") {
-			t.Errorf("README.md's table of metrics has no %s", name)
+			t.Errorf("docs/observing.md has no %s", name)
 		}
 	}
 }

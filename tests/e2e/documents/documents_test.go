@@ -1,0 +1,163 @@
+// Package documents runs the commands of README.md and docs/ as they are printed, page
+// by page, on one server. Blocks that cannot run there say so: see
+// internal/testutil/guide, and internal/cli, which wants a reason and a test for each.
+package documents
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kedge-dev/kedge/internal/testutil/guide"
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/image"
+)
+
+var suite harness.Suite
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+
+// The images that the pages run. There is no registry here: others are preloaded under
+// their names.
+const (
+	nginx      = "docker.io/library/nginx:1.28"
+	prometheus = "quay.io/prometheus/prometheus:v3.5.0"
+)
+
+func TestDocuments(t *testing.T) {
+	harness.Require(t)
+	harness.Need(t, "e2fsprogs")
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := guide.Pages(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := cluster.NewHost(t, harness.NewNetwork(t), "server-1")
+	for name, build := range map[string]func(repository, name string) (string, error){nginx: image.StandIn, prometheus: image.Prometheus} {
+		archive, err := build(repository, name)
+		if err != nil {
+			t.Fatalf("build image: %v", err)
+		}
+		host.Preload(archive)
+	}
+	server := host.StartServer(t)
+	server.WaitReady()
+	r := &reader{cluster.Of(t, server)}
+	for _, page := range pages {
+		t.Run(page.Name, func(t *testing.T) { r.in(t).read(page) })
+	}
+}
+
+// reader follows the documents in a cluster.
+type reader struct{ *cluster.Cluster }
+
+// in returns the reader for a subtest.
+func (r *reader) in(t *testing.T) *reader {
+	return &reader{&cluster.Cluster{T: t, Server: r.Server, Client: r.Client}}
+}
+
+// read runs the blocks of a page in a folder of its own, from top to bottom. What
+// follows a block that fails is not run.
+func (r *reader) read(page guide.Page) {
+	r.Helper()
+	blocks, err := page.Blocks()
+	if err != nil {
+		r.Fatal(err)
+	}
+	folder := r.Server.Host.Scratch(strings.ReplaceAll(page.Name, "/", "-"))
+	if err := os.MkdirAll(filepath.Join(folder, "bin"), 0o755); err != nil {
+		r.Fatal(err)
+	}
+	if err := os.Symlink(os.Getenv("KEDGE_BINARY"), filepath.Join(folder, "bin", "kedge")); err != nil {
+		r.Fatal(err)
+	}
+	for _, block := range blocks {
+		if block.Language != "sh" || block.NotRun != "" {
+			continue
+		}
+		r.Logf("%s", block)
+		// The test is root already.
+		script := "set -eo pipefail; cd " + folder + "; PATH=$PWD/bin:$PATH; sudo() { \"$@\"; }\n" + block.Text
+		output, err := r.Server.Host.Command(r.Context(), "bash", "-c", script).CombinedOutput()
+		if err != nil {
+			r.Fatalf("%s: %v\n%s\n%s", block, err, block.Text, output)
+		}
+		for text, check := range map[string]func(*reader){
+			"rollout status deployment/web":        (*reader).web,
+			"rollout status deployment/prometheus": (*reader).scraped,
+		} {
+			if strings.Contains(block.Text, text) {
+				check(r)
+			}
+		}
+	}
+}
+
+// web opens what README deploys.
+func (r *reader) web() {
+	r.Helper()
+	url := "http://" + r.Server.Host.Address.String() + ":30080/"
+	r.Eventually("an answer at "+url, func() error {
+		output, err := r.Server.Host.Command(r.Context(), "curl", "-sf", "--max-time", "5", url).Output()
+		if err == nil && !strings.Contains(string(output), "hostname=web-") {
+			err = fmt.Errorf("it is %q", output)
+		}
+		return err
+	})
+}
+
+// scraped wants Prometheus to find the server and its node, each by all of its jobs,
+// and kedge's own metrics once.
+func (r *reader) scraped() {
+	r.Helper()
+	r.Eventually("all targets to be scraped", func() error {
+		up, err := r.query("up")
+		if err != nil {
+			return err
+		}
+		found := map[string]string{}
+		for _, s := range up {
+			found[s.Metric["job"]+s.Metric["metrics_path"]] = fmt.Sprint(s.Value[1])
+		}
+		if len(up) != 3 || found["apiserver"] != "1" || found["kubelet/metrics"] != "1" || found["kubelet/metrics/cadvisor"] != "1" {
+			return fmt.Errorf("up is %v", up)
+		}
+		return nil
+	})
+	for _, name := range []string{"kedge_datastore_size_bytes", "apiserver_request_total", "scheduler_schedule_attempts_total", "kubelet_node_name"} {
+		series, err := r.query(name)
+		if err != nil || len(series) == 0 {
+			r.Errorf("%s: %v, %v", name, series, err)
+		}
+		for _, s := range series {
+			if job := s.Metric["job"]; (job == "kubelet") != strings.HasPrefix(name, "kubelet") {
+				r.Errorf("%s is of the job %s", name, job)
+			}
+		}
+	}
+}
+
+type series struct {
+	Metric map[string]string
+	Value  [2]any
+}
+
+// query asks Prometheus through the API.
+func (r *reader) query(expression string) ([]series, error) {
+	text, err := r.Client.CoreV1().Services("monitoring").ProxyGet("http", "prometheus", "9090", "/api/v1/query", map[string]string{"query": expression}).DoRaw(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	var answer struct{ Data struct{ Result []series } }
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return nil, fmt.Errorf("read the answer of Prometheus: %w", err)
+	}
+	return answer.Data.Result, nil
+}
