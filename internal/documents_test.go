@@ -5,12 +5,17 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// links finds those of Markdown, without what is after # in them.
-var links = regexp.MustCompile(`\[([^\]]*)\]\(([^)#]+)[^)]*\)`)
+var (
+	// links finds those of Markdown: the text, the file and what is after #.
+	links = regexp.MustCompile(`\[([^\]]*)\]\(([^)#]*)#?([^)]*)\)`)
+	// headings finds what can be after #.
+	headings = regexp.MustCompile(`(?m)^#+ (.*)$`)
+)
 
 // TestDocuments follows the links of the documents. A link that is called like a test
 // leads to the file that has it: SECURITY.md claims nothing without one.
@@ -19,7 +24,8 @@ func TestDocuments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	documents = append(documents, "../SECURITY.md", "../README.md", "README.md")
+	documents = append(documents, "../SECURITY.md", "../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md")
+	documents = append(documents, toured(t)...)
 	tests := 0
 	for _, document := range documents {
 		text, err := os.ReadFile(document)
@@ -27,11 +33,14 @@ func TestDocuments(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, link := range links.FindAllStringSubmatch(string(text), -1) {
-			name, target := link[1], link[2]
+			name, target, anchor := link[1], link[2], link[3]
 			if strings.Contains(target, "://") {
 				continue
 			}
 			path := filepath.Join(filepath.Dir(document), target)
+			if target == "" {
+				path = document
+			}
 			switch content, err := os.ReadFile(path); {
 			case strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Fuzz"):
 				tests++
@@ -40,6 +49,8 @@ func TestDocuments(t *testing.T) {
 				}
 			case os.IsNotExist(err):
 				t.Errorf("%s links to %s, which is not there", document, target)
+			case anchor != "" && !slices.Contains(anchors(string(content)), anchor):
+				t.Errorf("%s links to #%s, which is no heading of %s", document, anchor, path)
 			}
 		}
 	}
@@ -57,4 +68,13 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("SECURITY.md has no test for %q", strings.TrimSpace(line))
 		}
 	}
+}
+
+// anchors are the names that GitHub gives the headings of a document.
+func anchors(text string) (names []string) {
+	for _, heading := range headings.FindAllStringSubmatch(text, -1) {
+		name := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		names = append(names, strings.ReplaceAll(name, " ", "-"))
+	}
+	return names
 }
