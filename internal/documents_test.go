@@ -70,6 +70,30 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
+// TestIndexes wants each page of docs to be listed in the index of docs, and each file of
+// decisions in README.md of this folder.
+func TestIndexes(t *testing.T) {
+	pages, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for index, documents := range map[string][]string{"../docs/README.md": pages, "README.md": toured(t)} {
+		text, err := os.ReadFile(index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, document := range documents {
+			path, err := filepath.Rel(filepath.Dir(index), document)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if document != index && !strings.Contains(string(text), "]("+filepath.ToSlash(path)+")") {
+				t.Errorf("%s does not link to %s", index, document)
+			}
+		}
+	}
+}
+
 // anchors are the names that GitHub gives the headings of a document.
 func anchors(text string) (names []string) {
 	for _, heading := range headings.FindAllStringSubmatch(text, -1) {
