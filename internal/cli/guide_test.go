@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bytes"
+	"encoding/pem"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
 	"github.com/kedge-dev/kedge/internal/testutil/guide"
 )
 
@@ -113,24 +116,45 @@ func TestGuideCommands(t *testing.T) {
 }
 
 // TestGuideConfiguration loads each block of YAML in the documents that begins with
-// the name of the configuration file.
+// the name of the configuration file or of registries.yaml.
 func TestGuideConfiguration(t *testing.T) {
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	authority := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 	loaded := 0
+	load := map[string]func(file string) error{
+		"# /etc/kedge/config.yaml": func(file string) error {
+			_, err := config.Load(file)
+			return err
+		},
+		"# /etc/kedge/registries.yaml": func(file string) error {
+			_, err := registries.New(file, nil, func(message string) { t.Error(message) })
+			return err
+		},
+	}
 	for _, page := range pages(t) {
 		blocks, err := page.Blocks()
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, block := range blocks {
-			if block.Language != "yaml" || !strings.HasPrefix(block.Text, "# /etc/kedge/config.yaml") {
+			first, _, _ := strings.Cut(block.Text, "\n")
+			name, _, _ := strings.Cut(first, ".yaml")
+			read := load[name+".yaml"]
+			if block.Language != "yaml" || read == nil {
 				continue
 			}
 			loaded++
-			file := filepath.Join(t.TempDir(), "config.yaml")
-			if err := os.WriteFile(file, []byte(block.Text), 0o600); err != nil {
-				t.Fatal(err)
+			folder := t.TempDir()
+			file := filepath.Join(folder, "settings.yaml")
+			// The authority that a page names has to exist.
+			text := strings.ReplaceAll(block.Text, "/etc/kedge/mirror.crt", filepath.Join(folder, "mirror.crt"))
+			for name, content := range map[string]string{"settings.yaml": text, "mirror.crt": authority} {
+				if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
 			}
-			if _, err := config.Load(file); err != nil {
+			if err := read(file); err != nil {
 				t.Errorf("%s: %v", block, err)
 			}
 		}
