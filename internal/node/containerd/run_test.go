@@ -135,7 +135,7 @@ func inNode(t *testing.T, test func(t *testing.T, dir string)) {
 	dir := t.TempDir()
 	for _, helper := range []string{"github.com/opencontainers/runc", "./containerd-shim-runc-v2"} {
 		build := exec.Command("go", "build", "-o", dir+"/bin/", helper)
-		build.Dir = "../../cmd/helpers"
+		build.Dir = "../../../cmd/helpers"
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("build %s: %v: %s", helper, err, out)
 		}
