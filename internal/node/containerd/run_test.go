@@ -63,6 +63,7 @@ func testConfig(t interface{ Fatal(...any) }, dir string) Config {
 		PauseArchive: dir + "/pause.tar", PauseImage: pauseImage, ImagesDir: dir + "/images",
 		CNIBinDirs: []string{dir + "/cni/bin"}, CNIConfDir: dir + "/cni/net.d",
 		Snapshotter: os.Getenv("KEDGE_TEST_SNAPSHOTTER"), DefaultRuntime: "runc", Facts: facts,
+		Warn: func(string) {},
 	}
 }
 
