@@ -1,6 +1,6 @@
-// Package choice decides where a server keeps its objects, and makes that datastore. It
-// refuses to leave a datastore in which there is something. The server package and the
-// commands that work without a running kedge call it.
+// Package choice decides which datastore a server has, and makes it. It refuses to
+// switch to another datastore if that would leave objects behind. The server package
+// and the commands that work without a running kedge call it.
 package choice
 
 import (
@@ -27,25 +27,26 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
 
-// Kind is where a server keeps its objects.
+// Kind says where a server keeps its objects.
 type Kind int
 
 // The kinds of datastores. Only SQLite belongs to one server alone.
 const (
-	// SQLite is a file of this server's.
+	// SQLite is a file on this server's disk.
 	SQLite Kind = iota
-	// Member is etcd in this process, a member of those of all servers.
+	// Member is etcd in this process, one member of the servers' etcd cluster.
 	Member
-	// OtherMembers are the members of other servers: this one has disable-etcd.
+	// OtherMembers are the etcd members on other servers. This server has
+	// disable-etcd.
 	OtherMembers
-	// Database is a PostgreSQL or MySQL of the user's.
+	// Database is a PostgreSQL or MySQL database of the user.
 	Database
-	// OwnEtcd is an etcd of the user's.
+	// OwnEtcd is an etcd of the user.
 	OwnEtcd
 )
 
-// Of returns where a server keeps its objects by its settings, and by what is on its
-// disk: a server that has begun with etcd goes on with etcd.
+// Of returns where a server keeps its objects. The settings and the files on its
+// disk decide: a server that has begun with etcd continues with etcd.
 func Of(cfg *config.Config, dir datadir.Dir) Kind {
 	switch {
 	case cfg.Server.Datastore.IsEtcd():
@@ -61,32 +62,34 @@ func Of(cfg *config.Config, dir datadir.Dir) Kind {
 	}
 }
 
-// External tells whether the datastore is the user's.
+// External tells whether the datastore is the user's own, outside of kedge.
 func (k Kind) External() bool { return k == Database || k == OwnEtcd }
 
 // Shared tells whether several servers use the datastore.
 func (k Kind) Shared() bool { return k != SQLite }
 
-// Store is where a server keeps its objects.
+// Store is a server's datastore, with what the server does for it.
 type Store struct {
 	datastore.Datastore
-	// Saved is the datastore if kedge can save and restore it: all but OtherMembers and
-	// OwnEtcd.
+	// Saved is the datastore if kedge can save and restore it: every kind except
+	// OtherMembers and OwnEtcd.
 	Saved datastore.Snapshotter
 	// Member is the datastore if its kind is Member.
 	Member *etcd.Member
-	// Etcd is what other servers need of the datastore: of Member and OtherMembers.
+	// Etcd is what other servers ask of this datastore. It is set for Member and
+	// OtherMembers.
 	Etcd supervisor.Etcd
-	// Token is the join token that servers share, and Authorities are what they replace
-	// theirs by: of all kinds but SQLite.
+	// Token is the join token that the servers share. Authorities are the prepared
+	// authorities that will replace the present ones on all servers. Both are set for
+	// all kinds except SQLite.
 	Token       *join.SharedToken
 	Authorities *join.SharedAuthorities
-	// follow finds the servers that have etcd: of OtherMembers.
+	// follow finds the servers that run etcd. It is set for OtherMembers.
 	follow component.Component
 }
 
-// Add adds the datastore and what belongs to it. Its metrics are among those of the
-// API server.
+// Add adds the datastore and its components to the group, and its metrics to those
+// of the API server.
 func (s *Store) Add(group *component.Group) error {
 	if s.follow != nil {
 		group.Add(s.follow)
@@ -102,14 +105,15 @@ func (s *Store) Add(group *component.Group) error {
 	return measure.Register(s, etcd.Metrics()...)
 }
 
-// UsesEtcd tells whether a server keeps its objects in etcd: once it has begun to,
-// it goes on. A restore that was interrupted may have put the member away.
+// UsesEtcd tells whether a server keeps its objects in etcd. A server that has
+// begun with etcd continues with etcd. A restore that was interrupted may have
+// moved the member's files away, so a prepared restore counts too.
 func UsesEtcd(cfg *config.Config, dir datadir.Dir) bool {
 	return cfg.Server.ClusterInit || cfg.Agent.Server != "" || etcd.Exists(dir.Etcd()) || etcd.Exists(etcd.Prepared(dir.Restoring()))
 }
 
-// New makes the datastore, and moves what is in SQLite to etcd if that is to be used.
-// joined is nil for a server that joins no other.
+// New makes the datastore of the given kind. For Member, it first moves the objects
+// of a SQLite database to etcd. joined is nil for a server that joins no other.
 func New(ctx context.Context, kind Kind, cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *join.ServerJoin) (*Store, error) {
 	s := &Store{}
 	switch kind {
@@ -142,7 +146,7 @@ func New(ctx context.Context, kind Kind, cfg *config.Config, dir datadir.Dir, no
 	return s, nil
 }
 
-// Connect returns a client of the datastore, which the caller closes.
+// Connect returns a client of the datastore. The caller closes it.
 func (s *Store) Connect() (*clientv3.Client, error) { return datastore.NewClient(s.Endpoint()) }
 
 func newSQLite(dir datadir.Dir) *sqlite.Datastore {
@@ -156,8 +160,9 @@ func etcdConfig(cfg *config.Config, dir datadir.Dir, node host.Node, certificate
 	}
 }
 
-// Join makes this server one of the cluster of another, if it is told to. It also
-// refuses what cannot be, before anything is changed.
+// Join makes this server join the cluster of another server, if the settings name
+// one. Before it changes anything, it refuses settings that contradict each other
+// or the state on the disk. It returns nil if there is nothing to join.
 func Join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.Clock) (*join.ServerJoin, error) {
 	member := etcd.Exists(dir.Etcd())
 	if err := checkState(cfg, dir, member); err != nil {
@@ -166,8 +171,8 @@ func Join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.C
 	if cfg.Agent.Server == "" || cfg.Server.ClusterReset {
 		return nil, nil
 	}
-	// One without etcd has nothing that tells that it has joined but the token, which
-	// is kept after all else.
+	// Without etcd, only the token file shows that the server has joined: it is
+	// written after everything else.
 	_, noToken := os.Stat(dir.ServerToken())
 	return join.JoinServer(ctx, join.ServerConfig{
 		Server: cfg.Agent.Address(),
@@ -181,9 +186,10 @@ func Join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.C
 	}, member || cfg.Server.DisableEtcd && noToken == nil)
 }
 
-// checkState refuses to begin with a datastore of the user's own where there is
-// another state, with anything else where the state is in such a datastore, and with
-// SQLite, as a cluster of its own, what has the authorities of another cluster.
+// checkState refuses settings that do not fit the state on the disk: a datastore of
+// the user where there is another state, another datastore where the state is in one
+// of the user's, and a new cluster with SQLite where there are the authorities of
+// another cluster.
 func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 	_, noSQLite := os.Stat(dir.SQLite())
 	_, alone := os.Stat(dir.EtcdTLS())
@@ -191,32 +197,33 @@ func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 	theirs := cfg.Server.Datastore.Endpoint != ""
 	switch {
 	case cfg.Server.DisableControllerManager != cfg.Server.DisableScheduler && (theirs || member || UsesEtcd(cfg, dir)):
-		return errors.New("where there are several servers one of them runs controllers and scheduler, both: disable-controller-manager and disable-scheduler go together there")
+		return errors.New("disable-controller-manager and disable-scheduler must both be set or both be unset: with several servers, one elected server runs both the controllers and the scheduler")
 	case theirs && (noSQLite == nil || member):
-		// This node's pods would be those of the other cluster.
-		return fmt.Errorf("this server keeps its state in %s, and does not take it along to datastore-endpoint: "+
-			"leave datastore-endpoint out to go on with it, or move that folder away to leave that cluster", dir.ServerDB())
+		// With datastore-endpoint, the pods of this node would belong to the
+		// other cluster.
+		return fmt.Errorf("this server keeps its state in %s, and kedge does not move it to datastore-endpoint: "+
+			"remove datastore-endpoint to keep this state, or move that folder away to give it up", dir.ServerDB())
 	case cfg.Server.DisableEtcd && (noSQLite == nil || member):
-		return fmt.Errorf("this server keeps its state in %s, and disable-etcd would leave that: leave disable-etcd out; "+
-			"or, to make it one without etcd, delete its node (kubectl delete node) while other servers have the state, move that folder away and start it again", dir.ServerDB())
+		return fmt.Errorf("this server keeps its state in %s, and would lose it with disable-etcd: remove disable-etcd. "+
+			"Or make this a server without etcd: while other servers have the state, run `kubectl delete node` for its node, move that folder away and start it again", dir.ServerDB())
 	case theirs || member:
 		return nil
 	case cfg.Server.DisableAPIServer && !cfg.Server.ClusterInit && cfg.Agent.Server == "":
-		return errors.New("disable-apiserver leaves a server for embedded etcd only, and this one has SQLite, which is for one server: " +
-			"add --cluster-init for the first of several, or --server https://HOST:6443 and --token to join them")
+		return errors.New("disable-apiserver needs embedded etcd, and this server uses SQLite, which only one server can use: " +
+			"add --cluster-init if it is the first of several servers, or --server https://HOST:6443 and --token to join them")
 	case cfg.Server.ClusterReset:
-		return fmt.Errorf("cluster-reset is for a server that has etcd, and there is none in %s", dir.Etcd())
+		return fmt.Errorf("cluster-reset needs embedded etcd, and there are no data of etcd in %s: remove cluster-reset", dir.Etcd())
 	case elsewhere == nil && noSQLite != nil:
-		return fmt.Errorf("this server keeps its state in a datastore of yours: give it datastore-endpoint again, "+
-			"or move %s away to leave that cluster and begin a new one, or join another", filepath.Dir(dir.DatastoreEndpoint()))
+		return fmt.Errorf("this server keeps its state in a datastore of your own: set datastore-endpoint again, "+
+			"or move %s away to leave that cluster", filepath.Dir(dir.DatastoreEndpoint()))
 	case alone == nil && noSQLite != nil && !cfg.Server.ClusterInit && cfg.Agent.Server == "":
-		return errors.New("this server was, or was to be, one of several, and has no state: start it with --server https://HOST:6443 and --token to join them, or with --cluster-init if it was to be the first")
+		return errors.New("this server belongs to a cluster of several servers, and its disk has no state: start it with --server https://HOST:6443 and --token to join them, or with --cluster-init if it is to be the first")
 	}
 	return nil
 }
 
-// Reset makes this server the only one of its cluster, and says what is to
-// be done then.
+// Reset makes this server the only etcd member of its cluster, and logs what the
+// user has to do on the other servers.
 func Reset(ctx context.Context, cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server) error {
 	if err := etcd.Reset(ctx, etcdConfig(cfg, dir, node, certificates)); err != nil {
 		if ctx.Err() != nil {
@@ -224,14 +231,14 @@ func Reset(ctx context.Context, cfg *config.Config, dir datadir.Dir, node host.N
 		}
 		return fmt.Errorf("reset cluster: %w", err)
 	}
-	logrus.Infof("This server is the only one of its cluster now. Start it without --cluster-reset. %s", joinAnew(cfg, dir, node))
+	logrus.Infof("This server is now the only one of its cluster. Start it without --cluster-reset. %s", joinAnew(cfg, dir, node))
 	return nil
 }
 
-// joinAnew is what to do on the other servers where this one is the only one of
-// its cluster again.
+// joinAnew says what to do on the other servers after this server has become the
+// only one of its cluster.
 func joinAnew(cfg *config.Config, dir datadir.Dir, node host.Node) string {
 	url := "https://" + cfg.Server.PublicAddress(node.IPs[0])
 	return fmt.Sprintf("On each other server: stop kedge, move %s away, and start it with --server %s and the token in %s here; "+
-		"of those that do not come back, delete the nodes (kubectl delete node)", dir.Etcd(), url, dir.ServerToken())
+		"run `kubectl delete node` for each server that will not come back", dir.Etcd(), url, dir.ServerToken())
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/etcdremote"
 )
 
-// retry is how often another server is looked for.
+// retry is the pause between two attempts to reach another server.
 const retry = time.Second
 
-// useOtherMembers makes the datastore of a server without etcd: the members of other
-// servers, at their one port.
+// useOtherMembers makes the datastore of a server without etcd. It uses the etcd
+// members of the other servers, through their port 6443.
 func (s *Store) useOtherMembers(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server) error {
 	servers := serverlb.New(serverlb.Config{Server: cfg.Agent.Address(), NodeName: node.Name, File: dir.EtcdServers()})
 	store, err := etcdremote.New(etcdremote.Config{
@@ -31,7 +31,7 @@ func (s *Store) useOtherMembers(cfg *config.Config, dir datadir.Dir, node host.N
 		},
 		Dial:   untilReached(servers.DialContext),
 		What:   "the etcd of the cluster's other servers",
-		Advice: "whether those run that have it, and most of them",
+		Advice: "that more than half of the servers with etcd are running",
 	})
 	if err != nil {
 		return err
@@ -41,8 +41,8 @@ func (s *Store) useOtherMembers(cfg *config.Config, dir datadir.Dir, node host.N
 	return nil
 }
 
-// untilReached dials again and again until ctx ends. gRPC waits for up to two minutes
-// after a dial that failed.
+// untilReached dials repeatedly until ctx ends. Without it, gRPC would wait for up to
+// two minutes after a failed dial.
 func untilReached(dial join.Dial) join.Dial {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		for {
@@ -59,13 +59,14 @@ func untilReached(dial join.Dial) join.Dial {
 	}
 }
 
-// etcdElsewhere is what a server without etcd tells other servers of it.
+// etcdElsewhere answers other servers' questions about etcd on a server without
+// etcd.
 type etcdElsewhere struct{ servers *serverlb.Balancer }
 
 // Admit implements supervisor.Etcd.
 func (e etcdElsewhere) Admit(context.Context, join.MemberRequest) (join.MemberResponse, error) {
 	addresses, _ := e.Members()
-	return join.MemberResponse{}, fmt.Errorf("it has no etcd itself (disable-etcd): give --server one that has, of %v", addresses)
+	return join.MemberResponse{}, fmt.Errorf("this server runs no etcd (disable-etcd): set --server to one of %v", addresses)
 }
 
 // Members implements supervisor.Etcd.

@@ -31,7 +31,7 @@ func TestUntilReached(t *testing.T) {
 	}
 }
 
-// A server without etcd tells where it is, and takes nobody in.
+// A server without etcd tells where etcd is, and admits no member.
 func TestEtcdElsewhere(t *testing.T) {
 	e := etcdElsewhere{serverlb.New(serverlb.Config{Server: "192.0.2.1:6443", NodeName: "a", File: t.TempDir() + "/servers"})}
 	if addresses, usable := e.Members(); usable || !slices.Equal(addresses, []string{"192.0.2.1:6443"}) {

@@ -12,7 +12,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/sqldb"
 )
 
-// NewExternal returns the datastore of the user's own.
+// NewExternal returns the datastore of the user that cfg names. It connects to
+// nothing yet.
 func NewExternal(cfg config.Datastore) (datastore.Datastore, error) {
 	files := datastore.TLS{CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
 	if cfg.IsEtcd() {
@@ -20,17 +21,18 @@ func NewExternal(cfg config.Datastore) (datastore.Datastore, error) {
 			Endpoints: cfg.Endpoint,
 			Files:     files,
 			What:      "etcd at " + cfg.Endpoint,
-			Advice: "whether it runs and has a leader (`etcdctl endpoint status`), the hosts and ports in datastore-endpoint, " +
-				"and for TLS datastore-cafile, datastore-certfile and datastore-keyfile",
+			Advice: "that it runs and has a leader (`etcdctl endpoint status`), the hosts and ports in datastore-endpoint, " +
+				"and, for TLS, datastore-cafile, datastore-certfile and datastore-keyfile",
 		})
 	}
 	return sqldb.New(sqldb.Config{Endpoint: cfg.Endpoint, TLS: files, Socket: datadir.DatastoreSocket})
 }
 
-// ShareSecrets makes the servers with one datastore of the user's one cluster: what
-// they must have alike is in there, and this server takes it, or makes it by
-// establish and gives it. It runs the datastore for that, and waits for one that
-// cannot be reached.
+// ShareSecrets makes all servers that use one datastore of the user one cluster.
+// The secrets that these servers must have in common are in that datastore. If they
+// are there, this server takes them. If not, it creates them with establish and
+// stores them. ShareSecrets runs the datastore meanwhile, and waits until the
+// datastore can be reached.
 func ShareSecrets(ctx context.Context, store datastore.Datastore, dir datadir.Dir, token string, establish func() error) error {
 	running, stop := context.WithCancel(ctx)
 	ready, ended := make(chan struct{}), make(chan error, 1)
@@ -54,7 +56,8 @@ func ShareSecrets(ctx context.Context, store datastore.Datastore, dir datadir.Di
 		if err := establish(); err != nil {
 			return err
 		}
-		// Started without the endpoint it would begin another cluster.
+		// With this file, a start without datastore-endpoint fails instead of
+		// beginning another cluster.
 		if err := datadir.WriteFile(dir.DatastoreEndpoint(), []byte("The state is in the datastore of datastore-endpoint.\n"), 0o600); err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func TestNewExternal(t *testing.T) {
 	}
 }
 
-// A server does not leave the state that it has for a database without a word.
+// A server refuses to leave its state behind for a database.
 func TestStateIsNotLeft(t *testing.T) {
 	cfg, dir := config.Default(), datadir.Dir(t.TempDir())
 	cfg.Server.Datastore.Endpoint = "postgres://u:p@192.0.2.1/x"
@@ -43,7 +43,7 @@ func TestStateIsNotLeft(t *testing.T) {
 	if err := os.WriteFile(dir.SQLite(), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkState(cfg, dir, false); err == nil || !strings.Contains(err.Error(), "leave datastore-endpoint out") {
+	if err := checkState(cfg, dir, false); err == nil || !strings.Contains(err.Error(), "remove datastore-endpoint") {
 		t.Errorf("over SQLite: %v", err)
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
 )
 
-// Snapshots is what snapshots need of a server, whether it runs or not.
+// Snapshots returns the configuration for the snapshots of a server, whether it
+// runs or not.
 func Snapshots(cfg *config.Config, store datastore.Snapshotter) snapshot.Config {
 	return snapshot.Config{
 		Elsewhere:  checkSaved(cfg),
@@ -25,30 +26,31 @@ func Snapshots(cfg *config.Config, store datastore.Snapshotter) snapshot.Config 
 	}
 }
 
-// checkSaved says who saves the API's objects if kedge does not.
+// checkSaved returns an error that says where the API's objects are saved, if
+// kedge does not save them.
 func checkSaved(cfg *config.Config) error {
 	if servers := cfg.Server.APIServerArg("etcd-servers"); servers != "" {
-		return fmt.Errorf("the API's objects are in etcd at %s, not in kedge's datastore: save and restore them there, by `etcdctl snapshot`", servers)
+		return fmt.Errorf("the API's objects are in etcd at %s, not in kedge's datastore: save them with `etcdctl snapshot save`, and restore them with `etcdutl snapshot restore`", servers)
 	}
 	if cfg.Server.Datastore.IsEtcd() {
-		return errors.New("the API's objects are in an etcd of your own, that of datastore-endpoint: " +
-			"save them by `etcdctl snapshot save`, and restore them by `etcdutl snapshot restore`")
+		return errors.New("the API's objects are in the etcd of datastore-endpoint, which kedge does not save: " +
+			"save them with `etcdctl snapshot save`, and restore them with `etcdutl snapshot restore`")
 	}
 	if cfg.Server.DisableEtcd {
-		return errors.New("this server has disable-etcd, and the API's objects are in the etcd of other servers: save and restore them there")
+		return errors.New("this server runs no etcd (disable-etcd), and the API's objects are in the etcd of other servers: run this command on one of those")
 	}
 	return nil
 }
 
-// stored returns the datastore of a server that does not run, as it is restored,
-// and what is to be done on other servers then. It is nil if kedge does not
-// restore it.
+// stored returns the datastore to restore on a server that does not run. others
+// says what to do on the other servers after the restore. The store is nil if
+// kedge cannot restore this datastore.
 func stored(cfg *config.Config, dir datadir.Dir) (store datastore.Snapshotter, others string, err error) {
 	switch {
 	case cfg.Server.Datastore.Endpoint != "":
 		store, err := NewExternal(cfg.Server.Datastore)
 		saved, _ := store.(datastore.Snapshotter)
-		return saved, "The other servers of this database must not run yet: start them after this one.", err
+		return saved, "The other servers that use this database must not run yet: start them after this one.", err
 	case UsesEtcd(cfg, dir) && !KeepsSQLite(dir):
 		node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
 		if err != nil {
@@ -60,7 +62,7 @@ func stored(cfg *config.Config, dir datadir.Dir) (store datastore.Snapshotter, o
 	return newSQLite(dir), "", nil
 }
 
-// Resume ends a restore that was interrupted.
+// Resume completes a restore that was interrupted.
 func Resume(ctx context.Context, cfg *config.Config, dir datadir.Dir) error {
 	store, _, err := stored(cfg, dir)
 	if err != nil {
@@ -69,8 +71,8 @@ func Resume(ctx context.Context, cfg *config.Config, dir datadir.Dir) error {
 	return snapshot.Resume(ctx, dir, store)
 }
 
-// Restore replaces what a server that does not run has stored by a snapshot,
-// which is a file or the name of one.
+// Restore replaces the stored objects of a server that does not run by those of a
+// snapshot. file is a file's path or the name of a snapshot.
 func Restore(ctx context.Context, cfg *config.Config, file string) (*snapshot.Restored, error) {
 	store, others, err := stored(cfg, datadir.Dir(cfg.DataDir))
 	if err != nil {

@@ -11,13 +11,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 )
 
-// Each datastore is restored by its own means, or it is said whose it is.
+// Each datastore is restored in its own way, or the error says who saves it.
 func TestStored(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*config.Config)
-		// kind is that of the datastore, others a part of what to do elsewhere.
+		// kind is that of the datastore. others is a part of what to do on other
+		// servers.
 		kind, others string
-		// elsewhere is a part of why nothing is saved.
+		// elsewhere is a part of the reason why nothing is saved.
 		elsewhere string
 	}{
 		"SQLite":            {kind: "sqlite"},
@@ -48,8 +49,8 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// A restore that was interrupted may have put etcd's data away: it is of etcd all
-// the same, or nobody would complete it.
+// A restore that was interrupted may have moved etcd's data away. The server
+// still counts as one with etcd, so that the restore is completed.
 func TestInterruptedRestoreOfEtcd(t *testing.T) {
 	cfg, dir := config.Default(), datadir.Dir(t.TempDir())
 	if UsesEtcd(cfg, dir) {

@@ -128,7 +128,7 @@ func TestSplitRoles(t *testing.T) {
 
 	t.Run("a server without etcd takes no member in", func(t *testing.T) {
 		wrong := network.NewHost(t, "wrong").StartServer(t, joining(plane, etcdOnly...)...)
-		if code := wrong.WaitExit(patience); code != 1 || !strings.Contains(wrong.Log(), "it has no etcd itself") {
+		if code := wrong.WaitExit(patience); code != 1 || !strings.Contains(wrong.Log(), "this server runs no etcd") {
 			t.Errorf("it ended with status %d:\n%s", code, wrong.LogTail())
 		}
 	})
