@@ -13,17 +13,17 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
-// admitPatience is how long etcd may take to change the list of members. Who joins
-// gives up after ten seconds.
+// admitPatience limits how long etcd may take to change the list of members. A
+// server that joins gives up after ten seconds.
 const admitPatience = 5 * time.Second
 
-// Admit takes the member of another server into the cluster, as a learner. Its
-// errors are for that server's user; those that pass by themselves are
+// Admit adds the member of another server to the cluster, as a learner. Its
+// errors are shown to that server's user. Errors that pass by themselves are
 // join.ErrNotNow.
 func (m *Member) Admit(ctx context.Context, request join.MemberRequest) (join.MemberResponse, error) {
 	server := m.server.Load()
 	if server == nil || server.IsLearner() {
-		return join.MemberResponse{}, join.NotNow("it has not joined its cluster yet itself")
+		return join.MemberResponse{}, join.NotNow("it has not yet joined its cluster itself")
 	}
 	m.admitting.Lock()
 	defer m.admitting.Unlock()
@@ -31,7 +31,8 @@ func (m *Member) Admit(ctx context.Context, request join.MemberRequest) (join.Me
 	defer cancel()
 	client := m.newClient(server).Client
 	defer client.Close()
-	// What this server knows may be old; what it is told by the others is not.
+	// This server's own list of members may be old. The list that a quorum
+	// confirms is not.
 	if _, err := client.MemberList(ctx); err != nil {
 		return join.MemberResponse{}, join.NotNow(m.quorumLost(context.WithoutCancel(ctx), server))
 	}
@@ -42,19 +43,19 @@ func (m *Member) Admit(ctx context.Context, request join.MemberRequest) (join.Me
 	case add:
 		added, err := client.MemberAddAsLearner(ctx, []string{request.PeerURL})
 		if err != nil {
-			return join.MemberResponse{}, join.NotNow("etcd does not take a member in now: " + err.Error())
+			return join.MemberResponse{}, join.NotNow("etcd cannot add a member now: " + err.Error())
 		}
 		members = append(members, member{id: added.Member.ID, url: request.PeerURL, learner: true})
 		m.log.Infof("Server %s joins etcd from %s", request.Name, request.PeerURL)
 		if down := silent(members[:len(members)-1], m.peers.alive(ctx, members)); len(down) > 0 {
-			m.log.Warnf("A server joins while these members are down: %s. If they are gone for good, delete their nodes: until then they count for the quorum",
+			m.log.Warnf("A server joins while these members are down: %s. If they are gone for good, run `kubectl delete node` for their nodes: until then they count for the quorum",
 				strings.Join(down, ", "))
 		}
 	}
 	return join.MemberResponse{InitialCluster: initialCluster(members, request)}, nil
 }
 
-// membersOf returns what is decided by, of etcd's members.
+// membersOf converts etcd's list of members to the form that decisions use.
 func membersOf(all []*membership.Member) []member {
 	var members []member
 	for _, one := range all {
@@ -67,7 +68,7 @@ func membersOf(all []*membership.Member) []member {
 	return members
 }
 
-// announce tells the cluster this member's address if it has another.
+// announce tells the cluster this member's address if it has changed.
 func (m *Member) announce(ctx context.Context, client *clientv3.Client, server *etcdserver.EtcdServer) error {
 	self := server.Cluster().Member(server.MemberID())
 	if self == nil || len(self.PeerURLs) == 1 && self.PeerURLs[0] == m.peerURL() {
@@ -76,8 +77,8 @@ func (m *Member) announce(ctx context.Context, client *clientv3.Client, server *
 	ctx, cancel := context.WithTimeout(ctx, admitPatience)
 	defer cancel()
 	if _, err := client.MemberUpdate(ctx, uint64(self.ID), []string{m.peerURL()}); err != nil {
-		return fmt.Errorf("tell the other servers this one's new address %s: %w", m.peerURL(), err)
+		return fmt.Errorf("tell the other servers the new address %s of this server: %w", m.peerURL(), err)
 	}
-	m.log.Infof("The other servers know this one's address %s", m.peerURL())
+	m.log.Infof("Told the other servers the new address %s of this server", m.peerURL())
 	return nil
 }

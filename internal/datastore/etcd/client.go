@@ -22,22 +22,24 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
-// What fails because another leader is chosen is tried again: reads as etcd's own
-// client would over a connection (client/v3/retry.go), and writes that compare.
+// Requests that fail because another leader is elected are repeated: reads as
+// etcd's own client does over a connection (client/v3/retry.go), and writes that
+// compare. attempts limits the number of tries, and attemptWait is the pause
+// between them.
 const (
 	//upstream:relies-on go.etcd.io/etcd/client/v3/retry.go RetryKVClient isSafeRetryImmutableRPC
 	attempts    = 100
 	attemptWait = 25 * time.Millisecond
-	// lostAfter is how long after a change of leader a write is lost that has no
-	// answer.
+	// lostAfter is how long after a change of leader a write without an answer
+	// counts as lost.
 	lostAfter = 250 * time.Millisecond
 )
 
-// errLost says that a write has probably gone with the leader that it was sent to.
-var errLost = errors.New("another leader was chosen meanwhile")
+// errLost says that a write was probably lost with the leader that it was sent to.
+var errLost = errors.New("another leader was elected meanwhile")
 
-// newClient returns a client that needs no connection. Each has watches of its
-// own, which are told of progress together.
+// newClient returns a client that needs no connection. RequestProgress tells all
+// watches of one client together.
 //
 //upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/api/v3client/v3client.go New
 func (m *Member) newClient(server *etcdserver.EtcdServer) *kubernetes.Client {
@@ -53,14 +55,16 @@ func (m *Member) newClient(server *etcdserver.EtcdServer) *kubernetes.Client {
 	return client
 }
 
-// patient is a pb.KVClient that tries again, but not without a quorum, and notes how
-// long requests take.
+// patient is a pb.KVClient that repeats requests as long as there is a quorum, and
+// notes how long requests take.
 type patient struct {
 	pb.KVClient
 	meter *measure.Meter
-	// leaderChanged returns what is closed when another leader is known.
+	// leaderChanged returns a channel that is closed when another leader is
+	// known.
 	leaderChanged func() <-chan struct{}
-	// quorum returns why nothing can be read or written, if so.
+	// quorum returns an error if nothing can be read or written because there is
+	// no quorum.
 	quorum func() error
 }
 
@@ -72,16 +76,18 @@ func (p patient) Range(ctx context.Context, r *pb.RangeRequest, options ...grpc.
 			return nil, err
 		}
 		answer, err := p.KVClient.Range(ctx, r, options...)
-		// After a timeout there is no quorum, and has not been for seconds.
+		// After a timeout there is no quorum, and there has been none for
+		// seconds.
 		if status.Code(err) != codes.Unavailable || errors.Is(err, rpctypes.ErrGRPCTimeout) || attempt == attempts || !pause(ctx) {
 			return answer, err
 		}
 	}
 }
 
-// Txn implements pb.KVClient. What is on its way to a leader that goes is lost, and
-// etcd would say so nine seconds later. It is proposed to the next one; if it was
-// not lost after all, the revision that it compares is not there any more.
+// Txn implements pb.KVClient. A write that is on its way to a leader that goes away
+// is lost, and etcd would report that only nine seconds later. So Txn sends it to
+// the next leader. If the first write was not lost after all, the second one fails,
+// because the revision that it compares with is no longer the current one.
 func (p patient) Txn(ctx context.Context, r *pb.TxnRequest, options ...grpc.CallOption) (*pb.TxnResponse, error) {
 	if len(r.Compare) == 0 {
 		return p.KVClient.Txn(ctx, r, options...)
@@ -95,7 +101,7 @@ func (p patient) Txn(ctx context.Context, r *pb.TxnRequest, options ...grpc.Call
 		switch {
 		case err == nil && !answer.Succeeded && attempt > 1:
 			return p.made(ctx, r, answer)
-		// The leader refuses while it hands over.
+		// A leader that hands over refuses proposals.
 		//upstream:relies-on go.etcd.io/raft/v3/raft.go ErrProposalDropped
 		case !errors.Is(err, errLost) && status.Convert(err).Message() != raft.ErrProposalDropped.Error(), attempt == attempts, !pause(ctx):
 			return answer, err
@@ -103,7 +109,7 @@ func (p patient) Txn(ctx context.Context, r *pb.TxnRequest, options ...grpc.Call
 	}
 }
 
-// propose makes one attempt, which ends with errLost soon after the leader has.
+// propose makes one attempt. It fails with errLost soon after the leader changes.
 func (p patient) propose(ctx context.Context, r *pb.TxnRequest, options []grpc.CallOption) (*pb.TxnResponse, error) {
 	trying, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -122,8 +128,9 @@ func (p patient) propose(ctx context.Context, r *pb.TxnRequest, options []grpc.C
 	return answer, err
 }
 
-// made is the answer to a transaction that changed nothing. If what it puts is
-// there, it was an earlier attempt that put it: objects have identities.
+// made returns the answer to a repeated transaction that changed nothing. If the
+// key has the value that the transaction puts, an earlier attempt put it: objects
+// contain unique identities.
 func (p patient) made(ctx context.Context, r *pb.TxnRequest, answer *pb.TxnResponse) (*pb.TxnResponse, error) {
 	if len(r.Success) != 1 || r.Success[0].GetRequestPut() == nil {
 		return answer, nil
@@ -144,7 +151,7 @@ func (p patient) made(ctx context.Context, r *pb.TxnRequest, answer *pb.TxnRespo
 	}, nil
 }
 
-// pause waits a moment, and tells whether ctx goes on.
+// pause waits for a moment. It returns false if ctx ends meanwhile.
 func pause(ctx context.Context) bool {
 	select {
 	case <-time.After(attemptWait):

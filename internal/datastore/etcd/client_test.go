@@ -23,9 +23,9 @@ import (
 // lossy is a pb.KVClient that loses transactions, or their answers.
 type lossy struct {
 	pb.KVClient
-	// lose, loseAnswer and drop are for the first transaction.
+	// lose, loseAnswer and drop concern the first transaction.
 	lose, loseAnswer, drop bool
-	// changed is closed when one is lost.
+	// changed is closed when a transaction is lost.
 	changed chan struct{}
 
 	revision int64
@@ -59,7 +59,8 @@ func (l *lossy) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption)
 	return answer, nil
 }
 
-// TestLostWrites wants writes that are lost with a leader to be made, once.
+// TestLostWrites wants writes that are lost with a leader to be made exactly
+// once.
 func TestLostWrites(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault *lossy
@@ -92,7 +93,7 @@ func TestLostWrites(t *testing.T) {
 	}
 }
 
-// TestQuorumLost has requests fail at once that nobody can answer, and say why.
+// TestQuorumLost wants requests without a quorum to fail at once, and to say why.
 func TestQuorumLost(t *testing.T) {
 	first := newHost(t, 51, nil)
 	first.start(nil)
@@ -109,7 +110,7 @@ func TestQuorumLost(t *testing.T) {
 		if err == nil {
 			t.Fatal("a write succeeded")
 		}
-		if !strings.Contains(err.Error(), "of 2 with a vote 1 answer, and 2 are needed. No answer from node-52") {
+		if !strings.Contains(err.Error(), "of 2 members with a vote, 1 answer and 2 are needed. No answer from node-52") {
 			return err
 		}
 		return nil

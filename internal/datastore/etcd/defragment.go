@@ -9,19 +9,20 @@ import (
 
 const (
 	defragmentInterval = 10 * time.Minute
-	// defragmentSize is below which it is not worth it, in bytes.
+	// defragmentSize is the size in bytes below which defragmenting is not worth
+	// it.
 	defragmentSize = 64 << 20
-	// defragmentKey is held by the member that is at it. It is outside of what
-	// the API server keeps.
+	// defragmentKey is held by the member that is defragmenting. It is outside of
+	// the API server's keys.
 	defragmentKey = "/kedge/defragmenting"
-	// defragmentPatience is how long it may take, in seconds, before another
-	// member may begin.
+	// defragmentPatience is how long defragmenting may take, in seconds, before
+	// another member may begin.
 	defragmentPatience = 120
 )
 
-// defragment gives the disk back what compaction has freed, until ctx ends. The
-// member stands still meanwhile, so one does it at a time, and none while another
-// is down.
+// defragment gives space that compaction has freed back to the disk, until ctx
+// ends. A member answers nothing while it defragments. So only one member does it
+// at a time, and none while another member is down.
 func (m *Member) defragment(ctx context.Context, client *clientv3.Client) {
 	tick := time.NewTicker(defragmentInterval)
 	defer tick.Stop()
@@ -68,7 +69,7 @@ func (m *Member) defragmentAlone(ctx context.Context, client *clientv3.Client) e
 	if err := server.Backend().Defrag(); err != nil {
 		return err
 	}
-	m.log.Infof("Defragmented etcd's database in %s: %d MB of %d are left", time.Since(began).Round(time.Millisecond),
+	m.log.Infof("Defragmented etcd's database in %s: it has %d MB now, and had %d MB", time.Since(began).Round(time.Millisecond),
 		server.Backend().Size()>>20, before>>20)
 	return nil
 }

@@ -1,18 +1,18 @@
-// Package etcd is the datastore of several servers: a member of an etcd cluster
-// in this process. The server package runs it, and asks it to admit the members
-// of servers that join; it also makes a cluster of one again with it (Reset), and a
-// member of what another datastore has (Migrate).
+// Package etcd is the datastore of several servers: a member of an etcd cluster in
+// this process. The server package runs it, and has it admit the members of servers
+// that join. The package also makes a cluster of one again (Reset), and turns the
+// objects of another datastore into a member (Migrate).
 //
-// A member comes as a learner, which has no vote, and becomes a voter by itself
-// when it has caught up; only then it is ready. Whichever member leads removes
-// those whose nodes were deleted, and learners that never came (tidy.go). The
-// decisions are in members.go, without any etcd in them.
+// A member joins as a learner, which has no vote. When it has caught up it makes
+// itself a voter, and only then it is ready. The leader removes the members whose
+// nodes were deleted, and learners that never came (tidy.go). The decisions are in
+// members.go, which does not depend on etcd.
 //
 // The API server calls the member without a connection. Other members reach it at
-// port 2380 of the node's address, clients on this host at 127.0.0.1:2379; both want
-// certificates of the cluster's own authorities for it (pki.EtcdFiles). Servers
-// without a member call it by the supervisor's port (remote.go). etcdctl needs no
-// certificate on the socket, as with the other datastores.
+// port 2380 of the node's address, clients on this host at 127.0.0.1:2379. Both need
+// certificates of the cluster's authorities for etcd (pki.EtcdFiles). Servers
+// without a member call it through the supervisor's port (remote.go). etcdctl needs
+// no certificate on the socket, as with the other datastores.
 package etcd
 
 import (
@@ -46,57 +46,61 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
-// name is that of the component.
+// name is the name of the component.
 const name = "datastore"
 
 const (
-	// PeerPort is where members reach each other.
+	// PeerPort is the port at which members reach each other.
 	PeerPort = "2380"
-	// clientURL is where clients on this host reach the member that do not know
-	// its socket, and nobody from outside.
+	// clientURL is where clients on this host that do not know the socket reach
+	// the member. It cannot be reached from outside.
 	clientURL = "https://127.0.0.1:2379"
 )
 
 const (
-	// A leader is heard of each heartbeat. Without one, another is chosen after
-	// election, or at most twice that: that long the API stands still when the
-	// leader dies. A disk may be busy for as long without that happening.
+	// The leader sends a heartbeat at this interval. If there is none, the
+	// members elect another leader after election, or at most after twice that.
+	// For that long the API stands still when the leader dies. A disk may be busy
+	// for as long without causing an election.
 	heartbeat = 400 * time.Millisecond
 	election  = 2 * time.Second
-	// snapshotCount is after how many changes the log is cut: the rest is in
-	// memory too.
+	// snapshotCount is the number of changes after which etcd cuts its log: the
+	// log is in memory too.
 	snapshotCount = 10_000
-	// quota is how large the database may be, the most that etcd is tested with:
-	// at its end etcd refuses all writes until somebody mends it by hand.
+	// quota limits the size of the database in bytes. It is the largest size that
+	// etcd is tested with. A database that reaches it refuses all writes until a
+	// person repairs it.
 	quota = 8 << 30
-	// progress is how often watches that see nothing are told how far they are.
-	// It is less than what compaction leaves, so that they can be resumed.
+	// progress is the interval at which watches without events learn the current
+	// revision. It is shorter than the time that compaction keeps revisions, so
+	// that watches can be resumed.
 	progress = time.Minute
-	// slowRequest is from when on a request is warned of.
+	// slowRequest is the duration from which a request is logged as slow.
 	slowRequest = time.Second
-	// retry is how often is tried what others have to be ready for.
+	// retry is the pause between attempts that depend on other members.
 	retry = time.Second
-	// slowStart is after how long what the start waits for is logged, each time.
+	// slowStart is the interval at which a slow start logs what it waits for.
 	slowStart = 20 * time.Second
 )
 
-// Config is what a Member has to know.
+// Config is what New needs.
 type Config struct {
 	// Dir is the folder of the member's data.
 	Dir string
-	// Node is the name of the node, of which the member's is made.
+	// Node is the name of the node. The member's name begins with it.
 	Node string
-	// Address is the node's.
+	// Address is the IP address of the node.
 	Address string
 	Files   pki.EtcdFiles
-	// Public is HOST:PORT of the port of this server at which servers without etcd
-	// reach the member (ServeHTTP), if they do. The other members tell it too.
+	// Public is HOST:PORT where servers without etcd reach this member (ServeHTTP),
+	// or empty if they do not. The other members announce it too.
 	Public string
-	// Socket is the path of the unix socket for etcdctl. Its folder is for root
-	// only.
+	// Socket is the path of the unix socket for etcdctl. Only root can open its
+	// folder.
 	Socket string
-	// Join asks the cluster to take this member in, for as long as it takes. Nil
-	// begins a cluster. It is not called if there is a member in Dir.
+	// Join asks the cluster to admit this member, and waits as long as that takes.
+	// If it is nil, the member begins a new cluster. It is not called if there is
+	// already a member in Dir.
 	Join func(context.Context, join.MemberRequest) (join.MemberResponse, error)
 }
 
@@ -104,39 +108,40 @@ type Config struct {
 type Member struct {
 	cfg Config
 	log *logrus.Entry
-	// server is nil before the member runs.
+	// server is nil until the member runs.
 	server atomic.Pointer[etcdserver.EtcdServer]
-	// remote answers calls over the network; nil before the member is ready.
+	// remote answers calls over the network. It is nil until the member is ready.
 	remote atomic.Pointer[grpc.Server]
 	peers  *prober
 	meter  *measure.Meter
-	// syncs is how long etcd's syncs of the disk take.
+	// syncs is etcd's histogram of how long its syncs of the disk take.
 	syncs prometheus.Metric
-	// clientURL is for clients on this host. Tests run several members on one.
+	// clientURL is for clients on this host. It is a field because tests run several
+	// members on one host.
 	clientURL string
 	outage    outage
-	// failed has why etcd cannot go on, once.
+	// failed receives the error if etcd cannot continue.
 	failed chan error
-	// poked wakes the one that tidies.
+	// poked wakes tidy.
 	poked chan struct{}
-	// admitting is held while a member is taken in: raft drops the second of two
-	// changes at once, without a word, and who waits for it does so in vain.
+	// admitting is held while a member is added. raft silently drops the second
+	// of two simultaneous changes, and its caller would wait in vain.
 	admitting sync.Mutex
 
 	mu sync.Mutex
-	// deleted are members that have to go, because their nodes were deleted, and
-	// since when.
+	// deleted are the members that have to be removed because their nodes were
+	// deleted, and since when.
 	deleted map[uint64]time.Time
 }
 
-// New returns the member whose data are in cfg.Dir.
+// New returns the member whose data are in cfg.Dir. It starts nothing.
 func New(cfg Config) *Member {
 	log := logrus.WithField("component", name)
 	return &Member{
 		cfg: cfg,
 		log: log,
-		meter: measure.NewMeter(log, fmt.Sprintf("If commits take long, the disk under %s does: look at `iostat -x 1` and `dmesg`. "+
-			"If not, look at the other servers and the network to them (`kedge status`)", cfg.Dir)),
+		meter: measure.NewMeter(log, fmt.Sprintf("If commits take long, the disk under %s is slow: look at `iostat -x 1` and `dmesg`. "+
+			"If not, check the other servers and the network to them (`kedge status`)", cfg.Dir)),
 		syncs:     registeredSyncs(),
 		peers:     newProber(cfg.Files),
 		clientURL: clientURL,
@@ -146,7 +151,7 @@ func New(cfg Config) *Member {
 	}
 }
 
-// Exists tells whether there is a member in a folder.
+// Exists tells whether there is a member in the folder dir.
 func Exists(dir string) bool {
 	logs, _ := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
 	return len(logs) > 0
@@ -170,7 +175,7 @@ func (m *Member) Endpoint() datastore.Endpoint {
 func (m *Member) peerURL() string { return "https://" + net.JoinHostPort(m.cfg.Address, PeerPort) }
 
 // Run implements component.Component. It is ready once the member has a vote and
-// the cluster a leader, and fails if this server is no longer a member.
+// the cluster has a leader. It fails if this server is no longer a member.
 func (m *Member) Run(ctx context.Context, ready func()) error {
 	initial, existing, err := m.initialCluster(ctx)
 	if ctx.Err() != nil {
@@ -196,7 +201,7 @@ func (m *Member) Run(ctx context.Context, ready func()) error {
 		err = m.serve(ctx, etcd)
 	}
 	if errors.As(err, &fatalError{}) {
-		return err // and leave etcd, parts of which may stand still
+		return err // without stopping etcd, parts of which may hang
 	}
 	stop(etcd)
 	if ctx.Err() != nil {
@@ -205,8 +210,9 @@ func (m *Member) Run(ctx context.Context, ready func()) error {
 	return err
 }
 
-// stop stops etcd. Before it was ready its Close waits for listeners that wait for
-// it to be ready or to stop (server/v3/embed/serve.go).
+// stop stops etcd. If etcd is not ready yet, its Close would wait for listeners
+// that themselves wait until etcd is ready or stops (server/v3/embed/serve.go).
+// HardStop ends that wait.
 //
 //upstream:relies-on go.etcd.io/etcd/server/v3/embed/serve.go serveCtx.serve
 //upstream:relies-on go.etcd.io/etcd/server/v3/embed/etcd.go Etcd.Close
@@ -219,12 +225,12 @@ func stop(etcd *embed.Etcd) {
 	etcd.Close()
 }
 
-// fatalError is why etcd cannot go on.
+// fatalError is an error after which etcd cannot continue.
 type fatalError struct{ error }
 
 func (f fatalError) Unwrap() error { return f.error }
 
-// serve does what a member does besides, until ctx ends or the member.
+// serve runs the member's background work until ctx or the member ends.
 func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
 	looping, stop := context.WithCancel(ctx)
 	var loops sync.WaitGroup
@@ -253,7 +259,7 @@ func (m *Member) serve(ctx context.Context, etcd *embed.Etcd) error {
 	}
 }
 
-// fail ends the member.
+// fail ends the member with an error.
 func (m *Member) fail(why error) {
 	select {
 	case m.failed <- fatalError{fmt.Errorf("run etcd: %w", why)}:
@@ -261,14 +267,14 @@ func (m *Member) fail(why error) {
 	}
 }
 
-// removed is why etcd has stopped by itself.
+// removed returns the error for an etcd that has stopped by itself.
 func (m *Member) removed() error {
 	return fmt.Errorf("this server is no longer a member of the cluster's etcd: its node was deleted, or another server was reset. "+
 		"To join it again as a new member, move %s away and start it with --server https://HOST:6443 and --token", m.cfg.Dir)
 }
 
-// initialCluster returns the members to begin with. There are none where the
-// member's data know them.
+// initialCluster returns the members to begin with. It returns none if the
+// member's data already contain them.
 func (m *Member) initialCluster(ctx context.Context) (initial string, existing bool, err error) {
 	if err := os.MkdirAll(m.cfg.Dir, 0o700); err != nil {
 		return "", false, fmt.Errorf("make folder of etcd: %w", err)
@@ -324,8 +330,8 @@ func (m *Member) config(initial string, existing bool) (*embed.Config, error) {
 	c.WatchProgressNotifyInterval = progress
 	c.WarningApplyDuration = slowRequest
 	c.PreVote = true
-	// It refuses a new member while one is down, which is when one is wanted:
-	// members.go decides.
+	// This check refuses a new member while another member is down, which is just
+	// when a new member is needed. members.go decides instead.
 	c.StrictReconfigCheck = false
 	c.EnableGRPCGateway = false
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(m.log, m.fail))
@@ -336,8 +342,8 @@ func peerTLS(files pki.EtcdFiles) transport.TLSInfo {
 	return transport.TLSInfo{
 		CertFile: files.PeerCertFile, KeyFile: files.PeerKeyFile,
 		TrustedCAFile: files.PeerCAFile, ClientCertAuth: true,
-		// Only servers have certificates of this authority, and their address may
-		// have been translated on the way.
+		// Only servers have certificates of this authority, and their addresses
+		// may have been translated on the way.
 		SkipClientSANVerify: true,
 	}
 }
@@ -347,7 +353,7 @@ func (m *Member) start(config *embed.Config) (*embed.Etcd, error) {
 	etcd, err := embed.StartEtcd(config)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("start etcd: %w: stop the other etcd on this host; kedge's needs %s and %s", err, m.peerURL(), m.clientURL)
+		return nil, fmt.Errorf("start etcd: %w: stop the other etcd on this host: kedge's etcd needs %s and %s", err, m.peerURL(), m.clientURL)
 	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp/util.go errMemberRemoved
 	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/api/membership/errors.go ErrIDRemoved
 	case err != nil && strings.Contains(err.Error(), "removed from the cluster"):
@@ -362,7 +368,7 @@ func (m *Member) start(config *embed.Config) (*embed.Etcd, error) {
 	return etcd, nil
 }
 
-// await waits until the cluster has a leader and this member a vote.
+// await waits until the cluster has a leader and this member has a vote.
 func (m *Member) await(ctx context.Context, server *etcdserver.EtcdServer) error {
 	slow := time.NewTicker(slowStart)
 	defer slow.Stop()
@@ -385,7 +391,7 @@ func (m *Member) await(ctx context.Context, server *etcdserver.EtcdServer) error
 	for server.IsLearner() {
 		_, err := server.PromoteMember(ctx, uint64(server.MemberID()))
 		if err == nil || errors.Is(err, membership.ErrMemberNotLearner) {
-			m.log.Info("This server's member has caught up and has a vote now")
+			m.log.Info("This server's etcd member has caught up and has a vote now")
 			return nil
 		}
 		if !errors.Is(err, etcderrors.ErrLearnerNotReady) {
@@ -394,7 +400,7 @@ func (m *Member) await(ctx context.Context, server *etcdserver.EtcdServer) error
 		select {
 		case <-poll.C:
 		case <-slow.C:
-			m.log.Infof("Still catching up with the other servers: %v", err)
+			m.log.Infof("This server's etcd member is still catching up with the others: %v", err)
 		case <-server.StopNotify():
 			return m.removed()
 		case <-ctx.Done():

@@ -47,7 +47,7 @@ func eventually(t *testing.T, what string, check func() error) {
 	}
 }
 
-// host is a server as far as etcd can see: one of 127.0.0.0/8.
+// host is a server as far as etcd can tell, with an address in 127.0.0.0/8.
 type host struct {
 	*testing.T
 	number int
@@ -60,7 +60,7 @@ type host struct {
 	ended  chan error
 }
 
-// newHost makes one with the authorities of another, if there is another.
+// newHost makes a host, with the authorities of another host if one is given.
 func newHost(t *testing.T, number int, other *host) *host {
 	t.Helper()
 	h := &host{T: t, number: number, dir: datadir.Dir(t.TempDir())}
@@ -99,7 +99,8 @@ func (h *host) config() Config {
 	}
 }
 
-// start runs the host's member, which joins by another one if it has no data.
+// start runs the host's member, which joins through another host if it has no
+// data.
 func (h *host) start(by *host) {
 	h.Helper()
 	config := h.config()
@@ -130,7 +131,7 @@ func (h *host) start(by *host) {
 	}
 }
 
-// end stops the member, and returns what it ended with.
+// end stops the member, and returns the result of its Run.
 func (h *host) end() error {
 	if h.stop == nil {
 		return nil
@@ -145,7 +146,7 @@ func (h *host) end() error {
 	}
 }
 
-// put writes, and get reads, through the host's own member.
+// put writes through the host's own member, and get reads through it.
 func (h *host) put(key string) {
 	h.Helper()
 	client := h.member.Endpoint().NewClient()
@@ -168,7 +169,7 @@ func (h *host) get(key string) {
 	}
 }
 
-// voters waits until the members with a vote are those of nodes.
+// voters waits until the members with a vote are those of the given nodes.
 func (h *host) voters(nodes ...string) {
 	h.Helper()
 	eventually(h.T, fmt.Sprintf("the voters to be %v", nodes), func() error {
@@ -212,7 +213,7 @@ func TestMembers(t *testing.T) {
 		t.Error("the watch saw nothing")
 	}
 
-	// One is down: the others go on, and a fourth can come.
+	// One server is down: the others continue, and a fourth can join.
 	if err := second.end(); err != nil {
 		t.Error(err)
 	}
@@ -223,7 +224,8 @@ func TestMembers(t *testing.T) {
 	fourth.voters("node-1", "node-2", "node-3", "node-4")
 	fourth.get("without the second")
 
-	// Its node is deleted: it goes, and finds out when it comes back.
+	// The node of the member is deleted: the member is removed, and notices when
+	// it starts again.
 	for _, h := range []*host{first, third, fourth} {
 		h.member.NodeDeleted("node-2")
 	}
@@ -233,7 +235,7 @@ func TestMembers(t *testing.T) {
 	if err := second.member.Run(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "no longer a member") {
 		t.Errorf("the removed member ended with %v", err)
 	}
-	// As a new member it stays, though the node of the old one was deleted.
+	// The new member stays, although the node of the old one was deleted.
 	if err := os.RemoveAll(second.dir.Etcd()); err != nil {
 		t.Fatal(err)
 	}
@@ -241,15 +243,15 @@ func TestMembers(t *testing.T) {
 	second.get("without the second")
 	second.voters("node-1", "node-2", "node-3", "node-4")
 
-	// A name that is taken.
+	// The name is taken.
 	_, err := first.member.Admit(t.Context(), join.MemberRequest{Name: "node-3-0badcafe", PeerURL: "https://127.77.0.9:2380"})
 	if err == nil || !strings.Contains(err.Error(), "kubectl delete node node-3") {
 		t.Errorf("another node-3 is admitted: %v", err)
 	}
 }
 
-// wantObserved wants a host's member to know how it and the cluster fare, and
-// those to answer that do.
+// wantObserved wants a host's member to know its own state and the cluster's, and
+// the given members to answer.
 func wantObserved(t *testing.T, h *host, answering ...string) {
 	t.Helper()
 	stats, health := h.member.Stats(t.Context()), h.member.Health(t.Context())
@@ -275,7 +277,7 @@ func wantObserved(t *testing.T, h *host, answering ...string) {
 	}
 }
 
-// overSocket reads as etcdctl does that has no certificate.
+// overSocket reads without a certificate, as etcdctl does.
 func overSocket(t *testing.T, h *host) {
 	t.Helper()
 	socket := h.config().Socket
@@ -292,7 +294,7 @@ func overSocket(t *testing.T, h *host) {
 	}
 }
 
-// TestAdmitTogether has two servers ask at once: one is told to wait.
+// TestAdmitTogether has two servers ask at once: one of them is told to wait.
 func TestAdmitTogether(t *testing.T) {
 	first := newHost(t, 41, nil)
 	first.start(nil)
@@ -307,7 +309,7 @@ func TestAdmitTogether(t *testing.T) {
 	if admitted != nil {
 		admitted, refused = refused, admitted
 	}
-	if admitted != nil || !errors.Is(refused, join.ErrNotNow) || !strings.Contains(refused.Error(), "one joins after the other") {
+	if admitted != nil || !errors.Is(refused, join.ErrNotNow) || !strings.Contains(refused.Error(), "only one server can join at a time") {
 		t.Errorf("got %v and %v", admitted, refused)
 	}
 }
@@ -321,7 +323,7 @@ func TestReset(t *testing.T) {
 	if err := errors.Join(second.end(), first.end()); err != nil {
 		t.Fatal(err)
 	}
-	// At another address, as after a move to another network.
+	// The server has another address, as after a move to another network.
 	moved := second.config()
 	moved.Address = "127.77.0.13"
 	if err := Reset(t.Context(), moved); err != nil {
@@ -374,8 +376,8 @@ func TestDefragment(t *testing.T) {
 	}
 }
 
-// TestFatal wants an error instead of the end of the process where etcd would end
-// it, with what a user can do.
+// TestFatal wants an error that says what the user can do, where etcd itself
+// would end the process.
 func TestFatal(t *testing.T) {
 	m := New(Config{})
 	logger := newLogger(m.log, m.fail)
@@ -412,10 +414,10 @@ func TestStopWithoutQuorum(t *testing.T) {
 		return nil
 	})
 	_, err := member.Admit(t.Context(), join.MemberRequest{Name: "node-33-0badcafe", PeerURL: "https://127.77.0.33:2380"})
-	if !errors.Is(err, join.ErrNotNow) || !strings.Contains(err.Error(), "of 2 with a vote 1 answer, and 2 are needed") {
+	if !errors.Is(err, join.ErrNotNow) || !strings.Contains(err.Error(), "of 2 members with a vote, 1 answer and 2 are needed") {
 		t.Errorf("without a quorum it says %v", err)
 	}
-	if fault := member.Health(t.Context()).Fault; !strings.Contains(fault, "of 2 with a vote 1 answer, and 2 are needed. No answer from node-31") {
+	if fault := member.Health(t.Context()).Fault; !strings.Contains(fault, "of 2 members with a vote, 1 answer and 2 are needed. No answer from node-31") {
 		t.Errorf("without a quorum the fault is %q", fault)
 	}
 	cancel()

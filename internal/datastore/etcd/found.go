@@ -15,11 +15,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// database is that of the member in a folder.
+// database returns the path of the database of the member in a folder.
 func database(dir string) string { return filepath.Join(dir, "member", "snap", "db") }
 
-// begin writes the log of a cluster that has done no more than to take its only
-// member in, and a snapshot of that state.
+// begin writes the log of a new cluster that has only added its single member,
+// and a snapshot of that state.
 func begin(logger *zap.Logger, dir string, cluster *membership.RaftCluster, self *membership.Member) (raftpb.HardState, error) {
 	id := uint64(self.ID)
 	state := raftpb.HardState{Term: 1, Vote: id, Commit: 1}

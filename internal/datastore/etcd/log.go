@@ -17,12 +17,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// repeatAfter is how long the same message is not logged again.
+// repeatAfter is the least time between two log lines with the same message.
 const repeatAfter = time.Minute
 
-// told are the messages that somebody may have to do something about. etcd tells
-// its whole life at the level info, and warns of all that is not as in a large
-// cluster, and of each attempt to reach a member that is down.
+// told lists the messages that a user may have to act on, with their levels here.
+// etcd logs all that it does at level info. It warns of everything that is
+// unusual in a large cluster, and of each attempt to reach a member that is down.
 var told = map[string]logrus.Level{
 	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp/peer_status.go peerStatus.deactivate peerStatus.activate
 	"peer became inactive (message send to peer failed)": logrus.WarnLevel,
@@ -31,24 +31,25 @@ var told = map[string]logrus.Level{
 	"slow fdatasync": logrus.WarnLevel,
 	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/raft.go raftNode.processMessages
 	"leader failed to send out heartbeat on time; took too long, leader is overloaded likely from slow disk": logrus.WarnLevel,
-	// client.go has it said, with less in it.
+	// client.go logs slow requests too, with less detail.
 	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/txn/util.go warnOfExpensiveGenericRequest
 	"apply request took too long": logrus.DebugLevel,
 	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp/probing_status.go monitorProbingStatus
 	"prober found high clock drift": logrus.WarnLevel,
-	// At every stop; Member.Run hears of it otherwise.
+	// etcd logs this at every stop. If it happens at another time, Member.Run
+	// gets the error.
 	//upstream:relies-on go.etcd.io/etcd/server/v3/embed/etcd.go Etcd.errHandler
 	"setting up serving from embedded etcd failed.": logrus.DebugLevel,
-	// At every join; Member.await tries again.
+	// etcd logs this at every join. Member.await tries again.
 	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/server.go EtcdServer.isLearnerReady
 	"rejecting promote learner: learner is not ready": logrus.DebugLevel,
 	//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/version/monitor.go Monitor.UpdateStorageVersionIfNeeded
 	"failed to update storage version": logrus.DebugLevel,
 }
 
-// newLogger returns a logger that writes into log. What etcd would end the process
-// for, a disk that is full above all, it hands to fatal, and ends the goroutine
-// only.
+// newLogger returns a logger that writes into log. For some errors, above all a
+// full disk, etcd would end the process. The logger hands such an error to fatal
+// and ends only the goroutine.
 func newLogger(log *logrus.Entry, fatal func(error)) *zap.Logger {
 	return zap.New(&core{log: log, seen: &seen{at: map[string]time.Time{}}}, zap.WithFatalHook(fatalHook(fatal)))
 }
@@ -81,7 +82,7 @@ type seen struct {
 	at map[string]time.Time
 }
 
-// level returns what the level of a message is here.
+// level returns the level at which kedge logs a message of etcd.
 func level(entry zapcore.Entry) logrus.Level {
 	if known, ok := told[entry.Message]; ok {
 		return known

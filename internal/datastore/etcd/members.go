@@ -15,10 +15,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
-// member is what has to be known of a member to decide about it.
+// member is what decisions need to know of a member.
 type member struct {
 	id uint64
-	// name is empty until the member has been running for the first time.
+	// name is empty until the member has run for the first time.
 	name    string
 	url     string
 	learner bool
@@ -32,12 +32,13 @@ func (m member) String() string {
 	return nodeOf(m.name)
 }
 
-// suffixBytes are the random bytes in a member's name: the same node may come
-// back as another member.
+// suffixBytes is the number of random bytes in a member's name. A node may come
+// back as another member, which needs another name.
 const suffixBytes = 4
 
-// ensureName returns the name of the member in a folder: the node's, and then
-// what tells it from earlier ones. Once there is a member it keeps its name.
+// ensureName returns the name of the member in a folder: the node's name and a
+// random suffix, which distinguishes it from earlier members. A member keeps its
+// name.
 func ensureName(dir, node string) (string, error) {
 	file := filepath.Join(dir, "name")
 	text, err := os.ReadFile(file)
@@ -48,13 +49,13 @@ func ensureName(dir, node string) (string, error) {
 		return "", fmt.Errorf("read name of etcd member: %w", err)
 	}
 	suffix := make([]byte, suffixBytes)
-	// Never fails: crypto/rand ends the process rather.
+	// rand.Read never fails: crypto/rand ends the process instead.
 	_, _ = rand.Read(suffix)
 	name := node + "-" + hex.EncodeToString(suffix)
 	return name, datadir.WriteFile(file, []byte(name+"\n"), 0o600)
 }
 
-// nodeOf returns the node of a member.
+// nodeOf returns the node's name from a member's name.
 func nodeOf(name string) string {
 	if end := len(name) - 2*suffixBytes - 1; end > 0 && name[end] == '-' {
 		return name[:end]
@@ -62,8 +63,8 @@ func nodeOf(name string) string {
 	return name
 }
 
-// admit tells whether a server's member is to be added, or why it cannot be. It
-// need not be if that was done before and the answer did not arrive.
+// admit tells whether a server's member has to be added, or returns why it cannot
+// be. It need not be added if that was done before and the answer did not arrive.
 func admit(members []member, request join.MemberRequest) (add bool, err error) {
 	var learner *member
 	for i, one := range members {
@@ -71,19 +72,20 @@ func admit(members []member, request join.MemberRequest) (add bool, err error) {
 		case one.url == request.PeerURL && (one.name == "" || one.name == request.Name):
 			return false, nil
 		case one.name != "" && nodeOf(one.name) == nodeOf(request.Name), one.url == request.PeerURL:
-			return false, fmt.Errorf("etcd has a member of node %s at %s already: choose another --node-name; "+
-				"or, if that server's data are lost, delete its node first: kubectl delete node %s", nodeOf(one.name), one.url, nodeOf(one.name))
+			return false, fmt.Errorf("etcd already has a member of node %s at %s: choose another --node-name; "+
+				"or, if that server's data are lost, delete its node first: `kubectl delete node %s`", nodeOf(one.name), one.url, nodeOf(one.name))
 		case one.learner:
 			learner = &members[i]
 		}
 	}
 	if learner != nil {
-		return false, join.NotNow(fmt.Sprintf("server %s is joining, and one joins after the other", *learner))
+		return false, join.NotNow(fmt.Sprintf("server %s is joining, and only one server can join at a time", *learner))
 	}
 	return true, nil
 }
 
-// initialCluster is what a new member has to be told of the others and itself.
+// initialCluster returns the list of members that a new member needs, in etcd's
+// form.
 func initialCluster(members []member, request join.MemberRequest) string {
 	var parts []string
 	for _, one := range members {
@@ -107,10 +109,10 @@ func voters(members []member) int {
 	return n
 }
 
-// quorum is how many voters of so many must agree.
+// quorum returns how many of the given number of voters must agree.
 func quorum(voters int) int { return voters/2 + 1 }
 
-// silent names the voters that do not answer.
+// silent returns the names of the voters that do not answer.
 func silent(members []member, alive map[uint64]bool) []string {
 	var names []string
 	for _, one := range members {
@@ -122,8 +124,8 @@ func silent(members []member, alive map[uint64]bool) []string {
 	return names
 }
 
-// canRemove returns nil if the cluster can go on without a member: if enough of
-// the voters that are left are alive.
+// canRemove returns nil if the cluster can continue without the member gone,
+// because enough of the remaining voters are alive.
 func canRemove(members []member, alive map[uint64]bool, gone member) error {
 	if gone.learner {
 		return nil
@@ -139,10 +141,10 @@ func canRemove(members []member, alive map[uint64]bool, gone member) error {
 		}
 	}
 	if left == 0 {
-		return errors.New("it is the only one")
+		return errors.New("it is the only member with a vote")
 	}
 	if living < quorum(left) {
-		return fmt.Errorf("of the %d others with a vote %d answer, and %d would be needed", left, living, quorum(left))
+		return fmt.Errorf("of the %d other members with a vote, %d answer and %d would be needed", left, living, quorum(left))
 	}
 	return nil
 }

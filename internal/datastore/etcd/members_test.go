@@ -73,7 +73,7 @@ func TestCanRemove(t *testing.T) {
 		"alive, of two":               {[]member{one, two}, []member{one, two}, two, true},
 		"dead, of four, another dead": {[]member{one, two, three, four}, []member{one, two}, four, true},
 		"alive, of four, two dead":    {[]member{one, two, three, four}, []member{one, two}, two, false},
-		"the only one":                {[]member{one}, []member{one}, one, false},
+		"the only member with a vote": {[]member{one}, []member{one}, one, false},
 		"the only voter":              {[]member{one, learner(two)}, []member{one, two}, one, false},
 		"a learner":                   {[]member{one, two, learner(three)}, nil, learner(three), true},
 	} {

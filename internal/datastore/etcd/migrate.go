@@ -16,17 +16,17 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// Export calls each with every change that can be asked for of a datastore, in the
-// order of revisions, and returns the current revision and the one below which
-// nothing can be asked for. A key's version is not known, and its lease is how many
-// seconds it lives.
+// Export calls each with every change that can be read from a datastore, in the
+// order of revisions. It returns the current revision, and the revision below which
+// nothing can be read. The changes have no versions, and their leases are lifetimes
+// in seconds.
 type Export func(ctx context.Context, each func(*mvccpb.Event) error) (revision, compacted int64, err error)
 
-// Migrate makes the first member of a cluster that goes on where another datastore
-// was, with its keys, revisions and leases. What it makes is complete and on the
-// disk before it becomes the member by one rename; until then an error, or a crash,
-// leaves nothing that counts. Where there is a member it only tidies up, so whoever
-// does not know how far it came calls it again.
+// Migrate makes the first member of a cluster that continues another datastore,
+// with its keys, revisions and leases. The member is complete and on the disk
+// before one rename puts it into place. Until then an error or a crash leaves
+// nothing that counts as a member. If there is a member, Migrate only removes
+// leftovers, so it can be called again after an interruption.
 func Migrate(ctx context.Context, cfg Config, export Export) (err error) {
 	made := filepath.Join(cfg.Dir, "migrating")
 	defer func() { err = errors.Join(err, os.RemoveAll(made)) }()
@@ -46,7 +46,7 @@ func Migrate(ctx context.Context, cfg Config, export Export) (err error) {
 		return fmt.Errorf("name etcd's member: %w", err)
 	}
 	logger := newLogger(m.log, m.fail)
-	// The cluster's id is made of the member's name, of which no two are the same.
+	// The cluster's id is derived from the member's name, which is unique.
 	cluster, err := membership.NewClusterFromURLsMap(logger, name, peers)
 	if err != nil {
 		return fmt.Errorf("begin etcd's cluster: %w", err)
@@ -62,13 +62,14 @@ func Migrate(ctx context.Context, cfg Config, export Export) (err error) {
 	if err := errors.Join(datadir.SyncAll(made), datadir.SyncFolder(filepath.Dir(cfg.Dir))); err != nil {
 		return err
 	}
-	// Without a log there is nothing in what may be there.
+	// A folder that exists has no log, so it contains nothing of value.
 	return datadir.Replace(filepath.Join(made, "member"), filepath.Join(cfg.Dir, "member"), filepath.Join(made, "old"))
 }
 
-// fill makes the database of a member that is alone, and whose log is as state says.
+// fill makes the database of a cluster's only member. state describes the member's
+// log.
 func fill(ctx context.Context, file string, self *membership.Member, state raftpb.HardState, export Export) (err error) {
-	// It is synced when it is complete: before, it is of no use.
+	// The database is synced once it is complete. Until then nobody needs it.
 	db, err := bolt.Open(file, 0o600, &bolt.Options{NoSync: true, NoGrowSync: true, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
 	if err != nil {
 		return fmt.Errorf("make etcd's database: %w", err)
@@ -85,14 +86,15 @@ func fill(ctx context.Context, file string, self *membership.Member, state raftp
 		return err
 	}
 	if revision > f.last {
-		// The last ones left no key: they must not be used again, and who saw them
-		// has to look again. etcd goes on above what is compacted.
+		// The last revisions left no key. They must not be used again, and clients
+		// that saw them have to list again. etcd continues above the compacted
+		// revision.
 		compacted = revision
 	}
 	return written(errors.Join(f.addMember(self, state, compacted), f.commit()))
 }
 
-// written is why the database cannot be written.
+// written explains an error of writing the database.
 func written(err error) error {
 	if err != nil {
 		err = fmt.Errorf("write etcd's database: %w", datadir.Explain(err))

@@ -17,12 +17,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
 
-// childVariable is set in a copy of the test binary that is to migrate, and then to
-// be killed, or to fail.
+// childVariable is set in a copy of the test binary that migrates and is then
+// killed, or fails.
 const childVariable = "KEDGE_TEST_CHILD"
 
-// migrateAsChild migrates what is in folder. With a size, in bytes, etcd has a disk
-// of its own.
+// migrateAsChild migrates the database in folder. If a size in bytes is set, etcd's
+// folder is on a file system of that size.
 func migrateAsChild(folder, size string) int {
 	cfg := Config{Dir: filepath.Join(folder, "etcd"), Node: "node", Address: "127.77.1.1"}
 	if size != "" {
@@ -61,8 +61,8 @@ func child(t *testing.T, folder, size string) *exec.Cmd {
 	return command
 }
 
-// TestMigrateKilled kills the migration at random times: then it is SQLite still,
-// and once it is etcd, all of it.
+// TestMigrateKilled kills the migration at random times. Before the migration has
+// succeeded the state is in SQLite, and afterwards all of it is in etcd.
 func TestMigrateKilled(t *testing.T) {
 	folder := t.TempDir()
 	s := startSQLite(t, folder)
@@ -99,7 +99,8 @@ func TestMigrateKilled(t *testing.T) {
 		if !Exists(filepath.Join(folder, "etcd")) {
 			continue
 		}
-		// Whatever it came to, it is complete: compared, and begun anew.
+		// However far the migration came, what is there is complete. It is
+		// compared, and the migration begins again.
 		if output, err := child(t, folder, "").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, output)
 		}
@@ -120,7 +121,7 @@ func TestMigrateKilled(t *testing.T) {
 	wantMember(t, folder, want)
 }
 
-// wantMember starts the member in folder and compares it.
+// wantMember starts the member in folder and compares its content.
 func wantMember(t *testing.T, folder string, want map[string]*mvccpb.KeyValue) {
 	t.Helper()
 	for _, left := range []string{"etcd/migrating", "state.db", "state.db-wal"} {
@@ -145,7 +146,8 @@ func wantMember(t *testing.T, folder string, want map[string]*mvccpb.KeyValue) {
 	}
 }
 
-// TestMigrateFullDisk wants a word, room again, and SQLite as it was.
+// TestMigrateFullDisk wants an error, freed space, and an unchanged SQLite
+// database.
 func TestMigrateFullDisk(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
@@ -155,7 +157,7 @@ func TestMigrateFullDisk(t *testing.T) {
 	s.fill(2000)
 	want, revision := all(t, s.client)
 	s.stop()
-	// The log needs 64 MB, the database more than 2.
+	// The log needs 64 MB, the database more than 2 MB.
 	for _, size := range []string{"1m", "65m"} {
 		output, err := child(t, folder, size).CombinedOutput()
 		if err == nil || strings.Count(string(output), "free some space") != 1 || !strings.Contains(string(output), "left: [- name]") {

@@ -17,7 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
 
-// oneServer is a datastore of one server that runs.
+// oneServer is a running datastore of a single server.
 type oneServer struct {
 	*testing.T
 	folder string
@@ -27,7 +27,7 @@ type oneServer struct {
 
 func startSQLite(t *testing.T, folder string) *oneServer {
 	t.Helper()
-	sockets, err := os.MkdirTemp("", "kine") // whose path is short
+	sockets, err := os.MkdirTemp("", "kine") // its path is short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,8 +52,8 @@ func startSQLite(t *testing.T, folder string) *oneServer {
 	return s
 }
 
-// set writes a key as the API server does, if it is as it was at a revision, and
-// returns the one that it has then. A lease is in seconds.
+// set writes a key in the way of the API server, if the key has the given
+// revision. It returns the new revision. A lease is in seconds.
 func (s *oneServer) set(key, value string, was, lease int64) int64 {
 	var options []clientv3.OpOption
 	if lease != 0 {
@@ -76,12 +76,12 @@ func (s *oneServer) remove(key string, was int64) {
 	}
 }
 
-// fill makes, changes and deletes so many objects: nothing remains of a tenth, and
-// some are events, which have leases.
+// fill makes, changes and deletes that many objects. A tenth of them is deleted,
+// and some are events, which have leases.
 func (s *oneServer) fill(objects int) {
 	s.Helper()
 	var workers sync.WaitGroup
-	const parallel = 50 // which share the syncs of the disk
+	const parallel = 50 // parallel writes share syncs of the disk
 	for worker := range parallel {
 		workers.Go(func() {
 			for i := worker; i < objects; i += parallel {
@@ -110,7 +110,7 @@ func (s *oneServer) fill(objects int) {
 	workers.Wait()
 }
 
-// all returns all that a store has, and its revision.
+// all returns all objects of a store, and its revision.
 func all(t *testing.T, client clientv3.KV) (map[string]*mvccpb.KeyValue, int64) {
 	t.Helper()
 	answer, err := client.Get(t.Context(), "/", clientv3.WithRange("0"))
@@ -147,7 +147,7 @@ func wantSame(t *testing.T, got, want map[string]*mvccpb.KeyValue) {
 	}
 }
 
-// watched returns what a watch sees from a revision to another.
+// watched returns the events that a watch sees between two revisions.
 func watched(t *testing.T, client clientv3.Watcher, from, to int64) (seen []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -174,7 +174,7 @@ func watched(t *testing.T, client clientv3.Watcher, from, to int64) (seen []stri
 	return nil
 }
 
-// migrated starts the member that SQLite's state has become.
+// migrated starts the member that has SQLite's state now.
 func migrated(t *testing.T, number int, folder string) *host {
 	t.Helper()
 	h := newHost(t, number, nil)
@@ -188,14 +188,14 @@ func migrated(t *testing.T, number int, folder string) *host {
 	return h
 }
 
-// TestMigrate wants etcd to go on where SQLite was: with each key at its revision,
-// with what happened before, and above every revision that was seen.
+// TestMigrate wants etcd to continue where SQLite was: every key at its revision,
+// with its history, and new revisions above all that were seen.
 func TestMigrate(t *testing.T) {
 	folder := t.TempDir()
 	s := startSQLite(t, folder)
 	s.set("/registry/compacted", "once", 0, 0)
 	s.fill(10_000)
-	// A renewal is written when SQLite is stopped, with the revision it had.
+	// A renewal is written when SQLite stops, with the revision that it had.
 	address := s.set("/registry/masterleases/192.0.2.1", "192.0.2.1", 0, 50)
 	for range 3 {
 		address = s.set("/registry/masterleases/192.0.2.1", "192.0.2.1", address, 50)
@@ -230,7 +230,7 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("the lease of events is %v, %v", life, err)
 	}
 
-	// It is a member as any other.
+	// The member works like any other.
 	second := newHost(t, 42, h)
 	second.start(h)
 	second.voters("node-41", "node-42")
@@ -242,7 +242,7 @@ func TestMigrate(t *testing.T) {
 	defer there.Close()
 	got, _ = all(t, there.Client)
 	delete(got, "/registry/new")
-	delete(got, "/registry/masterleases/192.0.2.1") // whose lease may have ended
+	delete(got, "/registry/masterleases/192.0.2.1") // its lease may have ended
 	delete(want, "/registry/masterleases/192.0.2.1")
 	wantSame(t, got, want)
 }
@@ -261,14 +261,14 @@ func (s *oneServer) late(after int64) {
 	s.set("/registry/late", "last", 0, 0)
 }
 
-// TestMigrateAfterCrash migrates what a kill has left: revisions that were seen and
-// lost are not used again, and who saw them looks again.
+// TestMigrateAfterCrash migrates what a kill has left. Revisions that were seen and
+// lost are not used again, and clients that saw them must list again.
 func TestMigrateAfterCrash(t *testing.T) {
 	folder, copied := t.TempDir(), t.TempDir()
 	s := startSQLite(t, folder)
 	s.fill(200)
 	last := s.set("/registry/durable", "kept", 0, 0)
-	// An event is in memory for seconds.
+	// An event stays in memory for seconds.
 	seen := s.set("/registry/events/default/lost", "lost", 0, 3600)
 	if err := os.CopyFS(copied, os.DirFS(folder)); err != nil {
 		t.Fatal(err)

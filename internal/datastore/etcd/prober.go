@@ -17,7 +17,7 @@ type prober struct {
 
 func newProber(files pki.EtcdFiles) *prober {
 	p := &prober{http: &http.Client{Timeout: 2 * time.Second}, close: func() {}}
-	// Without files, in tests, there is nobody to ask.
+	// Tests have no files, and nobody to ask.
 	if config, err := peerTLS(files).ClientConfig(); err == nil {
 		t := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
 		p.http.Transport, p.close = t, t.CloseIdleConnections

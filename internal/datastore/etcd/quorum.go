@@ -12,18 +12,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// noLeader is how long there is none before it is for want of a quorum: longer
-// than two elections take.
+// noLeader is how long there must be no leader before a missing quorum is
+// assumed: longer than two elections take.
 const noLeader = 2*2*election + heartbeat
 
 // outage knows whether too few members answer to read and write.
 type outage struct {
-	// lost is what to tell a user, nil while there is a leader.
+	// lost is the message for users. It is nil while there is a leader.
 	lost atomic.Pointer[string]
 }
 
-// fault returns why nothing can be read or written, as the API's users are to see
-// it, or nil.
+// fault returns the error that the API's users get if nothing can be read or
+// written, or nil.
 func (o *outage) fault() error {
 	if text := o.lost.Load(); text != nil {
 		return apierrors.NewServiceUnavailable(*text)
@@ -31,7 +31,7 @@ func (o *outage) fault() error {
 	return nil
 }
 
-// watchQuorum says when there is no leader for want of members, and when there is
+// watchQuorum logs when there is no leader for lack of members, and when there is
 // one again, until ctx ends.
 func (m *Member) watchQuorum(ctx context.Context, server *etcdserver.EtcdServer) {
 	tick := time.NewTicker(heartbeat)
@@ -60,8 +60,8 @@ func (m *Member) watchQuorum(ctx context.Context, server *etcdserver.EtcdServer)
 	}
 }
 
-// quorumLost says how many of the members answer, and what to do if that is for
-// good.
+// quorumLost says how many of the members answer, and what to do if the others
+// are lost for good.
 func (m *Member) quorumLost(ctx context.Context, server *etcdserver.EtcdServer) string {
 	members := membersOf(server.Cluster().Members())
 	return lost(members, m.peers.alive(ctx, members))
@@ -69,7 +69,7 @@ func (m *Member) quorumLost(ctx context.Context, server *etcdserver.EtcdServer) 
 
 func lost(members []member, alive map[uint64]bool) string {
 	silent := silent(members, alive)
-	return fmt.Sprintf("Waiting for etcd's members: of %d with a vote %d answer, and %d are needed. No answer from %s. "+
-		"If they are lost for good: kedge server --cluster-reset on this server alone",
+	return fmt.Sprintf("Waiting for etcd's members: of %d members with a vote, %d answer and %d are needed. No answer from %s. "+
+		"If they are lost for good, run `kedge server --cluster-reset` on this server only",
 		voters(members), voters(members)-len(silent), quorum(voters(members)), strings.Join(silent, ", "))
 }

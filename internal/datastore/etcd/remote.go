@@ -12,8 +12,8 @@ import (
 // newRemote returns etcd's own gRPC server without a listener.
 func newRemote(server *etcdserver.EtcdServer) *grpc.Server { return v3rpc.Server(server, nil, nil) }
 
-// ServeHTTP answers calls of etcd's API, as gRPC over HTTP/2. Who may call is the
-// caller's to check.
+// ServeHTTP answers calls of etcd's API, as gRPC over HTTP/2. The caller has to
+// check whether the client may call.
 func (m *Member) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	remote := m.remote.Load()
 	if remote == nil {
@@ -23,8 +23,8 @@ func (m *Member) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	remote.ServeHTTP(w, r)
 }
 
-// Members returns HOST:PORT of all members with a vote, where servers without etcd
-// reach them, and whether this one is of use: it knows of a leader.
+// Members returns the HOST:PORT of all members with a vote, where servers without
+// etcd reach them. usable is true if this member knows a leader.
 func (m *Member) Members() (addresses []string, usable bool) {
 	server := m.server.Load()
 	if server == nil || m.remote.Load() == nil {

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// A server without a member writes and watches by another server's port, and learns
-// where the members are.
+// A server without a member writes and watches through another server's port, and
+// learns where the members are.
 func TestRemote(t *testing.T) {
 	one := newHost(t, 61, nil)
 	port := httptest.NewUnstartedServer(nil)

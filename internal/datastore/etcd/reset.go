@@ -9,7 +9,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 )
 
-// Reset makes the member in cfg.Dir the only one of its cluster.
+// Reset makes the member in cfg.Dir the only one of its cluster. It fails if
+// there is no member.
 func Reset(ctx context.Context, cfg Config) error {
 	m := New(cfg)
 	if !Exists(cfg.Dir) {
@@ -43,7 +44,7 @@ func Reset(ctx context.Context, cfg Config) error {
 	}
 }
 
-// own makes the cluster know this member by the address it has now.
+// own tells the cluster this member's present address.
 func (m *Member) own(ctx context.Context, server *etcdserver.EtcdServer) error {
 	client := m.newClient(server).Client
 	defer client.Close()

@@ -30,11 +30,12 @@ func (m *Member) LastRevision(context.Context) (int64, error) {
 	return last + unwritten, err
 }
 
-// Prepared is where Prepare puts the member that is to be restored.
+// Prepared returns where Prepare puts the restored member.
 func Prepared(folder string) string { return filepath.Join(folder, "etcd") }
 
-// Prepare implements datastore.Snapshotter. Its member is the only one of a new
-// cluster, which no member of the old one can mistake for its own.
+// Prepare implements datastore.Snapshotter. The prepared member is the only one
+// of a new cluster, so that no member of the old cluster takes it for one of its
+// own.
 func (m *Member) Prepare(_ context.Context, file, folder string, above int64) error {
 	made := Prepared(folder)
 	if err := os.MkdirAll(filepath.Dir(database(made)), 0o700); err != nil {
@@ -46,7 +47,7 @@ func (m *Member) Prepare(_ context.Context, file, folder string, above int64) er
 	if err := removeSum(database(made)); err != nil {
 		return fmt.Errorf("take saved database: %w", datadir.Explain(err))
 	}
-	// What is no database would make etcd panic.
+	// etcd would panic if the file is not a database.
 	if _, err := lastRevision(database(made)); err != nil {
 		return err
 	}
@@ -59,14 +60,14 @@ func (m *Member) Prepare(_ context.Context, file, folder string, above int64) er
 	select {
 	case err := <-prepared:
 		return err
-	case err := <-m.failed: // and etcd has ended the goroutine
+	case err := <-m.failed: // etcd has ended the goroutine
 		return err
 	}
 }
 
-// removeSum removes the checksum at the end of a snapshot of etcd's, which makes
-// its size none of whole sectors (etcdutl/snapshot/v3_snapshot.go, hasChecksum).
-// Package snapshot has one of its own.
+// removeSum removes the checksum at the end of etcd's snapshots. A file that ends
+// with one is not a multiple of a sector long (etcdutl/snapshot/v3_snapshot.go,
+// hasChecksum). Package snapshot has its own checksum.
 func removeSum(file string) error {
 	info, err := os.Stat(file)
 	if err != nil || info.Size()%512 != sha256.Size {
@@ -75,11 +76,12 @@ func removeSum(file string) error {
 	return os.Truncate(file, info.Size()-sha256.Size)
 }
 
-// found makes the database in a folder the state of a new cluster, of one member,
-// whose revisions go on above the given one; all up to that count as compacted.
+// found makes the database in a folder the state of a new cluster with one
+// member. Its revisions continue above the given one, and all up to that count as
+// compacted.
 //
-// It is what `etcdutl snapshot restore --bump-revision --mark-compacted` does
-// (etcdutl/snapshot/v3_snapshot.go), whose module kedge does without.
+// It does what `etcdutl snapshot restore --bump-revision --mark-compacted` does
+// (etcdutl/snapshot/v3_snapshot.go). kedge does not include that module.
 //
 //upstream:relies-on go.etcd.io/etcd/server/v3/storage/mvcc/store.go UnsafeSetScheduledCompact
 func (m *Member) found(dir, name string, above int64) (err error) {
@@ -88,7 +90,7 @@ func (m *Member) found(dir, name string, above int64) (err error) {
 	if err != nil {
 		return fmt.Errorf("name etcd's member: %w", err)
 	}
-	// The cluster's id is made of the member's name, of which no two are the same.
+	// The cluster's id is derived from the member's name, which is unique.
 	cluster, err := membership.NewClusterFromURLsMap(logger, name, peers)
 	if err != nil {
 		return fmt.Errorf("found etcd's cluster: %w", err)
@@ -108,7 +110,8 @@ func (m *Member) found(dir, name string, above int64) (err error) {
 		return fmt.Errorf("found etcd's cluster: %w", err)
 	}
 
-	// The join token of then may have been replaced since: that of the server counts.
+	// The join token in the snapshot may have been replaced since. The server's own
+	// token is the valid one.
 	token, err := (&mvccpb.KeyValue{Key: []byte(join.TokenKey)}).Marshal()
 	if err != nil {
 		return fmt.Errorf("encode deletion of the token: %w", err)

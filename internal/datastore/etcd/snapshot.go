@@ -14,18 +14,19 @@ import (
 
 var _ datastore.Snapshotter = (*Member)(nil)
 
-// unwritten is how many revisions the database may be behind what was answered
-// when a member was killed: each is one change at least, and etcd writes after so
-// many (server/v3/storage/backend/backend.go, defaultBatchLimit).
+// unwritten is how many revisions the database may lack after a member was
+// killed. etcd writes its database after this many changes, and a revision has at
+// least one (server/v3/storage/backend/backend.go, defaultBatchLimit).
 //
 //upstream:relies-on go.etcd.io/etcd/server/v3/storage/backend/backend.go defaultBatchLimit
 const unwritten = 10_000
 
-// Kind implements datastore.Snapshotter: what Save writes is a snapshot of etcd's,
-// as etcdctl and etcdutl know it.
+// Kind implements datastore.Snapshotter. Save writes a snapshot in the format of
+// etcdctl and etcdutl.
 func (m *Member) Kind() string { return "etcd" }
 
-// lastRevision returns the last revision in a database, which is only read.
+// lastRevision returns the last revision in a database. It opens the file
+// read-only.
 func lastRevision(file string) (last int64, err error) {
 	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})
 	if err != nil {
@@ -40,7 +41,8 @@ func lastRevision(file string) (last int64, err error) {
 		if key, _ := keys.Cursor().Last(); key != nil {
 			last = mvcc.BytesToBucketKey(key).Main
 		}
-		// The last change may have been a deletion, of which nothing is left.
+		// The last change may have been a deletion that is compacted and left
+		// nothing.
 		if compacted := meta.Get(schema.ScheduledCompactKeyName); compacted != nil {
 			last = max(last, mvcc.BytesToRev(compacted).Main)
 		}

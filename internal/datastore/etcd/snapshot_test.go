@@ -14,10 +14,11 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
-// TestSnapshot saves on one of two servers, changes things, and restores on the
-// other: all that either acknowledged before is back, nothing of after is, nobody
-// who watched or read then can go on as if nothing had happened, and the server is
-// the only one of a cluster that the other does not know.
+// TestSnapshot saves on one of two servers, changes objects, and restores on the
+// other server. Everything that either server acknowledged before the snapshot is
+// back, and nothing newer. Clients that watched or read before must list again.
+// The server is the only one of a new cluster, which the other server does not
+// know.
 func TestSnapshot(t *testing.T) {
 	first := newHost(t, 51, nil)
 	first.start(nil)
@@ -26,7 +27,7 @@ func TestSnapshot(t *testing.T) {
 	for i := range 100 {
 		first.put(fmt.Sprint("before-", i))
 	}
-	first.put(join.TokenKey) // which is not to come back
+	first.put(join.TokenKey) // must not be restored
 	file := filepath.Join(t.TempDir(), "saved")
 	revision, err := second.member.Save(t.Context(), file)
 	if err != nil {
@@ -62,7 +63,7 @@ func TestSnapshot(t *testing.T) {
 	if err := m.Prepare(t.Context(), file, restoring, above); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // as after an interruption
+	for range 2 { // the second time as after an interruption
 		if err := m.Commit(t.Context(), restoring, kept); err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +94,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	first.put("later")
 
-	// The other one comes as a new member.
+	// The other server joins as a new member.
 	if err := os.Rename(second.dir.Etcd(), second.dir.Etcd()+".old"); err != nil {
 		t.Fatal(err)
 	}
@@ -101,12 +102,12 @@ func TestSnapshot(t *testing.T) {
 	second.get("later")
 	second.voters("node-51", "node-52")
 
-	// And it is saved and known as any other.
+	// The new cluster can be saved and queried like any other.
 	again := filepath.Join(t.TempDir(), "again")
 	if now, err := second.member.Save(t.Context(), again); err != nil || now <= above {
 		t.Errorf("saved at %d, %v", now, err)
 	}
-	// To a disk that has nothing yet.
+	// Restore to a disk that has no data yet.
 	empty := Config{Dir: filepath.Join(t.TempDir(), "server", "db", "etcd"), Node: "node-53", Address: "127.77.0.53"}
 	folder := t.TempDir()
 	if err := errors.Join(New(empty).Prepare(t.Context(), again, folder, 9e9), New(empty).Commit(t.Context(), folder, folder)); err != nil || !Exists(empty.Dir) {

@@ -11,7 +11,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
 
-// Metrics are the beginnings of the names of etcd's own metrics.
+// Metrics returns the prefixes of the names of etcd's own metrics.
 func Metrics() []string { return []string{"etcd_disk_", "etcd_mvcc_", "etcd_network_", "etcd_server_"} }
 
 // Stats implements datastore.Datastore.
@@ -27,13 +27,13 @@ func (m *Member) Stats(context.Context) datastore.Stats {
 	return stats
 }
 
-// Health implements datastore.Datastore: it asks the other members whether they
+// Health implements datastore.Datastore. It asks the other members whether they
 // run.
 func (m *Member) Health(ctx context.Context) (health datastore.Health) {
 	server := m.server.Load()
 	if server == nil {
 		if m.cfg.Join != nil && !Exists(m.cfg.Dir) {
-			health.Fault = "Waiting for the other servers to take this one's etcd member in"
+			health.Fault = "Waiting for the other servers to admit this server's etcd member"
 		}
 		return health
 	}
@@ -51,14 +51,14 @@ func (m *Member) Health(ctx context.Context) (health datastore.Health) {
 	case server.Lead() == 0:
 		health.Fault = lost(members, alive)
 	case server.IsLearner():
-		health.Fault = "Catching up with the other servers: this one's member has no vote yet"
+		health.Fault = "Catching up with the other servers: this server's etcd member has no vote yet"
 	}
 	return health
 }
 
-// registeredSyncs returns etcd's own histogram of how long syncs of its log take,
-// which it keeps to itself: whoever registers the same again is told which one is
-// there (server/storage/wal/metrics.go).
+// registeredSyncs returns etcd's own histogram of how long syncs of its log take.
+// etcd does not export it. But registering the same histogram again fails with an
+// error that contains the existing one (server/storage/wal/metrics.go).
 //
 //upstream:relies-on go.etcd.io/etcd/server/v3/storage/wal/metrics.go walFsyncSec
 func registeredSyncs() prometheus.Metric {
@@ -74,7 +74,7 @@ func registeredSyncs() prometheus.Metric {
 	return again
 }
 
-// syncsOf reads a histogram, whose bounds are those of datastore.Histogram.
+// syncsOf converts a histogram. Its bounds must be those of datastore.Histogram.
 func syncsOf(from prometheus.Metric) (found datastore.Histogram) {
 	var read dto.Metric
 	if from.Write(&read) != nil {

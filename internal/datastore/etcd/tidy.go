@@ -10,19 +10,21 @@ import (
 )
 
 const (
-	// tidyInterval is how often a member looks after the others.
+	// tidyInterval is how often a member checks the list of members.
 	tidyInterval = 15 * time.Second
-	// learnerPatience is how long a learner may be silent: it keeps others from
-	// joining.
+	// learnerPatience is how long a learner may be silent before it is removed.
+	// It keeps others from joining.
 	learnerPatience = 5 * time.Minute
-	// leaderPatience is how long the others leave it to the leader to remove a
-	// member. It may have missed that the node was deleted, or be that member.
+	// leaderPatience is how long the other members leave it to the leader to
+	// remove a member. The leader may have missed the deletion of the node, or
+	// may itself be that member.
 	leaderPatience = time.Minute
 )
 
-// NodeDeleted has the members of a node removed, if it has any, by the one that
-// leads if it can: every server calls it. NodeAdded takes it back. A member that
-// the node gets later is another one. Call them while the member is ready.
+// NodeDeleted has the members of a deleted node removed. Every server calls it,
+// and the leader removes them if it can. NodeAdded cancels that. A member that
+// the node gets later is another one. Both may be called only while the member is
+// ready.
 func (m *Member) NodeDeleted(node string) {
 	m.mu.Lock()
 	for _, one := range m.of(node) {
@@ -35,7 +37,7 @@ func (m *Member) NodeDeleted(node string) {
 	}
 }
 
-// NodeAdded says that a node is there, again perhaps.
+// NodeAdded says that a node exists. It cancels NodeDeleted.
 func (m *Member) NodeAdded(node string) {
 	m.mu.Lock()
 	for _, one := range m.of(node) {
@@ -51,7 +53,7 @@ func (m *Member) of(node string) []member {
 	})
 }
 
-// tidy keeps the list of members right until ctx ends.
+// tidy keeps the list of members up to date until ctx ends.
 func (m *Member) tidy(ctx context.Context, client *clientv3.Client) {
 	tick := time.NewTicker(tidyInterval)
 	defer tick.Stop()
@@ -78,8 +80,8 @@ func (m *Member) tidy(ctx context.Context, client *clientv3.Client) {
 	}
 }
 
-// removeDeleted removes the members whose nodes were deleted, but never this one
-// and never so many that the rest cannot decide.
+// removeDeleted removes one member whose node was deleted. It never removes this
+// member, and never a member without which the rest would have no quorum.
 func (m *Member) removeDeleted(ctx context.Context, client *clientv3.Client, leads bool) {
 	m.mu.Lock()
 	deleted := maps.Clone(m.deleted)
@@ -99,11 +101,11 @@ func (m *Member) removeDeleted(ctx context.Context, client *clientv3.Client, lea
 			continue
 		}
 		m.remove(ctx, client, one, "its node was deleted")
-		return // the others at the next look, by the list as it is then
+		return // the next call removes the others, by the new list of members
 	}
 }
 
-// removeLearners removes a learner that has been silent for long.
+// removeLearners removes learners that have been silent for long.
 func (m *Member) removeLearners(ctx context.Context, client *clientv3.Client, silentSince map[uint64]time.Time) {
 	var learners []member
 	for _, one := range membersOf(m.server.Load().Cluster().Members()) {
@@ -124,7 +126,7 @@ func (m *Member) removeLearners(ctx context.Context, client *clientv3.Client, si
 		case !known:
 			silentSince[one.id] = time.Now()
 		case time.Since(since) > learnerPatience:
-			m.remove(ctx, client, one, "it has begun to join and did not come")
+			m.remove(ctx, client, one, "it began to join and never started")
 		}
 	}
 }

@@ -23,11 +23,11 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// batchBytes is about how much goes into one transaction: it is in memory until
-// then.
+// batchBytes is about how many bytes go into one transaction, which is in memory
+// until its commit.
 const batchBytes = 4 << 20
 
-// filler fills a new database of etcd's. etcd's own backend is of no use for it: it
+// filler fills a new etcd database. etcd's own backend cannot be used, because it
 // ends the process when the disk is full.
 //
 //upstream:follows go.etcd.io/etcd/server/v3/storage/mvcc/kvstore_txn.go storeTxnWrite.put storeTxnWrite.delete
@@ -36,14 +36,14 @@ type filler struct {
 	// tx is nil between two transactions.
 	tx      *bolt.Tx
 	pending int
-	// versions counts the changes of each key that is there.
+	// versions counts the changes of each key that exists.
 	versions map[string]int64
 	leases   map[int64]bool
 	// last is the last revision with a change.
 	last int64
 }
 
-// add adds a change.
+// add adds a change to the database.
 func (f *filler) add(event *mvccpb.Event) error {
 	kv, name := *event.Kv, string(event.Kv.Key)
 	revision := revisionKey(kv.ModRevision)
@@ -55,7 +55,7 @@ func (f *filler) add(event *mvccpb.Event) error {
 	case kv.CreateRevision == kv.ModRevision:
 		kv.Version = 1
 	default:
-		// Those before may be compacted, but there was one.
+		// The earlier versions may be compacted, but there was at least one.
 		kv.Version = max(f.versions[name], 1) + 1
 	}
 	if kv.Version > 0 {
@@ -72,8 +72,8 @@ func (f *filler) add(event *mvccpb.Event) error {
 	return f.put(schema.Key, revision, value)
 }
 
-// addLease adds the lease of all keys that live so many seconds, which begin anew.
-// That is its id too, as it is with kine.
+// addLease adds the lease of all keys with that lifetime in seconds, which begins
+// anew. The lifetime is also the lease's id, as with kine.
 //
 //upstream:follows go.etcd.io/etcd/server/v3/lease/lease.go Lease.persistTo
 func (f *filler) addLease(seconds int64) error {
@@ -88,7 +88,7 @@ func (f *filler) addLease(seconds int64) error {
 	return f.put(schema.Lease, number(seconds), value)
 }
 
-// addMember adds what etcd itself knows (server/v3/storage/schema).
+// addMember adds etcd's own state (server/v3/storage/schema).
 //
 //upstream:follows go.etcd.io/etcd/server/v3/storage/schema/confstate.go MustUnsafeSaveConfStateToBackend
 //upstream:follows go.etcd.io/etcd/server/v3/storage/schema/cindex.go unsafeUpdateConsistentIndex
@@ -125,7 +125,7 @@ func (f *filler) put(bucket backend.Bucket, key, value []byte) (err error) {
 		return err
 	}
 	if bucket.ID() == schema.Key.ID() {
-		keys.FillPercent = 0.9 // as etcd does, since it adds at the end only
+		keys.FillPercent = 0.9 // as in etcd, because keys are only added at the end
 	}
 	if err := keys.Put(key, value); err != nil {
 		return err
@@ -145,15 +145,16 @@ func (f *filler) commit() error {
 	return err
 }
 
-// revisionKey is the key of a change in etcd's database.
+// revisionKey returns the key of a change in etcd's database.
 func revisionKey(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
-// tombstone is the key of a deletion: markTombstone (server/v3/storage/mvcc/revision.go).
+// tombstone returns the key of a deletion: markTombstone
+// (server/v3/storage/mvcc/revision.go).
 //
 //upstream:follows go.etcd.io/etcd/server/v3/storage/mvcc/revision.go BucketKeyToBytes markTombstone
 func tombstone(revision int64) []byte { return append(revisionKey(revision), 't') }
 
-// number is a number in etcd's database.
+// number encodes a number as in etcd's database.
 func number(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }

@@ -15,16 +15,17 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// Save implements datastore.Snapshotter. It does what etcd's maintenance service
-// does for etcdctl (server/v3/etcdserver/api/v3rpc/maintenance.go), which does not
-// say where a snapshot ends if there is no connection.
+// Save implements datastore.Snapshotter. It does the same as etcd's maintenance
+// service for etcdctl (server/v3/etcdserver/api/v3rpc/maintenance.go). Without a
+// connection that service does not tell where a snapshot ends.
 //
 //upstream:follows go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc/maintenance.go maintenanceServer.Snapshot
 func (m *Member) Save(ctx context.Context, file string) (revision int64, err error) {
 	server := m.server.Load()
 	client := m.newClient(server).Client
 	defer client.Close()
-	// What others acknowledged, this member has once it has answered a read.
+	// Once this member has answered a read, it has everything that the others
+	// acknowledged.
 	if _, err := client.Get(ctx, "/", clientv3.WithCountOnly()); err != nil {
 		return 0, fmt.Errorf("catch up with etcd's other members: %w", err)
 	}

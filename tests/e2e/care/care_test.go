@@ -198,7 +198,7 @@ func TestEtcd(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if fault := report.Datastore.Fault; !strings.Contains(fault, "of 2 with a vote 1 answer, and 2 are needed. No answer from server-2") {
+		if fault := report.Datastore.Fault; !strings.Contains(fault, "of 2 members with a vote, 1 answer and 2 are needed. No answer from server-2") {
 			return fmt.Errorf("it says %q", fault)
 		}
 		return nil

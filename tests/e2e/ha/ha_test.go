@@ -191,7 +191,7 @@ func TestThreeServers(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Without --server it would be a cluster of its own, with the same token.
-		ends(t, three.Host.StartServer(t), "was, or was to be, one of several")
+		ends(t, three.Host.StartServer(t), "belongs to a cluster of several servers")
 		three.Start()
 		three.WaitReady()
 		voters(t, one, "server-1", "server-2", "server-3")
@@ -206,7 +206,7 @@ func TestThreeServers(t *testing.T) {
 		one.Terminate()
 		t.Logf("without a quorum it stopped in %s", time.Since(began).Round(time.Millisecond))
 		one.Start()
-		one.WaitLog("Waiting for etcd's members: of 3 with a vote 1 answer, and 2 are needed. No answer from server-2, server-3")
+		one.WaitLog("Waiting for etcd's members: of 3 members with a vote, 1 answer and 2 are needed. No answer from server-2, server-3")
 		one.Terminate()
 		reset := one.Host.StartServer(t, "--cluster-reset")
 		if code := reset.WaitExit(patience); code != 0 {
@@ -250,7 +250,7 @@ func TestRefusals(t *testing.T) {
 		"other authority": {[]string{args[0], strings.Replace(args[1], token[3:7], "0000", 1)}, "is not of the token's cluster"},
 		"other settings":  {append([]string{"--cluster-cidr=10.52.0.0/16", "--cluster-domain=example.org"}, args...), "cluster-cidr is 10.52.0.0/16 here and 10.42.0.0/16 there"},
 		"both":            {append([]string{"--cluster-init"}, args...), "give one of them"},
-		"taken":           {append([]string{"--node-name=server-1"}, args...), "etcd has a member of node server-1"},
+		"taken":           {append([]string{"--node-name=server-1"}, args...), "etcd already has a member of node server-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ends(t, other.StartServer(t, fault.args...), fault.want)

@@ -64,7 +64,7 @@ func TestPartition(t *testing.T) {
 // refuses wants an answer, and one that says what is wrong.
 func refuses(t *testing.T, what string, err error) {
 	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), "of 3 with a vote 1 answer, and 2 are needed") {
+	if err == nil || !strings.Contains(err.Error(), "of 3 members with a vote, 1 answer and 2 are needed") {
 		t.Errorf("%s at the server that is cut off ended with %v", what, err)
 	}
 }

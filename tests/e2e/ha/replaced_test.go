@@ -56,7 +56,7 @@ func TestReplace(t *testing.T) {
 	t.Log("not while another is down that is needed")
 	two.Kill9()
 	remove("server-4")
-	leader(t, one, four).WaitLog("Node server-4 was deleted, but its etcd member stays for now: of the 2 others with a vote 1 answer, and 2 would be needed")
+	leader(t, one, four).WaitLog("Node server-4 was deleted, but its etcd member stays for now: of the 2 other members with a vote, 1 answer and 2 would be needed")
 	voters(t, one, "server-1", "server-2", "server-4")
 	c.goesOn()
 	two.Start()
