@@ -1,6 +1,7 @@
-// Package etcdremote is a datastore in an etcd elsewhere: of the user's own, or of
-// the cluster's servers that have it. The API server talks to it by upstream's own
-// client; what is here waits for it. The server package makes it.
+// Package etcdremote is a datastore in an etcd outside of this process: the user's
+// own, or that of the cluster's other servers. The API server uses it through
+// upstream's own client. This package waits until etcd answers. Package choice
+// makes it.
 package etcdremote
 
 import (
@@ -17,23 +18,24 @@ import (
 )
 
 const (
-	// askTimeout is how long an answer may take, and retry how long after a
-	// failed try the next one comes.
+	// askTimeout limits how long an answer may take. retry is the pause after a
+	// failed attempt.
 	askTimeout = 5 * time.Second
 	retry      = time.Second
-	// repeatLog is after how long the same fault is logged again.
+	// repeatLog is the least time between two log lines about the same fault.
 	repeatLog = time.Minute
 )
 
-// Config is what is to be known of an etcd.
+// Config describes an etcd.
 type Config struct {
-	// Endpoints have commas between them.
+	// Endpoints are etcd's URLs, separated by commas.
 	Endpoints string
 	Files     datastore.TLS
-	// Dial connects to one of its members, whatever the address; nil dials that.
+	// Dial connects to one of etcd's members and ignores the address. If it is
+	// nil, the client dials the address.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// What it is called in messages, and Advice is what the user is to check if it
-	// does not answer.
+	// What names this etcd in messages. Advice says what the user has to check if
+	// it does not answer.
 	What, Advice string
 }
 
@@ -44,8 +46,8 @@ type Datastore struct {
 	client atomic.Pointer[clientv3.Client]
 }
 
-// New returns the datastore, or what is wrong with the files. It connects to
-// nothing.
+// New returns the datastore. It fails if the TLS files cannot be used. It
+// connects to nothing.
 func New(cfg Config) (*Datastore, error) {
 	if _, err := cfg.Files.Config(); err != nil {
 		return nil, err
@@ -65,7 +67,7 @@ func (d *Datastore) Endpoint() datastore.Endpoint {
 }
 
 // Run implements component.Component. It is ready once etcd answers, and then
-// does nothing more: the API server says what it cannot write.
+// does nothing more: the API server itself reports failed writes.
 func (d *Datastore) Run(ctx context.Context, ready func()) error {
 	log := logrus.WithField("component", d.Name())
 	client, err := datastore.NewClient(d.Endpoint())
@@ -85,7 +87,7 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 		}
 		if ctx.Err() == nil && time.Since(said) >= repeatLog {
 			said = time.Now()
-			log.Warnf("%v. It is tried again and again", d.explain(err))
+			log.Warnf("%v. Trying again", d.explain(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -95,12 +97,13 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// explain says what to do about an etcd that does not answer.
+// explain adds to err what the user has to check.
 func (d *Datastore) explain(err error) error {
 	return fmt.Errorf("%s does not answer: check %s: %w", d.cfg.What, d.cfg.Advice, err)
 }
 
-// ask asks for something that etcd can only tell while it has a leader.
+// ask returns nil if etcd has a leader: without one it cannot answer this
+// request.
 func ask(ctx context.Context, client *clientv3.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

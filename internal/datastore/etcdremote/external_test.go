@@ -15,7 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil/etcd"
 )
 
-// An etcd that comes late is waited for, with a word on what to look at.
+// The datastore waits for an etcd that starts late, and says what to check.
 func TestWaitsForEtcd(t *testing.T) {
 	hook := logtest.NewLocal(logrus.StandardLogger())
 	defer hook.Reset()
@@ -79,7 +79,7 @@ func TestFiles(t *testing.T) {
 	for want, files := range map[string]datastore.TLS{
 		"datastore-cafile: open /none":               {CAFile: "/none"},
 		"has no certificate in PEM":                  {CAFile: garbage},
-		"go together":                                {KeyFile: garbage},
+		"only one of datastore-certfile":             {KeyFile: garbage},
 		"datastore-certfile and datastore-keyfile: ": {CertFile: garbage, KeyFile: garbage},
 	} {
 		if _, err := New(Config{Endpoints: "https://192.0.2.1:2379", Files: files}); err == nil || !strings.Contains(err.Error(), want) {

@@ -10,13 +10,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
 
-// Stats implements datastore.Datastore. What etcd does it tells by metrics of its
-// own, and the API server how long it waited (etcd_request_duration_seconds).
+// Stats implements datastore.Datastore. etcd's own metrics show what etcd does,
+// and the API server's show how long it waited (etcd_request_duration_seconds).
 func (d *Datastore) Stats(context.Context) datastore.Stats {
 	return datastore.Stats{Kind: "external-etcd", Place: d.cfg.What}
 }
 
-// Health implements datastore.Datastore: it asks each endpoint how it is.
+// Health implements datastore.Datastore. It asks each endpoint for its status.
 func (d *Datastore) Health(ctx context.Context) (health datastore.Health) {
 	client := d.client.Load()
 	if client == nil {
