@@ -1,7 +1,8 @@
-// Package direct is an etcd client of a kine backend in the same process: what
-// etcd's own client would send over gRPC, HTTP/2 and a socket are calls here.
-// The API server keeps its objects through it. Requests mean what kine's server
-// makes of them, because they are answered by it; watches are this package's.
+// Package direct is an etcd client of a kine backend in the same process. Where
+// etcd's own client sends requests over gRPC, HTTP/2 and a socket, this one calls
+// functions. The API server keeps its objects through it. kine's server answers
+// the requests, so they mean here what they mean there. The watches are this
+// package's own.
 package direct
 
 import (
@@ -19,30 +20,32 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// MaxRequestBytes is how large a request may be: etcd's 1.5 MiB for an object
-// (go.etcd.io/etcd/server/v3/embed/config.go) and what is around it.
+// MaxRequestBytes limits the size of a request: etcd's 1.5 MiB for an object
+// (go.etcd.io/etcd/server/v3/embed/config.go), plus the rest of the request.
 //
 //upstream:relies-on go.etcd.io/etcd/server/v3/embed/config.go DefaultMaxRequestBytes
 const MaxRequestBytes = 2 << 20
 
-// Etcd is the part of etcd's API that is asked for: kine's KVServerBridge.
+// Etcd is the part of etcd's API that answers the clients' requests: kine's
+// KVServerBridge.
 type Etcd interface {
 	pb.KVServer
 	pb.LeaseServer
 	pb.MaintenanceServer
 }
 
-// progress is how often all watches are told how far they are, also those that see
-// nothing. It is less than what compaction leaves: the API server's caches can be
-// compared with the datastore as it was at their revision, and watches be resumed.
+// progress is the interval at which all watches learn the current revision, also
+// those that see no events. It is shorter than the time that compaction keeps
+// revisions. The API server's caches can therefore always be compared with the
+// datastore at their revision, and watches can be resumed.
 const progress = time.Minute
 
 // Server answers the clients in this process until it is closed.
 type Server struct {
 	backend server.Backend
 	etcd    Etcd
-	// answer is around every request and every start of a watch, as a gRPC
-	// server's interceptor would be. Its last argument but one is nil.
+	// answer wraps every request and every start of a watch, like a gRPC server's
+	// interceptor. Its last argument but one is nil.
 	answer grpc.UnaryServerInterceptor
 	// ctx ends watches.
 	ctx  context.Context
@@ -54,7 +57,8 @@ type Server struct {
 	running sync.WaitGroup
 }
 
-// NewServer returns a server for backend, whose requests etcd handles.
+// NewServer returns a server of backend's watches. etcd handles all other
+// requests.
 func NewServer(backend server.Backend, etcd Etcd, answer grpc.UnaryServerInterceptor) *Server {
 	s := &Server{backend: backend, etcd: etcd, answer: answer, watches: map[*watch]bool{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -63,7 +67,7 @@ func NewServer(backend server.Backend, etcd Etcd, answer grpc.UnaryServerInterce
 }
 
 // Close ends every watch and waits for the requests that are being answered.
-// Later ones get an error.
+// Later requests fail.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -72,7 +76,8 @@ func (s *Server) Close() {
 	s.running.Wait()
 }
 
-// begin tells whether a request may go on; it then calls s.running.Done.
+// begin tells whether a request may proceed. If so, the caller calls
+// s.running.Done at the end.
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,8 +87,8 @@ func (s *Server) begin() bool {
 	return !s.closed
 }
 
-// NewClient returns a client. Its watches are told of progress together: each
-// resource of the API server wants a client of its own.
+// NewClient returns a client. RequestProgress tells all watches of one client
+// together, so each resource of the API server needs a client of its own.
 func (s *Server) NewClient() *kubernetes.Client {
 	c := clientv3.NewCtxClient(s.ctx)
 	c.KV = clientv3.NewKVFromKVClient(kv{s}, c)
@@ -95,16 +100,17 @@ func (s *Server) NewClient() *kubernetes.Client {
 	return client
 }
 
-// call has s handle a request, and returns errors as they would have arrived
-// over gRPC.
+// call has s handle a request, and returns errors in the form that they have over
+// gRPC.
 func call[Request, Response any](ctx context.Context, s *Server, r Request, handle func(context.Context, Request) (Response, error)) (Response, error) {
 	var response Response
 	open := s.begin()
 	if open {
 		defer s.running.Done()
 	}
-	// Also when it is closed: why it is may be more than that it has stopped, and
-	// clients ask again after the latter until their time is up.
+	// answer is called for a closed server too, because it knows why the server
+	// has closed. If the datastore only stopped, clients ask again until their
+	// time is up; other reasons must reach them.
 	_, err := s.answer(ctx, r, nil, func(ctx context.Context, _ any) (_ any, err error) {
 		if !open {
 			return nil, status.Error(codes.Unavailable, "the datastore has stopped")
@@ -147,8 +153,8 @@ func (c kv) Compact(ctx context.Context, r *pb.CompactionRequest, _ ...grpc.Call
 	return call(ctx, c.Server, r, c.etcd.Compact)
 }
 
-// lease is as much of a pb.LeaseClient as kine has: its leases are lifetimes in
-// seconds, which nothing keeps alive.
+// lease is the part of pb.LeaseClient that kine has. Its leases are lifetimes in
+// seconds, and nothing keeps them alive.
 type lease struct {
 	pb.LeaseClient
 	*Server
@@ -158,7 +164,7 @@ func (c lease) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest, _ ...grp
 	return call(ctx, c.Server, r, c.etcd.LeaseGrant)
 }
 
-// maintenance is as much of a pb.MaintenanceClient as kine has.
+// maintenance is the part of pb.MaintenanceClient that kine has.
 type maintenance struct {
 	pb.MaintenanceClient
 	*Server

@@ -14,7 +14,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// stream is how etcd's own client tells streams apart (client/v3/watch.go).
+// stream returns the name by which etcd's own client tells streams apart
+// (client/v3/watch.go).
 //
 //upstream:follows go.etcd.io/etcd/client/v3/watch.go streamKeyFromCtx
 func stream(ctx context.Context) string {

@@ -9,23 +9,24 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// watcher is a clientv3.Watcher. A watch of it differs from one of etcd's own
-// client in what the API server has no need for: there is no first response
-// that says it was created. A watch that may have missed an event ends without
-// an error, so that the API server begins a new one where this one stood.
+// watcher is a clientv3.Watcher. Its watches differ from those of etcd's own
+// client where the API server does not need the difference: they send no first
+// response that says that the watch was created. A watch that may have missed an
+// event ends without an error. The API server then begins a new one at the same
+// revision.
 type watcher struct {
 	server *Server
-	// ctx is the client's.
+	// ctx is the context of the client.
 	ctx context.Context
 }
 
 type watch struct {
 	watcher *watcher
-	// stream is the gRPC stream that etcd's own client would have used: a
-	// request for progress is for all watches of one stream.
+	// stream identifies the gRPC stream that etcd's own client would have used. A
+	// request for progress concerns all watches of one stream.
 	stream    string
 	responses chan clientv3.WatchResponse
-	// progress has the latest revision that is to be told, if it is yet to be.
+	// progress holds the latest revision that the watch has yet to report, if any.
 	progress chan int64
 }
 
@@ -54,9 +55,9 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	return this.responses
 }
 
-// follow hands the events of keys from key to end, or of key alone if end is
-// empty, to the watch until it or ctx ends. What the client is slow to take
-// waits here: the backend would end the watch.
+// follow hands the events of the keys from key to end to the watch, or of key
+// alone if end is empty, until the watch or ctx ends. Events that the client is
+// slow to take wait here, because the backend would end the watch.
 func (w *watcher) follow(ctx context.Context, this *watch, key, end string, revision int64) {
 	result, err := call(ctx, w.server, revision, func(ctx context.Context, revision int64) (server.WatchResult, error) {
 		return w.server.backend.Watch(ctx, key, end, revision), nil
@@ -112,14 +113,14 @@ func (w *watcher) follow(ctx context.Context, this *watch, key, end string, revi
 	}
 }
 
-// RequestProgress implements clientv3.Watcher. Each watch of ctx's stream gets
-// a response with the present revision after all its events up to that one.
+// RequestProgress implements clientv3.Watcher. Each watch of ctx's stream gets a
+// response with the current revision, after all its events up to that revision.
 func (w *watcher) RequestProgress(ctx context.Context) error {
 	stream := stream(ctx)
 	return w.server.tell(ctx, func(this *watch) bool { return this.watcher == w && this.stream == stream })
 }
 
-// tell tells the present revision to those watches that are to know it.
+// tell reports the current revision to those watches that to selects.
 func (s *Server) tell(ctx context.Context, to func(*watch) bool) error {
 	revision, err := call(ctx, s, struct{}{}, func(ctx context.Context, _ struct{}) (int64, error) {
 		return s.backend.CurrentRevision(ctx)
@@ -145,8 +146,8 @@ func (s *Server) tell(ctx context.Context, to func(*watch) bool) error {
 	return nil
 }
 
-// tellProgress tells all watches how far they are, from time to time, until the
-// server is closed.
+// tellProgress reports the current revision to all watches at regular intervals,
+// until the server is closed.
 func (s *Server) tellProgress() {
 	ticker := time.NewTicker(progress)
 	defer ticker.Stop()
@@ -155,7 +156,7 @@ func (s *Server) tellProgress() {
 		case <-s.ctx.Done():
 			return
 		case <-ticker.C:
-			// The next time it may be there.
+			// A failure is ignored: the next tick tries again.
 			_ = s.tell(s.ctx, func(*watch) bool { return true })
 		}
 	}

@@ -11,13 +11,13 @@ import (
 	"google.golang.org/grpc"
 )
 
-// elsewhere is a backend in which only what nobody watches changes.
+// elsewhere is a backend in which only keys change that nobody watches.
 type elsewhere struct {
 	server.Backend
 	began time.Time
 }
 
-// CurrentRevision is a second's.
+// CurrentRevision returns a revision that grows with each second.
 func (e elsewhere) CurrentRevision(context.Context) (int64, error) {
 	return int64(time.Since(e.began) / time.Second), nil
 }
@@ -32,8 +32,8 @@ func answer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle gr
 	return handle(ctx, request)
 }
 
-// A watch that sees nothing is told how far it is, so that compaction, which leaves
-// what is five minutes old at most, does not go past it.
+// A watch without events is told the current revision, so that compaction, which
+// keeps the last five minutes, does not pass it.
 func TestProgressOfItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(elsewhere{began: time.Now()}, nil, answer)

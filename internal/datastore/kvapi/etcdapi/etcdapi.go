@@ -1,6 +1,7 @@
-// Package etcdapi serves etcd's API over a backend of kine: on a unix socket
-// that only root can open, for etcdctl and the like, and for clients in this
-// process (package direct). The datastores that are not etcd call it.
+// Package etcdapi serves etcd's API over a backend of kine. It listens on a unix
+// socket that only root can open, for etcdctl and similar tools, and it serves
+// clients in this process (package direct). The datastores that are not etcd call
+// it.
 package etcdapi
 
 import (
@@ -29,23 +30,25 @@ const (
 	emulatedETCDVersion = "3.6.11"        // has RequestWatchProgress, which the API server asks for
 )
 
-// stopTimeout is how long clients have to end their streams at a stop. The API
-// server has ended before, so it is only for others.
+// stopTimeout limits how long clients may take to end their streams when the
+// server is closed. The API server has already ended by then, so it matters only
+// to other clients.
 const stopTimeout = 2 * time.Second
 
-// Config is what Serve has to know.
+// Config is what Serve needs.
 type Config struct {
 	Backend server.Backend
 	// Meter notes how long requests take.
 	Meter *measure.Meter
-	// Socket is a path, whose folder is made if it is not there.
+	// Socket is the path of the unix socket. Its folder is made if it does not
+	// exist.
 	Socket string
-	// Answer is around every plain request. Its last argument but one is nil
-	// for those in this process.
+	// Answer wraps every unary request. Its last argument but one is nil for
+	// requests from this process.
 	Answer grpc.UnaryServerInterceptor
 }
 
-// Server answers until it is closed.
+// Server answers requests until it is closed.
 type Server struct {
 	socket string
 	grpc   *grpc.Server
@@ -54,7 +57,8 @@ type Server struct {
 	ended  chan struct{}
 }
 
-// Serve begins to answer. The backend has been started.
+// Serve begins to answer requests. The backend must have been started. It fails
+// if the socket cannot be opened.
 func Serve(c Config) (*Server, error) {
 	listener, err := localapi.Listen(c.Socket)
 	if err != nil {
@@ -77,13 +81,13 @@ func Serve(c Config) (*Server, error) {
 	return s, nil
 }
 
-// NewClient returns a client in this process.
+// NewClient returns a client for use in this process.
 func (s *Server) NewClient() *kubernetes.Client { return s.direct.NewClient() }
 
-// Failed has the error with which the socket failed.
+// Failed delivers the error if the socket fails.
 func (s *Server) Failed() <-chan error { return s.failed }
 
-// Close ends every watch, and waits for the requests that are being answered.
+// Close ends every watch and waits for the requests that are being answered.
 func (s *Server) Close() {
 	s.direct.Close()
 	timer := time.AfterFunc(stopTimeout, s.grpc.Stop)
@@ -92,9 +96,10 @@ func (s *Server) Close() {
 	<-s.ended
 }
 
-// ofOneKey refuses transactions about more than one key, or about compactKey: kine's
-// server knows those of the API server by their form, and would compare one key and
-// change another (pkg/server/create.go, update.go and delete.go).
+// ofOneKey refuses transactions about more than one key, and those about compactKey.
+// kine's server recognizes the API server's transactions by their form, and would
+// compare one key and change another (pkg/server/create.go, update.go and
+// delete.go).
 //
 //upstream:relies-on github.com/k3s-io/kine/pkg/server/create.go isCreate
 //upstream:relies-on github.com/k3s-io/kine/pkg/server/update.go isUpdate
@@ -106,14 +111,14 @@ func ofOneKey(next grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 			key, one := keyOf(txn)
 			compacts := len(txn.Compare) == 1 && txn.Compare[0].Target == pb.Compare_VERSION
 			if !one || string(key) == compactKey && !compacts {
-				return nil, status.Error(codes.Unimplemented, "a transaction is about one key in this datastore, and not about "+compactKey)
+				return nil, status.Error(codes.Unimplemented, "this datastore accepts only transactions about one key, and none about "+compactKey)
 			}
 		}
 		return next(ctx, request, info, handle)
 	}
 }
 
-// keyOf returns the key that a transaction is about, and whether it is about no other.
+// keyOf returns the key that a transaction is about, and whether that is its only key.
 func keyOf(txn *pb.TxnRequest) (key []byte, one bool) {
 	first, one := true, true
 	note := func(named, end []byte) {
@@ -141,7 +146,7 @@ func keyOf(txn *pb.TxnRequest) (key []byte, one bool) {
 	return key, one
 }
 
-// Probe returns nil once the etcd API answers.
+// Probe returns nil if etcd's API answers on the socket.
 func (s *Server) Probe(ctx context.Context) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + s.socket}, Logger: zap.NewNop()})
 	if err != nil {
@@ -160,18 +165,18 @@ func (s *Server) Probe(ctx context.Context) error {
 	return nil
 }
 
-// Fault is an error of the database as a client gets it. Whoever makes it has
-// logged what there is to say.
+// Fault is an error of the database in the form that a client gets. Whoever
+// creates a Fault has already logged it.
 type Fault interface {
 	error
 	Unwrap() error
 	GRPCStatus() *status.Status
 }
 
-// discreet is the backend for kine's server, which logs each failed request, and
-// the values of Secrets with it, unless its error is a cancellation
-// (pkg/server/kv.go). It also notes how long requests take, but for compaction,
-// which may.
+// discreet wraps the backend for kine's server. That server logs each failed
+// request, with the values of Secrets in it, unless the error is a cancellation
+// (pkg/server/kv.go). discreet also notes how long requests take, except
+// compactions, which may be slow.
 //
 //upstream:relies-on github.com/k3s-io/kine/pkg/server/kv.go KVServerBridge.Range KVServerBridge.Put KVServerBridge.Txn KVServerBridge.Compact
 type discreet struct {
@@ -220,7 +225,7 @@ func (d *discreet) Compact(ctx context.Context, revision int64) (int64, error) {
 	return revision, quietly(err)
 }
 
-// quietly hides an error of the database from kine's server.
+// quietly marks an error of the database so that kine's server does not log it.
 func quietly(err error) error {
 	var fault Fault
 	if errors.As(err, &fault) {
@@ -229,7 +234,7 @@ func quietly(err error) error {
 	return err
 }
 
-// quiet is a Fault that passes for a cancellation.
+// quiet is a Fault that kine's server treats as a cancellation.
 type quiet struct{ Fault }
 
 // Is is for errors.Is.

@@ -8,26 +8,26 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// compactKey names the row in which kine's table has the revision up to which it is
-// compacted. It is nobody's to delete. A client that says this name means a row of
-// its own, which kine's server finds for it (pkg/server/compact.go).
+// compactKey names the row in which kine's table keeps the revision up to which it
+// is compacted. No client may delete it. When a client uses this name, kine's
+// server takes another row for it (pkg/server/compact.go).
 //
 //upstream:relies-on github.com/k3s-io/kine/pkg/server/compact.go compactRevKey compactRevAPI
 const compactKey = "compact_rev_key"
 
-// compactKeyOfClients is the name of that row.
+// compactKeyOfClients names that other row.
 const compactKeyOfClients = "compact_rev_key_apiserver"
 
-// keys is kine's server with what a person wants of etcdctl besides: the API server
-// writes in transactions only.
+// keys is kine's server plus what a person needs with etcdctl. The API server
+// itself writes in transactions only.
 type keys struct {
 	*server.KVServerBridge
 	backend server.Backend
 }
 
-// Put writes a key, whatever it is now. kine's own compares the key with the current
-// revision of all keys, and so writes nothing to one that is there, and says that it
-// has (pkg/server/put.go).
+// Put writes a key, whether it exists or not. kine's own Put compares the key with
+// the current revision of all keys, so it writes nothing to an existing key and
+// reports success (pkg/server/put.go).
 //
 //upstream:relies-on github.com/k3s-io/kine/pkg/server/put.go LimitedServer.Put
 func (k *keys) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, error) {
@@ -48,14 +48,14 @@ func (k *keys) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, erro
 			return nil, err
 		}
 		if before == nil {
-			continue // somebody has deleted it since
+			continue // another client has deleted the key since
 		}
 		revision, _, written, err := k.backend.Update(ctx, key, r.Value, before.ModRevision, r.Lease)
 		if err != nil {
 			return nil, err
 		}
 		if !written {
-			continue // somebody has written it since
+			continue // another client has written the key since
 		}
 		response := &pb.PutResponse{Header: header(revision)}
 		if r.PrevKv {
@@ -65,8 +65,9 @@ func (k *keys) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, erro
 	}
 }
 
-// DeleteRange deletes a key, or those of a range one after the other: each has a
-// revision of its own, and one that comes meanwhile may stay. kine's own refuses.
+// DeleteRange deletes a key, or all keys of a range one after the other. Each
+// deletion has a revision of its own, and a key that is created meanwhile may
+// stay. kine's own DeleteRange refuses.
 func (k *keys) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
 	names := []string{string(r.Key)}
 	if names[0] == compactKey {

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/reflection"
 )
 
-// register has a gRPC server answer by k what kine's Register (pkg/server/server.go)
-// has it answer by its own.
+// register makes a gRPC server answer with k where kine's Register
+// (pkg/server/server.go) would make it answer with kine's own server.
 //
 //upstream:follows github.com/k3s-io/kine/pkg/server/server.go KVServerBridge.Register
 func (k *keys) register(s *grpc.Server) {
@@ -32,7 +32,7 @@ func (k *keys) register(s *grpc.Server) {
 	reflection.Register(s)
 }
 
-// newServer makes a gRPC server with etcd's limits and times
+// newServer makes a gRPC server with etcd's limits and timeouts
 // (go.etcd.io/etcd/server/v3/embed/config.go), as kine's pkg/endpoint does.
 //
 //upstream:follows github.com/k3s-io/kine/pkg/endpoint/endpoint.go grpcServer

@@ -1,6 +1,7 @@
-// Package watches hands the changes of a datastore, in order, to those who watch
-// it. The datastores that are not etcd keep a Set each; it has no lock of its own,
-// because what is handed out must agree with what they know as the last revision.
+// Package watches hands the changes of a datastore, in order, to its watches. Each
+// datastore that is not etcd keeps one Set. A Set has no lock of its own, because
+// the datastore's lock also guards the last revision, which must agree with what
+// was handed out.
 package watches
 
 import (
@@ -9,34 +10,34 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 )
 
-// Set are the watches of one datastore, whose lock guards the set and all that is
-// in it.
+// Set are the watches of one datastore. The datastore's lock guards the set and
+// everything in it.
 type Set struct {
 	buffer int
 	all    map[*Watch]bool
 }
 
-// New returns a set whose watches may lag behind by so many batches of events. One
-// that lags more is ended, so that its client begins anew.
+// New returns a set whose watches may lag behind by up to buffer batches of
+// events. A watch that lags more is ended, so that its client begins anew.
 func New(buffer int) Set { return Set{buffer, map[*Watch]bool{}} }
 
-// Watch is for the keys from Key to End, or for Key alone if End is empty, or for
-// all if both are.
+// Watch receives the events of the keys from Key to End, of Key alone if End is
+// empty, or of all keys if both are empty.
 type Watch struct {
 	Key, End string
-	// After is the last revision that is not wanted.
+	// After is the last revision that the watch does not want.
 	After int64
 	// Events is closed when the watch ends.
 	Events chan []*server.Event
-	// Reading says that the past is being read. What happens meanwhile is put
-	// into meanwhile.
+	// Reading is true while the past events are being read. New events wait in
+	// meanwhile.
 	Reading   bool
 	meanwhile [][]*server.Event
 }
 
-// Join adds a watch. revision is the first one wanted, or 0 for those to come, as
-// with etcd; last is the last one that was delivered. If the watch wants what was
-// before, it is reading, until CatchUp or Leave.
+// Join adds a watch. revision is the first one that the watch wants, or 0 for
+// future events only, as with etcd. last is the last revision that was delivered.
+// If the watch wants earlier events, it is reading until CatchUp or Leave.
 func (s Set) Join(key, end string, revision, last int64) *Watch {
 	w := &Watch{Key: key, End: end, After: revision - 1, Events: make(chan []*server.Event, s.buffer)}
 	if revision == 0 {
@@ -47,7 +48,7 @@ func (s Set) Join(key, end string, revision, last int64) *Watch {
 	return w
 }
 
-// CatchUp hands w the past, and then what has happened meanwhile.
+// CatchUp hands w the past events, and then those that arrived meanwhile.
 func (s Set) CatchUp(w *Watch, past []*server.Event) {
 	if !s.all[w] {
 		return
@@ -61,7 +62,7 @@ func (s Set) CatchUp(w *Watch, past []*server.Event) {
 	w.Reading, w.meanwhile = false, nil
 }
 
-// Leave ends w.
+// Leave ends w. It does nothing if w has already ended.
 func (s Set) Leave(w *Watch) {
 	if s.all[w] {
 		delete(s.all, w)
@@ -76,13 +77,13 @@ func (s Set) LeaveAll() {
 	}
 }
 
-// Deliver hands batch, which is in order, to the watches it is for.
+// Deliver hands each watch its events of batch. The events must be in order.
 func (s Set) Deliver(batch []*server.Event) {
 	for w := range s.all {
 		matching := w.filter(batch)
 		switch {
 		case len(matching) == 0:
-		case len(w.Events)+len(w.meanwhile) >= s.buffer-1: // one is for the past
+		case len(w.Events)+len(w.meanwhile) >= s.buffer-1: // one place is for the past events
 			s.Leave(w)
 		case w.Reading:
 			w.meanwhile = append(w.meanwhile, matching)

@@ -11,8 +11,8 @@ func event(key string, revision int64) *server.Event {
 	return &server.Event{KV: &server.KeyValue{Key: key, ModRevision: revision}}
 }
 
-// A watch whose client does not read is ended, and the others go on; so is one
-// that is still reading the past.
+// A watch whose client does not read is ended, even while it still reads the
+// past, and the others continue.
 func TestSlowWatchIsEnded(t *testing.T) {
 	const buffer = 10
 	s := New(buffer)
@@ -32,10 +32,10 @@ func TestSlowWatchIsEnded(t *testing.T) {
 	if s.LeaveAll(); len(s.all) != 0 {
 		t.Errorf("%d watches are left", len(s.all))
 	}
-	s.Leave(quick) // again does nothing
+	s.Leave(quick) // a second Leave does nothing
 }
 
-// What is delivered while the past is read comes after it.
+// Events that are delivered while the past is read come after it.
 func TestCatchUp(t *testing.T) {
 	s := New(10)
 	w := s.Join("", "", 3, 5)
