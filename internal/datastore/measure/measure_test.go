@@ -15,7 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
 
-// newMeter returns one with a clock that a test sets, and its log.
+// newMeter returns a meter with a clock that the test sets, and the meter's log.
 func newMeter() (m *Meter, now *time.Time, log *bytes.Buffer) {
 	logger := logrus.New()
 	log, now = &bytes.Buffer{}, new(time.Time)
@@ -45,7 +45,7 @@ func TestRecentCommits(t *testing.T) {
 	}
 	*now = now.Add(time.Hour)
 	m.Committed(time.Millisecond)
-	if recent() > 2 { // with those of the last minute there were any in
+	if recent() > 2 { // with the commits of that minute's interval
 		t.Errorf("after an hour of nothing and one more there were %d", recent())
 	}
 	var s datastore.Stats
@@ -54,7 +54,7 @@ func TestRecentCommits(t *testing.T) {
 	}
 }
 
-// Slow operations are counted, the last one is known, and one message a minute
+// Slow operations are counted, and the last one is known. One message a minute
 // says how many there were.
 func TestSlowOperations(t *testing.T) {
 	m, now, log := newMeter()
@@ -75,7 +75,7 @@ func TestSlowOperations(t *testing.T) {
 	}
 }
 
-// store is a datastore.Datastore that only has stats.
+// store is a datastore.Datastore that has only stats.
 type store struct {
 	datastore.Datastore
 	stats datastore.Stats

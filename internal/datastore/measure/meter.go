@@ -1,6 +1,6 @@
-// Package measure is how a datastore knows how it fares: a Meter notes how long
-// things take, and Register shows what every datastore tells in the API server's
-// /metrics. The datastores and the server package call it.
+// Package measure observes how well a datastore performs. A Meter notes how long
+// operations take, and Register adds the counters of a datastore to the API
+// server's /metrics. The datastores and the server package call it.
 package measure
 
 import (
@@ -13,30 +13,31 @@ import (
 )
 
 const (
-	// slow is from when on an operation is.
+	// slow is the limit above which an operation counts as slow.
 	slow = time.Second
-	// repeatLog is after how long is logged again that operations are slow.
+	// repeatLog is the least time between two log lines about slow operations.
 	repeatLog = time.Minute
-	// window is what counts as recent, and interval how exactly.
+	// window is the period that counts as recent, and interval the precision of
+	// it.
 	window   = 5 * time.Minute
 	interval = time.Minute
 )
 
-// Meter notes what a datastore does. It wakes nobody.
+// Meter notes what a datastore does. It runs no goroutine and no timer.
 type Meter struct {
 	log *logrus.Entry
-	// hint says what a user can look at when operations are slow.
+	// hint tells the user what to look at when operations are slow.
 	hint string
 	now  func() time.Time
 
 	mu      sync.Mutex
 	commits datastore.Histogram
-	// marks are earlier states of commits, in order; the first is the last one
-	// that is as old as the window, or the first of all.
+	// marks are earlier states of commits, in order. The first is the newest one
+	// that is at least as old as the window, or the very first.
 	marks []mark
 	slow  datastore.Slow
-	// said is when slow operations were last logged, and saidCount how many
-	// there had been by then.
+	// said is when slow operations were last logged, and saidCount how many there
+	// were by then.
 	said      time.Time
 	saidCount uint64
 }
@@ -46,8 +47,8 @@ type mark struct {
 	commits datastore.Histogram
 }
 
-// NewMeter returns a meter that logs slow operations, with a hint on what to look
-// at, a whole sentence.
+// NewMeter returns a meter that logs slow operations. The hint tells the user
+// what to look at; it is a whole sentence.
 func NewMeter(log *logrus.Entry, hint string) *Meter {
 	return &Meter{log: log, hint: hint, now: time.Now, slow: datastore.Slow{Over: slow}}
 }
@@ -60,8 +61,9 @@ func (m *Meter) Committed(took time.Duration) {
 	m.commits.Add(took)
 }
 
-// Commits notes what commits there have been since the process began, by who
-// counts them, every now and then.
+// Commits replaces the commits noted so far by all, which counts the commits
+// since the process began. It is for datastores that count by themselves, which
+// call it now and then.
 func (m *Meter) Commits(all datastore.Histogram) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +71,7 @@ func (m *Meter) Commits(all datastore.Histogram) {
 	m.commits = all
 }
 
-// mark remembers what commits there were up to now. The lock is held.
+// mark remembers the commits up to now. The caller holds the lock.
 func (m *Meter) mark() {
 	now := m.now()
 	if n := len(m.marks); n == 0 || now.Sub(m.marks[n-1].at) >= interval {
@@ -80,8 +82,8 @@ func (m *Meter) mark() {
 	}
 }
 
-// Done notes that an operation, such as list, of a key has ended that began at a
-// time, and logs, once a minute at most, that there are slow ones.
+// Done notes that an operation on a key, such as list, has ended. The operation
+// began at the given time. If it was slow, Done logs that, at most once a minute.
 func (m *Meter) Done(operation, key string, began time.Time) {
 	took := m.now().Sub(began)
 	if took < slow {
@@ -96,20 +98,20 @@ func (m *Meter) Done(operation, key string, began time.Time) {
 		return
 	}
 	commits := m.recent()
-	m.log.Warnf("The datastore is slow: %s took %s; %d operations took more than %s since this was last said. "+
-		"Of %d commits in the last minutes half took less than %s, and one in a hundred more than %s. %s",
+	m.log.Warnf("The datastore is slow: %s took %s; %d operations took more than %s since the last such message. "+
+		"Of the %d commits in the last minutes, half took less than %s and one in a hundred took more than %s. %s",
 		m.slow.Last, took.Round(time.Millisecond), m.slow.Count-m.saidCount, slow,
 		commits.Count, commits.P50.Round(100*time.Microsecond), commits.P99.Round(100*time.Microsecond), m.hint)
 	m.said, m.saidCount = now, m.slow.Count
 }
 
-// recent is what commits there were in the last minutes. The lock is held.
+// recent summarizes the commits of the last minutes. The caller holds the lock.
 func (m *Meter) recent() *datastore.Latency {
 	m.mark()
 	return m.commits.Sub(m.marks[0].commits).Latency()
 }
 
-// Add adds what was noted to stats.
+// Add adds to stats what the meter noted.
 func (m *Meter) Add(stats *datastore.Stats) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,11 +14,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
 
-// scrapePatience is how long a datastore may take to tell.
+// scrapePatience limits how long a datastore may take to answer a scrape.
 const scrapePatience = 5 * time.Second
 
 // Register adds the metrics of the datastore to those that the API server of this
-// process serves, and those of the process whose names begin with one of prefixes.
+// process serves. It also adds the process's own metrics whose names begin with
+// one of prefixes.
 func Register(store datastore.Datastore, prefixes ...string) error {
 	for _, collector := range []prometheus.Collector{newCollector(store), forwarder{prometheus.DefaultGatherer, prefixes}} {
 		if err := legacyregistry.Registerer().Register(collector); err != nil {
@@ -28,7 +29,7 @@ func Register(store datastore.Datastore, prefixes ...string) error {
 	return nil
 }
 
-// collector is a prometheus.Collector: it asks when it is asked.
+// collector is a prometheus.Collector that asks the datastore at each scrape.
 type collector struct {
 	store                              datastore.Datastore
 	size, used, free, commit, slowness *prometheus.Desc
@@ -41,7 +42,7 @@ func newCollector(store datastore.Datastore) *collector {
 	return &collector{
 		store:    store,
 		size:     desc("size_bytes", "Size of the database."),
-		used:     desc("used_bytes", "Part of the database that is in use; the rest is used again."),
+		used:     desc("used_bytes", "Part of the database that is in use; the rest is free for reuse."),
 		free:     desc("disk_free_bytes", "Free space on the file system of the database."),
 		commit:   desc("commit_duration_seconds", "Latency of commits; with SQLite and etcd, of syncs of the disk."),
 		slowness: desc("slow_operations_total", fmt.Sprintf("Operations that took longer than %s.", slow)),
@@ -55,7 +56,8 @@ func (c *collector) Describe(into chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. What is not known is left out.
+// Collect implements prometheus.Collector. It leaves out values that are not
+// known.
 func (c *collector) Collect(into chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapePatience)
 	defer cancel()
@@ -81,7 +83,8 @@ func (c *collector) Collect(into chan<- prometheus.Metric) {
 	}
 }
 
-// cumulative is a histogram as Prometheus wants it: each bucket has all below too.
+// cumulative returns a histogram in Prometheus's form: each bucket includes all
+// buckets below it.
 func cumulative(h *datastore.Histogram) (count uint64, buckets map[float64]uint64) {
 	buckets = map[float64]uint64{}
 	last := len(h.Counts) - 1
@@ -92,16 +95,16 @@ func cumulative(h *datastore.Histogram) (count uint64, buckets map[float64]uint6
 	return count + h.Counts[last], buckets
 }
 
-// forwarder is a prometheus.Collector of metrics that others have registered with
-// another registry: embedded etcd's are in the process's, the API server shows
-// its own only.
+// forwarder is a prometheus.Collector of metrics that belong to another registry.
+// Embedded etcd registers its metrics with the process's default registry, and
+// the API server shows only its own.
 type forwarder struct {
 	from     prometheus.Gatherer
 	prefixes []string
 }
 
-// Describe implements prometheus.Collector: one that describes nothing may
-// collect anything.
+// Describe implements prometheus.Collector. A collector that describes nothing
+// may collect anything.
 func (forwarder) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -109,7 +112,7 @@ func (f forwarder) Collect(into chan<- prometheus.Metric) {
 	if len(f.prefixes) == 0 {
 		return
 	}
-	// What could be gathered comes with the error.
+	// When Gather fails, it still returns the metrics that it could gather.
 	families, _ := f.from.Gather()
 	for _, family := range families {
 		if !slices.ContainsFunc(f.prefixes, func(p string) bool { return strings.HasPrefix(family.GetName(), p) }) {
@@ -122,7 +125,7 @@ func (f forwarder) Collect(into chan<- prometheus.Metric) {
 	}
 }
 
-// forwarded is a prometheus.Metric.
+// forwarded is a prometheus.Metric that forwarder passes on.
 type forwarded struct {
 	desc   *prometheus.Desc
 	metric *dto.Metric

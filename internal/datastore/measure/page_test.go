@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestPage finds each metric in the table of docs/observing.md. tests/e2e/seeing does the same with
-// what a server serves, the other way round too.
+// TestPage finds each metric in the table of docs/observing.md. tests/e2e/seeing compares
+// the table in both directions with the metrics that a server serves.
 func TestPage(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/observing.md")
 	if err != nil {
