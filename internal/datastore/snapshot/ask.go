@@ -6,23 +6,24 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 )
 
-// request is what a command asks of the server that runs here.
+// request is what a command asks of the server that runs on this host.
 type request struct {
-	// Name is what the name of the snapshot to save begins with, or of those to prune:
-	// empty for all.
+	// Name is the beginning of the name: of the snapshot to save, or of those to
+	// prune. Prune takes all snapshots if it is empty.
 	Name string `json:"name,omitempty"`
-	// Retention is how many prune keeps; 0 is the server's own setting.
+	// Retention is how many snapshots prune keeps. 0 stands for the server's own
+	// setting.
 	Retention int `json:"retention,omitempty"`
 	// Names are the files to delete.
 	Names []string `json:"names,omitempty"`
 }
 
-// answer has the files that were saved, listed or deleted.
+// answer lists the files that were saved, listed or deleted.
 type answer struct {
 	Files []File `json:"files,omitempty"`
 }
 
-// Routes implements localapi.Part, for `kedge snapshot` on a server that runs.
+// Routes implements localapi.Part, for `kedge snapshot` on a running server.
 func (s *Snapshots) Routes() []localapi.Route {
 	return []localapi.Route{
 		localapi.Answer(localapi.ListSnapshots, func(ctx context.Context, _ localapi.Nothing) (answer, error) {
@@ -50,27 +51,28 @@ func (s *Snapshots) Routes() []localapi.Route {
 	}
 }
 
-// AskList asks the server of this host for its snapshots. Those that are known are
-// returned also if there is an error.
+// AskList asks the server of this host for its snapshots. If there is an error, it
+// returns those that are known, too.
 func AskList(ctx context.Context, kedge *localapi.Client) ([]File, error) {
 	return ask(ctx, kedge, localapi.ListSnapshots, nil)
 }
 
-// AskSave has the server of this host save a snapshot whose name begins with name. It
-// returns the file also if only S3 failed.
+// AskSave asks the server of this host to save a snapshot whose name begins with
+// name. If only the copy to S3 failed, it returns both the file and the error.
 func AskSave(ctx context.Context, kedge *localapi.Client, name string) ([]File, error) {
 	return ask(ctx, kedge, localapi.SaveSnapshot, request{Name: name})
 }
 
-// AskDelete has the server of this host delete snapshots by their names. It returns
-// those that are gone, also if there is an error.
+// AskDelete asks the server of this host to delete snapshots by their names. It
+// returns the deleted ones, also if there is an error.
 func AskDelete(ctx context.Context, kedge *localapi.Client, names []string) ([]File, error) {
 	return ask(ctx, kedge, localapi.DeleteSnapshots, request{Names: names})
 }
 
-// AskPrune has the server of this host delete its older snapshots: those whose name
-// begins with name, or all if that is empty, except as many as retention says; 0 is the
-// server's setting. It returns those that are gone, also if there is an error.
+// AskPrune asks the server of this host to delete its older snapshots whose names begin
+// with name, or of all names if it is empty. The newest ones are kept, as many as
+// retention says; 0 stands for the server's setting. It returns the deleted ones, also
+// if there is an error.
 func AskPrune(ctx context.Context, kedge *localapi.Client, name string, retention int) ([]File, error) {
 	return ask(ctx, kedge, localapi.PruneSnapshots, request{Name: name, Retention: retention})
 }

@@ -23,56 +23,58 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
-// formatVersion grows when a kedge before could not read a snapshot any more.
+// formatVersion increases when older versions of kedge cannot read new snapshots
+// any more.
 const formatVersion = 1
 
-// A snapshot is a file of zstd, so `zstd -d` makes of it what the datastore
-// itself saved. Its first frame is one that zstd skips (RFC 8878, 3.1.2): the
-// signature, the SHA-256 of the manifest in hexadecimal, a newline, and the
+// A snapshot is a zstd file, so that `zstd -d` extracts what the datastore saved.
+// Its first frame is one that zstd skips (RFC 8878, 3.1.2). That frame contains
+// the signature, the SHA-256 of the manifest in hexadecimal, a newline, and the
 // manifest in JSON.
 const (
 	skippableMagic = 0x184D2A50
 	signature      = "kedge snapshot\n"
 	sumLength      = 2*sha256.Size + 1
-	// maxManifest is in bytes; secrets are most of it.
+	// maxManifest is in bytes. Most of a manifest is secrets.
 	maxManifest = 4 << 20
-	// window is how much of the content the compression looks back at, in bytes: a
-	// small machine has room for it. A file that wants more than maxWindow is
+	// window is how much of the content the compression looks back at, in bytes:
+	// little enough for a small machine. A file that needs more than maxWindow is
 	// refused. The format allows 512 MB.
 	window    = 1 << 20
 	maxWindow = 8 << 20
 )
 
-// Manifest is what a snapshot says of itself.
+// Manifest describes a snapshot.
 type Manifest struct {
 	Format int `json:"format"`
-	// Kedge and Kubernetes are the versions that saved it.
+	// Kedge and Kubernetes are the versions that saved the snapshot.
 	Kedge      string `json:"kedge"`
 	Kubernetes string `json:"kubernetes"`
-	// Datastore is the kind of its content (datastore.Snapshotter).
+	// Datastore is the kind of the content (datastore.Snapshotter).
 	Datastore string    `json:"datastore"`
 	Name      string    `json:"name"`
 	Node      string    `json:"node"`
 	Time      time.Time `json:"time"`
 	Revision  int64     `json:"revision"`
-	// Size and SHA256 are of the content, before compression.
+	// Size and SHA256 are those of the content before compression.
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
-	// Secrets has the SHA-256 of each file that is in Sealed, by name.
+	// Secrets has the SHA-256 of each file in Sealed, by name.
 	Secrets map[string]string `json:"secrets"`
 	Sealed  join.Sealed       `json:"sealed"`
 }
 
-// errDamaged says that a file is not as it was saved.
+// errDamaged says that a file was changed after it was saved.
 var errDamaged = errors.New("the snapshot is damaged")
 
-// damaged says what a user can do about a file that is not as it was saved.
+// damaged returns an error that says what the user can do about a damaged file.
 func damaged(path, what string) error {
-	return fmt.Errorf("%w: %s %s: take another one (`kedge snapshot list`), or a copy of this one from elsewhere", errDamaged, path, what)
+	return fmt.Errorf("%w: %s %s: use another snapshot (`kedge snapshot list`), or another copy of this one", errDamaged, path, what)
 }
 
-// write makes the snapshot at path of the manifest and the file content, whose
-// size and sum it fills in. It is there whole or not at all.
+// write makes the snapshot at path from the manifest and the file content. It
+// fills in the manifest's size and checksum. The file appears complete or not at
+// all.
 func write(path, content string, m *Manifest) error {
 	source, err := os.Open(content)
 	if err != nil {
@@ -103,10 +105,11 @@ func write(path, content string, m *Manifest) error {
 	if err = errors.Join(err, target.Close()); err != nil {
 		return err
 	}
-	return datadir.Replace(temporary, path, path+".old") // there is no old one: names have the time in them
+	return datadir.Replace(temporary, path, path+".old") // there is no old file, because names contain the time
 }
 
-// temporaryFile is what path is while it is being written. It is not listed.
+// temporaryFile returns the name of path while it is being written. list ignores
+// such names.
 func temporaryFile(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+temporarySuffix)
 }
@@ -131,7 +134,7 @@ func encode(w io.Writer, content io.Reader, m *Manifest) error {
 	return errors.Join(err, encoder.Close())
 }
 
-// reader is an opened snapshot, of which the manifest has been read.
+// reader is an opened snapshot. Its manifest has been read.
 type reader struct {
 	Manifest
 	path string
@@ -139,7 +142,8 @@ type reader struct {
 	rest *bufio.Reader
 }
 
-// open opens the snapshot at path and reads its manifest. It must be closed.
+// open opens the snapshot at path and reads its manifest. The caller closes the
+// reader.
 func open(path string) (*reader, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -160,7 +164,7 @@ func (r *reader) readManifest() error {
 		if !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("read snapshot: %w", err)
 		}
-		return damaged(r.path, fmt.Sprintf("has no more than %d bytes", n))
+		return damaged(r.path, fmt.Sprintf("has only %d bytes", n))
 	}
 	length := int(binary.LittleEndian.Uint32(head[4:])) - len(signature) - sumLength
 	sum := strings.TrimSuffix(string(head[8+len(signature):]), "\n")
@@ -175,9 +179,9 @@ func (r *reader) readManifest() error {
 		return damaged(r.path, "is cut off")
 	}
 	if got := sha256.Sum256(text); hex.EncodeToString(got[:]) != sum {
-		return damaged(r.path, "has a manifest that was changed: its checksum is another")
+		return damaged(r.path, "has a changed manifest: its checksum does not match")
 	}
-	// Of a later format no more than this is known.
+	// Only these two fields are known of later formats.
 	if err := json.Unmarshal(text, &struct {
 		Format *int    `json:"format"`
 		Kedge  *string `json:"kedge"`
@@ -193,14 +197,14 @@ func (r *reader) readManifest() error {
 	return nil
 }
 
-// settings say how a server gets a datastore of a kind.
+// settings names the setting that gives a server a datastore of each kind.
 var settings = map[string]string{
 	"etcd": " (cluster-init)",
 	"sql":  " (datastore-endpoint of PostgreSQL or MySQL)",
 }
 
-// acceptable returns an error if a kedge of version ours, with a datastore of
-// that kind, cannot restore the snapshot.
+// acceptable returns an error if a kedge of version ours, with a datastore of the
+// given kind, cannot restore the snapshot.
 func (r *reader) acceptable(ours, kind string) error {
 	newer := fmt.Errorf("%s was saved by kedge %s, which is newer than this one, %s: restore it with %[2]s or later", r.path, r.Kedge, ours)
 	if r.Format > formatVersion {
@@ -214,18 +218,19 @@ func (r *reader) acceptable(ours, kind string) error {
 	if err != nil {
 		return fmt.Errorf("read kedge's own version: %w", err)
 	}
-	// A newer Kubernetes may have stored objects in versions that this one cannot
-	// read; patches do not.
+	// A newer minor version of Kubernetes may have stored objects in versions
+	// that this one cannot read. A newer patch version does not.
 	if theirs.Major() > own.Major() || theirs.Major() == own.Major() && theirs.Minor() > own.Minor() {
 		return newer
 	}
 	if r.Datastore != kind {
-		return fmt.Errorf("%s is of a datastore of the kind %s, and this server's is %s: restore it on a server with a datastore of its kind%s", r.path, r.Datastore, kind, settings[r.Datastore])
+		return fmt.Errorf("%s was saved from a datastore of the kind %s, and this server's is %s: restore it on a server with a datastore of the same kind%s", r.path, r.Datastore, kind, settings[r.Datastore])
 	}
 	return nil
 }
 
-// extract writes the content to target, checked.
+// extract writes the content to target. It fails if the size or checksum does not
+// match the manifest.
 func (r *reader) extract(target string) (err error) {
 	decoder, err := zstd.NewReader(r.rest, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
@@ -238,7 +243,7 @@ func (r *reader) extract(target string) (err error) {
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	sum := sha256.New()
-	// One byte too many is enough to know.
+	// Reading one byte too many shows that the content is too long.
 	size, err := io.Copy(io.MultiWriter(file, sum), io.LimitReader(decoder, r.Size+1))
 	var pathError *fs.PathError
 	switch {
@@ -249,7 +254,7 @@ func (r *reader) extract(target string) (err error) {
 	case err != nil:
 		return damaged(r.path, "cannot be decompressed: "+err.Error())
 	case size > r.Size || hex.EncodeToString(sum.Sum(nil)) != r.SHA256:
-		return damaged(r.path, "is not what was saved: its checksum is another")
+		return damaged(r.path, "is not what was saved: its checksum does not match")
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func sample(t *testing.T, content []byte, change func(*Manifest)) string {
 	return path
 }
 
-// check reads all of a snapshot, as restore does.
+// check reads a whole snapshot, as restore does.
 func check(t *testing.T, path string) ([]byte, error) {
 	t.Helper()
 	r, err := open(path)
@@ -76,7 +76,7 @@ func TestFormat(t *testing.T) {
 		if err != nil || info.Mode() != 0o600 {
 			t.Errorf("%s: %v, %v", name, info.Mode(), err)
 		}
-		// Every program for zstd can read it.
+		// Every zstd program can read it.
 		if zstd, err := exec.LookPath("zstd"); err == nil {
 			output, err := exec.Command(zstd, "-dc", path).Output()
 			if err != nil || !bytes.Equal(output, content) {
@@ -111,7 +111,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestWindow refuses a snapshot that is right, and takes much memory to unpack.
+// TestWindow refuses a valid snapshot that would need too much memory to unpack.
 func TestWindow(t *testing.T) {
 	content := []byte("x")
 	path := sample(t, content, nil)
@@ -126,7 +126,7 @@ func TestWindow(t *testing.T) {
 		0x50: nil,        // 1 MB, RFC 8878, 3.1.1.1.2: 2^(10+exponent), which is in the upper five bits
 		0x98: errDamaged, // 512 MB
 	} {
-		// A frame with a window, and a last block of one byte as it is.
+		// A frame with a window, and a last block of one uncompressed byte.
 		frame := []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, window, 0x09, 0x00, 0x00, 'x'}
 		if err := os.WriteFile(path, append(slices.Clone(head), frame...), 0o600); err != nil {
 			t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// listFolder returns the snapshots on this host. What else is in the folder is
-// not looked at.
+// listFolder returns the snapshots on this host. It ignores other files in the
+// folder.
 func (c *Config) listFolder() ([]File, error) {
 	entries, err := os.ReadDir(c.folder())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -36,8 +36,8 @@ func (c *Config) listFolder() ([]File, error) {
 	return files, nil
 }
 
-// describe reads what a snapshot says of itself. Its content is not checked:
-// that takes reading all of it.
+// describe reads the manifest of a snapshot. It does not check the content,
+// because that would mean reading all of it.
 func describe(path string) (*File, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -22,10 +22,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// largestFuzzed bounds what a target writes to the disk, in bytes.
+// largestFuzzed limits what a target writes to the disk, in bytes.
 const largestFuzzed = 1 << 20
 
-// ours is the version that reads in the targets.
+// ours is the version of the kedge that reads.
 const ours = "v1.36.5+kedge.3"
 
 func fuzzedManifest(content []byte) *Manifest {
@@ -37,8 +37,8 @@ func fuzzedManifest(content []byte) *Manifest {
 	}
 }
 
-// unpacked reads a file as a restore does. What it returns is what was saved, or the
-// file is refused.
+// unpacked reads a file as a restore does. The file is refused, or the result is
+// what was saved.
 func unpacked(t *testing.T, file []byte) {
 	folder := t.TempDir()
 	path, target := filepath.Join(folder, "a.zst"), filepath.Join(folder, "content")
@@ -70,7 +70,7 @@ func unpacked(t *testing.T, file []byte) {
 	}
 }
 
-// FuzzSnapshot reads anything as a snapshot.
+// FuzzSnapshot reads arbitrary bytes as a snapshot.
 func FuzzSnapshot(f *testing.F) {
 	for _, content := range []string{"", "all objects, all objects"} {
 		var file bytes.Buffer
@@ -85,7 +85,8 @@ func FuzzSnapshot(f *testing.F) {
 	f.Fuzz(unpacked)
 }
 
-// FuzzManifest reads a snapshot that is anything behind a checksum that is right.
+// FuzzManifest reads a snapshot whose manifest has arbitrary bytes and a correct
+// checksum.
 func FuzzManifest(f *testing.F) {
 	content := []byte("all objects, all objects")
 	encoder, err := zstd.NewWriter(nil)
@@ -111,7 +112,7 @@ func FuzzManifest(f *testing.F) {
 		f.Add(text, append(slices.Clone(compressed), compressed...))
 	}
 	f.Add([]byte(`{"format":1,"secrets":{"a":null},"sealed":[]}`), compressed)
-	// A frame that wants a window of 512 MB.
+	// This frame needs a window of 512 MB.
 	f.Add([]byte(`{"format":1,"kedge":"v1.36.0+kedge.1","datastore":"sqlite","size":1}`), []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x98, 0x09, 0x00, 0x00, 'x'})
 	f.Fuzz(func(t *testing.T, manifest, compressed []byte) {
 		sum := sha256.Sum256(manifest)
@@ -122,7 +123,8 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// FuzzUnpack restores secrets of any names. Nothing is written outside of the folder.
+// FuzzUnpack restores secrets of arbitrary names. Nothing may be written outside of
+// the folder.
 func FuzzUnpack(f *testing.F) {
 	dir := datadir.Dir(f.TempDir())
 	if err := errors.Join(os.MkdirAll(dir.ServerTLS(), 0o700), os.MkdirAll(dir.AgentTLS(), 0o700)); err != nil {
@@ -172,8 +174,8 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// FuzzName finds any names in a folder of snapshots, or in S3. What is called a
-// snapshot has a name that can be given, and stands in the folder.
+// FuzzName lists arbitrary names in a folder of snapshots, or in S3. A file that
+// counts as a snapshot must have a valid name and be in the folder.
 func FuzzName(f *testing.F) {
 	f.Add("on-demand-pi-1800000000.zst", "pi")
 	f.Add("a-b-pi-007.zst", "b-pi")

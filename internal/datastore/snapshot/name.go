@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// OnDemand and Scheduled are the names of snapshots, unless a user gives
-	// another one.
+	// OnDemand and Scheduled are the names of snapshots if the user gives no
+	// other name.
 	OnDemand  = "on-demand"
 	Scheduled = "scheduled"
 
@@ -29,8 +29,8 @@ func fileName(name, node string, at time.Time) string {
 
 var timeAtEnd = regexp.MustCompile(`^(.+)-(\d{1,12})$`)
 
-// parseName tells what the name of a file says: ok is false if it is not one
-// that node has given.
+// parseName splits the name of a snapshot's file. ok is false if node has not
+// given that name.
 func parseName(file, node string) (name string, at time.Time, ok bool) {
 	stem, isSnapshot := strings.CutSuffix(file, suffix)
 	parts := timeAtEnd.FindStringSubmatch(stem)
@@ -45,25 +45,26 @@ func parseName(file, node string) (name string, at time.Time, ok bool) {
 	return name, time.Unix(seconds, 0).UTC(), true
 }
 
-// maxName is how long a name may be: with node and time it is an object's.
+// maxName limits the length of a name: together with node and time it names an
+// object.
 const maxName = 63
 
 // checkName returns an error if a user cannot give that name to a snapshot.
 func checkName(name string) error {
 	if len(name) > maxName || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return fmt.Errorf("%q cannot be the name of a snapshot: lower-case letters, digits, - and . can, up to %d of them", name, maxName)
+		return fmt.Errorf("invalid snapshot name %q: use at most %d lower-case letters, digits, \"-\" and \".\"", name, maxName)
 	}
 	return nil
 }
 
-// surplus returns those of files that are to go when the newest of each name
-// are kept, as many as retention says; only those called name, if that is not
-// empty. They are all of one place.
+// surplus returns those of files that are to be deleted, so that of each name as
+// many as retention says remain, the newest ones. If name is not empty, it
+// considers only snapshots of that name. All files are in one place.
 func surplus(files []File, node, name string, retention int) []File {
 	byName := map[string][]File{}
 	for _, f := range files {
 		if base, at, ok := parseName(f.Name, node); ok && (name == "" || base == name) {
-			f.Created = at // what S3 says is when it was uploaded
+			f.Created = at // S3 tells only the time of the upload
 			byName[base] = append(byName[base], f)
 		}
 	}

@@ -22,20 +22,21 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/events"
 )
 
-// resourceOf is that of /manifests/snapshots.yaml.
+// resourceOf is the resource of /manifests/snapshots.yaml.
 var resourceOf = schema.GroupVersionResource{Group: "kedge.dev", Version: "v1", Resource: "snapshotfiles"}
 
-// nodeLabel says which server keeps an object in step with its file.
+// nodeLabel names the server that keeps an object in step with its file.
 const nodeLabel = "kedge.dev/node"
 
-// How long is waited until the API is told once more what it did not take; each
-// time twice as long, so many times. The next change begins anew.
+// firstRetry is the pause before the first retry of an update of the API. Each
+// later pause is twice as long. After maxRetries attempts the next change begins
+// anew.
 const (
 	firstRetry = 200 * time.Millisecond
 	maxRetries = 10
 )
 
-// objects are the API's SnapshotFiles.
+// objects are the SnapshotFiles in the API.
 type objects dynamic.ResourceInterface
 
 func (s *Snapshots) connect() (err error) {
@@ -53,16 +54,16 @@ func (s *Snapshots) connect() (err error) {
 	return nil
 }
 
-// change has the API told what files there are now.
+// change makes tellAPI update the API.
 func (s *Snapshots) change() {
 	select {
 	case s.changed <- struct{}{}:
-	default: // it will be told anyway
+	default: // an update is already due
 	}
 }
 
-// tellAPI keeps the API's objects in step with the files, until ctx is done.
-// Only what kedge does itself is noticed, and what is there at a start.
+// tellAPI keeps the API's objects in step with the files until ctx is done. It
+// notices only changes by kedge itself, and the files that exist at the start.
 func (s *Snapshots) tellAPI(ctx context.Context) {
 	for {
 		select {
@@ -90,8 +91,8 @@ func (s *Snapshots) tellAPI(ctx context.Context) {
 	}
 }
 
-// reconcile makes the objects of this node those of its files, one for each.
-// Those in a place that cannot be asked stay as they are.
+// reconcile makes one object for each file of this node, and deletes the others
+// of this node. Objects of a place that does not answer stay unchanged.
 func (s *Snapshots) reconcile(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +100,7 @@ func (s *Snapshots) reconcile(ctx context.Context) error {
 	want := func(files ...File) {
 		for _, f := range files {
 			if f.Node != s.cfg.NodeName && !strings.HasPrefix(f.Location, "file:") {
-				continue // another server's, which sees to it
+				continue // another server's file, which that server reports
 			}
 			if object := s.object(f); object != nil {
 				wanted[object.GetName()] = object
@@ -120,7 +121,7 @@ func (s *Snapshots) reconcile(ctx context.Context) error {
 	for _, f := range s.failed {
 		want(f)
 	}
-	// One request, not a watch: nobody else writes them.
+	// One request is enough, without a watch: nobody else writes these objects.
 	there, err := s.objects.List(ctx, metav1.ListOptions{LabelSelector: nodeLabel + "=" + labelValue(s.cfg.NodeName)})
 	if err != nil {
 		return fmt.Errorf("list SnapshotFiles: %w", err)
@@ -151,13 +152,15 @@ func (s *Snapshots) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// object returns what the API shows of a file, nil if no object can have its name.
+// object returns the API's object for a file, or nil if no object can have that
+// name.
 func (s *Snapshots) object(f File) *unstructured.Unstructured {
 	place, _, _ := strings.Cut(f.Location, ":")
 	if place == "file" {
 		place = "local"
 	}
-	// Two servers may have files of one name, and one server two buckets in time.
+	// Two servers may have files of the same name, and a server may change its
+	// bucket.
 	sum := fnv.New32a()
 	sum.Write([]byte(s.cfg.NodeName + "\n" + f.Location))
 	name := place + "-" + strings.TrimSuffix(f.Name, suffix) + "-" + hex.EncodeToString(sum.Sum(nil))
@@ -184,7 +187,8 @@ func (s *Snapshots) object(f File) *unstructured.Unstructured {
 	}}
 }
 
-// labelValue is a node's name, which may be too long for a label.
+// labelValue returns a node's name, or a hash of it if the name is too long for a
+// label.
 func labelValue(node string) string {
 	if len(validation.IsValidLabelValue(node)) == 0 {
 		return node
@@ -194,15 +198,15 @@ func labelValue(node string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// What events say of a node.
+// These are the reasons of the node's Events.
 const (
 	eventSaved   = "SnapshotSaved"
 	eventDeleted = "SnapshotDeleted"
 	eventFailed  = "SnapshotFailed"
 )
 
-// event tells of a snapshot in an event of the node. One that is lost is in the
-// log all the same.
+// event reports a snapshot in an Event of the node. If the Event is lost, the log
+// still has the message.
 func (s *Snapshots) event(ctx context.Context, reason, message string) {
 	if s.client == nil {
 		return
@@ -217,14 +221,16 @@ func (s *Snapshots) event(ctx context.Context, reason, message string) {
 			Name:      fmt.Sprintf("%s.%x", s.cfg.NodeName, now.UnixNano()),
 			Namespace: metav1.NamespaceDefault,
 		},
-		// As the kubelet refers to its node, so that `kubectl describe node` finds it.
+		// The kubelet refers to its node in the same way, so `kubectl describe node`
+		// finds the Event.
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: s.cfg.NodeName},
 		Reason:         reason, Message: events.Message(message), Type: kind,
 		Source:         corev1.EventSource{Component: "kedge-snapshots", Host: s.cfg.NodeName},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		ReportingController: "kedge.dev/snapshots", ReportingInstance: s.cfg.NodeName,
 	}
-	// Also when it was the caller's end that made it fail.
+	// The Event is also written if the save failed because the caller's context
+	// ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if _, err := s.client.CoreV1().Events(event.Namespace).Create(ctx, event, metav1.CreateOptions{}); err != nil {

@@ -20,23 +20,22 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
 
-// A restore makes all that is to be in folder Restoring first, which changes
-// nothing that is in use, and then moves it into place. A journal says how far it
-// is:
+// A restore first makes everything in the folder Restoring, which changes nothing
+// that is in use, and then moves it into place. A journal records the progress:
 //
-//	preparing   the data are as they were; what was begun is thrown away
-//	committed   the data are the snapshot's as soon as all moves are done, which
-//	            whoever comes next completes: a restore or a start
+//	preparing   the data are the old ones; the prepared files are thrown away
+//	committed   the data are the snapshot's once all moves are done; the next
+//	            restore or start completes the moves
 //	no journal  nothing is unfinished
 type journal struct {
 	State    string `json:"state"`
 	Snapshot string `json:"snapshot"`
-	// Datastore is the kind of store that is to commit.
+	// Datastore is the kind of the datastore that has to commit.
 	Datastore string `json:"datastore"`
-	// Began is when, in seconds since 1970: the folder of the old data is named
-	// after it.
+	// Began is the time of the start, in seconds since 1970. The folder of the
+	// old data is named after it.
 	Began int64 `json:"began"`
-	// Others is Config.Others, for whoever completes it.
+	// Others is Config.Others, for the process that completes the restore.
 	Others string `json:"others,omitempty"`
 }
 
@@ -45,43 +44,46 @@ const (
 	stateCommitted = "committed"
 )
 
-// bump is how far above all that is known to have been handed out the revisions
-// of a restored datastore go on. etcd's documentation on disaster recovery
-// recommends as many. For each millisecond since the snapshot there is one more:
-// where the old data are gone, or were themselves restored from the same snapshot,
-// nobody knows what they had come to, but no datastore hands out so many.
+// bump is how far a restored datastore's revisions begin above all revisions that
+// are known to have been handed out. etcd's documentation on disaster recovery
+// recommends this number. firstRevision adds one more for each millisecond since
+// the snapshot. The old data may be lost, or may have been restored from the same
+// snapshot. Then nobody knows which revisions they handed out, but no datastore
+// hands out that many.
 const bump = 1_000_000_000
 
-// firstRevision returns the revision above which a datastore goes on. last is the
-// last one that what is there now may have handed out.
+// firstRevision returns the revision above which the restored datastore
+// continues. last is the last revision that the present data may have handed out.
 func firstRevision(m *Manifest, last int64, now time.Time) int64 {
 	return max(m.Revision, last) + bump + max(0, now.Sub(m.Time).Milliseconds())
 }
 
-// Restored says what a restore did.
+// Restored describes a completed restore.
 type Restored struct {
 	Manifest
-	// Path is the snapshot's. Replaced says where what was there before is, and
-	// Others what to do on the other servers.
+	// Path is the snapshot's path or name. Replaced says where the earlier data
+	// are, and Others what to do on the other servers.
 	Path, Replaced, Others string
-	// Authorities tells that also authorities and token were replaced.
+	// Authorities is true if the certificate authorities and the token were
+	// replaced too.
 	Authorities bool
 }
 
-// Restore replaces what a server has stored by a snapshot: a file, or the name of
-// one in the folder of snapshots or in S3. token is the server's when it was
-// saved, and need not be given where that is still the same, or the authorities
-// are. The server must not run: its data directory is held meanwhile.
+// Restore replaces what a server has stored by a snapshot. file is a path, or the
+// name of a snapshot in the snapshot folder or in S3. token is the token that the
+// server had when the snapshot was saved. It may be empty if the server still has
+// that token or the same authorities. Restore fails if the server runs; it holds
+// the lock of the data directory.
 //
-// Whenever it is interrupted, either the old data are there or the snapshot's;
-// the next start or restore says which.
+// If Restore is interrupted, the data are either the old ones or the snapshot's.
+// The next start or restore logs which.
 func Restore(ctx context.Context, cfg Config, file, token string) (_ *Restored, err error) {
 	if cfg.Elsewhere != nil {
 		return nil, cfg.Elsewhere
 	}
 	lock, err := cfg.Dir.Lock()
 	if err != nil {
-		return nil, fmt.Errorf("restore works on a server that does not run: %w", err)
+		return nil, fmt.Errorf("restore works only while the server is stopped: %w", err)
 	}
 	defer lock.Release()
 	if err := Resume(ctx, cfg.Dir, cfg.Store); err != nil {
@@ -102,9 +104,9 @@ func Restore(ctx context.Context, cfg Config, file, token string) (_ *Restored, 
 	return restored, j.complete(ctx, cfg.Dir, cfg.Store)
 }
 
-// Resume is called before anything uses what a server has stored: it completes a
-// restore that was interrupted, or throws it away, and says so. store is nil if it
-// is one that kedge does not restore.
+// Resume completes a restore that was interrupted, or throws it away, and logs
+// which. It is called before anything uses the stored data. store is nil if kedge
+// cannot restore this datastore.
 func Resume(ctx context.Context, dir datadir.Dir, store datastore.Snapshotter) error {
 	text, err := os.ReadFile(dir.Restore())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -115,25 +117,25 @@ func Resume(ctx context.Context, dir datadir.Dir, store datastore.Snapshotter) e
 	}
 	var j journal
 	if err := json.Unmarshal(text, &j); err != nil {
-		return fmt.Errorf("read %s, which says how far a restore was: %w", dir.Restore(), err)
+		return fmt.Errorf("read %s, the journal of a restore: %w", dir.Restore(), err)
 	}
 	if j.State != stateCommitted {
-		logrus.Warnf("A restore of snapshot %s was interrupted before it had changed anything: the data are those from before it", j.Snapshot)
+		logrus.Warnf("A restore of snapshot %s was interrupted before it changed anything: the data are the earlier ones", j.Snapshot)
 		return j.end(dir)
 	}
 	if store == nil || store.Kind() != j.Datastore {
 		return fmt.Errorf("a restore of snapshot %s to a datastore of the kind %s was interrupted: "+
-			"start kedge with that one%s, so that it is completed, and with no other", j.Snapshot, j.Datastore, settings[j.Datastore])
+			"start kedge with that datastore%s, so that the restore is completed", j.Snapshot, j.Datastore, settings[j.Datastore])
 	}
 	if err := j.complete(ctx, dir, store); err != nil {
 		return err
 	}
-	logrus.Warn(strings.TrimSpace(fmt.Sprintf("A restore of snapshot %s that was interrupted has been completed: the data are the snapshot's, and those from before it are in %s. %s",
+	logrus.Warn(strings.TrimSpace(fmt.Sprintf("A restore of snapshot %s that was interrupted has been completed: the data are the snapshot's, and the earlier data are in %s. %s",
 		j.Snapshot, store.Kept(dir.Replaced(j.Began)), j.Others)))
 	return nil
 }
 
-// begin makes the journal and an empty folder.
+// begin writes the journal and makes an empty folder.
 func (j *journal) begin(dir datadir.Dir) error {
 	if err := os.MkdirAll(filepath.Dir(dir.Restore()), 0o700); err != nil {
 		return fmt.Errorf("begin restore: %w", datadir.Explain(err))
@@ -155,8 +157,8 @@ func (j *journal) write(dir datadir.Dir) error {
 	return datadir.WriteFile(dir.Restore(), append(text, '\n'), 0o600)
 }
 
-// complete moves all that was prepared into place. Each step is one that may have
-// been done before.
+// complete moves everything that was prepared into place. Each step may already
+// have been done by an interrupted call.
 func (j *journal) complete(ctx context.Context, dir datadir.Dir, store datastore.Snapshotter) error {
 	folder, kept := dir.Restoring(), dir.Replaced(j.Began)
 	if err := os.MkdirAll(kept, 0o700); err != nil {
@@ -167,18 +169,19 @@ func (j *journal) complete(ctx context.Context, dir datadir.Dir, store datastore
 			return fmt.Errorf("restore: %w", err)
 		}
 	}
-	// What was prepared for the authorities from before is not for these.
+	// New authorities that were prepared to replace the earlier ones do not fit
+	// the restored ones.
 	if err := os.RemoveAll(dir.NextServerTLS()); err != nil {
 		return fmt.Errorf("restore: %w", datadir.Explain(err))
 	}
 	if err := store.Commit(ctx, folder, kept); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
-	_ = os.Remove(kept) // nothing is in it: a database keeps its own
+	_ = os.Remove(kept) // succeeds only if it is empty: a database keeps the earlier data in itself
 	return j.end(dir)
 }
 
-// end removes what is no longer needed, the journal last.
+// end removes what is no longer needed. The journal goes last.
 func (j *journal) end(dir datadir.Dir) error {
 	err := os.RemoveAll(dir.Restoring())
 	if err == nil {
@@ -190,7 +193,7 @@ func (j *journal) end(dir datadir.Dir) error {
 	return nil
 }
 
-// prepare makes and checks all that is to be moved into place.
+// prepare makes and checks everything that is to be moved into place.
 func prepare(ctx context.Context, cfg Config, j *journal, token string) (*Restored, error) {
 	folder := cfg.Dir.Restoring()
 	path, err := find(ctx, cfg, j.Snapshot, folder)
@@ -215,11 +218,13 @@ func prepare(ctx context.Context, cfg Config, j *journal, token string) (*Restor
 	}
 	last, err := cfg.Store.LastRevision(ctx)
 	if err != nil {
-		// Damage may be why there is a restore.
-		logrus.Warnf("What is stored now cannot be read, and is only put aside: %v", err)
+		// The present data may be damaged, which may be the reason for the
+		// restore.
+		logrus.Warnf("The stored data cannot be read. They are kept, and are replaced by the snapshot: %v", err)
 		last = 0
 	}
-	// Room is left for it on a small disk: what was fetched has been read.
+	// A fetched snapshot has been unpacked by now. Removing it leaves room on a
+	// small disk.
 	if strings.HasPrefix(path, folder) {
 		_ = os.Remove(path)
 	}
@@ -235,7 +240,8 @@ func prepare(ctx context.Context, cfg Config, j *journal, token string) (*Restor
 	}, nil
 }
 
-// find returns the path of a snapshot, and fetches it to folder if it is in S3.
+// find returns the path of a snapshot. If the snapshot is in S3, find fetches it
+// to folder.
 func find(ctx context.Context, cfg Config, file, folder string) (string, error) {
 	candidates := []string{file}
 	isName := !strings.Contains(file, "/")
@@ -248,18 +254,19 @@ func find(ctx context.Context, cfg Config, file, folder string) (string, error) 
 		}
 	}
 	if !isName || !cfg.Settings.S3 {
-		return "", fmt.Errorf("there is no snapshot %s; `kedge snapshot list` lists them", file)
+		return "", fmt.Errorf("there is no snapshot %s; `kedge snapshot list` lists the snapshots", file)
 	}
 	b, err := New(cfg).s3(ctx)
 	if err != nil {
-		return "", fmt.Errorf("there is no snapshot %s on this host (`kedge snapshot list` lists them), and S3 cannot be asked: %w", file, err)
+		return "", fmt.Errorf("there is no snapshot %s on this host (`kedge snapshot list` lists the snapshots), and S3 does not answer: %w", file, err)
 	}
 	target := filepath.Join(folder, strings.TrimSuffix(file, suffix)+suffix)
 	return target, b.fetch(ctx, filepath.Base(target), target)
 }
 
-// prepareSecrets sees to it that the server will have the secrets of the snapshot.
-// If its own authorities are others it unpacks them into folder, and returns true.
+// prepareSecrets makes sure that the server will have the secrets of the snapshot.
+// If the server's own authorities differ, it unpacks those of the snapshot into
+// folder and returns true.
 func prepareSecrets(cfg Config, r *reader, folder, token string) (replaces bool, err error) {
 	own, err := readSecrets(cfg.Dir, cfg.Encryption)
 	if err != nil {
@@ -267,13 +274,13 @@ func prepareSecrets(cfg Config, r *reader, folder, token string) (replaces bool,
 	}
 	sums := own.sums()
 	if _, encrypted := r.Secrets[encryptionName]; encrypted && cfg.Encryption == "" {
-		return false, errors.New("the snapshot has encrypted objects, and this server no keys for them: " +
-			"set kube-apiserver-arg: encryption-provider-config=PATH, as it was when the snapshot was saved; restore writes the file if it is not there")
+		return false, errors.New("the snapshot has encrypted objects, and this server has no keys for them: " +
+			"set kube-apiserver-arg: encryption-provider-config=PATH, as it was when the snapshot was saved; restore writes the file if it does not exist")
 	}
 	_, hasKeys := own[encryptionName]
 	wantsKeys := r.Secrets[encryptionName] != "" && !hasKeys
 	if hasKeys && r.Secrets[encryptionName] != "" && r.Secrets[encryptionName] != sums[encryptionName] {
-		logrus.Warnf("%s is not as it was when the snapshot was saved: it stays, and must have the keys of that time in it", cfg.Encryption)
+		logrus.Warnf("%s has changed since the snapshot was saved. It is not replaced, and must still contain the keys of that time", cfg.Encryption)
 	}
 	for name, sum := range r.Secrets {
 		replaces = replaces || name != encryptionName && sums[name] != sum
@@ -287,14 +294,15 @@ func prepareSecrets(cfg Config, r *reader, folder, token string) (replaces bool,
 	}
 	opened, err := r.Sealed.Open(secret)
 	if err != nil {
-		return false, fmt.Errorf("the authorities of this server are not those of the snapshot, and %w: give the one that the server had when it was saved with --token", err)
+		return false, fmt.Errorf("the authorities of this server are not those of the snapshot, and %w: set --token to the token that the server had when the snapshot was saved", err)
 	}
 	sealed := secrets(opened)
 	if !maps.Equal(sealed.sums(), r.Secrets) {
-		return false, damaged(r.path, "has other secrets than it says")
+		return false, damaged(r.path, "has secrets that do not match its manifest")
 	}
 	if wantsKeys {
-		// What it is for has no other use, so it may as well be there too soon.
+		// The file may be written before the restore is certain: the keys in it
+		// have no other use.
 		if err := datadir.WriteFile(cfg.Encryption, sealed[encryptionName], 0o600); err != nil {
 			return false, err
 		}
@@ -305,30 +313,30 @@ func prepareSecrets(cfg Config, r *reader, folder, token string) (replaces bool,
 	return true, sealed.unpack(folder, secret)
 }
 
-// bootstrapSecret returns the secret of the given token, or of the one that the
-// server has.
+// bootstrapSecret returns the secret of the given token, or of the server's own
+// token if none is given.
 func bootstrapSecret(cfg Config, token string) (string, error) {
 	if token != "" {
 		return join.ServerSecret(token)
 	}
 	secret, err := keptToken(cfg.Dir)
 	if err == nil && secret == "" {
-		err = errors.New("the snapshot's certificate authorities are sealed with the server's token, and there is none here: " +
-			"give the one that the server had when the snapshot was saved with --token")
+		err = errors.New("the snapshot's certificate authorities are sealed with the server's token, and this host has no token: " +
+			"set --token to the token that the server had when the snapshot was saved")
 	}
 	return secret, err
 }
 
-// Advice is what to do after a restore.
+// Advice says what to do after a restore.
 func (r *Restored) Advice() string {
 	lines := []string{
 		fmt.Sprintf("Restored %s: the cluster as node %s saved it on %s, at revision %d.", r.Path, r.Node, r.Time.Format(time.RFC3339), r.Revision),
-		fmt.Sprintf("What was there before is in %s: remove it when you no longer need it.", r.Replaced),
+		fmt.Sprintf("The earlier data are in %s: remove them when you no longer need them.", r.Replaced),
 	}
 	if r.Authorities {
-		lines = append(lines, "The certificate authorities and the token are the snapshot's too; nodes that knew others must join again.")
+		lines = append(lines, "The certificate authorities and the token are the snapshot's too. Nodes that know other authorities must join again.")
 	}
-	lines = append(lines, "Start the server now. Agents find it by themselves; on one that joined later than that, start kedge again.")
+	lines = append(lines, "Start the server now. Agents find it by themselves. Restart kedge on agents that joined after the snapshot was saved.")
 	if r.Others != "" {
 		lines = append(lines, r.Others)
 	}

@@ -19,7 +19,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// saved returns a snapshot of another server, which has the text "new".
+// saved returns a snapshot of another server, with the content "new".
 func saved(t *testing.T) (path string, from Config) {
 	t.Helper()
 	from = server(t, "new", "right")
@@ -79,14 +79,14 @@ func TestRestore(t *testing.T) {
 	t.Run("a new disk, and a running server", func(t *testing.T) {
 		cfg := Config{Dir: datadir.Dir(filepath.Join(t.TempDir(), "new"))}
 		cfg.Store = &store{dir: cfg.Dir}
-		if _, err := Restore(t.Context(), cfg, path, ""); err == nil || !strings.Contains(err.Error(), "there is none here") {
+		if _, err := Restore(t.Context(), cfg, path, ""); err == nil || !strings.Contains(err.Error(), "this host has no token") {
 			t.Errorf("without a token: %v", err)
 		}
 		lock, err := cfg.Dir.Lock()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Restore(t.Context(), cfg, path, "right"); err == nil || !strings.Contains(err.Error(), "does not run") {
+		if _, err := Restore(t.Context(), cfg, path, "right"); err == nil || !strings.Contains(err.Error(), "while the server is stopped") {
 			t.Errorf("while it is held: %v", err)
 		}
 		if err := lock.Release(); err != nil {
@@ -101,7 +101,8 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-// TestEncryptionKeys restores where the API server's keys for objects are gone.
+// TestEncryptionKeys restores on a server that has lost the API server's keys for
+// objects.
 func TestEncryptionKeys(t *testing.T) {
 	from := server(t, "new", "right")
 	from.Encryption = filepath.Join(t.TempDir(), "keys.yaml")
@@ -128,11 +129,11 @@ func TestEncryptionKeys(t *testing.T) {
 	}
 }
 
-// TestInterrupted stops a restore after each of its steps. What comes next ends
-// with the old data or the snapshot's, never with both.
+// TestInterrupted stops a restore after each of its steps. The next restore or
+// start ends with the old data or with the snapshot's, never with a mixture.
 func TestInterrupted(t *testing.T) {
 	path, _ := saved(t)
-	// In the order of complete, whose moves can be in any.
+	// These are the steps of complete. Its moves may happen in any order.
 	steps := []string{"tls", "token", "db"}
 	for done := -1; done < 1<<len(steps); done++ {
 		cfg := server(t, "old", "old")
@@ -151,7 +152,7 @@ func TestInterrupted(t *testing.T) {
 			}
 			current := map[string]string{"tls": cfg.Dir.ServerTLS(), "token": cfg.Dir.ServerToken(), "db": cfg.Dir.ServerDB()}
 			for i, step := range steps {
-				// Half of a move, or all of it.
+				// One part of a move is done, or all of it.
 				if done&(1<<i) == 0 {
 					continue
 				}
@@ -183,8 +184,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestFirstRevision restores the same snapshot twice, the second time where the
-// data of the first are gone.
+// TestFirstRevision restores the same snapshot twice. The second time, the data
+// of the first restore are gone.
 func TestFirstRevision(t *testing.T) {
 	begin := time.Unix(1_800_000_000, 0)
 	m := &Manifest{Revision: 1000, Time: begin}
@@ -192,7 +193,7 @@ func TestFirstRevision(t *testing.T) {
 		t.Errorf("with a clock that is behind: %d", got)
 	}
 	first := firstRevision(m, 0, begin.Add(time.Hour))
-	handedOut := first + 500*24*3600 // 500 in a second, for a day
+	handedOut := first + 500*24*3600 // 500 per second for a day
 	if second := firstRevision(m, 0, begin.Add(25*time.Hour)); second <= handedOut {
 		t.Errorf("the second goes on above %d, though %d was handed out", second, handedOut)
 	}

@@ -25,27 +25,28 @@ import (
 )
 
 const (
-	// transferTimeout is how long sending or fetching a snapshot may take, and
-	// requestTimeout any other request.
+	// transferTimeout limits how long sending or fetching a snapshot may take.
+	// requestTimeout limits all other requests.
 	transferTimeout = 30 * time.Minute
 	requestTimeout  = time.Minute
-	// s3Attempts is how often a request is made before it has failed.
+	// s3Attempts is how many attempts a request has.
 	s3Attempts = 3
 )
 
-// bucket is where snapshots are in S3.
+// bucket is the place for snapshots in S3.
 type bucket struct {
 	client *minio.Client
 	config.S3
 }
 
-// s3 returns the bucket, by the settings of a Secret if there is to be one.
+// s3 returns the bucket. If s3-config-secret is set, that Secret overrides the
+// settings.
 func (s *Snapshots) s3(ctx context.Context) (*bucket, error) {
 	settings := s.cfg.Settings.S3Settings
 	var authority []byte
 	if settings.ConfigSecret != "" {
 		if s.client == nil {
-			return nil, fmt.Errorf("s3-config-secret %s is in the cluster, which does not run: give the bucket and the keys by the other s3 flags", settings.ConfigSecret)
+			return nil, fmt.Errorf("s3-config-secret %s is in the cluster, which does not run: set the bucket and the keys with the other s3 flags", settings.ConfigSecret)
 		}
 		secret, err := s.client.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, settings.ConfigSecret, metav1.GetOptions{})
 		if err != nil {
@@ -58,8 +59,9 @@ func (s *Snapshots) s3(ctx context.Context) (*bucket, error) {
 	return newBucket(settings, authority)
 }
 
-// overlay sets what a Secret says over settings. Its keys are those of the
-// configuration; s3-endpoint-ca is there the authority itself, in PEM.
+// overlay replaces settings by the values in a Secret. The Secret's keys are
+// those of the configuration, except that s3-endpoint-ca is the authority itself,
+// in PEM.
 func overlay(settings *config.S3, data map[string][]byte) (authority []byte, err error) {
 	for key, target := range map[string]*string{
 		"s3-endpoint": &settings.Endpoint, "s3-bucket": &settings.Bucket, "s3-region": &settings.Region,
@@ -79,11 +81,11 @@ func overlay(settings *config.S3, data map[string][]byte) (authority []byte, err
 	return data["s3-endpoint-ca"], nil
 }
 
-// newBucket makes a client of the bucket. authority, in PEM, is trusted besides
-// the system's.
+// newBucket makes a client for the bucket. It trusts authority, in PEM, in
+// addition to the system's authorities.
 func newBucket(settings config.S3, authority []byte) (*bucket, error) {
 	if settings.Bucket == "" {
-		return nil, errors.New("s3-bucket is not set: say which bucket snapshots are in")
+		return nil, errors.New("s3-bucket is not set: set it to the bucket for snapshots")
 	}
 	if settings.EndpointCA != "" && authority == nil {
 		var err error
@@ -92,7 +94,7 @@ func newBucket(settings config.S3, authority []byte) (*bucket, error) {
 		}
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	// Nothing is held open between two snapshots.
+	// No connection stays open between two snapshots.
 	transport.DisableKeepAlives = true
 	// #nosec G402: the user's own choice.
 	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: settings.SkipSSLVerify}
@@ -102,12 +104,12 @@ func newBucket(settings config.S3, authority []byte) (*bucket, error) {
 			pool = x509.NewCertPool()
 		}
 		if !pool.AppendCertsFromPEM(authority) {
-			return nil, errors.New("s3-endpoint-ca has no certificate in PEM in it")
+			return nil, errors.New("s3-endpoint-ca contains no certificate in PEM")
 		}
 		transport.TLSClientConfig.RootCAs = pool
 	}
-	// As in every other program for S3, and from the machine's role in a cloud,
-	// if no keys are given.
+	// Without keys, the client takes them from the environment or the machine's
+	// role in a cloud, as other S3 programs do.
 	keys := credentials.NewStaticV4(settings.AccessKey, settings.SecretKey, "")
 	if settings.AccessKey == "" && settings.SecretKey == "" {
 		keys = credentials.NewIAM("")
@@ -122,7 +124,7 @@ func newBucket(settings config.S3, authority []byte) (*bucket, error) {
 	return &bucket{client, settings}, nil
 }
 
-// key is the name of a file in the bucket.
+// key returns the object name of a file in the bucket.
 func (b *bucket) key(name string) string {
 	return strings.TrimPrefix(path.Join(b.Folder, name), "/")
 }
@@ -131,14 +133,15 @@ func (b *bucket) location(name string) string {
 	return "s3://" + path.Join(b.Bucket, b.key(name))
 }
 
-// locationS3 is where a file of that name would be, as far as it is known.
+// locationS3 returns where a file of that name would be, as far as the settings
+// tell.
 func (s *Snapshots) locationS3(name string) string {
 	return (&bucket{S3: s.cfg.Settings.S3Settings}).location(name)
 }
 
-// send sends the snapshot called name to S3, and after it those of this node that
-// could not be sent before, as far as prune would keep them. It returns the name of
-// the one that failed.
+// send sends the snapshot called name to S3. It also sends this node's earlier
+// snapshots that could not be sent, as far as prune would keep them. If a transfer
+// fails, it returns the name of that snapshot.
 func (s *Snapshots) send(ctx context.Context, name string) (unsent string, err error) {
 	there, err := s.listS3(ctx)
 	if err != nil {
@@ -183,7 +186,7 @@ func (s *Snapshots) upload(ctx context.Context, name string) error {
 	return nil
 }
 
-// nodeMetadata tells which node has sent an object.
+// nodeMetadata is the metadata key with the node that sent an object.
 const nodeMetadata = "kedge-node"
 
 func (s *Snapshots) listS3(ctx context.Context) ([]File, error) {
@@ -225,7 +228,7 @@ func (s *Snapshots) removeS3(ctx context.Context, name string) error {
 	return nil
 }
 
-// fetch writes a snapshot to target.
+// fetch writes a snapshot from S3 to target.
 func (b *bucket) fetch(ctx context.Context, name, target string) error {
 	ctx, cancel := context.WithTimeout(ctx, transferTimeout)
 	defer cancel()
@@ -235,7 +238,7 @@ func (b *bucket) fetch(ctx context.Context, name, target string) error {
 	return nil
 }
 
-// explain says what a user can do about an error of S3.
+// explain adds to err what the user can do.
 func (b *bucket) explain(what string, err error) error {
 	hint := ""
 	var unknown x509.UnknownAuthorityError
@@ -247,13 +250,13 @@ func (b *bucket) explain(what string, err error) error {
 	case code == "NoSuchKey":
 		hint = ": `kedge snapshot list` lists what is there"
 	case code == "AccessDenied", code == "InvalidAccessKeyId", code == "SignatureDoesNotMatch":
-		hint = ": check s3-access-key and s3-secret-key, and what they may do in the bucket"
+		hint = ": check s3-access-key and s3-secret-key, and their rights in the bucket"
 	case code == "AuthorizationHeaderMalformed", code == "PermanentRedirect":
 		hint = ": check s3-region"
 	case errors.As(err, &unknown):
-		hint = ": give the authority of its certificate with s3-endpoint-ca"
+		hint = ": set s3-endpoint-ca to the authority of its certificate"
 	case errors.As(err, &dial), errors.As(err, &request):
-		hint = ": check s3-endpoint, and that this host reaches it"
+		hint = ": check s3-endpoint, and check that this host can reach it"
 	}
 	return fmt.Errorf("%s s3://%s at %s: %w%s", what, b.Bucket, b.Endpoint, err, hint)
 }

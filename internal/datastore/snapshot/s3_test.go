@@ -16,7 +16,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil/s3"
 )
 
-// TestS3Faults sets one thing wrong at a time, and wants to be told what.
+// TestS3Faults makes one setting wrong at a time, and wants an error that names
+// it.
 func TestS3Faults(t *testing.T) {
 	remote := httptest.NewTLSServer(&s3.Server{Bucket: "backups", AccessKey: "user"})
 	defer remote.Close()
@@ -39,7 +40,7 @@ func TestS3Faults(t *testing.T) {
 		"no authority":      {func(s *config.S3) { s.EndpointCA = empty }, "no certificate in PEM"},
 		"no such file":      {func(s *config.S3) { s.EndpointCA = folder + "/none" }, "read s3-endpoint-ca"},
 		"nobody there":      {func(s *config.S3) { s.Endpoint = "127.0.0.1:1" }, "check s3-endpoint"},
-		"a Secret":          {func(s *config.S3) { s.ConfigSecret = "s3" }, "give the bucket and the keys by the other s3 flags"},
+		"a Secret":          {func(s *config.S3) { s.ConfigSecret = "s3" }, "set the bucket and the keys with the other s3 flags"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := Config{Settings: config.Default().Server.Snapshots}
@@ -56,7 +57,7 @@ func TestS3Faults(t *testing.T) {
 	}
 }
 
-// TestScheduleWithoutS3 makes room here while S3 is away.
+// TestScheduleWithoutS3 prunes snapshots on this host while S3 is away.
 func TestScheduleWithoutS3(t *testing.T) {
 	cfg := server(t, "all", "token")
 	cfg.Settings.ScheduleCron, cfg.Settings.Retention = "@every 1s", 1
@@ -75,7 +76,8 @@ func TestScheduleWithoutS3(t *testing.T) {
 	}
 }
 
-// TestS3Later sends what could not be sent, as far as it is kept, and nothing else.
+// TestS3Later sends the snapshots that could not be sent before, as far as prune
+// keeps them, and no others.
 func TestS3Later(t *testing.T) {
 	store := &s3.Server{Bucket: "backups", AccessKey: "a"}
 	remote := httptest.NewServer(store)
@@ -87,12 +89,12 @@ func TestS3Later(t *testing.T) {
 	var names []string
 	for range 3 {
 		file, err := away.save(t.Context(), OnDemand)
-		if file == nil || err == nil || !strings.Contains(err.Error(), file.Name) || !strings.Contains(err.Error(), "the next save sends it too") {
+		if file == nil || err == nil || !strings.Contains(err.Error(), file.Name) || !strings.Contains(err.Error(), "The next save will send it too") {
 			t.Fatalf("while S3 is away: %v, %v", file, err)
 		}
 		names = append(names, file.Name)
 	}
-	// Another server's, and one that is of no use.
+	// These are another server's snapshot, and a damaged one.
 	for name, text := range map[string]string{"on-demand-other-7.zst": "x", fileName("broken", "pi", time.Unix(7, 0)): "x"} {
 		if err := os.WriteFile(filepath.Join(cfg.folder(), name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -107,7 +109,7 @@ func TestS3Later(t *testing.T) {
 		}
 		names = append(names, file.Name)
 	}
-	// Of three of one name, the two that are kept.
+	// Of the three snapshots of one name, two are kept.
 	if want := slices.Sorted(slices.Values(names[1:])); !slices.Equal(store.Keys(), want) {
 		t.Errorf("in S3 are %q, want %q", store.Keys(), want)
 	}

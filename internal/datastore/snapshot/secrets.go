@@ -15,21 +15,23 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// secrets are the files without which what is in a datastore is of no use, by
-// name: the authorities that nodes and kubeconfigs were signed by, the key of
-// service-account tokens, and the keys of encrypted objects. They are in a
-// snapshot, sealed with the server's token, which is not.
+// secrets are the files without which the content of a datastore is useless, by
+// name: the authorities that signed the certificates of nodes and kubeconfigs,
+// the key of service-account tokens, and the keys of encrypted objects. A
+// snapshot contains them, sealed with the server's token. It does not contain the
+// token.
 type secrets map[string][]byte
 
 const (
-	// tlsPrefix is before the names of those in the folder of certificates.
+	// tlsPrefix begins the names of the files in the folder of certificates.
 	tlsPrefix = "tls/"
-	// encryptionName is the file that the API server's argument names.
+	// encryptionName is the name of the file that the API server's argument
+	// points to.
 	encryptionName = "encryption-provider-config"
 )
 
-// readSecrets reads those of a server. encryption is the path of the file with
-// the keys for encrypted objects, empty if there is none.
+// readSecrets reads the secrets of a server. encryption is the path of the file
+// with the keys for encrypted objects, or empty if there is none.
 func readSecrets(dir datadir.Dir, encryption string) (secrets, error) {
 	shared, err := pki.Secrets(dir)
 	if err != nil {
@@ -50,7 +52,7 @@ func readSecrets(dir datadir.Dir, encryption string) (secrets, error) {
 	return found, nil
 }
 
-// sums returns the checksum of each. It tells nothing of a key.
+// sums returns the checksum of each file. A checksum does not reveal a key.
 func (s secrets) sums() map[string]string {
 	sums := map[string]string{}
 	for name, content := range s {
@@ -60,7 +62,8 @@ func (s secrets) sums() map[string]string {
 	return sums
 }
 
-// keptToken returns the secret of the server's token, empty if it has none yet.
+// keptToken returns the secret of the server's token, or an empty string if there
+// is none yet.
 func keptToken(dir datadir.Dir) (string, error) {
 	text, err := os.ReadFile(dir.ServerToken())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -72,8 +75,9 @@ func keptToken(dir datadir.Dir) (string, error) {
 	return join.ServerSecret(string(text))
 }
 
-// unpack writes the authorities and the token, as they are to be in the data
-// directory, into folder. What they sign is made at the next start.
+// unpack writes the authorities and the token into folder, in the layout of the
+// data directory. The next start makes the certificates that the authorities
+// sign.
 func (s secrets) unpack(folder, secret string) error {
 	if err := os.Mkdir(filepath.Join(folder, "tls"), 0o700); err != nil {
 		return datadir.Explain(err)
@@ -83,9 +87,9 @@ func (s secrets) unpack(folder, secret string) error {
 		if !ok {
 			continue
 		}
-		// Two names of one file could not both be as they were saved.
+		// Two names of one file could not both be restored.
 		if !filepath.IsLocal(file) || filepath.Clean(file) != file {
-			return fmt.Errorf("the snapshot's secret %s has no place", name)
+			return fmt.Errorf("the snapshot has a secret with an invalid name, %s", name)
 		}
 		path := filepath.Join(folder, "tls", file)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

@@ -1,12 +1,12 @@
-// Package snapshot saves a server's datastore to files, lists, prunes and
-// restores them, whatever kind of datastore it is: the same commands, schedule,
-// format and places for all. The server package runs a Snapshots beside the
-// datastore; cli asks it by localapi (ask.go), and calls
-// Restore itself, on a server that does not run.
+// Package snapshot saves a server's datastore to files, and lists, prunes and
+// restores these files. Commands, schedule, format and places are the same for
+// all kinds of datastores. The server package runs a Snapshots beside the
+// datastore. The commands ask it through localapi (ask.go), and call Restore
+// themselves on a server that does not run.
 //
-// file.go is the format, secrets.go what comes along besides the datastore,
-// folder.go and s3.go are the places; restore.go is the way back, objects.go
-// what the API shows of it all.
+// file.go has the format, secrets.go what a snapshot contains besides the
+// datastore, folder.go and s3.go the places, restore.go the restore, and
+// objects.go what the API shows.
 package snapshot
 
 import (
@@ -32,58 +32,62 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
 
-// Config is what Snapshots needs.
+// Config is what New needs.
 type Config struct {
 	Dir      datadir.Dir
 	Settings config.Snapshots
-	// Encryption is the path of the API server's encryption-provider-config,
+	// Encryption is the path of the API server's encryption-provider-config, or
 	// empty if it has none.
 	Encryption string
 	NodeName   string
 	Store      datastore.Snapshotter
-	// Elsewhere says where the API's objects are and who saves them, if they are
-	// not in Store: nothing is saved or restored then.
+	// Elsewhere is not nil if the API's objects are not in Store. It then says
+	// where they are and who saves them, and nothing is saved or restored.
 	Elsewhere error
-	// Others says what to do on the other servers after a restore, empty if there
-	// are none.
+	// Others says what to do on the other servers after a restore. It is empty if
+	// there are none.
 	Others string
-	// Client calls the API as system:kedge:snapshots; nil for who only lists.
+	// Client calls the API as system:kedge:snapshots. It is nil if only the files
+	// are listed.
 	Client *rest.Config
-	// Now is what time it is, also where the system does not know; nil for the
-	// system's. Names have it, and by that the oldest go first.
+	// Now returns the time, also where the system's clock is not set. If it is
+	// nil, the system's clock is used. Names contain the time, and the oldest
+	// snapshots are deleted first.
 	Now func() time.Time
 }
 
 // File is one snapshot in one place.
 type File struct {
-	// Name is that of the file, Node of the server that saved it.
+	// Name is the name of the file, Node that of the server that saved it.
 	Name string `json:"name"`
 	Node string `json:"node,omitempty"`
 	// Location is a URL: file:///... or s3://BUCKET/....
 	Location string    `json:"location"`
 	Size     int64     `json:"size"`
 	Created  time.Time `json:"created"`
-	// Error says why it is of no use, if it is not.
+	// Error says why the snapshot cannot be used. It is empty if the snapshot is
+	// fine.
 	Error string `json:"error,omitempty"`
 }
 
-// Snapshots is the component that saves by schedule and on demand. It is to run
-// while the datastore and the API do.
+// Snapshots is the component that saves by schedule and on demand. It must run
+// only while the datastore and the API run.
 type Snapshots struct {
 	cfg Config
 	log *logrus.Entry
-	// One save or deletion at a time.
+	// mu allows one save or deletion at a time.
 	mu sync.Mutex
-	// failed are the last failures by their place; the next success ends them.
+	// failed are the last failures by place. The next success in that place
+	// removes the failure.
 	failed map[string]File
-	// changed has a value when the API has yet to be told.
+	// changed has a value while the API has yet to be updated.
 	changed chan struct{}
 	client  kubernetes.Interface
 	objects objects
 	now     func() time.Time
 }
 
-// New returns the component; it implements component.Component.
+// New returns the component, which implements component.Component.
 func New(cfg Config) *Snapshots {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -97,8 +101,8 @@ func New(cfg Config) *Snapshots {
 // Name implements component.Component.
 func (*Snapshots) Name() string { return "snapshots" }
 
-// Run implements component.Component. At rest it waits for
-// the next time of the schedule only.
+// Run implements component.Component. At rest it only waits for the next time of
+// the schedule.
 func (s *Snapshots) Run(ctx context.Context, ready func()) error {
 	if err := s.connect(); err != nil {
 		return err
@@ -114,7 +118,7 @@ func (s *Snapshots) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// folder is where snapshots are on this host.
+// folder returns the folder of the snapshots on this host.
 func (c *Config) folder() string {
 	if c.Settings.Dir != "" {
 		return c.Settings.Dir
@@ -144,15 +148,16 @@ func (s *Snapshots) keepSchedule(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		// save and prune log what fails. Room is made also while S3 is away.
+		// save and prune log their errors. Prune runs also if only S3 failed, so
+		// that the disk does not fill up.
 		if file, _ := s.save(ctx, Scheduled); file != nil {
 			_, _ = s.prune(ctx, Scheduled, s.cfg.Settings.Retention)
 		}
 	}
 }
 
-// save saves a snapshot to the folder and, if there is S3, there too. If only
-// the latter failed it returns the file and an error.
+// save saves a snapshot to the folder and, if it is configured, to S3. If only S3
+// failed, it returns both the file and an error.
 func (s *Snapshots) save(ctx context.Context, name string) (*File, error) {
 	if s.cfg.Elsewhere != nil {
 		return nil, s.cfg.Elsewhere
@@ -177,7 +182,7 @@ func (s *Snapshots) save(ctx context.Context, name string) (*File, error) {
 	}
 	if unsent, err := s.send(ctx, file.Name); err != nil {
 		s.note(ctx, failure{place: "s3", name: unsent, err: err})
-		return file, fmt.Errorf("snapshot %s is on this host, but not in S3, where the next save sends it too: %w", unsent, err)
+		return file, fmt.Errorf("snapshot %s is saved on this host, but could not be sent to S3. The next save will send it too: %w", unsent, err)
 	}
 	delete(s.failed, "s3")
 	return file, nil
@@ -191,7 +196,7 @@ func (s *Snapshots) saveHere(ctx context.Context, name string) (_ *File, err err
 	}
 	at := s.now()
 	path := filepath.Join(folder, fileName(name, s.cfg.NodeName, at))
-	for exists(path) { // two in a second
+	for exists(path) { // two snapshots in one second
 		at = at.Add(time.Second)
 		path = filepath.Join(folder, fileName(name, s.cfg.NodeName, at))
 	}
@@ -222,25 +227,26 @@ func (s *Snapshots) saveHere(ctx context.Context, name string) (_ *File, err err
 	return describe(path)
 }
 
-// removeDatabase removes a file, and what a database leaves beside it.
+// removeDatabase removes a file and what SQLite leaves beside it.
 func removeDatabase(file string) {
 	for _, end := range []string{"", "-wal", "-shm", "-journal"} {
 		_ = os.Remove(file + end)
 	}
 }
 
-// removeTemporary removes what was being written when kedge was killed.
+// removeTemporary removes the files that were being written when kedge was
+// killed.
 func (s *Snapshots) removeTemporary() {
 	left, _ := filepath.Glob(filepath.Join(s.cfg.folder(), ".*-"+s.cfg.NodeName+"-*"+suffix+"*"+temporarySuffix+"*"))
 	for _, file := range left {
 		if err := os.Remove(file); err != nil {
-			s.log.Warnf("Cannot remove what a save that was interrupted has left: %v", err)
+			s.log.Warnf("Cannot remove a file that an interrupted save left: %v", err)
 		}
 	}
 }
 
-// list returns all snapshots, the newest first. Of a place that cannot be asked
-// the error tells; the others are returned all the same.
+// list returns all snapshots, the newest first. If a place does not answer, it
+// returns the snapshots of the other place and an error.
 func (s *Snapshots) list(ctx context.Context) ([]File, error) {
 	files, err := s.cfg.listFolder()
 	if s.cfg.Settings.S3 {
@@ -251,7 +257,7 @@ func (s *Snapshots) list(ctx context.Context) ([]File, error) {
 	return files, err
 }
 
-// delete deletes snapshots by name, wherever they are.
+// delete deletes snapshots by name in all places.
 func (s *Snapshots) delete(ctx context.Context, names []string) ([]File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,7 +275,7 @@ func (s *Snapshots) delete(ctx context.Context, names []string) ([]File, error) 
 			}
 		}
 		if len(found) == before {
-			faults = append(faults, fmt.Errorf("there is no snapshot %s; `kedge snapshot list` lists them", name))
+			faults = append(faults, fmt.Errorf("there is no snapshot %s; `kedge snapshot list` lists the snapshots", name))
 		}
 	}
 	if err := errors.Join(faults...); err != nil {
@@ -278,11 +284,12 @@ func (s *Snapshots) delete(ctx context.Context, names []string) ([]File, error) 
 	return s.remove(ctx, found)
 }
 
-// prune deletes the older snapshots of this node, of each name that it has or
-// of one, in each place, but as many as retention says.
+// prune deletes the older snapshots of this node in each place, and keeps as many
+// of each name as retention says. If name is not empty, it deletes only snapshots
+// of that name.
 func (s *Snapshots) prune(ctx context.Context, name string, retention int) ([]File, error) {
 	if retention < 1 {
-		return nil, fmt.Errorf("at least one snapshot is to be kept, not %d: `kedge snapshot delete` deletes single ones", retention)
+		return nil, fmt.Errorf("retention must be at least 1, not %d; `kedge snapshot delete` deletes single snapshots", retention)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -303,7 +310,7 @@ func (s *Snapshots) prune(ctx context.Context, name string, retention int) ([]Fi
 	return removed, err
 }
 
-// remove deletes files, and returns those that are gone.
+// remove deletes files and returns those that were deleted.
 func (s *Snapshots) remove(ctx context.Context, files []File) (removed []File, err error) {
 	if len(files) > 0 {
 		defer s.change()
@@ -328,17 +335,17 @@ func (s *Snapshots) removeOne(ctx context.Context, f File) error {
 	return os.Remove(filepath.Join(s.cfg.folder(), f.Name))
 }
 
-// failure is a save that came to nothing, or an upload.
+// failure is a save or an upload that failed.
 type failure struct {
 	place, name string
 	err         error
 }
 
-// note remembers, logs and tells that a snapshot failed, unless kedge stops or
-// the user did not wait for it.
+// note remembers, logs and reports a failed snapshot. If kedge stops or the user
+// did not wait, it only logs that.
 func (s *Snapshots) note(ctx context.Context, f failure) {
 	if ctx.Err() != nil {
-		s.log.Infof("Snapshot %s was not waited for", f.name)
+		s.log.Infof("Snapshot %s was cancelled", f.name)
 		return
 	}
 	s.log.Errorf("Snapshot %s failed: %v", f.name, f.err)

@@ -29,13 +29,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil/s3"
 )
 
-// store is a datastore of one text, in a file.
+// store is a datastore that consists of one text, in a file.
 type store struct {
 	dir    datadir.Dir
 	last   int64
 	broken error
 	saves  atomic.Int32
-	// above is what Prepare was told.
+	// above is the revision that Prepare got.
 	above int64
 }
 
@@ -73,7 +73,7 @@ func (s *store) Commit(_ context.Context, folder, kept string) error {
 
 func (s *store) Kept(kept string) string { return kept }
 
-// server makes a data directory as a server has it, and what its snapshots need.
+// server makes a server's data directory, and the configuration of its snapshots.
 func server(t *testing.T, text, token string) Config {
 	t.Helper()
 	dir := datadir.Dir(t.TempDir())
@@ -98,20 +98,20 @@ func server(t *testing.T, text, token string) Config {
 	}
 }
 
-// quick returns a Snapshots that takes no time to seal secrets.
+// quick returns a Snapshots that seals secrets without delay.
 func quick(cfg Config) *Snapshots {
 	s := New(cfg)
 	return s
 }
 
-// withAPI gives s an API that knows SnapshotFiles.
+// withAPI gives s an API with SnapshotFiles.
 func withAPI(s *Snapshots, objects ...runtime.Object) {
 	s.client = fake.NewClientset(objects...)
 	s.objects = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{resourceOf: "SnapshotFileList"}).Resource(resourceOf)
 }
 
-// shown returns the locations that the API shows, with what is wrong with them.
+// shown returns the locations of the SnapshotFiles in the API, with their errors.
 func shown(t *testing.T, s *Snapshots) (locations []string) {
 	t.Helper()
 	if err := s.reconcile(t.Context()); err != nil {
@@ -225,7 +225,7 @@ func TestFailures(t *testing.T) {
 	if got := shown(t, s); !slices.Equal(got, []string{file.Location}) {
 		t.Errorf("the API shows %q", got)
 	}
-	// S3 that cannot be asked does not take away what it showed.
+	// While S3 does not answer, its SnapshotFiles stay.
 	s.cfg.Settings.S3, s.cfg.Settings.S3Settings = true, config.S3{Endpoint: "127.0.0.1:1", Insecure: true, Bucket: "backups", AccessKey: "a", SecretKey: "s", Region: "x"}
 	if file, err := s.save(t.Context(), OnDemand); file == nil || err == nil || !strings.Contains(err.Error(), "check s3-endpoint") {
 		t.Errorf("got %v, %v", file, err)
@@ -235,7 +235,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestSchedule wants nothing to happen but at the times of the schedule.
+// TestSchedule wants nothing to happen except at the times of the schedule.
 func TestSchedule(t *testing.T) {
 	cfg := server(t, "all", "token")
 	cfg.Settings.ScheduleCron = "0 */12 * * *"

@@ -24,7 +24,7 @@ func TestEtcd(t *testing.T) {
 
 	run(t, host, "mv", serverDir, "/var/lib/kedge/lost")
 	refused(c, []string{"of the kind etcd, and this server's is sqlite", "cluster-init"}, "restore", saved.File)
-	refused(c, []string{"there is none here", "--token"}, "restore", "--cluster-init", saved.File)
+	refused(c, []string{"this host has no token", "--token"}, "restore", "--cluster-init", saved.File)
 	must(c, "restore", "--cluster-init", "--token="+token, saved.File)
 	c.Server.Start()
 	c.Server.WaitReady()

@@ -163,7 +163,7 @@ func TestSaveAndRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	refused(c, []string{"does not run", "already runs", "stop"}, "restore", name)
+	refused(c, []string{"while the server is stopped", "already runs", "stop"}, "restore", name)
 	server.Terminate()
 	refusals(c, name)
 
@@ -190,7 +190,7 @@ func TestSaveAndRestore(t *testing.T) {
 	server.Terminate()
 	run(t, host, "mv", serverDir, "/var/lib/kedge/lost")
 	host.WriteFile("/etc/kedge/config.yaml", "s3-access-key: user\ns3-secret-key: secret"+s3Config)
-	refused(c, []string{"there is none here", "--token"}, "restore", name)
+	refused(c, []string{"this host has no token", "--token"}, "restore", name)
 	refused(c, []string{"cannot be decrypted with this token", "--token"}, "restore", "--token=wrong", name)
 	refused(c, []string{"s3://backups", "list"}, "restore", "--token="+token, "none-server-1-1")
 	must(c, "restore", "--token="+token, name)
@@ -293,7 +293,7 @@ func refusals(c *cluster.Cluster, name string) {
 		want    string
 	}{
 		{"a bit is another", flipped, "damaged"},
-		{"a bit of the manifest is another", manifest, "its checksum is another"},
+		{"a bit of the manifest is another", manifest, "its checksum does not match"},
 		{"the end is missing", whole[:len(whole)*2/3], "is cut off"},
 		{"nearly all is missing", whole[:20], "damaged"},
 		{"something else", bytes.Repeat([]byte("no snapshot "), 100), "is not a snapshot of kedge"},
@@ -376,7 +376,7 @@ func TestScheduleAndRetention(t *testing.T) {
 	server = host.StartServer(t, "--s3", "--s3-endpoint=127.0.0.1:1", "--s3-insecure", "--s3-bucket=none", "--s3-access-key=a", "--s3-secret-key=b")
 	server.WaitReady()
 	c = cluster.Of(t, server)
-	refused(c, []string{"is on this host, but not in S3", "check s3-endpoint"}, "save")
+	refused(c, []string{"is saved on this host, but could not be sent to S3", "check s3-endpoint"}, "save")
 	wantEvent(c, "SnapshotFailed", "check s3-endpoint")
 	c.Eventually("a SnapshotFile with the error", func() error {
 		output, err := c.TryKubectl("", "get", "snapshotfiles", "-o", `jsonpath={range .items[*]}{.spec.location} {.status.error.message}{"\n"}{end}`)
@@ -457,7 +457,7 @@ func TestInterruptedRestore(t *testing.T) {
 		kept, _ := filepath.Glob(host.Path(serverDir + "/replaced-*/db/state.db"))
 		state := "not begun"
 		switch {
-		case strings.Contains(output, "before it had changed anything"):
+		case strings.Contains(output, "before it changed anything"):
 			state = "old"
 		case strings.Contains(output, "has been completed"):
 			state = "snapshot"

@@ -123,7 +123,7 @@ func (c *Cluster) SaveAndChange(host *harness.Host) *Saved {
 	c.Kubectl("create", "configmap", "new")
 	c.Kubectl("delete", "configmap", "many-1", "many-2")
 	c.Scale("many", 3)
-	c.RefusedSnapshot(c.Server.Host, []string{"does not run", "already runs", "stop"}, "restore", s.File)
+	c.RefusedSnapshot(c.Server.Host, []string{"while the server is stopped", "already runs", "stop"}, "restore", s.File)
 	return s
 }
 
