@@ -15,19 +15,23 @@ import (
 )
 
 const (
-	// retainRevisions is how many are never compacted; kine's own number.
+	// retainRevisions is how many of the last revisions are never compacted;
+	// kine's own number.
 	retainRevisions = 1000
-	// compactBatch is how many revisions one transaction compacts.
+	// compactBatch is how many revisions one transaction compacts. compactTimeout
+	// limits its duration.
 	compactBatch   = 1000
 	compactTimeout = 30 * time.Second
-	// createRetries is how often a row is tried again whose id was filled.
+	// createRetries limits how often an insert is repeated after another server
+	// has filled its id.
 	createRetries = 20
 )
 
-// compactKey is the row that says, in prev_revision, what was compacted.
+// compactKey names the row whose prev_revision is the revision up to which the
+// table is compacted.
 const compactKey = "compact_rev_key"
 
-// Backend is kine's server.Backend over a database that others write to, too.
+// Backend is kine's server.Backend over a database to which others write too.
 //
 //upstream:relies-on github.com/k3s-io/kine/pkg/logstructured/sqllog/sql.go RowsToEvents
 //upstream:relies-on github.com/k3s-io/kine/pkg/drivers/generic/tx.go Tx.MustCommit
@@ -43,12 +47,12 @@ type Backend struct {
 var _ server.Backend = (*Backend)(nil)
 
 func newBackend(db *sql.DB, dialect *dialect, faults *faults) *Backend {
-	meter := measure.NewMeter(faults.log, fmt.Sprintf("Look at the load of %s, at its disk, and at the network to it", faults.target))
+	meter := measure.NewMeter(faults.log, fmt.Sprintf("Check the load and the disk of %s, and the network to it", faults.target))
 	return &Backend{db: db, dialect: dialect, faults: faults, meter: meter, hub: newHub()}
 }
 
-// Start implements server.Backend. Everything ends when ctx does. After an
-// error it can be called again.
+// Start implements server.Backend. Polling and expiry end when ctx does. After an
+// error, Start can be called again.
 func (b *Backend) Start(ctx context.Context) error {
 	if _, err := b.insert(ctx, create, compactKey, 0, 0, []byte{}); err != nil && !b.dialect.taken(err) {
 		return b.faults.note(err)
@@ -64,7 +68,7 @@ func (b *Backend) Start(ctx context.Context) error {
 	b.running.Go(func() { b.poll(ctx) })
 	b.running.Go(func() {
 		for ctx.Err() == nil {
-			// It ends when it cannot list, and with its watch.
+			// ttl.Run returns when it cannot list, and when its watch ends.
 			ttl.Run(ctx, b)
 			select {
 			case <-ctx.Done():
@@ -75,14 +79,15 @@ func (b *Backend) Start(ctx context.Context) error {
 	return nil
 }
 
-// number runs a statement that returns one number, and 0 if that is NULL.
+// number runs a statement that returns one number. It returns 0 for NULL.
 func (b *Backend) number(ctx context.Context, statement string) (int64, error) {
 	var value sql.NullInt64
 	err := b.db.QueryRowContext(ctx, statement).Scan(&value)
 	return value.Int64, err
 }
 
-// CurrentRevision implements server.Backend. It asks the database: others write.
+// CurrentRevision implements server.Backend. It asks the database, because others
+// write too.
 func (b *Backend) CurrentRevision(ctx context.Context) (int64, error) {
 	revision, err := b.number(ctx, head)
 	if err != nil {
@@ -98,8 +103,8 @@ func (b *Backend) DbSize(ctx context.Context) (int64, error) {
 	return size, b.faults.note(err)
 }
 
-// latest returns the last change of key, nil if there is none. revision is the
-// last one to look at, 0 for all.
+// latest returns the last change of key, or nil if there is none. It ignores
+// changes after revision, unless revision is 0.
 func (b *Backend) latest(ctx context.Context, key string, revision int64, values bool) (*server.Event, error) {
 	statement, args := "SELECT "+valued(values)+" FROM kine WHERE id = (SELECT MAX(id) FROM kine WHERE name = ?", []any{key}
 	if revision > 0 {
@@ -142,8 +147,9 @@ func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly 
 	return max(now, event.KV.ModRevision), event.KV, nil
 }
 
-// check returns an error if a revision, 0 for the present, could not be read at.
-// It is to be called after the reading.
+// check returns an error if revision is compacted or in the future. 0 stands for
+// the present, which is always readable. It is called after reading, because a
+// compaction may happen during the read.
 func (b *Backend) check(ctx context.Context, revision, now int64) error {
 	if revision == 0 {
 		return nil
@@ -158,9 +164,9 @@ func (b *Backend) check(ctx context.Context, revision, now int64) error {
 	return err
 }
 
-// within is a condition for the names from key to end. A zero byte at the end
-// of one, which no name has and PostgreSQL knows not, says before or after which
-// side of a name the range ends.
+// within returns a condition for the names from key to end. No name contains a
+// zero byte, and PostgreSQL accepts none. So a zero byte at the end of key or end
+// is translated: it decides whether that name itself belongs to the range.
 func within(key, end string) (condition string, args []any) {
 	condition = "name >= ?"
 	if after, ok := strings.CutSuffix(key, "\x00"); ok {
@@ -174,10 +180,11 @@ func within(key, end string) (condition string, args []any) {
 	return condition + " AND name < ?", []any{key, end}
 }
 
-// settle returns the revision to read at. What is asked of the present is read
-// as it was at the last revision, once all up to that one have been seen:
-// one that is being written now may yet appear below it, and whoever watches
-// from what a list returned would never hear of it.
+// settle returns the revision to read at. A request for the present is read at
+// the last revision, once every watch has its events up to that revision. Without
+// waiting, a row that is being written now could appear below that revision
+// later. A client that watches from the revision that a list returned would then
+// miss it.
 func (b *Backend) settle(ctx context.Context, revision int64) (at, now int64, err error) {
 	if now, err = b.CurrentRevision(ctx); err != nil || revision > 0 {
 		return revision, now, err
@@ -227,8 +234,8 @@ func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (i
 	return at, count, b.faults.note(err)
 }
 
-// insert runs a statement that makes a row, and returns its id, or 0 if it made
-// none.
+// insert runs a statement that makes a row. It returns the row's id, or 0 if no
+// row was made.
 func (b *Backend) insert(ctx context.Context, statement string, args ...any) (id int64, err error) {
 	began := time.Now()
 	for range createRetries {
@@ -243,7 +250,7 @@ func (b *Backend) insert(ctx context.Context, statement string, args ...any) (id
 				id, err = insertedID(result)
 			}
 		}
-		// Whoever polls was faster, say: a new try gets a new id.
+		// Another server may have filled the id. A new attempt gets a new id.
 		if err == nil || !b.dialect.again(err) {
 			break
 		}
@@ -283,7 +290,7 @@ func (b *Backend) Create(ctx context.Context, key string, value []byte, lease in
 	return id, b.faults.note(err)
 }
 
-// exists is the answer to a Create of a key that is there.
+// exists answers a Create of a key that exists.
 func (b *Backend) exists(ctx context.Context) (int64, error) {
 	revision, err := b.CurrentRevision(ctx)
 	if err != nil {
@@ -293,7 +300,7 @@ func (b *Backend) exists(ctx context.Context) (int64, error) {
 }
 
 // Update implements server.Backend. If revision is not that of the key's last
-// change, it returns what is there.
+// change, it returns the present value.
 func (b *Backend) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
 	id, err := b.insert(ctx, update, lease, value, revision, key)
 	if err != nil && !b.dialect.taken(err) {
@@ -306,7 +313,8 @@ func (b *Backend) Update(ctx context.Context, key string, value []byte, revision
 	return now, kv, false, err
 }
 
-// Delete implements server.Backend. revision is 0 for whatever is there.
+// Delete implements server.Backend. With revision 0 it deletes the key at any
+// revision.
 func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
 	for {
 		last, err := b.latest(ctx, key, 0, true)
@@ -314,7 +322,8 @@ func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64
 			return 0, nil, false, b.faults.note(err)
 		}
 		if last == nil || last.Delete {
-			// As etcd has it: nothing was deleted, and nothing is there.
+			// etcd answers the same way: nothing was deleted, and nothing is
+			// there.
 			now, err := b.CurrentRevision(ctx)
 			return now, nil, revision == 0, err
 		}
@@ -329,12 +338,12 @@ func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64
 		if err == nil && id != 0 {
 			return id, kv, true, nil
 		}
-		// Somebody was faster: look again.
+		// Another server changed the key first, so look again.
 	}
 }
 
-// Compact implements server.Backend. Several servers may try at once: each
-// transaction goes on only from where the last one was.
+// Compact implements server.Backend. Several servers may compact at once: each
+// transaction continues only from the revision where the last one ended.
 func (b *Backend) Compact(ctx context.Context, revision int64) (int64, error) {
 	now, err := b.CurrentRevision(ctx)
 	if err != nil {
@@ -364,7 +373,8 @@ func (b *Backend) Compact(ctx context.Context, revision int64) (int64, error) {
 	return now, nil
 }
 
-// compactTo compacts what is between two revisions, unless another server did.
+// compactTo compacts the revisions between from and to. It returns false if
+// another server has compacted meanwhile.
 func (b *Backend) compactTo(ctx context.Context, from, to int64) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, compactTimeout)
 	defer cancel()
@@ -372,7 +382,8 @@ func (b *Backend) compactTo(ctx context.Context, from, to int64) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// After a commit this does nothing; when it fails, so has all else.
+	// After a commit, Rollback does nothing. If it fails, the statements before
+	// have failed too.
 	defer func() { _ = tx.Rollback() }()
 	var found sql.NullInt64
 	if err := tx.QueryRowContext(ctx, compacted).Scan(&found); err != nil || found.Int64 != from {
@@ -387,7 +398,8 @@ func (b *Backend) compactTo(ctx context.Context, from, to int64) (bool, error) {
 	return true, tx.Commit()
 }
 
-// events runs a statement that returns changes.
+// events runs a statement that returns changes. values and old tell whether the
+// statement also selects the values and the old values.
 func (b *Backend) events(ctx context.Context, statement string, args []any, values, old bool) ([]*server.Event, error) {
 	rows, err := b.db.QueryContext(ctx, b.dialect.bind(statement), args...)
 	if err != nil {
@@ -416,6 +428,6 @@ func (b *Backend) events(ctx context.Context, statement string, args []any, valu
 		}
 		events = append(events, event)
 	}
-	// Without this a list that broke off would be a shorter one.
+	// Without this check, a list that broke off would pass for a shorter list.
 	return events, rows.Err()
 }

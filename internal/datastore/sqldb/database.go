@@ -1,24 +1,24 @@
-// Package sqldb is a datastore in a PostgreSQL, MySQL or MariaDB database of
-// the user's, which several servers may share: a server.Backend of kine, and
-// etcd's API for it (package etcdapi). The server package makes it of
-// --datastore-endpoint.
+// Package sqldb is a datastore in a PostgreSQL, MySQL or MariaDB database of the
+// user, which several servers may share. It implements a server.Backend of kine,
+// and serves etcd's API for it (package etcdapi). Package choice makes it if
+// datastore-endpoint names such a database.
 //
-// The table is kine's, made by kine's own drivers, and what its rows mean is
-// kine's too, so that k3s can have been there before and can go on. What works
-// on it is not: kine's ends the process when a transaction cannot be committed
-// (pkg/drivers/generic/tx.go), takes a list that broke off for a whole one
-// (pkg/logstructured/sqllog, RowsToEvents), and tells of progress before it has
-// handed over all events.
+// The table is kine's: kine's own drivers make it, and its rows mean what they
+// mean for kine. A cluster can therefore come from k3s and go back to it. The
+// code that works on the table is not kine's, for three reasons. kine ends the
+// process when a transaction cannot be committed (pkg/drivers/generic/tx.go). It
+// takes a list that broke off for a complete one (pkg/logstructured/sqllog,
+// RowsToEvents). It reports progress before it has handed over all events.
 //
-// Every change is a row, whose id, from the database's sequence, is its
-// revision. The unique index on a key and the revision it follows lets one of
-// several servers win, so all that is shared is in the database. Rows may appear
-// out of order; poll.go puts that right, and is how a server learns of the
-// others' changes, within a second. A change is as durable as the database makes
-// a committed transaction.
+// Every change is a row. Its id comes from the database's sequence and is its
+// revision. A unique index on the key and the revision that a change follows lets
+// only one of several servers win, so the database has all the state that servers
+// share. Rows may appear out of order. poll.go puts them in order, and tells a
+// server of the others' changes within a second. A change is as durable as a
+// committed transaction of the database.
 //
-// When the database goes away, requests fail with a message that says so, and
-// all goes on when it is back.
+// While the database is away, requests fail with a message that says so. When it
+// is back, everything continues.
 package sqldb
 
 import (
@@ -38,30 +38,31 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/etcdapi"
 )
 
-// name is that of the component.
+// name is the name of the component.
 const name = "datastore"
 
 const (
-	// connections is how many a server uses at most. PostgreSQL lets 100 in,
-	// for all servers and others.
+	// connections limits the connections of one server. By default PostgreSQL
+	// accepts 100 in all.
 	connections = 20
 	// idleTime is how long a connection may be idle before it is closed.
 	idleTime = 2 * time.Minute
-	// retryConnect is how long after a failed try to connect the next one comes,
-	// and repeatLog after how long the same fault is logged again.
+	// retryConnect is the pause after a failed attempt to connect. repeatLog is
+	// the least time between two log lines about the same fault.
 	retryConnect = time.Second
 	repeatLog    = time.Minute
-	// prepareTimeout is how long making the table may take.
+	// prepareTimeout limits how long making the table may take.
 	prepareTimeout = 2 * time.Minute
 )
 
-// Config says where a Datastore is.
+// Config says where the database is.
 type Config struct {
-	// Endpoint is postgres://… or mysql://… as k3s has it. It holds a password.
+	// Endpoint is postgres://… or mysql://…, in k3s's form. It contains a
+	// password.
 	Endpoint string
 	TLS      datastore.TLS
-	// Socket is the path of the unix socket for etcd clients. Its folder is
-	// made if it is not there, for root only.
+	// Socket is the path of the unix socket for etcd clients. Its folder is made,
+	// for root only, if it does not exist.
 	Socket string
 }
 
@@ -70,15 +71,16 @@ type Datastore struct {
 	socket string
 	target *target
 	faults *faults
-	// backend is nil before the database was reached.
+	// backend is nil until the database has been reached.
 	backend atomic.Pointer[Backend]
-	// api is nil before the datastore is ready for the first time.
+	// api is nil until the datastore is ready for the first time.
 	api atomic.Pointer[etcdapi.Server]
-	// leaked are the connections of this process that Prepare left.
+	// leaked are connections of this process that kine's driver left open during
+	// Prepare.
 	leaked map[int64]string
 }
 
-// New returns the datastore at an endpoint, or what is wrong with the settings.
+// New returns the datastore at an endpoint. It fails if the settings are wrong.
 // It connects to nothing.
 func New(c Config) (*Datastore, error) {
 	target, err := parse(c.Endpoint, c.TLS)
@@ -101,8 +103,8 @@ func (d *Datastore) Endpoint() datastore.Endpoint {
 }
 
 // Run implements component.Component. It waits for a database that cannot be
-// reached, and fails, with a message that says what to do, when that does not
-// let kedge in.
+// reached. If the database refuses kedge, Run fails with a message that says what
+// to do.
 func (d *Datastore) Run(ctx context.Context, ready func()) error {
 	db, err := d.open(ctx)
 	if err != nil {
@@ -131,7 +133,8 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 	}
 	d.api.Store(api)
 	defer api.Close()
-	// First, so that nobody waits for a poll of a database that is away.
+	// The backend stops first, so that nobody waits for a poll of a database that
+	// is away.
 	defer stopBackend()
 	ready()
 	select {
@@ -142,7 +145,7 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// open connects to the database, once it can be reached, and makes what is
+// open waits until the database can be reached, connects to it, and makes what is
 // missing in it.
 func (d *Datastore) open(ctx context.Context) (*sql.DB, error) {
 	log := logrus.WithField("component", name)
@@ -172,7 +175,7 @@ func (d *Datastore) open(ctx context.Context) (*sql.DB, error) {
 	}
 }
 
-// connect connects to the database, and makes it if it is missing.
+// connect connects to the database, and makes the database if it is missing.
 func (d *Datastore) connect(ctx context.Context, db *sql.DB) error {
 	err := db.PingContext(ctx)
 	if d.target.dialect.missing(err) {
@@ -181,7 +184,7 @@ func (d *Datastore) connect(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
-// make makes the database, whose absence is missing.
+// make makes the database. missing is the error that showed its absence.
 func (d *Datastore) make(ctx context.Context, missing error) error {
 	if d.target.makeDatabase == nil {
 		return nil
@@ -192,8 +195,8 @@ func (d *Datastore) make(ctx context.Context, missing error) error {
 	return nil
 }
 
-// prepare makes the database and its table if they are missing, with kine's own
-// driver, which is not used for more.
+// prepare makes the database and its table if they are missing. It uses kine's
+// own driver for that, and for nothing else.
 func (d *Datastore) prepare(ctx context.Context, source string) error {
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	var running sync.WaitGroup
@@ -205,7 +208,7 @@ func (d *Datastore) prepare(ctx context.Context, source string) error {
 	return err
 }
 
-// start starts the backend, again and again if the database goes away meanwhile.
+// start starts the backend. If the database goes away meanwhile, it tries again.
 func (d *Datastore) start(ctx, backendCtx context.Context, backend *Backend) error {
 	for {
 		err := backend.Start(backendCtx)

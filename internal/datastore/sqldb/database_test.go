@@ -21,7 +21,7 @@ import (
 
 const prefix = "/registry/things/"
 
-// put writes what the API server would, and returns the revision.
+// put writes in the way of the API server, and returns the revision.
 func put(t *testing.T, c *kubernetes.Client, key, value string, revision int64) int64 {
 	t.Helper()
 	response, err := c.Kubernetes.OptimisticPut(t.Context(), prefix+key, []byte(value), revision, kubernetes.PutOptions{GetOnFailure: revision > 0})
@@ -31,7 +31,7 @@ func put(t *testing.T, c *kubernetes.Client, key, value string, revision int64) 
 	return response.Revision
 }
 
-// Requests mean what they do to etcd, in process and over the socket.
+// Requests have the same meaning as with etcd, in process and over the socket.
 func TestRequests(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, i *instance) {
 		r := run(t, i.endpoint("things"))
@@ -133,8 +133,8 @@ func TestRequests(t *testing.T) {
 	})
 }
 
-// Several servers that write at the same time: whoever lists and then watches,
-// at any of them, sees every change once, in order.
+// Several servers write at the same time. A client that lists and then watches,
+// at any of them, sees every change once and in order.
 func TestServersShare(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, i *instance) {
 		servers := []*running{run(t, i.endpoint("shared")), run(t, i.endpoint("shared"))}
@@ -150,7 +150,8 @@ func TestServersShare(t *testing.T) {
 					if err != nil || !response.Succeeded {
 						faults.Store(key, fmt.Sprint(response, err))
 					}
-					// One key that all fight for: some lose, which leaves gaps.
+					// All writers compete for one key: some of them fail, which
+					// leaves gaps.
 					got, err := c.Kubernetes.Get(context.Background(), prefix+"all", kubernetes.GetOptions{})
 					if err != nil {
 						faults.Store(key, err.Error())
@@ -217,7 +218,7 @@ func TestServersShare(t *testing.T) {
 	})
 }
 
-// What was compacted cannot be read nor watched, and all else is there.
+// What was compacted can neither be read nor watched. Everything else can.
 func TestCompaction(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, i *instance) {
 		r := run(t, i.endpoint("compact"))
@@ -252,7 +253,7 @@ func TestCompaction(t *testing.T) {
 			t.Errorf("%d rows are left: %v", rows, err)
 		}
 
-		// A server that did not see the database while others compacted it.
+		// This server did not see the database while others compacted it.
 		b := newBackend(db, r.target.dialect, newFaults(r.target))
 		b.hub.start(first)
 		watch := b.Watch(t.Context(), prefix, "", first+1)
@@ -271,8 +272,8 @@ func TestCompaction(t *testing.T) {
 	})
 }
 
-// A database that goes away: requests fail and say so, and all goes on when it
-// is back; what was acknowledged is there.
+// The database goes away: requests fail and say so. When it is back, everything
+// continues, and what was acknowledged is there.
 func TestDatabaseGoesAway(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, i *instance) {
 		r := run(t, i.endpoint("away"))
@@ -287,7 +288,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 		watch := r.local.Watch(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithRev(before+1))
 		i.stop()
 		_, err := r.local.Kubernetes.OptimisticPut(t.Context(), prefix+"b", nil, 0, kubernetes.PutOptions{})
-		if err == nil || !strings.Contains(err.Error(), "cannot be reached: check whether it runs") {
+		if err == nil || !strings.Contains(err.Error(), "cannot be reached: check that it runs") {
 			t.Errorf("a write without a database: %v", err)
 		}
 		if _, err := r.local.Kubernetes.List(t.Context(), prefix, kubernetes.ListOptions{}); err == nil {
@@ -296,7 +297,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 		if _, err := r.local.Compact(t.Context(), before); err == nil {
 			t.Error("a compaction without a database")
 		}
-		if fault := r.Health(t.Context()).Fault; !strings.Contains(fault, "cannot be reached: check whether it runs") {
+		if fault := r.Health(t.Context()).Fault; !strings.Contains(fault, "cannot be reached: check that it runs") {
 			t.Errorf("without a database the fault is %q", fault)
 		}
 		i.start()
@@ -323,7 +324,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 	})
 }
 
-// A database that is not there yet is waited for.
+// The datastore waits for a database that does not exist yet.
 func TestWaitsForDatabase(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, i *instance) {
 		i.stop()
@@ -335,7 +336,7 @@ func TestWaitsForDatabase(t *testing.T) {
 	})
 }
 
-// What a user can mend is said at once.
+// Faults that the user can repair are reported at once.
 func TestRefusals(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, i *instance) {
 		db := sql.OpenDB(run(t, i.endpoint("first")).target.connector)
@@ -349,7 +350,7 @@ func TestRefusals(t *testing.T) {
 		if strings.HasPrefix(endpoint, "mysql") {
 			endpoint = strings.Replace(endpoint, ":secret", "", 1)
 		}
-		if err := fails(t, endpoint, datastore.TLS{}); err == nil || !strings.Contains(err.Error(), "make it, owned by stranger") {
+		if err := fails(t, endpoint, datastore.TLS{}); err == nil || !strings.Contains(err.Error(), "create it with stranger as its owner") {
 			t.Errorf("no right to make a database: %v", err)
 		}
 		endpoint = strings.Replace(i.endpoint("first"), "root@", "nemo:secret@", 1)
@@ -359,7 +360,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// brokenRows are rows of which the second does not come.
+// brokenRows are rows of which the second one never arrives.
 type brokenRows struct{ rows int }
 
 func (*brokenRows) Columns() []string { return strings.Split(columns, ", ") }
@@ -372,7 +373,7 @@ func (b *brokenRows) Next(row []driver.Value) error {
 	return nil
 }
 
-// brokenConn is a connection, and who makes it.
+// brokenConn is a connection, and its driver.Connector.
 type brokenConn struct{ driver.Conn }
 
 func (b brokenConn) Connect(context.Context) (driver.Conn, error) { return b, nil }
@@ -382,7 +383,8 @@ func (brokenConn) QueryContext(context.Context, string, []driver.NamedValue) (dr
 	return &brokenRows{}, nil
 }
 
-// A list that broke off is no list: who takes it for one deletes the rest.
+// A list that broke off must be an error: a client that took it for complete
+// would delete the rest.
 func TestBrokenList(t *testing.T) {
 	db := sql.OpenDB(brokenConn{})
 	defer db.Close()

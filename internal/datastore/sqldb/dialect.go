@@ -14,35 +14,38 @@ import (
 	kinepgsql "github.com/k3s-io/kine/pkg/drivers/pgsql"
 )
 
-// dialect is what differs between the databases.
+// dialect describes how one kind of database differs from the others.
 type dialect struct {
 	// title is the database's name for people.
 	title  string
 	driver drivers.Constructor
-	// numbered says that parameters are $1, $2 … and that an INSERT returns the
-	// id; else they are ?, and the driver knows the id.
+	// numbered is true if parameters are written $1, $2 … and an INSERT returns
+	// the id. If it is false, parameters are written ?, and the driver knows the
+	// id.
 	numbered bool
-	// compact deletes the rows that have been replaced, and those of deleted
-	// keys, by rows above one revision and up to another, twice each.
+	// compact deletes replaced rows and the rows of deleted keys, if the row that
+	// replaces or deletes them is above one revision and up to another. It takes
+	// both revisions twice.
 	compact string
-	// size returns how many bytes the table has.
+	// size returns the size of the table in bytes.
 	size string
-	// taken tells whether a row was refused because another one is the next
-	// version of its key; again, because another one has its id, or is in a
-	// deadlock with it.
+	// taken tells whether a row was refused because another row already is the
+	// next version of its key. again tells whether it was refused because another
+	// row has its id, or because of a deadlock.
 	taken, again func(error) bool
-	// missing tells whether there is no such database, or no such table in it.
+	// missing tells whether the database or the table does not exist.
 	missing func(error) bool
 
-	// others lists the user's other connections to the database, and from which
-	// hosts they are.
+	// others lists the user's other connections to the database, with the hosts
+	// that they come from.
 	others string
-	// restoring is the table that a restore fills. isRestoring counts how many are
-	// there, and numberRestoring says after which id it goes on, if that does not
-	// follow from its rows.
+	// restoring is the table that a restore fills. isRestoring returns 1 if it
+	// exists and 0 if not. numberRestoring sets the id after which new rows
+	// continue. It is empty if that follows from the table's rows.
 	restoring, makeRestoring, dropRestoring, isRestoring, numberRestoring string
-	// replace puts it in the place of the table kine, all or nothing, and that
-	// where KEPT says, which is the name of a keptKind.
+	// replace puts the restored table in the place of the table kine, all or
+	// nothing, and moves the earlier table to where KEPT says. KEPT stands for
+	// the name of a keptKind.
 	replace  []string
 	keptKind string
 }
@@ -71,8 +74,8 @@ var postgres = &dialect{
 	},
 	others: `SELECT pid, COALESCE(host(client_addr), 'its own host') FROM pg_stat_activity
 		WHERE datname = current_database() AND usename = current_user AND backend_type = 'client backend' AND pid <> pg_backend_pid()`,
-	// In a schema of its own indexes and sequence have the names that kine's
-	// driver gives, and looks for.
+	// The restored table is in a schema of its own. There its indexes and
+	// sequence can have the names that kine's driver makes and looks for.
 	restoring:       `kine_restoring.kine`,
 	makeRestoring:   `CREATE SCHEMA ` + restoringSchema,
 	dropRestoring:   `DROP SCHEMA IF EXISTS ` + restoringSchema + ` CASCADE`,
@@ -87,10 +90,11 @@ var postgres = &dialect{
 	keptKind: "schema",
 }
 
-// restoringSchema is where PostgreSQL has the table that a restore fills.
+// restoringSchema is the schema in which PostgreSQL has the table that a restore
+// fills.
 const restoringSchema = "kine_restoring"
 
-// Numbers of MySQL's and MariaDB's errors.
+// These are the numbers of errors of MySQL and MariaDB.
 const (
 	mysqlTooManyConnections = 1040
 	mysqlDatabaseDenied     = 1044
@@ -134,7 +138,7 @@ var mySQL = &dialect{
 	keptKind:      "table",
 }
 
-// bind returns a statement, written with ?, as the database wants it.
+// bind translates a statement written with ? into the database's form.
 func (d *dialect) bind(statement string) string {
 	if !d.numbered {
 		return statement
@@ -151,24 +155,25 @@ func (d *dialect) bind(statement string) string {
 
 const (
 	columns = "id, name, created, deleted, create_revision, prev_revision, lease"
-	// head is the last revision, and compacted what all up to it was compacted
-	// to; both are NULL in an empty table.
+	// head is the last revision, and compacted the revision up to which the table
+	// is compacted. Both are NULL in an empty table.
 	head      = "SELECT MAX(id) FROM kine"
 	compacted = "SELECT MAX(prev_revision) FROM kine WHERE name = 'compact_rev_key'"
-	// create is a new key, or one that had been deleted.
+	// create inserts a key that is new, or that was deleted.
 	//upstream:relies-on github.com/k3s-io/kine/pkg/drivers/generic/generic.go
 	create = `INSERT INTO kine(name, created, deleted, create_revision, prev_revision, lease, value, old_value)
 		VALUES (?, 1, 0, 0, ?, ?, ?, NULL)`
-	// follow makes a row that replaces the one with the given id and name, if
-	// that is there.
+	// follow inserts a row that replaces the row with the given id and name, if
+	// that row exists.
 	follow = `INSERT INTO kine(name, created, deleted, create_revision, prev_revision, lease, value, old_value)
 		SELECT name, 0, %d, CASE WHEN created <> 0 THEN id ELSE create_revision END, id, %s, %s, value
 		FROM kine WHERE id = ? AND name = ? AND deleted = 0`
-	// fill takes an id away from whoever has not used it yet.
+	// fill inserts a row with a given id, so that no other writer can use the id
+	// any more.
 	fill = `INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, lease, value, old_value)
 		VALUES (?, ?, 0, 1, 0, 0, 0, NULL, NULL)`
-	// setCompacted changes the row that says so, and none of those that each start
-	// may have made besides.
+	// setCompacted changes the row with the compacted revision. It leaves alone
+	// the duplicates of that row that starts may have made.
 	setCompacted = "UPDATE kine SET prev_revision = ? WHERE name = 'compact_rev_key' AND prev_revision = ?"
 )
 

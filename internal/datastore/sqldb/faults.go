@@ -21,14 +21,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/etcdapi"
 )
 
-// faults learns of every error of the database: it is logged, once a minute at
-// most, and the request fails.
+// faults receives every error of the database. It logs them, at most once a
+// minute, and turns them into answers to clients.
 type faults struct {
 	target *target
 	log    *logrus.Entry
 
 	mu sync.Mutex
-	// failing is why the last try failed, nil if it did not.
+	// failing is the error of the last attempt, or nil if it succeeded.
 	failing error
 	said    time.Time
 }
@@ -37,7 +37,7 @@ func newFaults(target *target) *faults {
 	return &faults{target: target, log: logrus.WithField("component", name)}
 }
 
-// fault is an error of the database as a client gets it.
+// fault is an error of the database in the form that a client gets.
 type fault struct{ error }
 
 var _ etcdapi.Fault = fault{}
@@ -45,15 +45,16 @@ var _ etcdapi.Fault = fault{}
 // Unwrap lets errors.Is find the cause.
 func (f fault) Unwrap() error { return f.error }
 
-// GRPCStatus is what grpc makes the answer of a request from.
+// GRPCStatus returns the status that gRPC sends to the client.
 func (f fault) GRPCStatus() *status.Status { return status.New(codes.Unavailable, f.Error()) }
 
-// note records err, which may be nil, and returns what a client is to be told.
+// note records err, which may be nil, and returns the error for the client.
 func (f *faults) note(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
 	}
-	// One that was noted already, or of etcd's own, such as a compacted revision.
+	// Errors that were already noted pass, and so do etcd's own, such as a
+	// compacted revision.
 	if answer := (interface{ GRPCStatus() *status.Status })(nil); errors.As(err, &answer) {
 		return err
 	}
@@ -61,7 +62,7 @@ func (f *faults) note(err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failing == nil || time.Since(f.said) >= repeatLog {
-		f.log.Warnf("%v. It is tried again and again", explained)
+		f.log.Warnf("%v. Trying again", explained)
 		f.said = time.Now()
 	}
 	f.failing = explained
@@ -78,15 +79,15 @@ func (f *faults) wrote() {
 	}
 }
 
-// present returns what is wrong now, nil if nothing is.
+// present returns the present fault, or nil if there is none.
 func (f *faults) present() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.failing
 }
 
-// answerUnary is around plain requests: a database error, whatever it passed
-// for, is a plain status to the client.
+// answerUnary wraps unary requests. It turns every database error, also one that
+// is disguised, into a plain status for the client.
 func (f *faults) answerUnary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	response, err := handle(ctx, request)
 	var failure etcdapi.Fault
@@ -96,8 +97,8 @@ func (f *faults) answerUnary(ctx context.Context, request any, _ *grpc.UnaryServ
 	return response, err
 }
 
-// explain turns an error into one that says what to do; fatal says that trying
-// again will not help.
+// explain adds to err what the user can do. fatal is true if trying again will
+// not help.
 //
 //upstream:relies-on github.com/jackc/pgx/v5/pgconn/pgconn.go startTLS
 //upstream:relies-on std/crypto/tls/conn.go Conn.readRecordOrCCS
@@ -119,17 +120,17 @@ func (t *target) explain(err error) (explained error, fatal bool) {
 	}
 	switch {
 	case code == pgerrcode.InvalidPassword, code == pgerrcode.InvalidAuthorizationSpecification, number == mysqlAccessDenied:
-		return fmt.Errorf("%s does not let kedge in: check user and password in datastore-endpoint, and what the database "+
+		return fmt.Errorf("%s does not let kedge in: check user and password in datastore-endpoint, and whom the database "+
 			"admits from this host (for PostgreSQL pg_hba.conf, and datastore-certfile if it wants a certificate): %w", t, err), true
 	case code == pgerrcode.InvalidCatalogName, number == mysqlNoDatabase, number == mysqlDatabaseDenied:
-		return fmt.Errorf("%s: there is no database %s that the user may use, and the user may not make it: "+
-			"make it, owned by %s, or let the user create databases: %w", t, t.database, t.user, err), true
+		return fmt.Errorf("%s: the database %s does not exist, or the user may not use it, and the user may not create it: "+
+			"create it with %s as its owner, or let the user create databases: %w", t, t.database, t.user, err), true
 	case code == pgerrcode.InsufficientPrivilege, number == mysqlTableDenied:
-		return fmt.Errorf("%s: the user may not make or use the table kine: make the user the owner of the database: %w", t, err), true
+		return fmt.Errorf("%s: the user may not create or use the table kine: make the user the owner of the database: %w", t, err), true
 	case code == pgerrcode.TooManyConnections, number == mysqlTooManyConnections:
-		return fmt.Errorf("%s has too many connections: let in more (max_connections); each server uses up to %d: %w", t, connections, err), false
+		return fmt.Errorf("%s has too many connections: increase max_connections; each server uses up to %d: %w", t, connections, err), false
 	case code == pgerrcode.ReadOnlySQLTransaction:
-		return fmt.Errorf("%s can be read only: name the primary in datastore-endpoint "+
+		return fmt.Errorf("%s is read-only: name the primary in datastore-endpoint "+
 			"(with several hosts: target_session_attrs=read-write): %w", t, err), false
 	case code == pgerrcode.DiskFull:
 		return fmt.Errorf("%s has no space left on its disk: %w", t, err), false
@@ -137,10 +138,10 @@ func (t *target) explain(err error) (explained error, fatal bool) {
 		return fmt.Errorf("%s: %w", t, err), false
 	case errors.As(err, &certificate), errors.As(err, &authority), errors.As(err, &alert),
 		errors.Is(err, mysql.ErrNoTLS), strings.Contains(err.Error(), "refused TLS"), strings.Contains(err.Error(), "remote error: tls:"):
-		return fmt.Errorf("%s and kedge cannot agree on TLS: check datastore-cafile, which must be the authority of the "+
-			"database's certificate, the host's name in it, and datastore-certfile and datastore-keyfile: %w", t, err), true
+		return fmt.Errorf("%s and kedge cannot agree on TLS: check that datastore-cafile is the authority of the "+
+			"database's certificate and that the certificate has the host's name, and check datastore-certfile and datastore-keyfile: %w", t, err), true
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s did not answer in time: check whether it runs: %w", t, err), false
+		return fmt.Errorf("%s did not answer in time: check that it runs: %w", t, err), false
 	}
-	return fmt.Errorf("%s cannot be reached: check whether it runs, and the host and port in datastore-endpoint: %w", t, err), false
+	return fmt.Errorf("%s cannot be reached: check that it runs, and check the host and port in datastore-endpoint: %w", t, err), false
 }

@@ -10,7 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// FuzzObjects reads anything as the objects of a snapshot. What is read is in the file.
+// FuzzObjects reads arbitrary bytes as the objects of a snapshot. Every object that is
+// read is in the file.
 func FuzzObjects(f *testing.F) {
 	kv := mvccpb.KeyValue{Key: []byte("/registry/a"), Value: []byte("1"), ModRevision: 5, CreateRevision: 5, Lease: 7}
 	text, err := kv.Marshal()

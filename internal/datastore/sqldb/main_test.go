@@ -17,20 +17,20 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
 
-// nobody is the user that databases run as, which refuse to be root's.
+// nobody is the user for the databases, which refuse to run as root.
 const nobody = 65534
 
-// instance is a database server of a test's own, on a unix socket.
+// instance is a database server that a test runs, on a unix socket.
 type instance struct {
 	t       *testing.T
 	folder  string
 	command []string
 	process *exec.Cmd
-	// endpoint is that of a database, whose name is its argument.
+	// endpoint returns the endpoint of the database with the given name.
 	endpoint func(name string) string
 }
 
-// eachDatabase runs a test over every kind of database that is installed.
+// eachDatabase runs a test with every kind of database that is installed.
 func eachDatabase(t *testing.T, test func(*testing.T, *instance)) {
 	t.Run("PostgreSQL", func(t *testing.T) { test(t, newPostgres(t)) })
 	t.Run("MariaDB", func(t *testing.T) { test(t, newMariaDB(t)) })
@@ -80,7 +80,7 @@ func newMariaDB(t *testing.T) *instance {
 	return i
 }
 
-// as makes the command a user's who may run a database.
+// as makes the command run as a user who may run a database.
 func as(command *exec.Cmd) *exec.Cmd {
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if os.Getuid() == 0 {
@@ -97,7 +97,7 @@ func (i *instance) run(name string, args ...string) {
 	}
 }
 
-// start starts the server, and does not wait for it.
+// start starts the server, and does not wait until it is ready.
 func (i *instance) start() {
 	i.t.Helper()
 	i.process = as(exec.Command(i.command[0], i.command[1:]...))
@@ -111,7 +111,7 @@ func (i *instance) start() {
 	})
 }
 
-// stop stops the server at once, without care for who is connected.
+// stop stops the server at once, even if clients are connected.
 func (i *instance) stop() {
 	_ = i.process.Process.Signal(syscall.SIGQUIT)
 	if !strings.Contains(i.command[0], "postgres") {
@@ -173,7 +173,7 @@ func run(t *testing.T, endpoint string) *running {
 	return r
 }
 
-// fails runs a datastore that is to end with an error.
+// fails runs a datastore that must end with an error.
 func fails(t *testing.T, endpoint string, files datastore.TLS) error {
 	t.Helper()
 	d, err := New(Config{Endpoint: endpoint, TLS: files, Socket: filepath.Join(t.TempDir(), "socket")})

@@ -14,27 +14,28 @@ import (
 )
 
 const (
-	// pollInterval is how late a server learns of another's change, at worst.
+	// pollInterval is the longest delay until a server learns of another server's
+	// change.
 	pollInterval = time.Second
-	// pollBatch is how many changes are read at once.
+	// pollBatch limits how many changes are read at once.
 	pollBatch = 500
-	// gapPause is how long a missing revision is waited for.
+	// gapPause is how long the poller waits for a missing revision.
 	gapPause = 2 * time.Millisecond
-	// beginBefore is how many revisions before the last one polling begins: no
-	// change is under way for longer.
+	// beginBefore is how many revisions before the last one polling begins. A
+	// change that is still being written is assumed not to be older.
 	beginBefore = 200
-	// watchBuffer is how many batches of events a watch may lag behind before it
-	// is ended, so that its client begins anew.
+	// watchBuffer is how many batches of events a watch may lag behind. One that
+	// lags more is ended, so that its client begins anew.
 	watchBuffer = 1000
 )
 
-// hub hands changes, in order and without a gap, to those who watch.
+// hub hands changes to the watches, in order and without a gap.
 type hub struct {
-	// more is for the poller: there is something new.
+	// more wakes the poller when there is something new.
 	more chan struct{}
 
 	mu sync.Mutex
-	// moved is closed, and made anew, when last moves on.
+	// moved is closed and replaced whenever last increases.
 	moved chan struct{}
 	// last is the revision up to which every watch has its events.
 	last    int64
@@ -46,7 +47,7 @@ func newHub() *hub {
 	return &hub{more: make(chan struct{}, 1), moved: make(chan struct{}), watches: watches.New(watchBuffer)}
 }
 
-// start says from where changes come.
+// start sets the revision after which changes are handed out.
 func (h *hub) start(last int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +92,8 @@ func (h *hub) wait(ctx context.Context, revision int64) error {
 	}
 }
 
-// publish hands events to the watches they are for; all up to last has happened.
+// publish hands events to their watches, and records that every watch has its
+// events up to last.
 func (h *hub) publish(events []*server.Event, last int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,7 +110,8 @@ func (h *hub) leave(w *watches.Watch) {
 	h.watches.Leave(w)
 }
 
-// dropAll ends all watches, and goes on at last, or not at all.
+// dropAll ends all watches. The hub then continues at last, or ends if ended is
+// true.
 func (h *hub) dropAll(last int64, ended bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,8 +126,8 @@ func (b *Backend) WaitForSyncTo(revision int64) {
 	_ = b.hub.wait(context.Background(), revision)
 }
 
-// Watch implements server.Backend. revision is the first one wanted, or 0 for
-// those to come, as with etcd. A watch that does not keep up is ended.
+// Watch implements server.Backend. revision is the first revision wanted, or 0
+// for future events only, as with etcd. A watch that does not keep up is ended.
 func (b *Backend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
 	h := b.hub
 	h.mu.Lock()
@@ -159,8 +162,8 @@ func (b *Backend) Watch(ctx context.Context, key, end string, revision int64) se
 	return result
 }
 
-// past returns what w has missed up to a revision, and to which revision all is
-// compacted.
+// past returns the events that w has missed up to last, and the revision up to
+// which the table is compacted.
 func (b *Backend) past(ctx context.Context, w *watches.Watch, last int64) ([]*server.Event, int64, error) {
 	statement, args := "SELECT "+columns+", value, old_value FROM kine WHERE id > ? AND id <= ?", []any{w.After, last}
 	switch {
@@ -190,7 +193,7 @@ func (b *Backend) begin(ctx context.Context) (int64, error) {
 	return max(now-beginBefore, compacted, 0), err
 }
 
-// poll reads what is new until ctx ends.
+// poll reads new changes until ctx ends.
 func (b *Backend) poll(ctx context.Context) {
 	defer func() { b.hub.dropAll(b.hub.seen(), true) }()
 	tick := time.NewTicker(pollInterval)
@@ -204,7 +207,8 @@ func (b *Backend) poll(ctx context.Context) {
 		var pause <-chan time.Time
 		switch {
 		case err != nil:
-			// The next tick, whatever is told: each request would cause a try.
+			// Wait for the next tick and ignore wake-ups: else each request would
+			// cause an attempt.
 			select {
 			case <-ctx.Done():
 				return
@@ -224,11 +228,11 @@ func (b *Backend) poll(ctx context.Context) {
 	}
 }
 
-// pollOnce hands out what is new, up to the first revision that is not there.
-// That may be one whose transaction has not been committed yet, or one that will
-// never be: if it is still missing the next time, when *missing is it, a row is
-// put there, so that its writer has to take another. again says that there is
-// more to do.
+// pollOnce hands out new changes, up to the first missing revision. Its
+// transaction may not have been committed yet, or may never be. *missing
+// remembers this revision. If it is still missing at the next call, pollOnce
+// fills it with a row of its own, so that its writer has to take another one.
+// again says that there is more to do.
 func (b *Backend) pollOnce(ctx context.Context, missing *int64) (again bool, err error) {
 	last := b.hub.seen()
 	statement := "SELECT " + columns + ", value, old_value FROM kine WHERE id > ? ORDER BY id LIMIT " + fmt.Sprint(pollBatch)
@@ -258,15 +262,17 @@ func (b *Backend) pollOnce(ctx context.Context, missing *int64) (again bool, err
 	return true, b.close(ctx, last, events[whole].KV.ModRevision)
 }
 
-// close sees to it that no change comes any more between two revisions.
+// close fills the revisions between last and next, so that no change can appear
+// there any more.
 func (b *Backend) close(ctx context.Context, last, next int64) error {
 	compacted, err := b.number(ctx, compacted)
 	if err != nil {
 		return err
 	}
 	if compacted > last {
-		// This server did not see the database for long, and what others did
-		// meanwhile is not there to be told: who watches must list again.
+		// This server did not see the database for a long time, and the changes
+		// of others meanwhile are compacted. So clients that watch must list
+		// again.
 		b.hub.dropAll(compacted, false)
 		return nil
 	}

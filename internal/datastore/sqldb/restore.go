@@ -14,11 +14,12 @@ import (
 )
 
 const (
-	// One statement inserts so many rows at most, or not many more bytes.
+	// One statement inserts at most insertRows rows, and not many more than
+	// insertBytes bytes.
 	insertRows  = 100
 	insertBytes = 1 << 20
-	// closing is how long the database may take to notice that a server that has
-	// been stopped is gone.
+	// closing is how long the database may take to notice that a stopped server
+	// is gone.
 	closing = 5 * time.Second
 )
 
@@ -35,8 +36,8 @@ func (d *Datastore) LastRevision(ctx context.Context) (int64, error) {
 	return last.Int64, err
 }
 
-// Prepare implements datastore.Snapshotter. It fills a table beside the one that
-// is in use.
+// Prepare implements datastore.Snapshotter. It fills a second table beside the
+// one in use.
 func (d *Datastore) Prepare(ctx context.Context, file, _ string, above int64) error {
 	return d.connected(ctx, func(db *sql.DB) (err error) {
 		if err := d.connect(ctx, db); err != nil {
@@ -46,7 +47,7 @@ func (d *Datastore) Prepare(ctx context.Context, file, _ string, above int64) er
 			return err
 		}
 		defer func() {
-			if err != nil { // which is what the user has to know
+			if err != nil { // the user needs to see err, not what fails here
 				_, _ = db.ExecContext(context.WithoutCancel(ctx), d.target.dialect.dropRestoring)
 			}
 		}()
@@ -65,16 +66,17 @@ func (d *Datastore) Prepare(ctx context.Context, file, _ string, above int64) er
 	})
 }
 
-// makeRestoring makes the table to be filled, and what else is missing. kine's
-// driver does not close all its connections (pkg/drivers/generic/generic.go,
-// Migrate, leaves a row unread): they are not to be taken for a server's.
+// makeRestoring makes the table to be filled, and whatever else is missing.
+// kine's driver does not close all its connections
+// (pkg/drivers/generic/generic.go, Migrate, leaves a row unread). makeRestoring
+// remembers them, so that alone does not take them for a server's.
 //
 //upstream:relies-on github.com/k3s-io/kine/pkg/drivers/generic/generic.go Generic.Migrate
 func (d *Datastore) makeRestoring(ctx context.Context, db *sql.DB) (err error) {
 	if err := d.prepare(ctx, d.target.source); err != nil {
 		return err
 	}
-	// There may be one of a restore that was killed.
+	// A restore that was killed may have left a table.
 	for _, statement := range []string{d.target.dialect.dropRestoring, d.target.dialect.makeRestoring} {
 		if _, err := db.ExecContext(ctx, statement); err != nil {
 			return err
@@ -89,8 +91,8 @@ func (d *Datastore) makeRestoring(ctx context.Context, db *sql.DB) (err error) {
 	return err
 }
 
-// alone returns an error if anybody else uses the database: a server that runs on
-// it has connections always.
+// alone returns an error if anybody else uses the database. A server that uses it
+// always has connections.
 func (d *Datastore) alone(ctx context.Context, db *sql.DB) error {
 	for begun := time.Now(); ; time.Sleep(closing / 50) {
 		others, err := d.others(ctx, db)
@@ -103,13 +105,13 @@ func (d *Datastore) alone(ctx context.Context, db *sql.DB) error {
 		}
 		if time.Since(begun) > closing {
 			hosts := slices.Compact(slices.Sorted(maps.Values(others)))
-			return ownError{fmt.Errorf("%s is in use from %s: stop kedge on every server of it, and what else uses it as this user",
+			return ownError{fmt.Errorf("%s is in use from %s: stop kedge on every server that uses it, and everything else that uses it as this user",
 				d.target, strings.Join(hosts, ", "))}
 		}
 	}
 }
 
-// others returns the hosts of all connections to the database but db's single
+// others returns the hosts of all connections to the database, except db's single
 // one.
 func (d *Datastore) others(ctx context.Context, db *sql.DB) (map[int64]string, error) {
 	rows, err := db.QueryContext(ctx, d.target.dialect.others)
@@ -129,8 +131,8 @@ func (d *Datastore) others(ctx context.Context, db *sql.DB) (map[int64]string, e
 	return hosts, rows.Err()
 }
 
-// insertAll puts what is in file into the table. That all up to above is compacted
-// says kine's own row, which is also the last one.
+// insertAll inserts the objects of file into the table. It adds kine's own row,
+// with the last id, which says that all revisions up to above are compacted.
 func insertAll(ctx context.Context, tx *sql.Tx, dialect *dialect, file string, above int64) error {
 	var args []any
 	rows, bytes, objects := 0, 0, 0
@@ -157,7 +159,7 @@ func insertAll(ctx context.Context, tx *sql.Tx, dialect *dialect, file string, a
 		return err
 	}
 	if objects == 0 {
-		return ownError{fmt.Errorf("%s has no objects in it", file)}
+		return ownError{fmt.Errorf("%s contains no objects", file)}
 	}
 	args, rows = append(args, above, compactKey, 1, 0, above, 0, []byte{}), rows+1
 	if err := insert(); err != nil {
@@ -169,7 +171,7 @@ func insertAll(ctx context.Context, tx *sql.Tx, dialect *dialect, file string, a
 	return err
 }
 
-// Commit implements datastore.Snapshotter, by names alone, in one step.
+// Commit implements datastore.Snapshotter. It renames tables, in one step.
 func (d *Datastore) Commit(ctx context.Context, _, kept string) error {
 	return d.connected(ctx, func(db *sql.DB) error {
 		var there int
@@ -193,8 +195,8 @@ func (d *Datastore) Commit(ctx context.Context, _, kept string) error {
 	})
 }
 
-// keptName is the name for what was stored before, after the folder where other
-// datastores leave it.
+// keptName returns the name for the earlier table. It is made from the name of
+// the folder in which other datastores keep the earlier data.
 func keptName(kept string) string {
 	return "kine_" + strings.ReplaceAll(filepath.Base(kept), "-", "_")
 }

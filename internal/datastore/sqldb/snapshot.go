@@ -19,28 +19,28 @@ import (
 
 var _ datastore.Snapshotter = (*Datastore)(nil)
 
-// Kind implements datastore.Snapshotter. What Save writes is the same for all
-// databases: every object as it is, each a KeyValue of etcd's API
+// Kind implements datastore.Snapshotter. Save writes the same format for all
+// databases: the present value of every object, as a KeyValue of etcd's API
 // (api/mvccpb/kv.proto) after its length as a varint, in no order.
 func (d *Datastore) Kind() string { return "sql" }
 
-// current are the objects as they are. The cluster's secrets and its token are not
-// among them, which the next server to start gives (join.GiveStored): that may
-// not be the servers' token any more.
+// current selects the present objects. It leaves out the cluster's secrets and its
+// token, which the next server to start stores again (join.GiveStored): at that
+// time the servers' token may be another.
 const current = `SELECT id, name, created, create_revision, lease, value
 	FROM kine JOIN (SELECT MAX(id) AS id FROM kine GROUP BY name) AS latest USING (id)
 	WHERE deleted = 0 AND name <> '` + compactKey + `' AND name NOT IN ('` + join.StoredKey + `', '` + join.TokenKey + `')`
 
-// Save implements datastore.Snapshotter, by one transaction that reads.
+// Save implements datastore.Snapshotter. It reads everything in one transaction.
 func (d *Datastore) Save(ctx context.Context, file string) (revision int64, err error) {
 	err = d.connected(ctx, func(db *sql.DB) error {
 		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 		if err != nil {
 			return err
 		}
-		// It has changed nothing.
+		// The transaction has changed nothing, so the result does not matter.
 		defer func() { _ = tx.Rollback() }()
-		// The first statement decides of which moment all others are.
+		// The first statement determines the moment that all others see.
 		if err := tx.QueryRowContext(ctx, head).Scan(&revision); err != nil {
 			return err
 		}
@@ -54,8 +54,8 @@ func (d *Datastore) Save(ctx context.Context, file string) (revision int64, err 
 	return revision, err
 }
 
-// connected opens a single connection to the database and closes it. Its errors
-// say what to do.
+// connected calls do with a database handle of a single connection, and closes
+// it. Its errors say what the user can do.
 func (d *Datastore) connected(ctx context.Context, do func(*sql.DB) error) error {
 	db := sql.OpenDB(d.target.connector)
 	db.SetMaxOpenConns(1)
@@ -67,7 +67,8 @@ func (d *Datastore) connected(ctx context.Context, do func(*sql.DB) error) error
 	return errors.Join(err, db.Close())
 }
 
-// ownError is an error that is not the database's.
+// ownError is an error of this package, not of the database. It is not explained
+// again.
 type ownError struct{ error }
 
 // Unwrap lets errors.Is find the cause.
@@ -101,7 +102,7 @@ func writeObjects(path string, rows *sql.Rows) (err error) {
 			return ownError{datadir.Explain(err)}
 		}
 	}
-	// Without this a dump that broke off would be a shorter one.
+	// Without this check, a dump that broke off would pass for a shorter one.
 	if err := rows.Err(); err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func writeObjects(path string, rows *sql.Rows) (err error) {
 	return nil
 }
 
-// readObjects hands do what writeObjects wrote.
+// readObjects hands each object that writeObjects wrote to do.
 func readObjects(path string, do func(*mvccpb.KeyValue) error) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -126,7 +127,7 @@ func readObjects(path string, do func(*mvccpb.KeyValue) error) error {
 		}
 		var kv mvccpb.KeyValue
 		if err == nil && length > maxObject {
-			err = fmt.Errorf("an object of %d bytes", length)
+			err = fmt.Errorf("it has an object of %d bytes", length)
 		}
 		if err == nil {
 			text := make([]byte, length)
@@ -135,7 +136,7 @@ func readObjects(path string, do func(*mvccpb.KeyValue) error) error {
 			}
 		}
 		if err != nil {
-			return ownError{fmt.Errorf("%s has no objects of a database in it: %w", path, err)}
+			return ownError{fmt.Errorf("%s is not a dump of a database: %w", path, err)}
 		}
 		if err := do(&kv); err != nil {
 			return err
@@ -143,6 +144,6 @@ func readObjects(path string, do func(*mvccpb.KeyValue) error) error {
 	}
 }
 
-// maxObject is more than an object can have, in bytes: the API server and kine's
-// table both take less.
+// maxObject is larger than any object, in bytes: the API server and kine's table
+// accept less.
 const maxObject = 32 << 20

@@ -18,9 +18,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
-// TestSnapshot saves by one of two servers, changes things, and restores by
-// another, twice: all that was acknowledged before is back, nothing of after is,
-// and nobody who watched or read then can go on as if nothing had happened.
+// TestSnapshot saves through one of two servers, changes objects, and restores
+// through another server, twice. Everything that was acknowledged before the
+// snapshot is back, and nothing newer. Clients that watched or read before must
+// list again.
 func TestSnapshot(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, i *instance) {
 		r, other := run(t, i.endpoint("saved")), run(t, i.endpoint("saved"))
@@ -67,7 +68,7 @@ func TestSnapshot(t *testing.T) {
 			if err := d.Prepare(t.Context(), file, "", above-1); err != nil {
 				t.Fatal(err)
 			}
-			// What was begun and came to nothing.
+			// A restore was begun, and failed.
 			if err := d.Prepare(t.Context(), file, "", above); err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +81,7 @@ func TestSnapshot(t *testing.T) {
 			}
 			r.stop()
 			forget(t, d)
-			for range 2 { // as after an interruption
+			for range 2 { // the second time as after an interruption
 				if err := d.Commit(t.Context(), "", "/none/"+name); err != nil {
 					t.Fatal(err)
 				}
@@ -117,7 +118,8 @@ func TestSnapshot(t *testing.T) {
 			if _, err := r.local.Client.Get(t.Context(), prefix+"kept", clientv3.WithRev(last)); !errors.Is(err, rpctypes.ErrCompacted) {
 				t.Errorf("a read at %d: %v", last, err)
 			}
-			// Writes go on, and are watched from what was listed, and compacted.
+			// Writes continue, can be watched from what was listed, and can be
+			// compacted.
 			list, err := r.local.Kubernetes.List(t.Context(), prefix, kubernetes.ListOptions{})
 			if err != nil || list.Revision < above {
 				t.Fatalf("listed at %d, want above %d, %v", list.Revision, above, err)
@@ -139,13 +141,13 @@ func TestSnapshot(t *testing.T) {
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Prepare(t.Context(), file, "", above); err == nil || !strings.Contains(err.Error(), "has no objects in it") {
+		if err := d.Prepare(t.Context(), file, "", above); err == nil || !strings.Contains(err.Error(), "contains no objects") {
 			t.Errorf("of nothing: %v", err)
 		}
 		if err := os.WriteFile(file, []byte("no objects"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Prepare(t.Context(), file, "", above); err == nil || !strings.Contains(err.Error(), "has no objects of a database in it") {
+		if err := d.Prepare(t.Context(), file, "", above); err == nil || !strings.Contains(err.Error(), "is not a dump of a database") {
 			t.Errorf("of something else: %v", err)
 		}
 		if err := d.Commit(t.Context(), "", "/none/replaced-3"); err != nil {
@@ -154,8 +156,8 @@ func TestSnapshot(t *testing.T) {
 	})
 }
 
-// forget has d not mind the connections that kine's driver has left in this
-// process, of servers that ran in it.
+// forget makes d ignore the connections that kine's driver left in this process,
+// which belong to servers that ran here.
 func forget(t *testing.T, d *Datastore) {
 	t.Helper()
 	err := d.connected(t.Context(), func(db *sql.DB) (err error) {
@@ -206,7 +208,8 @@ func wantIndexes(t *testing.T, d *Datastore) {
 	}
 }
 
-// A database that is not there is made, and one that cannot be used is named.
+// A database that does not exist is created. One that cannot be used is named in
+// the error.
 func TestRestoreToNewDatabase(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, i *instance) {
 		r := run(t, i.endpoint("one"))
@@ -233,7 +236,7 @@ func TestRestoreToNewDatabase(t *testing.T) {
 		}
 		r.stop()
 		i.stop()
-		if err := d.Prepare(t.Context(), file, "", 9e9); err == nil || !strings.Contains(err.Error(), "check whether it runs") {
+		if err := d.Prepare(t.Context(), file, "", 9e9); err == nil || !strings.Contains(err.Error(), "check that it runs") {
 			t.Errorf("of a database that does not run: %v", err)
 		}
 	})

@@ -8,19 +8,19 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
 
-// Stats implements datastore.Datastore. What is used of the table's size only the
-// database could tell, by reading all of it.
+// Stats implements datastore.Datastore. It leaves out the used part of the size:
+// the database would have to read the whole table for it.
 func (d *Datastore) Stats(ctx context.Context) datastore.Stats {
 	stats := datastore.Stats{Kind: strings.ToLower(d.target.dialect.title), Place: d.target.String()}
 	if backend := d.backend.Load(); backend != nil {
 		backend.meter.Add(&stats)
-		// Health says why, if it cannot be told.
+		// If the database does not answer, Health says why.
 		stats.Size, _ = backend.number(ctx, d.target.dialect.size)
 	}
 	return stats
 }
 
-// Health implements datastore.Datastore: it asks the database.
+// Health implements datastore.Datastore. It asks the database.
 func (d *Datastore) Health(ctx context.Context) datastore.Health {
 	fault := d.faults.present()
 	var health datastore.Health

@@ -21,30 +21,32 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
 
-// defaultDatabase is the name of the database if the endpoint has none; kine's.
+// defaultDatabase is the name of the database if the endpoint has none; kine uses
+// the same.
 const defaultDatabase = "kubernetes"
 
-// target is a database and how to reach it.
+// target describes a database and how to reach it.
 type target struct {
 	dialect   *dialect
 	connector driver.Connector
-	// source and tls are the same for kine's driver. restoring is the source by
-	// which that makes the table that a restore fills; empty if it does not.
+	// source and tls are what kine's driver needs to reach the same database.
+	// restoring is the source with which kine's driver makes the table that a
+	// restore fills. It is empty if kine's driver does not make that table.
 	source, restoring string
 	tls               kinetls.Config
-	// makeDatabase makes a database that is missing; nil if kine's driver does.
+	// makeDatabase makes a database that is missing. It is nil if kine's driver
+	// does that.
 	makeDatabase func(context.Context) error
-	// What people are told; the password is not.
+	// These are shown to users. The password is not.
 	host, database, user string
 }
 
-// String is for people.
+// String describes the database for users, without the password.
 func (t *target) String() string {
 	return fmt.Sprintf("%s on %s, database %s, user %s", t.dialect.title, t.host, t.database, t.user)
 }
 
-// parse reads an endpoint. Its errors have nothing of a text that could hold a
-// password.
+// parse reads an endpoint. Its errors contain no text that could be a password.
 func parse(endpoint string, files datastore.TLS) (*target, error) {
 	tlsConfig, err := files.Config()
 	if err != nil {
@@ -67,8 +69,8 @@ func parse(endpoint string, files datastore.TLS) (*target, error) {
 }
 
 func (t *target) parsePostgres(source string, files datastore.TLS) error {
-	errFormat := errors.New("datastore-endpoint: is not postgres://USER:PASSWORD@HOST:5432/DATABASE; " +
-		"other characters than letters and digits in the password must be written as in a URL, such as %40 for @")
+	errFormat := errors.New("datastore-endpoint: is not postgres://USER:PASSWORD@HOST:5432/DATABASE: " +
+		"characters in the password that are neither letters nor digits must be written as in a URL, such as %40 for @")
 	u, err := url.Parse("postgres://" + source)
 	if err != nil {
 		return errFormat
@@ -76,7 +78,8 @@ func (t *target) parsePostgres(source string, files datastore.TLS) error {
 	if strings.Trim(u.Path, "/") == "" {
 		u.Path = "/" + defaultDatabase
 	}
-	// As kine's driver does, whose CREATE DATABASE is to make the same.
+	// kine's driver converts the name to lower case too, and its CREATE DATABASE
+	// must make the same one.
 	u.Path = strings.ToLower(u.Path)
 	query := u.Query()
 	for key, file := range map[string]string{"sslrootcert": files.CAFile, "sslcert": files.CertFile, "sslkey": files.KeyFile} {
@@ -90,7 +93,8 @@ func (t *target) parsePostgres(source string, files datastore.TLS) error {
 	u.RawQuery = query.Encode()
 	config, err := pgx.ParseConfig(u.String())
 	if err != nil {
-		// The error begins with the endpoint; its cause does not.
+		// The error begins with the endpoint, which contains the password. Its
+		// cause does not.
 		if cause := errors.Unwrap(err); cause != nil && !mentions(cause, u.User) {
 			return fmt.Errorf("%w: %w", errFormat, cause)
 		}
@@ -109,8 +113,8 @@ func (t *target) parsePostgres(source string, files datastore.TLS) error {
 	return nil
 }
 
-// makePostgres makes the database. kine's driver does it too, but goes on
-// without one if it may not.
+// makePostgres makes the database. kine's driver does that too, but continues
+// without a database if it lacks the right.
 //
 //upstream:relies-on github.com/k3s-io/kine/pkg/drivers/pgsql/pgsql.go createDBIfNotExist
 func makePostgres(ctx context.Context, config *pgx.ConnConfig) error {
@@ -125,7 +129,7 @@ func makePostgres(ctx context.Context, config *pgx.ConnConfig) error {
 	return err
 }
 
-// mentions tells whether an error has the user's password in it.
+// mentions tells whether an error contains the user's password.
 func mentions(err error, user *url.Userinfo) bool {
 	password, _ := user.Password()
 	return password != "" && strings.Contains(err.Error(), password)
@@ -135,12 +139,12 @@ func (t *target) parseMySQL(source string, tlsConfig *tls.Config) error {
 	config, err := mysql.ParseDSN(source)
 	if err != nil {
 		return errors.New("datastore-endpoint: is not mysql://USER:PASSWORD@tcp(HOST:3306)/DATABASE, " +
-			"the password as it is")
+			"with the password unescaped")
 	}
 	if config.DBName == "" {
 		config.DBName = defaultDatabase
 	}
-	// For kine's driver, which sets the files' TLS itself.
+	// kine's driver needs the source without TLS: it adds the files' TLS itself.
 	t.source = config.FormatDSN()
 	if tlsConfig != nil {
 		config.TLS = tlsConfig
@@ -154,9 +158,9 @@ func (t *target) parseMySQL(source string, tlsConfig *tls.Config) error {
 	return nil
 }
 
-// unansweredTime is how long what was sent may stay without an acknowledgement
-// before the connection is given up. The kernel's own is a quarter of an hour,
-// for which a poll would hang on a host that has vanished.
+// unansweredTime is how long sent data may stay unacknowledged before the
+// connection is given up. The kernel's own limit is a quarter of an hour, so a
+// poll would hang that long on a host that has vanished.
 const unansweredTime = 15 * time.Second
 
 func dial(ctx context.Context, network, address string) (net.Conn, error) {

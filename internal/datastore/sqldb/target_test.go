@@ -23,7 +23,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// No message has the password in it.
+// No message contains the password.
 func TestParseFaults(t *testing.T) {
 	folder := t.TempDir()
 	garbage := filepath.Join(folder, "garbage")
@@ -43,7 +43,7 @@ func TestParseFaults(t *testing.T) {
 		{"oracle://u:secret@h/d", "begins with neither", datastore.TLS{}},
 		{"postgres://u:secret@h/d", "datastore-cafile: open /none: no such file", datastore.TLS{CAFile: "/none"}},
 		{"postgres://u:secret@h/d", "has no certificate in PEM", datastore.TLS{CAFile: garbage}},
-		{"mysql://u:secret@tcp(h)/d", "go together", datastore.TLS{CertFile: garbage}},
+		{"mysql://u:secret@tcp(h)/d", "only one of datastore-certfile", datastore.TLS{CertFile: garbage}},
 		{"mysql://u:secret@tcp(h)/d", "datastore-certfile and datastore-keyfile: ", datastore.TLS{CertFile: garbage, KeyFile: garbage}},
 	} {
 		_, err := parse(test.endpoint, test.files)

@@ -29,19 +29,19 @@ const patience = cluster.Patience
 func TestPostgreSQL(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	serve(t, network, newPostgres(t, network), "cannot be reached: check whether it runs")
+	serve(t, network, newPostgres(t, network), "cannot be reached: check that it runs")
 }
 
 func TestMariaDB(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	serve(t, network, newMariaDB(t, network), "cannot be reached: check whether it runs")
+	serve(t, network, newMariaDB(t, network), "cannot be reached: check that it runs")
 }
 
 func TestEtcd(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	serve(t, network, newEtcd(t, network), "does not answer: check whether it runs")
+	serve(t, network, newEtcd(t, network), "does not answer: check that it runs")
 }
 
 // serve has one server over a store: its start, and what can happen to both.
@@ -109,7 +109,7 @@ func serve(t *testing.T, network *harness.Network, s *store, late string) {
 	host.Setenv("KEDGE_DATASTORE_ENDPOINT", "")
 	for i, args := range [][]string{nil, {"--cluster-init"}} {
 		forgetful := host.StartServer(t, args...)
-		if code := forgetful.WaitExit(patience); code != 1 || strings.Count(forgetful.Log(), "give it datastore-endpoint again") != i+1 {
+		if code := forgetful.WaitExit(patience); code != 1 || strings.Count(forgetful.Log(), "set datastore-endpoint again") != i+1 {
 			t.Errorf("with %v it ended with status %d:\n%s", args, code, forgetful.LogTail())
 		}
 	}
@@ -130,7 +130,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"wrong password", "postgres://plain:wrong@" + address + "/cluster", "does not let kedge in: check user and password", nil},
 		{"no certificate", "postgres://kedge:s3cret%2Fword@" + address + "/cluster", "does not let kedge in", nil},
-		{"another authority", s.endpoint + "?sslrootcert=/etc/kedge/store/kedge.crt", "cannot agree on TLS: check datastore-cafile", files},
+		{"another authority", s.endpoint + "?sslrootcert=/etc/kedge/store/kedge.crt", "cannot agree on TLS: check that datastore-cafile", files},
 		{"file that is missing", s.endpoint, "datastore-cafile: open /none: no such file", []string{"--datastore-cafile=/none"}},
 		{"scheme", "oracle://kedge:wrong@" + address, "datastore-endpoint: must begin with", nil},
 		{"no endpoint", "postgres://kedge:wrong%zz@" + address, "datastore-endpoint: is not postgres://", nil},
