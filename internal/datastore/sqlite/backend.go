@@ -13,9 +13,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
-// Backend is kine's server.Backend over a SQLite database that nobody else
-// writes to. Values it is given, and those it returns, are shared: they must
-// not be changed.
+// Backend is kine's server.Backend over a SQLite database that nobody else writes
+// to. The values that it is given and those that it returns are shared: callers
+// must not change them.
 type Backend struct {
 	file    string
 	faults  *faults
@@ -28,11 +28,11 @@ type Backend struct {
 
 var _ server.Backend = (*Backend)(nil)
 
-// newBackend returns the backend for a database that prepare has made.
+// newBackend returns the backend for a database that prepare has prepared.
 func newBackend(file string, faults *faults) *Backend {
 	state := newState()
-	meter := measure.NewMeter(faults.log, fmt.Sprintf("If commits take long, the disk under %s does: look at `iostat -x 1` "+
-		"and `dmesg`, and at who else writes there, or put kedge's data-dir on a faster disk", filepath.Dir(file)))
+	meter := measure.NewMeter(faults.log, fmt.Sprintf("If commits take long, the disk under %s is slow: look at `iostat -x 1` "+
+		"and `dmesg`, check what else writes to it, or set data-dir to a folder on a faster disk", filepath.Dir(file)))
 	return &Backend{
 		file: file, faults: faults, meter: meter, state: state,
 		writer: &writer{
@@ -42,8 +42,8 @@ func newBackend(file string, faults *faults) *Backend {
 	}
 }
 
-// Start implements server.Backend. Everything ends when ctx does: call wait
-// then, also after an error.
+// Start implements server.Backend. The writer ends when ctx does. Then, and also
+// after an error, wait must be called.
 func (b *Backend) Start(ctx context.Context) error {
 	if err := b.open(ctx); err != nil {
 		return b.faults.note(err)
@@ -72,19 +72,19 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	return b.readLeases(ctx)
 }
 
-// check reads all of the database, beside everything else, and gives it up if it is
-// damaged: the pages that nobody asks for would not be noticed otherwise until it is
-// late. It takes one to two milliseconds for a MiB, and the API server is about to
-// read most of the same pages.
+// check reads the whole database while it is in use, and reports a damaged one as a
+// fault. Otherwise damage in pages that nobody reads would stay unnoticed until it
+// is too late. It takes one to two milliseconds per MiB. The API server is about to
+// read most of these pages anyway.
 func (b *Backend) check(ctx context.Context) {
 	db := sql.OpenDB(&connector{file: b.file, readOnly: true})
 	err := quickCheck(ctx, db, b.file)
 	if err = errors.Join(err, db.Close()); err != nil && ctx.Err() == nil {
-		_ = b.faults.note(err) // which ends the component, or logs it
+		_ = b.faults.note(err) // ends the component, or logs the error
 	}
 }
 
-// readLeases begins anew the leases of all keys that have one.
+// readLeases starts the lifetime of all keys with a lease anew.
 func (b *Backend) readLeases(ctx context.Context) error {
 	statement, err := b.reader.db.Prepare(leasesSQL)
 	if err != nil {
@@ -99,7 +99,7 @@ func (b *Backend) readLeases(ctx context.Context) error {
 	})
 }
 
-// wait waits for all to end, and closes the database.
+// wait waits until the writer has ended, and closes the database.
 func (b *Backend) wait() {
 	b.running.Wait()
 	b.state.end()
@@ -111,7 +111,7 @@ func (b *Backend) close() {
 	if b.reader != nil {
 		err = b.reader.db.Close()
 	}
-	// The last connection to be closed puts the log into the database.
+	// Closing the last connection writes the log into the database.
 	if b.writer.log != nil {
 		err = errors.Join(err, b.writer.log.close())
 	}
@@ -120,7 +120,7 @@ func (b *Backend) close() {
 	}
 }
 
-// do has the writer do c.
+// do hands c to the writer and returns its outcome.
 func (b *Backend) do(ctx context.Context, c *change) outcome {
 	if err := b.faults.err(); err != nil {
 		return outcome{err: err}
@@ -140,15 +140,15 @@ func (b *Backend) Update(ctx context.Context, key string, value []byte, revision
 	return o.revision, o.kv, o.ok, o.err
 }
 
-// Delete implements server.Backend. A revision of 0 is for any. That there is
-// nothing to delete is an answer, and ok if it was for any.
+// Delete implements server.Backend. A revision of 0 stands for any. If there is
+// nothing to delete, it returns no error, and ok only if revision is 0.
 func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
 	o := b.do(ctx, &change{kind: kindRemove, key: key, revision: revision})
 	return o.revision, o.kv, o.ok, o.err
 }
 
-// Compact implements server.Backend. What is superseded up to revision can no
-// longer be asked for from now on, and leaves the database when it is worth it.
+// Compact implements server.Backend. From now on, superseded values up to
+// revision cannot be read. Their rows are deleted when there are enough of them.
 func (b *Backend) Compact(ctx context.Context, revision int64) (int64, error) {
 	current, err := b.state.compact(revision)
 	if err != nil {
@@ -171,7 +171,8 @@ func (b *Backend) Compact(ctx context.Context, revision int64) (int64, error) {
 	return current, nil
 }
 
-// shrink gives the disk back what the database does not use, if that is much.
+// shrink gives unused space of the database back to the disk, if there is much of
+// it.
 func (b *Backend) shrink(ctx context.Context) outcome {
 	size, err := fileSize(b.file)
 	if err != nil {

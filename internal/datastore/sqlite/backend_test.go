@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// rows is how many rows the database has.
+// rows returns the number of rows in the database.
 func (s *started) rows(t *testing.T) (count int64) {
 	t.Helper()
 	if err := s.reader.db.QueryRow(`SELECT COUNT(*) FROM kine`).Scan(&count); err != nil {
@@ -24,7 +24,7 @@ func (s *started) rows(t *testing.T) (count int64) {
 	return count
 }
 
-// renewTimes creates a Lease if need be and renews it so many times.
+// renewTimes creates a Lease if it does not exist, and renews it that many times.
 func renewTimes(t *testing.T, b *Backend, times int) (revision int64) {
 	t.Helper()
 	ctx := context.Background()
@@ -47,8 +47,8 @@ func renewTimes(t *testing.T, b *Backend, times int) (revision int64) {
 	return revision
 }
 
-// Renewals do not reach the disk, but for revisions to be reserved now and then;
-// the last one does when kedge stops.
+// Renewals do not reach the disk, except that revisions are reserved from time to
+// time. The last renewal is written when kedge stops.
 func TestRenewalsStayInMemory(t *testing.T) {
 	b := start(t, t.TempDir())
 	renewTimes(t, b.Backend, 1)
@@ -74,7 +74,7 @@ func TestRenewalsStayInMemory(t *testing.T) {
 	}
 }
 
-// Renewals in memory do not pile up.
+// Renewals do not accumulate in memory.
 func TestCompactionOfMemory(t *testing.T) {
 	b := start(t, t.TempDir())
 	last := renewTimes(t, b.Backend, 300)
@@ -89,7 +89,7 @@ func TestCompactionOfMemory(t *testing.T) {
 	}
 }
 
-// Events are written together, by whatever is written next.
+// Events are written together with the next write.
 func TestEventsComeAlong(t *testing.T) {
 	b := start(t, t.TempDir())
 	ctx := context.Background()
@@ -119,8 +119,8 @@ func TestEventsComeAlong(t *testing.T) {
 	}
 }
 
-// Of many that change one key at the same revision one succeeds, though they
-// are done in one transaction, and the others get what it made.
+// Many clients change one key at the same revision. One succeeds, although all
+// are in one transaction, and the others get the result of that one.
 func TestConflictsInOneTransaction(t *testing.T) {
 	b := start(t, t.TempDir())
 	ctx := context.Background()
@@ -168,7 +168,7 @@ func TestDeleteOfNothing(t *testing.T) {
 	}
 }
 
-// A lease begins anew at a restart, and ends.
+// A lease begins anew at a restart, and then ends.
 func TestLeaseEndsAfterRestart(t *testing.T) {
 	b := start(t, t.TempDir())
 	ctx := context.Background()
@@ -195,8 +195,8 @@ func TestLeaseEndsAfterRestart(t *testing.T) {
 	}
 }
 
-// While the disk is full, Leases are renewed and watches go on; what would pile
-// up in memory is refused in the end.
+// While the disk is full, Leases are renewed and watches continue. Changes that
+// would accumulate in memory are refused in the end.
 func TestRenewalsWhileDiskIsFull(t *testing.T) {
 	if !privately(t) {
 		return
@@ -237,7 +237,7 @@ func TestRenewalsWhileDiskIsFull(t *testing.T) {
 	}
 }
 
-// A request that is given up leaves nothing behind that would be waited for.
+// A cancelled request leaves nothing behind that anything waits for.
 func TestGivenUp(t *testing.T) {
 	b := start(t, t.TempDir())
 	ctx, cancel := context.WithTimeout(context.Background(), time.Microsecond)

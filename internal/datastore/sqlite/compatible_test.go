@@ -15,7 +15,7 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 )
 
-// ofKine runs kine's own backend over the database in folder while use does.
+// ofKine runs kine's own backend over the database in folder while use runs.
 func ofKine(t *testing.T, folder string, use func(server.Backend)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -50,8 +50,8 @@ func content(t *testing.T, b server.Backend) string {
 	return all.String()
 }
 
-// A database of kine's, k3s's or an older kedge's for example, is taken over,
-// and kine can go on with it after that, with all objects and revisions.
+// kedge takes over a database of kine, for example of k3s or of an older kedge.
+// kine can use it again after that, with all objects and revisions.
 func TestKineBeforeAndAfter(t *testing.T) {
 	folder := shortDir(t)
 	used(t, folder) // makes the folder
@@ -103,7 +103,7 @@ func TestKineBeforeAndAfter(t *testing.T) {
 		want = content(t, r.backend)
 		r.stop(t)
 	}
-	// Nothing tells kine of a gap, which it would fill row by row.
+	// Nothing must show kine a gap, which it would fill row by row.
 	db, err := sql.Open("sqlite3", filepath.Join(config(folder).Dir, "state.db"))
 	if err != nil {
 		t.Fatal(err)

@@ -10,31 +10,32 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// dsn is what every connection to the database in file is opened with. The
-// file must exist: a connection never makes one, so that a database which was
-// moved away is noticed and not replaced by an empty one.
+// dsn returns the name with which every connection to the database in file is
+// opened. The file must exist: a connection never makes one. So a database that
+// was moved away is noticed, and not replaced by an empty one.
 func dsn(file string, readOnly bool) string {
 	u := url.URL{Scheme: "file", Path: file, RawQuery: url.Values{
-		"mode": {"rw"}, // a reader too writes the index of the log
-		// An acknowledged write has reached the disk. go-sqlite3's own default
-		// is NORMAL, which may lose the last ones in a power cut.
+		"mode": {"rw"}, // readers write too: the index of the log
+		// Writes are on the disk before they are acknowledged. go-sqlite3's
+		// default is NORMAL, which may lose the last writes in a power cut.
 		"_journal_mode": {"WAL"},
 		"_synchronous":  {"FULL"},
-		// Only a user's sqlite3 can be in the way: it has this many ms.
+		// Only a user's sqlite3 can hold a lock. A connection waits this many
+		// milliseconds for it.
 		"_busy_timeout": {"30000"},
 		"_query_only":   {fmt.Sprint(readOnly)},
-		"_cache_size":   {"-512"}, // KiB; the kernel has the file's pages anyway
+		"_cache_size":   {"-512"}, // KiB; the kernel caches the file's pages anyway
 	}.Encode()}
 	return u.String()
 }
 
-// settings are made on every connection after it was opened.
+// settings are applied to every new connection.
 var settings = []string{
-	// Sorting a long list goes to memory rather than to /var/tmp, which may be
-	// missing or full and is often the same SD card.
+	// A long list is sorted in memory rather than in /var/tmp, which may be
+	// missing or full and is often on the same SD card.
 	"PRAGMA temp_store = MEMORY",
-	// The log is copied into the database after so many pages, and shrinks
-	// back to so many bytes after a burst.
+	// The log is copied into the database after this many pages, and shrinks to
+	// this many bytes after a burst.
 	"PRAGMA wal_autocheckpoint = 1000",
 	"PRAGMA journal_size_limit = 8388608",
 }
@@ -48,8 +49,8 @@ type connector struct {
 // Driver implements driver.Connector.
 func (c *connector) Driver() driver.Driver { return &sqlite3.SQLiteDriver{} }
 
-// Connect implements driver.Connector. It fails if the connection would not
-// bring a write to the disk before acknowledging it.
+// Connect implements driver.Connector. It fails if the connection would
+// acknowledge writes before they are on the disk.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	opened, err := c.Driver().Open(dsn(c.file, c.readOnly))
 	if err != nil {
@@ -62,8 +63,8 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return opened, nil
 }
 
-// configure makes the settings of a connection and checks that SQLite has
-// taken those that safety hangs on; on some file systems it cannot.
+// configure applies the settings to a connection, and checks those that safety
+// depends on. On some file systems SQLite cannot apply them.
 func configure(ctx context.Context, conn *sqlite3.SQLiteConn, file string) error {
 	for _, setting := range settings {
 		if _, err := conn.ExecContext(ctx, setting, nil); err != nil {

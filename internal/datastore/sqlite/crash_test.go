@@ -18,9 +18,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// killedWriter is the child of TestKill: it serves folder and writes through the etcd
-// API from several clients, printing each key that was acknowledged, for ever.
-// A setting of SQLite's, if there is one, makes it less safe.
+// killedWriter is the child of TestKill. It serves folder, writes through the etcd
+// API from several clients without end, and prints each acknowledged key. A setting
+// of SQLite, if one is given, makes it less safe.
 func killedWriter(folder, setting string) {
 	d := New(config(folder))
 	ready := make(chan struct{})
@@ -31,7 +31,7 @@ func killedWriter(folder, setting string) {
 		}
 	}()
 	<-ready
-	// It is refused within a transaction.
+	// SQLite refuses this setting within a transaction.
 	for setting != "" && d.backend.writer.log.exec(setting) != nil {
 		time.Sleep(time.Millisecond)
 	}
@@ -53,7 +53,8 @@ func killedWriter(folder, setting string) {
 					fmt.Println("failed", key, err)
 					return
 				}
-				// One write call for one line: the reader sees all of it or none.
+				// Each line is written in one call, so that the reader sees all
+				// of it or nothing.
 				fmt.Printf("%s %d\n", key, done.Header.Revision)
 			}
 		}()
@@ -61,7 +62,8 @@ func killedWriter(folder, setting string) {
 	select {}
 }
 
-// renew renews a Lease and reports events for ever, all of it in memory first.
+// renew renews a Lease and writes events without end. All of these are in memory
+// first.
 func renew(b *Backend) {
 	ctx := context.Background()
 	key := leasePrefix + "kube-node-lease/a"
@@ -87,13 +89,14 @@ func renew(b *Backend) {
 	}
 }
 
-// witness is somebody in another process who watches, and remembers what it saw.
+// witness watches from another process, and remembers what it saw.
 type witness struct {
 	seen map[int64]string
 	last int64
 }
 
-// watch watches all keys on the socket of folder from now on until that ends.
+// watch watches all keys on the socket of folder, from now on until the socket
+// ends.
 func (w *witness) watch(t *testing.T, folder string) (wait func()) {
 	c := client(t, "unix://"+config(folder).Socket)
 	changes := c.Watch(context.Background(), "/registry/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
@@ -113,7 +116,7 @@ func (w *witness) watch(t *testing.T, folder string) (wait func()) {
 	return func() { c.Close(); <-done }
 }
 
-// see fails the test if revision was something else before.
+// see fails the test if the revision had another content before.
 func (w *witness) see(t *testing.T, revision int64, what string) {
 	if before, ok := w.seen[revision]; ok && before != what {
 		t.Errorf("revision %d was %.60q and is %.60q", revision, before, what)
@@ -122,8 +125,8 @@ func (w *witness) see(t *testing.T, revision int64, what string) {
 	w.last = max(w.last, revision)
 }
 
-// A kill -9 at any time loses no durable key that was acknowledged, no revision
-// is used again for something else, and who saw what is lost gets to know it.
+// A kill -9 at any time loses no durable key that was acknowledged. No revision
+// is used again for something else, and clients that saw lost changes notice it.
 func TestKill(t *testing.T) {
 	folder := shortDir(t)
 	acknowledged := map[string]string{}
@@ -142,7 +145,7 @@ func TestKill(t *testing.T) {
 		}
 		lines := bufio.NewScanner(output)
 		wait := func() {}
-		// The last rounds kill it while it starts, too.
+		// The last rounds also kill the child while it starts.
 		var timer *time.Timer
 		if kill := func() { command.Process.Kill() }; round >= 5 {
 			timer = time.AfterFunc(time.Duration(rand.IntN(300))*time.Millisecond, kill)
@@ -180,7 +183,7 @@ func TestKill(t *testing.T) {
 	}
 	lost := 0
 	for key, revision := range acknowledged {
-		// An update may have been made but not acknowledged.
+		// An update may have been made without having been acknowledged.
 		if there[key] == "" || len(there[key]) == len(revision) && there[key] < revision {
 			lost++
 			t.Errorf("%s was acknowledged at revision %s, found %q", key, revision, there[key])
@@ -192,14 +195,14 @@ func TestKill(t *testing.T) {
 	t.Logf("%d acknowledged, %d found, %d lost; %d events seen", len(acknowledged), len(there), lost, len(w.seen))
 }
 
-// checkAfterKill starts the datastore in folder after a kill and looks at it as
-// w would.
+// checkAfterKill starts the datastore in folder after a kill, and compares it
+// with what w saw.
 func checkAfterKill(t *testing.T, folder string, w *witness) {
 	t.Helper()
 	ctx := context.Background()
 	r := run(t, folder)
 	defer r.stop(t)
-	// w goes on where it was, and is told to look again.
+	// w continues where it was, and is told to list again.
 	answer := <-r.Watch(ctx, "/registry/", clientv3.WithPrefix(), clientv3.WithRev(w.last+1))
 	if !errors.Is(answer.Err(), rpctypes.ErrCompacted) {
 		t.Errorf("a watch from before got %+v", answer)

@@ -15,16 +15,16 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 )
 
-// parts are what follows the name of a database in those of its files.
+// parts are the suffixes of a database's files.
 var parts = [...]string{"-wal", "-shm", ""}
 
-// schemaVersion is that of the tables in the database, kine's and kedge's. It
-// grows when a kedge before could not use them any more.
+// schemaVersion is the version of the tables in the database, kine's and kedge's.
+// It increases when older versions of kedge cannot use them any more.
 const schemaVersion = 1
 
-// prepare makes the database in file ready to be served by kedge of the given
-// version, for example v1.36.3+kedge.1, and tells whether it has read all of it. On
-// any error the database is as before.
+// prepare makes the database in file ready for kedge of the given version, for
+// example v1.36.3+kedge.1. It returns true if it has read the whole database. After
+// an error the database is as before.
 func prepare(ctx context.Context, file, version string) (checked bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return false, fmt.Errorf("make folder of the database: %w", err)
@@ -38,8 +38,9 @@ func prepare(ctx context.Context, file, version string) (checked bool, err error
 	}
 	db := sql.OpenDB(&connector{file: file})
 	defer func() { err = errors.Join(err, db.Close()) }()
-	// Reading all of the database takes time, and so is done before the start only if
-	// it was not closed in order. Otherwise it is done beside it: Backend.check.
+	// Reading the whole database takes time. It is done before the start only if the
+	// database was not closed in order. Otherwise Backend.check does it after the
+	// start.
 	if unclean {
 		if err := quickCheck(ctx, db, file); err != nil {
 			return false, err
@@ -48,7 +49,7 @@ func prepare(ctx context.Context, file, version string) (checked bool, err error
 	return unclean, makeTables(ctx, db, file, version)
 }
 
-// makeTables makes the tables that are not there.
+// makeTables makes the tables that do not exist.
 func makeTables(ctx context.Context, db *sql.DB, file, version string) error {
 	if err := record(ctx, db, file, version); err != nil {
 		return fmt.Errorf("record version: %w", err)
@@ -59,9 +60,9 @@ func makeTables(ctx context.Context, db *sql.DB, file, version string) error {
 	return nil
 }
 
-// makeDatabase makes a new database, for root only, beside its place, and moves it
-// there when it has its tables. So an empty file at that place was never kedge's
-// doing, whenever kedge was interrupted.
+// makeDatabase makes a new database, for root only. It makes it beside its place
+// and moves it there once it has its tables. So an empty file in that place never
+// comes from kedge, even if kedge was interrupted.
 func makeDatabase(ctx context.Context, file, version string) (err error) {
 	made := file + ".new"
 	remove := func() error {
@@ -89,7 +90,7 @@ func makeDatabase(ctx context.Context, file, version string) (err error) {
 		return fmt.Errorf("make database: %w", err)
 	}
 	db := sql.OpenDB(&connector{file: made})
-	// The last connection to be closed puts the log into the database.
+	// Closing the last connection writes the log into the database.
 	if err := errors.Join(makeTables(ctx, db, made, version), db.Close()); err != nil {
 		return err
 	}
@@ -99,8 +100,8 @@ func makeDatabase(ctx context.Context, file, version string) (err error) {
 	return syncFolders(filepath.Dir(file))
 }
 
-// look tells whether the last kedge left the database in a hurry, and refuses one
-// that SQLite would take for new, or of which it would lose a part.
+// look tells whether the database was not closed in order. It refuses a database
+// that SQLite would take for new, or of which SQLite would lose a part.
 func look(file string) (unclean bool, err error) {
 	size, err := fileSize(file)
 	if err != nil {
@@ -117,7 +118,7 @@ func look(file string) (unclean bool, err error) {
 	if err := checkWAL(file); err != nil {
 		return false, err
 	}
-	// SQLite would fall back to reading only.
+	// SQLite would fall back to read-only access.
 	opened, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
 		return false, fmt.Errorf("open database: %w", err)
@@ -128,7 +129,7 @@ func look(file string) (unclean bool, err error) {
 	return logSize > 0, nil
 }
 
-// fileSize returns the size of a regular file in bytes, 0 if there is none.
+// fileSize returns the size of a regular file in bytes, or 0 if there is no file.
 func fileSize(file string) (int64, error) {
 	info, err := os.Stat(file)
 	switch {
@@ -137,13 +138,13 @@ func fileSize(file string) (int64, error) {
 	case err != nil:
 		return 0, fmt.Errorf("look at database: %w", err)
 	case !info.Mode().IsRegular():
-		return 0, fmt.Errorf("%s is not a file: move it away, kedge keeps its database there", file)
+		return 0, fmt.Errorf("%s is not a file: move it away, because kedge keeps its database there", file)
 	}
 	return info.Size(), nil
 }
 
-// syncFolders brings the entry of a new file in folder, and those of the
-// folders above, to the disk: a database is of no use if its name is lost.
+// syncFolders writes the entry of a new file in folder, and those of the folders
+// above, to the disk. A database whose name is lost is useless.
 func syncFolders(folder string) error {
 	for ; ; folder = filepath.Dir(folder) {
 		opened, err := os.Open(folder)
@@ -152,7 +153,7 @@ func syncFolders(folder string) error {
 		}
 		err = opened.Sync()
 		opened.Close()
-		// Some file systems have nothing to sync for a folder.
+		// Some file systems cannot sync a folder.
 		if err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EROFS) {
 			return fmt.Errorf("sync folder: %w", err)
 		}
@@ -176,8 +177,8 @@ func quickCheck(ctx context.Context, db interface {
 	return nil
 }
 
-// record refuses a database that a newer kedge has used, and writes down that
-// this one does. It always writes, so a disk without space is noticed here.
+// record refuses a database that a newer kedge has used, and records the present
+// version. It always writes, so that a full disk is noticed here.
 func record(ctx context.Context, db *sql.DB, file, version string) (err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -194,7 +195,7 @@ func record(ctx context.Context, db *sql.DB, file, version string) (err error) {
 	if err := acceptable(file, last["schema"], last["version"], version); err != nil {
 		return err
 	}
-	starts, _ := strconv.Atoi(last["starts"]) // for the eye only
+	starts, _ := strconv.Atoi(last["starts"]) // only people read it
 	for name, value := range map[string]string{
 		"schema":  strconv.Itoa(schemaVersion),
 		"version": version,
@@ -223,9 +224,9 @@ func readRecord(ctx context.Context, tx *sql.Tx, into map[string]string) error {
 	return found.Err()
 }
 
-// acceptable returns an error if a database last used with the given schema by
-// kedge of version last is not for kedge of version ours. A newer Kubernetes
-// may have stored objects in versions that an older one cannot read.
+// acceptable returns an error if kedge of version ours cannot use a database that
+// has the given schema and was last used by kedge of version last. A newer
+// Kubernetes may have stored objects in versions that an older one cannot read.
 func acceptable(file, schema, last, ours string) error {
 	number, err := strconv.Atoi(schema)
 	if err != nil {
@@ -242,7 +243,7 @@ func acceptable(file, schema, last, ours string) error {
 	if number > schemaVersion || theirs.Major() > own.Major() ||
 		theirs.Major() == own.Major() && theirs.Minor() > own.Minor() {
 		return fmt.Errorf("%s was last used by kedge %s, which is newer than this one, %s: "+
-			"run %s or later, or put back a copy of the database from before the upgrade",
+			"run %s or later, or restore a copy of the database from before the upgrade",
 			file, last, ours, last)
 	}
 	return nil

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// startFails runs a datastore in folder that must not get ready, and returns
+// startFails runs a datastore in folder that must not become ready, and returns
 // its error.
 func startFails(t *testing.T, folder string) error {
 	t.Helper()
@@ -38,8 +38,8 @@ func startFails(t *testing.T, folder string) error {
 	return err
 }
 
-// used makes a database with some content, not served any more, and returns its
-// file. The write-ahead log has been put into it.
+// used makes a database with some content, which is no longer served, and returns
+// its file. The write-ahead log has been copied into it.
 func used(t *testing.T, folder string) string {
 	t.Helper()
 	r := run(t, folder)
@@ -101,7 +101,7 @@ func TestUnusableDatabase(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "`kedge snapshot restore NAME`"},
-		"damaged log": {func(t *testing.T, file string) { overwrite(t, file+"-wal", 0, noise) }, "state.db-wal away to go on"},
+		"damaged log": {func(t *testing.T, file string) { overwrite(t, file+"-wal", 0, noise) }, "state.db-wal away to continue"},
 		"empty beside a log": {func(t *testing.T, file string) {
 			overwrite(t, file+"-wal", 0, noise)
 			if err := os.Truncate(file, 0); err != nil {
@@ -138,8 +138,8 @@ func TestUnusableDatabase(t *testing.T) {
 	}
 }
 
-// A database that was stopped in order is read beside the start: damage of a page that
-// nobody asks for is noticed, too.
+// A database that was closed in order is checked after the start. Damage is noticed
+// even in a page that nobody reads.
 func TestDamageAfterOrderedStop(t *testing.T) {
 	folder := shortDir(t)
 	file := used(t, folder)
@@ -164,7 +164,7 @@ func TestDamageAfterOrderedStop(t *testing.T) {
 	checkNothingLeft(t, folder)
 }
 
-// A start that was killed while it made the database leaves none.
+// A start that was killed while it made the database leaves no database.
 func TestInterruptedFirstStart(t *testing.T) {
 	folder := shortDir(t)
 	file := filepath.Join(config(folder).Dir, "state.db")
@@ -201,7 +201,7 @@ func TestAcceptable(t *testing.T) {
 	}
 }
 
-// A database that kine made, k3s's for example, is taken over.
+// kedge takes over a database that kine made, for example of k3s.
 func TestDatabaseOfKine(t *testing.T) {
 	folder := shortDir(t)
 	file := used(t, folder)
@@ -249,7 +249,8 @@ func TestPermission(t *testing.T) {
 	}
 }
 
-// fill writes a file that takes all the space of folder but free bytes.
+// fill writes a file that takes the space of folder except the given number of
+// bytes.
 func fill(t *testing.T, folder string, free int) (file string) {
 	t.Helper()
 	file = filepath.Join(folder, "filler")
@@ -305,7 +306,7 @@ func TestDiskFullWhileRunning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Enough to be compacted.
+	// These are enough rows to be compacted.
 	revision := old.Header.Revision
 	for range 1000 {
 		changed, err := update(r.Client, "/registry/old", "2", revision)
@@ -322,7 +323,8 @@ func TestDiskFullWhileRunning(t *testing.T) {
 	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "df -h") {
 		t.Errorf("a create got %v", err)
 	}
-	// Were it a conflict, the API server would try again and again.
+	// If the error were a conflict, the API server would repeat the request again
+	// and again.
 	if changed, err := update(r.Client, "/registry/old", strings.Repeat("x", 20000), revision); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("an update got %v %v", changed, err)
 	}
@@ -350,12 +352,12 @@ func TestDiskFullWhileRunning(t *testing.T) {
 	}
 }
 
-// A database that is found damaged ends the component; what it answers until
-// then is an error, never a part of a list.
+// A database that turns out to be damaged ends the component. Until then the
+// answer is an error, never a part of a list.
 func TestDamageWhileRunning(t *testing.T) {
 	folder := shortDir(t)
 	r := run(t, folder)
-	// More than the connections cache.
+	// This is more than the connections cache.
 	for i := range 400 {
 		if _, err := create(r.Client, fmt.Sprintf("/registry/%d", i), strings.Repeat("x", 50000)); err != nil {
 			t.Fatal(err)
@@ -364,7 +366,7 @@ func TestDamageWhileRunning(t *testing.T) {
 	file := filepath.Join(config(folder).Dir, "state.db")
 	execute(t, file, "PRAGMA wal_checkpoint(TRUNCATE)")
 	overwrite(t, file, 5*4096, bytes.Repeat([]byte("kedge"), 4<<20/5))
-	// The time is for when the polling has found the damage before the list.
+	// The polling may notice the damage before the list does.
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	list, err := r.Get(ctx, "/registry/", clientv3.WithPrefix())

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The same requests have the same answers in process and over the socket.
+// The same requests get the same answers in process and over the socket.
 func TestDirectAnswersAsTheSocket(t *testing.T) {
 	overSocket := run(t, shortDir(t))
 	remote := &kubernetes.Client{Client: client(t, overSocket.Endpoint().URL)}
@@ -140,7 +140,7 @@ func TestDirectAnswersAsTheSocket(t *testing.T) {
 		want, wantErr := step.do(remote)
 		got, err := step.do(local)
 		switch {
-		case step.name == "too large": // over the socket it is gRPC's message
+		case step.name == "too large": // over the socket, gRPC refuses it with its own message
 			if wantErr == nil || err != rpctypes.ErrRequestTooLarge {
 				t.Errorf("%s: %v, want %v", step.name, err, wantErr)
 			}
@@ -161,7 +161,8 @@ func text(t *testing.T, answer any) string {
 	return string(encoded)
 }
 
-// watchOf returns the first n events of a watch from revision, or its error.
+// watchOf returns the first n events of a watch from revision, or the watch's
+// error.
 func watchOf(key string, revision int64, n int, opts ...clientv3.OpOption) func(*kubernetes.Client) (any, error) {
 	return func(c *kubernetes.Client) (any, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -179,8 +180,8 @@ func watchOf(key string, revision int64, n int, opts ...clientv3.OpOption) func(
 	}
 }
 
-// Progress comes after all events up to it, to the watches of the stream that
-// asked for it and to no other.
+// Progress comes after all events up to its revision. Only the watches of the
+// stream that asked for it get it.
 func TestDirectProgress(t *testing.T) {
 	c := run(t, shortDir(t)).Endpoint().NewClient()
 	defer c.Close()
@@ -226,7 +227,7 @@ func TestDirectProgress(t *testing.T) {
 	}
 }
 
-// A watch whose client takes its time misses nothing.
+// A watch whose client is slow misses nothing.
 func TestDirectWaitsForSlowClients(t *testing.T) {
 	c := run(t, shortDir(t)).Endpoint().NewClient()
 	defer c.Close()
@@ -253,8 +254,8 @@ func TestDirectWaitsForSlowClients(t *testing.T) {
 	}
 }
 
-// Watches end with their context, their client and the datastore; a client that
-// is left over gets errors.
+// Watches end with their context, their client and the datastore. A client that
+// remains gets errors.
 func TestDirectEnds(t *testing.T) {
 	folder := shortDir(t)
 	r := run(t, folder)
@@ -281,13 +282,13 @@ func TestDirectEnds(t *testing.T) {
 	checkNothingLeft(t, folder)
 }
 
-// Damage is the answer in process, too, and the end of a watch.
+// Damage is reported in process too, and ends a watch.
 func TestDirectDamage(t *testing.T) {
 	folder := shortDir(t)
 	r := run(t, folder)
 	c := r.Endpoint().NewClient()
 	defer c.Close()
-	// More than the connections cache.
+	// This is more than the connections cache.
 	for i := range 400 {
 		if _, err := create(c.Client, fmt.Sprintf("/registry/%d", i), strings.Repeat("x", 50000)); err != nil {
 			t.Fatal(err)

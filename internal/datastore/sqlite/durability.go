@@ -14,19 +14,19 @@ import (
 const (
 	eventPrefix = "/registry/events/"
 	leasePrefix = "/registry/leases/"
-	// apiserverCompactKey is where kine's server keeps the API server's key of
-	// the name compact_rev_key (pkg/server/compact.go): that of the last
-	// compaction, every 5 minutes.
+	// apiserverCompactKey is where kine's server keeps the API server's key
+	// compact_rev_key (pkg/server/compact.go): the revision of the last
+	// compaction, updated every 5 minutes.
 	//upstream:relies-on github.com/k3s-io/kine/pkg/server/compact.go compactRevAPI
 	apiserverCompactKey = "compact_rev_key_apiserver"
-	// shortLease is how many seconds a key may live that is not worth writing:
-	// it would be gone soon after a restart. It is that of an API server's own
-	// address, /registry/masterleases.
+	// shortLease is a lifetime in seconds. A key that lives for less is not worth
+	// writing: it would be gone soon after a restart. An API server's own
+	// address, /registry/masterleases, is such a key.
 	shortLease = 60
 )
 
-// durabilityOf tells what a change of a key that had the value kv is worth. What
-// is not known to be worth less is durable.
+// durabilityOf returns the durability of a change to a key that had the value kv.
+// A change is durable unless it is known to need less.
 func durabilityOf(c *change, kv *server.KeyValue) durability {
 	switch c.kind {
 	case kindCreate:
@@ -53,9 +53,9 @@ func durabilityOf(c *change, kv *server.KeyValue) durability {
 func isShort(lease int64) bool { return lease > 0 && lease < shortLease }
 
 // isRenewal tells whether two values are the same Lease (coordination.k8s.io)
-// but for the time of its renewal. An observer that sees a renewal undone waits
-// for a full term again, so that is all a crash can do. One that is encrypted
-// cannot be told.
+// except for the time of the renewal. A crash can only undo such a renewal, and
+// an observer that sees this waits for a full term again. An encrypted Lease is
+// never taken for a renewal.
 func isRenewal(before, after []byte) bool {
 	old, ok := decodeLease(before)
 	if !ok {
@@ -74,7 +74,7 @@ func isRenewal(before, after []byte) bool {
 	return equality.Semantic.DeepEqual(old, renewed)
 }
 
-// protobufPrefix is that of what the API server stores
+// protobufPrefix begins the values that the API server stores as protobuf
 // (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
 //
 //upstream:relies-on k8s.io/apimachinery/pkg/runtime/serializer/protobuf/protobuf.go protoEncodingPrefix

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// leaseValue is a Lease as the API server stores it, renewed so many seconds
-// after some time.
+// leaseValue is a Lease in the form in which the API server stores it, renewed
+// that many seconds after a fixed time.
 func leaseValue(holder string, renewed int, change ...func(*coordination.Lease)) []byte {
 	at := meta.NewMicroTime(time.Unix(1800000000+int64(renewed), 0))
 	lease := &coordination.Lease{

@@ -7,18 +7,18 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 )
 
-// retryExpiry is when a key is deleted whose deletion failed: a disk is not
-// full for less.
+// retryExpiry is the pause before a failed deletion of an expired key is
+// repeated. A full disk stays full for longer than that.
 const retryExpiry = 10 * time.Second
 
-// maxLease is etcd's own, in seconds (MaxLeaseTTL in go.etcd.io/etcd/server/v3/lease/
-// lessor.go): 285 years. A time.Duration has room for little more.
+// maxLease is etcd's limit in seconds, 285 years (MaxLeaseTTL in
+// go.etcd.io/etcd/server/v3/lease/lessor.go). A time.Duration can hold little more.
 //
 //upstream:relies-on go.etcd.io/etcd/server/v3/lease/lessor.go MaxLeaseTTL
 const maxLease = 9_000_000_000
 
-// leases knows when the keys that have a lease end. As with kine, a lease is a
-// number of seconds, which begin anew when kedge starts.
+// leases knows when the leases of keys end. As with kine, a lease is a lifetime
+// in seconds, which begins anew when kedge starts.
 type leases struct {
 	byKey map[string]*lease
 	queue leaseQueue
@@ -50,7 +50,8 @@ func (l *leases) note(kv *server.KeyValue, deleted bool) {
 	heap.Fix(&l.queue, known.index)
 }
 
-// ended returns the deletions of the keys whose lease has ended.
+// ended removes the leases that have ended, at most maxBatch, and returns the
+// deletions of their keys.
 func (l *leases) ended(now time.Time) (changes []*change) {
 	for len(l.queue) > 0 && len(changes) < maxBatch && !l.queue[0].end.After(now) {
 		first := heap.Pop(&l.queue).(*lease)
@@ -60,7 +61,7 @@ func (l *leases) ended(now time.Time) (changes []*change) {
 	return changes
 }
 
-// retry puts back the lease of a deletion that failed.
+// retry restores the lease of a deletion that failed.
 func (l *leases) retry(c *change) {
 	if c.kind == kindExpire && l.byKey[c.key] == nil {
 		again := &lease{key: c.key, revision: c.revision, end: time.Now().Add(retryExpiry)}
@@ -69,7 +70,7 @@ func (l *leases) retry(c *change) {
 	}
 }
 
-// next returns when the first lease ends.
+// next returns when the first lease ends. ok is false if there are no leases.
 func (l *leases) next() (end time.Time, ok bool) {
 	if len(l.queue) == 0 {
 		return time.Time{}, false
@@ -77,7 +78,7 @@ func (l *leases) next() (end time.Time, ok bool) {
 	return l.queue[0].end, true
 }
 
-// leaseQueue is a heap.Interface, the first to end on top.
+// leaseQueue is a heap.Interface with the lease that ends first on top.
 type leaseQueue []*lease
 
 func (q leaseQueue) Len() int           { return len(q) }

@@ -8,7 +8,7 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 )
 
-// TestLongLease has a key live for longer than a time.Duration can say.
+// TestLongLease gives a key a lease that is longer than a time.Duration can be.
 func TestLongLease(t *testing.T) {
 	for _, seconds := range []int64{3600, maxLease, 10_000_000_000, math.MaxInt64} {
 		l := leases{byKey: map[string]*lease{}}

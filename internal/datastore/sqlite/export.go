@@ -15,18 +15,17 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// etcdCompactKey is where the API server has in etcd what is at
-// apiserverCompactKey here.
+// etcdCompactKey is the name in etcd of the key that is apiserverCompactKey here.
 const etcdCompactKey = "compact_rev_key"
 
-// Export calls each with every change that could still be asked for if the
-// datastore were started now, in the order of revisions, but without versions,
-// which nobody counts here. It returns the current revision, and the one below
-// which nothing can be asked for. The state stays as it is: what a start does after
-// a crash is rolled back. Nothing runs on it.
+// Export calls each with every change that could be read if the datastore were
+// started now, in the order of revisions. The changes have no versions, which are
+// not counted here. It returns the current revision, and the revision below which
+// nothing can be read. The database is not changed: what a start does after a crash
+// is rolled back. Nothing else may use the database meanwhile.
 func (d *Datastore) Export(ctx context.Context, each func(*mvccpb.Event) error) (revision, compacted int64, err error) {
 	file := filepath.Join(d.config.Dir, stateFile)
-	var told error // each's
+	var told error // the error of each
 	defer func() {
 		if err != nil && told == nil && ctx.Err() == nil {
 			err = fmt.Errorf("read database: %w", explain(file, err))
@@ -69,7 +68,7 @@ func (d *Datastore) Export(ctx context.Context, each func(*mvccpb.Event) error) 
 	return revision, log.swept, err
 }
 
-// event is a row as etcd would have it.
+// event returns a row in etcd's form.
 func event(kv *server.KeyValue, deleted bool) *mvccpb.Event {
 	if deleted {
 		return &mvccpb.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(kv.Key), ModRevision: kv.ModRevision}}
@@ -85,20 +84,21 @@ func event(kv *server.KeyValue, deleted bool) *mvccpb.Event {
 	}}
 }
 
-// Retire adds suffix to the database's name, and returns that: it is no longer the
-// state, and only kept. It is called again if it was interrupted, and does nothing,
-// and returns nothing, where there is no database.
+// Retire adds suffix to the database's name and returns the new name. The database
+// is then only a copy, no longer the state. If Retire was interrupted, it is called
+// again. Where there is no database, it does nothing and returns an empty name.
 func (d *Datastore) Retire(suffix string) (kept string, err error) {
 	file := filepath.Join(d.config.Dir, stateFile)
-	// What a crash has left beside it belongs to it, and goes first: while the
-	// database is there, it is not done.
+	// The log and other files that a crash left belong to the database, and are
+	// renamed first: as long as the database itself has its name, Retire is not
+	// done.
 	for _, part := range parts {
 		err := os.Rename(file+part, file+suffix+part)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return "", fmt.Errorf("put SQLite database aside: %w", datadir.Explain(err))
+			return "", fmt.Errorf("rename SQLite database: %w", datadir.Explain(err))
 		}
 		kept = file + suffix
 	}

@@ -15,11 +15,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// faults learns of every error of the database and decides what comes of it:
+// faults receives every error of the database, and decides what follows:
 //
 //	no space on the disk, or
-//	   its file system became    the request fails, reads go on; said once
-//	   read-only                 a minute
+//	   its file system became    the request fails, reads continue; logged
+//	   read-only                 once a minute
 //	damage, failed disk, file
 //	   gone or not writable      no request is answered any more, the
 //	                             component fails, and with it the process
@@ -32,8 +32,8 @@ type faults struct {
 
 	mu    sync.Mutex
 	fatal error
-	// refused is why the last write was, for what may pass, and said when that
-	// was last logged.
+	// refused is the error of the last write, if that may pass by itself. said is
+	// when that was last logged.
 	refused error
 	said    time.Time
 }
@@ -42,7 +42,7 @@ func newFaults(file string) *faults {
 	return &faults{file: file, log: logrus.WithField("component", name), failed: make(chan error, 1)}
 }
 
-// fault is an error of the database as a client gets it.
+// fault is an error of the database in the form that a client gets.
 type fault struct {
 	error
 	code codes.Code
@@ -51,10 +51,10 @@ type fault struct {
 // Unwrap lets errors.Is find the cause.
 func (f fault) Unwrap() error { return f.error }
 
-// GRPCStatus is what grpc makes the answer of a request from.
+// GRPCStatus returns the status that gRPC sends to the client.
 func (f fault) GRPCStatus() *status.Status { return status.New(f.code, f.Error()) }
 
-// note records err and returns what a client is to be told.
+// note records err and returns the error for the client.
 func (f *faults) note(err error) error {
 	if errors.As(err, new(fault)) {
 		return err
@@ -70,11 +70,12 @@ func (f *faults) note(err error) error {
 			f.said = time.Now()
 			f.log.Error(explained)
 		}
-		// etcd's own code for "database space exceeded": clients do not retry it.
+		// etcd uses the same code for "database space exceeded". Clients do not
+		// retry it.
 		return fault{explained, codes.ResourceExhausted}
 	case isFatal(failure), errors.Is(explained, errDamaged):
 		if f.fatal == nil {
-			// Not Unavailable: clients would try reads again until their time is up.
+			// With Unavailable, clients would repeat reads until their time is up.
 			f.fatal = fault{explained, codes.DataLoss}
 			f.failed <- f.fatal
 		}
@@ -96,15 +97,15 @@ func (f *faults) wrote() {
 	}
 }
 
-// err returns the error that ends the component, nil if there was none.
-// Nothing that is read after it can be trusted.
+// err returns the error that ends the component, or nil if there was none.
+// Nothing that was read after it can be trusted.
 func (f *faults) err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.fatal
 }
 
-// present returns what is wrong now, nil if nothing is.
+// present returns the present fault, or nil if there is none.
 func (f *faults) present() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,14 +115,14 @@ func (f *faults) present() error {
 	return f.refused
 }
 
-// Causes that a message of explain may have.
+// These are causes in the errors that explain returns.
 var (
 	errFull     = errors.New("disk is full")
 	errReadOnly = errors.New("file system is read-only")
 	errDamaged  = errors.New("database is damaged")
 )
 
-// isFatal tells whether going on after err would be unsafe or in vain.
+// isFatal tells whether continuing after err would be unsafe or useless.
 func isFatal(err sqlite3.Error) bool {
 	switch err.Code {
 	case sqlite3.ErrCorrupt, sqlite3.ErrNotADB, sqlite3.ErrReadonly, sqlite3.ErrPerm, sqlite3.ErrAuth:
@@ -134,8 +135,7 @@ func isFatal(err sqlite3.Error) bool {
 	return false
 }
 
-// explain turns an error about the database in file into one that says what to
-// do about it.
+// explain adds to an error about the database in file what the user can do.
 func explain(file string, err error) error {
 	folder := filepath.Dir(file)
 	var failure sqlite3.Error
@@ -146,7 +146,7 @@ func explain(file string, err error) error {
 		return err
 	}
 	switch {
-	// SQLite has no errno for a shared-memory file that cannot grow.
+	// SQLite gives no errno for a shared-memory file that cannot grow.
 	case failure.Code == sqlite3.ErrFull, failure.ExtendedCode == sqlite3.ErrIoErrSHMSize,
 		errno == syscall.ENOSPC, errno == syscall.EDQUOT:
 		return fmt.Errorf("%w: nothing can be written to %s until space is freed on its file system (see `df -h %s`): %w",
@@ -157,26 +157,26 @@ func explain(file string, err error) error {
 		return fmt.Errorf("%w: nothing can be written to %s until it is mounted read-write (see `findmnt -T %s`; after disk errors, "+
 			"see `dmesg`, the kernel makes it read-only): %w", errReadOnly, file, folder, err)
 	case failure.Code == sqlite3.ErrReadonly, errors.Is(errno, fs.ErrPermission):
-		return fmt.Errorf("%s cannot be written: mount its file system read-write (`findmnt -T %s`; after disk errors, "+
+		return fmt.Errorf("%s is not writable: mount its file system read-write (`findmnt -T %s`; after disk errors, "+
 			"see `dmesg`, the kernel makes it read-only) and let root write the folder: %w", file, folder, err)
 	case failure.Code == sqlite3.ErrCantOpen && errno == syscall.ENOENT:
-		return fmt.Errorf("%s is gone: put it back, or, if it was moved on purpose, start kedge again: %w", file, err)
+		return fmt.Errorf("%s is gone: put it back, or, if it was moved on purpose, restart kedge: %w", file, err)
 	case failure.Code == sqlite3.ErrIoErr:
-		return fmt.Errorf("the disk under %s failed: see `dmesg` and check the disk before starting kedge again: %w", file, err)
+		return fmt.Errorf("the disk under %s failed: see `dmesg`, and check the disk before you restart kedge: %w", file, err)
 	}
 	return fmt.Errorf("database %s: %w", file, err)
 }
 
-// damaged is the error for a database that cannot be read as one.
+// damaged returns the error for a database that cannot be read.
 func damaged(file string, err error) error {
-	return fmt.Errorf("%w: %s cannot be read as it should: %w. Restore a snapshot: `kedge snapshot list` shows which there are, "+
-		"`kedge snapshot restore NAME` brings one back. If there is none, try `sqlite3 %s .recover | sqlite3 recovered.db`, "+
+	return fmt.Errorf("%w: %s cannot be read: %w. Restore a snapshot: `kedge snapshot list` lists the snapshots, "+
+		"`kedge snapshot restore NAME` restores one. If there is none, try `sqlite3 %s .recover | sqlite3 recovered.db`, "+
 		"or move the folder %s away to begin with an empty cluster", errDamaged, file, err, file, filepath.Dir(file))
 }
 
-// damagedWAL is the error for a write-ahead log that has lost what had been stored.
+// damagedWAL returns the error for a write-ahead log that has lost changes.
 func damagedWAL(file string) error {
-	return fmt.Errorf("%w: the last changes in %s-wal cannot be read. Restore a snapshot: `kedge snapshot list` shows which there are, "+
-		"`kedge snapshot restore NAME` brings one back. Or move %s-wal away to go on with the cluster as it was before these changes",
+	return fmt.Errorf("%w: the last changes in %s-wal cannot be read. Restore a snapshot: `kedge snapshot list` lists the snapshots, "+
+		"`kedge snapshot restore NAME` restores one. Or move %s-wal away to continue with the cluster as it was before these changes",
 		errDamaged, file, file)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/etcdapi"
 )
 
-// fuzzed is a datastore with a client that sends what it is given.
+// fuzzed is a datastore with a client that sends arbitrary bytes.
 type fuzzed struct {
 	*Backend
 	client *grpc.ClientConn
@@ -28,7 +28,7 @@ type fuzzed struct {
 	runs int
 }
 
-// rawCodec sends bytes as they are, and returns them so.
+// rawCodec sends and returns bytes unchanged.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "proto" }
@@ -78,7 +78,7 @@ func (z *fuzzed) call(t *testing.T, method string, request []byte, answer interf
 	return true
 }
 
-// check compares what the datastore has with itself, and removes it.
+// check checks that the datastore is consistent, and removes it.
 func (z *fuzzed) check(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
@@ -124,7 +124,7 @@ func (z *fuzzed) check(t *testing.T) {
 	}
 }
 
-// methods are all that the socket answers but Watch.
+// methods are all methods that the socket answers, except Watch.
 var methods = []string{
 	"KV/Range", "KV/Put", "KV/Txn", "KV/DeleteRange", "KV/Compact",
 	"Lease/LeaseGrant", "Lease/LeaseRevoke", "Lease/LeaseTimeToLive", "Lease/LeaseLeases",
@@ -141,7 +141,7 @@ func message(f *testing.F, m interface{ Marshal() ([]byte, error) }) []byte {
 	return data
 }
 
-// txn compares the revision of a key and does something about others.
+// txn compares the revision of a key and changes others.
 func txn(key string, revision int64, success, failure *pb.RequestOp) *pb.TxnRequest {
 	r := &pb.TxnRequest{
 		Compare: []*pb.Compare{{Target: pb.Compare_MOD, Key: []byte(key), TargetUnion: &pb.Compare_ModRevision{ModRevision: revision}}},
@@ -165,7 +165,7 @@ func deleteOp(key string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}}
 }
 
-// FuzzRequests sends two requests of any bytes over the socket.
+// FuzzRequests sends two requests of arbitrary bytes over the socket.
 func FuzzRequests(f *testing.F) {
 	z := newFuzzed(f)
 	const key = "/registry/pods/a"
@@ -196,8 +196,8 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// FuzzTransactions changes a few keys by requests that are well formed, under any
-// conditions. What is answered is what is stored.
+// FuzzTransactions changes a few keys with valid requests and arbitrary
+// conditions. The answers must match what is stored.
 func FuzzTransactions(f *testing.F) {
 	z := newFuzzed(f)
 	f.Add([]byte("\x00\x00\x00\x01\x01\x02\x00\x03\x03\x01\x00\x00"), int64(60))
@@ -263,7 +263,8 @@ func FuzzTransactions(f *testing.F) {
 	})
 }
 
-// FuzzWatch opens a watch by any bytes. If they are a request for one it is answered.
+// FuzzWatch opens a watch with arbitrary bytes. If they are a valid request, it must
+// be answered.
 func FuzzWatch(f *testing.F) {
 	z := newFuzzed(f)
 	for _, create := range []*pb.WatchCreateRequest{
@@ -285,7 +286,7 @@ func FuzzWatch(f *testing.F) {
 			var read pb.WatchRequest
 			valid := read.Unmarshal(request) == nil
 			if err := stream.SendMsg(&request); err != nil {
-				break // what came before was none
+				break // the bytes before were not a request
 			}
 			if !valid || read.GetCreateRequest() == nil {
 				continue

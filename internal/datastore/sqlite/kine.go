@@ -1,37 +1,40 @@
 // Package sqlite is the datastore of a single server: a server.Backend of kine
-// over a SQLite database, and kine's etcd API for it, for clients in this process
-// (package direct) and, for etcdctl and the like, on a unix socket that only root
-// can open. kine's own backend for SQLite is not used: it writes 40 KB to the disk
-// for each renewal of a lease, and polls.
+// over a SQLite database, with kine's etcd API. Clients in this process use it
+// directly (package direct). etcdctl and similar tools use a unix socket that only
+// root can open. kine's own backend for SQLite is not used, because it writes 40
+// KB to the disk for each renewal of a lease, and polls.
 //
-// One goroutine, the writer, does all changes, those that wait in one
-// transaction, and then publishes them in one step: whoever reads finds them,
-// every watch has them. A change is acknowledged when it has reached the disk
-// (WAL journal and synchronous=FULL, checked on every connection), so it
-// survives a kill or a power cut, but for two kinds that need less:
+// One goroutine, the writer, makes all changes. It makes all waiting changes in
+// one transaction and then publishes them in one step: from then on every reader
+// finds them, and every watch has their events. A change is acknowledged when it
+// has reached the disk (WAL journal and synchronous=FULL, checked on every
+// connection), so it survives a kill or a power cut. Two kinds of changes need
+// less:
 //
-//	deferred   events, and deletions of what would go by itself: acknowledged
-//	           at once, written together within seconds, or with the next
-//	           durable change; so what happened before a durable change is
-//	           there if that is
-//	volatile   renewals that change nothing but a time: acknowledged at once,
+//	deferred   events, and deletions of keys that would expire by themselves:
+//	           acknowledged at once, and written together within seconds, or
+//	           with the next durable change; so if a durable change survives,
+//	           everything before it survives too
+//	volatile   renewals that change nothing except a time: acknowledged at once,
 //	           written at an orderly stop, with the revision they had
 //
-// Both are in memory until then, and seen by every read and watch as all else.
-// Revisions are reserved in blocks, so that one that was seen and lost is not
-// used again. After a crash all of them count as compacted: who saw something
-// that is lost must look again, and finds each Lease changed after all it saw.
-// An orderly stop loses nothing but the volatile versions that others followed.
+// Until then both are in memory, and every read and watch sees them like all other
+// changes. Revisions are reserved in blocks, so that a revision that was seen and
+// then lost is never used again. After a crash all reserved revisions count as
+// compacted. A client that saw a lost change must therefore list again, and finds
+// every Lease at a newer revision than all that it saw. An orderly stop loses only
+// the volatile versions that later ones replaced.
 //
-// writer.go and transaction.go change; log.go is their end of the database,
-// memory.go what is not in it; read.go and watch.go are for the others, state.go
-// is what all share. The table and its rows are kine's, so an older kedge, or
-// k3s, can have been there before and can go on (schema.go).
+// writer.go and transaction.go make changes; log.go is their connection to the
+// database, and memory.go has the changes that are not in it. read.go and watch.go
+// serve readers, and state.go is what all of them share. The table and its rows
+// are kine's, so an older kedge or k3s can have used the database before, and can
+// use it again (schema.go).
 //
-// There is no listener for kine's metrics: package measure has others. What
-// compaction frees is used again; the file is made smaller only when most of it
-// is free (Backend.shrink). Rewriting all of it at each start, as kine does by
-// default, wears SD cards out.
+// There is no listener for kine's metrics: package measure has others. Space that
+// compaction frees is reused. The file is made smaller only when most of it is
+// free (Backend.shrink). Rewriting the whole file at each start, as kine does by
+// default, would wear out SD cards.
 package sqlite
 
 import (
@@ -48,15 +51,15 @@ import (
 	"google.golang.org/grpc"
 )
 
-// name is that of the component.
+// name is the name of the component.
 const name = "datastore"
 
-// Config says where a Datastore is.
+// Config says where the database is.
 type Config struct {
-	// Dir is the folder of the database, made if it is not there.
+	// Dir is the folder of the database. It is made if it does not exist.
 	Dir string
-	// Socket is the path of the unix socket for etcd clients. Its folder is
-	// made if it is not there, for root only.
+	// Socket is the path of the unix socket for etcd clients. Its folder is made,
+	// for root only, if it does not exist.
 	Socket string
 }
 
@@ -65,7 +68,7 @@ type Datastore struct {
 	config  Config
 	version string
 	backend *Backend // nil until Run
-	// api is nil before the datastore is ready for the first time.
+	// api is nil until the datastore is ready for the first time.
 	api atomic.Pointer[etcdapi.Server]
 }
 
@@ -85,9 +88,9 @@ func (d *Datastore) Endpoint() datastore.Endpoint {
 	}
 }
 
-// Run implements component.Component. It is ready once the etcd API answers,
-// and fails, with a message that says what to do, when the database cannot be
-// used or, later, can no longer be trusted.
+// Run implements component.Component. It is ready once the etcd API answers. It
+// fails, with a message that says what to do, if the database cannot be used or
+// can no longer be trusted.
 func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 	file, err := filepath.Abs(filepath.Join(d.config.Dir, stateFile))
 	if err != nil {
@@ -140,9 +143,9 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 	return err
 }
 
-// answerUnary is around plain requests. A database error, whatever it passed
-// for, is a plain status to the client, and after a fatal one there is no other
-// answer.
+// answerUnary wraps unary requests. It turns every database error, also one that
+// is disguised, into a plain status for the client. After a fatal error it
+// answers every request with that error.
 func (f *faults) answerUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	response, err := handle(ctx, req)
 	var failure fault

@@ -84,7 +84,7 @@ func TestTransactions(t *testing.T) {
 	}
 }
 
-// TestPutAndDelete does what etcdctl does, with keys of anybody.
+// TestPutAndDelete does what etcdctl does, with arbitrary keys.
 func TestPutAndDelete(t *testing.T) {
 	folder := shortDir(t)
 	r := run(t, folder)
@@ -138,7 +138,7 @@ func TestPutAndDelete(t *testing.T) {
 	put("/a", "3", "")
 	remove(3, "", clientv3.WithFromKey()) // and the health key
 	has()
-	// kine's own row is there yet: what was is known to be compacted.
+	// kine's own row still exists: it is known which revisions are compacted.
 	put("/a", "4", "")
 	put("/a", "5", "4")
 	now, err := r.Get(ctx, "/a")
@@ -199,8 +199,8 @@ func TestWatch(t *testing.T) {
 	if want := "PUT 1 false,PUT 2 true,DELETE  true"; strings.Join(got, ",") != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	// The API server asks for progress before it answers a consistent list
-	// from its cache, if the version is new enough.
+	// If the version is new enough, the API server asks for progress before it
+	// answers a consistent list from its cache.
 	other, err := create(r.Client, "/registry/nodes/a", "1")
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +219,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Events have a lease: they go by themselves.
+// Events have a lease: they expire by themselves.
 func TestLeaseEnds(t *testing.T) {
 	r := run(t, shortDir(t))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -299,7 +299,7 @@ func TestEveryConnectionIsDurable(t *testing.T) {
 	all.Wait()
 }
 
-// A connection on which writes would not be safe is refused.
+// A connection that would not write safely is refused.
 func TestUnsafeConnectionIsRefused(t *testing.T) {
 	opened, err := (&sqlite3.SQLiteDriver{}).Open("file:memory?mode=memory&_synchronous=FULL&_journal_mode=WAL")
 	if err != nil {
@@ -325,7 +325,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	if _, err := create(r.Client, "/registry/a", "1"); err != nil {
 		t.Fatal(err)
 	}
-	// A client that does not go: its streams are ended.
+	// This client does not end by itself: the server ends its streams.
 	stays := client(t, "unix://"+socket)
 	watch := stays.Watch(context.Background(), "/registry/", clientv3.WithPrefix(), clientv3.WithProgressNotify())
 	stays.RequestProgress(context.Background())
@@ -336,7 +336,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	r.stop(t)
 	stays.Close()
 	checkNothingLeft(t, r.folder)
-	// The last checkpoint has put everything into the database itself.
+	// The last checkpoint has copied everything into the database.
 	if _, err := os.Stat(file + "-wal"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the write-ahead log is left: %v", err)
 	}

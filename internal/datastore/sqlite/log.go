@@ -10,32 +10,33 @@ import (
 )
 
 const (
-	// reserveBlock is how many revisions are reserved at a time. The database
-	// is told when half of them are used, with a write that happens anyway if
-	// there is one; an idle node uses about a thousand an hour. As many are
-	// skipped after a crash.
+	// reserveBlock is how many revisions are reserved at a time. When half of
+	// them are used, the next block is reserved, together with another write if
+	// there is one. An idle node uses about a thousand an hour. After a crash up
+	// to this many revisions are skipped.
 	reserveBlock = 2000
-	// sweepBatch is how many rows one transaction looks at for a sweep, and
-	// sweepWorth how many have to be superseded before there is one: it writes
-	// as much for one row as for many.
+	// sweepBatch is how many rows one transaction of a sweep looks at. sweepWorth
+	// is how many rows must be superseded before there is a sweep: it writes as
+	// much for one row as for many.
 	sweepBatch = 1000
 	sweepWorth = 256
 	// shrinkWorth is how many bytes of the file must be free before it is made
-	// smaller, and shrinkMost how many may be in use then: changes wait meanwhile.
+	// smaller. shrinkMost is how many may be in use then, because changes have to
+	// wait meanwhile.
 	shrinkWorth = 64 << 20
 	shrinkMost  = 32 << 20
 )
 
-// log is the writer's connection to the database: rows are added at its end,
-// and superseded ones deleted.
+// log is the writer's connection to the database. It adds rows at the end and
+// deletes superseded ones.
 //
-// No revision is handed out twice for different things, though not all of them
-// leave a row: they are reserved in blocks. The end of the block is the number
-// that SQLite keeps for AUTOINCREMENT in sqlite_sequence, so kine itself would
-// not use a reserved one either. While the log is open that number is above
-// every revision that was handed out; when it is closed in order, it is the
-// last one, which has a row. So at the next start a higher one tells that there
-// was a crash, and where to go on.
+// No revision is handed out twice, although not every revision leaves a row:
+// revisions are reserved in blocks. The end of the block is the number that
+// SQLite keeps for AUTOINCREMENT in sqlite_sequence, so that kine would not use a
+// reserved revision either. While the log is open, that number is above every
+// revision that was handed out. When the log is closed in order, the number is
+// set to the last revision, which has a row. A higher number at the next start
+// therefore means that there was a crash, and tells where to continue.
 type log struct {
 	db   *sql.DB
 	conn *sql.Conn
@@ -43,19 +44,20 @@ type log struct {
 	add  *sql.Stmt // insertSQL
 
 	marks
-	// before are the marks at the beginning of the transaction.
+	// before are the marks from before the transaction.
 	before marks
 }
 
-// marks are what the database says about revisions.
+// marks are the facts about revisions that the database keeps.
 type marks struct {
-	// reserved is the revision up to which, exclusively, they can be handed out.
+	// reserved is the end of the reserved block: only lower revisions can be
+	// handed out.
 	reserved int64
 	// swept is the revision up to which superseded rows have been deleted.
 	swept int64
 }
 
-// openLog opens the database in file, which prepare has made.
+// openLog opens the database in file. prepare must have prepared it.
 func openLog(ctx context.Context, file string) (l *log, err error) {
 	l = &log{db: sql.OpenDB(&connector{file: file})}
 	if l.conn, err = l.db.Conn(ctx); err != nil {
@@ -75,20 +77,20 @@ func openLog(ctx context.Context, file string) (l *log, err error) {
 	return l, nil
 }
 
-// close closes the connection. database/sql would leave it open for as long as
-// there is a statement of a single connection.
+// close closes the connection. database/sql would keep it open as long as one of
+// its statements is open.
 func (l *log) close() error {
 	return errors.Join(l.get.Close(), l.add.Close(), l.conn.Close(), l.db.Close())
 }
 
-// exec executes statement. There is no context: what has begun is not
-// interrupted.
+// exec executes a statement. It takes no context, because a transaction that has
+// begun is not interrupted.
 func (l *log) exec(statement string, args ...any) error {
 	_, err := l.conn.ExecContext(context.Background(), statement, args...)
 	return err
 }
 
-// number returns the one number that query finds, 0 if it finds none.
+// number returns the one number that query finds, or 0 if it finds none.
 func (l *log) number(query string, args ...any) (int64, error) {
 	var found sql.NullInt64
 	err := l.conn.QueryRowContext(context.Background(), query, args...).Scan(&found)
@@ -105,14 +107,14 @@ func (l *log) begin() error {
 
 func (l *log) commit() error { return l.exec(`COMMIT`) }
 
-// rollback undoes what was done since begin.
+// rollback undoes everything since begin.
 func (l *log) rollback() {
 	l.marks = l.before
-	_ = l.exec(`ROLLBACK`) // fails where SQLite has done so by itself
+	_ = l.exec(`ROLLBACK`) // fails if SQLite has already rolled back by itself
 }
 
-// start makes the log ready to be written to, in one transaction, and returns
-// the last revision and the one below which nothing can be asked for.
+// start makes the log ready for writing, in one transaction. It returns the last
+// revision, and the revision below which nothing can be read.
 func (l *log) start() (last, compacted int64, err error) {
 	if err := l.begin(); err != nil {
 		return 0, 0, err
@@ -131,12 +133,12 @@ func (l *log) start() (last, compacted int64, err error) {
 	return last, l.swept, l.commit()
 }
 
-// recover makes of the database, in a transaction, what a start begins with, and
-// returns the last revision.
+// recover brings the database into the state in which a start needs it, within a
+// transaction of the caller, and returns the last revision.
 //
-// After a crash all that was handed out counts as compacted, so that whoever
-// saw what is lost, which is what was deferred or volatile, has to look again.
-// Each Lease becomes a new revision: nobody sees its revision go back.
+// After a crash all revisions that were handed out count as compacted. Deferred
+// and volatile changes may be lost, and a client that saw them has to list again.
+// Each Lease gets a new revision, so that no client sees its revision go back.
 func (l *log) recover() (last int64, err error) {
 	last, err = l.number(`SELECT MAX(id) FROM kine`)
 	if err != nil {
@@ -171,8 +173,8 @@ func (l *log) recover() (last int64, err error) {
 	return l.renewLeases(last)
 }
 
-// finish adds the rows of versions, the last of which is that of revision last,
-// and leaves the log as closed in order.
+// finish adds the rows of versions, of which the last has the revision last, and
+// leaves the log as closed in order.
 func (l *log) finish(versions []version, last int64) (err error) {
 	if err := l.begin(); err != nil {
 		return err
@@ -187,7 +189,8 @@ func (l *log) finish(versions []version, last int64) (err error) {
 			return err
 		}
 		if v.KV.ModRevision <= l.swept {
-			// The sweep that would find what it supersedes has been.
+			// The sweep that would have deleted the superseded row is already
+			// over.
 			if err := l.exec(`DELETE FROM kine WHERE id = ?`, v.follows); err != nil {
 				return err
 			}
@@ -199,8 +202,8 @@ func (l *log) finish(versions []version, last int64) (err error) {
 	return l.commit()
 }
 
-// renewLeases gives each Lease a revision of its own after last, and returns
-// the last one.
+// renewLeases gives each Lease a new revision after last, and returns the last of
+// these.
 func (l *log) renewLeases(last int64) (int64, error) {
 	rows, err := l.conn.QueryContext(context.Background(), fmt.Sprintf(listSQL, "value"), leasePrefix, leasePrefix[:len(leasePrefix)-1]+"0", last, -1)
 	if err != nil {
@@ -229,8 +232,8 @@ func (l *log) renewLeases(last int64) (int64, error) {
 	return last, nil
 }
 
-// reserve makes sure that revisions up to last, and enough after it, are
-// reserved.
+// reserve makes sure that the revisions up to last are reserved, and enough after
+// them.
 func (l *log) reserve(last int64) error {
 	if l.reserved-last > reserveBlock/2 {
 		return nil
@@ -252,9 +255,9 @@ func (l *log) insert(v version) error {
 	return err
 }
 
-// sweep deletes rows that others up to revision have superseded, and the
-// deletions among these others: a part of them at a time, in the order of what
-// superseded them.
+// sweep deletes rows that rows up to revision have superseded, and the deletions
+// among those rows. It handles one batch at a time, in the order of the
+// superseding rows.
 func (l *log) sweep(revision int64) error {
 	if revision <= l.swept {
 		return nil

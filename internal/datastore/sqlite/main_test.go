@@ -20,7 +20,7 @@ import (
 // childVariable is set in a copy of the test binary that a test has started.
 const childVariable = "KEDGE_TEST_CHILD"
 
-// settingVariable is what killedWriter is told by it.
+// settingVariable passes a setting to killedWriter.
 const settingVariable = "KEDGE_TEST_SETTING"
 
 func TestMain(m *testing.M) {
@@ -73,7 +73,8 @@ type running struct {
 	done   chan error
 }
 
-// config is one for a database in folder. The socket's path must be short.
+// config returns the configuration for a database in folder. The socket's path
+// must be short.
 func config(folder string) Config {
 	return Config{Dir: filepath.Join(folder, "db"), Socket: filepath.Join(folder, "kine.sock")}
 }

@@ -8,30 +8,30 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 )
 
-// durability is what a change is worth.
+// durability says when a change must be on the disk.
 type durability int
 
 const (
-	// durable: acknowledged when it has reached the disk.
+	// durable changes are acknowledged when they have reached the disk.
 	durable durability = iota
-	// deferred: acknowledged at once, and in the database a little later.
+	// deferred changes are acknowledged at once, and written a little later.
 	deferred
-	// volatile: acknowledged at once, and in the database only if it is still
-	// the last change of its key at an orderly stop.
+	// volatile changes are acknowledged at once. A volatile change is written
+	// only if it is still the last change of its key at an orderly stop.
 	volatile
 )
 
 // version is one change of one key.
 type version struct {
 	*server.Event
-	// follows is the row that this one follows: the id of the last row of the
-	// same key, 0 if there is none.
+	// follows is the id of the last row of the same key before this version, or 0
+	// if there is none.
 	follows int64
-	// durability is durable once the version is in the database.
+	// durability is set to durable once the version is in the database.
 	durability durability
 }
 
-// row is the id of the row that a later version follows.
+// row returns the id of the row that a later version follows.
 func (v version) row() int64 {
 	if v.durability == volatile {
 		return v.follows
@@ -39,21 +39,22 @@ func (v version) row() int64 {
 	return v.KV.ModRevision
 }
 
-// memory has the versions that are not in the database: the deferred ones that
-// are yet to be written, and the volatile ones. From the first of these on it
-// has all later versions of that key too, until none of those that are not in
-// the database can be asked for any more. So whoever looks for a key at a
-// revision finds it here, or else in the database.
+// memory has the versions that are not in the database: the deferred ones until
+// they are written, and the volatile ones. From the first such version of a key
+// on, memory has all later versions of that key too, until the unwritten ones are
+// too old to be read. So the version of a key at a revision is either here or in
+// the database.
 type memory map[string][]version
 
-// add takes v in, if it has to.
+// add adds v if v is not durable, or if its key is already here.
 func (m memory) add(v version) {
 	if known := m[v.KV.Key]; v.durability != durable || known != nil {
 		m[v.KV.Key] = append(known, v)
 	}
 }
 
-// at returns the version that was key's last one at revision.
+// at returns the last version of key at revision. ok is false if memory does not
+// have it.
 func (m memory) at(key string, revision int64) (last version, ok bool) {
 	for _, v := range slices.Backward(m[key]) {
 		if v.KV.ModRevision <= revision {
@@ -63,7 +64,8 @@ func (m memory) at(key string, revision int64) (last version, ok bool) {
 	return version{}, false
 }
 
-// between returns what at does for each key from key to end, in order of keys.
+// between returns the result of at for each key from key to end, in the order of
+// keys.
 func (m memory) between(key, end string, revision int64) (found []version) {
 	for name := range m {
 		if name >= key && name < end {
@@ -76,8 +78,8 @@ func (m memory) between(key, end string, revision int64) (found []version) {
 	return found
 }
 
-// events returns the changes after one revision, up to another, of the keys
-// that are here.
+// events returns the changes in memory after one revision and up to another, in
+// no order.
 func (m memory) events(key, end string, after, upTo int64) (found []*server.Event) {
 	for _, versions := range m {
 		for _, v := range versions {
@@ -91,7 +93,7 @@ func (m memory) events(key, end string, after, upTo int64) (found []*server.Even
 
 func byRevision(a, b *server.Event) int { return cmp.Compare(a.KV.ModRevision, b.KV.ModRevision) }
 
-// volatile returns the last versions of keys that are volatile.
+// volatile returns the last version of each key for which that is volatile.
 func (m memory) volatile() (found []version) {
 	for _, versions := range m {
 		if v := versions[len(versions)-1]; v.durability == volatile {
@@ -101,7 +103,7 @@ func (m memory) volatile() (found []version) {
 	return found
 }
 
-// written records that v is now in the database.
+// written records that v is in the database now.
 func (m memory) written(v version) {
 	versions := m[v.KV.Key]
 	for i := range versions {
@@ -112,7 +114,8 @@ func (m memory) written(v version) {
 	m.tidy(v.KV.Key)
 }
 
-// compact forgets what cannot be asked for when nothing below revision can.
+// compact drops the versions that cannot be read once everything below revision
+// is compacted.
 func (m memory) compact(revision int64) {
 	for key, versions := range m {
 		for len(versions) > 1 && versions[1].KV.ModRevision <= revision {
@@ -123,7 +126,7 @@ func (m memory) compact(revision int64) {
 	}
 }
 
-// tidy forgets key if all of it is in the database.
+// tidy drops key if all of its versions are in the database.
 func (m memory) tidy(key string) {
 	if !slices.ContainsFunc(m[key], func(v version) bool { return v.durability != durable }) {
 		delete(m, key)

@@ -14,8 +14,8 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 )
 
-// started runs a backend over the database in folder, which is made if need be.
-// stop ends it in order; crash leaves the files as a kill would.
+// started runs a backend over the database in folder, which is made if it does
+// not exist. stop ends it in order; crash leaves the files as a kill would.
 type started struct {
 	*Backend
 	folder string
@@ -46,7 +46,7 @@ func (s *started) stop() {
 	}
 }
 
-// model is what the backend has to be: all keys at all revisions.
+// model is what the backend must equal: all keys at all revisions.
 type model struct {
 	history []*server.Event
 }
@@ -78,7 +78,7 @@ func eventText(e *server.Event) string {
 	return fmt.Sprintf("create %v %s, was %s", e.Create, keyText(e.KV), keyText(e.PrevKV))
 }
 
-// check compares what the backend has in a range, at a revision, with the model.
+// check compares a range of the backend, at a revision, with the model.
 func (m *model) check(t *testing.T, b *Backend, key, end string, limit, revision int64) {
 	t.Helper()
 	ctx := context.Background()
@@ -135,7 +135,7 @@ func observe(b *Backend, key, end string, from int64) *observer {
 	return o
 }
 
-// check wants every event of the model, once and in order.
+// check wants every event of the model once, and in order.
 func (o *observer) check(t *testing.T, m *model) {
 	t.Helper()
 	o.running.Wait()
@@ -157,8 +157,9 @@ func (o *observer) check(t *testing.T, m *model) {
 	}
 }
 
-// Random changes of all kinds, reads at random revisions and watches from random
-// revisions, compaction and orderly restarts between: all as the model has it.
+// The test makes random changes of all kinds, reads and watches at random
+// revisions, compactions and orderly restarts. Everything must agree with the
+// model.
 func TestModel(t *testing.T) {
 	ctx := context.Background()
 	ranges := [][2]string{
@@ -170,8 +171,9 @@ func TestModel(t *testing.T) {
 	_, health, _ := b.Get(ctx, server.HealthKey, 0, false)
 	m := &model{history: []*server.Event{{Create: true, KV: health}}}
 	compacted := first
-	// below is the last revision that some range cannot be asked for. Of volatile
-	// versions from before a restart only the last is left, as if compacted.
+	// below is the last revision that cannot be read for some range. Of the
+	// volatile versions from before a restart only the last is left, as after a
+	// compaction.
 	below := func(some [2]string) int64 {
 		if some == ranges[0] {
 			return max(first, b.state.compacted)

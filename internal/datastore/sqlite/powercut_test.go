@@ -19,8 +19,8 @@ import (
 const powerCuts = 8
 
 // A power cut at any time loses no durable key that was acknowledged, and leaves
-// a database that can be read. Without syncs it does: that shows that the test
-// would notice.
+// a database that can be read. Without syncs keys are lost, which proves that the
+// test would notice it.
 func TestPowerCut(t *testing.T) {
 	if !privately(t) {
 		return
@@ -52,8 +52,8 @@ func TestPowerCut(t *testing.T) {
 }
 
 // writeUntilCut has a child write, and cuts the power of the disk at some moment.
-// It adds the keys that were acknowledged, and returns an error if the child
-// could not use what the cut before had left.
+// It adds the acknowledged keys. It returns an error if the child could not use
+// what the previous cut had left.
 func writeUntilCut(t *testing.T, folder, setting string, disk *slowfs.Disk, acknowledged map[string]bool) error {
 	t.Helper()
 	command := exec.Command(os.Args[0])
@@ -79,7 +79,7 @@ func writeUntilCut(t *testing.T, folder, setting string, disk *slowfs.Disk, ackn
 		_ = command.Process.Kill()
 	})
 	for lines.Scan() {
-		// Once there is no power, writes fail.
+		// After the power cut, writes fail.
 		if key, _, ok := strings.Cut(lines.Text(), " "); ok && key != "failed" {
 			acknowledged[key] = true
 		}

@@ -12,15 +12,15 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/watches"
 )
 
-// reader reads the database at a revision, on connections of its own: the
-// writer is never waited for.
+// reader reads the database at a revision, on connections of its own. It never
+// waits for the writer.
 type reader struct {
 	db                          *sql.DB
 	get, list, keys, count, all *sql.Stmt
 	size, superseded            *sql.Stmt
 }
 
-// openReader opens the database in file, which prepare has made.
+// openReader opens the database in file. prepare must have prepared it.
 func openReader(file string) (*reader, error) {
 	r := &reader{db: sql.OpenDB(&connector{file: file, readOnly: true})}
 	r.db.SetMaxOpenConns(4)
@@ -41,8 +41,9 @@ func openReader(file string) (*reader, error) {
 	return r, nil
 }
 
-// query calls scan for each row of the answer. It gives no context to go-sqlite3,
-// which would need a goroutine for each statement and each row to watch it.
+// query calls scan for each row of the answer. It passes no context to
+// go-sqlite3, which would start a goroutine for each statement and each row to
+// watch the context.
 func query(ctx context.Context, statement *sql.Stmt, scan func(*sql.Rows) error, args ...any) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -74,7 +75,7 @@ func scanRow(rows *sql.Rows) (kv *server.KeyValue, deleted bool, err error) {
 	return kv, deleted, err
 }
 
-// row returns the row that was key's last one at revision, nil if there is none.
+// row returns the last row of key at revision, or nil if there is none.
 func row(ctx context.Context, get *sql.Stmt, key string, revision int64) (kv *server.KeyValue, deleted bool, err error) {
 	err = query(ctx, get, func(rows *sql.Rows) (err error) {
 		kv, deleted, err = scanRow(rows)
@@ -83,8 +84,8 @@ func row(ctx context.Context, get *sql.Stmt, key string, revision int64) (kv *se
 	return kv, deleted, err
 }
 
-// answer is what a read returns as its error. A database error, or that the
-// revision has been compacted meanwhile, comes before all else.
+// answer returns the error of a read. A database error comes first, then the fact
+// that the revision has been compacted meanwhile.
 func (b *Backend) answer(ctx context.Context, revision int64, err error) error {
 	switch {
 	case b.faults.err() != nil:
@@ -97,8 +98,9 @@ func (b *Backend) answer(ctx context.Context, revision int64, err error) error {
 	return b.state.check(revision)
 }
 
-// look returns the current revision, the one to read at, which is revision or
-// if that is 0 the current one, and what memory has for it.
+// look returns the current revision, the revision to read at, and the versions
+// that memory has for it. The revision to read at is revision, or the current one
+// if revision is 0.
 func (b *Backend) look(key, end string, revision int64) (current, at int64, memory []version, err error) {
 	if err := b.state.check(revision); err != nil {
 		return b.state.current(), 0, nil, err
@@ -134,7 +136,7 @@ func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly 
 	return current, kv, nil
 }
 
-// present returns the key and value after v, nil if v was a deletion.
+// present returns the key and value after v, or nil if v is a deletion.
 func present(v version, keysOnly bool) *server.KeyValue {
 	if v.Delete {
 		return nil
@@ -147,8 +149,8 @@ func present(v version, keysOnly bool) *server.KeyValue {
 	return v.KV
 }
 
-// lastOf returns what is behind all keys for the end of a range that etcd's API has
-// for "all keys from".
+// lastOf translates the end of a range. etcd's API marks "all keys from" with a
+// zero byte; the result is behind all keys.
 func lastOf(end string) string {
 	if end == "\x00" {
 		return "\xff"
@@ -156,7 +158,7 @@ func lastOf(end string) string {
 	return end
 }
 
-// List implements server.Backend. limit is 0 for no limit.
+// List implements server.Backend. A limit of 0 means no limit.
 func (b *Backend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
 	if end == "" {
 		current, kv, err := b.Get(ctx, key, revision, keysOnly)
@@ -175,7 +177,7 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 		statement = b.reader.keys
 	}
 	if limit > 0 {
-		// Each key that memory has may take the place of a row.
+		// Each key in memory may replace a row.
 		rowLimit = limit + int64(len(memory))
 	}
 	kvs := []*server.KeyValue{}
@@ -237,8 +239,8 @@ func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (i
 	return current, count, b.answer(ctx, revision, err)
 }
 
-// events returns the events for w up to revision, in order; missed are those
-// that memory has.
+// events returns the events for w up to revision, in order. missed are those that
+// memory has.
 func (b *Backend) events(ctx context.Context, w *watches.Watch, revision int64, missed []*server.Event) ([]*server.Event, error) {
 	first := max(w.After, 1) // 0 stands for the current one
 	if err := b.state.check(first); err != nil {
@@ -256,8 +258,9 @@ func (b *Backend) events(ctx context.Context, w *watches.Watch, revision int64, 
 		}
 		return err
 	}, w.After, revision, key, end)
-	// What is in both is taken from memory, which comes first: a row knows only
-	// the row before, and that may not be what was there before.
+	// Events that are in both are taken from memory, which comes first in found:
+	// a row knows only the previous row, and a version between them may never
+	// have been written.
 	slices.SortStableFunc(found, byRevision)
 	found = slices.CompactFunc(found, func(a, b *server.Event) bool { return byRevision(a, b) == 0 })
 	return found, b.answer(ctx, first, err)
@@ -293,7 +296,8 @@ func scanEvent(rows *sql.Rows) (*server.Event, error) {
 // CurrentRevision implements server.Backend.
 func (b *Backend) CurrentRevision(context.Context) (int64, error) { return b.state.current(), nil }
 
-// DbSize implements server.Backend: in bytes, without what is free.
+// DbSize implements server.Backend. It returns the used part of the database in
+// bytes.
 func (b *Backend) DbSize(ctx context.Context) (size int64, err error) {
 	err = query(ctx, b.reader.size, func(rows *sql.Rows) error { return rows.Scan(&size) })
 	return size, b.answer(ctx, 0, err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What is asked for with every list and at every start must not read each row:
+// Queries that run with every list and at every start must not read each row:
 // with 100,000 objects that takes seconds.
 func TestPlans(t *testing.T) {
 	b := start(t, t.TempDir())

@@ -17,19 +17,19 @@ import (
 
 var _ datastore.Snapshotter = (*Datastore)(nil)
 
-// Kind implements datastore.Snapshotter: what Save writes is a database of
-// SQLite with kine's table.
+// Kind implements datastore.Snapshotter. Save writes a SQLite database with
+// kine's table.
 func (d *Datastore) Kind() string { return "sqlite" }
 
 // stateFile is the name of the database.
 const stateFile = "state.db"
 
-// backupPages is how many pages are taken between two looks at the context.
+// backupPages is how many pages are copied between two checks of the context.
 const backupPages = 1024
 
-// Save implements datastore.Snapshotter, by SQLite's online backup. What is
-// deferred is written before. Renewals stay in memory: Prepare gives every Lease
-// a new revision, and who waits for one to end waits anew.
+// Save implements datastore.Snapshotter. It writes the deferred changes and then
+// uses SQLite's online backup. Renewals stay in memory: Prepare gives every Lease
+// a new revision, and clients that wait for a Lease to end wait anew.
 func (d *Datastore) Save(ctx context.Context, file string) (revision int64, err error) {
 	if o := d.backend.do(ctx, &change{kind: kindFlush}); o.err != nil {
 		return 0, fmt.Errorf("write what is deferred: %w", o.err)
@@ -43,7 +43,7 @@ func (d *Datastore) Save(ctx context.Context, file string) (revision int64, err 
 	return revision, err
 }
 
-// copyDatabase copies the database in one file to another, which it makes.
+// copyDatabase copies the database in the file from to the new file to.
 func copyDatabase(ctx context.Context, from, to string) (err error) {
 	opened, err := (&connector{file: from, readOnly: true}).Connect(ctx)
 	if err != nil {
@@ -51,14 +51,15 @@ func copyDatabase(ctx context.Context, from, to string) (err error) {
 	}
 	source := opened.(*sqlite3.SQLiteConn)
 	defer func() { err = errors.Join(err, source.Close()) }()
-	// One transaction for all steps: nothing of what is written meanwhile is
-	// seen, and the backup need not begin again because of it.
+	// All steps are in one transaction: they do not see what is written
+	// meanwhile, so the backup need not begin again.
 	for _, statement := range []string{`BEGIN`, `SELECT COUNT(*) FROM sqlite_schema`} {
 		if _, err := source.ExecContext(ctx, statement, nil); err != nil {
 			return err
 		}
 	}
-	// Not synced here: who reads it syncs what is made of it.
+	// The copy is not synced here: package snapshot syncs the snapshot that it
+	// makes from it.
 	u := url.URL{Scheme: "file", Path: to, RawQuery: "mode=rwc&_synchronous=OFF&_journal_mode=OFF"}
 	opened, err = (&sqlite3.SQLiteDriver{}).Open(u.String())
 	if err != nil {
@@ -82,8 +83,8 @@ func copyDatabase(ctx context.Context, from, to string) (err error) {
 	return nil
 }
 
-// withDatabase opens the database in file, which must be there, and closes it:
-// then all of it is in the one file.
+// withDatabase opens the database in file, which must exist, and closes it
+// afterwards. Closing puts everything into the one file.
 func withDatabase(ctx context.Context, file string, do func(*sql.DB) error) (err error) {
 	db := sql.OpenDB(&connector{file: file})
 	defer func() {
@@ -101,15 +102,15 @@ func (d *Datastore) LastRevision(ctx context.Context) (last int64, err error) {
 	if size, err := fileSize(file); err != nil || size == 0 {
 		return 0, err
 	}
-	// Reserved is what may have been handed out.
+	// The reserved revisions may have been handed out.
 	err = withDatabase(ctx, file, func(db *sql.DB) error {
 		return db.QueryRowContext(ctx, `SELECT seq FROM sqlite_sequence WHERE name = 'kine'`).Scan(&last)
 	})
 	return last, err
 }
 
-// Prepare implements datastore.Snapshotter. Its database looks as after a crash
-// in which all revisions up to the given one had been reserved: log.start does
+// Prepare implements datastore.Snapshotter. Its database looks as if a crash had
+// happened while all revisions up to the given one were reserved. log.start does
 // the rest.
 func (d *Datastore) Prepare(ctx context.Context, file, folder string, above int64) error {
 	made := filepath.Join(folder, "db")
@@ -132,7 +133,7 @@ func (d *Datastore) Prepare(ctx context.Context, file, folder string, above int6
 			return fmt.Errorf("reserve revisions: %w", err)
 		}
 		if n, err := done.RowsAffected(); err != nil || n != 1 {
-			return errors.Join(fmt.Errorf("%s has no objects in it", file), err)
+			return errors.Join(fmt.Errorf("%s contains no objects", file), err)
 		}
 		return nil
 	})

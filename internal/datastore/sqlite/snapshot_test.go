@@ -14,9 +14,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestSnapshot saves while others write, changes things, and restores beside
-// what is there: all that was acknowledged before is back, nothing of after is,
-// and nobody who watched or read then can go on as if nothing had happened.
+// TestSnapshot saves while others write, changes objects, and restores beside the
+// present data. Everything that was acknowledged before the snapshot is back, and
+// nothing newer. Clients that watched or read before must list again.
 func TestSnapshot(t *testing.T) {
 	folder := shortDir(t)
 	r := run(t, folder)
@@ -37,7 +37,7 @@ func TestSnapshot(t *testing.T) {
 	create("/registry/pods/a", "before")
 	create("/registry/events/e", "deferred")
 
-	// One who writes on meanwhile.
+	// This client writes meanwhile.
 	var acknowledged, stop atomic.Int64
 	begun, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -92,7 +92,7 @@ func TestSnapshot(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(restoring, "db", "*")); len(left) != 1 {
 		t.Errorf("not in one file: %v", left)
 	}
-	for range 2 { // as after an interruption
+	for range 2 { // the second time as after an interruption
 		if err := d.Commit(t.Context(), restoring, kept); err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,8 @@ func TestSnapshot(t *testing.T) {
 	if now := busy.Header.Revision; now < above {
 		t.Errorf("goes on at %d, want above %d", now, above)
 	}
-	// Whoever watched, up to the very last revision, is told to look again.
+	// Every client that watched, up to the very last revision, is told to list
+	// again.
 	for _, from := range []int64{revision, last, above - 1} {
 		watched := <-r.Watch(t.Context(), "/registry/", clientv3.WithPrefix(), clientv3.WithRev(from))
 		if !errors.Is(watched.Err(), rpctypes.ErrCompacted) {
@@ -156,7 +157,7 @@ func TestPrepareRefuses(t *testing.T) {
 	}
 }
 
-// TestSaveToFullDisk fails, and does no harm.
+// TestSaveToFullDisk wants an error, and no damage.
 func TestSaveToFullDisk(t *testing.T) {
 	if !privately(t) {
 		return

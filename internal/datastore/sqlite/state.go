@@ -8,20 +8,20 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/watches"
 )
 
-// state is what writer, readers and watches agree on. It changes in one step:
-// once a revision is the current one, whoever reads finds its change, and every
+// state is what the writer, readers and watches share. It changes in one step:
+// once a revision is the current one, every reader finds its change, and every
 // watch has its event.
 type state struct {
 	mu sync.RWMutex
 	// moved is signalled when revision or ended changes.
 	moved sync.Cond
-	// revision is the current one.
+	// revision is the current revision.
 	revision int64
-	// compacted is the revision below which nothing can be asked for.
+	// compacted is the revision below which nothing can be read.
 	compacted int64
 	memory    memory
 	watches   watches.Set
-	// ended says that no revision will follow.
+	// ended is true if no revision will follow.
 	ended bool
 }
 
@@ -31,9 +31,9 @@ func newState() *state {
 	return s
 }
 
-// publish makes the changes of a transaction the current state: written ones
-// are now in the database, new ones, in order, have happened. revision is that
-// of the last one.
+// publish makes the changes of a transaction the current state. written are
+// versions that are now in the database, changes are the new ones in order.
+// revision is that of the last change.
 func (s *state) publish(written, changes []version, revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,8 +66,8 @@ func (s *state) current() int64 {
 	return s.revision
 }
 
-// compact moves the revision below which nothing can be asked for up to the
-// given one, and returns the current one.
+// compact moves the revision below which nothing can be read up to the given one,
+// and returns the current revision.
 func (s *state) compact(revision int64) (current int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,8 +82,8 @@ func (s *state) compact(revision int64) (current int64, err error) {
 	return s.revision, nil
 }
 
-// check returns an error if a revision, 0 for the current one, cannot be asked
-// for.
+// check returns an error if revision cannot be read. 0 stands for the current
+// one.
 func (s *state) check(revision int64) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

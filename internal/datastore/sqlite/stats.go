@@ -19,7 +19,7 @@ func (d *Datastore) Stats(ctx context.Context) datastore.Stats {
 		return stats // there may be no backend yet
 	}
 	d.backend.meter.Add(&stats)
-	// After a stop it fails, and the rest is still true.
+	// The query fails after a stop. The other values are still true.
 	_ = query(ctx, d.backend.reader.size, func(rows *sql.Rows) error { return rows.Scan(&stats.Used) })
 	return stats
 }

@@ -37,8 +37,8 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// The file gets smaller when much that it held was deleted, and all that is left
-// is as it was.
+// The file gets smaller when much of its content was deleted. The rest is
+// unchanged.
 func TestShrinks(t *testing.T) {
 	r := run(t, shortDir(t))
 	each := func(do func(key string) error) {
@@ -75,7 +75,7 @@ func TestShrinks(t *testing.T) {
 		return err
 	})
 	compact()
-	// The writer is at it; what comes after waits.
+	// The writer is busy with that. Later changes wait.
 	if _, err := create(r.Client, "/registry/later", "x"); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestShrinks(t *testing.T) {
 	if large.Size < shrinkWorth || small.Size > large.Size/4 {
 		t.Errorf("%d bytes became %d", large.Size, small.Size)
 	}
-	for range 2 { // and after a restart
+	for range 2 { // the second time after a restart
 		for key, want := range map[string]int{"/registry/small": 1, "/registry/later": 1, "/registry/large/7": 0} {
 			if _, kvs, err := r.backend.List(t.Context(), key, "", 0, 0, false); err != nil || len(kvs) != want {
 				t.Errorf("%s: %v, %v", key, kvs, err)

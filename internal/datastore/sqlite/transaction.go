@@ -8,33 +8,34 @@ import (
 )
 
 // transaction is a batch of changes that happen together. It is planned first,
-// by reading only, and then committed if there is anything for the database.
+// which only reads, and then committed if the database has to change.
 type transaction struct {
 	*writer
 	flush bool
 
-	// batch are the changes planned so far, outcomes their answers, and writes
-	// says which of them are for the database.
+	// batch are the changes planned so far, outcomes are their answers, and
+	// writes tells which of them change the database.
 	batch    []*change
 	outcomes []outcome
 	writes   []bool
-	// changes are the versions that came of it, staged the last for each key.
+	// changes are the resulting versions. staged has the last one of each key.
 	changes []version
 	staged  map[string]version
 	last    int64
 	// sweep is the revision up to which to delete superseded rows, or 0.
 	sweep int64
-	// shrink says that the file is to be made smaller afterwards.
+	// shrink is true if the file has to be made smaller afterwards.
 	shrink bool
 
-	// reserves says that the commit has to reserve revisions.
+	// reserves is true if the commit has to reserve revisions.
 	reserves bool
-	// committed says that it reached the disk, with these of the pending.
+	// committed is true if the transaction reached the disk. flushed are the
+	// pending versions that it wrote.
 	committed bool
 	flushed   []version
 }
 
-// plan decides what becomes of each change of batch.
+// plan decides the outcome of each change of batch.
 func (t *transaction) plan(batch []*change) error {
 	for _, c := range batch {
 		before := len(t.changes)
@@ -50,7 +51,7 @@ func (t *transaction) plan(batch []*change) error {
 	return nil
 }
 
-// decide looks at the condition of c and stages the version it makes.
+// decide checks the condition of c and stages the version that c makes.
 func (t *transaction) decide(c *change) (outcome, error) {
 	switch c.kind {
 	case kindSweep:
@@ -67,7 +68,7 @@ func (t *transaction) decide(c *change) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	var kv *server.KeyValue // what is there, if anything is
+	var kv *server.KeyValue // the present value, or nil
 	if current.Event != nil && !current.Delete {
 		kv = current.KV
 	}
@@ -76,7 +77,8 @@ func (t *transaction) decide(c *change) (outcome, error) {
 		return outcome{err: server.ErrKeyExists}, nil
 	case c.kind == kindCreate:
 	case kv == nil:
-		// There is nothing to delete, which is what was asked for.
+		// There is nothing to delete, so a deletion at any revision has
+		// succeeded.
 		return outcome{ok: c.kind == kindRemove && c.revision == 0}, nil
 	case c.revision != kv.ModRevision && (c.kind != kindRemove || c.revision != 0):
 		return outcome{kv: kv}, nil
@@ -102,14 +104,14 @@ func (t *transaction) decide(c *change) (outcome, error) {
 		v.follows = current.row()
 	}
 	if v.durability == deferred && len(t.pending) >= 2*maxPending {
-		v.durability = durable // the disk is full: it must not pile up
+		v.durability = durable // the disk is full: deferred versions must not pile up
 	}
 	t.changes = append(t.changes, v)
 	t.staged[c.key] = v
 	return o, nil
 }
 
-// current returns the last version of key, without an event if there is none.
+// current returns the last version of key. Its Event is nil if there is none.
 func (t *transaction) current(key string) (version, error) {
 	if v, ok := t.staged[key]; ok {
 		return v, nil
@@ -124,10 +126,10 @@ func (t *transaction) current(key string) (version, error) {
 	return version{Event: &server.Event{KV: kv, Delete: deleted}}, nil
 }
 
-// commit brings to the disk what has to be there. What is deferred comes along,
-// in the order in which it happened.
+// commit writes to the disk what must be there. Deferred versions are written
+// too, in the order in which they happened.
 func (t *transaction) commit() (err error) {
-	// A revision is reserved before anybody sees it.
+	// A revision is reserved before any client sees it.
 	t.reserves = t.last >= t.log.reserved
 	needed := t.reserves || t.flush || t.sweep > 0
 	for _, v := range t.changes {
@@ -179,8 +181,8 @@ func (t *transaction) commit() (err error) {
 	return nil
 }
 
-// refuse answers those of batch with err who needed what failed, and returns
-// the others.
+// refuse answers with err those changes of batch that needed the failed write. It
+// returns the others.
 func (t *transaction) refuse(batch []*change, err error) (others []*change) {
 	for i, c := range batch {
 		if t.reserves || i < len(t.writes) && t.writes[i] {

@@ -14,16 +14,17 @@ import (
 const (
 	walHeader      = 32
 	walFrameHeader = 24
-	walMagic       = 0x377f0682 // the last bit says that sums are of big-endian words
+	walMagic       = 0x377f0682 // the last bit is set if the sums are of big-endian words
 	walMaxPage     = 65536
 )
 
-// checkWAL returns an error if a write-ahead log that was left by a crash has lost
-// transactions which had reached the disk. SQLite says nothing then: it takes the log
-// up to the first frame whose sum is wrong, as after a power cut in the middle of a
-// write. A power cut can spoil the last transaction only, because the next one begins
-// when that one is on the disk. So a log that has two or more transactions from the
-// wrong frame on is damaged, and so is one with frames behind a wrong header.
+// checkWAL returns an error if a write-ahead log that a crash left has lost
+// transactions that had reached the disk. SQLite does not report that: it takes the
+// log up to the first frame with a wrong sum, as after a power cut in the middle of a
+// write. But a power cut can spoil only the last transaction, because the next one
+// begins only when that one is on the disk. So a log is damaged if it has two or more
+// transactions from the wrong frame on. It is also damaged if it has frames after a
+// wrong header.
 func checkWAL(file string) error {
 	log, err := os.Open(file + "-wal")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,12 +44,12 @@ func checkWAL(file string) error {
 	return nil
 }
 
-// lostTransactions tells whether a log has transactions behind the first wrong frame which
-// that one cannot have been written with.
+// lostTransactions tells whether a log has transactions after its first wrong frame that
+// cannot be part of the same write as that frame.
 func lostTransactions(log io.Reader) (lost bool, err error) {
 	header := make([]byte, walHeader)
 	if _, err := io.ReadFull(log, header); err != nil {
-		return false, ignoreEnd(err) // nothing was ever in it
+		return false, ignoreEnd(err) // the log was always empty
 	}
 	big := binary.BigEndian
 	magic, pageSize := big.Uint32(header), big.Uint32(header[8:])
@@ -70,8 +71,8 @@ func lostTransactions(log io.Reader) (lost bool, err error) {
 			return false, ignoreEnd(err)
 		}
 		if string(frame[8:16]) != string(header[16:24]) {
-			// A frame from before the log was begun anew: all up to it is in the database.
-			// A wrong frame may hide behind this too.
+			// This frame is from before the log was restarted: everything up to it is in
+			// the database. A wrong frame may look like this too.
 			wrong = true
 			continue
 		}
@@ -88,7 +89,7 @@ func lostTransactions(log io.Reader) (lost bool, err error) {
 	}
 }
 
-// walSum is the sum of a log up to some place.
+// walSum is the running sum of a log.
 type walSum [2]uint32
 
 func (s *walSum) add(words binary.ByteOrder, data []byte) {
@@ -98,7 +99,7 @@ func (s *walSum) add(words binary.ByteOrder, data []byte) {
 	}
 }
 
-// is tells whether the sum is the one that a log has written down.
+// is tells whether the sum is the one that the log contains.
 func (s *walSum) is(written []byte) bool {
 	return binary.BigEndian.Uint32(written) == s[0] && binary.BigEndian.Uint32(written[4:]) == s[1]
 }

@@ -13,7 +13,7 @@ import (
 // frames are the offsets of the frames of a log, each in a transaction.
 type frames [][]int
 
-// transactionsOf reads a log of one transaction after the other.
+// transactionsOf reads a log that has one transaction after the other.
 func transactionsOf(log []byte) (all frames) {
 	const size = walFrameHeader + 4096
 	var frames []int
@@ -26,8 +26,8 @@ func transactionsOf(log []byte) (all frames) {
 	return all
 }
 
-// TestWAL has SQLite's log damaged where a crash has left one: what had been stored
-// for good must not be lost without a word, and what a power cut spoils is no damage.
+// TestWAL damages SQLite's log after a crash. Changes that were safely stored must
+// not be lost silently, and what a power cut can spoil does not count as damage.
 func TestWAL(t *testing.T) {
 	folder := t.TempDir()
 	s := start(t, folder)
@@ -63,11 +63,11 @@ func TestWAL(t *testing.T) {
 		"the salt of a frame":  {func(log []byte) []byte { log[all[1][0]+9] ^= 1; return log }, true},
 		"the number of a page": {func(log []byte) []byte { log[all[1][1]] ^= 1; return log }, true},
 		"the last but one":     {func(log []byte) []byte { log[all[last-1][0]+500] ^= 1; return log }, true},
-		// A power cut in the middle of the last transaction.
+		// This is a power cut in the middle of the last transaction.
 		"the last one":     {func(log []byte) []byte { log[all[last][0]+500] ^= 1; return log }, false},
 		"cut off":          {func(log []byte) []byte { return log[:all[last][1]+100] }, false},
 		"in another order": {func(log []byte) []byte { copy(log[all[last][0]:], old); return log }, false},
-		// Those from before it was begun anew.
+		// These frames are from before the log was restarted.
 		"with older frames": {func(log []byte) []byte { return append(log, strings.Repeat(old, 5)...) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {

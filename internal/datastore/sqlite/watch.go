@@ -8,12 +8,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/watches"
 )
 
-// watchBuffer is how many batches of events a watch may lag behind before it is
-// ended, so that its client begins anew; kine's own number.
+// watchBuffer is how many batches of events a watch may lag behind. One that lags
+// more is ended, so that its client begins anew. It is kine's own number.
 const watchBuffer = 100
 
-// Watch implements server.Backend. revision is the first one wanted, or 0 for
-// those to come, as with etcd. A watch that does not keep up is ended.
+// Watch implements server.Backend. revision is the first revision wanted, or 0
+// for future events only, as with etcd. A watch that does not keep up is ended.
 func (b *Backend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
 	s := b.state
 	w, current, missed, ended := s.join(key, end, revision)
@@ -44,8 +44,9 @@ func (b *Backend) Watch(ctx context.Context, key, end string, revision int64) se
 	return result
 }
 
-// join adds a watch, and returns the current revision. If the watch is reading,
-// what it missed and memory has is returned too.
+// join adds a watch and returns the current revision. If the watch is reading,
+// missed are the past events that memory has. ended is true if the backend has
+// ended.
 func (s *state) join(key, end string, revision int64) (w *watches.Watch, current int64, missed []*server.Event, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +66,7 @@ func (s *state) leave(w *watches.Watch) {
 	s.watches.Leave(w)
 }
 
-// WaitForSyncTo implements server.Backend: it returns when every watch has its
+// WaitForSyncTo implements server.Backend. It returns when every watch has its
 // events up to revision.
 func (b *Backend) WaitForSyncTo(revision int64) {
 	s := b.state

@@ -9,8 +9,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Progress to a revision comes after all events up to it: the API server takes
-// its cache to be complete then.
+// Progress to a revision comes after all events up to it, because the API server
+// then takes its cache to be complete.
 func TestProgressComesAfterEvents(t *testing.T) {
 	r := run(t, shortDir(t))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -19,7 +19,7 @@ func TestProgressComesAfterEvents(t *testing.T) {
 	<-watch
 	var seen, progress int64
 	for i := range 20 {
-		// Other keys keep the polling busy.
+		// Changes of other keys keep the polling busy.
 		var others sync.WaitGroup
 		others.Go(func() { create(r.Client, fmt.Sprintf("/registry/nodes/%d", i), "x") })
 		made, err := create(r.Client, fmt.Sprintf("/registry/pods/%d", i), "x")
@@ -44,7 +44,7 @@ func TestProgressComesAfterEvents(t *testing.T) {
 	}
 }
 
-// Watches begun while others write miss nothing and get nothing twice.
+// Watches that begin while others write miss nothing and get nothing twice.
 func TestWatchJoinsPastAndPresent(t *testing.T) {
 	r := run(t, shortDir(t))
 	ctx, cancel := context.WithCancel(context.Background())

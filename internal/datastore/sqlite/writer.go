@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// maxBatch is how many changes share a transaction at most.
+	// maxBatch is how many changes may share a transaction.
 	maxBatch = 500
-	// maxPending is how many deferred changes wait to be written at most, and
-	// deferral how long the first of them does. A deletion may wait longer:
-	// what it deletes would go by itself.
+	// maxPending is how many deferred changes may wait to be written, and
+	// deferral how long the first of them may wait. A deletion may wait for
+	// deferralOfDeletion: its key would expire by itself.
 	maxPending         = 256
 	deferral           = 5 * time.Second
 	deferralOfDeletion = time.Minute
 )
 
-// change is what the writer is asked to do.
+// change is a request to the writer.
 type change struct {
 	kind  kind
 	key   string
 	value []byte
-	// lease is how many seconds the key lives, 0 for ever.
+	// lease is the lifetime of the key in seconds, or 0 for no end.
 	lease int64
-	// revision is the one that an update or a deletion is for, 0 for a
-	// deletion of any; for a sweep the one up to which to go.
+	// revision is the revision that an update or a deletion expects; 0 lets a
+	// deletion delete any. For a sweep it is the revision up to which to sweep.
 	revision int64
 	done     chan outcome
 }
@@ -44,15 +44,14 @@ const (
 	kindExpire
 	// kindSweep deletes superseded rows.
 	kindSweep
-	// kindFlush writes what is deferred.
+	// kindFlush writes the deferred versions.
 	kindFlush
-	// kindShrink is answered at once, and then makes the file smaller.
+	// kindShrink is answered at once, and makes the file smaller afterwards.
 	kindShrink
 )
 
-// outcome is the answer to a change. If ok is false there was a condition that
-// did not hold, and kv is what is there instead. For a sweep, ok says that
-// there is no more to do.
+// outcome is the answer to a change. If ok is false, a condition did not hold,
+// and kv is the present value. For a sweep, ok says that there is no more to do.
 type outcome struct {
 	revision int64
 	kv       *server.KeyValue
@@ -60,30 +59,29 @@ type outcome struct {
 	err      error
 }
 
-// writer is the only one to change the database, and the one who hands out
-// revisions. It does all changes that wait in one transaction: one commit, one
-// sync of the disk.
+// writer alone changes the database and hands out revisions. It makes all waiting
+// changes in one transaction: one commit, one sync of the disk.
 type writer struct {
 	log    *log
 	state  *state
 	faults *faults
 	meter  *measure.Meter
 	queue  chan *change
-	// ended is closed when nothing is taken from queue any more.
+	// ended is closed when the writer takes no more changes from queue.
 	ended chan struct{}
 
-	// last is the last revision that was handed out. Those of a transaction
-	// that failed are not used again: after a failed commit the log may have
-	// them all the same.
+	// last is the last revision that was handed out. Revisions of a failed
+	// transaction are not used again, because the log may have them despite the
+	// failed commit.
 	last int64
 	// pending are the deferred versions that are not in the database, in order.
 	pending []version
-	// flushAt is when they have to be.
+	// flushAt is when they must be written.
 	flushAt time.Time
 	leases  leases
 }
 
-// do hands c to the writer and waits for the outcome. If ctx ends before, c may
+// do hands c to the writer and waits for the outcome. If ctx ends first, c may
 // happen or not.
 func (w *writer) do(ctx context.Context, c *change) outcome {
 	c.done = make(chan outcome, 1)
@@ -102,7 +100,7 @@ func (w *writer) do(ctx context.Context, c *change) outcome {
 	}
 }
 
-// run writes until ctx is done, and then what memory has to the database.
+// run writes until ctx is done. Then it writes what is in memory.
 func (w *writer) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -124,7 +122,7 @@ func (w *writer) run(ctx context.Context) {
 	w.close()
 }
 
-// waiting returns c and all changes that wait behind it.
+// waiting returns c and all changes that wait after it.
 func (w *writer) waiting(c *change) []*change {
 	batch := []*change{c}
 	for len(batch) < maxBatch {
@@ -138,7 +136,7 @@ func (w *writer) waiting(c *change) []*change {
 	return batch
 }
 
-// next returns how long there is nothing to do.
+// next returns how long the writer has nothing to do.
 func (w *writer) next() time.Duration {
 	next := time.Hour
 	if len(w.pending) > 0 {
@@ -150,9 +148,10 @@ func (w *writer) next() time.Duration {
 	return max(next, 0)
 }
 
-// write does batch in one transaction, publishes what it has changed and
-// answers. With flush it writes the deferred versions too. When the database
-// refuses, those who depend on it get the error, and the others are tried again.
+// write makes the changes of batch in one transaction, publishes them and
+// answers. With flush it writes the deferred versions too. If the database
+// refuses, the changes that depend on it get the error, and the others are tried
+// again.
 func (w *writer) write(batch []*change, flush bool) {
 	for len(batch) > 0 || flush {
 		t := &transaction{writer: w, last: w.last, staged: map[string]version{}, flush: flush}
@@ -175,28 +174,30 @@ func (w *writer) write(batch []*change, flush bool) {
 	}
 }
 
-// shrink writes the database anew without what is free. Changes wait meanwhile,
-// and SQLite has what is left in memory, so it is not for a large one (shrinkMost).
+// shrink rewrites the database without its free space. Changes wait meanwhile, and
+// SQLite holds the used part in memory, so shrink is not called for a large
+// database (shrinkMost).
 func (w *writer) shrink() {
 	began := time.Now()
 	err := w.log.exec(`VACUUM`)
 	if err == nil {
-		// It is done in the write-ahead log. Who reads is not waited for: then the
-		// file gets smaller with a later checkpoint.
+		// VACUUM writes into the write-ahead log. The checkpoint does not wait for
+		// readers. If there are any, the file gets smaller with a later
+		// checkpoint.
 		err = w.log.exec(`PRAGMA wal_checkpoint(PASSIVE)`)
 	}
 	switch {
 	case err == nil:
-		w.faults.log.Infof("Gave back what %s did not use, in %s", w.faults.file, time.Since(began).Round(time.Millisecond))
+		w.faults.log.Infof("Gave back the free space of %s in %s", w.faults.file, time.Since(began).Round(time.Millisecond))
 	case errors.Is(explain(w.faults.file, err), errFull):
-		// It needs a little room first. Writes go on where there is any.
+		// VACUUM needs some space first. Writes continue as long as there is any.
 		w.faults.log.Debugf("Cannot make %s smaller: %v", w.faults.file, err)
 	default:
 		_ = w.faults.note(err)
 	}
 }
 
-// publish makes what t has done visible and answers those who asked for it.
+// publish makes the changes of t visible, and answers the requests.
 func (w *writer) publish(t *transaction) {
 	written := t.flushed
 	if t.committed {
@@ -225,7 +226,7 @@ func (w *writer) publish(t *transaction) {
 	}
 }
 
-// deferWrite makes v wait to be written.
+// deferWrite queues v to be written later.
 func (w *writer) deferWrite(v version) {
 	wait := deferral
 	if v.Delete {
@@ -244,8 +245,8 @@ func (c *change) answer(o outcome) {
 	}
 }
 
-// close writes all that is in memory, so that the next start goes on as if
-// nothing had been: every version has the revision it was seen with.
+// close writes everything in memory with the revisions that clients saw, so that
+// the next start continues as if there had been no stop.
 func (w *writer) close() {
 	if w.faults.err() != nil {
 		return
@@ -255,6 +256,6 @@ func (w *writer) close() {
 	versions := append(w.pending, w.state.memory.volatile()...)
 	w.state.mu.RUnlock()
 	if err := w.log.finish(versions, last); err != nil {
-		_ = w.faults.note(err) // which logs it; the next start is as after a crash
+		_ = w.faults.note(err) // logs the error; the next start is like one after a crash
 	}
 }
