@@ -12,11 +12,11 @@ import (
 	"google.golang.org/grpc"
 )
 
-// dialTimeout is how long one connection to a datastore may take to make.
+// dialTimeout limits how long making one connection to a datastore may take.
 const dialTimeout = 5 * time.Second
 
-// NewClient returns a client of a datastore: one that is in this process must be
-// ready.
+// NewClient returns an etcd client of the datastore at endpoint. A datastore in
+// this process must be ready. It fails if the TLS files cannot be read.
 func NewClient(endpoint Endpoint) (*clientv3.Client, error) {
 	if endpoint.NewClient != nil {
 		return endpoint.NewClient().Client, nil

@@ -1,7 +1,7 @@
-// Package datastore is what the API server keeps its objects in: something
-// that speaks etcd's API on an endpoint of its own. Each way to do that is a
-// package below this one; package server picks one and hands its endpoint to
-// the control plane.
+// Package datastore defines what a datastore is: the API server keeps its objects
+// in it, and it speaks etcd's API at an endpoint of its own. Each kind of
+// datastore is a package below this one. Package choice picks the kind, and
+// package server hands its endpoint to the control plane.
 package datastore
 
 import (
@@ -16,19 +16,20 @@ import (
 // Endpoint is where an etcd client reaches a datastore.
 type Endpoint struct {
 	// URL is what an etcd client dials, for example unix:///run/kedge/datastore.sock,
-	// or several with commas between them.
+	// or several URLs separated by commas.
 	URL string
-	// CAFile, CertFile and KeyFile are for TLS; empty where there is none.
+	// CAFile, CertFile and KeyFile are the TLS files. They are empty without TLS.
 	CAFile, CertFile, KeyFile string
-	// Dial connects to it, whatever the address in URL says; nil dials that.
+	// Dial connects to the datastore and ignores the address in URL. If it is
+	// nil, the client dials the address.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// NewClient returns a client that needs no connection, because the
-	// datastore is in this process: nil if it is not. It may be called while
+	// NewClient returns a client that needs no connection, because the datastore
+	// is in this process. It is nil for all others. It may be called only while
 	// the datastore is ready.
 	NewClient func() *kubernetes.Client
-	// Shared says that several servers may use the datastore, and so have to
-	// agree on what is compacted, tell of each other, and elect who does what only
-	// one may do.
+	// Shared is true if several servers may use the datastore. These servers agree
+	// on compaction, know of each other, and elect one of them for what only one
+	// may do.
 	Shared bool
 }
 
@@ -37,39 +38,44 @@ type Endpoint struct {
 type Datastore interface {
 	component.Component
 	Endpoint() Endpoint
-	// Stats and Health tell how it fares, at any time, before Run and after it
-	// too. Stats is asked often, and is cheap; Health may ask other hosts.
+	// Stats and Health describe the state of the datastore. They may be called at
+	// any time, also before and after Run. Stats is called often and is cheap.
+	// Health may ask other hosts.
 	Stats(context.Context) Stats
 	Health(context.Context) Health
 }
 
 // Snapshotter is a Datastore that can be saved while it is ready, and restored
-// while nothing runs on it. Package snapshot calls it, and makes the file, which
-// is Save's, into a snapshot: compressed, checked and named.
+// while nothing runs on its data. Package snapshot calls it, and packs the file
+// that Save writes into a named snapshot with checksums.
 type Snapshotter interface {
 	// Kind names what Save writes, for example sqlite: only a datastore of the
 	// same kind can restore it.
 	Kind() string
-	// Save writes all that is stored, as it is at one moment, into file, which is
-	// not there, while others go on to write; it returns the revision of that
-	// moment. Every change that was acknowledged before the call is in it.
+	// Save writes all that is stored at one moment into file and returns the
+	// revision of that moment. The file must not exist. Others may write
+	// meanwhile. Every change that was acknowledged before the call is in the
+	// file.
 	Save(ctx context.Context, file string) (revision int64, err error)
 
-	// LastRevision returns one not below any that was ever handed out by what is
-	// stored now; 0 if nothing is. Nothing runs on the data, here and below.
+	// LastRevision returns a revision that is not below any that the stored data
+	// ever handed out, or 0 if nothing is stored. While this method and those
+	// below are called, nothing runs on the data.
 	LastRevision(ctx context.Context) (int64, error)
-	// Prepare makes of file, which Save wrote and which it may take away, what
-	// Commit needs, in folder, on the file system of both the file and the data; a
-	// database has it in itself. It changes nothing else, and refuses a file that
-	// cannot be served. Once that is, every new revision will be above the given
-	// one, and all up to it count as compacted: nobody who saw what was there
-	// before can miss that it has changed.
+	// Prepare converts a file written by Save into the form that Commit installs.
+	// It may consume the file. The result is written to folder, which must be on
+	// the same file system as file and the data; a database keeps the result in
+	// itself. Prepare changes nothing else, and refuses a file that cannot be
+	// served. After Commit, every new revision is above the revision given here,
+	// and all revisions up to it count as compacted. A client that saw the earlier
+	// data therefore notices that it changed.
 	Prepare(ctx context.Context, file, folder string, above int64) error
-	// Commit puts what Prepare has made in the place of what is stored, and that
-	// into the folder kept. If it was interrupted, it is called again, as often
-	// as it takes; once it has returned nil, it does nothing.
+	// Commit puts the result of Prepare in the place of the stored data, and
+	// moves the stored data into the folder kept. If Commit was interrupted, it
+	// is called again until it succeeds. Once it has returned nil, further calls
+	// do nothing.
 	Commit(ctx context.Context, folder, kept string) error
-	// Kept says, for the user, where Commit leaves what was stored, given the same
-	// folder.
+	// Kept says, for the user, where Commit leaves the earlier data. It takes the
+	// same folder as Commit.
 	Kept(kept string) string
 }

@@ -16,7 +16,8 @@ func TestHistogram(t *testing.T) {
 	before := h
 	h.Add(time.Millisecond)
 	h.Add(time.Minute)
-	// 100: one up to 1 ms, 98 above 2 and up to 4, one above all.
+	// 100 durations: one up to 1 ms, 98 above 2 ms and up to 4 ms, and one above
+	// all bounds.
 	got := h.Latency()
 	if got.Count != 100 || got.P50 != 2*time.Millisecond+2*time.Millisecond*49/98 || got.P99 != 4*time.Millisecond {
 		t.Errorf("got %+v", got)

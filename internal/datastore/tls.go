@@ -8,16 +8,18 @@ import (
 	"os"
 )
 
-// TLS are the files by which kedge and a datastore of the user's know each
-// other. Each may be empty.
+// TLS names the files with which kedge and a datastore of the user authenticate
+// each other. Each may be empty.
 type TLS struct {
-	// CAFile has the authorities of the datastore's certificate.
+	// CAFile contains the authorities that sign the datastore's certificate.
 	CAFile string
-	// CertFile and KeyFile are what kedge shows of itself: both or none.
+	// CertFile and KeyFile are the client certificate that kedge shows. Both are
+	// set or neither.
 	CertFile, KeyFile string
 }
 
-// Config reads the files. It returns nil if there are none.
+// Config reads the files and returns the client's TLS configuration, or nil if
+// there are no files.
 func (t TLS) Config() (*tls.Config, error) {
 	if t == (TLS{}) {
 		return nil, nil
@@ -34,7 +36,7 @@ func (t TLS) Config() (*tls.Config, error) {
 		}
 	}
 	if (t.CertFile == "") != (t.KeyFile == "") {
-		return nil, errors.New("datastore-certfile and datastore-keyfile go together; one is not set")
+		return nil, errors.New("only one of datastore-certfile and datastore-keyfile is set: set both, or neither")
 	}
 	if t.CertFile != "" {
 		load := func() (*tls.Certificate, error) {
@@ -47,7 +49,8 @@ func (t TLS) Config() (*tls.Config, error) {
 		if _, err := load(); err != nil {
 			return nil, err
 		}
-		// For each connection: they are renewed while kedge runs.
+		// The files are read for each connection, because the user may renew them
+		// while kedge runs.
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	}
 	return config, nil

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// TestClientCertificateIsReadAnew: it is renewed while kedge runs.
+// TestClientCertificateIsReadAnew replaces the certificate files, as a user
+// renews them while kedge runs.
 func TestClientCertificateIsReadAnew(t *testing.T) {
 	files := TLS{CertFile: filepath.Join(t.TempDir(), "crt"), KeyFile: filepath.Join(t.TempDir(), "key")}
 	write := func(serial int64) {
