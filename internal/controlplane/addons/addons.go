@@ -1,6 +1,6 @@
 // Package addons applies the objects that every cluster of kedge begins with:
-// those of the manifests package and a RuntimeClass per container runtime found
-// on the host. The server package runs it once the API server is ready.
+// those of the manifests package, and a RuntimeClass for each container runtime
+// found on the host. The server package runs it once the API server is ready.
 package addons
 
 import (
@@ -21,11 +21,12 @@ import (
 	"github.com/kedge-dev/kedge/manifests"
 )
 
-// fieldManager owns the applied fields. Others' fields of the same objects, a
-// user's labels for instance, stay.
+// fieldManager owns the applied fields. Fields that others set in the same
+// objects, for example a user's labels, stay.
 const fieldManager = "kedge"
 
-// How long is waited between attempts; each time twice as long, up to the last.
+// firstRetry is the pause before the second attempt. Each later pause is twice as
+// long, up to lastRetry.
 const (
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 5 * time.Second
@@ -33,22 +34,22 @@ const (
 
 // Config is what Addons needs.
 type Config struct {
-	// Client may do everything, as it hands out all rights.
+	// Client may do everything, because it hands out all rights.
 	Client *rest.Config
 	// Cluster must have been validated.
 	Cluster config.Cluster
-	// RuntimeClasses are the runtimes to offer, by the name of their handler.
+	// RuntimeClasses are the names of the runtimes' handlers.
 	RuntimeClasses []string
 }
 
-// Addons is the component that applies the objects, once.
+// Addons is the component that applies the objects once.
 type Addons struct {
 	cfg    Config
 	log    *logrus.Entry
 	client dynamic.Interface
 }
 
-// New makes the component; it implements component.Component.
+// New makes the component, which implements component.Component.
 func New(cfg Config) *Addons {
 	return &Addons{cfg: cfg, log: logrus.WithField("component", "addons")}
 }
@@ -56,12 +57,12 @@ func New(cfg Config) *Addons {
 // Name implements component.Component.
 func (*Addons) Name() string { return "addons" }
 
-// Run implements component.Component. It tries until everything is applied:
-// right after its start the API server lacks the namespace kube-system.
+// Run implements component.Component. It tries until everything is applied: right
+// after its start, the API server lacks the namespace kube-system.
 //
-// It is ready when everything is there, if only as an earlier kedge applied it:
-// a webhook of the user's, whose pod the node has yet to start, may refuse all
-// writes until then.
+// Run is ready when all objects exist, even as an earlier kedge applied them.
+// Until then a webhook of the user may refuse all writes, because the node has
+// yet to start the webhook's pod.
 func (a *Addons) Run(ctx context.Context, ready func()) error {
 	objects, err := a.objects()
 	if err != nil {
@@ -82,7 +83,7 @@ func (a *Addons) Run(ctx context.Context, ready func()) error {
 		if len(objects) == 0 {
 			break
 		}
-		// The first failures are in the nature of a start.
+		// The first attempts usually fail while the server starts.
 		if wait > time.Second && ctx.Err() == nil {
 			a.log.Warnf("will try again in %s: %v", wait, err)
 		}
@@ -94,14 +95,14 @@ func (a *Addons) Run(ctx context.Context, ready func()) error {
 	}
 	if !a.cfg.Cluster.LocalStorage() {
 		if err := a.removeClasses(ctx); err != nil && ctx.Err() == nil {
-			a.log.Warnf("disabled local-storage, but claims may still wait for it: %v", err)
+			a.log.Warnf("Cannot remove the StorageClasses of local-storage, which is disabled; claims may still wait for them: %v", err)
 		}
 	}
 	<-ctx.Done()
 	return nil
 }
 
-// objects returns all that is to be applied.
+// objects returns everything that has to be applied.
 func (a *Addons) objects() ([]*unstructured.Unstructured, error) {
 	folders := []string{"."}
 	if a.cfg.Cluster.LocalStorage() {
@@ -129,8 +130,8 @@ func (a *Addons) objects() ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// applyAll applies the objects and returns those that failed, whether one of
-// them is not there at all, and the first one's reason.
+// applyAll applies the objects. It returns those that failed, whether any of them
+// does not exist at all, and the reason of the first failure.
 func (a *Addons) applyAll(ctx context.Context, objects []*unstructured.Unstructured) (failed []*unstructured.Unstructured, missing bool, reason error) {
 	for _, object := range objects {
 		there, err := a.apply(ctx, object)
@@ -138,7 +139,7 @@ func (a *Addons) applyAll(ctx context.Context, objects []*unstructured.Unstructu
 			continue
 		}
 		failed = append(failed, object)
-		// Of a kind that is not built in, and may be known in a moment only.
+		// This kind is not built in, so the API may know it only a moment later.
 		missing = missing || !there && object.GetKind() != snapshotClassKind
 		if reason == nil {
 			reason = fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
@@ -147,11 +148,11 @@ func (a *Addons) applyAll(ctx context.Context, objects []*unstructured.Unstructu
 	return failed, missing, reason
 }
 
-// apply applies an object that is not as it should be. It returns whether one
-// of its name is there.
+// apply applies an object that is not as it should be. It returns whether an
+// object of that name exists.
 func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) (there bool, err error) {
-	// The guess holds for the built-in kinds that kedge applies, and spares the
-	// start a round of discovery.
+	// The guess is right for the kinds that kedge applies, and saves a round of
+	// discovery at the start.
 	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
 	var client dynamic.ResourceInterface = a.client.Resource(resource)
 	if namespace := object.GetNamespace(); namespace != "" {
@@ -176,11 +177,12 @@ func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) (
 		return true, nil
 	}
 	_, err = client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
-	// These cannot be changed in place: a Service's addresses, when cluster-dns
-	// is set anew, what a binding binds to, and a RuntimeClass's handler.
+	// Some fields cannot be changed in place: the addresses of a Service when
+	// cluster-dns changes, the role of a binding, and the handler of a
+	// RuntimeClass.
 	if there && apierrors.IsInvalid(err) {
 		if err := client.Delete(ctx, object.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return true, fmt.Errorf("delete to make it anew: %w", err)
+			return true, fmt.Errorf("delete to create it again: %w", err)
 		}
 		_, err = client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 		there = err == nil

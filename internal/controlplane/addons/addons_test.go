@@ -31,8 +31,8 @@ import (
 	"github.com/kedge-dev/kedge/manifests"
 )
 
-// TestManifests decodes every object strictly, as the API server would, and
-// wants each binding to have its role.
+// TestManifests decodes every object strictly, as the API server would, and wants
+// the role of each binding to exist.
 func TestManifests(t *testing.T) {
 	dual := config.Default().Cluster
 	dual.ServiceCIDR = []string{"10.43.0.0/16", "fd43::/112"}
@@ -61,7 +61,7 @@ func TestManifests(t *testing.T) {
 			t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
 			continue
 		}
-		// Roles that Kubernetes itself brings.
+		// These are Kubernetes' own roles.
 		upstream := []string{"cluster-admin", "system:kubelet-api-admin"}
 		switch typed := typed.(type) {
 		case *rbacv1.ClusterRoleBinding:
@@ -93,8 +93,8 @@ func newFake() *fake.FakeDynamicClient {
 	})
 }
 
-// TestRun meets an API server that is not quite ready, and a Service that has
-// another address.
+// TestRun has an API server that is not quite ready, and a Service with another
+// address.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFake()
@@ -156,7 +156,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestRunCancelled ends while the API refuses.
+// TestRunCancelled ends while the API refuses requests.
 func TestRunCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFake()

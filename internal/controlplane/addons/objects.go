@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// read returns the objects of the manifests in a folder, in the order of their
+// read returns the objects of the manifests in a folder, in the order of the
 // files and of the documents in them.
 func read(files fs.FS, folder string) ([]*unstructured.Unstructured, error) {
 	names, err := fs.Glob(files, path.Join(folder, "*.yaml"))
@@ -40,7 +40,7 @@ func read(files fs.FS, folder string) ([]*unstructured.Unstructured, error) {
 }
 
 // Decode returns the objects in the documents of a file, YAML or JSON, in their
-// order. Empty documents are none.
+// order. It skips empty documents.
 func Decode(content []byte) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
@@ -89,7 +89,7 @@ func setClusterDNS(objects []*unstructured.Unstructured, addresses []netip.Addr)
 }
 
 // runtimeClass returns a RuntimeClass named like the handler in containerd's
-// configuration, as k3s has them.
+// configuration, as k3s does.
 func runtimeClass(handler string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "node.k8s.io/v1",
@@ -99,8 +99,8 @@ func runtimeClass(handler string) *unstructured.Unstructured {
 	}}
 }
 
-// digestAnnotation tells which manifest an object was applied from, so that one
-// whose next version merely leaves something out is applied again.
+// digestAnnotation identifies the manifest that an object was applied from. So an
+// object is applied again even if its new manifest only leaves something out.
 const digestAnnotation = "kedge.dev/manifest-digest"
 
 func mark(object *unstructured.Unstructured) error {
@@ -118,9 +118,10 @@ func mark(object *unstructured.Unstructured) error {
 	return nil
 }
 
-// isLeftAlone tells whether the user keeps kedge from changing an object, in
-// the way that Kubernetes has for its own roles and bindings. Of kinds that others
-// bring too, what kedge has not made is theirs.
+// isLeftAlone tells whether kedge must not change an object. The user can ask for
+// that with the annotation that Kubernetes has for its own roles and bindings.
+// Objects of kinds that others create too are left alone unless kedge created
+// them.
 func isLeftAlone(live *unstructured.Unstructured) bool {
 	annotations := live.GetAnnotations()
 	switch live.GetKind() {
@@ -132,8 +133,8 @@ func isLeftAlone(live *unstructured.Unstructured) bool {
 	return annotations[rbacv1.AutoUpdateAnnotationKey] == "false"
 }
 
-// includes tells whether live has all that wanted has: of maps at least the
-// same keys, of lists the same number of elements.
+// includes tells whether live has everything that wanted has: at least the same
+// keys in maps, and the same number of elements in lists.
 func includes(live, wanted any) bool {
 	switch wanted := wanted.(type) {
 	case map[string]any:

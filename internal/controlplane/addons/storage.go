@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// storageFolder has the manifests of local storage.
+	// storageFolder is the folder with the manifests of local storage.
 	storageFolder = "storage"
 
 	storageClassKind  = "StorageClass"
 	snapshotClassKind = "VolumeSnapshotClass"
-	// defaultAnnotation says which class claims get that name none
+	// defaultAnnotation marks the class of claims that name no class
 	// (pkg/apis/storage/util/helpers.go).
 	//upstream:relies-on k8s.io/kubernetes/pkg/apis/storage/util/helpers.go IsDefaultStorageClassAnnotation
 	defaultAnnotation = "storageclass.kubernetes.io/is-default-class"
 )
 
-// withDefault returns a StorageClass to apply in the place of wanted: which class
-// is the default is up to the user. One that is there, as live, stays what it is;
-// a new one is the default only if there is no other.
+// withDefault returns the StorageClass to apply instead of wanted. The user
+// decides which class is the default: an existing class, live, keeps its setting,
+// and a new one becomes the default only if there is no other.
 func (a *Addons) withDefault(ctx context.Context, wanted, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	annotations := wanted.GetAnnotations()
 	if annotations[defaultAnnotation] == "" {
@@ -56,8 +56,9 @@ func (a *Addons) withDefault(ctx context.Context, wanted, live *unstructured.Uns
 	return wanted, nil
 }
 
-// removeClasses removes the StorageClasses that kedge has made, for which nobody
-// would make volumes. Volumes and snapshots stay, and their kinds.
+// removeClasses removes the StorageClasses that kedge made: without local storage
+// nobody would make their volumes. Volumes, snapshots and their
+// CustomResourceDefinitions stay.
 func (a *Addons) removeClasses(ctx context.Context) error {
 	objects, err := read(manifests.Files, storageFolder)
 	if err != nil {

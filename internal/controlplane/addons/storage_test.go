@@ -9,8 +9,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
-// storageClass is one as it is in the API; isDefault may be empty for a class that
-// does not say, and ours is whether kedge made it.
+// storageClass is a StorageClass as it is in the API. isDefault is empty for a
+// class without the annotation. ours tells whether kedge made the class.
 func storageClass(name, isDefault string, ours bool) *unstructured.Unstructured {
 	class := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "storage.k8s.io/v1", "kind": storageClassKind, "provisioner": "local.kedge.dev"}}
 	class.SetName(name)
@@ -25,11 +25,11 @@ func storageClass(name, isDefault string, ours bool) *unstructured.Unstructured 
 	return class
 }
 
-// TestDefaultClass leaves to the user which class is the default.
+// TestDefaultClass wants the user to decide which class is the default.
 func TestDefaultClass(t *testing.T) {
 	for name, test := range map[string]struct {
 		live  *unstructured.Unstructured
-		other string // the annotation of another class
+		other string // the default annotation of another class
 		want  string
 	}{
 		"new cluster":            {nil, "", "true"},
@@ -63,7 +63,8 @@ func TestDefaultClass(t *testing.T) {
 	}
 }
 
-// TestOthersStay leaves kinds alone that a user has made.
+// TestOthersStay wants CustomResourceDefinitions and classes of the user to stay
+// unchanged.
 func TestOthersStay(t *testing.T) {
 	if !isLeftAlone(storageClass("local", "true", false)) {
 		t.Error("a user's class would be changed")
@@ -73,8 +74,8 @@ func TestOthersStay(t *testing.T) {
 	}
 }
 
-// TestDisabled takes the classes away for which nobody makes volumes, but those of
-// the user.
+// TestDisabled wants kedge's classes to be removed when local storage is disabled,
+// and the user's to stay.
 func TestDisabled(t *testing.T) {
 	cluster := config.Default().Cluster
 	cluster.Disable = []string{"local-storage"}

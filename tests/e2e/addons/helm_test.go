@@ -270,7 +270,7 @@ func (s *scenario) sources() {
 		"version":   {"chart: web\nversion: 3.0.0\nrepo: https://127.0.0.1:8443/repo\nauthSecret: {name: basic}\n" + trusted, `no chart web of version "3.0.0"`},
 		"namespace": {"chart: packed-2.0.0.tgz\ntargetNamespace: nothing", "createNamespace"},
 		"values":    {"chart: packed-2.0.0.tgz\nvaluesContent: '[a'", "read values"},
-		"policy":    {"chart: packed-2.0.0.tgz\nfailurePolicy: pray", "not known"},
+		"policy":    {"chart: packed-2.0.0.tgz\nfailurePolicy: pray", "unknown failurePolicy"},
 		"halted":    {"chart: packed-2.0.0.tgz\nset: {hook: 1}\nfailurePolicy: abort\ntimeout: 20s\ntargetNamespace: default", "pre-install"},
 	} {
 		s.Run(name, func(t *testing.T) {

@@ -79,7 +79,7 @@ spec:
 		s.value("shared", "file", "z")
 		s.value("shared", "mine", "changed")
 		s.value("shared", "own", "y")
-		s.Told("kube-system", "manifest-shared.yaml", folder+"shared.yaml", "ConfigMap default/shared", ".data.mine", "kubectl-patch", "Take it out of the file")
+		s.Told("kube-system", "manifest-shared.yaml", folder+"shared.yaml", "ConfigMap default/shared", ".data.mine", "kubectl-patch", "Remove it from the file")
 	})
 
 	s.Run("broken", func(t *testing.T) {
@@ -96,7 +96,7 @@ spec:
 		}
 		s.write("broken.yaml", configMap("broken", "a: z"))
 		s.value("broken", "a", "z")
-		s.Told("kube-system", "manifest-broken.yaml", "all of it is applied now")
+		s.Told("kube-system", "manifest-broken.yaml", "all objects of the file are applied now")
 	})
 
 	s.Run("not a file", func(t *testing.T) {
@@ -199,7 +199,7 @@ spec:
 			s.value(name, "", "")
 		}
 		s.value("skipped", "a", "x")
-		s.Server.WaitLog("There is nothing called traefik to disable")
+		s.Server.WaitLog("Cannot disable traefik")
 		sets := s.Kubectl("get", "configmaps", "--namespace=kube-system", "--selector=applyset.kubernetes.io/id", "-o", "name")
 		if !strings.Contains(sets, "manifest-pruned.yaml") || strings.Contains(sets, "gone") || strings.Contains(sets, "disabled") {
 			t.Errorf("the sets are %s", sets)

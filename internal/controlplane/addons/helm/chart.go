@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// The kinds of /manifests/helm.yaml, which are k3s's
+// These are the kinds of /manifests/helm.yaml, which are k3s's
 // (github.com/k3s-io/helm-controller, pkg/apis/helm.cattle.io/v1).
 var (
 	chartResource  = schema.GroupVersionResource{Group: "helm.cattle.io", Version: "v1", Resource: "helmcharts"}
@@ -24,16 +24,18 @@ var (
 const (
 	// finalizer keeps a HelmChart until its release is uninstalled.
 	finalizer = "kedge.dev/helm"
-	// unmanagedAnnotation is k3s's, of HelmCharts that somebody else looks after.
+	// unmanagedAnnotation is k3s's. It marks HelmCharts that kedge must leave
+	// alone.
 	unmanagedAnnotation = "helmcharts.cattle.io/unmanaged"
 )
 
-// The failure policies: what is done with a release that failed. Without one an
-// upgrade is rolled back, and an install removed and tried again.
+// The failure policies say what happens to a release that failed. Without a
+// policy, a failed upgrade is rolled back, and a failed install is removed and
+// tried again.
 const (
-	abort     = "abort"     // leaves it as it is until the HelmChart changes
-	retry     = "retry"     // the same: k3s differs in who has to mend it
-	reinstall = "reinstall" // removes it, and installs it anew
+	abort     = "abort"     // leaves the release as it is until the HelmChart changes
+	retry     = "retry"     // does the same as abort; in k3s they differ in who repairs the release
+	reinstall = "reinstall" // removes the release and installs it again
 )
 
 // helmChart is a HelmChart.
@@ -44,8 +46,8 @@ type helmChart struct {
 	Status            chartStatus `json:"status"`
 }
 
-// chartSpec has no field that is written when it is empty: what is installed is
-// known by a digest of it (identify), and an update of kedge is no reason to upgrade
+// chartSpec writes no field that is empty. Its digest tells whether the release is
+// up to date (identify), and an upgrade of kedge that adds a field must not upgrade
 // all charts.
 type chartSpec struct {
 	Overrides       `json:",inline"`
@@ -69,7 +71,7 @@ type chartSpec struct {
 	Set     map[string]intstr.IntOrString `json:"set,omitempty"`
 	Timeout *metav1.Duration              `json:"timeout,omitempty"`
 
-	// These are about k3s's jobs, of which there are none here, and for nothing.
+	// These fields are about k3s's jobs. kedge has no jobs and ignores them.
 	Bootstrap          bool           `json:"bootstrap,omitempty"`
 	HelmVersion        string         `json:"helmVersion,omitempty"`
 	JobImage           string         `json:"jobImage,omitempty"`
@@ -78,7 +80,7 @@ type chartSpec struct {
 	SecurityContext    map[string]any `json:"securityContext,omitempty"`
 }
 
-// Overrides are what HelmCharts and HelmChartConfigs both have.
+// Overrides are the fields that HelmCharts and HelmChartConfigs have in common.
 type Overrides struct {
 	Values         map[string]any `json:"values,omitempty"`
 	ValuesContent  string         `json:"valuesContent,omitempty"`
@@ -87,15 +89,16 @@ type Overrides struct {
 	ForceConflicts bool           `json:"forceConflicts,omitempty"`
 }
 
-// secretValues are keys of a Secret whose texts are values.
+// secretValues names keys of a Secret that contain values as text.
 type secretValues struct {
 	Name string   `json:"name"`
 	Keys []string `json:"keys,omitempty"`
-	// IgnoreUpdates says too that the Secret may be missing.
+	// IgnoreUpdates also means that the Secret may be missing.
 	IgnoreUpdates bool `json:"ignoreUpdates,omitempty"`
 }
 
-// helmChartConfig is a HelmChartConfig: more for the HelmChart of the same name.
+// helmChartConfig is a HelmChartConfig. It adds to the HelmChart of the same
+// name.
 type helmChartConfig struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -103,17 +106,17 @@ type helmChartConfig struct {
 }
 
 type chartStatus struct {
-	// Namespace, Revision and Chart are of the release that there is. They are
-	// written when they are empty too: a patch leaves out nothing.
+	// Namespace, Revision and Chart describe the present release. They are
+	// written even if they are empty, because a patch removes no fields.
 	Namespace string `json:"namespace"`
 	Revision  int    `json:"revision"`
 	Chart     string `json:"chart"`
-	// Tried is the digest of what was installed last, or tried to.
+	// Tried is the digest of the last install or upgrade, successful or not.
 	Tried      string             `json:"tried"`
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// namespace is the release's.
+// namespace returns the namespace of the release.
 func (c *helmChart) namespace() string {
 	if c.Spec.TargetNamespace != "" {
 		return c.Spec.TargetNamespace
@@ -121,7 +124,8 @@ func (c *helmChart) namespace() string {
 	return c.Namespace
 }
 
-// decode reads an object, and returns what of it has no meaning: the API takes any.
+// decode reads an object. It returns an error for unknown fields, which the API
+// accepts, together with what it could read.
 func decode[T any](object *unstructured.Unstructured) (*T, error) {
 	into := new(T)
 	err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, into, true)

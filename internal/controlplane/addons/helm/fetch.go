@@ -34,20 +34,22 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// fetchPatience is for one file from a server.
+// fetchPatience limits the time for one file from a server.
 const fetchPatience = 2 * time.Minute
 
-// k3sStatic is what k3s's own HelmCharts have for the server's folder of files.
+// k3sStatic is the address by which k3s's own HelmCharts name the server's folder
+// of files.
 const k3sStatic = "https://%{KUBERNETES_API}%/static/charts/"
 
-// localPath returns where a chart is that is in the server's folder, or nothing.
+// localPath returns the path of a chart in the server's folder, or an empty
+// string for other charts.
 func (c *controller) localPath(spec *chartSpec) (string, error) {
 	name, static := strings.CutPrefix(spec.Chart, k3sStatic)
 	if spec.ChartContent != "" || !static && (spec.Repo != "" || strings.Contains(name, "://")) {
 		return "", nil
 	}
 	if !filepath.IsLocal(name) {
-		return "", fmt.Errorf("chart %q is not in %s: give repo, chartContent, an address, or the name of a file or folder there", spec.Chart, c.Charts)
+		return "", fmt.Errorf("chart %q is not in %s: set repo or chartContent, or set chart to an address or to the name of a file or folder there", spec.Chart, c.Charts)
 	}
 	return filepath.Join(c.Charts, name), nil
 }
@@ -62,7 +64,7 @@ func (c *controller) fetch(ctx context.Context, h *helmChart) (*chartv2.Chart, e
 	if local != "" {
 		chart, err = loader.Load(local)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("there is no chart %s, neither folder nor archive, on server %s; with repo, it is taken from a repository", local, c.Server)
+			return nil, fmt.Errorf("there is no chart %s on server %s, neither a folder nor an archive. To take it from a repository, set repo", local, c.Server)
 		}
 	} else {
 		var archive []byte
@@ -74,7 +76,7 @@ func (c *controller) fetch(ctx context.Context, h *helmChart) (*chartv2.Chart, e
 		}
 	}
 	if err != nil {
-		// Events and the log must not have the password of an address.
+		// Events and the log must not contain the password of an address.
 		return nil, errors.New("get chart: " + withoutUser(withoutUser(err.Error(), h.Spec.Repo), h.Spec.Chart))
 	}
 	if chart.Metadata.Type == "library" {
@@ -90,7 +92,7 @@ func (c *controller) fetch(ctx context.Context, h *helmChart) (*chartv2.Chart, e
 	return chart, nil
 }
 
-// withoutUser takes the user and the password of an address out of a text.
+// withoutUser removes the user and the password of an address from a text.
 func withoutUser(text, address string) string {
 	_, rest, _ := strings.Cut(address, "://")
 	host, _, _ := strings.Cut(rest, "/")
@@ -100,7 +102,7 @@ func withoutUser(text, address string) string {
 	return text
 }
 
-// archive returns a chart's .tgz.
+// archive returns the .tgz archive of a chart.
 func (c *controller) archive(ctx context.Context, h *helmChart) ([]byte, error) {
 	spec := &h.Spec
 	if spec.ChartContent != "" {
@@ -155,7 +157,7 @@ func find(client getter.Getter, spec *chartSpec) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("repo %s: %w", spec.Repo, err)
 	}
-	// Helm reads an index from files only.
+	// Helm can read an index only from a file.
 	file, err := os.CreateTemp("", "helm-index-*.yaml")
 	if err != nil {
 		return "", err
@@ -237,14 +239,15 @@ func (c *controller) transport(ctx context.Context, h *helmChart) (*http.Transpo
 			transport.TLSClientConfig.RootCAs = x509.NewCertPool()
 		}
 		if !transport.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(bundle)) {
-			return nil, errors.New("repoCA, or what is in repoCAConfigMap, has no certificate in PEM")
+			return nil, errors.New("repoCA or a value in repoCAConfigMap contains no certificate in PEM")
 		}
 	}
 	return transport, nil
 }
 
-// digest returns one of the chart in the server's folder, or nothing for others,
-// which are what they were as long as their names are the same.
+// digest returns a digest of a chart in the server's folder, or an empty string
+// for other charts. Other charts are assumed not to change as long as their names
+// are the same.
 func (c *controller) digest(spec *chartSpec) (string, error) {
 	local, err := c.localPath(spec)
 	if err != nil || local == "" {
@@ -252,7 +255,7 @@ func (c *controller) digest(spec *chartSpec) (string, error) {
 	}
 	hash := sha256.New()
 	if linked, err := filepath.EvalSymlinks(local); err == nil {
-		local = linked // walks do not go through links
+		local = linked // WalkDir does not follow links
 	}
 	err = filepath.WalkDir(local, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -261,13 +264,13 @@ func (c *controller) digest(spec *chartSpec) (string, error) {
 		return addTo(hash, path)
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return "none", nil // fetch says so
+		return "none", nil // fetch reports it
 	}
 	return hex.EncodeToString(hash.Sum(nil)), err
 }
 
-// addTo adds the name, the size and the content of a file to a digest. It refuses
-// what is no regular file, and so keeps Helm from reading it.
+// addTo adds the path, the size and the content of a file to a digest. It refuses
+// everything except regular files, and so keeps Helm from reading them.
 func addTo(digest io.Writer, path string) error {
 	file, err := datadir.OpenRegular(path)
 	if err != nil {

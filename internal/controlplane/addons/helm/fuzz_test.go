@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// archived is a tar of files: NAME, CONTENT, ...
+// archived returns a tar archive of files: NAME, CONTENT, ...
 func archived(t testing.TB, files ...string) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -53,8 +53,8 @@ func compressed(t testing.TB, content []byte) []byte {
 	return out.Bytes()
 }
 
-// fetched has a chart in a HelmChart itself. It is refused, or of a sensible size, and
-// its files have names of their own.
+// fetched fetches a chart that is in a HelmChart itself. The chart is refused, or it
+// has a sensible size and its files have distinct names.
 func fetched(t *testing.T, archive []byte) {
 	t.Helper()
 	c := &controller{Config: Config{Charts: "/nowhere", Server: "server-1"}}
@@ -71,7 +71,7 @@ func fetched(t *testing.T, archive []byte) {
 	}
 }
 
-// size of a chart, with those that it depends on.
+// size returns the size of a chart, with the charts that it depends on.
 func size(t *testing.T, chart *chartv2.Chart) int {
 	sum := 0
 	for _, file := range chart.Raw {
@@ -88,7 +88,7 @@ func size(t *testing.T, chart *chartv2.Chart) int {
 
 const goodChart = "apiVersion: v2\nname: web\nversion: 1.0.0\n"
 
-// FuzzChart fetches any archive.
+// FuzzChart fetches an arbitrary archive.
 func FuzzChart(f *testing.F) {
 	nested := compressed(f, archived(f, "sub/Chart.yaml", strings.ReplaceAll(goodChart, "web", "sub")))
 	f.Add(archived(f, "web/Chart.yaml", goodChart, "web/values.yaml", "a: 1\n", "web/templates/a.yaml", "kind: {{ .Values.a }}\n"))
@@ -99,7 +99,8 @@ func FuzzChart(f *testing.F) {
 	f.Fuzz(func(t *testing.T, archive []byte) { fetched(t, compressed(t, archive)) })
 }
 
-// FuzzChartFiles fetches charts with any content of the files that the loader reads.
+// FuzzChartFiles fetches charts with arbitrary content in the files that the loader
+// reads.
 func FuzzChartFiles(f *testing.F) {
 	f.Add("values.yaml", goodChart, "a: 1\n---\nb: [null]\n")
 	f.Add("charts/sub/Chart.yaml", goodChart+"dependencies:\n- name: sub\n  version: 1.0.0\n- null\n", goodChart)
@@ -110,7 +111,7 @@ func FuzzChartFiles(f *testing.F) {
 	f.Add("values.schema.json", goodChart, `{"$ref":"file:///etc/passwd"}`)
 	f.Fuzz(func(t *testing.T, name, chart, content string) {
 		if name == "" || strings.HasSuffix(name, "/") || strings.ContainsRune(name, 0) || !utf8.ValidString(name) || len(name) > 90 {
-			return // a tar cannot have it
+			return // a tar archive cannot contain such a name
 		}
 		fetched(t, compressed(t, archived(t, "web/Chart.yaml", chart, "web/"+name, content)))
 	})
@@ -123,8 +124,8 @@ func (r repository) Get(string, ...getter.Option) (*bytes.Buffer, error) {
 	return bytes.NewBufferString(string(r)), nil
 }
 
-// FuzzIndex looks for a chart in any repository. If a chart is found, its address says
-// where it is.
+// FuzzIndex looks for a chart in an arbitrary repository. If a chart is found, its
+// address must be valid.
 func FuzzIndex(f *testing.F) {
 	for _, index := range []string{
 		"apiVersion: v1\nentries: {web: [{apiVersion: v2, name: web, version: 1.0.0, urls: [web.tgz]}]}\n",
@@ -148,7 +149,7 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// FuzzValues merges any values. The merged values can be encoded.
+// FuzzValues merges arbitrary values. It must be possible to encode the result.
 func FuzzValues(f *testing.F) {
 	f.Add("a: {b: 1}\n", "a.b", "2")
 	f.Add("a: [1]\n", "a[3].b", "x,y")
@@ -173,8 +174,8 @@ func FuzzValues(f *testing.F) {
 	})
 }
 
-// FuzzHelmChart reads any object as a HelmChart, and finds where its chart is: in the
-// server's folder, or nowhere on the disk.
+// FuzzHelmChart reads an arbitrary object as a HelmChart, and finds where its chart
+// is: in the server's folder, or nowhere on the disk.
 func FuzzHelmChart(f *testing.F) {
 	for _, object := range []string{
 		`{"apiVersion":"helm.cattle.io/v1","kind":"HelmChart","metadata":{"name":"web","namespace":"kube-system"},"spec":{"chart":"web","timeout":"10m","set":{"a":1}}}`,
@@ -229,7 +230,8 @@ func sparse(t *testing.T, size int) []byte {
 	return compressed(t, out.Bytes())
 }
 
-// TestCheckSize refuses charts that are small only as long as they are packed.
+// TestCheckSize wants charts to be refused that are small only while they are
+// compressed.
 func TestCheckSize(t *testing.T) {
 	large := compressed(t, archived(t, "sub/large", strings.Repeat("x", maxChart/2)))
 	deep := []byte("the innermost")

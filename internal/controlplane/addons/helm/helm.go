@@ -1,7 +1,7 @@
-// Package helm does what HelmCharts and HelmChartConfigs say, k3s's kinds: their
-// charts are installed, upgraded, rolled back and removed by Helm's own library, in
-// this process. The server package runs it on the server that leads. All but one
-// watch waits until there is a HelmChart.
+// Package helm carries out HelmCharts and HelmChartConfigs, k3s's kinds: Helm's own
+// library installs, upgrades, rolls back and removes their charts, in this process.
+// The server package runs it on the elected server. As long as there is no
+// HelmChart, it only watches for one.
 package helm
 
 import (
@@ -32,7 +32,7 @@ import (
 const (
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
-	// workers are few: charts that wait for their pods are rare.
+	// workers are few, because few charts wait for their pods at the same time.
 	workers = 2
 )
 
@@ -40,20 +40,21 @@ const (
 type Config struct {
 	// Charts is the folder of charts on this server.
 	Charts string
-	// Server is this server's name.
+	// Server is the name of this server.
 	Server string
-	// Client may do everything, as charts do, until ctx ends.
+	// Client may do everything, because charts may. Its requests end with ctx.
 	Client func(ctx context.Context) *rest.Config
 }
 
-// Helm looks after HelmCharts. It implements the election package's Loops: one server
-// does it at a time.
+// Helm manages HelmCharts. It implements the election package's Loops: one server at
+// a time runs it.
 type Helm struct{ cfg Config }
 
 // New makes a Helm.
 func New(cfg Config) *Helm {
-	// What `helm` writes as: by default Helm takes the name of the executable, and
-	// then the command would have conflicts with what kedge installed.
+	// This is the field manager of `helm`. By default Helm uses the name of the
+	// executable, and then the command helm would have conflicts with what kedge
+	// installed.
 	kube.ManagedFieldsManager = "helm"
 	return &Helm{cfg}
 }
@@ -64,7 +65,7 @@ func (*Helm) Follow(ctx context.Context) error {
 	return nil
 }
 
-// controller is the work of a term.
+// controller is the state of one term.
 type controller struct {
 	Config
 	log    *logrus.Entry
@@ -76,11 +77,11 @@ type controller struct {
 	queue workqueue.TypedRateLimitingInterface[cache.ObjectName]
 }
 
-// Lead looks after HelmCharts until ctx ends.
+// Lead manages HelmCharts until ctx ends.
 func (h *Helm) Lead(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// JSON alone: these kinds, and those of charts, have no other encoding.
+	// Only JSON is used: these kinds and those of charts have no other encoding.
 	config := rest.CopyConfig(h.cfg.Client(ctx))
 	config.ContentConfig = rest.ContentConfig{}
 	c := &controller{Config: h.cfg, log: logrus.WithField("component", "helm"), config: config}
@@ -107,7 +108,7 @@ func (h *Helm) Lead(ctx context.Context, ready func()) error {
 	defer cancel()
 	running.Go(func() { charts.RunWithContext(ctx) })
 	ready()
-	// Most clusters never have any.
+	// Most clusters never have a HelmChart.
 	select {
 	case <-used:
 	case <-ctx.Done():
@@ -124,9 +125,9 @@ func (h *Helm) Lead(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// informer returns one that calls change when somebody wants something else of an
-// object: what it says of itself is no reason. It keeps nothing but metadata, as
-// charts may be in the objects.
+// informer returns an informer that calls change when the specification of an
+// object changes. Changes of the status do not count. It keeps only metadata,
+// because the objects may contain charts.
 func informer(client metadata.Interface, resource schema.GroupVersionResource, change func(object any)) cache.SharedIndexInformer {
 	informer := metadatainformer.NewFilteredMetadataInformer(client, resource, corev1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
 	// Both fail only on an informer that has started.

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// object parses an object's YAML as the API has it.
+// object parses the YAML of an object in the API.
 func object(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	data, err := yaml.YAMLToJSON([]byte(text))
@@ -34,7 +34,7 @@ func object(t *testing.T, text string) *unstructured.Unstructured {
 	return o
 }
 
-// TestDecode reads HelmCharts as people have them for k3s.
+// TestDecode reads HelmCharts that people wrote for k3s.
 func TestDecode(t *testing.T) {
 	const text = `
 apiVersion: helm.cattle.io/v1
@@ -73,7 +73,7 @@ status: {jobName: helm-install-grafana}
 	}
 }
 
-// TestMerged has every place of values, and which of them win.
+// TestMerged sets values in every possible place, and checks which of them win.
 func TestMerged(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "more"}, Data: map[string][]byte{"first": []byte("secret: 1\norder: secret")}}
 	c := &controller{api: fake.NewClientset(secret)}
@@ -149,7 +149,8 @@ func TestLocalPath(t *testing.T) {
 	}
 }
 
-// TestDigest changes with a chart, and refuses one that is not made of files.
+// TestDigest wants another digest when a chart changes, and an error for a chart
+// that has other things than files.
 func TestDigest(t *testing.T) {
 	c := &controller{Config: Config{Charts: t.TempDir()}}
 	spec := &chartSpec{Chart: "web"}
@@ -187,7 +188,7 @@ func TestDigest(t *testing.T) {
 	differs("web.tgz: this is a FIFO")
 }
 
-// TestFetchFaults has what can be wrong with charts and where they come from.
+// TestFetchFaults makes faults in charts and in the places that they come from.
 func TestFetchFaults(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

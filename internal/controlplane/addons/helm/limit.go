@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// maxFetch bounds what is received for one chart, in bytes: the repository's index or the
-// registry's answers, redirects, and the archive. The largest public indexes have about
-// 20 MB.
+// maxFetch limits how many bytes are received for one chart: the repository's index or
+// the registry's answers, redirects, and the archive. The largest public indexes have
+// about 20 MB.
 const maxFetch = 32 << 20
 
 // tooMuchError says that a server sends more than any chart needs.
@@ -20,8 +20,8 @@ func (e *tooMuchError) Error() string {
 	return fmt.Sprintf("%s sent more than %d MiB for this chart: put the chart's archive into chartContent, or into the server's folder of charts", e.address, maxFetch>>20)
 }
 
-// limited makes a transport receive no more than maxFetch in all, and has it unpack
-// nothing: Helm and the registry client read answers into memory, whatever their size.
+// limited limits what a transport receives in all to maxFetch, and turns off
+// decompression: Helm and the registry client read answers of any size into memory.
 func limited(transport *http.Transport) {
 	left := new(atomic.Int64)
 	left.Store(maxFetch)
@@ -36,7 +36,7 @@ func limited(transport *http.Transport) {
 	transport.DisableCompression = true
 }
 
-// limitedConn is a connection that shares what may be received with others.
+// limitedConn is a connection that shares its limit with others.
 type limitedConn struct {
 	net.Conn
 	address string

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestEndless fetches charts from servers that send until nobody listens any more, in
-// each place where Helm reads an answer into memory.
+// TestEndless fetches charts from servers that send without end, in each place where
+// Helm reads an answer into memory.
 func TestEndless(t *testing.T) {
 	var sent atomic.Int64
 	endless := func(w io.Writer) {
@@ -99,18 +99,19 @@ func TestEndless(t *testing.T) {
 	}
 }
 
-// TestChartBomb has an archive that is small, and large when it is unpacked.
+// TestChartBomb has an archive that is small while compressed, and large when it
+// is unpacked.
 func TestChartBomb(t *testing.T) {
 	content := packed(t, tar.Header{Name: "web/files/large", Mode: 0o644, Size: maxChart})
 	c := &controller{Config: Config{Charts: t.TempDir(), Server: "server-1"}, api: fake.NewClientset()}
 	_, err := c.fetch(t.Context(), &helmChart{Spec: chartSpec{ChartContent: content}})
-	if err == nil || !strings.Contains(err.Error(), "more than 32 MiB when it is unpacked") {
+	if err == nil || !strings.Contains(err.Error(), "is larger than 32 MiB") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestChartLinks has an archive whose entries lead out of it: nothing of the server's
-// files gets into the chart.
+// TestChartLinks has an archive with entries that point outside of it: none of the
+// server's files may get into the chart.
 func TestChartLinks(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(outside, []byte("of the server"), 0o600); err != nil {
@@ -152,7 +153,7 @@ func packed(t *testing.T, more tar.Header) string {
 		err = files.WriteHeader(&more)
 	}
 	if err == nil {
-		// Zeros, as many as the header says.
+		// The content is as many zeros as the header says.
 		_, err = io.CopyN(files, zeros{}, more.Size)
 	}
 	if err == nil {

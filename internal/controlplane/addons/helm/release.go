@@ -25,20 +25,21 @@ import (
 )
 
 const (
-	// defaultTimeout is k3s's, for HelmCharts that name none.
+	// defaultTimeout is k3s's, for HelmCharts without a timeout.
 	defaultTimeout = 5 * time.Minute
-	// maxHistory is that of the command helm.
+	// maxHistory is the default of the command helm.
 	maxHistory = 10
 )
 
-// releases are the releases of one name in one namespace, as Helm knows them.
+// releases are Helm's releases of one name in one namespace.
 type releases struct {
 	*action.Configuration
 	name, namespace string
 	waiting         []kube.WaitOption
 }
 
-// releasesOf returns those of a HelmChart. What it does ends with ctx.
+// releasesOf returns the releases of a HelmChart. Operations on them end with
+// ctx.
 func (c *controller) releasesOf(ctx context.Context, name, namespace string) *releases {
 	quiet := slog.DiscardHandler
 	getter := newClients(c.config, namespace)
@@ -54,8 +55,8 @@ func (c *controller) releasesOf(ctx context.Context, name, namespace string) *re
 	return r
 }
 
-// last returns the latest release, or nil. One whose operation was interrupted, by
-// a kedge that ended, is a failed one: nobody else would go on with it.
+// last returns the latest release, or nil. If kedge ended during an operation,
+// last marks the release as failed: nothing else would continue the operation.
 func (r *releases) last() (*release.Release, error) {
 	found, err := r.Releases.Last(r.name)
 	if errors.Is(err, driver.ErrReleaseNotFound) {
@@ -91,8 +92,9 @@ func (r *releases) everDeployed() (bool, error) {
 	return false, nil
 }
 
-// usable returns the latest release if it can be upgraded, or nil for an install. One
-// that never worked is removed, unless its user wants to see it.
+// usable returns the latest release if it can be upgraded, or nil if the chart has to
+// be installed. It removes a release that never worked, unless the failure policy
+// keeps it.
 func (r *releases) usable(spec *chartSpec) (*release.Release, error) {
 	last, err := r.last()
 	if last == nil || err != nil {
@@ -108,18 +110,19 @@ func (r *releases) usable(spec *chartSpec) (*release.Release, error) {
 	return nil, nil
 }
 
-// install installs a chart. What failed is removed again, unless its user wants to
-// see it.
+// install installs a chart. It removes a failed release, unless the failure policy
+// keeps it.
 func (r *releases) install(ctx context.Context, spec *chartSpec, chart *chartv2.Chart, values map[string]any) error {
 	i := action.NewInstall(r.Configuration)
 	i.ReleaseName, i.Namespace, i.CreateNamespace, i.TakeOwnership = r.name, r.namespace, spec.CreateNamespace, spec.TakeOwnership
 	i.ForceConflicts = spec.ForceConflicts
-	// As k3s: pods may take their time, images have to be pulled.
+	// As with k3s, install does not wait for pods, which may need time to pull
+	// images.
 	i.WaitStrategy, i.WaitOptions, i.Timeout = kube.HookOnlyStrategy, r.waiting, spec.timeout()
-	// The API server says what does not fit its kinds. Here it would cost all of its
-	// OpenAPI documents.
+	// The API server reports what does not fit its kinds. Validation here would need
+	// all of its OpenAPI documents.
 	i.DisableOpenAPIValidation = true
-	i.Replace = true // of an uninstalled one whose history was kept
+	i.Replace = true // an uninstalled release may have kept its history
 	_, err := i.RunWithContext(ctx, chart, values)
 	if err != nil && !spec.keepsFailed() {
 		return errors.Join(err, r.uninstall(spec.timeout()))
@@ -127,8 +130,8 @@ func (r *releases) install(ctx context.Context, spec *chartSpec, chart *chartv2.
 	return err
 }
 
-// upgrade upgrades to a chart, and waits until it works. Without a policy one that
-// failed is rolled back.
+// upgrade upgrades to a chart and waits until it works. Without a failure policy,
+// it rolls back a failed upgrade.
 func (r *releases) upgrade(ctx context.Context, spec *chartSpec, chart *chartv2.Chart, values map[string]any) error {
 	u := action.NewUpgrade(r.Configuration)
 	u.Namespace, u.TakeOwnership, u.ForceConflicts = r.namespace, spec.TakeOwnership, spec.ForceConflicts
@@ -148,7 +151,7 @@ func (r *releases) uninstall(timeout time.Duration) error {
 	return err
 }
 
-// keepsFailed tells whether a release that failed stays as it is.
+// keepsFailed tells whether a failed release stays as it is.
 func (s *chartSpec) keepsFailed() bool {
 	return s.FailurePolicy == abort || s.FailurePolicy == retry
 }
@@ -160,7 +163,7 @@ func (s *chartSpec) timeout() time.Duration {
 	return defaultTimeout
 }
 
-// clients are what Helm reaches the API by: it implements the RESTClientGetter of
+// clients is Helm's access to the API. It implements the RESTClientGetter of
 // k8s.io/cli-runtime/pkg/genericclioptions.
 type clients struct {
 	config    *rest.Config

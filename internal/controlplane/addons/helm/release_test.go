@@ -32,7 +32,7 @@ func web(t *testing.T) *chartv2.Chart {
 	return chart
 }
 
-// newReleases returns releases in memory, and what fails as it is told.
+// newReleases returns releases in memory, and a client that fails on request.
 func newReleases() (*releases, *kubefake.FailingKubeClient) {
 	cluster := &kubefake.FailingKubeClient{PrintingKubeClient: kubefake.PrintingKubeClient{Out: io.Discard, LogOutput: io.Discard}}
 	records := driver.NewMemory()
@@ -42,7 +42,7 @@ func newReleases() (*releases, *kubefake.FailingKubeClient) {
 	return r, cluster
 }
 
-// states are what Helm has recorded, the first release first.
+// states returns the states that Helm has recorded, the first release first.
 func (r *releases) states(t *testing.T) (states []releasecommon.Status) {
 	t.Helper()
 	history, err := r.Releases.History(r.name)
@@ -60,14 +60,14 @@ func (r *releases) states(t *testing.T) (states []releasecommon.Status) {
 	return states
 }
 
-// TestPolicies has installs and upgrades fail.
+// TestPolicies has installs and upgrades that fail.
 func TestPolicies(t *testing.T) {
 	const deployed, superseded, failed = releasecommon.StatusDeployed, releasecommon.StatusSuperseded, releasecommon.StatusFailed
 	for policy, want := range map[string]struct{ install, upgrade []releasecommon.Status }{
 		"":        {nil, []releasecommon.Status{superseded, failed, deployed}},
 		abort:     {[]releasecommon.Status{failed}, []releasecommon.Status{deployed, failed}},
 		retry:     {[]releasecommon.Status{failed}, []releasecommon.Status{deployed, failed}},
-		reinstall: {nil, []releasecommon.Status{deployed, failed}}, // and is uninstalled by who asked for it
+		reinstall: {nil, []releasecommon.Status{deployed, failed}}, // the caller uninstalls it
 	} {
 		t.Run(policy, func(t *testing.T) {
 			spec := &chartSpec{Overrides: Overrides{FailurePolicy: policy}}
@@ -113,7 +113,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestInterrupted goes on after a kedge that ended in the middle of an upgrade.
+// TestInterrupted continues after a kedge that ended in the middle of an upgrade.
 func TestInterrupted(t *testing.T) {
 	releases, _ := newReleases()
 	if err := releases.install(t.Context(), &chartSpec{}, web(t), nil); err != nil {

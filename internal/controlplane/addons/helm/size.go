@@ -10,28 +10,28 @@ import (
 )
 
 const (
-	// maxChart bounds a chart that is unpacked, with the charts in it, in bytes. Large
-	// ones have 6 MB. Helm has a bound of 100 MiB for each archive of them alone.
+	// maxChart limits the size of an unpacked chart, with the charts in it, in bytes.
+	// Large charts have 6 MB. Helm's own limit is 100 MiB for each single archive.
 	maxChart = 32 << 20
-	// maxNested is how many archives deep a chart may be, which can have itself in it.
+	// maxNested limits how deep archives may be nested: a chart could contain itself.
 	maxNested = 8
-	// tarBlock is what a file without content takes, in bytes.
+	// tarBlock is the size of a file without content in an archive, in bytes.
 	tarBlock = 512
 )
 
-// errTooLarge says that a chart takes more memory than any should.
-var errTooLarge = fmt.Errorf("the chart has more than %d MiB when it is unpacked with the charts in it, or archives more than %d deep: "+
-	"leave out of it what is no manifest", maxChart>>20, maxNested)
+// errTooLarge says that a chart needs too much memory.
+var errTooLarge = fmt.Errorf("the unpacked chart, with the charts in it, is larger than %d MiB, or has archives nested more than %d deep: "+
+	"remove files that are not manifests", maxChart>>20, maxNested)
 
-// checkSize tells whether a chart's archive has a sensible size when it is unpacked.
-// The loader itself says what else is wrong with it.
+// checkSize returns an error if a chart's archive is too large when it is unpacked.
+// The loader itself reports other faults.
 func checkSize(archive []byte) error {
 	left := int64(maxChart)
 	return measure(bytes.NewReader(archive), &left, maxNested)
 }
 
-// measure takes the sizes of an archive's files, and of those in its archives, from what
-// is left. It keeps nothing.
+// measure subtracts the sizes of an archive's files, and of those in nested archives,
+// from left. It keeps no content.
 func measure(archive io.Reader, left *int64, depth int) error {
 	unpacked, err := gzip.NewReader(archive)
 	if err != nil {
@@ -46,7 +46,7 @@ func measure(archive io.Reader, left *int64, depth int) error {
 		if err != nil {
 			return nil
 		}
-		// Files may have holes: what is read of the archive can be much less.
+		// Files may have holes, so an archive can be much smaller than its files.
 		if *left -= tarBlock + entry.Size; *left < 0 {
 			return errTooLarge
 		}

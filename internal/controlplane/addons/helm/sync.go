@@ -22,25 +22,27 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/events"
 )
 
-// Conditions of a HelmChart. The second is k3s's.
+// These are the conditions of a HelmChart. The second one is k3s's.
 const (
 	readyCondition  = "Ready"
 	failedCondition = "Failed"
 )
 
-// fault is why a HelmChart is not as it should be, for its user.
+// fault says why a HelmChart could not be carried out, for its user.
 type fault struct {
 	reason string
 	error
-	// final says that no other attempt is made until somebody changes something.
+	// final is true if there is no other attempt until somebody changes
+	// something.
 	final bool
 }
 
 func (f *fault) Unwrap() error { return f.error }
 
-// sync does what a HelmChart says. An error is tried again.
+// sync carries out a HelmChart. After an error it is called again.
 func (c *controller) sync(ctx context.Context, name cache.ObjectName) error {
-	// Not from a cache: its status says what has been done already.
+	// The object is not read from a cache, because its status records what has
+	// been done already.
 	object, err := c.client.Resource(chartResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -66,7 +68,8 @@ func (c *controller) sync(ctx context.Context, name cache.ObjectName) error {
 	return err
 }
 
-// reconcile has there be a release of a HelmChart, of which something may be strange.
+// reconcile brings the release of a HelmChart up to date. strange names its unknown
+// fields.
 func (c *controller) reconcile(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, strange error) (err error) {
 	if !slices.Contains(object.GetFinalizers(), finalizer) {
 		object.SetFinalizers(append(object.GetFinalizers(), finalizer))
@@ -100,7 +103,7 @@ func (c *controller) reconcile(ctx context.Context, chart *helmChart, object *un
 		chart.Spec.FailurePolicy = config.Spec.FailurePolicy
 	}
 	if policy := chart.Spec.FailurePolicy; !slices.Contains([]string{"", abort, retry, reinstall}, policy) {
-		return &fault{"Invalid", fmt.Errorf("failurePolicy %q is not known: it can be %s, %s or %s, or be left out", policy, abort, retry, reinstall), true}
+		return &fault{"Invalid", fmt.Errorf("unknown failurePolicy %q: use %s, %s or %s, or leave it out", policy, abort, retry, reinstall), true}
 	}
 	chart.Spec.ForceConflicts = chart.Spec.ForceConflicts || config.Spec.ForceConflicts
 	did, err := c.deploy(ctx, chart, values)
@@ -116,7 +119,7 @@ func (c *controller) reconcile(ctx context.Context, chart *helmChart, object *un
 	return c.conclude(ctx, chart, object, metav1.ConditionTrue, did, message)
 }
 
-// identify returns a digest of all that a release comes from.
+// identify returns a digest of everything that a release is made from.
 func (c *controller) identify(chart *helmChart, config *helmChartConfig, values map[string]any) (string, error) {
 	local, err := c.digest(&chart.Spec)
 	if err != nil {
@@ -130,7 +133,7 @@ func (c *controller) identify(chart *helmChart, config *helmChartConfig, values 
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// deploy installs or upgrades, and says which.
+// deploy installs or upgrades the release, and returns which of the two it did.
 func (c *controller) deploy(ctx context.Context, chart *helmChart, values map[string]any) (did string, err error) {
 	spec, namespace := &chart.Spec, chart.namespace()
 	loaded, err := c.fetch(ctx, chart)
@@ -156,7 +159,7 @@ func (c *controller) deploy(ctx context.Context, chart *helmChart, values map[st
 		err = releases.upgrade(ctx, spec, loaded, values)
 	}
 	if ctx.Err() != nil {
-		return "", ctx.Err() // the next one to lead finds it interrupted
+		return "", ctx.Err() // the next leader finds the interrupted release
 	}
 	now, unread := releases.last()
 	if unread != nil {
@@ -169,25 +172,25 @@ func (c *controller) deploy(ctx context.Context, chart *helmChart, values map[st
 	switch {
 	//upstream:relies-on k8s.io/apimachinery/pkg/api/errors/errors.go NewNotFound
 	case apierrors.IsNotFound(err) && strings.Contains(err.Error(), "namespaces"):
-		err = fmt.Errorf("%w. Make it, or set createNamespace", err)
+		err = fmt.Errorf("%w. Create the namespace, or set createNamespace: true", err)
 	case apierrors.IsConflict(err):
-		err = fmt.Errorf("%w. Somebody has changed what the chart sets: undo that, set it in the values too, or set forceConflicts", err)
+		err = fmt.Errorf("%w. Somebody has changed a field that the chart sets: undo that, set the same in the values, or set forceConflicts: true", err)
 	}
-	// Without a new release nothing has happened yet.
+	// If there is no new release, nothing has happened yet.
 	acted := now != nil && (last == nil || now.Version != last.Version)
 	if acted && spec.FailurePolicy == reinstall {
 		if kept := releases.uninstall(spec.timeout()); kept != nil {
-			err = fmt.Errorf("%w. It could not be removed to install it anew: %w", err, kept)
+			err = fmt.Errorf("%w. The release could not be removed for a new install: %w", err, kept)
 		}
 		acted = false
 	}
 	if acted {
-		err = fmt.Errorf("%w. It is tried again when the HelmChart changes", err)
+		err = fmt.Errorf("%w. kedge tries again when the HelmChart changes", err)
 	}
 	return "", &fault{reason, err, acted}
 }
 
-// note has the status say which release there is.
+// note records the present release in the status.
 func (c *helmChart) note(now *release.Release) {
 	c.Status.Namespace, c.Status.Revision, c.Status.Chart = "", 0, ""
 	if now != nil {
@@ -208,7 +211,7 @@ func (c *controller) uninstall(ctx context.Context, chart *helmChart, object *un
 		namespace = chart.namespace()
 	}
 	if err := c.releasesOf(ctx, chart.Name, namespace).uninstall(chart.Spec.timeout()); err != nil {
-		return &fault{"UninstallFailed", fmt.Errorf("%w. To let go of it as it is, take the finalizer %s out of the HelmChart", err, finalizer), false}
+		return &fault{"UninstallFailed", fmt.Errorf("%w. To keep the release as it is, remove the finalizer %s from the HelmChart", err, finalizer), false}
 	}
 	object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), func(name string) bool { return name == finalizer }))
 	if _, err := c.update(ctx, object); err != nil && !apierrors.IsNotFound(err) {
@@ -222,7 +225,8 @@ func (c *controller) update(ctx context.Context, object *unstructured.Unstructur
 	return c.client.Resource(chartResource).Namespace(object.GetNamespace()).Update(ctx, object, metav1.UpdateOptions{})
 }
 
-// fail says why something did not work, and returns it if it is to be tried again.
+// fail reports a fault to the user, and returns it if there will be another
+// attempt.
 func (c *controller) fail(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, f *fault) error {
 	message := events.Message(f.Error())
 	c.events.Event(reference(object), corev1.EventTypeWarning, f.reason, message)
@@ -233,7 +237,7 @@ func (c *controller) fail(ctx context.Context, chart *helmChart, object *unstruc
 	return nil
 }
 
-// conclude writes the status if it is another.
+// conclude writes the status.
 func (c *controller) conclude(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, ready metav1.ConditionStatus, reason, message string) error {
 	failed := metav1.ConditionFalse
 	if ready == metav1.ConditionFalse {

@@ -15,8 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// merged returns the values that a HelmChart and its HelmChartConfig have for the
-// release. Later ones win: the chart's, the config's, and set.
+// merged returns the values for the release from a HelmChart and its
+// HelmChartConfig. Later values win, in this order: the chart's, the config's,
+// and set.
 func (c *controller) merged(ctx context.Context, chart *helmChart, config *helmChartConfig) (map[string]any, error) {
 	all := map[string]any{}
 	for _, from := range []struct {
@@ -42,7 +43,7 @@ func (c *controller) merged(ctx context.Context, chart *helmChart, config *helmC
 		if value.Type == intstr.Int || slices.Contains([]string{"true", "false", "null"}, strings.ToLower(value.StrVal)) {
 			parse = strvals.ParseInto
 		}
-		// As k3s does: a comma is part of the value.
+		// As in k3s, a comma is part of the value.
 		if err := parse(key+"="+strings.ReplaceAll(value.String(), ",", `\,`), all); err != nil {
 			return nil, fmt.Errorf("HelmChart: set %s: %w", key, err)
 		}
@@ -50,7 +51,7 @@ func (c *controller) merged(ctx context.Context, chart *helmChart, config *helmC
 	return all, nil
 }
 
-// secretTexts returns the texts of values that are in Secrets.
+// secretTexts returns the values in Secrets as texts.
 func (c *controller) secretTexts(ctx context.Context, namespace string, from []secretValues) (texts []string, err error) {
 	for _, reference := range from {
 		secret, err := c.api.CoreV1().Secrets(namespace).Get(ctx, reference.Name, metav1.GetOptions{})

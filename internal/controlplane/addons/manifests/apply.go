@@ -19,44 +19,45 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/addons"
 )
 
-// fieldManager owns the fields of what is applied. It is not that of kedge's own
-// objects: between these two a conflict is said as any other.
+// fieldManager owns the applied fields. It differs from the field manager of
+// kedge's own objects, so that a conflict with these is reported too.
 const fieldManager = "kedge-manifests"
 
-// contentError is a fault of a file's content, which no other attempt will mend.
+// contentError is a fault of a file's content. Another attempt would fail in the
+// same way.
 type contentError struct{ error }
 
 func (e *contentError) Unwrap() error { return e.error }
 
-// attempt is one at applying a file, or at removing what one that is gone has put
-// into the cluster.
+// attempt is one attempt to apply a file, or to remove what a deleted file had
+// put into the cluster.
 type attempt struct {
 	*keeper
 	name    string
 	file    *file
 	here    bool
 	content []byte
-	// unread is why there is no content.
+	// unread says why the content could not be read.
 	unread error
 
 	objects []*unstructured.Unstructured
-	// clients are what the objects are applied by, nil for those of unknown kinds.
+	// clients apply the objects. They are nil for objects of unknown kinds.
 	clients []dynamic.ResourceInterface
 	faults  []error
-	// left is what others have set.
+	// left names the fields that others have set.
 	left []string
 }
 
-// read finds the objects of the file, with those of Lists one by one. Their names
-// stay in file.
+// read reads the objects of the file, and the single objects of Lists. It keeps
+// their names in file.
 func (a *attempt) read(mapper meta.RESTMapper) {
 	err := a.unread
 	if err == nil {
 		a.objects, err = decode(a.content)
 	}
 	if err != nil {
-		// What it had stays its own.
-		a.faults = append(a.faults, &contentError{fmt.Errorf("%w. Correct the file: nothing of it is applied until then", err)})
+		// The objects that the file had before still belong to it.
+		a.faults = append(a.faults, &contentError{fmt.Errorf("%w. Correct the file: until then nothing in it is applied", err)})
 		return
 	}
 	a.file.objects = nil
@@ -96,7 +97,8 @@ func decode(content []byte) (objects []*unstructured.Unstructured, err error) {
 	return objects, nil
 }
 
-// make applies what is in the file and removes what it has no more.
+// make applies the objects in the file, and removes those that are no longer in
+// it.
 func (a *attempt) make(ctx context.Context, mapper meta.RESTMapper) error {
 	if !a.here {
 		return a.remove(ctx, mapper)
@@ -107,7 +109,7 @@ func (a *attempt) make(ctx context.Context, mapper meta.RESTMapper) error {
 	kinds := sets.New[schema.GroupKind]()
 	for _, object := range a.objects {
 		if other := a.alsoIn(object); other != "" {
-			return &contentError{fmt.Errorf("%s is in %s too. Take it out of one of them", describe(object), other)}
+			return &contentError{fmt.Errorf("%s is also in %s. Remove it from one of the files", describe(object), other)}
 		}
 		kinds.Insert(object.GroupVersionKind().GroupKind())
 	}
@@ -130,7 +132,7 @@ func (a *attempt) make(ctx context.Context, mapper meta.RESTMapper) error {
 		applied.Insert(live.GetUID())
 	}
 	if len(a.faults) > 0 {
-		// Nothing is removed: it may be what the failed ones are to replace.
+		// Nothing is removed yet: the failed objects may have to replace it.
 		return errors.Join(a.faults...)
 	}
 	if err := a.prune(ctx, mapper, set, before.Union(kinds), applied); err != nil {
@@ -139,7 +141,7 @@ func (a *attempt) make(ctx context.Context, mapper meta.RESTMapper) error {
 	return a.closeSet(ctx, a.name, before, kinds)
 }
 
-// alsoIn returns another file that has an object too, or nothing.
+// alsoIn returns another file that has the object too, or an empty string.
 func (a *attempt) alsoIn(object *unstructured.Unstructured) string {
 	for name, other := range a.files {
 		if other != a.file && slices.Contains(other.objects, describe(object)) {
@@ -149,8 +151,8 @@ func (a *attempt) alsoIn(object *unstructured.Unstructured) string {
 	return ""
 }
 
-// applyOne applies an object but for those fields that others have set, which it
-// returns.
+// applyOne applies an object except for the fields that others have set. It
+// returns these fields.
 func applyOne(ctx context.Context, client dynamic.ResourceInterface, object *unstructured.Unstructured) (live *unstructured.Unstructured, left []string, err error) {
 	options := metav1.ApplyOptions{FieldManager: fieldManager}
 	live, err = client.Apply(ctx, object.GetName(), object, options)
@@ -161,7 +163,7 @@ func applyOne(ctx context.Context, client dynamic.ResourceInterface, object *uns
 	return live, left, err
 }
 
-// clientOf returns what an object is applied by.
+// clientOf returns the client that applies an object.
 func (k *keeper) clientOf(mapper meta.RESTMapper, object *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
 	kind := object.GroupVersionKind()
 	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
@@ -181,7 +183,7 @@ func (k *keeper) clientOf(mapper meta.RESTMapper, object *unstructured.Unstructu
 	return k.client.Resource(mapping.Resource).Namespace(object.GetNamespace()), nil
 }
 
-// remove removes what a file that is gone has put into the cluster.
+// remove removes what a deleted file had put into the cluster.
 func (a *attempt) remove(ctx context.Context, mapper meta.RESTMapper) error {
 	kinds, err := a.kindsOf(ctx, a.name)
 	if apierrors.IsNotFound(err) {
@@ -200,8 +202,8 @@ func (a *attempt) remove(ctx context.Context, mapper meta.RESTMapper) error {
 	return err
 }
 
-// prune removes the members of a set that are not to be kept, but those that another
-// file has now. Kinds that are no more have no objects.
+// prune removes the members of a set, except those in keep and those that are now in
+// another file. Kinds that no longer exist have no objects.
 func (a *attempt) prune(ctx context.Context, mapper meta.RESTMapper, set string, kinds sets.Set[schema.GroupKind], keep sets.Set[types.UID]) error {
 	var faults []error
 	for kind := range kinds {
@@ -214,7 +216,7 @@ func (a *attempt) prune(ctx context.Context, mapper meta.RESTMapper, set string,
 		}
 		members, err := a.client.Resource(mapping.Resource).List(ctx, metav1.ListOptions{LabelSelector: partOfLabel + "=" + set})
 		if err != nil {
-			faults = append(faults, fmt.Errorf("list %s to remove what the file has no more: %w", mapping.Resource.Resource, err))
+			faults = append(faults, fmt.Errorf("list %s to remove objects that are no longer in the file: %w", mapping.Resource.Resource, err))
 			continue
 		}
 		for _, member := range members.Items {
@@ -228,14 +230,14 @@ func (a *attempt) prune(ctx context.Context, mapper meta.RESTMapper, set string,
 				Preconditions:     &metav1.Preconditions{UID: &uid},
 			})
 			if err != nil && !apierrors.IsNotFound(err) {
-				faults = append(faults, fmt.Errorf("remove %s, which the file has no more: %w", describe(&member), err))
+				faults = append(faults, fmt.Errorf("remove %s, which is no longer in the file: %w", describe(&member), err))
 			}
 		}
 	}
 	return errors.Join(faults...)
 }
 
-// describe names an object for people.
+// describe names an object in messages.
 func describe(object *unstructured.Unstructured) string {
 	name := object.GetName()
 	if object.GetNamespace() != "" {

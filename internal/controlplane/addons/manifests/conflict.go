@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// withoutConflicts returns an object without the fields that others have set, as a
-// refusal to apply it names them, and what to tell the user of each. It returns nil
-// if the error is another.
+// withoutConflicts returns an object without the fields that others have set, as
+// the refusal to apply it names them. left has a message to the user for each of
+// them. It returns nil if the error is not a conflict.
 func withoutConflicts(object *unstructured.Unstructured, refusal error) (lesser *unstructured.Unstructured, left []string) {
 	status := apierrors.APIStatus(nil)
 	if !apierrors.IsConflict(refusal) || !errors.As(refusal, &status) || status.Status().Details == nil {
@@ -31,9 +31,10 @@ func withoutConflicts(object *unstructured.Unstructured, refusal error) (lesser 
 	return lesser, left
 }
 
-// remove removes the field at path, which is written as structured-merge-diff does
-// (fieldpath, Path.String), from a map or list, and tells whether it was there. The
-// names of fields may have dots, so that the value is what a path is read by.
+// remove removes the field at path from a map or list, and tells whether the field
+// was there. The path is in structured-merge-diff's notation (fieldpath,
+// Path.String). Names of fields may contain dots, so the path can be read only
+// along the value.
 func remove(value any, path string) bool {
 	switch value := value.(type) {
 	case map[string]any:
@@ -68,8 +69,9 @@ func remove(value any, path string) bool {
 	return false
 }
 
-// find returns which element of a list a path begins with, as [name="web"], [="a"]
-// or [3], and what follows; or -1.
+// find returns the element of a list that a path begins with, such as
+// [name="web"], [="a"] or [3], and the rest of the path. The index is -1 if there
+// is none.
 func find(list []any, path string) (index int, rest string) {
 	type key struct{ name, value string }
 	var keys []key
@@ -105,7 +107,7 @@ func find(list []any, path string) (index int, rest string) {
 		return !slices.ContainsFunc(keys, func(k key) bool {
 			value := element
 			if fields, ok := element.(map[string]any); ok {
-				// One that the file leaves out has its default.
+				// A key that the file leaves out has its default value.
 				if value, ok = fields[k.name]; !ok {
 					return false
 				}

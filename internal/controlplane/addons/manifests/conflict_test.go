@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// TestRemove has every kind of path that structured-merge-diff writes.
+// TestRemove removes the fields at every kind of path that structured-merge-diff
+// writes.
 func TestRemove(t *testing.T) {
 	const object = `{"data": {"a": "1", "a.b": "2", "a.b[0]": "3"}, "spec": {"replicas": 1,
 		"containers": [{"name": "x,y]=\"", "image": "i"}, {"name": "web", "image": "j", "ports": [{"port": 80}, {"port": 81, "protocol": "UDP"}]}],

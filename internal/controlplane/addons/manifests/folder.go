@@ -1,7 +1,7 @@
-// Package manifests keeps a cluster in step with the manifests that its user puts
-// into the folder server/manifests: what is in a file is applied, what was taken
-// out of it is removed, and what somebody else has changed stays as they want it.
-// The server package runs it on the server that leads.
+// Package manifests keeps a cluster in step with the manifests that the user puts
+// into the folder server/manifests. It applies what is in a file, and removes
+// what was taken out of it. What somebody else has changed in the cluster stays
+// as it is. The server package runs it on the elected server.
 package manifests
 
 import (
@@ -31,33 +31,35 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/folderwatch"
 )
 
-// How long is waited until a file that failed is applied again; each time twice as
-// long, up to the last.
+// firstRetry is the pause before a failed file is applied again. Each later pause
+// is twice as long, up to lastRetry.
 const (
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
-	// settle is how long a change is left alone: who writes a file is not done with
-	// the first bytes, and what is not in it yet would be removed.
+	// settle is how long a changed file is left alone. Its writer may not be done,
+	// and objects that are not in the file yet would be removed.
 	settle = time.Second
-	// patience is for the folder, and for an API that does not answer yet.
+	// patience is the pause after a failure to read the folder, or while the API
+	// does not answer.
 	patience = 10 * time.Second
 )
 
 // Config is what a Folder needs.
 type Config struct {
-	// Path is the folder's. It must be there.
+	// Path is the path of the folder, which must exist.
 	Path string
-	// Server is this server's name: what a file of another server's has put into
-	// the cluster is not removed because the file is not here.
+	// Server is the name of this server. A file of another server is not here, so
+	// what it put into the cluster is not removed.
 	Server string
-	// Disable are names of files, without their ends, or of folders below Path.
+	// Disable lists names of files without their extensions, or of folders below
+	// Path.
 	Disable []string
-	// Client may do everything, until ctx ends.
+	// Client may do everything. Its requests end with ctx.
 	Client func(ctx context.Context) *rest.Config
 }
 
 // Folder applies the files. It implements the election package's Loops: one server
-// does it at a time.
+// at a time does it.
 type Folder struct {
 	cfg Config
 	log *logrus.Entry
@@ -78,7 +80,7 @@ func (*Folder) Follow(ctx context.Context) error {
 func (f *Folder) Lead(ctx context.Context, ready func()) error {
 	cfg := f.cfg
 	var err error
-	// Walks do not go through links.
+	// WalkDir does not follow links.
 	if cfg.Path, err = filepath.EvalSymlinks(cfg.Path); err != nil {
 		return fmt.Errorf("find manifests: %w", err)
 	}
@@ -121,41 +123,42 @@ func newKeeper(cfg Config, client dynamic.Interface, log *logrus.Entry) *keeper 
 	return &keeper{Config: cfg, log: log, client: client, files: map[string]*file{}}
 }
 
-// keeper is the work of a term. It has no lock: one goroutine works at a time.
+// keeper is the state of one term. It needs no lock, because one goroutine works
+// at a time.
 type keeper struct {
 	Config
 	log    *logrus.Entry
 	client dynamic.Interface
-	// discover asks the API which kinds there are.
+	// discover asks the API for its kinds.
 	discover func() meta.RESTMapper
-	// recorder makes what events are written with: most clusters never need one.
+	// recorder makes the recorder of Events. Most clusters never need one.
 	recorder func() record.EventRecorder
 
-	// recalled says that files has those that put something into the cluster before
-	// this term.
+	// recalled is true once files includes the files that put something into the
+	// cluster before this term.
 	recalled bool
-	// files are by their paths below the folder.
+	// files has the known files by their paths below the folder.
 	files map[string]*file
 }
 
-// file is what is known of a file, or of one that is gone.
+// file is the state of a file, or of a deleted one.
 type file struct {
-	// tried is the digest of the content that was applied last, or why it could not be
-	// read, or gone.
+	// tried is the digest of the content that was applied last, or the reason why the
+	// file could not be read, or gone.
 	tried string
-	// objects are those in it, the last time that it could be read.
+	// objects are the objects in the file when it could last be read.
 	objects  []string
 	failures int
 	next     time.Time
-	// told is what the user was told last.
+	// told is the last message to the user.
 	told string
 }
 
-// gone stands for the digest of a file that is not there.
+// gone stands for the digest of a file that does not exist.
 const gone = "gone"
 
-// sync does what is to be done now, and returns how long to wait for what has
-// failed, or zero.
+// sync applies what is due. It returns how long to wait for the next retry, or
+// zero if there is none.
 func (k *keeper) sync(ctx context.Context) (wait time.Duration) {
 	found, err := scan(k.Path, k.Disable)
 	if err == nil && !k.recalled {
@@ -163,7 +166,7 @@ func (k *keeper) sync(ctx context.Context) (wait time.Duration) {
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			k.log.Warnf("The files in %s are not applied, and will be tried again in %s: %v", k.Path, patience, err)
+			k.log.Warnf("Cannot apply the files in %s, trying again in %s: %v", k.Path, patience, err)
 		}
 		return patience
 	}
@@ -212,8 +215,8 @@ func (k *keeper) sync(ctx context.Context) (wait time.Duration) {
 	return wait
 }
 
-// try makes attempts. All files are read before the first is applied: an object that
-// went from one to another stays.
+// try makes attempts. It reads all files before it applies the first one, so that an
+// object that moved from one file to another is not removed.
 func (k *keeper) try(ctx context.Context, due []*attempt) {
 	if len(due) == 0 {
 		return
@@ -231,22 +234,21 @@ func (k *keeper) try(ctx context.Context, due []*attempt) {
 	}
 }
 
-// note remembers how an attempt went, and tells the user what they need to know.
+// note remembers the result of an attempt, and tells the user if necessary.
 func (k *keeper) note(a *attempt, err error) {
 	f := a.file
 	if err != nil {
 		delay := min(firstRetry<<min(f.failures, 20), lastRetry)
 		f.failures++
 		f.next = time.Now().Add(delay)
-		// A kind that is in the same file is known in a moment only, and so is a
-		// namespace.
+		// A kind or a namespace from the same file exists only a moment later.
 		message := err.Error()
 		if _, wrong := errors.AsType[*contentError](err); !wrong {
 			if f.failures == 1 {
 				k.log.Debugf("%s: %v", a.name, err)
 				return
 			}
-			message += ". kedge tries again, and at once when the file changes"
+			message += ". kedge tries again later, and at once when the file changes"
 		}
 		k.tell(a, corev1.EventTypeWarning, "Failed", message)
 		return
@@ -254,21 +256,21 @@ func (k *keeper) note(a *attempt, err error) {
 	f.failures = 0
 	switch {
 	case !a.here:
-		k.log.Infof("Removed what was applied of %s", a.name)
+		k.log.Infof("Removed the objects of %s", a.name)
 	case len(a.left) > 0:
 		k.tell(a, corev1.EventTypeWarning, "Conflict", strings.Join(a.left, "; ")+
-			". Somebody else has set this, and it stays so. Take it out of the file, or set it to what the file says")
+			". Somebody else has set this field, and kedge does not change it. Remove it from the file, or set it in the cluster to the file's value")
 	default:
 		k.log.Infof("Applied %s", a.name)
 		if f.told != "" {
-			k.tell(a, corev1.EventTypeNormal, "Applied", "all of it is applied now")
+			k.tell(a, corev1.EventTypeNormal, "Applied", "all objects of the file are applied now")
 			f.told = ""
 		}
 	}
 }
 
-// tell writes an event about a file, and the log. Events end after an hour, so that
-// each attempt renews what is said; the log has it once.
+// tell writes an Event about a file, and a log line. Events expire after an hour,
+// so each attempt writes the Event again. The log has the message once.
 func (k *keeper) tell(a *attempt, kind, reason, message string) {
 	message = filepath.Join(k.Path, a.name) + ": " + message
 	if a.file.told != message && kind == corev1.EventTypeWarning {

@@ -24,17 +24,18 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// cluster is an API with ConfigMaps and Namespaces, which are what was applied last.
+// cluster is an API with ConfigMaps and Namespaces. It holds the objects that were
+// applied last.
 type cluster struct {
 	t       *testing.T
 	objects map[string]*unstructured.Unstructured
-	refused string // the name of what is refused
+	refused string // the name of the object that is refused
 	writes  []string
 }
 
 func key(namespace, name string) string { return namespace + "/" + name }
 
-// client returns what reaches it.
+// client returns a client of the cluster.
 func (c *cluster) client() *fake.FakeDynamicClient {
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{configMaps: "ConfigMapList"})
 	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -84,7 +85,7 @@ func (l labelSet) Has(name string) bool              { _, ok := l[name]; return 
 func (l labelSet) Get(name string) string            { return l[name] }
 func (l labelSet) Lookup(name string) (string, bool) { value, ok := l[name]; return value, ok }
 
-// names returns what is in the cluster, but for the sets.
+// names returns the names of the objects in the cluster, except the sets.
 func (c *cluster) names() (names []string) {
 	for name := range c.objects {
 		if !strings.HasPrefix(name, "kube-system/manifest-") {
@@ -95,7 +96,7 @@ func (c *cluster) names() (names []string) {
 	return names
 }
 
-// term begins one of a server's, with a folder.
+// term begins a term of a server with a folder.
 func (c *cluster) term(folder, server string, disable ...string) (*keeper, *record.FakeRecorder) {
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{corev1.SchemeGroupVersion})
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
@@ -134,7 +135,7 @@ func (c *cluster) has(k *keeper, want ...string) {
 	}
 }
 
-// TestFiles has files come, change, move and go.
+// TestFiles adds, changes, moves and deletes files.
 func TestFiles(t *testing.T) {
 	c, folder := &cluster{t: t, objects: map[string]*unstructured.Unstructured{}}, t.TempDir()
 	k, _ := c.term(folder, "a")
@@ -148,7 +149,8 @@ func TestFiles(t *testing.T) {
 	}
 	write(t, folder, "x.yaml", "one", "three")
 	c.has(k, "one", "three")
-	// Both ways: files are in the order of their names.
+	// Both directions are tested, because files are applied in the order of their
+	// names.
 	write(t, folder, "x.yaml", "three")
 	write(t, folder, "y.yaml", "one")
 	c.writes = nil
@@ -169,27 +171,27 @@ func TestFiles(t *testing.T) {
 	c.has(k)
 }
 
-// TestTerms has servers take turns.
+// TestTerms has servers lead in turn.
 func TestTerms(t *testing.T) {
 	c, mine, others := &cluster{t: t, objects: map[string]*unstructured.Unstructured{}}, t.TempDir(), t.TempDir()
 	write(t, mine, "x.yaml", "one", "two")
 	write(t, mine, "y.yaml", "three")
 	k, _ := c.term(mine, "a")
 	c.has(k, "one", "three", "two")
-	// What is not on another server is not gone.
+	// A file that another server does not have is not removed.
 	k, _ = c.term(others, "b")
 	c.has(k, "one", "three", "two")
-	// What went while kedge did not run is.
+	// A file that was deleted while kedge did not run is removed.
 	write(t, mine, "x.yaml", "two")
 	drop(t, mine, "y.yaml")
 	k, _ = c.term(mine, "a")
 	c.has(k, "two")
-	// What is disabled goes, whoever's it was.
+	// The objects of a disabled file are removed, whichever server had it.
 	k, _ = c.term(others, "b", "x")
 	c.has(k)
 }
 
-// TestFaults has files that cannot be applied, and says why.
+// TestFaults has files that cannot be applied, and wants the reasons.
 func TestFaults(t *testing.T) {
 	c, folder := &cluster{t: t, objects: map[string]*unstructured.Unstructured{}}, t.TempDir()
 	k, events := c.term(folder, "a")
@@ -224,7 +226,7 @@ func TestFaults(t *testing.T) {
 	c.has(k, "one", "two")
 	says("ConfigMapList")
 
-	// A file that is not a regular one does not keep the others from being applied.
+	// A file that is not regular does not keep the others from being applied.
 	drop(t, folder, "x.yaml")
 	if err := syscall.Mkfifo(filepath.Join(folder, "x.yaml"), 0o600); err != nil {
 		t.Fatal(err)
@@ -241,13 +243,14 @@ func TestFaults(t *testing.T) {
 	c.has(k, "one", "two")
 	says("Normal Applied")
 
-	// The first failure of what may come in a moment is not told, the next is.
+	// The first failure may pass in a moment and is not reported. The next one
+	// is.
 	c.refused = "three"
 	write(t, folder, "x.yaml", "one", "three")
 	if wait := k.sync(t.Context()); wait <= 0 || wait > firstRetry {
 		t.Errorf("tries again in %s", wait)
 	}
-	c.has(k, "one", "two") // not pruned, as three was to take its place
+	c.has(k, "one", "two") // two is not pruned, because three was to take its place
 	if len(events.Events) > 0 {
 		t.Errorf("said %s", <-events.Events)
 	}

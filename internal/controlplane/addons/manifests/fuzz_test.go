@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// FuzzDecode reads anything as a file of manifests. Each object of it can be applied
-// and told of.
+// FuzzDecode reads arbitrary bytes as a file of manifests. It must be possible to
+// apply and to name each object.
 func FuzzDecode(f *testing.F) {
 	for _, content := range []string{
 		"",
@@ -51,8 +51,9 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzScan puts files with any names into the folder. Only files of the folder are
-// applied, and the name of each one's ConfigMap is one that the API takes.
+// FuzzScan puts files with arbitrary names into the folder. Only files of the
+// folder may be applied, and the API must accept the name of each file's
+// ConfigMap.
 func FuzzScan(f *testing.F) {
 	f.Add("web.yaml", "web.yaml.skip", "off")
 	f.Add("a/b.json", "a.skip", "")

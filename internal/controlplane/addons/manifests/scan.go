@@ -12,27 +12,28 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// files are those that are in the folder now.
+// files are the files that are in the folder now.
 type files struct {
-	// contents are those to apply, by their paths below the folder.
+	// contents are the contents of the files to apply, by their paths below the
+	// folder.
 	contents map[string][]byte
-	// faults are why the others cannot be read, by their paths too.
+	// faults say why the other files cannot be read, by their paths too.
 	faults map[string]error
-	// skipped are files and folders that are to be left as they are.
+	// skipped are files and folders that kedge leaves as they are.
 	skipped []string
-	// disabled are those of the names to disable that something here has.
+	// disabled are the names to disable for which there is a file or folder.
 	disabled []string
 }
 
-// scan reads a folder. As in k3s, NAME.skip, beside the file or the folder NAME,
-// keeps kedge from doing anything about it.
+// scan reads a folder. As in k3s, a file NAME.skip beside the file or folder NAME
+// makes kedge leave NAME alone.
 func scan(folder string, disabled []string) (*files, error) {
 	found := &files{contents: map[string][]byte{}, faults: map[string]error{}}
 	var paths []string
 	err := filepath.WalkDir(folder, func(file string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			if file != folder && errors.Is(err, fs.ErrNotExist) {
-				return nil // gone since
+				return nil // deleted meanwhile
 			}
 			return err
 		}
@@ -40,7 +41,7 @@ func scan(folder string, disabled []string) (*files, error) {
 			return nil
 		}
 		if file == folder {
-			return errors.New("it is none") // or all would be gone
+			return errors.New("it is not a folder") // otherwise all objects would be removed
 		}
 		name, err := filepath.Rel(folder, file)
 		if err != nil {
@@ -64,7 +65,7 @@ func scan(folder string, disabled []string) (*files, error) {
 		}
 		content, err := datadir.ReadText(filepath.Join(folder, name))
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // gone since, or a link to nothing
+		case errors.Is(err, fs.ErrNotExist): // deleted meanwhile, or a dangling link
 		case err != nil:
 			found.faults[name] = unread(err)
 		default:
@@ -82,19 +83,21 @@ func unread(err error) error {
 	return err
 }
 
-// has tells whether there is a file of a name, which may be one that cannot be read.
+// has tells whether there is a file of that name, readable or not.
 func (f *files) has(name string) bool {
 	_, here := f.contents[name]
 	return here || f.faults[name] != nil
 }
 
-// isManifest leaves out what editors make besides.
+// isManifest tells whether a file is a manifest. It leaves out other files of
+// editors.
 func isManifest(name string) bool {
 	return slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name)) && !strings.HasPrefix(path.Base(name), ".")
 }
 
-// disabledBy returns which of the names keeps a file from being applied, or nothing.
-// A name is that of a file without its end, as in k3s, or a folder.
+// disabledBy returns the name in disabled that keeps a file from being applied, or
+// an empty string. Such a name is that of a file without its extension, as in k3s,
+// or that of a folder.
 func disabledBy(name string, disabled []string) string {
 	if base := strings.TrimSuffix(path.Base(name), path.Ext(name)); slices.Contains(disabled, base) {
 		return base
@@ -104,7 +107,7 @@ func disabledBy(name string, disabled []string) string {
 
 func (f *files) isSkipped(name string) bool { return firstOf(name, f.skipped) != "" }
 
-// firstOf returns which of paths name is, or is below, or nothing.
+// firstOf returns the path in paths that name is or is below, or an empty string.
 func firstOf(name string, paths []string) string {
 	for ; name != "."; name = path.Dir(name) {
 		if slices.Contains(paths, name) {

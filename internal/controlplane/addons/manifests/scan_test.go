@@ -13,7 +13,7 @@ func TestScan(t *testing.T) {
 	folder := t.TempDir()
 	for _, name := range []string{
 		"a.yaml", "b.yml", "deep/er/c.json", // applied
-		"notes.txt", ".a.yaml.swp", ".hidden.yaml", "web.yaml~", // none
+		"notes.txt", ".a.yaml.swp", ".hidden.yaml", "web.yaml~", // not manifests
 		"off.yaml", "deep/off.yml", "part/d.yaml", // disabled
 		"kept.yaml", "kept.yaml.skip", "held/e.yaml", "held.skip", "away.yaml.skip", // skipped
 	} {
@@ -60,7 +60,7 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// TestNames wants names that the API takes, and another for each file.
+// TestNames wants names that the API accepts, and a distinct one for each file.
 func TestNames(t *testing.T) {
 	seen := map[string]string{}
 	for _, name := range []string{"web.yaml", "Web.yaml", "a/web.yaml", "a.web.yaml", "ünï.yaml"} {

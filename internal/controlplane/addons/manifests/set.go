@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// What a file has put into the cluster is an ApplySet, as kubectl makes them
-// (KEP-3659, k8s.io/kubectl/pkg/cmd/apply/applyset.go): its objects have a label,
-// and a ConfigMap says which kinds to look through for it. So nothing has to be
-// remembered, and any kubectl shows it.
+// The objects that a file has put into the cluster are an ApplySet in kubectl's
+// form (KEP-3659, k8s.io/kubectl/pkg/cmd/apply/applyset.go). They have a label,
+// and a ConfigMap lists the kinds that may have it. So kedge need not remember
+// anything, and any kubectl shows the set.
 const (
 	namespace = metav1.NamespaceSystem
 
@@ -30,8 +30,8 @@ const (
 	kindsAnnotation = "applyset.kubernetes.io/contains-group-kinds"
 	tool            = "kedge/v1"
 
-	// fileAnnotation is the path below the folder, serverAnnotation the server whose
-	// file it was.
+	// fileAnnotation is the file's path below the folder. serverAnnotation is the
+	// server that has the file.
 	fileAnnotation   = "kedge.dev/manifest"
 	serverAnnotation = "kedge.dev/server"
 )
@@ -56,12 +56,12 @@ func withLabel(labels map[string]string, set string) map[string]string {
 	return labels
 }
 
-// recall finds the files that have put something into the cluster: those of this
-// server, and those that are disabled.
+// recall finds the files that have put something into the cluster: this server's
+// files, and those that are disabled.
 func (k *keeper) recall(ctx context.Context, found *files) error {
 	sets, err := k.client.Resource(configMaps).Namespace(namespace).List(ctx, metav1.ListOptions{LabelSelector: setIDLabel})
 	if err != nil {
-		return fmt.Errorf("list what was applied before: %w", err)
+		return fmt.Errorf("list the sets of applied objects: %w", err)
 	}
 	disabled := found.disabled
 	for _, set := range sets.Items {
@@ -77,14 +77,14 @@ func (k *keeper) recall(ctx context.Context, found *files) error {
 	}
 	for _, name := range k.Disable {
 		if !slices.Contains(disabled, name) {
-			k.log.Warnf("There is nothing called %s to disable, neither a part of kedge nor a file in %s", name, k.Path)
+			k.log.Warnf("Cannot disable %s: it is neither a part of kedge nor a file in %s", name, k.Path)
 		}
 	}
 	k.recalled = true
 	return nil
 }
 
-// kindsOf returns the kinds of what a file has put into the cluster.
+// kindsOf returns the kinds of the objects that a file has put into the cluster.
 func (k *keeper) kindsOf(ctx context.Context, name string) (sets.Set[schema.GroupKind], error) {
 	live, err := k.client.Resource(configMaps).Namespace(namespace).Get(ctx, setName(name), metav1.GetOptions{})
 	if err != nil {
@@ -99,8 +99,9 @@ func (k *keeper) kindsOf(ctx context.Context, name string) (sets.Set[schema.Grou
 	return kinds, nil
 }
 
-// openSet has the set of a file know the kinds of what is about to be applied,
-// besides those that it had before. It returns the set's ID.
+// openSet adds the kinds of the objects that are about to be applied to the kinds
+// of the file's set. It returns the set's ID, and the kinds that the set had
+// before.
 func (k *keeper) openSet(ctx context.Context, name string, kinds sets.Set[schema.GroupKind]) (id string, before sets.Set[schema.GroupKind], err error) {
 	before, err = k.kindsOf(ctx, name)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -109,7 +110,7 @@ func (k *keeper) openSet(ctx context.Context, name string, kinds sets.Set[schema
 	return setID(setName(name)), before, k.writeSet(ctx, name, before.Union(kinds))
 }
 
-// closeSet has it forget those that it has no more.
+// closeSet removes the kinds from the set that it has no objects of any more.
 func (k *keeper) closeSet(ctx context.Context, name string, before, kinds sets.Set[schema.GroupKind]) error {
 	if kinds.IsSuperset(before) {
 		return nil
