@@ -30,7 +30,8 @@ func (r *recordedTunnels) Dial(_ context.Context, node, _ string) (net.Conn, err
 	return nil, errors.New("not connected in this test")
 }
 
-// egressNode is a node with a range of pods, addresses, and its name for one.
+// egressNode is a node with a range of pod addresses, and with its addresses and
+// its name in its status.
 func egressNode(name, cidr string, ips ...string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDRs: []string{cidr}}}
 	for _, ip := range append(ips, name) {
@@ -48,7 +49,7 @@ func egressPod(name, node string, phase corev1.PodPhase, ips ...string) *corev1.
 	return p
 }
 
-// startEgress returns a dialer that knows objects.
+// startEgress returns a dialer that knows the given objects.
 func startEgress(t *testing.T, egress Egress, objects ...runtime.Object) *egressDialer {
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(objects...), 0)
@@ -71,7 +72,7 @@ func TestEgress(t *testing.T) {
 	objects := []runtime.Object{
 		egressNode("server", "10.42.0.0/24", "127.0.0.1"),
 		egressNode("node-a", "10.42.1.0/24", "192.0.2.10", "2001:db8::10"),
-		// node-b would have what is node-a's, the server's, and nobody's.
+		// node-b claims addresses of node-a, of the server's node, and of nobody.
 		egressNode("node-b", "10.42.2.0/24", "192.0.2.20", "10.42.1.6", "192.0.2.30", "127.0.0.2", "169.254.169.254", "192.0.2.40"),
 		egressNode("node-c", "10.42.3.0/24", "192.0.2.30"),
 		egressNode("node-d", "10.42.4.0/24"),
@@ -106,14 +107,14 @@ func TestEgress(t *testing.T) {
 		case "192.0.2.30":
 			return "node-c", true
 		case "10.42.1.5", "172.20.0.7":
-			return "node-c", true // it has taken what is not a node's
+			return "node-c", true // it has registered addresses that are not those of a node
 		}
 		return "", false
 	}
 	registeredOtherCNI := registered
 	registeredOtherCNI.PodCIDRs = nil
-	// directly says that no tunnel is taken, several that the address is refused
-	// because of these nodes.
+	// directly says that no tunnel is used, and several that the address is
+	// refused because these nodes claim it.
 	const directly = ""
 	for _, test := range []struct {
 		egress        Egress
@@ -179,8 +180,8 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// TestResolveNodes has package net resolve the names of nodes in the requests that
-// upstream resolves them in, and in no others.
+// TestResolveNodes makes package net resolve the names of nodes in the requests
+// for which upstream resolves them, and in no others.
 func TestResolveNodes(t *testing.T) {
 	here := Egress{NodeName: "server.invalid", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	d := startEgress(t, here, egressNode("node-a.invalid", "10.42.1.0/24", "192.0.2.10", "2001:db8::10"), egressNode("node-b.invalid", "10.42.2.0/24"))

@@ -14,8 +14,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// An audit log has limits, and a policy; pods a standard. The user's own files are
-// used where there are any.
+// An audit log has limits and a policy, and pods have a standard. The user's own
+// files are used if there are any.
 func TestHardening(t *testing.T) {
 	theirs := filepath.Join(t.TempDir(), "theirs.yaml")
 	for name, test := range map[string]struct {

@@ -11,7 +11,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestEnsurePolicy begins with nothing, and then with what a user has changed.
+// TestEnsurePolicy begins with an empty cluster, and then with roles that a user
+// has changed.
 func TestEnsurePolicy(t *testing.T) {
 	ctx := t.Context()
 	client := fake.NewClientset()
@@ -35,8 +36,8 @@ func TestEnsurePolicy(t *testing.T) {
 		t.Error(err)
 	}
 
-	// A rule of a user's stays, one that is missing comes back, but for a role
-	// that the user protects.
+	// A user's rule stays, and a missing rule comes back, except in a role that
+	// the user protects.
 	own := rbacv1.PolicyRule{APIGroups: []string{"example.com"}, Resources: []string{"things"}, Verbs: []string{"get"}}
 	change := func(name, autoUpdate string) {
 		role, err := client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
@@ -69,7 +70,8 @@ func TestEnsurePolicy(t *testing.T) {
 	}
 }
 
-// TestEnsurePolicyWithoutRBAC makes priority classes only, and says what fails.
+// TestEnsurePolicyWithoutRBAC wants only priority classes, and an error that
+// names what fails.
 func TestEnsurePolicyWithoutRBAC(t *testing.T) {
 	client := fake.NewClientset()
 	if err := ensurePolicy(t.Context(), client, false); err != nil {
