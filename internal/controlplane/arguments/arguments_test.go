@@ -7,13 +7,13 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
-// TestParse gives a program of two arguments right and wrong ones.
+// TestParse gives right and wrong arguments to a program that has two.
 func TestParse(t *testing.T) {
 	tests := map[string]struct {
 		args  []string
 		count int
 		names []string
-		fault []string // words of the error, none for success
+		fault []string // words in the error, empty for success
 	}{
 		"nothing":            {count: 1, names: []string{"kedge's"}},
 		"a value":            {args: []string{"count=2"}, count: 2, names: []string{"kedge's"}},
