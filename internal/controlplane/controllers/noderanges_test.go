@@ -20,7 +20,7 @@ func TestNodeMasks(t *testing.T) {
 	for _, test := range []struct {
 		clusters string
 		args     []string
-		want     string // for all families, IPv4, IPv6
+		want     string // the sizes for all families, for IPv4 and for IPv6
 		smaller  string
 	}{
 		{"10.42.0.0/16", nil, "0 24 0", "node-cidr-mask-size=25"},
