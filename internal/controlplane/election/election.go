@@ -1,10 +1,10 @@
 // Package election decides which of a cluster's servers runs what only one may
-// run, the controllers and the scheduler. Servers elect by a Lease, with
-// client-go's elector. Losing it ends these loops and nothing else: the API
-// server, the container runtime and the kubelet beside them run on, and the
-// loops begin anew when it is won again. The packages controllers
-// and scheduler run their loops by it; the server package makes one where the
-// datastore has room for several servers.
+// run: the controllers and the scheduler. The servers elect by a Lease, with
+// client-go's elector. A server that loses the Lease ends only these loops. Its
+// API server, container runtime and kubelet keep running, and the loops begin
+// again when the server wins the Lease again. The packages controllers and
+// scheduler run their loops with it. The server package makes an Election if
+// several servers can share the datastore.
 package election
 
 import (
@@ -24,39 +24,41 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// The Lease, which /manifests/rbac.yaml names too.
+// This Lease is also named in /manifests/rbac.yaml.
 const (
 	leaseNamespace = "kube-system"
 	leaseName      = "kedge"
 )
 
-// How a server that died is found out, and one that is cut off stops in time.
+// These times decide how soon a dead server is replaced, and that a server that
+// is cut off stops in time.
 //
-// Followers look every 1 to 2.2 retryPeriods (client-go's jitter): the last
-// renewal counts from when they saw it, so that they take over at most 2 × 2.2 s
-// + leaseDuration after it, which is under 20 s. Who cannot renew gives up at
-// most retryPeriod + renewDeadline after the last renewal, 3 s before anybody
-// may take over, which the loops have to end in.
+// Followers look every 1 to 2.2 retryPeriods (client-go's jitter), and count from
+// the moment when they saw the last renewal. So a follower takes over at most 2 ×
+// 2.2 s + leaseDuration after the last renewal, which is under 20 s. A leader
+// that cannot renew gives up at most retryPeriod + renewDeadline after the last
+// renewal. That is 3 s before another server may take over, and the loops have to
+// end in these 3 s.
 const (
 	leaseDuration = 14 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = time.Second
-	// releasePatience is for giving the Lease back at the end.
+	// releasePatience limits how long releasing the Lease at the end may take.
 	releasePatience = 2 * time.Second
 )
 
 // Config is what an Election needs.
 type Config struct {
-	// Client gets, updates, lists and watches the Lease, and creates Leases.
+	// Client may get, update, list and watch the Lease, and create Leases.
 	Client *rest.Config
-	// Identity is no other server's, and the same after a restart: who comes
-	// back need not wait until the Lease of its former self has run out.
+	// Identity is unique to this server and stays the same after a restart, so
+	// that a restarted server need not wait until its own Lease expires.
 	Identity string
 }
 
-// Election is the component that stands for election as long as it runs. What
-// it elects for must depend on it, and so end before it: it hands over at once
-// then.
+// Election is the component that takes part in the election as long as it runs.
+// The components that it elects for must depend on it, so that they end first.
+// Then it can release the Lease at once.
 type Election struct {
 	identity string
 	log      *logrus.Entry
@@ -65,11 +67,12 @@ type Election struct {
 	locks, watches kubernetes.Interface
 
 	mu sync.Mutex
-	// changed is closed, and replaced, when one of these changes.
+	// changed is closed and replaced when term or leader changes.
 	changed chan struct{}
-	term    *term  // nil while another server leads, or none
-	leader  string // who was last seen to lead, empty before that
-	// again makes this server try at once instead of in a while.
+	term    *term  // nil while this server does not lead
+	leader  string // the server last seen to lead, or empty
+	// again makes this server try to win the Lease at once instead of after a
+	// pause.
 	again context.CancelFunc
 }
 
@@ -79,7 +82,7 @@ type term struct {
 	loops sync.WaitGroup
 }
 
-// New makes an Election; it implements component.Component.
+// New makes an Election, which implements component.Component.
 func New(c Config) *Election {
 	return &Election{
 		identity: c.Identity,
@@ -96,8 +99,9 @@ func (*Election) Name() string { return "election" }
 func (e *Election) Run(ctx context.Context, ready func()) error {
 	if e.locks == nil {
 		timely := rest.CopyConfig(e.config)
-		// As upstream's (client-go/tools/leaderelection/resourcelock,
-		// NewFromKubeconfig): one request that hangs is not the last try.
+		// Upstream sets the same timeout
+		// (client-go/tools/leaderelection/resourcelock, NewFromKubeconfig), so
+		// that after a request that hangs there is time for another attempt.
 		//upstream:relies-on k8s.io/client-go/tools/leaderelection/resourcelock/interface.go NewFromKubeconfig
 		timely.Timeout = renewDeadline / 2
 		var err error
@@ -116,10 +120,10 @@ func (e *Election) Run(ctx context.Context, ready func()) error {
 		Client:     e.locks.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity},
 	}
-	// Not with ReleaseOnCancel: client-go would first give the Lease back, for
-	// which it waits as long as for a renewal, and only then say that it is lost
-	// (leaderelection.go, Run and renew). Loops could still be running when
-	// another server's begin.
+	// ReleaseOnCancel is not used: client-go would first release the Lease, for
+	// which it waits as long as for a renewal, and only then report the loss
+	// (leaderelection.go, Run and renew). Loops could then still run when another
+	// server's loops begin.
 	//upstream:relies-on k8s.io/client-go/tools/leaderelection/leaderelection.go LeaderElector.Run LeaderElector.renew LeaderElector.release
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name:          leaseName,
@@ -144,8 +148,9 @@ func (e *Election) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// stand stands for election until the Lease was won and lost, or until again.
-// The elector remembers from one time to the next since when another leads.
+// stand takes part in the election until the Lease was won and lost, or until
+// again is called. The elector remembers between calls since when another server
+// leads.
 func (e *Election) stand(ctx context.Context, elector *leaderelection.LeaderElector) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -154,8 +159,8 @@ func (e *Election) stand(ctx context.Context, elector *leaderelection.LeaderElec
 	e.end(ctx)
 }
 
-// begin begins a term that ends with ctx. client-go calls it in a goroutine, and
-// so perhaps when it has lost the Lease again: ctx has ended then.
+// begin begins a term that ends with ctx. client-go calls it in a goroutine, so
+// the Lease may already be lost again. In that case ctx has ended.
 func (e *Election) begin(ctx context.Context) {
 	e.change(func() {
 		if ctx.Err() != nil {
@@ -167,7 +172,7 @@ func (e *Election) begin(ctx context.Context) {
 	})
 }
 
-// end waits for the loops of a term that is over.
+// end waits for the loops of a term that has ended.
 func (e *Election) end(ctx context.Context) {
 	var ended *term
 	e.change(func() { ended, e.term, e.again = e.term, nil, nil })
@@ -175,13 +180,13 @@ func (e *Election) end(ctx context.Context) {
 		return
 	}
 	if ctx.Err() == nil {
-		e.log.Warnf("Lost the Lease %s/%s, which could not be renewed for %s: controllers and scheduler stop here until it is won again. "+
+		e.log.Warnf("Lost the Lease %s/%s, because it could not be renewed for %s. The controllers and the scheduler stop on this server until it wins the Lease again. "+
 			"A slow or stalled datastore is the usual cause", leaseNamespace, leaseName, renewDeadline)
 	}
 	ended.loops.Wait()
 }
 
-// follow notes who leads.
+// follow notes which server leads.
 func (e *Election) follow(leader string) {
 	if leader == "" || leader == e.identity {
 		return
@@ -194,7 +199,7 @@ func (e *Election) follow(leader string) {
 	})
 }
 
-// change makes a change and wakes who waits for it.
+// change makes a change and wakes the goroutines that wait for one.
 func (e *Election) change(do func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -203,13 +208,13 @@ func (e *Election) change(do func()) {
 	e.changed = make(chan struct{})
 }
 
-// watch has this server stand at once when another gives the Lease back.
-// client-go looks now and then only.
+// watch makes this server try at once when another server releases the Lease.
+// client-go alone looks only from time to time.
 func (e *Election) watch(ctx context.Context) {
 	informer := coordinationinformers.NewFilteredLeaseInformer(e.watches, leaseNamespace, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.FieldSelector = "metadata.name=" + leaseName
 	})
-	// It fails only on an informer that has stopped.
+	// AddEventHandler fails only on an informer that has stopped.
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: func(_, object any) {
 		lease, ok := object.(*coordinationv1.Lease)
 		if !ok || lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
@@ -224,7 +229,7 @@ func (e *Election) watch(ctx context.Context) {
 	informer.RunWithContext(ctx)
 }
 
-// release gives the Lease back, if this server has it.
+// release releases the Lease if this server holds it.
 func (e *Election) release(ctx context.Context, lock resourcelock.Interface) {
 	ctx, cancel := context.WithTimeout(ctx, releasePatience)
 	defer cancel()
@@ -242,6 +247,6 @@ func (e *Election) release(ctx context.Context, lock resourcelock.Interface) {
 		})
 	}
 	if err != nil {
-		e.log.Debugf("Lease %s/%s was not given back: %v", leaseNamespace, leaseName, err)
+		e.log.Debugf("Cannot release the Lease %s/%s: %v", leaseNamespace, leaseName, err)
 	}
 }

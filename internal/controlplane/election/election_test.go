@@ -23,15 +23,16 @@ import (
 
 var leases = schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
 
-// store has the Lease, as a datastore does that all servers share. It refuses
-// writes that come too late, which the fake clientset by itself does not.
+// store has the Lease, like a datastore that all servers share. It refuses
+// outdated writes, which the fake clientset by itself does not.
 type store struct {
 	mu      sync.Mutex
 	client  *fake.Clientset
 	version int
-	// cut are the servers that get no answer.
+	// cut are the servers whose requests fail.
 	cut map[string]bool
-	// ahead is what a server's clock is, of those that are wrong.
+	// ahead is the difference of a server's clock, for servers with a wrong
+	// clock.
 	ahead map[string]time.Duration
 }
 
@@ -45,7 +46,7 @@ func (s *store) cutOff(server string, cut bool) {
 	s.cut[server] = cut
 }
 
-// clientFor returns what one server reaches the store by.
+// clientFor returns the client of one server to the store.
 func (s *store) clientFor(server string) *fake.Clientset {
 	client := fake.NewClientset()
 	client.WatchReactionChain = s.client.WatchReactionChain
@@ -56,7 +57,7 @@ func (s *store) clientFor(server string) *fake.Clientset {
 		if s.cut[server] {
 			return true, nil, apierrors.NewTimeoutError("the store is stalled", 0)
 		}
-		if write, ok := action.(clienttesting.CreateAction); ok { // an update is one, too
+		if write, ok := action.(clienttesting.CreateAction); ok { // matches updates too
 			lease := write.GetObject().(*coordinationv1.Lease).DeepCopy()
 			if action.GetVerb() == "update" {
 				now, err := s.client.Tracker().Get(leases, leaseNamespace, leaseName)
@@ -82,11 +83,11 @@ func (s *store) clientFor(server string) *fake.Clientset {
 	return client
 }
 
-// server is one that stands for election.
+// server is a server that takes part in the election.
 type server struct {
 	name  string
 	store *store
-	// diary is what all servers' loops did.
+	// diary records what all servers' loops did.
 	diary *diary
 
 	*Election
@@ -123,7 +124,7 @@ func (d *diary) leaders() (all []string) {
 	return all
 }
 
-// Lead implements Loops. Loops take a second to end.
+// Lead implements Loops. The loops take a second to end.
 func (s *server) Lead(ctx context.Context, ready func()) error {
 	s.diary.note(s.name, "leads")
 	ready()
@@ -148,7 +149,7 @@ func start(name string, store *store, diary *diary) *server {
 	return s
 }
 
-// shutDown ends the loops first, as component.Group does.
+// shutDown ends the loops before the election, as component.Group does.
 func (s *server) shutDown(t *testing.T) {
 	t.Helper()
 	s.stopLoops()
@@ -161,7 +162,7 @@ func (s *server) shutDown(t *testing.T) {
 	}
 }
 
-// crash ends a server that cannot say so.
+// crash ends a server without releasing the Lease.
 func (s *server) crash(t *testing.T) {
 	s.store.cutOff(s.name, true)
 	s.shutDown(t)
@@ -170,7 +171,7 @@ func (s *server) crash(t *testing.T) {
 
 func newDiary() *diary { return &diary{began: time.Now(), leading: map[string]bool{}} }
 
-// wait lets time pass, and checks who leads then.
+// wait lets time pass, and checks which server leads then.
 func (d *diary) wait(t *testing.T, long time.Duration, leaders ...string) {
 	t.Helper()
 	time.Sleep(long)
@@ -195,7 +196,8 @@ func TestHandover(t *testing.T) {
 		if !b.ready.Load() || !c.ready.Load() {
 			t.Error("who follows is not ready")
 		}
-		// On an orderly stop another leads at once, and not in its next turn.
+		// After an orderly stop another server leads at once, without waiting for
+		// its next attempt.
 		a.shutDown(t)
 		synctest.Wait()
 		if d := diary.leaders(); len(d) != 1 {
@@ -205,14 +207,15 @@ func TestHandover(t *testing.T) {
 			b, c = c, b
 		}
 		diary.wait(t, time.Minute, b.name)
-		// On a crash in less than 20 s.
+		// After a crash another server leads within 20 s.
 		b.crash(t)
 		diary.wait(t, 20*time.Second, c.name)
 		c.shutDown(t)
 	})
 }
 
-// TestComeBack restarts a server that died: it need not wait for itself.
+// TestComeBack restarts a server that crashed: it need not wait until its own
+// Lease expires.
 func TestComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, diary := newStore(), newDiary()
@@ -226,8 +229,8 @@ func TestComeBack(t *testing.T) {
 	})
 }
 
-// TestLoss stalls a server's store: its loops end before another's begin, and
-// come back when it is its turn again.
+// TestLoss stalls one server's store. Its loops end before another server's
+// begin, and run again when it is elected again.
 func TestLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, diary := newStore(), newDiary()
@@ -235,14 +238,14 @@ func TestLoss(t *testing.T) {
 		diary.wait(t, time.Minute, "a")
 		store.cutOff("a", true)
 		diary.wait(t, 5*time.Second, "a")
-		diary.wait(t, 8*time.Second) // gave up after at most 11 s, and a second for the loops
+		diary.wait(t, 8*time.Second) // it gives up after at most 11 s, and the loops take a second
 		b := start("b", store, diary)
 		diary.wait(t, 20*time.Second, "b")
 		store.cutOff("a", false)
 		diary.wait(t, time.Minute, "b")
 		b.shutDown(t)
 		diary.wait(t, 0, "a")
-		// With nobody else about it wins again as soon as it is answered.
+		// Without other servers it wins again as soon as the store answers.
 		store.cutOff("a", true)
 		diary.wait(t, time.Minute)
 		store.cutOff("a", false)
@@ -251,8 +254,8 @@ func TestLoss(t *testing.T) {
 	})
 }
 
-// TestClockSkew has servers whose clocks are hours apart: what others write as the
-// time counts for nobody, only when it was seen.
+// TestClockSkew has servers whose clocks differ by hours. The times that another
+// server writes must not matter, only when they were seen.
 func TestClockSkew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, diary := newStore(), newDiary()
@@ -260,7 +263,8 @@ func TestClockSkew(t *testing.T) {
 		a := start("a", store, diary)
 		diary.wait(t, time.Second, "a")
 		b := start("b", store, diary)
-		// a's renewals are an hour from now for b, and b's are long ago for a.
+		// For b, a's renewals are an hour in the future. For a, b's renewals are
+		// long past.
 		diary.wait(t, time.Minute, "a")
 		a.crash(t)
 		diary.wait(t, 20*time.Second, "b")
@@ -295,7 +299,7 @@ func TestStolen(t *testing.T) {
 	})
 }
 
-// failing are loops that fail.
+// failing are loops that return an error.
 type failing struct{ lead, follow error }
 
 func (f failing) Lead(ctx context.Context, _ func()) error {
@@ -312,7 +316,7 @@ func (f failing) Follow(ctx context.Context) error {
 	return f.follow
 }
 
-// TestFailure returns what loops fail by.
+// TestFailure wants the error of loops that fail.
 func TestFailure(t *testing.T) {
 	boom := errors.New("boom")
 	for name, test := range map[string]struct {

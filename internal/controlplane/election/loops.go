@@ -6,19 +6,19 @@ import (
 	"sync"
 )
 
-// Loops are what only one server runs at a time.
+// Loops are loops that only one server runs at a time.
 type Loops interface {
-	// Lead runs the loops until ctx ends, and returns nil then, or until they
-	// fail. It calls ready when they work. It is called anew in each term.
+	// Lead runs the loops until ctx ends, and then returns nil, or until they
+	// fail. It calls ready when they work. It is called again in each term.
 	Lead(ctx context.Context, ready func()) error
-	// Follow does what is to be done meanwhile where the loops do not run,
-	// until ctx ends.
+	// Follow does what is needed while the loops do not run here, until ctx ends.
 	Follow(ctx context.Context) error
 }
 
-// RunLoops runs loops until ctx ends, or until they fail: in every term of this
-// server's, and always if e is nil, because there is no other server. It calls
-// ready once, when the loops work here or when another server is known to lead.
+// RunLoops runs loops in every term of this server, until ctx ends or until the
+// loops fail. If e is nil there is no other server, and the loops always run. It
+// calls ready once, when the loops work here or when another server is known to
+// lead.
 func (e *Election) RunLoops(ctx context.Context, loops Loops, ready func()) error {
 	if e == nil {
 		return loops.Lead(ctx, ready)
@@ -37,7 +37,7 @@ func (e *Election) RunLoops(ctx context.Context, loops Loops, ready func()) erro
 	}
 }
 
-// await follows until this server leads. It returns nil if ctx ends before that.
+// await follows until this server leads. It returns nil if ctx ends first.
 func (e *Election) await(ctx context.Context, loops Loops, ready func()) (*term, error) {
 	following, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -54,7 +54,7 @@ func (e *Election) await(ctx context.Context, loops Loops, ready func()) (*term,
 			case err := <-ended:
 				cancel()
 				if err == nil && ctx.Err() == nil {
-					err = errors.New("ended to follow without being asked to")
+					err = errors.New("stopped following without being asked to")
 				}
 				return nil, err
 			case <-ctx.Done():
@@ -70,12 +70,13 @@ func (e *Election) await(ctx context.Context, loops Loops, ready func()) (*term,
 	}
 }
 
-// join returns the current term, which then waits for its loops' Done; or nil,
-// with who was last seen to lead and what is closed when that changes.
+// join returns the current term, which then waits for Done of its loops. Outside
+// of a term it returns nil, the server last seen to lead, and a channel that is
+// closed when that changes.
 func (e *Election) join() (*term, string, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	// A term that is over has loops that nobody waits for.
+	// A term that has ended does not wait for new loops.
 	if e.term != nil && e.term.ctx.Err() == nil {
 		e.term.loops.Add(1)
 		return e.term, "", nil
