@@ -23,7 +23,7 @@ const (
 	plaintext = "what nobody is to read"
 )
 
-// cluster is a datastore, and what servers have alike.
+// cluster is a datastore, and the file that all servers have in common.
 type cluster struct {
 	*testing.T
 	newClient func() (*clientv3.Client, error)
@@ -32,7 +32,7 @@ type cluster struct {
 	key       string
 }
 
-// clusters are what servers keep their state in.
+// clusters are the kinds of datastores that servers use.
 func clusters(t *testing.T, test func(*testing.T, *cluster)) {
 	t.Run("sqlite", func(t *testing.T) { test(t, newSQLite(t)) })
 	t.Run("etcd", func(t *testing.T) { test(t, newEtcd(t)) })
@@ -65,8 +65,8 @@ func newSQLite(t *testing.T) *cluster {
 	return newCluster(t, false, func() (*clientv3.Client, error) { return datastore.NewClient(store.Endpoint()) })
 }
 
-// run runs something until the test ends, or stop is called, and waits until it is
-// ready.
+// run runs something and waits until it is ready. It ends with the test, or when
+// stop is called.
 func run(t *testing.T, something func(context.Context, func()) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -106,7 +106,7 @@ func (c *cluster) notStarted(address string, change ...func(*Config)) *Encryptio
 
 func off(cfg *Config) { cfg.Enabled = false }
 
-// lease is what an API server has in the datastore while it runs.
+// lease is the key that an API server has in the datastore while it runs.
 func (c *cluster) lease(address string) {
 	if c.shared {
 		c.put("/registry/masterleases/"+address, []byte("{}"))
@@ -143,7 +143,7 @@ func (c *cluster) stored(name string) []byte {
 	return answer.Kvs[0].Value
 }
 
-// write stores a Secret as a server's API server would.
+// write stores a Secret as the API server of a server would.
 func (c *cluster) write(e *Encryption, name string) {
 	c.Helper()
 	text, err := e.TransformerForResource(schema.GroupResource{Resource: "secrets"}).
@@ -154,7 +154,7 @@ func (c *cluster) write(e *Encryption, name string) {
 	c.put(prefix+name, text)
 }
 
-// read wants a Secret to be what write has stored.
+// read wants a Secret to have the value that write stored.
 func (c *cluster) read(e *Encryption, name string) {
 	c.Helper()
 	text, _, err := e.TransformerForResource(schema.GroupResource{Resource: "secrets"}).
@@ -164,7 +164,7 @@ func (c *cluster) read(e *Encryption, name string) {
 	}
 }
 
-// status is a server's.
+// status returns the Status of a server.
 func (c *cluster) status(e *Encryption) Status {
 	c.Helper()
 	s, err := e.status(c.Context())
@@ -174,7 +174,7 @@ func (c *cluster) status(e *Encryption) Status {
 	return s
 }
 
-// rest waits until a status is as wanted, and nothing is to be done.
+// rest waits until a server's Status is as wanted and no change is pending.
 func (c *cluster) rest(e *Encryption, what string, fits func(Status) bool) {
 	c.Helper()
 	c.eventually(e, what, func(s Status) bool { return !s.Pending && s.Lost == 0 && fits(s) })
@@ -203,7 +203,7 @@ func plain(n int) func(Status) bool {
 	return func(s Status) bool { return !s.Encrypted && s.Plain == n && len(s.Keys) == 0 }
 }
 
-// hastyKeeper waits for no requests that began before.
+// hastyKeeper does not wait for earlier requests.
 func hastyKeeper(e *Encryption) *Keeper {
 	return &Keeper{Encryption: e, settle: func() time.Duration { return time.Millisecond }}
 }

@@ -9,34 +9,35 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 )
 
-// Status is how Secrets are stored.
+// Status describes how Secrets are stored.
 type Status struct {
-	// Encrypted says whether Secrets are encrypted when they are written, and Theirs
-	// why it is the user who sees to that.
+	// Encrypted is true if Secrets are encrypted when they are written. Theirs says
+	// why the user encrypts them instead of kedge.
 	Encrypted bool   `json:"encrypted"`
 	Theirs    string `json:"theirs,omitempty"`
-	// Pending says that the stored ones are being rewritten, and Waiting what this
-	// server's kedge waits for, if it does that.
+	// Pending is true while the stored Secrets are being rewritten. Waiting says
+	// what the rewriting on this server waits for.
 	Pending bool   `json:"pending"`
 	Waiting string `json:"waiting,omitempty"`
 	Keys    []Key  `json:"keys"`
-	// Plain counts Secrets that are stored as they are, and Lost those whose key is
+	// Plain counts Secrets that are stored unencrypted, and Lost those whose key is
 	// gone.
 	Plain   int      `json:"plain"`
 	Lost    int      `json:"lost"`
 	Servers []Server `json:"servers"`
 }
 
-// Key is a key, without what is secret of it.
+// Key describes a key without its secret part.
 type Key struct {
 	Name string `json:"name"`
-	// Writes says that Secrets are written with it; Secrets counts those that were.
+	// Writes is true for the key that Secrets are written with. Secrets counts
+	// those stored with the key.
 	Writes  bool `json:"writes"`
 	Secrets int  `json:"secrets"`
 }
 
 // Routes implements localapi.Part, for `kedge secrets-encrypt`. Each route answers with
-// how Secrets are stored then.
+// the resulting Status.
 func (e *Encryption) Routes() []localapi.Route {
 	return []localapi.Route{
 		localapi.Answer(localapi.Encryption, func(ctx context.Context, _ localapi.Nothing) (Status, error) { return e.status(ctx) }),
@@ -45,8 +46,8 @@ func (e *Encryption) Routes() []localapi.Route {
 	}
 }
 
-// rewrite begins to rewrite all Secrets, with a new key or without; a Keeper completes
-// that.
+// rewrite begins to rewrite all Secrets, with a new key if rotate is true. A Keeper
+// completes that.
 func (e *Encryption) rewrite(ctx context.Context, rotate bool) (s Status, err error) {
 	keys, err := e.load(ctx)
 	if err != nil {
@@ -57,11 +58,11 @@ func (e *Encryption) rewrite(ctx context.Context, rotate bool) (s Status, err er
 	case e.cfg.Theirs != "":
 		return s, errors.New("kedge does not encrypt the Secrets of this cluster: " + e.cfg.Theirs)
 	case keys.Pending:
-		return s, errors.New("all Secrets are being rewritten already; `kedge secrets-encrypt status` tells how far that is")
+		return s, errors.New("all Secrets are already being rewritten; `kedge secrets-encrypt status` shows the progress")
 	case !rotate:
 		next.Pending = true
 	case !keys.encrypts():
-		return s, errors.New("there is no key to rotate, as Secrets are not encrypted: secrets-encryption: true on all servers turns that on")
+		return s, errors.New("there is no key to rotate, because Secrets are not encrypted: set secrets-encryption: true on all servers first")
 	default:
 		next = keys.renewed(newKey(time.Now()))
 	}
@@ -111,12 +112,12 @@ func AskStatus(ctx context.Context, kedge *localapi.Client) (Status, error) {
 	return ask(ctx, kedge, localapi.Encryption)
 }
 
-// AskRotate has the server of this host begin to replace the key of Secrets.
+// AskRotate asks the server of this host to begin replacing the key of Secrets.
 func AskRotate(ctx context.Context, kedge *localapi.Client) (Status, error) {
 	return ask(ctx, kedge, localapi.RotateEncryption)
 }
 
-// AskReencrypt has the server of this host begin to rewrite all Secrets.
+// AskReencrypt asks the server of this host to begin rewriting all Secrets.
 func AskReencrypt(ctx context.Context, kedge *localapi.Client) (Status, error) {
 	return ask(ctx, kedge, localapi.Reencrypt)
 }
@@ -126,8 +127,8 @@ func ask(ctx context.Context, kedge *localapi.Client, e localapi.Endpoint) (s St
 	return s, err
 }
 
-// Await asks until the Secrets are all rewritten, and calls say when what that
-// waits for changes.
+// Await asks repeatedly until all Secrets are rewritten. It calls say whenever
+// the reason for waiting changes.
 func Await(ctx context.Context, kedge *localapi.Client, say func(string)) (Status, error) {
 	for said := ""; ; {
 		s, err := AskStatus(ctx, kedge)

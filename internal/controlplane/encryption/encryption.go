@@ -1,26 +1,28 @@
-// Package encryption encrypts the cluster's Secrets where they are stored, by
+// Package encryption encrypts the cluster's Secrets where they are stored, with
 // upstream's own transformers, and replaces the keys.
 //
-// The keys are in the datastore themselves, at one key that is not below the API
-// server's, encrypted under what is in a file that all servers have alike: whoever
-// has the datastore, or a copy of it, without that can read neither. So keys and
-// Secrets are always of one moment, in a snapshot and in a restored cluster too, and
-// the file never changes.
+// The keys are in the datastore too, under one name outside of the API server's
+// prefix. They are encrypted under the content of a file that all servers have in
+// common. So nobody can read the keys or the Secrets from the datastore, or from a
+// copy of it, without that file. Keys and Secrets are always from the same moment,
+// also in a snapshot and in a restored cluster. The file never changes.
 //
-// Every server asks for the keys before it writes a Secret, and when it reads one
-// whose key it does not know: no two servers can be of different minds, however
-// long one was cut off, and nothing has to be told to all of them before anything
-// is changed. A change therefore is:
+// Every server asks for the keys before it writes a Secret, and when it reads a
+// Secret whose key it does not know. So two servers never disagree, even after one
+// was cut off for long, and a change needs no message to all servers first. A change
+// has these steps:
 //
-//  1. The new way to write is put first, and the keyring is pending.
-//  2. Requests that asked for the keys before that come to their end.
-//  3. Every Secret that is not as it would be written now is rewritten.
-//  4. The keys that nothing needs any more are dropped.
+//  1. The new way to write is stored first, and the keyring is pending.
+//  2. Requests that asked for the keys before that end.
+//  3. Every Secret that is not stored in the new way is rewritten.
+//  4. The keys that nothing needs any more are removed.
 //
-// A kill -9 anywhere leaves it pending, which whoever leads goes on with at 2.
+// After a kill -9 at any point the keyring is still pending, and the leading server
+// continues at step 2.
 //
 // The server package runs an Encryption before the API server, which gets its
-// transformers, and a Keeper where the controllers run; cli asks by localapi.
+// transformers, and a Keeper where the controllers run. The commands ask through
+// localapi.
 package encryption
 
 import (
@@ -37,47 +39,48 @@ import (
 )
 
 const (
-	// keyringKey is where the keys are in the datastore, and serversPrefix what is
-	// known of the servers that can read them, by address.
+	// keyringKey is where the datastore has the keys. serversPrefix is where it
+	// has what is known of the servers that can read them, by address.
 	keyringKey    = "/kedge/encryption/keys"
 	serversPrefix = "/kedge/encryption/servers/"
-	// healthKey is what kine stores in every new datastore, below the prefix.
+	// healthKey is a key that kine stores in every new datastore, below the
+	// prefix.
 	healthKey = "/health"
-	// poll is how often a command asks how far a change is.
+	// poll is how often a command asks for the progress of a change.
 	poll = time.Second
 )
 
 // Config is what an Encryption needs.
 type Config struct {
-	// KeyFile has what the keys are encrypted under where they are stored.
+	// KeyFile contains the secret under which the stored keys are encrypted.
 	KeyFile string
-	// NewClient is called while the datastore is ready.
+	// NewClient is called only while the datastore is ready.
 	NewClient func() (*clientv3.Client, error)
-	// Prefix is what the names of the API server's objects in the datastore begin
-	// with.
+	// Prefix begins the names of the API server's objects in the datastore.
 	Prefix string
-	// Address is this server's, as its API server tells it in the datastore where
-	// that is Shared with others.
+	// Address is this server's address, as its API server writes it into a
+	// datastore that is Shared with other servers.
 	Address string
 	Shared  bool
-	// Enabled says whether Secrets are to be encrypted.
+	// Enabled is true if Secrets have to be encrypted.
 	Enabled bool
-	// Theirs says why it is the user who sees to that, empty if it is kedge.
+	// Theirs says why the user encrypts Secrets instead of kedge. It is empty if
+	// kedge does.
 	Theirs string
 }
 
-// Encryption is the component that knows the keys, and tells of them.
+// Encryption is the component that has the keys and answers questions about them.
 type Encryption struct {
 	cfg Config
 	log *logrus.Entry
-	// Before Run is ready these are not set.
+	// under and client are not set until Run is ready.
 	under  []byte
 	client *clientv3.Client
 
 	mu sync.Mutex
-	// known is what the datastore had when it was last asked.
+	// known is what the datastore had when it was last read.
 	known known
-	// waiting is what a change waits for, empty if there is none.
+	// waiting says what a change waits for. It is empty if no change waits.
 	waiting string
 }
 
@@ -94,7 +97,7 @@ func (*Encryption) Name() string { return "encryption" }
 func (e *Encryption) Run(ctx context.Context, ready func()) error {
 	text, err := os.ReadFile(e.cfg.KeyFile)
 	if err != nil {
-		return fmt.Errorf("read what the keys of Secrets are encrypted under: %w", err)
+		return fmt.Errorf("read the file that the keys of Secrets are encrypted under: %w", err)
 	}
 	client, err := e.cfg.NewClient()
 	if err != nil {
@@ -110,7 +113,7 @@ func (e *Encryption) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// begin gives a new cluster its first key, and says what this server is set to.
+// begin gives a new cluster its first key, and announces this server's setting.
 func (e *Encryption) begin(ctx context.Context) error {
 	found, err := e.load(ctx)
 	if err != nil {
@@ -119,7 +122,7 @@ func (e *Encryption) begin(ctx context.Context) error {
 	if e.cfg.Theirs != "" {
 		if len(found.Keys) > 0 {
 			return errors.New("this cluster's Secrets are encrypted with kedge's keys, and " + e.cfg.Theirs +
-				": start without that and with secrets-encryption: false first, until `kedge secrets-encrypt status` says that they are not encrypted")
+				": first start without that and with secrets-encryption: false, and wait until `kedge secrets-encrypt status` says that Secrets are not encrypted")
 		}
 		return nil
 	}
@@ -129,8 +132,8 @@ func (e *Encryption) begin(ctx context.Context) error {
 	if found.revision > 0 || !e.cfg.Enabled {
 		return nil
 	}
-	// What was stored before there were keys may be used by servers that know of
-	// none: the Keeper waits for those.
+	// In a cluster that has objects, servers that know of no keys may be running:
+	// the Keeper waits until there are none.
 	objects, err := e.client.Get(ctx, e.cfg.Prefix+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(2))
 	if err != nil {
 		return fmt.Errorf("ask the datastore whether the cluster is new: %w", err)
@@ -142,10 +145,10 @@ func (e *Encryption) begin(ctx context.Context) error {
 	}
 	_, err = e.replace(ctx, found, keyring{Keys: []key{newKey(time.Now())}})
 	if errors.Is(err, errChanged) {
-		return nil // another server was faster
+		return nil // another server has already stored a key
 	}
 	return err
 }
 
-// secretsPrefix is what the names of stored Secrets begin with.
+// secretsPrefix begins the names of stored Secrets.
 func (e *Encryption) secretsPrefix() string { return path.Join(e.cfg.Prefix, "secrets") + "/" }

@@ -16,7 +16,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localapi/localtest"
 )
 
-// A new cluster never has a Secret that is not encrypted, and only Secrets are.
+// A new cluster never has an unencrypted Secret, and only Secrets are encrypted.
 func TestNew(t *testing.T) {
 	clusters(t, func(t *testing.T, c *cluster) {
 		e, _ := c.server("192.0.2.1")
@@ -38,7 +38,7 @@ func TestNew(t *testing.T) {
 	})
 }
 
-// What one server does another one follows at once: it writes with the new key, and
+// A server follows another server's change at once: it writes with the new key, and
 // reads what is written with it.
 func TestRotate(t *testing.T) {
 	clusters(t, func(t *testing.T, c *cluster) {
@@ -53,7 +53,7 @@ func TestRotate(t *testing.T) {
 		if _, err := one.rewrite(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := two.rewrite(t.Context(), true); err == nil || !strings.Contains(err.Error(), "being rewritten already") {
+		if _, err := two.rewrite(t.Context(), true); err == nil || !strings.Contains(err.Error(), "already being rewritten") {
 			t.Errorf("a second rotation: %v", err)
 		}
 		c.write(two, "of-two")
@@ -69,7 +69,7 @@ func TestRotate(t *testing.T) {
 	})
 }
 
-// Whatever has been done of a change when it is interrupted, the next one goes on.
+// A change that is interrupted at any point is completed by the next Keeper.
 func TestInterrupted(t *testing.T) {
 	clusters(t, func(t *testing.T, c *cluster) {
 		e, _ := c.server("192.0.2.1")
@@ -80,7 +80,7 @@ func TestInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for calls := 1; c.status(e).Pending; calls++ {
-			// The keeper of a server that is killed when it has asked so many times.
+			// This Keeper's server is killed after that many requests.
 			dying, kill := context.WithCancel(t.Context())
 			client, err := c.newClient()
 			if err != nil {
@@ -102,7 +102,7 @@ func TestInterrupted(t *testing.T) {
 	})
 }
 
-// counted is a client of somebody who dies.
+// counted is a client of a server that is killed.
 type counted struct {
 	clientv3.KV
 	left int
@@ -125,8 +125,8 @@ func (k *counted) Txn(ctx context.Context) clientv3.Txn {
 	return k.KV.Txn(ctx)
 }
 
-// A cluster from before there was encryption is encrypted when every server can read
-// that; it is turned off when all are set so.
+// A cluster from before encryption existed is encrypted once every server can read
+// encrypted Secrets. Encryption is turned off once all servers have it set so.
 func TestOnAndOff(t *testing.T) {
 	c := newEtcd(t)
 	c.put(prefix+"old", []byte(plaintext+"old"))
@@ -137,7 +137,7 @@ func TestOnAndOff(t *testing.T) {
 	c.write(one, "new")
 	c.rest(one, "plain", plain(2))
 	two, stopTwo := c.server("192.0.2.2")
-	stopKeeping() // instead of waiting for its next look
+	stopKeeping() // saves waiting for its next check
 	stopKeeping = c.keep(one)
 	c.rest(two, "encrypted", encrypted(2))
 	c.read(two, "old")
@@ -161,7 +161,7 @@ func TestOnAndOff(t *testing.T) {
 	}
 }
 
-// reencrypt rewrites what somebody has stored past the API.
+// reencrypt rewrites a Secret that was written without the API.
 func TestReencrypt(t *testing.T) {
 	clusters(t, func(t *testing.T, c *cluster) {
 		e, _ := c.server("192.0.2.1")
@@ -176,7 +176,7 @@ func TestReencrypt(t *testing.T) {
 	})
 }
 
-// A Secret whose key is gone stays, and holds up nothing.
+// A Secret whose key is gone stays as it is, and does not block the rest.
 func TestLost(t *testing.T) {
 	c := newSQLite(t)
 	e, _ := c.server("192.0.2.1")
@@ -188,12 +188,13 @@ func TestLost(t *testing.T) {
 	c.keep(e)
 	c.eventually(e, "rotated", func(s Status) bool { return !s.Pending && s.Lost == 1 && s.Keys[0].Secrets == 1 })
 	_, _, err := current{e}.TransformFromStorage(t.Context(), c.stored(prefix+"lost"), value.DefaultContext(prefix+"lost"))
-	if err == nil || !strings.Contains(err.Error(), "does not have the key") {
+	if err == nil || !strings.Contains(err.Error(), "no longer has the key") {
 		t.Errorf("read: %v", err)
 	}
 }
 
-// Who sees to it himself is left alone, unless kedge's keys are in use.
+// If the user encrypts Secrets, kedge does nothing, unless its own keys are in
+// use.
 func TestTheirs(t *testing.T) {
 	c := newSQLite(t)
 	theirs := func(cfg *Config) { cfg.Theirs = "they have an argument" }
@@ -230,7 +231,7 @@ func TestOtherKey(t *testing.T) {
 	}
 }
 
-// Commands come over the socket.
+// Commands use the socket.
 func TestAsk(t *testing.T) {
 	c := newSQLite(t)
 	e, _ := c.server("192.0.2.1")

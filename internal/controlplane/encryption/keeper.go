@@ -11,33 +11,35 @@ import (
 )
 
 const (
-	// commitTime is how long after its end a request may still be on its way to
-	// the disk.
+	// commitTime is how long after its end a request's write may still be on its
+	// way to the disk.
 	commitTime = 10 * time.Second
-	// look is how often is looked whether the servers agree by now, or a change
-	// that failed is possible.
+	// look is how often the Keeper checks whether the servers agree, and repeats
+	// a change that failed.
 	look = 5 * time.Second
-	// reminder is how often is logged what is waited for.
+	// reminder is the least time between two log lines about a waiting change.
 	reminder = 10 * time.Minute
-	// page is how many Secrets are read at a time: one may have a mebibyte.
+	// page is how many Secrets are read at a time. Each may be as large as a
+	// mebibyte.
 	page = 32
 )
 
-// Keeper completes changes of the keys. One server of a cluster runs it: it is an
-// election.Loops.
+// Keeper completes changes of the keys. It is an election.Loops: one server of a
+// cluster runs it.
 type Keeper struct {
 	*Encryption
-	// settle tells how long a request that knows the keys of before may take.
+	// settle returns how long a request that uses the earlier keys may take.
 	settle func() time.Duration
 }
 
-// NewKeeper returns the Keeper of an Encryption. requestTimeout is the API
-// server's, which is asked for when it is needed.
+// NewKeeper returns the Keeper of an Encryption. requestTimeout returns the API
+// server's timeout; it is called only when a change needs it.
 func NewKeeper(e *Encryption, requestTimeout func() time.Duration) *Keeper {
 	return &Keeper{Encryption: e, settle: func() time.Duration { return requestTimeout() + commitTime }}
 }
 
-// Follow implements election.Loops: another server's Keeper runs.
+// Follow implements election.Loops: it waits, because another server's Keeper
+// runs.
 func (*Keeper) Follow(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
@@ -64,7 +66,7 @@ func (k *Keeper) Lead(ctx context.Context, ready func()) error {
 		k.wait(err.Error())
 		if time.Since(said) > reminder {
 			said = time.Now()
-			k.log.Warnf("How Secrets are stored stays as it is for now: %v", err)
+			k.log.Warnf("Secrets are stored as before until this is solved: %v", err)
 		}
 		sleep(ctx, look)
 	}
@@ -72,7 +74,7 @@ func (k *Keeper) Lead(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// awaitChange waits until the keys are not those of a revision any more.
+// awaitChange waits until the keys are newer than revision.
 func (k *Keeper) awaitChange(ctx context.Context, revision int64) error {
 	answer, err := k.client.Get(ctx, keyringKey)
 	if err != nil || len(answer.Kvs) > 0 && answer.Kvs[0].ModRevision != revision {
@@ -80,7 +82,7 @@ func (k *Keeper) awaitChange(ctx context.Context, revision int64) error {
 	}
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Not from that revision on, which may be compacted.
+	// The watch does not begin at revision, which may be compacted.
 	if _, ok := <-k.client.Watch(watching, keyringKey, clientv3.WithRev(answer.Header.Revision+1)); !ok {
 		sleep(ctx, look)
 	}
@@ -101,8 +103,8 @@ func (e *Encryption) wait(what string) {
 	e.waiting = what
 }
 
-// advance brings the keys and the Secrets to where they are to be, and returns the
-// revision of the keys then.
+// advance brings the keys and the Secrets to the wanted state. It returns the
+// resulting revision of the keys.
 func (k *Keeper) advance(ctx context.Context) (int64, error) {
 	keys, err := k.load(ctx)
 	if err != nil {
@@ -123,12 +125,13 @@ func (k *Keeper) advance(ctx context.Context) (int64, error) {
 	if !keys.Pending {
 		return keys.revision, nil
 	}
-	k.log.Info("Rewriting all Secrets, after the requests that began before")
-	k.wait("requests that began before have to end")
+	k.log.Info("Rewriting all Secrets, once the requests that began earlier have ended")
+	k.wait("waiting for requests that began earlier to end")
 	sleep(ctx, k.settle())
 	k.wait("")
 	for rewritten := 1; rewritten > 0; {
-		// Until there is none: nobody has written one the old way then.
+		// Repeat until there is none: then no request wrote a Secret in the old
+		// way any more.
 		if rewritten, err = k.rewrite(ctx, keys.transformer); err != nil {
 			return 0, err
 		}
@@ -139,21 +142,21 @@ func (k *Keeper) advance(ctx context.Context) (int64, error) {
 	if keys.encrypts() {
 		k.log.Infof("All Secrets are encrypted with the key %s", keys.Keys[0].Name)
 	} else {
-		k.log.Info("Secrets are not encrypted any more")
+		k.log.Info("Secrets are no longer encrypted")
 	}
 	return keys.revision, nil
 }
 
-// rewrite writes each Secret that is not stored as it would be written now, and
-// returns how many there were.
+// rewrite rewrites each Secret that is not stored in the wanted way, and returns
+// how many there were.
 func (k *Keeper) rewrite(ctx context.Context, transformer value.Transformer) (int, error) {
 	count := 0
 	err := k.scan(ctx, func(name string, stored []byte, revision int64) error {
 		of := value.DefaultContext(name)
 		plain, stale, err := transformer.TransformFromStorage(ctx, stored, of)
 		if err != nil {
-			// No key that is there will ever be of use for it.
-			k.log.Errorf("%s cannot be decrypted, and stays as it is: %v", name, err)
+			// None of the cluster's keys can ever decrypt it.
+			k.log.Errorf("Cannot decrypt %s, which stays as it is: %v", name, err)
 			return nil
 		}
 		if !stale {
@@ -167,7 +170,7 @@ func (k *Keeper) rewrite(ctx context.Context, transformer value.Transformer) (in
 		if _, err = putIf(ctx, k.client, name, string(next), revision); err != nil {
 			return fmt.Errorf("rewrite %s: %w", name, err)
 		}
-		// If it was changed meanwhile, the next round looks at it.
+		// If the Secret was changed meanwhile, the next round handles it.
 		return nil
 	})
 	return count, err

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// secretboxPrefix is before what upstream's provider has encrypted
-	// (apiserver/pkg/server/options/encryptionconfig/config.go); the key's name and
-	// a colon follow.
+	// secretboxPrefix begins every value that upstream's provider has encrypted
+	// (apiserver/pkg/server/options/encryptionconfig/config.go). The name of the
+	// key and a colon follow.
 	//upstream:relies-on k8s.io/apiserver/pkg/server/options/encryptionconfig/config.go secretboxTransformerPrefixV1
 	secretboxPrefix = "k8s:enc:secretbox:v1:"
 	// sealedFor binds the key that keyrings are encrypted under to its purpose.
@@ -28,13 +28,14 @@ const (
 	keySize   = 32
 )
 
-// keyring is what Secrets are encrypted with. The zero value encrypts nothing.
+// keyring has the keys of Secrets. The zero value encrypts nothing.
 type keyring struct {
-	// Keys are all that stored Secrets need to be read. The first is the one to
-	// write with, unless Plain.
+	// Keys are all keys that stored Secrets need. The first one is for writing,
+	// unless Plain is set.
 	Keys  []key `json:"keys,omitempty"`
 	Plain bool  `json:"plain,omitempty"`
-	// Pending says that there may be Secrets that would be written otherwise now.
+	// Pending is true while there may be Secrets that are stored in an earlier
+	// way.
 	Pending bool `json:"pending,omitempty"`
 }
 
@@ -43,30 +44,30 @@ type key struct {
 	Secret [keySize]byte `json:"secret"`
 }
 
-// newKey makes a key whose name no other has.
+// newKey makes a key with a unique name.
 func newKey(now time.Time) key {
 	var k key
 	suffix := make([]byte, 4)
-	// Never fails: crypto/rand ends the process rather.
+	// rand.Read never fails: crypto/rand ends the process instead.
 	_, _ = rand.Read(k.Secret[:])
 	_, _ = rand.Read(suffix)
 	k.Name = now.UTC().Format(time.DateOnly) + "-" + hex.EncodeToString(suffix)
 	return k
 }
 
-// encrypts tells whether Secrets are to be encrypted when they are written.
+// encrypts tells whether Secrets are encrypted when they are written.
 func (r keyring) encrypts() bool { return len(r.Keys) > 0 && !r.Plain }
 
-// renewed writes with a new key from now on.
+// renewed returns the keyring that writes with a new key.
 func (r keyring) renewed(k key) keyring {
 	return keyring{Keys: append([]key{k}, r.Keys...), Pending: true}
 }
 
-// plain encrypts nothing from now on.
+// plain returns the keyring that writes unencrypted.
 func (r keyring) plain() keyring { return keyring{Keys: r.Keys, Plain: true, Pending: true} }
 
-// rewritten is for when all Secrets are stored as they would be written now: it
-// drops the keys that nothing is encrypted with.
+// rewritten returns the keyring for after all Secrets were rewritten: without the
+// keys that no Secret is encrypted with.
 func (r keyring) rewritten() keyring {
 	if !r.encrypts() {
 		return keyring{}
@@ -74,13 +75,14 @@ func (r keyring) rewritten() keyring {
 	return keyring{Keys: slices.Clone(r.Keys[:1])}
 }
 
-// knows tells whether what is stored can be read as far as its key is concerned.
+// knows tells whether the keyring has the key of a stored value, or the value
+// needs none.
 func (r keyring) knows(stored []byte) bool {
 	name, encrypted := keyOf(stored)
 	return !encrypted || slices.ContainsFunc(r.Keys, func(k key) bool { return k.Name == string(name) })
 }
 
-// keyOf returns the name of the key that something stored was encrypted with.
+// keyOf returns the name of the key that a stored value was encrypted with.
 func keyOf(stored []byte) (name []byte, encrypted bool) {
 	rest, encrypted := bytes.CutPrefix(stored, []byte(secretboxPrefix))
 	if !encrypted {
@@ -90,7 +92,7 @@ func keyOf(stored []byte) (name []byte, encrypted bool) {
 	return name, true
 }
 
-// seal encrypts a keyring under the content of Config.KeyFile.
+// seal encrypts the keyring under the content of Config.KeyFile.
 func (r keyring) seal(ctx context.Context, under []byte) ([]byte, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -103,7 +105,7 @@ func (r keyring) seal(ctx context.Context, under []byte) ([]byte, error) {
 	return transformer.TransformToStorage(ctx, text, nil)
 }
 
-// open decrypts what seal has encrypted.
+// open decrypts what seal encrypted.
 func open(ctx context.Context, under, sealed []byte) (r keyring, err error) {
 	transformer, err := sealer(under)
 	if err != nil {
@@ -111,8 +113,8 @@ func open(ctx context.Context, under, sealed []byte) (r keyring, err error) {
 	}
 	text, _, err := transformer.TransformFromStorage(ctx, sealed, nil)
 	if err != nil {
-		return r, errors.New("the keys of encrypted Secrets are themselves encrypted, and not under this server's server/tls/encryption.key: " +
-			"all servers of a cluster need the same; copy it from another one, or take it from a backup")
+		return r, errors.New("the keys of Secrets cannot be decrypted with this server's server/tls/encryption.key: " +
+			"all servers of a cluster need the same file; copy it from another server or from a backup")
 	}
 	if err := json.Unmarshal(text, &r); err != nil {
 		return r, fmt.Errorf("decode keys: %w", err)
@@ -120,7 +122,8 @@ func open(ctx context.Context, under, sealed []byte) (r keyring, err error) {
 	return r, nil
 }
 
-// sealer needs no slow derivation: what is in the file cannot be guessed.
+// sealer derives the key quickly, because the content of the file cannot be
+// guessed.
 func sealer(under []byte) (value.Transformer, error) {
 	derived, err := hkdf.Key(sha256.New, bytes.TrimSpace(under), nil, sealedFor, keySize)
 	if err != nil {

@@ -15,20 +15,20 @@ import (
 // Server is an API server of the cluster.
 type Server struct {
 	Address string `json:"address"`
-	// Knows says whether its kedge knows of keys at all, and Enabled what its
-	// secrets-encryption is set to.
+	// Knows is true if the server's kedge knows of keys at all. Enabled is the
+	// server's secrets-encryption.
 	Knows   bool `json:"knows"`
 	Enabled bool `json:"enabled"`
 }
 
-// self is this server.
+// self describes this server.
 func (e *Encryption) self() Server {
 	return Server{Address: e.cfg.Address, Knows: true, Enabled: e.cfg.Enabled}
 }
 
-// announce says in the datastore, if that is shared, what this server is set to. It
-// comes before its API server, whose address is there as long as it runs: an address
-// without this is that of a kedge which knows of no keys.
+// announce writes this server's setting into a shared datastore. It runs before the
+// API server, whose address is in the datastore as long as it runs. So an address
+// without a setting is that of a kedge that knows of no keys.
 func (e *Encryption) announce(ctx context.Context) error {
 	if !e.cfg.Shared {
 		return nil
@@ -52,12 +52,12 @@ func (e *Encryption) announce(ctx context.Context) error {
 	return nil
 }
 
-// servers returns all API servers that run.
+// servers returns all API servers that are running.
 func (e *Encryption) servers(ctx context.Context) ([]Server, error) {
 	if !e.cfg.Shared {
 		return []Server{e.self()}, nil
 	}
-	// pkg/controlplane/reconcilers/lease.go of Kubernetes keeps these.
+	// pkg/controlplane/reconcilers/lease.go of Kubernetes writes these keys.
 	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/reconcilers/lease.go storageLeases.UpdateLease
 	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/instance.go Config.createLeaseReconciler
 	leases := path.Join(e.cfg.Prefix, "masterleases") + "/"
@@ -91,8 +91,8 @@ func (e *Encryption) servers(ctx context.Context) ([]Server, error) {
 	return found, nil
 }
 
-// agree returns nil if all servers are set to what this one is, and else what has
-// to be done for that.
+// agree returns nil if all servers have the same setting as this one. Otherwise
+// its error says what to do.
 func (e *Encryption) agree(ctx context.Context) error {
 	servers, err := e.servers(ctx)
 	if err != nil {
@@ -102,9 +102,9 @@ func (e *Encryption) agree(ctx context.Context) error {
 	for _, server := range servers {
 		switch {
 		case !server.Knows:
-			faults = append(faults, fmt.Errorf("the server at %s runs an older kedge, which cannot read encrypted Secrets: update it", server.Address))
+			faults = append(faults, fmt.Errorf("the server at %s runs an older kedge, which cannot read encrypted Secrets: upgrade it", server.Address))
 		case server.Enabled != e.cfg.Enabled:
-			faults = append(faults, fmt.Errorf("the server at %s has secrets-encryption: %t, and the one at %s %t: set it alike on all, and restart them",
+			faults = append(faults, fmt.Errorf("the server at %s has secrets-encryption: %t, and the one at %s has %t: set the same value on all servers, and restart them",
 				server.Address, server.Enabled, e.cfg.Address, e.cfg.Enabled))
 		}
 	}

@@ -12,15 +12,16 @@ import (
 // errChanged says that another server has changed the keys at the same moment.
 var errChanged = errors.New("another server has changed the keys at the same moment")
 
-// known is a keyring as the datastore has it at a revision, 0 if there is none.
+// known is the keyring in the datastore at a revision, which is 0 if there is
+// none.
 type known struct {
 	keyring
 	revision    int64
 	transformer value.Transformer
 }
 
-// load asks the datastore for the keys. Where several servers have it the answer
-// is the one that most of them agree on: it is not older than the question.
+// load reads the keys from the datastore. If several servers have the datastore,
+// a quorum of them confirms the answer, so it is not older than the question.
 func (e *Encryption) load(ctx context.Context) (known, error) {
 	answer, err := e.client.Get(ctx, keyringKey)
 	if err != nil {
@@ -43,7 +44,7 @@ func (e *Encryption) load(ctx context.Context) (known, error) {
 	return e.learn(known{keyring: opened, revision: there.ModRevision}), nil
 }
 
-// learn keeps what the datastore has, unless something newer is known.
+// learn remembers what the datastore has, unless something newer is known.
 func (e *Encryption) learn(found known) known {
 	found.transformer = found.keyring.transformer()
 	e.mu.Lock()
@@ -54,8 +55,8 @@ func (e *Encryption) learn(found known) known {
 	return e.known
 }
 
-// replace puts next in the place of what is known, and returns errChanged if that
-// is not there any more.
+// replace replaces the keyring before by next. It returns errChanged if another
+// keyring is there now.
 func (e *Encryption) replace(ctx context.Context, before known, next keyring) (known, error) {
 	sealed, err := next.seal(ctx, e.under)
 	if err != nil {
@@ -63,7 +64,7 @@ func (e *Encryption) replace(ctx context.Context, before known, next keyring) (k
 	}
 	answer, err := putIf(ctx, e.client, keyringKey, string(sealed), before.revision)
 	if err != nil {
-		return known{}, fmt.Errorf("give the datastore the keys of Secrets: %w", err)
+		return known{}, fmt.Errorf("write the keys of Secrets to the datastore: %w", err)
 	}
 	if !answer.Succeeded {
 		return known{}, errChanged
@@ -71,11 +72,12 @@ func (e *Encryption) replace(ctx context.Context, before known, next keyring) (k
 	return e.learn(known{keyring: next, revision: answer.Header.Revision}), nil
 }
 
-// putIf puts a value in the place of the one of a revision, 0 if there is none.
+// putIf replaces the value that a key has at a revision. With revision 0 it
+// creates the key.
 func putIf(ctx context.Context, store clientv3.KV, name, text string, revision int64) (*clientv3.TxnResponse, error) {
 	transaction := store.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(name), "=", revision)).Then(clientv3.OpPut(name, text))
 	if revision > 0 {
-		// kine knows changes by this form only.
+		// kine recognizes changes only in this form.
 		transaction = transaction.Else(clientv3.OpGet(name))
 	}
 	return transaction.Commit()

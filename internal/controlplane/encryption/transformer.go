@@ -7,8 +7,9 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 )
 
-// TransformerForResource implements upstream's value.ResourceTransformers: nil for
-// all but Secrets, and for those too if the user sees to them.
+// TransformerForResource implements upstream's value.ResourceTransformers. It
+// returns nil for everything except Secrets, and for Secrets too if the user
+// encrypts them.
 func (e *Encryption) TransformerForResource(resource schema.GroupResource) value.Transformer {
 	if e.cfg.Theirs != "" || resource != (schema.GroupResource{Resource: "secrets"}) {
 		return nil

@@ -11,7 +11,7 @@ import (
 )
 
 // transformer returns upstream's transformer for a configuration with the providers
-// secretbox and identity. Identity comes first if nothing is to be encrypted.
+// secretbox and identity. Identity comes first if Secrets are written unencrypted.
 //
 //upstream:follows k8s.io/apiserver/pkg/server/options/encryptionconfig/config.go secretboxPrefixTransformer prefixTransformersAndProbes
 func (r keyring) transformer() value.Transformer {
@@ -24,7 +24,7 @@ func (r keyring) transformer() value.Transformer {
 		}
 		encrypted := value.PrefixTransformer{
 			Prefix:      []byte(secretboxPrefix),
-			Transformer: value.NewPrefixTransformers(errors.New("the cluster does not have the key that it was encrypted with any more"), keys...),
+			Transformer: value.NewPrefixTransformers(errors.New("the cluster no longer has the key that it was encrypted with"), keys...),
 		}
 		if providers = []value.PrefixTransformer{encrypted, plain}; r.Plain {
 			providers = []value.PrefixTransformer{plain, encrypted}
