@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestListen waits for a port that becomes free in a moment, and gives up on a port that
-// stays taken.
+// TestListen waits for a port that is released a moment later, and gives up on a port
+// that stays in use.
 func TestListen(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
