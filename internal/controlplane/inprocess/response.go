@@ -8,10 +8,10 @@ import (
 	"sync"
 )
 
-// responseWriter is the handler's end of a response: what it writes is read
-// from body by the client. Like the writer of an HTTP/2 stream it implements
+// responseWriter is the handler's side of a response. The client reads from body
+// what the handler writes. Like the writer of an HTTP/2 stream it implements
 // http.Flusher and http.CloseNotifier, which the API server's filters ask for
-// (apiserver/pkg/endpoints/responsewriter), and no http.Hijacker.
+// (apiserver/pkg/endpoints/responsewriter), but not http.Hijacker.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/endpoints/responsewriter/wrapper.go WrapForHTTP1Or2
 type responseWriter struct {
@@ -26,7 +26,7 @@ type responseWriter struct {
 	write    *io.PipeWriter
 
 	finished chan struct{} // closed when the handler has returned
-	err      error         // why it did not return properly
+	err      error         // set if the handler failed
 	unlink   func() bool
 }
 
@@ -39,7 +39,8 @@ func newResponseWriter(ctx context.Context, request *http.Request) *responseWrit
 		finished: make(chan struct{}),
 	}
 	w.body, w.write = io.Pipe()
-	// A caller that has gone neither reads on nor holds up the handler.
+	// A caller that has gone does not read any more, and must not block the
+	// handler.
 	w.unlink = context.AfterFunc(ctx, func() { w.write.CloseWithError(context.Cause(ctx)) })
 	return w
 }
@@ -72,17 +73,17 @@ func (w *responseWriter) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	if !w.hasBody() {
 		if w.request.Method == http.MethodHead {
-			return len(p), nil // as net/http: counted and dropped
+			return len(p), nil // like net/http: counted and dropped
 		}
 		return 0, http.ErrBodyNotAllowed
 	}
 	return w.write.Write(p)
 }
 
-// Flush sends the header. What is written needs no flushing.
+// Flush sends the header. The body is never buffered.
 func (w *responseWriter) Flush() { w.WriteHeader(http.StatusOK) }
 
-// CloseNotify is for the filters that still ask for it.
+// CloseNotify implements http.CloseNotifier for the filters that still use it.
 func (w *responseWriter) CloseNotify() <-chan bool {
 	gone := make(chan bool, 1)
 	context.AfterFunc(w.ctx, func() { gone <- true })
@@ -94,8 +95,8 @@ func (w *responseWriter) hasBody() bool {
 	return w.request.Method != http.MethodHead && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// finish ends the response after the handler has returned. A handler that
-// returned because the caller had gone has not answered, though it may not say so.
+// finish ends the response after the handler has returned. A handler that returned
+// because the caller had gone has not answered, even if it reports no error.
 func (w *responseWriter) finish(err error) {
 	if err == nil {
 		err = context.Cause(w.ctx)
@@ -109,8 +110,8 @@ func (w *responseWriter) finish(err error) {
 	close(w.finished)
 }
 
-// result is the response for the client, once started or finished. Closing its
-// body ends the handler's context.
+// result returns the response for the client. The response must have been started
+// or finished. Closing its body ends the handler's context.
 func (w *responseWriter) result(cancel context.CancelCauseFunc) (*http.Response, error) {
 	select {
 	case <-w.started:

@@ -1,7 +1,7 @@
-// Package inprocess lets the components of a process call an HTTP handler of
-// the same process, the API server's, with an ordinary HTTP client: no
-// listener, no TLS, no bytes through the kernel. Who calls is not proven by a
-// credential but carried in the request's context under a key that only this
+// Package inprocess lets the components of a process call an HTTP handler of the
+// same process, that of the API server, with an ordinary HTTP client: without a
+// listener, TLS, or bytes through the kernel. No credential proves who calls. The
+// caller's name is in the request's context instead, under a key that only this
 // package can set. The apiserver package uses it.
 package inprocess
 
@@ -22,8 +22,7 @@ import (
 // identityKey is the context key of a request's user.Info.
 type identityKey struct{}
 
-// Authenticator recognises the requests of this package's transports, and none
-// other.
+// Authenticator recognizes only the requests of this package's transports.
 func Authenticator() authenticator.Request {
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		identity, ok := r.Context().Value(identityKey{}).(user.Info)
@@ -35,9 +34,8 @@ func Authenticator() authenticator.Request {
 	})
 }
 
-// NewTransport returns a RoundTripper that hands requests to handler as the
-// named user. Being authenticated, the user is in the group
-// system:authenticated too.
+// NewTransport returns a RoundTripper that hands requests to handler as the named
+// user. The user is also in the group system:authenticated.
 func NewTransport(handler http.Handler, name string, groups ...string) http.RoundTripper {
 	if !slices.Contains(groups, user.AllAuthenticated) {
 		groups = append(slices.Clone(groups), user.AllAuthenticated)
@@ -45,8 +43,8 @@ func NewTransport(handler http.Handler, name string, groups ...string) http.Roun
 	return &transport{handler, &user.DefaultInfo{Name: name, Groups: groups}, nil}
 }
 
-// Until returns a RoundTripper like one of NewTransport's whose requests end
-// with ctx, whatever their own contexts.
+// Until returns a RoundTripper like roundTripper, which NewTransport must have
+// made. Its requests end with ctx, whatever their own contexts.
 func Until(ctx context.Context, roundTripper http.RoundTripper) http.RoundTripper {
 	bounded := *roundTripper.(*transport)
 	bounded.life = ctx
@@ -56,12 +54,12 @@ func Until(ctx context.Context, roundTripper http.RoundTripper) http.RoundTrippe
 type transport struct {
 	handler  http.Handler
 	identity user.Info
-	// life is what every request ends with; nil is for ever.
+	// life ends every request. If it is nil, requests have no such end.
 	life context.Context
 }
 
-// RoundTrip returns when the handler has sent its header; the body is streamed
-// as the handler writes it.
+// RoundTrip returns when the handler has sent its header. The body is streamed as
+// the handler writes it.
 func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.Header.Get("Upgrade") != "" {
 		closeBody(request)
@@ -71,8 +69,8 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		closeBody(request)
 		return nil, context.Cause(t.life)
 	}
-	// The handler's context has nothing of the caller's but its end: values
-	// that a caller's own server has put there are none of the API server's.
+	// The handler's context inherits only the end of the caller's context. Values
+	// that a caller's own server put there do not belong to the API server.
 	ctx, cancel := context.WithCancelCause(context.WithValue(context.Background(), identityKey{}, t.identity))
 	unlink := context.AfterFunc(request.Context(), func() { cancel(context.Cause(request.Context())) })
 	unbind := func() bool { return true }
@@ -105,17 +103,17 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return w.result(cancel)
 }
 
-// serve runs the handler and returns a panic as an error, as an HTTP server
-// turns it into a broken connection.
+// serve runs the handler and returns a panic as an error, just as an HTTP server
+// breaks the connection after a panic.
 func (t *transport) serve(w http.ResponseWriter, r *http.Request) (err error) {
 	defer func() {
 		p := recover()
 		switch {
 		case p == nil:
-		case p == http.ErrAbortHandler: //nolint:errorlint // net/http compares so too
+		case p == http.ErrAbortHandler: //nolint:errorlint // net/http compares in the same way
 			err = errAborted
 		default:
-			// As net/http does: the request is lost, not the process.
+			// Like in net/http, the request is lost and the process continues.
 			logrus.WithField("component", "apiserver").Errorf("Panic while serving %s %s: %v\n%s", r.Method, r.URL, p, debug.Stack())
 			err = fmt.Errorf("in-process client: handler panicked: %v", p)
 		}
@@ -124,13 +122,13 @@ func (t *transport) serve(w http.ResponseWriter, r *http.Request) (err error) {
 	return nil
 }
 
-// errAborted is what a client sees when the handler gives up midway, like a
-// broken connection; client-go retries on it.
+// errAborted is the client's error when the handler gives up midway. It looks
+// like a broken connection, so client-go retries.
 var errAborted = fmt.Errorf("in-process client: handler aborted the response: %w", io.ErrUnexpectedEOF)
 
-// serverRequest is how a server sees the client's request. It claims HTTP/2,
-// as whose streams it behaves: no hijacking, and a stream's end ends no
-// connection.
+// serverRequest returns the client's request in a server's form. It claims to be
+// HTTP/2, because it behaves like an HTTP/2 stream: it cannot be hijacked, and
+// its end closes no connection.
 func serverRequest(ctx context.Context, request *http.Request) *http.Request {
 	r := request.Clone(ctx)
 	if r.Host == "" {
@@ -148,7 +146,7 @@ func serverRequest(ctx context.Context, request *http.Request) *http.Request {
 		r.Body = http.NoBody
 	}
 	if r.ContentLength == 0 && r.Body != http.NoBody {
-		// A client's 0 means unknown if there is a body; a server says -1.
+		// A client's 0 means unknown if there is a body. A server uses -1.
 		r.ContentLength = -1
 	}
 	return r

@@ -43,8 +43,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestRequest checks that the handler sees what a server's handler sees, and
-// the caller's request stays as it is.
+// TestRequest wants the handler to get the same request as from a server, and the
+// caller's request to stay unchanged.
 func TestRequest(t *testing.T) {
 	type key struct{}
 	c := client(func(w http.ResponseWriter, r *http.Request) {
@@ -110,8 +110,8 @@ func TestResponse(t *testing.T) {
 	}
 }
 
-// TestStream is a watch: events arrive as they are written, and the handler
-// ends when the caller closes the body.
+// TestStream reads a response like a watch: events arrive as they are written,
+// and the handler ends when the caller closes the body.
 func TestStream(t *testing.T) {
 	events, ended := make(chan string), make(chan error, 1)
 	c := client(func(w http.ResponseWriter, r *http.Request) {
@@ -180,7 +180,7 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// TestUntil ends what a transport has begun, and lets it begin nothing more.
+// TestUntil ends the requests of a transport, and wants later requests to fail.
 func TestUntil(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -234,7 +234,7 @@ func TestUpgradeIsRefused(t *testing.T) {
 	}
 }
 
-// TestNoGoroutineIsLeft fails if a bubble's goroutine outlives it.
+// TestNoGoroutineIsLeft fails if a goroutine outlives its synctest bubble.
 func TestNoGoroutineIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(func(w http.ResponseWriter, r *http.Request) {
