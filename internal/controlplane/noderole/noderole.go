@@ -18,14 +18,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/component"
 )
 
-// retry is how long after a failed try the next one comes.
+// retry is the pause after a failed attempt.
 const retry = 30 * time.Second
 
 // Roles are what a server runs.
 type Roles struct{ ControlPlane, Etcd bool }
 
-// labels returns the labels of a node, and whether it is to have them. The kubelet
-// cannot set them: nodes must not give themselves roles (NodeRestriction).
+// labels returns the labels of a node, and whether the node should have them. The
+// kubelet cannot set them: nodes must not give themselves roles (NodeRestriction).
 func (r Roles) labels() map[string]bool {
 	return map[string]bool{
 		"node-role.kubernetes.io/control-plane": r.ControlPlane,
@@ -33,10 +33,10 @@ func (r Roles) labels() map[string]bool {
 	}
 }
 
-// New returns the component that gives a registered node the labels of its roles, and
-// takes the others away. The component is ready after its first try, and tries until it
-// succeeds: a webhook of the user's that does not run yet may refuse the change, and
-// only what users see of the node depends on it.
+// New returns the component that gives a registered node the labels of its roles and
+// removes the others. It is ready after its first attempt, and tries until it succeeds.
+// A webhook of the user that does not run yet may refuse the change. The labels are
+// only for users, so nothing has to wait for them.
 func New(client *rest.Config, node string, roles Roles) component.Component {
 	return component.Func("node-role", func(ctx context.Context, ready func()) error {
 		api, err := kubernetes.NewForConfig(client)
@@ -52,7 +52,7 @@ func New(client *rest.Config, node string, roles Roles) component.Component {
 				return nil
 			}
 			if ctx.Err() == nil {
-				logrus.WithField("component", "node-role").Warnf("Cannot label node %s, and will try again: %v", node, err)
+				logrus.WithField("component", "node-role").Warnf("Cannot label node %s, trying again: %v", node, err)
 			}
 			select {
 			case <-ctx.Done():

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// A server has the labels of what it runs, and loses those of what it ran.
+// A node gets the labels of what its server runs, and loses the others.
 func TestLabelNode(t *testing.T) {
 	const control, member = "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd"
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"mine": "stays"}}})
