@@ -1,8 +1,8 @@
-// Package nodescope holds the services of a node (its proxy, its storage and the
-// like) to the objects of their own node, where RBAC cannot: what RBAC grants one
-// node it grants all, as it knows no labels. The apiserver package puts it between
-// authorization and the API. The kubelet is none of these services: the Node
-// authorizer holds it to its own pods.
+// Package nodescope limits the services of a node, for example its proxy and its
+// storage, to the objects of their own node. RBAC cannot do that: it knows no
+// labels, so what it grants one node it grants all. The apiserver package puts
+// this package between authorization and the API. The kubelet is not among these
+// services: the Node authorizer limits it to its own pods.
 package nodescope
 
 import (
@@ -29,13 +29,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// Scopes are the kinds of objects that are a node's. Each has a label whose value is
-// the name of the object's node, or empty for an object that is every node's. The
-// services of a node get no objects without the label.
+// Scopes are the kinds of objects that belong to nodes. Each kind has a label whose
+// value is the name of the object's node. An empty value means that the object is
+// for every node. The services of a node get no objects without the label.
 type Scopes map[schema.GroupResource]string
 
-// Use has config's handler narrow what the services of nodes ask for, once they were
-// found to have the right to it.
+// Use makes config's handler limit the requests of nodes' services, after
+// authorization.
 func Use(config *genericapiserver.Config, scopes Scopes) error {
 	client, err := dynamic.NewForConfig(config.LoopbackClientConfig)
 	if err != nil {
@@ -52,7 +52,7 @@ func Use(config *genericapiserver.Config, scopes Scopes) error {
 type scope struct {
 	next   http.Handler
 	scopes Scopes
-	// client reads objects to see whose they are.
+	// client reads objects to find their nodes.
 	client dynamic.Interface
 	codecs runtime.NegotiatedSerializer
 }
@@ -87,7 +87,7 @@ func (s *scope) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.next.ServeHTTP(w, narrowed)
 }
 
-// nodeServedBy returns the node of which a user is a service, or nothing.
+// nodeServedBy returns the node whose service a user is, or an empty string.
 func nodeServedBy(caller user.Info) string {
 	if slices.Contains(caller.GetGroups(), pki.NodesGroup) {
 		return "" // the node itself
@@ -100,8 +100,8 @@ func nodeServedBy(caller user.Info) string {
 	return ""
 }
 
-// narrow returns a request for a list or a watch that asks for objects of a node only,
-// besides what it asks for.
+// narrow returns a list or watch request that additionally asks only for objects of a
+// node.
 func narrow(r *http.Request, label, node string) (*http.Request, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -122,8 +122,8 @@ func narrow(r *http.Request, label, node string) (*http.Request, error) {
 	return narrowed, nil
 }
 
-// check refuses an object of another node. One that is not there is for the API to
-// say.
+// check refuses an object of another node. If the object does not exist, the API
+// reports that.
 func (s *scope) check(ctx context.Context, info *request.RequestInfo, label, node string) error {
 	resource := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
 	var objects dynamic.ResourceInterface = s.client.Resource(resource)
@@ -138,7 +138,7 @@ func (s *scope) check(ctx context.Context, info *request.RequestInfo, label, nod
 		return err
 	}
 	if value, ok := object.GetLabels()[label]; !ok || value != "" && value != node {
-		return apierrors.NewForbidden(resource.GroupResource(), info.Name, errors.New("it is not of node "+node))
+		return apierrors.NewForbidden(resource.GroupResource(), info.Name, errors.New("it does not belong to node "+node))
 	}
 	return nil
 }

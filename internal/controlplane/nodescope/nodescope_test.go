@@ -90,7 +90,7 @@ func TestScope(t *testing.T) {
 	t.Log("others are not narrowed")
 	for _, who := range []user.Info{
 		&user.DefaultInfo{Name: "system:admin", Groups: []string{"kedge:cluster-admins"}},
-		&user.DefaultInfo{Name: "system:node:a", Groups: []string{"system:nodes", "kedge:node:a"}}, // by the Node authorizer
+		&user.DefaultInfo{Name: "system:node:a", Groups: []string{"system:nodes", "kedge:node:a"}}, // limited by the Node authorizer instead
 	} {
 		if status, _ := ask(t, handler, resolver, who, "GET", claims+"/others"); status != 200 {
 			t.Errorf("%s: got %d", who.GetName(), status)
@@ -104,7 +104,7 @@ func TestScope(t *testing.T) {
 	}
 }
 
-// ask returns the status and the answer.
+// ask returns the status and the body of an answer.
 func ask(t *testing.T, handler http.Handler, resolver request.RequestInfoResolver, who user.Info, method, path string) (int, string) {
 	t.Helper()
 	r := httptest.NewRequest(method, path, nil)
