@@ -12,8 +12,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// shared is a value that is made when it is wanted and kept no longer than
-// until the next garbage collection after its last use.
+// shared is a value that is made on request. After its last use it is kept at
+// most until the next garbage collection.
 type shared[T any] struct {
 	make func() *T
 
@@ -32,16 +32,17 @@ func (s *shared[T]) get() *T {
 	return value
 }
 
-// Lend lets a server be built with the definitions in config, and returns what
-// takes them back when it has been.
+// Lend lets a server be built with the definitions in config. It returns a
+// function that takes them back afterwards.
 //
-// For server-side apply upstream makes schemas of the definitions, and of those
-// its type converters. After that nobody reads the schemas, but they are in an
-// APIGroupInfo that is never let go (apiserver/pkg/server/genericapiserver.go,
-// getOpenAPIModels and RegisterDestroyFunc). What is in them is the properties,
-// 7 MB, which the builder copies only where a reference has siblings
-// (builder3/openapi.go, buildDefinitionRecursively). When there is no such
-// reference any more the properties are ours, and can be emptied.
+// For server-side apply, upstream makes schemas from the definitions, and type
+// converters from the schemas. After that nobody reads the schemas, but they stay
+// in an APIGroupInfo that is never freed
+// (apiserver/pkg/server/genericapiserver.go, getOpenAPIModels and
+// RegisterDestroyFunc). Most of their memory is the properties, 7 MB. The builder
+// copies properties only where a reference has siblings (builder3/openapi.go,
+// buildDefinitionRecursively). Lend removes such references first. Then the
+// schemas share the properties with the definitions, and takeBack can empty them.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/genericapiserver.go GenericAPIServer.getOpenAPIModels GenericAPIServer.RegisterDestroyFunc
 //upstream:relies-on k8s.io/kube-openapi/pkg/builder3/openapi.go openAPI.buildDefinitionRecursively
@@ -60,14 +61,14 @@ func Lend(config *common.OpenAPIV3Config) (takeBack func()) {
 	}
 }
 
-// Resolver finds schemas of types. It is upstream's, but for that it keeps the
-// definitions of built-in types, 7 MB, no longer than it is used.
+// Resolver finds schemas of types. It is upstream's, except that it keeps the
+// definitions of built-in types, 7 MB, only as long as they are used.
 type Resolver struct {
 	upstream shared[resolver.SchemaResolver]
 }
 
-// NewResolver looks for a built-in type in definitions, as schemes name it, and
-// asks others for any other.
+// NewResolver returns a Resolver that finds built-in types in definitions, by the
+// names that schemes give them. It asks others for all other types.
 func NewResolver(others resolver.SchemaResolver, definitions common.GetOpenAPIDefinitions, schemes ...*runtime.Scheme) *Resolver {
 	r := &Resolver{}
 	r.upstream.make = func() *resolver.SchemaResolver {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// document is what is kept of an OpenAPI document: a tenth of its JSON.
+// document is a compressed OpenAPI document, a tenth the size of its JSON.
 type document struct {
 	etag     string
 	modified time.Time
@@ -18,7 +18,7 @@ type document struct {
 	toProtobuf func([]byte) ([]byte, error)
 
 	mu       sync.Mutex
-	protobuf []byte // gzip; nil until somebody has asked for it
+	protobuf []byte // gzip; nil until the first request for it
 }
 
 func newDocument(etag string, json []byte, toProtobuf func([]byte) ([]byte, error)) (*document, error) {
@@ -62,7 +62,7 @@ func compress(data []byte) ([]byte, error) {
 	if err := writer.Close(); err != nil {
 		return nil, fmt.Errorf("compress OpenAPI document: %w", err)
 	}
-	return bytes.Clone(buffer.Bytes()), nil // without the buffer's spare room
+	return bytes.Clone(buffer.Bytes()), nil // without the buffer's spare capacity
 }
 
 func decompress(data []byte) ([]byte, error) {

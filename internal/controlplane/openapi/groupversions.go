@@ -19,13 +19,13 @@ import (
 
 const v3Path = "/openapi/v3"
 
-// groupVersions serves the documents of OpenAPI v3 of servers' own APIs, as
-// upstream's do (apiserver/pkg/server/routes/openapi.go, InstallV3).
+// groupVersions serves the OpenAPI v3 documents of the servers' own APIs, as
+// upstream does (apiserver/pkg/server/routes/openapi.go, InstallV3).
 //
-// Unlike there, a document's hash is not of its text, which would have to be
-// made for it: the aggregator asks for all hashes once a second from the start.
-// It is of all that the text is made of. To clients a hash means nothing but
-// whether they have the document already.
+// Upstream hashes the text of a document. For that the text would have to be
+// made, because the aggregator asks for all hashes once a second from the start.
+// Here the hash is of everything that the text is made from. Clients use a hash
+// only to find out whether they have the document already.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/routes/openapi.go OpenAPI.InstallV3
 type groupVersions struct {
@@ -37,8 +37,8 @@ type groupVersions struct {
 	documents map[string]*document
 }
 
-// newGroupVersions takes what all hashes are made of, too. Of services with the
-// same path the last counts.
+// newGroupVersions returns the documents of servers. origin goes into all hashes.
+// If several services have the same path, the last one counts.
 func newGroupVersions(servers []*server, origin []byte) (*groupVersions, error) {
 	g := &groupVersions{
 		renderers: map[string]func() ([]byte, error){},
@@ -61,7 +61,8 @@ func newGroupVersions(servers []*server, origin []byte) (*groupVersions, error) 
 	return g, nil
 }
 
-// document renders what nobody has asked for before.
+// document returns the named document. It renders the document at the first
+// request.
 func (g *groupVersions) document(name string) (*document, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,7 +81,7 @@ func (g *groupVersions) document(name string) (*document, error) {
 	return document, nil
 }
 
-// hash tells whether a document is the same as that of another server.
+// hash returns a hash that is equal on two servers if their documents are.
 func hash(origin []byte, service *restful.WebService) string {
 	sum := sha256.New()
 	sum.Write(origin)
@@ -96,9 +97,9 @@ func hash(origin []byte, service *restful.WebService) string {
 	return fmt.Sprintf("%X", sum.Sum(nil))
 }
 
-// origin is what all documents depend on: the libraries in this executable that
-// types and their descriptions come from, the features that change them, and
-// the version in the title.
+// origin returns what all documents depend on: the libraries in this executable,
+// from which types and their descriptions come, the features that change them,
+// and the version in the title.
 func origin(config *common.OpenAPIV3Config, gates featuregate.MutableFeatureGate) []byte {
 	var origin bytes.Buffer
 	if build, ok := debug.ReadBuildInfo(); ok {

@@ -12,10 +12,11 @@ import (
 
 const v2Path = "/openapi/v2"
 
-// merged serves the one document of OpenAPI v2, as upstream's aggregator does
-// (kube-aggregator/pkg/controllers/openapi/aggregator): that of the built-in APIs,
-// then the small ones that the aggregator still merges itself, of its own types,
-// CustomResourceDefinitions and aggregated APIs.
+// merged serves the one OpenAPI v2 document, as upstream's aggregator does
+// (kube-aggregator/pkg/controllers/openapi/aggregator). It begins with the
+// document of the built-in APIs. The small documents follow that the aggregator
+// still merges itself: those of its own types, of CustomResourceDefinitions and of
+// aggregated APIs.
 //
 //upstream:relies-on k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator/aggregator.go BuildAndRegisterAggregator
 type merged struct {
@@ -42,7 +43,7 @@ func (m *merged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	document.serve(w, r, protobuf)
 }
 
-// current merges anew if the rest has changed.
+// current returns the merged document. It merges again if the rest has changed.
 func (m *merged) current(ctx context.Context) (*document, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,10 +1,11 @@
-// Package openapi serves the API server's OpenAPI documents without keeping
-// them: upstream builds all of them when it starts, and they are a third of its
-// memory from then on, though hardly a client reads them. Here the documents of
-// built-in APIs are made by upstream's builders when somebody asks for one, and
-// kept compressed. What remains upstream's are the small ones that change:
-// CustomResourceDefinitions, aggregated APIs, and the aggregator's own. The
-// apiserver package puts it in the server's chain.
+// Package openapi serves the API server's OpenAPI documents without keeping them
+// in memory. Upstream builds all of them at the start. From then on they are a
+// third of its memory, and hardly any client reads them. In this package,
+// upstream's builders make the document of a built-in API at the first request,
+// and it is kept compressed. Upstream still makes the small documents that
+// change: those of CustomResourceDefinitions, of aggregated APIs, and the
+// aggregator's own. The apiserver package puts this package into the server's
+// chain.
 package openapi
 
 import (
@@ -18,8 +19,9 @@ import (
 	"k8s.io/kube-openapi/pkg/common"
 )
 
-// Documents are those of the API server's core and of its server for
-// CustomResourceDefinitions. Both must be told to install none themselves.
+// Documents are the documents of the API server's core and of its server for
+// CustomResourceDefinitions. Both servers must be configured to install none
+// themselves.
 type Documents struct {
 	servers []*server
 
@@ -38,8 +40,9 @@ func (d *Documents) Install(core, extensions Server, gates featuregate.MutableFe
 	paths := core.Handler.NonGoRestfulMux
 	paths.Handle(v3Path, http.HandlerFunc(groupVersions.serveDiscovery))
 	paths.HandlePrefix(v3Path+"/", http.HandlerFunc(groupVersions.serveGroupVersion))
-	// For the aggregator's merge, which is to be without the core's. Without an
-	// answer it would log a warning, or get that of the server behind.
+	// The aggregator merges this answer, which must not contain the core's
+	// document. Without an answer it would log a warning, or get the answer of
+	// the server behind.
 	paths.HandleFunc(v2Path, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Etag", `"core"`)
 		fmt.Fprint(w, `{"swagger":"2.0","info":{"title":"","version":""}}`)
@@ -47,7 +50,7 @@ func (d *Documents) Install(core, extensions Server, gates featuregate.MutableFe
 	return installCustom(extensions)
 }
 
-// Wrap returns the handler of the whole chain with the documents of v2 in it.
+// Wrap returns the handler of the whole chain, with the v2 documents added.
 func (d *Documents) Wrap(chain http.Handler) http.Handler {
 	v2 := gziphandler.GzipHandler(&merged{fixed: d.fixedV2, rest: chain})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -56,15 +59,15 @@ func (d *Documents) Wrap(chain http.Handler) http.Handler {
 			return
 		}
 		if r.URL.Path == v3Path {
-			// Upstream says nothing of it, and http.ServeContent would read the host's
-			// list of all types for its sake, and keep it.
+			// Upstream sets no Content-Type. http.ServeContent would then read the
+			// host's list of all types and keep it.
 			w.Header().Set("Content-Type", "application/json")
 		}
 		chain.ServeHTTP(w, r)
 	})
 }
 
-// fixedV2 returns the JSON of what never changes, compressed.
+// fixedV2 returns the JSON of the documents that never change, compressed.
 func (d *Documents) fixedV2() ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,7 +92,7 @@ func (d *Documents) fixedV2() ([]byte, error) {
 // Server is one server of the chain.
 type Server struct {
 	*genericapiserver.GenericAPIServer
-	// V2 and V3 are what it was configured with.
+	// V2 and V3 are the configurations that the server was built with.
 	V2 *common.Config
 	V3 *common.OpenAPIV3Config
 }

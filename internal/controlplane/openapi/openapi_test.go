@@ -30,18 +30,18 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// restOfV2 is what the aggregator has merged, once and once again.
+// restOfV2 are two versions of the aggregator's own document.
 var restOfV2 = []string{
 	`{"swagger":"2.0","info":{"title":"","version":""},"paths":{"/apis/ex.io/v1/foos":{"get":{"responses":{"200":{"description":"OK"}}}}}}`,
 	`{"swagger":"2.0","info":{"title":"","version":""},"paths":{"/apis/ex.io/v1/bars":{"get":{"responses":{"200":{"description":"OK"}}}}}}`,
 }
 
-// chain is a server with documents, as the apiserver package makes it, and
-// the same documents as upstream's server has them.
+// chain is a server with documents, as the apiserver package makes it, together
+// with upstream's server of the same documents.
 type chain struct {
 	handler  http.Handler
 	upstream *mux.PathRecorderMux
-	// changed makes the aggregator have the other rest.
+	// changed makes the aggregator serve the second version.
 	changed func()
 	merges  func() int
 }
@@ -131,8 +131,8 @@ func decode(t *testing.T, w *httptest.ResponseRecorder) map[string]any {
 	return decoded
 }
 
-// TestV3 compares with upstream's documents all that clients see of ours but
-// the hash.
+// TestV3 compares everything that clients see, except the hash, with upstream's
+// documents.
 func TestV3(t *testing.T) {
 	c := newChain(t)
 	var ours, theirs handler3.OpenAPIV3Discovery
@@ -176,8 +176,8 @@ func TestV3(t *testing.T) {
 	}
 }
 
-// TestHash wants the same hash from another start, and another one when what a
-// document is made of has changed.
+// TestHash wants the same hash after a restart, and another one when something
+// that goes into a document has changed.
 func TestHash(t *testing.T) {
 	services := newTestServer(t, "/apis/a/v1", "/apis/b/v1").Handler.GoRestfulContainer.RegisteredWebServices()
 	again := newTestServer(t, "/apis/a/v1").Handler.GoRestfulContainer.RegisteredWebServices()
@@ -243,7 +243,7 @@ func TestV2(t *testing.T) {
 	}
 }
 
-// TestFirstRequestsTogether is for the race detector.
+// TestFirstRequestsTogether is meant for the race detector.
 func TestFirstRequestsTogether(t *testing.T) {
 	c := newChain(t)
 	var clients sync.WaitGroup
@@ -262,8 +262,8 @@ func TestFirstRequestsTogether(t *testing.T) {
 	}
 }
 
-// TestLend wants the schemas that upstream makes, and that they hold nothing
-// when they have been taken back.
+// TestLend wants upstream's schemas to be made, and wants them to be empty after
+// the definitions were taken back.
 func TestLend(t *testing.T) {
 	definitionName := util.GetCanonicalTypeName(apiextensionsv1.CustomResourceDefinition{})
 	want, err := builder3.BuildOpenAPIDefinitionsForResources(newTestServer(t).V3, definitionName)

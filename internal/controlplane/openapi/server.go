@@ -17,13 +17,13 @@ import (
 type server struct {
 	services []*restful.WebService
 
-	// mu is for rendering: builders write to their configuration, and to the
-	// definitions.
+	// mu is held while rendering: builders write to their configuration and to
+	// the definitions.
 	mu sync.Mutex
 	v2 common.Config
 	v3 common.OpenAPIV3Config
-	// definitions are for v3. There are several documents, which clients tend
-	// to ask for one after another.
+	// definitions are for v3. They are shared, because clients tend to ask for
+	// several documents one after another.
 	definitions shared[map[string]common.OpenAPIDefinition]
 }
 
@@ -36,8 +36,8 @@ func newServer(s Server) *server {
 	return r
 }
 
-// renderV3 lets upstream install the document of one service on a server that
-// is thrown away.
+// renderV3 returns the document of one service. It lets upstream install the
+// document on a temporary server.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/routes/openapi.go OpenAPI.InstallV3
 func (s *server) renderV3(service *restful.WebService) ([]byte, error) {
@@ -56,7 +56,7 @@ func (s *server) renderV3(service *restful.WebService) ([]byte, error) {
 	response := responsewriter.NewInMemoryResponseWriter()
 	paths.ServeHTTP(response, request)
 	if response.RespCode() != http.StatusOK || len(response.Data()) == 0 {
-		return nil, errors.New("upstream's builder failed; its log says why")
+		return nil, errors.New("upstream's builder failed; the log says why")
 	}
 	return response.Data(), nil
 }
