@@ -18,20 +18,21 @@ import (
 )
 
 const (
-	// nodeAnnotation is of a claim that has chosen its node, which then makes the
+	// nodeAnnotation names the node that was chosen for a claim. That node then makes the
 	// volume (k8s.io/component-helpers/storage/volume, AnnSelectedNode).
 	//upstream:relies-on k8s.io/component-helpers/storage/volume/pv_helpers.go AnnSelectedNode AnnStorageProvisioner
 	nodeAnnotation = "volume.kubernetes.io/selected-node"
-	// provisionerAnnotation says whose driver is to do so (the same package, AnnStorageProvisioner).
+	// provisionerAnnotation names the driver that makes the volume (same package,
+	// AnnStorageProvisioner).
 	provisionerAnnotation = "volume.kubernetes.io/storage-provisioner"
-	// driver is kedge's.
+	// driver is the name of kedge's driver.
 	driver = "local.kedge.dev"
 )
 
-// ignoreNode leaves a claim the node that it has, unless a scheduler chooses it: the
-// node makes the volume at once, also where no pod could ever run. It warns, and does
-// not refuse, as exported claims have the annotation too. Anybody who may change the
-// claim may remove the node: then the scheduler chooses anew.
+// ignoreNode keeps the node of a claim unless a scheduler changes it, because the
+// node makes the volume at once, even where no pod could ever run. It warns and does
+// not refuse, because exported claims have the annotation too. Anybody who may change
+// the claim may remove the node: then the scheduler chooses again.
 func (p *plugin) ignoreNode(ctx context.Context, a admission.Attributes) error {
 	claim, before, err := annotated(a)
 	if err != nil {
@@ -55,9 +56,9 @@ func (p *plugin) ignoreNode(ctx context.Context, a admission.Attributes) error {
 }
 
 // schedules tells whether a user chooses nodes: the scheduler, kedge's controller of
-// claims, or a scheduler of the user's own, which may bind the pods of all namespaces.
-// Users with all rights are no schedulers: what they write is often others' (backups,
-// GitOps).
+// claims, or a scheduler of the user that may bind the pods of all namespaces. Users
+// with all rights do not count as schedulers: they often write objects of others
+// (backups, GitOps).
 func (p *plugin) schedules(ctx context.Context, who user.Info) (bool, error) {
 	switch who.GetName() {
 	case user.KubeScheduler, "system:kedge:storage-controller":
@@ -71,11 +72,11 @@ func (p *plugin) schedules(ctx context.Context, who user.Info) (bool, error) {
 	return !everything, err
 }
 
-// checkVolume lets a node make the volume of a claim that chose the node, and no
-// other. The binder of volumes gives a claim the volume that names it: by its UID, or
-// without one by its name alone (k8s.io/component-helpers/storage/volume,
+// checkVolume lets a node make only the volume of a claim for which that node was
+// chosen. The volume binder gives a claim the volume that names it by its UID, or by
+// its name alone if the volume has no UID (k8s.io/component-helpers/storage/volume,
 // IsVolumeBoundToClaim). The claim is read from the datastore, so that its node may
-// answer at once when it was chosen.
+// act as soon as it was chosen.
 //
 //upstream:relies-on k8s.io/component-helpers/storage/volume/pv_helpers.go IsVolumeBoundToClaim
 func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
@@ -85,7 +86,7 @@ func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admi
 	}
 	ref := volume.Spec.ClaimRef
 	if ref == nil || ref.UID == "" || volume.Name != "pvc-"+string(ref.UID) {
-		return admission.NewForbidden(a, errors.New("a node may make volumes only for claims, under names made of their UIDs"))
+		return admission.NewForbidden(a, errors.New("a node may create volumes only for claims, with the name pvc-UID"))
 	}
 	claim, err := p.client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -101,9 +102,10 @@ func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admi
 	return nil
 }
 
-// checkCapacity lets only nodes, and users with all rights, say what room there is for
-// kedge's volumes. Nodes do so in kube-system, and the scheduler believes capacities of
-// all namespaces: it would choose full nodes for everybody's claims.
+// checkCapacity lets only nodes and users with all rights state the free capacity for
+// kedge's volumes. Nodes do that in kube-system, but the scheduler believes the
+// capacities of all namespaces. Without this check, anybody could make it choose full
+// nodes for everybody's claims.
 func (p *plugin) checkCapacity(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	capacity, err := versioned[*storagev1.CSIStorageCapacity](a.GetObject(), o, storagev1.SchemeGroupVersion)
 	if err != nil {
@@ -120,6 +122,6 @@ func (p *plugin) checkCapacity(ctx context.Context, a admission.Attributes, o ad
 	if err != nil || allowed {
 		return err
 	}
-	return admission.NewForbidden(a, fmt.Errorf("StorageClass %s is not of another driver than %s, whose nodes say in the namespace %s what room they have",
+	return admission.NewForbidden(a, fmt.Errorf("StorageClass %s belongs to the driver %s, or does not exist; only that driver's nodes may state capacities for it, in the namespace %s",
 		capacity.StorageClassName, driver, systemNamespace))
 }

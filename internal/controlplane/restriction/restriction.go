@@ -1,11 +1,11 @@
-// Package restriction is the admission plugin KedgeRestriction, which stands beside
-// upstream's NodeRestriction: it holds nodes, and users of one namespace, to what is
-// theirs. The API server runs it, see the apiserver package.
+// Package restriction is the admission plugin KedgeRestriction, which complements
+// upstream's NodeRestriction: it limits nodes, and users of one namespace, to their
+// own objects. The API server runs it, see the apiserver package.
 //
-// What a rule can tell from the request alone about nodes is in /manifests/nodes.yaml,
-// a ValidatingAdmissionPolicy. Here are the rules that look at other objects, change
-// what is written, or warn. They take no memory while nobody uses their kinds, they
-// are in force from the first request on, and they cannot be deleted.
+// Rules about nodes that need only the request itself are in /manifests/nodes.yaml, a
+// ValidatingAdmissionPolicy. This package has the rules that read other objects,
+// change what is written, or warn. They use no memory as long as nobody uses their
+// kinds. They are in force from the first request on, and nobody can delete them.
 package restriction
 
 import (
@@ -35,7 +35,7 @@ const Name = "KedgeRestriction"
 // systemNamespace is where the control plane's own objects are.
 const systemNamespace = "kube-system"
 
-// The kinds that the plugin looks at.
+// These are the kinds that the plugin checks.
 var (
 	claims          = schema.GroupResource{Resource: "persistentvolumeclaims"}
 	volumes         = schema.GroupResource{Resource: "persistentvolumes"}
@@ -47,8 +47,8 @@ var (
 	helmConfigs     = schema.GroupResource{Group: "helm.cattle.io", Resource: "helmchartconfigs"}
 )
 
-// Register adds the plugin to those of an API server, after all others: what they
-// have changed is looked at too. ownNetwork says that the user brings another network
+// Register adds the plugin to an API server's plugins, after all others, so that it
+// also checks their changes. ownNetwork says that the user brings another network
 // than kedge's, which may enforce NetworkPolicies.
 func Register(options *genericoptions.AdmissionOptions, ownNetwork bool) {
 	options.Plugins.Register(Name, func(io.Reader) (admission.Interface, error) {
@@ -60,7 +60,7 @@ func Register(options *genericoptions.AdmissionOptions, ownNetwork bool) {
 // plugin is the admission plugin.
 type plugin struct {
 	ownNetwork bool
-	// client reads what rules have to know of other objects.
+	// client reads other objects that rules need.
 	client     kubernetes.Interface
 	authorizer authorizer.Authorizer
 }
@@ -121,22 +121,22 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, o admissi
 		return p.checkHelm(ctx, a)
 	case networkPolicies:
 		if a.GetObject() != nil && !p.ownNetwork {
-			warning.AddWarning(ctx, "", "this version of kedge does not enforce NetworkPolicies: it lets through what this one forbids. "+
-				"To have them enforced, bring a network that does, with flannel-backend: none")
+			warning.AddWarning(ctx, "", "this version of kedge does not enforce NetworkPolicies: traffic that this policy forbids is not blocked. "+
+				"To enforce them, set flannel-backend: none and install a network that enforces them")
 		}
 	}
 	return nil
 }
 
-// checkHelm keeps users of one namespace from writing HelmCharts there: kedge installs
-// charts, and uninstalls them, with all rights. In the namespace kube-system RBAC alone
-// decides, as with k3s: users who may run pods there can have all rights in any case.
+// checkHelm keeps users of one namespace from writing HelmCharts there, because kedge
+// installs and uninstalls charts with all rights. In the namespace kube-system only
+// RBAC decides, as with k3s: users who may run pods there can get all rights anyway.
 func (p *plugin) checkHelm(ctx context.Context, a admission.Attributes) error {
 	if a.GetNamespace() == systemNamespace {
 		return nil
 	}
-	// These finish what others were allowed to begin: the deletion of a namespace, or
-	// of a HelmChart in the foreground.
+	// These controllers finish what others were allowed to begin: the deletion of a
+	// namespace, or of a HelmChart in the foreground.
 	switch a.GetUserInfo().GetName() {
 	case "system:serviceaccount:kube-system:namespace-controller", "system:serviceaccount:kube-system:generic-garbage-collector":
 		if a.GetOperation() != admission.Create {
@@ -147,12 +147,12 @@ func (p *plugin) checkHelm(ctx context.Context, a admission.Attributes) error {
 	if err != nil || allowed {
 		return err
 	}
-	return admission.NewForbidden(a, errors.New("kedge installs charts with all rights, so outside the namespace kube-system "+
+	return admission.NewForbidden(a, errors.New("kedge installs charts with all rights. So outside of the namespace kube-system "+
 		"only users who may do everything in the cluster (cluster-admin) may write HelmCharts and HelmChartConfigs"))
 }
 
-// mayEverything tells whether a user has all rights. Only a rule for all groups, all
-// resources, all verbs and all namespaces fits the question; those of a Role do not.
+// mayEverything tells whether a user has all rights. Only a rule for all groups,
+// resources, verbs and namespaces matches. The rules of a Role do not.
 func (p *plugin) mayEverything(ctx context.Context, who user.Info) (bool, error) {
 	return p.may(ctx, authorizer.AttributesRecord{User: who, Verb: "*", APIGroup: "*", APIVersion: "*", Resource: "*", ResourceRequest: true})
 }
@@ -173,17 +173,17 @@ func annotated(a admission.Attributes) (now metav1.Object, before map[string]str
 	if old := a.GetOldObject(); old != nil {
 		was, err := meta.Accessor(old)
 		if err != nil {
-			return nil, nil, fmt.Errorf("read what was before: %w", err)
+			return nil, nil, fmt.Errorf("read the old object: %w", err)
 		}
 		before = was.GetAnnotations()
 	}
 	if now, err = meta.Accessor(a.GetObject()); err != nil {
-		return nil, nil, fmt.Errorf("read what is written: %w", err)
+		return nil, nil, fmt.Errorf("read the new object: %w", err)
 	}
 	return now, before, nil
 }
 
-// versioned returns an object as the type of a version of the API.
+// versioned converts an object to its type in a version of the API.
 func versioned[T runtime.Object](object runtime.Object, o admission.ObjectInterfaces, version schema.GroupVersion) (T, error) {
 	converted, err := o.GetObjectConvertor().ConvertToVersion(object, version)
 	written, is := converted.(T)
@@ -191,13 +191,13 @@ func versioned[T runtime.Object](object runtime.Object, o admission.ObjectInterf
 		err = fmt.Errorf("unexpected type %T", converted)
 	}
 	if err != nil {
-		return written, fmt.Errorf("read what is written: %w", err)
+		return written, fmt.Errorf("read the object: %w", err)
 	}
 	return written, nil
 }
 
 // nodesOf returns the names of the nodes that a user belongs to: one for the
-// certificates of a node, and none for anybody else.
+// certificates of a node, and none for all other users.
 func nodesOf(who user.Info) (names []string) {
 	for _, group := range who.GetGroups() {
 		if name, is := strings.CutPrefix(group, "kedge:node:"); is {

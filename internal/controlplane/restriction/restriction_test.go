@@ -33,7 +33,7 @@ var (
 	kubelet   = &user.DefaultInfo{Name: "system:node:a", Groups: []string{"system:nodes", "kedge:node:a"}}
 )
 
-// rights are by groups: everything, or pods/binding in all namespaces.
+// rights are granted by group: all rights, or pods/binding in all namespaces.
 type rights struct{}
 
 func (rights) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -50,12 +50,12 @@ type interfaces struct{ admission.ObjectInterfaces }
 
 func (interfaces) GetObjectConvertor() runtime.ObjectConvertor { return scheme.Scheme }
 
-// warnings are what was said.
+// warnings are the warnings to the client.
 type warnings struct{ texts []string }
 
 func (w *warnings) AddWarning(_, text string) { w.texts = append(w.texts, text) }
 
-// request is one that the plugin looks at.
+// request is a request that the plugin checks.
 type request struct {
 	who         user.Info
 	operation   admission.Operation
@@ -65,7 +65,7 @@ type request struct {
 	object, old runtime.Object
 }
 
-// run has a plugin look at a request in a cluster of objects.
+// run has a plugin check a request in a cluster of objects.
 func (r request) run(t *testing.T, ownNetwork bool, objects ...runtime.Object) (warned []string, err error) {
 	t.Helper()
 	p := &plugin{ownNetwork: ownNetwork, client: fake.NewClientset(objects...), authorizer: rights{}}
@@ -84,7 +84,8 @@ func (r request) run(t *testing.T, ownNetwork bool, objects ...runtime.Object) (
 	return said.texts, p.Validate(ctx, a, interfaces{})
 }
 
-// TestRegister has the plugin last, and wants all that it needs.
+// TestRegister wants the plugin to be the last one, and to fail without its
+// dependencies.
 func TestRegister(t *testing.T) {
 	options := genericoptions.NewAdmissionOptions()
 	before := slices.Clone(options.RecommendedPluginOrder)
@@ -100,7 +101,7 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// TestIgnoreNode keeps the node of a claim to schedulers.
+// TestIgnoreNode wants only schedulers to choose the node of a claim.
 func TestIgnoreNode(t *testing.T) {
 	claim := func(node string) runtime.Object {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", Annotations: map[string]string{"kept": "yes"}}}
@@ -155,7 +156,7 @@ func TestIgnoreNode(t *testing.T) {
 	}
 }
 
-// TestCheckVolume has a node make volumes for claims that chose it only.
+// TestCheckVolume wants a node to make volumes only for claims that chose it.
 func TestCheckVolume(t *testing.T) {
 	claim := func(change func(*corev1.PersistentVolumeClaim)) runtime.Object {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
@@ -198,7 +199,8 @@ func TestCheckVolume(t *testing.T) {
 	}
 }
 
-// TestCheckCapacity lets nobody lie about the room of nodes in a namespace of his own.
+// TestCheckCapacity wants false capacities of nodes to be refused in users'
+// namespaces.
 func TestCheckCapacity(t *testing.T) {
 	class := func(name, provisioner string) runtime.Object {
 		return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner}
@@ -226,7 +228,7 @@ func TestCheckCapacity(t *testing.T) {
 	}
 }
 
-// TestCheckService gives no Service an address of others.
+// TestCheckService wants a Service to get no address of other Services.
 func TestCheckService(t *testing.T) {
 	ranges := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.43.0.0/16", "fd00:43::/112"}}}
 	service := func(external ...string) *corev1.Service {
@@ -267,7 +269,7 @@ func TestCheckService(t *testing.T) {
 	}
 }
 
-// TestCheckTunnels lets no node have another's end of the tunnels.
+// TestCheckTunnels wants a node not to claim another node's end of the tunnels.
 func TestCheckTunnels(t *testing.T) {
 	const mac, key = `{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`, `{"PublicKey":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}`
 	node := func(name, data, address string) *corev1.Node {
@@ -309,7 +311,8 @@ func TestCheckTunnels(t *testing.T) {
 	}
 }
 
-// TestCheckHelm keeps charts to those who may do everything, outside kube-system.
+// TestCheckHelm wants only users with all rights to write charts outside of
+// kube-system.
 func TestCheckHelm(t *testing.T) {
 	controller := func(name string) user.Info {
 		return &user.DefaultInfo{Name: "system:serviceaccount:kube-system:" + name}
@@ -348,7 +351,7 @@ func TestCheckHelm(t *testing.T) {
 	}
 }
 
-// TestNetworkPolicies warns while nothing enforces them.
+// TestNetworkPolicies wants a warning while nothing enforces NetworkPolicies.
 func TestNetworkPolicies(t *testing.T) {
 	r := request{who: tenant, operation: admission.Create, resource: networkPolicies, object: &networkingv1.NetworkPolicy{}}
 	for ownNetwork, want := range map[bool]int{false: 1, true: 0} {

@@ -10,10 +10,10 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// checkService keeps a Service from taking the address of another one as an external
-// address, or as a load balancer's. The service proxy has one entry for an address and
-// port, and of two Services either may get it (ensureElem in pkg/proxy/nftables/proxier.go):
-// whoever writes Services in one namespace could answer for the cluster's DNS or API.
+// checkService keeps a Service from taking the address of another Service as its external
+// address or load balancer address. The service proxy has one entry per address and port,
+// and either of two Services may get it (ensureElem in pkg/proxy/nftables/proxier.go). So a
+// user who writes Services in one namespace could answer for the cluster's DNS or API.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/proxy/nftables/proxier.go nftElementStorage.ensureElem
 func (p *plugin) checkService(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
@@ -43,8 +43,8 @@ func (p *plugin) checkService(ctx context.Context, a admission.Attributes, o adm
 			}
 			for _, address := range claimed {
 				if prefix.Contains(address) {
-					return admission.NewForbidden(a, fmt.Errorf("the address %s is in %s, from which the cluster gives Services their own addresses: "+
-						"neither an external address nor a load balancer's may be", address, prefix))
+					return admission.NewForbidden(a, fmt.Errorf("the address %s is in %s, the cluster's range of Service addresses: "+
+						"external addresses and load balancer addresses must be outside of it", address, prefix))
 				}
 			}
 		}

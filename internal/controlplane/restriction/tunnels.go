@@ -11,8 +11,9 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// tunnelAnnotations are what flannel says of a node, in each address family: its end
-// of the tunnels, and the address where that is (flannel's pkg/subnet/kube/annotations.go).
+// tunnelAnnotations are flannel's annotations of a node, for each address family: the
+// node's end of the tunnels, and the address of that end (flannel's
+// pkg/subnet/kube/annotations.go).
 //
 //upstream:relies-on github.com/flannel-io/flannel/pkg/subnet/kube/annotations.go newAnnotations
 var tunnelAnnotations = []struct{ data, address string }{
@@ -20,10 +21,10 @@ var tunnelAnnotations = []struct{ data, address string }{
 	{"flannel.alpha.coreos.com/backend-v6-data", "flannel.alpha.coreos.com/public-ipv6"},
 }
 
-// checkTunnels keeps a node from saying that its end of the tunnels is another
-// node's: a hardware address (VXLAN), or a public key (WireGuard), leads to one host,
-// and so the other node's packets would go to this one. A host that has joined anew
-// under another name may have the end that it had.
+// checkTunnels keeps a node from claiming another node's end of the tunnels. A
+// hardware address (VXLAN) or a public key (WireGuard) leads to one host, so the
+// other node's packets would go to this one. A host that has joined again under
+// another name may keep its end.
 func (p *plugin) checkTunnels(ctx context.Context, a admission.Attributes) error {
 	node, before, err := annotated(a)
 	if err != nil {
@@ -42,7 +43,7 @@ func (p *plugin) checkTunnels(ctx context.Context, a admission.Attributes) error
 		for _, other := range others.Items {
 			if other.Name != node.GetName() && end.is(readTunnelEnd(other.Annotations[family.data])) &&
 				other.Annotations[family.address] != said[family.address] {
-				return admission.NewForbidden(a, fmt.Errorf("node %s has this tunnel address already, at %s. If that node is gone: kubectl delete node %[1]s",
+				return admission.NewForbidden(a, fmt.Errorf("node %s already has this tunnel address, at %s. If that node is gone, run `kubectl delete node %[1]s`",
 					other.Name, other.Annotations[family.address]))
 			}
 		}
@@ -50,16 +51,18 @@ func (p *plugin) checkTunnels(ctx context.Context, a admission.Attributes) error
 	return nil
 }
 
-// tunnelEnd is what the other nodes know an end of their tunnels by.
+// tunnelEnd is how other nodes identify an end of their tunnels.
 type tunnelEnd struct{ mac, key string }
 
-// readTunnelEnd reads it as they do: peersOf in internal/node/network/upstream_vxlan.go, and
-// flannel's pkg/backend/wireguard/wireguard_network.go. What is not there, or cannot be
-// read, is empty.
+// readTunnelEnd reads the annotation in the same way as the other nodes do: peersOf in
+// internal/node/network/upstream_vxlan.go, and flannel's
+// pkg/backend/wireguard/wireguard_network.go. Parts that are missing or cannot be read
+// are empty.
 //
 //upstream:relies-on github.com/flannel-io/flannel/pkg/backend/wireguard/wireguard_network.go network.handleSubnetEvents
 func readTunnelEnd(data string) (end tunnelEnd) {
-	// Each on its own: a fault in one field must not hide the other.
+	// The fields are read separately, because a fault in one must not hide the
+	// other.
 	var vxlan struct{ VtepMAC string }
 	if json.Unmarshal([]byte(data), &vxlan) == nil {
 		if mac, err := net.ParseMAC(vxlan.VtepMAC); err == nil {
@@ -75,7 +78,7 @@ func readTunnelEnd(data string) (end tunnelEnd) {
 	return end
 }
 
-// is tells whether two ends are one.
+// is tells whether two ends are the same.
 func (e tunnelEnd) is(other tunnelEnd) bool {
 	return e.mac != "" && e.mac == other.mac || e.key != "" && e.key == other.key
 }

@@ -12,8 +12,8 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// foreignAddresses returns the addresses of a Service that the cluster has not given
-// it. It reads them as the service proxy does.
+// foreignAddresses returns the addresses of a Service that the cluster has not
+// assigned. It reads them as the service proxy does.
 //
 //upstream:follows k8s.io/kubernetes/pkg/proxy/serviceport.go newBaseServiceInfo
 func foreignAddresses(object runtime.Object, o admission.ObjectInterfaces) (all []netip.Addr, err error) {
