@@ -21,7 +21,7 @@ profiles: [{schedulerName: packer}]
 		args    []string
 		profile string
 		port    int
-		fault   string // words of the error, empty for success
+		fault   string // words in the error, empty for success
 	}{
 		"by default":        {profile: "default-scheduler", port: 10259},
 		"on another port":   {args: []string{"secure-port=12345"}, profile: "default-scheduler", port: 12345},
