@@ -106,7 +106,7 @@ volumeBindingMode: Immediate
 	t.Cleanup(func() { s.kubectl("delete", "storageclass", s.namespace) })
 	s.claim("large", "100Ti", "")
 	s.claim("typo", "64Mi", "storageClassName: "+s.namespace)
-	for claim, want := range map[string]string{"large": "the largest possible is", "typo": "shard"} {
+	for claim, want := range map[string]string{"large": "The largest possible size is", "typo": "shard"} {
 		s.eventually("an event of claim "+claim, func() error {
 			events, err := s.client.CoreV1().Events(s.namespace).List(s.ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + claim})
 			if err != nil {

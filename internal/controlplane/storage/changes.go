@@ -10,7 +10,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
-// What follows turns changes of objects into claims to look at.
+// The functions in this file turn changes of objects into claims to check.
 
 func (c *claims) claimChanged(object any) {
 	if name, err := cache.DeletionHandlingObjectToName(object); err == nil {
@@ -34,7 +34,7 @@ func (c *claims) addClaimOf(volume *corev1.PersistentVolume) {
 	}
 }
 
-// nodeUpdated passes over heartbeats.
+// nodeUpdated ignores heartbeats.
 func (c *claims) nodeUpdated(before, now any) {
 	if silentSince(before.(*corev1.Node)).Equal(silentSince(now.(*corev1.Node))) {
 		return
@@ -55,7 +55,7 @@ func (c *claims) nodeChanged(object any) {
 		}
 	}
 	if _, err := c.nodes.Get(name.Name); err != nil {
-		c.addPending() // of those for which it was chosen
+		c.addPending() // among them the claims for which the node was chosen
 	}
 	contents, _ := c.contents.List(labels.Everything())
 	for _, content := range contents {
@@ -78,7 +78,7 @@ func (c *claims) contentChanged(object any) {
 	}
 }
 
-// addPending has all claims looked at that have no volume.
+// addPending queues all claims that have no volume.
 func (c *claims) addPending() {
 	all, _ := c.claims.List(labels.Everything())
 	for _, claim := range all {

@@ -25,10 +25,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
-// placeInterval is how long it takes at least to choose a node for a claim again.
+// placeInterval is the least time between two choices of a node for a claim.
 const placeInterval = 10 * time.Second
 
-// Reasons of events, as kubectl describe shows them.
+// These are reasons of Events, as kubectl describe shows them.
 const (
 	noNode      = "NoNodeForClaim"
 	nodeSilent  = "NodeOfVolumeSilent"
@@ -36,8 +36,8 @@ const (
 	nodeUnknown = "NodeOfSnapshotUnknown"
 )
 
-// sync does what is to be done about a claim, or about what has no namespace: a volume,
-// or the content of a snapshot.
+// sync handles a claim, or an object without a namespace: a volume, or the content of a
+// snapshot.
 func (c *claims) sync(ctx context.Context, name cache.ObjectName) error {
 	if name.Namespace == "" {
 		return errors.Join(c.labelVolume(ctx, name.Name), c.syncContent(ctx, name.Name))
@@ -59,7 +59,7 @@ func (c *claims) sync(ctx context.Context, name cache.ObjectName) error {
 	}
 	volume, err := c.volumes.Get(claim.Spec.VolumeName)
 	if apierrors.IsNotFound(err) {
-		return nil // its arrival is another change
+		return nil // when the volume arrives, the claim is queued again
 	}
 	if err != nil {
 		return err
@@ -75,7 +75,8 @@ func (c *claims) sync(ctx context.Context, name cache.ObjectName) error {
 	return c.grow(ctx, claim, volume)
 }
 
-// tell makes an event of a claim, unless it was the last one.
+// tell writes a warning Event about a claim, unless it is the same as the last
+// one.
 func (c *claims) tell(claim *corev1.PersistentVolumeClaim, reason, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	name := cache.MetaObjectToName(claim)
@@ -86,8 +87,8 @@ func (c *claims) tell(claim *corev1.PersistentVolumeClaim, reason, format string
 	c.events.Event(claim, corev1.EventTypeWarning, reason, text)
 }
 
-// place looks after a claim without a volume: it says if no node can ever have it,
-// and chooses the node where no pod does that.
+// place handles a claim without a volume. It warns if no node can ever have the
+// volume, and chooses the node if no pod determines it.
 func (c *claims) place(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	class, err := c.classes.Get(volumehelpers.GetPersistentVolumeClaimClass(claim))
 	if apierrors.IsNotFound(err) {
@@ -110,14 +111,14 @@ func (c *claims) place(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 	if len(rooms) > 0 && rooms[0].size.Cmp(size) < 0 {
 		c.tell(claim, noNode, "%s", tooLargeText(size, class, rooms))
 		if chosen == "" {
-			return c.label(ctx, claim, "") // nodes look more often at the room they have
+			return c.label(ctx, claim, "") // lets nodes check their capacity more often
 		}
 		return nil
 	}
 	delete(c.told, cache.MetaObjectToName(claim))
 	if chosen != "" {
 		if _, err := c.nodes.Get(chosen); apierrors.IsNotFound(err) {
-			return c.choose(ctx, claim, nil) // who would else have given it back
+			return c.choose(ctx, claim, nil) // the node is gone, so nobody else would release the claim
 		}
 		return nil
 	}
@@ -130,7 +131,8 @@ func (c *claims) place(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 	}
 	name := cache.MetaObjectToName(claim)
 	if wait := placeInterval - time.Since(c.placed[name]); wait > 0 {
-		// The node has given it back, and soon tells what room it really has.
+		// The node has released the claim, and will soon report its real
+		// capacity.
 		c.queue.AddAfter(name, wait)
 		return nil
 	}
@@ -138,7 +140,7 @@ func (c *claims) place(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 	return c.choose(ctx, claim, node)
 }
 
-// choose notes the node of a claim, or that it has none if that is nil.
+// choose sets the node of a claim, or removes it if node is nil.
 func (c *claims) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, node any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": claim.ResourceVersion,
@@ -154,14 +156,14 @@ func (c *claims) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	return nil
 }
 
-// room is what a node can have of a class.
+// room is the capacity that a node has for a class.
 type room struct {
 	node string
 	size resource.Quantity
-	why  string // if it is none
+	why  string // why the node has no capacity
 }
 
-// rooms returns those of all nodes, the largest first.
+// rooms returns the capacities of all nodes for a class, the largest first.
 func (c *claims) rooms(class string) []room {
 	// Listing a cache does not fail.
 	all, _ := c.capacities.CSIStorageCapacities(localstorage.Namespace).List(labels.Everything())
@@ -178,11 +180,11 @@ func (c *claims) rooms(class string) []room {
 	return rooms
 }
 
-// tooLargeText says what is possible instead.
+// tooLargeText says which sizes are possible.
 func tooLargeText(size resource.Quantity, class *storagev1.StorageClass, rooms []room) string {
 	var text strings.Builder
 	if i := slices.IndexFunc(rooms, func(r room) bool { return r.why == "" }); i >= 0 {
-		fmt.Fprintf(&text, "the claim asks for %s, and no node has the room for it: the largest possible is %s, on node %s", &size, &rooms[i].size, rooms[i].node)
+		fmt.Fprintf(&text, "the claim asks for %s, and no node has that much free space. The largest possible size is %s, on node %s", &size, &rooms[i].size, rooms[i].node)
 	} else {
 		fmt.Fprintf(&text, "no node can have a volume of the StorageClass %s", class.Name)
 	}
@@ -194,8 +196,8 @@ func tooLargeText(size resource.Quantity, class *storagev1.StorageClass, rooms [
 	return text.String()
 }
 
-// roomiest returns the node with the most room that may have a volume of a class,
-// empty if there is none.
+// roomiest returns the node with the largest capacity that a class allows, or an
+// empty string if there is none.
 func (c *claims) roomiest(class *storagev1.StorageClass, rooms []room) string {
 	for _, r := range rooms {
 		if _, err := c.nodes.Get(r.node); err == nil && !r.size.IsZero() && admits(class, r.node) {
@@ -217,9 +219,9 @@ func admits(class *storagev1.StorageClass, node string) bool {
 	})
 }
 
-// sourceNode returns the node that has what a claim is to be a copy of: there the
-// copy has to be. The scheduler knows nothing of sources, but keeps to a node that
-// was chosen before.
+// sourceNode returns the node of the source that a claim copies: the copy must be
+// on the same node. The scheduler knows nothing of sources, but respects a node
+// that is already chosen.
 func (c *claims) sourceNode(claim *corev1.PersistentVolumeClaim) string {
 	ref := claim.Spec.DataSourceRef
 	if ref == nil {

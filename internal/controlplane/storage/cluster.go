@@ -1,7 +1,7 @@
-// Package storage is what of local storage is done once per cluster, by the server
-// that leads: growing claims, binding snapshots, choosing the node of a claim that
-// does not wait for a pod, and telling users why a claim has to wait. The server
-// package runs it beside the controllers.
+// Package storage does the tasks of local storage that only one server of a
+// cluster does: growing claims, binding snapshots, choosing the node of a claim
+// that does not wait for a pod, and telling users why a claim waits. The server
+// package runs it beside the controllers, on the elected server.
 package storage
 
 import (
@@ -37,11 +37,12 @@ const (
 type Config struct {
 	// Client calls as system:kedge:storage-controller, until ctx ends.
 	Client func(ctx context.Context) *rest.Config
-	// Informers are of claims, volumes, StorageClasses, capacities and nodes.
+	// Informers is the source of the informers of claims, volumes,
+	// StorageClasses, capacities and nodes.
 	Informers objectcache.Source
 }
 
-// Controllers are the loops that one server at a time runs: the election package's
+// Controllers are the loops of this package. They implement the election package's
 // Loops.
 type Controllers struct {
 	cfg Config
@@ -89,7 +90,7 @@ func (c *Controllers) Lead(ctx context.Context, ready func()) error {
 	running.Go(func() { claims.run(ctx) })
 	ready()
 	select {
-	case <-claims.snapshotted: // which most clusters never are
+	case <-claims.snapshotted: // never closed in most clusters
 	case <-ctx.Done():
 		return nil
 	}
@@ -100,8 +101,8 @@ func (c *Controllers) Lead(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// claims looks at one claim after the other, when something about it has changed,
-// and at volumes and contents of snapshots.
+// claims handles one claim after the other when something about it has changed,
+// and also volumes and contents of snapshots.
 type claims struct {
 	api    kubernetes.Interface
 	custom snapshotclient.Interface
@@ -121,7 +122,7 @@ type claims struct {
 	snapshots  snapshotlisters.VolumeSnapshotLister
 	contents   snapshotlisters.VolumeSnapshotContentLister
 
-	told   map[cache.ObjectName]string    // the last event of a claim that waits
+	told   map[cache.ObjectName]string    // the last Event of a waiting claim
 	placed map[cache.ObjectName]time.Time // when a node was chosen for it
 }
 
@@ -160,7 +161,7 @@ func newClaims(ctx context.Context, api kubernetes.Interface, client snapshotcli
 		}),
 		custom.Snapshot().V1().VolumeSnapshots().Informer(): localstorage.OnChange(func(any) {
 			hasSnapshots()
-			c.addPending() // it may be the source of one
+			c.addPending() // the snapshot may be the source of a claim
 		}),
 	} {
 		// Adding a handler fails only on an informer that has stopped.

@@ -26,26 +26,26 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
-// TestMain has informers list: the fake of snapshots cannot answer their WatchList,
-// and does not say so.
+// TestMain makes informers use list requests: the fake client of snapshots cannot
+// answer WatchList, and does not report that.
 func TestMain(m *testing.M) {
 	_ = os.Setenv("KUBE_FEATURE_WatchListClient", "false")
 	os.Exit(m.Run())
 }
 
-// env runs the loop that looks at claims.
+// env runs the loop that checks claims.
 type env struct {
 	t      *testing.T
 	api    *fake.Clientset
 	custom *snapshotfake.Clientset
-	events map[string]string // the last by reason
+	events map[string]string // the last message of each reason
 }
 
-// start is to be called in a bubble of synctest.
+// start must be called in a bubble of synctest.
 func start(t *testing.T, snapshots []runtime.Object, objects ...runtime.Object) *env {
 	t.Helper()
 	e := &env{t, fake.NewClientset(objects...), snapshotfake.NewSimpleClientset(snapshots...), map[string]string{}}
-	// Events have the time in their names, which stands still here.
+	// Names of Events contain the time, which stands still here.
 	e.api.PrependReactor("create", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		event := action.(clienttesting.CreateAction).GetObject().(*corev1.Event)
 		e.events[event.Reason] = event.Message
@@ -125,14 +125,14 @@ func claim(name, asks string, change ...func(*corev1.PersistentVolumeClaim)) *co
 	return claim
 }
 
-// bound binds a claim to the volume v, which has so much.
+// bound returns a claim that is bound to the volume v and has the given capacity.
 func bound(has string) func(*corev1.PersistentVolumeClaim) {
 	return func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Status.Phase, c.Status.Capacity = "v", corev1.ClaimBound, size(has)
 	}
 }
 
-// volume is on node a.
+// volume returns a volume on node a.
 func volume(has string) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "v", Finalizers: []string{localstorage.VolumeFinalizer}},
@@ -149,7 +149,7 @@ func volume(has string) *corev1.PersistentVolume {
 	}
 }
 
-// TestGrow has the kubelet grow what asks for more, once.
+// TestGrow wants the kubelet to grow a volume once if its claim asks for more.
 func TestGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, nil, class(storagev1.VolumeBindingWaitForFirstConsumer), node("a", corev1.ConditionTrue), claim("data", "1Gi", bound("1Gi")), volume("1Gi"))
@@ -181,13 +181,14 @@ func TestGrow(t *testing.T) {
 	})
 }
 
-// TestTooLarge tells what is possible, and where, and again when that changes.
+// TestTooLarge wants an Event with the possible size and its node, and another
+// one when these change.
 func TestTooLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, nil, class(storagev1.VolumeBindingWaitForFirstConsumer),
 			claim("data", "1Ti"), claim("fits", "1Gi"), capacity("a", "20Gi", ""), capacity("b", "100Gi", ""), capacity("c", "0", "this host has no mkfs.ext4"))
 		got := e.events[noNode]
-		for _, want := range []string{"asks for 1Ti", "the largest possible is 100Gi, on node b", "node c: this host has no mkfs.ext4"} {
+		for _, want := range []string{"asks for 1Ti", "The largest possible size is 100Gi, on node b", "node c: this host has no mkfs.ext4"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%q is not in %q", want, got)
 			}
@@ -256,8 +257,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestNodeAway reports volumes of a node that does not answer, and lets go of them
-// when the user has let go of both.
+// TestNodeAway wants Events about volumes whose node does not answer, and wants
+// the volumes to be released once the user has deleted the node and the claim.
 func TestNodeAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, nil, class(storagev1.VolumeBindingWaitForFirstConsumer), node("a", corev1.ConditionTrue), claim("data", "1Gi", bound("1Gi")), volume("1Gi"))
@@ -281,7 +282,7 @@ func TestNodeAway(t *testing.T) {
 		if _, err := e.api.CoreV1().PersistentVolumes().Get(t.Context(), "v", metav1.GetOptions{}); err != nil {
 			t.Errorf("the volume of a claim that is there: %v", err)
 		}
-		// As a StatefulSet makes its claim anew at once.
+		// A StatefulSet creates its claim again at once in this way.
 		if err := e.api.CoreV1().PersistentVolumeClaims("default").Delete(t.Context(), "data", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -300,8 +301,8 @@ func TestNodeAway(t *testing.T) {
 	})
 }
 
-// TestSnapshotOfUser finds the node of a snapshot that a user brings, if there is no
-// doubt.
+// TestSnapshotOfUser wants the node of a user's snapshot to be found if only one
+// node is possible.
 func TestSnapshotOfUser(t *testing.T) {
 	with := func(name string) *corev1.Node {
 		node := node(name, corev1.ConditionTrue)
@@ -320,7 +321,7 @@ func TestSnapshotOfUser(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfGoneNode ends the deletion of a snapshot that nobody else can end.
+// TestSnapshotOfGoneNode completes the deletion of a snapshot whose node is gone.
 func TestSnapshotOfGoneNode(t *testing.T) {
 	content := func(name, node string, deleted bool) *snapshotv1.VolumeSnapshotContent {
 		content := &snapshotv1.VolumeSnapshotContent{

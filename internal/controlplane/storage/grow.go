@@ -14,11 +14,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
-// grow has the kubelet grow the volume of a claim that asks for more than it has:
-// the driver does it on the node. It is what external-resizer does with its trivial
-// resizer (pkg/controller/expand_and_recover.go, pkg/resizer/trivial_resizer.go),
-// which cannot be linked beside Kubernetes: its feature gates have the names of
-// Kubernetes's own, with other stages (pkg/features/features.go, init).
+// grow makes the kubelet grow the volume of a claim that asks for more than it has.
+// The driver does that on the node. grow does the same as external-resizer with its
+// trivial resizer (pkg/controller/expand_and_recover.go,
+// pkg/resizer/trivial_resizer.go). That cannot be linked together with Kubernetes:
+// its feature gates have the same names as Kubernetes' own, with other stages
+// (pkg/features/features.go, init).
 func (c *claims) grow(ctx context.Context, claim *corev1.PersistentVolumeClaim, volume *corev1.PersistentVolume) error {
 	asked, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
 	ref := volume.Spec.ClaimRef
@@ -28,12 +29,12 @@ func (c *claims) grow(ctx context.Context, claim *corev1.PersistentVolumeClaim, 
 	capacity := volume.Spec.Capacity[corev1.ResourceStorage]
 	switch claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
-		// The kubelet is to end what it has begun before it gets another size.
+		// The kubelet must finish what it has begun before it gets another size.
 		if allocated := claim.Status.AllocatedResources[corev1.ResourceStorage]; capacity.Cmp(allocated) >= 0 {
 			return nil
 		}
 	case corev1.PersistentVolumeClaimNodeResizeInfeasible:
-		// It waits for the user to ask for less, or for the next change.
+		// The kubelet waits until the user asks for less, or for the next change.
 		if allocated := claim.Status.AllocatedResources[corev1.ResourceStorage]; asked.Cmp(allocated) == 0 {
 			return nil
 		}
@@ -59,7 +60,7 @@ func (c *claims) grow(ctx context.Context, claim *corev1.PersistentVolumeClaim, 
 	return localstorage.IgnoreOutdated(err)
 }
 
-// resizing says in a claim's status how far its growing has come.
+// resizing writes the progress of growing into the claim's status.
 func (c *claims) resizing(ctx context.Context, claim *corev1.PersistentVolumeClaim, size resource.Quantity, status corev1.ClaimResourceStatus,
 	condition corev1.PersistentVolumeClaimConditionType, message string) (*corev1.PersistentVolumeClaim, error) {
 	wanted := claim.DeepCopy()
@@ -91,14 +92,14 @@ func (c *claims) resizing(ctx context.Context, claim *corev1.PersistentVolumeCla
 	if err != nil {
 		return nil, fmt.Errorf("encode claim: %w", err)
 	}
-	// By their types: the list of conditions is merged.
+	// The patch is made from the types, because the list of conditions is merged.
 	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, claim)
 	if err != nil {
 		return nil, fmt.Errorf("make patch: %w", err)
 	}
 	written, err := c.api.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
-		return nil, fmt.Errorf("tell that claim %s grows: %w", claim.Name, err)
+		return nil, fmt.Errorf("write the status of claim %s, which grows: %w", claim.Name, err)
 	}
 	return written, nil
 }

@@ -12,10 +12,11 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
-// What follows gives claims and volumes the label by which a node gets them from the
-// API. The annotation of a claim and the affinity of a volume stay what decides.
+// The functions in this file give claims and volumes the label by which a node gets
+// them from the API. The claim's annotation and the volume's node affinity still
+// decide which node that is.
 
-// label gives a claim the label of a node, or the one of all if node is empty.
+// label gives a claim the label of a node, or of all nodes if node is empty.
 func (c *claims) label(ctx context.Context, claim *corev1.PersistentVolumeClaim, node string) error {
 	if value, ok := claim.Labels[localstorage.TopologyKey]; ok && value == node {
 		return nil
@@ -31,12 +32,12 @@ func (c *claims) label(ctx context.Context, claim *corev1.PersistentVolumeClaim,
 	return nil
 }
 
-// labelVolume gives a volume the label of its node. Those that a node has made have
-// it. A user's, or those of an older kedge, may not.
+// labelVolume gives a volume the label of its node. Volumes made by a node have it.
+// Those of a user or of an older kedge may not.
 func (c *claims) labelVolume(ctx context.Context, name string) error {
 	volume, err := c.volumes.Get(name)
 	if err != nil {
-		return nil // gone, or the name is of something else
+		return nil // gone, or the name is that of another kind
 	}
 	node, ours := localstorage.NodeOf(volume)
 	if !ours || volume.Labels[localstorage.TopologyKey] == node {

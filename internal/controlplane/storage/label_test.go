@@ -11,8 +11,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
-// TestLabels has each node see its own claims and volumes, and claims that wait for
-// room on any.
+// TestLabels wants each node to see its own claims and volumes, and every node to
+// see claims that wait for capacity.
 func TestLabels(t *testing.T) {
 	chosen := func(node string) func(*corev1.PersistentVolumeClaim) {
 		return func(c *corev1.PersistentVolumeClaim) {

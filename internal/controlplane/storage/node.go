@@ -19,7 +19,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
-// silentSince returns since when a node has not been heard of, or the zero time.
+// silentSince returns since when a node does not answer, or the zero time if it
+// does.
 func silentSince(node *corev1.Node) time.Time {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionUnknown {
@@ -29,24 +30,24 @@ func silentSince(node *corev1.Node) time.Time {
 	return time.Time{}
 }
 
-// tellOfNode says of a claim whose node does not answer what can be done.
+// tellOfNode tells the user of a claim what to do if the node does not answer.
 func (c *claims) tellOfNode(claim *corev1.PersistentVolumeClaim, name string) {
 	node, err := c.nodes.Get(name)
 	switch {
 	case apierrors.IsNotFound(err):
-		c.tell(claim, nodeGone, "node %s, which has the data of this claim, is no longer in the cluster: start kedge on it again, "+
-			"or let go of the data by kubectl delete pvc %s --namespace %s, and of the pod that uses it", name, claim.Name, claim.Namespace)
+		c.tell(claim, nodeGone, "node %s, which has the data of this claim, is no longer in the cluster. Start kedge on that node again. "+
+			"Or give up the data: run `kubectl delete pvc %s --namespace %s`, and delete the pod that uses it", name, claim.Name, claim.Namespace)
 	case err != nil:
 	case !silentSince(node).IsZero():
-		c.tell(claim, nodeSilent, "node %s, which has the data of this claim, has not answered since %s: they are here again with the node. "+
-			"If it is gone for good, let go of it by kubectl delete node %s, and of the data by kubectl delete pvc %s --namespace %s",
+		c.tell(claim, nodeSilent, "node %s, which has the data of this claim, has not answered since %s. When the node is back, the data are back. "+
+			"If the node is gone for good, give up the node and the data: run `kubectl delete node %s` and `kubectl delete pvc %s --namespace %s`",
 			name, silentSince(node).UTC().Format(time.RFC3339), name, claim.Name, claim.Namespace)
 	default:
 		delete(c.told, cache.MetaObjectToName(claim))
 	}
 }
 
-// syncContent looks after the content of a snapshot that no node does.
+// syncContent handles the content of a snapshot if no node does.
 func (c *claims) syncContent(ctx context.Context, name string) error {
 	content, err := c.contents.Get(name)
 	if apierrors.IsNotFound(err) || err == nil && content.Spec.Driver != localstorage.Driver {
@@ -65,16 +66,17 @@ func (c *claims) syncContent(ctx context.Context, name string) error {
 	if _, err := c.nodes.Get(node); !apierrors.IsNotFound(err) {
 		return nil
 	}
-	// Else neither it nor the namespace of its snapshot could ever be deleted.
+	// With the finalizer, neither the content nor the namespace of its snapshot
+	// could ever be deleted.
 	kept := slices.DeleteFunc(slices.Clone(content.Finalizers), func(finalizer string) bool { return finalizer == utils.VolumeSnapshotContentFinalizer })
 	if err := c.patchContent(ctx, content, map[string]any{"finalizers": kept}); err != nil {
 		return err
 	}
-	c.log.Warnf("Let go of snapshot content %s: its node %s is no longer in the cluster", name, node)
+	c.log.Warnf("Released the snapshot content %s: its node %s is no longer in the cluster", name, node)
 	return nil
 }
 
-// findNode says which node has the snapshot of a content that a user has made.
+// findNode sets the node of a content that a user has made.
 func (c *claims) findNode(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	// Listing a cache does not fail.
 	nodes, _ := c.nodes.List(labels.Everything())
@@ -82,7 +84,7 @@ func (c *claims) findNode(ctx context.Context, content *snapshotv1.VolumeSnapsho
 	if len(with) == 1 {
 		return c.patchContent(ctx, content, map[string]any{"labels": map[string]string{utils.VolumeSnapshotContentManagedByLabel: with[0].Name}})
 	}
-	c.events.Eventf(content, corev1.EventTypeWarning, nodeUnknown, "several nodes may have this snapshot: say which one has it by kubectl label volumesnapshotcontent %s %s=NODE",
+	c.events.Eventf(content, corev1.EventTypeWarning, nodeUnknown, "several nodes may have this snapshot: name the node with `kubectl label volumesnapshotcontent %s %s=NODE`",
 		content.Name, utils.VolumeSnapshotContentManagedByLabel)
 	return nil
 }
@@ -100,8 +102,8 @@ func (c *claims) patchContent(ctx context.Context, content *snapshotv1.VolumeSna
 	return nil
 }
 
-// letGo removes the volumes of a claim that was deleted whose nodes are gone too:
-// nobody else would. If such a node comes back, the data are leftovers on it.
+// letGo removes the volumes of a deleted claim whose nodes are gone too, because
+// nobody else would. If such a node comes back, the data on it are leftovers.
 func (c *claims) letGo(ctx context.Context, name cache.ObjectName) error {
 	// Listing a cache does not fail.
 	volumes, _ := c.volumes.List(labels.Everything())
@@ -121,7 +123,7 @@ func (c *claims) letGo(ctx context.Context, name cache.ObjectName) error {
 		if err := localstorage.Forget(ctx, c.api, volume); err != nil {
 			return err
 		}
-		c.log.Warnf("Let go of volume %s of the claim %s: its node %s is no longer in the cluster. If kedge is started on it again, its status shows what is left there", volume.Name, name, node)
+		c.log.Warnf("Released volume %s of the claim %s: its node %s is no longer in the cluster. If kedge is started on that node again, `kedge status` there shows the leftover data", volume.Name, name, node)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	k8smetrics "k8s.io/component-base/metrics"
 )
 
-// snapshotResync is upstream's (cmd/snapshot-controller/main.go).
+// snapshotResync is upstream's resync period (cmd/snapshot-controller/main.go).
 //
 //upstream:relies-on github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller/main.go
 const snapshotResync = 15 * time.Minute
@@ -26,8 +26,8 @@ type binder interface {
 	Run(workers int, stop <-chan struct{}, running *sync.WaitGroup)
 }
 
-// newBinder makes what binds VolumeSnapshots, those of all drivers, to their
-// contents. Which node is to make a content it says by a label.
+// newBinder makes the controller that binds VolumeSnapshots of all drivers to
+// their contents. It names the node that has to make a content by a label.
 func newBinder(api kubernetes.Interface, client snapshotclient.Interface, factory informers.SharedInformerFactory, custom snapshotinformers.SharedInformerFactory) binder {
 	kinds, core := custom.Snapshot().V1(), factory.Core().V1()
 	retries := func() workqueue.TypedRateLimiter[string] {
@@ -39,8 +39,8 @@ func newBinder(api kubernetes.Interface, client snapshotclient.Interface, factor
 		unmeasured{}, snapshotResync, retries(), retries(), nil, nil, true, true, false)
 }
 
-// unmeasured are no metrics: upstream's run a timer for as long as the process
-// lives (external-snapshotter, pkg/metrics/metrics.go, init).
+// unmeasured records no metrics: upstream's implementation runs a timer as long
+// as the process lives (external-snapshotter, pkg/metrics/metrics.go, init).
 //
 //upstream:relies-on github.com/kubernetes-csi/external-snapshotter/v8/pkg/metrics/metrics.go
 type unmeasured struct{}
