@@ -40,8 +40,8 @@ import (
 const patience = 2 * time.Minute
 
 // TestControlPlane runs a whole control plane without nodes, as the server
-// package wires it. Kubernetes keeps much process-wide, so this binary can have
-// only one such test.
+// package wires it. Kubernetes keeps much state per process, so this test binary
+// can have only one such test.
 func TestControlPlane(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")
@@ -142,7 +142,7 @@ type loops struct {
 	scheduler   *scheduler.Scheduler
 }
 
-// newLoops makes those that run when the server of that name is elected.
+// newLoops makes the loops that run when the server of that name is elected.
 func (p *plane) newLoops(t *testing.T, server string, controllersPort, schedulerPort int) loops {
 	elected := election.New(election.Config{Client: p.api.ClientConfig("election", "system:masters"), Identity: server})
 	manager, err := controllers.New(controllers.Config{API: p.api, Cluster: config.Default().Cluster, Files: p.pki.Files, Election: elected,

@@ -14,8 +14,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/component"
 )
 
-// testElection has a second server on the same API, b, and takes the Lease away
-// from both. The first one, a, is the plane's own.
+// testElection has a second server, b, on the same API, and takes the Lease away
+// from both. The first server, a, is the plane's own.
 func (p *plane) testElection(t *testing.T, admin kubernetes.Interface) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
@@ -28,7 +28,7 @@ func (p *plane) testElection(t *testing.T, admin kubernetes.Interface) {
 	go func() { ended <- group.Run(running) }()
 	t.Cleanup(func() { stop(); <-ended })
 	select {
-	case <-ready: // which it is though a leads
+	case <-ready: // b is ready although a leads
 	case err := <-ended:
 		t.Fatalf("b ended with %v", err)
 	}
@@ -39,7 +39,7 @@ func (p *plane) testElection(t *testing.T, admin kubernetes.Interface) {
 
 	p.setHolder(ctx, t, admin, "somebody else")
 	p.awaitFollower(ctx, t, "a", p.controllersPort, p.schedulerPort)
-	p.setHolder(ctx, t, admin, "somebody else") // for some more time
+	p.setHolder(ctx, t, admin, "somebody else") // renews the time of the Lease
 	createDeployment(ctx, t, admin, "orphan")
 	time.Sleep(2 * time.Second)
 	if sets, err := admin.AppsV1().ReplicaSets("default").List(ctx, metav1.ListOptions{LabelSelector: "app=orphan"}); err != nil || len(sets.Items) > 0 {
@@ -64,7 +64,7 @@ func (p *plane) testElection(t *testing.T, admin kubernetes.Interface) {
 	}
 }
 
-// setHolder says who has the Lease.
+// setHolder sets the holder of the Lease.
 func (p *plane) setHolder(ctx context.Context, t *testing.T, admin kubernetes.Interface, holder string) {
 	t.Helper()
 	api := admin.CoordinationV1().Leases("kube-system")
@@ -87,8 +87,8 @@ func (p *plane) awaitLeader(ctx context.Context, t *testing.T, server string, co
 	eventually(ctx, t, "scheduler of "+server, func() (bool, error) { return p.runsScheduler(t, schedulerPort) })
 }
 
-// awaitFollower waits until a server's controllers and scheduler stand by, and
-// are healthy.
+// awaitFollower waits until a server's controllers and scheduler follow, and are
+// healthy.
 func (p *plane) awaitFollower(ctx context.Context, t *testing.T, server string, controllersPort, schedulerPort int) {
 	t.Helper()
 	eventually(ctx, t, "rest of the controllers of "+server, func() (bool, error) {
@@ -109,9 +109,9 @@ func (p *plane) runsScheduler(t *testing.T, port int) (bool, error) {
 	return p.healthSays(t, port, "/readyz", "[+]sched-handler-sync ok")
 }
 
-// healthSays tells whether a component that is healthy says that it has
-// something. It is an error if it is not healthy, or not there: for a moment the
-// port changes hands.
+// healthSays tells whether a healthy component's answer contains something. It
+// returns an error if the component is not healthy or does not answer: the port
+// is closed for a moment when the leader changes.
 func (p *plane) healthSays(t *testing.T, port int, path, what string) (bool, error) {
 	t.Helper()
 	response, err := p.client(t).Get(fmt.Sprintf("https://127.0.0.1:%d%s?verbose", port, path))

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// testOpenAPI reads documents of built-in and of custom types, which come and
-// go.
+// testOpenAPI reads the documents of built-in types, and of custom types that
+// come and go.
 func testOpenAPI(ctx context.Context, t *testing.T, plane *plane, admin kubernetes.Interface) {
 	document := func(path string) (string, error) {
 		text, err := admin.Discovery().RESTClient().Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(ctx)
@@ -25,7 +25,8 @@ func testOpenAPI(ctx context.Context, t *testing.T, plane *plane, admin kubernet
 		"/openapi/v3/apis/apiextensions.k8s.io/v1":   "v1.CustomResourceDefinition",
 		"/openapi/v3/apis/apiregistration.k8s.io/v1": "v1.APIService",
 	} {
-		// The aggregator asks the others for what they have once a second.
+		// The aggregator asks the other servers for their documents once a
+		// second.
 		eventually(ctx, t, path, func() (bool, error) {
 			text, err := document(path)
 			return strings.Contains(text, want), err
