@@ -22,13 +22,13 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 )
 
-// boolean is an expression of a policy.
+// boolean is an expression of a policy with a boolean result.
 type boolean string
 
 func (b boolean) GetExpression() string  { return string(b) }
 func (boolean) ReturnTypes() []*cel.Type { return []*cel.Type{cel.BoolType} }
 
-// nodePolicy returns the condition of the policy for nodes, and its rules.
+// nodePolicy returns the condition and the rules of the policy for nodes.
 func nodePolicy(t *testing.T) (evaluate plugincel.ConditionEvaluator) {
 	t.Helper()
 	text, err := Files.ReadFile("nodes.yaml")
@@ -50,7 +50,7 @@ func nodePolicy(t *testing.T) (evaluate plugincel.ConditionEvaluator) {
 	return compiler.CompileCondition(expressions, plugincel.OptionalVariableDeclarations{}, environment.NewExpressions)
 }
 
-// TestNodePolicy has nodes, and others, write what the policy looks at.
+// TestNodePolicy has nodes, and others, write the objects that the policy checks.
 func TestNodePolicy(t *testing.T) {
 	evaluate := nodePolicy(t)
 	of := func(name string) user.Info {
@@ -72,7 +72,7 @@ func TestNodePolicy(t *testing.T) {
 	for name, test := range map[string]struct {
 		who      user.Info
 		resource string
-		old, now string // "" is none; now may be a merge patch of old
+		old, now string // empty for no object; now may be a merge patch of old
 		accepted bool
 	}{
 		"flannel annotates":                   {flannel, "nodes", node, `{"metadata": {"annotations": {"flannel.alpha.coreos.com/public-ip": "192.0.2.2"}}}`, true},
@@ -176,7 +176,8 @@ func accepts(t *testing.T, evaluate plugincel.ConditionEvaluator, who user.Info,
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first is whether the policy looks at the request at all. A fault is a refusal.
+	// The first result tells whether the policy applies to the request at all. An error
+	// counts as a refusal.
 	passes := func(result plugincel.EvaluationResult) bool {
 		if result.Error != nil {
 			t.Logf("%s of %s by %s: %v", operation, resource, who.GetName(), result.Error)
