@@ -1,9 +1,9 @@
-# kedge is built, tested and run by these targets. They install what Debian
-# packages they lack; Go, make and git must be there.
+# These targets build, test and run kedge. They install the Debian packages that
+# they need. Go, make and git must be installed.
 
 # -- What is built ------------------------------------------------------------
 
-# sudo does not pass on where Go is usually installed.
+# sudo does not pass on the folder in which Go is usually installed.
 export PATH := $(PATH):/usr/local/go/bin
 ifeq ($(shell command -v go),)
 $(error Go is missing: see https://go.dev/doc/install)
@@ -20,7 +20,8 @@ export GOARCH
 COMPILER := gcc binutils pkg-config
 LINKED := libc6-dev:$(DEBARCH) libseccomp-dev:$(DEBARCH) musl-dev:$(DEBARCH)
 KERNEL_HEADERS := /usr/include /usr/include/$(TRIPLET)
-# Only when cross-compiling: another name for gcc would compile all cgo anew.
+# Only cross-compiling sets CC: with another name for gcc, all cgo code would be
+# compiled again.
 ifneq ($(GOARCH),$(shell GOARCH= go env GOARCH))
 export CC := $(TRIPLET)-gcc
 export STRIP := $(TRIPLET)-strip
@@ -30,16 +31,16 @@ LINKED := libc6-dev-$(DEBARCH)-cross libseccomp-dev:$(DEBARCH) musl-dev:$(DEBARC
 KERNEL_HEADERS := /usr/$(TRIPLET)/include
 endif
 
-# The same flags for every build, vet and test: others would compile all of
+# Every build, vet and test uses the same flags: other flags would compile all of
 # Kubernetes again, which takes ten minutes. The last tag leaves out the package
-# plugin, with which the linker keeps every method of every type; nri_no_wasm leaves
-# out a runtime for WebAssembly.
+# plugin, because with it the linker keeps every method of every type. nri_no_wasm
+# leaves out a runtime for WebAssembly.
 TAGS := netgo,osusergo,sqlite_omit_load_extension,no_btrfs,no_zfs,no_devmapper,grpcnotrace,nri_no_wasm,kustomize_disable_go_plugin_support
 export GOFLAGS := -buildvcs=false -trimpath -tags=$(TAGS)
 export CGO_ENABLED := 1
 
-# The version is that of Kubernetes with kedge's own as build metadata: a tag
-# such as v1.36.3+kedge.2, or else the number of commits. Dates are the
+# The version is that of Kubernetes, with kedge's own as build metadata: a tag
+# such as v1.36.3+kedge.2, or else the number of commits. The date is the
 # commit's, so that the same commit gives the same executable.
 KUBERNETES := $(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$$|\1|p' go.mod)
 COMMIT := $(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
@@ -58,14 +59,16 @@ kubernetes_version = \
 	-X $(1).gitTreeState=$(TREE_STATE) \
 	-X $(1).buildDate=$(COMMIT_DATE)
 OWN := github.com/kedge-dev/kedge/internal/base/version
-# What the nodes and crictl call the container runtime.
+# The nodes and crictl show this as the version of the container runtime.
 CONTAINERD := $(shell sed -n 's|^.*github.com/containerd/containerd/v2 v\([0-9.]*\)$$|\1|p' go.mod)
-# For arm not by GNU ld (2.40): where .text is so large that calls need its stubs, the
-# C library's resolvers lose the bit that says Thumb, and the program dies at once.
+# For arm, GNU ld (2.40) cannot be used. If .text is so large that calls need its
+# stubs, the C library's resolvers lose the Thumb bit, and the program crashes at
+# once.
 STATIC := -static$(if $(filter arm,$(GOARCH)), -fuse-ld=gold)
-# The runtime would begin each goroutine's stack as large as stacks are on average, and
-# most of 2,800 goroutines wait for ever with little on theirs (1 MB). The go command
-# sets no defaults of its own there while go.mod names the Go that builds.
+# Otherwise the runtime would begin each goroutine's stack with the average size of
+# stacks. Most of the 2,800 goroutines wait all the time and use little stack, so that
+# would waste 1 MB. The go command sets no defaults of its own here as long as go.mod
+# names the Go that builds.
 LDFLAGS = -s -w -linkmode external -extldflags '$(STATIC)' \
 	-X runtime.godebugDefault=adaptivestackstart=0 \
 	$(call kubernetes_version,k8s.io/component-base/version) \
@@ -81,7 +84,7 @@ all: bin/kedge ## build bin/kedge (the default)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# go build itself knows what changed, and links again only then.
+# go build itself knows what has changed, and links only if something has.
 .PHONY: bin/kedge
 bin/kedge: helpers | packages
 	go build -ldflags "$(LDFLAGS)" -o $@ ./cmd/kedge
@@ -96,7 +99,8 @@ FORCE:
 EMBEDDED := internal/base/assets/embedded
 BUILD := build/$(GOARCH)
 MODULE := cmd/helpers/go.mod cmd/helpers/go.sum
-# In the module of the helpers, whose tags are each upstream's own.
+# This runs in the module of the helpers. The tags of each helper are upstream's
+# own.
 GO_HELPER := cd cmd/helpers && GOFLAGS='-buildvcs=false -trimpath'
 version_of = $$(go list -m -f '{{.Version}}' $(1))
 CNI := github.com/containernetworking/plugins
@@ -106,7 +110,7 @@ HELPERS := $(addprefix $(BUILD)/,runc containerd-shim-runc-v2 crictl cni launche
 
 helpers: $(EMBEDDED)/manifest.json ## build only the helpers that are embedded
 
-# Removed first, so that an interrupted pack is made again.
+# The manifest is removed first, so that an interrupted pack is made again.
 $(EMBEDDED)/manifest.json: $(HELPERS) build/goarch $(wildcard scripts/pack/*.go scripts/pauseimage/*.go scripts/ociimage/*.go)
 	rm -rf $@ $(BUILD)/bundle
 	mkdir -p $(BUILD)/bundle/bin $(BUILD)/bundle/images
@@ -118,12 +122,13 @@ $(EMBEDDED)/manifest.json: $(HELPERS) build/goarch $(wildcard scripts/pack/*.go 
 	GOARCH= CC= go run ./scripts/pauseimage $(GOARCH) $(BUILD)/pause $(BUILD)/bundle/images/pause.tar
 	GOARCH= CC= go run ./scripts/pack $(BUILD)/bundle $(EMBEDDED)
 
-# Changes when make is called for another architecture than last time.
+# This file changes when make is called for another architecture than the last
+# time.
 build/goarch: FORCE
 	@mkdir -p build
 	@echo $(GOARCH) | cmp -s - $@ || echo $(GOARCH) >$@
 
-# Static and position-independent where Debian's C library can be both.
+# runc is static, and position-independent where Debian's C library supports both.
 ifeq ($(GOARCH),arm)
 RUNC_FLAGS := -ldflags "-s -w -linkmode external -extldflags -static"
 else
@@ -133,7 +138,8 @@ $(BUILD)/runc: $(MODULE) Makefile | packages
 	$(GO_HELPER) go build -tags seccomp,netgo,osusergo,urfave_cli_no_docs $(RUNC_FLAGS) \
 		-o $(CURDIR)/$@ github.com/opencontainers/runc
 
-# containerd speaks ttrpc to its shims: no_grpc as in its own Makefile.
+# containerd speaks ttrpc to its shims, so the shim has the tag no_grpc, as in
+# containerd's Makefile.
 $(BUILD)/containerd-shim-runc-v2: $(MODULE) Makefile cmd/helpers/containerd-shim-runc-v2/main.go
 	$(GO_HELPER) CGO_ENABLED=0 go build -tags no_grpc,netgo,osusergo -ldflags "-s -w" \
 		-o $(CURDIR)/$@ ./containerd-shim-runc-v2
@@ -149,8 +155,8 @@ $(BUILD)/cni: $(MODULE) Makefile cmd/helpers/cni/main.go $(wildcard scripts/cnip
 		-ldflags "-s -w -X $(CNI)/pkg/utils/buildversion.BuildVersion=$(call version_of,$(CNI))" \
 		-o $(CURDIR)/$@ ./cni
 
-# musl makes these two a fiftieth of what glibc would. It lacks the kernel's
-# headers, which are the same for both.
+# With musl these two are a fiftieth of the size that they have with glibc. musl
+# lacks the kernel's headers, which are the same for both.
 $(BUILD)/pause $(BUILD)/launcher: $(BUILD)/%: cmd/helpers/%.c Makefile | packages
 	mkdir -p $(BUILD)
 	$(MUSL_CC) -static -Os -s -Wall -Wextra -Werror $(addprefix -idirafter ,$(KERNEL_HEADERS)) -o $@ $<
@@ -167,17 +173,17 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 # -- Tests --------------------------------------------------------------------
 
 .PHONY: test lint vet unit upstream fuzz fuzz-quick integration e2e conformance conformance-quick conformance-storage bench
-test: vet lint unit fuzz-quick integration conformance-quick ## vet, linters, unit tests, some fuzzing, integration tests, some of conformance
+test: vet lint unit fuzz-quick integration conformance-quick ## vet, linters, unit tests, short fuzzing, integration tests, some conformance tests
 
 vet: ## go vet
 	go vet ./...
 
-# staticcheck analyses Kubernetes's source too, for what it must know of it: two
-# to four minutes and 650 MB the first time, seconds from then on. What upstream
-# has deprecated (SA1019) kedge sometimes has to use nevertheless.
+# staticcheck also analyses the source of Kubernetes, because it needs facts about
+# it. That takes two to four minutes and 650 MB the first time, and seconds later.
+# kedge sometimes has to use what upstream has deprecated (SA1019).
 lint: ## gofmt, shellcheck, staticcheck
 	@scripts/need.sh shellcheck
-	@bad=$$(gofmt -l cmd internal scripts $(wildcard manifests tests)); [ -z "$$bad" ] || { echo "gofmt these: $$bad"; exit 1; }
+	@bad=$$(gofmt -l cmd internal scripts $(wildcard manifests tests)); [ -z "$$bad" ] || { echo "run gofmt -w on these files: $$bad"; exit 1; }
 	shellcheck install.sh scripts/*.sh tests/e2e/install/testdata/* tests/bench/*.sh tests/conformance/*.sh tests/conformance/suite/*.sh .ci/run
 	$(GO_HELPER) GOARCH= CC= go build -o $(CURDIR)/build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	build/staticcheck -checks inherit,-SA1019 ./...
@@ -187,7 +193,8 @@ GOTEST := $(BUILD)/gotest
 $(GOTEST): scripts/gotest/main.go
 	GOARCH= CC= go build -o $(CURDIR)/$@ ./scripts/gotest
 
-# The race detector compiles every package anew, too much for Kubernetes.
+# The race detector compiles every package again, which would take too long for
+# Kubernetes.
 unit: $(GOTEST) | packages ## unit tests, with the race detector where Kubernetes is not imported
 	@scripts/need.sh nftables iptables iproute2 e2fsprogs xfsprogs btrfs-progs
 	packages=$$(scripts/packages.sh light) && $(GOTEST) -race $$packages
@@ -201,8 +208,9 @@ upstream: ## show what has changed of what kedge follows or relies on upstream; 
 fuzz: | packages ## run each fuzz target for FUZZTIME=1h
 	scripts/fuzz.sh thorough $(or $(FUZZTIME),1h)
 
-# 2.5 minutes on 2 cores that do other things too, half of it compiling: only kedge's
-# own packages are instrumented, as the 1,000 others below them take over ten minutes.
+# This takes 2.5 minutes on 2 busy cores, half of it for compiling. Only kedge's own
+# packages are instrumented, because the 1,000 packages below them take more than ten
+# minutes.
 fuzz-quick: | packages ## run each fuzz target for FUZZTIME=2s
 	scripts/fuzz.sh quick $(or $(FUZZTIME),2s)
 
@@ -210,7 +218,8 @@ integration: bin/kedge $(BUILD)/busybox $(GOTEST) ## tests/integration: bin/kedg
 	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST) -count=1 -timeout 40m -parallel 4 -v ./tests/harness/... ./tests/integration/...
 
-# The kedge that tests update: the last one before nodes had registrations.
+# This is the older kedge that tests upgrade: the last one before nodes had
+# registrations.
 OLDER := 0dde13c
 
 e2e: bin/kedge $(BUILD)/busybox $(BUILD)/prometheus $(GOTEST) $(BUILD)/older/$(OLDER)/kedge ## tests/e2e: one folder per scenario (root)
@@ -233,12 +242,13 @@ CONFORMANCE_TEST := KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 6
 conformance: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's conformance tests: FOCUS=, SKIP=, PROCS=4 (root)
 	FOCUS='$(FOCUS)' SKIP='$(SKIP)' LABELS='$(LABELS)' PROCS='$(PROCS)' $(CONFORMANCE_TEST)
 
-conformance-quick: bin/kedge $(CONFORMANCE)/images/images.tar ## a spread of them that takes minutes (root)
+conformance-quick: bin/kedge $(CONFORMANCE)/images/images.tar ## a selection of the conformance tests that takes minutes (root)
 	LIST=quick.txt PROCS='$(PROCS)' $(CONFORMANCE_TEST)
 
-# Of upstream's tests for all kinds of drivers those for one like kedge's. What is
-# Disruptive stops the kubelet by SSH; one test has images of other projects.
-conformance-storage: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's tests of storage drivers, for kedge's (root)
+# These are those of upstream's tests for storage drivers that fit kedge's driver.
+# Disruptive tests are left out, because they stop the kubelet over SSH. One test
+# is left out because it needs images of other projects.
+conformance-storage: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's storage driver tests, for kedge's driver (root)
 	@scripts/need.sh e2fsprogs
 	LABELS='!Disruptive && Feature: isSubsetOf {VolumeSnapshotDataSource, VolumeSourceXFS}' \
 	SKIP='Inline-volume|Pre-provisioned|CSI Ephemeral|ntfs|xfs|any volume data source' \

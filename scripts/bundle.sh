@@ -1,6 +1,7 @@
 #!/bin/sh
-# Takes nft and iptables with every library they need, the loader too, from
-# Debian's packages, and lists these in the file packages. They are not installed.
+# Takes nft and iptables, with all libraries that they need and the loader, from
+# Debian's packages, and lists these packages in the file packages. The packages
+# are not installed.
 #
 #   bundle.sh DEBIAN-ARCHITECTURE OUTPUT-FOLDER
 set -eu
@@ -18,7 +19,7 @@ names=
 for package in $packages; do
 	names="$names $package:$architecture"
 done
-# As root apt downloads as a user of its own, who may not enter our folder.
+# As root, apt downloads as a user of its own, who may not enter our folder.
 # shellcheck disable=SC2086 # a list of words
 (cd "$out/debs" && apt-get download -qq -o APT::Sandbox::User=root $names)
 for deb in "$out"/debs/*.deb; do
@@ -37,14 +38,14 @@ needed() {
 	readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'
 }
 
-# take copies the file $1 to $2, and into lib/ what it needs.
+# take copies the file $1 to $2, and the libraries that it needs into lib/.
 take() {
 	[ ! -e "$2" ] || return 0
 	cp -L "$1" "$2"
 	for name in $(needed "$2"); do
 		path=$(library "$name")
 		if [ -z "$path" ]; then
-			echo "$1 needs $name, which is in none of the packages" >&2
+			echo "$1 needs $name, which none of the packages contains" >&2
 			return 1
 		fi
 		case $name in
@@ -57,7 +58,8 @@ take() {
 for program in nft xtables-nft-multi xtables-legacy-multi; do
 	take "$(library "$program")" "$out/lib/$program"
 done
-# Extensions for IP only: kedge has no use for ebtables' and arptables'.
+# Take only the extensions for IP: kedge does not use those of ebtables and
+# arptables.
 find "$out/root" -path '*/xtables/lib*.so' ! -name 'libebt_*' ! -name 'libarpt_*' >"$out/extensions"
 while read -r extension; do
 	take "$extension" "$out/lib/xtables/$(basename "$extension")"

@@ -12,7 +12,7 @@ out=$3
 "$(dirname "$0")/aptlists.sh"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-# As root apt downloads as a user of its own, who may not enter our folder.
+# As root, apt downloads as a user of its own, who may not enter our folder.
 (cd "$folder" && apt-get download -qq -o APT::Sandbox::User=root "$package")
 dpkg-deb -x "$folder/${package%:*}"_*.deb "$folder/root"
 mkdir -p "$(dirname "$out")"

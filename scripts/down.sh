@@ -1,7 +1,7 @@
 #!/bin/sh
-# Undoes up.sh: stops the server and its pods, and removes what they left in
-# the system (mounts, interfaces, cgroups, nft tables). The data is removed too
-# if up.sh made it, and kept if it was there before.
+# Undoes up.sh: stops the server and its pods, and removes what they left in the
+# system (mounts, interfaces, cgroups, nft tables). It also removes the data if
+# up.sh made them, and keeps data that were there before.
 set -eu
 
 kedge=$(cd "$(dirname "$0")/.." && pwd)/bin/kedge
@@ -19,7 +19,7 @@ fail() {
 
 if [ -s "$pidfile" ]; then
 	pid=$(cat "$pidfile")
-	# make may have replaced the executable since.
+	# make may have replaced the executable meanwhile.
 	case $(readlink "/proc/$pid/exe" || true) in
 	"$kedge" | "$kedge (deleted)")
 		echo "stopping kedge, process $pid"

@@ -1,11 +1,12 @@
 #!/bin/sh
 # Runs every fuzz target (testing.F) of kedge, one after the other, each for a time
-# such as 2s or 1h. Fails if one has found something, which is then in testdata/fuzz
-# of its package: keep the file, as every later test begins with it.
+# such as 2s or 1h. It fails if a target has found something. The input is then in
+# testdata/fuzz of the package: keep the file, because every later test begins with
+# it.
 #
-#   fuzz.sh quick TIME     follows what inputs do in kedge's own packages
-#   fuzz.sh thorough TIME  follows it in everything below too, the standard library
-#                          included, and goes on from what earlier runs have found
+#   fuzz.sh quick TIME     measures coverage of kedge's own packages only
+#   fuzz.sh thorough TIME  measures coverage of all packages, with the standard
+#                          library, and continues from what earlier runs found
 set -eu
 
 kind=$1 time=$2
@@ -16,7 +17,8 @@ targets=$(grep -r --include='*_test.go' '^func Fuzz' cmd internal scripts tests 
 	sed -n 's|^\(.*\)/[^/]*:func \(Fuzz[A-Za-z0-9]*\)(.*|\1 \2|p' | sort)
 packages=$(printf '%s\n' "$targets" | sed 's|^|./|; s| .*||' | uniq)
 
-# The flag is what go test -fuzz gives to all packages, which are then compiled anew.
+# go test -fuzz gives this flag to all packages, which would compile all of them
+# again.
 case $kind in
 quick)
 	corpus=$work/corpus
@@ -36,8 +38,8 @@ thorough)
 	;;
 esac
 
-# An interrupt of the fuzzer, and not of its workers, ends it well. With -test.fuzztime
-# it fails at its end at times (context deadline exceeded: internal/fuzz/fuzz.go, stop).
+# Interrupting the fuzzer, but not its workers, ends it cleanly. With -test.fuzztime it
+# sometimes fails at its end (context deadline exceeded: internal/fuzz/fuzz.go, stop).
 #upstream:relies-on std/internal/fuzz/fuzz.go CoordinateFuzzing
 printf '%s\n' "$targets" | {
 	failed=''
@@ -52,7 +54,7 @@ printf '%s\n' "$targets" | {
 		fi
 	done
 	if [ -n "$failed" ]; then
-		echo "fuzz.sh: these have found something:$failed" >&2
+		echo "fuzz.sh: these targets have found something:$failed" >&2
 		exit 1
 	fi
 }

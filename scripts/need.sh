@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs the Debian packages named as arguments that are not installed yet;
-# NAME:ARCHITECTURE is one for another architecture, for cross-compiling. It does
-# nothing, and needs no root, when all are.
+# Installs those Debian packages among its arguments that are not installed yet.
+# NAME:ARCHITECTURE names a package of another architecture, for cross-compiling.
+# If all are installed, it does nothing and needs no root.
 set -eu
 
 missing='' foreign=''

@@ -17,8 +17,8 @@ fail() {
 
 [ "$(id -u)" = 0 ] || fail "a server makes containers and networks, which only root may: sudo make up"
 
-# running tells whether the process up started is there. Its executable may
-# have been built anew since.
+# running tells whether the process that up started is running. Its executable may
+# have been replaced meanwhile.
 running() {
 	[ -s "$pidfile" ] || return 1
 	case $(readlink "/proc/$(cat "$pidfile")/exe" || true) in
@@ -27,7 +27,7 @@ running() {
 	esac
 }
 
-# The kubeconfig of this server, not one the caller happens to have set.
+# Use the kubeconfig of this server, not one that the caller happens to have set.
 unset KUBECONFIG
 ready() {
 	"$kedge" kubectl wait --for=condition=Ready node --all --timeout=2s >/dev/null 2>&1
@@ -35,16 +35,16 @@ ready() {
 
 if running; then
 	pid=$(cat "$pidfile")
-	echo "kedge runs already, as process $pid"
+	echo "kedge is already running as process $pid"
 else
 	mkdir -p "$run"
 	chmod 700 "$run"
-	# down removes the data only if it was made by up.
+	# down removes the data only if up made them.
 	if [ ! -e "$data" ]; then
 		mkdir -m 700 "$data"
 		touch "$data/made-by-make-up"
 	fi
-	# A session of its own: it must outlive this terminal.
+	# The server gets a session of its own, because it must outlive this terminal.
 	setsid "$kedge" server "$@" >"$log" 2>&1 </dev/null &
 	pid=$!
 	echo "$pid" >"$pidfile"
@@ -53,7 +53,7 @@ fi
 
 waited=0
 until ready; do
-	# This link of a process that ended leads nowhere.
+	# The link of a process that has ended leads nowhere.
 	if [ ! -e "/proc/$pid/exe" ]; then
 		rm -f "$pidfile"
 		tail -n 20 "$log" >&2

@@ -1,7 +1,7 @@
-// Command cniplugins makes packages of upstream's CNI plugins, which are
-// programs and so cannot be imported, for cmd/helpers/cni. It copies their
-// source with `package main` and `func main` renamed, and writes the overlay
-// with which `go build` sees the copies below cmd/helpers/cni/plugins.
+// Command cniplugins makes packages from upstream's CNI plugins for
+// cmd/helpers/cni. The plugins are programs, which cannot be imported. It copies
+// their source, renames `package main` and `func main`, and writes the overlay
+// with which `go build` finds the copies below cmd/helpers/cni/plugins.
 //
 //	cniplugins cmd/helpers build/cni
 package main
@@ -66,7 +66,8 @@ func run(module, out string) error {
 			}
 			text = packageClause.ReplaceAll(text, []byte("package "+name))
 			text = mainFunction.ReplaceAll(text, []byte("func Main()"))
-			// Not called .go, or ./... of kedge would find packages there.
+			// The copies are not named .go, because ./... of kedge would find
+			// packages there.
 			renamed := filepath.Join(out, name+"_"+filepath.Base(file)+".source")
 			if err := os.WriteFile(renamed, text, 0o644); err != nil {
 				return err

@@ -1,6 +1,6 @@
-// Package ociimage makes archives of container images that containerd imports,
-// without any image tool. The same files give the same bytes. The build calls it
-// for the pause image, and tests/harness/image for those of the tests.
+// Package ociimage makes archives of container images that containerd can import,
+// without an image tool. The same files give the same bytes. The build calls it
+// for the pause image, and tests/harness/image for the images of the tests.
 package ociimage
 
 import (

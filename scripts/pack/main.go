@@ -1,5 +1,5 @@
-// Command pack makes the archive of helpers that internal/base/assets embeds. The
-// same files give the same bytes. It prints the sizes.
+// Command pack makes the archive of helpers that internal/base/assets embeds, and
+// prints the sizes. The same files give the same bytes.
 //
 //	pack build/bundle internal/base/assets/embedded
 package main
@@ -33,7 +33,7 @@ func main() {
 
 func run(folder, out string) error {
 	var archive bytes.Buffer
-	// One thread: with several, where blocks end depends on timing.
+	// Only one thread is used: with several, the ends of blocks depend on timing.
 	compressed, err := zstd.NewWriter(&archive, zstd.WithEncoderLevel(zstd.SpeedBestCompression),
 		zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(assets.WindowSize))
 	if err != nil {
@@ -72,7 +72,7 @@ func run(folder, out string) error {
 	if err != nil {
 		return err
 	}
-	// The manifest last: without it the archive counts as missing.
+	// The manifest is written last: without it the archive counts as missing.
 	if err := os.WriteFile(filepath.Join(out, assets.ArchiveName), archive.Bytes(), 0o644); err != nil {
 		return err
 	}

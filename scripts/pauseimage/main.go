@@ -30,7 +30,8 @@ func run(arch, executable, archive string) error {
 		return err
 	}
 	data, err := ociimage.Archive(assets.PauseImage, arch, ocispec.ImageConfig{
-		// Nobody, as upstream's: the namespaces need no rights to be held open.
+		// The user is nobody, as in upstream's image: holding the namespaces open
+		// needs no rights.
 		User:       "65535:65535",
 		Entrypoint: []string{"/pause"},
 	}, []ociimage.File{{Name: "pause", Mode: 0o755, Data: pause}})

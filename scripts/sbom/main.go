@@ -1,6 +1,6 @@
-// Command sbom prints what a kedge is made of, as CycloneDX 1.5 in JSON: the Go
-// modules of the executable and of the helpers in it, as their linker noted
-// them, and the Debian packages that other helpers are from.
+// Command sbom prints the parts of a kedge as CycloneDX 1.5 in JSON: the Go
+// modules of the executable and of the helpers in it, as their linker recorded
+// them, and the Debian packages that other helpers come from.
 //
 //	sbom NAME EXECUTABLE build/ARCHITECTURE
 package main
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// bom and component are those parts of CycloneDX that are used:
+// bom and component are the parts of CycloneDX that kedge uses:
 // https://cyclonedx.org/docs/1.5/json/
 type bom struct {
 	BOMFormat   string      `json:"bomFormat"`
@@ -51,11 +51,11 @@ type component struct {
 	PURL    string `json:"purl,omitempty"`
 }
 
-// goHelpers are the helpers that are programs in Go.
+// goHelpers are the helpers that are written in Go.
 var goHelpers = []string{"runc", "containerd-shim-runc-v2", "crictl", "cni"}
 
 func run(name, executable, helpers string) error {
-	// By purl: the helpers have modules in common.
+	// The libraries are kept by purl, because helpers have modules in common.
 	parts := map[string]component{}
 	programs := []string{executable}
 	for _, helper := range goHelpers {
@@ -78,7 +78,7 @@ func run(name, executable, helpers string) error {
 	})
 }
 
-// addModules adds the modules of a Go program, and Go's own library.
+// addModules adds the modules of a Go program, and Go's standard library.
 func addModules(parts map[string]component, program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -87,7 +87,7 @@ func addModules(parts map[string]component, program string) error {
 	add(parts, "golang", "stdlib", strings.TrimPrefix(info.GoVersion, "go"), "")
 	modules := info.Deps
 	if info.Main.Version != "" && info.Main.Version != "(devel)" {
-		modules = append(modules, &info.Main) // a helper's own
+		modules = append(modules, &info.Main) // the helper's own module
 	}
 	for _, module := range modules {
 		if module.Replace != nil {
@@ -98,7 +98,8 @@ func addModules(parts map[string]component, program string) error {
 	return nil
 }
 
-// addPackages adds Debian packages, a NAME VERSION ARCHITECTURE in each line.
+// addPackages adds the Debian packages in list, which has lines NAME VERSION
+// ARCHITECTURE.
 func addPackages(parts map[string]component, list string) error {
 	file, err := os.Open(list)
 	if err != nil {
