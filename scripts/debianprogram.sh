@@ -1,6 +1,7 @@
 #!/bin/sh
-# Takes a program of the test images from Debian's package, which is not installed: a
-# static busybox would replace the machine's own, and Prometheus would be started.
+# Takes a program for the test images from Debian's package. The package is not
+# installed: a static busybox would replace the machine's own, and Prometheus would be
+# started.
 #
 #   debianprogram.sh PACKAGE:ARCHITECTURE PROGRAM OUTPUT
 set -eu

@@ -1,6 +1,6 @@
-// Command gotest runs `go test` with the arguments it is given, prints what that
-// prints, and at the end the tests that were skipped, with their reasons. It exits as
-// `go test` does.
+// Command gotest runs `go test` with its own arguments and prints the output of `go test`.
+// At the end it lists the skipped tests with their reasons. Its exit status is that of
+// `go test`.
 //
 //	gotest -timeout 40m ./...
 package main
@@ -49,11 +49,11 @@ type event struct {
 	Action, Package, Test, Output string
 }
 
-// show prints events as go test would: with all of their output if verbose, or else
-// with that of tests that fail. It returns a line for each test that was skipped.
+// show prints events as go test would: if verbose with the output of all tests, and
+// otherwise with that of failed tests only. It returns a line for each skipped test.
 func show(events io.Reader, out io.Writer, verbose bool) (skips []string, err error) {
 	type test struct{ pkg, name string }
-	// What each test has printed, and what a package has besides under no name.
+	// printed has the output of each test. The rest of a package's output has an empty name.
 	printed := map[test][]string{}
 	lines := bufio.NewReader(events)
 	for {
@@ -62,7 +62,7 @@ func show(events io.Reader, out io.Writer, verbose bool) (skips []string, err er
 		switch {
 		case line == "":
 		case json.Unmarshal([]byte(line), &e) != nil:
-			// What is not of a test, such as what a build prints.
+			// This line does not belong to a test. A build may have printed it.
 			fmt.Fprint(out, line)
 		default:
 			this := test{e.Package, e.Test}
@@ -92,7 +92,7 @@ func show(events io.Reader, out io.Writer, verbose bool) (skips []string, err er
 	}
 }
 
-// reason returns what a skipped test has said, without what the testing package says.
+// reason returns what a skipped test printed, without the lines of the testing package.
 func reason(printed []string) string {
 	var said []string
 	for _, line := range printed {

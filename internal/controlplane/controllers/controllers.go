@@ -1,7 +1,7 @@
 // Package controllers runs the controllers of kube-controller-manager as one
-// component of this process. They call the API server beside them in process,
-// kedge's election decides where they run, and kedge builds some of them anew in
-// place of upstream's. The server package makes the component.
+// component of this process. They call the API server in the same process, and
+// kedge's election decides on which server they run. kedge builds some of the
+// controllers itself instead of upstream's. The server package makes the component.
 package controllers
 
 import (

@@ -126,7 +126,7 @@ func (k *Keeper) advance(ctx context.Context) (int64, error) {
 		return keys.revision, nil
 	}
 	k.log.Info("Rewriting all Secrets, once the requests that began earlier have ended")
-	k.wait("waiting for requests that began earlier to end")
+	k.wait("requests that began earlier have to end first")
 	sleep(ctx, k.settle())
 	k.wait("")
 	for rewritten := 1; rewritten > 0; {

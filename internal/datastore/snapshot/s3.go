@@ -108,8 +108,7 @@ func newBucket(settings config.S3, authority []byte) (*bucket, error) {
 		}
 		transport.TLSClientConfig.RootCAs = pool
 	}
-	// Without keys, the client takes them from the environment or the machine's
-	// role in a cloud, as other S3 programs do.
+	// Without keys, the client uses the machine's role in a cloud, as other S3 programs do.
 	keys := credentials.NewStaticV4(settings.AccessKey, settings.SecretKey, "")
 	if settings.AccessKey == "" && settings.SecretKey == "" {
 		keys = credentials.NewIAM("")
