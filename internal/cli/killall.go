@@ -12,6 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/assets"
@@ -129,30 +130,26 @@ func stopRunning(ctx context.Context, dir datadir.Dir) error {
 	began := time.Now()
 	signal := syscall.SIGTERM
 	signalled := 0
-	for {
+	return wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(context.Context) (bool, error) {
 		pid, err := dir.Holder()
 		if err != nil || pid == 0 {
-			return err
+			return true, err
 		}
 		switch waited := time.Since(began); {
 		case waited > stopPatience+10*time.Second:
-			return fmt.Errorf("kedge (process %d) does not end, though killed", pid)
+			return false, fmt.Errorf("kedge (process %d) does not end, though killed", pid)
 		case waited > stopPatience && signal != syscall.SIGKILL:
 			signal, signalled = syscall.SIGKILL, 0
 		}
 		// Once: a second SIGTERM would end it at once, in no order.
 		if pid != signalled {
 			if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("stop kedge (process %d): %w", pid, err)
+				return false, fmt.Errorf("stop kedge (process %d): %w", pid, err)
 			}
 			signalled = pid
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
+		return false, nil
+	})
 }
 
 // uninstall removes all state and what was installed. What says where these are

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
@@ -108,29 +109,19 @@ func (c *Clock) Settle(ctx context.Context) {
 	}
 	log.Warnf("The clock says %s, but it was already %s: waiting up to %s for a time server to set it",
 		time.Now().UTC().Format(time.RFC3339), floor.UTC().Format(time.RFC3339), clockPatience)
-	deadline := time.NewTimer(clockPatience)
-	defer deadline.Stop()
-	poll := time.NewTicker(time.Second)
-	defer poll.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-poll.C:
-			if c.synchronized() {
-				log.Info("The clock has been set")
-				c.recordNow(log)
-				return
-			}
-			if c.behind() == 0 {
-				log.Info("The clock has been set")
-				return
-			}
-		case <-deadline.C:
-			log.Warnf("The clock is still behind: certificates are checked as of %s. Set the clock, or give this machine a time server (for example with systemd-timesyncd)",
-				c.Now().UTC().Format(time.RFC3339))
-			return
+	err := wait.PollUntilContextTimeout(ctx, time.Second, clockPatience, false, func(context.Context) (bool, error) {
+		if c.synchronized() {
+			c.recordNow(log)
+			return true, nil
 		}
+		return c.behind() == 0, nil
+	})
+	switch {
+	case err == nil:
+		log.Info("The clock has been set")
+	case ctx.Err() == nil:
+		log.Warnf("The clock is still behind: certificates are checked as of %s. Set the clock, or give this machine a time server (for example with systemd-timesyncd)",
+			c.Now().UTC().Format(time.RFC3339))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
@@ -115,23 +116,19 @@ func (r *Elsewhere) await(ctx context.Context) error {
 		return fmt.Errorf("make client: %w", err)
 	}
 	var said time.Time
-	for {
+	return wait.PollUntilContextCancel(ctx, retry, true, func(ctx context.Context) (bool, error) {
 		asking, cancel := context.WithTimeout(ctx, 5*time.Second)
 		_, err := client.Discovery().RESTClient().Get().AbsPath(serverlb.ReadyPath).MaxRetries(0).DoRaw(asking)
 		cancel()
 		if err == nil || ctx.Err() != nil {
-			return ctx.Err()
+			return true, ctx.Err()
 		}
 		if time.Since(said) > apiReminder {
 			said = time.Now()
 			r.log.Infof("This server runs no API server, and its node waits for one that does: kedge server --disable-etcd --server %s, with this one's token (%v)", r.url, err)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(retry):
-		}
-	}
+		return false, nil
+	})
 }
 
 // Informers is an objectcache.Source.
@@ -159,7 +156,7 @@ func followLeases(ctx context.Context, connect func() (*clientv3.Client, error),
 		return err
 	}
 	defer client.Close()
-	for ctx.Err() == nil {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		// What this server has will do: without the others it is of little use anyway.
 		answer, err := client.Get(ctx, apiLeases, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithSerializable())
 		if err == nil {
@@ -172,10 +169,6 @@ func followLeases(ctx context.Context, connect func() (*clientv3.Client, error),
 			<-client.Watch(watching, apiLeases, clientv3.WithPrefix(), clientv3.WithRev(answer.Header.Revision+1))
 			cancel()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retry):
-		}
-	}
+	}, retry)
 	return nil
 }

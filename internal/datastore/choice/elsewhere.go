@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
@@ -44,18 +46,12 @@ func (s *Store) useOtherMembers(cfg *config.Config, dir datadir.Dir, node host.N
 // untilReached dials repeatedly until ctx ends. Without it, gRPC would wait for up to
 // two minutes after a failed dial.
 func untilReached(dial join.Dial) join.Dial {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		for {
-			conn, err := dial(ctx, network, address)
-			if err == nil {
-				return conn, nil
-			}
-			select {
-			case <-ctx.Done():
-				return nil, err
-			case <-time.After(retry):
-			}
-		}
+	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+		_ = wait.PollUntilContextCancel(ctx, retry, true, func(ctx context.Context) (bool, error) {
+			conn, err = dial(ctx, network, address)
+			return err == nil, nil
+		})
+		return conn, err
 	}
 }
 

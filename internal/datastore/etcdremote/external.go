@@ -13,6 +13,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
@@ -77,22 +78,18 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 	defer client.Close()
 	d.client.Store(client)
 	var said time.Time
-	for ctx.Err() == nil {
+	err = wait.PollUntilContextCancel(ctx, retry, true, func(ctx context.Context) (bool, error) {
 		err := ask(ctx, client)
-		if err == nil {
-			log.Infof("Using %s", d.cfg.What)
-			ready()
-			<-ctx.Done()
-			return nil
-		}
-		if ctx.Err() == nil && time.Since(said) >= repeatLog {
+		if err != nil && ctx.Err() == nil && time.Since(said) >= repeatLog {
 			said = time.Now()
 			log.Warnf("%v. Trying again", d.explain(err))
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retry):
-		}
+		return err == nil, nil
+	})
+	if err == nil {
+		log.Infof("Using %s", d.cfg.What)
+		ready()
+		<-ctx.Done()
 	}
 	return nil
 }

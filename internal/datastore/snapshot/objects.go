@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -28,13 +29,9 @@ var resourceOf = schema.GroupVersionResource{Group: "kedge.dev", Version: "v1", 
 // nodeLabel names the server that keeps an object in step with its file.
 const nodeLabel = "kedge.dev/node"
 
-// firstRetry is the pause before the first retry of an update of the API. Each
-// later pause is twice as long. After maxRetries attempts the next change begins
-// anew.
-const (
-	firstRetry = 200 * time.Millisecond
-	maxRetries = 10
-)
+// retries are the pauses between attempts to update the API. After the last attempt,
+// the next change begins anew.
+var retries = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Steps: 10}
 
 // objects are the SnapshotFiles in the API.
 type objects dynamic.ResourceInterface
@@ -71,22 +68,13 @@ func (s *Snapshots) tellAPI(ctx context.Context) {
 			return
 		case <-s.changed:
 		}
-		wait := firstRetry
-		for attempt := 1; ; attempt++ {
-			err := s.reconcile(ctx)
-			if err == nil || ctx.Err() != nil {
-				break
-			}
-			if attempt == maxRetries {
-				s.log.Warnf("The SnapshotFiles in the API are not up to date: %v", err)
-				break
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(wait):
-			}
-			wait *= 2
+		var err error
+		_ = wait.ExponentialBackoffWithContext(ctx, retries, func(ctx context.Context) (bool, error) {
+			err = s.reconcile(ctx)
+			return err == nil, nil
+		})
+		if err != nil && ctx.Err() == nil {
+			s.log.Warnf("The SnapshotFiles in the API are not up to date: %v", err)
 		}
 	}
 }

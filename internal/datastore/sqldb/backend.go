@@ -10,6 +10,7 @@ import (
 
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/k3s-io/kine/pkg/ttl"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
@@ -67,14 +68,8 @@ func (b *Backend) Start(ctx context.Context) error {
 	b.hub.start(from)
 	b.running.Go(func() { b.poll(ctx) })
 	b.running.Go(func() {
-		for ctx.Err() == nil {
-			// ttl.Run returns when it cannot list, and when its watch ends.
-			ttl.Run(ctx, b)
-			select {
-			case <-ctx.Done():
-			case <-time.After(pollInterval):
-			}
-		}
+		// Run ends when it cannot list, and with its watch.
+		wait.UntilWithContext(ctx, func(ctx context.Context) { ttl.Run(ctx, b) }, pollInterval)
 	})
 	return nil
 }

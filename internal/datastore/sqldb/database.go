@@ -33,6 +33,7 @@ import (
 	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/client/v3/kubernetes"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/etcdapi"
@@ -210,18 +211,14 @@ func (d *Datastore) prepare(ctx context.Context, source string) error {
 
 // start starts the backend. If the database goes away meanwhile, it tries again.
 func (d *Datastore) start(ctx, backendCtx context.Context, backend *Backend) error {
-	for {
+	return wait.PollUntilContextCancel(ctx, retryConnect, true, func(ctx context.Context) (bool, error) {
 		err := backend.Start(backendCtx)
 		if err == nil || ctx.Err() != nil {
-			return err
+			return true, err
 		}
 		if explained, fatal := d.target.explain(err); fatal {
-			return fmt.Errorf("start with database: %w", explained)
+			return false, fmt.Errorf("start with database: %w", explained)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(retryConnect):
-		}
-	}
+		return false, nil
+	})
 }

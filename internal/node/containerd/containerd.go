@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/util/wait"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/host"
@@ -245,17 +246,13 @@ func waitRuntime(ctx context.Context, client cri.RuntimeServiceClient) error {
 
 // poll asks until the answer is yes or ctx is done, and returns why it was no.
 func poll(ctx context.Context, ask func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	for {
-		ok, err := ask(ctx)
-		if ok {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(err, context.Cause(ctx))
-		case <-time.After(50 * time.Millisecond):
-		}
+	var no error
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (ok bool, _ error) {
+		ok, no = ask(ctx)
+		return ok, nil
+	})
+	if err != nil {
+		return errors.Join(no, err)
 	}
+	return nil
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -231,12 +232,10 @@ func (d *DNS) waitServes() {
 	for _, address := range d.cfg.NodeIPs {
 		for _, network := range []string{"udp", "tcp"} {
 			client := mdns.Client{Net: network, Timeout: 100 * time.Millisecond}
-			for ctx.Err() == nil {
-				if _, _, err := client.ExchangeContext(ctx, question, netip.AddrPortFrom(address, Port).String()); err == nil {
-					break
-				}
-				time.Sleep(time.Millisecond)
-			}
+			_ = wait.PollUntilContextCancel(ctx, time.Millisecond, true, func(ctx context.Context) (bool, error) {
+				_, _, err := client.ExchangeContext(ctx, question, netip.AddrPortFrom(address, Port).String())
+				return err == nil, nil
+			})
 		}
 	}
 }
@@ -279,16 +278,12 @@ func (d *DNS) waitAnswers(ctx context.Context) bool {
 	question.SetQuestion(mdns.Fqdn("kubernetes.default.svc."+d.cfg.ClusterDomain), mdns.TypeA)
 	client := mdns.Client{Timeout: time.Second}
 	for _, address := range d.cfg.NodeIPs {
-		for {
+		err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 			answer, _, err := client.ExchangeContext(ctx, question, net.JoinHostPort(address.String(), strconv.Itoa(Port)))
-			if err == nil && answer.Rcode == mdns.RcodeSuccess {
-				break
-			}
-			select {
-			case <-ctx.Done():
-				return false
-			case <-time.After(100 * time.Millisecond):
-			}
+			return err == nil && answer.Rcode == mdns.RcodeSuccess, nil
+		})
+		if err != nil {
+			return false
 		}
 	}
 	return true

@@ -21,6 +21,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -219,14 +220,10 @@ func (k *Kubelet) checkPort(ctx context.Context) error {
 
 // waitReady returns whether the node came up before ctx ended.
 func (k *Kubelet) waitReady(ctx context.Context, client kubernetes.Interface) bool {
-	for !k.answers(ctx) || !k.registered(ctx, client) || k.ownsAddresses && !k.correctAddresses(ctx, client) {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-	return true
+	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		return k.answers(ctx) && k.registered(ctx, client) && (!k.ownsAddresses || k.correctAddresses(ctx, client)), nil
+	})
+	return err == nil
 }
 
 // answers tells whether the kubelet's server answers.

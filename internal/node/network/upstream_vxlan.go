@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // The devices that flannel's vxlan backend makes, of its default VNI:
@@ -238,16 +239,10 @@ type subscribeFunc func(chan<- netlink.LinkUpdate, <-chan struct{}, netlink.Link
 // is cancelled. The kernel drops messages, and netlink then ends the
 // subscription: a new one begins, with a look at what is there.
 func watchDevices(ctx context.Context, names []string, subscribe subscribeFunc) bool {
-	for ctx.Err() == nil {
-		if watchDevicesOnce(ctx, names, subscribe) {
-			return true
-		}
-		select {
-		case <-time.After(vxlanRetry):
-		case <-ctx.Done():
-		}
-	}
-	return false
+	err := wait.PollUntilContextCancel(ctx, vxlanRetry, true, func(ctx context.Context) (bool, error) {
+		return watchDevicesOnce(ctx, names, subscribe), nil
+	})
+	return err == nil
 }
 
 // watchDevicesOnce returns false also when the subscription has ended.

@@ -14,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/apimachinery/pkg/util/wait"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
@@ -47,20 +48,17 @@ func New(socket string) component.Component {
 
 func waitForRuntime(ctx context.Context, socket string) error {
 	var reminded time.Time
-	for {
+	return wait.PollUntilContextCancel(ctx, runtimeInterval, true, func(ctx context.Context) (bool, error) {
 		err := askRuntime(ctx, socket)
 		if err == nil || ctx.Err() != nil {
-			return ctx.Err()
+			return true, ctx.Err()
 		}
 		if time.Since(reminded) > runtimeReminder {
 			reminded = time.Now()
 			logrus.WithField("component", "runtime").Warnf("No container runtime answers at %s: %v: start it, correct --container-runtime-endpoint, or leave that out for kedge's own containerd; trying again", socket, err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(runtimeInterval):
-		}
-	}
+		return false, nil
+	})
 }
 
 // askRuntime returns nil if a socket serves the CRI. The connection is a new

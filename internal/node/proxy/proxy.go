@@ -14,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -171,21 +172,14 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 // updates waits until every family has reported an update other than before,
 // and returns them. The only error is that ctx is cancelled.
 func updates(ctx context.Context, health *healthcheck.ProxyHealthServer, families []corev1.IPFamily, before map[corev1.IPFamily]healthcheck.ProxierHealth) (map[corev1.IPFamily]healthcheck.ProxierHealth, error) {
-	poll := time.NewTicker(readyPoll)
-	defer poll.Stop()
-	for {
-		now := health.Health().Status
-		if !slices.ContainsFunc(families, func(family corev1.IPFamily) bool {
+	var now map[corev1.IPFamily]healthcheck.ProxierHealth
+	err := wait.PollUntilContextCancel(ctx, readyPoll, true, func(context.Context) (bool, error) {
+		now = health.Health().Status
+		return !slices.ContainsFunc(families, func(family corev1.IPFamily) bool {
 			return now[family].LastUpdated.Equal(before[family].LastUpdated)
-		}) {
-			return now, nil
-		}
-		select {
-		case <-poll.C:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+		}), nil
+	})
+	return now, err
 }
 
 // failure returns why ctx was cancelled, unless it was from outside.
