@@ -11,26 +11,23 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
 // hierarchies returns where cgroups are mounted: each controller of version 1,
 // or the one hierarchy of version 2.
 func hierarchies() (v1, v2 []string, err error) {
-	mounts, err := os.ReadFile("/proc/self/mounts")
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter("/sys/fs/cgroup"))
 	if err != nil {
 		return nil, nil, err
 	}
-	for line := range strings.Lines(string(mounts)) {
-		fields := strings.Fields(line)
-		if len(fields) < 3 || !strings.HasPrefix(fields[1], "/sys/fs/cgroup") {
-			continue
-		}
-		switch fields[2] {
+	for _, m := range mounts {
+		switch m.FSType {
 		case "cgroup":
-			v1 = append(v1, fields[1])
+			v1 = append(v1, m.Mountpoint)
 		case "cgroup2":
-			v2 = append(v2, fields[1])
+			v2 = append(v2, m.Mountpoint)
 		}
 	}
 	return v1, v2, nil
