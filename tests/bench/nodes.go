@@ -13,6 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/prometheus/procfs"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -235,7 +236,11 @@ func (n *nodesReady) wait(count int) error {
 func cpuOf(agents []*harness.Agent) (float64, error) {
 	sum := 0.0
 	for _, agent := range agents {
-		_, used, err := readProcess(fmt.Sprint("/proc/", agent.Process().Pid))
+		process, err := procfs.NewProc(agent.Process().Pid)
+		if err != nil {
+			return 0, fmt.Errorf("read agent %s: %w", agent.Host.Name, err)
+		}
+		_, used, err := readProcess(process)
 		if err != nil {
 			return 0, fmt.Errorf("read agent %s: %w", agent.Host.Name, err)
 		}

@@ -1,14 +1,14 @@
 package bench
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/kedge-dev/kedge/tests/harness"
 )
@@ -72,23 +72,23 @@ func takeSnapshot(h *harness.Host) (snapshot, error) {
 	if err != nil {
 		return s, err
 	}
-	folders, err := filepath.Glob("/proc/[0-9]*")
+	processes, err := procfs.AllProcs()
 	if err != nil {
 		return s, err
 	}
-	parents := map[string]bool{}
-	var others []string
+	parents := map[int]bool{}
+	var others []procfs.Proc
 	memory := map[uint64]float64{}
-	for _, folder := range folders {
-		link, err := os.Readlink(folder + "/ns/pid")
+	for _, process := range processes {
+		link, err := os.Readlink(procFolder(process) + "/ns/pid")
 		if err != nil {
 			continue
 		}
 		if link != own {
-			others = append(others, folder)
+			others = append(others, process)
 			continue
 		}
-		name, u, err := readProcess(folder)
+		name, u, err := readProcess(process)
 		if ended(err) {
 			continue
 		}
@@ -109,8 +109,8 @@ func takeSnapshot(h *harness.Host) (snapshot, error) {
 		default:
 			s.Installation.add(u)
 		}
-		parents[filepath.Base(folder)] = true
-		addMemoryFiles(memory, folder)
+		parents[process.PID] = true
+		addMemoryFiles(memory, process)
 		program := s.Programs[name]
 		program.add(u)
 		s.Programs[name] = program
@@ -126,6 +126,8 @@ func takeSnapshot(h *harness.Host) (snapshot, error) {
 	return s, err
 }
 
+func procFolder(process procfs.Proc) string { return fmt.Sprint("/proc/", process.PID) }
+
 // ended reports whether err says that a process is no more.
 func ended(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH)
@@ -133,33 +135,28 @@ func ended(err error) bool {
 
 // sandboxes returns what the first processes of pods take: of the children of
 // parents, the oldest in each network namespace, which is made for a pod.
-func sandboxes(parents map[string]bool, folders []string) (usage, error) {
-	type process struct {
-		folder string
-		start  float64
+func sandboxes(parents map[int]bool, processes []procfs.Proc) (usage, error) {
+	type started struct {
+		procfs.Proc
+		at uint64
 	}
-	oldest := map[string]process{}
-	for _, folder := range folders {
-		fields, err := readStat(folder)
-		if err != nil || !parents[fields[1]] {
+	oldest := map[string]started{}
+	for _, process := range processes {
+		stat, err := process.Stat()
+		if err != nil || !parents[stat.PPID] {
 			continue
 		}
-		network, err := os.Readlink(folder + "/ns/net")
+		network, err := os.Readlink(procFolder(process) + "/ns/net")
 		if err != nil {
 			continue
 		}
-		// Field 22 of proc(5).
-		start, err := strconv.ParseFloat(fields[19], 64)
-		if err != nil {
-			return usage{}, fmt.Errorf("read %s/stat: %w", folder, err)
-		}
-		if first, ok := oldest[network]; !ok || start < first.start {
-			oldest[network] = process{folder, start}
+		if first, ok := oldest[network]; !ok || stat.Starttime < first.at {
+			oldest[network] = started{process, stat.Starttime}
 		}
 	}
 	var sum usage
 	for _, first := range oldest {
-		_, u, err := readProcess(first.folder)
+		_, u, err := readProcess(first.Proc)
 		if err != nil && !ended(err) {
 			return usage{}, err
 		}
@@ -171,8 +168,8 @@ func sandboxes(parents map[string]bool, folders []string) (usage, error) {
 
 // addMemoryFiles adds the bytes of each memfd that a process holds, by inode.
 // What it has mapped of one is in its PSS too, and counts twice.
-func addMemoryFiles(bytes map[uint64]float64, folder string) {
-	links, _ := filepath.Glob(folder + "/fd/*")
+func addMemoryFiles(bytes map[uint64]float64, process procfs.Proc) {
+	links, _ := filepath.Glob(procFolder(process) + "/fd/*")
 	for _, link := range links {
 		if target, err := os.Readlink(link); err != nil || !strings.HasPrefix(target, "/memfd:") {
 			continue
@@ -187,11 +184,11 @@ func addMemoryFiles(bytes map[uint64]float64, folder string) {
 // tmpfsBytes returns what is in the file systems in memory that are the host's
 // and not the machine's.
 func tmpfsBytes(h *harness.Host) (float64, error) {
-	machine, err := tmpfsMounts("/proc/self/mountinfo")
+	machine, err := tmpfsMounts(os.Getpid())
 	if err != nil {
 		return 0, err
 	}
-	mounts, err := tmpfsMounts(fmt.Sprintf("/proc/%d/mountinfo", h.FirstProcess()))
+	mounts, err := tmpfsMounts(h.FirstProcess())
 	if err != nil {
 		return 0, err
 	}
@@ -209,109 +206,56 @@ func tmpfsBytes(h *harness.Host) (float64, error) {
 	return bytes, nil
 }
 
-// tmpfsMounts returns a folder for each tmpfs, by device, of a mountinfo.
-func tmpfsMounts(path string) (map[string]string, error) {
-	text, err := os.ReadFile(path)
+// tmpfsMounts returns a folder for each tmpfs that a process sees, by device.
+func tmpfsMounts(pid int) (map[string]string, error) {
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return nil, err
 	}
-	mounts := map[string]string{}
-	for line := range strings.Lines(string(text)) {
-		before, after, _ := strings.Cut(line, " - ")
-		fields := strings.Fields(before)
-		if len(fields) > 4 && strings.HasPrefix(after, "tmpfs ") {
-			mounts[fields[2]] = fields[4]
+	all, err := process.MountInfo()
+	if err != nil {
+		return nil, err
+	}
+	folders := map[string]string{}
+	for _, m := range all {
+		if m.FSType == "tmpfs" {
+			folders[m.MajorMinorVer] = m.MountPoint
 		}
 	}
-	return mounts, nil
+	return folders, nil
 }
 
-// readProcess reads what the process with this folder below /proc takes, and
-// the name of its program, which is empty for a namespace's first process.
-func readProcess(folder string) (string, usage, error) {
+// readProcess reads what a process takes, and the name of its program, which is empty
+// for a namespace's first process.
+func readProcess(process procfs.Proc) (string, usage, error) {
 	var u usage
-	command, err := os.ReadFile(folder + "/cmdline")
+	command, err := process.CmdLine()
 	if err != nil {
 		return "", u, err
 	}
-	argument, _, _ := bytes.Cut(command, []byte{0})
-	name := filepath.Base(string(argument))
-
-	status, err := readFields(folder + "/status")
+	name := filepath.Base(strings.Join(command[:min(1, len(command))], ""))
+	status, err := process.NewStatus()
 	if err != nil {
 		return "", u, err
 	}
-	pids := strings.Fields(status["NSpid"])
-	if len(pids) > 0 && pids[len(pids)-1] == "1" {
+	if pids := status.NSpids; len(pids) > 0 && pids[len(pids)-1] == 1 {
 		name = ""
 	}
-	memory, err := readFields(folder + "/smaps_rollup")
+	memory, err := process.ProcSMapsRollup()
 	if err != nil {
 		return "", u, err
 	}
-	u.PSS = kibibytes(memory["Pss"]) + kibibytes(memory["SwapPss"])
-	u.Anonymous = kibibytes(memory["Anonymous"]) + kibibytes(memory["SwapPss"])
-
-	stat, err := readStat(folder)
+	stat, err := process.Stat()
 	if err != nil {
 		return "", u, err
 	}
-	// Fields 14 to 17 of proc(5): utime, stime, cutime and cstime.
-	for _, field := range stat[11:15] {
-		ticks, err := strconv.ParseFloat(field, 64)
-		if err != nil {
-			return "", u, fmt.Errorf("read %s/stat: %w", folder, err)
-		}
-		u.CPU += ticks / clockTicks
-	}
-
-	io, err := readFields(folder + "/io")
+	io, err := process.IO()
 	if err != nil {
 		return "", u, err
 	}
-	written, err := strconv.ParseFloat(io["write_bytes"], 64)
-	if err != nil {
-		return "", u, fmt.Errorf("read %s/io: %w", folder, err)
-	}
-	cancelled, err := strconv.ParseFloat(io["cancelled_write_bytes"], 64)
-	if err != nil {
-		return "", u, fmt.Errorf("read %s/io: %w", folder, err)
-	}
-	u.Written = written - cancelled
+	u.PSS = float64(memory.Pss + memory.SwapPss)
+	u.Anonymous = float64(memory.Anonymous + memory.SwapPss)
+	u.CPU = stat.CPUTime() + float64(stat.CUTime+stat.CSTime)/clockTicks
+	u.Written = float64(io.WriteBytes) - float64(io.CancelledWriteBytes)
 	return name, u, nil
-}
-
-// readStat returns the fields of a process's stat from the third on: the second,
-// the name in brackets, may hold anything.
-func readStat(folder string) ([]string, error) {
-	stat, err := os.ReadFile(folder + "/stat")
-	if err != nil {
-		return nil, err
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 20 {
-		return nil, fmt.Errorf("read %s/stat: too short", folder)
-	}
-	return fields, nil
-}
-
-// readFields reads lines of the form "name: value".
-func readFields(path string) (map[string]string, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	fields := map[string]string{}
-	for line := range strings.Lines(string(text)) {
-		if name, value, ok := strings.Cut(line, ":"); ok {
-			fields[name] = strings.TrimSpace(value)
-		}
-	}
-	return fields, nil
-}
-
-// kibibytes returns the bytes of a value such as "12 kB", or 0.
-func kibibytes(value string) float64 {
-	number, _ := strconv.ParseFloat(strings.TrimSuffix(value, " kB"), 64)
-	return number * 1024
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -172,22 +173,21 @@ func describeMachine() (string, error) {
 	if err := unix.Uname(&name); err != nil {
 		return "", fmt.Errorf("read kernel version: %w", err)
 	}
-	memory, err := readFields("/proc/meminfo")
+	proc, err := procfs.NewDefaultFS()
 	if err != nil {
 		return "", err
 	}
-	cpu, err := readFields("/proc/cpuinfo")
+	memory, err := proc.Meminfo()
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("read size of memory: %w", err)
 	}
 	model := runtime.GOARCH
-	for field, value := range cpu {
-		if strings.TrimSpace(field) == "model name" {
-			model = value
-		}
+	// Not every architecture's names the model.
+	if cpus, err := proc.CPUInfo(); err == nil && len(cpus) > 0 && cpus[0].ModelName != "" {
+		model = cpus[0].ModelName
 	}
 	return fmt.Sprintf("%s, %d cores, %.1f GiB memory, Linux %s, %s", model, runtime.NumCPU(),
-		kibibytes(memory["MemTotal"])/mebibyte/1024, unix.ByteSliceToString(name.Release[:]), runtime.Version()), nil
+		float64(*memory.MemTotalBytes)/mebibyte/1024, unix.ByteSliceToString(name.Release[:]), runtime.Version()), nil
 }
 
 // median returns the middle of values, or the mean of the middle two, or NaN.

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/procfs"
 )
 
 func TestMedian(t *testing.T) {
@@ -26,7 +28,11 @@ func TestMedian(t *testing.T) {
 }
 
 func TestReadProcess(t *testing.T) {
-	name, u, err := readProcess("/proc/self")
+	self, err := procfs.Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, u, err := readProcess(self)
 	if err != nil {
 		t.Fatal(err)
 	}

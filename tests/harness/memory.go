@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/cgroups/v3/cgroup1"
 	"golang.org/x/sys/unix"
 )
 
@@ -77,14 +78,8 @@ func (h *Host) containMemory(limit int64) (*MemoryCgroup, error) {
 
 // ownMemoryCgroup returns the path of this process's memory cgroup of version 1.
 func ownMemoryCgroup() string {
-	text, _ := os.ReadFile("/proc/self/cgroup")
-	for line := range strings.Lines(string(text)) {
-		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(fields) == 3 && fields[1] == "memory" {
-			return fields[2]
-		}
-	}
-	return ""
+	paths, _ := cgroup1.ParseCgroupFile("/proc/self/cgroup")
+	return paths["memory"]
 }
 
 // Usage returns the bytes that the kernel counts now, page cache included.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -18,19 +19,14 @@ const cgroupMount = "/sys/fs/cgroup"
 
 // podCgroups returns the kubelet's cgroups, such as /kubepods, that a process
 // is in: one, or one per hierarchy of version 1 where those differ.
-func podCgroups(pid int) []string {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+func podCgroups(process procfs.Proc) []string {
+	cgroups, err := process.Cgroups()
 	if err != nil {
 		return nil
 	}
 	var roots []string
-	for line := range strings.Lines(string(text)) {
-		// hierarchy:controllers:path, see cgroups(7)
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		if root, ok := podRoot(parts[2]); ok {
+	for _, cgroup := range cgroups {
+		if root, ok := podRoot(cgroup.Path); ok {
 			roots = append(roots, root)
 		}
 	}

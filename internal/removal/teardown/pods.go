@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -126,93 +127,83 @@ func (p Pods) networkNamespaces() []string {
 func (p Pods) killProcesses(ctx context.Context) (cgroups []string, err error) {
 	deadline := time.Now().Add(patience)
 	for {
-		pids, err := p.processes()
+		processes, err := p.processes()
 		if err != nil {
 			return cgroups, err
 		}
-		if len(pids) == 0 {
+		if len(processes) == 0 {
 			return cgroups, nil
 		}
-		for _, pid := range pids {
-			for _, root := range podCgroups(pid) {
+		for _, process := range processes {
+			for _, root := range podCgroups(process) {
 				if !slices.Contains(cgroups, root) {
 					cgroups = append(cgroups, root)
 				}
 			}
 		}
-		for _, pid := range pids {
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return cgroups, fmt.Errorf("kill process %d: %w", pid, err)
+		for _, process := range processes {
+			if err := unix.Kill(process.PID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return cgroups, fmt.Errorf("kill process %d: %w", process.PID, err)
 			}
 		}
 		if err := pause(ctx, deadline); err != nil {
-			return cgroups, fmt.Errorf("processes %v of pods do not end, though killed: %w", pids, err)
+			return cgroups, fmt.Errorf("processes %v of pods do not end, though killed: %w", pidsOf(processes), err)
 		}
 	}
 }
 
 // processes returns the shims of this containerd and all their descendants.
-func (p Pods) processes() ([]int, error) {
-	folders, err := filepath.Glob("/proc/[0-9]*")
+func (p Pods) processes() ([]procfs.Proc, error) {
+	processes, err := procfs.AllProcs()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	own, err := os.Readlink("/proc/self/ns/mnt")
+	own, err := mountNamespace("self")
 	if err != nil {
 		return nil, fmt.Errorf("read mount namespace: %w", err)
 	}
-	children := map[int][]int{}
-	var shims []int
-	for _, folder := range folders {
-		pid, err := strconv.Atoi(filepath.Base(folder))
-		if err != nil {
-			continue
-		}
-		parent, ok := parentOf(folder)
-		if !ok {
+	children := map[int][]procfs.Proc{}
+	var found []procfs.Proc
+	for _, process := range processes {
+		stat, err := process.Stat()
+		if err != nil || stat.State == "Z" {
 			continue // ended meanwhile, or a zombie, which nobody can kill
 		}
-		children[parent] = append(children[parent], pid)
+		children[stat.PPID] = append(children[stat.PPID], process)
 		// In another mount namespace the same path is another socket.
-		if theirs, err := os.Readlink(filepath.Join(folder, "ns", "mnt")); err == nil && theirs == own && p.isShim(folder) {
-			shims = append(shims, pid)
+		if theirs, err := mountNamespace(strconv.Itoa(process.PID)); err == nil && theirs == own && p.isShim(process) {
+			found = append(found, process)
 		}
 	}
-	all := shims
-	for i := 0; i < len(all); i++ {
-		for _, child := range children[all[i]] {
-			if !slices.Contains(all, child) {
-				all = append(all, child)
+	for i := 0; i < len(found); i++ {
+		for _, child := range children[found[i].PID] {
+			if !slices.Contains(found, child) {
+				found = append(found, child)
 			}
 		}
 	}
-	return all, nil
+	return found, nil
 }
 
-// parentOf reads a living process's parent from its folder in /proc.
-func parentOf(folder string) (int, bool) {
-	text, err := os.ReadFile(filepath.Join(folder, "stat"))
-	if err != nil {
-		return 0, false
-	}
-	// The name, in parentheses, may hold anything: see proc_pid_stat(5).
-	_, rest, _ := strings.Cut(string(text[max(0, strings.LastIndex(string(text), ")")):]), " ")
-	fields := strings.Fields(rest)
-	if len(fields) < 2 || fields[0] == "Z" {
-		return 0, false
-	}
-	parent, err := strconv.Atoi(fields[1])
-	return parent, err == nil
+func mountNamespace(pid string) (string, error) {
+	return os.Readlink(filepath.Join("/proc", pid, "ns", "mnt"))
 }
 
-func (p Pods) isShim(folder string) bool {
-	text, err := os.ReadFile(filepath.Join(folder, "cmdline"))
-	if err != nil {
+func (p Pods) isShim(process procfs.Proc) bool {
+	args, err := process.CmdLine()
+	if err != nil || len(args) == 0 {
 		return false
 	}
-	args := strings.Split(string(text), "\x00")
 	i := slices.Index(args, "-address")
 	return filepath.Base(args[0]) == shimName && i > 0 && i+1 < len(args) && args[i+1] == p.Socket
+}
+
+func pidsOf(processes []procfs.Proc) []int {
+	pids := make([]int, len(processes))
+	for i, process := range processes {
+		pids[i] = process.PID
+	}
+	return pids
 }
 
 // pause waits a moment, unless it is too late for that.

@@ -82,10 +82,11 @@ func TestProcesses(t *testing.T) {
 	}
 	mine, other := start("/test/a.sock"), start("/test/b.sock")
 	pods := Pods{Socket: "/test/a.sock", State: t.TempDir()}
-	pids, err := pods.processes()
+	processes, err := pods.processes()
 	if err != nil {
 		t.Fatal(err)
 	}
+	pids := pidsOf(processes)
 	if len(pids) != 2 || pids[0] != mine.Process.Pid || slices.Contains(pids, other.Process.Pid) {
 		t.Errorf("found %v; want %d and its child", pids, mine.Process.Pid)
 	}
