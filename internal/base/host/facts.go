@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -127,17 +126,21 @@ const driverRecord = datadir.RunDir + "/cgroup-driver"
 // controllers. A hybrid host, with version 2 at /sys/fs/cgroup/unified, counts
 // as version 1: its controllers are there.
 func (p probe) cgroups() (version int, controllers []string, err error) {
-	mounts, err := mountsOf(p.root, mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	mounts, err := os.ReadFile(p.path("proc/mounts"))
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, fmt.Errorf("read mounts: %w", err)
 	}
-	for _, m := range mounts {
-		switch {
-		case m.Mountpoint == "/sys/fs/cgroup" && m.FSType == "cgroup2":
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line)
+		if len(fields) < 4 {
+			continue
+		}
+		switch target, kind := fields[1], fields[2]; {
+		case target == "/sys/fs/cgroup" && kind == "cgroup2":
 			version = 2
-		case m.FSType == "cgroup" && strings.HasPrefix(m.Mountpoint, "/sys/fs/cgroup/"):
+		case kind == "cgroup" && strings.HasPrefix(target, "/sys/fs/cgroup/"):
 			version = 1
-			for _, option := range strings.Split(m.VFSOptions, ",") {
+			for _, option := range strings.Split(fields[3], ",") {
 				if slices.Contains(cgroupControllers, option) {
 					controllers = append(controllers, option)
 				}
@@ -157,20 +160,6 @@ func (p probe) cgroups() (version int, controllers []string, err error) {
 	}
 	slices.Sort(controllers)
 	return version, slices.Compact(controllers), nil
-}
-
-// mountsOf returns the mounts of the system below root that filter lets through.
-func mountsOf(root string, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
-	file, err := os.Open(filepath.Join(root, "proc/self/mountinfo"))
-	if err != nil {
-		return nil, fmt.Errorf("read mounts: %w", err)
-	}
-	defer file.Close()
-	mounts, err := mountinfo.GetMountsFromReader(file, filter)
-	if err != nil {
-		return nil, fmt.Errorf("read mounts: %w", err)
-	}
-	return mounts, nil
 }
 
 // cgroupControllers are those of version 1 among its mount options.

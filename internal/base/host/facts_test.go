@@ -32,14 +32,14 @@ func tree(t *testing.T, files map[string]string) string {
 }
 
 const (
-	v2Mounts     = "22 1 0:21 / /proc rw - proc proc rw\n23 1 0:22 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
-	hybridMounts = `30 1 0:30 / /sys/fs/cgroup ro - tmpfs tmpfs ro
-31 30 0:31 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
-32 30 0:32 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset
-33 30 0:33 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
-34 30 0:34 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
-35 30 0:35 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd
-36 30 0:36 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+	v2Mounts     = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"
+	hybridMounts = `tmpfs /sys/fs/cgroup tmpfs ro 0 0
+cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0
+cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0
+cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0
+cgroup /sys/fs/cgroup/pids cgroup rw,pids 0 0
+cgroup /sys/fs/cgroup/systemd cgroup rw,name=systemd 0 0
+cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0
 `
 	allCaps   = "Name:\tkedge\nCapEff:\t000001ffffffffff\n"
 	fewCaps   = "Name:\tkedge\nCapEff:\t000001fffeffffff\n"
@@ -48,7 +48,7 @@ const (
 
 func TestDetect(t *testing.T) {
 	v2 := map[string]string{
-		"proc/self/mountinfo": v2Mounts, "proc/self/status": allCaps, "proc/meminfo": "MemTotal:  1048576 kB\n",
+		"proc/mounts": v2Mounts, "proc/self/status": allCaps, "proc/meminfo": "MemTotal:  1048576 kB\n",
 		"proc/1/comm": "init\n", "sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n",
 	}
 	with := func(more ...string) map[string]string {
@@ -71,11 +71,11 @@ func TestDetect(t *testing.T) {
 		"version 2":                        {files: v2, version: 2, driver: DriverCgroupfs, check: func(f Facts) bool { return f.SysResource && f.MemoryBytes == 1<<30 && !f.Systemd }},
 		"version 2 under systemd":          {files: with("proc/1/comm", "systemd\n", "run/systemd/system/", ""), version: 2, driver: DriverSystemd},
 		"systemd's folder without systemd": {files: with("run/systemd/system/", ""), version: 2, driver: DriverCgroupfs},
-		"hybrid": {files: with("proc/self/mountinfo", hybridMounts), version: 1, driver: DriverCgroupfs, check: func(f Facts) bool {
+		"hybrid": {files: with("proc/mounts", hybridMounts), version: 1, driver: DriverCgroupfs, check: func(f Facts) bool {
 			return slices.Equal(f.Controllers, []string{"cpu", "cpuacct", "cpuset", "memory", "pids"})
 		}},
-		"hybrid under systemd":                {files: with("proc/self/mountinfo", hybridMounts, "proc/1/comm", "systemd\n", "run/systemd/system/", ""), version: 1, driver: DriverCgroupfs},
-		"no cgroups":                          {files: with("proc/self/mountinfo", "22 1 0:21 / /proc rw - proc proc rw\n"), err: "no cgroups are mounted"},
+		"hybrid under systemd":                {files: with("proc/mounts", hybridMounts, "proc/1/comm", "systemd\n", "run/systemd/system/", ""), version: 1, driver: DriverCgroupfs},
+		"no cgroups":                          {files: with("proc/mounts", "proc /proc proc rw 0 0\n"), err: "no cgroups are mounted"},
 		"no CAP_SYS_RESOURCE":                 {files: with("proc/self/status", fewCaps), version: 2, driver: DriverCgroupfs, check: func(f Facts) bool { return !f.SysResource }},
 		"systemd came while pods run":         {files: with("proc/1/comm", "systemd\n", "run/systemd/system/", "", "run/kedge/cgroup-driver", DriverCgroupfs, shimState+"pod/", ""), version: 2, driver: DriverCgroupfs},
 		"systemd came after the pods":         {files: with("proc/1/comm", "systemd\n", "run/systemd/system/", "", "run/kedge/cgroup-driver", DriverCgroupfs, shimState, ""), version: 2, driver: DriverSystemd},
@@ -114,7 +114,7 @@ func TestDetectThisHost(t *testing.T) {
 
 func TestAppArmorNeedsItsParser(t *testing.T) {
 	p := probe{root: tree(t, map[string]string{
-		"proc/self/mountinfo": v2Mounts, "proc/self/status": allCaps, "proc/meminfo": "MemTotal: 1 kB",
+		"proc/mounts": v2Mounts, "proc/self/status": allCaps, "proc/meminfo": "MemTotal: 1 kB",
 		"sys/fs/cgroup/cgroup.controllers": "cpu", "sys/module/apparmor/parameters/enabled": "Y",
 	}), nftables: func() bool { return false }, lookPath: func(string) (string, error) { return "", errors.New("not found") }}
 	facts, err := p.detect()

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
@@ -249,12 +248,18 @@ func (p preparer) sysctl(name, value string) (changed bool, err error) {
 
 // rootShared is whether mounts below / propagate: proc_pid_mountinfo(5).
 func (p preparer) rootShared() (bool, error) {
-	roots, err := mountsOf(p.root, func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != "/", false })
-	if err != nil || len(roots) == 0 {
-		return false, err
+	mountinfo, err := os.ReadFile(p.path("proc/self/mountinfo"))
+	if err != nil {
+		return false, fmt.Errorf("read mounts: %w", err)
 	}
-	// The last one is on top.
-	return strings.Contains(roots[len(roots)-1].Optional, "shared:"), nil
+	shared := false
+	for line := range strings.Lines(string(mountinfo)) {
+		before, _, _ := strings.Cut(line, " - ")
+		if fields := strings.Fields(before); len(fields) >= 6 && fields[4] == "/" {
+			shared = strings.Contains(strings.Join(fields[6:], " "), "shared:")
+		}
+	}
+	return shared, nil
 }
 
 func makeRootShared() error {
