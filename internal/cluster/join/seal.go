@@ -11,7 +11,8 @@ import (
 	"golang.org/x/crypto/scrypt"
 )
 
-// Sealed is something encrypted under a token.
+// Sealed is something encrypted under a token. seal-format.md says why it is no format of
+// others.
 type Sealed struct {
 	Salt  []byte `json:"salt"`
 	Nonce []byte `json:"nonce"`
