@@ -33,6 +33,7 @@ import (
 
 // Config is what a node is made of.
 type Config struct {
+	Process  *Process
 	Dir      datadir.Dir
 	Node     host.Node
 	Settings config.Node
@@ -192,6 +193,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	group.Add(proxyComponent, hostComponent, api)
 
 	dnsComponent := dns.New(dns.Config{
+		Plugins:       cfg.Process.DNS,
 		Client:        cfg.Clients.ClientConfig("system:kedge:dns", pki.NodeGroup(cfg.Node.Name)),
 		NodeName:      cfg.Node.Name,
 		NodeIPs:       cfg.Node.IPs,

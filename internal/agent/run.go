@@ -12,7 +12,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
-	"github.com/kedge-dev/kedge/internal/base/kubeinit"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
@@ -41,16 +40,12 @@ type Observer struct {
 // Run runs an agent until ctx is cancelled, and returns nil then, or until one
 // of its components fails. It joins the cluster first, which also tells it what
 // the cluster is like.
-func Run(ctx context.Context, cfg *config.Config, local *localapi.Server, observer Observer) (err error) {
+func Run(ctx context.Context, cfg *config.Config, process *Process, local *localapi.Server, observer Observer) (err error) {
 	if cfg.Agent.Server == "" {
 		return errors.New("an agent needs a server: give --server https://HOST:6443")
 	}
 	dir := datadir.Dir(cfg.DataDir)
-	phase, err := kubeinit.Setup(cfg.Log)
-	if err != nil {
-		return err
-	}
-	ctx, fault := phase.Watch(ctx)
+	ctx, fault := process.Phase.Watch(ctx)
 	defer func() { err = cmp.Or(err, fault()) }()
 	name, err := host.NodeName(cfg.Node)
 	if err != nil {
@@ -97,14 +92,14 @@ func Run(ctx context.Context, cfg *config.Config, local *localapi.Server, observ
 	group := component.Group{
 		StopTimeout: stopTimeout,
 		OnChange:    observer.OnChange,
-		OnStop:      phase.Stopping,
+		OnStop:      process.Phase.Stopping,
 		OnSlowStop:  observer.OnSlowStop,
 		OnReady: func() {
-			phase.Ready()
+			process.Phase.Ready()
 			observer.OnReady(name)
 		},
 	}
-	if err := addComponents(&group, cfg, identity, local, clock, servers); err != nil {
+	if err := addComponents(&group, cfg, process, identity, local, clock, servers); err != nil {
 		return err
 	}
 	return group.Run(ctx)
@@ -112,7 +107,7 @@ func Run(ctx context.Context, cfg *config.Config, local *localapi.Server, observ
 
 // addComponents adds all that an agent runs: what a server's node does not
 // need, and then the node.
-func addComponents(group *component.Group, cfg *config.Config, identity *join.Identity, local *localapi.Server, clock *pki.Clock, servers *serverlb.Balancer) error {
+func addComponents(group *component.Group, cfg *config.Config, process *Process, identity *join.Identity, local *localapi.Server, clock *pki.Clock, servers *serverlb.Balancer) error {
 	dir := datadir.Dir(cfg.DataDir)
 	clients := remoteapi.NewClients(servers, func(user string, _ ...string) *tls.Config { return identity.TLS(user) })
 	objects := remoteapi.NewObjects(clients, identity.Host.Name)
@@ -147,6 +142,7 @@ func addComponents(group *component.Group, cfg *config.Config, identity *join.Id
 
 	group.Add(objects, renewer)
 	node, err := AddTo(group, Config{
+		Process:         process,
 		Dir:             dir,
 		Node:            identity.Host,
 		Settings:        cfg.Node,

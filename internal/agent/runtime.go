@@ -77,6 +77,7 @@ func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers as
 		SELinux:        cfg.Settings.SELinux,
 		Facts:          facts,
 		Warn:           warn,
+		Verbosity:      cfg.Process.Verbosity,
 	})
 	group.Add(own, prepared, source)
 	if others != nil {

@@ -27,13 +27,13 @@ func agentCommand() *cli.Command {
 	}
 }
 
-func runAgent(c *cli.Context, cfg *config.Config, local *localapi.Server) error {
+func runAgent(c *cli.Context, cfg *config.Config, process *agent.Process, local *localapi.Server) error {
 	environment := os.Environ()
 	notify := newNotifier()
 	context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
 	began := time.Now()
 	logrus.Infof("kedge %s starts as an agent of %s, data in %s", version.Version, cfg.Agent.Server, cfg.DataDir)
-	err := agent.Run(c.Context, cfg, local, agent.Observer{
+	err := agent.Run(c.Context, cfg, process, local, agent.Observer{
 		OnJoined:   func() { forgetToken(cfg.Token) },
 		OnChange:   logChange,
 		OnSlowStop: logSlowStop,

@@ -11,9 +11,9 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
+	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
-	"github.com/kedge-dev/kedge/internal/base/kubeinit"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/logging"
 	"github.com/kedge-dev/kedge/internal/inspect/settings"
@@ -25,7 +25,7 @@ func local() *localapi.Client { return localapi.NewClient(datadir.LocalSocket) }
 // running is the action of a command that runs until SIGTERM, as root: it has a log,
 // and settings that SIGHUP and commands on its host can look at and change. what is how
 // a user calls it.
-func running(what string, role config.Role, run func(*cli.Context, *config.Config, *localapi.Server) error) cli.ActionFunc {
+func running(what string, role config.Role, run func(*cli.Context, *config.Config, *agent.Process, *localapi.Server) error) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		if err := noArguments(c); err != nil {
 			return err
@@ -46,10 +46,14 @@ func running(what string, role config.Role, run func(*cli.Context, *config.Confi
 		if err != nil {
 			return err
 		}
+		process, err := agent.SetUp(cfg.Log)
+		if err != nil {
+			return err
+		}
 		hangups := make(chan os.Signal, 1)
 		signal.Notify(hangups, syscall.SIGHUP)
 		defer signal.Stop(hangups)
-		own := settings.New(role, load, cfg, sources, log, kubeinit.SetVerbosity)
+		own := settings.New(role, load, cfg, sources, log, process.Verbosity.Set)
 		local := localapi.New(datadir.LocalSocket, own.Routes()...)
 		// Commands get answers until run has ended.
 		ctx, stop := context.WithCancel(context.WithoutCancel(c.Context))
@@ -63,7 +67,7 @@ func running(what string, role config.Role, run func(*cli.Context, *config.Confi
 				logrus.WithError(err).Warn("Commands on this host get no answers from this kedge")
 			}
 		})
-		err = run(c, cfg, local)
+		err = run(c, cfg, process, local)
 		if err != nil && cfg.Log.File != "" {
 			// main prints it to stderr only.
 			logrus.Error(err)

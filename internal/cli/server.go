@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
+	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/host"
@@ -30,13 +31,13 @@ func serverCommand() *cli.Command {
 	}
 }
 
-func runServer(c *cli.Context, cfg *config.Config, local *localapi.Server) error {
+func runServer(c *cli.Context, cfg *config.Config, process *agent.Process, local *localapi.Server) error {
 	environment := os.Environ()
 	notify := newNotifier()
 	context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
 	began := time.Now()
 	logrus.Infof("kedge %s starts, data in %s", version.Version, cfg.DataDir)
-	err := server.Run(c.Context, cfg, local, server.Observer{
+	err := server.Run(c.Context, cfg, process, local, server.Observer{
 		OnChange:   logChange,
 		OnSlowStop: logSlowStop,
 		OnReady: func(s server.Summary) {

@@ -46,7 +46,7 @@ func TestControlPlane(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")
 	}
-	if _, err := kubeinit.Setup(config.Log{}); err != nil {
+	if _, _, err := kubeinit.Setup(config.Log{}); err != nil {
 		t.Fatal(err)
 	}
 	plane := start(t)

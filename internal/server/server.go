@@ -18,7 +18,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
-	"github.com/kedge-dev/kedge/internal/base/kubeinit"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
@@ -56,13 +55,9 @@ type Summary struct {
 // Run runs a server until ctx is cancelled, and returns nil then, or until one
 // of its components fails; with host.ErrMoved and join.ErrAuthorities it is to be run
 // again, by a new process. What a user can mend is checked first, before anything is changed.
-func Run(ctx context.Context, cfg *config.Config, local *localapi.Server, observer Observer) (err error) {
+func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local *localapi.Server, observer Observer) (err error) {
 	dir := datadir.Dir(cfg.DataDir)
-	phase, err := kubeinit.Setup(cfg.Log)
-	if err != nil {
-		return err
-	}
-	ctx, fault := phase.Watch(ctx)
+	ctx, fault := process.Phase.Watch(ctx)
 	defer func() { err = cmp.Or(err, fault()) }()
 	node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
 	if err != nil {
@@ -105,10 +100,10 @@ func Run(ctx context.Context, cfg *config.Config, local *localapi.Server, observ
 	group := component.Group{
 		StopTimeout: stopTimeout,
 		OnChange:    observer.OnChange,
-		OnStop:      phase.Stopping,
+		OnStop:      process.Phase.Stopping,
 		OnSlowStop:  observer.OnSlowStop,
 		OnReady: func() {
-			phase.Ready()
+			process.Phase.Ready()
 			observer.OnReady(*summary)
 		},
 	}
@@ -120,7 +115,7 @@ func Run(ctx context.Context, cfg *config.Config, local *localapi.Server, observ
 		return err
 	}
 	s := &server{
-		cfg: cfg, roles: roles, dir: dir, node: node, clock: clock, certificates: certificates, store: store,
+		cfg: cfg, process: process, roles: roles, dir: dir, node: node, clock: clock, certificates: certificates, store: store,
 		local: local, registry: registration.New(), tunnels: tunnel.NewServer(),
 	}
 	if err := s.addTo(&group, listener); err != nil {
@@ -132,6 +127,7 @@ func Run(ctx context.Context, cfg *config.Config, local *localapi.Server, observ
 // server is what the parts of a server are made of.
 type server struct {
 	cfg          *config.Config
+	process      *agent.Process
 	roles        roles
 	dir          datadir.Dir
 	node         host.Node
@@ -220,6 +216,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 	})
 	group.Add(claim, usable)
 	added, nodeFault := agent.AddTo(group, agent.Config{
+		Process:         s.process,
 		Dir:             s.dir,
 		Node:            s.node,
 		Settings:        cfg.Node,

@@ -17,20 +17,22 @@ type bridge struct {
 	fields logrus.Fields
 	name   string
 	phase  *Phase
+	// verbosity is the user's.
+	verbosity *Verbosity
 }
 
-func newBridge(log *logrus.Logger) *bridge {
-	return &bridge{log: log, phase: newPhase()}
+func newBridge(log *logrus.Logger, verbosity *Verbosity) *bridge {
+	return &bridge{log: log, phase: newPhase(), verbosity: verbosity}
 }
 
 // verbose tells whether more than errors of Kubernetes's code are to be logged.
-func verbose() bool { return verbosity.Load() > 0 }
+func (b *bridge) verbose() bool { return b.verbosity.level.Load() > 0 }
 
 // Init is called by logr; the caller's position is of no use to kedge.
 func (b *bridge) Init(logr.RuntimeInfo) {}
 
 // Enabled tells whether messages of a V level are wanted.
-func (b *bridge) Enabled(level int) bool { return level <= int(verbosity.Load()) }
+func (b *bridge) Enabled(level int) bool { return level <= int(b.verbosity.level.Load()) }
 
 // Info logs a structured message.
 func (b *bridge) Info(_ int, message string, keysAndValues ...any) {
@@ -77,14 +79,14 @@ func (b *bridge) WithName(name string) logr.LogSink {
 }
 
 func (b *bridge) level(upstream logrus.Level) logrus.Level {
-	if verbose() {
+	if b.verbose() {
 		return upstream
 	}
 	return logrus.DebugLevel
 }
 
 func (b *bridge) errorLevel(message, detail string) logrus.Level {
-	if !verbose() && b.phase.expects(message, detail) {
+	if !b.verbose() && b.phase.expects(message, detail) {
 		return logrus.DebugLevel
 	}
 	return logrus.ErrorLevel

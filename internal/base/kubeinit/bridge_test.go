@@ -70,8 +70,8 @@ func TestBridge(t *testing.T) {
 			log := logrus.New()
 			log.SetOutput(&out)
 			log.SetFormatter(&logrus.TextFormatter{DisableTimestamp: true, DisableColors: true})
-			b := newBridge(log)
-			if err := SetVerbosity(test.verbosity); err != nil {
+			b := newBridge(log, &Verbosity{})
+			if err := b.verbosity.Set(test.verbosity); err != nil {
 				t.Fatal(err)
 			}
 			test.log(logr.New(b), b.writeLine)
@@ -92,14 +92,15 @@ func changeKlog(t *testing.T) {
 }
 
 func TestRestoreVerbosity(t *testing.T) {
-	if err := SetVerbosity(2); err != nil {
+	var verbosity Verbosity
+	if err := verbosity.Set(2); err != nil {
 		t.Fatal(err)
 	}
 	changeKlog(t)
 	if !klog.V(4).Enabled() {
 		t.Fatal("klog's verbosity is not changed")
 	}
-	RestoreVerbosity()
+	verbosity.Restore()
 	if !klog.V(2).Enabled() || klog.V(3).Enabled() {
 		t.Error("klog's verbosity is not 2")
 	}
@@ -110,10 +111,7 @@ func TestPhase(t *testing.T) {
 	var out bytes.Buffer
 	log := logrus.New()
 	log.SetOutput(&out)
-	b := newBridge(log)
-	if err := SetVerbosity(0); err != nil {
-		t.Fatal(err)
-	}
+	b := newBridge(log, &Verbosity{})
 	for _, step := range []struct {
 		enter         func()
 		shown, hidden string
@@ -146,7 +144,7 @@ func TestExit(t *testing.T) {
 		{"in a stop", "PostStartHook \"a\" failed", "", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			b := newBridge(logrus.New())
+			b := newBridge(logrus.New(), &Verbosity{})
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			watched, fault := b.phase.Watch(ctx)

@@ -1,7 +1,14 @@
-// Package kubeinit sets, once, what Kubernetes's libraries keep process-wide:
-// where and how much they log, and what they must not do by themselves because
-// several of upstream's programs share this process. The cli package calls
-// Setup before it starts anything.
+// Package kubeinit sets what Kubernetes's libraries keep process-wide: where and how much
+// they log, and what they must not do by themselves because several of upstream's
+// programs share this process. The package has no variables of its own: its state is in
+// what Setup returns. agent.SetUp calls Setup once, before any part starts.
+//
+// Setup sets these variables of upstream's:
+//
+//	klog's logger, its verbosity and klog.OsExit   until the process ends
+//	logsapi.ReapplyHandling                        the parts apply their logging options one after another
+//	rest's default warning handler                 upstream's programs silence it too
+//	scheme.Scheme                                  gets the kinds of snapshots
 package kubeinit
 
 import (
@@ -26,11 +33,12 @@ import (
 // restart by the service manager is the honest answer to it. The returned
 // Phase is to be told when the node is ready and when it begins to stop, and tells
 // when a library ends the process.
-func Setup(log config.Log) (*Phase, error) {
-	if err := SetVerbosity(log.Verbosity); err != nil {
-		return nil, err
+func Setup(log config.Log) (*Phase, *Verbosity, error) {
+	verbosity := &Verbosity{}
+	if err := verbosity.Set(log.Verbosity); err != nil {
+		return nil, nil, err
 	}
-	bridge := newBridge(logrus.StandardLogger())
+	bridge := newBridge(logrus.StandardLogger(), verbosity)
 	klog.OsExit = bridge.phase.exit
 	klog.SetLoggerWithOptions(logr.New(bridge), klog.ContextualLogger(true), klog.WriteKlogBuffer(bridge.writeLine))
 
@@ -47,26 +55,26 @@ func Setup(log config.Log) (*Phase, error) {
 	// has no lock.
 	//upstream:relies-on github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller/main.go main
 	if err := snapshotscheme.AddToScheme(scheme.Scheme); err != nil {
-		return nil, fmt.Errorf("add kinds of snapshots: %w", err)
+		return nil, nil, fmt.Errorf("add kinds of snapshots: %w", err)
 	}
-	return bridge.phase, nil
+	return bridge.phase, verbosity, nil
 }
 
-// verbosity is what SetVerbosity was told last. klog's own is another while
-// containerd is made.
-var verbosity atomic.Int64
+// Verbosity is how much of what Kubernetes's code says is logged. klog's own verbosity is
+// another one while containerd is made.
+type Verbosity struct{ level atomic.Int64 }
 
-// RestoreVerbosity sets klog's verbosity to what SetVerbosity was told last, after
-// somebody else has changed it.
-func RestoreVerbosity() { _ = SetVerbosity(int(verbosity.Load())) } // which it took before
+// Restore sets klog's verbosity to what Set was told last, after somebody else has
+// changed it.
+func (v *Verbosity) Restore() { _ = v.Set(int(v.level.Load())) } // which klog took before
 
-// SetVerbosity sets klog's verbosity, at any time.
-func SetVerbosity(level int) error {
+// Set sets klog's verbosity, at any time.
+func (v *Verbosity) Set(level int) error {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
 	if err := flags.Set("v", strconv.Itoa(level)); err != nil {
 		return fmt.Errorf("set verbosity of Kubernetes's logs: %w", err)
 	}
-	verbosity.Store(int64(level))
+	v.level.Store(int64(level))
 	return nil
 }

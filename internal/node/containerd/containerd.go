@@ -21,6 +21,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/kubeinit"
 )
 
 // Name is the component's name.
@@ -71,6 +72,8 @@ type Config struct {
 	Facts          host.Facts
 	// Warn tells users by an Event of the node about a file of theirs. It does not log.
 	Warn func(message string)
+	// Verbosity is restored after containerd has changed that of klog.
+	Verbosity *kubeinit.Verbosity
 }
 
 // Containerd is the component. There can be one in a process, once: containerd

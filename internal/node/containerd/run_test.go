@@ -24,6 +24,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/kubeinit"
 	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
 )
 
@@ -57,8 +58,9 @@ func testConfig(t interface{ Fatal(...any) }, dir string) Config {
 		t.Fatal(err)
 	}
 	return Config{
-		Source: source,
-		Root:   dir + "/root", State: state, Socket: state + "/containerd.sock",
+		Verbosity: &kubeinit.Verbosity{},
+		Source:    source,
+		Root:      dir + "/root", State: state, Socket: state + "/containerd.sock",
 		ConfigFile: dir + "/etc/config.toml", DropIns: []string{dir + "/etc/drop-ins/*.toml"}, CertsDir: dir + "/etc/certs.d",
 		PauseArchive: dir + "/pause.tar", PauseImage: pauseImage, ImagesDir: dir + "/images",
 		CNIBinDirs: []string{dir + "/cni/bin"}, CNIConfDir: dir + "/cni/net.d",

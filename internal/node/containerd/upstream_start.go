@@ -12,8 +12,6 @@ import (
 	"github.com/containerd/containerd/v2/cmd/containerd/server"
 	srvconfig "github.com/containerd/containerd/v2/cmd/containerd/server/config"
 	"github.com/containerd/containerd/v2/core/mount"
-
-	"github.com/kedge-dev/kedge/internal/base/kubeinit"
 )
 
 //upstream:follows github.com/containerd/containerd/v2/cmd/containerd/command/main.go App
@@ -44,7 +42,7 @@ func (c *Containerd) start(ctx context.Context, config *srvconfig.Config) (*serv
 	// The CRI plugin sets it by its own log level, for the whole process
 	// (setGLogLevel in plugins/cri/runtime/plugin.go).
 	//upstream:relies-on github.com/containerd/containerd/v2/plugins/cri/runtime/plugin.go setGLogLevel
-	kubeinit.RestoreVerbosity()
+	c.cfg.Verbosity.Restore()
 	if err != nil {
 		return nil, fmt.Errorf("start containerd: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 
 // corefile is what CoreDNS's configuration is made of.
 type corefile struct {
-	// source is the name under which the records are found; see sources.
+	// source is the name under which the records are found; see Plugins.
 	source    string
 	addresses []netip.Addr
 	port      int

@@ -43,6 +43,8 @@ const resolvConfInterval = 30 * time.Second
 
 // Config is what the DNS of a node needs.
 type Config struct {
+	// Plugins are from Register.
+	Plugins *Plugins
 	// Client reads the API as system:kedge:dns.
 	Client   *rest.Config
 	NodeName string
@@ -86,9 +88,6 @@ func (*DNS) Name() string { return Name }
 // Run implements component.Component. It is ready when it knows the cluster's
 // Services and answers for one on each of the node's addresses.
 func (d *DNS) Run(ctx context.Context, ready func()) (err error) {
-	if err := register(); err != nil {
-		return fmt.Errorf("register CoreDNS: %w", err)
-	}
 	if d.api, err = kubernetes.NewForConfig(d.cfg.Client); err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
@@ -105,8 +104,8 @@ func (d *DNS) Run(ctx context.Context, ready func()) (err error) {
 		domain:    d.cfg.ClusterDomain,
 		folder:    d.cfg.Folder,
 	}
-	sources.Store(d.corefile.source, d.source)
-	defer sources.Delete(d.corefile.source)
+	d.cfg.Plugins.sources.Store(d.corefile.source, d.source)
+	defer d.cfg.Plugins.sources.Delete(d.corefile.source)
 
 	ctx, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +19,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// registered is Register for all tests of this process.
+var registered = sync.OnceValues(Register)
 
 // cluster are the objects of a small cluster.
 func cluster(t *testing.T, api *fakeAPI) {
@@ -112,8 +116,11 @@ func TestDNS(t *testing.T) {
 	folder := t.TempDir()
 	zone := filepath.Join(folder, "zone")
 	must(t, os.WriteFile(zone, []byte("K10secret::server:0123456789\n"), 0o600))
+	plugins, err := registered()
+	must(t, err)
 	before := goroutines()
 	component := New(Config{
+		Plugins:       plugins,
 		Client:        api.config(),
 		NodeName:      "node1",
 		NodeIPs:       []netip.Addr{netip.MustParseAddr("192.0.2.1")},
@@ -267,8 +274,11 @@ func TestStopWhileStarting(t *testing.T) {
 	addAddress(t, "lo", "192.0.2.1/32")
 	api := newFakeAPI(t)
 	cluster(t, api)
+	plugins, err := registered()
+	must(t, err)
 	for i := range 40 {
 		component := New(Config{
+			Plugins:       plugins,
 			Client:        api.config(),
 			NodeName:      "node1",
 			NodeIPs:       []netip.Addr{netip.MustParseAddr("192.0.2.1")},

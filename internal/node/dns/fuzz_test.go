@@ -37,13 +37,14 @@ func FuzzCorefile(f *testing.F) {
 	if _, err := unix.InotifyAddWatch(opened, outside, unix.IN_OPEN|unix.IN_ACCESS); err != nil {
 		f.Fatal(err)
 	}
-	if err := register(); err != nil {
+	plugins, err := registered()
+	if err != nil {
 		f.Fatal(err)
 	}
 	c := exampleCorefile()
 	c.folder, c.source = folder, "fuzzed"
-	sources.Store(c.source, &source{client: &rest.Config{Host: "http://127.0.0.1:1"}, shared: &kubernetes.Kubernetes{}})
-	defer sources.Delete(c.source)
+	plugins.sources.Store(c.source, &source{client: &rest.Config{Host: "http://127.0.0.1:1"}, shared: &kubernetes.Kubernetes{}})
+	defer plugins.sources.Delete(c.source)
 
 	f.Fuzz(func(t *testing.T, part string) {
 		t.Chdir(outside) // not before: the corpus is beside the test

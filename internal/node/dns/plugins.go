@@ -65,25 +65,33 @@ var directives = []string{
 	"forward", "whoami",
 }
 
-// sources are the running DNS components by the name their Corefiles give them.
-// CoreDNS's registry of plugins is one for the process and hands a setup
-// function nothing but the Corefile, so the way back has to be here.
-var sources sync.Map // string to *source
+// Plugins are kedge's directives in CoreDNS's registries.
+type Plugins struct {
+	// sources are the running DNS components by the name their Corefiles give them.
+	// CoreDNS hands a setup function nothing but the Corefile, so the way back has to
+	// be here.
+	sources sync.Map // string to *source
+}
 
-// register makes kedge's directives known to CoreDNS, whose registries belong
-// to the process and refuse a second registration.
-var register = sync.OnceValue(func() error {
+// Register makes kedge's directives known to CoreDNS, for all DNS components of this
+// process. CoreDNS's registries belong to the process and panic at a second
+// registration: call Register once.
+func Register() (*Plugins, error) {
+	p := &Plugins{}
 	// What CoreDNS prints at start goes to standard output otherwise.
 	caddy.Quiet = true
 	dnsserver.Quiet = true
 	plugin.Register(sharedDirective, func(c *caddy.Controller) error {
-		return setUp(c, (*source).share)
+		return p.setUp(c, (*source).share)
 	})
 	plugin.Register(ownDirective, func(c *caddy.Controller) error {
-		return setUp(c, (*source).own)
+		return p.setUp(c, (*source).own)
 	})
-	return dnsserver.SetDirectives(directives)
-})
+	if err := dnsserver.SetDirectives(directives); err != nil {
+		return nil, fmt.Errorf("register CoreDNS's directives: %w", err)
+	}
+	return p, nil
+}
 
 // source is where one DNS component has its records from.
 type source struct {

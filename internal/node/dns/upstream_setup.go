@@ -39,12 +39,12 @@ import (
 // setUp adds a kubernetes handler, filled by fill, to the server block.
 //
 //upstream:follows github.com/coredns/coredns/plugin/kubernetes/setup.go setup kubernetesParse
-func setUp(c *caddy.Controller, fill func(*source, *caddy.Controller, caddyfile.Dispenser, *kubernetes.Kubernetes) error) error {
+func (p *Plugins) setUp(c *caddy.Controller, fill func(*source, *caddy.Controller, caddyfile.Dispenser, *kubernetes.Kubernetes) error) error {
 	c.Next()
 	if !c.NextArg() {
 		return c.ArgErr()
 	}
-	found, ok := sources.Load(c.Val())
+	found, ok := p.sources.Load(c.Val())
 	if !ok {
 		return c.Errf("unknown source %q", c.Val())
 	}

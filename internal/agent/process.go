@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"fmt"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/kubeinit"
+	"github.com/kedge-dev/kedge/internal/node/dns"
+)
+
+// Process is what the libraries of a node keep for the whole process. Kubernetes, CoreDNS
+// and containerd each were made to be alone in theirs.
+//
+// SetUp makes it. Beside that, these parts set what belongs to the process, each at one
+// place and once:
+//
+//	base/logging                the loggers of logrus and the standard library
+//	cli/translations            kubectl's texts, before main
+//	agent/environment.go        PATH, NO_PROXY and WIREGUARD_KEY_FILE
+//	node/containerd             containerd's list of plugins and its folder for temporary mounts
+//	node/lowpower               the garbage collector's settings
+//	controlplane/apiserver      Kubernetes's feature gates
+//	controlplane/addons/helm    the name that Helm writes as
+//	datastore/measure           etcd's metrics, in the API server's registry
+type Process struct {
+	// Phase is to be told how far the process is.
+	Phase *kubeinit.Phase
+	// Verbosity is that of Kubernetes's code.
+	Verbosity *kubeinit.Verbosity
+	// DNS are the directives of CoreDNS that the DNS of a node uses.
+	DNS *dns.Plugins
+}
+
+// SetUp prepares the process for the libraries of servers and agents. The cli package
+// calls it once, before Run of either: CoreDNS does not take a second call.
+func SetUp(log config.Log) (*Process, error) {
+	phase, verbosity, err := kubeinit.Setup(log)
+	if err != nil {
+		return nil, fmt.Errorf("set up Kubernetes's libraries: %w", err)
+	}
+	plugins, err := dns.Register()
+	if err != nil {
+		return nil, fmt.Errorf("set up CoreDNS: %w", err)
+	}
+	return &Process{Phase: phase, Verbosity: verbosity, DNS: plugins}, nil
+}
