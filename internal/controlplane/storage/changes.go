@@ -12,12 +12,6 @@ import (
 
 // The functions in this file turn changes of objects into claims to check.
 
-func (c *claims) claimChanged(object any) {
-	if name, err := cache.DeletionHandlingObjectToName(object); err == nil {
-		c.queue.Add(name)
-	}
-}
-
 func (c *claims) volumeChanged(object any) {
 	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = gone.Obj

@@ -21,10 +21,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/namequeue"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
@@ -109,7 +109,7 @@ type claims struct {
 	log    *logrus.Entry
 	events record.EventRecorder
 	// queue has claims, and volumes and contents of snapshots, which have no namespace.
-	queue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	queue  namequeue.Queue
 	synced []cache.InformerSynced
 	// snapshotted is closed once there is a snapshot, or a content of one.
 	snapshotted chan struct{}
@@ -131,13 +131,11 @@ func newClaims(ctx context.Context, api kubernetes.Interface, client snapshotcli
 	snapshotted := make(chan struct{})
 	hasSnapshots := sync.OnceFunc(func() { close(snapshotted) })
 	c := &claims{
-		api:    api,
-		custom: client,
-		log:    log,
-		events: events.NewRecorder(ctx, api, "kedge-storage", ""),
-		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](firstRetry, lastRetry),
-			workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "storage"}),
+		api:         api,
+		custom:      client,
+		log:         log,
+		events:      events.NewRecorder(ctx, api, "kedge-storage", ""),
+		queue:       namequeue.New("storage", firstRetry, lastRetry),
 		claims:      core.PersistentVolumeClaims().Lister(),
 		volumes:     core.PersistentVolumes().Lister(),
 		nodes:       core.Nodes().Lister(),
@@ -150,7 +148,7 @@ func newClaims(ctx context.Context, api kubernetes.Interface, client snapshotcli
 		placed:      map[cache.ObjectName]time.Time{},
 	}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
-		core.PersistentVolumeClaims().Informer():  localstorage.OnChange(c.claimChanged),
+		core.PersistentVolumeClaims().Informer():  localstorage.OnChange(c.queue.AddObject),
 		core.PersistentVolumes().Informer():       localstorage.OnChange(c.volumeChanged),
 		core.Nodes().Informer():                   cache.ResourceEventHandlerFuncs{AddFunc: c.nodeChanged, UpdateFunc: c.nodeUpdated, DeleteFunc: c.nodeChanged},
 		storage.CSIStorageCapacities().Informer(): localstorage.OnChange(c.capacityChanged),
@@ -176,17 +174,5 @@ func (c *claims) run(ctx context.Context) {
 	if !cache.WaitForCacheSync(ctx.Done(), c.synced...) {
 		return
 	}
-	for {
-		name, ended := c.queue.Get()
-		if ended {
-			return
-		}
-		if err := c.sync(ctx, name); err != nil && ctx.Err() == nil {
-			c.log.Warnf("%s: %v", name, err)
-			c.queue.AddRateLimited(name)
-		} else {
-			c.queue.Forget(name)
-		}
-		c.queue.Done(name)
-	}
+	c.queue.Work(ctx, c.sync, func(name cache.ObjectName, err error) { c.log.Warnf("%s: %v", name, err) })
 }

@@ -23,9 +23,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/namequeue"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
@@ -74,7 +74,7 @@ type controller struct {
 	client dynamic.Interface
 	events record.EventRecorder
 
-	queue workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	queue namequeue.Queue
 }
 
 // Lead manages HelmCharts until ctx ends.
@@ -92,9 +92,7 @@ func (h *Helm) Lead(ctx context.Context, ready func()) error {
 	if c.api, err = kubernetes.NewForConfig(config); err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](firstRetry, lastRetry),
-		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "helm"})
+	c.queue = namequeue.New("helm", firstRetry, lastRetry)
 	defer context.AfterFunc(ctx, c.queue.ShutDown)()
 	used := make(chan struct{})
 	use := sync.OnceFunc(func() { close(used) })
@@ -102,7 +100,7 @@ func (h *Helm) Lead(ctx context.Context, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	charts := informer(watcher, chartResource, func(object any) { use(); c.add(object) })
+	charts := informer(watcher, chartResource, func(object any) { use(); c.queue.AddObject(object) })
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
@@ -116,10 +114,12 @@ func (h *Helm) Lead(ctx context.Context, ready func()) error {
 	}
 	c.events = events.NewRecorder(ctx, c.api, "kedge-helm", h.cfg.Server)
 	// A HelmChartConfig has the name of its HelmChart.
-	configs := informer(watcher, configResource, c.add)
+	configs := informer(watcher, configResource, c.queue.AddObject)
 	running.Go(func() { configs.RunWithContext(ctx) })
 	for range workers {
-		running.Go(func() { c.work(ctx) })
+		running.Go(func() {
+			c.queue.Work(ctx, c.sync, func(name cache.ObjectName, err error) { c.log.Warnf("HelmChart %s: %v", name, err) })
+		})
 	}
 	<-ctx.Done()
 	return nil
@@ -143,26 +143,4 @@ func informer(client metadata.Interface, resource schema.GroupVersionResource, c
 		DeleteFunc: change,
 	})
 	return informer
-}
-
-func (c *controller) add(object any) {
-	if name, err := cache.DeletionHandlingObjectToName(object); err == nil {
-		c.queue.Add(name)
-	}
-}
-
-func (c *controller) work(ctx context.Context) {
-	for {
-		name, ended := c.queue.Get()
-		if ended {
-			return
-		}
-		if err := c.sync(ctx, name); err != nil && ctx.Err() == nil {
-			c.log.Warnf("HelmChart %s: %v", name, err)
-			c.queue.AddRateLimited(name)
-		} else {
-			c.queue.Forget(name)
-		}
-		c.queue.Done(name)
-	}
 }

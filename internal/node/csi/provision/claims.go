@@ -25,6 +25,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/namequeue"
 )
 
 const (
@@ -53,7 +54,7 @@ type claims struct {
 	log    *logrus.Entry
 	events record.EventRecorder
 	// queue has claims, and volumes, which have no namespace.
-	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	queue   namequeue.Queue
 	claims  corelisters.PersistentVolumeClaimLister
 	volumes corelisters.PersistentVolumeLister
 	classes storagelisters.StorageClassLister
@@ -79,12 +80,10 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	}
 	defer factory.Shutdown()
 	c.events = events.NewRecorder(ctx, c.api, localstorage.Driver, c.Node)
-	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](firstRetry, lastRetry),
-		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "provisioner"})
+	c.queue = namequeue.New("provisioner", firstRetry, lastRetry)
 	core, classes := factory.Core().V1(), factory.Storage().V1().StorageClasses()
 	c.claims, c.volumes, c.classes = core.PersistentVolumeClaims().Lister(), core.PersistentVolumes().Lister(), classes.Lister()
-	handler := cache.FilteringResourceEventHandler{FilterFunc: c.isMine, Handler: localstorage.OnChange(c.add)}
+	handler := cache.FilteringResourceEventHandler{FilterFunc: c.isMine, Handler: localstorage.OnChange(c.queue.AddObject)}
 	synced := []cache.InformerSynced{classes.Informer().HasSynced}
 	for _, informer := range []cache.SharedIndexInformer{core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer()} {
 		// Adding a handler fails only on an informer that has stopped.
@@ -100,19 +99,11 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	var running sync.WaitGroup
 	for range workers {
 		running.Go(func() {
-			for c.next(ctx) {
-			}
+			c.queue.Work(ctx, c.look, func(name cache.ObjectName, err error) { c.log.Warnf("%s: %v", name, err) })
 		})
 	}
 	running.Wait()
 	return nil
-}
-
-// add has something looked at.
-func (c *claims) add(object any) {
-	if name, err := cache.DeletionHandlingObjectToName(object); err == nil {
-		c.queue.Add(name)
-	}
 }
 
 // isMine tells whether a claim is to have its volume on this node, or whether a
@@ -131,24 +122,12 @@ func (c *claims) isMine(object any) bool {
 	return false
 }
 
-// next looks at something, and returns false at the end.
-func (c *claims) next(ctx context.Context) bool {
-	name, ended := c.queue.Get()
-	if ended {
-		return false
-	}
-	defer c.queue.Done(name)
-	look := c.syncClaim
+// look looks at a claim or a volume.
+func (c *claims) look(ctx context.Context, name cache.ObjectName) error {
 	if name.Namespace == "" {
-		look = c.syncVolume
+		return c.syncVolume(ctx, name)
 	}
-	if err := look(ctx, name); err != nil && ctx.Err() == nil {
-		c.log.Warnf("%s: %v", name, err)
-		c.queue.AddRateLimited(name)
-		return true
-	}
-	c.queue.Forget(name)
-	return true
+	return c.syncClaim(ctx, name)
 }
 
 // syncClaim gives a claim its volume.
