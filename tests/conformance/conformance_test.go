@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -141,7 +140,7 @@ func TestConformance(t *testing.T) {
 	runErr := run(first, built, out, selection)
 	facts.Duration = time.Since(start)
 	for _, name := range []string{"report.json", "junit.xml"} {
-		if err := copyFile(first.Path(filepath.Join(results, name)), filepath.Join(out, name)); err != nil {
+		if err := harness.CopyFile(first.Path(filepath.Join(results, name)), filepath.Join(out, name)); err != nil {
 			t.Fatalf("the tests left no report: %v: %v", runErr, err)
 		}
 	}
@@ -299,18 +298,4 @@ func TestQuickNames(t *testing.T) {
 			t.Errorf("%q is twice in quick.txt, or out of order", names[i+1])
 		}
 	}
-}
-
-func copyFile(from, to string) error {
-	source, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer source.Close()
-	target, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(target, source)
-	return errors.Join(err, target.Close())
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -328,6 +329,22 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 		return err
 	})
 	return conn, err
+}
+
+// Get asks an HTTP server from the host, and returns the whole answer, its headers too.
+// The address is as for DialContext.
+func (h *Host) Get(address string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	conn, err := h.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: test\r\n\r\n")
+	answer, err := io.ReadAll(conn)
+	return string(answer), err
 }
 
 // Cmd is an exec.Cmd whose process starts on a host.

@@ -18,7 +18,7 @@ func (h *Host) Preload(archives ...string) {
 		h.t.Fatalf("preload images: %v", err)
 	}
 	for _, archive := range archives {
-		if err := copyFile(archive, filepath.Join(folder, filepath.Base(archive))); err != nil {
+		if err := CopyFile(archive, filepath.Join(folder, filepath.Base(archive))); err != nil {
 			h.t.Fatalf("preload images: %v", err)
 		}
 	}
@@ -39,7 +39,8 @@ func Busybox(t T) string {
 	return path
 }
 
-func copyFile(from, to string) error {
+// CopyFile copies a file on the machine.
+func CopyFile(from, to string) error {
 	source, err := os.Open(from)
 	if err != nil {
 		return err

@@ -48,7 +48,7 @@ func TestStartRefused(t *testing.T) {
 			_ = squatter.Wait()
 		}()
 		harness.Eventually(t, patience, "the port to be taken", func() error {
-			_, err := get(host, "127.0.0.1:6443")
+			_, err := host.Get("127.0.0.1:6443")
 			return err
 		})
 		wantRefusal(t, host.Kedge(t.Context(), "server"), "port 6443 is taken by", "testserver", "--https-listen-port")

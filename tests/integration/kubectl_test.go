@@ -109,7 +109,7 @@ spec:
 			t.Fatalf("kubectl printed %q, %v", line, err)
 		}
 		for range 3 {
-			answer, err := get(s.server.Host, match[1])
+			answer, err := s.server.Host.Get(match[1])
 			if err != nil || !strings.Contains(answer, "hostname="+web) {
 				t.Errorf("got %q, %v", answer, err)
 			}

@@ -56,14 +56,14 @@ func TestStopLeavesPodsRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := net.JoinHostPort(server.Host.Address.String(), fmt.Sprint(service.Spec.Ports[0].NodePort))
-	s.eventually("the NodePort", func() error { _, err := get(server.Host, address); return err })
+	s.eventually("the NodePort", func() error { _, err := server.Host.Get(address); return err })
 	before := s.containers()
 
 	for name, stop := range map[string]func(){"SIGTERM": server.Terminate, "SIGKILL": server.Kill9} {
 		writes := s.write()
 		stop()
 		acknowledged := writes()
-		if answer, err := get(server.Host, address); err != nil || !strings.Contains(answer, "hostname=web-") {
+		if answer, err := server.Host.Get(address); err != nil || !strings.Contains(answer, "hostname=web-") {
 			t.Errorf("after %s and without kedge the Service answers %q, %v", name, answer, err)
 		}
 		server.Start()
@@ -178,7 +178,7 @@ spec:
 	s.pods("app=web", 2)
 	s.pod("ports")
 	s.eventually("the host's port", func() error {
-		_, err := get(host, net.JoinHostPort(host.Address.String(), "8088"))
+		_, err := host.Get(net.JoinHostPort(host.Address.String(), "8088"))
 		return err
 	})
 	for what, text := range snapshot(t, host) {
@@ -199,7 +199,7 @@ spec:
 	server.Start()
 	server.WaitReady()
 	s.eventually("the host's port again", func() error {
-		_, err := get(host, net.JoinHostPort(host.Address.String(), "8088"))
+		_, err := host.Get(net.JoinHostPort(host.Address.String(), "8088"))
 		return err
 	})
 	if output, err := host.Kedge(t.Context(), "uninstall", "--yes").CombinedOutput(); err != nil {

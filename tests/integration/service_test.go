@@ -1,13 +1,10 @@
 package integration
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,7 +49,7 @@ func TestNodePort(t *testing.T) {
 
 	for _, from := range []*harness.Host{node, shared.neighbour} {
 		s.eventually(from.Name+" to reach "+address, func() error {
-			answer, err := get(from, address)
+			answer, err := from.Get(address)
 			if err == nil && !strings.Contains(answer, "hostname="+pod.Name) {
 				err = fmt.Errorf("answer %q", answer)
 			}
@@ -62,19 +59,4 @@ func TestNodePort(t *testing.T) {
 	s.eventuallyIn("client", "a pod to reach "+address, func(output string) bool {
 		return strings.Contains(output, "hostname="+pod.Name)
 	}, "/testserver", "fetch", "http://"+address+"/")
-}
-
-// get asks an HTTP server from a host, and returns the whole answer.
-func get(from *harness.Host, address string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	conn, err := from.DialContext(ctx, "tcp", address)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-	fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: test\r\n\r\n")
-	answer, err := io.ReadAll(conn)
-	return string(answer), err
 }

@@ -3,7 +3,6 @@ package variants
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"testing"
@@ -192,27 +191,12 @@ func (c *cluster) nodePortAnswers(from *harness.Host, address string) {
 	port := c.kubectl("get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}")
 	address = net.JoinHostPort(address, port)
 	c.eventually(from.Name+" to reach "+address, func() error {
-		answer, err := get(from, address)
+		answer, err := from.Get(address)
 		if err == nil && !strings.Contains(answer, "hostname=web\n") {
 			err = fmt.Errorf("answer %q", answer)
 		}
 		return err
 	})
-}
-
-// get asks an HTTP server from a host, and returns the whole answer.
-func get(from *harness.Host, address string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	conn, err := from.DialContext(ctx, "tcp", address)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-	fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: test\r\n\r\n")
-	answer, err := io.ReadAll(conn)
-	return string(answer), err
 }
 
 // run runs a program on a host and returns its output.
