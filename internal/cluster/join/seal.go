@@ -11,8 +11,8 @@ import (
 	"golang.org/x/crypto/scrypt"
 )
 
-// Sealed is something encrypted under a token. seal-format.md says why it is no format of
-// others.
+// Sealed is something encrypted under a token. DECISIONS.md says why its format is
+// kedge's own.
 type Sealed struct {
 	Salt  []byte `json:"salt"`
 	Nonce []byte `json:"nonce"`
