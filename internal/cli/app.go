@@ -24,7 +24,7 @@ func Run(ctx context.Context, args []string) error {
 	if name := filepath.Base(args[0]); slices.Contains(tools, name) {
 		args = slices.Concat([]string{"kedge", name}, args[1:])
 	}
-	return newApp().RunContext(ctx, args)
+	return runApp(ctx, newApp(), args)
 }
 
 // ExitStatus returns the exit status for an error of Run.
@@ -76,32 +76,9 @@ func newApp() *cli.App {
 		HideHelpCommand:           true,
 		// Errors are printed by main, once.
 		ExitErrHandler: func(*cli.Context, error) {},
-		Action: func(c *cli.Context) error {
-			if c.NArg() > 0 {
-				return fmt.Errorf("there is no command %q; `kedge --help` lists them", c.Args().First())
-			}
-			return cli.ShowAppHelp(c)
-		},
-		OnUsageError: usageError,
+		Action:         func(c *cli.Context) error { return needsCommand(c, cli.ShowAppHelp) },
+		OnUsageError:   usageError,
 	}
-	for _, command := range app.Commands {
-		command.OnUsageError, command.HideHelpCommand = usageError, true
-	}
+	complete(app.Commands)
 	return app
-}
-
-func usageError(c *cli.Context, err error, _ bool) error {
-	name := "kedge"
-	if c.Command != nil && c.Command.Name != "" && c.Command.Name != "kedge" {
-		name += " " + c.Command.Name
-	}
-	return fmt.Errorf("%w; `%s --help` lists what it takes", err, name)
-}
-
-// noArguments refuses words that a command does not take.
-func noArguments(c *cli.Context) error {
-	if c.NArg() > 0 {
-		return fmt.Errorf("%s takes no arguments, got %q; `kedge %s --help` lists its flags", c.Command.Name, c.Args().First(), c.Command.Name)
-	}
-	return nil
 }

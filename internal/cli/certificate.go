@@ -25,17 +25,18 @@ func certificateCommand() *cli.Command {
 		Subcommands: []*cli.Command{{
 			Name:   "check",
 			Usage:  "list them; status 1 if one has ended, or ends within 90 days, which a running kedge prevents",
-			Flags:  append(configFlags(config.ServerRole), formatFlag()),
+			Flags:  serverFlags(formatFlag()),
 			Action: withConfig(checkCertificates),
 		}, {
 			Name:   "rotate",
 			Usage:  "replace those that authorities have signed, and their keys, now and with nothing restarted",
-			Action: rotateCertificates,
+			Flags:  runningFlags(nil),
 			Before: noArguments,
+			Action: byRunning(rotateCertificates),
 		}, {
 			Name:  "rotate-ca",
 			Usage: "replace the cluster's authorities and the key of its service accounts, in two steps: this, and then --finish",
-			Flags: append(configFlags(config.ServerRole), administrator(),
+			Flags: serverFlags(administrator(),
 				&cli.BoolFlag{Name: finishFlag, Usage: "drop the old ones, if nobody needs them any more"},
 				&cli.BoolFlag{Name: ignorePodsFlag, Usage: "with --finish: also if pods may know the old authority alone"}),
 			Action: withConfig(rotateCA),

@@ -22,7 +22,7 @@ func checkConfigCommand() *cli.Command {
 	return &cli.Command{
 		Name:   "check-config",
 		Usage:  "check the configuration and this host: kernel, cgroups, ports, memory, disk and clock; status 1 if kedge cannot run",
-		Flags:  configFlags(config.ServerRole),
+		Flags:  serverFlags(),
 		Action: withConfig(checkConfig),
 	}
 }

@@ -23,7 +23,7 @@ func run(t *testing.T, args ...string) (string, error) {
 	app := newApp()
 	var out bytes.Buffer
 	app.Writer, app.ErrWriter = &out, &out
-	err := app.RunContext(t.Context(), append([]string{"kedge"}, args...))
+	err := runApp(t.Context(), app, append([]string{"kedge"}, args...))
 	return out.String(), err
 }
 
@@ -65,18 +65,28 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		args []string
 		want string
 	}{
-		"unknown command":  {[]string{"serve"}, "`kedge --help` lists them"},
+		"unknown command":  {[]string{"serve"}, "Run `kedge --help` for the list"},
 		"unknown flag":     {[]string{"server", "--data"}, "`kedge server --help`"},
-		"stray argument":   {[]string{"server", "now"}, "takes no arguments"},
+		"stray argument":   {[]string{"server", "now"}, "`kedge server` takes no arguments, got \"now\""},
 		"bad value":        {[]string{"server", "--https-listen-port", "many"}, "takes a whole number"},
 		"unknown shell":    {[]string{"completion", "csh"}, "bash, zsh or fish"},
 		"no configuration": {[]string{"server", "--config", "/does/not/exist"}, "give another path with --config"},
 		"unknown output":   {[]string{"status", "-o", "xml"}, ""},
-		"no snapshot":      {[]string{"snapshot", "delete"}, "`kedge snapshot list` lists them"},
-		"none to restore":  {[]string{"snapshot", "restore"}, "`kedge snapshot list` lists them"},
+		"no snapshot":      {[]string{"snapshot", "delete"}, "Run `kedge snapshot list` for the list"},
+		"none to restore":  {[]string{"snapshot", "restore"}, "Run `kedge snapshot list` for the list"},
 		"no certificates":  {[]string{"certificate", "check", "--data-dir=/none"}, "say with --data-dir"},
 		"certificates as":  {[]string{"certificate", "check", "--data-dir=/none", "-o=xml"}, "table, json or yaml"},
-		"rotate what":      {[]string{"certificate", "rotate", "x"}, "takes no arguments"},
+		"rotate what":      {[]string{"certificate", "rotate", "x"}, "`kedge certificate rotate` takes no arguments"},
+		"a near flag":      {[]string{"server", "--data-dri=/x"}, "unknown flag --data-dri: did you mean --data-dir?"},
+		"a flag of k3s":    {[]string{"server", "--disable-network-policy"}, "unknown flag --disable-network-policy. Run"},
+		"a near command":   {[]string{"snapshot", "restor"}, "unknown command \"restor\": did you mean restore?"},
+		"no near command":  {[]string{"token", "mint"}, "unknown command \"mint\". Run `kedge token --help`"},
+		"no end of a word": {[]string{"uninstal"}, "unknown command \"uninstal\". Run"},
+		"no value":         {[]string{"server", "--data-dir"}, "flag --data-dir needs a value"},
+		"for ever":         {[]string{"token", "create", "--ttl=forever"}, "flag --ttl takes a duration such as 30m, 24h or 720h, or 0 for no end, got \"forever\""},
+		"ended before":     {[]string{"token", "create", "--ttl=-1h"}, "flag --ttl takes a duration"},
+		"no file":          {[]string{"image", "export", "busybox"}, ""},
+		"flag at the end":  {[]string{"image", "import", "f", "--data-dri", "/x"}, "unknown flag --data-dri"},
 		"none to keep":     {[]string{"snapshot", "prune", "--snapshot-retention=0"}, "keeps nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {

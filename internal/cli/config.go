@@ -25,7 +25,7 @@ func configCommand() *cli.Command {
 			Name: "print",
 			Usage: "print the configuration of the kedge that runs on this host, and where each value came from; if none runs, what a start of the service " +
 				"that install.sh made would use, or with flags of `kedge server`, what a start with these would; secrets are hidden",
-			Flags: append(configFlags(config.ServerRole),
+			Flags: serverFlags(
 				&cli.BoolFlag{Name: agentFlag, Usage: "of a start of kedge agent, not of a server"},
 				&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: yaml, as in a configuration file, or json", Value: "yaml"}),
 			Before: noArguments,
@@ -33,8 +33,9 @@ func configCommand() *cli.Command {
 		}, {
 			Name:   "reload",
 			Usage:  "have the kedge that runs on this host read its configuration again, as by SIGHUP, and say what that changes and what needs a restart",
+			Flags:  runningFlags(nil),
 			Before: noArguments,
-			Action: func(c *cli.Context) error {
+			Action: byRunning(func(c *cli.Context) error {
 				changes, err := settings.AskReload(c.Context, local())
 				if err == nil && len(changes) == 0 {
 					changes = []string{"nothing in the configuration changed"}
@@ -43,7 +44,7 @@ func configCommand() *cli.Command {
 					fmt.Fprintln(c.App.Writer, change)
 				}
 				return err
-			},
+			}),
 		}},
 	}
 }

@@ -2,12 +2,15 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/inspect/settings"
 )
 
 const (
@@ -15,28 +18,45 @@ const (
 	configFileEnv = "KEDGE_CONFIG_FILE"
 )
 
-// configFlags makes a flag of each setting of the roles, and --config.
-func configFlags(roles ...config.Role) []cli.Flag {
+// configFlags makes a flag of each setting of the role, and --config.
+func configFlags(role config.Role) []cli.Flag { return settingFlags(role, "", nil) }
+
+// serverFlags are the flags of a command that reads the server's configuration: its own
+// ones, and below them those of the server.
+func serverFlags(own ...cli.Flag) []cli.Flag {
+	return append(own, settingFlags(config.ServerRole, "SETTINGS, AS OF kedge server", nil)...)
+}
+
+// runningFlags are the flags of a command that the kedge that runs performs, or that
+// calls the API: its own ones, and those of the server, so that all commands of a family
+// take the same. Its help shows only those that say which kedge is meant, and shown.
+func runningFlags(own []cli.Flag, shown ...string) []cli.Flag {
+	shown = append(shown, "data-dir")
+	return append(own, settingFlags(config.ServerRole, "", func(key string) bool { return !slices.Contains(shown, key) })...)
+}
+
+func settingFlags(role config.Role, category string, hidden func(key string) bool) []cli.Flag {
 	flags := []cli.Flag{&cli.StringFlag{
-		Name:    configFlag,
-		Aliases: []string{"c"},
-		Usage:   "configuration file; the flags' names are its keys",
-		Value:   config.DefaultPath,
-		EnvVars: []string{configFileEnv},
+		Name:     configFlag,
+		Aliases:  []string{"c"},
+		Usage:    "configuration file; the flags' names are its keys",
+		Value:    config.DefaultPath,
+		EnvVars:  []string{configFileEnv},
+		Category: category,
 	}}
 	for _, f := range config.Default().Fields() {
-		if f.Role != config.AnyRole && !slices.Contains(roles, f.Role) {
+		if f.Role != config.AnyRole && f.Role != role {
 			continue
 		}
 		// The environment is read by config.Load, and only mentioned here.
-		usage := f.Usage + " [$" + f.Env() + "]"
+		usage, hide := f.Usage+" [$"+f.Env()+"]", hidden != nil && hidden(f.Key)
 		switch {
 		case f.IsBool():
-			flags = append(flags, &cli.BoolFlag{Name: f.Key, Usage: usage, DefaultText: f.String()})
+			flags = append(flags, &cli.BoolFlag{Name: f.Key, Usage: usage, DefaultText: f.String(), Category: category, Hidden: hide})
 		case f.IsList():
-			flags = append(flags, &cli.StringSliceFlag{Name: f.Key, Usage: usage, DefaultText: f.String()})
+			flags = append(flags, &cli.StringSliceFlag{Name: f.Key, Usage: usage, DefaultText: f.String(), Category: category, Hidden: hide})
 		default:
-			flags = append(flags, &cli.StringFlag{Name: f.Key, Usage: usage, DefaultText: f.String()})
+			flags = append(flags, &cli.StringFlag{Name: f.Key, Usage: usage, DefaultText: f.String(), Category: category, Hidden: hide})
 		}
 	}
 	return flags
@@ -93,4 +113,55 @@ func withConfig(do func(*cli.Context, *config.Config) error) cli.ActionFunc {
 		}
 		return do(c, cfg)
 	}
+}
+
+// byRunning is the action of a command that the kedge that runs performs with its own
+// settings. It refuses flags that say otherwise, except those of own, which the command
+// reads itself.
+func byRunning(do cli.ActionFunc, own ...string) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if err := agree(c, own, func() (settings.Printed, error) { return settings.AskPrint(c.Context, local()) }); err != nil {
+			return err
+		}
+		return do(c)
+	}
+}
+
+// agree compares the flags that the user gave with the settings of the kedge that runs.
+// If none runs, the command itself says so.
+func agree(c *cli.Context, own []string, ask func() (settings.Printed, error)) error {
+	if !c.IsSet(configFlag) && !slices.ContainsFunc(config.Default().Fields(), func(f config.Field) bool { return c.IsSet(f.Key) }) {
+		return nil
+	}
+	cfg, err := loadConfig(c)
+	if err != nil {
+		return err
+	}
+	running, err := ask()
+	if errors.Is(err, localapi.ErrNotRunning) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var faults []error
+	for _, f := range cfg.Fields() {
+		compared := c.IsSet(f.Key) || f.Key == "data-dir" && c.IsSet(configFlag)
+		if !compared || slices.Contains(own, f.Key) {
+			continue
+		}
+		i := slices.IndexFunc(running.Settings, func(s config.Setting) bool { return s.Key == f.Key })
+		switch {
+		case f.Secret:
+			faults = append(faults, fmt.Errorf("leave --%s out: the kedge that runs uses its own", f.Key))
+		case i < 0 || fmt.Sprint(running.Settings[i].Value) != fmt.Sprint(f.Shown()):
+			has := "no such setting"
+			if i >= 0 {
+				has = fmt.Sprintf("%s=%v", f.Key, running.Settings[i].Value)
+			}
+			faults = append(faults, fmt.Errorf("--%s=%v would have no effect: the kedge that runs on this host performs this command, and has %s. "+
+				"Leave the flag out, or restart kedge with it", f.Key, f.Shown(), has))
+		}
+	}
+	return errors.Join(faults...)
 }

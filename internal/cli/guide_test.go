@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/pem"
 	"net/http/httptest"
 	"os"
@@ -197,5 +198,5 @@ func parse(command string) error {
 		}
 	}
 	idle(app.Commands)
-	return app.Run(strings.Fields(strings.NewReplacer("$ETCD", "", `"`, "").Replace(command)))
+	return runApp(context.Background(), app, strings.Fields(strings.NewReplacer("$ETCD", "", `"`, "").Replace(command)))
 }

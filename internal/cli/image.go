@@ -24,19 +24,22 @@ func imageCommand() *cli.Command {
 			Description: "An archive is an OCI or Docker one, as it is or compressed with gzip or zstd; - reads it from the standard input.\n" +
 				"Pinned images are not removed when the disk gets full, as they may not be there to be pulled again.\n" +
 				"Archives in the folder agent/images of the data directory are imported by kedge itself, and unpinned when they go.",
+			Flags:  runningFlags(nil),
+			Before: someArguments("archives, or - for the standard input", ""),
 			Action: withImages(importImages),
 		}, {
 			Name:    "list",
 			Aliases: []string{"ls"},
 			Usage:   "list the images by their names",
-			Flags:   []cli.Flag{formatFlag()},
+			Flags:   runningFlags([]cli.Flag{formatFlag()}),
 			Before:  noArguments,
 			Action:  withImages(listImages),
 		}, {
 			Name:      "export",
 			Usage:     "write images into one archive, for `kedge image import` on another node",
 			ArgsUsage: "NAME...",
-			Flags:     []cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FILE` to write; - is the standard output", Required: true}},
+			Flags:     runningFlags([]cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FILE` to write, which must be given; - is the standard output"}}),
+			Before:    someArguments("the names of images", "kedge image list"),
 			Action:    withImages(exportImages),
 		}},
 	}
@@ -44,7 +47,7 @@ func imageCommand() *cli.Command {
 
 // withImages is the action of a command on the images of the kedge that runs.
 func withImages(do func(*cli.Context, *containerd.Images) error) cli.ActionFunc {
-	return func(c *cli.Context) error {
+	return byRunning(func(c *cli.Context) error {
 		if socket := runtimeSocket(); socket != datadir.ContainerdSocket {
 			return fmt.Errorf("this node has its images in a container runtime of its own, at %s: use that one's commands, or `kedge crictl`", socket)
 		}
@@ -54,13 +57,10 @@ func withImages(do func(*cli.Context, *containerd.Images) error) cli.ActionFunc 
 		}
 		defer images.Close()
 		return do(c, images)
-	}
+	})
 }
 
 func importImages(c *cli.Context, images *containerd.Images) error {
-	if c.NArg() == 0 {
-		return errors.New("say which archives, or - for the standard input")
-	}
 	for _, path := range c.Args().Slice() {
 		file := os.Stdin
 		if path != "-" {
@@ -104,10 +104,10 @@ func printImages(w io.Writer, format string, list []containerd.Image) error {
 }
 
 func exportImages(c *cli.Context, images *containerd.Images) (err error) {
-	if c.NArg() == 0 {
-		return errors.New("say which images by their names; `kedge image list` lists them. Flags come before them")
-	}
 	path := c.String(outputFlag)
+	if path == "" {
+		return errors.New("`kedge image export` needs a file to write: give --output FILE, or --output - for the standard output")
+	}
 	if path == "-" {
 		return images.Export(c.Context, c.Args().Slice(), c.App.Writer)
 	}

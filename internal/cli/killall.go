@@ -32,7 +32,7 @@ func killallCommand() *cli.Command {
 	return &cli.Command{
 		Name:   "killall",
 		Usage:  "stop kedge and all its pods, and remove their interfaces, mounts, cgroups and packet filters; state on disk stays",
-		Flags:  configFlags(config.ServerRole),
+		Flags:  serverFlags(),
 		Action: withConfig(killall),
 	}
 }
@@ -42,7 +42,7 @@ func uninstallCommand() *cli.Command {
 		Name: "uninstall",
 		Usage: "killall, and remove all state, configuration and the installed program: " +
 			"the cluster's objects, volumes and images are gone for good",
-		Flags: append(configFlags(config.ServerRole), &cli.BoolFlag{Name: yesFlag, Usage: "do it without asking"}),
+		Flags: serverFlags(&cli.BoolFlag{Name: yesFlag, Usage: "do it without asking"}),
 		Action: withConfig(func(c *cli.Context, cfg *config.Config) error {
 			if !c.Bool(yesFlag) && !confirmed(c, cfg) {
 				return errors.New("nothing was removed; answer yes, or pass --yes, to remove it all")

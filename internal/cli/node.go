@@ -23,14 +23,15 @@ func nodeCommand() *cli.Command {
 		Subcommands: []*cli.Command{{
 			Name:   "list",
 			Usage:  "list the registrations of nodes, until when their certificates are valid, and who has a tunnel to the server of this host",
-			Flags:  []cli.Flag{administrator(), formatFlag()},
+			Flags:  runningFlags([]cli.Flag{administrator(), formatFlag()}),
 			Before: noArguments,
 			Action: listNodes,
 		}, {
 			Name:      "revoke",
 			Usage:     "end all certificates of nodes within seconds; their Nodes stay, and keep the names until `kubectl delete node`",
 			ArgsUsage: "NAME...",
-			Flags:     []cli.Flag{administrator()},
+			Flags:     runningFlags([]cli.Flag{administrator()}),
+			Before:    someArguments("the names of nodes", "kedge node list"),
 			Action:    revokeNodes,
 		}},
 	}
@@ -109,9 +110,6 @@ func printNodes(w io.Writer, nodes []listedNode) error {
 }
 
 func revokeNodes(c *cli.Context) error {
-	if c.NArg() == 0 {
-		return errors.New("name the nodes to revoke; `kedge node list` lists them")
-	}
 	client, _, err := connect(c)
 	if err != nil {
 		return err

@@ -19,19 +19,21 @@ func secretsEncryptCommand() *cli.Command {
 		Subcommands: []*cli.Command{{
 			Name:   "status",
 			Usage:  "show the keys, what is encrypted with them, and what is being done",
-			Flags:  []cli.Flag{formatFlag()},
-			Action: encryptionStatus,
+			Flags:  runningFlags([]cli.Flag{formatFlag()}),
 			Before: noArguments,
+			Action: byRunning(encryptionStatus),
 		}, {
 			Name:   "rotate",
 			Usage:  "make a new key, rewrite all Secrets with it, and drop the old one; it goes on if this is interrupted",
-			Action: func(c *cli.Context) error { return rewriteSecrets(c, encryption.AskRotate) },
+			Flags:  runningFlags(nil),
 			Before: noArguments,
+			Action: byRunning(func(c *cli.Context) error { return rewriteSecrets(c, encryption.AskRotate) }),
 		}, {
 			Name:   "reencrypt",
 			Usage:  "rewrite all Secrets that are not stored as they are to be; it goes on if this is interrupted",
-			Action: func(c *cli.Context) error { return rewriteSecrets(c, encryption.AskReencrypt) },
+			Flags:  runningFlags(nil),
 			Before: noArguments,
+			Action: byRunning(func(c *cli.Context) error { return rewriteSecrets(c, encryption.AskReencrypt) }),
 		}},
 	}
 }

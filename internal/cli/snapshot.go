@@ -28,43 +28,41 @@ func snapshotCommand() *cli.Command {
 		Subcommands: []*cli.Command{{
 			Name:  "save",
 			Usage: "save a snapshot, and print where; also in S3 if the server is configured so",
-			Flags: []cli.Flag{&cli.StringFlag{Name: nameFlag, Usage: "what the file's name begins with", Value: snapshot.OnDemand}},
-			Action: func(c *cli.Context) error {
+			Flags: runningFlags([]cli.Flag{&cli.StringFlag{Name: nameFlag, Usage: "what the file's name begins with", Value: snapshot.OnDemand}}),
+			Action: byRunning(func(c *cli.Context) error {
 				files, err := snapshot.AskSave(c.Context, local(), c.String(nameFlag))
 				return printChanged(c, files, err)
-			},
+			}),
 			Before: noArguments,
 		}, {
 			Name:    "list",
 			Aliases: []string{"ls"},
 			Usage:   "list snapshots, on a server that runs or does not",
-			Flags:   append(configFlags(config.ServerRole), formatFlag()),
+			Flags:   serverFlags(formatFlag()),
 			Action:  withConfig(listSnapshots),
 		}, {
 			Name:      "delete",
 			Usage:     "delete snapshots, here and in S3",
 			ArgsUsage: "NAME...",
-			Action: func(c *cli.Context) error {
-				if c.NArg() == 0 {
-					return errors.New("say which snapshots by their names; `kedge snapshot list` lists them")
-				}
+			Flags:     runningFlags(nil),
+			Before:    someArguments("the names of snapshots", "kedge snapshot list"),
+			Action: byRunning(func(c *cli.Context) error {
 				files, err := snapshot.AskDelete(c.Context, local(), c.Args().Slice())
 				return printChanged(c, files, err)
-			},
+			}),
 		}, {
 			Name:  "prune",
 			Usage: "delete all but the newest snapshots that this server saved, of each name, here and in S3",
-			Flags: []cli.Flag{
-				&cli.IntFlag{Name: retentionFlag, Usage: "how many to keep", DefaultText: "the server's setting"},
+			Flags: runningFlags([]cli.Flag{
 				&cli.StringFlag{Name: nameFlag, Usage: "only those of this name, such as on-demand or scheduled"},
-			},
-			Action: pruneSnapshots,
+			}, retentionFlag),
 			Before: noArguments,
+			Action: byRunning(pruneSnapshots, retentionFlag),
 		}, {
 			Name:      "restore",
 			Usage:     "replace all that a server which does not run has stored by a snapshot; the old data are kept beside it",
 			ArgsUsage: "FILE|NAME",
-			Flags:     configFlags(config.ServerRole),
+			Flags:     serverFlags(),
 			Action:    restoreSnapshot,
 		}},
 	}
@@ -79,9 +77,13 @@ func printChanged(c *cli.Context, files []snapshot.File, err error) error {
 }
 
 func pruneSnapshots(c *cli.Context) error {
-	retention := c.Int(retentionFlag)
-	if c.IsSet(retentionFlag) && retention < 1 {
-		return fmt.Errorf("--%s %d keeps nothing; `kedge snapshot delete` deletes single snapshots", retentionFlag, retention)
+	retention := 0
+	if c.IsSet(retentionFlag) {
+		cfg, err := loadConfig(c)
+		if err != nil {
+			return err
+		}
+		retention = cfg.Server.Snapshots.Retention
 	}
 	files, err := snapshot.AskPrune(c.Context, local(), c.String(nameFlag), retention)
 	return printChanged(c, files, err)
@@ -112,7 +114,7 @@ func printSnapshots(w io.Writer, format string, files []snapshot.File) error {
 
 func restoreSnapshot(c *cli.Context) error {
 	if c.NArg() != 1 {
-		return errors.New("say which snapshot, as a file or by its name; `kedge snapshot list` lists them. Flags come before it")
+		return fmt.Errorf("`kedge snapshot restore` takes one snapshot, got %d: give its name or its file. Run `kedge snapshot list` for the list", c.NArg())
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("only root may restore what a server has stored; run it with sudo")

@@ -33,7 +33,7 @@ func supportBundleCommand() *cli.Command {
 		Name: "support-bundle",
 		Usage: "write an archive with what helps others to find what is wrong here: status, configuration, logs, kernel, network, containers, " +
 			"and on a server nodes, pods and events; without secrets, and also when kedge does not run",
-		Flags: append(configFlags(config.ServerRole),
+		Flags: serverFlags(
 			&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FILE` to write (default: kedge-support-HOST-TIME.tar.gz)"}),
 		Before: noArguments,
 		Action: func(c *cli.Context) error {

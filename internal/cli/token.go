@@ -28,42 +28,46 @@ const (
 // administrator is the flag that connect reads.
 func administrator() cli.Flag {
 	return &cli.StringFlag{
-		Name:    kubeconfigFlag,
-		Usage:   "administrator's kubeconfig",
-		Value:   config.Default().Server.WriteKubeconfig,
-		EnvVars: []string{"KUBECONFIG"},
+		Name:        kubeconfigFlag,
+		Usage:       "administrator's kubeconfig",
+		DefaultText: "the file that the server of this host writes",
+		EnvVars:     []string{"KUBECONFIG"},
 	}
 }
 
 func tokenCommand() *cli.Command {
 	kubeconfig := administrator()
+	day := lifetime(24 * time.Hour)
 	return &cli.Command{
 		Name:  "token",
 		Usage: "make, list, delete and replace tokens that let nodes join, on a server",
 		Subcommands: []*cli.Command{{
 			Name:  "create",
 			Usage: "make a token that ends by itself, and print it",
-			Flags: []cli.Flag{
+			Flags: runningFlags([]cli.Flag{
 				kubeconfig,
-				&cli.DurationFlag{Name: ttlFlag, Usage: "how long it lasts; 0 is for ever", Value: 24 * time.Hour},
+				&cli.GenericFlag{Name: ttlFlag, Usage: "how `LONG` the token is valid, such as 30m, 24h or 720h; 0 for no end", Value: &day, DefaultText: "24h"},
 				&cli.StringFlag{Name: descriptionFlag, Usage: "what it is for"},
-			},
+			}),
+			Before: noArguments,
 			Action: createToken,
 		}, {
 			Name:   "list",
 			Usage:  "list the tokens that `kedge token create` made",
-			Flags:  []cli.Flag{kubeconfig},
+			Flags:  runningFlags([]cli.Flag{kubeconfig}),
+			Before: noArguments,
 			Action: listTokens,
 		}, {
 			Name:      "delete",
 			Usage:     "delete such tokens; nodes that have joined stay",
 			ArgsUsage: "ID...",
-			Flags:     []cli.Flag{kubeconfig},
+			Flags:     runningFlags([]cli.Flag{kubeconfig}),
+			Before:    someArguments("the IDs of tokens", "kedge token list"),
 			Action:    deleteTokens,
 		}, {
 			Name:   "rotate",
 			Usage:  "replace the servers' own token, on all of them, and print the new one; nodes that have joined stay",
-			Flags:  configFlags(config.ServerRole),
+			Flags:  serverFlags(),
 			Action: withConfig(rotateToken),
 		}},
 	}
@@ -71,9 +75,17 @@ func tokenCommand() *cli.Command {
 
 // connect returns how to call the API as the administrator.
 func connect(c *cli.Context) (kubernetes.Interface, *rest.Config, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", c.String(kubeconfigFlag))
+	path := c.String(kubeconfigFlag)
+	if path == "" {
+		own, err := installedConfig(c)
+		if err != nil {
+			return nil, nil, err
+		}
+		path = own.Server.WriteKubeconfig
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil, fmt.Errorf("%w: run this on a server, or say with --%s where it is", err, kubeconfigFlag)
+		return nil, nil, fmt.Errorf("%w: run this command on a server, or give --%s=FILE", err, kubeconfigFlag)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("read kubeconfig: %w", err)
@@ -86,13 +98,6 @@ func connect(c *cli.Context) (kubernetes.Interface, *rest.Config, error) {
 }
 
 func createToken(c *cli.Context) error {
-	if err := noArguments(c); err != nil {
-		return err
-	}
-	ttl := c.Duration(ttlFlag)
-	if ttl < 0 {
-		return fmt.Errorf("--%s %s has ended already; give a time such as 1h, or 0 for ever", ttlFlag, ttl)
-	}
 	client, cfg, err := connect(c)
 	if err != nil {
 		return err
@@ -101,7 +106,7 @@ func createToken(c *cli.Context) error {
 	if err := rest.LoadTLSFiles(cfg); err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
-	token, err := join.CreateToken(c.Context, client, cfg.CAData, ttl, c.String(descriptionFlag))
+	token, err := join.CreateToken(c.Context, client, cfg.CAData, time.Duration(*c.Generic(ttlFlag).(*lifetime)), c.String(descriptionFlag))
 	if err != nil {
 		return err
 	}
@@ -110,9 +115,6 @@ func createToken(c *cli.Context) error {
 }
 
 func listTokens(c *cli.Context) error {
-	if err := noArguments(c); err != nil {
-		return err
-	}
 	client, _, err := connect(c)
 	if err != nil {
 		return err
@@ -134,9 +136,6 @@ func listTokens(c *cli.Context) error {
 }
 
 func deleteTokens(c *cli.Context) error {
-	if c.NArg() == 0 {
-		return errors.New("say which tokens by their IDs; `kedge token list` lists them")
-	}
 	client, _, err := connect(c)
 	if err != nil {
 		return err

@@ -125,7 +125,7 @@ func (f Field) Set(texts ...string) error {
 	case reflect.Int:
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return &FieldError{f.Key, fmt.Sprintf("takes a whole number, got %q", text)}
+			return &FieldError{f.Key, fmt.Sprintf("takes a whole number such as %v, got %q", f.value.Interface(), text)}
 		}
 		f.value.SetInt(int64(n))
 	case reflect.Bool:

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kedge-dev/kedge/internal/base/jsonsyntax"
 )
 
 // DefaultPath is where the configuration file is looked for if nothing else is
@@ -88,6 +90,9 @@ func (c *Config) loadFile(path string, sources Sources) error {
 	}
 	var settings map[string]yaml.Node
 	if err := yaml.Unmarshal(text, &settings); err != nil {
+		if fault := jsonsyntax.Fault(text); filepath.Ext(path) == jsonsyntax.Extension && fault != nil {
+			return fmt.Errorf("read configuration %s: %w", path, fault)
+		}
 		return fmt.Errorf("%s is not a YAML mapping of keys to values: %w", path, err)
 	}
 	// A map has no order of its own; a user reads faults from the top.
@@ -151,35 +156,19 @@ func (c *Config) loadEnv(sources Sources) error {
 	return errors.Join(faults...)
 }
 
-// field finds a setting by its key; for an unknown one the error names the
-// nearest known key.
+// field finds a setting by its key. If there is none, the error names a similar key.
 func (c *Config) field(key string) (Field, error) {
 	fields := c.Fields()
-	i := slices.IndexFunc(fields, func(f Field) bool { return f.Key == key })
-	if i >= 0 {
-		return fields[i], nil
-	}
-	nearest := slices.MinFunc(fields, func(a, b Field) int { return distance(key, a.Key) - distance(key, b.Key) })
-	return Field{}, &FieldError{key, fmt.Sprintf("unknown key; did you mean %s?", nearest.Key)}
-}
-
-// distance is the Levenshtein distance of two texts: how many letters must be
-// put in, taken out or changed.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+	var keys []string
+	for _, f := range fields {
+		if f.Key == key {
+			return f, nil
 		}
+		keys = append(keys, f.Key)
 	}
-	return row[len(b)]
+	hint := "run `kedge server --help` for the list"
+	if similar := Nearest(key, keys); similar != "" {
+		hint = "did you mean " + similar + "?"
+	}
+	return Field{}, &FieldError{key, "unknown key: " + hint}
 }

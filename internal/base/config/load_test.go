@@ -86,6 +86,21 @@ func TestLoadOrder(t *testing.T) {
 	}
 }
 
+// TestLoadJSON reads a JSON file, whose faults are told as those of JSON.
+func TestLoadJSON(t *testing.T) {
+	_, err := Load("testdata/syntax.bad.json")
+	if err == nil || !strings.Contains(err.Error(), "testdata/syntax.bad.json: not JSON: line 4, column 3: ") || strings.Contains(err.Error(), "YAML") {
+		t.Errorf("got %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "config.json")
+	if err := os.WriteFile(path, []byte(`{"node-name": "pi", "tls-san": ["a.example"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := Load(path); err != nil || c.Node.NodeName != "pi" || len(c.Server.TLSSAN) != 1 {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
 func TestLoadMissingFile(t *testing.T) {
 	_, err := Load(filepath.Join(t.TempDir(), "none.yaml"))
 	if err == nil || !strings.Contains(err.Error(), "--config") {

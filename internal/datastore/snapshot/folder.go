@@ -43,7 +43,7 @@ func describe(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &File{Name: filepath.Base(path), Location: "file://" + path, Size: info.Size(), Created: info.ModTime().UTC()}
+	f := &File{Name: filepath.Base(path), Location: schemeFile + path, Size: info.Size(), Created: info.ModTime().UTC()}
 	r, err := open(path)
 	if err != nil {
 		f.Error = err.Error()

@@ -20,6 +20,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
 
+// The schemes of a File's Location.
+const (
+	schemeFile = "file://"
+	schemeS3   = "s3://"
+)
+
 // A restore first makes everything in the folder Restoring, which changes nothing
 // that is in use, and then moves it into place. A journal records the progress:
 //
@@ -241,8 +247,12 @@ func prepare(ctx context.Context, cfg Config, j *journal, token string) (*Restor
 }
 
 // find returns the path of a snapshot. If the snapshot is in S3, find fetches it
-// to folder.
+// to folder. file is a path, a name, or a File's Location.
 func find(ctx context.Context, cfg Config, file, folder string) (string, error) {
+	if strings.HasPrefix(file, schemeS3) {
+		return fetchLocation(ctx, cfg, file, folder)
+	}
+	file = strings.TrimPrefix(file, schemeFile)
 	candidates := []string{file}
 	isName := !strings.Contains(file, "/")
 	if isName {
@@ -254,14 +264,31 @@ func find(ctx context.Context, cfg Config, file, folder string) (string, error) 
 		}
 	}
 	if !isName || !cfg.Settings.S3 {
-		return "", fmt.Errorf("there is no snapshot %s; `kedge snapshot list` lists the snapshots", file)
+		return "", fmt.Errorf("there is no snapshot %s on this host. Run `kedge snapshot list` for the list", file)
 	}
 	b, err := New(cfg).s3(ctx)
 	if err != nil {
-		return "", fmt.Errorf("there is no snapshot %s on this host (`kedge snapshot list` lists the snapshots), and S3 does not answer: %w", file, err)
+		return "", fmt.Errorf("there is no snapshot %s on this host (run `kedge snapshot list` for the list), and S3 cannot be asked: %w", file, err)
 	}
 	target := filepath.Join(folder, strings.TrimSuffix(file, suffix)+suffix)
 	return target, b.fetch(ctx, filepath.Base(target), target)
+}
+
+// fetchLocation fetches the snapshot at a Location in S3.
+func fetchLocation(ctx context.Context, cfg Config, location, folder string) (string, error) {
+	if !cfg.Settings.S3 {
+		return "", fmt.Errorf("snapshot %s is in S3, which is not configured here: set s3 and the settings of the bucket, or give a file", location)
+	}
+	b, err := New(cfg).s3(ctx)
+	if err != nil {
+		return "", fmt.Errorf("snapshot %s is in S3, which cannot be asked: %w", location, err)
+	}
+	name := filepath.Base(location)
+	if own := b.location(name); own != location {
+		return "", fmt.Errorf("snapshot %s is not in the bucket and folder of this server, where it would be %s: set s3-bucket and s3-folder", location, own)
+	}
+	target := filepath.Join(folder, name)
+	return target, b.fetch(ctx, name, target)
 }
 
 // prepareSecrets makes sure that the server will have the secrets of the snapshot.

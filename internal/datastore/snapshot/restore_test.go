@@ -92,7 +92,8 @@ func TestRestore(t *testing.T) {
 		if err := lock.Release(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Restore(t.Context(), cfg, path, "right"); err != nil {
+		// As `kedge snapshot save` prints it.
+		if _, err := Restore(t.Context(), cfg, "file://"+path, "right"); err != nil {
 			t.Fatal(err)
 		}
 		if got := read(t, filepath.Join(cfg.Dir.ServerDB(), "text")); got != "new" {

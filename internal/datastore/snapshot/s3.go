@@ -129,7 +129,7 @@ func (b *bucket) key(name string) string {
 }
 
 func (b *bucket) location(name string) string {
-	return "s3://" + path.Join(b.Bucket, b.key(name))
+	return schemeS3 + path.Join(b.Bucket, b.key(name))
 }
 
 // locationS3 returns where a file of that name would be, as far as the settings

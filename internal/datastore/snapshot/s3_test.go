@@ -113,6 +113,20 @@ func TestS3Later(t *testing.T) {
 	if want := slices.Sorted(slices.Values(names[1:])); !slices.Equal(store.Keys(), want) {
 		t.Errorf("in S3 are %q, want %q", store.Keys(), want)
 	}
+	// By the location that a save has printed.
+	for location, want := range map[string]string{
+		back.locationS3(names[4]): "",
+		"s3://other/" + names[4]:  "set s3-bucket",
+	} {
+		path, err := find(t.Context(), cfg, location, t.TempDir())
+		if want == "" && (err != nil || filepath.Base(path) != names[4]) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %q, %v", location, path, err)
+		}
+	}
+	cfg.Settings.S3 = false
+	if _, err := find(t.Context(), cfg, "s3://backups/"+names[4], t.TempDir()); err == nil || !strings.Contains(err.Error(), "set s3 ") {
+		t.Errorf("without S3: %v", err)
+	}
 }
 
 func TestElsewhere(t *testing.T) {

@@ -270,12 +270,12 @@ func (s *Snapshots) delete(ctx context.Context, names []string) ([]File, error) 
 	for _, name := range names {
 		before := len(found)
 		for _, f := range files {
-			if f.Name == name || f.Name == name+suffix {
+			if f.Name == name || f.Name == name+suffix || f.Location == name {
 				found = append(found, f)
 			}
 		}
 		if len(found) == before {
-			faults = append(faults, fmt.Errorf("there is no snapshot %s; `kedge snapshot list` lists the snapshots", name))
+			faults = append(faults, fmt.Errorf("there is no snapshot %s. Run `kedge snapshot list` for the list", name))
 		}
 	}
 	if err := errors.Join(faults...); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/kedge-dev/kedge/internal/base/jsonsyntax"
 	"github.com/kedge-dev/kedge/internal/controlplane/addons"
 )
 
@@ -54,6 +56,9 @@ func (a *attempt) read(mapper meta.RESTMapper) {
 	err := a.unread
 	if err == nil {
 		a.objects, err = decode(a.content)
+		if fault := jsonsyntax.Fault(a.content); err != nil && path.Ext(a.name) == jsonsyntax.Extension && fault != nil {
+			err = fault
+		}
 	}
 	if err != nil {
 		// The objects that the file had before still belong to it.

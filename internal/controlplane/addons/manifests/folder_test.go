@@ -226,6 +226,16 @@ func TestFaults(t *testing.T) {
 	c.has(k, "one", "two")
 	says("ConfigMapList")
 
+	// A file that ends in .json is told to have a fault of JSON.
+	if err := os.WriteFile(filepath.Join(folder, "z.json"), []byte("{\n  \"kind\": \"x\"\n  \"b\": 1\n}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.has(k, "one", "two")
+	if event := <-events.Events; !strings.Contains(event, "z.json") || !strings.Contains(event, "not JSON: line 3, column 3") {
+		t.Errorf("got %q", event)
+	}
+	drop(t, folder, "z.json")
+
 	// A file that is not regular does not keep the others from being applied.
 	drop(t, folder, "x.yaml")
 	if err := syscall.Mkfifo(filepath.Join(folder, "x.yaml"), 0o600); err != nil {
