@@ -53,9 +53,12 @@ func Run(ctx context.Context, cfg *config.Config, process *Process, local *local
 	}
 	release, err := dir.Take()
 	if err != nil {
-		return err
+		return errors.Join(err, CheckArguments(name, cfg.Node, cfg.Cluster))
 	}
 	defer release()
+	if err := check(ctx, cfg, name); err != nil {
+		return err
+	}
 	if err := dir.MakeAgent(); err != nil {
 		return err
 	}

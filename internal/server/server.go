@@ -69,9 +69,12 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 	}
 	release, err := dir.Take()
 	if err != nil {
-		return err
+		return errors.Join(err, CheckArguments(cfg))
 	}
 	defer release()
+	if err := check(ctx, cfg, node); err != nil {
+		return err
+	}
 	if err := choice.Resume(ctx, cfg, dir); err != nil {
 		return err
 	}

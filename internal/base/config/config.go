@@ -218,9 +218,14 @@ func (a *Agent) Address() string {
 
 // APIServerArg returns the last value of a user's argument of the API server,
 // empty if there is none.
-func (s *Server) APIServerArg(name string) (value string) {
-	for _, arg := range s.KubeAPIServerArgs {
-		if given, text, _ := strings.Cut(arg, "="); strings.TrimLeft(given, "-") == name {
+func (s *Server) APIServerArg(name string) string { return Argument(s.KubeAPIServerArgs, name) }
+
+// Argument returns the last value of an argument among args, each name=value. It is
+// empty if there is none.
+func Argument(args []string, name string) (value string) {
+	for _, arg := range args {
+		given, text, _ := strings.Cut(arg, "=")
+		if strings.ReplaceAll(strings.TrimLeft(given, "-"), "_", "-") == name {
 			value = text
 		}
 	}

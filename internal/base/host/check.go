@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/version"
 )
 
@@ -38,25 +39,22 @@ type Check struct {
 	Cost string `json:",omitempty"`
 }
 
-// Port is a port that kedge listens on.
-type Port struct {
-	Network string // tcp or udp
-	Address string // host:port
-	Use     string
-}
-
 // CheckConfig is what is checked besides the machine itself.
 type CheckConfig struct {
 	DataDir string
-	// Ports are tried; they are taken if kedge itself is running, so the caller
-	// gives none then.
+	// Ports are tried. Those that the process Kedge has are as they should be; 0 is for
+	// none that runs.
 	Ports []Port
+	Kedge int
+	// PodCIDRs and ServiceCIDRs are what a firewall must let through.
+	PodCIDRs, ServiceCIDRs []netip.Prefix
 }
 
-// What a node with a handful of pods takes, in bytes.
+// What a node takes, in bytes. With a limit of 256 MiB a server and five pods work: see
+// tests/e2e/small and tests/bench/README.md, which also has what an agent takes.
 const (
-	leastMemory = 512 << 20
-	goodMemory  = 1 << 30
+	leastMemory = 256 << 20
+	goodMemory  = 512 << 20
 	leastDisk   = 1 << 30
 	goodDisk    = 5 << 30
 )
@@ -72,7 +70,9 @@ func CheckHost(ctx context.Context, cfg CheckConfig) []Check {
 	}
 	checks = append(checks, checkKernel("/")...)
 	checks = append(checks, checkStorage("/")...)
-	checks = append(checks, checkPorts(ctx, cfg.Ports)...)
+	checks = append(checks, checkPorts(ctx, "/", cfg.Ports, cfg.Kedge)...)
+	firewall := Firewall{cfg.Ports, cfg.PodCIDRs, cfg.ServiceCIDRs}
+	checks = append(checks, checkFirewalls("/", ruleset(ctx, datadir.HelpersLink), firewall)...)
 	checks = append(checks, checkDisk(cfg.DataDir), checkClock(time.Now(), version.CommitDate(), clockSynchronised()))
 	return append(checks, checkLimits("/")...)
 }
@@ -109,9 +109,9 @@ func checkFacts(f Facts) []Check {
 	memory := Check{Group: "host", Name: "memory", Result: OK, Detail: fmt.Sprintf("%d MiB", f.MemoryBytes>>20)}
 	switch {
 	case f.MemoryBytes < leastMemory:
-		memory.Result, memory.Cost = Fail, "a server does not fit; an agent may"
+		memory.Result, memory.Cost = Fail, "a server needs 256 MiB. Run `kedge agent` here: it needs about 100 MiB, and its pods more"
 	case f.MemoryBytes < goodMemory:
-		memory.Result, memory.Cost = Warn, "little is left for pods beside a server"
+		memory.Detail += ": enough for a server and about five small pods"
 	}
 	checks := []Check{
 		cgroup, controllers,
@@ -135,35 +135,6 @@ func checkFacts(f Facts) []Check {
 		checks = append(checks, c)
 	}
 	return checks
-}
-
-func checkPorts(ctx context.Context, ports []Port) []Check {
-	var checks []Check
-	for _, port := range ports {
-		c := Check{Group: "ports", Name: port.Address + "/" + port.Network, Result: OK, Detail: port.Use}
-		if err := tryListen(ctx, port); err != nil {
-			c.Result = Fail
-			c.Cost = fmt.Sprintf("stop what uses it (%s), or choose another: %v", "ss -lntup", err)
-		}
-		checks = append(checks, c)
-	}
-	return checks
-}
-
-func tryListen(ctx context.Context, port Port) error {
-	var config net.ListenConfig
-	if port.Network == "udp" {
-		conn, err := config.ListenPacket(ctx, port.Network, port.Address)
-		if err != nil {
-			return err
-		}
-		return conn.Close()
-	}
-	l, err := config.Listen(ctx, port.Network, port.Address)
-	if err != nil {
-		return err
-	}
-	return l.Close()
 }
 
 // checkDisk looks at the file system that the data directory is, or will be, on.

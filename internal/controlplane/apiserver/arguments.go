@@ -1,6 +1,10 @@
 package apiserver
 
-import "github.com/kedge-dev/kedge/internal/controlplane/arguments"
+import (
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+
+	"github.com/kedge-dev/kedge/internal/controlplane/arguments"
+)
 
 // onePort is why arguments about the API server's own port are refused.
 const onePort = "kedge serves the API on one port with certificates of its own; use https-listen-port, bind-address and tls-san"
@@ -20,3 +24,9 @@ var program = arguments.Program{Name: "kube-apiserver", Option: "kube-apiserver-
 	"permit-port-sharing":              onePort,
 	"permit-address-sharing":           onePort,
 }}
+
+// CheckArguments returns all faults in the user's arguments of kube-apiserver. No API
+// server needs to run.
+func CheckArguments(args []string) error {
+	return program.Parse(options.NewServerRunOptions().Flags(), args)
+}

@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/node/dns"
+	"github.com/kedge-dev/kedge/internal/node/kubelet"
+	"github.com/kedge-dev/kedge/internal/node/proxy"
+)
+
+// CheckArguments returns all faults in the user's arguments for upstream's kubelet and
+// kube-proxy. It changes nothing, and nothing needs to run. node is the node's name.
+func CheckArguments(node string, settings config.Node, cluster config.Cluster) error {
+	facts, err := host.Detect()
+	if err != nil {
+		return err
+	}
+	_, kubeletFault := kubelet.New(kubelet.Config{
+		NodeName:      node,
+		Root:          datadir.KubeletRoot,
+		ClusterDNS:    cluster.DNSAddresses(),
+		ClusterDomain: cluster.ClusterDomain,
+		Facts:         facts,
+		Labels:        settings.NodeLabels,
+		Taints:        settings.NodeTaints,
+		ProtectKernel: settings.ProtectKernelDefaults,
+		Args:          settings.KubeletArgs,
+	})
+	// Whether the kernel has nftables is not about arguments.
+	_, proxyFault := proxy.New(proxy.Config{Cluster: cluster, Args: settings.KubeProxyArgs, Nftables: true})
+	return errors.Join(kubeletFault, proxyFault)
+}
+
+// Ports are those that a node with these addresses listens on, as far as they are known
+// before it joins a cluster.
+func Ports(settings config.Node, ips []netip.Addr) []host.Port {
+	var list []host.Port
+	// A file of the user's may say another port of the kubelet: it is not read here.
+	args := settings.KubeletArgs
+	if config.Argument(args, "config")+config.Argument(args, "config-dir") == "" && config.Argument(args, "enable-server") != "false" {
+		address := net.JoinHostPort(config.Argument(args, "address"), cmp.Or(config.Argument(args, "port"), "10250"))
+		list = append(list, host.Port{Network: "tcp", Address: address, Use: "the kubelet", Change: "kubelet-arg: port=NUMBER"})
+	}
+	for _, ip := range ips {
+		for _, network := range []string{"tcp", "udp"} {
+			list = append(list, host.Port{Network: network, Address: net.JoinHostPort(ip.String(), strconv.Itoa(dns.Port)), Use: "the DNS of this node's pods"})
+		}
+	}
+	health := cmp.Or(config.Argument(settings.KubeProxyArgs, "healthz-bind-address"), "127.0.0.1:10256")
+	if _, _, err := net.SplitHostPort(health); err == nil {
+		list = append(list, host.Port{Network: "tcp", Address: health, Use: "the health of the service proxy", Change: "kube-proxy-arg: healthz-bind-address=ADDRESS:PORT"})
+	}
+	return list
+}
+
+// check returns everything that would keep an agent from starting and can be known
+// before it joins: faults in arguments, and ports that other processes have.
+func check(ctx context.Context, cfg *config.Config, name string) error {
+	// Without the cluster's ranges the node's addresses are a guess, and only the ports
+	// of these depend on it.
+	node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
+	if err != nil {
+		node.IPs = nil
+	}
+	return errors.Join(CheckArguments(name, cfg.Node, cfg.Cluster), host.CheckPorts(ctx, Ports(cfg.Node, node.IPs)))
+}
