@@ -63,13 +63,13 @@ func forgetToken(text string) {
 	removed, err := install.Forget("/", tokenEnv, text)
 	switch {
 	case err != nil:
-		logrus.Warnf("This node was given the server's token, by which anybody who reads it controls the whole cluster: take it out of %s: %v", install.EnvironmentFile, err)
+		logrus.Warnf("This node was given the server's token, and anybody who reads that controls the whole cluster. kedge could not remove it from %s: remove it yourself: %v", install.EnvironmentFile, err)
 	case removed:
-		logrus.Warnf("This node was given the server's token, by which anybody who reads it controls the whole cluster. kedge has removed it from %s: "+
-			"a node that has joined needs none. If this node must join again, write a token of `kedge token create` there, as %s='TOKEN'", install.EnvironmentFile, tokenEnv)
+		logrus.Warnf("This node was given the server's token, and anybody who reads that controls the whole cluster. kedge has removed it from %s: "+
+			"a node that has joined needs no token. If this node must join again, run `kedge token create` on a server, and write %s='TOKEN' there", install.EnvironmentFile, tokenEnv)
 	default:
-		logrus.Warnf("This node was given the server's token, by which anybody who reads it controls the whole cluster: take it away from this host (`kedge config print` shows where it is set). " +
-			"A node that has joined needs none; others join with a token of `kedge token create`")
+		logrus.Warnf("This node was given the server's token, and anybody who reads that controls the whole cluster. Remove it from this host: `kedge config print` shows where it is set. " +
+			"A node that has joined needs no token. Other nodes join with a token of `kedge token create`")
 	}
 }
 
@@ -78,7 +78,7 @@ func forgetToken(text string) {
 // token says so itself.
 func withoutLostTokenFile(cfg *config.Config) error {
 	if _, err := os.Stat(cfg.TokenFile); cfg.TokenFile != "" && errors.Is(err, fs.ErrNotExist) {
-		logrus.Warnf("There is no %s, which token-file names: only a node that has joined starts without", cfg.TokenFile)
+		logrus.Warnf("The file %s of token-file does not exist. An agent that has joined starts without it; one that has not joined needs it", cfg.TokenFile)
 		cfg.TokenFile = ""
 	}
 	return nil

@@ -24,21 +24,21 @@ func certificateCommand() *cli.Command {
 		Usage: "check and replace the certificates of this host's server or agent",
 		Subcommands: []*cli.Command{{
 			Name:   "check",
-			Usage:  "list them; status 1 if one has ended, or ends within 90 days, which a running kedge prevents",
+			Usage:  "list the certificates. The exit status is 1 if one has expired or expires within 90 days; a running kedge renews them before that",
 			Flags:  serverFlags(formatFlag()),
 			Action: withConfig(checkCertificates),
 		}, {
 			Name:   "rotate",
-			Usage:  "replace those that authorities have signed, and their keys, now and with nothing restarted",
+			Usage:  "replace all certificates that the authorities have signed, and their keys, now and without a restart",
 			Flags:  runningFlags(nil),
 			Before: noArguments,
 			Action: byRunning(rotateCertificates),
 		}, {
 			Name:  "rotate-ca",
-			Usage: "replace the cluster's authorities and the key of its service accounts, in two steps: this, and then --finish",
+			Usage: "replace the cluster's authorities and the key of its service accounts, in two steps: first without --finish, then with it",
 			Flags: serverFlags(administrator(),
-				&cli.BoolFlag{Name: finishFlag, Usage: "drop the old ones, if nobody needs them any more"},
-				&cli.BoolFlag{Name: ignorePodsFlag, Usage: "with --finish: also if pods may know the old authority alone"}),
+				&cli.BoolFlag{Name: finishFlag, Usage: "second step: drop the old authorities, if nothing needs them any more"},
+				&cli.BoolFlag{Name: ignorePodsFlag, Usage: "with --finish: drop them even if running pods may know only the old authority"}),
 			Action: withConfig(rotateCA),
 		}},
 	}
@@ -66,8 +66,8 @@ func checkCertificates(c *cli.Context, cfg *config.Config) error {
 		}
 	}
 	if ending > 0 {
-		err = errors.Join(err, fmt.Errorf("%d of these certificates have ended, or end within 90 days: start kedge, which renews them at once; "+
-			"if it runs, its log says why it could not", ending))
+		err = errors.Join(err, fmt.Errorf("%d of these certificates have expired, or expire within 90 days: start kedge, which renews them at once. "+
+			"If kedge runs, its log says why it could not", ending))
 	}
 	return err
 }
@@ -82,7 +82,7 @@ func rotateCertificates(c *cli.Context) error {
 
 func rotateCA(c *cli.Context, cfg *config.Config) error {
 	if os.Geteuid() != 0 {
-		return errors.New("only root may replace them; run it with sudo")
+		return errors.New("only root may replace the authorities: run this command with sudo")
 	}
 	if c.Bool(finishFlag) {
 		client, _, err := connect(c)

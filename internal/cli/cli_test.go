@@ -87,7 +87,7 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		"ended before":     {[]string{"token", "create", "--ttl=-1h"}, "flag --ttl takes a duration"},
 		"no file":          {[]string{"image", "export", "busybox"}, ""},
 		"flag at the end":  {[]string{"image", "import", "f", "--data-dri", "/x"}, "unknown flag --data-dri"},
-		"none to keep":     {[]string{"snapshot", "prune", "--snapshot-retention=0"}, "keeps nothing"},
+		"none to keep":     {[]string{"snapshot", "prune", "--snapshot-retention=0"}, "keeps no snapshot"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(t, test.args...)

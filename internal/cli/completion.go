@@ -46,7 +46,7 @@ func completionCommand() *cli.Command {
 			case "fish":
 				script, err = c.App.ToFishCompletion()
 			default:
-				err = fmt.Errorf("shell %q is not known; it can be bash, zsh or fish", shell)
+				err = fmt.Errorf("unknown shell %q: use bash, zsh or fish", shell)
 			}
 			if err != nil {
 				return err

@@ -86,7 +86,7 @@ func printSettings(w io.Writer, format, whose string, settings []config.Setting)
 		return printAs(w, format, settings, nil)
 	}
 	if format != "yaml" {
-		return fmt.Errorf("output %q is not known; it can be yaml or json", format)
+		return fmt.Errorf("unknown output format %q: use yaml or json", format)
 	}
 	text, err := settingsYAML(whose, settings)
 	if err != nil {

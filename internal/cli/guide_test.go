@@ -198,5 +198,9 @@ func parse(command string) error {
 		}
 	}
 	idle(app.Commands)
-	return runApp(context.Background(), app, strings.Fields(strings.NewReplacer("$ETCD", "", `"`, "").Replace(command)))
+	var words []string
+	for _, word := range regexp.MustCompile(`(?:[^\s"]|"[^"]*")+`).FindAllString(strings.ReplaceAll(command, "$ETCD", ""), -1) {
+		words = append(words, strings.ReplaceAll(word, `"`, ""))
+	}
+	return runApp(context.Background(), app, words)
 }

@@ -49,7 +49,7 @@ func imageCommand() *cli.Command {
 func withImages(do func(*cli.Context, *containerd.Images) error) cli.ActionFunc {
 	return byRunning(func(c *cli.Context) error {
 		if socket := runtimeSocket(); socket != datadir.ContainerdSocket {
-			return fmt.Errorf("this node has its images in a container runtime of its own, at %s: use that one's commands, or `kedge crictl`", socket)
+			return fmt.Errorf("the images of this node are in your own container runtime at %s: use the commands of that runtime, or `kedge crictl`", socket)
 		}
 		images, err := containerd.OpenImages(datadir.ContainerdSocket)
 		if err != nil {

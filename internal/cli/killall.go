@@ -45,7 +45,7 @@ func uninstallCommand() *cli.Command {
 		Flags: serverFlags(&cli.BoolFlag{Name: yesFlag, Usage: "do it without asking"}),
 		Action: withConfig(func(c *cli.Context, cfg *config.Config) error {
 			if !c.Bool(yesFlag) && !confirmed(c, cfg) {
-				return errors.New("nothing was removed; answer yes, or pass --yes, to remove it all")
+				return errors.New("nothing was removed. To remove everything, answer yes or give --yes")
 			}
 			if err := killall(c, cfg); err != nil {
 				return fmt.Errorf("nothing was removed from the disk: %w", err)
@@ -64,7 +64,7 @@ func confirmed(c *cli.Context, cfg *config.Config) bool {
 
 func killall(c *cli.Context, cfg *config.Config) error {
 	if os.Geteuid() != 0 {
-		return errors.New("only root may stop kedge and its pods; run it with sudo")
+		return errors.New("only root may stop kedge and its pods: run this command with sudo")
 	}
 	dir := datadir.Dir(cfg.DataDir)
 	if err := stopService(c.Context, dir); err != nil {
@@ -90,7 +90,7 @@ func killall(c *cli.Context, cfg *config.Config) error {
 	}
 	defer hostLock.Release()
 	if missing {
-		logrus.Infof("%s does not exist: nothing to stop; if kedge ran with another folder, pass --data-dir", dir)
+		logrus.Infof("Nothing to stop: %s does not exist. If kedge ran with another folder, give it with --data-dir", dir)
 		return nil
 	}
 	// nft and iptables: without them there are no rules of kedge's either.
@@ -137,7 +137,7 @@ func stopRunning(ctx context.Context, dir datadir.Dir) error {
 		}
 		switch waited := time.Since(began); {
 		case waited > stopPatience+10*time.Second:
-			return false, fmt.Errorf("kedge (process %d) does not end, though killed", pid)
+			return false, fmt.Errorf("kedge (process %d) was killed and has not ended. Look for a disk that does not answer, or reboot", pid)
 		case waited > stopPatience && signal != syscall.SIGKILL:
 			signal, signalled = syscall.SIGKILL, 0
 		}

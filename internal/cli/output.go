@@ -35,5 +35,5 @@ func printAs(w io.Writer, format string, value any, table func(io.Writer) error)
 		_, err = w.Write(text)
 		return err
 	}
-	return fmt.Errorf("output %q is not known; it can be table, json or yaml", format)
+	return fmt.Errorf("unknown output format %q: use table, json or yaml", format)
 }

@@ -40,7 +40,7 @@ func running(what string, role config.Role, run func(*cli.Context, *config.Confi
 			return err
 		}
 		if os.Geteuid() != 0 {
-			return fmt.Errorf("%s makes containers and networks, which only root may; run it with sudo", what)
+			return fmt.Errorf("only root may run %s, which makes containers and networks: run this command with sudo", what)
 		}
 		log, err := logging.Open(cfg.Log)
 		if err != nil {

@@ -64,7 +64,7 @@ func asService(host *install.Host, c *cli.Context) error {
 		return nil
 	}
 	if err := own.Parse(host.Flags); err != nil {
-		return fmt.Errorf("%w: %w; give those that matter here, such as --data-dir", errServiceFlags, err)
+		return fmt.Errorf("%w: %w. Correct /etc/kedge/command, or give this command the flags that it needs, such as --data-dir", errServiceFlags, err)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func snapshotCommand() *cli.Command {
 		}, {
 			Name:    "list",
 			Aliases: []string{"ls"},
-			Usage:   "list snapshots, on a server that runs or does not",
+			Usage:   "list snapshots; the server may be stopped",
 			Flags:   serverFlags(formatFlag()),
 			Action:  withConfig(listSnapshots),
 		}, {
@@ -52,7 +52,7 @@ func snapshotCommand() *cli.Command {
 			}),
 		}, {
 			Name:  "prune",
-			Usage: "delete all but the newest snapshots that this server saved, of each name, here and in S3",
+			Usage: "of each name keep the newest snapshots that this server saved, and delete the others, here and in S3",
 			Flags: runningFlags([]cli.Flag{
 				&cli.StringFlag{Name: nameFlag, Usage: "only those of this name, such as on-demand or scheduled"},
 			}, retentionFlag),
@@ -60,7 +60,7 @@ func snapshotCommand() *cli.Command {
 			Action: byRunning(pruneSnapshots, retentionFlag),
 		}, {
 			Name:      "restore",
-			Usage:     "replace all that a server which does not run has stored by a snapshot; the old data are kept beside it",
+			Usage:     "replace all stored objects of a stopped server by those of a snapshot; the old data are kept beside them",
 			ArgsUsage: "FILE|NAME",
 			Flags:     serverFlags(),
 			Action:    restoreSnapshot,
@@ -117,7 +117,7 @@ func restoreSnapshot(c *cli.Context) error {
 		return fmt.Errorf("`kedge snapshot restore` takes one snapshot, got %d: give its name or its file. Run `kedge snapshot list` for the list", c.NArg())
 	}
 	if os.Geteuid() != 0 {
-		return errors.New("only root may restore what a server has stored; run it with sudo")
+		return errors.New("only root may restore a snapshot: run this command with sudo")
 	}
 	cfg, err := installedConfig(c)
 	if err != nil {

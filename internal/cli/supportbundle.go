@@ -50,7 +50,7 @@ func supportBundleCommand() *cli.Command {
 // flags, or the configuration itself.
 func supportBundle(c *cli.Context, serviceFault error) error {
 	if os.Geteuid() != 0 {
-		return errors.New("only root may read all that belongs in it; run it with sudo")
+		return errors.New("only root may read everything for the bundle: run this command with sudo")
 	}
 	hostname, err := os.Hostname()
 	if err != nil {

@@ -19,7 +19,7 @@ func TestSupportBundleReplacesNothing(t *testing.T) {
 	}
 	want := "give another file with --output"
 	if os.Geteuid() != 0 {
-		want = "run it with sudo"
+		want = "run this command with sudo"
 	}
 	if _, err := run(t, "support-bundle", "-o", file); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want something with %q", err, want)

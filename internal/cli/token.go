@@ -43,11 +43,11 @@ func tokenCommand() *cli.Command {
 		Usage: "make, list, delete and replace tokens that let nodes join, on a server",
 		Subcommands: []*cli.Command{{
 			Name:  "create",
-			Usage: "make a token that ends by itself, and print it",
+			Usage: "make a join token that expires by itself, and print it",
 			Flags: runningFlags([]cli.Flag{
 				kubeconfig,
 				&cli.GenericFlag{Name: ttlFlag, Usage: "how `LONG` the token is valid, such as 30m, 24h or 720h; 0 for no end", Value: &day, DefaultText: "24h"},
-				&cli.StringFlag{Name: descriptionFlag, Usage: "what it is for"},
+				&cli.StringFlag{Name: descriptionFlag, Usage: "what the token is for, as `kedge token list` shows it"},
 			}),
 			Before: noArguments,
 			Action: createToken,
@@ -59,7 +59,7 @@ func tokenCommand() *cli.Command {
 			Action: listTokens,
 		}, {
 			Name:      "delete",
-			Usage:     "delete such tokens; nodes that have joined stay",
+			Usage:     "delete tokens by their IDs; nodes that have joined stay",
 			ArgsUsage: "ID...",
 			Flags:     runningFlags([]cli.Flag{kubeconfig}),
 			Before:    someArguments("the IDs of tokens", "kedge token list"),

@@ -105,7 +105,7 @@ func needsCommand(c *cli.Context, help func(*cli.Context) error) error {
 		}
 	}
 	word := c.Args().First()
-	return fmt.Errorf("unknown command %q%s. Run `%s --help` for the list", word, didYouMean("", config.Nearest(word, names)), commandName(c))
+	return fmt.Errorf("unknown command %q%s Run `%s --help` for the list", word, didYouMean("", config.Nearest(word, names)), commandName(c))
 }
 
 // commandName returns the words by which a user calls the command of c.
@@ -116,10 +116,10 @@ func commandName(c *cli.Context) string {
 	return c.Command.HelpName
 }
 
-// didYouMean is the hint of a message about an unknown name. It is empty without one.
+// didYouMean ends a sentence about an unknown name, with a hint if there is one.
 func didYouMean(prefix, name string) string {
 	if name == "" {
-		return ""
+		return "."
 	}
 	return ": did you mean " + prefix + name + "?"
 }
@@ -127,7 +127,11 @@ func didYouMean(prefix, name string) string {
 // usageError says in kedge's words what Go's package flag found wrong with the flags
 // of a command.
 func usageError(c *cli.Context, err error, _ bool) error {
-	return fmt.Errorf("%w. Run `%s --help` for the list of flags", plainFlagError(c, err), commandName(c))
+	fault := plainFlagError(c, err).Error()
+	if !strings.HasSuffix(fault, "?") && !strings.HasSuffix(fault, ".") {
+		fault += "."
+	}
+	return fmt.Errorf("%s Run `%s --help` for the list of flags", fault, commandName(c))
 }
 
 func plainFlagError(c *cli.Context, err error) error {

@@ -51,14 +51,14 @@ func LoadSources(path string, overrides ...func(*Config) error) (*Config, Source
 	if c.TokenFile != "" && c.Token == "" {
 		token, err := os.ReadFile(c.TokenFile)
 		if c.Token = strings.TrimSpace(string(token)); err == nil && c.Token == "" {
-			err = errors.New("it is empty")
+			err = fmt.Errorf("%s is empty: write the token into it", c.TokenFile)
 		}
 		if err != nil {
 			faults = append(faults, &FieldError{"token-file", err.Error()})
 		}
 		sources["token"] = c.TokenFile
 	} else if c.TokenFile != "" {
-		faults = append(faults, &FieldError{"token-file", "token is given too; give one of them"})
+		faults = append(faults, &FieldError{"token-file", "cannot be set with token. Remove one of them"})
 	}
 	faults = append(faults, c.Validate())
 	c.applyProfile(sources)
@@ -93,7 +93,7 @@ func (c *Config) loadFile(path string, sources Sources) error {
 		if fault := jsonsyntax.Fault(text); filepath.Ext(path) == jsonsyntax.Extension && fault != nil {
 			return fmt.Errorf("read configuration %s: %w", path, fault)
 		}
-		return fmt.Errorf("%s is not a YAML mapping of keys to values: %w", path, err)
+		return fmt.Errorf("read configuration %s: it is not a YAML mapping of keys to values: %w", path, err)
 	}
 	// A map has no order of its own; a user reads faults from the top.
 	names := slices.SortedFunc(maps.Keys(settings), func(a, b string) int { return settings[a].Line - settings[b].Line })

@@ -26,7 +26,7 @@ func ParseLevels(words []string) (Levels, error) {
 		}
 		level, err := logrus.ParseLevel(name)
 		if err != nil || !slices.Contains(levels, name) || named && component == "" {
-			return nil, fmt.Errorf("%q is not a level; it can be %s, and COMPONENT=LEVEL for one component", word, strings.Join(levels, ", "))
+			return nil, fmt.Errorf("invalid log level %q: use one of %s, or COMPONENT=LEVEL for one component", word, strings.Join(levels, ", "))
 		}
 		parsed[component] = level
 	}
@@ -78,19 +78,19 @@ func (l Levels) Words() []string {
 
 func (v *validator) log(l *Log) {
 	if l.Verbosity < 0 || l.Verbosity > 10 {
-		v.fault("v", "%d is not between 0 and 10", l.Verbosity)
+		v.fault("v", "invalid verbosity %d: use a number from 0 to 10", l.Verbosity)
 	}
 	if _, err := ParseLevels(l.Level); err != nil {
 		v.fault("log-level", "%v", err)
 	}
 	v.oneOf("log-format", l.Format, []string{"text", "json"})
 	if l.File != "" && !filepath.IsAbs(l.File) {
-		v.fault("log", "%q is not an absolute path", l.File)
+		v.fault("log", "%q is not an absolute path: begin it with /", l.File)
 	}
 	if l.MaxSize < 1 {
-		v.fault("log-max-size", "%d is not a size in MB, 1 or more", l.MaxSize)
+		v.fault("log-max-size", "invalid size %d: use a number of MB, 1 or more", l.MaxSize)
 	}
 	if l.MaxFiles < 1 {
-		v.fault("log-max-files", "%d is not a number of files, 1 or more", l.MaxFiles)
+		v.fault("log-max-files", "invalid number of files %d: use 1 or more", l.MaxFiles)
 	}
 }

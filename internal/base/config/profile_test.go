@@ -48,7 +48,7 @@ func TestProfile(t *testing.T) {
 	for text, want := range map[string]string{
 		"profile: stig":                    "profile:",
 		"pod-security-standard: everybody": "pod-security-standard:",
-		"pod-security-standard: baseline\nkube-apiserver-arg: [admission-control-config-file=/a]": "give one of them",
+		"pod-security-standard: baseline\nkube-apiserver-arg: [admission-control-config-file=/a]": "Remove one of them",
 	} {
 		if _, err := load(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)

@@ -30,7 +30,7 @@ var taintEffects = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
 func (c *Config) Validate() error {
 	v := &validator{}
 	if !filepath.IsAbs(c.DataDir) {
-		v.fault("data-dir", "%q is not an absolute path", c.DataDir)
+		v.fault("data-dir", "%q is not an absolute path: begin it with /", c.DataDir)
 	}
 	v.log(&c.Log)
 	v.oneOf("profile", c.Profile, []string{"", profileCIS})
@@ -40,11 +40,11 @@ func (c *Config) Validate() error {
 	v.cluster(&c.Cluster)
 	families := len(c.Cluster.ClusterCIDR)
 	if c.Agent.Server != "" && c.Server.ClusterInit {
-		v.fault("cluster-init", "begins a new cluster, and server joins another: give one of them")
+		v.fault("cluster-init", "cannot be set with server: cluster-init begins a new cluster, and server joins an existing one. Remove one of them")
 	}
 	if c.Server.Datastore.Endpoint != "" && (c.Agent.Server != "" || c.Server.ClusterInit || c.Server.ClusterReset) {
-		v.fault("datastore-endpoint", "takes the place of embedded etcd: leave server, cluster-init and cluster-reset out; "+
-			"servers with the same datastore-endpoint and token are one cluster")
+		v.fault("datastore-endpoint", "cannot be set with server, cluster-init or cluster-reset, which are for embedded etcd. Remove those. "+
+			"Servers with the same datastore-endpoint and token form one cluster")
 	}
 	v.roles(c)
 	if c.Agent.Server != "" {
@@ -62,7 +62,7 @@ func (v *validator) fault(key, format string, args ...any) {
 
 func (v *validator) token(key, token string) {
 	if strings.ContainsAny(token, " \t\n") {
-		v.fault(key, "has white space in it")
+		v.fault(key, "the token contains white space. Remove it")
 	}
 }
 
@@ -72,20 +72,20 @@ func (v *validator) agent(a *Agent) {
 	}
 	u, err := url.Parse(a.Server)
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
-		v.fault("server", "%q is not a server's address such as https://192.0.2.10:6443", a.Server)
+		v.fault("server", "invalid server address %q: use https://HOST:PORT, such as https://192.0.2.10:6443", a.Server)
 	}
 }
 
 func (v *validator) server(s *Server) {
 	if s.HTTPSListenPort < 1 || s.HTTPSListenPort > 65535 {
-		v.fault("https-listen-port", "%d is not a port; it must be between 1 and 65535", s.HTTPSListenPort)
+		v.fault("https-listen-port", "invalid port %d: use a number from 1 to 65535", s.HTTPSListenPort)
 	}
 	if s.BindAddress != "" {
 		v.address("bind-address", s.BindAddress)
 	}
 	if s.AdvertiseAddress != "" {
 		if a, ok := v.address("advertise-address", s.AdvertiseAddress); ok && (a.IsUnspecified() || a.IsLoopback()) {
-			v.fault("advertise-address", "%s cannot be reached from other nodes; give one of this host's addresses", a)
+			v.fault("advertise-address", "other nodes cannot reach %s: use another address of this host", a)
 		}
 	}
 	for _, name := range s.TLSSAN {
@@ -93,19 +93,19 @@ func (v *validator) server(s *Server) {
 			continue
 		}
 		if len(validation.IsDNS1123Subdomain(strings.TrimPrefix(name, "*."))) > 0 {
-			v.fault("tls-san", "%q is neither an address nor a host name", name)
+			v.fault("tls-san", "%q is neither an IP address nor a host name", name)
 		}
 	}
 	if !filepath.IsAbs(s.WriteKubeconfig) {
-		v.fault("write-kubeconfig", "%q is not an absolute path", s.WriteKubeconfig)
+		v.fault("write-kubeconfig", "%q is not an absolute path: begin it with /", s.WriteKubeconfig)
 	}
 	if mode, err := strconv.ParseUint(s.WriteKubeconfigMode, 8, 32); err != nil || mode > 0o777 {
-		v.fault("write-kubeconfig-mode", "%q is not a file mode in octal, such as 0600", s.WriteKubeconfigMode)
+		v.fault("write-kubeconfig-mode", "invalid file mode %q: use an octal number, such as 0600", s.WriteKubeconfigMode)
 	}
 	v.token("agent-token", s.AgentToken)
 	v.oneOf("pod-security-standard", s.PodSecurityStandard, podSecurityStandards)
 	if s.PodSecurityStandard != "" && s.APIServerArg(admissionFile) != "" {
-		v.fault("pod-security-standard", "would have no effect: kube-apiserver-arg has an %s, where PodSecurity can be configured; give one of them", admissionFile)
+		v.fault("pod-security-standard", "would have no effect, because kube-apiserver-arg sets %s, whose file configures PodSecurity. Remove one of them", admissionFile)
 	}
 	v.snapshots(&s.Snapshots)
 	v.datastore(&s.Datastore)
@@ -118,49 +118,49 @@ func (v *validator) server(s *Server) {
 func (v *validator) roles(c *Config) {
 	s := &c.Server
 	if s.DisableAPIServer && !(s.DisableControllerManager && s.DisableScheduler) {
-		v.fault("disable-apiserver", "leaves controllers and scheduler, which run beside an API server: set disable-controller-manager and disable-scheduler too")
+		v.fault("disable-apiserver", "the controllers and the scheduler need an API server in the same process: set disable-controller-manager and disable-scheduler too")
 	}
 	if s.DisableAPIServer && s.Datastore.Endpoint != "" {
-		v.fault("disable-apiserver", "leaves a server with embedded etcd only, and datastore-endpoint takes its place: give one of them")
+		v.fault("disable-apiserver", "cannot be set with datastore-endpoint: a server without an API server runs embedded etcd only, which datastore-endpoint replaces. Remove one of them")
 	}
 	switch {
 	case !s.DisableEtcd:
 	case s.DisableAPIServer:
-		v.fault("disable-etcd", "leaves nothing to run besides disable-apiserver: run `kedge agent` for a node alone")
+		v.fault("disable-etcd", "cannot be set with disable-apiserver: the server would run nothing but a node. Run `kedge agent` for that")
 	case s.Datastore.Endpoint != "":
-		v.fault("disable-etcd", "has no meaning with datastore-endpoint, which takes the place of embedded etcd: leave it out")
+		v.fault("disable-etcd", "has no effect with datastore-endpoint, which replaces embedded etcd. Remove disable-etcd")
 	case s.ClusterReset:
-		v.fault("disable-etcd", "leaves nothing to reset: run cluster-reset on a server that has etcd")
+		v.fault("disable-etcd", "cannot be set with cluster-reset, which resets etcd. Run cluster-reset on a server that has etcd")
 	case c.Agent.Server == "":
-		v.fault("disable-etcd", "needs server, the address of a server that has etcd")
+		v.fault("disable-etcd", "set server, too, to the address of a server that has etcd")
 	}
 }
 
 func (v *validator) snapshots(s *Snapshots) {
 	if _, err := cron.ParseStandard(s.ScheduleCron); err != nil {
-		v.fault("snapshot-schedule-cron", "%q is not a time as in cron, such as 0 */12 * * *: %v", s.ScheduleCron, err)
+		v.fault("snapshot-schedule-cron", "invalid schedule %q: use cron's syntax, such as 0 */12 * * *: %v", s.ScheduleCron, err)
 	}
 	if s.Retention < 1 {
-		v.fault("snapshot-retention", "%d keeps nothing; it must be at least 1, or set disable-snapshots", s.Retention)
+		v.fault("snapshot-retention", "%d keeps no snapshot: use 1 or more. To save none by schedule, set disable-snapshots", s.Retention)
 	}
 	if s.Dir != "" && !filepath.IsAbs(s.Dir) {
-		v.fault("snapshot-dir", "%q is not an absolute path", s.Dir)
+		v.fault("snapshot-dir", "%q is not an absolute path: begin it with /", s.Dir)
 	}
 	bucket := &s.S3Settings
 	if !s.S3 {
 		return
 	}
 	if strings.Contains(bucket.Endpoint, "/") || bucket.Endpoint == "" {
-		v.fault("s3-endpoint", "%q is not a host such as s3.example.com:9000; s3-insecure is for one without TLS", bucket.Endpoint)
+		v.fault("s3-endpoint", "invalid host %q: use HOST or HOST:PORT, such as s3.example.com:9000. For a host without TLS, set s3-insecure", bucket.Endpoint)
 	}
 	if bucket.Bucket == "" && bucket.ConfigSecret == "" {
-		v.fault("s3-bucket", "is empty; say which bucket, here or in s3-config-secret")
+		v.fault("s3-bucket", "no bucket is set: set s3-bucket, or s3-config-secret with a Secret that has s3-bucket")
 	}
 	if (bucket.AccessKey == "") != (bucket.SecretKey == "") {
-		v.fault("s3-secret-key", "goes with s3-access-key; give both or neither")
+		v.fault("s3-secret-key", "set both s3-access-key and s3-secret-key, or neither")
 	}
 	if bucket.EndpointCA != "" && !filepath.IsAbs(bucket.EndpointCA) {
-		v.fault("s3-endpoint-ca", "%q is not an absolute path", bucket.EndpointCA)
+		v.fault("s3-endpoint-ca", "%q is not an absolute path: begin it with /", bucket.EndpointCA)
 	}
 }
 
@@ -173,25 +173,25 @@ func (v *validator) datastore(d *Datastore) {
 		for endpoint := range strings.SplitSeq(d.Endpoint, ",") {
 			u, err := url.Parse(endpoint)
 			if err != nil || u.Scheme != scheme || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
-				v.fault("datastore-endpoint", "is not a list such as https://192.0.2.1:2379,https://192.0.2.2:2379")
+				v.fault("datastore-endpoint", "is not a list of etcd's addresses: use https://HOST:PORT, several with commas, such as https://192.0.2.1:2379,https://192.0.2.2:2379")
 				break
 			}
 		}
 		if scheme == "http" && d.CAFile+d.CertFile+d.KeyFile != "" {
-			v.fault("datastore-endpoint", "is http, but there are files for TLS: write https")
+			v.fault("datastore-endpoint", "begins with http://, but datastore-cafile, datastore-certfile or datastore-keyfile is set, which are for TLS: use https://")
 		}
 	case d.Endpoint != "" && !slices.Contains([]string{"postgres", "postgresql", "mysql"}, scheme):
-		v.fault("datastore-endpoint", "must begin with postgres://, mysql://, or https:// or http:// for etcd; for kedge's own datastore leave it out")
+		v.fault("datastore-endpoint", "unknown kind of datastore: begin with postgres://, with mysql://, or for etcd with https:// or http://. For kedge's own datastore remove the setting")
 	case d.Endpoint == "" && d.CAFile+d.CertFile+d.KeyFile != "":
-		v.fault("datastore-endpoint", "is missing, and there are files for TLS with it")
+		v.fault("datastore-endpoint", "is not set, but datastore-cafile, datastore-certfile or datastore-keyfile is. Set datastore-endpoint, or remove these")
 	}
 	for _, file := range [][2]string{{"datastore-cafile", d.CAFile}, {"datastore-certfile", d.CertFile}, {"datastore-keyfile", d.KeyFile}} {
 		if file[1] != "" && !filepath.IsAbs(file[1]) {
-			v.fault(file[0], "%q is not an absolute path", file[1])
+			v.fault(file[0], "%q is not an absolute path: begin it with /", file[1])
 		}
 	}
 	if (d.CertFile == "") != (d.KeyFile == "") {
-		v.fault("datastore-certfile", "and datastore-keyfile go together; one is not set")
+		v.fault("datastore-certfile", "set both datastore-certfile and datastore-keyfile, or neither")
 	}
 }
 
@@ -201,32 +201,32 @@ func (v *validator) cluster(c *Cluster) {
 	for _, p := range pods {
 		for _, s := range services {
 			if p.Overlaps(s) {
-				v.fault("service-cidr", "%s overlaps with cluster-cidr %s", s, p)
+				v.fault("service-cidr", "%s overlaps with cluster-cidr %s: use another range", s, p)
 			}
 		}
 	}
 	if len(pods) > 0 && len(services) > 0 && len(pods) != len(services) {
-		v.fault("service-cidr", "has %d ranges and cluster-cidr %d; dual-stack needs two of each", len(services), len(pods))
+		v.fault("service-cidr", "has %d ranges, and cluster-cidr has %d. Dual-stack needs two of each", len(services), len(pods))
 	}
 	for _, text := range c.ClusterDNS {
 		a, ok := v.address("cluster-dns", text)
 		if ok && !slices.ContainsFunc(services, func(p netip.Prefix) bool { return p.Contains(a) }) {
-			v.fault("cluster-dns", "%s is not in service-cidr %s", a, strings.Join(c.ServiceCIDR, ","))
+			v.fault("cluster-dns", "%s is not in service-cidr %s: use an address of that range", a, strings.Join(c.ServiceCIDR, ","))
 		}
 	}
 	first, last, _ := strings.Cut(c.ServiceNodePortRange, "-")
 	from, errFrom := strconv.Atoi(first)
 	to, errTo := strconv.Atoi(last)
 	if errFrom != nil || errTo != nil || from < 1 || to > 65535 || from > to {
-		v.fault("service-node-port-range", "%q is not a range of ports such as 30000-32767", c.ServiceNodePortRange)
+		v.fault("service-node-port-range", "invalid range of ports %q: use FIRST-LAST, such as 30000-32767", c.ServiceNodePortRange)
 	}
 	if len(validation.IsDNS1123Subdomain(c.ClusterDomain)) > 0 {
-		v.fault("cluster-domain", "%q is not a domain name", c.ClusterDomain)
+		v.fault("cluster-domain", "invalid domain name %q: use a name such as cluster.local", c.ClusterDomain)
 	}
 	v.oneOf("flannel-backend", c.FlannelBackend, flannelBackends)
 	for _, part := range c.Disable {
 		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(part)) {
-			v.fault("disable", "%q is a file: give its name without the end, %s", part, strings.TrimSuffix(part, filepath.Ext(part)))
+			v.fault("disable", "%q is a file name: remove its extension, as in disable: %s", part, strings.TrimSuffix(part, filepath.Ext(part)))
 		}
 	}
 }
@@ -238,47 +238,47 @@ func (v *validator) node(n *Node, families int) {
 		}
 	}
 	if len(n.NodeIP) > max(families, 1) {
-		v.fault("node-ip", "has %d addresses, but the cluster has %d address family", len(n.NodeIP), families)
+		v.fault("node-ip", "has %d addresses, but the cluster has %d address family: use one address of each family", len(n.NodeIP), families)
 	}
 	if len(n.NodeExternalIP) > max(families, 1) {
-		v.fault("node-external-ip", "has %d addresses, but the cluster has %d address family", len(n.NodeExternalIP), families)
+		v.fault("node-external-ip", "has %d addresses, but the cluster has %d address family: use one address of each family", len(n.NodeExternalIP), families)
 	}
 	for _, text := range n.NodeExternalIP {
 		if a, ok := v.address("node-external-ip", text); ok && !a.IsGlobalUnicast() {
-			v.fault("node-external-ip", "%s cannot be reached by other nodes", a)
+			v.fault("node-external-ip", "other nodes cannot reach %s: use an address that they can reach", a)
 		}
 	}
 	for _, label := range n.NodeLabels {
 		name, value, ok := strings.Cut(label, "=")
 		if !ok || len(validation.IsQualifiedName(name)) > 0 || len(validation.IsValidLabelValue(value)) > 0 {
-			v.fault("node-label", "%q is not name=value as labels are", label)
+			v.fault("node-label", "invalid label %q: use NAME=VALUE, such as zone=a", label)
 		}
 	}
 	for _, taint := range n.NodeTaints {
 		if !isTaint(taint) {
-			v.fault("node-taint", "%q is not name=value:effect, the effect being %s", taint, strings.Join(taintEffects, ", "))
+			v.fault("node-taint", "invalid taint %q: use NAME=VALUE:EFFECT, where EFFECT is one of %s", taint, strings.Join(taintEffects, ", "))
 		}
 	}
 	for _, text := range n.NodeIP {
 		if a, ok := v.address("node-ip", text); ok && (a.IsUnspecified() || a.IsLoopback() || a.IsMulticast()) {
-			v.fault("node-ip", "%s cannot be a node's address; give one of this host's", a)
+			v.fault("node-ip", "%s cannot be a node's address: use an address of this host that other nodes can reach", a)
 		}
 	}
 	if n.ResolvConf != "" && !filepath.IsAbs(n.ResolvConf) {
-		v.fault("resolv-conf", "%q is not an absolute path", n.ResolvConf)
+		v.fault("resolv-conf", "%q is not an absolute path: begin it with /", n.ResolvConf)
 	}
 	if n.DefaultLocalStoragePath != "" && !filepath.IsAbs(n.DefaultLocalStoragePath) {
-		v.fault("default-local-storage-path", "%q is not an absolute path", n.DefaultLocalStoragePath)
+		v.fault("default-local-storage-path", "%q is not an absolute path: begin it with /", n.DefaultLocalStoragePath)
 	}
 	if socket := n.RuntimeSocket(); socket != "" && !filepath.IsAbs(socket) {
-		v.fault("container-runtime-endpoint", "%q is not a socket such as unix:///run/crio/crio.sock", n.ContainerRuntimeEndpoint)
+		v.fault("container-runtime-endpoint", "%q is not the path of a socket: use one such as unix:///run/crio/crio.sock", n.ContainerRuntimeEndpoint)
 	}
 	if !filepath.IsAbs(n.PrivateRegistry) {
-		v.fault("private-registry", "%q is not an absolute path", n.PrivateRegistry)
+		v.fault("private-registry", "%q is not an absolute path: begin it with /", n.PrivateRegistry)
 	}
 	v.oneOf("snapshotter", n.Snapshotter, snapshotters)
 	if n.DefaultRuntime == "" {
-		v.fault("default-runtime", "is empty")
+		v.fault("default-runtime", "is empty: use the name of a runtime of containerd, such as runc")
 	}
 	v.arguments("kubelet-arg", n.KubeletArgs)
 	v.arguments("kube-proxy-arg", n.KubeProxyArgs)
@@ -293,14 +293,14 @@ func isTaint(text string) bool {
 
 func (v *validator) oneOf(key, value string, known []string) {
 	if !slices.Contains(known, value) {
-		v.fault(key, "%q is not known; it can be %s", value, strings.Trim(strings.Join(known, ", "), ", "))
+		v.fault(key, "unknown value %q: use one of %s", value, strings.Trim(strings.Join(known, ", "), ", "))
 	}
 }
 
 func (v *validator) address(key, text string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
-		v.fault(key, "%q is not an IP address", text)
+		v.fault(key, "%q is not an IP address: use one such as 192.0.2.10", text)
 	}
 	return a, err == nil
 }
@@ -313,7 +313,7 @@ func (v *validator) cidrs(key string, texts []string) []netip.Prefix {
 		p, err := netip.ParsePrefix(text)
 		switch {
 		case err != nil:
-			v.fault(key, "%q is not a range of addresses such as 10.42.0.0/16", text)
+			v.fault(key, "invalid range of addresses %q: use ADDRESS/BITS, such as 10.42.0.0/16", text)
 		case p != p.Masked():
 			v.fault(key, "%s has bits beyond its prefix; did you mean %s?", p, p.Masked())
 		default:
@@ -322,9 +322,9 @@ func (v *validator) cidrs(key string, texts []string) []netip.Prefix {
 	}
 	switch {
 	case len(texts) == 0 || len(texts) > 2:
-		v.fault(key, "takes one range, or two for dual-stack, got %d", len(texts))
+		v.fault(key, "takes one range, or two for dual-stack, got %d ranges", len(texts))
 	case len(prefixes) == 2 && prefixes[0].Addr().Is4() == prefixes[1].Addr().Is4():
-		v.fault(key, "the two ranges of dual-stack must be of different address families")
+		v.fault(key, "both ranges are of one address family: dual-stack needs one IPv4 and one IPv6 range")
 	}
 	return prefixes
 }
@@ -333,7 +333,7 @@ func (v *validator) cidrs(key string, texts []string) []netip.Prefix {
 func (v *validator) arguments(key string, args []string) {
 	for _, arg := range args {
 		if name, _, ok := strings.Cut(arg, "="); !ok || strings.Trim(name, "-") == "" {
-			v.fault(key, "%q is not name=value", arg)
+			v.fault(key, "invalid argument %q: use NAME=VALUE", arg)
 		}
 	}
 }

@@ -157,7 +157,7 @@ func checkDisk(dir string) Check {
 		case stat.Flags&unix.ST_RDONLY != 0:
 			c.Result, c.Detail, c.Cost = Fail, dir+" is read-only", "choose another folder with --data-dir"
 		case free < leastDisk:
-			c.Result, c.Cost = Fail, "images do not fit and the kubelet evicts pods: free some, or choose another folder with --data-dir"
+			c.Result, c.Cost = Fail, "images do not fit, and the kubelet evicts pods: free space, or choose another folder with --data-dir"
 		case free < goodDisk:
 			c.Result, c.Cost = Warn, "the kubelet may soon evict pods"
 		case stat.Files > 0 && stat.Ffree*20 < stat.Files:
@@ -172,10 +172,10 @@ func checkClock(now, built time.Time, synchronised bool) Check {
 	switch {
 	case now.Before(built):
 		c.Result = Warn
-		c.Cost = "it is earlier than the build of this kedge, so it is wrong: kedge waits a minute for it, then checks certificates by its own idea of the time"
+		c.Cost = "the clock is wrong: it is earlier than the build of this kedge. kedge waits a minute for it, then checks certificates by the last time it knew. Set the clock"
 	case !synchronised:
 		c.Result = Warn
-		c.Cost = "it is not synchronised: nodes whose clocks differ refuse each other's certificates and tokens"
+		c.Cost = "the clock is not synchronised: nodes whose clocks differ refuse each other's certificates and tokens. Install a time service such as chrony"
 	}
 	return c
 }

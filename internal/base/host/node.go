@@ -79,7 +79,7 @@ func nodeName(configured, hostname string) (string, error) {
 	// Upstream's nodeutil.GetHostname: names of nodes are lower case.
 	name = strings.ToLower(strings.TrimSpace(name))
 	if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {
-		return "", fmt.Errorf("%s %q cannot be the name of a node: %s: pass another with --node-name",
+		return "", fmt.Errorf("%s %q is not a valid node name: %s. Set another name with --node-name",
 			from, name, strings.Join(faults, "; "))
 	}
 	return name, nil
@@ -101,9 +101,9 @@ func configuredIPs(configured []string, podCIDRs []netip.Prefix, local func() ([
 		case err != nil:
 			return nil, fmt.Errorf("node-ip %q is not an IP address", s)
 		case !ip.IsGlobalUnicast():
-			return nil, fmt.Errorf("node-ip %s cannot be reached by other nodes: give another address of this machine", ip)
+			return nil, fmt.Errorf("other nodes cannot reach node-ip %s: set node-ip to another address of this host", ip)
 		case !slices.Contains(onHost, ip.Unmap()):
-			return nil, fmt.Errorf("node-ip %s is not an address of this machine: it has %v", ip, reachable(onHost))
+			return nil, fmt.Errorf("this host has no address %s: set node-ip to one of %v", ip, reachable(onHost))
 		}
 		ips = append(ips, ip.Unmap())
 	}
@@ -112,7 +112,7 @@ func configuredIPs(configured []string, podCIDRs []netip.Prefix, local func() ([
 	for _, cidr := range podCIDRs {
 		i := slices.IndexFunc(ips, func(ip netip.Addr) bool { return ip.Is4() == cidr.Addr().Is4() })
 		if i < 0 {
-			return nil, fmt.Errorf("node-ip has no %s address, but cluster-cidr has %s: add one", family(cidr), cidr)
+			return nil, fmt.Errorf("node-ip has no %s address, which the range %s of cluster-cidr needs: add an address of that family to node-ip", family(cidr), cidr)
 		}
 		ordered = append(ordered, ips[i])
 	}
@@ -127,8 +127,8 @@ func defaultIPs(podCIDRs []netip.Prefix, lookup func(ipv6 bool) (netip.Addr, err
 			return nil, err
 		}
 		if !ip.IsValid() {
-			return nil, fmt.Errorf("this machine has no default route for %s, so kedge cannot tell which address is the node's: "+
-				"pass it with --node-ip", family(cidr))
+			return nil, fmt.Errorf("this host has no default route for %s, so kedge does not know which address is the node's: "+
+				"set it with --node-ip", family(cidr))
 		}
 		ips = append(ips, ip)
 	}

@@ -51,9 +51,9 @@ func TestNodeIPs(t *testing.T) {
 		"one":                       {"192.0.2.7", v4, mustAddrs("192.0.2.7"), ""},
 		"both, in the pods' order":  {"192.0.2.7 2001:db8::7", dual, mustAddrs("2001:db8::7", "192.0.2.7"), ""},
 		"a family is missing":       {"192.0.2.7", dual, nil, "no IPv6 address"},
-		"not of this machine":       {"192.0.2.8", v4, nil, "not an address of this machine"},
-		"loopback":                  {"127.0.0.1", v4, nil, "cannot be reached"},
-		"link-local":                {"fe80::1", v4, nil, "cannot be reached"},
+		"not of this machine":       {"192.0.2.8", v4, nil, "has no address 192.0.2.8"},
+		"loopback":                  {"127.0.0.1", v4, nil, "other nodes cannot reach"},
+		"link-local":                {"fe80::1", v4, nil, "other nodes cannot reach"},
 		"not an address":            {"eth0", v4, nil, "not an IP address"},
 		"more than the pods' needs": {"192.0.2.7 2001:db8::7", v4, mustAddrs("192.0.2.7"), ""},
 	} {

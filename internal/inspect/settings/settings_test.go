@@ -120,7 +120,7 @@ func TestLevels(t *testing.T) {
 			t.Errorf("%q: %v, %v; the log has %s", test.words, got, err, l.words())
 		}
 	}
-	if _, err := AskLevels(t.Context(), kedge, []string{"loud"}); err == nil || !strings.Contains(err.Error(), "it can be error, warn, info, debug") {
+	if _, err := AskLevels(t.Context(), kedge, []string{"loud"}); err == nil || !strings.Contains(err.Error(), "use one of error, warn, info, debug") {
 		t.Errorf("got %v", err)
 	}
 	if changes, err := AskReload(t.Context(), kedge); err != nil || len(changes) != 0 || l.words() != "debug" {

@@ -364,7 +364,7 @@ func TestScheduleAndRetention(t *testing.T) {
 	must(c, "delete", again, scheduled(c)[0])
 	refused(c, []string{"there is no snapshot", "list"}, "delete", again)
 	refused(c, []string{"lower-case"}, "save", "--name=Not/A Name")
-	refused(c, []string{"keeps nothing"}, "prune", "--snapshot-retention=0")
+	refused(c, []string{"keeps no snapshot"}, "prune", "--snapshot-retention=0")
 	wantObjects(c)
 	for _, format := range []string{"table", "json", "yaml"} {
 		if output := must(c, "list", "-o", format); strings.Contains(output, again) {

@@ -177,7 +177,7 @@ func TestRefusedArguments(t *testing.T) {
 		"kubelet's file":        {[]string{"--kubelet-arg=config=/nowhere.yaml"}, []string{"/nowhere.yaml"}},
 		"service proxy":         {[]string{"--kube-proxy-arg=proxy-mode=ipvs"}, []string{"proxy-mode", "nftables or iptables"}},
 		"a runtime":             {[]string{"--default-runtime=kata"}, []string{`default-runtime "kata" is not installed`}},
-		"an address":            {[]string{"--node-ip=192.0.2.1"}, []string{"192.0.2.1 is not an address of this machine"}},
+		"an address":            {[]string{"--node-ip=192.0.2.1"}, []string{"this host has no address 192.0.2.1"}},
 		"a range of one family": {[]string{"--cluster-cidr=10.42.0.0/16,fd00:42::/56"}, []string{"service-cidr"}},
 	} {
 		t.Run(name, func(t *testing.T) {
