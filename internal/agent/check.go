@@ -47,7 +47,7 @@ func Ports(settings config.Node, ips []netip.Addr) []host.Port {
 	args := settings.KubeletArgs
 	if config.Argument(args, "config")+config.Argument(args, "config-dir") == "" && config.Argument(args, "enable-server") != "false" {
 		address := net.JoinHostPort(config.Argument(args, "address"), cmp.Or(config.Argument(args, "port"), "10250"))
-		list = append(list, host.Port{Network: "tcp", Address: address, Use: "the kubelet", Change: "kubelet-arg: port=NUMBER"})
+		list = append(list, host.Port{Network: "tcp", Address: address, Use: "the kubelet", Change: "--kubelet-arg port=NUMBER"})
 	}
 	for _, ip := range ips {
 		for _, network := range []string{"tcp", "udp"} {
@@ -56,7 +56,7 @@ func Ports(settings config.Node, ips []netip.Addr) []host.Port {
 	}
 	health := cmp.Or(config.Argument(settings.KubeProxyArgs, "healthz-bind-address"), "127.0.0.1:10256")
 	if _, _, err := net.SplitHostPort(health); err == nil {
-		list = append(list, host.Port{Network: "tcp", Address: health, Use: "the health of the service proxy", Change: "kube-proxy-arg: healthz-bind-address=ADDRESS:PORT"})
+		list = append(list, host.Port{Network: "tcp", Address: health, Use: "the health of the service proxy", Change: "--kube-proxy-arg healthz-bind-address=ADDRESS:PORT"})
 	}
 	return list
 }

@@ -41,7 +41,7 @@ func TestCheckConfigFindsAllFaults(t *testing.T) {
 			t.Errorf("got %q, want %s and %q, in\n%s", match, result, says, out)
 		}
 	}
-	find("fail", fmt.Sprintf("(process %d) listens on it", os.Getpid()))
+	find("fail", fmt.Sprintf("(process %d)", os.Getpid()))
 
 	// The port is that of the kedge that runs.
 	lock, err := datadir.Dir(dir).Lock()

@@ -46,12 +46,12 @@ func Ports(cfg *config.Config, node host.Node) []host.Port {
 	roles := rolesOf(cfg, datadir.Dir(cfg.DataDir))
 	list := []host.Port{{
 		Network: "tcp", Address: net.JoinHostPort(cfg.Server.BindAddress, strconv.Itoa(cfg.Server.HTTPSListenPort)),
-		Use: "the API", Change: "https-listen-port", Remote: true,
+		Use: "the API", Change: "--https-listen-port", Remote: true,
 	}}
 	health := func(use, setting, port string, args []string) {
 		if port = cmp.Or(config.Argument(args, "secure-port"), port); port != "0" {
 			address := net.JoinHostPort(cmp.Or(config.Argument(args, "bind-address"), "127.0.0.1"), port)
-			list = append(list, host.Port{Network: "tcp", Address: address, Use: use, Change: setting + ": secure-port=NUMBER"})
+			list = append(list, host.Port{Network: "tcp", Address: address, Use: use, Change: "--" + setting + " secure-port=NUMBER"})
 		}
 	}
 	if roles.controllers {

@@ -35,10 +35,13 @@ func CheckPorts(ctx context.Context, ports []Port) error {
 	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		var faults []error
 		for _, port := range ports {
-			if taken := tryListen(ctx, port); taken != nil {
-				if owner := portOwner("/", port); !owner.kernel {
-					faults = append(faults, fmt.Errorf("%s, kedge's port for %s, is taken: %s", port, port.Use, mend(port, owner, taken)))
-				}
+			// What else goes wrong, the one that listens says best.
+			if !errors.Is(tryListen(ctx, port), syscall.EADDRINUSE) {
+				continue
+			}
+			if o := portOwner("/", port); !o.kernel {
+				number, _, _ := strings.Cut(port.number(), "/")
+				faults = append(faults, fmt.Errorf("port %s is taken by %s, and kedge needs %s for %s. %s", number, o, port, port.Use, port.mend()))
 			}
 		}
 		if len(faults) == 0 || time.Since(began) > portPatience || ctx.Err() != nil {
@@ -56,20 +59,13 @@ func (p Port) number() string {
 	return port + "/" + p.Network
 }
 
-// mend says who has a port and what to do.
-func mend(port Port, o owner, taken error) string {
-	text := taken.Error()
-	if o.pid != 0 {
-		text = fmt.Sprintf("%s (process %d) listens on it", o.name, o.pid)
+// mend says what to do about a port that is taken.
+func (p Port) mend() string {
+	const stop = "Stop that program; `ss -lntup` shows who listens"
+	if p.Change == "" {
+		return stop
 	}
-	stop := "Stop that program; `ss -lntup` shows who listens"
-	if !errors.Is(taken, syscall.EADDRINUSE) {
-		stop = "Check that this host has the address"
-	}
-	if port.Change != "" {
-		stop += ", or choose another port with " + port.Change
-	}
-	return text + ". " + stop
+	return stop + ". Or choose another port with " + p.Change
 }
 
 // checkPorts tries the ports. Those that the process kedge has, which is 0 if kedge does
@@ -84,8 +80,10 @@ func checkPorts(ctx context.Context, root string, ports []Port, kedge int) []Che
 				c.Detail += ": an interface of this host has it"
 			case kedge != 0 && o.pid == kedge:
 				c.Detail += fmt.Sprintf(": kedge itself has it (process %d)", kedge)
+			case errors.Is(taken, syscall.EADDRINUSE):
+				c.Result, c.Cost = Fail, fmt.Sprintf("the port is taken by %s. %s", o, port.mend())
 			default:
-				c.Result, c.Cost = Fail, mend(port, o, taken)
+				c.Result, c.Cost = Fail, taken.Error()
 			}
 		}
 		checks = append(checks, c)
@@ -115,6 +113,14 @@ type owner struct {
 	pid    int
 	name   string
 	kernel bool
+}
+
+// String names the owner.
+func (o owner) String() string {
+	if o.pid == 0 {
+		return "another program"
+	}
+	return fmt.Sprintf("%s (process %d)", o.name, o.pid)
 }
 
 // portOwner finds the owner of a taken port in the files of /proc below root.
