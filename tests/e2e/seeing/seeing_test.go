@@ -125,7 +125,7 @@ func TestSeeing(t *testing.T) {
 	server.Terminate()
 	host.WriteFile(configFile, settings+"log-level: nonsense\n")
 	files = c.bundle(host, "down.tar.gz", server.Token())
-	if !strings.Contains(files["missing.txt"], "kedge is not running") || !strings.Contains(files["missing.txt"], `log-level: "nonsense"`) || files["check-config.txt"] == "" || files["log/kedge.log"] == "" {
+	if !strings.Contains(files["missing.txt"], "kedge is not running") || !strings.Contains(files["missing.txt"], `log-level: invalid log level "nonsense"`) || files["check-config.txt"] == "" || files["log/kedge.log"] == "" {
 		t.Errorf("what is missing: %s", files["missing.txt"])
 	}
 	host.WriteFile(configFile, settings+"datastore-endpoint: mysql://kedge:hush-p@ssword@tcp(192.0.2.1)/kedge\n")
