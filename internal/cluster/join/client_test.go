@@ -24,12 +24,12 @@ func TestExplain(t *testing.T) {
 	}{
 		"other cluster": {x509.UnknownAuthorityError{}, "not of this node's cluster", false},
 		"other name":    {x509.HostnameError{Certificate: &x509.Certificate{}, Host: "x"}, "not of this node's cluster", false},
-		"clock off":     {x509.CertificateInvalidError{Reason: x509.Expired}, "2049-01-01T00:00:00Z, which is what this machine's clock says", true},
+		"clock off":     {x509.CertificateInvalidError{Reason: x509.Expired}, "2049-01-01T00:00:00Z, the time of this machine's clock", true},
 		"plain HTTP":    {tls.RecordHeaderError{}, "does not speak TLS", false},
-		"no such name":  {&net.DNSError{Name: "pi"}, "cannot be resolved", true},
+		"no such name":  {&net.DNSError{Name: "pi"}, "cannot resolve the name", true},
 		"refused":       {syscall.ECONNREFUSED, "nothing listens at pi:6443", true},
 		"no route":      {syscall.ENETUNREACH, "no route to pi:6443", true},
-		"port blocked":  {context.DeadlineExceeded, "does a firewall on the way let that port through", true},
+		"port blocked":  {context.DeadlineExceeded, "firewalls on the way let that port through", true},
 		"anything else": {errors.New("boom"), "boom", true},
 	} {
 		err := c.explain(fmt.Errorf("get: %w", test.err))
@@ -49,7 +49,7 @@ func TestAnswers(t *testing.T) {
 	}{
 		"good":         {200, `{"version": "v1"}`, "", false},
 		"something":    {200, "hello", "is not a kedge server", false},
-		"unauthorized": {401, "unauthorized", "does not know the token", false},
+		"unauthorized": {401, "unauthorized", "does not accept the token", false},
 		"not found":    {404, "404 page not found", "is not a kedge server that nodes can join", false},
 		"refused":      {403, "the name is taken", "refuses: the name is taken", false},
 		"redirected":   {302, "", "refuses", false},

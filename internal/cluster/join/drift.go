@@ -12,8 +12,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// checkSettings returns where a server's settings of the cluster differ from
-// those of another of its servers.
+// checkSettings fails if this server's settings of the cluster differ from those of
+// the cluster's other server. The error names each difference.
 func checkSettings(own, theirs config.Cluster, server string) error {
 	mine, others := settings(own), settings(theirs)
 	var faults []error
@@ -23,25 +23,27 @@ func checkSettings(own, theirs config.Cluster, server string) error {
 		}
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("this server would not fit into the cluster of the server at %s, which has other settings; give this one the same:\n%w",
+		return fmt.Errorf("this server cannot join the cluster of the server at %s, which has other settings; give this one the same:\n%w",
 			server, errors.Join(faults...))
 	}
 	return nil
 }
 
-// settings returns the cluster's settings, with what their defaults stand for.
+// settings returns the cluster's settings, with the addresses of the cluster DNS even
+// if they are the default.
 func settings(c config.Cluster) []config.Field {
 	addresses := c.DNSAddresses()
 	c.ClusterDNS = nil
 	for _, a := range addresses {
 		c.ClusterDNS = append(c.ClusterDNS, a.String())
 	}
-	// All other fields have no value, here and there.
+	// All other fields are empty on both sides.
 	return (&config.Config{Cluster: c}).Fields()
 }
 
-// drifted returns the names of own secrets that are not as another server's. While
-// authorities are replaced the two may be a step apart: SharedAuthorities sees to that.
+// drifted returns the names of own secrets that differ from another server's. While
+// authorities are replaced, the two servers may be one step apart. These differences
+// are not counted: SharedAuthorities ends them.
 func drifted(own, theirs map[string][]byte) []string {
 	apart := pki.Successive(own["server-ca.crt"], theirs["server-ca.crt"])
 	var names []string
@@ -53,9 +55,9 @@ func drifted(own, theirs map[string][]byte) []string {
 	return names
 }
 
-// driftError says that secrets are not those of the cluster.
+// driftError says that secrets differ from those of the cluster, and how to mend it.
 func driftError(names []string, folder, server string) error {
-	return fmt.Errorf("in %s these files are not what they are at the server at %s: %s. All servers of a cluster need the same. "+
-		"If that server's are right, move this one's away, and it will take them from there; if this one's are, copy them there",
+	return fmt.Errorf("these files in %s differ from those of the server at %s: %s. All servers of a cluster need the same files. "+
+		"If that server's files are right, move this server's away, and this server will take them from there. If this server's are right, copy them there",
 		folder, server, strings.Join(names, ", "))
 }

@@ -1,7 +1,7 @@
-// Package join is how nodes come into a cluster: tokens, what joining
-// nodes and servers say to each other, and the joining half of it. The agent
-// package calls Join before any of its components starts; the supervisor is the
-// admitting half; cli makes tokens with it.
+// Package join brings nodes and servers into a cluster. It has the join tokens, the
+// protocol between a joining machine and a server, and the joining side of it. Package
+// agent calls Join and package server calls JoinServer, before any component starts.
+// Package supervisor is the admitting side. Package cli makes tokens with it.
 package join
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// Waits between attempts to reach a server; each is twice the one before, up to
-// the last.
+// Waits between attempts to reach a server: each is twice the one before, from
+// firstRetry up to lastRetry.
 const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
@@ -34,21 +34,22 @@ const (
 type Config struct {
 	// Server is HOST:PORT, for messages.
 	Server string
-	// Dial connects to it, or to another server of the cluster.
+	// Dial connects to Server, or to another server of the cluster.
 	Dial Dial
-	// Token is needed for the first time, and after the certificates ended.
+	// Token is needed when the node joins for the first time, and after its
+	// certificates expired.
 	Token string
-	// Name is the node's, and Resolve gives all of the node once it is known
-	// what the cluster is like.
+	// Name is the node's name. Resolve returns the whole description of the node,
+	// which depends on the settings of the cluster.
 	Name    string
 	Resolve func(Settings) (host.Node, error)
 	Dir     datadir.Dir
-	// PasswordFile is where the node's password is, or will be.
+	// PasswordFile holds the node's password. Join makes the file if it is missing.
 	PasswordFile string
 	Clock        *pki.Clock
 }
 
-// Identity is a node of a cluster.
+// Identity is what a node that has joined knows of itself and of the cluster.
 type Identity struct {
 	*pki.Node
 	Host     host.Node
@@ -59,9 +60,10 @@ type Identity struct {
 }
 
 // Join makes this machine a node of the cluster: with the certificates of an
-// earlier start, or else with the token. While servers are out of reach it
-// tries on until ctx ends, if the node has not joined before; a node that has
-// starts with what it knows. Its errors are those that trying does not mend.
+// earlier start, or else with the token. If no server can be reached, a node that has
+// not joined before tries again until ctx ends. A node that has joined before starts
+// with the settings that it knows. Join fails only for reasons that another attempt
+// would not mend.
 func Join(ctx context.Context, cfg Config) (*Identity, error) {
 	i := &Identity{
 		Node: pki.NewNode(cfg.Dir, cfg.Name, cfg.Clock),
@@ -70,7 +72,7 @@ func Join(ctx context.Context, cfg Config) (*Identity, error) {
 	}
 	why := i.Load()
 	if why == nil && i.Ended() {
-		why = errors.New("this node's certificates have ended")
+		why = errors.New("this node's certificates have expired")
 	}
 	if why == nil {
 		if why = i.resume(ctx); why == nil {
@@ -82,7 +84,7 @@ func Join(ctx context.Context, cfg Config) (*Identity, error) {
 		why = errFormer
 	}
 	if cfg.Token == "" {
-		return nil, fmt.Errorf("%w: give the token by --token-file, or as KEDGE_TOKEN in /etc/kedge/kedge.env if kedge is a service; "+
+		return nil, fmt.Errorf("%w: give a join token with --token-file, or as KEDGE_TOKEN in /etc/kedge/kedge.env if kedge is a service; "+
 			"`kedge token create` makes one on a server", why)
 	}
 	token, err := ParseToken(cfg.Token)
@@ -95,12 +97,13 @@ func Join(ctx context.Context, cfg Config) (*Identity, error) {
 	return i, retry(ctx, i.log, func() error { return i.join(ctx, token) })
 }
 
-// errFormer is what a server's answer means to a node that shows certificates of an
+// errFormer is the meaning of errUnauthorized for a node that shows certificates of an
 // earlier start.
 var errFormer = errors.New("the server no longer accepts this node's certificates: the node was deleted or revoked")
 
-// retry calls do until it succeeds or trying again would not mend it. A server that
-// says when it may is asked then, as one that others join before this one.
+// retry calls do until it succeeds, fails with an error that is not retryable, or ctx
+// ends. If the error names a time to wait, retry waits that long: a server names one
+// while other servers join before this one.
 func retry(ctx context.Context, log *logrus.Entry, do func() error) error {
 	told := ""
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
@@ -127,10 +130,10 @@ func retry(ctx context.Context, log *logrus.Entry, do func() error) error {
 	}
 }
 
-// join joins with a token. Before the server has proved to be of the token's
-// cluster nothing secret is sent.
+// join joins with a token. It sends nothing secret before the server has proved to be
+// of the token's cluster.
 func (i *Identity) join(ctx context.Context, token Token) error {
-	// Not verified, because what answers is what verifies: its hash is compared.
+	// Not verified by TLS: the answer is the authority itself, whose hash is compared.
 	unverified := i.client(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true})
 	defer unverified.close()
 	authority, err := unverified.pinned(ctx, token.Hash)
@@ -147,8 +150,9 @@ func (i *Identity) join(ctx context.Context, token Token) error {
 	return i.certify(ctx, c, JoinPath, false, token.Authorize)
 }
 
-// pinned returns the server's authority that has the token's hash, or another one that
-// is known. That alone is to be trusted: whoever answers may have put others beside it.
+// pinned returns the server's authority that has the token's hash, or one of the known
+// hashes. The caller must trust only that one: the program that answers may have added
+// others.
 func (c *client) pinned(ctx context.Context, hash string, known ...string) ([]byte, error) {
 	var authority []byte
 	if err := c.call(ctx, http.MethodGet, CACertsPath, nil, nil, &authority); err != nil {
@@ -156,7 +160,7 @@ func (c *client) pinned(ctx context.Context, hash string, known ...string) ([]by
 	}
 	found, err := pki.CAHash(authority)
 	if err != nil {
-		return nil, fmt.Errorf("what answers at %s is not a kedge server that nodes can join: correct --server", c.server)
+		return nil, fmt.Errorf("the program that answers at %s is not a kedge server that nodes can join: correct --server", c.server)
 	}
 	for _, hash := range append([]string{hash}, known...) {
 		if pinned := pki.FindCA(authority, hash); pinned != nil {
@@ -170,12 +174,13 @@ func (c *client) pinned(ctx context.Context, hash string, known ...string) ([]by
 type otherAuthorityError struct{ server, found, hash string }
 
 func (e *otherAuthorityError) Error() string {
-	return fmt.Sprintf("the server at %s is not of the token's cluster: its authority has the hash %s, the token says %s: "+
-		"correct --server or --token. If that cluster's authorities were replaced (`kedge certificate rotate-ca`), take the new token, which is in server/token there. "+
+	return fmt.Sprintf("the server at %s is not of the token's cluster: its certificate authority has the hash %s, and the token has %s. "+
+		"Correct --server or --token. If that cluster's certificate authorities were replaced (`kedge certificate rotate-ca`), use the new token, which is in server/token there. "+
 		"If both are right, something on the way poses as the server", e.server, e.found, e.hash)
 }
 
-// resume starts with the certificates of an earlier start.
+// resume starts with the certificates of an earlier start. If no server answers, it
+// uses the settings that were kept then.
 func (i *Identity) resume(ctx context.Context) error {
 	c := i.client(i.TLS(pki.NodeUser(i.cfg.Name)))
 	defer c.close()
@@ -187,10 +192,10 @@ func (i *Identity) resume(ctx context.Context) error {
 	if !errors.As(err, &temporary) {
 		return err
 	}
-	i.log.Warnf("Starting with what is known of the cluster: %v", err)
+	i.log.Warnf("Starting with the cluster's settings of the last start: %v", err)
 	text, err := os.ReadFile(i.cfg.Dir.ClusterSettings())
 	if err != nil {
-		return fmt.Errorf("read what is known of the cluster: %w", err)
+		return fmt.Errorf("read the cluster's settings of the last start: %w", err)
 	}
 	if err := json.Unmarshal(text, &i.Settings); err != nil {
 		return fmt.Errorf("read %s: %w", i.cfg.Dir.ClusterSettings(), err)
@@ -203,7 +208,7 @@ func (i *Identity) client(config *tls.Config) *client {
 	return newClient(i.cfg.Server, i.cfg.Dial, config, i.cfg.Clock.Now)
 }
 
-// learn asks for the cluster's settings, and keeps them.
+// learn asks the server for the cluster's settings, and keeps them.
 func (i *Identity) learn(ctx context.Context, c *client, authorize func(*http.Request)) error {
 	var settings Settings
 	if err := c.call(ctx, http.MethodGet, ClusterPath, authorize, nil, &settings); err != nil {
@@ -214,13 +219,14 @@ func (i *Identity) learn(ctx context.Context, c *client, authorize func(*http.Re
 		return err
 	}
 	if older {
-		i.log.Warnf("This node's kedge %s is older than the server's %s: update it soon", version.Version, settings.Version)
+		i.log.Warnf("This node's kedge %s is older than the server's %s: upgrade this node soon", version.Version, settings.Version)
 	}
 	if i.Host, err = i.cfg.Resolve(settings); err != nil {
 		return err
 	}
 	i.Settings = settings
-	// Of these, apilb remembers the first, pki the second, and each server tells the last.
+	// These three are not kept here. serverlb remembers the servers, pki the authorities,
+	// and each server says whether it registers.
 	settings.Servers, settings.Authorities, settings.Registers = nil, "", false
 	text, err := json.Marshal(settings)
 	if err != nil {
@@ -229,8 +235,8 @@ func (i *Identity) learn(ctx context.Context, c *client, authorize func(*http.Re
 	return datadir.WriteFile(i.cfg.Dir.ClusterSettings(), text, 0o600)
 }
 
-// certify has the server sign the node's certificates, for new keys perhaps, and
-// keeps them.
+// certify asks the server to sign the node's certificates, and keeps them. With newKeys
+// they are for new keys.
 func (i *Identity) certify(ctx context.Context, c *client, path string, newKeys bool, authorize func(*http.Request)) error {
 	password, err := EnsurePassword(i.cfg.PasswordFile)
 	if err != nil {
@@ -250,23 +256,23 @@ func (i *Identity) certify(ctx context.Context, c *client, path string, newKeys 
 	return i.Accept(answer.ServerCA, answer.ClientCA, answer.Certificates)
 }
 
-// wantsRenewal tells whether the node's certificates are not as they should be, or
-// of other authorities than those that the server told of last, or not tied to a
-// registration, though the server does that.
+// wantsRenewal tells whether the node's certificates should be renewed. They should if
+// pki says so, if the server has told of other authorities, or if the server ties
+// certificates to a registration and these are not tied to one.
 func (i *Identity) wantsRenewal() bool {
 	return i.WantsRenewal(i.Host.IPs) || i.Settings.Registers && !i.Registered() ||
 		i.Settings.Authorities != "" && !i.Follows(i.Settings.Authorities)
 }
 
-// Renew has a server sign new certificates if this node wants them, or anyway, for
-// new keys, and returns their files.
+// Renew asks a server for new certificates if this node needs them, and returns their
+// files. With anyway it always asks, and makes new keys.
 func (i *Identity) Renew(ctx context.Context, anyway bool) ([]string, error) {
 	c := i.client(i.TLS(pki.NodeUser(i.cfg.Name)))
 	defer c.close()
 	var settings Settings
 	err := c.call(ctx, http.MethodGet, ClusterPath, nil, nil, &settings)
 	if errors.Is(err, errUnauthorized) {
-		return nil, fmt.Errorf("%w: restart kedge with a join token to have it join again", errFormer)
+		return nil, fmt.Errorf("%w: to join again, restart kedge with a join token", errFormer)
 	}
 	if err != nil {
 		return nil, err

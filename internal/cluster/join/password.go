@@ -11,8 +11,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// EnsurePassword returns the password of this node, and makes it if there is
-// none.
+// EnsurePassword returns the node's password from the file path. If the file is missing
+// or empty, it makes a password and writes the file.
 func EnsurePassword(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	password := strings.TrimSpace(string(text))

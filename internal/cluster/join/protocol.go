@@ -21,22 +21,23 @@ const (
 	MemberPath  = "/v1-kedge/server/member"
 	// TokenPath is where the cluster's token is replaced.
 	TokenPath = "/v1-kedge/server/token"
-	// EtcdPath is where servers without etcd ask those that have it whether it is
-	// of use, and where it is.
+	// EtcdPath is where servers without etcd ask a server that has it whether its etcd
+	// works, and which servers have etcd.
 	EtcdPath = "/v1-kedge/server/etcd"
 )
 
-// Settings is what a server tells its nodes of the cluster.
+// Settings is what a server tells its nodes about the cluster.
 type Settings struct {
-	// Version is that of the server's build: Kubernetes's with kedge's own.
+	// Version is the version of the server's build: Kubernetes's with kedge's own.
 	Version string         `json:"version"`
 	Cluster config.Cluster `json:"cluster"`
-	// Servers are HOST:PORT of those with an API, if the one that answers has none.
+	// Servers are HOST:PORT of the servers with an API server. It is set only if the
+	// server that answers runs none itself.
 	Servers []string `json:"servers,omitempty"`
-	// Authorities names what the servers sign with and trust: a node that has others
-	// renews its certificates.
+	// Authorities identifies the authorities that the servers sign with and trust. A
+	// node that has others renews its certificates.
 	Authorities string `json:"authorities,omitempty"`
-	// Registers says that the server ties certificates to a registration of the node: a
+	// Registers says that the server ties certificates to a registration of the node. A
 	// node whose certificates are not tied to one renews them.
 	Registers bool `json:"registers,omitempty"`
 }
@@ -45,14 +46,14 @@ type Settings struct {
 type Request struct {
 	Node      string       `json:"node"`
 	Addresses []netip.Addr `json:"addresses"`
-	// Password protects the node's name, in a renewal too. The agents of an older kedge
-	// leave it empty then.
+	// Password protects the node's name. Agents of an older kedge leave it empty in a
+	// renewal.
 	Password string `json:"password,omitempty"`
-	// Requests are those of pki.Node.
+	// Requests is the result of pki.Node.Requests.
 	Requests map[string][]byte `json:"requests"`
 }
 
-// Response answers a Request. All is in PEM.
+// Response answers a Request. All values are in PEM.
 type Response struct {
 	ServerCA     []byte            `json:"serverCA"`
 	ClientCA     []byte            `json:"clientCA"`
@@ -61,28 +62,28 @@ type Response struct {
 
 // MemberRequest asks for the membership of a new server in the cluster's etcd.
 type MemberRequest struct {
-	// Name is the member's, and PeerURL where the others reach it.
+	// Name is the member's name, and PeerURL is where the other members reach it.
 	Name    string `json:"name"`
 	PeerURL string `json:"peerURL"`
 }
 
 // MemberResponse answers a MemberRequest.
 type MemberResponse struct {
-	// InitialCluster is all members as etcd wants to be told them: NAME=URL,...
+	// InitialCluster lists all members in the form of etcd's flag: NAME=URL,...
 	InitialCluster string `json:"initialCluster"`
 }
 
-// EtcdMembers answers at EtcdPath: HOST:PORT of the servers that have etcd.
+// EtcdMembers is the answer at EtcdPath: HOST:PORT of the servers that have etcd.
 type EtcdMembers struct {
 	Servers []string `json:"servers"`
 }
 
-// RotateResponse answers at TokenPath, with the new token.
+// RotateResponse is the answer at TokenPath: the new token.
 type RotateResponse struct {
 	Token string `json:"token"`
 }
 
-// ErrNotNow is what errors are that pass by themselves.
+// ErrNotNow marks errors that pass by themselves: the caller should try again later.
 var ErrNotNow = errors.New("not now")
 
 // NotNow returns an ErrNotNow that says why.

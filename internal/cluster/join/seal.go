@@ -11,7 +11,7 @@ import (
 	"golang.org/x/crypto/scrypt"
 )
 
-// Sealed is something encrypted under a token. DECISIONS.md says why its format is
+// Sealed is data encrypted under a token's secret. DECISIONS.md says why its format is
 // kedge's own.
 type Sealed struct {
 	Salt  []byte `json:"salt"`
@@ -27,17 +27,17 @@ const (
 	saltSize                  = 16
 )
 
-// sealedFor binds what is sealed to its purpose.
+// sealedFor binds sealed data to its purpose.
 const sealedFor = "kedge server secrets 1"
 
-// Seal encrypts secrets, by their names, under a token's secret.
+// Seal encrypts secrets, a map by name, under a token's secret.
 func Seal(secret string, secrets map[string][]byte) (Sealed, error) {
 	plain, err := json.Marshal(secrets)
 	if err != nil {
 		return Sealed{}, fmt.Errorf("encode secrets: %w", err)
 	}
 	s := Sealed{Salt: make([]byte, saltSize)}
-	// Never fails: crypto/rand ends the process rather.
+	// crypto/rand never returns an error: it ends the process instead.
 	_, _ = rand.Read(s.Salt)
 	cipher, err := s.cipher(secret)
 	if err != nil {
@@ -49,7 +49,7 @@ func Seal(secret string, secrets map[string][]byte) (Sealed, error) {
 	return s, nil
 }
 
-// Open decrypts what Seal has encrypted.
+// Open decrypts what Seal has encrypted. It fails if secret is not the same.
 func (s Sealed) Open(secret string) (map[string][]byte, error) {
 	cipher, err := s.cipher(secret)
 	if err != nil {

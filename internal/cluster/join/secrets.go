@@ -17,18 +17,18 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// Listed is a bootstrap token as it is kept: without showing its secret.
+// Listed describes a bootstrap token without its secret.
 type Listed struct {
 	ID          string
 	Description string
-	// Expires is zero for a token that does not end.
+	// Expires is zero for a token that does not expire.
 	Expires time.Time
 	// Joins tells whether nodes can join with it.
 	Joins bool
 }
 
-// CreateToken makes a token that ends after ttl, or never if that is zero, in
-// the cluster that client reaches. caPEM is the cluster's authority.
+// CreateToken makes a join token in the cluster that client reaches. The token expires
+// after ttl, or never if ttl is zero. caPEM is the cluster's authority.
 func CreateToken(ctx context.Context, client kubernetes.Interface, caPEM []byte, ttl time.Duration, description string) (Token, error) {
 	hash, err := pki.CAHash(caPEM)
 	if err != nil {
@@ -56,8 +56,7 @@ func CreateToken(ctx context.Context, client kubernetes.Interface, caPEM []byte,
 	return Token{Hash: hash, Secret: id + "." + secret}, nil
 }
 
-// ListTokens returns the cluster's bootstrap tokens, those that end first before
-// the others.
+// ListTokens returns the cluster's bootstrap tokens, the first to expire first.
 func ListTokens(ctx context.Context, client kubernetes.Interface) ([]Listed, error) {
 	secrets, err := client.CoreV1().Secrets(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{
 		FieldSelector: "type=" + string(bootstrapapi.SecretTypeBootstrapToken),
@@ -68,7 +67,7 @@ func ListTokens(ctx context.Context, client kubernetes.Interface) ([]Listed, err
 	var tokens []Listed
 	for _, secret := range secrets.Items {
 		text := func(key string) string { return string(secret.Data[key]) }
-		// An ending that cannot be read is upstream's to judge.
+		// Upstream's authenticator decides about a time that cannot be read.
 		expires, _ := time.Parse(time.RFC3339, text(bootstrapapi.BootstrapTokenExpirationKey))
 		tokens = append(tokens, Listed{
 			ID:          text(bootstrapapi.BootstrapTokenIDKey),
@@ -92,7 +91,7 @@ func ListTokens(ctx context.Context, client kubernetes.Interface) ([]Listed, err
 	return tokens, nil
 }
 
-// DeleteToken deletes the bootstrap token with an ID; a whole token will do too.
+// DeleteToken deletes the bootstrap token with an ID. id may also be the whole token.
 func DeleteToken(ctx context.Context, client kubernetes.Interface, id string) error {
 	if _, credentials, whole := strings.Cut(id, "::"); whole {
 		id = credentials
@@ -105,12 +104,13 @@ func DeleteToken(ctx context.Context, client kubernetes.Interface, id string) er
 	return nil
 }
 
-// randomText returns letters and digits as bootstrap tokens are made of.
+// randomText returns random lower-case letters and digits, which bootstrap tokens are
+// made of.
 func randomText(length int) string {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
 	text := make([]byte, length)
 	for i := range text {
-		// Never fails: crypto/rand ends the process rather.
+		// crypto/rand never returns an error: it ends the process instead.
 		n, _ := rand.Int(rand.Reader, big.NewInt(int64(len(letters))))
 		text[i] = letters[n.Int64()]
 	}

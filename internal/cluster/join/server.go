@@ -20,8 +20,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// comparePatience is how long the start of a server that has joined may be held
-// up by the comparison with another.
+// comparePatience is how long a server that has joined before waits at its start for
+// the comparison with another server.
 const comparePatience = 5 * time.Second
 
 // ServerConfig is what a server has to know to join others.
@@ -29,7 +29,7 @@ type ServerConfig struct {
 	// Server is HOST:PORT of another server of the cluster.
 	Server string
 	Dial   Dial
-	// Token is needed for the first time.
+	// Token is needed when the server joins for the first time.
 	Token string
 	Dir   datadir.Dir
 	// Cluster is this server's settings of the cluster.
@@ -37,26 +37,27 @@ type ServerConfig struct {
 	Clock   *pki.Clock
 }
 
-// JoinServer makes this machine a server of the cluster of another one: it takes
-// the cluster's secrets from there, unless they are here, and its settings must be
-// the same. It tries on until ctx ends while that server is out of reach.
+// JoinServer makes this machine a server of another server's cluster. It takes the
+// cluster's secrets from the other server, unless they are here. It fails if the two
+// have different settings or secrets. While the other server cannot be reached, it
+// tries again until ctx ends.
 //
-// A server that has joined before is only compared with the other one: it starts
-// without an answer too.
+// If this server has joined before, JoinServer only compares the two. This server then
+// starts even if the other one does not answer.
 func JoinServer(ctx context.Context, cfg ServerConfig, before bool) (*ServerJoin, error) {
 	j := &ServerJoin{cfg: cfg, log: logrus.WithField("component", "join")}
 	if before {
 		return j, j.compare(ctx)
 	}
 	if cfg.Token == "" {
-		return nil, errors.New("to join a cluster a server needs its token: give it by --token or --token-file; it is in server/token in a server's data directory")
+		return nil, errors.New("a server needs the cluster's token to join it: give the token with --token or --token-file; it is in server/token in the data directory of each server")
 	}
 	token, err := ParseToken(cfg.Token)
 	if err != nil {
 		return nil, err
 	}
 	if token.User != ServerUser {
-		return nil, errors.New("this token is for agents: a server joins with the one that is in server/token in a server's data directory")
+		return nil, errors.New("this token is for agents: use the server token, which is in server/token in the data directory of each server")
 	}
 	j.token = token
 	if err := j.checkOwn(); err != nil {
@@ -71,12 +72,12 @@ type ServerJoin struct {
 	token Token
 	// roots are the authorities of the cluster, after the first exchange.
 	roots *x509.CertPool
-	// clock is what is wrong between the other server's clock and this one's.
+	// clock says that the clocks of the two servers differ too much; nil if they do not.
 	clock error
 	log   *logrus.Entry
 }
 
-// checkOwn refuses to join where there is another cluster already.
+// checkOwn fails if this server already has a cluster of its own.
 func (j *ServerJoin) checkOwn() error {
 	authority, err := os.ReadFile(filepath.Join(j.cfg.Dir.ServerTLS(), "server-ca.crt"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -93,27 +94,28 @@ func (j *ServerJoin) checkOwn() error {
 
 // otherCluster says that this server has a cluster of its own.
 func (j *ServerJoin) otherCluster() error {
-	return fmt.Errorf("this server has a cluster of its own, whose state is in %s, and two clusters cannot be made one. "+
-		"To go on with it, leave --server out. To join the one at %s, and lose this one with all that runs in it, run `kedge uninstall` and start again; "+
-		"so does a server that was off while the authorities of its cluster were replaced, after kubectl delete node",
+	return fmt.Errorf("this server has a cluster of its own, with its state in %s, and two clusters cannot be merged. "+
+		"To keep that cluster, leave --server out. To join the one at %s, and lose this server's cluster with everything that runs in it, run `kedge uninstall` and start again. "+
+		"If this server was off while the certificate authorities of its cluster were replaced, delete its node (`kubectl delete node`), run `kedge uninstall` and start again",
 		j.cfg.Dir.ServerDB(), j.cfg.Server)
 }
 
-// take takes what all servers have alike.
+// take takes the secrets that all servers share from the other server, after it has
+// compared clocks, versions and settings.
 func (j *ServerJoin) take(ctx context.Context) error {
 	theirs, secrets, err := j.ask(ctx)
 	if err != nil {
 		return err
 	}
 	if j.clock != nil {
-		return retryable{error: j.clock} // it may be set any moment, at a boot
+		return retryable{error: j.clock} // after a boot, a clock may be set at any moment
 	}
 	older, err := checkSkew(version.Version, theirs.Version)
 	if err != nil {
 		return err
 	}
 	if older {
-		j.log.Warnf("This server's kedge %s is older than the other's %s: update it soon", version.Version, theirs.Version)
+		j.log.Warnf("This server's kedge %s is older than the other server's %s: upgrade this server soon", version.Version, theirs.Version)
 	}
 	if err := checkSettings(j.cfg.Cluster, theirs.Cluster, j.cfg.Server); err != nil {
 		return err
@@ -121,8 +123,8 @@ func (j *ServerJoin) take(ctx context.Context) error {
 	return j.keep(secrets)
 }
 
-// compare finds what this server no longer has as the other one has it. That one
-// may be down, or not know the token that this one was given any more.
+// compare fails if settings or secrets of this server differ from the other server's.
+// It passes if the other server is down, or no longer knows this server's token.
 func (j *ServerJoin) compare(ctx context.Context) error {
 	var err error
 	if j.token, err = keptToken(j.cfg.Dir); err != nil {
@@ -137,7 +139,7 @@ func (j *ServerJoin) compare(ctx context.Context) error {
 	case errors.As(err, &other):
 		return j.otherCluster()
 	case errors.As(err, &temporary), errors.Is(err, errUnauthorized):
-		j.log.Warnf("Starting without having compared this server with the one at %s: %v", j.cfg.Server, err)
+		j.log.Warnf("Starting without a comparison of this server's settings with those of the server at %s: %v", j.cfg.Server, err)
 		return nil
 	case err != nil:
 		return err
@@ -151,8 +153,7 @@ func (j *ServerJoin) compare(ctx context.Context) error {
 	return j.keep(secrets)
 }
 
-// keep writes the secrets that are not here, and refuses those that are not as
-// here.
+// keep writes the secrets that are not here. It fails if a secret that is here differs.
 func (j *ServerJoin) keep(secrets map[string][]byte) error {
 	own, err := pki.Secrets(j.cfg.Dir)
 	if err != nil {
@@ -167,9 +168,10 @@ func (j *ServerJoin) keep(secrets map[string][]byte) error {
 	return pki.KeepSecrets(j.cfg.Dir, secrets)
 }
 
-// trust finds the other server's authorities, if it is of the token's cluster. Where
-// authorities are replaced that server may not have the one of now yet, which the kept
-// token has the hash of.
+// trust takes the other server's authority as j.roots. It fails if that server is not of
+// the token's cluster. While authorities are replaced, the other server may still have
+// only the old one, and the kept token the hash of the new one. Therefore it also accepts
+// every authority that this server has.
 func (j *ServerJoin) trust(ctx context.Context) error {
 	own, err := pki.Secrets(j.cfg.Dir)
 	if err != nil {
@@ -192,8 +194,8 @@ func (j *ServerJoin) trust(ctx context.Context) error {
 	return nil
 }
 
-// ask asks the other server for the cluster's settings and secrets, after that has
-// proved to be of the token's cluster.
+// ask asks the other server for the cluster's settings and secrets, after that server
+// has proved to be of the token's cluster.
 func (j *ServerJoin) ask(ctx context.Context) (Settings, map[string][]byte, error) {
 	if err := j.trust(ctx); err != nil {
 		return Settings{}, nil, err
@@ -219,8 +221,8 @@ func (j *ServerJoin) client() *client {
 	}, j.cfg.Clock.Now)
 }
 
-// Member asks the other server to take this one's etcd member in, until it does
-// or ctx ends.
+// Member asks the other server to add this server's etcd member to the cluster. It tries
+// until the other server does or ctx ends.
 func (j *ServerJoin) Member(ctx context.Context, request MemberRequest) (MemberResponse, error) {
 	var answer MemberResponse
 	c := j.client()
@@ -229,7 +231,7 @@ func (j *ServerJoin) Member(ctx context.Context, request MemberRequest) (MemberR
 		return c.call(ctx, http.MethodPost, MemberPath, j.token.Authorize, request, &answer)
 	})
 	if err == nil && !strings.Contains(answer.InitialCluster, request.PeerURL) {
-		err = fmt.Errorf("the server at %s has not taken this one in", j.cfg.Server)
+		err = fmt.Errorf("the server at %s has not added this server's etcd member", j.cfg.Server)
 	}
 	return answer, err
 }

@@ -212,11 +212,11 @@ func TestJoinServerRefused(t *testing.T) {
 		member bool
 		want   string
 	}{
-		"no token":           {change: func(c *ServerConfig) { c.Token = "" }, want: "a server needs its token"},
+		"no token":           {change: func(c *ServerConfig) { c.Token = "" }, want: "a server needs the cluster's token"},
 		"bare token":         {change: func(c *ServerConfig) { c.Token = "secret" }, want: "give the whole token"},
 		"agent token":        {change: func(c *ServerConfig) { c.Token = strings.Replace(c.Token, "::server:", "::node:", 1) }, want: "this token is for agents"},
 		"token that ends":    {change: func(c *ServerConfig) { c.Token = strings.Replace(c.Token, secret, "::abcdef.0123456789abcdef", 1) }, want: "this token is for agents"},
-		"wrong token":        {change: func(c *ServerConfig) { c.Token += "0" }, want: "does not know the token"},
+		"wrong token":        {change: func(c *ServerConfig) { c.Token += "0" }, want: "does not accept the token"},
 		"other cluster":      {change: func(c *ServerConfig) { c.Dial = stranger.dial }, want: "is not of the token's cluster"},
 		"cluster of its own": {change: func(c *ServerConfig) { c.Dir = stranger.dir }, want: "this server has a cluster of its own"},
 		"member of another":  {change: func(c *ServerConfig) { c.Dir = stranger.dir }, member: true, want: "this server has a cluster of its own"},

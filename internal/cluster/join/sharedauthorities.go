@@ -18,25 +18,27 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// AuthoritiesKey is where servers with one datastore have the authorities that all of
-// them are to use, since those were replaced for the first time. They are encrypted as
-// the token is.
+// AuthoritiesKey is the key in a shared datastore that holds the authorities which all
+// servers are to use. It exists once authorities have been replaced. The value is
+// encrypted as the token is.
 const AuthoritiesKey = "/kedge/authorities"
 
-// ErrAuthorities is why a server ends that starts with authorities which the cluster
-// has replaced: the next start, which is to come at once, takes those of now.
-var ErrAuthorities = errors.New("the cluster has other authorities by now than this server has started with")
+// ErrAuthorities says that a server has started with authorities that the cluster has
+// replaced. The caller must start the server again at once: that start takes the new
+// ones.
+var ErrAuthorities = errors.New("the cluster has replaced the certificate authorities that this server has started with")
 
-// SharedAuthorities has the servers that share a datastore use the same authorities:
-// each prepares those that are there, and takes them at its next start.
+// SharedAuthorities makes the servers that share a datastore use the same authorities.
+// Each server prepares the authorities in the datastore, and uses them from its next
+// start on.
 type SharedAuthorities struct {
 	dir       datadir.Dir
 	newClient func() (*clientv3.Client, error)
 	log       *logrus.Entry
 
 	mu     sync.Mutex
-	client *clientv3.Client // nil until it is known what is there
-	// revision is the datastore's of what is there, 0 if nothing is.
+	client *clientv3.Client // nil until AuthoritiesKey has been read
+	// revision is the datastore's revision of AuthoritiesKey, 0 if there is no such key.
 	revision int64
 }
 
@@ -50,8 +52,9 @@ func (*SharedAuthorities) Name() string { return "authorities" }
 
 var _ component.Component = (*SharedAuthorities)(nil)
 
-// Run implements component.Component. It is ready once it knows what is there. If
-// that is not what this server has started with, it ends with ErrAuthorities.
+// Run implements component.Component. It is ready once it has read AuthoritiesKey. If
+// the value then differs from what this server has started with, Run returns
+// ErrAuthorities.
 func (s *SharedAuthorities) Run(ctx context.Context, ready func()) error {
 	client, err := s.newClient()
 	if err != nil {
@@ -66,7 +69,7 @@ func (s *SharedAuthorities) Run(ctx context.Context, ready func()) error {
 			return ErrAuthorities
 		}
 		if wanted {
-			s.log.Warn("The cluster's authorities are being replaced (`kedge certificate rotate-ca`): restart this server, which takes the new ones then")
+			s.log.Warn("The cluster's certificate authorities are being replaced (`kedge certificate rotate-ca`): restart this server, so that it uses the new ones")
 		}
 		if !isReady {
 			isReady = true
@@ -77,8 +80,8 @@ func (s *SharedAuthorities) Run(ctx context.Context, ready func()) error {
 	return again(ctx, s.log, func() error { return followKey(ctx, client, AuthoritiesKey, get, follow) })
 }
 
-// take prepares what the datastore has at a revision, and tells whether a start is
-// wanted, which takes it.
+// take prepares the authorities that the datastore has at a revision. It tells whether
+// this server must be restarted to use them.
 func (s *SharedAuthorities) take(client *clientv3.Client, text []byte, revision int64) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +97,8 @@ func (s *SharedAuthorities) take(client *clientv3.Client, text []byte, revision 
 	return pki.FollowAuthorities(s.dir, files)
 }
 
-// Replace has all servers prepare what next returns, this one first.
+// Replace makes all servers prepare the files that next returns, this server first. It
+// fails if another server replaces the authorities at the same moment.
 func (s *SharedAuthorities) Replace(ctx context.Context, next func() (map[string][]byte, error)) error {
 	files, err := next()
 	if err != nil {
@@ -108,17 +112,17 @@ func (s *SharedAuthorities) Replace(ctx context.Context, next func() (map[string
 	client, revision := s.client, s.revision
 	s.mu.Unlock()
 	if client == nil {
-		return errors.New("this server does not know yet which authorities the cluster has: try again when it is ready")
+		return errors.New("this server does not know yet which certificate authorities the cluster has: try again when it is ready")
 	}
 	asking, cancel := context.WithTimeout(ctx, tokenPatience)
 	defer cancel()
 	answer, err := client.Txn(asking).If(clientv3.Compare(clientv3.ModRevision(AuthoritiesKey), "=", revision)).
 		Then(clientv3.OpPut(AuthoritiesKey, text)).Else(clientv3.OpGet(AuthoritiesKey)).Commit()
 	if err != nil {
-		return fmt.Errorf("the datastore does not take the new authorities: %w", err)
+		return fmt.Errorf("write the new certificate authorities to the datastore: %w", err)
 	}
 	if !answer.Succeeded {
-		return errors.New("another server has replaced the authorities at the same moment")
+		return errors.New("another server has replaced the certificate authorities at the same moment")
 	}
 	if _, err := s.take(client, []byte(text), answer.Header.Revision); err != nil {
 		return err
@@ -128,14 +132,15 @@ func (s *SharedAuthorities) Replace(ctx context.Context, next func() (map[string
 		err = resealStored(ctx, client, s.dir, token.Secret)
 	}
 	if err != nil {
-		s.log.Warnf("Servers that join get the old authorities, and then the new ones: %v", err)
+		s.log.Warnf("A server that joins now starts with the old certificate authorities, and then takes the new ones: %v", err)
 	}
 	return nil
 }
 
-// clusterKeys are what only servers of the cluster have, to encrypt for them: first
-// what stays when its authorities are replaced, and then what was used before that was
-// there. There is none on a server that has yet to join.
+// clusterKeys returns the keys that only servers of the cluster have. Data for them is
+// encrypted under the first, which stays the same when authorities are replaced. The
+// second was used by versions of kedge that did not have the first. A server that has not
+// joined yet has none.
 func clusterKeys(dir datadir.Dir) ([]string, error) {
 	var keys []string
 	for _, name := range []string{pki.EncryptionKey, "server-ca.key"} {
@@ -143,7 +148,7 @@ func clusterKeys(dir datadir.Dir) ([]string, error) {
 		if err == nil {
 			keys = append(keys, string(key))
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("read what the cluster's servers have alike: %w", err)
+			return nil, fmt.Errorf("read the cluster's keys: %w", err)
 		}
 	}
 	return keys, nil
@@ -156,7 +161,7 @@ func sealForServers(dir datadir.Dir, files map[string][]byte) (string, error) {
 		return "", err
 	}
 	if len(keys) == 0 {
-		return "", fmt.Errorf("there are no keys of a cluster in %s: start this server first", dir.ServerTLS())
+		return "", fmt.Errorf("no cluster's keys are in %s: start this server first", dir.ServerTLS())
 	}
 	sealed, err := Seal(keys[0], files)
 	if err != nil {
@@ -166,7 +171,7 @@ func sealForServers(dir datadir.Dir, files map[string][]byte) (string, error) {
 	return string(text), err
 }
 
-// openForServers reads what sealForServers has returned on any server.
+// openForServers decrypts what sealForServers has returned on any server of the cluster.
 func openForServers(dir datadir.Dir, text []byte) (map[string][]byte, error) {
 	var sealed Sealed
 	if err := json.Unmarshal(text, &sealed); err != nil {
@@ -181,10 +186,11 @@ func openForServers(dir datadir.Dir, text []byte) (map[string][]byte, error) {
 			return files, nil
 		}
 	}
-	return nil, fmt.Errorf("it is encrypted for a cluster whose %s is not the one in %s: that must be the same on all servers", pki.EncryptionKey, dir.ServerTLS())
+	return nil, fmt.Errorf("it is encrypted with another %s than the one in %s: all servers of a cluster need the same file, so copy it from another server", pki.EncryptionKey, dir.ServerTLS())
 }
 
-// agreedAuthorities is what is at AuthoritiesKey, nothing if there is none.
+// agreedAuthorities returns the authorities at AuthoritiesKey, none if there is no such
+// key.
 func agreedAuthorities(ctx context.Context, store clientv3.KV, dir datadir.Dir) (map[string][]byte, error) {
 	answer, err := store.Get(ctx, AuthoritiesKey)
 	if err != nil || len(answer.Kvs) == 0 {

@@ -205,7 +205,7 @@ func TestSharedAuthorities(t *testing.T) {
 		t.Error("servers have old ones yet")
 	}
 	// This one knows nothing of all that.
-	stored(away, "if this server was off while its authorities were replaced, move the folder away")
+	stored(away, "if this server was off while the cluster's certificate authorities were replaced, move the folder away")
 	follows(away)
 	if _, err := os.Stat(away.NextServerTLS()); err == nil {
 		t.Error("a server takes authorities that do not follow its own")
@@ -251,5 +251,5 @@ func TestJoinedServersApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	restart(t, dir, "")
-	compare("was off while the authorities of its cluster were replaced")
+	compare("was off while the certificate authorities of its cluster were replaced")
 }

@@ -17,20 +17,22 @@ import (
 )
 
 const (
-	// TokenKey is where servers with one datastore have their token, encrypted under
-	// what only servers have: clusterKeys. It is not below the API server's keys.
+	// TokenKey is the key in a shared datastore that holds the servers' token, encrypted
+	// under a key that only servers have (clusterKeys). It is outside the API server's
+	// keys.
 	TokenKey = "/kedge/token"
-	// tokenPatience is how long the datastore may take, and tokenRetry how long after
-	// a failed try the next one comes.
+	// tokenPatience is how long the datastore may take to answer. tokenRetry is the wait
+	// after a failed attempt.
 	tokenPatience = 5 * time.Second
-	// sealPatience is for encrypting too, which takes its time on purpose.
+	// sealPatience bounds requests that also encrypt, which is slow on purpose (scrypt).
 	sealPatience = time.Minute
 	tokenRetry   = time.Second
 )
 
-// SharedToken is the join token of servers that share a datastore: the one that is
-// there counts, and each server's file follows it, whatever its configuration says.
-// A nil SharedToken is that of a server alone, whose file counts.
+// SharedToken is the join token of servers that share a datastore. The token in the
+// datastore is the valid one. Each server's file follows it, whatever the server's
+// configuration says. A single server has a nil SharedToken: the token in its file is
+// the valid one.
 type SharedToken struct {
 	dir        datadir.Dir
 	configured string
@@ -39,12 +41,12 @@ type SharedToken struct {
 
 	mu     sync.Mutex
 	client *clientv3.Client // nil until Run
-	// revision is the datastore's of the token in the file, 0 before it is known.
+	// revision is the datastore's revision of the token in the file, 0 before it is known.
 	revision int64
 }
 
-// NewSharedToken makes the component. configured is the token that the user gave,
-// if any; newClient is called when the component runs.
+// NewSharedToken makes the component. configured is the token in the configuration, or
+// empty. newClient is called when the component runs.
 func NewSharedToken(dir datadir.Dir, configured string, newClient func() (*clientv3.Client, error)) *SharedToken {
 	return &SharedToken{dir: dir, configured: configured, newClient: newClient, log: logrus.WithField("component", "token")}
 }
@@ -54,8 +56,8 @@ func (*SharedToken) Name() string { return "token" }
 
 var _ component.Component = (*SharedToken)(nil)
 
-// Run implements component.Component. It is ready once the file has the token of
-// the datastore; a new cluster gets that of the file.
+// Run implements component.Component. It is ready once the file has the token of the
+// datastore. If the datastore has none, Run first puts the token of the file there.
 func (s *SharedToken) Run(ctx context.Context, ready func()) error {
 	client, err := s.newClient()
 	if err != nil {
@@ -69,7 +71,8 @@ func (s *SharedToken) Run(ctx context.Context, ready func()) error {
 	return again(ctx, s.log, func() error { return s.follow(ctx, client, ready) })
 }
 
-// again calls follow until ctx ends, or it is ErrAuthorities, and says why, once.
+// again calls follow until ctx ends or follow returns ErrAuthorities. It logs each other
+// error, except when the same one repeats.
 func again(ctx context.Context, log *logrus.Entry, follow func() error) error {
 	told := ""
 	for ctx.Err() == nil {
@@ -79,7 +82,7 @@ func again(ctx context.Context, log *logrus.Entry, follow func() error) error {
 			return err
 		case err != nil && ctx.Err() == nil && err.Error() != told:
 			told = err.Error()
-			log.Warnf("Cannot learn what the cluster has, and will try again: %v", err)
+			log.Warnf("Cannot follow the cluster's value in the datastore, and will try again: %v", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -89,7 +92,7 @@ func again(ctx context.Context, log *logrus.Entry, follow func() error) error {
 	return nil
 }
 
-// follow takes the token that is there, and then each new one.
+// follow takes the token in the datastore, and then each new one.
 func (s *SharedToken) follow(ctx context.Context, client *clientv3.Client, ready func()) error {
 	get := func(ctx context.Context) (*clientv3.GetResponse, error) {
 		answer, err := client.Get(ctx, TokenKey)
@@ -100,7 +103,7 @@ func (s *SharedToken) follow(ctx context.Context, client *clientv3.Client, ready
 	}
 	return followKey(ctx, client, TokenKey, get, func(text []byte, revision int64) error {
 		if text == nil {
-			return errors.New("the datastore has lost it")
+			return errors.New("the datastore has lost the token")
 		}
 		if err := s.take(text, revision); err != nil {
 			return err
@@ -110,8 +113,8 @@ func (s *SharedToken) follow(ctx context.Context, client *clientv3.Client, ready
 	})
 }
 
-// followKey has take see what get returns of a key, nil if nothing is there, and then
-// each change.
+// followKey calls take with the value that get returns for a key, nil if there is none,
+// and then with each new value. It returns the first error.
 func followKey(ctx context.Context, client *clientv3.Client, key string, get func(context.Context) (*clientv3.GetResponse, error),
 	take func(text []byte, revision int64) error) error {
 	asking, cancel := context.WithTimeout(ctx, tokenPatience)
@@ -146,8 +149,8 @@ func followKey(ctx context.Context, client *clientv3.Client, key string, get fun
 	return nil
 }
 
-// give puts the token of this server's file into the datastore, unless another
-// server was faster, and returns what is there then.
+// give puts the token of this server's file into the datastore, unless another server
+// was faster. It returns what the datastore has then.
 func (s *SharedToken) give(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
 	token, err := keptToken(s.dir)
 	if err != nil {
@@ -178,24 +181,24 @@ func (s *SharedToken) take(text []byte, revision int64) error {
 	}
 	kept, err := keptToken(s.dir)
 	if err == nil {
-		token.Hash = kept.Hash // its authorities: other servers may have replaced theirs
+		token.Hash = kept.Hash // this server's authority: others may have replaced theirs already
 	}
 	if err != nil || kept != token {
 		if err := keepToken(s.dir.ServerToken(), token.String()); err != nil {
 			return err
 		}
-		s.log.Info("The cluster's token was replaced: further nodes and servers need the new one, which is in server/token on every server")
+		s.log.Info("The cluster's token was replaced: nodes and servers that join need the new one, which is in server/token on every server")
 	}
 	s.revision = revision
 	if given, err := tokenSecret(s.configured, ServerUser, nil); s.configured != "" && (err != nil || given != token.Secret) {
-		s.log.Warnf("The token in this server's configuration is not the cluster's any more, and is not used: leave it out, or write the one in %s there",
+		s.log.Warnf("The token in this server's configuration is no longer the cluster's, and is not used: remove it, or replace it with the one in %s",
 			s.dir.ServerToken())
 	}
 	return nil
 }
 
-// Known returns nil once the file has the cluster's token: before that it may have
-// one that was replaced while this server was down.
+// Known fails until the file has the cluster's token. Before that, the file may hold a
+// token that was replaced while this server was down.
 func (s *SharedToken) Known() error {
 	if s == nil {
 		return nil
@@ -203,7 +206,7 @@ func (s *SharedToken) Known() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.revision == 0 {
-		return errors.New("this server does not know yet which token the cluster has")
+		return errors.New("this server does not know yet which token the cluster has: try again when it is ready")
 	}
 	return nil
 }
@@ -230,20 +233,20 @@ func (s *SharedToken) Rotate(ctx context.Context) (string, error) {
 	answer, err := s.client.Txn(asking).If(clientv3.Compare(clientv3.ModRevision(TokenKey), "=", revision)).
 		Then(clientv3.OpPut(TokenKey, text)).Else(clientv3.OpGet(TokenKey)).Commit()
 	if err != nil {
-		return "", fmt.Errorf("the datastore does not take the new token: %w", err)
+		return "", fmt.Errorf("write the new token to the datastore: %w", err)
 	}
 	if !answer.Succeeded {
 		return "", errors.New("another server has replaced the token at the same moment")
 	}
 	if err := resealStored(ctx, s.client, s.dir, token.Secret); err != nil {
-		s.log.Warnf("The cluster's secrets in the datastore are still encrypted under the old token, until a server starts anew: %v", err)
+		s.log.Warnf("The cluster's secrets in the datastore stay encrypted under the old token until a server restarts: %v", err)
 	}
 	return token.String(), s.take([]byte(text), answer.Header.Revision)
 }
 
-// AskRotate has a server of this host, at HOST:PORT, replace the cluster's token,
-// and returns the new one. It tries on until ctx ends while the datastore does not
-// take it.
+// AskRotate asks the server on this host, at HOST:PORT, to replace the cluster's token,
+// and returns the new one. While the datastore does not accept it, AskRotate tries again
+// until ctx ends.
 func AskRotate(ctx context.Context, dir datadir.Dir, server string, dial Dial) (string, error) {
 	old, err := keptToken(dir)
 	if err != nil {
@@ -252,7 +255,7 @@ func AskRotate(ctx context.Context, dir datadir.Dir, server string, dial Dial) (
 	j := &ServerJoin{cfg: ServerConfig{Server: server, Dial: dial, Dir: dir}, token: old, log: logrus.WithField("component", "token")}
 	var answer RotateResponse
 	err = retry(ctx, j.log, func() error {
-		// It may have been replaced, and the answer was lost.
+		// An earlier attempt may have replaced the token, and its answer was lost.
 		if token, err := keptToken(dir); err != nil || token != old {
 			answer.Token = token.String()
 			return err
@@ -267,11 +270,11 @@ func AskRotate(ctx context.Context, dir datadir.Dir, server string, dial Dial) (
 	return answer.Token, err
 }
 
-// keptToken returns the token of this server.
+// keptToken returns the token in this server's file.
 func keptToken(dir datadir.Dir) (Token, error) {
 	text, err := os.ReadFile(dir.ServerToken())
 	if err != nil {
-		return Token{}, fmt.Errorf("read join token (is this a server, and started before?): %w", err)
+		return Token{}, fmt.Errorf("read join token (only a server that has started before has one): %w", err)
 	}
 	token, err := ParseToken(string(text))
 	if err != nil {
@@ -280,12 +283,12 @@ func keptToken(dir datadir.Dir) (Token, error) {
 	return token, nil
 }
 
-// sealToken returns what is to be at TokenKey.
+// sealToken returns the value for TokenKey.
 func sealToken(dir datadir.Dir, token Token) (string, error) {
 	return sealForServers(dir, map[string][]byte{"token": []byte(token.String())})
 }
 
-// openToken reads what is at TokenKey.
+// openToken reads the value of TokenKey.
 func openToken(dir datadir.Dir, text []byte) (Token, error) {
 	opened, err := openForServers(dir, text)
 	if err != nil {
@@ -294,8 +297,8 @@ func openToken(dir datadir.Dir, text []byte) (Token, error) {
 	return ParseToken(string(opened["token"]))
 }
 
-// storedToken returns the token that counts, of a datastore that servers share; none
-// if there is none or this server is not of the cluster yet.
+// storedToken returns the valid token, which is in the datastore that servers share. It
+// returns an empty one if there is none, or if this server has not joined yet.
 func storedToken(ctx context.Context, store clientv3.KV, dir datadir.Dir) (Token, error) {
 	if keys, err := clusterKeys(dir); err != nil || len(keys) == 0 {
 		return Token{}, err

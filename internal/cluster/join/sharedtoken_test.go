@@ -103,7 +103,7 @@ func TestSharedToken(t *testing.T) {
 		t.Error("a server that was down has the old token")
 	}
 
-	if _, err := openToken(newServerDir(t, "another key", ""), answer.Kvs[0].Value); err == nil || !strings.Contains(err.Error(), "must be the same on all servers") {
+	if _, err := openToken(newServerDir(t, "another key", ""), answer.Kvs[0].Value); err == nil || !strings.Contains(err.Error(), "all servers of a cluster need the same file") {
 		t.Errorf("with another key: %v", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 // https://kubernetes.io/releases/version-skew-policy/#kubelet
 const maxOlder = 3
 
-// checkSkew refuses a node whose version Kubernetes does not let work with the
-// server's, and tells whether it is a minor version older.
+// checkSkew fails if Kubernetes does not support the node's version with the server's.
+// It tells whether the node is at least one minor version older.
 func checkSkew(node, server string) (older bool, err error) {
 	n, err := utilversion.ParseSemantic(node)
 	if err != nil {
@@ -25,20 +25,20 @@ func checkSkew(node, server string) (older bool, err error) {
 	behind := int(s.Minor()) - int(n.Minor())
 	switch {
 	case n.Major() != s.Major(), behind < 0:
-		return false, fmt.Errorf("this node's kedge %s is newer than the server's %s, and nodes must not be: update the servers first", node, server)
+		return false, fmt.Errorf("this node's kedge %s is newer than the server's %s, and a node must not be newer: upgrade the servers first", node, server)
 	case behind > maxOlder:
-		return false, fmt.Errorf("this node's kedge %s is too old for the server's %s: it may be at most %d minor versions behind: update it", node, server, maxOlder)
+		return false, fmt.Errorf("this node's kedge %s is too old for the server's %s, because a node may be at most %d minor versions behind: upgrade this node", node, server, maxOlder)
 	}
 	return behind > 0, nil
 }
 
-// clockTolerance is how far the clocks of servers may be apart. A token of a service
-// account that one has signed is not valid yet for another whose clock is further
-// behind (go-jose's jwt.DefaultLeeway).
+// clockTolerance is how far the clocks of servers may differ. If a server's clock is
+// further behind, the tokens of service accounts that another server has just signed are
+// not valid yet for it (go-jose's jwt.DefaultLeeway).
 const clockTolerance = time.Minute
 
-// checkClock tells the user if a server's clock is far ahead of this machine's, or
-// behind.
+// checkClock fails if a server's clock is further ahead of this machine's, or behind it,
+// than clockTolerance.
 func checkClock(ahead time.Duration, server string) error {
 	if ahead.Abs() <= clockTolerance {
 		return nil

@@ -21,23 +21,24 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// StoredKey is where a datastore that servers share has the cluster's secrets,
-// encrypted under its token. It is not below the API server's keys.
+// StoredKey is the key in a shared datastore that holds the cluster's secrets, encrypted
+// under the cluster's token. It is outside the API server's keys.
 const StoredKey = "/kedge/bootstrap"
 
-// inStore is what messages call the other side.
+// inStore is what messages call the shared datastore.
 const inStore = "at datastore-endpoint"
 
-// stored is what is at StoredKey.
+// stored is the value of StoredKey.
 type stored struct {
-	// Authority is a hash of the certificate that the cluster is known by.
+	// Authority is the hash of the servers' authority, which identifies the cluster.
 	Authority string `json:"authority"`
 	Sealed
 }
 
-// TakeStored takes what all servers of a cluster have alike from a datastore that
-// they share, unless it is here, and tells whether there was any. Where both have
-// it, it must be the same. configured is the token that the user gave, if any.
+// TakeStored takes the cluster's secrets from a datastore that servers share, except
+// those that are here. It tells whether the datastore had any. It fails if a secret that
+// is here differs from the datastore's, or if the token cannot decrypt them. configured
+// is the token in the configuration, or empty.
 func TakeStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, configured string) (bool, error) {
 	answer, err := store.Get(ctx, StoredKey)
 	if err != nil {
@@ -54,7 +55,7 @@ func TakeStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, configu
 	if err != nil {
 		return false, err
 	}
-	// The configuration may have a token that was replaced, or the file.
+	// The token in the configuration or in the file may have been replaced since.
 	token, err := storedToken(ctx, store, dir)
 	if err != nil {
 		return false, err
@@ -63,8 +64,8 @@ func TakeStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, configu
 		secret = token.Secret
 	}
 	if secret == "" {
-		return false, fmt.Errorf("there is a cluster %s already: give this server its token, by --token or --token-file; "+
-			"it is in server/token in the data directory of the server that began it", inStore)
+		return false, fmt.Errorf("there is a cluster %s already: give this server the cluster's token with --token or --token-file; "+
+			"it is in server/token in the data directory of the cluster's first server", inStore)
 	}
 	own, err := pki.Secrets(dir)
 	if err != nil {
@@ -72,17 +73,17 @@ func TakeStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, configu
 	}
 	secrets, err := there.Open(secret)
 	if err != nil && there.Authority == authority(own) {
-		// `kedge token rotate`, or another token in the configuration.
-		logrus.WithField("component", "join").Info("The cluster's secrets in the datastore are encrypted under the new token now: further servers need that one")
+		// `kedge token rotate` has replaced the token, or the configuration has another one.
+		logrus.WithField("component", "join").Info("The cluster's secrets in the datastore are now encrypted under the new token: servers that join need that one")
 		return true, resealStored(ctx, store, dir, secret)
 	}
 	if err != nil {
-		return false, fmt.Errorf("there is a cluster %s already, and this is not its token, which is in server/token "+
-			"in the data directory of the server that began it: %w", inStore, err)
+		return false, fmt.Errorf("there is a cluster %s already, and this server's token is not the cluster's; give it the one in server/token "+
+			"in the data directory of the cluster's first server: %w", inStore, err)
 	}
 	if names := drifted(own, secrets); len(names) > 0 {
-		return false, fmt.Errorf("in %s these files are not those of the cluster %s: %s. To join that cluster, or if this server was off while its authorities were replaced, move the folder away; "+
-			"to go on with this one, give it a database of its own", dir.ServerTLS(), inStore, strings.Join(names, ", "))
+		return false, fmt.Errorf("in %s these files are not those of the cluster %s: %s. To join that cluster, or if this server was off while the cluster's certificate authorities were replaced, move the folder away. "+
+			"To keep this server's own cluster, give it a database of its own", dir.ServerTLS(), inStore, strings.Join(names, ", "))
 	}
 	for name := range own {
 		delete(secrets, name)
@@ -90,8 +91,8 @@ func TakeStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, configu
 	return true, pki.KeepSecrets(dir, secrets)
 }
 
-// GiveStored gives a datastore in which there is no cluster yet the secrets of
-// this one, under its token, which is kept.
+// GiveStored puts this cluster's secrets into a datastore that has no cluster yet,
+// encrypted under the token in this server's file. It fails if another server was faster.
 func GiveStored(ctx context.Context, store clientv3.KV, dir datadir.Dir) error {
 	secret, err := storedSecret(dir, "")
 	if err != nil {
@@ -108,16 +109,16 @@ func GiveStored(ctx context.Context, store clientv3.KV, dir datadir.Dir) error {
 	answer, err := store.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(StoredKey), "=", 0)).
 		Then(clientv3.OpPut(StoredKey, text)).Commit()
 	if err != nil {
-		return fmt.Errorf("give the datastore the cluster's secrets: %w", err)
+		return fmt.Errorf("write the cluster's secrets to the datastore: %w", err)
 	}
 	if !answer.Succeeded {
-		return fmt.Errorf("another server began a cluster %s at the same moment: move %s away, and start this one again with the token of that one",
+		return fmt.Errorf("another server has started a cluster %s at the same moment: move %s away, and start this server again with the other server's token",
 			inStore, dir.ServerTLS())
 	}
 	return nil
 }
 
-// seal returns what is to be at StoredKey.
+// seal returns the value for StoredKey.
 func seal(secret string, own map[string][]byte) (string, error) {
 	sealed, err := Seal(secret, own)
 	if err != nil {
@@ -130,9 +131,9 @@ func seal(secret string, own map[string][]byte) (string, error) {
 	return string(text), nil
 }
 
-// resealStored encrypts the secrets that are at StoredKey, if any, anew: under the token
-// that servers share by now, or else the given one, with the authorities that they have
-// or are to have.
+// resealStored encrypts the secrets at StoredKey again, if there are any. It uses the
+// token that the servers share, or else secret, and includes the authorities that the
+// servers have or are to have.
 func resealStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, secret string) error {
 	ctx, cancel := context.WithTimeout(ctx, sealPatience)
 	defer cancel()
@@ -158,29 +159,29 @@ func resealStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, secre
 		if err != nil {
 			return err
 		}
-		// A plain Put of kine's (pkg/server/put.go) changes nothing, and says nothing,
-		// if anything else was written since.
+		// A transaction, because kine's plain Put (pkg/server/put.go) silently changes
+		// nothing if anything else was written since.
 		//upstream:relies-on github.com/k3s-io/kine/pkg/server/put.go LimitedServer.Put
 		put, err := store.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(StoredKey), "=", answer.Kvs[0].ModRevision)).
 			Then(clientv3.OpPut(StoredKey, text)).Else(clientv3.OpGet(StoredKey)).Commit()
 		if err != nil {
-			return fmt.Errorf("give the datastore the cluster's secrets: %w", err)
+			return fmt.Errorf("write the cluster's secrets to the datastore: %w", err)
 		}
 		if put.Succeeded {
 			return nil
 		}
-		// Another server was faster, with what may have been replaced since it looked.
+		// Another server was faster. It may have written values that were replaced since.
 	}
 }
 
-// authority is stored.Authority of own secrets.
+// authority returns the value of stored.Authority for own secrets.
 func authority(own map[string][]byte) string {
 	hash := sha256.Sum256(bytes.TrimSpace(own["server-ca.crt"]))
 	return hex.EncodeToString(hash[:])
 }
 
-// storedSecret is the secret of the configured token, or else of the kept one, or
-// else empty.
+// storedSecret returns the secret of the configured token, or else of the token in this
+// server's file, or else an empty one.
 func storedSecret(dir datadir.Dir, configured string) (string, error) {
 	if configured == "" {
 		kept, err := os.ReadFile(dir.ServerToken())

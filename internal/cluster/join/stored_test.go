@@ -101,7 +101,7 @@ func TestStoredSecrets(t *testing.T) {
 		t.Errorf("the first again: %v %v", found, err)
 	}
 	second := newServerDir(t, "", "")
-	for token, want := range map[string]string{"": "give this server its token", "other": "this is not its token"} {
+	for token, want := range map[string]string{"": "give this server the cluster's token", "other": "this server's token is not the cluster's"} {
 		if _, err := TakeStored(ctx, store, second, token); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("token %q: %v, want %s", token, err, want)
 		}

@@ -17,15 +17,15 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// Who shows a token: ServerUser the cluster's own token, NodeUser the one for
+// The users in tokens: ServerUser in the cluster's own token, NodeUser in the token for
 // agents only.
 const (
 	ServerUser = "server"
 	NodeUser   = "node"
 )
 
-// Token lets a node join. Its text is the one k3s users know, K10HASH::
-// and then USER:SECRET, or ID.SECRET of a token that ends by itself.
+// Token lets a node join. Its text has the form of k3s's tokens: K10HASH::USER:SECRET,
+// or K10HASH::ID.SECRET for a bootstrap token, which may expire.
 type Token struct {
 	// Hash pins the cluster's authority (pki.CAHash), so that a node can join
 	// over a network it does not trust.
@@ -44,11 +44,11 @@ var (
 	bootstrapSecret = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`)
 )
 
-// ParseToken reads a token for joining.
+// ParseToken reads a join token. The text must be the whole token, with the hash.
 func ParseToken(text string) (Token, error) {
 	parts := wholeToken.FindStringSubmatch(strings.TrimSpace(text))
 	if parts == nil {
-		return Token{}, errors.New("the token does not begin with the hash of the cluster's authority, without which " +
+		return Token{}, errors.New("the token does not begin with the hash of the cluster's certificate authority, and without it " +
 			"a node cannot tell its cluster from an impostor: give the whole token, K10...::..., " +
 			"as it is in server/token in the server's data directory or as `kedge token create` prints it there")
 	}
@@ -60,7 +60,7 @@ func ParseToken(text string) (Token, error) {
 	case found && (user == ServerUser || user == NodeUser) && secret != "":
 		token.User, token.Secret = user, secret
 	default:
-		return Token{}, errors.New("the token is cut off or changed: after :: it has server:SECRET, node:SECRET or ID.SECRET")
+		return Token{}, errors.New("the token is cut off or changed: after :: it must have server:SECRET, node:SECRET or ID.SECRET")
 	}
 	return token, nil
 }
@@ -83,10 +83,10 @@ func (t Token) Authorize(r *http.Request) {
 	}
 }
 
-// EnsureToken returns the join token of the cluster with the server authority
-// caPEM, and keeps it in the data directory. Its secret is the configured one,
-// if there is one; else the kept one; else a new one. configured may also be a
-// whole token, which must then be of this cluster.
+// EnsureToken returns the join token of the cluster with the server authority caPEM, and
+// keeps it in the data directory. The secret is the configured one, or else the kept one,
+// or else a new one. configured may be a whole token; EnsureToken fails if that is of
+// another cluster.
 func EnsureToken(dir datadir.Dir, configured string, caPEM []byte) (string, error) {
 	hash, err := pki.CAHash(caPEM)
 	if err != nil {
@@ -105,7 +105,7 @@ func EnsureToken(dir datadir.Dir, configured string, caPEM []byte) (string, erro
 		}
 	case kept != nil:
 		if secret, err = tokenSecret(strings.TrimSpace(string(kept)), ServerUser, nil); err != nil {
-			return "", fmt.Errorf("read join token %s: %w: remove the file to have a new token made", path, err)
+			return "", fmt.Errorf("read join token %s: %w: remove the file, and kedge makes a new token", path, err)
 		}
 	default:
 		secret = newSecret()
@@ -117,8 +117,8 @@ func EnsureToken(dir datadir.Dir, configured string, caPEM []byte) (string, erro
 	return token, keepToken(path, token)
 }
 
-// EnsureAgentToken keeps the configured token for agents only, and removes an
-// earlier one if none is configured.
+// EnsureAgentToken keeps the configured token for agents in the data directory. If none
+// is configured, it removes the kept one.
 func EnsureAgentToken(dir datadir.Dir, configured string, caPEM []byte) error {
 	if configured == "" {
 		if err := os.Remove(dir.AgentToken()); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -137,8 +137,8 @@ func EnsureAgentToken(dir datadir.Dir, configured string, caPEM []byte) error {
 	return keepToken(dir.AgentToken(), Token{hash, NodeUser, secret}.String())
 }
 
-// RotateToken replaces the secret of the kept join token of a server alone, and
-// returns the new token. A running server takes it at once.
+// RotateToken replaces the secret of the kept join token of a single server, and returns
+// the new token. A running server accepts it at once.
 func RotateToken(dir datadir.Dir) (string, error) {
 	token, err := keptToken(dir)
 	if err != nil {
@@ -148,7 +148,7 @@ func RotateToken(dir datadir.Dir) (string, error) {
 	return token.String(), keepToken(dir.ServerToken(), token.String())
 }
 
-// TokenFor is the kept join token, as it is with the authorities caPEM.
+// TokenFor returns the kept join token with the hash of the authorities caPEM.
 func TokenFor(dir datadir.Dir, caPEM []byte) (string, error) {
 	token, err := keptToken(dir)
 	if err != nil {
@@ -158,8 +158,8 @@ func TokenFor(dir datadir.Dir, caPEM []byte) (string, error) {
 	return token.String(), err
 }
 
-// CheckPins refuses configured tokens that pin another authority than the kept token
-// does, to which that is new.
+// CheckPins fails if a configured token pins another authority than the kept token,
+// which already pins the new one.
 func CheckPins(dir datadir.Dir, configured ...string) error {
 	kept, err := keptToken(dir)
 	if err != nil {
@@ -167,14 +167,14 @@ func CheckPins(dir datadir.Dir, configured ...string) error {
 	}
 	for _, token := range configured {
 		if pin, _, whole := strings.Cut(token, "::"); whole && strings.HasPrefix(pin, tokenPrefix) && pin != tokenPrefix+kept.Hash {
-			return fmt.Errorf("the configuration has a token of the old authority, which the next start would refuse: write what is after :: only, or the one in %s", dir.ServerToken())
+			return fmt.Errorf("the configuration has a token with the hash of the old certificate authority, which the next start would refuse: keep only the part after ::, or use the token in %s", dir.ServerToken())
 		}
 	}
 	return nil
 }
 
-// CheckSecret tells whether secret is that of the user's token, as it is kept
-// now.
+// CheckSecret tells whether secret is the secret of the user's token, as the token is
+// kept now.
 func CheckSecret(dir datadir.Dir, user, secret string) bool {
 	path := map[string]string{ServerUser: dir.ServerToken(), NodeUser: dir.AgentToken()}[user]
 	if path == "" {
@@ -188,8 +188,8 @@ func CheckSecret(dir datadir.Dir, user, secret string) bool {
 	return err == nil && token.User == user && subtle.ConstantTimeCompare([]byte(token.Secret), []byte(secret)) == 1
 }
 
-// NewcomersGroup is the group of bootstrap tokens (ID.SECRET) that are for
-// joining: not every such token is.
+// NewcomersGroup is the group of the bootstrap tokens (ID.SECRET) with which nodes can
+// join. Other bootstrap tokens are not in it.
 const NewcomersGroup = "system:bootstrappers:kedge:nodes"
 
 // IsBootstrapSecret tells whether a text is of the form ID.SECRET.
@@ -198,7 +198,7 @@ func IsBootstrapSecret(text string) bool { return bootstrapSecret.MatchString(te
 // newSecret returns 16 random bytes in hexadecimal.
 func newSecret() string {
 	random := make([]byte, 16)
-	// Never fails: crypto/rand ends the process rather.
+	// crypto/rand never returns an error: it ends the process instead.
 	_, _ = rand.Read(random)
 	return hex.EncodeToString(random)
 }
@@ -210,27 +210,29 @@ func keepToken(path, token string) error {
 	return nil
 }
 
-// ServerSecret returns the secret in a server's token, whole or bare.
+// ServerSecret returns the secret in a server's token. token may be the whole token or
+// the secret alone.
 func ServerSecret(token string) (string, error) {
 	return tokenSecret(strings.TrimSpace(token), ServerUser, nil)
 }
 
-// tokenSecret returns the secret in a user's token, whole or bare. A whole one
-// must pin one of the authorities in caPEM, unless that is nil.
+// tokenSecret returns the secret in a user's token, which may be the whole token or the
+// secret alone. A whole token must pin one of the authorities in caPEM, unless caPEM is
+// nil.
 func tokenSecret(token, user string, caPEM []byte) (string, error) {
 	secret := token
 	if pin, credentials, whole := strings.Cut(token, "::"); whole && strings.HasPrefix(pin, tokenPrefix) {
 		of, password, _ := strings.Cut(credentials, ":")
 		switch {
 		case of != user:
-			return "", fmt.Errorf("it is another kind of token: after :: comes %s:SECRET", user)
+			return "", fmt.Errorf("it is another kind of token: use one that has %s:SECRET after ::", user)
 		case caPEM != nil && pki.FindCA(caPEM, strings.TrimPrefix(pin, tokenPrefix)) == nil:
-			return "", errors.New("it is the token of another cluster: its hash is not that of this cluster's authority. " +
-				"If that was replaced (`kedge certificate rotate-ca`), write what is after :: only")
+			return "", errors.New("it is the token of another cluster: its hash is not the hash of this cluster's certificate authority. " +
+				"If that authority was replaced (`kedge certificate rotate-ca`), keep only the part after ::")
 		}
 		secret = password
 	}
-	// All that Unicode calls white space: ParseToken would cut it off.
+	// Everything that Unicode calls white space, because ParseToken would cut it off.
 	if secret == "" || strings.ContainsFunc(secret, unicode.IsSpace) {
 		return "", errors.New("it has no secret, or one with white space in it")
 	}

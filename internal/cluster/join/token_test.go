@@ -204,7 +204,7 @@ func TestCheckSkew(t *testing.T) {
 		"older":     {"v1.35.0+kedge.1", "v1.36.3+kedge.1", true, ""},
 		"oldest":    {"v1.33.9", "v1.36.0", true, ""},
 		"too old":   {"v1.32.9", "v1.36.0", false, "update it"},
-		"newer":     {"v1.37.0", "v1.36.9", false, "update the servers first"},
+		"newer":     {"v1.37.0", "v1.36.9", false, "upgrade the servers first"},
 		"unknown":   {"v1.36.3", "new", false, "server's version"},
 		"pre":       {"v1.36.0-rc.1", "v1.36.0", false, ""},
 		"long past": {"v1.36.0", "v2.36.0", false, "newer"},
@@ -236,10 +236,10 @@ func TestTokenOfOtherAuthorities(t *testing.T) {
 	if err := CheckPins(dir, "", "bare", told); err != nil {
 		t.Error(err)
 	}
-	if err := CheckPins(dir, told, before); err == nil || !strings.Contains(err.Error(), "of the old authority") {
+	if err := CheckPins(dir, told, before); err == nil || !strings.Contains(err.Error(), "hash of the old certificate authority") {
 		t.Errorf("a token of the old authority: %v", err)
 	}
-	if _, err := EnsureToken(dir, before, next); err == nil || !strings.Contains(err.Error(), "write what is after :: only") {
+	if _, err := EnsureToken(dir, before, next); err == nil || !strings.Contains(err.Error(), "keep only the part after ::") {
 		t.Errorf("when that is gone: %v", err)
 	}
 }

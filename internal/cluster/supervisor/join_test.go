@@ -374,7 +374,7 @@ func TestJoin(t *testing.T) {
 		want   string
 	}{
 		"no token":    {func(*join.Config) {}, "give the token"},
-		"wrong token": {func(cfg *join.Config) { cfg.Token = c.token + "0" }, "does not know the token"},
+		"wrong token": {func(cfg *join.Config) { cfg.Token = c.token + "0" }, "does not accept the token"},
 		"other cluster": {func(cfg *join.Config) {
 			cfg.Token = "K10" + strings.Repeat("0", 64) + "::server:secret"
 		}, "not of the token's cluster"},

@@ -105,7 +105,7 @@ func TestFollow(t *testing.T) {
 		for i, token := range tokens {
 			// The one from before is good until the old authority is gone.
 			_, err := join.Join(t.Context(), joining(t, &address, token))
-			if gone := step == 1 && i == 0; gone != (err != nil && strings.Contains(err.Error(), "take the new token")) {
+			if gone := step == 1 && i == 0; gone != (err != nil && strings.Contains(err.Error(), "use the new token")) {
 				t.Errorf("step %d, token %d: %v", step, i, err)
 			}
 		}
@@ -126,7 +126,7 @@ func TestImpostor(t *testing.T) {
 	defer server.Close()
 	var address atomic.Value
 	address.Store(server.Listener.Addr().String())
-	if _, err := join.Join(t.Context(), joining(t, &address, c.token)); err == nil || !strings.Contains(err.Error(), "its certificate is of another authority") {
+	if _, err := join.Join(t.Context(), joining(t, &address, c.token)); err == nil || !strings.Contains(err.Error(), "another certificate authority signed its certificate") {
 		t.Errorf("joined an impostor: %v", err)
 	}
 }

@@ -99,7 +99,7 @@ func TestRotateCAOfServers(t *testing.T) {
 		t.Fatalf("%v: %s", err, output)
 	}
 	harness.Eventually(t, cluster.Patience, "another server to prepare them", func() error {
-		if !strings.Contains(first.Log(), "restart this server, which takes the new ones then") {
+		if !strings.Contains(first.Log(), "restart this server, so that it uses the new ones") {
 			return errors.New("it did not")
 		}
 		return nil

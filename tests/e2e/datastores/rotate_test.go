@@ -50,7 +50,7 @@ func TestRotateCA(t *testing.T) {
 	}
 
 	rotate()
-	second.WaitLog("restart this server, which takes the new ones then")
+	second.WaitLog("restart this server, so that it uses the new ones")
 	restart(second)
 	restart(first)
 	if !bytes.Equal(authority(first, 3), authority(second, 3)) {
@@ -75,7 +75,7 @@ func TestRotateCA(t *testing.T) {
 	rotate("--finish", "--ignore-pods")
 	restart(first)
 	second.Start()
-	second.WaitLog("if this server was off while its authorities were replaced, move the folder away")
+	second.WaitLog("if this server was off while the cluster's certificate authorities were replaced, move the folder away")
 	second.WaitExit(patience)
 	tls := second.Host.Path("/var/lib/kedge/server/tls")
 	if err := os.Rename(tls, tls+"-away"); err != nil {

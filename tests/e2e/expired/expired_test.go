@@ -34,7 +34,7 @@ func TestExpired(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	host := cluster.NewHost(t, network, "agent-1")
 	late := host.StartAgent(t, c.Server, "--token="+short)
-	late.WaitLog("the server does not know the token")
+	late.WaitLog("the server does not accept the token")
 	late.Kill9()
 
 	token := create("--ttl=1h")
@@ -51,8 +51,8 @@ func TestExpired(t *testing.T) {
 		t.Fatalf("%v: %s", err, output)
 	}
 	for what, args := range map[string][]string{
-		"this node's certificates have ended": {"--token="},
-		"the server does not know the token":  {"--token=" + token},
+		"this node's certificates have expired": {"--token="},
+		"the server does not accept the token":  {"--token=" + token},
 	} {
 		agent := host.StartAgent(t, c.Server, args...)
 		agent.WaitLog(what)

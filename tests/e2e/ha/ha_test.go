@@ -244,8 +244,8 @@ func TestRefusals(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no token":        {args[:1], "a server needs its token"},
-		"wrong token":     {[]string{args[0], args[1] + "0"}, "the server does not know the token"},
+		"no token":        {args[:1], "a server needs the cluster's token"},
+		"wrong token":     {[]string{args[0], args[1] + "0"}, "the server does not accept the token"},
 		"agent token":     {[]string{args[0], "--token=" + strings.Replace(token, "::server:", "::node:", 1)}, "this token is for agents"},
 		"other authority": {[]string{args[0], strings.Replace(args[1], token[3:7], "0000", 1)}, "is not of the token's cluster"},
 		"other settings":  {append([]string{"--cluster-cidr=10.52.0.0/16", "--cluster-domain=example.org"}, args...), "cluster-cidr is 10.52.0.0/16 here and 10.42.0.0/16 there"},
@@ -287,7 +287,7 @@ func TestRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		joined.Start()
-		ends(t, joined, "these files are not what they are at the server")
+		ends(t, joined, "differ from those of the server at")
 		if err := os.Remove(key); err != nil {
 			t.Fatal(err)
 		}

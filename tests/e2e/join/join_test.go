@@ -189,14 +189,14 @@ func TestJoin(t *testing.T) {
 	}{
 		"no token":        {address, "", nil, "has not joined a cluster: give the token"},
 		"bare token":      {address, "secret", nil, "give the whole token"},
-		"wrong token":     {address, token + "0", nil, "the server does not know the token"},
+		"wrong token":     {address, token + "0", nil, "the server does not accept the token"},
 		"wrong authority": {address, strings.Replace(token, token[3:7], "0000", 1), nil, "is not of the token's cluster"},
 		"name taken":      {address, token, []string{"--node-name=agent-1"}, "the name agent-1 is taken by another node"},
 		"server's name":   {address, token, []string{"--node-name=server-1"}, "a node cannot be called server-1"},
 		"nothing listens": {first.Address.String() + ":6444", token, nil, "nothing listens at"},
 		"no answer":       {"172.31.0.200:6443", token, nil, "no answer from 172.31.0.200:6443"},
 		"not kedge":       {first.Address.String() + ":10250", token, nil, "not a kedge server"},
-		"unresolved name": {"server.invalid:6443", token, nil, "cannot be resolved"},
+		"unresolved name": {"server.invalid:6443", token, nil, "cannot resolve the name"},
 		"no address":      {"http://x", "", nil, "is not a server's address"},
 	}
 	for name, fault := range faults {
@@ -210,7 +210,7 @@ func TestJoin(t *testing.T) {
 	t.Run("a token that has ended", func(t *testing.T) {
 		short := kedge(t, first, "token", "create", "--ttl=1s")
 		time.Sleep(2 * time.Second)
-		start(t, third, address, short).says(t, "the server does not know the token")
+		start(t, third, address, short).says(t, "the server does not accept the token")
 	})
 
 	t.Run("a token that ends", func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestJoin(t *testing.T) {
 		rotated := kedge(t, first, "token", "rotate")
 		fresh := network.NewHost(t, "agent-3")
 		a := start(t, fresh, address, token)
-		a.says(t, "the server does not know the token")
+		a.says(t, "the server does not accept the token")
 		a.stop()
 		start(t, fresh, address, rotated).says(t, "node agent-3 is ready")
 	})

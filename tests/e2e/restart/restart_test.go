@@ -68,7 +68,7 @@ spec:
 	c.Server.Terminate()
 	agent.Terminate()
 	agent.Start()
-	agent.WaitLog("Starting with what is known of the cluster")
+	agent.WaitLog("Starting with the cluster's settings of the last start")
 	c.Server.Start()
 	c.Server.WaitReady()
 	agent.WaitReady()

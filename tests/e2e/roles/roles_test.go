@@ -191,11 +191,11 @@ func rotate(t *testing.T, network *harness.Network, by *harness.Server, others [
 	// Its arguments have the old token.
 	down.Start()
 	check(down)
-	down.WaitLog("The token in this server's configuration is not the cluster's any more")
+	down.WaitLog("The token in this server's configuration is no longer the cluster's")
 
 	late := network.NewHost(t, "late")
 	refused := late.StartServer(t, "--disable-etcd", "--server=https://"+others[0].Host.Address.String()+":6443", "--token="+old)
-	if code := refused.WaitExit(patience); code != 1 || !strings.Contains(refused.Log(), "the server does not know the token") {
+	if code := refused.WaitExit(patience); code != 1 || !strings.Contains(refused.Log(), "the server does not accept the token") {
 		t.Errorf("with the old token: status %d:\n%s", code, refused.LogTail())
 	}
 	late.StartServer(t, "--disable-etcd", "--server=https://"+down.Host.Address.String()+":6443", "--token="+token).WaitReady()
