@@ -1,5 +1,5 @@
-// Package agent is a kedge node: THE list of its components in boot order. A
-// server adds the same list to its own.
+// Package agent is a kedge node: the list of its components in boot order. A server adds
+// the same list to its own.
 package agent
 
 import (
@@ -31,26 +31,27 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/proxy"
 )
 
-// Config is what a node is made of.
+// Config is what AddTo has to know.
 type Config struct {
 	Process  *Process
 	Dir      datadir.Dir
 	Node     host.Node
 	Settings config.Node
 	Cluster  config.Cluster
-	// Clients connects each component to the API under a name of its own.
+	// Clients connects each component to the API as a user of its own.
 	Clients Clients
-	// Informers are what components share of what they read.
+	// Informers are the informers that the components share.
 	Informers objectcache.Source
-	// Driver makes local volumes on this node: nil if the cluster has them disabled.
+	// Driver makes local volumes on this node. It is nil if the cluster has them
+	// disabled.
 	Driver *csi.Driver
-	// The kubelet's serving certificate, and who may call it.
+	// The kubelet's serving certificate, and the authority of its callers.
 	ServingCertFile, ServingKeyFile string
 	ClientCAFile                    string
-	// ServerCertificate proves to other nodes that this one is a server's: nil on
+	// ServerCertificate proves to other nodes that this node is a server. It is nil on
 	// agents.
 	ServerCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// TLS is how this node calls servers, with its own certificate.
+	// TLS has this node's certificate, for its calls to servers.
 	TLS *tls.Config
 }
 
@@ -59,12 +60,12 @@ type Clients interface {
 	ClientConfig(user string, groups ...string) *rest.Config
 }
 
-// nodeClient calls as the node itself.
+// nodeClient returns the configuration with which the node itself calls the API.
 func (c *Config) nodeClient() *rest.Config {
 	return c.Clients.ClientConfig(pki.NodeUser(c.Node.Name), pki.NodesGroup, pki.NodeGroup(c.Node.Name))
 }
 
-// Node is what the rest of the group may have to know of a node in it.
+// Node is what other components of the group need to know about a node in it.
 type Node struct {
 	// Ready is ready when the node is.
 	Ready component.Component
@@ -72,15 +73,15 @@ type Node struct {
 	KubeletPort int
 }
 
-// AddTo adds a node's components to group, those that talk to the API after
-// the component api. What is wrong with the host or the settings is returned
-// before anything runs.
+// AddTo adds a node's components to group. Those that call the API come after the
+// component api. AddTo fails, before anything runs, if the host or the settings have
+// faults.
 //
-// The kubelet starts after those of first, which are the controllers where they
-// are in this process. Upstream's CSI volume plugin keeps the node's name in a
-// variable of the package that the last one to set the plugin up overwrites
-// (pkg/volume/csi/csi_plugin.go, nim), and the controllers have no node: the
-// kubelet would never get ready, nor know a CSI driver.
+// The kubelet starts after the components in first: the controllers, if they run in this
+// process. Upstream's CSI volume plugin keeps the node's name in a variable of the
+// package, which the last one to set up the plugin overwrites
+// (pkg/volume/csi/csi_plugin.go, nim). The controllers have no node, so the kubelet would
+// never become ready, nor know a CSI driver.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/volume/csi/csi_plugin.go nim csiPlugin.Init
 func AddTo(group *component.Group, cfg Config, api component.Component, first ...component.Component) (*Node, error) {
@@ -109,7 +110,8 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		clusterDNS = cfg.Cluster.DNSAddresses()
 	)
 
-	// Beside the API server's start, since the first time it takes a while.
+	// At the same time as the start of the API server, because the first time it takes a
+	// while.
 	unpacked := component.Step("helpers", func(context.Context) error {
 		_, err := assets.Unpack(cfg.Dir.Assets())
 		return err
@@ -126,7 +128,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	if err != nil {
 		return nil, err
 	}
-	// By these `kedge crictl` finds the helpers and the runtime.
+	// `kedge crictl` finds the helpers and the runtime by these links.
 	if err := errors.Join(link(datadir.HelpersLink, helpers.Bin), link(datadir.RuntimeLink, socket), UseHelpers(helpers.Bin), useWireguardKey()); err != nil {
 		return nil, err
 	}
@@ -139,7 +141,8 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 			Client:    cfg.Clients.ClientConfig("system:kedge:storage", pki.NodeGroup(cfg.Node.Name)),
 			Informers: cfg.Informers,
 		}), cfg.Driver, api)
-		// The kubelet stops first: it would take a driver that is gone off its node.
+		// The kubelet stops before the driver, or it would remove the driver from its
+		// Node.
 		first = append(first, cfg.Driver)
 	}
 
@@ -207,14 +210,15 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 
 	node := nodewatch.New(cfg.nodeClient(), cfg.Node.Name)
 	group.Add(node, kubeletComponent, networkComponent, proxyComponent, dnsComponent)
-	// Faults in the user's arguments, all of them; the group is not run then.
+	// All faults in the user's arguments together. The caller then does not run the
+	// group.
 	if err := errors.Join(kubeletFault, proxyFault); err != nil {
 		return nil, err
 	}
 	return &Node{Ready: node, KubeletPort: kubeletComponent.Port()}, nil
 }
 
-// link makes path lead to target, whatever it led to before.
+// link makes path a link to target. It replaces an earlier link.
 func link(path, target string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove link: %w", err)
@@ -225,8 +229,8 @@ func link(path, target string) error {
 	return nil
 }
 
-// NewDriver makes what makes local volumes on a node, or returns nil if the cluster has
-// them disabled.
+// NewDriver returns the driver that makes local volumes on a node, or nil if the cluster
+// has them disabled.
 func NewDriver(dir datadir.Dir, node string, settings config.Node, cluster config.Cluster) *csi.Driver {
 	if !cluster.LocalStorage() {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/lowpower"
 )
 
-// AddCommon adds what every kedge runs, with a node of its own or without, and
-// what depends on nothing: it comes first. status is what answers `kedge status`.
+// AddCommon adds the components that every kedge runs, even without a node. They depend
+// on nothing, so they come first. status is the component that answers `kedge status`.
 func AddCommon(group *component.Group, node host.Node, settings config.Node, cluster config.Cluster, clock *pki.Clock, status component.Component) error {
 	memory, err := host.Memory()
 	if err != nil {

@@ -22,12 +22,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/inspect/status"
 )
 
-// stopTimeout is how long an agent may take to stop. Pods run on.
+// stopTimeout is how long an agent may take to stop. Pods keep running.
 const stopTimeout = 30 * time.Second
 
-// Observer is told how an agent fares.
+// Observer has the functions that Run calls to report progress.
 type Observer struct {
-	// OnChange is called at each change of a component's state.
+	// OnChange is called whenever a component's state changes.
 	OnChange func(component.Status)
 	// OnSlowStop is called with the components that a slow stop waits for.
 	OnSlowStop func(names []string)
@@ -37,12 +37,12 @@ type Observer struct {
 	OnReady func(node string)
 }
 
-// Run runs an agent until ctx is cancelled, and returns nil then, or until one
-// of its components fails. It joins the cluster first, which also tells it what
-// the cluster is like.
+// Run runs an agent. It returns nil when ctx is cancelled, or the error of the first
+// component that fails. Before it starts the components, it joins the cluster, which also
+// gives it the cluster's settings.
 func Run(ctx context.Context, cfg *config.Config, process *Process, local *localapi.Server, observer Observer) (err error) {
 	if cfg.Agent.Server == "" {
-		return errors.New("an agent needs a server: give --server https://HOST:6443")
+		return errors.New("an agent needs a server to join: set --server https://HOST:6443")
 	}
 	dir := datadir.Dir(cfg.DataDir)
 	ctx, fault := process.Phase.Watch(ctx)
@@ -84,7 +84,7 @@ func Run(ctx context.Context, cfg *config.Config, process *Process, local *local
 		return err
 	}
 	observer.OnJoined()
-	// The one that was asked may have no API itself.
+	// The server that answered may run no API server itself.
 	servers.Learn(identity.Settings.Servers)
 	cluster := identity.Settings.Cluster
 	clusterRanges := slices.Concat(cluster.PodCIDRs(), cluster.ServiceCIDRs())
@@ -108,8 +108,8 @@ func Run(ctx context.Context, cfg *config.Config, process *Process, local *local
 	return group.Run(ctx)
 }
 
-// addComponents adds all that an agent runs: what a server's node does not
-// need, and then the node.
+// addComponents adds everything that an agent runs: first what only agents need, and then
+// the node.
 func addComponents(group *component.Group, cfg *config.Config, process *Process, identity *join.Identity, local *localapi.Server, clock *pki.Clock, servers *serverlb.Balancer) error {
 	dir := datadir.Dir(cfg.DataDir)
 	clients := remoteapi.NewClients(servers, func(user string, _ ...string) *tls.Config { return identity.TLS(user) })
@@ -128,7 +128,7 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 		Renew: func(ctx context.Context, all bool) ([]string, error) {
 			files, err := identity.Renew(ctx, all)
 			if len(files) > 0 {
-				clients.Reconnect() // with the new ones
+				clients.Reconnect() // so that new connections show the new certificates
 			}
 			return files, err
 		},

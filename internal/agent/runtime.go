@@ -22,9 +22,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/ownruntime"
 )
 
-// addRuntime adds the component that is ready when the CRI is served, once the
-// host is prepared, and returns it and the socket where: kedge's containerd, which
-// is also read in this process, or a runtime of the user's own.
+// addRuntime adds the component that is ready when the CRI is served: kedge's containerd,
+// or the user's own runtime. It starts after prepared. addRuntime returns the component,
+// its socket, and for kedge's containerd a reader in this process.
 func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers assets.Paths, warn func(message string), prepared, api component.Component) (component.Component, string, kubelet.Runtime, error) {
 	if socket := cfg.Settings.RuntimeSocket(); socket != "" {
 		other := ownruntime.New(socket)
@@ -34,7 +34,7 @@ func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers as
 	var (
 		own    *containerd.Containerd
 		others *peers.Peers
-		shared http.RoundTripper // nil, and not a nil *Peers
+		shared http.RoundTripper // an interface, so that it is nil without peers
 	)
 	if cfg.Cluster.EmbeddedRegistry {
 		others = peers.New(peers.Config{
@@ -52,7 +52,7 @@ func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers as
 	}
 	path := cfg.Settings.PrivateRegistry
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && path != config.Default().Node.PrivateRegistry {
-		return nil, "", nil, fmt.Errorf("private-registry: %s does not exist: make it, or leave the setting out", path)
+		return nil, "", nil, fmt.Errorf("private-registry: the file %s does not exist: create it, or remove the setting", path)
 	}
 	source, err := registries.New(path, shared, warn)
 	if err != nil {

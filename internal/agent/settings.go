@@ -13,8 +13,8 @@ func hasIPv6(podCIDRs []netip.Prefix) bool {
 	return slices.ContainsFunc(podCIDRs, func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
-// cniConfDir is kedge's own folder, or where other CNIs install themselves and
-// other runtimes look.
+// cniConfDir returns the folder of CNI configurations: kedge's own, or the one where
+// other CNIs install themselves and other runtimes look.
 func cniConfDir(cfg Config) string {
 	if cfg.Cluster.FlannelBackend == "none" || cfg.Settings.ContainerRuntimeEndpoint != "" {
 		return datadir.CNIConfDir
@@ -22,7 +22,7 @@ func cniConfDir(cfg Config) string {
 	return cfg.Dir.CNIConf()
 }
 
-// hostResolvConf is what resolvers in the host's own network read.
+// hostResolvConf returns the file that resolvers in the host's own network read.
 func hostResolvConf(settings config.Node) string {
 	if settings.ResolvConf != "" {
 		return settings.ResolvConf

@@ -74,7 +74,7 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		"unknown output":   {[]string{"status", "-o", "xml"}, ""},
 		"no snapshot":      {[]string{"snapshot", "delete"}, "Run `kedge snapshot list` for the list"},
 		"none to restore":  {[]string{"snapshot", "restore"}, "Run `kedge snapshot list` for the list"},
-		"no certificates":  {[]string{"certificate", "check", "--data-dir=/none"}, "say with --data-dir"},
+		"no certificates":  {[]string{"certificate", "check", "--data-dir=/none"}, "set --data-dir"},
 		"certificates as":  {[]string{"certificate", "check", "--data-dir=/none", "-o=xml"}, "table, json or yaml"},
 		"rotate what":      {[]string{"certificate", "rotate", "x"}, "`kedge certificate rotate` takes no arguments"},
 		"a near flag":      {[]string{"server", "--data-dri=/x"}, "unknown flag --data-dri: did you mean --data-dir?"},

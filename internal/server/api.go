@@ -25,29 +25,30 @@ import (
 )
 
 // api is the cluster's API for the parts of a server: the API server in this process, or
-// those of other servers.
+// the API servers on other servers.
 type api struct {
 	apiComponent
-	// server and keys, which encrypt its Secrets, are there with roles.api.
+	// server and keys are set with roles.api. keys encrypt its Secrets.
 	server *apiserver.Server
 	keys   *encryption.Encryption
-	// remote and others, its servers as HOST:PORT, are there without.
+	// remote and others, HOST:PORT of the servers with an API, are set without roles.api.
 	remote tunnel.Servers
 	others func() []string
 }
 
-// apiComponent is what both kinds of API are.
+// apiComponent is what both kinds of API have in common.
 type apiComponent interface {
 	component.Component
 	http.Handler
 	agent.Clients
 	// Informers is an objectcache.Source.
 	Informers(ctx context.Context) (informers.SharedInformerFactory, error)
-	// Certificate returns a certificate of the user's own for a name, if any.
+	// Certificate returns a certificate that the user brought for a name, or nil.
 	Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 }
 
-// newAPI also returns what is wrong with the user's arguments for the API server.
+// newAPI makes the API. Its error has the faults in the user's arguments for the API
+// server.
 func (s *server) newAPI(listener net.Listener) (*api, error) {
 	if !s.roles.api {
 		remote := remoteapi.NewElsewhere(remoteapi.Config{
@@ -90,7 +91,7 @@ func (s *server) newAPI(listener net.Listener) (*api, error) {
 	return &api{apiComponent: server, server: server, keys: keys}, fault
 }
 
-// newEncryption returns what encrypts the Secrets of the API server.
+// newEncryption returns the part that encrypts the Secrets of the API server.
 func (s *server) newEncryption() *encryption.Encryption {
 	return encryption.New(encryption.Config{
 		KeyFile:   s.certificates.EncryptionKeyFile,
@@ -103,21 +104,21 @@ func (s *server) newEncryption() *encryption.Encryption {
 	})
 }
 
-// encryptedByUser says by what arguments of the API server the user has taken
-// encryption over. It is empty if kedge encrypts.
+// encryptedByUser returns which arguments of the API server show that the user manages
+// encryption, or "" if kedge does.
 func encryptedByUser(cfg *config.Server) string {
 	switch {
 	case cfg.APIServerArg("encryption-provider-config") != "":
-		return "kube-apiserver-arg has an encryption-provider-config, by which the API server does it"
+		return "kube-apiserver-arg sets encryption-provider-config, so the API server encrypts by that file"
 	case cfg.APIServerArg("etcd-servers") != "" || cfg.APIServerArg("etcd-servers-overrides") != "":
-		return "kube-apiserver-arg has etcd-servers, so that objects are not where the keys would be; encryption-provider-config is for that"
+		return "kube-apiserver-arg sets etcd-servers, so the objects are not in the datastore that has the keys: set encryption-provider-config to encrypt them"
 	}
 	return ""
 }
 
-// servingCertificate chooses by the name a client asks for: the API server has
-// certificates of its own for what a user sets with --kube-apiserver-arg
-// tls-sni-cert-key.
+// servingCertificate chooses a certificate by the name that the client asks for. The API
+// server has further certificates if the user sets tls-sni-cert-key with
+// --kube-apiserver-arg.
 func servingCertificate(api *api, certificates *pki.Server) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if certificate, err := api.Certificate(hello); certificate != nil || err != nil {

@@ -19,9 +19,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/dns"
 )
 
-// addControlPlane adds what belongs to the API server of this process. It returns what
-// whoever uses the API waits for, the controllers, and all faults in the user's
-// arguments: the group is not run then.
+// addControlPlane adds the parts that belong to the API server of this process. It
+// returns the component that clients of the API wait for, the controllers, and all faults
+// in the user's arguments. If there are faults, the caller does not run the group.
 func (s *server) addControlPlane(group *component.Group, api *api) (usable component.Component, loops []component.Component, faults error) {
 	objects := addons.New(addons.Config{
 		Client:         api.ClientConfig("system:kedge:bootstrap", "system:masters"),
@@ -34,10 +34,11 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 	if s.roles.elects() {
 		leader = election.New(election.Config{
 			Client: api.ClientConfig("system:kedge:election"),
-			// Its name for the reader, and its address, which no two servers have.
+			// The name is for people. The address makes it unique, because no two servers
+			// share one.
 			Identity: s.node.Name + "_" + s.cfg.Server.PublicAddress(s.node.IPs[0]),
 		})
-		group.Add(leader, objects) // which let it elect
+		group.Add(leader, objects) // which have the rights for the election
 		before = append(before, leader)
 	}
 	if leader != nil || !s.roles.objects.Shared() {
@@ -92,7 +93,7 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 	return objects, loops, faults
 }
 
-// led makes a component of what one server at a time does: the one that is elected, or
+// led makes a component of loops that run on one server at a time: the elected one, or
 // the only one if leader is nil.
 func led(name string, leader *election.Election, loops election.Loops) component.Component {
 	return component.Func(name, func(ctx context.Context, ready func()) error {
@@ -100,7 +101,8 @@ func led(name string, leader *election.Election, loops election.Loops) component
 	})
 }
 
-// as returns how a user calls the API for the length of a term.
+// as returns a function that gives the configuration with which a user calls the API
+// during one term.
 func as(api *api, user string) func(context.Context) *rest.Config {
 	return func(ctx context.Context) *rest.Config { return api.server.ClientUntil(ctx, user) }
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/inspect/status"
 )
 
-// identify makes this server what it is in its cluster: its first or only one, one
-// that joins another, or one of several over a datastore of the user's. It waits
-// for these as long as it takes; `kedge status` answers meanwhile.
+// identify gives this server its place in a cluster: the first or only server, one that
+// joins another, or one of several over the user's datastore. It waits for the other
+// server or the datastore until ctx ends. Meanwhile `kedge status` answers.
 func identify(ctx context.Context, cfg *config.Config, roles roles, dir datadir.Dir, node host.Node, clock *pki.Clock, local *localapi.Server) (certificates *pki.Server, summary *Summary, joined *join.ServerJoin, err error) {
 	var store datastore.Datastore
 	if roles.objects.External() {
@@ -55,8 +55,8 @@ func identify(ctx context.Context, cfg *config.Config, roles roles, dir datadir.
 	return certificates, summary, joined, err
 }
 
-// establish makes what a server is known by: its certificates, the
-// administrator's kubeconfig and the join token.
+// establish makes what identifies a server: its certificates, the administrator's
+// kubeconfig and the join token.
 func establish(cfg *config.Config, roles roles, dir datadir.Dir, node host.Node, clock *pki.Clock) (*pki.Server, *Summary, error) {
 	if err := errors.Join(dir.MakeServer(), dir.MakeAgent()); err != nil {
 		return nil, nil, err
@@ -76,7 +76,7 @@ func establish(cfg *config.Config, roles roles, dir datadir.Dir, node host.Node,
 	}
 	configured := cfg.Token
 	if _, err := os.Stat(dir.ServerToken()); err == nil && roles.objects.Shared() {
-		configured = "" // the servers have agreed on one: join.SharedToken
+		configured = "" // the servers share one token: join.SharedToken
 	}
 	if _, err := join.EnsureToken(dir, configured, certificates.ServerCA()); err != nil {
 		return nil, nil, err

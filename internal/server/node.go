@@ -14,7 +14,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/csi"
 )
 
-// newDriver returns what makes local volumes on this server's node, or nil.
+// newDriver returns the driver that makes local volumes on this server's node, or nil.
 func (s *server) newDriver() *csi.Driver {
 	if !s.roles.node {
 		return nil
@@ -57,7 +57,8 @@ func (s *server) newKeeper() *renewal.Keeper {
 	return rotation.NewKeeper(settings)
 }
 
-// addTunnels adds what lets the other servers' API servers reach this server's node.
+// addTunnels adds the tunnels through which other servers' API servers reach this
+// server's node.
 func (s *server) addTunnels(group *component.Group, api *api, kubeletPort int) {
 	settings := tunnel.AgentConfig{
 		NodeName:    s.node.Name,
@@ -77,7 +78,7 @@ func (s *server) addTunnels(group *component.Group, api *api, kubeletPort int) {
 	group.Add(withoutWaiting(tunnel.NewAgent(settings)), after)
 }
 
-// withoutWaiting makes a tunnel's component ready at once: there may be no other
+// withoutWaiting makes a tunnel's component ready at once, because there may be no other
 // server yet, or none may be up.
 func withoutWaiting(tunnel component.Component) component.Component {
 	return component.Func(tunnel.Name(), func(ctx context.Context, ready func()) error {

@@ -7,8 +7,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 )
 
-// roles are what a server runs, and where it keeps its objects. Run resolves them once.
-// The boot list asks them, and nothing else, whether a part belongs to this server:
+// roles are the parts that a server runs, and the place where it keeps its objects. Run
+// resolves them once. The boot list asks only them whether a part belongs to this server:
 //
 //	                    | api | controllers, scheduler | node | objects
 //	the usual server    | yes | yes                    | yes  | SQLite, or what several servers share
@@ -17,7 +17,7 @@ import (
 //	disable-etcd        | yes | yes                    | yes  | OtherMembers
 type roles struct {
 	// api says that the API server runs in this process. If it does not, the parts of
-	// this server use that of other servers.
+	// this server use the API servers on other servers.
 	api                    bool
 	controllers, scheduler bool
 	// node says that this server is a node, too.
@@ -36,11 +36,11 @@ func rolesOf(cfg *config.Config, dir datadir.Dir) roles {
 	}
 }
 
-// elects tells whether controllers and scheduler run only while this server is elected.
-// A server that runs neither must not be elected.
+// elects tells whether controllers and scheduler run only while this server is elected. A
+// server that runs neither of them must not be elected.
 func (r roles) elects() bool { return r.objects.Shared() && (r.controllers || r.scheduler) }
 
-// labels are the roles that users see of the server's node.
+// labels returns the roles that users see on the server's Node.
 func (r roles) labels() noderole.Roles {
 	return noderole.Roles{ControlPlane: r.api, Etcd: r.objects == choice.Member}
 }

@@ -1,5 +1,5 @@
-// Package server is a kedge server: THE list of its components in boot order.
-// Read this first.
+// Package server is a kedge server: the list of its components in boot order. Read this
+// package first.
 package server
 
 import (
@@ -34,9 +34,9 @@ import (
 // stopTimeout is how long a server may take to stop. Pods keep running.
 const stopTimeout = 30 * time.Second
 
-// Observer is told how a server fares.
+// Observer has the functions that Run calls to report progress.
 type Observer struct {
-	// OnChange is called at each change of a component's state.
+	// OnChange is called whenever a component's state changes.
 	OnChange func(component.Status)
 	// OnSlowStop is called with the components that a slow stop waits for.
 	OnSlowStop func(names []string)
@@ -44,17 +44,19 @@ type Observer struct {
 	OnReady func(Summary)
 }
 
-// Summary is what a user needs to know of a server.
+// Summary is what a user needs to know about a server.
 type Summary struct {
-	// URL is the API's, for other hosts.
+	// URL is the API's URL for other hosts.
 	URL string
-	// Kubeconfig is the path of the administrator's, empty without an API server.
+	// Kubeconfig is the path of the administrator's kubeconfig, empty without an API
+	// server.
 	Kubeconfig string
 }
 
-// Run runs a server until ctx is cancelled, and returns nil then, or until one
-// of its components fails; with host.ErrMoved and join.ErrAuthorities it is to be run
-// again, by a new process. What a user can mend is checked first, before anything is changed.
+// Run runs a server. It returns nil when ctx is cancelled, or the error of the first
+// component that fails. After host.ErrMoved and join.ErrAuthorities the caller must run
+// the server again in a new process. Run checks first what a user can mend, before it
+// changes anything.
 func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local *localapi.Server, observer Observer) (err error) {
 	dir := datadir.Dir(cfg.DataDir)
 	ctx, fault := process.Phase.Watch(ctx)
@@ -127,7 +129,7 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 	return group.Run(ctx)
 }
 
-// server is what the parts of a server are made of.
+// server has what the parts of a server are made from.
 type server struct {
 	cfg          *config.Config
 	process      *agent.Process
@@ -142,7 +144,8 @@ type server struct {
 	tunnels      *tunnel.Server
 }
 
-// addTo adds all that a server runs to group: the list reads as its boot order.
+// addTo adds everything that a server runs to group. The order of the calls is the boot
+// order.
 func (s *server) addTo(group *component.Group, listener net.Listener) error {
 	cfg := s.cfg
 	api, apiFault := s.newAPI(listener)
@@ -155,8 +158,8 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		return err
 	}
 
-	// The port is served before the API server runs. Until that is ready it
-	// answers 503.
+	// The port is served before the API server runs, with 503 until the API server is
+	// ready.
 	gate := supervisor.New(supervisor.Config{
 		Listener:    listener,
 		Certificate: servingCertificate(api, s.certificates),
@@ -184,15 +187,15 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 	}
 	group.Add(api, beforeAPI...)
 
-	// What uses the API waits for this: with an API server of its own, a server first
-	// sees to the objects that every cluster begins with.
+	// Clients of the API wait for this. If the server runs an API server, that is after
+	// it has made the objects that every cluster begins with.
 	usable, controllers, faults := component.Component(api), []component.Component(nil), apiFault
 	if s.roles.api {
 		var fault error
 		usable, controllers, fault = s.addControlPlane(group, api)
 		faults = errors.Join(faults, fault)
 	}
-	// The supervisor's user may read registrations as soon as the manifests are there.
+	// The supervisor's user may read registrations once the manifests are applied.
 	nodesClient, err := kubernetes.NewForConfig(api.ClientConfig("system:kedge:supervisor"))
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
@@ -214,7 +217,8 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 	}
 	claim := registration.NewServerNode(nodesClient, registration.Claim{
 		Node: s.node.Name, Addresses: s.node.IPs, Password: password,
-		// To the day: the node's certificates are made at each start, and a restart is to write nothing.
+		// Truncated to the day, because the node's certificates are made at each start
+		// and a restart should not write anything.
 		CertificatesEnd: s.certificates.NodeEnd().Truncate(24 * time.Hour),
 	})
 	group.Add(claim, usable)

@@ -22,23 +22,23 @@ import (
 
 const (
 	authorityValidity = 10 * 365 * 24 * time.Hour
-	// authorityNotice is how long before its end an authority is warned of.
+	// authorityNotice is how long before an authority expires kedge warns of it.
 	authorityNotice = 365 * 24 * time.Hour
 )
 
-// authority is a certificate authority.
+// authority is a certificate authority with its key.
 type authority struct {
 	certFile, keyFile string
 	key               crypto.Signer
-	// bundle is all of certFile: first the certificate of key, then, if a user
+	// bundle is all of certFile: first the certificate of key, and then, if a user
 	// brought an intermediate authority, those above it up to the root.
 	bundle []*x509.Certificate
 }
 
 func (a *authority) cert() *x509.Certificate { return a.bundle[0] }
 
-// intermediates are what a leaf must carry besides itself, so that whoever
-// only knows the root can follow: the authorities that are not roots.
+// intermediates are the authorities that are not roots. A leaf must carry them, so that a
+// peer that knows only the root can verify it.
 func (a *authority) intermediates() []*x509.Certificate {
 	var chain []*x509.Certificate
 	for _, cert := range a.bundle {
@@ -49,8 +49,8 @@ func (a *authority) intermediates() []*x509.Certificate {
 	return chain
 }
 
-// signerFile returns a file with the authority's own certificate alone, and
-// writes it where certFile has more.
+// signerFile returns a file with the authority's own certificate alone. If certFile has
+// more than that, signerFile writes another file.
 func (a *authority) signerFile() (string, error) {
 	if len(a.bundle) == 1 {
 		return a.certFile, nil
@@ -63,8 +63,8 @@ func (a *authority) signerFile() (string, error) {
 	return file, datadir.WriteFile(file, content, certMode)
 }
 
-// ensureAuthority returns the authority in path.crt and path.key: the one that
-// is there, a user's own perhaps, or else a new one.
+// ensureAuthority returns the authority in path.crt and path.key, which may be a user's
+// own. If there is none, it makes a new one.
 func ensureAuthority(path, name string, now time.Time) (*authority, error) {
 	a := &authority{certFile: path + ".crt", keyFile: path + ".key"}
 	bundle, err := readCertificates(a.certFile)
@@ -106,8 +106,8 @@ func (a *authority) make(name string, now time.Time) error {
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial,
-		// The name has the time in it, as k3s does it: two clusters' authorities
-		// of one name would be taken for each other by their clients.
+		// The name has the time in it, as k3s does it: otherwise the authorities of two clusters
+		// would have one name, and clients would mistake one for the other.
 		Subject:               pkix.Name{CommonName: fmt.Sprintf("%s@%d", name, now.Unix())},
 		NotBefore:             version.CommitDate(),
 		NotAfter:              now.Add(authorityValidity),
@@ -127,7 +127,8 @@ func (a *authority) make(name string, now time.Time) error {
 	return nil
 }
 
-// check finds what would make an authority on disk useless.
+// check fails if the authority on disk cannot sign. It warns if the authority expires
+// soon.
 func (a *authority) check(now time.Time) error {
 	cert := a.cert()
 	switch {
@@ -137,14 +138,15 @@ func (a *authority) check(now time.Time) error {
 		cert.KeyUsage != 0 && cert.KeyUsage&x509.KeyUsageCertSign == 0:
 		return fmt.Errorf("%s may not sign certificates: it must be a certificate authority (CA:TRUE, keyCertSign)", a.certFile)
 	case now.Add(authorityNotice).After(cert.NotAfter):
-		// Not an error: the clock may be wrong, and refusing would mend nothing.
-		logrus.WithField("component", "pki").Warnf("The certificate authority %s ends on %s: replace it before then",
+		// A warning, not an error: the clock may be wrong, and a refusal would mend
+		// nothing.
+		logrus.WithField("component", "pki").Warnf("The certificate authority %s expires on %s: replace it before then",
 			a.certFile, cert.NotAfter.Format(time.DateOnly))
 	}
 	return nil
 }
 
-// leafEnd is when a leaf signed now ends: not after its authority.
+// leafEnd is when a leaf that is signed now expires: never after its authority.
 func (a *authority) leafEnd(now time.Time) time.Time {
 	end := now.Add(leafValidity)
 	if limit := a.cert().NotAfter; limit.Before(end) {
@@ -153,7 +155,7 @@ func (a *authority) leafEnd(now time.Time) time.Time {
 	return end
 }
 
-// sign signs a leaf for a key, and returns it with its chain.
+// sign signs a leaf for a key, and returns the leaf with its chain.
 func (a *authority) sign(key crypto.PublicKey, subject pkix.Name, usage []x509.ExtKeyUsage, names sans, now time.Time) ([]*x509.Certificate, error) {
 	serial, err := serialNumber()
 	if err != nil {
@@ -162,7 +164,8 @@ func (a *authority) sign(key crypto.PublicKey, subject pkix.Name, usage []x509.E
 	template := &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      subject,
-		// Not now: whoever checks the certificate may have a clock that is behind.
+		// Not now, because the clock of the peer that checks the certificate may be
+		// behind.
 		NotBefore:             version.CommitDate(),
 		NotAfter:              a.leafEnd(now),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
@@ -184,8 +187,8 @@ func (a *authority) sign(key crypto.PublicKey, subject pkix.Name, usage []x509.E
 	return append([]*x509.Certificate{cert}, a.intermediates()...), nil
 }
 
-// serialNumber returns 127 random bits: RFC 5280 wants at most 20 positive
-// octets, the CA/Browser Forum at least 64 random bits.
+// serialNumber returns 127 random bits. RFC 5280 wants at most 20 octets and a positive
+// number, the CA/Browser Forum at least 64 random bits.
 func serialNumber() (*big.Int, error) {
 	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {

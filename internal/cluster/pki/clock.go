@@ -34,10 +34,11 @@ type Clock struct {
 	synchronized func() bool
 
 	mu sync.Mutex
-	// floor is what the time was at least when it was read at the system's
-	// time since; the time is never earlier than floor plus what has passed.
+	// The time was at least floor when the system's clock said since. The time is never
+	// earlier than floor plus what has passed after since.
 	floor, since time.Time
-	// lastWarning keeps a lasting failure to record from being logged hourly.
+	// lastWarning is the last failure to record. It keeps the same failure from being
+	// logged every hour.
 	lastWarning string
 }
 
@@ -49,8 +50,8 @@ func NewClock(file string) *Clock {
 	return c
 }
 
-// Now returns the time to check certificates by: the system's, unless that is
-// known to be too early.
+// Now returns the time to check certificates by: the system's time, unless that is known
+// to be too early.
 func (c *Clock) Now() time.Time {
 	if c == nil {
 		return time.Now()
@@ -62,8 +63,8 @@ func (c *Clock) Now() time.Time {
 
 // now is Now with the lock held.
 func (c *Clock) now() time.Time {
-	// since has a monotonic reading: the difference is what truly passed,
-	// however the system's time was set meanwhile.
+	// since has a monotonic reading, so the difference is the time that really passed,
+	// even if the system's clock was set meanwhile.
 	now := time.Now()
 	if least := c.floor.Add(now.Sub(c.since)); least.After(now.Round(0)) {
 		return least
@@ -76,17 +77,17 @@ func (c *Clock) setFloor(floor time.Time) {
 	c.floor, c.since = floor, time.Now()
 }
 
-// behind tells by how much the system's time is too early, zero if it is not.
+// behind returns by how much the system's time is too early, zero if it is not.
 func (c *Clock) behind() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return max(0, c.now().Sub(time.Now().Round(0)))
 }
 
-// Settle reads the record. If the system's time is earlier than the record or
-// than this build, it says so and waits, at most a minute, until the time has
-// been set; then Now overrules it. It returns early when ctx is cancelled, and
-// never fails: a wrong clock is no reason not to start.
+// Settle reads the record. If the system's time is earlier than the record or than this
+// build, Settle logs that and waits until the time has been set, at most a minute. After
+// that minute, Now overrules the system's time. Settle returns early when ctx is
+// cancelled. It never fails: a wrong clock is no reason not to start.
 func (c *Clock) Settle(ctx context.Context) {
 	log := logrus.WithField("component", "clock")
 	c.mu.Lock()
@@ -100,8 +101,8 @@ func (c *Clock) Settle(ctx context.Context) {
 		return
 	}
 	if c.synchronized() {
-		// The record, not the clock, is wrong: the clock once was set too far
-		// ahead. Without this the record could never come back.
+		// The record is wrong, not the clock: the clock was once set too far ahead.
+		// Without this correction the record would stay wrong for ever.
 		log.Warnf("The clock is earlier than the time recorded in %s, %s, but a time server has set it: the record is corrected",
 			c.file, floor.UTC().Format(time.RFC3339))
 		c.recordNow(log)
@@ -125,7 +126,7 @@ func (c *Clock) Settle(ctx context.Context) {
 	}
 }
 
-// Recorder returns the component that records the time, hourly and at stop.
+// Recorder returns the component that records the time every hour and when it stops.
 func (c *Clock) Recorder() component.Component {
 	return component.Func("clock", func(ctx context.Context, ready func()) error {
 		log := logrus.WithField("component", "clock")

@@ -14,12 +14,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// EncryptionKey is the file with what the keys of Secrets are encrypted under.
+// EncryptionKey is the name of the file with the key under which the keys of Secrets are
+// encrypted.
 const EncryptionKey = "encryption.key"
 
-// ensureEncryptionKey returns that file, and makes it if it is not there: of the
-// authority's key, which all servers have alike and nobody else has. So the servers
-// of a cluster that had no such file before all make the same. It stays when the
+// ensureEncryptionKey returns the path of that file. If the file is missing, it is made
+// from the authority's key, which all servers of the cluster have and nobody else. So all
+// servers of a cluster that had no such file make the same one. The file stays when the
 // authority is replaced.
 func ensureEncryptionKey(folder string, authority *authority) (string, error) {
 	file := filepath.Join(folder, EncryptionKey)

@@ -13,23 +13,23 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// EtcdFiles are the files of an etcd member's PKI. Members trust each other by
-// one authority, clients and members by another: neither signs anything else.
-// etcd reads each pair anew for each connection.
+// EtcdFiles are the files of an etcd member's PKI. One authority signs what members show
+// each other, another one signs the certificates of etcd's servers and clients. Neither
+// signs anything else. etcd reads each pair anew for each connection.
 type EtcdFiles struct {
 	PeerCAFile, ServerCAFile string
-	// Peer is both a server's and a client's.
+	// Peer is for both sides of a connection between members.
 	PeerCertFile, PeerKeyFile     string
 	ServerCertFile, ServerKeyFile string
 	// Client is for the API server, and for etcdctl.
 	ClientCertFile, ClientKeyFile string
 }
 
-// etcdClientUser is how servers call etcd.
+// etcdClientUser is the user as which servers call etcd.
 const etcdClientUser = "etcd-client"
 
-// addEtcd adds what an etcd member needs, in a folder of its own. The names of
-// the files are those that k3s users know.
+// addEtcd adds what an etcd member needs, in a folder of its own. The file names are the
+// same as in k3s.
 func (s *Server) addEtcd(folder string, now time.Time) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return fmt.Errorf("make folder of etcd's certificates: %w", datadir.Explain(err))
@@ -61,8 +61,8 @@ func (s *Server) etcdNames() sans {
 	return splitNames([]string{"localhost", "127.0.0.1", "::1", s.nodeName}, s.nodeIPs)
 }
 
-// CheckEtcdClient returns nil for a client certificate, with its chain, of etcd's
-// own authority: servers alone have one.
+// CheckEtcdClient fails unless the client certificate, with its chain, is of etcd's own
+// authority. Only servers have such a certificate.
 func (s *Server) CheckEtcdClient(chain []*x509.Certificate) error {
 	if s.etcdCA == nil {
 		return errors.New("this server has no etcd")
@@ -70,8 +70,8 @@ func (s *Server) CheckEtcdClient(chain []*x509.Certificate) error {
 	return s.checkClient(s.etcdCA, chain)
 }
 
-// EtcdClientTLS is how this server calls the etcd of other servers, at their one
-// port.
+// EtcdClientTLS returns the TLS settings with which this server calls the etcd of other
+// servers on port 6443.
 func (s *Server) EtcdClientTLS() *tls.Config {
 	config := s.apiTLS()
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -81,9 +81,9 @@ func (s *Server) EtcdClientTLS() *tls.Config {
 	return config
 }
 
-// shared are the files, in the folder of the authorities, that all servers of a
-// cluster have alike, those without which a server must make no certificates
-// last. What is signed with them each server has of its own.
+// shared are the files in the folder of the authorities that are the same on all servers
+// of a cluster. Certificates signed with them are each server's own. The order matters:
+// the files without which a server must not make certificates come last.
 var shared = []string{
 	serviceAccountKey, EncryptionKey,
 	"etcd/peer-ca.key", "etcd/peer-ca.crt",
@@ -93,8 +93,8 @@ var shared = []string{
 	"server-ca.key", "server-ca.crt",
 }
 
-// Secrets returns what all servers of a cluster have alike and is there, by the
-// path in the folder of the authorities.
+// Secrets returns the files that all servers of a cluster share, as far as they are here,
+// by their paths in the folder of the authorities.
 func Secrets(dir datadir.Dir) (map[string][]byte, error) {
 	secrets := map[string][]byte{}
 	for _, name := range shared {
@@ -109,8 +109,8 @@ func Secrets(dir datadir.Dir) (map[string][]byte, error) {
 	return secrets, nil
 }
 
-// KeepSecrets writes what Secrets returned on another server. The authority that
-// a server is known by comes last: where that is, all are.
+// KeepSecrets writes what Secrets returned on another server. It writes the servers'
+// authority last, so if that is there, all files are.
 func KeepSecrets(dir datadir.Dir, secrets map[string][]byte) error {
 	if err := os.MkdirAll(dir.EtcdTLS(), 0o700); err != nil {
 		return fmt.Errorf("make folder of etcd's certificates: %w", datadir.Explain(err))

@@ -15,12 +15,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// What others have to know while authorities are replaced: the other servers of a
-// cluster, nodes, and who asks whether all have followed.
+// This file has what others need to know while authorities are replaced: the other
+// servers of the cluster, the nodes, and the check whether all have followed.
 
-// FollowAuthorities prepares what a step puts into the folder of certificates of all
-// servers of a cluster, unless it is there, and tells whether a start is wanted, which
-// takes it.
+// FollowAuthorities prepares the files that a step puts into the folder of certificates
+// of all servers of a cluster, unless they are there. It tells whether this server must
+// be restarted to use them. It fails if the files do not follow the authorities of this
+// server.
 func FollowAuthorities(dir datadir.Dir, files map[string][]byte) (bool, error) {
 	if holds(dir.ServerTLS(), files) {
 		return false, os.RemoveAll(dir.NextServerTLS())
@@ -38,13 +39,13 @@ func FollowAuthorities(dir datadir.Dir, files map[string][]byte) (bool, error) {
 		return false, fmt.Errorf("read the cluster's authority: %w", err)
 	}
 	if slices.EqualFunc(own, theirs, (*x509.Certificate).Equal) || !related(own, theirs) {
-		return false, fmt.Errorf("the authorities in %s are not those of the cluster, nor those that it had last: "+
-			"put those of another server there, or delete this node (kubectl delete node), run `kedge uninstall`, and join it anew with the token of now", dir.ServerTLS())
+		return false, fmt.Errorf("the certificate authorities in %s are neither the cluster's nor the ones that the cluster had before: "+
+			"copy those of another server there, or delete this node (`kubectl delete node`), run `kedge uninstall`, and join again with the current token", dir.ServerTLS())
 	}
 	return true, prepare(dir, files)
 }
 
-// holds tells whether a folder has files as they are.
+// holds tells whether a folder has all the files, with the same content.
 func holds(folder string, files map[string][]byte) bool {
 	for name, content := range files {
 		there, err := os.ReadFile(filepath.Join(folder, name))
@@ -55,14 +56,14 @@ func holds(folder string, files map[string][]byte) bool {
 	return true
 }
 
-// IsReplaced tells whether a file, by the path in the folder of certificates, is one
-// of those that are replaced.
+// IsReplaced tells whether a rotation replaces a file. file is its path in the folder of
+// certificates.
 func IsReplaced(file string) bool {
 	return file == serviceAccountKey || slices.Contains(replaced, strings.TrimSuffix(file, filepath.Ext(file)))
 }
 
-// Successive tells whether of two authorities, in PEM, one replaces the other, which
-// is trusted yet: servers with these trust each other.
+// Successive tells whether one of two authorities, in PEM, replaces the other while the
+// other is still trusted. Servers with these authorities trust each other.
 func Successive(one, other []byte) bool {
 	a, errA := parseCertificates(one)
 	b, errB := parseCertificates(other)
@@ -82,28 +83,28 @@ func CAHashes(caPEM []byte) ([]string, error) {
 	return hashes, nil
 }
 
-// RotatedAt is when the authorities were taken into use.
+// RotatedAt returns when the current authorities came into use.
 func RotatedAt(dir datadir.Dir) (time.Time, error) {
 	info, err := os.Stat(filepath.Join(dir.ServerTLS(), "server-ca.crt"))
 	if err != nil {
-		return time.Time{}, fmt.Errorf("look at authorities (is this a server, and started before?): %w", err)
+		return time.Time{}, fmt.Errorf("read authorities (only a server that has started before has them): %w", err)
 	}
 	return info.ModTime(), nil
 }
 
-// Rotating tells whether the authorities are between the two steps.
+// Rotating tells whether the authorities are between the two steps of a rotation.
 func (s *Server) Rotating() bool { return successor(s.serverCA.bundle) != nil }
 
-// SignedNow tells whether a certificate of a node or server is of the authority that
-// signs now.
+// SignedNow tells whether the authority that signs now has signed a certificate of a node
+// or server.
 func (s *Server) SignedNow(cert *x509.Certificate) bool {
 	return cert.CheckSignatureFrom(s.clientCA.cert()) == nil || cert.CheckSignatureFrom(s.serverCA.cert()) == nil
 }
 
-// IssuedAt is when one of kedge's leaves was signed.
+// IssuedAt returns when kedge signed one of its leaves.
 func IssuedAt(cert *x509.Certificate) time.Time { return cert.NotAfter.Add(-leafValidity) }
 
-// Authorities names what nodes trust: it is another one when that is.
+// Authorities identifies the authorities that nodes trust: it changes when they change.
 func (s *Server) Authorities() string { return authorities(s.ServerCA(), s.ClientCA()) }
 
 func authorities(serverCA, clientCA []byte) string {

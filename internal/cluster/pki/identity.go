@@ -20,9 +20,9 @@ import (
 // ErrNotJoined says that a node has no certificates.
 var ErrNotJoined = errors.New("this node has not joined a cluster")
 
-// Node is the PKI of an agent: keys that never leave it, the certificates that
-// a server signed for them, and whom to trust. Its methods may be called from
-// several goroutines.
+// Node is the PKI of an agent: keys that never leave the node, the certificates that a
+// server signed for them, and the authorities that the node trusts. Its methods may be
+// called from several goroutines.
 type Node struct {
 	name   string
 	folder string
@@ -33,42 +33,42 @@ type Node struct {
 
 // nodeCertificates are all the certificates of a node at one time.
 type nodeCertificates struct {
-	// clients and serving are never of different nodes.
+	// clients and serving are always of the same node.
 	clients map[string]*tls.Certificate // by user
 	serving *x509.Certificate
-	// registered says that all of them carry the UID of a registration.
+	// registered says that all certificates carry the UID of a registration.
 	registered bool
 	// servers are the authorities of the API.
 	servers *x509.CertPool
 	// authorities is Server.Authorities of what the node trusts.
 	authorities string
-	// incomplete says that a certificate is not there yet.
+	// incomplete says that a certificate is missing.
 	incomplete bool
-	// rekeyed are those whose key is the one in nextKeyFile.
+	// rekeyed are the certificates whose key is the one in nextKeyFile.
 	rekeyed []NodeCertificate
 }
 
-// NewNode returns the PKI of the node called name, kept in the data directory.
-// It has no certificates until Load or Accept.
+// NewNode returns the PKI of the node called name, kept in the data directory. It has no
+// certificates until Load or Accept succeeds.
 func NewNode(dir datadir.Dir, name string, clock *Clock) *Node {
 	return &Node{name: name, folder: dir.AgentTLS(), clock: clock}
 }
 
-// ServerCAFile is what certificates of the API are checked with.
+// ServerCAFile holds the authorities that verify certificates of the API.
 func (n *Node) ServerCAFile() string { return filepath.Join(n.folder, "server-ca.crt") }
 
-// ClientCAFile is what the callers of the kubelet are checked with.
+// ClientCAFile holds the authorities that verify callers of the kubelet.
 func (n *Node) ClientCAFile() string { return filepath.Join(n.folder, "client-ca.crt") }
 
-// ServingCertFile is the kubelet's certificate, with ServingKeyFile.
+// ServingCertFile holds the kubelet's serving certificate. Its key is in ServingKeyFile.
 func (n *Node) ServingCertFile() string { return n.file("serving-kubelet") + ".crt" }
 
-// ServingKeyFile: see ServingCertFile.
+// ServingKeyFile holds the key for ServingCertFile.
 func (n *Node) ServingKeyFile() string { return n.file("serving-kubelet") + ".key" }
 
 func (n *Node) file(name string) string { return filepath.Join(n.folder, name) }
 
-// CertFiles are the files of all certificates.
+// CertFiles returns the files of all certificates.
 func (n *Node) CertFiles() []string {
 	var files []string
 	for _, c := range NodeCertificates(n.name) {
@@ -77,13 +77,13 @@ func (n *Node) CertFiles() []string {
 	return files
 }
 
-// keyFile is a certificate's key, and nextKeyFile the one that is to replace it,
-// until its certificate is there.
+// keyFile holds a certificate's key. nextKeyFile holds the key that is to replace it,
+// until the new key's certificate is there.
 func (n *Node) keyFile(c NodeCertificate) string     { return n.file(c.Name) + ".key" }
 func (n *Node) nextKeyFile(c NodeCertificate) string { return n.file(c.Name) + ".key.next" }
 
-// Load reads the certificates of an earlier start. The error is ErrNotJoined if
-// there are none, and otherwise says why they are no good.
+// Load reads the certificates of an earlier start. The error is ErrNotJoined if there are
+// none, and otherwise says why they cannot be used.
 func (n *Node) Load() error {
 	ca, err := os.ReadFile(n.ServerCAFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -97,7 +97,7 @@ func (n *Node) Load() error {
 		certificates[c.Name], err = os.ReadFile(n.file(c.Name) + ".crt")
 		switch {
 		case errors.Is(err, os.ErrNotExist) && c.User != NodeUser(n.name):
-			// An older kedge did not know of it: the next renewal brings it.
+			// An older kedge did not know this certificate: the next renewal brings it.
 			delete(certificates, c.Name)
 		case errors.Is(err, os.ErrNotExist):
 			return ErrNotJoined
@@ -113,7 +113,7 @@ func (n *Node) Load() error {
 	if err != nil {
 		return err
 	}
-	// A kill -9 may have come between.
+	// A kill -9 may have come between the writing of the certificates and of the keys.
 	if err := n.useKeys(current); err != nil {
 		return err
 	}
@@ -121,8 +121,8 @@ func (n *Node) Load() error {
 	return nil
 }
 
-// Requests returns a request for each certificate, as SignNode takes them, and
-// makes the keys that are not there, or for all certificates new ones.
+// Requests returns a certificate request for each certificate, as SignNode takes them. It
+// makes the keys that are missing, or, with newKeys, new keys for all certificates.
 func (n *Node) Requests(newKeys bool) (map[string][]byte, error) {
 	requests := map[string][]byte{}
 	for _, c := range NodeCertificates(n.name) {
@@ -138,8 +138,8 @@ func (n *Node) Requests(newKeys bool) (map[string][]byte, error) {
 	return requests, nil
 }
 
-// key returns a certificate's key, or a new one that is to replace it. One that
-// cannot be read is replaced at once, as nothing is lost with it.
+// key returns a certificate's key, or a new one that is to replace it. A key that cannot
+// be read is replaced at once: nothing is lost with it.
 func (n *Node) key(c NodeCertificate, replace bool) (crypto.Signer, error) {
 	if replace {
 		return writeKey(n.nextKeyFile(c), ecdsaKey)
@@ -150,8 +150,7 @@ func (n *Node) key(c NodeCertificate, replace bool) (crypto.Signer, error) {
 	return writeKey(n.keyFile(c), ecdsaKey)
 }
 
-// useKeys puts the new keys of certificates that are on disk into the place of
-// the old ones.
+// useKeys puts new keys in the place of the old ones, if their certificates are on disk.
 func (n *Node) useKeys(current *nodeCertificates) error {
 	for _, c := range current.rekeyed {
 		if err := os.Rename(n.nextKeyFile(c), n.keyFile(c)); err != nil {
@@ -164,15 +163,15 @@ func (n *Node) useKeys(current *nodeCertificates) error {
 	return datadir.SyncFolder(n.folder)
 }
 
-// Accept checks and keeps what a server signed, and the authorities it told of,
-// in PEM.
+// Accept checks and keeps the certificates and authorities that a server sent, in PEM. It
+// fails if they do not fit this node and its keys.
 func (n *Node) Accept(serverCA, clientCA []byte, certificates map[string][]byte) error {
 	current, err := n.check(serverCA, clientCA, certificates)
 	if err != nil {
 		return err
 	}
 	if current.incomplete {
-		return errors.New("the server has not signed all of this node's certificates: its kedge is older, and is to be updated first")
+		return errors.New("the server has not signed all of this node's certificates: the server's kedge is older. Upgrade the server first")
 	}
 	if _, err := parseCertificates(clientCA); err != nil {
 		return fmt.Errorf("read authority of clients: %w", err)
@@ -187,7 +186,7 @@ func (n *Node) Accept(serverCA, clientCA []byte, certificates map[string][]byte)
 		// Last: with this file the node has joined.
 		files = append(files, clients, servers)
 	} else {
-		// First: who sees the new certificates knows that this node trusts those of
+		// First: whoever sees the new certificates knows that this node trusts those of
 		// the new authorities.
 		files = append([]datadir.File{clients, servers}, files...)
 	}
@@ -201,7 +200,7 @@ func (n *Node) Accept(serverCA, clientCA []byte, certificates map[string][]byte)
 	return nil
 }
 
-// check finds what would make certificates useless on this node.
+// check fails if certificates cannot be used on this node.
 func (n *Node) check(serverCA, clientCA []byte, certificates map[string][]byte) (*nodeCertificates, error) {
 	servers := x509.NewCertPool()
 	if !servers.AppendCertsFromPEM(serverCA) {
@@ -225,9 +224,9 @@ func (n *Node) check(serverCA, clientCA []byte, certificates map[string][]byte) 
 		}
 		switch {
 		case !matches(key, chain[0]):
-			return nil, fmt.Errorf("certificate %s is not of the key beside it", c.Name)
+			return nil, fmt.Errorf("certificate %s does not match the key beside it", c.Name)
 		case chain[0].Subject.CommonName != c.User || !slices.Contains(chain[0].Subject.Organization, NodeGroup(n.name)):
-			return nil, fmt.Errorf("certificate %s is of another node: %s", c.Name, chain[0].Subject)
+			return nil, fmt.Errorf("certificate %s belongs to another node: %s", c.Name, chain[0].Subject)
 		}
 		if _, uid, _ := RegistrationOf(chain[0].Subject); uid == "" {
 			current.registered = false
@@ -241,35 +240,36 @@ func (n *Node) check(serverCA, clientCA []byte, certificates map[string][]byte) 
 	return current, nil
 }
 
-// Ended tells whether the certificates are no longer valid.
+// Ended tells whether the certificates have expired.
 func (n *Node) Ended() bool { return n.clock.Now().After(n.current.Load().serving.NotAfter) }
 
-// Due is when the certificates are to be renewed.
+// Due returns when the certificates are to be renewed.
 func (n *Node) Due() time.Time { return renewFrom(n.current.Load().serving) }
 
-// WantsRenewal tells whether the certificates end soon, are not for the addresses
-// that the node has, or not all there.
+// WantsRenewal tells whether the certificates expire soon, are not for the node's
+// addresses, or are not complete.
 func (n *Node) WantsRenewal(ips []netip.Addr) bool {
 	current := n.current.Load()
 	return current.incomplete || !n.clock.Now().Before(n.Due()) || !sansOf(current.serving).equal(splitNames([]string{n.name}, ips))
 }
 
-// Registered tells whether the certificates are tied to a registration of the node: those
+// Registered tells whether the certificates are tied to a registration of the node. Those
 // that an older kedge signed are not.
 func (n *Node) Registered() bool { return n.current.Load().registered }
 
-// Follows tells whether the node trusts what a server's Authorities says.
+// Follows tells whether the node trusts the authorities that a server identifies by
+// Authorities.
 func (n *Node) Follows(authorities string) bool { return n.current.Load().authorities == authorities }
 
-// TLS returns how to call servers as one of the node's users: its certificate and
-// the authorities are always the newest, and time is the Clock's.
+// TLS returns the TLS settings with which the node calls servers as one of its users.
+// They always use the newest certificate and authorities, and the Clock's time.
 func (n *Node) TLS(user string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		ServerName: APIName,
 		Time:       n.clock.Now,
-		// RootCAs are fixed when the connection's maker is: VerifyConnection does
-		// what the standard library would.
+		// RootCAs cannot change later, so VerifyConnection does what the standard library
+		// would do with the newest authorities.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			intermediates := x509.NewCertPool()

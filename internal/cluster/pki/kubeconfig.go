@@ -13,7 +13,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// kubeconfigFile is an administrator's kubeconfig that is kept up to date.
+// kubeconfigFile is an administrator's kubeconfig that kedge keeps up to date.
 type kubeconfigFile struct {
 	path   string
 	mode   os.FileMode
@@ -58,9 +58,8 @@ type namedContexts struct {
 	} `json:"context"`
 }
 
-// WriteKubeconfig writes the administrator's kubeconfig for the API at a URL,
-// such as https://127.0.0.1:6443, and writes it again whenever its certificate
-// is renewed.
+// WriteKubeconfig writes the administrator's kubeconfig for the API at server, a URL such
+// as https://127.0.0.1:6443. It is written again whenever its certificate is renewed.
 func (s *Server) WriteKubeconfig(path string, mode os.FileMode, server string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +72,7 @@ func (s *Server) WriteKubeconfig(path string, mode os.FileMode, server string) e
 	return nil
 }
 
-// writeKubeconfig writes one unless it is as it should be.
+// writeKubeconfig writes a kubeconfig, unless the file is up to date.
 func (s *Server) writeKubeconfig(file kubeconfigFile) error {
 	key, err := os.ReadFile(s.adminLeaf.keyFile)
 	if err != nil {
@@ -90,7 +89,7 @@ func (s *Server) writeKubeconfig(file kubeconfigFile) error {
 			return nil
 		}
 	}
-	// 0755: with a wider file mode, other users must get at the file.
+	// 0755: if the file's mode lets other users read it, they must be able to reach it.
 	if err := os.MkdirAll(filepath.Dir(file.path), 0o755); err != nil {
 		return fmt.Errorf("write kubeconfig: %w", datadir.Explain(err))
 	}

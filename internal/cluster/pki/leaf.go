@@ -20,13 +20,13 @@ import (
 
 const (
 	leafValidity = 365 * 24 * time.Hour
-	// RenewBefore is how long before its end a leaf is renewed, unless it was made
-	// for less than four times as long.
+	// RenewBefore is how long before it expires a leaf is renewed, unless its whole life
+	// is shorter than four times that.
 	RenewBefore = 90 * 24 * time.Hour
 )
 
-// leaf is a certificate that one of kedge's authorities signs, and what has to
-// be in it.
+// leaf is a certificate that one of kedge's authorities signs, with everything that has
+// to be in it.
 type leaf struct {
 	certFile, keyFile string
 	signer            *authority
@@ -34,11 +34,11 @@ type leaf struct {
 	usage             []x509.ExtKeyUsage
 	// names are the names and addresses of a server, none for a client.
 	names func() sans
-	// due is when it is to be renewed; zero if that would gain nothing.
+	// due is when the leaf is to be renewed; zero if a renewal would gain nothing.
 	due time.Time
 }
 
-// renewFrom is when a certificate is to be renewed.
+// renewFrom returns when a certificate is to be renewed.
 func renewFrom(cert *x509.Certificate) time.Time {
 	return cert.NotAfter.Add(-min(RenewBefore, cert.NotAfter.Sub(cert.NotBefore)/4))
 }
@@ -49,7 +49,7 @@ type sans struct {
 	ips []netip.Addr
 }
 
-// splitNames sorts names and addresses into sans, each once.
+// splitNames sorts names and addresses into sans, without duplicates.
 func splitNames(names []string, addresses []netip.Addr) sans {
 	var s sans
 	for _, name := range names {
@@ -86,12 +86,12 @@ func (s sans) equal(other sans) bool {
 	return slices.Equal(s.dns, other.dns) && slices.Equal(s.ips, other.ips)
 }
 
-// ensure makes sure that the leaf's files hold a good certificate, and returns
-// it, and whether it is a new one. What is wrong is re-issued, never an error:
-// nothing is lost with a leaf.
+// ensure makes sure that the leaf's files hold a good certificate. It returns the
+// certificate, and whether it is new. A fault in the files is no error: the leaf is
+// issued again, and nothing is lost.
 //
-// The key stays as long as it is good. A renewal then replaces one file only,
-// and nobody who reads the two at that moment sees halves that do not match.
+// The key stays as long as it is good. So a renewal replaces one file only, and nobody
+// who reads the two files at that moment gets a certificate and a key that do not match.
 func (l *leaf) ensure(now time.Time) (*tls.Certificate, bool, error) {
 	log := logrus.WithField("component", "pki")
 	key, err := readKey(l.keyFile)
@@ -118,8 +118,8 @@ func (l *leaf) ensure(now time.Time) (*tls.Certificate, bool, error) {
 	return certificate(chain, key), true, nil
 }
 
-// replace makes a new key too. Who reads the two files just then, and gets halves
-// that do not match, reads them again; so does the next start.
+// replace issues the leaf with a new key. A reader that gets a certificate and a key that
+// do not match at that moment reads both again; so does the next start.
 func (l *leaf) replace(now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsaKey()
 	if err != nil {
@@ -139,8 +139,8 @@ func (l *leaf) replace(now time.Time) (*tls.Certificate, error) {
 	)
 }
 
-// dueOf is leaf.due of a certificate. One that ends with its authority would be
-// renewed for ever and gain nothing.
+// dueOf returns leaf.due for a certificate. A certificate that expires together with its
+// authority would be renewed again and again, and gain nothing.
 func (l *leaf) dueOf(cert *x509.Certificate) time.Time {
 	if !cert.NotAfter.Before(l.signer.cert().NotAfter) {
 		return time.Time{}
@@ -148,11 +148,11 @@ func (l *leaf) dueOf(cert *x509.Certificate) time.Time {
 	return renewFrom(cert)
 }
 
-// notThere is why a leaf is issued at the first start.
+// notThere is the reason for issuing a leaf at the first start.
 const notThere = "it was not there"
 
-// inspect returns the chain in the leaf's file, and why it must be re-issued,
-// which is empty if it need not.
+// inspect returns the chain in the leaf's file, and the reason why the leaf must be
+// issued again, or "" if it need not.
 func (l *leaf) inspect(key crypto.Signer, now time.Time) ([]*x509.Certificate, string) {
 	chain, err := readCertificates(l.certFile)
 	switch {
@@ -177,7 +177,7 @@ func (l *leaf) inspect(key crypto.Signer, now time.Time) ([]*x509.Certificate, s
 		return nil, "it was not valid yet"
 	}
 	if due := l.dueOf(cert); !due.IsZero() && !now.Before(due) {
-		return nil, "it would have ended on " + cert.NotAfter.Format(time.DateTime)
+		return nil, "it would have expired on " + cert.NotAfter.Format(time.DateTime)
 	}
 	return chain, ""
 }
@@ -200,7 +200,7 @@ func (l *leaf) sign(key crypto.Signer, now time.Time) ([]*x509.Certificate, erro
 	return chain, nil
 }
 
-// certificate is a chain and its key in the form that TLS takes.
+// certificate returns a chain and its key in the form that package tls takes.
 func certificate(chain []*x509.Certificate, key crypto.Signer) *tls.Certificate {
 	c := &tls.Certificate{PrivateKey: key, Leaf: chain[0]}
 	for _, cert := range chain {

@@ -13,10 +13,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// What Listed.Status can be.
+// The values of Listed.Status.
 const (
 	StatusOK = "ok"
-	// StatusSoon is within RenewBefore of the end.
+	// StatusSoon means that the certificate expires within RenewBefore.
 	StatusSoon  = "ends soon"
 	StatusEnded = "ended"
 )
@@ -25,7 +25,7 @@ const (
 type Listed struct {
 	File    string `json:"file"`
 	Subject string `json:"subject"`
-	// Usage is what it is for: CA, server or client.
+	// Usage is what the certificate is for: CA, server or client.
 	Usage []string `json:"usage"`
 	// Names are the names and addresses of a server.
 	Names    []string  `json:"names,omitempty"`
@@ -34,8 +34,8 @@ type Listed struct {
 	Status   string    `json:"status"`
 }
 
-// List returns the certificates of a server or agent in a data directory, those of
-// all files. Its error has each file that is no good.
+// List returns the certificates in all files of a server or agent in a data directory.
+// The error names each file that cannot be read; the list then has the others.
 func List(dir datadir.Dir, now time.Time) ([]Listed, error) {
 	listed := []Listed{}
 	var faults []error
@@ -65,7 +65,7 @@ func List(dir datadir.Dir, now time.Time) ([]Listed, error) {
 		}
 	}
 	if len(listed) == 0 && len(faults) == 0 {
-		return nil, fmt.Errorf("there are no certificates in %s: say with --data-dir where this kedge has them", string(dir))
+		return nil, fmt.Errorf("there are no certificates in %s: set --data-dir to the data directory of this kedge", string(dir))
 	}
 	return listed, errors.Join(faults...)
 }
@@ -100,7 +100,7 @@ func list(path string, cert *x509.Certificate, now time.Time) Listed {
 	return l
 }
 
-// NamesOrUsage is what a person wants to see of it.
+// NamesOrUsage returns the certificate's names, or its usage if it has none, for people.
 func (l Listed) NamesOrUsage() string {
 	if len(l.Names) > 0 {
 		return strings.Join(l.Names, ",")

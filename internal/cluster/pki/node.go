@@ -14,38 +14,38 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// APIName is a name that every server's certificate of the API is valid for,
-// by whatever name or address it was reached.
+// APIName is a name that every API server's certificate is valid for, whatever name or
+// address the server was reached by.
 const APIName = "kubernetes.default.svc"
 
-// NodesGroup is the group of all nodes, which Node authorization goes by.
+// NodesGroup is the group of all nodes. The Node authorizer goes by it.
 const NodesGroup = "system:nodes"
 
-// NodeUser returns the user that is a node: its kubelet.
+// NodeUser returns the user of a node, which is its kubelet.
 func NodeUser(node string) string { return "system:node:" + node }
 
-// ProxyUser is upstream's name for the service proxy, who may read Services,
+// ProxyUser is upstream's name for the service proxy. It may read Services,
 // EndpointSlices, ServiceCIDRs and nodes (bootstrappolicy, system:node-proxier).
 //
 //upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go ClusterRoleBindings
 const ProxyUser = "system:kube-proxy"
 
-// NodeGroup returns the group of everything that runs on a node and calls the
-// API from there, whatever its user: audit logs and policies see the node.
+// NodeGroup returns the group of everything that runs on a node and calls the API from
+// there, whatever its user. By it, audit logs and policies see the node.
 func NodeGroup(node string) string { return "kedge:node:" + node }
 
-// ServerRegistration is what the certificates of a server's own node carry in place of
-// the UID of a registration: a server signs them itself, and cannot be held to one.
+// ServerRegistration is what the certificates of a server's own node carry instead of the
+// UID of a registration. A server signs these itself and cannot be held to one.
 const ServerRegistration = "server"
 
-// RegistrationGroup returns the group by which a node's certificate is tied to one
-// registration of the node: it is accepted as long as the cluster has that.
+// RegistrationGroup returns the group that ties a node's certificate to one registration
+// of the node. The certificate is accepted as long as that registration exists.
 func RegistrationGroup(uid string) string { return "kedge:registration:" + uid }
 
-// RegistrationOf returns the node that a certificate with this subject is of, as the
-// node itself or as one of its services, and the UID of the registration that it
-// carries. The UID is empty in certificates that an older kedge has signed. It tells
-// whether the certificate is of a node at all, and does not verify the certificate.
+// RegistrationOf returns the node whose certificate has this subject, as the node itself
+// or as one of its services, and the UID of the registration that the certificate
+// carries. The UID is empty if an older kedge signed the certificate. ok tells whether
+// the certificate is a node's at all. RegistrationOf does not verify the certificate.
 func RegistrationOf(subject pkix.Name) (node, uid string, ok bool) {
 	for _, group := range subject.Organization {
 		if name, found := strings.CutPrefix(group, NodeGroup("")); found {
@@ -63,15 +63,15 @@ func RegistrationOf(subject pkix.Name) (node, uid string, ok bool) {
 
 // NodeCertificate is one of the certificates that a joined node has.
 type NodeCertificate struct {
-	// Name is what node and server call it, and on the node the files' name.
+	// Name is what node and server call the certificate, and the base name of its files.
 	Name    string
 	User    string
 	Groups  []string
 	Serving bool
 }
 
-// NodeCertificates returns all certificates of a node, in the groups that they have
-// beside that of the registration.
+// NodeCertificates returns all certificates of a node, with their groups except the
+// registration's.
 func NodeCertificates(node string) []NodeCertificate {
 	kubelet := []string{NodesGroup, NodeGroup(node)}
 	service := []string{NodeGroup(node)}
@@ -85,8 +85,8 @@ func NodeCertificates(node string) []NodeCertificate {
 	}
 }
 
-// CheckNode tells whether a node may have a name and addresses, as far as its
-// certificates go. Those of the API and of this server are not for nodes.
+// CheckNode fails if a node may not have a name or an address, as far as its certificates
+// go. Nodes may not have those of the API or of this server.
 func (s *Server) CheckNode(name string, ips []netip.Addr) error {
 	if err := checkNode(name, ips); err != nil {
 		return err
@@ -94,25 +94,26 @@ func (s *Server) CheckNode(name string, ips []netip.Addr) error {
 	return s.checkReserved(name, ips)
 }
 
-// checkNode tells whether a name and addresses can be those of a node.
+// checkNode fails if no node can have this name or these addresses.
 func checkNode(name string, ips []netip.Addr) error {
 	if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {
-		return fmt.Errorf("%q cannot be the name of a node: %s", name, faults[0])
+		return fmt.Errorf("invalid node name %q: %s", name, faults[0])
 	}
 	if len(ips) == 0 || len(ips) > 2 {
 		return fmt.Errorf("a node has one address or two, not %d", len(ips))
 	}
-	// A certificate has no zones: with one, an address would pass for another.
+	// Certificates have no zones, so an address with a zone would pass for another
+	// address.
 	if i := slices.IndexFunc(ips, func(ip netip.Addr) bool { return !ip.IsGlobalUnicast() || ip.Zone() != "" }); i >= 0 {
 		return fmt.Errorf("%s cannot be the address of a node", ips[i])
 	}
 	return nil
 }
 
-// SignNode signs the certificates of a node, whose registration has the UID uid, and
-// returns them in PEM, with their chains. They are valid until NodeEnd. requests are
-// certificate requests in DER by the certificates' names; nothing but the public key is
-// taken from them. CheckNode must have passed.
+// SignNode signs the certificates of a node whose registration has the UID uid. It
+// returns them in PEM, with their chains, by name. They are valid until NodeEnd. requests
+// are certificate requests in DER, by the certificates' names; only the public key is
+// taken from them. The caller must have called CheckNode.
 func (s *Server) SignNode(node, uid string, ips []netip.Addr, requests map[string][]byte) (map[string][]byte, error) {
 	if err := s.checkReserved(node, ips); err != nil {
 		return nil, err
@@ -138,11 +139,11 @@ func (s *Server) SignNode(node, uid string, ips []netip.Addr, requests map[strin
 	return signed, nil
 }
 
-// NodeEnd is until when certificates of nodes are valid that are signed now.
+// NodeEnd returns the time until which node certificates that are signed now are valid.
 func (s *Server) NodeEnd() time.Time { return s.clientCA.leafEnd(s.clock.Now()) }
 
-// publicKey returns the key that a certificate request proves to be the
-// sender's.
+// publicKey returns the key in a certificate request, after it has checked that the
+// sender owns the key.
 func publicKey(der []byte) (*ecdsa.PublicKey, error) {
 	request, err := x509.ParseCertificateRequest(der)
 	if err != nil {
@@ -150,13 +151,13 @@ func publicKey(der []byte) (*ecdsa.PublicKey, error) {
 	}
 	key, ok := request.PublicKey.(*ecdsa.PublicKey)
 	if !ok {
-		return nil, errors.New("its key is not of the kind ECDSA")
+		return nil, errors.New("its key is not an ECDSA key")
 	}
 	return key, request.CheckSignature()
 }
 
-// NodeOf returns the name of the node that a client certificate, with its
-// chain, identifies, as of now.
+// NodeOf verifies a client certificate, with its chain, as of now, and returns the name
+// of the node that it identifies.
 func (s *Server) NodeOf(chain []*x509.Certificate) (string, error) {
 	if err := s.CheckNodeClient(chain); err != nil {
 		return "", err
@@ -165,7 +166,7 @@ func (s *Server) NodeOf(chain []*x509.Certificate) (string, error) {
 }
 
 // NodeOfSubject returns the name of the node that a certificate with this subject
-// identifies. It must have been verified.
+// identifies. The caller must have verified the certificate.
 func NodeOfSubject(subject pkix.Name) (string, error) {
 	name := subject.CommonName[min(len(subject.CommonName), len(NodeUser(""))):]
 	if name == "" || subject.CommonName != NodeUser(name) || !slices.Contains(subject.Organization, NodesGroup) {
@@ -174,8 +175,9 @@ func NodeOfSubject(subject pkix.Name) (string, error) {
 	return name, nil
 }
 
-// Aging tells whether a certificate is one that nodes and servers renew by
-// themselves, and should have: half the time for that is over. It may be anybody's.
+// Aging tells whether a certificate is one that nodes and servers renew by themselves and
+// should have renewed: half of the time for the renewal is over. The certificate need not
+// be verified.
 func (s *Server) Aging(chain []*x509.Certificate) bool {
 	if len(chain) == 0 {
 		return false
@@ -186,8 +188,8 @@ func (s *Server) Aging(chain []*x509.Certificate) bool {
 	return renewed && s.clock.Now().After(cert.NotAfter.Add(-cert.NotAfter.Sub(renewFrom(cert))/2))
 }
 
-// CheckNodeClient verifies a client certificate, with its chain, of the authority that
-// signs those of nodes, as of now.
+// CheckNodeClient verifies a client certificate, with its chain, as of now, against the
+// authority that signs those of nodes.
 func (s *Server) CheckNodeClient(chain []*x509.Certificate) error {
 	return s.checkClient(s.clientCA, chain)
 }

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// keyMode is for everything secret, certMode for certificates, which are in
-	// folders for root alone anyway.
+	// keyMode is for all secrets, certMode for certificates, which are in folders that
+	// only root may read.
 	keyMode  os.FileMode = 0o600
 	certMode os.FileMode = 0o600
 )
 
-// errNoPEM is returned for a file without the block that is looked for.
-var errNoPEM = errors.New("holds nothing of the kind in PEM")
+// errNoPEM says that a file does not hold the kind of block that was looked for.
+var errNoPEM = errors.New("found no such PEM block")
 
 // readKey reads a private key in any of the encodings that openssl writes.
 func readKey(path string) (crypto.Signer, error) {
@@ -44,7 +44,7 @@ func readKey(path string) (crypto.Signer, error) {
 		case "PRIVATE KEY":
 			key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
 		case "ENCRYPTED PRIVATE KEY":
-			return nil, fmt.Errorf("read key %s: it has a pass phrase; kedge needs it without", path)
+			return nil, fmt.Errorf("read key %s: it is encrypted with a pass phrase: store the key without one", path)
 		default:
 			// "EC PARAMETERS", which openssl writes before the key.
 			continue
@@ -59,7 +59,7 @@ func readKey(path string) (crypto.Signer, error) {
 	return nil, fmt.Errorf("read key %s: %w", path, errNoPEM)
 }
 
-// readCertificates reads all certificates of a file, in their order.
+// readCertificates reads all certificates of a file, in their order in the file.
 func readCertificates(path string) ([]*x509.Certificate, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -90,10 +90,10 @@ func parseCertificates(data []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// CAHash returns what a join token says of the server authority: the SHA-256,
-// in hexadecimal, of the DER of the root, the last certificate in caPEM. It is
-// what `openssl x509 -fingerprint -sha256` prints, and stays when an
-// intermediate authority is replaced.
+// CAHash returns the hash of the servers' authority that join tokens carry: the SHA-256,
+// in hexadecimal, of the DER of the root, which is the last certificate in caPEM. It is
+// the same value that `openssl x509 -fingerprint -sha256` prints. It stays the same when
+// an intermediate authority is replaced.
 func CAHash(caPEM []byte) (string, error) {
 	certs, err := parseCertificates(caPEM)
 	if err != nil {
@@ -107,8 +107,9 @@ func hashOf(cert *x509.Certificate) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// FindCA returns the certificate in caPEM, in PEM, that has a hash, as CAHash makes
-// it; nil if none has. While authorities are replaced there are several.
+// FindCA returns, in PEM, the certificate in caPEM whose hash, as CAHash makes it, is
+// hash; nil if there is none. While authorities are replaced, caPEM has several
+// certificates.
 func FindCA(caPEM []byte, hash string) []byte {
 	certs, err := parseCertificates(caPEM)
 	if err != nil {
@@ -138,7 +139,7 @@ func encodeDER(certs [][]byte) []byte {
 	return data
 }
 
-// ensureKey returns the key in a file, and makes it if the file is not there.
+// ensureKey returns the key in a file. If the file is missing, it makes one.
 func ensureKey(path string, generate func() (crypto.Signer, error)) (crypto.Signer, error) {
 	key, err := readKey(path)
 	switch {
@@ -164,7 +165,7 @@ func writeKey(path string, generate func() (crypto.Signer, error)) (crypto.Signe
 
 //upstream:relies-on k8s.io/client-go/util/keyutil/key.go ParsePrivateKeyPEM MarshalPrivateKeyToPEM
 func encodeKey(key crypto.Signer) ([]byte, error) {
-	// The encodings that all of Kubernetes's own parsers know
+	// These are the encodings that all of Kubernetes's own parsers know
 	// (k8s.io/client-go/util/keyutil/key.go).
 	var block pem.Block
 	var err error
@@ -183,7 +184,7 @@ func ecdsaKey() (crypto.Signer, error) { return ecdsa.GenerateKey(elliptic.P256(
 
 func rsaKey() (crypto.Signer, error) { return rsa.GenerateKey(rand.Reader, 2048) }
 
-// matches tells whether a key is the one of a certificate.
+// matches tells whether a key is the key of a certificate.
 func matches(key crypto.Signer, cert *x509.Certificate) bool {
 	public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
 	return ok && public.Equal(cert.PublicKey)

@@ -1,8 +1,8 @@
-// Package pki is everything a kedge server or agent trusts and is trusted by: its
-// certificate authorities, the certificates they sign, their renewal while the
-// server runs, the administrator's kubeconfig, the join token, and a clock to
-// judge validity by. The server package calls it before any component starts;
-// components get file paths and functions out of it.
+// Package pki is what a kedge server or agent proves its identity with and verifies
+// others by: certificate authorities, the certificates they sign, their renewal while the
+// server runs, their rotation, the administrator's kubeconfig, and a clock to judge
+// validity by. Packages server and join call it before any component starts; components
+// get file paths and functions from it.
 package pki
 
 import (
@@ -21,19 +21,19 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// The names and groups in kedge's client certificates. Each group is bound to
-// its cluster role by a manifest, so that it can be revoked: none of them is
-// system:masters, which no authorizer can refuse.
+// The names and groups in kedge's client certificates. A manifest binds each group to its
+// cluster role, so that it can be revoked. None of them is system:masters, which no
+// authorizer can refuse.
 const (
 	AdminUser = "kedge-admin"
 	// AdminGroup is bound to cluster-admin.
 	AdminGroup = "kedge:cluster-admins"
-	// KubeletClientUser is how the API server calls kubelets.
+	// KubeletClientUser is the user as which the API server calls kubelets.
 	KubeletClientUser = "kube-apiserver-kubelet-client"
 	// KubeletClientGroup is bound to system:kubelet-api-admin.
 	KubeletClientGroup = "kedge:kubelet-api-admins"
-	// ProxyClientUser is how the API server calls aggregated APIs; it is the
-	// one name to allow for the request-header authority.
+	// ProxyClientUser is the user as which the API server calls aggregated APIs. It is
+	// the only name that these need to allow for the request-header authority.
 	ProxyClientUser = "system:auth-proxy"
 )
 
@@ -44,58 +44,59 @@ type ServerOptions struct {
 	NodeIPs  []netip.Addr
 	// ClusterDomain is the domain of the cluster's names.
 	ClusterDomain string
-	// ServiceCIDRs are the ranges of Service addresses: the first address of
-	// each is the API's own Service.
+	// ServiceCIDRs are the ranges of Service addresses. The first address of each belongs
+	// to the API's own Service.
 	ServiceCIDRs []netip.Prefix
-	// SANs are further names and addresses of the API: --tls-san, and those to
-	// bind to and advertise where given. Empty ones are left out.
+	// SANs are further names and addresses of the API: those of --tls-san, and those that
+	// the user has set to bind to and to advertise. Empty ones are left out.
 	SANs  []string
 	Clock *Clock
-	// Etcd makes the authorities and certificates of an etcd member too.
+	// Etcd adds the authorities and certificates of an etcd member.
 	Etcd bool
 }
 
-// Files are the files of a server's PKI, for those who want paths. All of them
-// are in PEM; the certificates of leaves have their chain with them.
+// Files are the paths of the files of a server's PKI. All of them are in PEM. The files
+// of leaves have the chain, too.
 type Files struct {
-	// ServerCAFile is what the API server's certificate is checked with.
+	// ServerCAFile verifies the API server's certificate.
 	ServerCAFile, ServerCAKeyFile string
-	// ClientCAFile is what all certificates of nodes are checked with, the
-	// kubelets' serving ones too, and those of other clients.
+	// ClientCAFile verifies all certificates of nodes, including the kubelets' serving
+	// ones, and those of other clients.
 	ClientCAFile, ClientCAKeyFile string
-	// RootCAFile is what pods check the API server's certificate with, and the
-	// kubelets' too: ca.crt of service accounts.
+	// RootCAFile is what pods verify the certificates of the API server and of the
+	// kubelets with: ca.crt of service accounts.
 	RootCAFile string
-	// The signers are for upstream's signing controllers, which take no file with
-	// more than one certificate, as an intermediate authority's has: pkg/controller/
-	// certificates/signer/ca_provider.go. The keys are those above.
+	// The signers are for upstream's signing controllers, which refuse a file with more
+	// than one certificate, such as that of an intermediate authority
+	// (pkg/controller/certificates/signer/ca_provider.go). The keys are those above.
 	//upstream:relies-on k8s.io/kubernetes/pkg/controller/certificates/signer/ca_provider.go caProvider.setCA
 	ServerSignerFile, ClientSignerFile string
-	// RequestHeaderCAFile is what ProxyClientCertFile is checked with.
+	// RequestHeaderCAFile verifies ProxyClientCertFile.
 	RequestHeaderCAFile string
-	// ServiceAccountKeyFile signs and checks service-account tokens.
+	// ServiceAccountKeyFile signs and verifies service-account tokens.
 	ServiceAccountKeyFile string
-	// EncryptionKeyFile is what the keys of encrypted Secrets are encrypted under.
+	// EncryptionKeyFile holds the key under which the keys of encrypted Secrets are
+	// encrypted.
 	EncryptionKeyFile string
 
-	// The pairs below are renewed while the server runs. Serving is reloaded by
-	// ServingCertificate, the others by their users upstream:
+	// The pairs below are renewed while the server runs. ServingCertificate reloads the
+	// first. Upstream's code that uses the others reloads them:
 
 	ServingCertFile, ServingKeyFile string
-	// KubeletClient is read anew, at most once a second, for each connection:
-	// k8s.io/client-go/transport/transport.go, cachingCertificateLoader, and
+	// KubeletClient is read for each connection, at most once a second
+	// (k8s.io/client-go/transport/transport.go, cachingCertificateLoader). Upstream's
 	// cert_rotation.go closes the connections made with the old one.
 	//upstream:relies-on k8s.io/client-go/transport/transport.go cachingCertificateLoader
 	//upstream:relies-on k8s.io/client-go/transport/cert_rotation.go dynamicClientCert.loadClientCert
 	KubeletClientCertFile, KubeletClientKeyFile string
-	// ProxyClient is watched with inotify: k8s.io/apiserver/pkg/server/
-	// dynamiccertificates/dynamic_serving_content.go, by way of
-	// k8s.io/kube-aggregator/pkg/apiserver/apiserver.go.
+	// ProxyClient is watched with inotify
+	// (k8s.io/apiserver/pkg/server/dynamiccertificates/dynamic_serving_content.go, called
+	// by k8s.io/kube-aggregator/pkg/apiserver/apiserver.go).
 	//upstream:relies-on k8s.io/apiserver/pkg/server/dynamiccertificates/dynamic_serving_content.go DynamicCertKeyPairContent.Run
 	//upstream:relies-on k8s.io/kube-aggregator/pkg/apiserver/apiserver.go completedConfig.NewWithDelegate
 	ProxyClientCertFile, ProxyClientKeyFile string
-	// KubeletServing is watched likewise, from Kubernetes's
-	// pkg/kubelet/certificate/kubelet.go, NewKubeletServerCertificateDynamicFileManager.
+	// KubeletServing is watched in the same way (Kubernetes's
+	// pkg/kubelet/certificate/kubelet.go, NewKubeletServerCertificateDynamicFileManager).
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/certificate/kubelet.go NewKubeletServerCertificateDynamicFileManager
 	KubeletServingCertFile, KubeletServingKeyFile string
 
@@ -116,10 +117,11 @@ type Server struct {
 	serving atomic.Pointer[tls.Certificate]
 	// admin is the certificate in the kubeconfigs.
 	admin atomic.Pointer[tls.Certificate]
-	// node is how this server's node calls other servers.
+	// node is the certificate with which this server's node calls other servers.
 	node atomic.Pointer[tls.Certificate]
 
-	// mu is held while files are written.
+	// mu is held while files are written. It guards the fields below it up to
+	// kubeconfigs.
 	mu          sync.Mutex
 	leaves      []*leaf
 	servingLeaf *leaf
@@ -127,16 +129,16 @@ type Server struct {
 	nodeLeaf    *leaf
 	kubeconfigs []kubeconfigFile
 
-	// What the leaves are made out to; it does not change.
+	// The names and addresses in the leaves. They do not change.
 	nodeName string
 	nodeIPs  []netip.Addr
 	apiNames []string
 	reserved reserved
 }
 
-// EnsureServer makes what is missing of a server's PKI in the data directory,
-// renews what is about to end, and returns the whole. Authorities and keys
-// that a user has put there are used. Its errors name the file that is wrong.
+// EnsureServer makes what is missing of a server's PKI in the data directory, renews what
+// expires soon, and returns the whole. It uses authorities and keys that a user has put
+// there. Its errors name the faulty file.
 func EnsureServer(o ServerOptions) (*Server, error) {
 	folder := o.Dir.ServerTLS()
 	server := func(name string) string { return filepath.Join(folder, name) }
@@ -165,8 +167,8 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 	kubeletClient := s.leaf(server("client-kube-apiserver"), clientCA,
 		pkix.Name{CommonName: KubeletClientUser, Organization: []string{KubeletClientGroup}}, nil)
 	proxyClient := s.leaf(server("client-auth-proxy"), headerCA, pkix.Name{CommonName: ProxyClientUser}, nil)
-	// The authority is the clients', since nodes choose their names and addresses: a
-	// node must not get what could pass for the API server.
+	// The clients' authority signs it, because nodes choose their names and addresses: a
+	// node must not get a certificate that passes for the API server's.
 	kubeletServing := s.leaf(filepath.Join(o.Dir.AgentTLS(), "serving-kubelet"), clientCA,
 		pkix.Name{CommonName: NodeUser(o.NodeName), Organization: []string{NodesGroup, RegistrationGroup(ServerRegistration)}}, s.kubeletNames)
 	s.nodeLeaf = s.leaf(filepath.Join(o.Dir.AgentTLS(), "client-kubelet"), clientCA,
@@ -201,8 +203,8 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 	if s.EncryptionKeyFile, err = ensureEncryptionKey(folder, s.serverCA); err != nil {
 		return nil, err
 	}
-	// RSA, though ECDSA would be faster: clouds that federate with the cluster's
-	// service accounts by OIDC take RS256 all, ES256 not all.
+	// RSA, though ECDSA would be faster: clouds that federate with the cluster's service
+	// accounts by OIDC all accept RS256, and not all accept ES256.
 	if _, err := ensureKey(s.ServiceAccountKeyFile, rsaKey); err != nil {
 		return nil, fmt.Errorf("ensure service-account key: %w", err)
 	}
@@ -210,7 +212,8 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 	return s, err
 }
 
-// leaf adds a leaf in path.crt and path.key: a server's if it has names.
+// leaf adds a leaf in path.crt and path.key. It is a server's if it has names, else a
+// client's.
 func (s *Server) leaf(path string, signer *authority, subject pkix.Name, names func() sans) *leaf {
 	l := &leaf{
 		certFile: path + ".crt", keyFile: path + ".key",
@@ -241,14 +244,14 @@ func (s *Server) servingNames() sans { return splitNames(s.apiNames, s.nodeIPs) 
 
 func (s *Server) kubeletNames() sans { return splitNames([]string{s.nodeName}, s.nodeIPs) }
 
-// ServingCertificate is the API's certificate, for tls.Config.GetCertificate:
-// always the newest.
+// ServingCertificate returns the newest certificate of the API. It has the form of
+// tls.Config.GetCertificate.
 func (s *Server) ServingCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return s.serving.Load(), nil
 }
 
-// NodeTLS is how this server's node calls the other servers: with the newest
-// certificate of the node.
+// NodeTLS returns the TLS settings with which this server's node calls other servers.
+// They always use the newest certificate of the node.
 func (s *Server) NodeTLS() *tls.Config {
 	config := s.apiTLS()
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -257,9 +260,9 @@ func (s *Server) NodeTLS() *tls.Config {
 	return config
 }
 
-// UserTLS is how this server calls other servers as a user who is in groups. It
-// has the authority to be anybody: the certificate is made for each connection,
-// and nowhere kept.
+// UserTLS returns the TLS settings with which this server calls other servers as a user
+// who is in groups. A server has the authority to be any user. It makes the certificate
+// for each connection and keeps it nowhere.
 func (s *Server) UserTLS(user string, groups ...string) *tls.Config {
 	groups = append(slices.Clone(groups), RegistrationGroup(ServerRegistration))
 	config := s.apiTLS()
@@ -278,7 +281,7 @@ func (s *Server) UserTLS(user string, groups ...string) *tls.Config {
 	return config
 }
 
-// apiTLS is how this server knows the others.
+// apiTLS returns TLS settings that trust the other servers of the cluster.
 func (s *Server) apiTLS() *tls.Config {
 	roots := x509.NewCertPool()
 	for _, cert := range s.serverCA.bundle {
@@ -293,7 +296,7 @@ func (s *Server) ServerCA() []byte { return encodeCertificates(s.serverCA.bundle
 // ClientCA returns the content of ClientCAFile.
 func (s *Server) ClientCA() []byte { return encodeCertificates(s.clientCA.bundle...) }
 
-// Due is when the first certificate is to be renewed; zero is never.
+// Due returns when the first certificate is to be renewed. Zero means never.
 func (s *Server) Due() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,15 +309,15 @@ func (s *Server) Due() time.Time {
 	return due
 }
 
-// Renew re-issues every leaf that has to be, or all, with new keys, and rewrites
-// the kubeconfigs if their certificate was one of them. Each leaf is tried,
-// whatever becomes of the others. It returns the files of the new ones.
+// Renew issues again every leaf that needs it, or all of them, with new keys. It rewrites
+// the kubeconfigs if their certificate is new. A failure of one leaf does not stop the
+// others. Renew returns the files of the new leaves.
 func (s *Server) Renew(all bool) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock.Now()
-	// Side by side, so that the disk's syncs, the slow part on an SD card,
-	// are shared.
+	// At the same time, so that the leaves share the disk's syncs, which are the slow
+	// part on an SD card.
 	var working sync.WaitGroup
 	faults := make([]error, len(s.leaves))
 	renewed := make([]string, len(s.leaves))
@@ -348,7 +351,8 @@ func (s *Server) Renew(all bool) ([]string, error) {
 	}
 	working.Wait()
 	for _, file := range s.kubeconfigs {
-		// Compared with what is on disk: a write that failed is made up for.
+		// writeKubeconfig compares with the file, so a write that failed earlier is made
+		// up for.
 		faults = append(faults, s.writeKubeconfig(file))
 	}
 	return slices.DeleteFunc(renewed, func(file string) bool { return file == "" }), errors.Join(faults...)

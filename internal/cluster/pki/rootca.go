@@ -30,8 +30,8 @@ type reserved struct {
 	prefixes []netip.Prefix
 }
 
-// reservedFor returns what is the API's in every cluster with such settings. What
-// differs between the servers of a cluster is not in it.
+// reservedFor returns the names and addresses that the API has in every cluster with such
+// settings. It leaves out those that differ between the servers of a cluster.
 func reservedFor(clusterDomain string, serviceCIDRs []netip.Prefix) reserved {
 	r := reserved{
 		domains: []string{"kubernetes", "kubernetes.default", "svc", "svc." + clusterDomain, "localhost"},
@@ -46,7 +46,7 @@ func reservedFor(clusterDomain string, serviceCIDRs []netip.Prefix) reserved {
 	return r
 }
 
-// hasName tells whether a name is the API's, or below one that is.
+// hasName tells whether a name is the API's, or below one of the API's.
 func (r reserved) hasName(name string) bool {
 	return slices.ContainsFunc(r.domains, func(domain string) bool {
 		return name == domain || strings.HasSuffix(name, "."+domain)
@@ -58,8 +58,8 @@ func (r reserved) hasAddress(ip netip.Addr) bool {
 	return slices.ContainsFunc(r.prefixes, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// rootCA returns what pods are told, in PEM: the authority of servers, and that of
-// clients, constrained.
+// rootCA returns what pods trust, in PEM: the servers' authority, and the constrained
+// certificate of the clients' authority.
 func (s *Server) rootCA() ([]byte, error) {
 	constrained, err := s.clientCA.constrain(s.reserved)
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *Server) rootCA() ([]byte, error) {
 	return encodeCertificates(slices.Concat(s.serverCA.bundle, constrained)...), nil
 }
 
-// writeRootCA writes RootCAFile, unless it is as it should be.
+// writeRootCA writes RootCAFile, unless it is up to date.
 func (s *Server) writeRootCA() error {
 	content, err := s.rootCA()
 	if err != nil {
@@ -92,7 +92,7 @@ func (a *authority) constrain(r reserved) ([]*x509.Certificate, error) {
 	}
 	all := []*x509.Certificate{own}
 	if successor(a.bundle) == nil {
-		// An authority above the user's own one may sign more than nodes.
+		// Only the user's own authority counts: one above it may sign more than nodes.
 		return all, nil
 	}
 	for _, cert := range a.bundle {
@@ -111,11 +111,11 @@ func (a *authority) constrain(r reserved) ([]*x509.Certificate, error) {
 // constrained returns a constrained certificate for the subject and the key of
 // cert, signed by signer, or by itself if signer is nil. The key is a's.
 func (a *authority) constrained(cert, signer *x509.Certificate, r reserved) (*x509.Certificate, error) {
-	template := *cert // its own constraints stay
+	template := *cert // keeps the authority's own constraints
 	template.AuthorityKeyId = nil
-	template.SignatureAlgorithm = x509.UnknownSignatureAlgorithm // the key's
+	template.SignatureAlgorithm = x509.UnknownSignatureAlgorithm // chosen by the kind of key
 	template.ExtKeyUsage, template.UnknownExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, nil
-	template.PermittedDNSDomainsCritical = true // all constraints
+	template.PermittedDNSDomainsCritical = true // this makes all constraints critical
 	template.ExcludedDNSDomains = slices.Concat(cert.ExcludedDNSDomains, r.domains)
 	template.ExcludedIPRanges = slices.Clone(cert.ExcludedIPRanges)
 	for _, prefix := range r.prefixes {
@@ -131,8 +131,8 @@ func (a *authority) constrained(cert, signer *x509.Certificate, r reserved) (*x5
 	if signer == nil {
 		signer = &template
 	}
-	// Without a source of random numbers signatures of ECDSA are deterministic, by
-	// RFC 6979; those of RSA, by PKCS #1 v1.5, always are.
+	// Without a source of random numbers, ECDSA signatures are deterministic (RFC 6979).
+	// RSA signatures of PKCS #1 v1.5 always are.
 	der, err := x509.CreateCertificate(nil, &template, signer, cert.PublicKey, a.key)
 	if err != nil {
 		return nil, err
@@ -140,8 +140,8 @@ func (a *authority) constrained(cert, signer *x509.Certificate, r reserved) (*x5
 	return x509.ParseCertificate(der)
 }
 
-// serialOf returns a serial number that follows from what is in a constrained
-// certificate: 128 bits of a hash.
+// serialOf returns a serial number made from the content of a constrained certificate:
+// 128 bits of a hash.
 func serialOf(cert *x509.Certificate, r reserved) (*big.Int, error) {
 	text, err := json.Marshal([]any{cert.Raw, r.domains, r.prefixes})
 	if err != nil {
@@ -151,20 +151,20 @@ func serialOf(cert *x509.Certificate, r reserved) (*big.Int, error) {
 	return new(big.Int).SetBytes(append([]byte{1}, sum[:16]...)), nil
 }
 
-// checkReserved fails if a name or an address of a node is one of the API or of this
+// checkReserved fails if a name or an address of a node belongs to the API or to this
 // server.
 func (s *Server) checkReserved(node string, ips []netip.Addr) error {
 	own := s.servingNames()
 	if s.reserved.hasName(node) || slices.ContainsFunc(own.dns, func(name string) bool { return strings.EqualFold(name, node) }) {
-		return fmt.Errorf("a node cannot be called %s, which is a name of the cluster's API: give it another name (--node-name)", node)
+		return fmt.Errorf("a node cannot have the name %s, which is a name of the cluster's API: give the node another name (--node-name)", node)
 	}
-	// A name that is an address is one in the certificate, too.
+	// In a certificate, a name that is an address counts as an address.
 	if ip, err := netip.ParseAddr(node); err == nil && !slices.Contains(ips, ip) {
-		return fmt.Errorf("a node that has another address cannot be called %s: give it another name (--node-name)", node)
+		return fmt.Errorf("a node cannot have the name %s, which is not one of its addresses: give the node another name (--node-name)", node)
 	}
 	for _, ip := range ips {
 		if s.reserved.hasAddress(ip) || slices.Contains(own.ips, ip) {
-			return fmt.Errorf("a node cannot have the address %s, which is an address of the cluster's API: give it another one (--node-ip), or take that out of tls-san", ip)
+			return fmt.Errorf("a node cannot have the address %s, which is an address of the cluster's API: give the node another address (--node-ip), or remove this one from tls-san", ip)
 		}
 	}
 	return nil

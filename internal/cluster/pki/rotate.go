@@ -19,28 +19,29 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// Replacing the authorities takes two steps. Each is prepared in a folder, and the
-// next start puts what is in it into a copy of the folder of certificates, and that
-// in the place of this: whenever it is interrupted, there is one or the other.
+// Replacing the authorities takes two steps. Each step is prepared in a folder of its
+// own. The next start makes a copy of the folder of certificates, puts the prepared files
+// into the copy, and puts the copy in the place of the folder. If that is interrupted,
+// either the old folder or the new one is there.
 //
-// After the first the new authorities sign, and the old ones, which have signed them
-// too, are trusted yet: FILE.crt has the new one as the old one signed it, which
-// goes along with each leaf; the old one; and the new one as it signed itself. So
-// everybody trusts everybody, whichever of them have followed. After the second the
-// old ones are gone.
+// After the first step the new authorities sign, and the old ones are still trusted.
+// FILE.crt then has three certificates: the new authority's, signed by the old one, which
+// goes along with each leaf; the old authority's; and the new authority's, signed by
+// itself. So everybody trusts everybody, whether they have taken the step or not. The
+// second step removes the old authorities.
 
-// replaced are the authorities, by the names of their files. Those of etcd are where
-// that is.
+// replaced are the authorities, by the names of their files. Those of etcd exist only on
+// servers with etcd.
 var replaced = []string{"server-ca", "client-ca", "request-header-ca", "etcd/server-ca", "etcd/peer-ca"}
 
-// serviceAccountKey is the name of the file. After the first step it has the old
-// key's public half too.
+// serviceAccountKey is the name of a file. After the first step it also has the public
+// half of the old key.
 const serviceAccountKey = "service.key"
 
-// ErrPrepared says that a step waits for the next start.
-var ErrPrepared = errors.New("new authorities are prepared already: restart this server, which takes them into use")
+// ErrPrepared says that a step is already prepared and waits for the next start.
+var ErrPrepared = errors.New("new certificate authorities are prepared already: restart this server to use them")
 
-// PrepareAuthorities prepares the first step on a server alone.
+// PrepareAuthorities prepares the first step on a single server.
 func PrepareAuthorities(dir datadir.Dir, now time.Time) error {
 	files, err := NextAuthorities(dir, now)
 	if err != nil {
@@ -49,7 +50,7 @@ func PrepareAuthorities(dir datadir.Dir, now time.Time) error {
 	return prepare(dir, files)
 }
 
-// DropAuthorities prepares the second step on a server alone.
+// DropAuthorities prepares the second step on a single server.
 func DropAuthorities(dir datadir.Dir) error {
 	files, err := LastAuthorities(dir)
 	if err != nil {
@@ -58,8 +59,8 @@ func DropAuthorities(dir datadir.Dir) error {
 	return prepare(dir, files)
 }
 
-// NextAuthorities returns what the first step puts into the folder of certificates, by
-// the path in there.
+// NextAuthorities returns the files that the first step puts into the folder of
+// certificates, by their paths in there.
 func NextAuthorities(dir datadir.Dir, now time.Time) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	return files, step(dir, func(name string) error { return succeed(dir.ServerTLS(), name, now, files) }, func(key crypto.Signer) error {
@@ -67,7 +68,7 @@ func NextAuthorities(dir datadir.Dir, now time.Time) (map[string][]byte, error) 
 	})
 }
 
-// LastAuthorities returns likewise what the second step puts there.
+// LastAuthorities returns the files that the second step puts there, in the same form.
 func LastAuthorities(dir datadir.Dir) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	return files, step(dir, func(name string) error {
@@ -80,9 +81,9 @@ func LastAuthorities(dir datadir.Dir) (map[string][]byte, error) {
 		switch {
 		case own != nil:
 		case name == "server-ca":
-			return fmt.Errorf("%s.crt has no authority that replaces another: begin with `kedge certificate rotate-ca`", path)
+			return fmt.Errorf("%s.crt has no authority that replaces another: run `kedge certificate rotate-ca` first", path)
 		default:
-			return nil // of an etcd that has come since
+			return nil // this etcd was added after the first step
 		}
 		files[name+".crt"] = encodeCertificates(own)
 		files[name+".key"], err = os.ReadFile(path + ".key")
@@ -93,8 +94,8 @@ func LastAuthorities(dir datadir.Dir) (map[string][]byte, error) {
 	})
 }
 
-// step calls authority for each that is there, and then account with the key of
-// service accounts.
+// step calls authority for each authority that is on this server, and then account with
+// the key of service accounts.
 func step(dir datadir.Dir, authority func(name string) error, account func(crypto.Signer) error) error {
 	if _, err := os.Stat(dir.NextServerTLS()); err == nil {
 		return ErrPrepared
@@ -117,7 +118,7 @@ func step(dir datadir.Dir, authority func(name string) error, account func(crypt
 	return nil
 }
 
-// prepare keeps files for the next start, in the place of what was kept before.
+// prepare keeps files for the next start. They replace the files that were kept before.
 func prepare(dir datadir.Dir, files map[string][]byte) error {
 	err := os.RemoveAll(dir.NextServerTLS())
 	if err == nil {
@@ -140,7 +141,7 @@ func prepare(dir datadir.Dir, files map[string][]byte) error {
 	return nil
 }
 
-// makeFolder has do fill a folder, which is there when all is in it.
+// makeFolder makes a folder that do fills. The folder appears only when it is complete.
 func makeFolder(path string, do func(to string) error) error {
 	making := path + ".tmp"
 	if err := os.RemoveAll(making); err != nil {
@@ -162,7 +163,7 @@ func makeFolder(path string, do func(to string) error) error {
 	return datadir.SyncFolder(filepath.Dir(path))
 }
 
-// copyFolder copies files, over what is there, with their modes.
+// copyFolder copies files with their modes, and overwrites those that are there.
 func copyFolder(from, to string) error {
 	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -187,7 +188,7 @@ func copyFolder(from, to string) error {
 	})
 }
 
-// succeed makes the files of a new authority in the place of the one of that name.
+// succeed makes a new authority that replaces the one with that name, and adds its files.
 func succeed(folder, name string, now time.Time, files map[string][]byte) error {
 	path := filepath.Join(folder, name)
 	bundle, err := readCertificates(path + ".crt")
@@ -201,9 +202,9 @@ func succeed(folder, name string, now time.Time, files map[string][]byte) error 
 	old := bundle[0]
 	switch {
 	case successor(bundle) != nil:
-		return fmt.Errorf("%s.crt replaces another authority already: end that first, by `kedge certificate rotate-ca --finish`", path)
+		return fmt.Errorf("%s.crt replaces another authority already: finish that first with `kedge certificate rotate-ca --finish`", path)
 	case len(bundle) > 1 || old.CheckSignatureFrom(old) != nil || old.MaxPathLen == 0 && old.MaxPathLenZero:
-		return fmt.Errorf("%s.crt is an authority of your own, below another or such that none may be below it: kedge cannot replace it", path)
+		return fmt.Errorf("kedge cannot replace %s.crt, an authority of your own: another authority has signed it, or it may not sign other authorities", path)
 	}
 	a := &authority{certFile: path + ".crt"}
 	if a.key, err = ecdsaKey(); err != nil {
@@ -221,7 +222,7 @@ func succeed(folder, name string, now time.Time, files map[string][]byte) error 
 	return err
 }
 
-// cross returns an authority's certificate as another one signs it.
+// cross returns an authority's certificate, signed by another authority.
 func cross(cert, signer *x509.Certificate, key crypto.Signer) (*x509.Certificate, error) {
 	serial, err := serialNumber()
 	if err != nil {
@@ -237,8 +238,8 @@ func cross(cert, signer *x509.Certificate, key crypto.Signer) (*x509.Certificate
 	return x509.ParseCertificate(der)
 }
 
-// successor returns the authority that signs now, as it signed itself, if the bundle
-// is from between the two steps.
+// successor returns the authority that signs now, in the certificate that it signed
+// itself. It returns nil unless the bundle is from between the two steps.
 func successor(bundle []*x509.Certificate) *x509.Certificate {
 	if bundle[0].CheckSignatureFrom(bundle[0]) == nil {
 		return nil
@@ -251,7 +252,7 @@ func successor(bundle []*x509.Certificate) *x509.Certificate {
 	return nil
 }
 
-// succeedKey makes the file of a new key, with which the old one's tokens are good yet.
+// succeedKey makes the file of a new key. Tokens signed by the old key stay valid.
 func succeedKey(old crypto.Signer, files map[string][]byte) error {
 	public, err := x509.MarshalPKIXPublicKey(old.Public())
 	if err != nil {
@@ -269,8 +270,8 @@ func succeedKey(old crypto.Signer, files map[string][]byte) error {
 	return nil
 }
 
-// TakeAuthorities takes a step that was prepared. It is called before anything else
-// reads or writes the certificates.
+// TakeAuthorities completes a step that was prepared, if there is one. The caller must do
+// that before anything reads or writes the certificates.
 func TakeAuthorities(dir datadir.Dir, now time.Time) error {
 	next, whole := dir.NextServerTLS(), dir.NextServerTLS()+"-whole"
 	if _, err := os.Stat(next); errors.Is(err, fs.ErrNotExist) {
@@ -282,16 +283,17 @@ func TakeAuthorities(dir datadir.Dir, now time.Time) error {
 		} else if !wanted {
 			return os.RemoveAll(next)
 		}
-		// What was kept before has served its time.
+		// The folder kept by the rotation before is no longer needed.
 		err := os.RemoveAll(dir.PreviousServerTLS())
 		if err == nil {
 			err = makeFolder(whole, func(to string) error {
-				// All else as it is now, which may be other than when this was prepared.
+				// All other files as they are now: they may have changed since the step
+				// was prepared.
 				err := errors.Join(copyFolder(dir.ServerTLS(), to), copyFolder(next, to))
 				for _, name := range replaced {
-					_ = os.Remove(filepath.Join(to, name+"-signer.crt")) // made again where it is needed
+					_ = os.Remove(filepath.Join(to, name+"-signer.crt")) // written again if it is needed
 				}
-				// This is when: RotatedAt.
+				// RotatedAt reads this time.
 				return errors.Join(err, os.Chtimes(filepath.Join(to, "server-ca.crt"), now, now))
 			})
 		}
@@ -302,11 +304,11 @@ func TakeAuthorities(dir datadir.Dir, now time.Time) error {
 	if err := datadir.Replace(whole, dir.ServerTLS(), dir.PreviousServerTLS()); err != nil {
 		return err
 	}
-	logrus.WithField("component", "pki").Infof("New authorities are in use; those before are kept in %s", dir.PreviousServerTLS())
+	logrus.WithField("component", "pki").Infof("New certificate authorities are in use. The former ones are kept in %s", dir.PreviousServerTLS())
 	return os.RemoveAll(next)
 }
 
-// wants tells whether prepared authorities are for those that are here, and have not
+// wants tells whether the prepared authorities follow those that are here, and have not
 // been taken yet.
 func wants(dir datadir.Dir) (bool, error) {
 	theirs, err := readCertificates(filepath.Join(dir.NextServerTLS(), "server-ca.crt"))
@@ -321,13 +323,13 @@ func wants(dir datadir.Dir) (bool, error) {
 		return false, nil
 	}
 	if !related(own, theirs) {
-		logrus.WithField("component", "pki").Warnf("The authorities prepared in %s are not for those that are here now, perhaps from a snapshot: removing them", dir.NextServerTLS())
+		logrus.WithField("component", "pki").Warnf("The certificate authorities prepared in %s do not follow the current ones, which may be from a snapshot. Removing the prepared ones", dir.NextServerTLS())
 		return false, nil
 	}
 	return true, nil
 }
 
-// related tells whether one of two bundles replaces the other: all that follow each
+// related tells whether one of two bundles replaces the other: bundles that follow each
 // other have a certificate in common.
 func related(one, other []*x509.Certificate) bool {
 	return slices.ContainsFunc(one, func(cert *x509.Certificate) bool { return slices.ContainsFunc(other, cert.Equal) })

@@ -21,19 +21,19 @@ import (
 // after ten seconds.
 const apiPatience = 5 * time.Second
 
-// Claim is what a node asks to be certified as.
+// Claim is what a node asks a server to certify.
 type Claim struct {
 	Node      string
 	Addresses []netip.Addr
-	// Password is the one that the node made for itself.
+	// Password is the password that the node made for itself.
 	Password string
-	// CertificatesEnd is when the certificates end that the node will get.
+	// CertificatesEnd is when the certificates expire that the node will get.
 	CertificatesEnd time.Time
 }
 
-// Join makes the name of a node that of the machine which has the password, and returns
-// the UID of the registration. Errors that a user can mend are *TakenError,
-// *RevokedError and *AddressError; all others pass by themselves.
+// Join gives a node's name to the machine that has the password, and returns the UID of
+// the registration. *TakenError, *RevokedError and *AddressError are for the user to
+// mend. All other errors pass by themselves.
 func (r *Registry) Join(ctx context.Context, claim Claim) (uid string, err error) {
 	if claim.Password == "" {
 		return "", &TakenError{claim.Node}
@@ -46,11 +46,11 @@ func (r *Registry) Join(ctx context.Context, claim Claim) (uid string, err error
 	return take(ctx, r.client, claim, false)
 }
 
-// Renew checks that new certificates may be signed for a node that shows one with a
-// UID, or one of an older kedge with none, and returns the UID for the new ones. The
-// node proves its password, except for its last renewal with an older kedge, whose
-// agents do not send it. The error is ErrRefused if the certificate is no good, and as
-// with Join otherwise.
+// Renew checks that a server may sign new certificates for a node, and returns the UID
+// for them. shown is the UID in the certificate that the node shows, empty if an older
+// kedge signed it. The node proves its password, except when it last renews with an older
+// kedge, whose agents do not send it. The error is ErrRefused if the certificate may no
+// longer be used, and otherwise as with Join.
 func (r *Registry) Renew(ctx context.Context, shown string, claim Claim) (uid string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, apiPatience)
 	defer cancel()
@@ -74,8 +74,8 @@ func (r *Registry) Renew(ctx context.Context, shown string, claim Claim) (uid st
 	return registration.UID, note(ctx, r.client, registration, claim)
 }
 
-// checkAddresses refuses addresses that other machines have. A machine that changes its
-// node's name keeps its addresses: its password is the same.
+// checkAddresses fails if another machine has one of the addresses. A machine that
+// changes its node's name keeps its addresses, because it has the same password.
 func (r *Registry) checkAddresses(ctx context.Context, claim Claim) error {
 	for _, ip := range claim.Addresses {
 		owners, err := r.owners(ip)
@@ -99,8 +99,8 @@ func (r *Registry) checkAddresses(ctx context.Context, claim Claim) error {
 	return nil
 }
 
-// take makes or keeps the registration of a claim. With force it also takes a name that
-// another node has.
+// take makes the registration of a claim, or keeps the one that is there. With force it
+// also takes a name that another node has.
 func take(ctx context.Context, client kubernetes.Interface, claim Claim, force bool) (uid string, err error) {
 	secrets := client.CoreV1().Secrets(namespace)
 	secret, err := secrets.Get(ctx, claim.Node+suffix, metav1.GetOptions{})
@@ -115,12 +115,13 @@ func take(ctx context.Context, client kubernetes.Interface, claim Claim, force b
 		return "", fmt.Errorf("look for node: %w", err)
 	}
 	registration, exists := of(secret), err == nil
-	// The Node may still be on its way.
+	// The Node may be about to appear.
 	taken := exists || !registration.Registered && !registration.late(time.Now())
 	switch own := protects(secret, claim.Password); {
 	case taken && own && registration.Revoked.IsZero():
 		if force && registration.CertificatesEnd.IsZero() {
-			// An older kedge may be started here again, whose certificates carry no UID.
+			// Someone may start an older kedge here again, whose certificates carry no
+			// UID.
 			claim.CertificatesEnd = time.Time{}
 		}
 		return registration.UID, note(ctx, client, registration, claim)
@@ -129,14 +130,16 @@ func take(ctx context.Context, client kubernetes.Interface, claim Claim, force b
 	case taken && !force:
 		return "", &RevokedError{claim.Node}
 	}
-	// The node that had the name was deleted, or never came. Its certificates end here.
+	// The node that had the name was deleted or never appeared. Its certificates end
+	// here.
 	if err := remove(ctx, client, registration); err != nil {
 		return "", err
 	}
 	return create(ctx, client, claim)
 }
 
-// create makes a registration. If there suddenly is one, two nodes joined at once.
+// create makes a registration. It fails if two nodes join under one name at the same
+// time.
 func create(ctx context.Context, client kubernetes.Interface, claim Claim) (uid string, err error) {
 	salt := newSalt()
 	secret, err := client.CoreV1().Secrets(namespace).Create(ctx, &corev1.Secret{
@@ -150,7 +153,7 @@ func create(ctx context.Context, client kubernetes.Interface, claim Claim) (uid 
 	return string(secret.UID), nil
 }
 
-// annotations say what will be certified.
+// annotations returns the annotations that say what will be certified.
 func (c *Claim) annotations() map[string]string {
 	annotations := map[string]string{addressesAnnotation: joinAddresses(c.Addresses)}
 	if !c.CertificatesEnd.IsZero() {
@@ -164,7 +167,7 @@ func note(ctx context.Context, client kubernetes.Interface, registration Registr
 	return annotate(ctx, client, registration, claim.annotations())
 }
 
-// annotate sets annotations of a registration, unless another one has its place.
+// annotate sets annotations of a registration, unless another one has taken its place.
 func annotate(ctx context.Context, client kubernetes.Interface, registration Registration, annotations map[string]string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": registration.UID, "annotations": annotations}})
 	if err != nil {
@@ -177,7 +180,7 @@ func annotate(ctx context.Context, client kubernetes.Interface, registration Reg
 	return nil
 }
 
-// remove deletes a registration, unless another one has its place.
+// remove deletes a registration, unless another one has taken its place.
 func remove(ctx context.Context, client kubernetes.Interface, registration Registration) error {
 	err := client.CoreV1().Secrets(namespace).Delete(ctx, registration.Node+suffix,
 		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(registration.UID)})
@@ -188,8 +191,8 @@ func remove(ctx context.Context, client kubernetes.Interface, registration Regis
 }
 
 // NewServerNode returns the component that registers a server's own node before its
-// kubelet does, for as long as that takes: the API may be another server's. A server
-// takes the name from any node that has it: a server has the authorities, and needs no
+// kubelet does. It tries until it succeeds, because the API may be on another server. The
+// server takes the name even from another node: it has the authorities and needs no
 // permission.
 func NewServerNode(client kubernetes.Interface, claim Claim) component.Component {
 	return component.Step("node-name", func(ctx context.Context) error {
@@ -197,8 +200,8 @@ func NewServerNode(client kubernetes.Interface, claim Claim) component.Component
 	})
 }
 
-// registerWhenAllowed waits until the API server's authorizer, which learns of
-// roles by a watch, has seen the one that has just been made.
+// registerWhenAllowed registers the node, and tries again until that succeeds. The API
+// server's authorizer learns of roles by a watch, so at first it may refuse.
 func registerWhenAllowed(ctx context.Context, client kubernetes.Interface, claim Claim) error {
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, apiPatience) {
 		asking, cancel := context.WithTimeout(ctx, apiPatience)

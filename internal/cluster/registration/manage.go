@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// serverLabels are those of which the Nodes of servers have at least one.
+// serverLabels are the labels of the Nodes of servers. Each has at least one.
 var serverLabels = []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd"}
 
 // List returns all registrations, in the order of their nodes' names.
@@ -31,8 +31,9 @@ func List(ctx context.Context, client kubernetes.Interface) ([]Registration, err
 	return all, nil
 }
 
-// Revoke ends all certificates of a node within seconds. Its Node stays, and keeps the
-// name until it is deleted. A server cannot be revoked: it has the authorities.
+// Revoke ends all certificates of a node within seconds. Its Node object stays and keeps
+// the name until somebody deletes it. A server cannot be revoked, because it has the
+// authorities.
 func Revoke(ctx context.Context, client kubernetes.Interface, name string) error {
 	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -40,12 +41,12 @@ func Revoke(ctx context.Context, client kubernetes.Interface, name string) error
 	}
 	server := func(label string) bool { return node.Labels[label] != "" }
 	if err == nil && slices.ContainsFunc(serverLabels, server) {
-		return fmt.Errorf("node %[1]s is a server, and a server's disk has the cluster's authorities and its token: "+
+		return fmt.Errorf("node %[1]s is a server and cannot be revoked, because its disk has the cluster's certificate authorities and token: "+
 			"run `kubectl delete node %[1]s`, then `kedge token rotate` and `kedge certificate rotate-ca` on another server", name)
 	}
 	secret, err := client.CoreV1().Secrets(namespace).Get(ctx, name+suffix, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("no node %s is registered: see `kedge node list`", name)
+		return fmt.Errorf("no node %s is registered: `kedge node list` shows the names", name)
 	}
 	if err != nil {
 		return fmt.Errorf("read registration: %w", err)

@@ -26,33 +26,33 @@ import (
 )
 
 const (
-	// retry is how long after a failure the end of a registration is looked at again.
+	// retry is the wait before a registration is looked at again after a failure.
 	retry = 5 * time.Second
-	// maxGone bounds how many UIDs are remembered that are not any longer of use.
+	// maxGone is how many UIDs of former registrations are remembered at most.
 	maxGone = 10_000
 )
 
-// Registry is a server's view of all registrations. It is safe for concurrent use, and
-// answers with ErrNotNow until the component that Follow returns is ready.
+// Registry is a server's view of all registrations. It is safe for concurrent use. Until
+// the component that Follow returns is ready, its methods return ErrNotNow.
 type Registry struct {
 	log    *logrus.Entry
 	client kubernetes.Interface
 
 	mu sync.Mutex
-	// known says that the registrations are all there are.
+	// known says that registrations has all of them.
 	known bool
 	// registrations are by the names of their nodes.
 	registrations map[string]Registration
-	// addresses are those that Nodes say they have, of all Nodes.
+	// addresses are the addresses in the status of each Node.
 	addresses map[string][]netip.Addr
 	// gone are UIDs that the API server does not know.
 	gone map[string]bool
-	// settling has the timers of nodes whose registration is to be looked at.
+	// settling has the timers of nodes whose registration is looked at later.
 	settling map[string]*time.Timer
 	ended    func(node string)
 }
 
-// New makes a registry that knows nothing yet.
+// New returns a registry that knows no registrations yet.
 func New() *Registry {
 	return &Registry{
 		log:           logrus.WithField("component", "registrations"),
@@ -64,14 +64,14 @@ func New() *Registry {
 	}
 }
 
-// OnEnd has do called with a node's name when certificates of the node may no longer be
-// accepted. It must be called before anything runs.
+// OnEnd sets the function that is called with a node's name when certificates of that
+// node may no longer be accepted. It must be called before anything runs.
 func (r *Registry) OnEnd(do func(node string)) { r.ended = do }
 
-// Follow returns the component that keeps the registry in step with the cluster, and
-// ends the registrations of nodes that were deleted or never came. Several servers may
-// run it side by side. The client's user may keep Secrets in kube-system, and read and
-// annotate Nodes; nodes are the informers of this process.
+// Follow returns the component that keeps the registry in step with the cluster. It also
+// ends the registrations of nodes that were deleted or never appeared. Several servers
+// may run it at the same time. The client's user needs the right to keep Secrets in
+// kube-system, and to read and annotate Nodes. nodes are the informers of this process.
 func (r *Registry) Follow(client kubernetes.Interface, nodes objectcache.Source) component.Component {
 	return component.Func("registrations", func(ctx context.Context, ready func()) error {
 		return r.follow(ctx, client, nodes, ready)
@@ -151,9 +151,9 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 	return nil
 }
 
-// untilAllowed calls do until it is no longer forbidden: a role that has just been made
-// is not known to the API server's authorizer yet. Other faults are left to the next
-// attempt, which tells about them. The error is that of ctx.
+// untilAllowed calls do until do is no longer forbidden: the API server's authorizer does
+// not know a new role at once. Any other error of do ends the wait too, because the next
+// request reports it. The error is that of ctx.
 func untilAllowed(ctx context.Context, do func() error) error {
 	for wait := 20 * time.Millisecond; apierrors.IsForbidden(do()); wait = min(2*wait, retry) {
 		select {
@@ -165,7 +165,8 @@ func untilAllowed(ctx context.Context, do func() error) error {
 	return ctx.Err()
 }
 
-// withoutPassword is a cache.TransformFunc: the hash is read when somebody joins.
+// withoutPassword is a cache.TransformFunc that drops the hash, which is read when a node
+// joins.
 func withoutPassword(object any) (any, error) {
 	if secret, ok := object.(*corev1.Secret); ok {
 		secret.Data, secret.ManagedFields = nil, nil
@@ -173,7 +174,7 @@ func withoutPassword(object any) (any, error) {
 	return object, nil
 }
 
-// secretIs learns a registration.
+// secretIs takes in a registration that is new or has changed.
 func (r *Registry) secretIs(ctx context.Context, object any) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok || !strings.HasSuffix(secret.Name, suffix) {
@@ -203,7 +204,7 @@ func (r *Registry) secretGone(object any) {
 	}
 }
 
-// nodeIs learns that a Node is there, and its addresses.
+// nodeIs takes in a Node that is new or has changed, with its addresses.
 func (r *Registry) nodeIs(ctx context.Context, object any) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
@@ -230,7 +231,7 @@ func (r *Registry) nodeGone(ctx context.Context, name string) {
 	r.settle(ctx, name, 0)
 }
 
-// mark is what NodeAnnotation is to be.
+// mark returns the value that NodeAnnotation should have.
 func (r *Registration) mark() string {
 	switch {
 	case !r.Revoked.IsZero():
@@ -241,7 +242,7 @@ func (r *Registration) mark() string {
 	return r.UID
 }
 
-// settle looks at a registration after a while. The caller holds mu.
+// settle compares a registration with its Node after a while. The caller holds mu.
 func (r *Registry) settle(ctx context.Context, node string, after time.Duration) {
 	if timer := r.settling[node]; timer != nil {
 		timer.Stop()
@@ -258,10 +259,10 @@ func (r *Registry) settle(ctx context.Context, node string, after time.Duration)
 	})
 }
 
-// settle compares a registration with its Node, both as they are at this moment, and
-// writes what follows: that the Node has been seen, or that the registration is over.
-// The registration is read first. So a Node that is there then has come after it, since
-// registrations are made for nodes that are not there.
+// settle compares a registration with its Node, as the API has both now. It records that
+// the Node has been seen, or removes the registration if it is over. It reads the
+// registration first. Registrations are made for nodes that do not exist yet, so a Node
+// that is found afterwards is newer than the registration.
 func settle(ctx context.Context, client kubernetes.Interface, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, apiPatience)
 	defer cancel()
@@ -295,10 +296,10 @@ func settle(ctx context.Context, client kubernetes.Interface, name string) error
 	return errors.Join(faults...)
 }
 
-// Check tells whether certificates of a node that carry a UID are to be accepted; uid is
-// empty for those of an older kedge. The error is ErrRefused or ErrNotNow. genuine
-// verifies the certificate: it is called only if the API server has to be asked, so that
-// strangers cannot have it asked.
+// Check tells whether a node's certificates that carry uid are accepted; uid is empty for
+// those of an older kedge. The error is ErrRefused or ErrNotNow. genuine verifies the
+// certificate. It is called only before a question to the API server, so that strangers
+// cannot cause such questions.
 func (r *Registry) Check(ctx context.Context, node, uid string, genuine func() error) error {
 	r.mu.Lock()
 	known, gone := r.known, r.gone[uid]
@@ -334,7 +335,7 @@ func (r *Registry) Check(ctx context.Context, node, uid string, genuine func() e
 	return ErrRefused
 }
 
-// Owner returns the one node whose registration has an address, if there is one.
+// Owner returns the node whose registration has an address, if there is exactly one.
 func (r *Registry) Owner(ip netip.Addr) (node string, found bool) {
 	owners, err := r.owners(ip)
 	if err != nil || len(owners) != 1 {
@@ -343,8 +344,8 @@ func (r *Registry) Owner(ip netip.Addr) (node string, found bool) {
 	return owners[0], true
 }
 
-// owners returns the nodes that have an address. For nodes that have certificates of an
-// older kedge it goes by what their Nodes say.
+// owners returns the nodes that have an address. If a node has certificates of an older
+// kedge, the addresses in its Node's status count.
 func (r *Registry) owners(ip netip.Addr) (owners []string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

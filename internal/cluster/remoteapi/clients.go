@@ -16,13 +16,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// Dialer connects to one of the cluster's servers, whatever the address.
+// Dialer connects to one of the cluster's servers. It ignores the address.
 type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Clients makes connections to the API of other machines, each with the certificate of
-// the user that calls.
+// Clients makes connections to the API of other machines. Each connection has the
+// certificate of the user that calls.
 type Clients struct {
 	tls    func(user string, groups ...string) *tls.Config
 	dialer *connrotation.Dialer
@@ -31,8 +31,8 @@ type Clients struct {
 	transports map[string]http.RoundTripper
 }
 
-// NewClients makes clients that reach the servers by a dialer, and show them what tls
-// returns for a user. A user is always in the same groups.
+// NewClients returns clients that reach the servers with a dialer. tls returns the TLS
+// settings with a user's certificate. A user must always be in the same groups.
 func NewClients(servers Dialer, tls func(user string, groups ...string) *tls.Config) *Clients {
 	return &Clients{
 		tls:        tls,
@@ -41,29 +41,29 @@ func NewClients(servers Dialer, tls func(user string, groups ...string) *tls.Con
 	}
 }
 
-// ClientConfig returns how a user calls the API.
+// ClientConfig returns the configuration with which a user calls the API.
 func (c *Clients) ClientConfig(user string, groups ...string) *rest.Config {
 	return &rest.Config{
-		// The dialer knows where that is.
+		// The dialer knows the address of a server.
 		Host: "https://" + pki.APIName,
-		// Not client-go's own: that judges certificates by the system's clock.
+		// Not client-go's own transport, which judges certificates by the system's clock.
 		Transport: c.transport(user, groups),
 		ContentConfig: rest.ContentConfig{
 			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
 			ContentType:        runtime.ContentTypeProtobuf,
 		},
-		// API priority and fairness protects the server, and fairly.
+		// API priority and fairness already protects the server.
 		QPS: -1,
 	}
 }
 
-// transport returns the one transport of a user.
+// transport returns a user's transport. Each user has only one.
 func (c *Clients) transport(user string, groups []string) http.RoundTripper {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.transports[user]
 	if t == nil {
-		// Its defaults ping idle HTTP/2 connections, so that dead ones are found.
+		// The defaults ping idle HTTP/2 connections, so that dead ones are found.
 		t = utilnet.SetTransportDefaults(&http.Transport{
 			Proxy:           func(*http.Request) (*url.URL, error) { return nil, nil },
 			DialContext:     c.dialer.DialContext,

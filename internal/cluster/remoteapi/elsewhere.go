@@ -1,5 +1,6 @@
-// Package remoteapi is the API for processes that run no API server: Clients and Objects
-// for agents, and Elsewhere for servers with disable-apiserver. The boot lists make them.
+// Package remoteapi reaches the API from processes that run no API server: Clients and
+// Objects for agents, and Elsewhere for servers with disable-apiserver. The boot lists in
+// packages agent and server make them.
 package remoteapi
 
 import (
@@ -23,26 +24,27 @@ import (
 )
 
 const (
-	// apiLeases is where API servers that share a datastore keep a lease each, under
-	// their address (pkg/controlplane/instance.go, NewLeases).
+	// apiLeases is the prefix under which API servers that share a datastore keep a lease
+	// each, by their addresses (pkg/controlplane/instance.go, NewLeases).
 	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/instance.go Config.createLeaseReconciler
 	apiLeases = "/registry/masterleases/"
-	// retry is how often another server is looked for, and apiReminder how often is
-	// said that there is none with an API.
+	// retry is how often Elsewhere looks for another server. apiReminder is how often it
+	// logs that no server with an API is known.
 	retry       = time.Second
 	apiReminder = time.Minute
-	// reconnectInterval is how old a connection gets: the certificate that was made
-	// for it lasts for a year.
+	// reconnectInterval is how long connections are kept. The certificate that is made
+	// for a connection is valid for a year.
 	reconnectInterval = 30 * 24 * time.Hour
 )
 
-// Elsewhere is the API of other servers, for the parts of a server that has none.
+// Elsewhere is the API on other servers, for the parts of a server that runs no API
+// server.
 type Elsewhere struct {
 	*Clients
 	objects *Objects
 	servers *serverlb.Balancer
 	follow  component.Component
-	// url is this server's, for those who have yet to join.
+	// url is this server's URL, for messages to users who add another server.
 	url string
 	log *logrus.Entry
 }
@@ -52,18 +54,19 @@ type Config struct {
 	NodeName string
 	// File keeps the addresses of servers over a restart.
 	File string
-	// URL is this server's, for servers that have yet to join.
+	// URL is this server's URL, for messages to users who add another server.
 	URL string
-	// Port is where all servers listen.
+	// Port is the port at which all servers listen.
 	Port int
-	// TLS returns what a user shows, and NodeTLS what this server's node shows.
+	// TLS returns the settings with a user's certificate. NodeTLS has that of this
+	// server's node.
 	TLS     func(user string, groups ...string) *tls.Config
 	NodeTLS *tls.Config
-	// Etcd connects to the datastore, in which API servers have their leases.
+	// Etcd connects to the datastore, where API servers keep their leases.
 	Etcd func() (*clientv3.Client, error)
 }
 
-// NewElsewhere makes the component, which finds the servers by what they write into
+// NewElsewhere makes the component. It finds the servers by the leases that they keep in
 // the datastore.
 func NewElsewhere(cfg Config) *Elsewhere {
 	r := &Elsewhere{
@@ -86,7 +89,7 @@ func NewElsewhere(cfg Config) *Elsewhere {
 // Name implements component.Component.
 func (*Elsewhere) Name() string { return "api" }
 
-// Run implements component.Component. It is ready once a server's API is.
+// Run implements component.Component. It is ready once the API of a server is.
 func (r *Elsewhere) Run(ctx context.Context, ready func()) error {
 	group := component.Group{OnReady: ready}
 	group.Add(r.follow)
@@ -109,7 +112,7 @@ func (r *Elsewhere) Run(ctx context.Context, ready func()) error {
 	return group.Run(ctx)
 }
 
-// await waits until an API answers.
+// await waits until a server's API answers.
 func (r *Elsewhere) await(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(r.ClientConfig("system:kedge:supervisor"))
 	if err != nil {
@@ -125,31 +128,32 @@ func (r *Elsewhere) await(ctx context.Context) error {
 		}
 		if time.Since(said) > apiReminder {
 			said = time.Now()
-			r.log.Infof("This server runs no API server, and its node waits for one that does: kedge server --disable-etcd --server %s, with this one's token (%v)", r.url, err)
+			r.log.Infof("This server runs no API server, and its node waits for a server that does. Start one with `kedge server --disable-etcd --server %s` and this server's token (%v)", r.url, err)
 		}
 		return false, nil
 	})
 }
 
-// Informers is an objectcache.Source.
+// Informers implements objectcache.Source.
 func (r *Elsewhere) Informers(ctx context.Context) (informers.SharedInformerFactory, error) {
 	return r.objects.Informers(ctx)
 }
 
-// Certificate returns nil: an API server alone has certificates of the user's own.
+// Certificate returns nil: only API servers have certificates that the user brought.
 func (*Elsewhere) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, nil }
 
-// Servers implements tunnel.Servers: the servers that have an API.
+// Servers implements tunnel.Servers. It returns the servers that have an API.
 func (r *Elsewhere) Servers() ([]string, <-chan struct{}) { return r.servers.Servers() }
 
-// ServeHTTP refuses what is not the supervisor's, /readyz too: clients are to use
-// another server.
+// ServeHTTP refuses every request that is not for the supervisor, /readyz too, so that
+// clients use another server.
 func (r *Elsewhere) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	servers, _ := r.servers.Servers()
-	http.Error(w, fmt.Sprintf("this server runs no API server (disable-apiserver); those that do are at %v", servers), http.StatusServiceUnavailable)
+	http.Error(w, fmt.Sprintf("this server runs no API server (disable-apiserver): use one of %v", servers), http.StatusServiceUnavailable)
 }
 
-// followLeases is an serverlb.FollowConfig.Source: the API servers that have a lease.
+// followLeases is a serverlb.FollowConfig.Source. It learns the API servers that have a
+// lease.
 func followLeases(ctx context.Context, connect func() (*clientv3.Client, error), port int, learn func([]string)) error {
 	client, err := connect()
 	if err != nil {
@@ -157,7 +161,8 @@ func followLeases(ctx context.Context, connect func() (*clientv3.Client, error),
 	}
 	defer client.Close()
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		// What this server has will do: without the others it is of little use anyway.
+		// The local member's data are enough: without the other members it is of little
+		// use anyway.
 		answer, err := client.Get(ctx, apiLeases, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithSerializable())
 		if err == nil {
 			var servers []string

@@ -15,9 +15,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// Objects is the component of an agent, or of a server that runs no API server,
-// that reads what its other components share. It reads as the service proxy: all
-// nodes may know what that may.
+// Objects is the component of an agent, or of a server without an API server, that reads
+// the objects which the node's other components share. It reads as the service proxy,
+// because every node may read what the proxy may.
 type Objects struct {
 	client *rest.Config
 
@@ -33,8 +33,8 @@ func NewObjects(clients *Clients, node string) *Objects {
 // Name implements component.Component.
 func (*Objects) Name() string { return "objects" }
 
-// Run implements component.Component. It is ready when there is a cache; what
-// is in it is up to those who read.
+// Run implements component.Component. It is ready when there is a cache. The cache is
+// filled when a component reads from it.
 func (o *Objects) Run(ctx context.Context, ready func()) error {
 	client, err := kubernetes.NewForConfig(o.client)
 	if err != nil {
@@ -50,7 +50,7 @@ func (o *Objects) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Informers is an objectcache.Source.
+// Informers implements objectcache.Source. It fails before Run.
 func (o *Objects) Informers(ctx context.Context) (informers.SharedInformerFactory, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -60,7 +60,8 @@ func (o *Objects) Informers(ctx context.Context) (informers.SharedInformerFactor
 	return o.cache.View(ctx, objectcache.Options{}), nil
 }
 
-// trim drops what no component of an agent reads and takes most of the room.
+// trim drops the fields that no component of an agent reads and that take most of the
+// memory.
 func trim(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		node.Status.Images = nil

@@ -1,7 +1,7 @@
-// Package renewal keeps the certificates of a running kedge from ending: it
-// renews them in time, and all at once when `kedge certificate rotate` asks for it.
-// Servers and agents run it, each with what they renew; who uses the certificates
-// takes the new ones by itself.
+// Package renewal renews the certificates of a running kedge before they expire, and all
+// at once when `kedge certificate rotate` asks for it. Servers and agents run its Keeper,
+// each with its own way to renew. The parts that use the certificates take the new ones
+// by themselves.
 package renewal
 
 import (
@@ -15,33 +15,34 @@ import (
 )
 
 const (
-	// lookInterval is how often is looked at the latest: the clock may have been set.
+	// lookInterval is the longest time between two looks: the clock may have been set.
 	lookInterval = time.Hour
-	// firstRetry is how long after a failure is tried again.
+	// firstRetry is the wait before the first attempt after a failure.
 	firstRetry = time.Minute
 )
 
-// Config is what a Keeper keeps.
+// Config is what a Keeper has to know.
 type Config struct {
 	Now func() time.Time
-	// Due is when the first certificate is to be renewed; zero is never.
+	// Due returns when the first certificate is to be renewed. Zero means never.
 	Due func() time.Time
-	// Renew renews those that are to be, or all, with new keys. It returns the files
-	// of the new ones.
+	// Renew renews the certificates that need it, or all of them, with new keys. It
+	// returns the files of the new ones.
 	Renew func(ctx context.Context, all bool) ([]string, error)
-	// Replace prepares a step of replacing the authorities on all servers: the last one
-	// or the first. It is nil where there is but one server, and on agents.
+	// Replace prepares a step of replacing the authorities on all servers: the first
+	// step, or the last one if finish is true. It is nil on a single server, and on agents.
 	Replace func(ctx context.Context, finish bool) error
-	// Lagging tells which nodes, of which it is given the addresses of the kubelets, and
-	// servers, HOST:PORT, have not followed to new authorities. An agent has none.
+	// Lagging returns which nodes and servers have not followed to new authorities.
+	// kubelets are the kubelets' addresses by node, and servers are HOST:PORT. It is nil
+	// on agents.
 	Lagging func(ctx context.Context, kubelets map[string]string, servers []string) (Lag, error)
 }
 
-// Lag is how servers and nodes follow to new authorities.
+// Lag says how far servers and nodes have followed to new authorities.
 type Lag struct {
-	// Why some have not, by what they are called.
+	// Why has the reasons of those that have not followed, by their names in messages.
 	Why map[string]string `json:"why,omitempty"`
-	// Since is when the last of the others has.
+	// Since is when the last of the others followed.
 	Since time.Time `json:"since"`
 }
 
@@ -59,7 +60,7 @@ func New(cfg Config) *Keeper {
 	return &Keeper{cfg: cfg, log: logrus.WithField("component", "certificates"), look: make(chan struct{}, 1)}
 }
 
-// Look has the certificates looked at now.
+// Look makes the Keeper look at the certificates now.
 func (k *Keeper) Look() {
 	select {
 	case k.look <- struct{}{}:
@@ -70,8 +71,9 @@ func (k *Keeper) Look() {
 // Name implements component.Component.
 func (*Keeper) Name() string { return "certificates" }
 
-// Run implements component.Component. A renewal that fails, on a full disk or
-// without a server, is logged and tried again: there is much time left then.
+// Run implements component.Component. If a renewal fails, for example because the disk is
+// full or no server answers, Run logs that and tries again. The certificates are valid
+// for a long time yet.
 func (k *Keeper) Run(ctx context.Context, ready func()) error {
 	ready()
 	for {
@@ -85,13 +87,13 @@ func (k *Keeper) Run(ctx context.Context, ready func()) error {
 			timer.Stop()
 		}
 		if _, err := k.renew(ctx, false); err != nil && ctx.Err() == nil {
-			k.log.WithError(err).Warnf("Cannot look after the certificates, and will try again in %s", pause(k.cfg.Now(), k.cfg.Due()).Round(time.Second))
+			k.log.WithError(err).Warnf("Cannot renew the certificates, and will try again in %s", pause(k.cfg.Now(), k.cfg.Due()).Round(time.Second))
 		}
 	}
 }
 
-// pause is how long to wait for what is due. What could not be renewed is tried
-// again after as long as it is late.
+// pause returns how long to wait before the next look. After a failure, it is as long as
+// the renewal is late.
 func pause(now, due time.Time) time.Duration {
 	if due.IsZero() {
 		return lookInterval
@@ -112,7 +114,7 @@ func (k *Keeper) renew(ctx context.Context, all bool) ([]string, error) {
 	return files, err
 }
 
-// What is asked, and what comes back.
+// The requests of `kedge certificate` and their answers.
 type (
 	renewed struct {
 		Files []string `json:"files,omitempty"`
@@ -145,22 +147,22 @@ func (k *Keeper) Routes() []localapi.Route {
 	return routes
 }
 
-// Rotate has the kedge of this host replace all its certificates and their keys. It
-// returns the files of the new ones, also if others failed.
+// Rotate asks the kedge on this host to replace all its certificates and their keys. It
+// returns the files of the new ones, even if others failed.
 func Rotate(ctx context.Context, kedge *localapi.Client) ([]string, error) {
 	var answer renewed
 	err := kedge.Ask(ctx, localapi.RenewCertificates, nil, &answer)
 	return answer.Files, err
 }
 
-// Replace asks the server of this host, one of several, to prepare a step of replacing
-// the authorities on all of them: Config.Replace.
+// Replace asks the server on this host, one of several, to prepare a step of replacing
+// the authorities on all of them: see Config.Replace.
 func Replace(ctx context.Context, kedge *localapi.Client, finish bool) error {
 	return kedge.Ask(ctx, localapi.ReplaceAuthorities, replacement{finish}, &localapi.Nothing{})
 }
 
-// Lagging asks the server of this host which nodes and servers have not followed to its
-// new authorities, and why: Config.Lagging.
+// Lagging asks the server on this host which nodes and servers have not followed to its
+// new authorities, and why: see Config.Lagging.
 func Lagging(ctx context.Context, kedge *localapi.Client, kubelets map[string]string, servers []string) (Lag, error) {
 	var answer Lag
 	err := kedge.Ask(ctx, localapi.LaggingAuthorities, suspects{kubelets, servers}, &answer)

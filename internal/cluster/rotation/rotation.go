@@ -1,5 +1,5 @@
-// Package rotation replaces the cluster's authorities and its join token: for the
-// commands of package cli, and as what a running server does for them.
+// Package rotation replaces the cluster's authorities and its join token. Package cli
+// calls it for its commands, and package server runs its Keeper.
 package rotation
 
 import (
@@ -32,7 +32,7 @@ import (
 	clusterservers "github.com/kedge-dev/kedge/internal/cluster/servers"
 )
 
-// probePatience is how long a node's kubelet may take to show its certificate.
+// probePatience is how long a kubelet or server may take to show its certificate.
 const probePatience = 10 * time.Second
 
 // Config is what a server's Keeper has to know.
@@ -42,18 +42,18 @@ type Config struct {
 	Clock        *pki.Clock
 	// Node is the name of the server's own node.
 	Node string
-	// Dial connects to what is on another node.
+	// Dial connects to an address on another node.
 	Dial func(ctx context.Context, node, address string) (net.Conn, error)
-	// Members returns HOST:PORT of the servers that have etcd, of which some may have no
-	// API. Nil if the servers have no etcd of kedge's.
+	// Members returns HOST:PORT of the servers that have etcd, some of which may run no
+	// API server. It is nil if the servers have no embedded etcd.
 	Members func() []string
-	// Authorities are what servers with one datastore replace theirs by. Nil if there is
-	// only one server.
+	// Authorities replaces the authorities of all servers that share a datastore. It is
+	// nil if there is only one server.
 	Authorities *join.SharedAuthorities
 }
 
 // NewKeeper returns the component that renews a server's certificates, and replaces the
-// authorities when a command asks for that.
+// authorities when a command asks for it.
 func NewKeeper(cfg Config) *renewal.Keeper {
 	settings := renewal.Config{
 		Now:   cfg.Clock.Now,
@@ -61,12 +61,12 @@ func NewKeeper(cfg Config) *renewal.Keeper {
 		Renew: func(_ context.Context, all bool) ([]string, error) { return cfg.Certificates.Renew(all) },
 		Lagging: func(ctx context.Context, kubelets map[string]string, servers []string) (renewal.Lag, error) {
 			if !cfg.Certificates.Rotating() {
-				return renewal.Lag{}, errors.New("this server does not use new authorities beside old ones: begin with `kedge certificate rotate-ca`, and restart it")
+				return renewal.Lag{}, errors.New("this server is not between the two steps of replacing the certificate authorities: run `kedge certificate rotate-ca`, and restart the server")
 			}
 			if cfg.Members != nil {
 				members := cfg.Members()
 				if len(members) == 0 {
-					return renewal.Lag{}, errors.New("it is not known yet which servers have etcd: see `kedge status`, and try again")
+					return renewal.Lag{}, errors.New("this server does not know yet which servers have etcd: wait until `kedge status` shows it as ready, and try again")
 				}
 				servers = append(servers, members...)
 			}
@@ -91,9 +91,9 @@ func NewKeeper(cfg Config) *renewal.Keeper {
 	return renewal.New(settings)
 }
 
-// lagging asks kubelets, by the names of their nodes, and servers for their
-// certificates, and returns which have not followed: what they show is not signed as it
-// should.
+// lagging asks kubelets, by the names of their nodes, and servers for their certificates.
+// It returns those that have not followed: signed is false for their certificates, or
+// they do not answer.
 func lagging(ctx context.Context, kubelets map[string]string, servers []string, signed func(*x509.Certificate) bool,
 	dial func(ctx context.Context, name, address string) (net.Conn, error)) renewal.Lag {
 	ctx, cancel := context.WithTimeout(ctx, probePatience)
@@ -110,7 +110,7 @@ func lagging(ctx context.Context, kubelets map[string]string, servers []string, 
 		asking.Go(func() {
 			cert, err := show(ctx, name, address, dial)
 			if err == nil && !signed(cert) {
-				err = errors.New("its certificates are of the old authority, until kedge is restarted there; on an agent `kedge certificate rotate` renews them")
+				err = errors.New("the old certificate authority signed its certificates: restart kedge there, or on an agent run `kedge certificate rotate`")
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -129,14 +129,14 @@ func lagging(ctx context.Context, kubelets map[string]string, servers []string, 
 	return lag
 }
 
-// show returns the certificate that somebody shows.
+// show returns the certificate that the server at an address shows.
 func show(ctx context.Context, name, address string, dial func(ctx context.Context, name, address string) (net.Conn, error)) (*x509.Certificate, error) {
 	conn, err := dial(ctx, name, address)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	// It is compared by who asks, and nothing is sent.
+	// The caller judges the certificate, and nothing is sent over the connection.
 	client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
 	if err := client.HandshakeContext(ctx); err != nil {
 		return nil, err
@@ -144,9 +144,9 @@ func show(ctx context.Context, name, address string, dial func(ctx context.Conte
 	return client.ConnectionState().PeerCertificates[0], nil
 }
 
-// Begin prepares new authorities of the cluster, which the next start of each server
-// takes into use beside the old ones, and returns the token that further nodes need
-// then. alone says that the cluster has only this server, whose kedge need not run.
+// Begin prepares new authorities of the cluster. From its next start on, each server uses
+// them beside the old ones. Begin returns the token that nodes need to join then. alone
+// says that the cluster has only this server; its kedge need not run.
 func Begin(ctx context.Context, kedge *localapi.Client, dir datadir.Dir, alone bool, now time.Time) (token string, err error) {
 	if alone {
 		err = pki.PrepareAuthorities(dir, now)
@@ -163,9 +163,10 @@ func Begin(ctx context.Context, kedge *localapi.Client, dir datadir.Dir, alone b
 	return join.TokenFor(dir, authority)
 }
 
-// Finish prepares the end of the old authorities, with the next start of each server. It
-// refuses while there is something that it would lock out, as far as can be known.
-// ignorePods leaves out pods that have not started since. alone is as for Begin.
+// Finish prepares the removal of the old authorities, which happens at the next start of
+// each server. It fails while a node, server, Secret or pod is known to need them still.
+// With ignorePods it does not look at pods that have not restarted since Begin. alone is
+// as for Begin.
 func Finish(ctx context.Context, kedge *localapi.Client, cfg *config.Config, alone bool, client kubernetes.Interface, ignorePods bool) error {
 	dir := datadir.Dir(cfg.DataDir)
 	since, err := pki.RotatedAt(dir)
@@ -173,7 +174,7 @@ func Finish(ctx context.Context, kedge *localapi.Client, cfg *config.Config, alo
 		return err
 	}
 	pins := []string{cfg.Server.AgentToken}
-	if alone { // others have agreed on one: join.SharedToken
+	if alone { // several servers share one token: join.SharedToken
 		pins = append(pins, cfg.Token)
 	}
 	faults := []error{join.CheckPins(dir, pins...)}
@@ -182,7 +183,7 @@ func Finish(ctx context.Context, kedge *localapi.Client, cfg *config.Config, alo
 		return fmt.Errorf("list nodes: %w", err)
 	}
 	servers, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) { // a user may have the API server not write it
+	if err != nil && !apierrors.IsNotFound(err) { // a user may have told the API server not to write it
 		return fmt.Errorf("list servers: %w", err)
 	}
 	lag, err := renewal.Lagging(ctx, kedge, kubelets(nodes.Items), clusterservers.Addresses(servers, ""))
@@ -190,9 +191,9 @@ func Finish(ctx context.Context, kedge *localapi.Client, cfg *config.Config, alo
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(lag.Why)) {
-		faults = append(faults, fmt.Errorf("%s has not followed (%s): start it, or delete it with kubectl delete node", name, lag.Why[name]))
+		faults = append(faults, fmt.Errorf("%s does not use the new certificate authorities yet (%s): start it, or delete it with kubectl delete node", name, lag.Why[name]))
 	}
-	// Before the last of the servers had followed it still signed with the old key.
+	// Until the last server followed, it signed tokens with the old key.
 	if lag.Since.After(since) {
 		since = lag.Since
 	}
@@ -202,7 +203,7 @@ func Finish(ctx context.Context, kedge *localapi.Client, cfg *config.Config, alo
 	}
 	for _, secret := range secrets.Items {
 		if secret.CreationTimestamp.Time.Before(since) {
-			faults = append(faults, fmt.Errorf("secret %s/%s has a token that the old key signed: delete it, and make it again where it is needed", secret.Namespace, secret.Name))
+			faults = append(faults, fmt.Errorf("secret %s/%s has a token that the old key signed: delete the secret, and create it again if it is needed", secret.Namespace, secret.Name))
 		}
 	}
 	if !ignorePods {
@@ -211,12 +212,12 @@ func Finish(ctx context.Context, kedge *localapi.Client, cfg *config.Config, alo
 			return fmt.Errorf("list pods: %w", err)
 		}
 		if names := oldPods(pods.Items, since); len(names) > 0 {
-			faults = append(faults, fmt.Errorf("pods that may call the API have not started anew, and may know the old authority alone: %s. "+
-				"Restart them (kubectl rollout restart); or give --ignore-pods, if they do not call it or read its authority anew", strings.Join(names, ", ")))
+			faults = append(faults, fmt.Errorf("these pods may call the API, have not been restarted, and may trust only the old certificate authority: %s. "+
+				"Restart them (kubectl rollout restart). If they do not call the API, or read ca.crt again by themselves, add --ignore-pods", strings.Join(names, ", ")))
 		}
 	}
 	if err := errors.Join(faults...); err != nil {
-		return fmt.Errorf("the old authorities are still needed:\n%w", err)
+		return fmt.Errorf("the old certificate authorities are still needed:\n%w", err)
 	}
 	if alone {
 		return pki.DropAuthorities(dir)
@@ -224,7 +225,7 @@ func Finish(ctx context.Context, kedge *localapi.Client, cfg *config.Config, alo
 	return renewal.Replace(ctx, kedge, true)
 }
 
-// kubelets returns where those of nodes are, by the nodes' names.
+// kubelets returns the addresses of the kubelets, HOST:PORT, by the nodes' names.
 func kubelets(nodes []corev1.Node) map[string]string {
 	addresses := map[string]string{}
 	for _, node := range nodes {
@@ -241,7 +242,8 @@ func kubelets(nodes []corev1.Node) map[string]string {
 	return addresses
 }
 
-// oldPods names the pods that have a service account's token since before a time.
+// oldPods returns the names of the pods that have had a service account's token since
+// before a time.
 func oldPods(pods []corev1.Pod, since time.Time) []string {
 	var names []string
 	for _, pod := range pods {
@@ -257,12 +259,12 @@ func oldPods(pods []corev1.Pod, since time.Time) []string {
 }
 
 // Token replaces the join token of the cluster, and returns the new one. If several
-// servers share a datastore, the kedge that runs at local, HOST:PORT, does it, so that
-// all servers learn the token. alone is as for Begin.
+// servers share a datastore, the kedge that runs at local, HOST:PORT, replaces it, so
+// that all servers learn the new one. alone is as for Begin.
 func Token(ctx context.Context, dir datadir.Dir, alone bool, configured, local string) (string, error) {
 	if alone {
 		if configured != "" {
-			return "", errors.New("the token is set by the configuration: change token or token-file there, and restart the server")
+			return "", errors.New("the configuration sets the token: change token or token-file there, and restart the server")
 		}
 		return join.RotateToken(dir)
 	}

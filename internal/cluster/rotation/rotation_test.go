@@ -44,7 +44,7 @@ func TestLagging(t *testing.T) {
 		t.Errorf("%v, want %v", lag, want)
 	}
 	lag = lagging(t.Context(), nodes, []string{address}, func(*x509.Certificate) bool { return false }, dial)
-	if len(lag.Why) != 3 || !strings.Contains(lag.Why["node up"], "of the old authority") || lag.Why["the server at "+address] == "" {
+	if len(lag.Why) != 3 || !strings.Contains(lag.Why["node up"], "the old certificate authority signed its certificates") || lag.Why["the server at "+address] == "" {
 		t.Errorf("%v", lag)
 	}
 }
@@ -97,7 +97,7 @@ func TestRefused(t *testing.T) {
 	if _, err := Begin(t.Context(), kedge, datadir.Dir(cfg.DataDir), false, time.Now()); !errors.Is(err, localapi.ErrNotRunning) {
 		t.Error(err)
 	}
-	if err := Finish(t.Context(), kedge, cfg, false, fake.NewClientset(), false); err == nil || !strings.Contains(err.Error(), "is this a server") {
+	if err := Finish(t.Context(), kedge, cfg, false, fake.NewClientset(), false); err == nil || !strings.Contains(err.Error(), "only a server that has started before") {
 		t.Error(err)
 	}
 }

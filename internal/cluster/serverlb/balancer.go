@@ -1,9 +1,9 @@
-// Package serverlb is an agent's way to the API: a client load balancer without a
-// port. Everything on the node that calls a server dials through it, and all
-// connections lead to one server, until that fails; then they are closed, so
-// that the clients come back at once and reach another. The agent package makes
-// the Balancer before the node joins, and then runs its component, which learns
-// what servers there are and checks the one in use.
+// Package serverlb is an agent's way to the API: a client-side load balancer without a
+// port. Everything on the node that calls a server dials through it. All connections lead
+// to one server. When that server fails, they are closed, so that the clients reconnect
+// at once and reach another server. The agent package makes the Balancer before the node
+// joins, and then runs its component, which learns the addresses of the servers and
+// checks the one in use.
 package serverlb
 
 import (
@@ -26,25 +26,25 @@ const (
 	// dialTimeout bounds the dial of one server. It lets one lost SYN pass.
 	dialTimeout = 3 * time.Second
 	keepAlive   = 30 * time.Second
-	// leavePatience is longer than a server takes to stop that answers what it
-	// was asked.
+	// leavePatience is longer than a server needs to stop, including the requests that it
+	// still answers.
 	leavePatience = 15 * time.Second
 )
 
 var (
-	// errMoved says that another server was chosen while one was being dialed.
+	// errMoved says that another server was chosen during a dial.
 	errMoved = errors.New("another server has been chosen meanwhile")
 	errNone  = errors.New("no such server is known yet")
 )
 
 // Config is what a Balancer has to know.
 type Config struct {
-	// Server is the one the user named, HOST:PORT. It is never forgotten: it
-	// may be a name that leads to all servers, or the only way from outside.
+	// Server is the server that the user named, HOST:PORT. It is never forgotten: it may
+	// be a name that leads to all servers, or the only way in from outside.
 	Server string
-	// NodeName decides where a node begins, so that nodes spread over servers.
+	// NodeName decides which server a node uses first, so that nodes spread over servers.
 	NodeName string
-	// File remembers the servers over a restart.
+	// File keeps the addresses of the servers over a restart.
 	File string
 }
 
@@ -52,19 +52,19 @@ type Config struct {
 type Balancer struct {
 	cfg Config
 	log *logrus.Entry
-	// searching is held by the one that looks for a server that answers.
+	// searching is held by the goroutine that looks for a server that answers.
 	searching chan struct{}
 
 	mu sync.Mutex
-	// servers are all that are known, the preferred first. It is replaced, and
-	// never changed.
+	// servers are all known servers, the preferred first. The slice is replaced, never
+	// changed.
 	servers []string
 	current string
 	conns   map[*conn]bool // all to current
 	changed chan struct{}
 }
 
-// New makes a Balancer of the user's server and of those it knew earlier.
+// New returns a Balancer of the user's server and of those that it knew before a restart.
 func New(cfg Config) *Balancer {
 	b := &Balancer{
 		cfg:       cfg,
@@ -80,8 +80,8 @@ func New(cfg Config) *Balancer {
 	return b
 }
 
-// order returns the servers and the user's one, each once: the highest first of
-// the hashes of node and server (rendezvous hashing).
+// order returns the learned servers and the user's one, without duplicates, by the hash
+// of node and server, the highest first (rendezvous hashing).
 func (b *Balancer) order(learned []string) []string {
 	weight := func(server string) string {
 		hash := sha256.Sum256([]byte(server + " " + b.cfg.NodeName))
@@ -95,15 +95,15 @@ func (b *Balancer) order(learned []string) []string {
 	return slices.Compact(servers)
 }
 
-// Servers returns the addresses of all servers, and a channel that is closed
-// when they are no longer these.
+// Servers returns the addresses of all servers, and a channel that is closed when they
+// change.
 func (b *Balancer) Servers() (addresses []string, changed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.servers, b.changed
 }
 
-// DialContext connects to a server that answers, whatever the address.
+// DialContext connects to a server that answers. It ignores the address.
 func (b *Balancer) DialContext(ctx context.Context, network, _ string) (net.Conn, error) {
 	for {
 		conn, err := b.dialAny(ctx, network)
@@ -113,7 +113,7 @@ func (b *Balancer) DialContext(ctx context.Context, network, _ string) (net.Conn
 	}
 }
 
-// dialAny dials the server in use, and if that fails the others in turn.
+// dialAny dials the server in use. If that fails, it dials the others in turn.
 func (b *Balancer) dialAny(ctx context.Context, network string) (net.Conn, error) {
 	server := b.inUse()
 	if server == "" {
@@ -156,7 +156,7 @@ func dial(ctx context.Context, network, server string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext(ctx, network, server)
 }
 
-// track returns the connection as one that is closed when its server fails.
+// track returns the connection in a form that is closed when its server fails.
 func (b *Balancer) track(raw net.Conn, server string) (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -188,23 +188,23 @@ func (b *Balancer) inUse() string {
 	return b.current
 }
 
-// others returns the servers but one.
+// others returns all servers except one.
 func (b *Balancer) others(server string) []string {
 	servers, _ := b.Servers()
 	return slices.DeleteFunc(slices.Clone(servers), func(s string) bool { return s == server })
 }
 
-// move makes all clients use another server instead of one that has failed,
-// unless they do not use that any more: their connections are closed.
+// move makes all clients use another server instead of one that has failed, unless that
+// is no longer in use. It closes their connections.
 func (b *Balancer) move(failed, other string) {
 	for _, c := range b.use(other, failed) {
 		_ = c.Conn.Close()
 	}
 }
 
-// leave makes clients use another server from their next connection on. The one
-// that is stopping ends those it has when their requests are answered, and what it
-// leaves is closed after leavePatience.
+// leave makes clients use another server from their next connection on. The stopping
+// server ends a connection when its requests are answered. Connections that are left
+// after leavePatience are closed.
 func (b *Balancer) leave(stopping, other string) {
 	conns := b.use(other, stopping)
 	time.AfterFunc(leavePatience, func() {
@@ -214,8 +214,8 @@ func (b *Balancer) leave(stopping, other string) {
 	})
 }
 
-// use chooses a server instead of another, if that is the one in use, and returns
-// the connections to that.
+// use chooses server if instead is the server in use. It returns the connections to the
+// former one.
 func (b *Balancer) use(server, instead string) []*conn {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -229,8 +229,7 @@ func (b *Balancer) use(server, instead string) []*conn {
 	return conns
 }
 
-// Learn replaces what was known of the servers but the user's one; none changes
-// nothing.
+// Learn replaces the known servers, except the user's one. An empty list changes nothing.
 func (b *Balancer) Learn(addresses []string) {
 	if len(addresses) == 0 {
 		return
@@ -251,6 +250,6 @@ func (b *Balancer) Learn(addresses []string) {
 		b.log.Warn(err)
 	}
 	if !slices.Contains(servers, current) {
-		b.leave(current, servers[0]) // it took itself out, first thing of its stop
+		b.leave(current, servers[0]) // a server that stops takes itself out first
 	}
 }

@@ -27,35 +27,35 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// The server in use is asked every interval and given patience to answer: with
-// what finding another takes, clients are moved in less than 5 s.
+// The server in use is asked every interval and may take patience to answer. With the
+// time to find another server, clients are moved in less than 5 s.
 const (
 	interval = time.Second
 	patience = 2500 * time.Millisecond
-	// maxAnswer bounds what is read of an answer, in bytes.
+	// maxAnswer is how many bytes of an answer are read at most.
 	maxAnswer = 64 << 10
 )
 
-// errStopping is why a server is not ready that is stopping in order.
-var errStopping = errors.New("it is stopping")
+// errStopping says that a server is not ready because it stops in order.
+var errStopping = errors.New("the server is stopping")
 
-// FollowConfig is what following the servers needs.
+// FollowConfig is what Follow has to know.
 type FollowConfig struct {
-	// Source calls learn with the servers that there are, whenever they are others,
-	// until ctx ends. Without one the servers themselves say it when they are
-	// asked, with join.EtcdMembers, whether they are of use or not.
+	// Source calls learn with the list of servers whenever it changes, until ctx ends. If
+	// Source is nil, the servers themselves tell the list in each answer, as
+	// join.EtcdMembers, whether they work or not.
 	Source func(ctx context.Context, learn func(servers []string)) error
-	// Path is where a server that is of use answers 200.
+	// Path is where a working server answers 200.
 	Path string
-	// TLS has the cluster's authority and a certificate for who may ask.
+	// TLS has the cluster's authority and a certificate that allows the question.
 	TLS *tls.Config
 }
 
-// ReadyPath is FollowConfig.Path of servers with an API.
+// ReadyPath is the FollowConfig.Path of servers with an API.
 const ReadyPath = "/readyz"
 
-// Follow returns the component that learns what servers there are, and moves
-// the clients when the one in use is no longer ready and another is.
+// Follow returns the component that learns the addresses of the servers. It moves the
+// clients when the server in use is no longer ready and another one is.
 func (b *Balancer) Follow(cfg FollowConfig) component.Component {
 	return component.Func("apilb", func(ctx context.Context, ready func()) error {
 		ready()
@@ -76,16 +76,16 @@ func (b *Balancer) Follow(cfg FollowConfig) component.Component {
 	})
 }
 
-// Endpoints is a FollowConfig.Source: what each server with an API writes, its own
-// address. The client reads the endpoints of the Service default/kubernetes, through
-// the Balancer.
+// Endpoints returns a FollowConfig.Source for servers with an API, each of which writes
+// its own address. The client reads the endpoints of the Service default/kubernetes,
+// through the Balancer.
 func Endpoints(client *rest.Config) func(context.Context, func([]string)) error {
 	return func(ctx context.Context, learn func([]string)) error {
 		api, err := kubernetes.NewForConfig(client)
 		if err != nil {
 			return fmt.Errorf("make client: %w", err)
 		}
-		// There are none while the last of them is stopping.
+		// While the last of the servers is stopping, the list is empty.
 		source := cache.NewListWatchFromClient(api.DiscoveryV1().RESTClient(), "endpointslices", metav1.NamespaceDefault,
 			fields.OneTermEqualSelector("metadata.name", "kubernetes"))
 		_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -123,11 +123,11 @@ type checker struct {
 	balancer *Balancer
 	tls      *tls.Config
 	path     string
-	// learns is whether the answers say what servers there are.
+	// learns tells whether the answers list the servers.
 	learns             bool
 	interval, patience time.Duration
-	// clients are for one server each, each with one connection. Only run
-	// changes them.
+	// clients has one client for each server, each with one connection. Only run changes
+	// the map.
 	clients map[string]*http.Client
 }
 
@@ -145,8 +145,8 @@ func (c *checker) run(ctx context.Context) {
 	}
 }
 
-// check moves the clients if the server in use is not ready and another is. The
-// only server is not asked where that tells nothing: there is nothing to choose.
+// check moves the clients if the server in use is not ready and another is. If there is
+// only one server, it is not asked, unless its answer lists the servers.
 func (c *checker) check(ctx context.Context) {
 	current := c.balancer.inUse()
 	others := c.balancer.others(current)
@@ -169,8 +169,7 @@ func (c *checker) check(ctx context.Context) {
 	}
 }
 
-// firstReady asks several at once and returns the first that is ready, or
-// nothing.
+// firstReady asks several servers at once and returns the first that is ready, or "".
 func (c *checker) firstReady(ctx context.Context, servers []string) string {
 	ctx, cancel := context.WithCancel(ctx)
 	answers := make(chan string, len(servers))
@@ -194,7 +193,7 @@ func (c *checker) firstReady(ctx context.Context, servers []string) string {
 	return ""
 }
 
-// ask returns why a server is not ready.
+// ask returns the reason why a server is not ready, nil if it is.
 func (c *checker) ask(ctx context.Context, client *http.Client) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+pki.APIName+c.path, nil)
 	if err != nil {
@@ -202,7 +201,7 @@ func (c *checker) ask(ctx context.Context, client *http.Client) error {
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		// A connection that does not answer must not be asked again.
+		// A connection that does not answer must not be used again.
 		client.CloseIdleConnections()
 		return err
 	}
@@ -222,7 +221,7 @@ func (c *checker) ask(ctx context.Context, client *http.Client) error {
 	case bytes.Contains(answer, []byte("[-]shutdown ")):
 		return errStopping
 	}
-	return fmt.Errorf("it answers %s", response.Status)
+	return fmt.Errorf("the server answers %s", response.Status)
 }
 
 func (c *checker) client(server string) *http.Client {
@@ -243,7 +242,7 @@ func (c *checker) client(server string) *http.Client {
 	return client
 }
 
-// forget closes the connections to servers that are none of these.
+// forget closes the connections to all servers except the known ones.
 func (c *checker) forget(known []string) {
 	for server, client := range c.clients {
 		if !slices.Contains(known, server) {

@@ -10,14 +10,14 @@ import (
 
 // memory is the content of the file.
 type memory struct {
-	// Server is the one that the user named. What was learned from another may
-	// be another cluster's.
+	// Server is the server that the user named. Addresses learned from another one may be
+	// those of another cluster.
 	Server  string   `json:"server"`
 	Servers []string `json:"servers"`
 }
 
-// recall returns the servers that were remembered, if any: without them one is
-// known still.
+// recall returns the servers that were remembered, none if the file cannot be read: the
+// user's server is still known.
 func recall(file, server string) []string {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package servers knows which servers answer for the API: those in the endpoints of
-// the Service kubernetes. The server package makes its component.
+// Package servers knows which servers serve the API: those in the endpoints of the
+// Service kubernetes. The server package makes its component.
 package servers
 
 import (
@@ -19,8 +19,8 @@ import (
 )
 
 // Others is the component that knows the cluster's other servers. The node of a server
-// opens tunnels to them too, since each API server reaches nodes by tunnels of its own.
-// Others implements tunnel.Servers.
+// opens tunnels to them too, because each API server reaches nodes through its own
+// tunnels. Others implements tunnel.Servers.
 type Others struct {
 	source objectcache.Source
 	own    netip.Addr
@@ -30,7 +30,7 @@ type Others struct {
 	changed   chan struct{}
 }
 
-// New makes the component. own is the address by which the API of this server is known.
+// New makes the component. own is the address at which this server's API is known.
 func New(source objectcache.Source, own netip.Addr) *Others {
 	return &Others{source: source, own: own, changed: make(chan struct{})}
 }
@@ -38,8 +38,8 @@ func New(source objectcache.Source, own netip.Addr) *Others {
 // Name implements component.Component.
 func (*Others) Name() string { return "servers" }
 
-// Run implements component.Component: it follows the endpoints of the Service
-// kubernetes, to which each server adds itself.
+// Run implements component.Component. It follows the endpoints of the Service kubernetes,
+// to which each server adds itself.
 func (o *Others) Run(ctx context.Context, ready func()) error {
 	factory, err := o.source(ctx)
 	if err != nil {
@@ -77,7 +77,7 @@ func (o *Others) learn(object any) {
 }
 
 // Addresses returns HOST:PORT of all servers in the EndpointSlice of the Service
-// kubernetes, in order, except those at one address, which may be empty.
+// kubernetes, sorted. It leaves out those with the address except, which may be empty.
 func Addresses(endpoints *discoveryv1.EndpointSlice, except string) (addresses []string) {
 	for _, port := range endpoints.Ports {
 		for _, endpoint := range endpoints.Endpoints {

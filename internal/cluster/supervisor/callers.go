@@ -14,10 +14,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
-// The functions below are the column "who may call" of the table of routes.
+// The functions below are the column "who may call" in the table of routes.
 
-// asTheAPIDecides lets all callers pass except former nodes: the API server's handler
-// authenticates and authorizes, and does not know registrations.
+// asTheAPIDecides lets all callers pass except former nodes. The API server's handler
+// authenticates and authorizes the others, but does not know registrations.
 func (s *Supervisor) asTheAPIDecides(next http.Handler) http.Handler {
 	return s.allButFormerNodes(next)
 }
@@ -25,10 +25,10 @@ func (s *Supervisor) asTheAPIDecides(next http.Handler) http.Handler {
 // anyone lets everybody pass.
 func anyone(next http.Handler) http.Handler { return next }
 
-// nobody is for paths that the supervisor keeps for itself.
+// nobody refuses everybody: it is for paths that the supervisor keeps for itself.
 func nobody(http.Handler) http.Handler { return http.NotFoundHandler() }
 
-// newcomers are those who show a token for joining.
+// newcomers lets callers pass that show a join token.
 func (s *Supervisor) newcomers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch ok, err := s.showsToken(r); {
@@ -42,7 +42,8 @@ func (s *Supervisor) newcomers(next http.Handler) http.Handler {
 	})
 }
 
-// servers are those who show the cluster's own token; serverSecret tells it.
+// servers lets callers pass that show the cluster's own token. serverSecret returns its
+// secret.
 func (s *Supervisor) servers(next http.Handler) http.Handler {
 	newcomers := s.newcomers(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -54,7 +55,7 @@ func (s *Supervisor) servers(next http.Handler) http.Handler {
 	})
 }
 
-// etcdClients are servers, by their certificate for etcd.
+// etcdClients lets servers pass, which show a certificate for etcd.
 func (s *Supervisor) etcdClients(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -68,13 +69,14 @@ func (s *Supervisor) etcdClients(next http.Handler) http.Handler {
 	})
 }
 
-// serverSecret returns the secret of the token of who calls a route for servers.
+// serverSecret returns the secret of the token with which a route for servers is called.
 func serverSecret(r *http.Request) string {
 	_, secret, _ := r.BasicAuth()
 	return secret
 }
 
-// nodes are those who show the certificate of a registered node; nodeOf tells which.
+// nodes lets callers pass that show the certificate of a registered node. nodeOf returns
+// the node.
 func (s *Supervisor) nodes(next http.Handler) http.Handler {
 	next = s.allButFormerNodes(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -87,7 +89,7 @@ func (s *Supervisor) nodes(next http.Handler) http.Handler {
 	})
 }
 
-// newcomersAndNodes are both.
+// newcomersAndNodes lets both pass.
 func (s *Supervisor) newcomersAndNodes(next http.Handler) http.Handler {
 	newcomers, nodes := s.newcomers(next), s.nodes(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -107,7 +109,7 @@ func nodeOf(r *http.Request) string {
 	return node
 }
 
-// showsToken tells whether a request has a token for joining with it.
+// showsToken tells whether a request has a valid join token.
 func (s *Supervisor) showsToken(r *http.Request) (bool, error) {
 	if user, secret, ok := r.BasicAuth(); ok {
 		if err := s.cfg.Token.Known(); err != nil {
@@ -119,7 +121,7 @@ func (s *Supervisor) showsToken(r *http.Request) (bool, error) {
 	if !ok || !join.IsBootstrapSecret(secret) {
 		return false, nil
 	}
-	// The API server knows which of them there are and have not ended.
+	// Only the API server knows which bootstrap tokens exist and have not expired.
 	ctx, cancel := context.WithTimeout(r.Context(), apiPatience)
 	defer cancel()
 	review, err := s.client.AuthenticationV1().TokenReviews().Create(ctx,
@@ -130,17 +132,18 @@ func (s *Supervisor) showsToken(r *http.Request) (bool, error) {
 	return review.Status.Authenticated && slices.Contains(review.Status.User.Groups, join.NewcomersGroup), nil
 }
 
-// unauthorized answers all faults of credentials alike, and tells nothing.
+// unauthorized gives the same answer to every fault in credentials, so that it reveals
+// nothing.
 func unauthorized(w http.ResponseWriter) {
 	http.Error(w, "unauthorized", http.StatusUnauthorized)
 }
 
-// unavailable answers that the server cannot tell now, mostly because it is
-// still starting.
+// unavailable answers that the server cannot decide now, mostly because it is still
+// starting.
 func (s *Supervisor) unavailable(w http.ResponseWriter, err error) {
 	if !errors.Is(err, context.Canceled) {
 		s.log.WithError(err).Debug("cannot admit a node")
 	}
 	w.Header().Set("Retry-After", "1")
-	http.Error(w, "it is starting, or busy", http.StatusServiceUnavailable)
+	http.Error(w, "the server is starting, or busy", http.StatusServiceUnavailable)
 }

@@ -10,8 +10,8 @@ import (
 // stateListen is TCP_LISTEN of the kernel's include/net/tcp_states.h.
 const stateListen = 0x0a
 
-// portHolder says which process listens on a TCP port, in the network
-// namespace of this one: "process nginx (pid 123)". proc is /proc.
+// portHolder returns which process in this network namespace listens on a TCP port:
+// "process nginx (pid 123)". proc is the path of /proc.
 func portHolder(proc string, port int) string {
 	if process, ok := listener(proc, port); ok {
 		name, err := process.Comm()
@@ -20,12 +20,12 @@ func portHolder(proc string, port int) string {
 		}
 		return fmt.Sprintf("process %s (pid %d)", name, process.PID)
 	}
-	// The kernel itself (NFS), or a process of another PID namespace.
-	return "a process that cannot be seen from here, perhaps of another container"
+	// The kernel itself (NFS), or a process in another PID namespace.
+	return "a process that kedge cannot see, perhaps in another container"
 }
 
-// listener returns the first process that has a socket open that listens on port. What
-// cannot be read is not the one: a process may have ended meanwhile.
+// listener returns the first process that has a socket open that listens on port. It
+// skips processes that it cannot read, because a process may have ended meanwhile.
 func listener(proc string, port int) (procfs.Proc, bool) {
 	fs, err := procfs.NewFS(proc)
 	if err != nil {

@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// maxRequest bounds a request to join, in bytes: one is about 2 KiB.
+	// maxRequest is the largest request to join, in bytes. A usual one has about 2 KiB.
 	maxRequest = 64 << 10
 	// apiPatience is how long the API server may take to answer. A node that
 	// joins gives up after ten seconds.
 	apiPatience = 5 * time.Second
 )
 
-// cacerts tells newcomers the cluster's authority, whose hash their token has.
+// cacerts tells newcomers the cluster's authority. Their token has its hash.
 func (s *Supervisor) cacerts(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/x-pem-file")
 	_, _ = w.Write(s.cfg.PKI.ServerCA())
 }
 
-// cluster tells what the cluster is like.
+// cluster tells nodes the settings of the cluster.
 func (s *Supervisor) cluster(w http.ResponseWriter, _ *http.Request) {
 	settings := s.cfg.Settings
 	settings.Authorities, settings.Registers = s.cfg.PKI.Authorities(), true
@@ -59,7 +59,7 @@ func (s *Supervisor) renew(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if request.Node != nodeOf(r) {
-		http.Error(w, "a node can renew its own certificates only", http.StatusForbidden)
+		http.Error(w, "a node can renew only its own certificates", http.StatusForbidden)
 		return
 	}
 	_, shown, _ := pki.RegistrationOf(r.TLS.PeerCertificates[0].Subject)
@@ -71,7 +71,7 @@ func (s *Supervisor) renew(w http.ResponseWriter, r *http.Request) {
 	s.sign(w, request, uid)
 }
 
-// claim is what a request asks for.
+// claim returns what a request asks the registry for.
 func (s *Supervisor) claim(request join.Request) registration.Claim {
 	return registration.Claim{
 		Node: request.Node, Addresses: request.Addresses, Password: request.Password, CertificatesEnd: s.cfg.PKI.NodeEnd(),
@@ -87,7 +87,7 @@ func (s *Supervisor) refuse(w http.ResponseWriter, r *http.Request, request join
 	)
 	switch {
 	case errors.As(err, &taken), errors.As(err, &revoked), errors.As(err, &address):
-		s.log.Warnf("Refused certificates of node %s to %s: %v", request.Node, r.RemoteAddr, err)
+		s.log.Warnf("Refused the request of %[2]s for certificates of node %[1]s: %[3]v", request.Node, r.RemoteAddr, err)
 		http.Error(w, err.Error(), http.StatusForbidden)
 	case errors.Is(err, registration.ErrRefused):
 		unauthorized(w)
@@ -96,7 +96,7 @@ func (s *Supervisor) refuse(w http.ResponseWriter, r *http.Request, request join
 	}
 }
 
-// sign answers a request that is granted to the registration uid.
+// sign answers a request with certificates for the registration uid.
 func (s *Supervisor) sign(w http.ResponseWriter, request join.Request, uid string) bool {
 	certificates, err := s.cfg.PKI.SignNode(request.Node, uid, request.Addresses, request.Requests)
 	if err != nil {
@@ -111,7 +111,8 @@ func (s *Supervisor) sign(w http.ResponseWriter, request join.Request, uid strin
 	return true
 }
 
-// readRequest reads and checks a request, or answers why it is none.
+// readRequest reads and checks a request. If it is faulty, readRequest answers it and
+// returns false.
 func (s *Supervisor) readRequest(w http.ResponseWriter, r *http.Request) (join.Request, bool) {
 	var request join.Request
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&request)

@@ -7,18 +7,18 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
-// route is a line of the table of routes.
+// route is one line of the table of routes.
 type route struct {
-	// method is empty for all of them.
+	// method is empty if all methods fit.
 	method string
-	// path is exact, or a whole subtree if it ends in a slash.
+	// path is the exact path, or a whole subtree if it ends in a slash.
 	path string
-	// who wraps the handler in the check of who may call it.
+	// who wraps the handler in the check of the caller.
 	who     func(http.Handler) http.Handler
 	handler http.Handler
 }
 
-// routes is the table: the first that fits is taken.
+// routes is the table. The first route that fits a request answers it.
 func (s *Supervisor) routes() []route {
 	return []route{
 		// method, path, who may call, handler
@@ -41,9 +41,8 @@ func (s *Supervisor) routes() []route {
 	}
 }
 
-// mux dispatches by a table of routes. It is not http.ServeMux because that
-// one redirects paths such as /a//b, which are good paths to a Service's proxy
-// subresource.
+// mux dispatches by a table of routes. It is not http.ServeMux, because that redirects
+// paths such as /a//b, which are valid for a Service's proxy subresource.
 type mux []route
 
 func newMux(routes []route) mux {
@@ -53,9 +52,10 @@ func newMux(routes []route) mux {
 	return routes
 }
 
-// freshen has clients whose certificate must have been renewed by now open a new
-// connection, by which they show the new one (GOAWAY): what is judged at each
-// request, on a connection that may last for years, is the one of its beginning.
+// freshen makes clients whose certificate must have been renewed by now open a new
+// connection (GOAWAY), on which they show the new certificate. A connection may last for
+// years, and each request on it is judged by the certificate that was shown at its
+// beginning.
 func (s *Supervisor) freshen(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor == 2 && s.cfg.PKI.Aging(r.TLS.PeerCertificates) {
@@ -79,7 +79,7 @@ func (r *route) fits(method, path string) bool {
 	if r.method != "" && r.method != method {
 		return false
 	}
-	// "/" takes also what has no path, such as OPTIONS *.
+	// "/" also fits requests without a path, such as OPTIONS *.
 	return r.path == "/" || r.path == path ||
 		strings.HasSuffix(r.path, "/") && strings.HasPrefix(path, r.path)
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // allButFormerNodes refuses callers that show a node's certificate whose registration is
-// gone or revoked. All other callers pass: what they may do is decided behind it, where
-// their certificates are verified.
+// gone or revoked. All other callers pass: the next handler verifies their certificates
+// and decides what they may do.
 func (s *Supervisor) allButFormerNodes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		node, uid, ok := showsNode(r.TLS)
@@ -34,8 +34,8 @@ func (s *Supervisor) allButFormerNodes(next http.Handler) http.Handler {
 	})
 }
 
-// showsNode returns the node whose certificate a connection has shown, and the UID of
-// its registration. Those of servers' own nodes are not among them.
+// showsNode returns the node whose certificate a connection has shown, and the UID of its
+// registration. It ignores the certificates of servers' own nodes.
 func showsNode(state *tls.ConnectionState) (node, uid string, ok bool) {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return "", "", false
@@ -44,11 +44,11 @@ func showsNode(state *tls.ConnectionState) (node, uid string, ok bool) {
 	return node, uid, ok && uid != pki.ServerRegistration
 }
 
-// farewell is how long after the end of a registration the node's connections stay open.
-// By its watches the node hears of its deletion, and tells its user.
+// farewell is how long a node's connections stay open after the end of its registration.
+// Through its watches the node learns of its deletion in that time, and tells its user.
 const farewell = time.Second
 
-// disconnect ends the connections that a node has opened with certificates which are no
+// disconnect closes the connections that a node has opened with certificates that are no
 // longer accepted: its tunnels, and watches that began before.
 func (s *Supervisor) disconnect(node string) {
 	if len(s.conns.of(node)) == 0 {
@@ -56,7 +56,8 @@ func (s *Supervisor) disconnect(node string) {
 	}
 	time.Sleep(farewell)
 	for uid, conns := range s.conns.of(node) {
-		// Those that are not genuine have never got an answer.
+		// Nothing to verify: connections with forged certificates have never got an
+		// answer.
 		genuine := func() error { return nil }
 		if !errors.Is(s.cfg.Registry.Check(context.Background(), node, uid, genuine), registration.ErrRefused) {
 			continue
@@ -64,7 +65,7 @@ func (s *Supervisor) disconnect(node string) {
 		for _, conn := range conns {
 			_ = conn.Close()
 		}
-		s.log.Infof("Closed %d connections of node %s, whose registration is over", len(conns), node)
+		s.log.Infof("Closed %d connections of node %s, which was deleted or revoked", len(conns), node)
 	}
 }
 

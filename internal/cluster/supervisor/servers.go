@@ -9,11 +9,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// notShared is what a server that cannot have others says.
-const notShared = "it keeps its state in SQLite, which is for one server: restart it with --cluster-init first"
+// notShared is the answer of a server that cannot have others.
+const notShared = "the server keeps its state in SQLite, which is for one server: restart it with --cluster-init first"
 
-// secrets gives a server what all servers of the cluster have alike, encrypted
-// under the token that it has shown: TLS may end before the server does.
+// secrets gives a server the secrets that all servers of the cluster share. They are
+// encrypted under the token that the server has shown, because a proxy on the way may end
+// TLS.
 func (s *Supervisor) secrets(w http.ResponseWriter, r *http.Request) {
 	if s.cfg.Etcd == nil {
 		http.Error(w, notShared, http.StatusForbidden)
@@ -33,7 +34,7 @@ func (s *Supervisor) secrets(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, sealed)
 }
 
-// member takes a server's etcd member into the cluster.
+// member adds a server's etcd member to the cluster.
 func (s *Supervisor) member(w http.ResponseWriter, r *http.Request) {
 	if s.cfg.Etcd == nil {
 		http.Error(w, notShared, http.StatusForbidden)
@@ -49,7 +50,7 @@ func (s *Supervisor) member(w http.ResponseWriter, r *http.Request) {
 	case err == nil:
 		s.answer(w, answer)
 	case errors.Is(err, join.ErrNotNow):
-		s.log.Infof("Server %s has to wait: %v", request.Name, err)
+		s.log.Infof("Server %s has to wait before its etcd member is added: %v", request.Name, err)
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 	default:
@@ -58,7 +59,8 @@ func (s *Supervisor) member(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// members tells servers without etcd where it is, and whether it is of use here.
+// members tells servers without etcd which servers have it, and whether this server's
+// etcd works.
 func (s *Supervisor) members(w http.ResponseWriter, _ *http.Request) {
 	addresses, usable := s.cfg.Etcd.Members()
 	w.Header().Set("Content-Type", "application/json")
@@ -68,10 +70,10 @@ func (s *Supervisor) members(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(join.EtcdMembers{Servers: addresses})
 }
 
-// rotate replaces the cluster's token on all servers, and tells the new one.
+// rotate replaces the cluster's token on all servers, and answers with the new one.
 func (s *Supervisor) rotate(w http.ResponseWriter, r *http.Request) {
 	if s.cfg.Token == nil {
-		http.Error(w, "it shares its token with no other server", http.StatusForbidden)
+		http.Error(w, "this server shares its token with no other server: run `kedge token rotate` there", http.StatusForbidden)
 		return
 	}
 	token, err := s.cfg.Token.Rotate(r.Context())

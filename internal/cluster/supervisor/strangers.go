@@ -19,44 +19,44 @@ import (
 )
 
 const (
-	// maxStrangers is how many connections of strangers are open at once. Each takes
-	// about 40 KiB once its TLS handshake is done. A thousand agents that join from
-	// behind one address have about as many for a moment.
+	// maxStrangers is how many connections of strangers may be open at once. Each takes
+	// about 40 KiB after its TLS handshake. A thousand agents that join from behind one
+	// address need about as many for a moment.
 	maxStrangers = 512
 	// strangerPatience is how long a connection may take from its beginning to its first
-	// request: a TLS handshake is in between, which takes seconds on a small board that is
-	// busy.
+	// request. The TLS handshake is part of that time, and takes seconds on a small board
+	// that is busy.
 	strangerPatience = 20 * time.Second
-	// strangerIdle is how long a connection of a stranger may take from the answer to one
-	// request to the next. http.Server has no limit for a body that is announced and
-	// never comes, once the request is answered.
+	// strangerIdle is how long a stranger's connection may take from the answer to one
+	// request until the next request. http.Server has no limit for a body that is
+	// announced and never comes, once the request is answered.
 	strangerIdle = 90 * time.Second
 )
 
-// strangers are the open connections over which nobody has proved yet to be known: no
-// credentials were shown that the server accepted. There are no more than limit of
-// them. One too many closes the oldest of the address that has the most. So a host that
-// opens thousands closes its own, and others are not held up; and those that are new
-// get in even from the address of such a host, as behind NAT.
+// strangers are the open connections that have not shown credentials which the server
+// accepted. There are at most limit of them. When one more comes, the oldest connection
+// of the address that has the most is closed. So a host that opens thousands of
+// connections closes its own, and does not hold up others. New connections get in even
+// from the address of such a host, as behind NAT.
 type strangers struct {
 	limit          int
 	patience, idle time.Duration
 
 	mu    sync.Mutex
 	count int
-	// serial is how many there have been.
+	// serial is how many strangers there have been.
 	serial uint64
-	// hosts has the strangers of an address, the oldest first.
+	// hosts has the strangers of each host, the oldest first.
 	hosts map[netip.Prefix]*list.List
 }
 
-// stranger is a connection that is one of them, at least at first.
+// stranger is a connection that begins as one of strangers.
 type stranger struct {
 	net.Conn
 	all    *strangers
 	host   netip.Prefix
 	serial uint64
-	// silence closes it.
+	// silence closes the connection when it fires.
 	silence *time.Timer
 	// all.mu guards place, which is nil once isKnown is true.
 	place   *list.Element
@@ -87,7 +87,7 @@ func (l *strangerListener) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// add takes in a connection, and returns the one that has to go for it, if one has to.
+// add takes in a connection. If there are too many then, it returns the one to close.
 func (s *strangers) add(raw net.Conn) (conn, surplus *stranger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,11 +112,11 @@ func (s *strangers) add(raw net.Conn) (conn, surplus *stranger) {
 	return conn, surplus
 }
 
-// hostOf returns what one host has for addresses: in IPv6 that is a /64.
+// hostOf returns the addresses that one host has: in IPv6, a /64.
 func hostOf(address net.Addr) netip.Prefix {
 	parsed, err := netip.ParseAddrPort(address.String())
 	if err != nil {
-		return netip.Prefix{} // no TCP: all of them are one host
+		return netip.Prefix{} // not TCP: all of these count as one host
 	}
 	ip, bits := parsed.Addr().Unmap(), 64
 	if ip.Is4() {
@@ -129,8 +129,8 @@ func hostOf(address net.Addr) netip.Prefix {
 	return prefix
 }
 
-// known makes a connection one of those that no limit is for. It may be called more
-// than once.
+// known takes a connection out of the strangers, so that no limit applies to it. It may
+// be called more than once.
 func (c *stranger) known() {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
@@ -148,8 +148,8 @@ func (c *stranger) known() {
 	c.isKnown.Store(true)
 }
 
-// wait closes the connection unless it is known, or there is another request, within
-// the time for that.
+// wait closes the connection after the idle time, unless it becomes known or another
+// request comes.
 func (c *stranger) wait() {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
@@ -166,7 +166,7 @@ func (c *stranger) Close() error {
 
 type strangerKey struct{}
 
-// remember is for http.Server.ConnContext: requests know their connection by it.
+// remember implements http.Server.ConnContext. It lets a request find its connection.
 func (s *strangers) remember(ctx context.Context, conn net.Conn) context.Context {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()
@@ -177,8 +177,8 @@ func (s *strangers) remember(ctx context.Context, conn net.Conn) context.Context
 	return context.WithValue(ctx, strangerKey{}, conn)
 }
 
-// judge lets requests pass, and makes their connection known once next has accepted the
-// credentials of one.
+// judge passes requests on to next. When next has accepted the credentials in one, their
+// connection is known.
 func (s *strangers) judge(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, ok := r.Context().Value(strangerKey{}).(*stranger)
@@ -194,12 +194,12 @@ func (s *strangers) judge(next http.Handler) http.Handler {
 		}
 		judged := &judgedWriter{ResponseWriter: w, conn: conn}
 		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(judged), r)
-		judged.answered(http.StatusOK) // what an answer without status is
+		judged.answered(http.StatusOK) // the status of an answer that sets none
 	})
 }
 
-// showsCredentials tells whether a request has any that its handler looks at: one for
-// whom they are wrong answers 401. /cacerts looks at none, and the API server at no
+// showsCredentials tells whether a request has credentials that its handler checks, so
+// that it answers 401 to wrong ones. /cacerts checks none, and the API server checks no
 // passwords.
 func showsCredentials(r *http.Request) bool {
 	if r.URL.Path == join.CACertsPath || r.Method == http.MethodOptions {
@@ -219,14 +219,14 @@ func showsCredentials(r *http.Request) bool {
 	}
 }
 
-// judgedWriter sees the status of an answer to a request with credentials.
+// judgedWriter notes the status of an answer to a request with credentials.
 type judgedWriter struct {
 	http.ResponseWriter
 	conn   *stranger
 	status int
 }
 
-// Unwrap is for http.ResponseController, and for WrapForHTTP1Or2.
+// Unwrap serves http.ResponseController and WrapForHTTP1Or2.
 func (w *judgedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
@@ -241,22 +241,22 @@ func (w *judgedWriter) Write(data []byte) (int, error) {
 	return w.ResponseWriter.Write(data)
 }
 
-// Flush implements http.Flusher, which every writer of http.Server does.
+// Flush implements http.Flusher. Every writer of http.Server implements it.
 func (w *judgedWriter) Flush() {
 	w.answered(http.StatusOK)
 	w.ResponseWriter.(http.Flusher).Flush()
 }
 
-// Hijack implements http.Hijacker for those writers that do. Nothing upgrades a
-// connection for a caller whom it does not know.
+// Hijack implements http.Hijacker, for writers that implement it. No handler upgrades a
+// connection for an unknown caller.
 func (w *judgedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.answered(http.StatusSwitchingProtocols)
 	return w.ResponseWriter.(http.Hijacker).Hijack()
 }
 
-// answered judges the first status of the answer. Of the refusals only 403 says that
-// the caller is known: it names rights, and others may come before anybody looked at
-// the credentials.
+// answered judges the first status of the answer. Of the refusals, only 403 says that the
+// caller is known, because it is about the caller's rights. Others may come before the
+// handler has looked at the credentials.
 func (w *judgedWriter) answered(status int) {
 	if w.status != 0 {
 		return

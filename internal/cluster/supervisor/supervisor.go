@@ -1,8 +1,7 @@
-// Package supervisor owns the server's one port: listener, TLS and mux. It
-// admits nodes to the cluster itself, and hands all other requests on to the API
-// server's handler as that would have received them from its own listener. The
-// server package opens the port with Listen first of all and runs the
-// Supervisor as a component.
+// Package supervisor owns the server's one port: listener, TLS and mux. It admits nodes
+// to the cluster itself. All other requests go to the API server's handler, in the same
+// form as from its own listener. The server package opens the port with Listen before
+// anything else, and runs the Supervisor as a component.
 package supervisor
 
 import (
@@ -24,49 +23,51 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 )
 
-// stopPatience is how long requests may take to end at a stop. The API server
-// has stopped and drained before, so none should be left.
+// stopPatience is how long requests may take to end when the Supervisor stops. The API
+// server has stopped and drained before, so none should be left.
 const stopPatience = 5 * time.Second
 
-// Config is what a Supervisor needs.
+// Config is what a Supervisor has to know.
 type Config struct {
 	// Listener comes from Listen; the Supervisor closes it.
 	Listener    net.Listener
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// PKI knows nodes by their certificates, and signs them.
+	// PKI verifies nodes' certificates, and signs them.
 	PKI *pki.Server
 	// Registry knows which nodes the cluster has admitted.
 	Registry *registration.Registry
-	// Dir is where the join tokens are.
+	// Dir has the join tokens.
 	Dir datadir.Dir
-	// Settings is what nodes are told of the cluster.
+	// Settings is what the Supervisor tells nodes about the cluster.
 	Settings join.Settings
 	// Client calls the API as system:kedge:supervisor, which may create TokenReviews.
 	Client *rest.Config
-	// Tunnel takes the connection that a node opens for being dialed through.
+	// Tunnel takes over the connection that a node opens for its tunnel.
 	Tunnel func(w http.ResponseWriter, r *http.Request, node string)
-	// Etcd is for the other servers of the cluster: nil where there can be none.
+	// Etcd serves the other servers of the cluster. It is nil if there can be none.
 	Etcd Etcd
-	// Token is what servers with one datastore agree on; nil without others.
+	// Token is the token that servers with one datastore share. It is nil on a single
+	// server.
 	Token *join.SharedToken
-	// APIServers are HOST:PORT of the servers with an API, if this one has none.
+	// APIServers returns HOST:PORT of the servers with an API server, if this one runs
+	// none.
 	APIServers func() []string
-	// API answers everything that is not the supervisor's own, and until the
-	// API server is ready it answers 503 itself.
+	// API answers everything that is not the supervisor's own. Until the API server is
+	// ready, it answers 503.
 	API http.Handler
-	// Now is the time to judge TLS by; nil for the system's.
+	// Now is the clock that judges certificates. If it is nil, the system's clock does.
 	Now func() time.Time
 }
 
-// Etcd is what a server has of the cluster's etcd: a member, or the way to those of
-// others.
+// Etcd is this server's part in the cluster's etcd: a member, or a client of the other
+// servers' members.
 type Etcd interface {
-	// Admit takes the member of a server that joins into the cluster.
+	// Admit adds the etcd member of a server that joins to the cluster.
 	Admit(context.Context, join.MemberRequest) (join.MemberResponse, error)
-	// Members returns where servers without a member reach one, HOST:PORT, and
-	// whether it is of use here.
+	// Members returns where servers without a member reach one, HOST:PORT, and whether
+	// this server's etcd works.
 	Members() (addresses []string, usable bool)
-	// ServeHTTP answers their calls.
+	// ServeHTTP answers etcd's gRPC calls of those servers.
 	http.Handler
 }
 
@@ -75,7 +76,7 @@ type Supervisor struct {
 	cfg   Config
 	log   *logrus.Entry
 	conns connections
-	// strangers are those of conns that have shown no credentials yet.
+	// strangers are those of conns that have not shown accepted credentials yet.
 	strangers *strangers
 	// client is made of cfg.Client; tests put a fake one here.
 	client kubernetes.Interface
@@ -91,9 +92,9 @@ func New(cfg Config) *Supervisor {
 // Name implements component.Component.
 func (s *Supervisor) Name() string { return "supervisor" }
 
-// Run implements component.Component: it serves until ctx is cancelled. Then
-// it accepts nothing more, ends the watches, gives requests a few seconds, and
-// closes every connection, also those that were upgraded.
+// Run implements component.Component. It serves until ctx is cancelled. Then it accepts
+// nothing more, ends the watches, gives requests a few seconds, and closes every
+// connection, including upgraded ones.
 func (s *Supervisor) Run(ctx context.Context, ready func()) error {
 	if s.client == nil {
 		client, err := kubernetes.NewForConfig(s.cfg.Client)
@@ -103,7 +104,7 @@ func (s *Supervisor) Run(ctx context.Context, ready func()) error {
 		s.client = client
 	}
 	requests := &requests{next: s.strangers.judge(s.freshen(newMux(s.routes())))}
-	// Cancelled at the stop, so that watches end.
+	// Cancelled when the component stops, so that watches end.
 	base, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
 	server, err := s.server(requests, base)
@@ -126,8 +127,8 @@ func (s *Supervisor) Run(ctx context.Context, ready func()) error {
 	endRequests()
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
 	defer cancel()
-	// Shutdown leaves upgraded connections alone (exec, port-forward): those
-	// are closed first, since their handlers wait for them.
+	// Shutdown leaves upgraded connections open (exec, port-forward). They are closed
+	// first, because their handlers wait for them.
 	s.conns.closeUpgraded()
 	_ = server.Shutdown(patience)
 	_ = server.Close()

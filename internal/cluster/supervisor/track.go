@@ -11,25 +11,25 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// connections knows the open connections, also those that http.Server forgets
-// because they were upgraded.
+// connections keeps the open connections, including those that http.Server no longer
+// knows because they were upgraded.
 type connections struct {
 	mu     sync.Mutex
 	open   map[*connection]bool
 	closed bool
 }
 
-// connection is one of them. What follows all is guarded by connections.mu.
+// connection is one open connection. connections.mu guards the fields below all.
 type connection struct {
 	net.Conn
 	all      *connections
 	upgraded bool
-	// node and registration are those of the certificate that was shown; node is empty
-	// for all that are not nodes.
+	// node and registration are from the certificate that was shown. node is empty if it
+	// is not a node's.
 	node, registration string
 }
 
-// track returns the listener whose connections are known.
+// track returns a listener whose connections c keeps.
 func (c *connections) track(l net.Listener) net.Listener { return &trackedListener{l, c} }
 
 type trackedListener struct {
@@ -64,7 +64,7 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// state is for http.Server.ConnState.
+// state implements http.Server.ConnState.
 func (c *connections) state(conn net.Conn, state http.ConnState) {
 	if state != http.StateActive && state != http.StateHijacked {
 		return
@@ -87,10 +87,10 @@ func (c *connections) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// closeUpgraded closes the connections that http.Server no longer has.
+// closeUpgraded closes the connections that http.Server no longer knows.
 func (c *connections) closeUpgraded() { c.close(func(conn *connection) bool { return conn.upgraded }) }
 
-// closeAll closes every connection, and those to come.
+// closeAll closes every connection, and each one that comes later.
 func (c *connections) closeAll() {
 	c.mu.Lock()
 	c.closed = true
@@ -112,8 +112,8 @@ func (c *connections) close(which func(*connection) bool) {
 	}
 }
 
-// requests counts the requests being answered. sync.WaitGroup would not do: a
-// request may come while the end of the others is waited for.
+// requests counts the requests that are being answered. It is not a sync.WaitGroup,
+// because a request may come while wait waits for the others.
 type requests struct {
 	next http.Handler
 
@@ -161,9 +161,9 @@ func (r *requests) wait(ctx context.Context) int {
 	return r.count
 }
 
-// errorLog takes the messages of http.Server. A panic in a handler is an error
-// of ours, the rest is the clients'. TLS handshakes fail all the time: port
-// scans, health checks, clients with an old authority.
+// errorLog takes the messages of http.Server. A panic in a handler is kedge's error. All
+// other messages are about clients. TLS handshakes fail all the time: port scans, health
+// checks, clients with an old authority.
 type errorLog struct{ log *logrus.Entry }
 
 func (e *errorLog) Write(message []byte) (int, error) {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// server returns the HTTP server. Its parameters are those of upstream's own
+// server returns the HTTP server. Its parameters are the same as in upstream's own
 // listener: k8s.io/apiserver/pkg/server/secure_serving.go, tlsConfig and Serve.
 //
 //upstream:follows k8s.io/apiserver/pkg/server/secure_serving.go SecureServingInfo.tlsConfig SecureServingInfo.Serve
@@ -32,8 +32,8 @@ func (s *Supervisor) server(handler http.Handler, base context.Context) (*http.S
 			MinVersion:     tls.VersionTLS12,
 			NextProtos:     []string{"h2", "http/1.1"},
 			GetCertificate: s.cfg.Certificate,
-			// Asked for and not verified: authenticators do that, request by
-			// request, and others than x509 may have their say.
+			// Requested and not verified here: the authenticators verify it for each
+			// request, and others than x509 may accept the caller.
 			ClientAuth: tls.RequestClientCert,
 			Time:       s.cfg.Now,
 		},

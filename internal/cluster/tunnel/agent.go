@@ -20,15 +20,16 @@ import (
 )
 
 const (
-	// handshakeTimeout bounds the opening of a tunnel.
+	// handshakeTimeout bounds the time to open a tunnel.
 	handshakeTimeout = 10 * time.Second
-	// steady is how long a tunnel must have lasted for the next one to be
-	// opened without much delay.
+	// steady is how long a tunnel must have lasted so that the next one is opened without
+	// much delay.
 	steady = time.Minute
 )
 
-// How much a server may have sent and a pod not yet taken: of a stream, and of
-// all, so that a few that stand still do not hold up the others.
+// How many bytes a server may have sent that a pod has not taken yet, for one stream and
+// for all. The sum is large enough that a few streams that stand still do not hold up the
+// others.
 const (
 	streams      = 1000
 	streamWindow = 256 << 10
@@ -38,8 +39,8 @@ const (
 
 // Servers knows the servers of the cluster.
 type Servers interface {
-	// Servers returns their addresses, HOST:PORT, and a channel that is closed
-	// when they are no longer these.
+	// Servers returns their addresses, HOST:PORT, and a channel that is closed when they
+	// change.
 	Servers() (addresses []string, changed <-chan struct{})
 }
 
@@ -48,15 +49,15 @@ type AgentConfig struct {
 	NodeName    string
 	NodeIPs     []netip.Addr
 	KubeletPort int
-	// PodCIDRs bound the addresses that pods may claim; none if another CNI
-	// gives them.
+	// PodCIDRs limit the addresses that pods may claim. Empty if another CNI assigns
+	// them.
 	PodCIDRs []netip.Prefix
 	// Client reads the node's own pods.
 	Client  *rest.Config
 	Servers Servers
 	// TLS has the cluster's authority and the node's certificate.
 	TLS *tls.Config
-	// Opened, if it is not nil, is told of each tunnel that has been opened.
+	// Opened, if it is not nil, is called each time a tunnel is open.
 	Opened func()
 }
 
@@ -74,8 +75,8 @@ func NewAgent(cfg AgentConfig) *Agent {
 // Name implements component.Component.
 func (a *Agent) Name() string { return "tunnel" }
 
-// Run implements component.Component: it is ready when the first tunnel is
-// open, and goes on trying whatever happens.
+// Run implements component.Component. It is ready when the first tunnel is open. It never
+// gives up.
 func (a *Agent) Run(ctx context.Context, ready func()) error {
 	api, err := kubernetes.NewForConfig(a.cfg.Client)
 	if err != nil {
@@ -121,7 +122,7 @@ func (a *Agent) run(ctx context.Context, api kubernetes.Interface, ready func())
 	}
 }
 
-// keep opens the tunnel to a server again and again, until ctx is cancelled.
+// keep opens the tunnel to a server again whenever it ends, until ctx is cancelled.
 func (a *Agent) keep(ctx context.Context, server string, allowed *targets, ready func()) {
 	log := a.log.WithField("server", server)
 	for delay, level := backoff(), logrus.WarnLevel; ; level = logrus.DebugLevel {
@@ -139,7 +140,7 @@ func (a *Agent) keep(ctx context.Context, server string, allowed *targets, ready
 		if time.Since(began) > steady {
 			delay, level = backoff(), logrus.WarnLevel
 		}
-		log.Logf(level, "%v; trying again", err)
+		log.Logf(level, "%v. Trying again", err)
 		select {
 		case <-time.After(delay()):
 		case <-ctx.Done():
@@ -148,13 +149,13 @@ func (a *Agent) keep(ctx context.Context, server string, allowed *targets, ready
 	}
 }
 
-// backoff returns the delays between attempts, spread so that the agents do
-// not all come at once to a server that has restarted.
+// backoff returns the delays between attempts. They are spread, so that the agents do not
+// all come at once to a server that has restarted.
 func backoff() wait.DelayFunc {
 	return wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 10 * time.Second, Steps: 10}.DelayFunc()
 }
 
-// serve opens a tunnel and dials for the server until it breaks.
+// serve opens a tunnel and dials for the server until the tunnel breaks.
 func (a *Agent) serve(ctx context.Context, address string, allowed *targets, opened func()) error {
 	conn, err := open(ctx, address, a.cfg.TLS)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 )
 
-// open connects to a server, shows the node's certificate and asks for the
-// upgrade.
+// open connects to a server, shows the node's certificate and asks for the upgrade to a
+// tunnel.
 func open(ctx context.Context, server string, config *tls.Config) (*upgraded, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -40,7 +40,7 @@ func open(ctx context.Context, server string, config *tls.Config) (*upgraded, er
 	return conn, nil
 }
 
-// ask makes the request for the upgrade and reads the answer.
+// ask sends the request for the upgrade and reads the answer.
 func ask(conn *upgraded, server string) error {
 	request := &http.Request{
 		Method: http.MethodGet,
@@ -60,15 +60,15 @@ func ask(conn *upgraded, server string) error {
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode == http.StatusUnauthorized {
 		return errors.New("the server no longer accepts this node's certificates: the node was deleted or revoked. " +
-			"Restart kedge with a join token to have it join again, or stop it and run `kedge killall`")
+			"To join again, restart kedge with a join token. To remove the node, stop kedge and run `kedge killall`")
 	}
 	reason, _ := io.ReadAll(io.LimitReader(response.Body, reasonLimit))
-	return fmt.Errorf("the server answers %s: %s", response.Status, strings.TrimSpace(string(reason)))
+	return fmt.Errorf("the server answered %s: %s", response.Status, strings.TrimSpace(string(reason)))
 }
 
-// upgraded is a connection of which some has been read already, and whose end
-// can be waited for. It also hides the TLS from net/http, which would have its
-// say about ciphers.
+// upgraded is a connection whose first bytes may be in a buffer already, and whose end
+// can be waited for. It also hides the TLS connection from net/http, which would refuse
+// some ciphers.
 type upgraded struct {
 	net.Conn
 	reader *bufio.Reader
@@ -83,7 +83,7 @@ func (c *upgraded) Close() error {
 	return c.Conn.Close()
 }
 
-// listener gives one connection, and ends with it.
+// listener accepts one connection, and ends with it.
 type listener struct {
 	conn  *upgraded
 	given bool

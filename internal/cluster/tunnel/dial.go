@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// dialTimeout bounds a dial on the node: pods and kubelet are near.
+// dialTimeout bounds a dial on the node. Pods and kubelet are near.
 const dialTimeout = 10 * time.Second
 
 // dialer is the agent's end of one tunnel: the handler of its CONNECT requests.
@@ -21,7 +21,7 @@ type dialer struct {
 	handlers sync.WaitGroup
 }
 
-// ServeHTTP connects a stream with its target, until one of both ends.
+// ServeHTTP connects a stream with its target, until either end closes.
 func (d *dialer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !d.begin() {
 		return
@@ -68,7 +68,7 @@ func (d *dialer) begin() bool {
 	return !d.ended
 }
 
-// end waits until the last handler has ended. The tunnel must be closed.
+// end waits until the last handler has ended. The caller must have closed the tunnel.
 func (d *dialer) end() {
 	d.mu.Lock()
 	d.ended = true
@@ -76,7 +76,7 @@ func (d *dialer) end() {
 	d.handlers.Wait()
 }
 
-// flushed sends what is written at once.
+// flushed sends what is written to it at once.
 type flushed struct {
 	w io.Writer
 	*http.ResponseController

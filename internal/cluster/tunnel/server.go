@@ -15,20 +15,20 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Server is a server's half: it takes the agents' connections and dials through
-// them. It is safe for concurrent use.
+// Server is a server's side: it takes the agents' connections and dials through them. It
+// is safe for concurrent use.
 type Server struct {
 	log *logrus.Entry
 
 	mu sync.Mutex
-	// sessions are the open tunnels of each node, the newest last. There is
-	// more than one where a link has died unnoticed, and where an agent knows
-	// this server by several addresses.
+	// sessions are the open tunnels of each node, the newest last. A node has more than
+	// one if a link has died unnoticed, or if its agent knows this server by several
+	// addresses.
 	sessions map[string][]*session
 }
 
-// sessionLimit is how many tunnels of one node are open at most. An agent opens one
-// for each address that it knows a server by.
+// sessionLimit is how many tunnels of one node may be open. An agent opens one for each
+// address of a server that it knows.
 const sessionLimit = 16
 
 // NewServer makes a Server without any tunnels yet.
@@ -36,13 +36,13 @@ func NewServer() *Server {
 	return &Server{log: logrus.WithField("component", "tunnel"), sessions: map[string][]*session{}}
 }
 
-// Serve takes the connection of a node's agent, and returns when that has
-// ended. The request must have come with the certificate of that node.
+// Serve takes the connection of a node's agent, and returns when the connection has
+// ended. The caller must have verified that the request came with the node's certificate.
 func (s *Server) Serve(w http.ResponseWriter, r *http.Request, node string) {
 	if r.ProtoMajor != 1 || !strings.EqualFold(r.Header.Get("Upgrade"), protocol) {
 		w.Header().Set("Connection", "Upgrade")
 		w.Header().Set("Upgrade", protocol)
-		http.Error(w, "this is for the tunnels of kedge's agents", http.StatusUpgradeRequired)
+		http.Error(w, "this path is for the tunnels of kedge's agents", http.StatusUpgradeRequired)
 		return
 	}
 	conn, err := upgrade(w)
@@ -75,7 +75,7 @@ func upgrade(w http.ResponseWriter) (net.Conn, error) {
 	}
 	if buffer.Reader.Buffered() > 0 {
 		_ = conn.Close()
-		return nil, errors.New("the agent spoke before it was answered")
+		return nil, errors.New("the agent sent data before the server answered")
 	}
 	_, err = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", protocol)
 	if err == nil {
@@ -88,8 +88,8 @@ func upgrade(w http.ResponseWriter) (net.Conn, error) {
 	return conn, nil
 }
 
-// add keeps a session. It closes the oldest one of a node that has too many, so
-// that a node cannot take the server's memory.
+// add keeps a session. If the node has too many, add closes the oldest one, so that a
+// node cannot use up the server's memory.
 func (s *Server) add(node string, added *session) {
 	s.mu.Lock()
 	// A new slice: Dial may be reading the old one.
@@ -130,12 +130,12 @@ func (s *Server) of(node string) []*session {
 	return s.sessions[node]
 }
 
-// Dial connects to a TCP address, HOST:PORT, from a node: HOST is the node's
-// name, for the node itself, or an address of one of its pods or of itself. ctx
-// is for the dialing alone, not for the connection. The newest tunnel of the
-// node is taken, an older one if that breaks.
+// Dial connects to a TCP address, HOST:PORT, from a node. HOST is the node's name, which
+// stands for the node itself, or an address of the node or of one of its pods. ctx bounds
+// only the dialing, not the connection. Dial uses the newest tunnel of the node, and an
+// older one if that breaks.
 func (s *Server) Dial(ctx context.Context, node, address string) (net.Conn, error) {
-	err := errors.New("the node has no tunnel to this server: is kedge running there, and can it reach this server?")
+	err := errors.New("the node has no tunnel to this server: check that kedge runs there and can reach this server")
 	for _, session := range slices.Backward(s.of(node)) {
 		var conn net.Conn
 		if conn, err = session.dial(ctx, address); err == nil {

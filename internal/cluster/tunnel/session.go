@@ -23,11 +23,11 @@ const (
 // session is the server's end of one tunnel.
 type session struct {
 	http *http.ClientConn
-	// ended is closed when the connection has broken or was closed.
+	// ended is closed when the connection has ended.
 	ended chan struct{}
 }
 
-// newSession speaks HTTP/2 on conn, as the client.
+// newSession speaks HTTP/2 on conn as the client.
 func newSession(ctx context.Context, conn net.Conn) (*session, error) {
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true) // the TLS is below conn
@@ -58,8 +58,8 @@ func (s *session) close() { _ = s.http.Close() }
 
 // dial asks the agent to connect to address.
 func (s *session) dial(ctx context.Context, address string) (net.Conn, error) {
-	// The pipe gives the caller a whole net.Conn, with deadlines: near is the
-	// caller's end, and the stream is copied to and from far.
+	// The pipe gives the caller a whole net.Conn, with deadlines. near is the caller's
+	// end. The stream is copied to and from far.
 	near, far := net.Pipe()
 	stream, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	dialed := context.AfterFunc(ctx, cancel)
@@ -81,9 +81,9 @@ func (s *session) dial(ctx context.Context, address string) (net.Conn, error) {
 	return near, nil
 }
 
-// sending is the pipe as the body of a request. The transport closes that when
-// the response has ended, though what came last may not have been read yet:
-// only reading must end then.
+// sending is the pipe as the body of a request. The transport closes the body when the
+// response has ended, when the caller may not have read the last bytes yet. So Close ends
+// only reading.
 type sending struct{ net.Conn }
 
 func (s sending) Close() error { return s.SetReadDeadline(time.Unix(1, 0)) }

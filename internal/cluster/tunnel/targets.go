@@ -14,20 +14,20 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// targets decides what an agent dials for a server: its own kubelet, its own
-// pods, and of those in the host's network the ports they declare. Nothing of
-// what else listens on the host or stands in its neighbourhood.
+// targets decides what an agent dials for a server: its own kubelet, its own pods, and
+// the ports that its pods in the host's network declare. It refuses everything else on
+// the host and around it.
 type targets struct {
 	nodeName    string
 	nodeIPs     []netip.Addr
 	kubeletPort uint16
-	// podCIDRs bound the addresses that pods may claim; empty for any.
+	// podCIDRs limit the addresses that pods may claim. Empty means no limit.
 	podCIDRs []netip.Prefix
 	api      kubernetes.Interface
 }
 
-// resolve returns the address to dial for a target, HOST:PORT, or why the
-// target is refused. The node's name stands for its first address.
+// resolve returns the address to dial for a target, HOST:PORT, or the reason for a
+// refusal. The node's name stands for its first address.
 func (t *targets) resolve(ctx context.Context, target string) (string, error) {
 	host, portText, err := net.SplitHostPort(target)
 	if err != nil {
@@ -35,7 +35,7 @@ func (t *targets) resolve(ctx context.Context, target string) (string, error) {
 	}
 	port, err := strconv.ParseUint(portText, 10, 16)
 	if err != nil {
-		return "", fmt.Errorf("read target: %q is no port", portText)
+		return "", fmt.Errorf("read target: %q is not a port", portText)
 	}
 	ip := t.nodeIPs[0]
 	if host != t.nodeName {
@@ -52,7 +52,7 @@ func (t *targets) resolve(ctx context.Context, target string) (string, error) {
 	if !own && !t.canBePod(ip) {
 		return "", fmt.Errorf("refused: %s is not an address of node %s or its pods", ip, t.nodeName)
 	}
-	// First from the API server's cache. It may be behind, rarely.
+	// First from the API server's cache, which is rarely behind.
 	for _, version := range []string{"0", ""} {
 		pods, err := t.api.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 			FieldSelector:   fields.OneTermEqualSelector("spec.nodeName", t.nodeName).String(),
@@ -73,8 +73,8 @@ func (t *targets) resolve(ctx context.Context, target string) (string, error) {
 	return "", fmt.Errorf("refused: no pod of node %s has address %s", t.nodeName, ip)
 }
 
-// canBePod tells whether a pod may have this address, whatever its status says:
-// loopback and link-local addresses are the host's, or a cloud's metadata.
+// canBePod tells whether a pod may have this address, whatever its status says. Loopback
+// and link-local addresses belong to the host, or to a cloud's metadata service.
 func (t *targets) canBePod(ip netip.Addr) bool {
 	return ip.IsGlobalUnicast() && (len(t.podCIDRs) == 0 ||
 		slices.ContainsFunc(t.podCIDRs, func(p netip.Prefix) bool { return p.Contains(ip) }))
@@ -85,7 +85,7 @@ func (t *targets) canBePod(ip netip.Addr) bool {
 func listensOn(pod *corev1.Pod, host bool, ip netip.Addr, port uint16) bool {
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed:
-		return false // its address may be another's by now
+		return false // another pod may have its address by now
 	case pod.Spec.HostNetwork != host:
 		return false
 	case !host:

@@ -10,7 +10,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 )
 
-// Printed is the configuration of a kedge that runs.
+// Printed is the configuration of a running kedge.
 type Printed struct {
 	Role     config.Role      `json:"role"`
 	Settings []config.Setting `json:"settings"`
@@ -21,36 +21,37 @@ type levels struct {
 	Words []string `json:"words"`
 }
 
-// reloaded is what changed with a reload, and what did not.
+// reloaded lists what a reload changed, and what only a restart changes.
 type reloaded struct {
 	Changes []string `json:"changes,omitempty"`
 }
 
-// profiled is a profile.
+// profiled is a profile of the process.
 type profiled struct {
 	Data []byte `json:"data"`
 }
 
-// Routes are what `kedge config`, `kedge log-level` and `kedge support-bundle` ask.
+// Routes implements localapi.Part, for `kedge config`, `kedge log-level` and `kedge
+// support-bundle`.
 func (s *Settings) Routes() []localapi.Route {
 	return []localapi.Route{
 		localapi.Answer(localapi.Settings, s.print),
 		localapi.Answer(localapi.ReloadSettings, s.reload),
 		localapi.Answer(localapi.LogLevels, s.levels),
 		localapi.Answer(localapi.SetLogLevels, s.setLevels),
-		localapi.Answer(localapi.Goroutines, profile("goroutine", 2)), // each with its stack, as in a panic
+		localapi.Answer(localapi.Goroutines, profile("goroutine", 2)), // 2: each with its stack, as in a panic
 		localapi.Answer(localapi.Heap, profile("heap", 0)),
 	}
 }
 
-// AskPrint asks the kedge of this host for its configuration.
+// AskPrint asks the kedge on this host for its configuration.
 func AskPrint(ctx context.Context, kedge *localapi.Client) (answer Printed, err error) {
 	err = kedge.Ask(ctx, localapi.Settings, nil, &answer)
 	return answer, err
 }
 
-// AskReload has the kedge of this host read its configuration again, and returns what
-// changed and what did not.
+// AskReload asks the kedge on this host to read its configuration again. It returns what
+// changed, and what only a restart changes.
 func AskReload(ctx context.Context, kedge *localapi.Client) ([]string, error) {
 	var answer reloaded
 	err := kedge.Ask(ctx, localapi.ReloadSettings, nil, &answer)
@@ -69,14 +70,14 @@ func AskLevels(ctx context.Context, kedge *localapi.Client, words []string) ([]s
 	return answer.Words, err
 }
 
-// AskGoroutines returns the stacks of all goroutines of the kedge of this host, as text.
+// AskGoroutines returns the stacks of all goroutines of the kedge on this host, as text.
 func AskGoroutines(ctx context.Context, kedge *localapi.Client) ([]byte, error) {
 	var answer profiled
 	err := kedge.Ask(ctx, localapi.Goroutines, nil, &answer)
 	return answer.Data, err
 }
 
-// AskHeap returns a heap profile of the kedge of this host, for `go tool pprof`.
+// AskHeap returns a heap profile of the kedge on this host, for `go tool pprof`.
 func AskHeap(ctx context.Context, kedge *localapi.Client) ([]byte, error) {
 	var answer profiled
 	err := kedge.Ask(ctx, localapi.Heap, nil, &answer)
@@ -108,8 +109,8 @@ func (s *Settings) setLevels(ctx context.Context, question levels) (levels, erro
 	return s.levels(ctx, localapi.Nothing{})
 }
 
-// profile returns what answers with a profile of this process. debug is that of
-// pprof.Profile.WriteTo.
+// profile returns a handler that answers with a profile of this process. debug is the
+// parameter of pprof.Profile.WriteTo.
 func profile(name string, debug int) func(context.Context, localapi.Nothing) (profiled, error) {
 	return func(context.Context, localapi.Nothing) (profiled, error) {
 		var data bytes.Buffer

@@ -1,7 +1,7 @@
-// Package settings is the configuration of a kedge that runs: it shows it, reads it
-// again when it is told to, and changes what can be changed meanwhile, which is how
-// much is logged. The cli package runs it beside a server or an agent, and asks it for
-// `kedge config` and `kedge log-level`.
+// Package settings manages the configuration of a running kedge. It shows the
+// configuration, reads it again when it is told to, and changes the settings that can
+// change without a restart, which are those of logging. The cli package runs it beside a
+// server or an agent, and calls it for `kedge config` and `kedge log-level`.
 package settings
 
 import (
@@ -16,19 +16,19 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
-// needsRestart follows the key of a setting that nothing can change meanwhile.
+// needsRestart follows the key of a setting that only a restart changes.
 const needsRestart = " changed: needs a restart of kedge"
 
-// Load reads the configuration as at the start: with the same flags and environment.
+// Load reads the configuration as at the start, with the same flags and environment.
 type Load func() (*config.Config, config.Sources, error)
 
-// Log is what is logged.
+// Log is the logging of this process.
 type Log interface {
 	Levels() config.Levels
 	SetLevels(config.Levels)
 }
 
-// Settings are those of this process.
+// Settings is the configuration of this process.
 type Settings struct {
 	role         config.Role
 	load         Load
@@ -40,18 +40,18 @@ type Settings struct {
 	sources config.Sources
 }
 
-// New makes the settings of a process that was started with a configuration.
-// setVerbosity sets that of Kubernetes's own code.
+// New makes the settings of a process that was started with cfg. setVerbosity sets the
+// verbosity of Kubernetes's own code.
 func New(role config.Role, load Load, cfg *config.Config, sources config.Sources, log Log, setVerbosity func(int) error) *Settings {
 	return &Settings{role: role, load: load, log: log, setVerbosity: setVerbosity, current: *cfg, sources: sources}
 }
 
-// Reload reads the configuration again, and says what of it changed and what did not.
-// If there is a fault in it nothing changes.
+// Reload reads the configuration again. It returns what changed, and what only a restart
+// changes. If the configuration has a fault, nothing changes.
 func (s *Settings) Reload() (changes []string, err error) {
 	cfg, sources, err := s.load()
 	if err != nil {
-		return nil, fmt.Errorf("the configuration is as before: %w", err)
+		return nil, fmt.Errorf("the configuration stays as it was: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,25 +61,25 @@ func (s *Settings) Reload() (changes []string, err error) {
 		switch {
 		case f.Role != config.AnyRole && f.Role != s.role || f.Same(then[i]):
 		case s.role == config.AgentRole && f.Key == "token":
-			// An agent that runs has joined, and needs none.
+			// A running agent has joined and needs no token.
 		case !f.Reloads:
 			changes = append(changes, f.Key+needsRestart)
 		default:
 			reloaded = true
-			changes = append(changes, fmt.Sprintf("%s is %v now", f.Key, then[i].Shown()))
+			changes = append(changes, fmt.Sprintf("%s is now %v", f.Key, then[i].Shown()))
 			s.sources[f.Key] = sources[f.Key]
 		}
 	}
 	if reloaded {
-		// All that reloads is here.
+		// These are all the settings that can be reloaded.
 		s.current.Log.Debug, s.current.Log.Verbosity, s.current.Log.Level = cfg.Log.Debug, cfg.Log.Verbosity, cfg.Log.Level
 	}
-	// Also what was changed by `kedge log-level`.
+	// This also ends the levels that `kedge log-level` has set.
 	s.log.SetLevels(cfg.Log.Levels())
 	return changes, s.setVerbosity(cfg.Log.Verbosity)
 }
 
-// Run reloads at each signal, until ctx is cancelled.
+// Run reloads at each signal until ctx is cancelled.
 func (s *Settings) Run(ctx context.Context, signals <-chan os.Signal) {
 	for {
 		select {

@@ -7,13 +7,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/component"
 )
 
-// Cluster is all nodes, as the API knows them, and what is wrong with them.
+// Cluster is all nodes of the cluster, as the API knows them, and the problems with them.
 type Cluster struct {
-	// Servers are HOST:PORT of those that answer for the API.
+	// Servers are HOST:PORT of the servers that serve the API.
 	Servers  []string  `json:"servers,omitempty"`
 	Nodes    []Node    `json:"nodes"`
 	Problems []Problem `json:"problems,omitempty"`
-	// Notes are what a user should know although nothing is wrong.
+	// Notes are what a user should know even if nothing is wrong.
 	Notes []string `json:"notes,omitempty"`
 	// Fault says why nothing is known.
 	Fault string `json:"fault,omitempty"`
@@ -24,22 +24,22 @@ type Node struct {
 	Name  string   `json:"name"`
 	Ready bool     `json:"ready"`
 	Roles []string `json:"roles,omitempty"`
-	// Unschedulable says that it gets no new pods, as a user wants.
+	// Unschedulable says that a user has cordoned the node, so that it gets no new pods.
 	Unschedulable bool   `json:"unschedulable,omitempty"`
 	Version       string `json:"version"`
 	Address       string `json:"address,omitempty"`
-	// Heartbeat is when it was last heard of.
+	// Heartbeat is when the cluster last heard from the node.
 	Heartbeat time.Time `json:"heartbeat"`
 }
 
-// Problem is something that is wrong, and what a user can do.
+// Problem is a fault, and what a user can do about it.
 type Problem struct {
 	What string `json:"what"`
 	Do   string `json:"do"`
 }
 
-// Well tells whether all is: the components and the datastore of this process, and
-// the nodes of the cluster.
+// Well tells whether everything is well: the components and the datastore of this
+// process, and the nodes of the cluster.
 func (r *Report) Well() bool {
 	for _, s := range r.Components {
 		if s.State != component.Ready {
@@ -50,8 +50,8 @@ func (r *Report) Well() bool {
 		(r.Cluster == nil || r.Cluster.Fault == "" && len(r.Cluster.Problems) == 0)
 }
 
-// silentMembers are problems with etcd that stop nothing yet; those that do are
-// Health.Fault.
+// silentMembers returns problems with etcd that stop nothing yet. Problems that stop
+// something are in Health.Fault.
 func silentMembers(d *Datastore) (problems []Problem) {
 	if d == nil || d.Etcd == nil || d.Fault != "" {
 		return nil
@@ -59,8 +59,8 @@ func silentMembers(d *Datastore) (problems []Problem) {
 	for _, m := range d.Etcd.Members {
 		if !m.Answers {
 			problems = append(problems, Problem{
-				What: fmt.Sprintf("etcd's member %s does not answer", m.Name),
-				Do:   "start kedge there; if it is gone for good: kubectl delete node, which takes it out of etcd",
+				What: fmt.Sprintf("etcd member %s does not answer", m.Name),
+				Do:   "start kedge on that server. If the server is gone for good, run `kubectl delete node`, which also removes the etcd member",
 			})
 		}
 	}

@@ -20,20 +20,21 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/servers"
 )
 
-// clusterPatience is how long the API may take to tell of the cluster.
+// clusterPatience is how long the API may take to describe the cluster.
 const clusterPatience = 3 * time.Second
 
-// roleLabel begins the labels that say what a node is.
+// roleLabel is the prefix of the labels with a node's roles.
 const roleLabel = "node-role.kubernetes.io/"
 
-// ClusterOf returns what `kedge status` shows of the cluster. Nothing is kept for that:
-// the API server answers out of its own cache. Leases are in the cache of this process
-// only where the controllers run. running returns the states of all components, and api
-// is the name of the one that answers. With ownNetwork the network is not kedge's.
+// ClusterOf returns a function that describes the cluster for `kedge status`. It keeps
+// nothing, because the API server answers out of its own cache. Leases are in the cache
+// of this process only if the controllers run here. running returns the states of all
+// components. api is the name of the component that must be ready. ownNetwork says that
+// the network is not kedge's.
 func ClusterOf(client *rest.Config, api string, ownNetwork bool, running func() []component.Status) func(context.Context) *Cluster {
 	return func(ctx context.Context) *Cluster {
 		if !slices.ContainsFunc(running(), func(s component.Status) bool { return s.Name == api && s.State == component.Ready }) {
-			return &Cluster{Fault: "the API server here is not ready, so nothing is known of other nodes"}
+			return &Cluster{Fault: "the API server here is not ready, so this server knows nothing about other nodes"}
 		}
 		ctx, cancel := context.WithTimeout(ctx, clusterPatience)
 		defer cancel()
@@ -46,7 +47,7 @@ func ClusterOf(client *rest.Config, api string, ownNetwork bool, running func() 
 			found.Notes, err = networkNotes(ctx, clients)
 		}
 		if err != nil {
-			return &Cluster{Fault: fmt.Sprintf("the API does not tell of the cluster: %v", err)}
+			return &Cluster{Fault: fmt.Sprintf("cannot read the cluster from the API: %v", err)}
 		}
 		return found
 	}
@@ -67,7 +68,7 @@ func readCluster(ctx context.Context, client kubernetes.Interface) (*Cluster, er
 		return nil, err
 	}
 	endpoints, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
-	// Without any if a user has the API server not write its endpoints.
+	// There is none if a user has told the API server not to write its endpoints.
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
@@ -76,10 +77,10 @@ func readCluster(ctx context.Context, client kubernetes.Interface) (*Cluster, er
 	return found, nil
 }
 
-// networkNotes says of NetworkPolicies that nothing enforces them.
+// networkNotes warns that nothing enforces the NetworkPolicies, if there are any.
 func networkNotes(ctx context.Context, client kubernetes.Interface) ([]string, error) {
 	policies, err := client.NetworkingV1().NetworkPolicies(metav1.NamespaceAll).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	// A server of an earlier version beside this one takes the right away at its start.
+	// A server of an earlier version takes this right away when it starts.
 	if apierrors.IsForbidden(err) || err == nil && len(policies.Items) == 0 {
 		return nil, nil
 	}
@@ -87,7 +88,7 @@ func networkNotes(ctx context.Context, client kubernetes.Interface) ([]string, e
 		return nil, err
 	}
 	return []string{fmt.Sprintf("this version of kedge does not enforce NetworkPolicies, and the cluster has %d: "+
-		"what they forbid is let through. To have them enforced, bring a network that does, with flannel-backend: none", len(policies.Items))}, nil
+		"the traffic that they forbid is not blocked. To enforce them, install a network that does, and set flannel-backend: none", len(policies.Items))}, nil
 }
 
 func describeCluster(nodes []corev1.Node, leases []coordinationv1.Lease, volumes []corev1.PersistentVolume, now time.Time) *Cluster {
@@ -150,12 +151,12 @@ func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCon
 	return &node.Status.Conditions[i]
 }
 
-// remedies are what can be done about conditions of a node that are True.
+// remedies say what a user can do about conditions of a node that are True.
 var remedies = map[corev1.NodeConditionType]string{
-	corev1.NodeMemoryPressure:     "pods are evicted there: give its pods memory limits, or run fewer",
-	corev1.NodeDiskPressure:       "images and pods are removed there: make room on its disk",
-	corev1.NodePIDPressure:        "pods are evicted there: look for one that starts too many processes",
-	corev1.NodeNetworkUnavailable: "see `kedge status` there, and what the component network says",
+	corev1.NodeMemoryPressure:     "the node evicts pods: give its pods memory limits, or run fewer pods",
+	corev1.NodeDiskPressure:       "the node removes images and evicts pods: free space on its disk",
+	corev1.NodePIDPressure:        "the node evicts pods: look for a pod that starts too many processes",
+	corev1.NodeNetworkUnavailable: "run `kedge status` there, and read what the component network says",
 }
 
 func nodeProblems(node *corev1.Node, described Node, now time.Time) (problems []Problem) {
@@ -164,16 +165,16 @@ func nodeProblems(node *corev1.Node, described Node, now time.Time) (problems []
 	case described.Ready:
 	case ready == nil:
 		problems = append(problems, Problem{
-			What: fmt.Sprintf("node %s has not said yet how it is", node.Name), Do: "see `kedge status` there",
+			What: fmt.Sprintf("node %s has not reported its state yet", node.Name), Do: "run `kedge status` there",
 		})
 	case ready.Status == corev1.ConditionUnknown:
 		problems = append(problems, Problem{
-			What: fmt.Sprintf("node %s does not answer; it was last heard of %s ago", node.Name, now.Sub(described.Heartbeat).Truncate(time.Second)),
-			Do:   "see whether it is up, `kedge status` there, and whether it reaches a server's port 6443. If it is gone for good: kubectl delete node " + node.Name,
+			What: fmt.Sprintf("node %s does not answer; its last sign of life was %s ago", node.Name, now.Sub(described.Heartbeat).Truncate(time.Second)),
+			Do:   "check that the node is up, run `kedge status` there, and check that it reaches port 6443 of a server. If it is gone for good, run kubectl delete node " + node.Name,
 		})
 	default:
 		problems = append(problems, Problem{
-			What: fmt.Sprintf("node %s is not ready: %s", node.Name, ready.Message), Do: "see `kedge status` and `kedge check-config` there",
+			What: fmt.Sprintf("node %s is not ready: %s", node.Name, ready.Message), Do: "run `kedge status` and `kedge check-config` there",
 		})
 	}
 	for _, c := range node.Status.Conditions {
@@ -184,8 +185,8 @@ func nodeProblems(node *corev1.Node, described Node, now time.Time) (problems []
 	return problems
 }
 
-// volumeProblem tells of a claim whose data are on a node that is not there. ready has
-// all nodes.
+// volumeProblem describes a claim whose data are on a node that is missing or not ready.
+// ready has all nodes.
 func volumeProblem(volume *corev1.PersistentVolume, ready map[string]bool) (problem Problem, is bool) {
 	node, ours := localstorage.NodeOf(volume)
 	isReady, exists := ready[node]
@@ -196,11 +197,11 @@ func volumeProblem(volume *corev1.PersistentVolume, ready map[string]bool) (prob
 	if exists {
 		return Problem{
 			What: fmt.Sprintf("the data of claim %s are on node %s, which is not ready", claim, node),
-			Do:   "they are there again with the node. If it is gone for good: kubectl delete node " + node + ", and then kubectl delete pvc",
+			Do:   "the data come back with the node. If the node is gone for good, run kubectl delete node " + node + ", and then kubectl delete pvc",
 		}, true
 	}
 	return Problem{
 		What: fmt.Sprintf("the data of claim %s are on node %s, which is no longer in the cluster", claim, node),
-		Do:   "start kedge on it again, or let go of the data: kubectl delete pvc and the pod; a StatefulSet makes new ones",
+		Do:   "start kedge on that node again. To give up the data, run kubectl delete pvc and delete the pod; a StatefulSet makes new ones",
 	}, true
 }

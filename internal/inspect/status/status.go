@@ -1,5 +1,5 @@
-// Package status tells what the parts of a running kedge do: a Status answers, and
-// Fetch asks. It is what `kedge status` shows.
+// Package status describes what the parts of a running kedge do, for `kedge status`. The
+// component Status answers, and Fetch asks it.
 package status
 
 import (
@@ -33,7 +33,7 @@ type Report struct {
 type Storage struct {
 	Volumes   []Volume   `json:"volumes"`
 	Leftovers []Leftover `json:"leftovers,omitempty"`
-	// Fault says why not all is known.
+	// Fault says why the list may be incomplete.
 	Fault string `json:"fault,omitempty"`
 }
 
@@ -47,29 +47,30 @@ type Volume struct {
 	Snapshot bool   `json:"snapshot,omitempty"`
 }
 
-// Leftover is a part of a volume that nothing will remove or mend by itself.
+// Leftover is a part of a volume that nothing will remove or repair by itself.
 type Leftover struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 }
 
-// Datastore is all that is known of one.
+// Datastore is all that is known of the datastore.
 type Datastore struct {
 	datastore.Stats
 	datastore.Health
 }
 
-// healthPatience is how long the datastore's health may take: others are asked.
+// healthPatience is how long the datastore may take to report its health, because other
+// servers are asked too.
 const healthPatience = 5 * time.Second
 
-// Config says what there is to tell.
+// Config is what a Status has to know.
 type Config struct {
 	Node string
 	// Components returns the states of all components.
 	Components func() []component.Status
 	// Datastore is nil on an agent.
 	Datastore datastore.Datastore
-	// Storage may be nil, and returns nil, if there are no local volumes.
+	// Storage may be nil, or return nil, if there are no local volumes.
 	Storage func(ctx context.Context) *Storage
 	// Cluster is nil on an agent.
 	Cluster func(ctx context.Context) *Cluster
@@ -77,7 +78,7 @@ type Config struct {
 	Tunnels func() []string
 }
 
-// Status is the component that knows, and a localapi.Part.
+// Status is the component that answers `kedge status`. It is a localapi.Part.
 type Status struct{ cfg Config }
 
 // New makes the component.
@@ -118,7 +119,8 @@ func (c *Config) report(ctx context.Context, _ localapi.Nothing) (Report, error)
 	return report, nil
 }
 
-// Fetch asks the kedge that runs on this host. Its errors are those of Client.Ask.
+// Fetch asks the kedge that runs on this host for its report. Its errors are those of
+// Client.Ask.
 func Fetch(ctx context.Context, kedge *localapi.Client) (*Report, error) {
 	var report Report
 	if err := kedge.Ask(ctx, localapi.Status, nil, &report); err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
 
-// Volumes returns what `kedge status` shows of a node's local volumes: those of its
-// driver, by the claims that informers know.
+// Volumes returns a function that describes a node's local volumes for `kedge status`:
+// the volumes of its driver, with their claims from the informers.
 func Volumes(driver *csi.Driver, informers objectcache.Source) func(context.Context) *Storage {
 	return func(ctx context.Context) *Storage { return readVolumes(ctx, driver, informers) }
 }
@@ -40,8 +40,8 @@ func readVolumes(ctx context.Context, driver *csi.Driver, informers objectcache.
 		if object == nil && complete && !v.Snapshot {
 			report.Leftovers = append(report.Leftovers, Leftover{
 				Path: filepath.Join(v.Base, v.Name),
-				Reason: fmt.Sprintf("is of no PersistentVolume of this cluster, as when its claim was let go of while this node was away: "+
-					"make one with the volumeHandle %s to have it again, or remove it, and %s with it", v.Name, driver.RecordFile(v.Name)),
+				Reason: fmt.Sprintf("belongs to no PersistentVolume of this cluster. Its claim was probably deleted while this node was offline.  "+
+					"To use the volume again, create a PersistentVolume with the volumeHandle %s. To delete it, remove it and %s", v.Name, driver.RecordFile(v.Name)),
 			})
 		}
 	}
@@ -55,18 +55,18 @@ func readVolumes(ctx context.Context, driver *csi.Driver, informers objectcache.
 	return report
 }
 
-// persistentVolumes returns the objects of this driver's volumes by their handles,
-// and whether these are all.
+// persistentVolumes returns the PersistentVolumes of this driver by their handles, and
+// whether these are all.
 func persistentVolumes(ctx context.Context, informers objectcache.Source) (known map[string]*corev1.PersistentVolume, complete bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	factory, err := informers(ctx)
 	if err != nil {
-		return nil, false // the API is yet to be reached
+		return nil, false // the API cannot be reached yet
 	}
 	defer factory.Shutdown()
 	kind := factory.Core().V1().PersistentVolumes()
-	// Listing a cache does not fail. The provisioner has started it.
+	// Listing a cache does not fail. The provisioner has started this cache.
 	all, _ := kind.Lister().List(labels.Everything())
 	known = map[string]*corev1.PersistentVolume{}
 	for _, object := range all {

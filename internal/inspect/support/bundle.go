@@ -1,7 +1,7 @@
-// Package support gathers what helps to find what is wrong with a host and its cluster
-// into one archive, without secrets: what may hold some is left out, and those that
-// are known are looked for in the rest. The cli package calls it for
-// `kedge support-bundle`, whether kedge runs or not.
+// Package support collects into one archive what helps to find faults of a host and its
+// cluster. The archive has no secrets: sources that may hold secrets are left out, and
+// known secrets are replaced in the rest. The cli package calls it for `kedge
+// support-bundle`, even if kedge does not run.
 package support
 
 import (
@@ -25,7 +25,8 @@ import (
 const (
 	// patience is how long one part may take.
 	patience = 10 * time.Second
-	// shortest is the length of a secret that can be told from other text.
+	// shortest is the length of the shortest secret that is replaced. Shorter ones cannot
+	// be told from other text.
 	shortest = 4
 )
 
@@ -35,9 +36,9 @@ type Part struct {
 	Get  func(ctx context.Context) ([]byte, error)
 }
 
-// Write writes an archive, .tar.gz, with all parts in a folder. What cannot be had is in
-// its file missing.txt, with the reason. Wherever one of the secrets is, something else
-// is written.
+// Write writes all parts into a .tar.gz archive, in folder. Parts that cannot be read are
+// listed in its file missing.txt, with the reasons. Every occurrence of one of the
+// secrets is replaced.
 func Write(ctx context.Context, w io.Writer, folder string, parts []Part, secrets []string) error {
 	compressed := gzip.NewWriter(w)
 	archive := tar.NewWriter(compressed)
@@ -85,8 +86,8 @@ func get(ctx context.Context, part Part) ([]byte, error) {
 	return part.Get(ctx)
 }
 
-// hider returns what takes the secrets out of a text, the longest first: one may be a
-// part of another.
+// hider returns a function that replaces the secrets in a text, the longest first,
+// because one may be a part of another.
 func hider(secrets []string) func([]byte) []byte {
 	var known []string
 	for _, secret := range secrets {
@@ -94,8 +95,8 @@ func hider(secrets []string) func([]byte) []byte {
 			continue
 		}
 		known = append(known, secret)
-		// As logs, JSON and addresses have it.
-		inJSON, _ := json.Marshal(secret) // a string always can be
+		// Secrets in the forms that logs, JSON and URLs quote them in.
+		inJSON, _ := json.Marshal(secret) // a string can always be encoded
 		for _, quoted := range []string{strconv.Quote(secret), string(inJSON)} {
 			known = append(known, quoted[1:len(quoted)-1])
 		}

@@ -17,8 +17,9 @@ import (
 // page is how many objects are asked for at once.
 const page = 500
 
-// Cluster returns what the API tells. Nothing is taken as it is: an object's fields are
-// named here one by one, so that no environment, argument or annotation comes along.
+// Cluster returns the parts that describe the cluster, as the API tells it. The fields of
+// the objects are named here one by one, so that no environment, argument or annotation
+// gets into the archive.
 func Cluster(client kubernetes.Interface) []Part {
 	return []Part{
 		{"cluster/nodes.yaml", func(ctx context.Context) ([]byte, error) { return nodes(ctx, client) }},
@@ -108,7 +109,8 @@ func showPod(p *corev1.Pod) pod {
 	return shown
 }
 
-// showState leaves out the last words of a container, which are its own.
+// showState leaves out a container's termination message, which is the program's own
+// text.
 func showState(s corev1.ContainerState) string {
 	switch {
 	case s.Running != nil:
@@ -155,7 +157,7 @@ func volumes(ctx context.Context, client kubernetes.Interface) ([]byte, error) {
 	return yaml.Marshal(shown)
 }
 
-// ownWords are the reasons of events that quote what a program in a pod said, or its
+// ownWords are the reasons of events that quote the output of a program in a pod, or its
 // arguments (pkg/kubelet/events/event.go).
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/events/event.go
@@ -179,7 +181,7 @@ func events(ctx context.Context, client kubernetes.Interface) ([]byte, error) {
 	return []byte(text.String()), nil
 }
 
-// seen is when an event was last seen: of both its APIs.
+// seen returns when an event was last seen, for events of both APIs.
 func seen(e *corev1.Event) time.Time {
 	switch {
 	case e.Series != nil:

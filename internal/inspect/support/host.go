@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostLog is how many bytes of the end of a file of the log are taken.
+// mostLog is how many bytes of a file are read at most, from its end.
 const mostLog = 8 << 20
 
-// hostFiles are the files that say what a machine is like.
+// hostFiles are the files that describe a machine.
 var hostFiles = []string{
 	"/etc/os-release", "/proc/version", "/proc/cmdline", "/proc/cpuinfo", "/proc/meminfo", "/proc/loadavg", "/proc/uptime",
 	"/proc/modules", "/proc/mounts", "/proc/cgroups", "/proc/pressure/cpu", "/proc/pressure/io", "/proc/pressure/memory",
@@ -27,8 +27,8 @@ var hostFiles = []string{
 	"/proc/net/tcp6", "/proc/net/udp6", "/etc/resolv.conf", "/etc/hosts",
 }
 
-// Host returns what is to be known of the machine: the kernel, the network, and how much
-// room there is in folders.
+// Host returns the parts that describe the machine: the kernel, the network, and the free
+// space in folders.
 func Host(folders ...string) []Part {
 	parts := []Part{
 		{"host/kernel-log.txt", kernelLog},
@@ -42,7 +42,7 @@ func Host(folders ...string) []Part {
 	return parts
 }
 
-// File returns a part that is the end of a file.
+// File returns a part with the end of a file.
 func File(name, path string) Part {
 	return Part{name, func(context.Context) ([]byte, error) {
 		file, err := os.Open(path)
@@ -59,7 +59,7 @@ func File(name, path string) Part {
 	}}
 }
 
-// Command returns a part that is what a command prints.
+// Command returns a part with the output of a command.
 func Command(name string, environment []string, command string, args ...string) Part {
 	return Part{name, func(ctx context.Context) ([]byte, error) {
 		var output, faults bytes.Buffer
@@ -73,10 +73,10 @@ func Command(name string, environment []string, command string, args ...string) 
 	}}
 }
 
-// ownLines are in lines of the log that quote what a program in a pod said, or its
-// arguments: of pkg/kubelet/lifecycle/handlers.go, pkg/kubelet/prober/prober.go and
-// k8s.io/cri-client/pkg/remote_runtime.go; and, with v above 7, whole objects, Secrets
-// too: of k8s.io/client-go/rest/request.go.
+// ownLines mark lines of the log that quote the output of a program in a pod, or its
+// arguments (pkg/kubelet/lifecycle/handlers.go, pkg/kubelet/prober/prober.go,
+// k8s.io/cri-client/pkg/remote_runtime.go). With v above 7, such lines quote whole
+// objects, including Secrets (k8s.io/client-go/rest/request.go).
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/lifecycle/handlers.go handlerRunner.Run
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/prober/prober.go prober.probe
@@ -87,15 +87,15 @@ var ownLines = [][]byte{
 	[]byte("' exited with "), []byte("Request Body"), []byte("Response Body"),
 }
 
-// Log returns a part of the log without the lines that quote what users have in the
-// cluster.
+// Log returns a part of the log without the lines that quote the content of pods or
+// objects.
 func Log(part Part) Part {
 	return Part{part.Name, func(ctx context.Context) ([]byte, error) {
 		text, err := part.Get(ctx)
 		var kept bytes.Buffer
 		for line := range bytes.Lines(text) {
 			if slices.ContainsFunc(ownLines, func(own []byte) bool { return bytes.Contains(line, own) }) {
-				line = []byte("(a line that quotes what is in pods or objects is left out)\n")
+				line = []byte("(kedge has left out a line that quotes the content of pods or objects)\n")
 			}
 			kept.Write(line)
 		}

@@ -1,6 +1,6 @@
-// Package install knows what install.sh made on this host: cli asks it to stop
-// the service, and to take everything away again. The script and this package
-// have in common the files below, and nothing else.
+// Package install finds what install.sh has put on this host. cli calls it to stop the
+// service, and to remove everything again. The script and this package share only the
+// files below.
 package install
 
 import (
@@ -19,19 +19,19 @@ import (
 
 // Files of install.sh, below the root of the host.
 const (
-	// manifestFile lists, a path in each line, what is not below /etc/kedge; the
-	// executable is the first.
+	// manifestFile lists the installed paths that are not below /etc/kedge, one in each
+	// line. The first is the executable.
 	manifestFile = "/etc/kedge/installed"
 	// commandFile has the service's command with its flags, such as
 	// server --data-dir /mnt/kedge. No word of it needs quotes.
 	commandFile = "/etc/kedge/command"
 )
 
-// EnvironmentFile has the service's environment, a NAME='value' in each line. It is of
-// install.sh too, below the root of the host.
+// EnvironmentFile has the service's environment, a NAME='value' in each line. install.sh
+// makes it too, below the root of the host.
 const EnvironmentFile = "/etc/kedge/kedge.env"
 
-// manager is a service manager. Its commands are run if it is on the host.
+// manager is a service manager. Its commands run only if it is on the host.
 type manager struct {
 	unit string
 	stop []string
@@ -53,19 +53,19 @@ var managers = []manager{
 	},
 }
 
-// Host is what install.sh made on a host: nothing, if it was not run there.
+// Host is what install.sh has put on a host. It is empty if install.sh has not run there.
 type Host struct {
 	root  string
 	paths []string
-	// Command is what the service runs, server or agent, and Flags are its flags.
+	// Command is the command that the service runs, server or agent. Flags are its flags.
 	Command string
 	Flags   []string
-	// Environment is the service's, as NAME=value.
+	// Environment is the service's environment, as NAME=value.
 	Environment []string
 }
 
-// Look finds what install.sh made on the host whose files are below root: / for
-// this one.
+// Look finds what install.sh has put on the host whose files are below root, which is /
+// for this host.
 func Look(root string) (*Host, error) {
 	h := &Host{root: root}
 	paths, err := h.lines(manifestFile)
@@ -91,7 +91,7 @@ func Look(root string) (*Host, error) {
 	return h, nil
 }
 
-// lines returns the lines of a file, none if it is not there.
+// lines returns the lines of a file, none if the file is missing.
 func (h *Host) lines(path string) ([]string, error) {
 	text, err := os.ReadFile(filepath.Join(h.root, path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -106,8 +106,8 @@ func (h *Host) lines(path string) ([]string, error) {
 	return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' }), nil
 }
 
-// Forget removes a variable from the service's environment, on the host whose files are
-// below root, if it has that value, and tells whether it did.
+// Forget removes a variable from the service's environment if it has the given value, and
+// tells whether it did. The host's files are below root.
 func Forget(root, name, value string) (removed bool, err error) {
 	h := &Host{root: root}
 	lines, err := h.lines(EnvironmentFile)
@@ -125,13 +125,13 @@ func Forget(root, name, value string) (removed bool, err error) {
 	return true, nil
 }
 
-// StopService has the service manager stop kedge, which it would start again if
-// that ended in any other way.
+// StopService makes the service manager stop kedge. If kedge ended in any other way, the
+// service manager would start it again.
 func (h *Host) StopService(ctx context.Context) error {
 	return h.each(func(m manager) error { return run(ctx, m.stop) })
 }
 
-// Remove removes everything but what is in /etc/kedge, after StopService.
+// Remove removes everything except the content of /etc/kedge. Call StopService first.
 func (h *Host) Remove(ctx context.Context) error {
 	faults := []error{h.each(func(m manager) error { return run(ctx, m.disable) })}
 	for _, path := range h.paths {
@@ -143,7 +143,7 @@ func (h *Host) Remove(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// each calls do for each service manager that has kedge.
+// each calls do for each service manager that has a unit of kedge.
 func (h *Host) each(do func(manager) error) error {
 	var faults []error
 	for _, m := range managers {
@@ -156,8 +156,8 @@ func (h *Host) each(do func(manager) error) error {
 	return errors.Join(faults...)
 }
 
-// run runs a command, unless its program is not on this host: it was installed
-// from outside then, and nothing of it runs.
+// run runs a command. It does nothing if the program is not on this host: the unit was
+// then installed from outside, and nothing of it runs.
 func run(ctx context.Context, command []string) error {
 	if len(command) == 0 {
 		return nil

@@ -17,8 +17,8 @@ import (
 
 const cgroupMount = "/sys/fs/cgroup"
 
-// podCgroups returns the kubelet's cgroups, such as /kubepods, that a process
-// is in: one, or one per hierarchy of version 1 where those differ.
+// podCgroups returns the kubelet's cgroups that a process is in, such as /kubepods. That
+// is one, or with version 1 one for each hierarchy if those differ.
 func podCgroups(process procfs.Proc) []string {
 	cgroups, err := process.Cgroups()
 	if err != nil {
@@ -33,7 +33,7 @@ func podCgroups(process procfs.Proc) []string {
 	return roots
 }
 
-// podRoot cuts a cgroup's path behind the kubelet's own one.
+// podRoot cuts a cgroup's path after the kubelet's own cgroup.
 func podRoot(path string) (string, bool) {
 	parts := strings.Split(path, "/")
 	for i, part := range parts {
@@ -44,8 +44,8 @@ func podRoot(path string) (string, bool) {
 	return "", false
 }
 
-// removeCgroup removes a cgroup with all below it from every hierarchy, and
-// kills what is still in it.
+// removeCgroup removes a cgroup with everything below it from every hierarchy, and kills
+// the processes that are left in it.
 func removeCgroup(ctx context.Context, path string) error {
 	deadline := time.Now().Add(patience)
 	for _, folder := range cgroupFolders(path) {
@@ -62,15 +62,15 @@ func removeCgroup(ctx context.Context, path string) error {
 	return nil
 }
 
-// cgroupFolders are where a cgroup may be: in the one hierarchy of version 2,
-// or in those of version 1.
+// cgroupFolders returns the folders where a cgroup may be: in the one hierarchy of
+// version 2, or in those of version 1.
 func cgroupFolders(path string) []string {
 	folders, _ := filepath.Glob(filepath.Join(cgroupMount, "*", path))
 	return append(folders, filepath.Join(cgroupMount, path))
 }
 
-// removeCgroupFolder removes a cgroup and those below it, calling empty for
-// each before.
+// removeCgroupFolder removes a cgroup and those below it. It calls empty for each one
+// before it removes it.
 func removeCgroupFolder(folder string, empty func(folder string)) error {
 	var folders []string
 	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
@@ -85,7 +85,7 @@ func removeCgroupFolder(folder string, empty func(folder string)) error {
 	if err != nil {
 		return err
 	}
-	// The deepest first: only they can be removed.
+	// The deepest first, because a cgroup can be removed only when nothing is below it.
 	for i := len(folders) - 1; i >= 0; i-- {
 		empty(folders[i])
 		if err := unix.Rmdir(folders[i]); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -101,7 +101,7 @@ func keepMembers(string) {}
 func populated(folder string) bool {
 	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
-			return nil // it is gone, or no cgroup
+			return nil // gone meanwhile, or not a cgroup
 		}
 		if members, err := os.ReadFile(filepath.Join(path, "cgroup.procs")); err == nil && len(members) > 0 {
 			return fs.ErrExist
@@ -111,8 +111,8 @@ func populated(folder string) bool {
 	return err != nil
 }
 
-// killMembers kills the processes that slipped out of their shim's sight. That
-// some remain shows when the cgroup cannot be removed.
+// killMembers kills the processes that are no longer below a shim. If some remain, the
+// cgroup cannot be removed, and that is reported.
 func killMembers(folder string) {
 	text, err := os.ReadFile(filepath.Join(folder, "cgroup.procs"))
 	if err != nil {

@@ -19,13 +19,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/proxy"
 )
 
-// Cleanup takes away what a stopped kedge leaves on purpose: pods with their
-// processes, mounts and cgroups, and every interface and packet filter. State
-// on disk stays. The helpers nft and iptables are found by PATH. It does all it can and returns all errors together.
+// Cleanup removes what a stopped kedge leaves on purpose: pods with their processes,
+// mounts and cgroups, and every interface and packet filter. State on disk stays. The
+// helpers nft and iptables must be in PATH. Cleanup does all it can and returns all
+// errors together.
 func Cleanup(ctx context.Context, dir datadir.Dir, settings config.Node, podCIDRs []netip.Prefix) error {
 	var stopped error
 	if socket, err := os.Readlink(datadir.RuntimeLink); err == nil && socket != datadir.ContainerdSocket {
-		// It needs the network's plugins for that, so first of all.
+		// First of all, because the runtime needs the network's plugins for that.
 		stopped = StopPods(ctx, socket)
 	}
 	storage := settings.VolumesFolder(dir)
@@ -35,7 +36,7 @@ func Cleanup(ctx context.Context, dir datadir.Dir, settings config.Node, podCIDR
 		Pods{
 			Socket: datadir.ContainerdSocket,
 			State:  datadir.ContainerdState,
-			// Not all of the data directory and of the kubelet's: a user may have
+			// Not the whole data directory and the kubelet's, because a user may have
 			// mounted disks in them.
 			MountRoots: []string{
 				datadir.RunDir,
@@ -54,14 +55,14 @@ func Cleanup(ctx context.Context, dir datadir.Dir, settings config.Node, podCIDR
 	)
 }
 
-// nriSocket is what containerd leaves of its plug-in interface:
-// https://github.com/containerd/nri, pkg/adaptation.
+// nriSocket is the socket of NRI, containerd's plug-in interface. containerd leaves it
+// behind: https://github.com/containerd/nri, pkg/adaptation.
 //
 //upstream:relies-on github.com/containerd/nri/pkg/api/plugin.go DefaultSocketPath
 const nriSocket = "/var/run/nri/nri.sock"
 
-// removeSocket removes a socket unless somebody listens on it: another
-// containerd of this host, Docker's perhaps, uses the same path.
+// removeSocket removes a socket unless a program listens on it: another containerd on
+// this host, such as Docker's, uses the same path.
 func removeSocket(path string) error {
 	if connection, err := net.Dial("unix", path); err == nil {
 		return connection.Close()
@@ -69,13 +70,13 @@ func removeSocket(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// Its folder was made for it, unless there is more in it.
+	// containerd has made the folder for the socket. It stays if something else is in it.
 	_ = os.Remove(filepath.Dir(path))
 	return nil
 }
 
-// Remove removes all state of a kedge from the disk, after Cleanup. A data
-// directory that holds something else stays with that.
+// Remove removes all state of a kedge from the disk. Call Cleanup first. If the data
+// directory holds other files, these stay.
 func Remove(dir datadir.Dir) error {
 	if err := RemoveAll(append(dir.All(), datadir.KubeletRoot, datadir.PodLogs, datadir.ContainerLogs)...); err != nil {
 		return err
@@ -87,7 +88,7 @@ func Remove(dir datadir.Dir) error {
 	return errors.Join(faults...)
 }
 
-// removeEmpty removes a folder that has nothing in it, and is no mount.
+// removeEmpty removes a folder if it is empty and not a mount.
 func removeEmpty(folder string) error {
 	err := os.Remove(folder)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EBUSY) {

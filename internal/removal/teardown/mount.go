@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unmountBelow unmounts all that is mounted below the folders, not what is
-// mounted on the folders themselves: that is the user's.
+// unmountBelow unmounts everything that is mounted below the folders. What is mounted on
+// the folders themselves is the user's, and stays.
 func unmountBelow(folders ...string) error {
 	for i, folder := range folders {
 		folders[i] = resolve(folder)
@@ -25,19 +25,20 @@ func unmountBelow(folders ...string) error {
 		return fmt.Errorf("list mounts: %w", err)
 	}
 	var faults []error
-	// The last mounted first: it may lie in another.
+	// The last mounted first, because it may be inside another mount.
 	for i := len(mounts) - 1; i >= 0; i-- {
 		faults = append(faults, unmount(mounts[i].Mountpoint))
 	}
 	return errors.Join(faults...)
 }
 
-// resolve follows symbolic links, as the kernel has done in its list of mounts.
+// resolve follows symbolic links, because the kernel's list of mounts has the resolved
+// paths.
 func resolve(folder string) string {
 	if resolved, err := filepath.EvalSymlinks(folder); err == nil {
 		return resolved
 	}
-	return folder // it is not there, nor is anything below it
+	return folder // the folder does not exist, so nothing is mounted below it
 }
 
 func isBelow(path string, folders []string) bool {
@@ -49,7 +50,7 @@ func isBelow(path string, folders []string) bool {
 	return false
 }
 
-// unmount detaches a mount; it is no fault if there is none.
+// unmount detaches a mount. It does not fail if there is none.
 func unmount(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -58,8 +59,8 @@ func unmount(path string) error {
 	return nil
 }
 
-// RemoveAll removes folders with all in them. It refuses while something is
-// mounted below one: that may be a user's data.
+// RemoveAll removes folders with everything in them. It fails for a folder in which
+// something is mounted, because that may be a user's data.
 func RemoveAll(folders ...string) error {
 	var faults []error
 	for _, folder := range folders {
@@ -71,7 +72,7 @@ func RemoveAll(folders ...string) error {
 		case err != nil:
 			faults = append(faults, fmt.Errorf("list mounts: %w", err))
 		case len(mounts) > 0:
-			faults = append(faults, fmt.Errorf("remove %s: %s is mounted in it; unmount that first", folder, mounts[0].Mountpoint))
+			faults = append(faults, fmt.Errorf("remove %s: %s is mounted in it: unmount that first", folder, mounts[0].Mountpoint))
 		default:
 			faults = append(faults, removeContents(folder))
 		}
@@ -79,8 +80,8 @@ func RemoveAll(folders ...string) error {
 	return errors.Join(faults...)
 }
 
-// removeContents removes a folder; of one that is itself a mount, or that the
-// user has put elsewhere by a symbolic link, only the contents.
+// removeContents removes a folder. If the folder is itself a mount, or a symbolic link
+// that the user has made, it removes only the contents.
 func removeContents(folder string) error {
 	mounted, err := mountinfo.Mounted(folder)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,6 +1,6 @@
-// Package teardown ends what a stopped kedge leaves running on purpose: pods,
-// with their shims, cgroups and mounts. The agent package calls it for `kedge
-// killall`, before each component takes away what it made.
+// Package teardown ends what a stopped kedge leaves running on purpose: pods, with their
+// shims, cgroups and mounts. Package cli calls it for `kedge killall` and `kedge
+// uninstall`.
 package teardown
 
 import (
@@ -19,11 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long killed processes may take to be gone: those in
-// uninterruptible sleep, such as on a dead NFS server, never are.
+// patience is how long killed processes may take to end. Processes in uninterruptible
+// sleep, such as on a dead NFS server, never end.
 const patience = 20 * time.Second
 
-// shimName is the file name of the program that stands above containers.
+// shimName is the file name of the program that runs above each pod's containers.
 const shimName = "containerd-shim-runc-v2"
 
 // Pods describes where kedge's pods are.
@@ -32,16 +32,17 @@ type Pods struct {
 	Socket string
 	// State is containerd's state folder.
 	State string
-	// MountRoots are the folders below which everything mounted belongs to
-	// pods, containers or kedge.
+	// MountRoots are the folders below which every mount belongs to pods, containers or
+	// kedge.
 	MountRoots []string
 }
 
-// Kill ends all processes of the pods and their shims, and removes their
-// cgroups, network namespaces and mounts. What other programs made stays. It
-// does all it can and returns all errors together.
+// Kill ends all processes of the pods and their shims, and removes their cgroups, network
+// namespaces and mounts. What other programs made stays. Kill does all it can and returns
+// all errors together.
 func (p Pods) Kill(ctx context.Context) error {
-	// What tells kedge's from others' vanishes with the processes and mounts.
+	// Read first, because the traces that mark these as kedge's vanish with the processes
+	// and mounts.
 	namespaces := p.networkNamespaces()
 	states := p.runcStates()
 	roots, err := p.killProcesses(ctx)
@@ -49,8 +50,8 @@ func (p Pods) Kill(ctx context.Context) error {
 	for _, root := range roots {
 		faults = append(faults, removeCgroup(ctx, root))
 	}
-	// Those of a node without pods; if they are in use, it is not by kedge's, and
-	// their kubelet needs the empty ones too.
+	// The cgroups of a node without pods. If they are in use, another kubelet uses them,
+	// which also needs the empty ones.
 	for _, root := range []string{"/kubepods", "/kubepods.slice"} {
 		for _, folder := range cgroupFolders(root) {
 			if !populated(folder) {
@@ -64,7 +65,7 @@ func (p Pods) Kill(ctx context.Context) error {
 	for _, state := range states {
 		faults = append(faults, os.RemoveAll(state))
 	}
-	// Only if there is no more in them: others use them too.
+	// Only if they are empty, because other programs use them too.
 	for _, folder := range []string{"/run/netns", filepath.Join(runcRoot, runcNamespace), runcRoot, filepath.Dir(runcRoot)} {
 		_ = os.Remove(folder)
 	}
@@ -72,8 +73,8 @@ func (p Pods) Kill(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// runcRoot is where runc notes what it runs, below it a folder for each of
-// containerd's namespaces, whatever containerd's own state folder is:
+// runcRoot is where runc keeps its state, in a folder for each of containerd's
+// namespaces. It does not depend on containerd's own state folder:
 // cmd/containerd-shim-runc-v2/process/utils.go, RuncRoot.
 const (
 	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process/utils.go RuncRoot
@@ -82,7 +83,7 @@ const (
 	runcNamespace = "k8s.io"
 )
 
-// runcStates are runc's folders for the containers of this containerd.
+// runcStates returns runc's folders for the containers of this containerd.
 func (p Pods) runcStates() []string {
 	var states []string
 	bundles, _ := filepath.Glob(filepath.Join(p.State, "io.containerd.runtime.v2.task", runcNamespace, "*"))
@@ -92,9 +93,9 @@ func (p Pods) runcStates() []string {
 	return states
 }
 
-// networkNamespaces are the files that keep the pods' network namespaces. They
-// lie among those of other programs, so only the containers' own
-// configuration tells which are kedge's.
+// networkNamespaces returns the files that keep the pods' network namespaces. They are
+// beside those of other programs. Only the containers' own configurations tell which are
+// kedge's.
 func (p Pods) networkNamespaces() []string {
 	var files []string
 	configs, _ := filepath.Glob(filepath.Join(p.State, "io.containerd.runtime.v2.task", "*", "*", "config.json"))
@@ -113,7 +114,7 @@ func (p Pods) networkNamespaces() []string {
 			continue // half written when kedge was killed
 		}
 		for _, n := range spec.Linux.Namespaces {
-			// Not /proc/PID/ns/net, which is another container's.
+			// Not /proc/PID/ns/net, which belongs to another container.
 			if n.Type == "network" && strings.HasPrefix(filepath.Base(n.Path), "cni-") && !slices.Contains(files, n.Path) {
 				files = append(files, n.Path)
 			}
@@ -122,8 +123,8 @@ func (p Pods) networkNamespaces() []string {
 	return files
 }
 
-// killProcesses kills the shims and everything below them until none is left,
-// and returns the cgroups, relative to a hierarchy's root, that pods were in.
+// killProcesses kills the shims and everything below them until none is left. It returns
+// the cgroups that the pods were in, relative to a hierarchy's root.
 func (p Pods) killProcesses(ctx context.Context) (cgroups []string, err error) {
 	deadline := time.Now().Add(patience)
 	for {
@@ -147,7 +148,7 @@ func (p Pods) killProcesses(ctx context.Context) (cgroups []string, err error) {
 			}
 		}
 		if err := pause(ctx, deadline); err != nil {
-			return cgroups, fmt.Errorf("processes %v of pods do not end, though killed: %w", pidsOf(processes), err)
+			return cgroups, fmt.Errorf("processes %v of pods do not end after SIGKILL: %w: restart the host if they never do", pidsOf(processes), err)
 		}
 	}
 }
@@ -170,7 +171,7 @@ func (p Pods) processes() ([]procfs.Proc, error) {
 			continue // ended meanwhile, or a zombie, which nobody can kill
 		}
 		children[stat.PPID] = append(children[stat.PPID], process)
-		// In another mount namespace the same path is another socket.
+		// In another mount namespace, the same path is another socket.
 		if theirs, err := mountNamespace(strconv.Itoa(process.PID)); err == nil && theirs == own && p.isShim(process) {
 			found = append(found, process)
 		}
@@ -206,7 +207,7 @@ func pidsOf(processes []procfs.Proc) []int {
 	return pids
 }
 
-// pause waits a moment, unless it is too late for that.
+// pause waits a moment. It fails if the deadline has passed or ctx ends.
 func pause(ctx context.Context, deadline time.Time) error {
 	if time.Now().After(deadline) {
 		return errors.New("timed out")

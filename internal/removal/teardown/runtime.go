@@ -15,8 +15,8 @@ import (
 // runtimePatience is how long a container runtime may take to stop all pods.
 const runtimePatience = 2 * time.Minute
 
-// StopPods stops and removes the kubelet's pods in a container runtime that is
-// not kedge's. What else runs there stays.
+// StopPods stops and removes the kubelet's pods in a container runtime that is not
+// kedge's. Other pods and containers there stay.
 func StopPods(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, runtimePatience)
 	defer cancel()
@@ -28,7 +28,7 @@ func StopPods(ctx context.Context, socket string) error {
 	client := cri.NewRuntimeServiceClient(conn)
 	pods, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
-		return fmt.Errorf("list pods of the runtime at %s: %w: if any are left in it, remove them with crictl rmp --force --all", socket, err)
+		return fmt.Errorf("list pods of the runtime at %s: %w: if kedge's pods are left there, remove them with `crictl rmp --force --all`", socket, err)
 	}
 	var faults []error
 	for _, pod := range pods.Items {

@@ -53,7 +53,7 @@ func TestRotateCA(t *testing.T) {
 		reads(c, "web")
 	}
 
-	refused("begin with `kedge certificate rotate-ca`")
+	refused("run `kedge certificate rotate-ca`")
 	output, err := rotate()
 	if err != nil {
 		t.Fatalf("%v: %s", err, output)

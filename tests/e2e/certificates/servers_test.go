@@ -92,7 +92,7 @@ func TestRotateCAOfServers(t *testing.T) {
 		tokens(server)
 	}
 
-	refused(first, "begin with `kedge certificate rotate-ca`", "--finish")
+	refused(first, "run `kedge certificate rotate-ca`", "--finish")
 	servers[2].Terminate()
 	output, err := on(servers[1])
 	if err != nil {
@@ -107,7 +107,7 @@ func TestRotateCAOfServers(t *testing.T) {
 	refused(first, "prepared already")
 	take(first, first.Restart)
 	bundles(first, 3)
-	refused(first, "the server at "+servers[1].Host.Address.String()+":6443 has not followed", "--finish", "--ignore-pods")
+	refused(first, "the server at "+servers[1].Host.Address.String()+":6443 does not use the new certificate authorities yet", "--finish", "--ignore-pods")
 	// It was off, and follows by itself.
 	running = servers
 	take(servers[2], servers[2].Start)

@@ -270,7 +270,7 @@ func TestRefusals(t *testing.T) {
 	t.Run("from SQLite", func(t *testing.T) {
 		single := network.NewHost(t, "single").StartServer(t)
 		single.WaitReady()
-		ends(t, other.StartServer(t, joining(single)...), "it keeps its state in SQLite")
+		ends(t, other.StartServer(t, joining(single)...), "the server keeps its state in SQLite")
 		single.Terminate()
 		ends(t, single.Host.StartServer(t, args...), "this server has a cluster of its own")
 	})

@@ -41,7 +41,7 @@ func TestSplitRoles(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	etcd := cluster.NewHost(t, network, "etcd-1").StartServer(t, append([]string{"--cluster-init"}, etcdOnly...)...)
-	etcd.WaitLog("This server runs no API server, and its node waits for one that does")
+	etcd.WaitLog("This server runs no API server, and its node waits for a server that does")
 	plane := cluster.NewHost(t, network, "plane-1").StartServer(t, joining(etcd, "--disable-etcd")...)
 	plane.WaitReady()
 	c := cluster.Of(t, plane)
