@@ -1,7 +1,7 @@
-// Package assets carries the helper executables that must be programs of their
-// own (runc, its shim, the CNI plugins, crictl, nft, iptables) and the pause
-// image, compressed, and unpacks them below the data directory. `make` fills
-// the embedded folder; the commands that need helpers call Unpack at start.
+// Package assets carries the helpers and the pause image, compressed, and unpacks them
+// below the data directory. Helpers are executables that must be separate programs: runc,
+// its shim, the CNI plugins, crictl, nft and iptables. `make` fills the embedded folder.
+// The commands that need helpers call Unpack when they start.
 package assets
 
 import (
@@ -22,31 +22,31 @@ import (
 //go:embed all:embedded
 var embedded embed.FS
 
-// PauseImage is the name of the image in the archive Paths.PauseArchive.
-// A new pause wants a new tag.
+// PauseImage is the name of the image in the archive Paths.PauseArchive. A new pause
+// image needs a new tag.
 const PauseImage = "kedge.local/pause:1"
 
-// ErrNotBuilt is returned by Find and Unpack of a program that has no helpers in it.
+// ErrNotBuilt is returned by Find and Unpack if the executable has no helpers in it.
 var ErrNotBuilt = errors.New("this kedge was built without its helpers: build it with make")
 
-// Paths are where the helpers are.
+// Paths are the paths of the helpers.
 type Paths struct {
-	// Bin is the folder of the executables, to be first in PATH. The CNI
-	// plugins are in it under their own names.
+	// Bin is the folder of the executables. It must come first in PATH. The CNI plugins
+	// are in it under their own names.
 	Bin string
 	// Images is the folder of the image archives.
 	Images string
 	// PauseArchive is the OCI archive, in Images, of PauseImage.
 	PauseArchive string
-	// Digest names this set of helpers: sixteen hexadecimal digits.
+	// Digest identifies this set of helpers: sixteen hexadecimal digits.
 	Digest string
 }
 
-// Manifest describes the embedded archive. scripts/pack writes it beside it.
+// Manifest describes the embedded archive. scripts/pack writes both.
 type Manifest struct {
 	// SHA256 is the digest of the compressed archive, in hexadecimal.
 	SHA256 string
-	// Files are all entries of the archive but folders, sorted by Path.
+	// Files are all entries of the archive except folders, sorted by Path.
 	Files []File
 }
 
@@ -64,16 +64,17 @@ const (
 	ManifestName = "manifest.json"
 )
 
-// ModTime is the modification time every unpacked file has. A file that was
-// changed since does not have it any more.
+// ModTime is the modification time of every unpacked file. A file that was changed later
+// has another one.
 var ModTime = time.Unix(1, 0)
 
-// WindowSize is how far back, in bytes, the compression of the archive refers.
-// Unpacking takes as much memory, once. The helpers have much in common (they
-// are Go programs), so a window over several of them saves a fifth.
+// WindowSize is how far back, in bytes, the compression of the archive refers. Unpacking
+// needs as much memory, once. The helpers are Go programs and have much in common, so a
+// window over several of them saves a fifth.
 const WindowSize = 32 << 20
 
-// Find returns where Unpack puts the helpers below root, without doing so.
+// Find returns the paths to which Unpack unpacks the helpers below root, without
+// unpacking them.
 func Find(root string) (Paths, error) {
 	files, err := fs.Sub(embedded, "embedded")
 	if err != nil {
@@ -86,15 +87,14 @@ func Find(root string) (Paths, error) {
 	return manifest.paths(root), nil
 }
 
-// Unpack makes sure that the helpers are whole in a folder of root, and
-// returns where. The folder appears at once or not at all: one that was
-// interrupted, or damaged since, is replaced. Helpers of other builds are
-// removed once no process runs them.
+// Unpack makes sure that the helpers are complete in a folder below root, and returns
+// their paths. The folder appears all at once or not at all. A folder that is incomplete
+// or damaged is replaced. Helpers of other builds are removed once no process runs them.
 //
-// Every start calls it, so it compares size, mode and modification time of
-// each file with the manifest (a millisecond) and not its digest (a second on
-// a small board): data is synced before the folder gets its name, so only
-// somebody who sets the old time on purpose can have changed it unnoticed.
+// Every start calls Unpack. So it compares the size, mode and modification time of each
+// file with the manifest, which takes a millisecond, and not the digest, which takes a
+// second on a small board. The data are synced before the folder gets its name. So only
+// somebody who restores the old time on purpose can change a file unnoticed.
 func Unpack(root string) (Paths, error) {
 	files, err := fs.Sub(embedded, "embedded")
 	if err != nil {
@@ -115,8 +115,8 @@ func unpack(files fs.FS, root, proc string) (Paths, error) {
 	}
 	unlock, err := lock(root)
 	if err != nil {
-		// The helpers are here, and to tidy up is not worth a failure: this
-		// may be `kedge crictl` on a data directory mounted read-only.
+		// The helpers are here, and a failure to remove old ones is no reason to fail:
+		// this may be `kedge crictl` on a data directory that is mounted read-only.
 		if check(paths.folder(), manifest) == nil {
 			return paths, nil
 		}
@@ -133,7 +133,8 @@ func unpack(files fs.FS, root, proc string) (Paths, error) {
 	return paths, nil
 }
 
-// paths are where the helpers of m are below root: in a folder named by them.
+// paths returns the paths of the helpers of m below root, in a folder named by their
+// digest.
 func (m *Manifest) paths(root string) Paths {
 	digest := m.SHA256[:16]
 	folder := filepath.Join(root, digest)
@@ -145,7 +146,7 @@ func (m *Manifest) paths(root string) Paths {
 	}
 }
 
-// folder is the one that appears at once or not at all.
+// folder is the folder that appears all at once or not at all.
 func (p Paths) folder() string { return filepath.Dir(p.Bin) }
 
 func readManifest(files fs.FS) (Manifest, error) {
@@ -166,7 +167,7 @@ func readManifest(files fs.FS) (Manifest, error) {
 	return manifest, nil
 }
 
-// check returns an error when an unpacked file is not as it was unpacked.
+// check fails if an unpacked file is not as it was unpacked.
 func check(folder string, manifest Manifest) error {
 	for _, f := range manifest.Files {
 		path := filepath.Join(folder, filepath.FromSlash(f.Path))
@@ -176,12 +177,12 @@ func check(folder string, manifest Manifest) error {
 		}
 		if f.Link != "" {
 			if target, err := os.Readlink(path); err != nil || target != f.Link {
-				return fmt.Errorf("%s is not the link it was", path)
+				return fmt.Errorf("%s is no longer the link that kedge made", path)
 			}
 			continue
 		}
 		if !info.Mode().IsRegular() || info.Mode().Perm() != f.Mode() || info.Size() != f.Size || !info.ModTime().Equal(ModTime) {
-			return fmt.Errorf("%s was changed", path)
+			return fmt.Errorf("%s was changed since kedge unpacked it", path)
 		}
 	}
 	return nil
@@ -195,8 +196,8 @@ func (f File) Mode() fs.FileMode {
 	return 0o644
 }
 
-// lock keeps other processes from unpacking in root. The kernel lets go of it
-// when the process ends, however that happens.
+// lock keeps other processes from unpacking in root. The kernel releases the lock when
+// the process ends, in whatever way.
 func lock(root string) (unlock func(), err error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return nil, err

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bundle makes an embedded folder with a program, a link to it and an image.
-// Another text makes another build.
+// bundle makes an embedded folder with a program, a link to it and an image. Another text
+// makes another build.
 func bundle(t *testing.T, text string) fstest.MapFS {
 	t.Helper()
 	var archive bytes.Buffer
@@ -54,7 +54,7 @@ func bundle(t *testing.T, text string) fstest.MapFS {
 	return seal(t, manifest, archive.Bytes())
 }
 
-// seal makes the embedded folder of an archive, with the digest it has.
+// seal makes the embedded folder of an archive, with its digest.
 func seal(t *testing.T, manifest Manifest, archive []byte) fstest.MapFS {
 	t.Helper()
 	sum := sha256.Sum256(archive)
@@ -90,7 +90,7 @@ func wantWhole(t *testing.T, paths Paths, text string) {
 	}
 }
 
-// wantOnly fails when root has folders besides those named.
+// wantOnly fails if root has folders other than those named.
 func wantOnly(t *testing.T, root string, names ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(root)
@@ -115,7 +115,7 @@ func wantOnly(t *testing.T, root string, names ...string) {
 
 func TestUnpack(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "not", "there", "yet")
-	// Modes must not depend on who started us.
+	// Modes must not depend on the umask of the caller.
 	defer unix.Umask(unix.Umask(0o077))
 	files := bundle(t, "one")
 	first := mustUnpack(t, files, root)
@@ -172,7 +172,7 @@ func relink(link, target string) error {
 
 func TestUnpackInterrupted(t *testing.T) {
 	root := t.TempDir()
-	// What a kill half-way leaves: a temporary folder with some of the files.
+	// A kill in the middle leaves a temporary folder with some of the files.
 	if err := os.MkdirAll(filepath.Join(root, tempPrefix+"1234", "bin"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestUnpackRefuses(t *testing.T) {
 	}
 }
 
-// TestUnpackReadOnly uses a read-only mount: permissions do not stop root.
+// TestUnpackReadOnly uses a read-only mount, because permissions do not stop root.
 func TestUnpackReadOnly(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to mount")
@@ -243,7 +243,7 @@ func TestUnpackReadOnly(t *testing.T) {
 		t.Errorf("got error %v, want %v", err, unix.EROFS)
 	}
 
-	// Helpers that are there may be used, even beside others to prune.
+	// Unpacked helpers may be used, even if others should be pruned.
 	if err := unix.Mount("", root, "", unix.MS_REMOUNT, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestPrune(t *testing.T) {
 	first := mustUnpack(t, bundle(t, "one"), root)
 	second := bundle(t, "two")
 
-	// A shim of a pod still runs from the first build.
+	// The shim of a pod still runs from the first build.
 	process := filepath.Join(proc, "42")
 	if err := os.Mkdir(process, 0o755); err != nil {
 		t.Fatal(err)
@@ -323,8 +323,8 @@ func TestUnpackTogether(t *testing.T) {
 	}
 }
 
-// TestEmbedded unpacks what make has embedded, and finds in it what other
-// packages rely on.
+// TestEmbedded unpacks the helpers that make has embedded, and looks for the files that
+// other packages use.
 func TestEmbedded(t *testing.T) {
 	paths, err := Unpack(t.TempDir())
 	if errors.Is(err, ErrNotBuilt) {

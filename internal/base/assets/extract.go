@@ -20,8 +20,8 @@ const (
 	tempPrefix = ".tmp-" // folders being unpacked, or being removed
 )
 
-// replace unpacks into a temporary folder and gives it its name when it is
-// whole and on disk. The caller holds the lock.
+// replace unpacks into a temporary folder, and renames that to folder when it is complete
+// and on disk. The caller holds the lock.
 func replace(files fs.FS, manifest Manifest, root, folder string) error {
 	temp, err := os.MkdirTemp(root, tempPrefix)
 	if err != nil {
@@ -37,13 +37,13 @@ func replace(files fs.FS, manifest Manifest, root, folder string) error {
 	if err := os.Chmod(temp, 0o755); err != nil {
 		return err
 	}
-	// Without this a power cut could leave the name with files that have
-	// their sizes but not their contents.
+	// Without this sync, a power cut could leave the folder with files that have their
+	// sizes but not their contents.
 	if err := syncFilesystem(temp); err != nil {
 		return err
 	}
-	// What is there already failed its check. Programs that run from it keep
-	// running; it goes when the next prune finds them gone.
+	// An existing folder has failed its check. Programs that run from it keep running. A
+	// later prune removes the folder when they have ended.
 	if err := os.Rename(folder, temp+".damaged"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -129,8 +129,8 @@ func extractEntry(content io.Reader, header *tar.Header, folder string) error {
 	}
 }
 
-// syncFilesystem waits until all that was written to the file system of path
-// is on disk: one call instead of one for each of some hundred files.
+// syncFilesystem waits until everything written to the file system of path is on disk.
+// This is one call instead of one for each of some hundred files.
 func syncFilesystem(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// superseded tells whether root holds anything but the helpers in use.
+// superseded tells whether root holds folders besides the helpers in use.
 func superseded(root, digest string) bool {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -20,10 +20,10 @@ func superseded(root, digest string) bool {
 	return false
 }
 
-// prune removes the helpers of other builds and what an interruption left,
-// but for folders from which a process runs: the shim of a pod outlives kedge
-// and starts runc from its own folder. What cannot be removed stays for the
-// next start: it costs only space. The caller holds the lock.
+// prune removes the helpers of other builds, and what an interruption has left. It keeps
+// folders from which a process runs: the shim of a pod outlives kedge and starts runc
+// from its own folder. A folder that cannot be removed stays for the next start, because
+// it costs only space. The caller holds the lock.
 func prune(root, digest, proc string) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -39,7 +39,7 @@ func prune(root, digest, proc string) {
 		}
 		folder := filepath.Join(root, entry.Name())
 		if !anyBelow(running, folder) {
-			// Out of the way first, so that half a folder never has the name.
+			// Renamed first, so that an incomplete folder never has the name.
 			doomed := folder
 			if !strings.HasPrefix(entry.Name(), tempPrefix) {
 				doomed = filepath.Join(root, tempPrefix+entry.Name())
@@ -60,7 +60,7 @@ func executables(proc string) ([]string, error) {
 	}
 	var paths []string
 	for _, link := range links {
-		// Kernel threads have none, and a process may end meanwhile.
+		// Kernel threads have no program, and a process may end meanwhile.
 		if path, err := os.Readlink(link); err == nil {
 			paths = append(paths, path)
 		}
@@ -69,7 +69,7 @@ func executables(proc string) ([]string, error) {
 }
 
 func anyBelow(paths []string, folder string) bool {
-	// The kernel tells paths without symbolic links.
+	// The kernel's paths have no symbolic links.
 	if real, err := filepath.EvalSymlinks(folder); err == nil {
 		folder = real
 	}

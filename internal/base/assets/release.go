@@ -9,17 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// release takes the archive out of this process's memory, into which reading has
-// mapped it from the executable: 16 MiB that would count as in use as long as
-// kedge runs. Who reads it again maps it again.
+// release takes the archive out of this process's memory. Reading it has mapped it from
+// the executable: 16 MiB that would count as in use as long as kedge runs. A later read
+// maps it again.
 func release(files embed.FS) {
 	if pages := wholePages(contentOf(files, "embedded/"+ArchiveName)); len(pages) > 0 {
-		// It is advice, and nothing depends on it.
+		// Only advice to the kernel: nothing depends on it.
 		_ = unix.Madvise(pages, unix.MADV_DONTNEED)
 	}
 }
 
-// wholePages returns the part of content with whose pages nothing else is.
+// wholePages returns the part of content that fills whole memory pages, so that releasing
+// them touches nothing else.
 func wholePages(content string) []byte {
 	data := unsafe.Slice(unsafe.StringData(content), len(content))
 	page := os.Getpagesize()
@@ -28,8 +29,8 @@ func wholePages(content string) []byte {
 	return data[:len(data)/page*page]
 }
 
-// contentOf returns a file as it lies in memory, of which package embed hands out
-// copies only. It is empty if that package does not keep files as in Go 1.26.
+// contentOf returns the memory of an embedded file, because package embed returns only
+// copies. It is empty if that package does not keep files as in Go 1.26.
 //
 //upstream:relies-on std/embed/embed.go FS file
 func contentOf(files embed.FS, name string) string {

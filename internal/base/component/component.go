@@ -1,7 +1,6 @@
-// Package component is how the parts of kedge are run: each part is a
-// Component, and a Group starts them in the order of their dependencies and
-// stops them in the reverse one. The server and agent packages build one Group
-// each; every other package only implements Component.
+// Package component runs the parts of kedge. Each part is a Component. A Group starts
+// them in the order of their dependencies and stops them in reverse order. The server and
+// agent packages build one Group each; every other package only implements Component.
 package component
 
 import "context"
@@ -10,19 +9,19 @@ import "context"
 type Component interface {
 	// Name is the component's name in logs, in errors and in `kedge status`.
 	Name() string
-	// Run blocks until ctx is cancelled, and returns nil then, or until the
-	// component fails, and returns why. It calls ready once, when what depends
-	// on it may start. A component runs at most once.
+	// Run blocks until ctx is cancelled or the component fails. It returns nil in the
+	// first case, and the reason in the second. It calls ready once, when the components
+	// that depend on it may start. A component runs at most once.
 	Run(ctx context.Context, ready func()) error
 }
 
-// Func makes a Component of a function.
+// Func makes a Component from a function.
 func Func(name string, run func(ctx context.Context, ready func()) error) Component {
 	return &function{name, run}
 }
 
-// Step makes a Component of something that is done once, like preparing the
-// host: it is ready when do has returned, and idle from then on.
+// Step makes a Component from something that is done once, such as preparing the host. It
+// is ready when do has returned, and idle from then on.
 func Step(name string, do func(ctx context.Context) error) Component {
 	return Func(name, func(ctx context.Context, ready func()) error {
 		if err := do(ctx); err != nil {

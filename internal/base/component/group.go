@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// State is where a component is in its life:
+// State is the stage of a component's life:
 //
 //	             dependencies ready         ready()              ctx cancelled
 //	Waiting ───────────────────────▶ Starting ──────▶ Ready ───────────────────▶ Stopped
@@ -41,13 +41,13 @@ type Status struct {
 	Took time.Duration `json:"took,omitempty"`
 }
 
-// slowStop is after how long what the stop waits for is told, each time.
+// slowStop is the interval at which a slow stop reports the components that it waits for.
 const slowStop = 5 * time.Second
 
 // Group runs components. Add them all, then Run once.
 type Group struct {
-	// StopTimeout bounds how long Run waits for the components to end once
-	// they are to stop; zero waits for ever.
+	// StopTimeout is how long Run waits for the components to end once they must stop.
+	// Zero means for ever.
 	StopTimeout time.Duration
 	// OnChange, if set before Run, is called at every change of a component's
 	// state, one call at a time.
@@ -77,9 +77,9 @@ type member struct {
 	stopped chan struct{}
 }
 
-// Add puts c into the group, to be started once all of after are ready and
-// stopped before any of them is. Everything in after must have been added:
-// the list of Adds reads as the boot order, and a cycle cannot be written.
+// Add puts c into the group. c starts when all of after are ready, and stops before any
+// of them. Everything in after must have been added before, or Add panics. So the list of
+// Adds reads as the boot order, and a cycle cannot be written.
 func (g *Group) Add(c Component, after ...Component) {
 	m := &member{
 		Component: c,
@@ -98,11 +98,11 @@ func (g *Group) Add(c Component, after ...Component) {
 	g.members = append(g.members, m)
 }
 
-// Run starts every component and blocks until all have ended: after ctx is
-// cancelled, or after the first error or panic, which it returns with the name
-// of the component. Each component is stopped when those that depend on it
-// have ended. Components that do not end within StopTimeout are named in the
-// error and left behind: the process must end then.
+// Run starts every component and blocks until all have ended. They end after ctx is
+// cancelled, or after the first error or panic, which Run returns with the component's
+// name. A component is stopped when the components that depend on it have ended. If
+// components do not end within StopTimeout, the error names them and they keep running:
+// the caller must then end the process.
 func (g *Group) Run(ctx context.Context) error {
 	stop, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -112,7 +112,7 @@ func (g *Group) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, m := range g.members {
 		running.Go(func() {
-			// Also if a library ends the goroutine (kubeinit's Phase).
+			// This also runs if a library ends the goroutine (kubeinit's Phase).
 			defer close(m.stopped)
 			if err := g.run(stop, m); err != nil {
 				cancel(err)
@@ -139,14 +139,14 @@ func (g *Group) Run(ctx context.Context) error {
 			return late
 		}
 	}
-	// What failed first is the answer, even if the group was also asked to stop then.
+	// The first failure is the answer, even if the group was asked to stop meanwhile.
 	if cause := context.Cause(stop); cause != context.Cause(ctx) {
 		return cause
 	}
 	return nil
 }
 
-// awaitStop tells whether all have ended before timeout.
+// awaitStop tells whether all components have ended before timeout.
 func (g *Group) awaitStop(ended <-chan struct{}, timeout <-chan time.Time) bool {
 	slow := time.NewTicker(slowStop)
 	defer slow.Stop()
@@ -164,7 +164,8 @@ func (g *Group) awaitStop(ended <-chan struct{}, timeout <-chan time.Time) bool 
 	}
 }
 
-// unfinished names the components that were told to end and have not.
+// unfinished returns the names of the components that were told to end and have not
+// ended.
 func (g *Group) unfinished() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -178,7 +179,8 @@ func (g *Group) unfinished() []string {
 	return names
 }
 
-// run is the life of one member. stop is cancelled when the group is to end.
+// run runs one member from its start to its end. stop is cancelled when the group must
+// end.
 func (g *Group) run(stop context.Context, m *member) error {
 	for _, dependency := range m.after {
 		select {
@@ -188,8 +190,8 @@ func (g *Group) run(stop context.Context, m *member) error {
 			return nil
 		}
 	}
-	// Values of stop reach the component, its cancellation does not: that one
-	// comes when the dependents have ended.
+	// The component gets stop's values, but not its cancellation: it is cancelled when
+	// its dependents have ended.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(stop))
 	defer cancel()
 	go func() {
@@ -251,7 +253,7 @@ func (g *Group) change(m *member, state State, err error) {
 	}
 }
 
-// Status returns the state of every component, in the order they were added.
+// Status returns the state of every component, in the order in which they were added.
 func (g *Group) Status() []Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -77,7 +77,7 @@ func TestGroupStopsAllOnFailure(t *testing.T) {
 				t.Fatalf("got error %v", err)
 			}
 			if name == "early" {
-				return // "never" may have been started by then
+				return // "never" may have started before the stop
 			}
 			if want := []string{"start store", "stop store"}; !slices.Equal(r.events, want) {
 				t.Errorf("got %v, want %v", r.events, want)
@@ -89,8 +89,8 @@ func TestGroupStopsAllOnFailure(t *testing.T) {
 	}
 }
 
-// TestGroupKeepsFailure has a group asked to stop after one of it has failed, and one
-// whose goroutine a library ends.
+// TestGroupKeepsFailure has a group that is asked to stop after one of its components has
+// failed, and a group in which a library ends a component's goroutine.
 func TestGroupKeepsFailure(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -158,7 +158,7 @@ func TestGroupNamesWhatDoesNotStop(t *testing.T) {
 		if err := g.Run(ctx); err == nil || !strings.HasSuffix(err.Error(), ": stubborn") {
 			t.Errorf("got %v", err)
 		}
-		// Not what waits for it in turn.
+		// Components that wait for their dependents are not named.
 		if !slices.Equal(waiting, []string{"stubborn"}) {
 			t.Errorf("while it stops it waits for %v", waiting)
 		}

@@ -12,42 +12,42 @@ import (
 // Dir is a data directory. Its methods are the paths in it.
 type Dir string
 
-// RunDir holds sockets and pid files; it is gone after a reboot.
+// RunDir holds sockets and pid files. A reboot empties it.
 const RunDir = "/run/kedge"
 
-// HelpersLink leads to the folder of the helpers that the running kedge uses.
+// HelpersLink is a link to the folder of the helpers that the running kedge uses.
 const HelpersLink = RunDir + "/bin"
 
-// RuntimeLink leads to the socket of the container runtime of the running kedge,
-// which may be the user's own.
+// RuntimeLink is a link to the socket of the container runtime that the running kedge
+// uses, which may be the user's own.
 const RuntimeLink = RunDir + "/cri.sock"
 
-// NodePassword is what proves that this machine is the node it was before. It
-// is not in the data directory, so that a machine whose data were wiped can
-// join again under its name.
+// NodePassword is the file with the password that proves that this machine is the same
+// node as before. It is outside the data directory, so that a machine whose data were
+// wiped can join again under its name.
 const NodePassword = "/etc/kedge/node/password"
 
-// DNSFolder has the only files of this host that the ConfigMap coredns-custom may
-// name. Root puts them there.
+// DNSFolder holds the only files of this host that the ConfigMap coredns-custom may name.
+// Root puts them there.
 const DNSFolder = "/etc/kedge/dns"
 
-// Third parties hard-code these paths, so kedge keeps to them.
+// Other programs hard-code these paths, so kedge keeps to them.
 const (
 	KubeletRoot = "/var/lib/kubelet"
 	CNIConfDir  = "/etc/cni/net.d"
 	CNIBinDir   = "/opt/cni/bin"
-	// PodLogs has the containers' logs, ContainerLogs links to them.
+	// PodLogs has the containers' logs. ContainerLogs has links to them.
 	PodLogs       = "/var/log/pods"
 	ContainerLogs = "/var/log/containers"
 )
 
-// Sockets. Their folder is for root alone.
+// Sockets. Only root can open their folder.
 const (
-	// LocalSocket is where commands ask the kedge that runs on this host.
+	// LocalSocket is the socket on which commands ask the kedge that runs on this host.
 	LocalSocket      = RunDir + "/kedge.sock"
 	DatastoreSocket  = RunDir + "/datastore.sock"
 	ContainerdSocket = RunDir + "/containerd/containerd.sock"
-	// ContainerdState is containerd's folder for what a reboot removes.
+	// ContainerdState is containerd's folder for state that a reboot removes.
 	ContainerdState = RunDir + "/containerd"
 )
 
@@ -55,13 +55,14 @@ func (d Dir) join(parts ...string) string {
 	return filepath.Join(append([]string{string(d)}, parts...)...)
 }
 
-// Assets is where the embedded helpers are unpacked, a folder per build.
+// Assets is the folder into which the embedded helpers are unpacked, one folder for each
+// build.
 func (d Dir) Assets() string { return d.join("assets") }
 
-// LockFile is held by the kedge that runs on this data directory.
+// LockFile is locked by the kedge that runs on this data directory.
 func (d Dir) LockFile() string { return d.join("lock") }
 
-// ClockFile records the latest time kedge has seen.
+// ClockFile records the latest time that kedge has seen.
 func (d Dir) ClockFile() string { return d.join("clock") }
 
 // ServerToken is the file with the join token.
@@ -70,8 +71,9 @@ func (d Dir) ServerToken() string { return d.join("server", "token") }
 // AgentToken is the file with the token for agents only, if there is one.
 func (d Dir) AgentToken() string { return d.join("server", "agent-token") }
 
-// AuditLog is where the API server's audit log is by default, AuditPolicy what is
-// logged, and Admission how pods and events are admitted.
+// AuditLog is the default path of the API server's audit log. AuditPolicy is the file
+// that says what is logged. Admission is the configuration of admission for pods and
+// events.
 func (d Dir) AuditLog() string { return d.join("server", "logs", "audit.log") }
 
 // AuditPolicy: see AuditLog.
@@ -83,10 +85,10 @@ func (d Dir) Admission() string { return d.join("server", "etc", "admission.yaml
 // ServerTLS is the folder of the certificate authorities and server leaves.
 func (d Dir) ServerTLS() string { return d.join("server", "tls") }
 
-// NextServerTLS is what replaces ServerTLS at the next start, if it is there.
+// NextServerTLS is the folder that replaces ServerTLS at the next start, if it exists.
 func (d Dir) NextServerTLS() string { return d.join("server", "tls-next") }
 
-// PreviousServerTLS is what ServerTLS was before it was replaced.
+// PreviousServerTLS is the former ServerTLS.
 func (d Dir) PreviousServerTLS() string { return d.join("server", "tls-previous") }
 
 // EtcdTLS is the folder of the authorities and certificates of etcd members.
@@ -98,22 +100,20 @@ func (d Dir) Etcd() string { return d.join("server", "db", "etcd") }
 // ServerDB is the folder of the SQLite database.
 func (d Dir) ServerDB() string { return d.join("server", "db") }
 
-// DatastoreEndpoint is a file that is there if the state is not here, but in a
-// datastore of the user's own.
+// DatastoreEndpoint is a file that exists if the state is in the user's own datastore.
 func (d Dir) DatastoreEndpoint() string { return d.join("server", "datastore-endpoint") }
 
-// Snapshots is the folder of the datastore's snapshots, unless the user has
-// another.
+// Snapshots is the folder of the datastore's snapshots, unless the user sets another.
 func (d Dir) Snapshots() string { return d.join("server", "snapshots") }
 
-// Restore is the journal of a restore that has begun and not ended.
+// Restore is the journal of a restore that has started and not finished.
 func (d Dir) Restore() string { return d.join("server", "restore.json") }
 
-// Restoring is the folder of what is about to replace the datastore.
+// Restoring is the folder of the data that are about to replace the datastore.
 func (d Dir) Restoring() string { return d.join("server", "restoring") }
 
-// Replaced is the folder into which a restore that began at that time, in
-// seconds since 1970, puts what was there before.
+// Replaced is the folder into which a restore puts the former data. began is when it
+// started, in seconds since 1970.
 func (d Dir) Replaced(began int64) string {
 	return d.join("server", "replaced-"+strconv.FormatInt(began, 10))
 }
@@ -124,22 +124,24 @@ func (d Dir) SQLite() string { return d.join("server", "db", "state.db") }
 // Manifests is the folder whose objects kedge applies.
 func (d Dir) Manifests() string { return d.join("server", "manifests") }
 
-// Charts is the folder of charts that HelmCharts name: k3s's.
+// Charts is the folder of charts that HelmCharts can name. The path is the same as in
+// k3s.
 func (d Dir) Charts() string { return d.join("server", "static", "charts") }
 
 // AgentTLS is the folder of this node's own certificates.
 func (d Dir) AgentTLS() string { return d.join("agent", "tls") }
 
-// AgentEtc is the folder of the configuration kedge writes for node parts.
+// AgentEtc is the folder of the configuration that kedge writes for the node's parts.
 func (d Dir) AgentEtc() string { return d.join("agent", "etc") }
 
-// ClusterSettings is what this agent knows of its cluster.
+// ClusterSettings is the file with the cluster's settings, as this agent knows them.
 func (d Dir) ClusterSettings() string { return d.join("agent", "etc", "cluster.json") }
 
-// Servers is where an agent remembers the servers of its cluster.
+// Servers is the file in which an agent keeps the addresses of its cluster's servers.
 func (d Dir) Servers() string { return d.join("agent", "etc", "servers.json") }
 
-// EtcdServers is where a server without etcd remembers those that have it.
+// EtcdServers is the file in which a server without etcd keeps the addresses of those
+// that have it.
 func (d Dir) EtcdServers() string { return d.join("server", "etcd-servers.json") }
 
 // CNIConf is the folder of kedge's own CNI configuration.
@@ -151,17 +153,17 @@ func (d Dir) StaticPods() string { return d.join("agent", "pod-manifests") }
 // Images is the folder whose image archives are preloaded.
 func (d Dir) Images() string { return d.join("agent", "images") }
 
-// Storage is the folder of this node's volumes, unless the user has another.
+// Storage is the folder of this node's volumes, unless the user sets another.
 func (d Dir) Storage() string { return d.join("storage") }
 
 // Containerd is containerd's root.
 func (d Dir) Containerd() string { return d.join("agent", "containerd") }
 
-// ContainerdConfig is the configuration kedge writes for containerd.
+// ContainerdConfig is the configuration that kedge writes for containerd.
 func (d Dir) ContainerdConfig() string { return d.join("agent", "etc", "containerd", "config.toml") }
 
 // ContainerdDropIns are patterns of files with the user's own configuration of
-// containerd: kedge's place for them, and the one k3s users know.
+// containerd: kedge's place for them, and k3s's.
 func (d Dir) ContainerdDropIns() []string {
 	return []string{"/etc/kedge/containerd/*.toml", d.join("agent", "etc", "containerd", "config-v3.toml.d", "*.toml")}
 }
@@ -169,18 +171,18 @@ func (d Dir) ContainerdDropIns() []string {
 // RegistryCerts is the folder of registry settings, a folder for each host.
 func (d Dir) RegistryCerts() string { return d.join("agent", "etc", "containerd", "certs.d") }
 
-// All returns everything kedge makes in the data directory. A user may have
-// put the directory where there is more.
+// All returns everything that kedge makes in the data directory. The directory may hold
+// other files of the user.
 func (d Dir) All() []string {
 	return []string{d.join("server"), d.join("agent"), d.Storage(), d.Assets(), d.ClockFile(), d.LockFile()}
 }
 
-// MakeServer makes the folders of a server that are not there.
+// MakeServer makes the folders of a server that are missing.
 func (d Dir) MakeServer() error {
 	return makeAll(d.ServerTLS(), d.ServerDB(), d.Manifests(), d.Charts())
 }
 
-// MakeAgent makes the folders of a node that are not there.
+// MakeAgent makes the folders of a node that are missing.
 func (d Dir) MakeAgent() error {
 	return makeAll(d.AgentTLS(), d.AgentEtc(), d.CNIConf(), d.StaticPods(), d.Images(), d.Containerd())
 }

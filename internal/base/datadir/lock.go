@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// Lock is the hold of one kedge on a data directory, or on a host.
+// Lock is a lock on a data directory or on the host, held by this process.
 type Lock struct{ file *os.File }
 
-// Lock takes the data directory for this process. It makes the directory if
-// it is not there, and fails when another kedge runs on it or when it cannot
-// be written and synced; each error says what to do.
+// Lock locks the data directory for this process, and makes the directory if it is
+// missing. It fails if another kedge runs on the directory, or if the directory cannot be
+// written and synced. Each error says what to do.
 //
-// The kernel releases the lock when the process ends, however it ends.
+// The kernel releases the lock when the process ends, in whatever way.
 func (d Dir) Lock() (*Lock, error) {
 	lock, err := d.lock()
 	if err != nil {
@@ -40,7 +40,7 @@ func (d Dir) lock() (*Lock, error) {
 	}
 	if err := take(file); err != nil {
 		if errors.Is(err, errTaken) {
-			err = fmt.Errorf("kedge already runs on it%s: stop that one first, or give this one a folder of its own with --data-dir", holder(file))
+			err = fmt.Errorf("another kedge already runs on it%s: stop that one first, or give this one its own folder with --data-dir", holder(file))
 		}
 		return nil, errors.Join(err, file.Close())
 	}
@@ -50,17 +50,17 @@ func (d Dir) lock() (*Lock, error) {
 	return &Lock{file}, nil
 }
 
-// Hold takes an existing data directory as Lock does, but writes nothing: what
-// is taken away must go on a full disk too.
+// Hold locks an existing data directory as Lock does, but writes nothing: kedge must be
+// removable from a full disk too.
 func (d Dir) Hold() (*Lock, error) {
 	file, err := os.Open(d.LockFile())
 	if errors.Is(err, os.ErrNotExist) {
-		// No kedge has ever got as far as this.
+		// No kedge has ever started on this data directory.
 		return &Lock{}, nil
 	}
 	if err == nil {
 		if err = flock(file); errors.Is(err, errTaken) {
-			err = fmt.Errorf("kedge has just been started on it%s: stop it first", holder(file))
+			err = fmt.Errorf("another kedge has just started on it%s: stop that one first", holder(file))
 		}
 		if err != nil {
 			err = errors.Join(err, file.Close())
@@ -72,9 +72,9 @@ func (d Dir) Hold() (*Lock, error) {
 	return &Lock{file}, nil
 }
 
-// LockHost takes for this process what a host has but one of: the sockets in
-// RunDir, fixed ports, interfaces and packet filters. It is for whoever holds a
-// data directory already: another kedge may run on another one.
+// LockHost locks the things that a host has only once: the sockets in RunDir, fixed
+// ports, interfaces and packet filters. Callers lock their data directory first. LockHost
+// fails if another kedge runs on another data directory.
 func LockHost() (*Lock, error) { return lockHost(RunDir) }
 
 func lockHost(folder string) (*Lock, error) {
@@ -88,14 +88,14 @@ func lockHost(folder string) (*Lock, error) {
 	}
 	if err := take(file); err != nil {
 		if errors.Is(err, errTaken) {
-			err = fmt.Errorf("kedge already runs on this host%s, on another data directory: stop that one first", holder(file))
+			err = fmt.Errorf("another kedge already runs on this host%s, on another data directory: stop that one first", holder(file))
 		}
 		return fail(errors.Join(err, file.Close()))
 	}
 	return &Lock{file}, nil
 }
 
-// Take takes the data directory and the host for a kedge that is to run, until
+// Take locks the data directory and the host for a kedge that is about to run, until
 // release is called.
 func (d Dir) Take() (release func(), err error) {
 	lock, err := d.Lock()
@@ -112,14 +112,14 @@ func (d Dir) Take() (release func(), err error) {
 	}, nil
 }
 
-// lockPatience is how long a lock that is taken is waited for.
+// lockPatience is how long to wait for a lock that is taken.
 const lockPatience = time.Second
 
 // errTaken says that another process holds a lock.
-var errTaken = errors.New("it is taken")
+var errTaken = errors.New("another process holds the lock")
 
-// take locks the file and writes this process's id into it, for the message
-// of a second kedge.
+// take locks the file and writes this process's id into it, for the error message of a
+// second kedge.
 func take(file *os.File) error {
 	if err := flock(file); err != nil {
 		return err
@@ -133,7 +133,7 @@ func take(file *os.File) error {
 
 func flock(file *os.File) error {
 	err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	// A process that was killed keeps its lock until its last thread is gone.
+	// A killed process keeps its lock until its last thread is gone.
 	for begin := time.Now(); errors.Is(err, syscall.EWOULDBLOCK) && time.Since(begin) < lockPatience; {
 		time.Sleep(20 * time.Millisecond)
 		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -165,7 +165,8 @@ func (d Dir) Holder() (int, error) {
 	return readPID(file)
 }
 
-// holder reads who has the lock; empty in the moment before it has said so.
+// holder returns " (pid N)" of the process that has the lock. It returns "" in the moment
+// before that process has written its id.
 func holder(file *os.File) string {
 	pid, err := readPID(file)
 	if err != nil {
@@ -186,8 +187,8 @@ func readPID(file *os.File) (int, error) {
 	return pid, nil
 }
 
-// Release gives the data directory up. The file stays: removing it would let
-// two processes hold locks on two files of the same name.
+// Release gives up the lock. The file stays, because with its removal two processes could
+// hold locks on two files of the same name.
 func (l *Lock) Release() error {
 	if l.file == nil {
 		return nil

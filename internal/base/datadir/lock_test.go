@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestMain lets the test binary play a second kedge: with LOCK_DIR set it
-// takes that directory, says so and waits to be killed.
+// TestMain lets the test binary play a second kedge: with LOCK_DIR set, it takes that
+// directory, prints that, and waits to be killed.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("LOCK_DIR"); dir != "" {
 		lock, err := Dir(dir).Lock()
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Println("locked")
 		time.Sleep(time.Hour)
-		// What nobody refers to is closed.
+		// Keeps the lock alive, because the garbage collector closes unused files.
 		runtime.KeepAlive(lock)
 		runtime.KeepAlive(host)
 	}

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxText is how many bytes ReadText takes: many times what the largest files of
-// manifests have, and little enough for a small machine's memory.
+// maxText is how many bytes ReadText reads at most: many times more than the largest
+// files of manifests, and little enough for the memory of a small machine.
 const maxText = 32 << 20
 
-// kinds are the words for what is not a regular file.
+// kinds are the words for files that are not regular.
 var kinds = map[fs.FileMode]string{
 	fs.ModeDir:                        "a folder",
 	fs.ModeNamedPipe:                  "a FIFO",
@@ -22,9 +22,9 @@ var kinds = map[fs.FileMode]string{
 	fs.ModeDevice | fs.ModeCharDevice: "a device",
 }
 
-// OpenRegular opens a regular file, or a symbolic link to one, for reading. It
-// refuses everything else at once, and does not open it: a FIFO would block the
-// reader until somebody writes to it, and a device may act when it is opened.
+// OpenRegular opens a regular file, or a symbolic link to one, for reading. It refuses
+// all other kinds without opening them: a FIFO would block the reader until somebody
+// writes to it, and a device may act when it is opened.
 func OpenRegular(path string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err == nil {
@@ -33,7 +33,7 @@ func OpenRegular(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The file may be another one by now.
+	// The file may have been replaced since os.Stat.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -48,8 +48,8 @@ func OpenRegular(path string) (*os.File, error) {
 	return file, nil
 }
 
-// ReadText returns what is in a regular file of up to 32 MiB, or in one that a
-// symbolic link leads to. It refuses what OpenRegular refuses, and larger files.
+// ReadText returns the content of a regular file of up to 32 MiB, or of a symbolic link
+// to one. It refuses larger files, and all that OpenRegular refuses.
 func ReadText(path string) ([]byte, error) {
 	file, err := OpenRegular(path)
 	if err != nil {
@@ -66,7 +66,7 @@ func ReadText(path string) ([]byte, error) {
 	return text, nil
 }
 
-// regular returns an error unless info is of a regular file.
+// regular fails unless info describes a regular file.
 func regular(path string, info fs.FileInfo) error {
 	if info.Mode().IsRegular() {
 		return nil
@@ -75,5 +75,5 @@ func regular(path string, info fs.FileInfo) error {
 	if kind == "" {
 		kind = info.Mode().Type().String()
 	}
-	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("this is %s: kedge reads regular files only, and symbolic links to them", kind)}
+	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("this is %s: kedge reads only regular files, and symbolic links to them", kind)}
 }

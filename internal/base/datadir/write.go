@@ -9,28 +9,28 @@ import (
 	"syscall"
 )
 
-// probeSize is how many bytes must fit into the data directory at start: more
-// than a file system holds back in slack, little enough for a slow SD card.
+// probeSize is how many bytes must fit into the data directory at the start: more than a
+// file system keeps in reserve, and little enough for a slow SD card.
 const probeSize = 256 << 10
 
-// WriteFile writes a file so that after a crash or a power cut either the old
-// content or the new one is there, whole: into a temporary file beside it,
-// synced, then renamed. The file gets exactly mode, whatever the umask. A path
-// has one writer at a time.
+// WriteFile writes a file. After a crash or a power cut, the file has either the whole
+// old content or the whole new one: WriteFile writes a temporary file beside it, syncs
+// that, and renames it. The file gets exactly mode, whatever the umask is. A path must
+// have only one writer at a time.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	return WriteTogether(File{Path: path, Data: data, Mode: mode})
 }
 
-// File is what WriteTogether writes.
+// File is a file for WriteTogether.
 type File struct {
 	Path string
 	Data []byte
 	Mode os.FileMode
 }
 
-// WriteTogether writes files as WriteFile does, and renames them one right after
-// the other, in their order: who reads them sees some new and others old for a
-// moment only. After a crash they may be so.
+// WriteTogether writes files as WriteFile does, and renames them in their order, without
+// a pause. So a reader can see new and old files together only for a moment. After a
+// crash, they may stay so.
 func WriteTogether(files ...File) error {
 	for _, f := range files {
 		defer os.Remove(f.temporary())
@@ -45,8 +45,8 @@ func WriteTogether(files ...File) error {
 	return nil
 }
 
-// temporary is one fixed name, not a random one: what a kill -9 leaves is
-// overwritten by the next write instead of piling up.
+// temporary returns a fixed name, not a random one, so that the next write overwrites
+// what a kill -9 has left.
 func (f File) temporary() string {
 	return filepath.Join(filepath.Dir(f.Path), "."+filepath.Base(f.Path)+".tmp")
 }
@@ -57,7 +57,8 @@ func (f File) write() error {
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	// O_EXCL: what is written, keys above all, must not go through a link.
+	// O_EXCL, so that the data, above all keys, are never written through a symbolic
+	// link.
 	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -79,10 +80,10 @@ func (f File) rename() error { return os.Rename(f.temporary(), f.Path) }
 
 func (f File) syncFolder() error { return syncFolder(filepath.Dir(f.Path)) }
 
-// Replace puts the file or folder next in the place of current, and what was
-// there, if anything was, to kept, whose folder is there. All are on one file
-// system. Interrupted, it may be called again and goes on where it was; when it
-// is done, which is when next is not there, it does nothing.
+// Replace puts the file or folder next in the place of current, and moves the former
+// current, if there was one, to kept. The folder of kept must exist. All must be on one
+// file system. If Replace was interrupted, another call completes it. If next does not
+// exist, Replace is done and does nothing.
 func Replace(next, current, kept string) error {
 	if err := replace(next, current, kept); err != nil {
 		return fmt.Errorf("replace %s: %w", current, Explain(err))
@@ -96,7 +97,7 @@ func replace(next, current, kept string) error {
 	} else if err != nil {
 		return err
 	}
-	// If current is there, it is the old one: next would not be there otherwise.
+	// If current exists, it is the old one: next would be gone otherwise.
 	if err := os.Rename(current, kept); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -109,7 +110,7 @@ func replace(next, current, kept string) error {
 	return errors.Join(syncFolder(filepath.Dir(current)), syncFolder(filepath.Dir(next)))
 }
 
-// SyncAll brings all files and folders below folder to the disk.
+// SyncAll syncs all files and folders in folder to the disk.
 func SyncAll(folder string) error {
 	err := filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
 		if err != nil {
@@ -130,7 +131,7 @@ func SyncAll(folder string) error {
 	return nil
 }
 
-// SyncFolder brings the names in a folder to the disk.
+// SyncFolder syncs the names in a folder to the disk.
 func SyncFolder(path string) error {
 	if err := syncFolder(path); err != nil {
 		return fmt.Errorf("sync %s: %w", path, Explain(err))
@@ -151,10 +152,10 @@ func syncFolder(path string) error {
 	return err
 }
 
-// checkWritable writes, syncs and removes a probe, so that a full or read-only
-// file system is found before anything is half-done.
+// checkWritable writes, syncs and removes a probe file. So a full or read-only file
+// system is found before kedge leaves anything half-done.
 func (d Dir) checkWritable() error {
-	// Not zeros: a file system that compresses would store those in no space.
+	// Not zeros, because a file system that compresses would store them in no space.
 	probe := File{d.join("probe"), bytes.Repeat([]byte("kedge\x00\xffprobe"), probeSize/12), 0o600}
 	err := probe.write()
 	if removed := os.Remove(probe.temporary()); err == nil {
@@ -163,7 +164,7 @@ func (d Dir) checkWritable() error {
 	return err
 }
 
-// hints says for the faults of a file system what a user can do about them.
+// hints say what a user can do about the faults of a file system.
 var hints = []struct {
 	fault syscall.Errno
 	hint  string
@@ -172,11 +173,11 @@ var hints = []struct {
 	{syscall.ENOSPC, "the file system is full: free some space, or choose another folder with --data-dir"},
 	{syscall.EDQUOT, "the disk quota is used up: free some space, or choose another folder with --data-dir"},
 	{syscall.ENOTDIR, "a part of the path is a file: move it away, or choose another folder with --data-dir"},
-	{syscall.EIO, "the disk reports an error: look at the kernel's messages (dmesg); it may be broken"},
+	{syscall.EIO, "the disk reports an error and may be broken: look at the kernel's messages (`dmesg`)"},
 }
 
-// Explain adds to an error of the file system what to do about it. Other
-// errors it returns as they are.
+// Explain adds to an error of the file system what a user can do about it. It returns
+// other errors unchanged.
 func Explain(err error) error {
 	for _, h := range hints {
 		if errors.Is(err, h.fault) {

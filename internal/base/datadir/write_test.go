@@ -14,7 +14,7 @@ func TestWriteFileReplacesWhole(t *testing.T) {
 	defer syscall.Umask(old)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
-	// What a kill -9 in the middle of a write leaves must not be in the way.
+	// The leftover of a kill -9 in the middle of a write must not be in the way.
 	if err := os.WriteFile(filepath.Join(dir, ".file.tmp"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestWriteFileKeepsTheOldOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestReplace is interrupted after each of its steps, and called again.
+// TestReplace interrupts Replace after each of its steps, and calls it again.
 func TestReplace(t *testing.T) {
 	for _, interrupted := range []string{"not", "between", "new"} {
 		folder := t.TempDir()
@@ -79,7 +79,7 @@ func TestReplace(t *testing.T) {
 		switch interrupted {
 		case "between":
 			write("kept", "old")
-		case "new": // there was nothing
+		case "new": // there was no former content
 		default:
 			write("current", "old")
 		}
@@ -98,7 +98,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// TestWriteTogether writes all or, if one cannot be, none.
+// TestWriteTogether writes all files, or none if one cannot be written.
 func TestWriteTogether(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")

@@ -1,5 +1,5 @@
-// Package events writes Events into the cluster. Node is the component that tells
-// of what a node cannot use of its own files.
+// Package events writes Events into the cluster. Node is the component that warns about
+// files of a node that kedge cannot use.
 package events
 
 import (
@@ -13,22 +13,22 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// maxMessage is how many bytes of a message the API takes
+// maxMessage is how many bytes of a message the API accepts
 // (k8s.io/kubernetes/pkg/apis/core/validation/events.go).
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/apis/core/validation/events.go
 const maxMessage = 1024
 
-// NewRecorder returns what writes Events in the name of a component until ctx ends.
-// Host is the component's node, or empty. An Event is not waited for: while the API
-// is not there, it is tried again for two minutes.
+// NewRecorder returns a recorder that writes Events in the name of a component until ctx
+// ends. host is the component's node, or empty. The recorder does not block: while the
+// API does not answer, it tries again for two minutes.
 func NewRecorder(ctx context.Context, api kubernetes.Interface, component, host string) record.EventRecorder {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: api.CoreV1().Events(corev1.NamespaceAll)})
 	return broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: host})
 }
 
-// Message returns a message, or as much of it as the API takes.
+// Message returns a message, cut to the length that the API accepts.
 func Message(text string) string {
 	if len(text) <= maxMessage {
 		return text

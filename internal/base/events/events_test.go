@@ -23,7 +23,7 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// TestNode warns before the component runs, and the Event is written when it does.
+// TestNode warns before the component runs. The Event is written when it runs.
 func TestNode(t *testing.T) {
 	written := make(chan corev1.Event, 1)
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -11,21 +11,21 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// notUsed is the reason of the Events: a file of the node's user's is not used, or not
-// all of it.
+// notUsed is the reason of the Events: kedge does not use a file of the node's user, or
+// not all of it.
 const notUsed = "FileNotUsed"
 
-// waiting is how many warnings wait for the API. Further ones are only in the log.
+// waiting is how many warnings can wait for the API. Further ones are only in the log.
 const waiting = 64
 
-// Node writes warnings about a node. It costs nothing before the first one.
+// Node writes warnings about a node as Events. It costs nothing before the first one.
 type Node struct {
 	name     string
 	client   *rest.Config
 	warnings chan string
 }
 
-// NewNode makes the component for a node. client calls as the node itself.
+// NewNode makes the component for a node. client calls the API as the node itself.
 func NewNode(name string, client *rest.Config) *Node {
 	return &Node{name: name, client: client, warnings: make(chan string, waiting)}
 }
@@ -33,8 +33,8 @@ func NewNode(name string, client *rest.Config) *Node {
 // Name implements component.Component.
 func (*Node) Name() string { return "events" }
 
-// Warn has an Event written about a file that the node cannot use, now or as soon as
-// the API is there. It does not wait for that, and does not log.
+// Warn writes an Event about a file that the node cannot use, as soon as the API answers.
+// It returns at once, and does not log.
 func (n *Node) Warn(message string) {
 	select {
 	case n.warnings <- message:
@@ -58,7 +58,8 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 			if recorder == nil {
 				recorder = NewRecorder(ctx, api, "kedge", n.name)
 			}
-			// The UID is as in the kubelet's Events: kubectl describe looks for it.
+			// The UID is the same as in the kubelet's Events, because kubectl describe
+			// looks for it.
 			recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.name, UID: types.UID(n.name)},
 				corev1.EventTypeWarning, notUsed, Message(message))
 		}

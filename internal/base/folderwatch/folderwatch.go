@@ -1,5 +1,5 @@
-// Package folderwatch tells when something in a folder has changed, and has come
-// to rest since. Components that follow files of the user call it.
+// Package folderwatch reports when something in a folder has changed and the changes have
+// stopped. Components that follow files of the user call it.
 package folderwatch
 
 import (
@@ -13,19 +13,19 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// absent is how often a folder is looked for that was removed.
+// absent is how often a removed folder is looked for.
 const absent = 5 * time.Second
 
-// Start watches a folder, which must be there, until ctx is done. The channel gets
-// a value when nothing has happened in the folder for settle after a change: who
-// copies a file writes it in many pieces. It is closed at the end. A folder, not a
-// file, since editors replace files. Where the kernel has no more watches to give,
-// that is logged, and no change is seen: it is no reason not to run.
+// Start watches a folder, which must exist, until ctx is done. The channel gets a value
+// when something has changed and then nothing for settle, because a program that copies a
+// file writes it in many pieces. The channel is closed at the end. Start watches a
+// folder, not a file, because editors replace files. If the kernel has no more watches to
+// give, Start logs that and reports no changes; this is no reason for kedge not to run.
 func Start(ctx context.Context, folder string, settle time.Duration, log *logrus.Entry) <-chan struct{} {
 	return start(ctx, &watch{folder: folder, settle: settle, log: log})
 }
 
-// StartTree is Start for a folder and those below it, also those made later.
+// StartTree is Start for a folder and all folders below it, including those made later.
 func StartTree(ctx context.Context, folder string, settle time.Duration, log *logrus.Entry) <-chan struct{} {
 	return start(ctx, &watch{folder: folder, tree: true, settle: settle, log: log})
 }
@@ -61,10 +61,10 @@ func start(ctx context.Context, w *watch) <-chan struct{} {
 }
 
 func (w *watch) warn(err error) {
-	w.log.Warnf("changes in %s are not seen until kedge is started again: %v; if too many programs watch files, raise the sysctls fs.inotify.max_user_instances and fs.inotify.max_user_watches", w.folder, err)
+	w.log.Warnf("kedge does not see changes in %s until it is restarted: %v. If too many programs watch files, raise the sysctls fs.inotify.max_user_instances and fs.inotify.max_user_watches", w.folder, err)
 }
 
-// add watches what has a name; what is watched already stays so.
+// add watches the file or folder with a name. What is watched already stays watched.
 func (w *watch) add(name string) error {
 	if !w.tree {
 		return w.watcher.Add(name)
@@ -86,14 +86,14 @@ func (w *watch) follow(ctx context.Context, changed chan<- struct{}) {
 			return
 		case event := <-w.watcher.Events:
 			if w.tree && event.Has(fsnotify.Create) {
-				_ = w.add(event.Name) // so that what is written there is waited for; a fault is seen below
+				_ = w.add(event.Name) // so that settle counts from the last write in there; an error shows up below
 			}
 			timer.Reset(w.settle)
 		case <-w.watcher.Errors:
 			// Events were lost: the kernel's queue was full.
 			timer.Reset(w.settle)
 		case <-timer.C:
-			// By now other folders may have the names.
+			// Other folders may have the names by now.
 			err, before := w.add(w.folder), gone
 			if gone = errors.Is(err, fs.ErrNotExist); gone {
 				timer.Reset(absent)
@@ -105,7 +105,7 @@ func (w *watch) follow(ctx context.Context, changed chan<- struct{}) {
 			}
 			select {
 			case changed <- struct{}{}:
-			default: // the last one has not been taken yet
+			default: // the receiver has not taken the last value yet
 			}
 		}
 	}

@@ -33,14 +33,14 @@ func TestStart(t *testing.T) {
 		<-changes
 	}
 	stop()
-	for range changes { // a last one may have been on its way
+	for range changes { // a last value may have been in the channel
 	}
 	if len(said.AllEntries()) > 0 {
 		t.Errorf("it says %v", said.LastEntry())
 	}
 	ctx, stop = context.WithCancel(t.Context())
 	changes = Start(ctx, filepath.Join(folder, "nothing"), time.Second, log)
-	if entry := said.LastEntry(); entry == nil || !strings.Contains(entry.Message, "are not seen until kedge is started again") {
+	if entry := said.LastEntry(); entry == nil || !strings.Contains(entry.Message, "kedge does not see changes") {
 		t.Errorf("of a folder that is not there it says %v", entry)
 	}
 	stop()
@@ -48,7 +48,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestStartTree sees what happens in folders that were made since.
+// TestStartTree reports changes in folders that were made after the start.
 func TestStartTree(t *testing.T) {
 	folder := t.TempDir()
 	ctx, stop := context.WithCancel(t.Context())

@@ -8,16 +8,16 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// bridge carries the messages of klog to logrus: structured ones as a
-// logr.LogSink, printf-style ones through writeLine. At verbosity 0 all but
-// errors become debug messages: upstream prints hundreds of them while a server
-// starts, warnings too, none of which a user can act on.
+// bridge passes the messages of klog on to logrus: structured ones as a logr.LogSink,
+// printf-style ones through writeLine. At verbosity 0, all messages except errors become
+// debug messages: upstream logs hundreds of them while a server starts, including
+// warnings, and a user can act on none of them.
 type bridge struct {
 	log    *logrus.Logger
 	fields logrus.Fields
 	name   string
 	phase  *Phase
-	// verbosity is the user's.
+	// verbosity is the verbosity that the user has set.
 	verbosity *Verbosity
 }
 
@@ -25,13 +25,13 @@ func newBridge(log *logrus.Logger, verbosity *Verbosity) *bridge {
 	return &bridge{log: log, phase: newPhase(), verbosity: verbosity}
 }
 
-// verbose tells whether more than errors of Kubernetes's code are to be logged.
+// verbose tells whether Kubernetes's code should log more than errors.
 func (b *bridge) verbose() bool { return b.verbosity.level.Load() > 0 }
 
-// Init is called by logr; the caller's position is of no use to kedge.
+// Init implements logr.LogSink. kedge does not use the caller's position.
 func (b *bridge) Init(logr.RuntimeInfo) {}
 
-// Enabled tells whether messages of a V level are wanted.
+// Enabled tells whether messages of a V level are logged.
 func (b *bridge) Enabled(level int) bool { return level <= int(b.verbosity.level.Load()) }
 
 // Info logs a structured message.
@@ -69,7 +69,7 @@ func (b *bridge) WithValues(keysAndValues ...any) logr.LogSink {
 func (b *bridge) WithName(name string) logr.LogSink {
 	with := *b
 	if name == "UnhandledError" {
-		return &with // runtime.HandleError's, and no part of anything
+		return &with // the name that runtime.HandleError sets, which is not a part
 	}
 	if b.name != "" {
 		name = b.name + "/" + name
@@ -108,8 +108,8 @@ func (b *bridge) entry(keysAndValues []any) *logrus.Entry {
 //
 //	W1121 03:35:50.000000   12345 file.go:42] the message
 //
-// klog tells the severity of its printf-style functions nowhere else
-// (klog.go, output).
+// klog tells the severity of its printf-style functions only in that line (klog.go,
+// output).
 //
 //upstream:relies-on k8s.io/klog/v2/klog.go loggingT.output
 //upstream:relies-on k8s.io/klog/v2/internal/buffer/buffer.go Buffer.FormatHeader
@@ -129,7 +129,7 @@ func (b *bridge) writeLine(line []byte) {
 	case 'E':
 		level = b.errorLevel(text, text)
 	case 'F':
-		// klog ends the process next: Phase.exit.
+		// klog then ends the process, which calls Phase.exit.
 		b.phase.last.Store(text)
 		level = b.errorLevel(text, text)
 	}
@@ -138,8 +138,8 @@ func (b *bridge) writeLine(line []byte) {
 	}
 }
 
-// merge returns fields together with the pairs of keysAndValues. Values are
-// turned to text at once: klog's users may change an object after the call.
+// merge returns fields together with the pairs of keysAndValues. Values become text at
+// once, because klog's callers may change an object after the call.
 func merge(fields logrus.Fields, keysAndValues []any) logrus.Fields {
 	all := make(logrus.Fields, len(fields)+len(keysAndValues)/2)
 	for key, value := range fields {

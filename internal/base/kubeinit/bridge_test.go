@@ -82,7 +82,7 @@ func TestBridge(t *testing.T) {
 	}
 }
 
-// changeKlog sets klog's verbosity as others do.
+// changeKlog sets klog's verbosity, as other libraries do.
 func changeKlog(t *testing.T) {
 	t.Helper()
 	var level klog.Level
@@ -132,8 +132,8 @@ func TestPhase(t *testing.T) {
 	}
 }
 
-// TestExit has a library of Kubernetes end the process, before and after kedge is
-// asked to stop.
+// TestExit makes a library of Kubernetes end the process, before and after kedge is asked
+// to stop.
 func TestExit(t *testing.T) {
 	for _, test := range []struct {
 		name, last, want string

@@ -9,8 +9,8 @@ import (
 
 type part struct{ path, name string }
 
-// parts are the names by which users know the code of upstream's packages, by the
-// beginnings of their paths.
+// parts are the names that users know upstream's packages by, with the beginnings of the
+// packages' paths.
 var parts = []part{
 	{"k8s.io/kubernetes/pkg/kubelet/", "kubelet"},
 	{"k8s.io/kubernetes/cmd/kubelet/", "kubelet"},
@@ -47,21 +47,21 @@ var parts = []part{
 	{"github.com/kedge-dev/kedge/internal/base/objectcache", "objects"},
 }
 
-// shared are packages that all parts use. They are named where no part is among their
-// callers, as in goroutines of their own.
+// shared are packages that all parts use. Their own names are used only if no part is
+// among their callers, as in goroutines of their own.
 var shared = []part{
 	{"k8s.io/client-go/", "api-client"},
 	{"k8s.io/component-base/", "metrics"},
 	{"k8s.io/component-helpers/", "leases"},
 }
 
-// unknown is the name of what comes from none of them.
+// unknown is the name for callers that are neither in parts nor in shared.
 const unknown = "kubernetes"
 
 // depth is how many callers are looked at.
 const depth = 64
 
-// caller returns the name of the part whose code logs now.
+// caller returns the name of the part whose code is logging.
 func caller() string {
 	var callers [depth]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
@@ -75,7 +75,7 @@ func caller() string {
 	})
 }
 
-// nameOf returns the name of the first function that is among parts, or else among
+// nameOf returns the name of the first function that is in parts, or else of the first in
 // shared.
 func nameOf(functions iter.Seq[string]) string {
 	name := unknown

@@ -8,15 +8,14 @@ import (
 	"sync/atomic"
 )
 
-// Phase is how far the process is in its life. Upstream's parts were made to
-// start one after the other and to end with their processes, so while kedge
-// starts and stops they log errors that mean nothing. These become debug
-// messages.
+// Phase is the stage of the process's life. Upstream's parts are made to start one after
+// the other and to end with their processes. So while kedge starts and stops, they log
+// errors that mean nothing. Phase makes them debug messages.
 type Phase struct {
 	state atomic.Int32
-	// last is what a library said last before it ended the process.
+	// last is the last message of a library before it ended the process.
 	last atomic.Value
-	// ended is done, with the cause, when a library has done so.
+	// ended is done, with the cause, when a library has ended the process.
 	ended context.Context
 	end   context.CancelCauseFunc
 }
@@ -27,9 +26,9 @@ func newPhase() *Phase {
 	return p
 }
 
-// Watch returns a context that ends with ctx, or when one of Kubernetes's libraries
-// ends the process. fault returns why the library did so, and nil if ctx ended first:
-// what fails while kedge stops is no fault.
+// Watch returns a context that ends with ctx, or when one of Kubernetes's libraries ends
+// the process. fault returns why the library did so. It returns nil if ctx ended first,
+// because a failure while kedge stops does not count.
 func (p *Phase) Watch(ctx context.Context) (watched context.Context, fault func() error) {
 	watched, cancel := context.WithCancelCause(ctx)
 	context.AfterFunc(p.ended, func() { cancel(context.Cause(p.ended)) })
@@ -41,9 +40,9 @@ func (p *Phase) Watch(ctx context.Context) (watched context.Context, fault func(
 	}
 }
 
-// exit is in the place of os.Exit where Kubernetes's libraries end the process
-// through klog, as the API server does when one of its hooks fails
-// (k8s.io/apiserver/pkg/server/hooks.go): kedge stops in order, and says why. Only
+// exit takes the place of os.Exit. Kubernetes's libraries end the process through klog,
+// for example the API server when one of its hooks fails
+// (k8s.io/apiserver/pkg/server/hooks.go). Then kedge stops in order and says why. Only
 // the calling goroutine ends here.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/hooks.go runPostStartHook
@@ -51,9 +50,9 @@ func (p *Phase) Watch(ctx context.Context) (watched context.Context, fault func(
 func (p *Phase) exit(status int) {
 	why, _ := p.last.Load().(string)
 	if why == "" {
-		why = "its last error is in the log"
+		why = "the log has its last error"
 	}
-	p.end(fmt.Errorf("a library of Kubernetes ended the process with status %d: %s", status, why))
+	p.end(fmt.Errorf("a Kubernetes library ended the process with status %d: %s", status, why))
 	runtime.Goexit()
 }
 
@@ -63,15 +62,15 @@ const (
 	stopping
 )
 
-// Ready says that the node is ready: from now on every error counts.
+// Ready says that the node is ready. From now on, every error counts.
 func (p *Phase) Ready() { p.state.Store(running) }
 
-// Stopping says that the parts are being stopped: what they now miss, they miss
-// because another has stopped already.
+// Stopping says that the parts are being stopped. An error may now come from another part
+// having stopped already.
 func (p *Phase) Stopping() { p.state.Store(stopping) }
 
-// expects tells whether an error, with a detail or none, is of every day or belongs to
-// the phase.
+// expects tells whether an error, with its detail or "", is routine or belongs to the
+// phase.
 func (p *Phase) expects(message, detail string) bool {
 	if isRoutine(message, detail) {
 		return true
@@ -85,9 +84,9 @@ func (p *Phase) expects(message, detail string) bool {
 	return false
 }
 
-// startingErrors are what upstream logs as errors in every normal start. Not
-// all errors of a start can be left out: the kubelet ends the process after
-// some.
+// startingErrors are messages that upstream logs as errors in every normal start. The
+// list must not cover all errors of a start: the kubelet ends the process after some of
+// them.
 var startingErrors = []string{
 	// pkg/kubelet, until the node is registered and containers were listed once
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go Kubelet.fastNodeStatusUpdate Kubelet.updateNodeStatus
@@ -101,16 +100,16 @@ var startingErrors = []string{
 	"Image garbage collection failed once. Stats initialization may not have completed yet",
 	"Skipping pod synchronization",
 	"Unable to register mirror pod because node is not registered yet",
-	// pkg/controlplane/controller/kubernetesservice, also if there was none
+	// pkg/controlplane/controller/kubernetesservice, even if there was none
 	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/controller/kubernetesservice/controller.go Controller.Start
 	"Found stale data, removed previous endpoints on kubernetes service, apiserver didn't exit successfully previously",
-	// k8s.io/component-helpers/apimachinery/lease, until the namespaces are there
+	// k8s.io/component-helpers/apimachinery/lease, until the namespaces exist
 	//upstream:relies-on k8s.io/component-helpers/apimachinery/lease/controller.go controller.backoffEnsureLease
 	"Failed to ensure lease exists, will retry",
-	// pkg/controlplane/controller/legacytokentracking, until kube-system is there
+	// pkg/controlplane/controller/legacytokentracking, until kube-system exists
 	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking/controller.go Controller.processNext
 	"Error while syncing ConfigMap",
-	// k8s.io/apiserver/pkg/storage/etcd3/watcher.go, where a watch ends before it has begun
+	// k8s.io/apiserver/pkg/storage/etcd3/watcher.go, if a watch ends before it has begun
 	//upstream:relies-on k8s.io/apiserver/pkg/storage/etcd3/watcher.go watchChan.startWatching
 	"failed to sync with latest state: context canceled",
 	//upstream:relies-on go.etcd.io/etcd/server/v3/storage/mvcc/kvstore_txn.go storeTxnCommon.rangeKeys

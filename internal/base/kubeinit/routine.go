@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// routine is an error that upstream logs in a cluster where kedge and its host work. The
-// level error is for faults of those. What users and their pods do wrong is told by
-// Events, and in the status of objects.
+// routine is an error that upstream logs while kedge and its host work well. The level
+// error is for faults of kedge and its host. Events and the status of objects report the
+// mistakes of users and pods.
 type routine struct {
-	// message is how the message begins, and detail a part of the error.
+	// message is the beginning of the message. detail is a part of the error.
 	message, detail string
 }
 
@@ -18,13 +18,13 @@ var routines = []routine{
 	// k8s.io/streaming/pkg/httpstream/wsstream/conn.go, at the end of every exec
 	//upstream:relies-on k8s.io/streaming/pkg/httpstream/wsstream/conn.go Conn.handle
 	{message: "Error on socket receive"},
-	// pkg/controller/replicaset/replica_set.go, when a server leads once more
+	// pkg/controller/replicaset/replica_set.go, when a server is elected again
 	//upstream:relies-on k8s.io/kubernetes/pkg/controller/replicaset/replica_set.go NewReplicaSetController
 	{message: "unable to register metrics"},
-	// pkg/controller, at every rollout: the object is looked at again
+	// pkg/controller, at every rollout: the controller looks at the object again
 	//upstream:relies-on k8s.io/kubernetes/pkg/controller/util/consistency/consistency.go ConsistencyError.Error
 	{message: "Unhandled Error", detail: "is not as new as written version"},
-	// pkg/kubelet/pod_workers.go: an Event FailedSync, or of what failed, says it
+	// pkg/kubelet/pod_workers.go: an Event FailedSync, or one about the failure, reports it
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/pod_workers.go podWorkers.podWorkerLoop
 	{message: "Error syncing pod, skipping"},
 	// pkg/kubelet/kuberuntime/kuberuntime_manager.go: Events Failed and BackOff
@@ -35,7 +35,7 @@ var routines = []routine{
 	{message: "Failed to pull image"},
 	//upstream:relies-on k8s.io/cri-client/pkg/remote_image.go remoteImageService.pullImageV1
 	{message: "PullImage from image service failed"},
-	// k8s.io/cri-client: what fails in a container, and pods that are gone meanwhile
+	// k8s.io/cri-client: failures in a container, and pods that are gone meanwhile
 	//upstream:relies-on k8s.io/cri-client/pkg/remote_runtime.go remoteRuntimeService.execSyncV1 remoteRuntimeService.execV1 remoteRuntimeService.StartContainer remoteRuntimeService.createContainerV1 remoteRuntimeService.containerStatusV1
 	{message: "ExecSync cmd from runtime service failed"},
 	{message: "Exec cmd from runtime service failed"},
@@ -67,20 +67,20 @@ var routines = []routine{
 	// pkg/volume/util/nestedpendingoperations: Events FailedMount and FailedAttachVolume
 	//upstream:relies-on k8s.io/kubernetes/pkg/util/goroutinemap/exponentialbackoff/exponential_backoff.go ExponentialBackoff.GenerateNoRetriesPermittedMsg
 	{message: "Operation for "},
-	// k8s.io/apimachinery's runtime.HandleError in containerd's streaming server: whoever
-	// ran the command is told
+	// k8s.io/apimachinery's runtime.HandleError in containerd's streaming server: the user
+	// who ran the command gets the error
 	//upstream:relies-on k8s.io/cri-streaming/pkg/streaming/remotecommand/exec.go ServeExec
 	{message: "Unhandled Error", detail: "error executing command in container"},
-	// k8s.io/client-go/tools/cache/reflector.go, where a watch ends before it has begun
+	// k8s.io/client-go/tools/cache/reflector.go, if a watch ends before it has begun
 	//upstream:relies-on k8s.io/client-go/tools/cache/reflector.go DefaultWatchErrorHandler
 	{message: "Failed to watch", detail: "context canceled"},
-	// pkg/controller/nodeipam/ipam/range_allocator.go, if the node changes while it is
-	// given its range: what it looks at again is from before that
+	// pkg/controller/nodeipam/ipam/range_allocator.go, if the node changes while the
+	// controller gives it its range, and then tries again with an older state
 	//upstream:relies-on k8s.io/kubernetes/pkg/controller/nodeipam/ipam/range_allocator.go rangeAllocator.processNextNodeWorkItem rangeAllocator.updateCIDRsAllocation
 	{message: "CIDR assignment for node failed", detail: "may not change podCIDR"},
 	{message: "Error processing node work item", detail: "may not change podCIDR"},
 	{message: "Failed to update node PodCIDR after multiple attempts", detail: "may not change podCIDR"},
-	// pkg/kubelet at each start, also of a node that is ready: before there is a file, on
+	// pkg/kubelet at each start, even of a node that is ready: before the file exists, on
 	// a host with cgroup v1, and before images were listed
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/manager.go ManagerImpl.readCheckpoint
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/checkpointmanager/errors/errors.go ErrCheckpointNotFound
@@ -96,7 +96,7 @@ func (r routine) is(message, detail string) bool {
 	return strings.HasPrefix(message, r.message) && strings.Contains(detail, r.detail)
 }
 
-// isRoutine tells whether an error with a detail is among routines.
+// isRoutine tells whether an error with a detail is in routines.
 func isRoutine(message, detail string) bool {
 	return slices.ContainsFunc(routines, func(r routine) bool { return r.is(message, detail) })
 }

@@ -19,26 +19,27 @@ import (
 )
 
 const (
-	// maxAnswer is how many bytes of an answer are read: the longest are profiles.
+	// maxAnswer is how many bytes of an answer are read at most. Profiles are the longest
+	// answers.
 	maxAnswer = 32 << 20
-	// patience is how long kedge may take to say that it has the question: the host may be
-	// busy. The answer may take any time.
+	// patience is how long kedge may take to confirm that it has the question, because
+	// the host may be busy. The answer itself may take any time.
 	patience = 30 * time.Second
 )
 
 // ErrNotRunning says that no kedge runs on this host.
 var ErrNotRunning = errors.New("kedge is not running on this host: start its service (`systemctl start kedge`, or `rc-service kedge start`), or run `kedge server` or `kedge agent`")
 
-// ErrNotReady says that the kedge of this host does not do what it was asked for, or not
-// yet. The rest of the message says why, and what to do.
-var ErrNotReady = errors.New("the kedge of this host is not ready for this")
+// ErrNotReady says that the kedge on this host cannot answer this question, or not yet.
+// The rest of the message says why, and what to do.
+var ErrNotReady = errors.New("the kedge on this host cannot do this now")
 
 var (
-	errOnlyRoot = errors.New("only root may ask the kedge of this host: run this command with sudo")
-	errSilent   = errors.New("it does not answer")
+	errOnlyRoot = errors.New("only root may ask the kedge on this host: run this command with sudo")
+	errSilent   = errors.New("kedge does not answer")
 )
 
-// oldSocket is where a kedge listens that is older than the one socket for all commands.
+// oldSocket is the socket of an older kedge, which had no single socket for all commands.
 const oldSocket = "status.sock"
 
 // Client asks the kedge that runs on this host.
@@ -47,14 +48,14 @@ type Client struct {
 	dial   func(context.Context) (net.Conn, error)
 }
 
-// NewClient makes a client of a Server's socket.
+// NewClient returns a client of the Server at a socket.
 func NewClient(socket string) *Client {
 	return &Client{socket, func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", socket) }}
 }
 
-// Ask asks for an endpoint, and reads the answer. question is nil if there is nothing to
-// say. With an error of kedge, answer has what was done all the same. The error is
-// ErrNotRunning or ErrNotReady if nothing answers.
+// Ask sends a question to an endpoint and reads the answer. question is nil if the
+// endpoint needs none. If kedge returns an error, answer has what was done in spite of
+// it. If nothing answers, the error is ErrNotRunning or ErrNotReady.
 func (c *Client) Ask(ctx context.Context, e Endpoint, question, answer any) error {
 	var body []byte
 	if question != nil {
@@ -86,7 +87,7 @@ func (c *Client) Ask(ctx context.Context, e Endpoint, question, answer any) erro
 	case err != nil:
 		return c.explain(ctx, err)
 	case len(text) > maxAnswer:
-		return fmt.Errorf("the answer of kedge to %s has more than %d bytes", e, maxAnswer)
+		return fmt.Errorf("kedge's answer to %s has more than %d bytes", e, maxAnswer)
 	case response.StatusCode == http.StatusOK:
 		return read(text, answer)
 	}
@@ -105,12 +106,12 @@ func (c *Client) Ask(ctx context.Context, e Endpoint, question, answer any) erro
 	return errors.New(told.Message)
 }
 
-// explain says why there is no answer, and what to do.
+// explain returns an error that says why there is no answer, and what to do.
 func (c *Client) explain(ctx context.Context, err error) error {
 	switch {
-	// EAGAIN: nobody takes connections.
+	// EAGAIN: no process accepts connections.
 	case errors.Is(context.Cause(ctx), errSilent) || errors.Is(err, syscall.EAGAIN):
-		return fmt.Errorf("kedge runs on this host, but does not answer at %s: see its log, and restart it if that lasts (`systemctl restart kedge`)", c.socket)
+		return fmt.Errorf("kedge runs on this host, but does not answer at %s: read its log, and restart it if this lasts (`systemctl restart kedge`)", c.socket)
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
@@ -119,13 +120,13 @@ func (c *Client) explain(ctx context.Context, err error) error {
 			return ErrNotRunning
 		}
 		old.Close()
-		return fmt.Errorf("an older kedge runs on this host, which this command of version %s cannot ask: restart it with the new executable (`systemctl restart kedge`)", version.Version)
+		return fmt.Errorf("an older kedge runs on this host, and this command of version %s cannot ask it: restart kedge with the new executable (`systemctl restart kedge`)", version.Version)
 	case errors.Is(err, fs.ErrPermission):
 		return errOnlyRoot
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE):
-		return errors.New("kedge stopped before it was done: see its log, and run this again when it runs")
+		return errors.New("kedge stopped before it had answered: read its log, and run this command again when kedge runs")
 	}
-	return fmt.Errorf("ask the kedge of this host: %w", err)
+	return fmt.Errorf("ask the kedge on this host: %w", err)
 }
 
 // read decodes an answer.

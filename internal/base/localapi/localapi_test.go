@@ -76,7 +76,7 @@ func idle(name string) component.Component {
 // echo answers with the question.
 func echo(_ context.Context, question string) (string, error) { return question, nil }
 
-// all are routes of the whole table, each of which answers with its name.
+// all returns routes for the whole table, each of which answers with its name.
 func all() (routes []Route) {
 	for _, e := range Endpoints() {
 		routes = append(routes, Answer(e, func(context.Context, Nothing) (string, error) { return e.String(), nil }))
@@ -84,7 +84,7 @@ func all() (routes []Route) {
 	return routes
 }
 
-// Each line of the table is asked for by its own method and path.
+// Each line of the table answers to its own method and path.
 func TestTable(t *testing.T) {
 	testutil.CheckLeaks(t)
 	_, c, _ := run(t, all()...)
@@ -101,7 +101,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// What is not asked for as it must be is refused, and so is everybody but root.
+// A request that does not fit the table is refused, and so is every user except root.
 func TestRefusals(t *testing.T) {
 	s := New("", all()...)
 	self := uint32(os.Geteuid())
@@ -134,7 +134,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// final leaves out what is no final status.
+// final skips answers whose status is not final.
 type final struct{ *httptest.ResponseRecorder }
 
 func (f *final) WriteHeader(status int) {
@@ -260,7 +260,7 @@ func TestWith(t *testing.T) {
 	stopServer()
 }
 
-// Without a socket parts with routes fail, and say why.
+// Without a socket, parts with routes fail and say why.
 func TestNoSocket(t *testing.T) {
 	testutil.CheckLeaks(t)
 	_, c, _ := run(t)
@@ -274,7 +274,7 @@ func TestNoSocket(t *testing.T) {
 	}
 }
 
-// A socket that a killed kedge left is replaced.
+// A socket that a killed kedge has left is replaced.
 func TestListenAgain(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	for range 2 {
@@ -293,7 +293,7 @@ func TestListenAgain(t *testing.T) {
 	}
 }
 
-// TestExplained has a socket that is not a Server's, or none.
+// TestExplained asks at a socket that is not a Server's, and at none.
 func TestExplained(t *testing.T) {
 	testutil.CheckLeaks(t)
 	folder := t.TempDir()
@@ -335,10 +335,11 @@ func TestExplained(t *testing.T) {
 	}
 }
 
-// TestTold has kedges that take a question, and what the command says of each.
+// TestTold has kedges that take a question, and checks the message of the command for
+// each.
 func TestTold(t *testing.T) {
 	for name, test := range map[string]struct {
-		// answer writes what comes back; the connection is closed after it.
+		// answer writes the answer. The connection is closed after it.
 		answer func(net.Conn)
 		want   []string
 	}{
@@ -348,7 +349,7 @@ func TestTold(t *testing.T) {
 			time.Sleep(10 * patience)
 			fmt.Fprint(conn, "HTTP/1.1 500 Internal Server Error\r\nConnection: close\r\n\r\n{\"message\": \"late\"}")
 		}, []string{"late"}},
-		"ending": {func(net.Conn) {}, []string{"kedge stopped before it was done"}},
+		"ending": {func(net.Conn) {}, []string{"kedge stopped before it had answered"}},
 		"of another version": {func(conn net.Conn) {
 			fmt.Fprintf(conn, "HTTP/1.1 404 Not Found\r\n%s: v1.0\r\nConnection: close\r\n\r\n{\"message\": \"no\"}", versionHeader)
 		}, []string{"has version v1.0 and does not know GET /v1/status", version.Version, "systemctl restart kedge"}},

@@ -2,10 +2,10 @@ package localapi
 
 import "net/http"
 
-// Endpoint is a line of the table of routes.
+// Endpoint is one line of the table of routes.
 type Endpoint int
 
-// What a command can ask. The comments name the command.
+// The questions that commands can ask. The comments name the commands.
 const (
 	Status             Endpoint = iota // kedge status
 	Settings                           // kedge config print
@@ -26,7 +26,7 @@ const (
 	PruneSnapshots                     // kedge snapshot prune
 )
 
-// Which kedge answers.
+// The kinds of kedge that answer.
 const (
 	every     = ""
 	aServer   = "kedge server"
@@ -34,9 +34,9 @@ const (
 	oneOfMany = "kedge server that shares its datastore with others"
 )
 
-// table is THE list of what a command can ask of the kedge that runs on its host. All
-// of it is for root alone: Server.mayCall. The parts have the handlers, and the boot
-// lists hand them to Server.With.
+// table is the list of all questions that commands can ask the kedge on their host. Only
+// root may ask: Server.mayCall. The parts have the handlers, and the boot lists pass them
+// to Server.With.
 var table = [...]struct{ method, path, who string }{
 	// method, path, which kedge answers
 	Status:             {http.MethodGet, "/v1/status", every},
@@ -66,8 +66,8 @@ func Endpoints() (all []Endpoint) {
 	return all
 }
 
-// find returns the endpoint of a request, if there is one, and the methods that the
-// path has.
+// find returns the endpoint of a request, if there is one, and all methods that its path
+// has.
 func find(method, path string) (e Endpoint, found bool, methods []string) {
 	for i, line := range table {
 		if line.path != path {
@@ -84,10 +84,10 @@ func find(method, path string) (e Endpoint, found bool, methods []string) {
 // String returns METHOD PATH.
 func (e Endpoint) String() string { return table[e].method + " " + table[e].path }
 
-// unready says why nobody answers now, and what to do.
+// unready returns why no part answers now, and what to do.
 func (e Endpoint) unready() string {
 	if who := table[e].who; who != every {
-		return "only a " + who + " does this, once it is ready. Run this where one is, and see `kedge status`"
+		return "only a " + who + "  can do this, once it is ready. Run this command on such a server, and check `kedge status`"
 	}
-	return "it is starting or stopping. See its log"
+	return "it is starting or stopping. Read its log, and try again"
 }

@@ -1,9 +1,9 @@
-// Package localapi is how commands ask the kedge that runs on their host: JSON over
-// HTTP on one socket, for root alone. routes.go has the list of what they can ask.
+// Package localapi connects commands with the kedge that runs on their host: JSON over
+// HTTP on one socket, for root alone. routes.go lists the questions.
 //
-// The cli package makes one Server for each process, which answers from its start to
-// its end, and the Clients. The boot lists, server and agent, add the routes of a part
-// together with the part (Server.With).
+// The cli package makes the Clients, and one Server for each process, which answers from
+// the start of the process to its end. The boot lists in packages server and agent add
+// the routes of a part together with the part (Server.With).
 package localapi
 
 import (
@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	// maxQuestion is how many bytes a question may have: the longest one names all
-	// nodes of a cluster.
+	// maxQuestion is how many bytes a question may have. The longest one names all nodes
+	// of a cluster.
 	maxQuestion = 4 << 20
 	// maxHeader is how many bytes the header of a request may have.
 	maxHeader = 16 << 10
@@ -37,22 +37,22 @@ const (
 	versionHeader = "Kedge-Version"
 )
 
-// Route is an endpoint and what answers it.
+// Route is an endpoint with its handler.
 type Route struct {
 	Endpoint Endpoint
 	handler  http.Handler
 }
 
-// Nothing is a question or an answer that says nothing.
+// Nothing is an empty question or answer.
 type Nothing struct{}
 
-// Answer makes the route of an endpoint of a function. What do returns besides an error
-// reaches the caller too: it is what was done all the same. The context ends when the
-// caller goes away, and when the part of the route is to stop.
+// Answer makes the route of an endpoint from a function. If do returns an error, the
+// caller also gets the answer, which has what was done in spite of it. The context ends
+// when the caller goes away, and when the route's part must stop.
 func Answer[Q, A any](e Endpoint, do func(ctx context.Context, question Q) (A, error)) Route {
 	return Route{e, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var question Q
-		// A question that says nothing has no body.
+		// An empty question has no body.
 		if err := json.NewDecoder(r.Body).Decode(&question); err != nil && !errors.Is(err, io.EOF) {
 			refuse(w, http.StatusBadRequest, fmt.Sprintf("read the question: %v", err))
 			return
@@ -69,7 +69,7 @@ func Answer[Q, A any](e Endpoint, do func(ctx context.Context, question Q) (A, e
 // fault is the body of an answer that is an error.
 type fault struct {
 	Message string `json:"message"`
-	// Answer is what was done all the same.
+	// Answer is what was done in spite of the error.
 	Answer any `json:"answer,omitempty"`
 }
 
@@ -80,7 +80,7 @@ func refuse(w http.ResponseWriter, status int, message string) {
 func write(w http.ResponseWriter, status int, answer any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// The only error is a client that went away.
+	// The only possible error is a client that went away.
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
@@ -89,33 +89,33 @@ type Server struct {
 	socket string
 	// peer returns the user at the other end of a connection.
 	peer func(net.Conn) (uid uint32, err error)
-	// listening is closed when there is a socket, and ended when Run returns err.
+	// listening is closed when the socket exists, and ended when Run returns err.
 	listening, ended chan struct{}
 	err              error
 
 	mu sync.Mutex
-	// answers has the handlers by their endpoints; nil where nothing answers now.
+	// answers has the handlers by endpoint, nil if no part answers now.
 	answers [len(table)]*answering
 }
 
-// answering is a handler that answers now.
+// answering is a handler that answers at present.
 type answering struct {
 	handler http.Handler
-	// until is done when the part of the handler is to stop, and running counts the
-	// requests that the handler answers.
+	// until is done when the handler's part must stop. running counts the requests that
+	// the handler is answering.
 	until   context.Context
 	running *sync.WaitGroup
 }
 
-// New makes a server of the socket, which answers routes for as long as it runs.
+// New makes a server of the socket. It answers routes as long as it runs.
 func New(socket string, routes ...Route) *Server {
 	s := &Server{socket: socket, peer: peerUser, listening: make(chan struct{}), ended: make(chan struct{})}
 	s.open(context.Background(), new(sync.WaitGroup), routes)
 	return s
 }
 
-// Run makes the socket, and answers until ctx is done. It returns nil then, when all
-// that was asked is answered. It runs once.
+// Run makes the socket and answers until ctx is done. It returns nil then, after all open
+// requests are answered. It may be called only once.
 func (s *Server) Run(ctx context.Context) (err error) {
 	defer func() {
 		s.err = err
@@ -147,15 +147,16 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	}
 }
 
-// Part is a part of kedge that commands ask.
+// Part is a part of kedge that answers commands.
 type Part interface {
 	component.Component
-	// Routes returns what it answers while it is ready.
+	// Routes returns the routes that the part answers while it is ready.
 	Routes() []Route
 }
 
-// With returns part with its routes. They answer when part is ready, and no longer when
-// it is to stop: it stops after the last answer. Without a socket it fails.
+// With returns part with its routes. They are answered from when part is ready until it
+// must stop. It stops after the last answer. If the server has no socket, the component
+// fails.
 func (s *Server) With(part Part) component.Component {
 	return component.Func(part.Name(), func(ctx context.Context, ready func()) error {
 		select {
@@ -187,7 +188,7 @@ func (s *Server) With(part Part) component.Component {
 	})
 }
 
-// open has routes answered until the context is done or they are closed.
+// open answers routes until the context is done or close is called.
 func (s *Server) open(until context.Context, running *sync.WaitGroup, routes []Route) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +203,7 @@ func (s *Server) open(until context.Context, running *sync.WaitGroup, routes []R
 	}
 }
 
-// close has routes that were opened with running no longer answered.
+// close stops answering the routes that were opened with running.
 func (s *Server) close(running *sync.WaitGroup, routes []Route) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,8 +214,8 @@ func (s *Server) close(running *sync.WaitGroup, routes []Route) {
 	}
 }
 
-// take returns the handler of an endpoint, or nil if nothing answers now. The caller
-// calls running.Done after the answer.
+// take returns the handler of an endpoint, or nil if no part answers now. The caller must
+// call running.Done after the answer.
 func (s *Server) take(e Endpoint) *answering {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,7 +249,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer answering.running.Done()
-	// By this the client knows at once that somebody answers, however long that takes.
+	// This tells the client at once that the question has arrived, however long the
+	// answer takes.
 	w.WriteHeader(http.StatusProcessing)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -257,16 +259,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answering.handler.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// connKey is where the context of a request has its connection.
+// connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// mayCall says who may call, which is the same for all routes: root, as whom kedge runs.
-// The modes of the socket and its folder say the same.
+// mayCall fails unless the caller is root, or the user that kedge runs as. That is the
+// same for all routes. The modes of the socket and of its folder allow only the same
+// users.
 func (s *Server) mayCall(r *http.Request) error {
 	conn, _ := r.Context().Value(connKey{}).(net.Conn)
 	uid, err := s.peer(conn)
 	if err != nil {
-		return fmt.Errorf("find out who calls: %w", err)
+		return fmt.Errorf("find the user who calls: %w", err)
 	}
 	if uid != 0 && int(uid) != os.Geteuid() {
 		return errOnlyRoot
@@ -278,7 +281,7 @@ func (s *Server) mayCall(r *http.Request) error {
 func peerUser(conn net.Conn) (uint32, error) {
 	local, ok := conn.(*net.UnixConn)
 	if !ok {
-		return 0, errors.New("this is no connection of a socket of this host")
+		return 0, errors.New("the connection is not from a Unix socket of this host")
 	}
 	raw, err := local.SyscallConn()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package localstorage is what the parts of local storage agree on: names, which node has
-// a volume, and how its object is deleted. The driver, the provisioner of each node
-// and what runs once per cluster use it.
+// Package localstorage has what the parts of local storage share: names, the node of a
+// volume, and how its object is deleted. The driver, the provisioner on each node, and
+// the storage controllers use it.
 package localstorage
 
 import (
@@ -11,30 +11,30 @@ import (
 const (
 	// Driver is the name of kedge's CSI driver.
 	Driver = "local.kedge.dev"
-	// TopologyKey is the label of a node that says which one it is. The kubelet sets
-	// it when the driver registers. Volumes and claims have it too: their node gets
-	// them from the API by it, and other nodes do not. A claim that waits for room
-	// anywhere has it without a value, so that all nodes get it.
+	// TopologyKey is the label with the name of a Node. The kubelet sets it when the
+	// driver registers. Volumes and claims have the label too: by it, the API shows them
+	// to their own node and not to others. A claim that waits for room on any node has it
+	// without a value, so that all nodes see it.
 	TopologyKey = "local.kedge.dev/node"
-	// Namespace is where the capacities of nodes are.
+	// Namespace is the namespace of the nodes' capacities.
 	Namespace = "kube-system"
-	// WhyAnnotation is of the capacity of a node that can make no volumes of a class,
-	// and says why.
+	// WhyAnnotation is on the capacity of a node that cannot make volumes of a class, and
+	// says why.
 	WhyAnnotation = "local.kedge.dev/why"
-	// ProvisionerAnnotation is of a claim that wants a volume of the driver that it
-	// names. The binder of volumes sets it
+	// ProvisionerAnnotation is on a claim that needs a volume, and names the driver. The
+	// binder of volumes sets it
 	// (k8s.io/component-helpers/storage/volume, AnnStorageProvisioner).
 	//upstream:relies-on k8s.io/component-helpers/storage/volume/pv_helpers.go AnnStorageProvisioner AnnSelectedNode
 	ProvisionerAnnotation = "volume.kubernetes.io/storage-provisioner"
-	// NodeAnnotation is of a claim whose volume is to be made on the node that it
-	// names. The scheduler sets it (the same package, AnnSelectedNode).
+	// NodeAnnotation is on a claim, and names the node on which its volume is to be made.
+	// The scheduler sets it (the same package, AnnSelectedNode).
 	NodeAnnotation = "volume.kubernetes.io/selected-node"
-	// VolumeFinalizer keeps a volume's object until its node has deleted the data:
-	// external-provisioner's, which the binder of volumes expects of drivers.
+	// VolumeFinalizer keeps a volume's object until its node has deleted the data. It is
+	// external-provisioner's finalizer, which the binder of volumes expects of drivers.
 	VolumeFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 )
 
-// JSON returns client for objects that have no other encoding: those of
+// JSON returns a copy of client for objects that have no other encoding: those of
 // CustomResourceDefinitions.
 func JSON(client *rest.Config) *rest.Config {
 	client = rest.CopyConfig(client)
@@ -42,7 +42,8 @@ func JSON(client *rest.Config) *rest.Config {
 	return client
 }
 
-// OnChange is a handler that gets the newest state of whatever changes.
+// OnChange returns a handler that calls do with the newest state of every object that
+// changes.
 func OnChange(do func(object any)) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    do,

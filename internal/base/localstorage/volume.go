@@ -12,7 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// NodeOf returns the node that has the data of a volume, if it is one of kedge's.
+// NodeOf returns the node that has the data of a volume. ours is false if the volume is
+// not kedge's.
 func NodeOf(volume *corev1.PersistentVolume) (node string, ours bool) {
 	if volume.Spec.CSI == nil || volume.Spec.CSI.Driver != Driver {
 		return "", false
@@ -29,7 +30,7 @@ func NodeOf(volume *corev1.PersistentVolume) (node string, ours bool) {
 	return "", false
 }
 
-// Forget deletes the object of a volume whose data are gone, or given up.
+// Forget deletes the object of a volume whose data are gone or given up.
 func Forget(ctx context.Context, api kubernetes.Interface, volume *corev1.PersistentVolume) error {
 	if volume.DeletionTimestamp == nil {
 		err := api.CoreV1().PersistentVolumes().Delete(ctx, volume.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &volume.UID}})
@@ -40,17 +41,18 @@ func Forget(ctx context.Context, api kubernetes.Interface, volume *corev1.Persis
 	return Unprotect(ctx, api, volume)
 }
 
-// Unprotect takes VolumeFinalizer from the object of a volume, and leaves others.
+// Unprotect removes VolumeFinalizer from the object of a volume, and leaves other
+// finalizers.
 func Unprotect(ctx context.Context, api kubernetes.Interface, volume *corev1.PersistentVolume) error {
 	return patchFinalizer(ctx, api, volume, "$deleteFromPrimitiveList/finalizers")
 }
 
-// Protect gives VolumeFinalizer to the object of a volume.
+// Protect adds VolumeFinalizer to the object of a volume.
 func Protect(ctx context.Context, api kubernetes.Interface, volume *corev1.PersistentVolume) error {
 	return patchFinalizer(ctx, api, volume, "finalizers")
 }
 
-// patchFinalizer patches a list whose elements are merged.
+// patchFinalizer patches the finalizers, a list whose elements are merged.
 func patchFinalizer(ctx context.Context, api kubernetes.Interface, volume *corev1.PersistentVolume, field string) error {
 	patch := fmt.Appendf(nil, `{"metadata": {"uid": %q, %q: [%q]}}`, volume.UID, field, VolumeFinalizer)
 	_, err := api.CoreV1().PersistentVolumes().Patch(ctx, volume.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
@@ -60,8 +62,8 @@ func patchFinalizer(ctx context.Context, api kubernetes.Interface, volume *corev
 	return nil
 }
 
-// IgnoreOutdated passes over a write to what has changed or gone meanwhile: that is
-// another change to look at.
+// IgnoreOutdated returns nil instead of an error that says that the object has changed or
+// is gone: the caller hears of that change and looks again.
 func IgnoreOutdated(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil

@@ -1,7 +1,8 @@
-// Package logging is where all ends that is logged: kedge's own messages and those of the
-// libraries in it come to logrus's standard logger, from klog by kubeinit, from
-// containerd and etcd by their packages, from CoreDNS and whoever else uses the
-// standard library's loggers by this one. The cli package opens it first of all.
+// Package logging is where all messages of the process end. kedge's own messages and
+// those of its libraries come to logrus's standard logger: from klog through kubeinit,
+// from containerd and etcd through their packages, and from CoreDNS and others that use
+// the standard library's loggers through this package. The cli package opens it before
+// anything else.
 package logging
 
 import (
@@ -20,11 +21,11 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
-// Log is the process's log. Its levels can change.
+// Log is the process's log. Its levels can change while the process runs.
 type Log struct{ levels atomic.Pointer[config.Levels] }
 
-// Open has everything logged as cfg says. In a file lines are written as they come,
-// and a reader finds the newest in the one with its name.
+// Open sends all messages where cfg says, at the levels of cfg. Lines are written to a
+// log file at once. The file with the configured name has the newest lines.
 func Open(cfg config.Log) (*Log, error) {
 	l := &Log{}
 	l.SetLevels(cfg.Levels())
@@ -54,38 +55,38 @@ func openFile(cfg config.Log) (io.Writer, error) {
 	if err := os.MkdirAll(filepath.Dir(cfg.File), 0o755); err != nil {
 		return nil, fmt.Errorf("make folder of the log: %w", err)
 	}
-	// The one who rotates opens it with the first line, when it is too late.
+	// lumberjack opens the file only with the first line, which is too late for an error.
 	file, err := os.OpenFile(cfg.File, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open log: %w; give another file with --log", err)
+		return nil, fmt.Errorf("open log: %w: choose another file with --log", err)
 	}
 	if err := file.Close(); err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
 	rotating := &lumberjack.Logger{Filename: cfg.File, MaxSize: cfg.MaxSize, MaxBackups: cfg.MaxFiles, LocalTime: true}
 	if cfg.AlsoToStderr {
-		// In this order: the disk may be full.
+		// stderr first, because the disk may be full.
 		return io.MultiWriter(os.Stderr, rotating), nil
 	}
 	return rotating, nil
 }
 
-// Files are the files of a log, the newest last; none if it is in no file.
+// Files returns the files of a log, the newest last; none if the log is not in a file.
 func Files(path string) []string {
 	if path == "" {
 		return nil
 	}
-	// As lumberjack.Logger names them: with the time before the extension. A name that
-	// is no good pattern only hides them.
+	// lumberjack.Logger puts the time before the extension of old files. If the name is
+	// not a valid pattern, the old files are only missing from the list.
 	extension := filepath.Ext(path)
 	old, _ := filepath.Glob(strings.TrimSuffix(path, extension) + "-*" + extension)
 	return append(old, path)
 }
 
-// Levels are what is logged now.
+// Levels returns the levels that are logged now.
 func (l *Log) Levels() config.Levels { return *l.levels.Load() }
 
-// SetLevels changes what is logged from now on.
+// SetLevels changes the levels that are logged from now on.
 func (l *Log) SetLevels(levels config.Levels) {
 	l.levels.Store(&levels)
 	most := levels[""]
@@ -95,7 +96,7 @@ func (l *Log) SetLevels(levels config.Levels) {
 	logrus.SetLevel(most)
 }
 
-// filter formats what is to be logged of a component, and leaves out the rest.
+// filter formats messages at the levels of their component, and drops the others.
 type filter struct {
 	levels *atomic.Pointer[config.Levels]
 	logrus.Formatter
@@ -109,7 +110,7 @@ func (f *filter) Format(entry *logrus.Entry) ([]byte, error) {
 	return f.Formatter.Format(entry)
 }
 
-// prioritized puts the priority before each line, for the journal: sd-daemon(3).
+// prioritized puts the priority before each line, as the journal expects: sd-daemon(3).
 type prioritized struct{ logrus.Formatter }
 
 func (p prioritized) Format(entry *logrus.Entry) ([]byte, error) {
@@ -123,8 +124,8 @@ func (p prioritized) Format(entry *logrus.Entry) ([]byte, error) {
 	return append(fmt.Appendf(nil, "<%d>", priority), line...), nil
 }
 
-// isJournal tells whether file is what systemd said, in JOURNAL_STREAM, that it
-// connected to its journal: systemd.exec(5). A shell below may have redirected it.
+// isJournal tells whether file is the connection to systemd's journal that JOURNAL_STREAM
+// names: systemd.exec(5). A shell in between may have redirected the file.
 func isJournal(stream string, file *os.File) bool {
 	var stat unix.Stat_t
 	if stream == "" || unix.Fstat(int(file.Fd()), &stat) != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
-// open opens a log, and puts everything back when the test ends.
+// open opens a log, and restores the loggers when the test ends.
 func open(t *testing.T, cfg config.Log) *Log {
 	t.Helper()
 	standard := logrus.StandardLogger()
@@ -80,7 +80,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// A file is rotated by its size, and only so many old ones are kept.
+// A file is rotated by its size, and a limited number of old files is kept.
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kedge", "kedge.log")
 	open(t, config.Log{Format: "text", File: path, MaxSize: 1, MaxFiles: 2})
@@ -108,7 +108,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// With the journal at stderr a line begins with its priority, and has no time.
+// If stderr is the journal, a line begins with its priority and has no time.
 func TestJournal(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -139,7 +139,7 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// What the standard library's loggers say comes with its level.
+// Messages of the standard library's loggers get their level.
 func TestStandard(t *testing.T) {
 	open(t, config.Log{})
 	var out bytes.Buffer

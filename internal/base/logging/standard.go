@@ -13,9 +13,9 @@ import (
 //upstream:relies-on github.com/coredns/coredns/plugin/pkg/log/log.go
 const coreDNS = "dns"
 
-// standard is where the standard library's process-wide loggers write. Lines of
-// log/slog's begin with a level (log/slog/logger.go, defaultHandler); those of others
-// are informational.
+// standard is the output of the standard library's process-wide loggers. Lines of
+// log/slog begin with a level (log/slog/logger.go, defaultHandler). All other lines are
+// logged as information.
 //
 //upstream:relies-on std/log/slog/logger.go defaultLogger
 //upstream:relies-on std/log/slog/handler.go defaultHandler.Handle
@@ -27,14 +27,14 @@ func (standard) Write(line []byte) (int, error) {
 	level := logrus.InfoLevel
 	word, rest, found := strings.Cut(text, " ")
 	name := strings.TrimSuffix(strings.TrimPrefix(word, "["), "]")
-	// Both write theirs in capital letters.
+	// Both loggers write their levels in capital letters.
 	if parsed, err := logrus.ParseLevel(name); found && err == nil && name == strings.ToUpper(name) {
-		// Who logs what is fatal ends the process itself; logrus must not.
+		// A logger of fatal messages ends the process itself. logrus must not.
 		level, text = max(parsed, logrus.ErrorLevel), rest
 		if name != word {
 			entry = entry.WithField("component", coreDNS)
 		}
-		// A resolver that CoreDNS asks does not answer: no fault of this host's.
+		// A resolver that CoreDNS asks does not answer. That is not a fault of this host.
 		if strings.HasPrefix(rest, "plugin/errors: ") {
 			level = max(level, logrus.WarnLevel)
 		}

@@ -1,7 +1,7 @@
-// Package objectcache is the one cache of API objects of a process: each kind
-// of object is watched once, decoded once and kept once, whoever wants it. It
-// is a shared informer factory, upstream's, of which every component gets a
-// view of its own. The apiserver package makes a server's.
+// Package objectcache is a process's one cache of API objects. Each kind of object is
+// watched once, decoded once and kept once, for all components. The cache is one of
+// upstream's shared informer factories, and every component gets its own view of it. The
+// apiserver package makes a server's cache.
 package objectcache
 
 import (
@@ -15,13 +15,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Source gives a component a factory of its process's informers. The component
-// ends with ctx, and calls the factory's Shutdown then. What it gets is shared:
-// it must not be changed, and has no managedFields.
+// Source gives a component a factory of its process's informers. The component ends with
+// ctx, and must then call the factory's Shutdown. The objects are shared and must not be
+// changed. They have no managedFields.
 type Source func(ctx context.Context) (informers.SharedInformerFactory, error)
 
-// WithoutManagedFields is a cache.TransformFunc that saves the memory of what
-// nobody reads from a cache.
+// WithoutManagedFields is a cache.TransformFunc that drops managedFields, which nobody
+// reads from a cache.
 func WithoutManagedFields(object any) (any, error) {
 	if accessor, err := meta.Accessor(object); err == nil && accessor.GetManagedFields() != nil {
 		accessor.SetManagedFields(nil)
@@ -29,15 +29,15 @@ func WithoutManagedFields(object any) (any, error) {
 	return object, nil
 }
 
-// Own is the source of a factory that is not shared.
+// Own returns a source whose factories are not shared.
 func Own(client kubernetes.Interface) Source {
 	return func(context.Context) (informers.SharedInformerFactory, error) {
 		return informers.NewSharedInformerFactory(client, 0), nil
 	}
 }
 
-// Cache is a factory whose informers live as long as the cache, and not only as
-// long as those who asked for them.
+// Cache is a factory whose informers live as long as the cache, not only as long as the
+// components that asked for them.
 type Cache struct {
 	ctx    context.Context
 	shared informers.SharedInformerFactory
@@ -47,8 +47,8 @@ type Cache struct {
 	hubs map[cache.SharedIndexInformer]*hub
 }
 
-// New makes a cache of a factory whose informers may have been started. Those
-// that nobody has asked for before use client and end with ctx.
+// New makes a cache from a factory, whose informers may already run. Informers that it
+// starts use client and end with ctx.
 func New(ctx context.Context, shared informers.SharedInformerFactory, client kubernetes.Interface) *Cache {
 	return &Cache{ctx: ctx, shared: shared, client: client, hubs: map[cache.SharedIndexInformer]*hub{}}
 }
@@ -66,14 +66,14 @@ func (c *Cache) hubOf(informer cache.SharedIndexInformer) (*hub, error) {
 	return h, err
 }
 
-// Options are what may differ from view to view.
+// Options are the differences between views.
 type Options struct {
-	// Resync is for handlers that name no period of their own; zero is never.
+	// Resync is the period for handlers that name none. Zero means never.
 	Resync time.Duration
-	// Own has the kinds of which this view keeps objects of its own, such as a
-	// selection of them. They live as long as the view. Nil is for none.
+	// Own has the kinds of which this view keeps objects of its own, such as a selection
+	// of them. They live as long as the view. Nil means none.
 	Own informers.SharedInformerFactory
-	// OwnKinds says of which kinds Own has made its informers already: pointers
-	// to objects.
+	// OwnKinds are the kinds for which Own has already made informers, as pointers to
+	// objects.
 	OwnKinds []any
 }

@@ -20,7 +20,7 @@ func newNode(name string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// heard adds a handler to the nodes of factory and returns what it has heard.
+// heard adds a handler to the nodes of factory, and returns the events that it gets.
 func heard(t *testing.T, factory informers.SharedInformerFactory) *[]string {
 	t.Helper()
 	var names []string
@@ -33,13 +33,13 @@ func heard(t *testing.T, factory informers.SharedInformerFactory) *[]string {
 	return &names
 }
 
-// TestViews has two components share an informer, of which one ends before the
-// other and comes back.
+// TestViews makes two components share an informer. One of them ends before the other,
+// and comes back.
 func TestViews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		client := fake.NewClientset(newNode("a"))
-		factory := informers.NewSharedInformerFactory(nil, 0) // its own client is not to be used
+		factory := informers.NewSharedInformerFactory(nil, 0) // the factory's own client must not be used
 		objects := New(ctx, factory, client)
 		byName := cache.Indexers{"by-name": func(object any) ([]string, error) { return []string{object.(*corev1.Node).Name}, nil }}
 
@@ -109,7 +109,7 @@ func TestViews(t *testing.T) {
 	})
 }
 
-// TestOwn keeps the pods of a view apart from everybody else's.
+// TestOwn keeps the pods of a view apart from those of other views.
 func TestOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -138,7 +138,8 @@ func TestOwn(t *testing.T) {
 	})
 }
 
-// TestAllIsViewed finds a way to an informer that is not the view's.
+// TestAllIsViewed checks that no method of a view leads to an informer that is not the
+// view's.
 func TestAllIsViewed(t *testing.T) {
 	client := fake.NewClientset()
 	objects := New(t.Context(), informers.NewSharedInformerFactory(client, 0), client)

@@ -14,12 +14,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// account is a handler that finds out whether what it hears fits together.
+// account is a handler that checks whether the events that it gets fit together.
 type account struct {
 	mu     sync.Mutex
 	nodes  map[string]*corev1.Node
 	faults []string
-	// updates with what was there already
+	// updates of objects that were there already
 	resyncs int
 }
 
@@ -59,7 +59,7 @@ func (a *account) OnDelete(object any) {
 	delete(a.nodes, name.Name)
 }
 
-// check compares the account with the truth.
+// check compares the account with the real objects.
 func (a *account) check(t *testing.T, who string, nodes *corev1.NodeList) {
 	t.Helper()
 	a.mu.Lock()
@@ -150,7 +150,7 @@ func TestHandlers(t *testing.T) {
 	})
 }
 
-// TestResync has a handler hear of everything again.
+// TestResync checks that a handler gets all objects again.
 func TestResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(newNode("a"), newNode("b"))
@@ -178,7 +178,8 @@ func TestResync(t *testing.T) {
 	})
 }
 
-// TestSynced has a handler that is not done with what was there before it.
+// TestSynced has a handler that has not yet handled the objects that were there before
+// it.
 func TestSynced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(newNode("a"))

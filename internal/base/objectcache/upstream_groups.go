@@ -26,8 +26,8 @@ import (
 	"k8s.io/client-go/informers/storagemigration"
 )
 
-// groups are the API groups of a factory, as in client-go's
-// informers/factory.go, whose own would not ask this one for informers.
+// groups are the API groups of a factory, as in client-go's informers/factory.go. Those
+// of client-go would not ask this factory for informers.
 //
 //upstream:follows k8s.io/client-go/informers/factory.go SharedInformerFactory sharedInformerFactory.Apps sharedInformerFactory.Internal
 type groups struct {

@@ -11,23 +11,23 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// hub tells all handlers of an informer what it hears by one of its own. With
-// upstream's processorListener each would have two goroutines and a buffer of
-// 16 KiB for as long as it is there; here it has a goroutine while there is
-// something to tell it. A process has hundreds, which mostly wait.
+// hub passes on to all handlers of an informer what the informer tells the hub's one
+// handler. With upstream's processorListener, each handler would have two goroutines and
+// a buffer of 16 KiB all the time. Here it has a goroutine only while there is something
+// to pass on. A process has hundreds of handlers, which mostly wait.
 //
 //upstream:follows k8s.io/client-go/tools/cache/shared_informer.go sharedProcessor.distribute processorListener.run sharedIndexInformer.AddEventHandlerWithOptions
 type hub struct {
 	mu        sync.Mutex
 	synced    bool
 	listeners map[*listener]bool
-	// objects is what the listeners have been told of, which the informer's own
-	// store may be ahead of: a new listener begins with it, and misses nothing
-	// and hears nothing twice.
+	// objects are the objects that the listeners know. The informer's own store may be
+	// ahead of them. A new listener begins with them, so that it misses nothing and gets
+	// nothing twice.
 	objects map[cache.ObjectName]any
 }
 
-// newHub makes the hub of an informer, until ctx ends.
+// newHub makes the hub of an informer. It works until ctx ends.
 func newHub(ctx context.Context, informer cache.SharedIndexInformer) (*hub, error) {
 	h := &hub{listeners: map[*listener]bool{}, objects: map[cache.ObjectName]any{}}
 	var never time.Duration
@@ -92,8 +92,8 @@ func (h *hub) keep(object any) {
 	}
 }
 
-// add begins to tell a handler, and tells it of all objects again after each
-// period, if that is not zero.
+// add adds a handler. The handler gets all objects again after each period, unless period
+// is zero.
 func (h *hub) add(handler cache.ResourceEventHandler, period time.Duration) *listener {
 	l := &listener{hub: h, handler: handler, synced: make(chan struct{})}
 	h.mu.Lock()
@@ -123,7 +123,7 @@ func (h *hub) resync(l *listener, period time.Duration) {
 	l.resync.Reset(period)
 }
 
-// remove ends what add has begun. A call of the handler may be under way.
+// remove removes a handler that add has added. A call of it may still be under way.
 func (h *hub) remove(l *listener) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,11 +146,11 @@ type listener struct {
 
 	mu      sync.Mutex
 	pending []func()
-	// running is whether a goroutine tells what is pending.
+	// running tells whether a goroutine calls the pending functions.
 	running, removed bool
 }
 
-// tell has a function called after those before it. It does not wait.
+// tell calls a function after the earlier ones. It does not wait.
 func (l *listener) tell(function func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,7 +173,7 @@ func (l *listener) run() {
 	}
 }
 
-// next is nil when nothing is pending, and then run must end.
+// next returns the next pending function, or nil if there is none. run must then end.
 func (l *listener) next() func() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

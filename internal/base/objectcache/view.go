@@ -15,16 +15,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// view is a factory for one component. Its Shutdown takes back the handlers
-// that the component has added, and leaves the informers alone.
+// view is a factory for one component. Its Shutdown removes the handlers that the
+// component has added, and leaves the informers running.
 //
-// Handlers hear nothing before Start, though an informer may have been running
-// for long: upstream's constructors add them before they have set all that
-// these need (such as pkg/controller/deployment, NewDeploymentController).
+// Handlers get nothing before Start, even if the informer has been running for long:
+// upstream's constructors add handlers before they have set everything that the handlers
+// need (such as pkg/controller/deployment, NewDeploymentController).
 //
-// It runs informers in a context. In the bare channel that Start is given,
-// every watch would cost two more goroutines, because context cannot see what
-// apimachinery/pkg/util/wait.ContextForChannel stands for.
+// view runs informers with a context. With only the channel that Start gets, every watch
+// would cost two more goroutines, because package context cannot see into
+// apimachinery/pkg/util/wait.ContextForChannel.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/controller/deployment/deployment_controller.go NewDeploymentController
 //upstream:relies-on k8s.io/apimachinery/pkg/util/wait/wait.go ContextForChannel
@@ -43,8 +43,7 @@ type view struct {
 	handlers map[*listener]bool
 }
 
-// View returns a factory for a component that ends with ctx and then calls
-// Shutdown.
+// View returns a factory for a component that ends with ctx and must then call Shutdown.
 func (c *Cache) View(ctx context.Context, options Options) informers.SharedInformerFactory {
 	v := &view{
 		Cache:    c,
@@ -72,8 +71,7 @@ func (v *view) InformerFor(object runtime.Object, newFunc internalinterfaces.New
 	}), v}
 }
 
-// ForResource implements informers.SharedInformerFactory. It does not know of
-// Options.Own.
+// ForResource implements informers.SharedInformerFactory. It ignores Options.Own.
 func (v *view) ForResource(resource schema.GroupVersionResource) (informers.GenericInformer, error) {
 	found, err := v.shared.ForResource(resource)
 	if err != nil {
@@ -82,15 +80,15 @@ func (v *view) ForResource(resource schema.GroupVersionResource) (informers.Gene
 	return &generic{found, v}, nil
 }
 
-// InformerName implements informers.SharedInformerFactory: the shared
-// informers' is none of this component's.
+// InformerName implements informers.SharedInformerFactory. It returns nil: the name of
+// the shared informers is not this component's.
 func (*view) InformerName() *cache.InformerName { return nil }
 
 // Start implements informers.SharedInformerFactory.
 func (v *view) Start(<-chan struct{}) { v.StartWithContext(v.ctx) }
 
-// StartWithContext implements informers.SharedInformerFactory. Whose context
-// counts has been said before.
+// StartWithContext implements informers.SharedInformerFactory. It ignores the context:
+// View has got the one that counts.
 func (v *view) StartWithContext(context.Context) {
 	v.start()
 	v.shared.StartWithContext(v.Cache.ctx)
@@ -99,8 +97,8 @@ func (v *view) StartWithContext(context.Context) {
 	}
 }
 
-// WaitForCacheSync implements informers.SharedInformerFactory. It waits for
-// the informers of others too.
+// WaitForCacheSync implements informers.SharedInformerFactory. It also waits for the
+// informers of other components.
 func (v *view) WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool {
 	synced := v.shared.WaitForCacheSync(stop)
 	if v.Own != nil {
@@ -137,13 +135,14 @@ func (v *view) Shutdown() {
 	}
 }
 
-// held is a handler that hears nothing before its view is started.
+// held is a handler that gets nothing before its view is started.
 type held struct {
 	handler cache.ResourceEventHandler
 	view    *view
 }
 
-// released waits, and returns false if the component has ended instead.
+// released waits until the view is started. It returns false if the component ends before
+// that.
 func (h held) released() bool {
 	select {
 	case <-h.view.started:
@@ -176,13 +175,13 @@ func (h held) OnDelete(object any) {
 	}
 }
 
-// What upstream's informers answer, too.
+// Upstream's informers return such errors, too.
 var (
 	errClosed  = errors.New("add event handler: the factory has been shut down")
 	errForeign = errors.New("remove event handler: it was not added here")
 )
 
-// informer is a shared one as a view shows it.
+// informer is a shared informer, as a view shows it.
 type informer struct {
 	cache.SharedIndexInformer
 	view *view
@@ -232,8 +231,8 @@ func (i *informer) AddIndexers(indexers cache.Indexers) error {
 
 func (i *informer) GetIndexer() cache.Indexer { return indexer{i.SharedIndexInformer.GetIndexer()} }
 
-// indexer is a shared one that a component may add its indexes to a second
-// time: they outlive it.
+// indexer is a shared indexer. A component may add its indexes a second time, because
+// indexes stay when the component ends.
 type indexer struct{ cache.Indexer }
 
 func (i indexer) AddIndexers(indexers cache.Indexers) error {

@@ -17,8 +17,8 @@ var (
 	commitUnix = "0"
 )
 
-// CommitDate returns when the commit of this build was made: no clock that is
-// right can be earlier. It is the zero of Unix time for a plain `go build`.
+// CommitDate returns when the commit of this build was made. A clock that is right is
+// never earlier. For a plain `go build` it is the zero of Unix time.
 func CommitDate() time.Time {
 	seconds, err := strconv.ParseInt(commitUnix, 10, 64)
 	if err != nil {

@@ -51,8 +51,8 @@ func TestAnswers(t *testing.T) {
 		"something":    {200, "hello", "is not a kedge server", false},
 		"unauthorized": {401, "unauthorized", "does not accept the token", false},
 		"not found":    {404, "404 page not found", "is not a kedge server that nodes can join", false},
-		"refused":      {403, "the name is taken", "refuses: the name is taken", false},
-		"redirected":   {302, "", "refuses", false},
+		"refused":      {403, "the name is taken", "refused the request: the name is taken", false},
+		"redirected":   {302, "", "refused the request", false},
 		"starting":     {503, "it is starting\nreally", "is not ready: it is starting", true},
 		"too many":     {429, "wait", "is not ready: wait", true},
 	} {

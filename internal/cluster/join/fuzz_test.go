@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// FuzzParseToken takes any text for a token. A text that is one has a canonical form,
-// and is shown to a server as it is.
+// FuzzParseToken parses any text as a token. A valid token has a canonical form, and a
+// server gets it unchanged.
 func FuzzParseToken(f *testing.F) {
 	pin := tokenPrefix + strings.Repeat("0a", 32) + "::"
 	for _, credentials := range []string{"server:secret", "node:a:b", "abcdef.0123456789abcdef", "server:abcdef.0123456789abcdef", "server:", "root:x", "", "server:a b"} {
@@ -46,8 +46,8 @@ func FuzzParseToken(f *testing.F) {
 	})
 }
 
-// FuzzConfiguredToken configures any text as a server's token. If the server starts
-// with it, the token that it prints admits nodes, also after the next start.
+// FuzzConfiguredToken configures any text as a server's token. If the server starts with
+// it, the token that it prints admits nodes, even after the next start.
 func FuzzConfiguredToken(f *testing.F) {
 	ca := newAuthority(f)
 	token, err := EnsureToken(newDir(f), "whole", ca)
@@ -79,8 +79,7 @@ func FuzzConfiguredToken(f *testing.F) {
 	})
 }
 
-// FuzzCheckSecret shows any credentials to a server whose file with the token has
-// any content.
+// FuzzCheckSecret shows any credentials to a server whose token file has any content.
 func FuzzCheckSecret(f *testing.F) {
 	pin := tokenPrefix + strings.Repeat("0a", 32) + "::"
 	f.Add(pin+"server:secret\n", "server", "secret")
@@ -105,14 +104,14 @@ func FuzzCheckSecret(f *testing.F) {
 	})
 }
 
-// FuzzSeal changes a byte of what a server sends to another one that joins: that is
-// refused, or is what was sent.
+// FuzzSeal changes a byte of the secrets that a server sends to a joining server. The
+// other server refuses the result, or gets the original secrets.
 func FuzzSeal(f *testing.F) {
 	f.Add("secret", "server-ca.key", []byte("key"), uint(0), byte(0))
 	f.Add("", "", []byte{}, uint(12), byte(1))
 	f.Add("secret", "../a", []byte{0xff}, uint(1000), byte(0x20))
 	f.Fuzz(func(t *testing.T, secret, name string, content []byte, at uint, change byte) {
-		name = strings.ToValidUTF8(name, "") // it is JSON
+		name = strings.ToValidUTF8(name, "") // the secrets are encoded as JSON
 		secrets := map[string][]byte{name: content}
 		sealed, err := Seal(secret, secrets)
 		if err != nil {
@@ -140,7 +139,7 @@ func FuzzSeal(f *testing.F) {
 	})
 }
 
-// FuzzSealed opens anything that a server may have sent.
+// FuzzSealed opens anything that a server may send.
 func FuzzSealed(f *testing.F) {
 	f.Add([]byte(`{"salt":"AAAA","nonce":"AAAAAAAAAAAAAAAA","data":"AAAAAAAAAAAAAAAAAAAAAA=="}`), "secret")
 	f.Add([]byte(`{"nonce":"AAAA"}`), "")

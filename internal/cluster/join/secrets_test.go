@@ -13,7 +13,7 @@ import (
 
 func TestBootstrapTokens(t *testing.T) {
 	client, ca := fake.NewClientset(), newAuthority(t)
-	// As the API server does it.
+	// The API server converts StringData in this way.
 	client.PrependReactor("create", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		secret := action.(clienttesting.CreateAction).GetObject().(*corev1.Secret)
 		secret.Data = map[string][]byte{}

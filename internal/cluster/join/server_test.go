@@ -25,16 +25,16 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// other is a server of a cluster that can be joined.
+// other is a server whose cluster can be joined.
 type other struct {
-	// ahead is how far its clock is ahead.
+	// ahead is how far the server's clock is ahead.
 	ahead atomic.Int64
 	dir   datadir.Dir
 	token string
 	dial  Dial
 }
 
-// newOther starts one, which has the secrets of its PKI.
+// newOther starts such a server, with the secrets of its PKI.
 func newOther(t *testing.T) *other {
 	t.Helper()
 	o := &other{dir: newDir(t)}
@@ -89,7 +89,7 @@ func newOther(t *testing.T) *other {
 	return o
 }
 
-// config is that of a server in dir that joins.
+// config returns the configuration of a joining server with the data directory dir.
 func (o *other) config(dir datadir.Dir) ServerConfig {
 	return ServerConfig{Server: "pi:6443", Dial: o.dial, Token: o.token, Dir: dir, Cluster: config.Default().Cluster}
 }
@@ -116,12 +116,12 @@ func TestJoinServer(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir.ServerTLS(), "service.key")); err != nil || info.Mode() != 0o600 {
 		t.Errorf("the key has mode %v, %v", info.Mode(), err)
 	}
-	// Interrupted and begun again.
+	// A join that was interrupted is repeated.
 	if _, err := JoinServer(t.Context(), o.config(dir), false); err != nil {
 		t.Errorf("again: %v", err)
 	}
 
-	// A later start has no token of the user's.
+	// At a later start, the configuration may have no token.
 	if err := os.WriteFile(dir.ServerToken(), []byte(o.token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,8 @@ func TestJoinServer(t *testing.T) {
 	}
 }
 
-// A server whose clock is far off waits until it is set; one that has joined says so.
+// A server whose clock differs too much waits until the clock is set. One that has joined
+// before only warns.
 func TestJoinServerClock(t *testing.T) {
 	hook := logtest.NewLocal(logrus.StandardLogger())
 	defer hook.Reset()

@@ -18,7 +18,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil/etcd"
 )
 
-// newServers are data directories of servers of one cluster, with authorities and token.
+// newServers makes the data directories of servers of one cluster, with authorities and
+// token.
 func newServers(t *testing.T, number int) []datadir.Dir {
 	t.Helper()
 	var dirs []datadir.Dir
@@ -39,7 +40,7 @@ func newServers(t *testing.T, number int) []datadir.Dir {
 	return dirs
 }
 
-// restart makes of a data directory what the start of a server does.
+// restart changes a data directory as the start of a server does.
 func restart(t *testing.T, dir datadir.Dir, token string) {
 	t.Helper()
 	if err := pki.TakeAuthorities(dir, time.Now()); err != nil {
@@ -54,8 +55,8 @@ func restart(t *testing.T, dir datadir.Dir, token string) {
 	}
 }
 
-// startAuthorities runs the shared authorities of a server until stop is called or the
-// test ends, or they end themselves, and returns why.
+// startAuthorities runs the shared authorities of a server until stop is called, the test
+// ends, or Run returns by itself. stop returns Run's error.
 func startAuthorities(t *testing.T, dir datadir.Dir, store func() (*clientv3.Client, error)) (_ *SharedAuthorities, stop func(), _ error) {
 	t.Helper()
 	authorities := NewSharedAuthorities(dir, store)
@@ -164,9 +165,10 @@ func TestSharedAuthorities(t *testing.T) {
 	old := authority(one)
 	restart(t, one, "")
 	stored(one, "")
-	stored(two, "") // which has not been restarted
+	stored(two, "") // this server has not been restarted
 	first = follows(one)
-	// Two servers of which one has followed have one token, each for its authorities.
+	// While only one of two servers has followed, both have the same token, each with the
+	// hash of its own authority.
 	startToken(t, one, "", store)
 	startToken(t, two, "", store)
 	for _, dir := range []datadir.Dir{one, two} {
@@ -183,7 +185,8 @@ func TestSharedAuthorities(t *testing.T) {
 	if authority(joined) != authority(one) {
 		t.Error("a server that joins has the old ones")
 	}
-	// A server that was off begins anew, and has followed then.
+	// A server that was off starts, ends with ErrAuthorities, and has followed at its
+	// next start.
 	if _, _, err := startAuthorities(t, down, store); !errors.Is(err, ErrAuthorities) {
 		t.Errorf("a server that was off: %v", err)
 	}
@@ -204,7 +207,7 @@ func TestSharedAuthorities(t *testing.T) {
 	if authority(one) != authority(two) || strings.Count(authority(one), "BEGIN") != 1 {
 		t.Error("servers have old ones yet")
 	}
-	// This one knows nothing of all that.
+	// This server has missed both steps.
 	stored(away, "if this server was off while the cluster's certificate authorities were replaced, move the folder away")
 	follows(away)
 	if _, err := os.Stat(away.NextServerTLS()); err == nil {
@@ -212,7 +215,8 @@ func TestSharedAuthorities(t *testing.T) {
 	}
 }
 
-// TestJoinedServersApart: of two servers one has followed to new authorities.
+// TestJoinedServersApart compares two servers of which only one has followed to new
+// authorities.
 func TestJoinedServersApart(t *testing.T) {
 	o := newOther(t)
 	dir := newDir(t)
@@ -244,7 +248,7 @@ func TestJoinedServersApart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(content) == "another" {
-			compare("not what they are at the server at pi:6443: " + pki.EncryptionKey + ".")
+			compare("differ from those of the server at pi:6443: " + pki.EncryptionKey + ".")
 		}
 	}
 	if err := pki.DropAuthorities(dir); err != nil {

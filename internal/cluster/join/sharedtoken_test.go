@@ -88,7 +88,7 @@ func TestSharedToken(t *testing.T) {
 		t.Errorf("the token can be read, or is not there: %v, %v", answer, err)
 	}
 
-	// A server that was down has the old one, in its file or configuration.
+	// A server that was down has the old token, in its file or configuration.
 	if found, err := TakeStored(t.Context(), client.KV, down, "old"); err != nil || !found {
 		t.Errorf("it does not start: %v", err)
 	}
@@ -108,7 +108,7 @@ func TestSharedToken(t *testing.T) {
 	}
 }
 
-// A server alone has nobody to ask.
+// A single server has no shared token, and its token is always known.
 func TestNoSharedToken(t *testing.T) {
 	var none *SharedToken
 	if err := none.Known(); err != nil {

@@ -19,7 +19,7 @@ type oneKey struct {
 	clientv3.KV
 	value    string
 	revision int64
-	// meanwhile is called once, before what is put.
+	// meanwhile is called once, before the next write.
 	meanwhile func()
 }
 
@@ -57,7 +57,7 @@ func (t *oneTxn) Commit() (*clientv3.TxnResponse, error) {
 	return &clientv3.TxnResponse{Succeeded: true}, nil
 }
 
-// newServerDir is a data directory with an authority's key, and a token if secret is
+// newServerDir makes a data directory with an authority's key, and a token if secret is
 // not empty.
 func newServerDir(t *testing.T, key, secret string) datadir.Dir {
 	t.Helper()
@@ -127,7 +127,8 @@ func TestStoredSecrets(t *testing.T) {
 	}
 }
 
-// TestResealStored: another server that is faster, and knows less, does not win.
+// TestResealStored checks that another server that writes first, with older knowledge,
+// does not win.
 func TestResealStored(t *testing.T) {
 	store, ctx := &oneKey{}, t.Context()
 	dir := newServerDir(t, "private", "old")

@@ -203,7 +203,7 @@ func TestCheckSkew(t *testing.T) {
 		"same":      {"v1.36.3+kedge.2", "v1.36.1+kedge.7", false, ""},
 		"older":     {"v1.35.0+kedge.1", "v1.36.3+kedge.1", true, ""},
 		"oldest":    {"v1.33.9", "v1.36.0", true, ""},
-		"too old":   {"v1.32.9", "v1.36.0", false, "update it"},
+		"too old":   {"v1.32.9", "v1.36.0", false, "upgrade this node"},
 		"newer":     {"v1.37.0", "v1.36.9", false, "upgrade the servers first"},
 		"unknown":   {"v1.36.3", "new", false, "server's version"},
 		"pre":       {"v1.36.0-rc.1", "v1.36.0", false, ""},
@@ -216,7 +216,7 @@ func TestCheckSkew(t *testing.T) {
 	}
 }
 
-// TestTokenOfOtherAuthorities: tokens while authorities are replaced.
+// TestTokenOfOtherAuthorities handles tokens while authorities are replaced.
 func TestTokenOfOtherAuthorities(t *testing.T) {
 	dir, old, next := newDir(t), newAuthority(t), newAuthority(t)
 	before, err := EnsureToken(dir, "secret", old)
@@ -227,7 +227,7 @@ func TestTokenOfOtherAuthorities(t *testing.T) {
 	if err != nil || told == before {
 		t.Errorf("told %s, %v", told, err)
 	}
-	// A configured one may be either, until the old authority is gone.
+	// The configured token may have either hash until the old authority is gone.
 	for _, configured := range []string{before, told} {
 		if token, err := EnsureToken(dir, configured, append(old, next...)); err != nil || token != told {
 			t.Errorf("configured %s: %s, %v", configured, token, err)

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// TestNodeCallsAServer: whoever it calls as, the server sees that and the node.
+// TestNodeCallsAServer checks that the server sees the user that a node calls as, and the
+// node.
 func TestNodeCallsAServer(t *testing.T) {
 	s := ensure(t, options(t))
 	n := NewNode(options(t).Dir, "edge", nil)
@@ -42,8 +43,8 @@ func TestNodeCallsAServer(t *testing.T) {
 	}
 }
 
-// TestNodeTrusts has a node call what says to be a server, and take only what
-// crypto/tls would take with the authorities as RootCAs.
+// TestNodeTrusts makes a node call servers of all kinds. It accepts only those that
+// crypto/tls would accept with the authorities as RootCAs.
 func TestNodeTrusts(t *testing.T) {
 	s, stranger := ensure(t, options(t)), ensure(t, options(t))
 	n := NewNode(options(t).Dir, "edge", nil)
@@ -87,8 +88,8 @@ func TestNodeTrusts(t *testing.T) {
 	}
 }
 
-// handshake returns what a client says of a server with a certificate. net.Pipe would
-// not do: with nothing in between, both would write at the same time.
+// handshake returns a client's verdict on a server with a certificate. It does not use
+// net.Pipe, because without a buffer both ends would write at the same time.
 func handshake(t *testing.T, client *tls.Config, shown *tls.Certificate) error {
 	t.Helper()
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*shown}})
@@ -109,7 +110,7 @@ func handshake(t *testing.T, client *tls.Config, shown *tls.Certificate) error {
 	return err
 }
 
-// A server calls others as whoever it says, and their etcd as a server.
+// A server calls other servers as any user, and their etcd as a server.
 func TestServerCallsServers(t *testing.T) {
 	o := options(t)
 	o.Etcd = true

@@ -92,7 +92,7 @@ func TestClockRecorder(t *testing.T) {
 		if got := recorded(); got != "2000-01-01T01:30:00Z" {
 			t.Errorf("at stop it recorded %s", got)
 		}
-		// A folder that is gone, like a full disk, is no failure.
+		// A folder that is gone is no failure, like a full disk.
 		c.file = filepath.Join(t.TempDir(), "gone", "clock")
 		ctx, cancel = context.WithCancel(t.Context())
 		cancel()
@@ -110,8 +110,8 @@ func TestNoClockIsTheSystems(t *testing.T) {
 	})
 }
 
-// TestCertificatesFollowTheClock: with a clock that fell back, certificates are
-// made for the time that it truly is.
+// TestCertificatesFollowTheClock: if the clock fell back, certificates are made for the
+// true time.
 func TestCertificatesFollowTheClock(t *testing.T) {
 	o := options(t)
 	write(t, o.Dir.ClockFile(), "2020-06-01T00:00:00Z")

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Servers with one authority have one key without having told each other, which
-// stays with another authority, and is among what further servers get.
+// Servers with one authority derive the same key on their own. The key stays when the
+// authority is replaced, and joining servers get it.
 func TestEncryptionKey(t *testing.T) {
 	ensureIn := func(folder, authorityKey string) string {
 		t.Helper()

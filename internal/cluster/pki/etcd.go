@@ -15,7 +15,7 @@ import (
 
 // EtcdFiles are the files of an etcd member's PKI. One authority signs what members show
 // each other, another one signs the certificates of etcd's servers and clients. Neither
-// signs anything else. etcd reads each pair anew for each connection.
+// signs anything else. etcd reads each pair again for each connection.
 type EtcdFiles struct {
 	PeerCAFile, ServerCAFile string
 	// Peer is for both sides of a connection between members.

@@ -18,8 +18,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// FuzzCheckNode claims any name and addresses for a node. What is accepted can stand
-// in file names, users and certificates, and reads back as the same node.
+// FuzzCheckNode claims any name and addresses for a node. Accepted names are valid in
+// file names, users and certificates, and are read back as the same node.
 func FuzzCheckNode(f *testing.F) {
 	f.Add("edge", "192.0.2.9", "2001:db8::9")
 	f.Add("edge", "::ffff:127.0.0.1", "")
@@ -51,8 +51,8 @@ func FuzzCheckNode(f *testing.F) {
 	})
 }
 
-// FuzzPublicKey reads anything as a certificate request. What is taken from one is a
-// key that a certificate can be signed for.
+// FuzzPublicKey reads anything as a certificate request. A key that is returned can be
+// used in a certificate.
 func FuzzPublicKey(f *testing.F) {
 	key, err := ecdsaKey()
 	if err != nil {
@@ -90,8 +90,8 @@ func FuzzPublicKey(f *testing.F) {
 	})
 }
 
-// FuzzSecrets keeps whatever another server sends as the cluster's secrets. They are
-// in their places, and nothing is anywhere else.
+// FuzzSecrets keeps anything that another server sends as the cluster's secrets. The
+// known files are in their places, and no other file is written.
 func FuzzSecrets(f *testing.F) {
 	f.Add("server-ca.key", []byte("key"), "../../../etc/passwd", []byte("x"))
 	f.Add("etcd/peer-ca.crt", []byte{}, "/etc/passwd", []byte("x"))
@@ -129,8 +129,8 @@ func FuzzSecrets(f *testing.F) {
 	})
 }
 
-// FuzzAuthorities reads anything as authorities in PEM. Each has a hash by which it
-// is found again.
+// FuzzAuthorities reads anything as authorities in PEM. Each authority has a hash, and
+// FindCA finds it by that hash.
 func FuzzAuthorities(f *testing.F) {
 	folder := f.TempDir()
 	a, err := ensureAuthority(filepath.Join(folder, "ca"), "kedge-server-ca", time.Now())

@@ -40,7 +40,7 @@ type nodeCertificates struct {
 	registered bool
 	// servers are the authorities of the API.
 	servers *x509.CertPool
-	// authorities is Server.Authorities of what the node trusts.
+	// authorities identifies what the node trusts, as Server.Authorities does.
 	authorities string
 	// incomplete says that a certificate is missing.
 	incomplete bool

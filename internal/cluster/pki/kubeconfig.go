@@ -94,7 +94,7 @@ func (s *Server) writeKubeconfig(file kubeconfigFile) error {
 		return fmt.Errorf("write kubeconfig: %w", datadir.Explain(err))
 	}
 	if err := datadir.WriteFile(file.path, text, file.mode); err != nil {
-		return fmt.Errorf("write kubeconfig (--write-kubeconfig says where): %w", err)
+		return fmt.Errorf("write kubeconfig (--write-kubeconfig sets the path): %w", err)
 	}
 	return nil
 }

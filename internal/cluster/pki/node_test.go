@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// join has a server sign the certificates of a node called edge.
+// join makes a server sign the certificates of a node called edge.
 func join(t *testing.T, s *Server, n *Node, ips []netip.Addr) {
 	t.Helper()
 	requests, err := n.Requests(false)
@@ -50,7 +50,7 @@ func TestNodeJoins(t *testing.T) {
 	if !again.WantsRenewal(ips[:1]) {
 		t.Error("nothing is renewed for another address")
 	}
-	// Of an older kedge, which did not know of this one.
+	// An older kedge did not know this certificate.
 	if err := os.Remove(n.file("client-storage") + ".crt"); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestNodeJoins(t *testing.T) {
 	if err := updated.Load(); err != nil || !updated.WantsRenewal(ips) {
 		t.Errorf("without a certificate that is new: %v, or it is not asked for", err)
 	}
-	if err := NewNode(dir, "other", nil).Load(); err == nil || !strings.Contains(err.Error(), "of another node") {
+	if err := NewNode(dir, "other", nil).Load(); err == nil || !strings.Contains(err.Error(), "another node") {
 		t.Errorf("under another name: %v", err)
 	}
 
@@ -81,7 +81,8 @@ func TestNodeJoins(t *testing.T) {
 	}
 }
 
-// TestNodeReplacesKeys, also if a kill -9 comes between certificates and keys.
+// TestNodeReplacesKeys replaces the keys, with and without a kill -9 between certificates
+// and keys.
 func TestNodeReplacesKeys(t *testing.T) {
 	s := ensure(t, options(t))
 	dir, ips := options(t).Dir, addresses("192.0.2.9")

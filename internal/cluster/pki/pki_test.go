@@ -82,7 +82,7 @@ func contents(t *testing.T, o ServerOptions) map[string]string {
 	return files
 }
 
-// changed names the files that differ.
+// changed returns the names of the files that differ.
 func changed(before, after map[string]string) []string {
 	var names []string
 	for name, text := range after {
@@ -130,7 +130,7 @@ func TestEnsureServerMakesAll(t *testing.T) {
 			}
 			roots := x509.NewCertPool()
 			roots.AppendCertsFromPEM(ca)
-			// One second after the build's commit: a clock may be that far behind.
+			// One second after the build's commit: the clock of a machine may be that early.
 			for _, at := range []time.Time{version.CommitDate().Add(time.Second), time.Now(), time.Now().Add(364 * 24 * time.Hour)} {
 				if _, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{want.usage}}); err != nil {
 					t.Errorf("at %s: %v", at, err)
@@ -240,7 +240,8 @@ func TestEnsureServerAgain(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			// On synctest's clock an authority made twice has one name.
+			// In a synctest bubble the clock stands still, so an authority that is made
+			// twice has the same name.
 			synctest.Test(t, func(t *testing.T) {
 				o := options(t)
 				ensure(t, o)
@@ -260,7 +261,8 @@ func TestEnsureServerAgain(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// A file that was damaged counts as written when it is not as it was left.
+				// A damaged file counts as written if it is no longer as the damage left
+				// it.
 				if got := changed(before, after); !slices.Equal(got, test.want) {
 					t.Errorf("wrote %v, want %v", got, test.want)
 				}
@@ -284,7 +286,7 @@ func TestUsersOwnIntermediateAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Sign the intermediate anew, by the root.
+	// The root signs the intermediate again.
 	template := intermediate.cert()
 	template.Issuer, template.AuthorityKeyId = pkix.Name{}, nil
 	der, err := x509.CreateCertificate(nil, template, root.cert(), intermediate.key.Public(), root.key)
@@ -301,7 +303,7 @@ func TestUsersOwnIntermediateAuthority(t *testing.T) {
 	if len(cert.Certificate) != 2 {
 		t.Fatalf("the chain has %d certificates, want leaf and intermediate", len(cert.Certificate))
 	}
-	// A client that only knows the root can follow the chain.
+	// A client that knows only the root can verify the chain.
 	roots, chain := x509.NewCertPool(), x509.NewCertPool()
 	roots.AddCert(root.cert())
 	above, err := x509.ParseCertificate(cert.Certificate[1])
@@ -312,7 +314,7 @@ func TestUsersOwnIntermediateAuthority(t *testing.T) {
 	if _, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: chain, DNSName: "kubernetes"}); err != nil {
 		t.Error(err)
 	}
-	// Upstream's signers take one certificate, that of the key.
+	// Upstream's signers take only one certificate, that of the key.
 	signer, err := readCertificates(s.ServerSignerFile)
 	if err != nil || len(signer) != 1 || !matches(intermediate.key, signer[0]) {
 		t.Errorf("the signer's file has %d certificates, %v", len(signer), err)

@@ -91,7 +91,8 @@ func TestRenewAll(t *testing.T) {
 	}
 }
 
-// TestShortLife: what lives for less than kedge's own is renewed in the last quarter.
+// TestShortLife: a certificate with a shorter life than kedge's own is renewed in the
+// last quarter of its life.
 func TestShortLife(t *testing.T) {
 	o := options(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +126,7 @@ func TestShortLife(t *testing.T) {
 	})
 }
 
-// TestAging: a node that has renewed is told to connect again, and nobody else.
+// TestAging: only a client that should have renewed is told to connect again.
 func TestAging(t *testing.T) {
 	o := options(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -142,7 +143,8 @@ func TestAging(t *testing.T) {
 	})
 }
 
-// TestLeafEndsWithItsAuthority: no renewal every hour when the authority ends.
+// TestLeafEndsWithItsAuthority: a leaf that expires with its authority is not renewed
+// every hour.
 func TestLeafEndsWithItsAuthority(t *testing.T) {
 	o := options(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -18,11 +18,11 @@ import (
 	"time"
 )
 
-// pods are what pods are told to trust: a file with ca.crt.
+// pods is a file with ca.crt, which pods trust.
 type pods struct{ file string }
 
-// verify has Go and OpenSSL verify a server's chain under a name or an address, as
-// pods with ca.crt do.
+// verify makes Go and OpenSSL verify a server's chain under a name or an address, as pods
+// with ca.crt do.
 func (p pods) verify(t *testing.T, chain []*x509.Certificate, name string) error {
 	t.Helper()
 	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
@@ -57,8 +57,7 @@ func (p pods) verify(t *testing.T, chain []*x509.Certificate, name string) error
 	return errors.Join(inGo, inOpenSSL)
 }
 
-// served returns the chain of a server's certificate for names that an authority
-// has signed.
+// served returns the chain of a server's certificate, signed by an authority for names.
 func served(t *testing.T, a *authority, names ...string) []*x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -74,8 +73,8 @@ func served(t *testing.T, a *authority, names ...string) []*x509.Certificate {
 }
 
 func TestPodsTrust(t *testing.T) {
-	// The default, RSA, an elliptic curve with a hash of its own, and one below
-	// another authority.
+	// The kinds of authorities: the default, RSA, an elliptic curve with its own hash,
+	// and one that another authority has signed.
 	for name, bring := range map[string]func(t *testing.T, path string){
 		"kedge's own": func(*testing.T, string) {},
 		"RSA":         func(t *testing.T, path string) { bring(t, path, rsaKey) },
@@ -120,12 +119,12 @@ func TestPodsTrust(t *testing.T) {
 				} else if text := err.Error(); !strings.Contains(text, "excluded") {
 					t.Errorf("%s: %v", name, err)
 				}
-				// Nor does it by another name that it has.
+				// The certificate's other names do not help.
 				if err := trust.verify(t, served(t, s.clientCA, "edge", name), "edge"); err == nil {
 					t.Errorf("a certificate for %s passes for edge", name)
 				}
 			}
-			// Clients' certificates are no servers'.
+			// Clients' certificates do not pass for servers'.
 			client, err := readCertificates(n.file("client-kubelet") + ".crt")
 			if err != nil {
 				t.Fatal(err)
@@ -133,7 +132,7 @@ func TestPodsTrust(t *testing.T) {
 			if err := trust.verify(t, client, "edge"); err == nil {
 				t.Error("a client's certificate passes for a server's")
 			}
-			// Whoever trusts the API server alone does as before.
+			// Clients that trust only the API server's authority see no difference.
 			if strings.Contains(string(s.ServerCA()), string(encodeCertificates(s.clientCA.cert()))) {
 				t.Error("clients outside are told the authority of clients")
 			}
@@ -141,7 +140,7 @@ func TestPodsTrust(t *testing.T) {
 	}
 }
 
-// TestRootCAIsTheSame on all servers, and after every start.
+// TestRootCAIsTheSame compares all servers, and every start.
 func TestRootCAIsTheSame(t *testing.T) {
 	for name, key := range map[string]func() (crypto.Signer, error){"ECDSA": ecdsaKey, "RSA": rsaKey} {
 		t.Run(name, func(t *testing.T) {
@@ -166,8 +165,8 @@ func TestRootCAIsTheSame(t *testing.T) {
 	}
 }
 
-// TestPodsTrustWhileAuthoritiesAreReplaced: those who follow, and those who have
-// not, with what pods are told now and were told before.
+// TestPodsTrustWhileAuthoritiesAreReplaced checks nodes that have followed and nodes that
+// have not, with the current ca.crt and the earlier one.
 func TestPodsTrustWhileAuthoritiesAreReplaced(t *testing.T) {
 	o := options(t)
 	s := ensure(t, o)
@@ -185,7 +184,7 @@ func TestPodsTrustWhileAuthoritiesAreReplaced(t *testing.T) {
 	}
 	old := renew(s)
 	oldCA := s.clientCA
-	// An authority's name has the second in which it was made.
+	// The name of an authority has the second in which it was made.
 	if err := PrepareAuthorities(o.Dir, time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +215,7 @@ func TestPodsTrustWhileAuthoritiesAreReplaced(t *testing.T) {
 	}
 }
 
-// TestSignNodeRefuses names and addresses of the API and of the server itself.
+// TestSignNodeRefuses tries names and addresses of the API and of the server itself.
 func TestSignNodeRefuses(t *testing.T) {
 	s := ensure(t, options(t))
 	requests, err := NewNode(options(t).Dir, "edge", nil).Requests(false)
@@ -262,7 +261,7 @@ func bring(t *testing.T, path string, key func() (crypto.Signer, error)) {
 	}
 }
 
-// bringIntermediate puts one there that another authority has signed.
+// bringIntermediate puts an authority there that another authority has signed.
 func bringIntermediate(t *testing.T, path string) {
 	t.Helper()
 	root, err := ensureAuthority(filepath.Join(t.TempDir(), "root"), "root", time.Now())

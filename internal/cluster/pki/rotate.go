@@ -176,7 +176,7 @@ func copyFolder(from, to string) error {
 		if entry.IsDir() {
 			return os.MkdirAll(filepath.Join(to, name), 0o700)
 		}
-		info, err := os.Stat(path) // of what a link leads to
+		info, err := os.Stat(path) // of the file, if this is a symbolic link
 		if err != nil {
 			return err
 		}

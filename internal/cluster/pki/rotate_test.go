@@ -20,7 +20,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// restarted is the PKI of a server after a start.
+// restarted returns the PKI of a server after a start.
 func restarted(t *testing.T, o ServerOptions) *Server {
 	t.Helper()
 	if err := TakeAuthorities(o.Dir, time.Now()); err != nil {
@@ -29,7 +29,7 @@ func restarted(t *testing.T, o ServerOptions) *Server {
 	return ensure(t, o)
 }
 
-// meet has a node call a server, and tells why they do not trust each other.
+// meet makes a node call a server, and returns why they do not trust each other.
 func meet(n *Node, s *Server) error {
 	ours, theirs := net.Pipe()
 	defer ours.Close()
@@ -49,7 +49,8 @@ func meet(n *Node, s *Server) error {
 	return err
 }
 
-// called is a server that calls a node's kubelet: each is to trust the other.
+// called makes a server call a node's kubelet, and returns why they do not trust each
+// other.
 func called(t *testing.T, n *Node, s *Server) error {
 	t.Helper()
 	check := func(chain []*x509.Certificate, authorities []byte, usage x509.ExtKeyUsage) error {
@@ -116,7 +117,7 @@ func TestRotateAuthorities(t *testing.T) {
 		t.Errorf("a second time: %v", err)
 	}
 	works("prepared", ensure(t, o))
-	// What changes until the start, keys of others say, is not to be lost.
+	// Files that change before the start, such as other keys, must not be lost.
 	other := filepath.Join(o.Dir.ServerTLS(), "other.key")
 	if err := os.WriteFile(other, []byte("other"), 0o600); err != nil {
 		t.Fatal(err)
@@ -148,7 +149,7 @@ func TestRotateAuthorities(t *testing.T) {
 	if err != nil || !between.SignedNow(newServing[0]) {
 		t.Errorf("a node that has followed is taken for one that has not: %v", err)
 	}
-	// Whoever joins with the new hash, or the old one, trusts that authority alone.
+	// A node that joins with the new hash or the old one trusts only that authority.
 	for _, hash := range []string{oldHash, newHash} {
 		pinned := NewNode(options(t).Dir, "edge", nil)
 		current := *n.current.Load()
@@ -189,14 +190,15 @@ func TestRotateAuthorities(t *testing.T) {
 	if err := DropAuthorities(o.Dir); err == nil || !strings.Contains(err.Error(), "rotate-ca`") {
 		t.Errorf("with nothing to drop: %v", err)
 	}
-	// And once more.
+	// A second rotation works as well.
 	if err := PrepareAuthorities(o.Dir, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	works("the next time", restarted(t, o))
 }
 
-// TestTakeAuthoritiesAfterInterruptions: whenever it was, there are authorities.
+// TestTakeAuthoritiesAfterInterruptions: after an interruption at any point, there are
+// authorities.
 func TestTakeAuthoritiesAfterInterruptions(t *testing.T) {
 	for _, interrupted := range []string{"while preparing", "while copying", "between", "at the end", "after all"} {
 		o := options(t)
@@ -251,7 +253,8 @@ func TestTakeAuthoritiesAfterInterruptions(t *testing.T) {
 	}
 }
 
-// TestTakeAuthoritiesOfOthers: a snapshot was restored meanwhile.
+// TestTakeAuthoritiesOfOthers takes a step after a snapshot with other authorities was
+// restored.
 func TestTakeAuthoritiesOfOthers(t *testing.T) {
 	o := options(t)
 	ensure(t, o)
@@ -270,7 +273,7 @@ func TestTakeAuthoritiesOfOthers(t *testing.T) {
 	}
 }
 
-// TestRotateRefuses a user's own authority that is below another.
+// TestRotateRefuses a user's own authority that another authority has signed.
 func TestRotateRefuses(t *testing.T) {
 	o := options(t)
 	s := ensure(t, o)
@@ -308,7 +311,7 @@ func TestRotateRefuses(t *testing.T) {
 	}
 }
 
-// TestFollowAuthorities: another server of the cluster has prepared a step.
+// TestFollowAuthorities follows a step that another server of the cluster has prepared.
 func TestFollowAuthorities(t *testing.T) {
 	o := options(t)
 	o.Etcd = true
@@ -349,7 +352,7 @@ func TestFollowAuthorities(t *testing.T) {
 		t.Error("it does not know which authorities follow each other")
 	}
 	follow(last, true)
-	follow(next, false) // what was prepared is not to be taken
+	follow(next, false) // the prepared step must not be taken
 	follow(last, true)
 	restarted(t, o)
 	for _, file := range []string{"etcd/peer-ca.crt", "service.key", "encryption.key"} {

@@ -137,7 +137,7 @@ type TakenError struct{ Node string }
 
 // Error implements error.
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("another node has the name %s: choose another name with --node-name, "+
+	return fmt.Sprintf("the name %s is taken by another node: choose another name with --node-name, "+
 		"or, if that node is gone for good, delete it first: kubectl delete node %s", e.Node, e.Node)
 }
 
@@ -157,7 +157,7 @@ type AddressError struct {
 
 // Error implements error.
 func (e *AddressError) Error() string {
-	return fmt.Sprintf("node %[2]s has the address %[1]s: give this node another address with --node-ip.  "+
+	return fmt.Sprintf("node %[2]s has the address %[1]s: give this node another address with --node-ip. "+
 		"If the address of %[2]s has changed, restart kedge there. If that node is gone for good, delete it: kubectl delete node %[2]s", e.Address, e.Owner)
 }
 

@@ -21,8 +21,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
-// newClient returns a fake API server that gives Secrets a UID and a time, as a real
-// one does.
+// newClient returns a fake API server that gives Secrets a UID and a time, as a real one
+// does.
 func newClient(objects ...runtime.Object) *fake.Clientset {
 	client := fake.NewClientset(objects...)
 	made := 0
@@ -33,7 +33,7 @@ func newClient(objects ...runtime.Object) *fake.Clientset {
 		secret.CreationTimestamp = metav1.Now()
 		return false, nil, nil
 	})
-	// The fake one ignores the precondition.
+	// The fake API server ignores the precondition.
 	client.PrependReactor("patch", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		patch := action.(clienttesting.PatchAction)
 		secret, err := client.Tracker().Get(action.GetResource(), namespace, patch.GetName())
@@ -95,7 +95,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 
 func genuine() error { return nil }
 
-// TestJoin has nodes come one after the other.
+// TestJoin makes nodes join one after the other.
 func TestJoin(t *testing.T) {
 	testutil.CheckLeaks(t)
 	client := newClient(nodeNamed("known"))
@@ -132,7 +132,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestServerNode: a server gets its name back, whoever has it.
+// TestServerNode: a server gets its name back from any other node.
 func TestServerNode(t *testing.T) {
 	client := newClient(nodeNamed("server"))
 	refusals := 3
@@ -170,7 +170,7 @@ func TestLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Another server knows it at once, and this one too.
+	// The other server knows the node at once, and so does this one.
 	for name, registry := range map[string]*Registry{"here": r, "another server": start(t, client)} {
 		if err := registry.Check(t.Context(), "edge", first, genuine); err != nil {
 			t.Errorf("%s: a node that has joined: %v", name, err)
@@ -215,7 +215,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestStrangersAskNobody: the API server is asked for real certificates only, and once.
+// TestStrangersAskNobody: the API server is asked only for genuine certificates, and only
+// once.
 func TestStrangersAskNobody(t *testing.T) {
 	client := newClient()
 	r := New()
@@ -231,7 +232,8 @@ func TestStrangersAskNobody(t *testing.T) {
 	}
 }
 
-// kept puts a registration into the API as an earlier kedge or another time has left it.
+// kept puts a registration into the API, as an earlier kedge has left it or at another
+// time.
 func kept(t *testing.T, client kubernetes.Interface, node, password string, change func(*corev1.Secret)) {
 	t.Helper()
 	uid, err := create(t.Context(), client, claimOf(node, password))
@@ -249,12 +251,12 @@ func kept(t *testing.T, client kubernetes.Interface, node, password string, chan
 	}
 }
 
-// older makes a registration one of a kedge whose certificates carry no UID.
+// older turns a registration into one of an older kedge, whose certificates carry no UID.
 func older(secret *corev1.Secret) {
 	secret.Annotations = map[string]string{registeredAnnotation: "true"}
 }
 
-// TestLate: who joins and never registers has the name for a while only.
+// TestLate: a node that joins and never registers keeps its name only for a while.
 func TestLate(t *testing.T) {
 	testutil.CheckLeaks(t)
 	client := newClient()
@@ -276,7 +278,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestOlder: a node that an older kedge has admitted goes on, and gets new certificates.
+// TestOlder: a node that an older kedge has admitted stays admitted, and gets new
+// certificates.
 func TestOlder(t *testing.T) {
 	testutil.CheckLeaks(t)
 	client := newClient(nodeNamed("edge", "192.0.2.1"), nodeNamed("other"))
@@ -298,7 +301,7 @@ func TestOlder(t *testing.T) {
 	if _, err := r.Renew(t.Context(), "", claimOf("edge", "two", "192.0.2.1")); !errors.As(err, &taken) {
 		t.Errorf("renewed with a wrong password: %v", err)
 	}
-	// Its agent may be of an older kedge too.
+	// The node's agent may be of an older kedge, too.
 	uid, err := r.Renew(t.Context(), "", claimOf("edge", "", "192.0.2.1"))
 	if err != nil {
 		t.Fatal(err)
@@ -321,7 +324,7 @@ func TestOlder(t *testing.T) {
 }
 
 // TestAddresses: two machines never have the same address, and a machine that changes its
-// name keeps its own.
+// node's name keeps its addresses.
 func TestAddresses(t *testing.T) {
 	testutil.CheckLeaks(t)
 	client := newClient(nodeNamed("first"))
@@ -345,7 +348,8 @@ func TestAddresses(t *testing.T) {
 	eventually(t, "the address to be the other name's", func() bool { owner, ok := r.Owner(address); return ok && owner == "renamed" })
 }
 
-// TestRevoke: a revoked node is out, and its name is nobody's until its Node is deleted.
+// TestRevoke: a revoked node is refused, and nobody gets its name until its Node is
+// deleted.
 func TestRevoke(t *testing.T) {
 	testutil.CheckLeaks(t)
 	server := nodeNamed("server")

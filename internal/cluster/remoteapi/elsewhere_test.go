@@ -14,7 +14,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil/etcd"
 )
 
-// The servers with an API are those that have a lease, as they come and go.
+// The servers with an API are those that have a lease. The list follows the leases.
 func TestFollowLeases(t *testing.T) {
 	url := etcd.Start(t)
 	connect := func() (*clientv3.Client, error) { return clientv3.New(clientv3.Config{Endpoints: []string{url}}) }
@@ -54,7 +54,7 @@ func TestFollowLeases(t *testing.T) {
 	}
 }
 
-// Who asks a server without an API learns who has one, and a load balancer leaves it.
+// A server without an API answers which servers have one, and load balancers leave it.
 func TestNoAPIHere(t *testing.T) {
 	servers := serverlb.New(serverlb.Config{NodeName: "a", File: t.TempDir() + "/servers"})
 	servers.Learn([]string{"192.0.2.1:6443"})

@@ -23,7 +23,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestRenewsInTime: when it is due, and after failures, less and less often.
+// TestRenewsInTime renews certificates when they are due, and after failures less and
+// less often.
 func TestRenewsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -59,7 +60,7 @@ func TestRenewsInTime(t *testing.T) {
 	})
 }
 
-// TestLook does not wait for the next time.
+// TestLook renews at once, without waiting for the next look.
 func TestLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

@@ -89,7 +89,7 @@ func TestOldPods(t *testing.T) {
 	}
 }
 
-// TestRefused where no kedge runs that could tell others.
+// TestRefused: there is no kedge that could tell the other servers.
 func TestRefused(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()

@@ -26,23 +26,23 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
-// node is the name under which a balancer of a test prefers its servers in the
-// order they were started in; see startServers.
+// node is the node name with which a balancer prefers the test's servers in the order in
+// which they were started; see startServers.
 const node = "node-a"
 
 // server is a fake API server.
 type server struct {
 	address string
 	web     *httptest.Server
-	// unready makes /readyz fail, stopping says that it is by a stop in order, and
-	// hangs makes it never answer.
+	// unready makes /readyz fail. stopping says that it fails because the server stops in
+	// order. hangs makes it never answer.
 	unready, stopping, hangs atomic.Bool
 	release                  chan struct{}
-	// endpoints is what a watch of the EndpointSlice gets.
+	// endpoints has what a watch of the EndpointSlice gets.
 	endpoints chan *discoveryv1.EndpointSlice
 }
 
-// stop is a crash: nothing listens any more and connections are gone.
+// stop simulates a crash: nothing listens any more, and connections are gone.
 func (s *server) stop() {
 	_ = s.web.Listener.Close()
 	s.web.CloseClientConnections()
@@ -97,7 +97,7 @@ func (s *server) serveEndpoints(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// startServers starts n servers and sorts them as a balancer of node does.
+// startServers starts n servers and sorts them in the order in which node prefers them.
 func startServers(t *testing.T, n int) []*server {
 	t.Helper()
 	servers := make([]*server, n)
@@ -130,7 +130,7 @@ func addressesOf(servers []*server) []string {
 	return addresses
 }
 
-// newBalancer makes a balancer that remembers the servers.
+// newBalancer makes a balancer that knows the servers.
 func newBalancer(t *testing.T, servers []*server) *Balancer {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "servers.json")
@@ -145,7 +145,7 @@ func newBalancer(t *testing.T, servers []*server) *Balancer {
 func trusting(s *server) *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(s.web.Certificate())
-	return &tls.Config{RootCAs: pool, ServerName: "example.com"} // a name in httptest's certificate
+	return &tls.Config{RootCAs: pool, ServerName: "example.com"} // example.com is in httptest's certificate
 }
 
 func newClient(t *testing.T, b *Balancer, s *server) *http.Client {
@@ -154,7 +154,7 @@ func newClient(t *testing.T, b *Balancer, s *server) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// get returns which server has answered.
+// get returns the server that has answered.
 func get(client *http.Client, path string) (string, error) {
 	response, err := client.Get("https://kubernetes.default.svc" + path)
 	if err != nil {
@@ -168,8 +168,8 @@ func get(client *http.Client, path string) (string, error) {
 func want(t *testing.T, client *http.Client, s *server) {
 	t.Helper()
 	got, err := get(client, "/")
-	// A request may be made on a connection that is just breaking; a second
-	// such one is not there.
+	// A request may be made on a connection that is just breaking. A second attempt does
+	// not meet such a connection.
 	if err != nil {
 		got, err = get(client, "/")
 	}
@@ -255,7 +255,7 @@ func TestMoveClosesConnections(t *testing.T) {
 	}
 }
 
-// TestChecks has servers that accept connections and do not work.
+// TestChecks has servers that accept connections but do not work.
 func TestChecks(t *testing.T) {
 	for name, fail := range map[string]func(*server){
 		"not ready":  func(s *server) { s.unready.Store(true) },
@@ -286,7 +286,7 @@ func TestChecks(t *testing.T) {
 				i := slices.IndexFunc(servers, func(s *server) bool { return s.address == string(address) })
 				fail(servers[i])
 				servers = slices.Delete(servers, i, i+1)
-				// A watch that would wait for ever.
+				// A watch that would never end.
 				if _, err := io.ReadAll(response.Body); err == nil {
 					t.Error("the stream has ended well")
 				}
@@ -295,14 +295,14 @@ func TestChecks(t *testing.T) {
 					t.Errorf("got %q, %v, want one of %v", got, err, addressesOf(servers))
 				}
 			}
-			// With none that is better the last one stays.
+			// If no server is better, the last one is kept.
 			servers[0].unready.Store(true)
 			want(t, client, servers[0])
 		})
 	}
 }
 
-// TestStopInOrder has a server that answers what it was asked before it ends.
+// TestStopInOrder has a server that answers all open requests before it ends.
 func TestStopInOrder(t *testing.T) {
 	testutil.CheckLeaks(t)
 	servers := startServers(t, 2)
@@ -326,7 +326,7 @@ func TestStopInOrder(t *testing.T) {
 func TestFollowLearnsAndRemembers(t *testing.T) {
 	testutil.CheckLeaks(t)
 	servers := startServers(t, 3)
-	first := servers[2] // the one that would be preferred last
+	first := servers[2] // the least preferred server
 	cfg := Config{Server: first.address, NodeName: node, File: filepath.Join(t.TempDir(), "servers.json")}
 	b := New(cfg)
 	transport := &http.Transport{DialContext: b.DialContext, TLSClientConfig: trusting(first), ForceAttemptHTTP2: true}
@@ -384,7 +384,7 @@ func TestBrokenMemory(t *testing.T) {
 	}
 }
 
-// TestOrder wants nodes to spread over servers, and each to keep to its order
+// TestOrder checks that nodes spread over servers, and that each node keeps its order
 // when a server is added.
 func TestOrder(t *testing.T) {
 	preferred := map[string]int{}
@@ -409,7 +409,7 @@ func sliceOf(servers []*server) *discoveryv1.EndpointSlice {
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", ResourceVersion: "2"},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
-	// A slice has one port for all; the servers of this test have one each.
+	// An EndpointSlice has one port for all, but the servers of this test have one each.
 	for _, s := range servers {
 		var port int32
 		_, _ = fmt.Sscanf(s.address, "127.0.0.1:%d", &port)
@@ -421,8 +421,8 @@ func sliceOf(servers []*server) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// TestFollowAnswers has servers that say themselves who there is, one of which is not
-// of use.
+// TestFollowAnswers has servers that list the servers themselves. One of them does not
+// work.
 func TestFollowAnswers(t *testing.T) {
 	testutil.CheckLeaks(t)
 	var members []string

@@ -19,8 +19,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// FuzzSigned joins under any name, with any addresses, and with certificate requests
-// that are good. The certificates are of that node and for those addresses alone.
+// FuzzSigned joins under any name, with any addresses, and with valid certificate
+// requests. The certificates are only for that node and those addresses.
 func FuzzSigned(f *testing.F) {
 	c := newCluster(f)
 	dir := datadir.Dir(f.TempDir())
@@ -55,7 +55,7 @@ func FuzzSigned(f *testing.F) {
 			}
 			return
 		}
-		// Or the memory of hours would be full of them.
+		// Otherwise hours of fuzzing would fill the memory.
 		client := c.client.(*fake.Clientset)
 		if err := client.CoreV1().Secrets("kube-system").Delete(t.Context(), node+".node-password.kedge", metav1.DeleteOptions{}); err != nil {
 			t.Errorf("%q joins, and has no registration: %v", node, err)
@@ -79,7 +79,7 @@ func FuzzSigned(f *testing.F) {
 	})
 }
 
-// checkSigned fails the test if a certificate says more than that it is a node's.
+// checkSigned fails the test if a certificate allows more than a node's should.
 func checkSigned(t *testing.T, cert *x509.Certificate, wanted pki.NodeCertificate, request join.Request) {
 	t.Helper()
 	own := func(group string) bool {
@@ -105,7 +105,7 @@ func checkSigned(t *testing.T, cert *x509.Certificate, wanted pki.NodeCertificat
 	}
 }
 
-// FuzzServers sends anything, as anybody, to the paths for servers that join.
+// FuzzServers sends anything, as any caller, to the paths for joining servers.
 func FuzzServers(f *testing.F) {
 	c := newCluster(f)
 	c.cfg.Etcd = &member{}
@@ -128,7 +128,7 @@ func FuzzServers(f *testing.F) {
 		method := "POST"
 		if route == join.SecretsPath {
 			if honest {
-				return // FuzzSeal has it: sealing is slow on purpose
+				return // FuzzSeal covers it, and sealing is slow on purpose
 			}
 			method = "GET"
 		}

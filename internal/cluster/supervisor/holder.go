@@ -21,7 +21,7 @@ func portHolder(proc string, port int) string {
 		return fmt.Sprintf("process %s (pid %d)", name, process.PID)
 	}
 	// The kernel itself (NFS), or a process in another PID namespace.
-	return "a process that kedge cannot see, perhaps in another container"
+	return "a process that kedge cannot see, perhaps one in another container"
 }
 
 // listener returns the first process that has a socket open that listens on port. It

@@ -87,7 +87,7 @@ func (s *Supervisor) refuse(w http.ResponseWriter, r *http.Request, request join
 	)
 	switch {
 	case errors.As(err, &taken), errors.As(err, &revoked), errors.As(err, &address):
-		s.log.Warnf("Refused the request of %[2]s for certificates of node %[1]s: %[3]v", request.Node, r.RemoteAddr, err)
+		s.log.Warnf("Refused certificates for node %s, which %s asked for: %v", request.Node, r.RemoteAddr, err)
 		http.Error(w, err.Error(), http.StatusForbidden)
 	case errors.Is(err, registration.ErrRefused):
 		unauthorized(w)
@@ -130,7 +130,7 @@ func (s *Supervisor) readRequest(w http.ResponseWriter, r *http.Request) (join.R
 
 func (s *Supervisor) answer(w http.ResponseWriter, body any) {
 	w.Header().Set("Content-Type", "application/json")
-	// The node tries again if the connection broke.
+	// If the connection broke, the node tries again.
 	_ = json.NewEncoder(w).Encode(body)
 }
 

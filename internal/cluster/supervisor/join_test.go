@@ -39,11 +39,11 @@ import (
 
 const (
 	goodBearer = "abcdef.0123456789abcdef"
-	// otherBearer is a token that the API knows, but not for joining.
+	// otherBearer is a token that the API knows, but that is not for joining.
 	otherBearer = "fedcba.0123456789abcdef"
 )
 
-// cluster is a server that admits nodes, without a port.
+// cluster is a server that admits nodes. It has no port.
 type cluster struct {
 	*Supervisor
 	mux http.Handler
@@ -56,8 +56,8 @@ func newCluster(t testing.TB) *cluster {
 	return clusterIn(t, datadir.Dir(t.TempDir()), newAPI())
 }
 
-// clusterIn is the cluster that is in a data directory, a new one if there is none, and
-// in an API server.
+// clusterIn returns the cluster in a data directory and an API server. If the directory
+// has none, it makes a new one.
 func clusterIn(t testing.TB, dir datadir.Dir, client *fake.Clientset) *cluster {
 	t.Helper()
 	for _, folder := range []string{dir.ServerTLS(), dir.AgentTLS()} {
@@ -131,8 +131,8 @@ func follow(t testing.TB, client kubernetes.Interface) *registration.Registry {
 	return registry
 }
 
-// node joins a node to the cluster, past the supervisor. Its address is made of the
-// name's first letter.
+// node adds a node to the cluster without the supervisor. Its address is made from the
+// first letter of its name.
 func (c *cluster) node(t testing.TB, name string) *pki.Node {
 	t.Helper()
 	dir := datadir.Dir(t.TempDir())
@@ -159,7 +159,7 @@ func (c *cluster) node(t testing.TB, name string) *pki.Node {
 	return n
 }
 
-// certificate is what a node shows as one of its users.
+// certificate returns the certificate that a node shows as one of its users.
 func certificate(t testing.TB, n *pki.Node, user string) []*x509.Certificate {
 	t.Helper()
 	c, err := n.TLS(user).GetClientCertificate(nil)
@@ -169,7 +169,7 @@ func certificate(t testing.TB, n *pki.Node, user string) []*x509.Certificate {
 	return []*x509.Certificate{c.Leaf}
 }
 
-// TestRoutes calls every route as everybody who may not, and as who may.
+// TestRoutes calls every route as all kinds of callers, allowed and not.
 func TestRoutes(t *testing.T) {
 	c, stranger := newCluster(t), newCluster(t)
 	token, err := join.ParseToken(c.token)
@@ -246,7 +246,7 @@ func TestRoutes(t *testing.T) {
 			}
 		}
 	}
-	// The table above has every route that is the supervisor's own.
+	// The table above has every route of the supervisor.
 	for _, test := range []struct {
 		method, path string
 		want         int
@@ -276,7 +276,7 @@ func (c *cluster) call(method, path string, body []byte, authorize func(*http.Re
 	return w
 }
 
-// FuzzJoin sends anything, as anybody, to join and renew.
+// FuzzJoin sends anything, as any caller, to join and renew.
 func FuzzJoin(f *testing.F) {
 	c := newCluster(f)
 	edge := certificate(f, c.node(f, "edge"), pki.NodeUser("edge"))
@@ -298,7 +298,7 @@ func FuzzJoin(f *testing.F) {
 		}
 		switch response := c.call("POST", path, body, authorize); response.Code {
 		case http.StatusOK:
-			// Nobody guesses keys.
+			// The fuzzer cannot guess keys.
 			var answer join.Response
 			if err := json.Unmarshal(response.Body.Bytes(), &answer); err != nil || len(answer.Certificates) == 0 {
 				t.Errorf("answer %s", response.Body)
@@ -318,7 +318,7 @@ func FuzzJoin(f *testing.F) {
 	})
 }
 
-// TestJoin has the joining half of package bootstrap talk to this one.
+// TestJoin tests the joining side, package join, against the admitting side.
 func TestJoin(t *testing.T) {
 	c := newCluster(t)
 	listener, err := Listen("127.0.0.1", 0)
@@ -373,7 +373,7 @@ func TestJoin(t *testing.T) {
 		change func(*join.Config)
 		want   string
 	}{
-		"no token":    {func(*join.Config) {}, "give the token"},
+		"no token":    {func(*join.Config) {}, "give a join token"},
 		"wrong token": {func(cfg *join.Config) { cfg.Token = c.token + "0" }, "does not accept the token"},
 		"other cluster": {func(cfg *join.Config) {
 			cfg.Token = "K10" + strings.Repeat("0", 64) + "::server:secret"
@@ -413,7 +413,7 @@ func TestJoin(t *testing.T) {
 	}
 	serving.Store(c.cfg.PKI)
 
-	// Another machine that calls itself edge.
+	// Another machine claims the name edge.
 	dir = datadir.Dir(t.TempDir())
 	for _, folder := range []string{dir.AgentTLS(), dir.AgentEtc()} {
 		if err := os.MkdirAll(folder, 0o700); err != nil {

@@ -19,7 +19,7 @@ func Listen(address string, port int) (net.Listener, error) {
 	case err == nil:
 		return listener, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%[2]s already uses port %[1]d: stop that process, or choose another port with --https-listen-port", port, portHolder("/proc", port))
+		return nil, fmt.Errorf("port %d is taken by %s: stop that process, or choose another port with --https-listen-port", port, portHolder("/proc", port))
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return nil, fmt.Errorf("this host has no address %s: correct --bind-address", address)
 	case errors.Is(err, syscall.EACCES):

@@ -50,7 +50,7 @@ func TestListenOnAnAddressOfOthers(t *testing.T) {
 }
 
 func TestPortHolderThatCannotBeSeen(t *testing.T) {
-	if got := portHolder(t.TempDir(), 6443); !strings.Contains(got, "cannot be seen") {
+	if got := portHolder(t.TempDir(), 6443); !strings.Contains(got, "cannot see") {
 		t.Errorf("got %q", got)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 )
 
-// TestFormerNode: when a registration is over, the node's open connections end, and new
-// ones get no answer, from the API either. Other nodes notice nothing.
+// TestFormerNode: when a registration is over, the node's open connections are closed,
+// and new ones get no answer, not even from the API. Other nodes are not affected.
 func TestFormerNode(t *testing.T) {
 	c := newCluster(t)
 	ended := make(chan struct{})
@@ -63,8 +63,9 @@ func TestFormerNode(t *testing.T) {
 	}
 }
 
-// TestUnknownRegistrations: before a server knows the registrations it tells nodes to
-// come again, and not that they are unknown: they would take that for their end.
+// TestUnknownRegistrations: a server that does not know the registrations yet tells nodes
+// to come again. It must not answer that they are unknown, because they would take that
+// as final.
 func TestUnknownRegistrations(t *testing.T) {
 	c := newCluster(t)
 	chain := certificate(t, c.node(t, "edge"), pki.NodeUser("edge"))

@@ -22,7 +22,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// start runs a server until the end of the test, and returns its address.
+// start runs a server until the test ends, and returns its address.
 func start(t *testing.T, c *cluster) string {
 	t.Helper()
 	listener, err := Listen("127.0.0.1", 0)
@@ -42,7 +42,8 @@ func start(t *testing.T, c *cluster) string {
 	return listener.Addr().String()
 }
 
-// joining is how a new machine joins whoever answers at the address.
+// joining returns the configuration with which a new machine joins the server at the
+// address.
 func joining(t *testing.T, address *atomic.Value, token string) join.Config {
 	t.Helper()
 	dir := datadir.Dir(t.TempDir())
@@ -63,8 +64,8 @@ func joining(t *testing.T, address *atomic.Value, token string) join.Config {
 	}
 }
 
-// TestFollow has a node follow, while it runs, to the authorities of servers that
-// start anew, and others join with tokens from before and after.
+// TestFollow: a running node follows to the authorities of restarted servers, and other
+// nodes join with tokens from before and after.
 func TestFollow(t *testing.T) {
 	dir, client := datadir.Dir(t.TempDir()), newAPI()
 	first := clusterIn(t, dir, client)
@@ -103,7 +104,7 @@ func TestFollow(t *testing.T) {
 		}
 		tokens = append(tokens, next.token)
 		for i, token := range tokens {
-			// The one from before is good until the old authority is gone.
+			// The token from before is valid until the old authority is gone.
 			_, err := join.Join(t.Context(), joining(t, &address, token))
 			if gone := step == 1 && i == 0; gone != (err != nil && strings.Contains(err.Error(), "use the new token")) {
 				t.Errorf("step %d, token %d: %v", step, i, err)
@@ -112,7 +113,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestImpostor puts the authority that the token pins beside one of its own.
+// TestImpostor shows the authority that the token pins beside one of its own.
 func TestImpostor(t *testing.T) {
 	c, stranger := newCluster(t), newCluster(t)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,7 +132,7 @@ func TestImpostor(t *testing.T) {
 	}
 }
 
-// TestFreshen: only who has renewed by now is told to connect again.
+// TestFreshen: only clients that have renewed by now are told to connect again.
 func TestFreshen(t *testing.T) {
 	c := newCluster(t)
 	handler := c.freshen(http.NotFoundHandler())

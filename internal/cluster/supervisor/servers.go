@@ -73,7 +73,7 @@ func (s *Supervisor) members(w http.ResponseWriter, _ *http.Request) {
 // rotate replaces the cluster's token on all servers, and answers with the new one.
 func (s *Supervisor) rotate(w http.ResponseWriter, r *http.Request) {
 	if s.cfg.Token == nil {
-		http.Error(w, "this server shares its token with no other server: run `kedge token rotate` there", http.StatusForbidden)
+		http.Error(w, "this server shares its token with no other server", http.StatusForbidden)
 		return
 	}
 	token, err := s.cfg.Token.Rotate(r.Context())

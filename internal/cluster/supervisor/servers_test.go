@@ -16,7 +16,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
-// ask calls a route with a user's secret.
+// ask calls a route with a user and its secret.
 func (c *cluster) ask(method, path, user, secret, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	r.SetBasicAuth(user, secret)
@@ -25,7 +25,7 @@ func (c *cluster) ask(method, path, user, secret, body string) *httptest.Respons
 	return w
 }
 
-// member is an Etcd.
+// member is a fake Etcd.
 type member struct {
 	outcome error
 	usable  bool
@@ -39,7 +39,7 @@ func (m *member) Members() ([]string, bool) { return []string{"192.0.2.1:6443"},
 
 func (*member) ServeHTTP(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }
 
-// Only servers reach etcd, by a certificate that no node has.
+// Only servers reach etcd, with a certificate that no node has.
 func TestEtcdClients(t *testing.T) {
 	c := newCluster(t)
 	certificates, err := pki.EnsureServer(pki.ServerOptions{Dir: c.cfg.Dir, NodeName: "server", ClusterDomain: "cluster.local", Etcd: true})
@@ -81,7 +81,7 @@ func TestEtcdClients(t *testing.T) {
 	}
 }
 
-// shows is a connection on which a client shows its certificate.
+// shows returns the state of a connection on which a client has shown its certificate.
 func shows(t *testing.T, config *tls.Config) *tls.ConnectionState {
 	t.Helper()
 	pair, err := config.GetClientCertificate(nil)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// from is a connection from an address, which notes that it was closed.
+// from is a connection from an address. It notes that it was closed.
 type from struct {
 	net.Conn
 	address string
@@ -27,12 +27,12 @@ func (f *from) RemoteAddr() net.Addr {
 }
 func (f *from) Close() error { close(f.closed); return nil }
 
-// TestStrangersLimit opens connections one after the other, of which four may be
-// strangers at a time.
+// TestStrangersLimit opens connections one after the other. Four of them may be strangers
+// at a time.
 func TestStrangersLimit(t *testing.T) {
 	for name, test := range map[string]struct {
 		open, want []string
-		// known are made known when they come.
+		// known are the connections that become known when they come.
 		known []string
 	}{
 		"few":                    {open: []string{"10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"}},
@@ -72,8 +72,7 @@ func TestStrangersLimit(t *testing.T) {
 	}
 }
 
-// TestStrangersSilence has a connection that says nothing, and one that a request came
-// over.
+// TestStrangersSilence has a connection without any request, and one with a request.
 func TestStrangersSilence(t *testing.T) {
 	s := newStrangers()
 	s.patience = 0
@@ -88,8 +87,7 @@ func TestStrangersSilence(t *testing.T) {
 	}
 }
 
-// TestStrangersBody announces a body that never comes, in a request whose
-// handler does not read it.
+// TestStrangersBody announces a body that never comes. The handler does not read it.
 func TestStrangersBody(t *testing.T) {
 	s := newStrangers()
 	s.idle = time.Millisecond
@@ -106,15 +104,15 @@ func TestStrangersBody(t *testing.T) {
 	if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	// http.Server waits for the body before it sends the answer: the connection ends
-	// without one.
+	// http.Server waits for the body before it sends the answer, so the connection ends
+	// without an answer.
 	if answer, err := io.ReadAll(conn); len(answer) > 0 {
 		t.Errorf("the answer is %q, %v", answer, err)
 	}
 }
 
-// TestStrangersJudge makes requests over a connection each, and looks whether it is
-// known then.
+// TestStrangersJudge makes each request over a connection of its own, and checks whether
+// the connection is known then.
 func TestStrangersJudge(t *testing.T) {
 	s := newStrangers()
 	after := make(chan bool, 1)

@@ -78,7 +78,7 @@ type Supervisor struct {
 	conns connections
 	// strangers are those of conns that have not shown accepted credentials yet.
 	strangers *strangers
-	// client is made of cfg.Client; tests put a fake one here.
+	// client is made from cfg.Client. Tests put a fake one here.
 	client kubernetes.Interface
 }
 

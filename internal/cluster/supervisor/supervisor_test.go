@@ -52,11 +52,11 @@ func newCertificate(t *testing.T) *tls.Certificate {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// served is a running supervisor and a client's TLS for it.
+// served is a running supervisor with a client's TLS settings for it.
 type served struct {
 	address string
 	tls     *tls.Config
-	// stop stops it and returns what Run returned.
+	// stop stops the supervisor and returns Run's error.
 	stop func() error
 }
 
@@ -155,8 +155,8 @@ func TestTLSBelow12IsRefused(t *testing.T) {
 	}
 }
 
-// TestStop: watches and upgraded connections end with the supervisor, and
-// nothing of it is left; serve's leak check looks.
+// TestStop: watches and upgraded connections end with the supervisor, and nothing of it
+// is left. The leak check in serve looks for that.
 func TestStop(t *testing.T) {
 	watch := func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
@@ -169,7 +169,7 @@ func TestStop(t *testing.T) {
 			panic(err)
 		}
 		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")
-		// Like an exec session: until the peer closes, deaf to any context.
+		// Like an exec session, this waits until the peer closes and ignores any context.
 		_, _ = io.Copy(io.Discard, conn)
 	}
 	for name, test := range map[string]struct {

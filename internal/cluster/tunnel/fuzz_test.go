@@ -20,11 +20,11 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// patience is for a test's tunnels to end, which takes milliseconds.
+// patience is how long a test waits for its tunnels to end, which takes milliseconds.
 const patience = 30 * time.Second
 
-// FuzzTarget asks an agent to dial anything. It dials its kubelet, its pods, and the
-// declared ports of its pods in the host's network.
+// FuzzTarget asks an agent to dial anything. The agent dials only its kubelet, its pods,
+// and the declared ports of its pods in the host's network.
 func FuzzTarget(f *testing.F) {
 	node := targets{
 		nodeName:    "node-a",
@@ -86,7 +86,7 @@ func frames(f *testing.F, write func(*http2.Framer, func(...string) []byte) erro
 	return out.Bytes()
 }
 
-// answered returns what an agent sends that answers the first dial.
+// answered returns the bytes with which an agent answers the first dial.
 func answered(f *testing.F, data string, end bool, fields ...string) []byte {
 	return frames(f, func(framer *http2.Framer, encode func(...string) []byte) error {
 		if err := framer.WriteSettings(); err != nil {
@@ -102,8 +102,8 @@ func answered(f *testing.F, data string, end bool, fields ...string) []byte {
 	})
 }
 
-// FuzzAgent has an agent send a server anything after the upgrade. The dial through
-// the tunnel, and the tunnel, end with its connection.
+// FuzzAgent makes an agent send a server anything after the upgrade. The dial through the
+// tunnel and the tunnel end with their connection.
 func FuzzAgent(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(answered(f, "from the pod", true, ":status", "200"))
@@ -151,8 +151,8 @@ func FuzzAgent(f *testing.F) {
 	})
 }
 
-// FuzzServer has a server send an agent anything after the upgrade. Nothing is dialled
-// but the kubelet, and the agent's end of the tunnel ends with its connection.
+// FuzzServer makes a server send an agent anything after the upgrade. The agent dials
+// only the kubelet, and its end of the tunnel ends with the connection.
 func FuzzServer(f *testing.F) {
 	kubelet, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -87,7 +87,7 @@ func (a *authority) client(t *testing.T, node string) *tls.Config {
 	}
 }
 
-// nodeName stands for the supervisor's check.
+// nodeName does the check that the supervisor does.
 func (a *authority) nodeName(r *http.Request) (string, error) {
 	if len(r.TLS.PeerCertificates) == 0 {
 		return "", errors.New("no certificate")
@@ -103,7 +103,7 @@ func (a *authority) nodeName(r *http.Request) (string, error) {
 	return node, nil
 }
 
-// serverFor starts a server whose one route is the tunnel.
+// serverFor starts a server whose only route is the tunnel.
 func serverFor(t *testing.T, ca *authority) (*Server, *httptest.Server) {
 	t.Helper()
 	tunnels := NewServer()
@@ -124,7 +124,7 @@ func serverFor(t *testing.T, ca *authority) (*Server, *httptest.Server) {
 	return tunnels, web
 }
 
-// known are servers that a test changes.
+// known is a list of servers that a test changes.
 type known struct {
 	mu        sync.Mutex
 	addresses []string
@@ -148,8 +148,8 @@ func (k *known) set(addresses ...string) {
 	k.addresses, k.changed = addresses, make(chan struct{})
 }
 
-// startAgent runs an agent on 127.0.0.1 whose kubelet has a port, and waits
-// until its first tunnel is open. The returned function stops it.
+// startAgent runs an agent on 127.0.0.1, with the kubelet at a port, and waits until its
+// first tunnel is open. The returned function stops it.
 func startAgent(t *testing.T, config *tls.Config, servers Servers, node string, kubelet int) func() {
 	t.Helper()
 	agent := NewAgent(AgentConfig{
@@ -202,8 +202,8 @@ func startTarget(t *testing.T, serve func(net.Conn)) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// eventually waits until Dial works: the server may not have seen the tunnel
-// that the agent has opened.
+// eventually waits until Dial works, because the server may not have seen yet that the
+// agent has opened the tunnel.
 func eventually(t *testing.T, tunnels *Server, node, address string) net.Conn {
 	t.Helper()
 	for {
@@ -219,7 +219,7 @@ func eventually(t *testing.T, tunnels *Server, node, address string) net.Conn {
 	}
 }
 
-// echo sends data through a connection and wants it back.
+// echo sends data through a connection and fails unless it comes back.
 func echo(conn net.Conn, size int) error {
 	data := make([]byte, size)
 	_, _ = rand.Read(data)
@@ -253,7 +253,7 @@ func TestDial(t *testing.T) {
 		all.Go(func() {
 			ctx, cancel := context.WithCancel(t.Context())
 			conn, err := tunnels.Dial(ctx, "node-a", fmt.Sprintf("%s:%d", host, port))
-			cancel() // it is for the dialing alone
+			cancel() // the context is only for the dialing
 			if err != nil {
 				t.Error(err)
 				return
@@ -282,7 +282,7 @@ func TestDialTellsWhy(t *testing.T) {
 		{"node-a", "node-a:22", "refused"},
 		{"node-a", "192.0.2.1:80", "refused"},
 		{"node-a", "example.com:443", "refused"},
-		{"node-a", "node-a:http", "no port"},
+		{"node-a", "node-a:http", "not a port"},
 	} {
 		if _, err := tunnels.Dial(t.Context(), test.node, test.address); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("dial %s: got %v, want %q in it", test.address, err, test.want)
@@ -293,7 +293,7 @@ func TestDialTellsWhy(t *testing.T) {
 	if _, err := tunnels.Dial(ctx, "node-a", fmt.Sprintf("node-a:%d", port)); !errors.Is(err, context.Canceled) {
 		t.Errorf("dial when cancelled: got %v", err)
 	}
-	// The tunnel has outlived all that.
+	// The tunnel is still open after all that.
 	if err := echo(conn, 1<<10); err != nil {
 		t.Error(err)
 	}
@@ -303,7 +303,7 @@ func TestDialTellsOfClosedPorts(t *testing.T) {
 	testutil.CheckLeaks(t)
 	ca := newAuthority(t)
 	tunnels, web := serverFor(t, ca)
-	const closed = 1 // tcpmux, which nothing serves
+	const closed = 1 // tcpmux, a port that nothing serves
 	startAgent(t, ca.client(t, "node-a"), knows(web.Listener.Addr().String()), "node-a", closed)
 	for {
 		_, err := tunnels.Dial(t.Context(), "node-a", "node-a:1")
@@ -359,8 +359,8 @@ func TestEndsArrive(t *testing.T) {
 	<-gone
 }
 
-// TestStalledStream writes to a target that does not read until nothing more
-// can be sent, and wants other connections to go on.
+// TestStalledStream writes to a target that does not read, until nothing more can be
+// sent. Other connections must still work.
 func TestStalledStream(t *testing.T) {
 	testutil.CheckLeaks(t)
 	ca := newAuthority(t)
@@ -414,8 +414,8 @@ func TestReconnect(t *testing.T) {
 	eventually(t, tunnels, "node-a", address)
 }
 
-// TestNewestTunnel has two agents of one name, as after the reboot of a node
-// whose old connection has not been noticed to be dead.
+// TestNewestTunnel has two agents of one name, as after the reboot of a node, when the
+// server has not noticed yet that the old connection is dead.
 func TestNewestTunnel(t *testing.T) {
 	testutil.CheckLeaks(t)
 	ca := newAuthority(t)
@@ -430,7 +430,7 @@ func TestNewestTunnel(t *testing.T) {
 		t.Error("dialed through the older tunnel")
 	}
 
-	// A newest tunnel that breaks while it is dialed through.
+	// The newest tunnel breaks while the server dials through it.
 	broken := tunnels.of("node-a")[1]
 	broken.close()
 	<-broken.ended
@@ -441,8 +441,8 @@ func TestNewestTunnel(t *testing.T) {
 	eventually(t, tunnels, "node-a", fmt.Sprintf("node-a:%d", oldPort))
 }
 
-// TestTooManyTunnels has a node open more than it may: the newest stay, and other
-// nodes keep theirs.
+// TestTooManyTunnels: if a node opens more tunnels than allowed, the newest stay, and
+// other nodes keep theirs.
 func TestTooManyTunnels(t *testing.T) {
 	testutil.CheckLeaks(t)
 	ca := newAuthority(t)

@@ -58,8 +58,8 @@ func AskReload(ctx context.Context, kedge *localapi.Client) ([]string, error) {
 	return answer.Changes, err
 }
 
-// AskLevels has the kedge of this host log as words say, if there are any, until it is
-// started anew or reads its configuration again. It returns what is logged now.
+// AskLevels asks the kedge on this host to log at the levels in words, if there are any,
+// until it restarts or reads its configuration again. It returns the levels in use then.
 func AskLevels(ctx context.Context, kedge *localapi.Client, words []string) ([]string, error) {
 	var answer levels
 	if len(words) == 0 {

@@ -76,16 +76,16 @@ func TestReload(t *testing.T) {
 	if got := reload("log-level: warn\nnode-name: pi\ntoken: SECRET\n"); got != "" {
 		t.Errorf("of what is as before: %s", got)
 	}
-	// Each time again, until there is a restart.
+	// The message comes again at each reload, until there is a restart.
 	for range 2 {
 		if got := reload("log-level: warn\nnode-name: other\ntoken: SECRET2\n"); got != "token changed: needs a restart of kedge; node-name changed: needs a restart of kedge" {
 			t.Errorf("got %s", got)
 		}
 	}
-	if got := reload("log-level: info,dns=debug\nnode-name: pi\ntoken: SECRET\n"); got != "log-level is [info dns=debug] now" || l.words() != "info,dns=debug" {
+	if got := reload("log-level: info,dns=debug\nnode-name: pi\ntoken: SECRET\n"); got != "log-level is now [info dns=debug]" || l.words() != "info,dns=debug" {
 		t.Errorf("got %s, and the levels are %s", got, l.words())
 	}
-	if got := reload("log-level: loud\n"); !strings.Contains(got, "as before") || !strings.Contains(got, "log-level") || l.words() != "info,dns=debug" {
+	if got := reload("log-level: loud\n"); !strings.Contains(got, "stays as it was") || !strings.Contains(got, "log-level") || l.words() != "info,dns=debug" {
 		t.Errorf("of a fault: %s, and the levels are %s", got, l.words())
 	}
 	printed, err := AskPrint(t.Context(), kedge)
@@ -101,8 +101,8 @@ func TestReload(t *testing.T) {
 	}
 
 	write(t, file, "log-level: error\n")
-	hangups <- os.Interrupt // whichever
-	hangups <- os.Interrupt // the first has been dealt with
+	hangups <- os.Interrupt // the kind of signal does not matter
+	hangups <- os.Interrupt // once this is sent, the first has been handled
 	if l.words() != "error" {
 		t.Errorf("after a signal the levels are %s", l.words())
 	}

@@ -169,7 +169,7 @@ func nodeProblems(node *corev1.Node, described Node, now time.Time) (problems []
 		})
 	case ready.Status == corev1.ConditionUnknown:
 		problems = append(problems, Problem{
-			What: fmt.Sprintf("node %s does not answer; its last sign of life was %s ago", node.Name, now.Sub(described.Heartbeat).Truncate(time.Second)),
+			What: fmt.Sprintf("node %s does not answer; it was last heard of %s ago", node.Name, now.Sub(described.Heartbeat).Truncate(time.Second)),
 			Do:   "check that the node is up, run `kedge status` there, and check that it reaches port 6443 of a server. If it is gone for good, run kubectl delete node " + node.Name,
 		})
 	default:

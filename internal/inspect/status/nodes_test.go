@@ -82,7 +82,7 @@ func TestDescribeCluster(t *testing.T) {
 		"node full has DiskPressure: because",
 		"node dead does not answer; it was last heard of 10m0s ago",
 		"node broken is not ready: because",
-		"node new has not said yet how it is",
+		"node new has not reported its state yet",
 		"the data of claim default/b are on node dead, which is not ready",
 		"the data of claim default/c are on node gone, which is no longer in the cluster",
 	}
@@ -124,7 +124,7 @@ func TestClusterOfNoAPI(t *testing.T) {
 	ask := ClusterOf(&rest.Config{Host: "http://127.0.0.1:1"}, "api", false, func() []component.Status {
 		return []component.Status{{Name: "api", State: component.Ready}}
 	})
-	if got := ask(context.Background()); !strings.Contains(got.Fault, "does not tell") {
+	if got := ask(context.Background()); !strings.Contains(got.Fault, "cannot read the cluster") {
 		t.Errorf("got %+v", got)
 	}
 }

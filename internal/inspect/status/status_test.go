@@ -15,7 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
 
-// store is a datastore.Datastore that only tells how it is.
+// store is a datastore.Datastore that only reports its state.
 type store struct{ datastore.Datastore }
 
 func (store) Stats(context.Context) datastore.Stats {

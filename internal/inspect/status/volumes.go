@@ -40,7 +40,7 @@ func readVolumes(ctx context.Context, driver *csi.Driver, informers objectcache.
 		if object == nil && complete && !v.Snapshot {
 			report.Leftovers = append(report.Leftovers, Leftover{
 				Path: filepath.Join(v.Base, v.Name),
-				Reason: fmt.Sprintf("belongs to no PersistentVolume of this cluster. Its claim was probably deleted while this node was offline.  "+
+				Reason: fmt.Sprintf("belongs to no PersistentVolume of this cluster. Its claim was probably deleted while this node was offline. "+
 					"To use the volume again, create a PersistentVolume with the volumeHandle %s. To delete it, remove it and %s", v.Name, driver.RecordFile(v.Name)),
 			})
 		}

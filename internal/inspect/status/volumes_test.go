@@ -19,8 +19,8 @@ import (
 	nodecsi "github.com/kedge-dev/kedge/internal/node/csi"
 )
 
-// TestStorageReport shows volumes by their claims, and what is left over: a volume
-// that the cluster does not know, and a folder that the node does not.
+// TestStorageReport shows volumes with their claims, and leftovers: a volume that the
+// cluster does not know, and a folder that the node does not know.
 func TestStorageReport(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -98,7 +98,7 @@ func TestCommandAndFile(t *testing.T) {
 		t.Errorf("got %q, %v", got, err)
 	}
 	got, err = Log(text("", "before\nExec lifecycle hook ([hush]) for\nerror=\"command '/x hush' exited with 137: \"\nResponse Body body=hush\nafter\n", errors.New("cut off"))).Get(t.Context())
-	left := "(a line that quotes what is in pods or objects is left out)\n"
+	left := "(kedge has left out a line that quotes the content of pods or objects)\n"
 	if string(got) != "before\n"+left+left+left+"after\n" || err == nil {
 		t.Errorf("got %q, %v", got, err)
 	}
@@ -111,8 +111,7 @@ func TestCommandAndFile(t *testing.T) {
 	}
 }
 
-// Of objects that are full of secrets nothing but what they are and how they fare is
-// shown.
+// Objects that are full of secrets are shown only with their identity and their state.
 func TestCluster(t *testing.T) {
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "app", Annotations: map[string]string{"note": "hush"}}
 	event := func(reason, message string) *corev1.Event {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// host makes a root with files, whose texts are by their paths, and programs that
-// note how they were called, and end with a status.
+// host makes a root with files, given as texts by path, and with programs that note how
+// they were called and exit with a status.
 func host(t *testing.T, files map[string]string, status string) (root string, calls func() string) {
 	t.Helper()
 	root = t.TempDir()
@@ -93,8 +93,8 @@ func TestOpenRC(t *testing.T) {
 	}
 }
 
-// TestNone is about hosts without install.sh, and without the service manager
-// of the system that it was run in.
+// TestNone looks at hosts without install.sh, and without the service manager that was
+// there when it ran.
 func TestNone(t *testing.T) {
 	root, calls := host(t, nil, "1")
 	h, err := Look(root)

@@ -28,7 +28,7 @@ const shimName = "containerd-shim-runc-v2"
 
 // Pods describes where kedge's pods are.
 type Pods struct {
-	// Socket is the containerd socket the shims were started for.
+	// Socket is the containerd socket that the shims were started for.
 	Socket string
 	// State is containerd's state folder.
 	State string

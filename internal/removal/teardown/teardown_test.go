@@ -46,7 +46,7 @@ func TestPopulated(t *testing.T) {
 	}
 }
 
-// TestProcesses finds a shim, by its name and socket, and what it started.
+// TestProcesses finds a shim, by its name and socket, and the processes that it started.
 func TestProcesses(t *testing.T) {
 	shell, err := exec.LookPath("sh")
 	if err != nil {
@@ -66,7 +66,7 @@ func TestProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		ended := make(chan struct{})
-		go func() { // it must not stay as a zombie
+		go func() { // reaps the process, so that no zombie is left
 			_ = cmd.Wait()
 			close(ended)
 		}()
@@ -170,7 +170,7 @@ func TestMounts(t *testing.T) {
 		t.Errorf("left in a folder that is a mount itself: %v, %v", entries, err)
 	}
 
-	// A user may have put the folder on another disk by a link, which the
+	// A user may have moved the folder to another disk with a symbolic link, which the
 	// kernel's list of mounts does not show.
 	elsewhere, link := filepath.Join(folder, "elsewhere"), filepath.Join(folder, "link")
 	mount(filepath.Join(elsewhere, "volume"))

@@ -252,7 +252,7 @@ func (c *seen) reload() {
 		c.Errorf("after SIGHUP: %v, %s", err, now)
 	}
 	host.WriteFile(configFile, settings+"log-level: loud\n")
-	if _, err := c.kedge("config", "reload"); err == nil || !strings.Contains(err.Error(), "is as before") {
+	if _, err := c.kedge("config", "reload"); err == nil || !strings.Contains(err.Error(), "stays as it was") {
 		c.Errorf("a level that does not exist: %v", err)
 	}
 	host.WriteFile(configFile, settings)

@@ -92,7 +92,7 @@ func TestTwoNodes(t *testing.T) {
 	agent.Start()
 	agent.WaitReady()
 	s.Eventually("the agent's status to tell of the volume", func() error {
-		if status := statusOf(s.Context(), host); !strings.Contains(status, "/"+volume.Name) || !strings.Contains(status, "is of no PersistentVolume") {
+		if status := statusOf(s.Context(), host); !strings.Contains(status, "/"+volume.Name) || !strings.Contains(status, "belongs to no PersistentVolume") {
 			return fmt.Errorf("it is\n%s", status)
 		}
 		return nil

@@ -1,4 +1,4 @@
-// Package localtest runs routes of localapi for the tests of the parts that have them.
+// Package localtest runs routes of localapi in the tests of the parts that have routes.
 package localtest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 )
 
-// part is a localapi.Part that has nothing but routes.
+// part is a localapi.Part that has only routes.
 type part []localapi.Route
 
 func (part) Name() string { return "test" }
