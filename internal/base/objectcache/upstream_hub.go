@@ -136,8 +136,8 @@ func (h *hub) remove(l *listener) {
 	l.removed, l.pending = true, nil
 }
 
-// listener is a handler of a hub, and its registration: it implements
-// cache.ResourceEventHandlerRegistration, and DoneChecker.
+// listener is a handler of a hub, together with its registration. It implements
+// cache.ResourceEventHandlerRegistration and cache.DoneChecker.
 type listener struct {
 	hub     *hub
 	handler cache.ResourceEventHandler

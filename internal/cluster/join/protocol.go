@@ -7,8 +7,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
-// Where a server answers joining and joined nodes. The supervisor's table says
-// who may call what.
+// The paths at which a server answers nodes and servers, before and after they join. The
+// supervisor's table of routes says who may call them.
 const (
 	CACertsPath = "/cacerts"
 	ClusterPath = "/v1-kedge/cluster"

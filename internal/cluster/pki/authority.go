@@ -69,8 +69,8 @@ func ensureAuthority(path, name string, now time.Time) (*authority, error) {
 	a := &authority{certFile: path + ".crt", keyFile: path + ".key"}
 	bundle, err := readCertificates(a.certFile)
 	if errors.Is(err, os.ErrNotExist) {
-		// Key first: a certificate is only there when its key is, so that a
-		// kill -9 between the two leaves what the next start completes.
+		// The key first, so that no certificate exists without its key. After a
+		// kill -9 between the two, the next start makes the certificate.
 		if a.key, err = ensureKey(a.keyFile, ecdsaKey); err != nil {
 			return nil, err
 		}

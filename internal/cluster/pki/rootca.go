@@ -18,10 +18,11 @@ import (
 
 // The authority of clients signs the kubelets' serving certificates, so that none
 // of them passes for an API server's. Pods, such as Prometheus, have to verify
-// kubelets too. So ca.crt of service accounts holds two authorities: that of
-// servers, and a constrained certificate of that of clients. The latter has the
-// same subject and key, and name constraints that exclude the names and addresses
-// of the API. It also verifies certificates that were signed before it was made.
+// kubelets too. So ca.crt of service accounts holds two authorities: the servers'
+// authority, and a constrained certificate of the clients' authority. The second has
+// the same subject and key as that authority, and name constraints that exclude the
+// names and addresses of the API. It also verifies certificates that were signed
+// before it was made.
 
 // reserved are the names and addresses of the API, which no node may have.
 type reserved struct {
@@ -80,10 +81,10 @@ func (s *Server) writeRootCA() error {
 	return datadir.WriteFile(s.RootCAFile, content, certMode)
 }
 
-// constrain returns certificates of the authority that verify servers without a
-// reserved name or address: the authority's own, and, while it replaces another
-// one, that one's, signed by its successor. They are the same on all servers and
-// after every start. Otherwise each newly elected server would rewrite the
+// constrain returns certificates of the authority that verify only servers without a
+// reserved name or address. The first is for the authority itself. While it replaces
+// another authority, the second is for that one, signed by its successor. They are the
+// same on all servers and after every start. Otherwise each newly elected server would rewrite the
 // ConfigMap kube-root-ca.crt in all namespaces.
 func (a *authority) constrain(r reserved) ([]*x509.Certificate, error) {
 	own, err := a.constrained(a.cert(), nil, r)
@@ -108,8 +109,8 @@ func (a *authority) constrain(r reserved) ([]*x509.Certificate, error) {
 	return all, nil
 }
 
-// constrained returns a constrained certificate for the subject and the key of
-// cert, signed by signer, or by itself if signer is nil. The key is a's.
+// constrained returns a constrained certificate for the subject and the key of cert. It
+// is signed with the key of a, in the name of signer, or of itself if signer is nil.
 func (a *authority) constrained(cert, signer *x509.Certificate, r reserved) (*x509.Certificate, error) {
 	template := *cert // keeps the authority's own constraints
 	template.AuthorityKeyId = nil

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// dialTimeout bounds the dial of one server. It lets one lost SYN pass.
+	// dialTimeout bounds the dial of one server. It is long enough for one lost SYN.
 	dialTimeout = 3 * time.Second
 	keepAlive   = 30 * time.Second
 	// leavePatience is longer than a server needs to stop, including the requests that it

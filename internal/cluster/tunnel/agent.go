@@ -177,7 +177,7 @@ func (a *Agent) serve(ctx context.Context, address string, allowed *targets, ope
 // newHTTPServer makes the server of a tunnel's HTTP/2.
 func newHTTPServer(ctx context.Context, handler http.Handler) (*http.Server, error) {
 	var protocols http.Protocols
-	protocols.SetUnencryptedHTTP2(true) // the TLS is below
+	protocols.SetUnencryptedHTTP2(true) // TLS is in the layer below
 	server := &http.Server{
 		Protocols:   &protocols,
 		Handler:     handler,

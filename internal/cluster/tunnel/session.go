@@ -30,7 +30,7 @@ type session struct {
 // newSession speaks HTTP/2 on conn as the client.
 func newSession(ctx context.Context, conn net.Conn) (*session, error) {
 	var protocols http.Protocols
-	protocols.SetUnencryptedHTTP2(true) // the TLS is below conn
+	protocols.SetUnencryptedHTTP2(true) // TLS is in the layer below conn
 	transport := &http.Transport{
 		Protocols:              &protocols,
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingPatience},

@@ -35,7 +35,7 @@ const EnvironmentFile = "/etc/kedge/kedge.env"
 type manager struct {
 	unit string
 	stop []string
-	// disable comes before the unit is removed, forget after it.
+	// disable runs before the unit is removed, and forget after it.
 	disable, forget []string
 }
 
