@@ -140,7 +140,7 @@ func TestExit(t *testing.T) {
 		stopped          bool
 	}{
 		{"with a reason", "PostStartHook \"a\" failed", `with status 255: PostStartHook "a" failed`, false},
-		{"without a reason", "", "with status 255: its last error is in the log", false},
+		{"without a reason", "", "with status 255: the log has its last error", false},
 		{"in a stop", "PostStartHook \"a\" failed", "", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -174,7 +174,7 @@ func TestAsk(t *testing.T) {
 	if err := c.Ask(t.Context(), Status, nil, &answer); !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "starting or stopping") {
 		t.Errorf("what nobody answers: %v", err)
 	}
-	if err := c.Ask(t.Context(), SaveSnapshot, nil, &answer); !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "only a kedge server does this") {
+	if err := c.Ask(t.Context(), SaveSnapshot, nil, &answer); !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "only a kedge server can do this") {
 		t.Errorf("what nobody answers, or never: %v", err)
 	}
 	if second := New(c.socket); second.Run(t.Context()) == nil {

@@ -87,7 +87,7 @@ func (e Endpoint) String() string { return table[e].method + " " + table[e].path
 // unready returns why no part answers now, and what to do.
 func (e Endpoint) unready() string {
 	if who := table[e].who; who != every {
-		return "only a " + who + "  can do this, once it is ready. Run this command on such a server, and check `kedge status`"
+		return "only a " + who + " can do this, once it is ready. Run this command on such a server, and check `kedge status`"
 	}
 	return "it is starting or stopping. Read its log, and try again"
 }
