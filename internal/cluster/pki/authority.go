@@ -106,8 +106,8 @@ func (a *authority) make(name string, now time.Time) error {
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial,
-		// The name has the time in it, as k3s does it: otherwise the authorities of two clusters
-		// would have one name, and clients would mistake one for the other.
+		// The name has the time in it, as in k3s. Otherwise the authorities of two
+		// clusters would have one name, and clients would mistake one for the other.
 		Subject:               pkix.Name{CommonName: fmt.Sprintf("%s@%d", name, now.Unix())},
 		NotBefore:             version.CommitDate(),
 		NotAfter:              now.Add(authorityValidity),
