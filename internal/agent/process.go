@@ -9,10 +9,10 @@ import (
 )
 
 // Process is what the libraries of a node keep for the whole process. Kubernetes, CoreDNS
-// and containerd each were made to be alone in theirs.
+// and containerd are each made to be alone in a process.
 //
-// SetUp makes it. Beside that, these parts set what belongs to the process, each at one
-// place and once:
+// SetUp makes it. These parts set other things of the process, each at one place and
+// once:
 //
 //	base/logging                the loggers of logrus and the standard library
 //	cli/translations            kubectl's texts, before main
@@ -23,9 +23,9 @@ import (
 //	controlplane/addons/helm    the name that Helm writes as
 //	datastore/measure           etcd's metrics, in the API server's registry
 type Process struct {
-	// Phase is to be told how far the process is.
+	// Phase must be told when the node is ready and when it begins to stop.
 	Phase *kubeinit.Phase
-	// Verbosity is that of Kubernetes's code.
+	// Verbosity is the verbosity of Kubernetes's code.
 	Verbosity *kubeinit.Verbosity
 	// DNS are the directives of CoreDNS that the DNS of a node uses.
 	DNS *dns.Plugins
