@@ -16,12 +16,12 @@ import (
 	"github.com/distribution/reference"
 )
 
-// namespace is the CRI's (internal/cri/constants).
+// namespace is the namespace that the CRI plugin uses (internal/cri/constants).
 //
 //upstream:relies-on github.com/containerd/containerd/v2/internal/cri/constants/constants.go K8sContainerdNamespace
 const namespace = "k8s.io"
 
-// The CRI's labels of images (internal/cri/labels).
+// The labels that the CRI gives images (internal/cri/labels).
 const (
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/labels/labels.go
 	managedLabel = "io.cri-containerd.image"
@@ -33,7 +33,7 @@ const (
 // preloadedLabel is on images that are pinned because of the images folder.
 const preloadedLabel = "kedge.dev/preloaded"
 
-// labels are those of an image that is not to be collected.
+// labels returns the labels of an image that must not be garbage-collected, with more set to "true".
 func labels(more ...string) map[string]string {
 	all := map[string]string{managedLabel: "managed", pinnedLabel: pinned}
 	for _, label := range more {
@@ -42,8 +42,8 @@ func labels(more ...string) map[string]string {
 	return all
 }
 
-// importStream imports an OCI or Docker archive, compressed or not, gives its
-// images labels, and returns their names, and those by which the CRI knows them.
+// importStream imports an OCI or Docker archive, compressed or not, and gives its images the labels.
+// It returns the images' names, and the IDs by which the CRI knows them.
 func importStream(ctx context.Context, client *containerd.Client, archive io.Reader, snapshotter string, labels map[string]string) (names, ids []string, err error) {
 	stream, err := compression.DecompressStream(archive)
 	if err != nil {
@@ -61,7 +61,7 @@ func importStream(ctx context.Context, client *containerd.Client, archive io.Rea
 		containerd.WithSkipMissing(), containerd.WithImageRefTranslator(fullName))
 	if err != nil {
 		if errdefs.IsNotFound(err) {
-			return nil, nil, fmt.Errorf("no image for %s in it: %w", platforms.DefaultString(), err)
+			return nil, nil, fmt.Errorf("the archive has no image for %s: %w", platforms.DefaultString(), err)
 		}
 		return nil, nil, err
 	}
@@ -77,14 +77,14 @@ func importStream(ctx context.Context, client *containerd.Client, archive io.Rea
 		names, ids = append(names, i.Name), append(ids, id)
 	}
 	if len(names) == 0 {
-		return nil, nil, errors.New("no image with a name in it: save it by its full name, such as registry.example.com/app:1, not by its ID or tag")
+		return nil, nil, errors.New("the archive has no image with a full name: save the image by its full name, such as registry.example.com/app:1, not by its ID or tag")
 	}
 	slices.Sort(names)
 	return slices.Compact(names), ids, nil
 }
 
-// fullName returns what pods call an image that an OCI archive calls so, or nothing
-// if that is a tag alone.
+// fullName returns the name by which pods refer to an image that an OCI archive calls name.
+// It returns "" if name is only a tag.
 func fullName(name string) string {
 	named, err := reference.ParseDockerRef(name)
 	if err != nil || !strings.ContainsAny(name, ":/@") {
@@ -93,8 +93,8 @@ func fullName(name string) string {
 	return named.String()
 }
 
-// nameByID gives an image the second name that the CRI finds it by, and returns
-// it: the CRI does so itself only for images without its labels (UpdateImage in
+// nameByID gives an image the second name by which the CRI finds it, and returns that name.
+// The CRI adds this name itself only to images that do not have its labels (UpdateImage in
 // internal/cri/server/images/image_pull.go).
 //
 //upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/images/image_pull.go CRIImageService.UpdateImage

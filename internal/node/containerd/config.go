@@ -22,27 +22,26 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/host"
 )
 
-// configVersion is the format of containerd's configuration that is written.
+// configVersion is the version of containerd's configuration format that kedge writes.
 const configVersion = 4
 
-// criPlugin must load, or there is no use in starting.
+// criPlugin must load. Without it containerd must not start.
 const criPlugin = "io.containerd.grpc.v1.cri"
 
-// unused are plugins of upstream's gRPC server that count its calls, for a
-// metrics port that is not there. The counters alone are 2 MB.
+// unused are the plugins of upstream's gRPC server that count its calls for a metrics port.
+// kedge has no such port, and the counters alone need 2 MB.
 //
 //upstream:relies-on github.com/containerd/containerd/v2/plugins/server/grpc/metrics.go
 var unused = []string{"io.containerd.metrics.v1.grpc-prometheus", "io.containerd.metrics.v1.grpc-otel"}
 
-// streamPort is where the kubelet fetches exec, attach and port-forward
-// streams, on loopback, each behind a token of one use. It is k3s's.
+// streamPort is the loopback port from which the kubelet fetches exec, attach and port-forward
+// streams. Each stream needs a token that is valid once. k3s uses the same port.
 const streamPort = "10010"
 
-// The sections of containerd's configuration that kedge sets: a subset of
-// upstream's own types, most of which are internal to containerd (criconfig is
-// internal/cri/config/config.go). What is not set stays upstream's default, and
-// what is false or empty is left out, as a user's drop-in could not take it
-// back: upstream merges by "not empty wins".
+// The sections of containerd's configuration that kedge sets. They are a subset of upstream's own
+// types, most of which are internal to containerd (criconfig is internal/cri/config/config.go).
+// A setting that kedge leaves out keeps upstream's default. Settings that are false or empty are
+// left out: upstream merges by "not empty wins", so a user's drop-in could not reset them.
 type (
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/config/config.go ImageConfig RuntimeConfig ServerConfig
 	fileConfig struct {
@@ -129,7 +128,7 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 			h.RuntimePath = r.Path
 		}
 		if r.Name == "kata" {
-			// Kata reads its settings from them: kata-containers.io, annotations.
+			// Kata reads its settings from these annotations: kata-containers.io, annotations.
 			h.PodAnnotations = []string{"io.katacontainers.*"}
 		}
 		handlers[r.Name] = h
@@ -141,7 +140,7 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 		Imports:         cfg.DropIns,
 		RequiredPlugins: []string{criPlugin},
 		DisabledPlugins: unused,
-		// Upstream waits for ever for a database that another process has open.
+		// Upstream waits without limit for a database that another process has open.
 		Timeouts: map[string]string{"io.containerd.timeout.bolt.open": "20s"},
 		Plugins: pluginsConfig{
 			GRPC:  listenConfig{Address: cfg.Socket},
@@ -155,8 +154,7 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 			Runtime: runtimeConfig{
 				EnableSELinux:       cfg.SELinux,
 				RestrictOOMScoreAdj: !cfg.Facts.SysResource,
-				// Upstream's default asks every shim every second, for a figure
-				// that only crictl shows.
+				// Upstream's default asks every shim every second, for a value that only crictl shows.
 				StatsCollectPeriod: "10s",
 				CNI:                cniConfig{BinDirs: cfg.CNIBinDirs, ConfDir: cfg.CNIConfDir},
 				Containerd:         containerdConfig{DefaultRuntimeName: cfg.DefaultRuntime, Runtimes: handlers},
@@ -173,28 +171,27 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 	return file
 }
 
-// checkDefaultRuntime finds a default runtime that is neither on this host nor
-// in a drop-in, which containerd would say in terms of its own file.
+// checkDefaultRuntime returns an error if the default runtime is neither on this host nor in a
+// drop-in. containerd's own error names only its configuration file.
 func checkDefaultRuntime(config *srvconfig.Config) error {
 	runtime, _ := config.Plugins["io.containerd.cri.v1.runtime"].(map[string]any)
 	containerd, _ := runtime["containerd"].(map[string]any)
 	handlers, _ := containerd["runtimes"].(map[string]any)
 	if name, _ := containerd["default_runtime_name"].(string); handlers[name] == nil {
-		return fmt.Errorf("default-runtime %q is not installed on this host, which has %s: install it or choose another",
+		return fmt.Errorf("default-runtime %q is not installed on this host: install it, or set default-runtime to one of %s",
 			name, strings.Join(slices.Sorted(maps.Keys(handlers)), ", "))
 	}
 	return nil
 }
 
-// load writes the configuration to cfg.ConfigFile, for the user to see, and
-// reads it back as containerd does: with the user's drop-ins merged over it,
-// those of older formats migrated.
+// load writes the configuration to cfg.ConfigFile, where the user can read it, and reads it back
+// as containerd does: it migrates the user's drop-ins from older formats and merges them over it.
 func load(ctx context.Context, cfg Config, file *fileConfig) (*srvconfig.Config, error) {
 	data, err := toml.Marshal(file)
 	if err != nil {
 		return nil, fmt.Errorf("encode containerd configuration: %w", err)
 	}
-	data = append([]byte("# Written by kedge at every start. Your own settings go to "+strings.Join(cfg.DropIns, " or ")+".\n"), data...)
+	data = append([]byte("# Written by kedge at every start. Put your own settings in "+strings.Join(cfg.DropIns, " or ")+".\n"), data...)
 	if err := os.MkdirAll(filepath.Dir(cfg.ConfigFile), 0o700); err != nil {
 		return nil, fmt.Errorf("write containerd configuration: %w", err)
 	}
@@ -206,7 +203,7 @@ func load(ctx context.Context, cfg Config, file *fileConfig) (*srvconfig.Config,
 	}
 	registrations := registry.Graph(func(*plugin.Registration) bool { return false })
 	var all srvconfig.PluginFunc = func() iter.Seq[plugin.Registration] { return slices.Values(registrations) }
-	// The maps must be there: upstream's mergeConfig copies into them.
+	// The maps must not be nil: upstream's mergeConfig copies into them.
 	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd/server/config/config.go LoadConfigWithPlugins mergeConfig
 	out := &srvconfig.Config{
 		Version:          configVersion,
@@ -218,14 +215,14 @@ func load(ctx context.Context, cfg Config, file *fileConfig) (*srvconfig.Config,
 	if err := srvconfig.LoadConfigWithPlugins(ctx, cfg.ConfigFile, all, out); err != nil {
 		return nil, fmt.Errorf("load containerd configuration %s with %v: %w", cfg.ConfigFile, cfg.DropIns, err)
 	}
-	// These two would move the whole of kedge: server_linux.go, apply.
+	// Upstream applies these two to the whole process (apply in server_linux.go), which is kedge.
 	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd/server/server_linux.go apply
 	out.OOMScore, out.Cgroup.Path = 0, ""
 	return out, checkDefaultRuntime(out)
 }
 
-// checkDropIns finds syntax errors and names their file, which upstream only
-// does in the log.
+// checkDropIns returns the syntax errors in the drop-ins, each with its file. Upstream names the
+// file only in the log.
 func checkDropIns(globs []string) error {
 	var files []string
 	for _, glob := range globs {
@@ -247,13 +244,13 @@ func checkDropIns(globs []string) error {
 			err = fmt.Errorf("line %d, column %d: %w", row, column, decode)
 		}
 		if err != nil {
-			faults = append(faults, fmt.Errorf("read %s: %w: mend or remove it", file, err))
+			faults = append(faults, fmt.Errorf("read %s: %w: correct or remove this file", file, err))
 		}
 	}
 	return errors.Join(faults...)
 }
 
-// pickStreamPort returns streamPort, or any where another process has it.
+// pickStreamPort returns streamPort, or "0" (any free port) if another process listens there.
 func pickStreamPort() string {
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", streamPort))
 	if err != nil {

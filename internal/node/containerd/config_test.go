@@ -72,7 +72,7 @@ runtime_type = "io.containerd.runc.v2"`},
 		"a default runtime that is not there": {dropIn: `
 version = 3
 [plugins.'io.containerd.cri.v1.runtime'.containerd]
-default_runtime_name = 'gone'`, err: `default-runtime "gone" is not installed on this host, which has runc`},
+default_runtime_name = 'gone'`, err: `default-runtime "gone" is not installed on this host: install it, or set default-runtime to one of runc`},
 		"a syntax error": {dropIn: "version = 3\nbroken", err: "user.toml: line 2"},
 		"an OOM score":   {driver: true, dropIn: "version = 3\noom_score = -999\n[cgroup]\npath = '/x'"},
 	} {

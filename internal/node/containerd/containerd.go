@@ -1,7 +1,7 @@
-// Package containerd runs containerd in this process: it writes containerd's
-// configuration, starts and stops its server, and preloads images. The agent
-// package makes it; the kubelet and crictl reach it by its socket. Containers
-// have shims of their own, which outlive it: the next start adopts them.
+// Package containerd runs containerd in this process. It writes containerd's configuration, starts
+// and stops its server, and preloads images. The agent package creates it. The kubelet and crictl
+// reach it through its socket. Containers have shims, which outlive this process: the next start
+// adopts them.
 package containerd
 
 import (
@@ -33,26 +33,26 @@ const (
 	native    = "native"
 )
 
-// stopTimeout is how long containerd may take to stop. Pods do not need it to,
-// so what is left then ends with the process.
+// stopTimeout limits how long containerd may take to stop. Pods do not depend on a clean stop, so
+// whatever still runs then ends with the process.
 const stopTimeout = 10 * time.Second
 
-// readTimeout is how long an answer may take: the kubelet's
+// readTimeout limits how long Reader waits for an answer. It is the kubelet's default of
 // runtimeRequestTimeout.
 const readTimeout = 2 * time.Minute
 
-// Config is what a containerd depends on. All paths are absolute.
+// Config is what New needs. All paths are absolute.
 type Config struct {
-	// Root is for images and snapshots, State for what a reboot removes. The
-	// path of State may have 60 bytes, as it holds sockets.
+	// Root holds images and snapshots, State what a reboot removes. State holds sockets, so its path
+	// may have at most 60 bytes.
 	Root, State string
-	// Socket is where the CRI and containerd's own API are served.
+	// Socket is the path at which the CRI and containerd's own API are served.
 	Socket string
-	// ConfigFile is where the configuration that is used is written; DropIns are
-	// patterns of files with the user's own, merged over it in their order.
+	// ConfigFile is where kedge writes the configuration that it uses. DropIns are patterns of
+	// the user's own files, which are merged over it in this order.
 	ConfigFile string
 	DropIns    []string
-	// CertsDir is the folder of registry settings, a hosts.toml for each.
+	// CertsDir is the folder of containerd's registry settings, with a hosts.toml for each registry.
 	CertsDir string
 	// Source knows where images come from.
 	Source Source
@@ -60,31 +60,31 @@ type Config struct {
 	PauseArchive, PauseImage string
 	// ImagesDir holds image archives to preload.
 	ImagesDir string
-	// CNIBinDirs are searched in order.
+	// CNIBinDirs are the folders of CNI plugins, searched in this order.
 	CNIBinDirs []string
 	CNIConfDir string
-	// Snapshotter is overlayfs, native, or one that a drop-in brings; empty
-	// means overlayfs where Root's file system can have it, else native.
+	// Snapshotter is overlayfs, native, or a snapshotter that a drop-in configures. If it is
+	// empty, it is overlayfs where Root's file system supports it, and native elsewhere.
 	Snapshotter string
-	// DefaultRuntime is the handler of pods without a RuntimeClass.
+	// DefaultRuntime is the handler for pods that have no RuntimeClass.
 	DefaultRuntime string
 	SELinux        bool
 	Facts          host.Facts
-	// Warn tells users by an Event of the node about a file of theirs. It does not log.
+	// Warn tells users about a fault in one of their files, by an Event of the node. It does not log.
 	Warn func(message string)
 	// Verbosity is restored after containerd has changed that of klog.
 	Verbosity *kubeinit.Verbosity
 }
 
-// Containerd is the component. There can be one in a process, once: containerd
-// registers its metrics for the whole of it.
+// Containerd is the component. A process can have one Containerd and run it once, because
+// containerd registers its metrics for the whole process.
 type Containerd struct {
 	cfg    Config
 	log    *logrus.Entry
 	reader Reader
 }
 
-// New makes a containerd. runc and its shim are found by PATH.
+// New returns a containerd. It finds runc and its shim by PATH.
 func New(cfg Config) *Containerd {
 	return &Containerd{cfg: cfg, log: logrus.WithField("component", Name)}
 }
@@ -92,27 +92,27 @@ func New(cfg Config) *Containerd {
 // Name returns the component's name.
 func (c *Containerd) Name() string { return Name }
 
-// Run runs containerd until ctx is cancelled. It is ready when the CRI serves
-// and all images to preload are there.
+// Run runs containerd until ctx is cancelled. It is ready when the CRI serves and all images to
+// preload are imported.
 func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	for _, executable := range []string{"runc", "containerd-shim-runc-v2"} {
 		if _, err := exec.LookPath(executable); err != nil {
-			return fmt.Errorf("find %s: %w: this kedge was built without its helpers: build it with make", executable, err)
+			return fmt.Errorf("find %s: %w: this kedge was built without its helper programs: build it with `make`", executable, err)
 		}
 	}
 	snapshotter := c.snapshotter()
-	// Before anything of containerd's runs: it logs while it loads.
+	// This comes before any code of containerd runs, because containerd logs while it loads.
 	failed := captureLog()
 	config, err := load(ctx, c.cfg, generate(c.cfg, snapshotter, Runtimes(), pickStreamPort()))
 	if err != nil {
 		return err
 	}
 	if keys := pullsItself(config); len(keys) > 0 {
-		c.log.Warnf("%s in %v may have containerd pull without registries.yaml and embedded-registry: take it out; numbers of downloads belong to the plugin io.containerd.transfer.v1.local",
+		c.log.Warnf("%s in %v may make containerd ignore registries.yaml and embedded-registry when it pulls images: remove it; set the number of parallel downloads in the plugin io.containerd.transfer.v1.local",
 			strings.Join(keys, ", "), c.cfg.DropIns)
 	}
 
-	// containerd's own context: it is stopped by Stop, after whom it serves.
+	// containerd has a context of its own: c.stop ends it, after the parts that use it.
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	srv, err := c.start(serving, config)
@@ -127,8 +127,8 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	}
 	defer client.Close()
 	conn := client.Conn().(*grpc.ClientConn)
-	// A stop waits for this too: the CRI, while it begins, reads the databases that
-	// a stop closes, and panics without them (internal/cri/nri/nri_api_linux.go).
+	// A stop waits for the CRI to finish its start too. While it starts, the CRI reads the databases
+	// that a stop closes, and panics without them (internal/cri/nri/nri_api_linux.go).
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/nri/nri_api_linux.go API.Register
 	beginning, end := outlast(ctx)
 	err = interruptible(beginning, failed, func(ctx context.Context) error {
@@ -170,7 +170,7 @@ func outlast(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// interruptible runs do, and cancels it if containerd fails meanwhile.
+// interruptible runs do, and cancels it if containerd fails in the meantime.
 func interruptible(ctx context.Context, failed <-chan error, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
@@ -191,24 +191,23 @@ func interruptible(ctx context.Context, failed <-chan error, do func(context.Con
 	return err
 }
 
-// snapshotter is the configured one, or the best that works.
+// snapshotter returns the configured snapshotter, or the best one that works on this host.
 func (c *Containerd) snapshotter() string {
 	if c.cfg.Snapshotter != "" {
 		return c.cfg.Snapshotter
 	}
 	if err := overlayutils.Supported(c.cfg.Root); err != nil {
-		c.log.Infof("no overlayfs on %s: images and containers are copied instead (snapshotter native), which takes disk and time: %v", c.cfg.Root, err)
+		c.log.Infof("%s does not support overlayfs, so images and containers are copied instead (snapshotter native), which takes more disk space and time: %v", c.cfg.Root, err)
 		return native
 	}
 	return overlayfs
 }
 
-// stop closes what containerd can close. Shims and containers run on. These
-// loops of upstream's cannot be stopped and end with the process, none of which
-// writes: the event exchange (docker/go-events, broadcast.go), the CRI's
-// snapshot statistics (internal/cri/server/images/snapshots.go) and event queue
-// (internal/eventq/eventq.go), the watch on CDI's folders
-// (tags.cncf.io/container-device-interface/pkg/cdi/cache.go) and the listener of
+// stop closes what containerd can close. Shims and containers keep running. Some of upstream's
+// loops cannot be stopped and end with the process. None of them writes: the event exchange
+// (docker/go-events, broadcast.go), the CRI's snapshot statistics
+// (internal/cri/server/images/snapshots.go) and event queue (internal/eventq/eventq.go), the watch
+// on CDI's folders (tags.cncf.io/container-device-interface/pkg/cdi/cache.go) and the listener of
 // the node resource interface, /var/run/nri/nri.sock (containerd/nri,
 // pkg/adaptation/adaptation.go).
 //
@@ -230,8 +229,8 @@ func (c *Containerd) stop(srv *server.Server) {
 	}
 }
 
-// waitRuntime waits until the CRI says that pods can be started, networks
-// apart: those are ready once the network component has written them.
+// waitRuntime waits until the CRI says that pods can be started. It does not wait for the network,
+// which becomes ready when the network component has written its CNI configuration.
 func waitRuntime(ctx context.Context, client cri.RuntimeServiceClient) error {
 	return poll(ctx, func(ctx context.Context) (bool, error) {
 		response, err := client.Status(ctx, &cri.StatusRequest{}, grpc.WaitForReady(true))
@@ -247,7 +246,8 @@ func waitRuntime(ctx context.Context, client cri.RuntimeServiceClient) error {
 	})
 }
 
-// poll asks until the answer is yes or ctx is done, and returns why it was no.
+// poll asks until the answer is yes. If ctx ends or two minutes pass, it returns why the last
+// answer was no.
 func poll(ctx context.Context, ask func(context.Context) (bool, error)) error {
 	var no error
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (ok bool, _ error) {

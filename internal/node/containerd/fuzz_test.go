@@ -44,8 +44,8 @@ func (l blobLabels) Update(d digest.Digest, labels map[string]string) (map[strin
 	return all, nil
 }
 
-// FuzzArchive reads anything as an archive of images, as far as importStream has
-// containerd do it: all of it goes into the content store, and no more than is in it.
+// FuzzArchive reads anything as an archive of images, as importStream has containerd do. All of it
+// goes into the content store, and the store does not grow by more than the archive has.
 func FuzzArchive(f *testing.F) {
 	docker, oci := dockerArchive(f, "app", []byte("binary")), ociArchive(f, "registry.test/app:1", []byte("binary"))
 	f.Add(docker)
@@ -102,14 +102,14 @@ func FuzzArchive(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The manifests of a Docker archive are made of it.
+		// The manifests of a Docker archive are made from the archive and stored in addition.
 		if stored > 4*unpacked.size+1<<16 {
 			t.Errorf("an archive of %d bytes makes %d", unpacked.size, stored)
 		}
 	})
 }
 
-// walk goes through what an index leads to, as an import does.
+// walk reads what an index refers to, as an import does.
 func walk(ctx context.Context, t *testing.T, store content.Store, index ocispec.Descriptor) {
 	blob, err := content.ReadBlob(ctx, store, index)
 	if err != nil {
@@ -132,7 +132,7 @@ func walk(ctx context.Context, t *testing.T, store content.Store, index ocispec.
 	_ = images.Walk(ctx, handler, index)
 }
 
-// checkName fails the test unless an image is called by a whole name, or not at all.
+// checkName fails the test unless an image gets a full name or none.
 func checkName(t *testing.T, name string) {
 	t.Helper()
 	full := fullName(name)
@@ -157,7 +157,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// FuzzName has an image of an archive called anything.
+// FuzzName gives an image of an archive any name.
 func FuzzName(f *testing.F) {
 	for _, name := range []string{"app", "app:1", "registry.test:5000/app", "docker.io/app@sha256:" + strings.Repeat("0", 64), "a/b:c@d", "Registry.test/App:1", ":", "@", "//a"} {
 		f.Add(name)

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// program is what the test images run: it writes a line, or the words it is
-// given, and then waits to be stopped.
+// program is what the test images run. It writes a line, or its arguments, and then waits to be
+// stopped.
 const program = `package main
 
 import (

@@ -23,30 +23,30 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ErrNotRunning says that no containerd serves on this host.
-var ErrNotRunning = errors.New("no kedge with a containerd of its own runs on this host: start it, or see `kedge status`")
+// ErrNotRunning means that no containerd of kedge's own serves on this host.
+var ErrNotRunning = errors.New("no kedge with its own containerd runs on this host: start kedge, or run `kedge status` to see why it does not run")
 
-// Image is one that a node has.
+// Image is an image on a node.
 type Image struct {
-	// Name has a tag or a digest.
+	// Name is the full name, with a tag or a digest.
 	Name    string    `json:"name"`
 	Digest  string    `json:"digest"`
 	Size    int64     `json:"size"` // bytes of its compressed content
 	Created time.Time `json:"created"`
-	// Pinned images are not collected by the kubelet.
+	// Pinned is set if the kubelet's garbage collection keeps the image.
 	Pinned bool `json:"pinned"`
 }
 
-// Images are those of a containerd that runs, for commands of its host.
+// Images gives commands on the same host access to the images of a running containerd.
 type Images struct{ client *containerd.Client }
 
-// OpenImages connects to the containerd at a socket. The error is ErrNotRunning
-// if nobody listens there.
+// OpenImages connects to the containerd at a socket. It returns ErrNotRunning if nobody listens
+// there.
 func OpenImages(socket string) (*Images, error) {
 	conn, err := net.Dial("unix", socket)
 	switch {
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("connect to containerd: %w; run it as root", err)
+		return nil, fmt.Errorf("connect to containerd: %w: run this command as root", err)
 	case err != nil:
 		return nil, ErrNotRunning
 	}
@@ -61,8 +61,8 @@ func OpenImages(socket string) (*Images, error) {
 // Close closes the connection.
 func (i *Images) Close() error { return i.client.Close() }
 
-// List returns all images, by their names. The further names that the CRI gives
-// them, IDs and digests, are left out.
+// List returns all images, sorted by name. It leaves out the additional names that the CRI gives
+// images: IDs and digests.
 func (i *Images) List(ctx context.Context) ([]Image, error) {
 	stored, err := i.client.ListImages(ctx)
 	if err != nil {
@@ -80,7 +80,7 @@ func (i *Images) List(ctx context.Context) ([]Image, error) {
 		if err != nil || isDigested(named) && tagged[image.Target().Digest.String()] {
 			continue
 		}
-		// An image that is being removed, or is for other machines, has none.
+		// An image that is being removed, or is for another platform, has no size.
 		size, err := image.Size(ctx)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return nil, fmt.Errorf("measure %s: %w", image.Name(), err)
@@ -102,8 +102,8 @@ func isDigested(name reference.Named) bool {
 	return ok
 }
 
-// Import imports an OCI or Docker archive, compressed or not, pins its images and
-// returns their names. It waits until pods can use them.
+// Import imports an OCI or Docker archive, compressed or not, pins its images and returns their
+// names. It returns when pods can use the images.
 func (i *Images) Import(ctx context.Context, archive io.Reader) ([]string, error) {
 	service := cri.NewImageServiceClient(i.client.Conn().(*grpc.ClientConn))
 	snapshotter, err := snapshotterOf(ctx, service)
@@ -122,8 +122,8 @@ func (i *Images) Import(ctx context.Context, archive io.Reader) ([]string, error
 	return names, nil
 }
 
-// snapshotterOf returns the one of the CRI, which tells only its folder: that of
-// the plugin.
+// snapshotterOf returns the snapshotter of the CRI. The CRI tells only the folder, whose name is
+// that of the plugin.
 func snapshotterOf(ctx context.Context, service cri.ImageServiceClient) (string, error) {
 	answer, err := service.ImageFsInfo(ctx, &cri.ImageFsInfoRequest{})
 	if err != nil {
@@ -137,8 +137,8 @@ func snapshotterOf(ctx context.Context, service cri.ImageServiceClient) (string,
 	return overlayfs, nil
 }
 
-// Export writes images, given by names as in a pod, as an OCI archive that Docker
-// can load as well. What was not pulled for this machine is left out.
+// Export writes the named images as an OCI archive, which Docker can load too. Names are written
+// as in a pod. Content that was not pulled because it is for other platforms is left out.
 func (i *Images) Export(ctx context.Context, names []string, to io.Writer) error {
 	options := []archive.ExportOpt{archive.WithPlatform(platforms.DefaultStrict()), archive.WithSkipMissing(i.client.ContentStore())}
 	for _, name := range names {
@@ -157,11 +157,11 @@ func (i *Images) Export(ctx context.Context, names []string, to io.Writer) error
 func (i *Images) find(ctx context.Context, name string) (images.Image, error) {
 	full, err := reference.ParseDockerRef(name)
 	if err != nil {
-		return images.Image{}, fmt.Errorf("%q is no name of an image: %w", name, err)
+		return images.Image{}, fmt.Errorf("%q is not an image name: %w", name, err)
 	}
 	image, err := i.client.ImageService().Get(ctx, full.String())
 	if errdefs.IsNotFound(err) {
-		return images.Image{}, fmt.Errorf("there is no image %s here; `kedge image list` lists them", full)
+		return images.Image{}, fmt.Errorf("this node has no image %s: run `kedge image list` for the list of images", full)
 	}
 	if err != nil {
 		return images.Image{}, fmt.Errorf("find image %s: %w", full, err)

@@ -15,14 +15,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// Lists that cannot be pulled are tried again, less and less often.
+// The interval at which lists are tried again after a failed pull. It doubles with each failure.
 const (
 	minPullInterval = 10 * time.Second
 	maxPullInterval = 5 * time.Minute
 )
 
-// pullLists pulls the images that the lists in the folder name, and pins them,
-// until it has them all or ctx is done.
+// pullLists pulls and pins the images that the lists in the folder name. It tries again until it
+// has all of them or ctx is done.
 func (p *preloader) pullLists(ctx context.Context) {
 	for wait := minPullInterval; ; wait = min(2*wait, maxPullInterval) {
 		err := p.pullMissing(ctx)
@@ -31,7 +31,7 @@ func (p *preloader) pullLists(ctx context.Context) {
 		}
 		if text := err.Error(); text != p.said {
 			p.said = text
-			p.fail(fmt.Sprintf("cannot pull all images of the lists in %s; trying again: %v", p.cfg.ImagesDir, err))
+			p.fail(fmt.Sprintf("cannot pull all images that the lists in %s name, trying again: %v", p.cfg.ImagesDir, err))
 		}
 		select {
 		case <-ctx.Done():
@@ -75,10 +75,10 @@ func (p *preloader) pin(ctx context.Context, name string) error {
 	return err
 }
 
-// listed returns the names of the images in the lists, and of those that are
-// there also the IDs.
+// listed returns the names of the images in the lists, and the IDs of those images that are on
+// this node.
 func (p *preloader) listed(ctx context.Context) ([]string, error) {
-	// What is wrong with a list is said when it is pulled.
+	// pullMissing reports what is wrong with a list.
 	names, _ := p.names()
 	all := names
 	for _, name := range names {
@@ -98,7 +98,7 @@ func (p *preloader) listed(ctx context.Context) ([]string, error) {
 	return all, nil
 }
 
-// names reads the lists: a name on each line, and comments after #.
+// names reads the lists. Each line has one image name. A comment begins with #.
 func (p *preloader) names() ([]string, error) {
 	files, err := p.find(listSuffix)
 	if err != nil {
@@ -120,7 +120,7 @@ func (p *preloader) names() ([]string, error) {
 			}
 			name, err := reference.ParseDockerRef(word)
 			if err != nil {
-				faults = append(faults, fmt.Errorf("%s:%d: %q is no name of an image: %w", file, number, word, err))
+				faults = append(faults, fmt.Errorf("%s:%d: %q is not an image name: %w", file, number, word, err))
 				continue
 			}
 			names = append(names, name.String())

@@ -13,11 +13,11 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// captureLog makes containerd log through logrus as a component. Its informational
-// messages, several lines for every plugin and pod, become debug messages, and its own
-// debug messages are left out. What containerd calls fatal ends the goroutine that says
-// so and is sent to the channel, for containerd's own code would end the process without
-// a word of who it was (plugins/cri/cri.go, plugins/server/internal/serve.go).
+// captureLog makes containerd log through logrus as a component. Its informational messages,
+// several lines for every plugin and pod, become debug messages, and its own debug messages are
+// left out. A fatal message of containerd ends only the goroutine that logs it and is sent to the
+// channel. containerd's own code would end the process without naming the component
+// (plugins/cri/cri.go, plugins/server/internal/serve.go).
 //
 //upstream:relies-on github.com/containerd/containerd/v2/plugins/cri/cri.go initCRIService
 //upstream:relies-on github.com/containerd/containerd/v2/plugins/server/internal/serve.go Serve
@@ -40,39 +40,40 @@ func captureLog() <-chan error {
 	return failed
 }
 
-// expected are what every start warns of, and says nothing.
+// expected are warnings that every start logs and that mean nothing.
 var expected = []string{
 	//upstream:relies-on github.com/containerd/containerd/v2/plugins/content/local/store.go NewLabeledStore
 	"failed check for fsverity support", // most file systems lack it; nothing needs it
-	// The network component writes it once the node has its range of addresses.
+	// The network component writes the CNI configuration once the node has its pod CIDR.
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/cni_conf_syncer.go newCNINetConfSyncer
 	"failed to load cni during init, please check CRI plugin status before setting up network for pods",
-	// Of the node resource interface's plugins, those in WebAssembly: its runtime is
-	// left out (nri_no_wasm in the Makefile).
+	// This is about plugins of the node resource interface that are written in WebAssembly. kedge
+	// leaves out the runtime for these (nri_no_wasm in the Makefile).
 	//upstream:relies-on github.com/containerd/nri/pkg/adaptation/adaptation.go New ErrWasmDisabled
 	"failed to initialize WASM support: WASM support is disabled (at build time)",
 }
 
-// answered are errors that containerd's CRI also returns to the kubelet, which tells of
-// them by Events (internal/cri/instrument/instrumented_service.go).
+// answered matches errors that containerd's CRI also returns to the kubelet, which reports them
+// as Events (internal/cri/instrument/instrumented_service.go).
 //
 //upstream:relies-on github.com/containerd/containerd/v2/internal/cri/instrument/instrumented_service.go
 var answered = regexp.MustCompile(`^[A-Z][A-Za-z]+ (for |within sandbox |with filter |").*failed(, error)?$`)
 
-// routines are further errors of containers that cannot start or have ended, and of
-// loops that a stop of kedge's overtakes: beginnings of messages, and parts of errors.
+// routines are further errors that do not indicate a fault: of containers that cannot start or
+// have ended, and of loops that run while kedge stops. message is the beginning of the log
+// message, detail a part of the error.
 var routines = []struct{ message, detail string }{
 	//upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/shim.go shimTask.delete
 	{"failed to delete task", "not found"}, // core/runtime/v2/shim.go
 	//upstream:relies-on github.com/containerd/ttrpc/client.go Client.receiveLoop
-	{"ttrpc: received message on inactive stream", ""}, // ttrpc/client.go: an answer after its call was given up
+	{"ttrpc: received message on inactive stream", ""}, // ttrpc/client.go: an answer to a call that was given up
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/io/container_io.go
 	{"Failed to pipe std", "closed fifo"}, // internal/cri/io/container_io.go
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/images/snapshots.go
 	{"Failed to sync snapshot stats", "database not open"}, // internal/cri/server/images/snapshots.go
 }
 
-// isRoutine tells whether an error is none of containerd's or of the host's.
+// isRoutine tells whether an error is a fault neither of containerd nor of the host.
 func isRoutine(entry *logrus.Entry) bool {
 	if entry.Level != logrus.ErrorLevel {
 		return false
@@ -86,7 +87,7 @@ func isRoutine(entry *logrus.Entry) bool {
 	return answered.MatchString(entry.Message)
 }
 
-// leaveOut formats all messages but the expected ones, and those that nobody asked for.
+// leaveOut formats all messages except the expected ones and those below the level that is set.
 type leaveOut struct{ logrus.Formatter }
 
 func (f leaveOut) Format(entry *logrus.Entry) ([]byte, error) {
@@ -129,7 +130,7 @@ func (h fatalHook) Fire(entry *logrus.Entry) error {
 	}
 	select {
 	case h <- err:
-	default: // the first is the cause
+	default: // the first error is the cause
 	}
 	return nil
 }

@@ -21,37 +21,37 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/folderwatch"
 )
 
-// archiveSuffixes are those of image archives; compression is found by content.
+// archiveSuffixes are the suffixes of image archives. The compression is detected from the content.
 var archiveSuffixes = []string{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"}
 
-// listSuffix is that of files with names of images to pull.
+// listSuffix is the suffix of files that list images to pull.
 const listSuffix = ".txt"
 
 const (
-	// copied is how long the images folder must be at rest before it is read.
+	// copied is how long the images folder must be unchanged before it is read.
 	copied = time.Second
-	// progressInterval is how often it is said how far an import is.
+	// progressInterval is how often the progress of an import is logged.
 	progressInterval = 10 * time.Second
 )
 
-// preloader has the node have the images of the archives and lists in a folder,
-// pinned as long as these are there.
+// preloader makes sure that the node has the images of the archives and lists in a folder. The
+// images are pinned as long as their archive or list exists.
 type preloader struct {
 	cfg         Config
 	client      *containerd.Client
 	service     cri.ImageServiceClient
 	snapshotter string
 	log         *logrus.Entry
-	// record is of the archives that were imported, by path; it is a file, too.
+	// record has the archives that were imported, by path. It is also kept in a file.
 	record map[string]imported
-	// broken are those that cannot be: they are not tried again as they are.
+	// broken has the archives that could not be imported. They are tried again when they change.
 	broken map[string]imported
-	// said is what was last said to be wrong with the lists.
+	// said is the last reported error of the lists.
 	said string
 }
 
-// imported says which images came from an archive, which is the same one while
-// its size and time are.
+// imported says which images came from an archive. An archive counts as unchanged while its size
+// and time are the same.
 type imported struct {
 	Size    int64
 	ModTime time.Time
@@ -72,12 +72,12 @@ func (c *Containerd) newPreloader(client *containerd.Client, service cri.ImageSe
 
 func (p *preloader) recordFile() string { return filepath.Join(p.cfg.Root, "preloaded.json") }
 
-// follow keeps in step with the folder until ctx is done. Lists are pulled
-// beside that: a registry may not answer for long.
+// follow imports what changes in the folder until ctx is done. It pulls lists in a goroutine,
+// because a registry may not answer for a long time.
 func (p *preloader) follow(ctx context.Context) error {
 	changes := folderwatch.Start(ctx, p.cfg.ImagesDir, copied, p.log)
 	for {
-		// Also at first: what came while nobody watched.
+		// The first pass finds files that came before the watch began.
 		if err := p.importAll(ctx); err != nil && ctx.Err() == nil {
 			p.log.Errorf("cannot preload images: %v", err)
 		}
@@ -96,10 +96,9 @@ func (p *preloader) follow(ctx context.Context) error {
 	}
 }
 
-// importAll imports the pause image and the archives in the folder that are new or
-// changed, or whose images are gone, and unpins the images of those that are no
-// longer there. An archive that cannot be imported is logged and passed over, but
-// for the pause image's.
+// importAll imports the pause image and those archives in the folder that are new or changed, or
+// whose images are gone. It unpins images whose archive no longer exists. An archive that cannot
+// be imported is logged and skipped, except the pause image's.
 func (p *preloader) importAll(ctx context.Context) error {
 	present, err := p.client.ListImages(ctx)
 	if err != nil {
@@ -139,10 +138,10 @@ func (p *preloader) importAll(ctx context.Context) error {
 		if ctx.Err() != nil || archive == p.cfg.PauseArchive {
 			return fmt.Errorf("preload images of %s: %w", archive, err)
 		}
-		p.fail(fmt.Sprintf("cannot preload images of %s, which is tried again when it changes: %v", archive, err))
+		p.fail(fmt.Sprintf("cannot preload images of %s (kedge tries again when the file changes): %v", archive, err))
 	}
 	if _, ok := slices.BinarySearch(kept[p.cfg.PauseArchive].Images, p.cfg.PauseImage); !ok {
-		return fmt.Errorf("preload images of %s: it holds %v and not %s", p.cfg.PauseArchive, kept[p.cfg.PauseArchive].Images, p.cfg.PauseImage)
+		return fmt.Errorf("preload images of %s: the archive has %v, not %s", p.cfg.PauseArchive, kept[p.cfg.PauseArchive].Images, p.cfg.PauseImage)
 	}
 	p.record = kept
 	if err := writeRecord(p.recordFile(), kept); err != nil {
@@ -151,7 +150,7 @@ func (p *preloader) importAll(ctx context.Context) error {
 	if err := p.unpinOthers(ctx); err != nil {
 		return err
 	}
-	// The CRI learns of images by events.
+	// The CRI learns of images by events, so it may know them a moment later.
 	for _, name := range added {
 		err := waitImage(ctx, p.service, name)
 		if ctx.Err() != nil || err != nil && name == p.cfg.PauseImage {
@@ -164,13 +163,13 @@ func (p *preloader) importAll(ctx context.Context) error {
 	return nil
 }
 
-// fail tells users what is wrong with a file of theirs.
+// fail logs a message about a user's file and tells it to users by an Event.
 func (p *preloader) fail(message string) {
 	p.log.Error(message)
 	p.cfg.Warn(message)
 }
 
-// find returns the files in the folder whose names have one of these ends.
+// find returns the files in the folder whose names end in one of the suffixes.
 func (p *preloader) find(suffixes ...string) ([]string, error) {
 	entries, err := os.ReadDir(p.cfg.ImagesDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -185,7 +184,7 @@ func (p *preloader) find(suffixes ...string) ([]string, error) {
 	return files, nil
 }
 
-// importFile imports an archive and says how far it is if that takes long.
+// importFile imports an archive and logs the progress if that takes long.
 func (p *preloader) importFile(ctx context.Context, archive string) (names, ids []string, err error) {
 	file, err := datadir.OpenRegular(archive)
 	if err != nil {
@@ -204,8 +203,8 @@ func (p *preloader) importFile(ctx context.Context, archive string) (names, ids 
 	return names, ids, err
 }
 
-// reportProgress says how much of a file was read, until ctx is done. The rest
-// of the time goes into unpacking.
+// reportProgress logs how much of a file was read, until ctx is done. After the reading ends,
+// the rest of the time is unpacking.
 func reportProgress(ctx context.Context, file *os.File, log *logrus.Entry) {
 	ticker := time.NewTicker(progressInterval)
 	defer ticker.Stop()
@@ -216,7 +215,7 @@ func reportProgress(ctx context.Context, file *os.File, log *logrus.Entry) {
 		case <-ticker.C:
 		}
 		info, err := file.Stat()
-		// Where the one who reads it is: the file's own place.
+		// The file's own offset tells how far its reader is.
 		at, seekErr := file.Seek(0, 1)
 		if err != nil || seekErr != nil || info.Size() == 0 {
 			continue
@@ -229,8 +228,8 @@ func reportProgress(ctx context.Context, file *os.File, log *logrus.Entry) {
 	}
 }
 
-// unpinOthers leaves images to the kubelet's garbage collection that were pinned
-// because of files which are no longer there.
+// unpinOthers unpins the images that were preloaded from files which no longer exist. After that
+// the kubelet's garbage collection may remove them.
 func (p *preloader) unpinOthers(ctx context.Context) error {
 	wanted := map[string]bool{}
 	for _, i := range p.record {
@@ -259,7 +258,7 @@ func (p *preloader) unpinOthers(ctx context.Context) error {
 			return fmt.Errorf("unpin %s: %w", image.Name, err)
 		}
 		if !strings.HasPrefix(image.Name, "sha256:") {
-			p.log.Infof("%s is no longer pinned: what it was preloaded from is gone", image.Name)
+			p.log.Infof("%s is no longer pinned: the archive or list that it was preloaded from is gone", image.Name)
 		}
 	}
 	return nil
@@ -275,8 +274,8 @@ func waitImage(ctx context.Context, service cri.ImageServiceClient, name string)
 	})
 }
 
-// readRecord returns what is recorded: nothing, if the record is damaged, and
-// all is imported again.
+// readRecord returns the recorded archives. If the record is missing or damaged it returns nil,
+// and all archives are imported again.
 func readRecord(file string) map[string]imported {
 	record := map[string]imported{}
 	if data, err := os.ReadFile(file); err != nil || json.Unmarshal(data, &record) != nil {

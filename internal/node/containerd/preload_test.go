@@ -17,7 +17,7 @@ func TestImagesFolder(t *testing.T) {
 		write(t, dir+"/images/another.tgz", archive[:len(archive)/2])
 		eventually(t, func() bool { return strings.Contains(n.log(), "cannot preload images of "+dir+"/images/another.tgz") })
 		write(t, dir+"/images/another.tgz", archive)
-		// The same image by two archives.
+		// Two archives have the same image.
 		write(t, dir+"/images/twice.tar", dockerArchive(t, another, []byte("another")))
 		eventually(t, func() bool {
 			image := n.image(another)
@@ -25,7 +25,7 @@ func TestImagesFolder(t *testing.T) {
 		})
 		write(t, dir+"/images/list.txt", []byte("# what is there already\n"+helloImage+"\nnot a name\n"))
 		eventually(t, func() bool {
-			return strings.Contains(n.log(), dir+`/images/list.txt:3: \"not a name\" is no name of an image`)
+			return strings.Contains(n.log(), dir+`/images/list.txt:3: \"not a name\" is not an image name`)
 		})
 
 		for _, name := range []string{"another.tgz", "hello.tar.gz"} {
@@ -45,7 +45,7 @@ func TestImagesFolder(t *testing.T) {
 		})
 		for _, name := range []string{another, helloImage, pauseImage} {
 			if image := n.image(name); image == nil || !image.Pinned {
-				t.Errorf("%s is %v, want it pinned: a file has it yet", name, image)
+				t.Errorf("%s is %v, want it pinned: a file still has it", name, image)
 			}
 		}
 		for _, name := range []string{"twice.tar", "list.txt"} {
@@ -55,7 +55,8 @@ func TestImagesFolder(t *testing.T) {
 		}
 		eventually(t, func() bool {
 			image := n.image(another)
-			// Of the other the CRI cannot tell: the pause image has the same content.
+			// The CRI cannot tell whether the other image is pinned: the pause image has the same
+			// content.
 			return image != nil && !image.Pinned && strings.Contains(n.log(), helloImage+" is no longer pinned")
 		})
 		if err := n.stop(syscall.SIGTERM); err != nil {

@@ -14,35 +14,35 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Reader answers what is asked of the CRI all the time, without its socket. It
-// implements kubelet.Runtime, and works once the Containerd is ready.
+// Reader answers the frequent questions to the CRI without its socket. It implements
+// kubelet.Runtime. It can be used once the Containerd is ready.
 type Reader struct {
 	service  service
 	metadata *metadata.DB
 }
 
-// service is what containerd's CRI plugin is.
+// service is the part of containerd's CRI plugin that Reader calls.
 type service interface {
 	cri.RuntimeServiceServer
 	cri.ImageServiceServer
 }
 
-// Reader returns the way to the CRI within this process.
+// Reader returns the Reader of this containerd.
 func (c *Containerd) Reader() *Reader { return &c.reader }
 
-// Store returns the content and the images that containerd has, in all its
-// namespaces. It is for after the Containerd is ready.
+// Store returns containerd's content and images, of all its namespaces. The caller must wait until
+// the Containerd is ready.
 func (c *Containerd) Store() (content.Store, images.Store) {
 	return c.reader.metadata.ContentStore(), metadata.NewImageStore(c.reader.metadata)
 }
 
-// capture registers a plugin that finds the CRI's and the metadata: a server hands
-// out none of its plugins. The list of plugins is the process's, as containerd itself is.
+// capture registers a plugin that finds the CRI plugin and the metadata, because a containerd server
+// does not give access to its plugins. The list of plugins is global to the process, as is containerd.
 //
 //upstream:relies-on github.com/containerd/containerd/v2/plugins/cri/cri.go initCRIService
 func (r *Reader) capture() {
 	registry.Register(&plugin.Registration{
-		Type:     "dev.kedge.v1", // one that no other plugin requires
+		Type:     "dev.kedge.v1", // a type that no other plugin requires
 		ID:       "reader",
 		Requires: []plugin.Type{plugins.GRPCPlugin, plugins.MetadataPlugin},
 		InitFn: func(ic *plugin.InitContext) (any, error) {
@@ -52,49 +52,49 @@ func (r *Reader) capture() {
 			}
 			var ok bool
 			if r.service, ok = instance.(service); !ok {
-				return nil, errors.New("the CRI plugin serves no CRI")
+				return nil, errors.New("the plugin does not implement the CRI")
 			}
 			if instance, err = ic.GetSingle(plugins.MetadataPlugin); err != nil {
 				return nil, fmt.Errorf("find the metadata: %w", err)
 			}
 			if r.metadata, ok = instance.(*metadata.DB); !ok {
-				return nil, errors.New("the metadata plugin has none")
+				return nil, errors.New("the metadata plugin returned no database")
 			}
 			return r, nil
 		},
 	})
 }
 
-// Status returns whether pods can be started.
+// Status returns the conditions of the runtime, which tell whether pods can be started.
 func (r *Reader) Status(ctx context.Context, verbose bool) (*cri.StatusResponse, error) {
 	return read(ctx, r.service.Status, &cri.StatusRequest{Verbose: verbose})
 }
 
-// ListPodSandbox returns the sandboxes that filter selects, nil all.
+// ListPodSandbox returns the sandboxes that filter selects, or all if filter is nil.
 func (r *Reader) ListPodSandbox(ctx context.Context, filter *cri.PodSandboxFilter) ([]*cri.PodSandbox, error) {
 	response, err := read(ctx, r.service.ListPodSandbox, &cri.ListPodSandboxRequest{Filter: filter})
 	return response.GetItems(), err
 }
 
-// ListContainers returns the containers that filter selects, nil all.
+// ListContainers returns the containers that filter selects, or all if filter is nil.
 func (r *Reader) ListContainers(ctx context.Context, filter *cri.ContainerFilter) ([]*cri.Container, error) {
 	response, err := read(ctx, r.service.ListContainers, &cri.ListContainersRequest{Filter: filter})
 	return response.GetContainers(), err
 }
 
-// ListContainerStats returns what containers use, as their shims say.
+// ListContainerStats returns the resource use of containers, as their shims report it.
 func (r *Reader) ListContainerStats(ctx context.Context, filter *cri.ContainerStatsFilter) ([]*cri.ContainerStats, error) {
 	response, err := read(ctx, r.service.ListContainerStats, &cri.ListContainerStatsRequest{Filter: filter})
 	return response.GetStats(), err
 }
 
-// ListImages returns the images that filter selects, nil all.
+// ListImages returns the images that filter selects, or all if filter is nil.
 func (r *Reader) ListImages(ctx context.Context, filter *cri.ImageFilter) ([]*cri.Image, error) {
 	response, err := read(ctx, r.service.ListImages, &cri.ListImagesRequest{Filter: filter})
 	return response.GetImages(), err
 }
 
-// ImageFsInfo returns what images use of their file system.
+// ImageFsInfo returns how much of their file system the images use.
 func (r *Reader) ImageFsInfo(ctx context.Context) (*cri.ImageFsInfoResponse, error) {
 	return read(ctx, r.service.ImageFsInfo, &cri.ImageFsInfoRequest{})
 }

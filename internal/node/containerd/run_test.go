@@ -28,9 +28,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
 )
 
-// The tests of a running containerd need it in a process of its own, as there
-// can be one in a process only once, and a host of its own, which is a mount
-// namespace with its own /run. The test binary starts itself for both.
+// A process can run only one containerd, and only once. So each test of a running containerd uses
+// a process of its own, and a host of its own, which is a mount namespace with its own /run. The
+// test binary starts itself for both.
 const (
 	envNode   = "KEDGE_TEST_NODE"    // set in the mount namespace
 	envDir    = "KEDGE_TEST_DIR"     // set in the process that runs containerd
@@ -80,9 +80,9 @@ func runContainerd(dir string) int {
 		return 1
 	}
 	if os.Getenv(envStopAt) != "" {
-		time.Sleep(2 * restTime) // as whoever has other things to stop
+		time.Sleep(2 * restTime) // like a process with other parts to stop
 	}
-	// One that has said that it ends may take a moment to.
+	// A goroutine that is about to end may need a moment to do so.
 	var stacks bytes.Buffer
 	for range 100 {
 		stacks.Reset()
@@ -96,11 +96,11 @@ func runContainerd(dir string) int {
 	return 1
 }
 
-// restTime is how long whoever is stopped in its midst may take to close everything.
+// restTime is how long a component that is stopped during its start may take to close everything.
 const restTime = 300 * time.Millisecond
 
-// stopHook stops what says a message of information, and has it go on when that may
-// be over.
+// stopHook stops the component when it logs a message, and lets the logger continue when the stop
+// may be over.
 type stopHook struct {
 	message string
 	stop    func()
@@ -228,8 +228,8 @@ func (n *node) stop(signal syscall.Signal) error {
 	return n.cmd.Wait()
 }
 
-// stopAt starts a containerd and stops it when it says message, which is before it is
-// ready. What is out of order then is in its output.
+// stopAt starts a containerd and stops it when it logs message, before it is ready. The output
+// must show no fault.
 func stopAt(t *testing.T, dir, message string) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -405,7 +405,7 @@ func (n *node) removePod(p pod) {
 	}
 }
 
-// eventually waits for what takes as long as it takes, within a minute.
+// eventually waits until done returns true, at most a minute.
 func eventually(t *testing.T, done func() bool) {
 	t.Helper()
 	for range 1200 {

@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// runcType is the shim of runc and of everything with runc's command line.
+// runcType is the shim for runc and for every runtime with runc's command line.
 const runcType = "io.containerd.runc.v2"
 
-// Runtime is a container runtime that pods can ask for by a RuntimeClass.
+// Runtime is a container runtime that a pod can select by a RuntimeClass.
 type Runtime struct {
 	// Name is the CRI handler, and the name of the RuntimeClass.
 	Name string
 	// Type is containerd's name of the shim.
 	Type string
-	// Path is the shim, or for the shim of runc what it runs instead of runc.
-	// It is empty for runc itself, which kedge brings and PATH finds.
+	// Path is the shim. For runc's shim it is the executable to run instead of runc. It is
+	// empty for runc itself, which is part of kedge and found by PATH.
 	Path string
 }
 
-// known are the runtimes that are looked for, with k3s's names for them.
+// known are the runtimes that kedge looks for, under the names that k3s gives them.
 var known = []struct{ name, kind, executable string }{
 	{"crun", runcType, "crun"},
 	{"nvidia", runcType, "nvidia-container-runtime"},
@@ -37,12 +37,12 @@ var known = []struct{ name, kind, executable string }{
 	{"wws", "io.containerd.wws.v1", "containerd-shim-wws-v1"},
 }
 
-// runtimeDirs are looked through besides PATH: where NVIDIA's GPU operator and
-// the kwasm operator install.
+// runtimeDirs are searched after PATH. NVIDIA's GPU operator and the kwasm operator install
+// there.
 var runtimeDirs = []string{"/usr/local/nvidia/toolkit", "/opt/kwasm/bin", "/usr/local/bin", "/usr/bin"}
 
-// RuntimeClasses returns the names of all runtimes that kedge knows. A cluster
-// has a RuntimeClass for each, as nodes differ in what is installed.
+// RuntimeClasses returns the sorted names of all runtimes that kedge knows. A cluster has a
+// RuntimeClass for each of them, because nodes differ in what is installed.
 func RuntimeClasses() []string {
 	var names []string
 	for _, k := range known {

@@ -21,20 +21,20 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
 )
 
-// credentialsTimeout is for whoever has none to give, who only logs that
-// (core/transfer/registry/registry.go, MarshalAny).
+// credentialsTimeout limits the wait for credentials. An OCIRegistry without credentials only logs
+// that and does not answer (core/transfer/registry/registry.go, MarshalAny).
 const credentialsTimeout = 10 * time.Second
 
-// Source knows where images come from. It is registries.Registries.
+// Source decides where images come from. registries.Registries implements it.
 type Source interface {
-	// Fetcher returns what pulls an image, or nil to have containerd do it.
+	// Fetcher returns what pulls the image, or nil if containerd shall pull it itself.
 	Fetcher(registries.Pull) (transfer.ImageFetcher, error)
 }
 
-// interceptPulls lets source say where images are pulled from, by putting itself
-// before containerd's transfer service, through which the CRI and ctr pull.
-// Upstream has no other way to change registries while it runs, nor to rewrite
-// names: k3s patches it. The list of plugins is the process's, as containerd is.
+// interceptPulls makes source decide where images are pulled from. It puts source in front of
+// containerd's transfer service, through which the CRI and ctr pull. Upstream has no other way to
+// change registries while containerd runs, or to rewrite names: k3s patches containerd for that.
+// The list of plugins is global to the process, as is containerd.
 //
 //upstream:relies-on github.com/containerd/plugin/registry/register.go Register Reset Graph
 //upstream:relies-on github.com/containerd/containerd/v2/plugins/transfer/plugin.go init
@@ -51,7 +51,7 @@ func interceptPulls(source Source) {
 				}
 				service, ok := instance.(transfer.Transferrer)
 				if !ok {
-					return nil, fmt.Errorf("the plugin %s transfers nothing", r.URI())
+					return nil, fmt.Errorf("the plugin %s does not implement transfers", r.URI())
 				}
 				return &transferrer{Transferrer: service, source: source}, nil
 			}
@@ -60,7 +60,7 @@ func interceptPulls(source Source) {
 	}
 }
 
-// transferrer is containerd's transfer service with another source of images.
+// transferrer is containerd's transfer service, except that images are pulled from source.
 type transferrer struct {
 	transfer.Transferrer
 	source Source
@@ -88,9 +88,9 @@ func (t *transferrer) Transfer(ctx context.Context, from, to any, options ...tra
 	return t.Transferrer.Transfer(ctx, from, to, options...)
 }
 
-// describe returns what is to be pulled and with whose credentials, until ctx is
-// done. An OCIRegistry tells that only as it does to a transfer service of another
-// process, by a message and a stream.
+// describe returns what is to be pulled and with which credentials, which are available until ctx
+// is done. An OCIRegistry gives these only by a message and a stream, as to a transfer service
+// in another process.
 //
 //upstream:relies-on github.com/containerd/containerd/v2/core/transfer/registry/registry.go OCIRegistry.MarshalAny
 func describe(ctx context.Context, image *ociregistry.OCIRegistry) (registries.Pull, error) {
@@ -108,7 +108,7 @@ func describe(ctx context.Context, image *ociregistry.OCIRegistry) (registries.P
 		pull.Header.Set(name, value)
 	}
 	stream := streams[message.Resolver.AuthStream]
-	var mu sync.Mutex // questions and answers are in turn
+	var mu sync.Mutex // each question must be followed by its answer
 	pull.Credentials = func(host string) (string, string, error) {
 		if stream == nil {
 			return "", "", nil
@@ -138,12 +138,12 @@ func askCredentials(stream *pipe, reference, host string) (user, secret string, 
 		return "", "", err
 	}
 	if answer.AuthType == transfertypes.AuthType_HEADER {
-		return "", "", nil // as upstream, which has no use for it
+		return "", "", nil // upstream ignores it too
 	}
 	return answer.Username, answer.Secret, nil
 }
 
-// pipes are streams within this process, by their names.
+// pipes are streams within this process, by name.
 type pipes map[string]*pipe
 
 // Create implements streaming.StreamCreator: it returns the other end of a stream.
@@ -153,7 +153,7 @@ func (p pipes) Create(ctx context.Context, name string) (streaming.Stream, error
 	return &pipe{ctx, there, here}, nil
 }
 
-// pipe is one end of a stream, which ends with its context.
+// pipe is one end of a stream. It ends with its context.
 type pipe struct {
 	ctx     context.Context
 	in, out chan typeurl.Any

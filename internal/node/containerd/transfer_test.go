@@ -9,7 +9,7 @@ import (
 	ociregistry "github.com/containerd/containerd/v2/core/transfer/registry"
 )
 
-// secrets are those of a pod, by host.
+// secrets are the credentials of a pod, by host.
 type secrets map[string]string
 
 func (s secrets) GetCredentials(_ context.Context, ref, host string) (ociregistry.Credentials, error) {

@@ -5,11 +5,11 @@
 
 package containerd
 
-// The plugins of containerd that a Kubernetes node uses. They register
-// themselves. Left out of upstream's cmd/containerd/builtins: snapshotters and
-// differs nobody asked for, the restart monitor (it polls every ten seconds for
-// what CRI never sets), the cgroup metrics (the kubelet has its own), opt (it
-// changes PATH), tracing, image verifiers and the debug and metrics listeners.
+// The plugins of containerd that a Kubernetes node uses. They register themselves. Compared with
+// upstream's cmd/containerd/builtins, these are left out: the other snapshotters and differs, the
+// restart monitor (it polls every ten seconds for labels that the CRI never sets), the cgroup
+// metrics (the kubelet has its own), opt (it changes PATH), tracing, image verifiers and the
+// debug and metrics listeners.
 //
 //upstream:follows github.com/containerd/containerd/v2/cmd/containerd/builtins/builtins.go
 //upstream:follows github.com/containerd/containerd/v2/cmd/containerd/builtins/builtins_linux.go

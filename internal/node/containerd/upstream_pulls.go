@@ -8,9 +8,9 @@ import (
 	srvconfig "github.com/containerd/containerd/v2/cmd/containerd/server/config"
 )
 
-// pullsItself returns what in a user's drop-ins has the CRI pull without containerd's
-// transfer service, and so past registries.yaml: internal/cri/config/config.go,
-// CheckLocalImagePullConfigs.
+// pullsItself returns the keys in a user's drop-ins that make the CRI pull images without
+// containerd's transfer service. Such pulls ignore registries.yaml. The keys are those of
+// CheckLocalImagePullConfigs in internal/cri/config/config.go.
 //
 //upstream:follows github.com/containerd/containerd/v2/internal/cri/config/config.go CheckLocalImagePullConfigs
 func pullsItself(config *srvconfig.Config) []string {

@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// read calls method as containerd's own layer over the socket does
-// (internal/cri/instrument), and copies what goes in and out, as the socket
-// would: the CRI completes filters, and shares its state with its answers.
+// read calls method in the way containerd's own gRPC layer does (internal/cri/instrument). It
+// copies the request and the response, as the socket would, because the CRI changes filters and
+// its responses share its own state.
 //
 //upstream:follows github.com/containerd/containerd/v2/internal/cri/instrument/instrumented_service.go instrumentedService.ListContainers instrumentedService.Status
 func read[Request, Response proto.Message](ctx context.Context, method func(context.Context, Request) (Response, error), request Request) (Response, error) {

@@ -24,7 +24,7 @@ func (c *Containerd) start(ctx context.Context, config *srvconfig.Config) (*serv
 			return nil, fmt.Errorf("make folder %s: %w", folder, err)
 		}
 	}
-	// Like upstream's main: an unpacking that was interrupted leaves mounts.
+	// Upstream's main does this too: an interrupted unpacking leaves mounts behind.
 	if err := mount.SetTempMountLocation(filepath.Join(config.Root, "tmpmounts")); err != nil {
 		return nil, fmt.Errorf("make folder for containerd's temporary mounts: %w", err)
 	}
@@ -39,7 +39,7 @@ func (c *Containerd) start(ctx context.Context, config *srvconfig.Config) (*serv
 	c.reader.capture()
 	interceptPulls(c.cfg.Source)
 	srv, err := server.New(ctx, config)
-	// The CRI plugin sets it by its own log level, for the whole process
+	// The CRI plugin sets klog's verbosity for the whole process to its own log level
 	// (setGLogLevel in plugins/cri/runtime/plugin.go).
 	//upstream:relies-on github.com/containerd/containerd/v2/plugins/cri/runtime/plugin.go setGLogLevel
 	c.cfg.Verbosity.Restore()
@@ -48,7 +48,7 @@ func (c *Containerd) start(ctx context.Context, config *srvconfig.Config) (*serv
 	}
 	if c.reader.service == nil {
 		c.stop(srv)
-		return nil, errors.New("find containerd's CRI: its plugin is not there")
+		return nil, errors.New("find containerd's CRI: its plugin did not load")
 	}
 	if err := srv.Start(ctx); err != nil {
 		c.stop(srv)

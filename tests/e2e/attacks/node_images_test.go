@@ -12,18 +12,18 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// mirrors has all images come from a registry that is not there.
+// mirrors makes all images come from a registry that does not exist.
 const mirrors = "mirrors:\n  registry.test:\n    endpoint: [\"https://127.0.0.1:1\"]\n"
 
-// TestNodeImages has whoever is root on an agent give other nodes an image of
-// theirs under a name that these trust, while the registry is out of reach.
+// TestNodeImages lets root on an agent offer other nodes its own image under a trusted name while the
+// registry cannot be reached.
 func TestNodeImages(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	newHost := func(name string) *harness.Host {
 		host := cluster.NewHost(t, network, name)
 		host.WriteFile("/etc/kedge/registries.yaml", mirrors)
-		// Nothing listens there, and so nobody waits for an answer.
+		// Nothing listens there, so connections fail at once.
 		host.WriteFile("/etc/hosts", "127.0.0.1 localhost\n127.0.0.1 registry.test\n")
 		return host
 	}
@@ -55,7 +55,7 @@ func TestNodeImages(t *testing.T) {
 			output, err := attack.kubectl(stolen(user), "", "label", "node", "thief", "node-role.kubernetes.io/control-plane=true")
 			attack.wantForbidden("be labelled as a server as "+user, output, err)
 		}
-		// Even if it has got the label somehow.
+		// This holds even if the attacker has got the label somehow.
 		c.Kubectl("label", "node", "thief", "node-role.kubernetes.io/control-plane=true")
 	})
 	t.Run("a tag", func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestNodeImages(t *testing.T) {
 					t.Errorf("a node runs what another one gives it for a tag: %s", event.Message)
 					return nil
 				}
-				if strings.Contains(event.Message, "no server has it") {
+				if strings.Contains(event.Message, "the servers of this cluster do not have the image either") {
 					return nil
 				}
 			}
@@ -82,7 +82,7 @@ func TestNodeImages(t *testing.T) {
 		})
 		pull("honest", "registry.test/honest:1")
 		c.Pod("honest")
-		// What has a digest may come from anybody.
+		// Content with a digest may come from any node.
 		pull("digest", "registry.test/of-thief@"+digest)
 		c.Pod("digest")
 	})
@@ -118,7 +118,7 @@ func TestNodeImages(t *testing.T) {
 	})
 }
 
-// digestOf returns the digest of an image that a host has.
+// digestOf returns the digest of an image on a host.
 func digestOf(t *testing.T, host *harness.Host, name string) string {
 	t.Helper()
 	output, err := host.Kedge(t.Context(), "ctr", "images", "ls", "name=="+name).Output()

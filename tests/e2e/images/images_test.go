@@ -1,5 +1,5 @@
-// Package images has nodes get their images in every way there is: by mirrors,
-// from archives, by commands, and from each other.
+// Package images tests every way in which nodes get images: from mirrors, from archives, by
+// commands, and from each other.
 package images
 
 import (
@@ -29,7 +29,7 @@ const (
 	imagesFolder   = "/var/lib/kedge/agent/images"
 )
 
-// program is what all images have in them.
+// program returns the program that is in all images.
 func program(t *testing.T) []byte {
 	t.Helper()
 	repository, err := harness.Repository()
@@ -46,7 +46,7 @@ func program(t *testing.T) []byte {
 	return data
 }
 
-// newHost makes a host that knows the names of the registries, and their authority.
+// newHost makes a host that knows the names of the registries and their certificate authority.
 func newHost(t *testing.T, network *harness.Network, r *registry, name string) *harness.Host {
 	t.Helper()
 	host := network.NewHost(t, name)
@@ -56,8 +56,8 @@ func newHost(t *testing.T, network *harness.Network, r *registry, name string) *
 	return host
 }
 
-// registriesYAML has the images of registry.test, which is not there, be those of
-// a mirror, below another name.
+// registriesYAML makes the images of registry.test, which does not exist, come from a mirror under
+// another name.
 func registriesYAML(password string) string {
 	return fmt.Sprintf(`
 mirrors:
@@ -72,7 +72,7 @@ configs:
 `, registryName, password, authorityFile)
 }
 
-// run starts a pod of an image on a node.
+// run starts a pod with an image on a node.
 func run(c *cluster.Cluster, name, node, image string) {
 	c.Helper()
 	c.Apply(fmt.Sprintf(`
@@ -94,7 +94,7 @@ func TestImages(t *testing.T) {
 	r.add(t, "mirror/app:2", archive(t, "registry.test/app:2"))
 	r.add(t, "mirror/listed:1", archive(t, "registry.test/listed:1"))
 
-	t.Log("a registries.yaml that is broken is refused at the start")
+	t.Log("a broken registries.yaml is refused at the start")
 	host := newHost(t, network, r, "server-1")
 	host.WriteFile(registriesFile, "mirrors:\n  registry.test:\n    endpoint: [\"ftp://x\"]\n")
 	broken := host.Kedge(t.Context(), "server")
@@ -110,13 +110,13 @@ func TestImages(t *testing.T) {
 	run(c, "first", "server-1", "registry.test/app:1")
 	c.Pod("first")
 
-	t.Log("registries.yaml is reloaded, and one that is broken is not used")
+	t.Log("registries.yaml is reloaded, and a broken one is not used")
 	r.setPassword("second")
 	run(c, "second", "server-1", "registry.test/app:2")
 	c.Told(cluster.Namespace, "second", "401 Unauthorized")
 	host.WriteFile(registriesFile, "mirrors: [")
-	server.WaitLog("the registries stay as they were before: read registries: " + registriesFile)
-	c.Told(metav1.NamespaceDefault, "server-1", "the registries stay as they were before")
+	server.WaitLog("kedge keeps using the previous registries.yaml until this is corrected: read registries: " + registriesFile)
+	c.Told(metav1.NamespaceDefault, "server-1", "kedge keeps using the previous registries.yaml")
 	host.WriteFile(registriesFile, registriesYAML("second"))
 	c.Pod("second")
 	kedge(c, "ctr", "images", "pull", "registry.test/app:2")
@@ -125,8 +125,8 @@ func TestImages(t *testing.T) {
 	host.WriteFile(imagesFolder+"/broken.tar.zst", "not an archive")
 	host.WriteFile(imagesFolder+"/archive.tar", string(archive(t, "nowhere.test/preloaded:1")))
 	host.WriteFile(imagesFolder+"/list.txt", "# of an air gap\nregistry.test/listed:1\n")
-	server.WaitLog("broken.tar.zst, which is tried again when it changes")
-	c.Told(metav1.NamespaceDefault, "server-1", "broken.tar.zst, which is tried again when it changes")
+	server.WaitLog("broken.tar.zst (kedge tries again when the file changes)")
+	c.Told(metav1.NamespaceDefault, "server-1", "broken.tar.zst (kedge tries again when the file changes)")
 	wantPinned(c, "nowhere.test/preloaded:1", true)
 	wantPinned(c, "registry.test/listed:1", true)
 	run(c, "preloaded", "server-1", "nowhere.test/preloaded:1")
@@ -156,7 +156,7 @@ func TestImages(t *testing.T) {
 	run(c, "imported", "server-1", "nowhere.test/imported:1")
 	c.Pod("imported")
 	for want, args := range map[string][]string{
-		"there is no image docker.io/library/nothing:latest here": {"image", "export", "-o", "/run/no.tar", "nothing"},
+		"this node has no image docker.io/library/nothing:latest": {"image", "export", "-o", "/run/no.tar", "nothing"},
 		"import images of " + registriesFile + ": unexpected EOF": {"image", "import", registriesFile},
 		"say which archives": {"image", "import"},
 	} {
@@ -165,7 +165,7 @@ func TestImages(t *testing.T) {
 		}
 	}
 
-	t.Log("a second node has its images from the first")
+	t.Log("a second node gets its images from the first")
 	other := newHost(t, network, r, "agent-1")
 	other.WriteFile(registriesFile, registriesYAML("second"))
 	other.StartAgent(t, server).WaitReady()
@@ -176,14 +176,14 @@ func TestImages(t *testing.T) {
 		t.Errorf("the registry was asked for content %d times more", after-before)
 	}
 
-	t.Log("also when the registry is gone")
+	t.Log("this also works without the registry")
 	r.stop()
 	run(c, "offline", "agent-1", "registry.test/app:1")
 	c.Pod("offline")
 	run(c, "nowhere", "agent-1", "registry.test/nothing:1")
-	c.Told(cluster.Namespace, "nowhere", "connection refused", "and no server has it")
+	c.Told(cluster.Namespace, "nowhere", "connection refused", "the servers of this cluster do not have the image either")
 
-	t.Log("nobody but nodes gets images")
+	t.Log("only nodes get images")
 	for user, want := range map[string]string{"": "certificate required", "system:admin": "not the certificate of a node"} {
 		if got := asUser(t, server, user, other.Address.String()); !strings.Contains(got, want) {
 			t.Errorf("%q is told %q, want %q", user, got, want)
@@ -191,8 +191,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// asUser asks a node for an image, as the administrator or as nobody, and returns
-// what is said.
+// asUser asks a node for an image, as the administrator or as nobody, and returns the answer.
 func asUser(t *testing.T, server *harness.Server, user, address string) string {
 	t.Helper()
 	config := server.RESTConfig()
@@ -218,7 +217,7 @@ func asUser(t *testing.T, server *harness.Server, user, address string) string {
 	return response.Status + ": " + string(text)
 }
 
-// kedge runs a command on the server's host and returns what it printed.
+// kedge runs kedge on the server's host and returns its output.
 func kedge(c *cluster.Cluster, args ...string) string {
 	c.Helper()
 	output, err := c.Server.Host.Kedge(c.Context(), args...).Output()
@@ -228,7 +227,7 @@ func kedge(c *cluster.Cluster, args ...string) string {
 	return string(output)
 }
 
-// wantPinned waits until an image is on the server, and pinned or not.
+// wantPinned waits until an image is on the server, and is pinned or not.
 func wantPinned(c *cluster.Cluster, name string, pinned bool) {
 	c.Helper()
 	c.Eventually(fmt.Sprintf("image %s to be pinned: %t", name, pinned), func() error {

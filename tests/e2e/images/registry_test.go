@@ -22,7 +22,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// archive makes an image archive. The images differ by their names.
+// archive makes an image archive. The images differ only in their names.
 func archive(t *testing.T, name string) []byte {
 	t.Helper()
 	data, err := ociimage.Archive(name, runtime.GOARCH, ocispec.ImageConfig{Env: []string{"PATH=/"}, Entrypoint: []string{"/testserver"}, Cmd: []string{"sleep"}}, []ociimage.File{
@@ -35,8 +35,8 @@ func archive(t *testing.T, name string) []byte {
 	return data
 }
 
-// registry is one to pull from: it wants a password, and has TLS by an authority
-// that nobody knows.
+// registry is a registry to pull from. It requires a password, and TLS with an authority that hosts
+// do not know by default.
 type registry struct {
 	host      *harness.Host
 	server    *http.Server
@@ -51,7 +51,7 @@ type registry struct {
 
 const registryName = "mirror.test"
 
-// startRegistry serves on a host of its own, in the test's process.
+// startRegistry serves a registry on a host of its own, in the test's process.
 func startRegistry(t *testing.T, network *harness.Network) *registry {
 	t.Helper()
 	certificate, key := cluster.Certificate(t, registryName)
@@ -75,7 +75,7 @@ func (r *registry) setPassword(password string) {
 	r.password = password
 }
 
-// add has the registry have an image as REPOSITORY:TAG.
+// add adds an image as REPOSITORY:TAG.
 func (r *registry) add(t *testing.T, name string, data []byte) {
 	t.Helper()
 	r.mu.Lock()
@@ -103,7 +103,7 @@ func (r *registry) add(t *testing.T, name string, data []byte) {
 	}
 }
 
-// pulled tells how often manifests or blobs of a repository were asked for.
+// pulled returns how often manifests or blobs of a repository were requested.
 func (r *registry) pulled(repository, objects string) (count int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

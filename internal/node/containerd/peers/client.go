@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// atOnce is how many nodes are asked at the same time whether they have something.
+	// atOnce is how many nodes are asked at the same time whether they have an object.
 	atOnce = 3
-	// shunned is how long a node is not asked that could not be reached: it may be
-	// behind NAT, elsewhere.
+	// shunned is how long a node that could not be reached is not asked again. It may be behind
+	// NAT at another site.
 	shunned = time.Minute
 )
 
-// RoundTrip implements http.RoundTripper: it asks nodes, in random order, for what
-// a registry would be asked for, and answers with the first that has it, or as a
-// registry that does not have it. What a tag stands for is asked of servers only.
+// RoundTrip implements http.RoundTripper. It sends the request to the other nodes in random order,
+// as to a registry, and returns the first answer with the object. If no node has the object, it
+// returns 404 Not Found. Only servers are asked what a tag stands for.
 func (p *Peers) RoundTrip(request *http.Request) (*http.Response, error) {
 	names, err := p.others(isTag(request.URL.Path))
 	if err != nil {
@@ -58,8 +58,7 @@ func (p *Peers) RoundTrip(request *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// first asks nodes whether they have something, and returns the first that says so,
-// or nothing.
+// first asks the nodes whether they have an object. It returns the first node that has it, or "".
 func (p *Peers) first(request *http.Request, names []string) string {
 	ctx, cancel := context.WithTimeout(request.Context(), headerTimeout)
 	having := make(chan string, len(names))
@@ -76,7 +75,7 @@ func (p *Peers) first(request *http.Request, names []string) string {
 			}
 		})
 	}
-	// The others may end: a request that is broken off costs its connection.
+	// The other requests may end by themselves: to cancel a request costs its connection.
 	go func() {
 		asking.Wait()
 		cancel()
@@ -105,15 +104,14 @@ func (p *Peers) ask(ctx context.Context, request *http.Request, method, name str
 	return response, err
 }
 
-// isTag tells whether a path is that of a manifest by its tag, as of the handler.
-// All else has a digest.
+// isTag tells whether a path names a manifest by its tag. All other paths end in a digest.
 func isTag(path string) bool {
 	rest, object := splitPath(path)
 	return strings.HasSuffix(rest, "/manifests") && !isDigest(object)
 }
 
-// others returns the names of the other nodes that may answer, in random order: of
-// the servers' only, if servers is set. Who is one is proved when it is dialed.
+// others returns the names of the other nodes that may answer, in random order. If servers is set,
+// it returns only servers. A node proves that it is a server when it is dialed.
 func (p *Peers) others(servers bool) ([]string, error) {
 	lister := p.nodes.Load()
 	if lister == nil {
@@ -141,13 +139,13 @@ func isReady(node *corev1.Node) bool {
 	})
 }
 
-// isServer tells whether a node has the label of a server, which no node can give
-// itself (NodeRestriction).
+// isServer tells whether a node has the label of a server, which no node can give to itself
+// (NodeRestriction).
 func isServer(node *corev1.Node) bool {
 	return node.Labels["node-role.kubernetes.io/control-plane"] != "" || node.Labels["node-role.kubernetes.io/etcd"] != ""
 }
 
-// dialNode connects to a node by its name, and sees to it that it is the one.
+// dialNode connects to a node by its name and verifies that the node with this name answers.
 func (p *Peers) dialNode(ctx context.Context, _, address string) (net.Conn, error) {
 	name, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -163,20 +161,20 @@ func (p *Peers) dialNode(ctx context.Context, _, address string) (net.Conn, erro
 		VerifyConnection: func(state tls.ConnectionState) error {
 			node, err := p.judge(state.PeerCertificates[0])
 			if err == nil && node.Name != name {
-				return fmt.Errorf("it is node %s", node.Name)
+				return fmt.Errorf("the node at this address is %s", node.Name)
 			}
 			return err
 		},
 	})
 }
 
-// dialServer connects to the node of a server by its name, and sees to it that a
-// server is there: it must have the key of a certificate that no node has.
+// dialServer connects to a server's node by its name and verifies that a server answers: it must
+// have the key of a certificate that only servers have.
 func (p *Peers) dialServer(ctx context.Context, _, address string) (net.Conn, error) {
 	return p.dial(ctx, address, p.cfg.TLS)
 }
 
-// dial connects to a node's name and a port.
+// dial connects to the address NAME:PORT of a node. It tries all addresses of the node.
 func (p *Peers) dial(ctx context.Context, address string, config *tls.Config) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -186,7 +184,7 @@ func (p *Peers) dial(ctx context.Context, address string, config *tls.Config) (n
 	if err != nil {
 		return nil, err
 	}
-	faults := []error{errors.New("no address of it leads there")}
+	faults := []error{errors.New("no address of node " + name + " can be reached")}
 	for _, a := range node.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
 			continue

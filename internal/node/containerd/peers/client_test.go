@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// newPeers knows nodes by what they answer, and this one. Those whose names begin
-// with server are servers.
+// newPeers returns Peers that know this node and the given nodes, with their answers. Nodes whose
+// names begin with "server" are servers.
 func newPeers(t *testing.T, nodes map[string]http.HandlerFunc) *Peers {
 	t.Helper()
 	p := New(Config{NodeName: "this"})
@@ -103,7 +103,7 @@ func TestClient(t *testing.T) {
 			if want := "/v2/app/blobs/x?ns=registry.test bytes=1-"; test.status == 200 && string(body) != want {
 				t.Errorf("got %q, want %q", body, want)
 			}
-			if name == "none has it" { // b was asked for certain
+			if name == "none has it" { // node b was certainly asked
 				if left, err := p.others(false); err != nil || slices.Contains(left, "b") || len(left) != 3 {
 					t.Errorf("asks %v next, %v", left, err)
 				}
@@ -112,7 +112,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestTags asks servers alone what a tag stands for, whatever other nodes say.
+// TestTags checks that only servers are asked what a tag stands for.
 func TestTags(t *testing.T) {
 	says := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "what it says") }
 	lies := func(w http.ResponseWriter, r *http.Request) {

@@ -14,8 +14,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// FuzzHandler has another node ask for anything. It gets content that it names by its
-// digest, or by a tag that this node has, or a part of that.
+// FuzzHandler sends any request of another node. The answer may only be content, or a part of it,
+// that the request names by its digest or by a tag that this node has.
 func FuzzHandler(f *testing.F) {
 	store, err := local.NewStore(f.TempDir())
 	if err != nil {

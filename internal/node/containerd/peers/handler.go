@@ -16,13 +16,13 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// namespace is the CRI's (internal/cri/constants).
+// namespace is the namespace that the CRI plugin uses (internal/cri/constants).
 //
 //upstream:relies-on github.com/containerd/containerd/v2/internal/cri/constants/constants.go K8sContainerdNamespace
 const namespace = "k8s.io"
 
-// handler serves what containerd has by the part of the distribution API that
-// only reads: https://github.com/opencontainers/distribution-spec
+// handler serves containerd's content by the read-only part of the distribution API:
+// https://github.com/opencontainers/distribution-spec
 type handler struct {
 	content content.Store
 	images  images.Store
@@ -45,8 +45,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// splitPath returns what is before and what is after the last slash of a path below
-// /v2/, or nothing.
+// splitPath splits a path below /v2/ at its last slash. It returns empty strings for other paths.
 func splitPath(path string) (before, object string) {
 	rest, ok := strings.CutPrefix(path, "/v2/")
 	i := strings.LastIndex(rest, "/")
@@ -56,11 +55,11 @@ func splitPath(path string) (before, object string) {
 	return rest[:i], rest[i+1:]
 }
 
-// isDigest tells whether an object is named by its digest. No tag has a colon.
+// isDigest tells whether object is a digest. A tag cannot contain a colon.
 func isDigest(object string) bool { return strings.Contains(object, ":") }
 
-// serveManifest serves what a tag stands for on this node, or a manifest by its
-// digest. As containerd asks mirrors, ns is the registry.
+// serveManifest serves a manifest by its digest, or the one that a tag stands for on this node.
+// The query parameter ns is the registry, as in containerd's requests to mirrors.
 func (h *handler) serveManifest(w http.ResponseWriter, r *http.Request, repository, object string) {
 	if isDigest(object) {
 		h.serve(w, r, digest.Digest(object), "")
@@ -74,7 +73,7 @@ func (h *handler) serveManifest(w http.ResponseWriter, r *http.Request, reposito
 	h.serve(w, r, image.Target.Digest, image.Target.MediaType)
 }
 
-// serve serves content, or a part of it. An empty kind is that of the manifest.
+// serve serves content or a part of it. If kind is empty, the media type is read from the manifest.
 func (h *handler) serve(w http.ResponseWriter, r *http.Request, sum digest.Digest, kind string) {
 	if err := sum.Validate(); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -101,8 +100,7 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, sum digest.Diges
 	http.ServeContent(w, r, "", time.Time{}, body)
 }
 
-// kindOf returns the media type of a manifest, which has to say it unless it is
-// one of OCI's.
+// kindOf returns the media type of a manifest. A manifest without mediaType is one of OCI's.
 func kindOf(body *io.SectionReader) string {
 	var manifest struct {
 		MediaType string            `json:"mediaType"`
@@ -121,7 +119,7 @@ func kindOf(body *io.SectionReader) string {
 	return ocispec.MediaTypeImageManifest
 }
 
-// refuse says why there is nothing to serve.
+// refuse answers with the status and the text of an error.
 func refuse(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
 	if errdefs.IsNotFound(err) {

@@ -17,7 +17,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// names is an images.Store that can only Get.
+// names is an images.Store that implements only Get.
 type names struct {
 	images.Store
 	targets map[string]ocispec.Descriptor

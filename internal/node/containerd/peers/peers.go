@@ -1,10 +1,10 @@
-// Package peers has the nodes of a cluster give each other the images that they
-// have (--embedded-registry): each serves what is in its containerd to the others,
-// and asks them before it asks registries. The agent package makes it.
+// Package peers makes the nodes of a cluster share their images (--embedded-registry). Each node
+// serves the content of its containerd to the others, and asks them before it asks registries. The
+// agent package creates it.
 //
-// What has a digest may come from any node, because the digest is checked. What a
-// tag stands for is said by servers only: whoever is root on another node could
-// otherwise have every node run an image of theirs while a registry is out of reach.
+// Content with a digest may come from any node, because the digest is checked. Only servers are
+// asked what a tag stands for. Otherwise root on one node could make every node run another image
+// while a registry cannot be reached.
 package peers
 
 import (
@@ -35,40 +35,40 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 )
 
-// Port is where nodes serve each other: k3s's for the same purpose.
+// Port is the port on which nodes serve each other. k3s uses the same one.
 const Port = 5001
 
-// Config is what Peers depend on.
+// Config is what New needs.
 type Config struct {
 	NodeName string
-	// Informers tell which nodes there are.
+	// Informers provide the nodes of the cluster.
 	Informers objectcache.Source
-	// Store returns what containerd has, once that runs.
+	// Store returns containerd's content and images. It is called when containerd is ready.
 	Store func() (content.Store, images.Store)
-	// The node's serving certificate, and the authority of all nodes' certificates.
-	// They are read for each connection.
+	// CertFile and KeyFile are the node's serving certificate. CAFile is the authority that
+	// signs all nodes' certificates. They are read for each connection.
 	CertFile, KeyFile, CAFile string
-	// ServerCertificate is a server's certificate of the API, by which it proves to
-	// the others that it is one. It is nil on agents.
+	// ServerCertificate returns a server's certificate of the API, which proves to the other
+	// nodes that this node is a server. It is nil on agents.
 	ServerCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// TLS is how this node calls servers: it shows the node's own client certificate,
-	// wants a server's, and has the time.
+	// TLS is how this node connects to servers: with the node's client certificate, a check of
+	// the server's certificate, and the clock to use.
 	TLS *tls.Config
 }
 
-// Peers is the component. As an http.RoundTripper it asks the other nodes, and
-// finds nothing before it runs.
+// Peers is the component. As an http.RoundTripper it asks the other nodes. Before Run it finds
+// nothing.
 type Peers struct {
 	cfg Config
 	log *logrus.Entry
-	// content asks nodes, and tags asks servers.
+	// content is for connections to any node, tags for connections to servers.
 	content, tags *http.Transport
 	nodes         atomic.Pointer[listers.NodeLister]
-	// unreachable has when a node, by its name, could not be reached.
+	// unreachable has the time of the last failed connection, by the node's name.
 	unreachable sync.Map
 }
 
-// New makes the component.
+// New returns the component.
 func New(cfg Config) *Peers {
 	p := &Peers{cfg: cfg, log: logrus.WithField("component", "peers")}
 	p.content, p.tags = newTransport(p.dialNode), newTransport(p.dialServer)
@@ -79,8 +79,8 @@ func newTransport(dial func(ctx context.Context, network, address string) (net.C
 	return &http.Transport{
 		DialTLSContext:      dial,
 		IdleConnTimeout:     idle,
-		MaxIdleConnsPerHost: 3, // containerd's downloads at a time
-		// A node that hangs must not hang the others.
+		MaxIdleConnsPerHost: 3, // the number of containerd's parallel downloads
+		// A request to a node that hangs must fail soon, so that another node is asked.
 		ResponseHeaderTimeout: headerTimeout,
 		DisableCompression:    true,
 	}
@@ -106,10 +106,10 @@ func (p *Peers) Run(ctx context.Context, ready func()) error {
 	defer p.content.CloseIdleConnections()
 	defer p.tags.CloseIdleConnections()
 
-	// Not before: who asks does not wait for long.
+	// The node listens only now, because nodes that ask do not wait long for an answer.
 	listener, err := net.Listen("tcp", ":"+strconv.Itoa(Port))
 	if err != nil {
-		return fmt.Errorf("listen for other nodes, which embedded-registry needs: %w: end what uses the port", err)
+		return fmt.Errorf("listen for other nodes, for embedded-registry: %w: stop the process that uses the port", err)
 	}
 	defer listener.Close()
 	content, images := p.cfg.Store()
@@ -117,7 +117,7 @@ func (p *Peers) Run(ctx context.Context, ready func()) error {
 		Handler:           p.admit(&handler{content: content, images: images}),
 		TLSConfig:         &tls.Config{GetConfigForClient: p.serverTLS},
 		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       2 * idle, // the one who asks closes first
+		IdleTimeout:       2 * idle, // so that the client closes first
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ErrorLog:          log.New(io.Discard, "", 0),
 	}
@@ -126,7 +126,7 @@ func (p *Peers) Run(ctx context.Context, ready func()) error {
 	ready()
 	select {
 	case <-ctx.Done():
-		server.Close() // who reads goes on from another node
+		server.Close() // a client that is reading continues from another node
 		<-failed
 		return nil
 	case err := <-failed:
@@ -134,7 +134,7 @@ func (p *Peers) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// authority returns that of all nodes.
+// authority returns the authority that signs all nodes' certificates.
 func (p *Peers) authority() (*x509.CertPool, error) {
 	text, err := os.ReadFile(p.cfg.CAFile)
 	if err != nil {
@@ -147,8 +147,8 @@ func (p *Peers) authority() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// serverTLS lets nobody in who has no certificate of a node. To those who want a
-// server it shows that this is one, if it is.
+// serverTLS accepts only clients with a node's certificate. To a client that asks for a server, it
+// shows the server's certificate if this node is one.
 func (p *Peers) serverTLS(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	authority, err := p.authority()
 	if err != nil {
@@ -173,7 +173,7 @@ func (p *Peers) serverTLS(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return config, nil
 }
 
-// admit lets nodes in that the cluster has.
+// admit refuses nodes that are not in the cluster.
 func (p *Peers) admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := p.judge(r.TLS.PeerCertificates[0]); err != nil {
@@ -184,9 +184,9 @@ func (p *Peers) admit(next http.Handler) http.Handler {
 	})
 }
 
-// judge returns the node that a certificate is of, which has been verified, if the
-// cluster has that node and the certificate is of the node's present registration. It
-// is asked about all callers of this node, and about nodes that this one calls.
+// judge returns the node of a certificate that has been verified. It fails if the cluster has no
+// such node, or if the certificate belongs to an earlier registration of the node. It checks the
+// nodes that call this node and the nodes that this node calls.
 func (p *Peers) judge(certificate *x509.Certificate) (*corev1.Node, error) {
 	name, err := pki.NodeOfSubject(certificate.Subject)
 	if err != nil {
@@ -196,18 +196,18 @@ func (p *Peers) judge(certificate *x509.Certificate) (*corev1.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Nodes that an older kedge has admitted have no mark yet.
+	// Nodes that an older kedge admitted have no annotation yet.
 	_, uid, _ := pki.RegistrationOf(certificate.Subject)
 	if mark := node.Annotations[registration.NodeAnnotation]; mark != "" && uid != mark && uid != pki.ServerRegistration {
-		return nil, fmt.Errorf("the registration of node %s that this certificate is of is over", name)
+		return nil, fmt.Errorf("this certificate is of an earlier registration of node %s, which has ended", name)
 	}
 	return node, nil
 }
 
 const (
-	// idle is how long a connection to another node is kept.
+	// idle is how long an unused connection to another node is kept.
 	idle = 30 * time.Second
-	// dialTimeout and headerTimeout are short: registries are there, too.
+	// dialTimeout and headerTimeout are short, because the registries can be asked instead.
 	dialTimeout   = 2 * time.Second
 	headerTimeout = 5 * time.Second
 )

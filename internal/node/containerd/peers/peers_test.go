@@ -20,8 +20,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 )
 
-// TestProof has nodes prove what they are by their certificates: a label does not
-// make a server of an agent, and the certificate of a node that is gone opens nothing.
+// TestProof checks that nodes prove their role by their certificates: a label does not make an
+// agent a server, and the certificate of a deleted node is refused.
 func TestProof(t *testing.T) {
 	dir, ips := datadir.Dir(t.TempDir()), []netip.Addr{netip.MustParseAddr("192.0.2.9")}
 	if err := dir.MakeServer(); err != nil {
@@ -37,7 +37,7 @@ func TestProof(t *testing.T) {
 	}
 	known := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	lister := listers.NewNodeLister(known)
-	// peer makes one for a node, and has it serve on an address of its own.
+	// peer makes the Peers of a node and serves them on an address of their own.
 	peer := func(name string, config Config) *Peers {
 		config.NodeName, config.CAFile = name, certificates.ClientCAFile
 		p := New(config)
@@ -96,7 +96,7 @@ func TestProof(t *testing.T) {
 		TLS: certificates.NodeTLS(), ServerCertificate: certificates.ServingCertificate,
 	})
 	thief := configOf("thief")
-	// Whoever has an agent may show any of its certificates for a server's.
+	// Root on an agent may present any of the agent's certificates as a server's.
 	thief.ServerCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(thief.CertFile, thief.KeyFile)
 		return &pair, err
@@ -115,7 +115,7 @@ func TestProof(t *testing.T) {
 	for name, test := range map[string]struct {
 		dial   dial
 		node   string
-		status int // 0 is no connection
+		status int // 0: no connection
 	}{
 		"a server says what tags are":       {agent.dialServer, "server-1", 200},
 		"a server gives content":            {agent.dialNode, "server-1", 200},

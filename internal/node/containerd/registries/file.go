@@ -1,6 +1,6 @@
-// Package registries is where a node gets its images from: the user's
-// registries.yaml, in the format k3s users know, made into what containerd's
-// resolver asks. The agent package makes it and hands it to containerd.
+// Package registries decides where a node gets its images from. It reads the user's registries.yaml,
+// in the format that k3s users know, and makes resolvers for containerd from it. The agent package
+// creates it and gives it to containerd.
 package registries
 
 import (
@@ -20,23 +20,22 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// anyRegistry is the name that stands for all that have no entry of their own.
+// anyRegistry is the name of the entry for all registries that have no entry of their own.
 const anyRegistry = "*"
 
-// settings are a registries.yaml. The zero value is that of no file.
+// settings is a registries.yaml. The zero value stands for a missing file.
 type settings struct {
 	Mirrors map[string]mirror         `yaml:"mirrors"`
 	Configs map[string]endpointConfig `yaml:"configs"`
 }
 
-// mirror is where the images of a registry are looked for before the registry
-// itself is asked.
+// mirror says where to look for the images of a registry before asking the registry itself.
 type mirror struct {
 	Endpoints []endpoint `yaml:"endpoint"`
 	Rewrites  rewrites   `yaml:"rewrite"`
 }
 
-// endpointConfig is how a registry or a mirror, by its HOST[:PORT], is talked to.
+// endpointConfig is how to talk to a registry or a mirror, which is named by HOST[:PORT].
 type endpointConfig struct {
 	Auth *credential `yaml:"auth"`
 	TLS  *tlsConfig  `yaml:"tls"`
@@ -45,11 +44,11 @@ type endpointConfig struct {
 // endpoint is the address of a mirror.
 type endpoint struct {
 	scheme, host string
-	// path is what the repository's name follows, such as /v2.
+	// path is the URL path before the repository's name, such as /v2.
 	path string
 }
 
-// rewrites are in the order of the file: the first that changes a name is the one.
+// rewrites are in the order of the file. Only the first one that changes a name is applied.
 type rewrites []rewrite
 
 type rewrite struct {
@@ -57,7 +56,7 @@ type rewrite struct {
 	with    string
 }
 
-// credential is a user and a password, or no user and an identity token.
+// credential is a user and a password, or an identity token without a user.
 type credential struct{ user, secret string }
 
 type tlsConfig struct {
@@ -67,8 +66,7 @@ type tlsConfig struct {
 	InsecureSkipVerify bool   `yaml:"insecure_skip_verify"`
 }
 
-// read returns the settings in a file and its text. A file that is not there has
-// none.
+// read returns the settings in a file, and its text. If the file does not exist, both are empty.
 func read(path string) (*settings, []byte, error) {
 	text, err := datadir.ReadText(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,8 +82,8 @@ func read(path string) (*settings, []byte, error) {
 	return s, text, nil
 }
 
-// parse returns the settings in a text, or all that is wrong with it, each with
-// its line. The files that it names must be right, too.
+// parse returns the settings in a text, or an error with every fault and its line. It also reads
+// the files that the text names, which must be valid.
 func parse(text []byte) (*settings, error) {
 	var s settings
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -94,7 +92,7 @@ func parse(text []byte) (*settings, error) {
 	var faults *yaml.TypeError
 	if errors.As(err, &faults) {
 		for i, fault := range faults.Errors {
-			faults.Errors[i], _, _ = strings.Cut(fault, " in type ") // Go's name of it
+			faults.Errors[i], _, _ = strings.Cut(fault, " in type ") // the name of the Go type
 		}
 		return nil, errors.New(strings.Join(faults.Errors, "; "))
 	}
@@ -104,7 +102,7 @@ func parse(text []byte) (*settings, error) {
 	return &s, checkNames(text)
 }
 
-// checkNames finds keys that are no names of registries, and would stand for none.
+// checkNames returns an error for keys that cannot be names of registries.
 func checkNames(text []byte) error {
 	var sections struct {
 		Mirrors yaml.Node `yaml:"mirrors"`
@@ -127,20 +125,20 @@ func checkNames(text []byte) error {
 	return nil
 }
 
-// fault is one that is reported with others, and with its line.
+// fault is an error with its line. The decoder reports all faults together.
 func fault(node *yaml.Node, format string, args ...any) error {
 	return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: ", node.Line) + fmt.Sprintf(format, args...)}}
 }
 
-// UnmarshalYAML completes an address as k3s does: without a scheme it is https,
-// or http on this host, and without a path it is /v2.
+// UnmarshalYAML completes an address as k3s does: the default scheme is https, or http if the
+// address is on this host, and the default path is /v2.
 func (e *endpoint) UnmarshalYAML(node *yaml.Node) error {
 	text := node.Value
 	if !strings.Contains(text, "://") {
 		text = "//" + text
 	}
 	if strings.Contains(text, "@") {
-		// The log must not have it.
+		// The text has a password, which must not get into the log.
 		return fault(node, "endpoint has a user or a password in it: write these as auth of the mirror, below configs")
 	}
 	u, err := url.Parse(text)
@@ -161,8 +159,7 @@ func (e *endpoint) UnmarshalYAML(node *yaml.Node) error {
 	return err
 }
 
-// UnmarshalYAML reads a mapping of patterns to what takes the place of what they
-// match.
+// UnmarshalYAML reads a mapping from patterns to the text that replaces what they match.
 func (r *rewrites) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind != yaml.MappingNode {
 		return fault(node, "rewrite is not a mapping such as \"^library/(.*)\": \"mirror/$1\"")
@@ -177,7 +174,7 @@ func (r *rewrites) UnmarshalYAML(node *yaml.Node) error {
 	return nil
 }
 
-// apply returns the name that a repository has at the mirror.
+// apply returns the name that the mirror uses for a repository.
 func (r rewrites) apply(repository string) string {
 	for _, one := range r {
 		if name := one.pattern.ReplaceAllString(repository, one.with); name != repository {
@@ -187,7 +184,7 @@ func (r rewrites) apply(repository string) string {
 	return repository
 }
 
-// UnmarshalYAML reads the ways of the CRI to say who one is.
+// UnmarshalYAML reads the credentials in any of the forms that the CRI knows.
 func (c *credential) UnmarshalYAML(node *yaml.Node) error {
 	var user, password, auth, token string
 	fields := map[string]*string{"username": &user, "password": &password, "auth": &auth, "identity_token": &token}
@@ -216,8 +213,8 @@ func (c *credential) UnmarshalYAML(node *yaml.Node) error {
 	return nil
 }
 
-// UnmarshalYAML also reads the files, which are read again when they are used: to
-// replace them needs no more.
+// UnmarshalYAML also reads the files, so that faults are found at once. They are read again when
+// they are used, so that a user can replace them without a restart.
 func (t *tlsConfig) UnmarshalYAML(node *yaml.Node) error {
 	type plain tlsConfig
 	if err := node.Decode((*plain)(t)); err != nil {
@@ -234,12 +231,12 @@ func (t *tlsConfig) UnmarshalYAML(node *yaml.Node) error {
 	return nil
 }
 
-// Secrets returns the passwords and tokens in a registries.yaml, as far as it can be
-// read: whatever else is wrong with it, they must not be shown.
+// Secrets returns the passwords and tokens in a registries.yaml, as far as it can be parsed. They
+// must never be shown, even if the file has faults.
 func Secrets(path string) []string {
 	text, err := datadir.ReadText(path)
 	if err != nil {
-		return nil // there are none then
+		return nil // without the file there are no secrets
 	}
 	var file struct {
 		Configs map[string]struct {
@@ -264,7 +261,7 @@ func Secrets(path string) []string {
 	return secrets
 }
 
-// mirror returns the one of a registry. Without an entry it is nil.
+// mirror returns the entry for a registry, or nil if there is none.
 func (s *settings) mirror(registry string) *mirror {
 	for _, name := range []string{registry, anyRegistry} {
 		if m, ok := s.Mirrors[name]; ok {
@@ -274,8 +271,8 @@ func (s *settings) mirror(registry string) *mirror {
 	return nil
 }
 
-// config returns that of an endpoint, or of a registry, which Docker Hub is by two
-// names.
+// config returns the entry for an endpoint or a registry, or the zero value if there is none.
+// Docker Hub may be listed under two names.
 func (s *settings) config(host string) endpointConfig {
 	names := []string{host, anyRegistry}
 	if host == dockerHub {
@@ -289,5 +286,5 @@ func (s *settings) config(host string) endpointConfig {
 	return endpointConfig{}
 }
 
-// dockerHub is where docker.io's images are.
+// dockerHub is the host that serves the images of docker.io.
 const dockerHub = "registry-1.docker.io"

@@ -12,8 +12,8 @@ import (
 	"github.com/distribution/reference"
 )
 
-// FuzzParse reads anything as a registries.yaml. Each mirror of what is accepted has
-// an address, and what is refused is refused without telling a password.
+// FuzzParse reads anything as a registries.yaml. If the text is accepted, each mirror has an
+// address. If it is refused, the error has no password in it.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"",
@@ -31,10 +31,10 @@ func FuzzParse(f *testing.F) {
 	file := filepath.Join(f.TempDir(), "registries.yaml")
 	f.Fuzz(func(t *testing.T, text, registry string) {
 		if strings.Contains(text, "/dev") || strings.Contains(text, "/proc") {
-			return // files that it names are read
+			return // parse would read the files that the text names
 		}
 		if name, err := reference.ParseNormalizedNamed(registry + "/a/b"); err != nil || reference.Domain(name) != registry {
-			return // no image is of such a registry
+			return // no image can have such a registry
 		}
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -61,7 +61,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// sent notes what is asked for.
+// sent keeps the request that was sent.
 type sent struct{ *http.Request }
 
 func (s *sent) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -69,8 +69,8 @@ func (s *sent) RoundTrip(request *http.Request) (*http.Response, error) {
 	return nil, http.ErrAbortHandler
 }
 
-// FuzzRewrite asks a mirror for any image, by any rewrite. The request goes to that
-// mirror and for that object, under the repository's new name and nothing else.
+// FuzzRewrite asks a mirror for any image, with any rewrite. The request must go to that mirror and
+// for that object, and have the repository's new name and nothing else.
 func FuzzRewrite(f *testing.F) {
 	f.Add("^library/(.*)", "hub/$1", "library/busybox", "latest")
 	f.Add("(.*)", "$1$1$1", "a/manifests/b", "sha256:0")
@@ -80,7 +80,7 @@ func FuzzRewrite(f *testing.F) {
 	f.Add("a", "$100${name}\xff", "a", "1")
 	f.Fuzz(func(t *testing.T, pattern, with, repository, tag string) {
 		compiled, err := regexp.Compile(pattern)
-		// What a pod can ask for is checked before.
+		// Names that a pod can ask for have been checked before.
 		name, nameErr := reference.ParseNormalizedNamed("registry.test/" + repository)
 		if err != nil || nameErr != nil || len(with) > 1<<10 || !regexp.MustCompile(`^[\w][\w.-]{0,127}$`).MatchString(tag) {
 			return

@@ -18,7 +18,7 @@ import (
 // mirrorCapabilities are what a mirror that the operator chose is trusted to do.
 const mirrorCapabilities = docker.HostCapabilityPull | docker.HostCapabilityResolve
 
-// Pull is what an image is pulled with.
+// Pull describes the pull of an image.
 type Pull struct {
 	// Reference is the image's full name.
 	Reference string
@@ -26,13 +26,13 @@ type Pull struct {
 	HostDir string
 	// Header is sent with each request.
 	Header http.Header
-	// Credentials returns those of the pod, empty if there are none for a host.
+	// Credentials returns the pod's credentials for a host, or empty strings if it has none.
 	Credentials func(host string) (user, secret string, err error)
 }
 
-// hosts returns where to look for the images of a registry, in this order.
-// Upstream's hosts.toml knows neither rewrites nor credentials, so it is the
-// user's own way to say more, and read for the registry itself.
+// hosts returns the hosts to ask for the images of a registry, in order. Upstream's hosts.toml has
+// neither rewrites nor credentials, so kedge does not use it for mirrors. A user's hosts.toml is
+// still read for the registry itself.
 func (s *settings) hosts(ctx context.Context, pull Pull, registry string) ([]docker.RegistryHost, error) {
 	origin, err := docker.DefaultHost(registry)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *settings) hosts(ctx context.Context, pull Pull, registry string) ([]doc
 		}
 		all = append(all, host)
 	}
-	// The registry itself comes last, unless it is there already.
+	// The registry itself comes last, unless the last endpoint is the registry.
 	if n := len(endpoints); n > 0 && endpoints[n-1].host == origin {
 		return all, nil
 	}
@@ -67,13 +67,13 @@ func (s *settings) hosts(ctx context.Context, pull Pull, registry string) ([]doc
 	return append(all, last...), nil
 }
 
-// endpoint returns how a mirror is asked, which may be the registry itself.
+// endpoint returns the settings for asking a mirror. origin says that it is the registry itself.
 func (s *settings) endpoint(pull Pull, e endpoint, rewritten rewrites, origin bool) (docker.RegistryHost, error) {
 	secrets, err := s.config(e.host).TLS.load()
 	if err != nil {
 		return docker.RegistryHost{}, err
 	}
-	// The operator's own first: a pod's are for the registry that it names.
+	// The operator's credentials come first: a pod's are for the registry that its image names.
 	credentials := firstOf(s.credentials, pull.Credentials)
 	if origin {
 		credentials = firstOf(pull.Credentials, s.credentials)
@@ -96,7 +96,7 @@ func (s *settings) endpoint(pull Pull, e endpoint, rewritten rewrites, origin bo
 	return host, nil
 }
 
-// origin returns how a registry itself is asked, and what its hosts.toml says.
+// origin returns the settings for asking a registry itself, including those of its hosts.toml.
 func (s *settings) origin(ctx context.Context, pull Pull, registry, host string) ([]docker.RegistryHost, error) {
 	secrets, err := s.config(host).TLS.load()
 	if err != nil {
@@ -113,8 +113,8 @@ func (s *settings) origin(ctx context.Context, pull Pull, registry, host string)
 	return config.ConfigureHosts(ctx, options)(registry)
 }
 
-// credentials returns those in the file for a host, which one that redirects to
-// another is not.
+// credentials returns the credentials that the file has for a host. If that host redirects to
+// another one, they are not sent there.
 func (s *settings) credentials(host string) (user, secret string, err error) {
 	if auth := s.config(host).Auth; auth != nil {
 		user, secret = auth.user, auth.secret
@@ -122,7 +122,7 @@ func (s *settings) credentials(host string) (user, secret string, err error) {
 	return user, secret, nil
 }
 
-// firstOf asks until there are credentials.
+// firstOf asks the sources in order until one has credentials.
 func firstOf(sources ...func(string) (string, string, error)) func(string) (string, string, error) {
 	return func(host string) (user, secret string, err error) {
 		for _, source := range sources {
@@ -134,7 +134,7 @@ func firstOf(sources ...func(string) (string, string, error)) func(string) (stri
 	}
 }
 
-// load returns nil for no settings.
+// load returns the settings for a TLS client, or nil if there are none.
 func (t *tlsConfig) load() (*tls.Config, error) {
 	if t == nil {
 		return nil, nil
@@ -175,15 +175,15 @@ func (t *tlsConfig) loadPair() (tls.Certificate, error) {
 	return tls.X509KeyPair(certificate, key)
 }
 
-// rewriter asks a mirror for repositories by the names that they have there.
+// rewriter changes the names of repositories in requests to those that the mirror uses.
 type rewriter struct {
 	next     http.RoundTripper
 	prefix   string
 	rewrites rewrites
 }
 
-// objects come after the name of a repository, which may have any of these words
-// in it: the last one is the one.
+// objects are the words that follow the name of a repository in a path. The name may contain them
+// too, so the last one counts.
 var objects = []string{"/manifests/", "/blobs/", "/tags/", "/referrers/"}
 
 // RoundTrip implements http.RoundTripper.
@@ -193,7 +193,7 @@ func (r *rewriter) RoundTrip(request *http.Request) (*http.Response, error) {
 	for _, object := range objects {
 		end = max(end, strings.LastIndex(rest, object))
 	}
-	// Where a mirror redirects to has names of its own.
+	// The target of a redirect has names of its own.
 	if redirected := request.Response != nil; ok && end > 0 && !redirected {
 		request = request.Clone(request.Context())
 		request.URL.Path = r.prefix + r.rewrites.apply(rest[:end]) + rest[end:]

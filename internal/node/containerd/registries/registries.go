@@ -18,31 +18,31 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/folderwatch"
 )
 
-// settle is how long the folder of the file must be at rest before it is read.
+// settle is how long the file's folder must be unchanged before the file is read.
 const settle = 200 * time.Millisecond
 
-// registryPatience is how long a registry is waited for that another node may know
-// as much of. Upstream gives one that is out of reach 30 seconds, five times.
+// registryPatience is how long to wait for a registry before asking other nodes. Upstream waits
+// 30 seconds for a registry that cannot be reached, five times.
 const registryPatience = 10 * time.Second
 
-// Registries is the component that follows registries.yaml. What has changed
-// holds for the next pull.
+// Registries is the component that follows registries.yaml. A change of the file applies to the
+// next pull.
 type Registries struct {
 	path string
-	// peers are the other nodes, nil if they do not share.
+	// peers are the other nodes, or nil if they do not share images.
 	peers http.RoundTripper
-	// patience is how long a registry may take before they are asked, too.
+	// patience is how long a registry may take before the peers are asked too.
 	patience time.Duration
-	text     []byte // what is in use
-	said     string // what is wrong with the file, if it is
+	text     []byte // the text that is in use
+	said     string // the last error that was reported, empty if the file is right
 	current  atomic.Pointer[settings]
 	warn     func(message string)
 	log      *logrus.Entry
 }
 
-// New reads the file, which need not be there. The error says what is wrong in
-// which line. Unless it is nil, peers is asked before the registries that the file
-// lists as mirrors. warn tells users by an Event when the file has become wrong.
+// New reads the file, which need not exist. If the file is wrong, the error names each line and its
+// fault. If peers is not nil, it is asked before the registries that the file lists as mirrors.
+// Later, warn tells users by an Event if the file becomes wrong.
 func New(path string, peers http.RoundTripper, warn func(message string)) (*Registries, error) {
 	r := &Registries{path: path, peers: peers, patience: registryPatience, warn: warn, log: logrus.WithField("component", "registries")}
 	now, text, err := read(path)
@@ -57,15 +57,15 @@ func New(path string, peers http.RoundTripper, warn func(message string)) (*Regi
 // Name implements component.Component.
 func (*Registries) Name() string { return "registries" }
 
-// Run implements component.Component. A file that is wrong is said, and the
-// settings before it stay.
+// Run implements component.Component. If the file becomes wrong, Run reports that and keeps the
+// settings that it read before.
 func (r *Registries) Run(ctx context.Context, ready func()) error {
 	folder := filepath.Dir(r.path)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("make folder of registries: %w", err)
 	}
 	changes := folderwatch.Start(ctx, folder, settle, r.log)
-	r.reload() // what has changed since New
+	r.reload() // the file may have changed since New
 	ready()
 	for range changes {
 		r.reload()
@@ -73,13 +73,13 @@ func (r *Registries) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// reload says each thing once: other files of the folder may change often.
+// reload reports each error once, because other files in the folder may change often.
 func (r *Registries) reload() {
 	next, text, err := read(r.path)
 	if err != nil {
 		if err.Error() != r.said {
 			r.said = err.Error()
-			message := fmt.Sprintf("the registries stay as they were before: %v", err)
+			message := fmt.Sprintf("kedge keeps using the previous registries.yaml until this is corrected: %v", err)
 			r.log.Error(message)
 			r.warn(message)
 		}
@@ -89,12 +89,12 @@ func (r *Registries) reload() {
 	if !bytes.Equal(text, r.text) {
 		r.text = text
 		r.current.Store(next)
-		r.log.Infof("%s was read again: it holds for the next pull", r.path)
+		r.log.Infof("%s has changed: the next pull uses it", r.path)
 	}
 }
 
-// Fetcher returns what pulls an image as the file says, or nil if that says
-// nothing about its registry, and containerd knows as much.
+// Fetcher returns what pulls an image by the settings of the file. It returns nil if the file says
+// nothing about the image's registry, so that containerd pulls the image itself.
 func (r *Registries) Fetcher(pull Pull) (transfer.ImageFetcher, error) {
 	name, err := reference.ParseDockerRef(pull.Reference)
 	if err != nil {
@@ -112,10 +112,10 @@ func (r *Registries) Fetcher(pull Pull) (transfer.ImageFetcher, error) {
 	f := &fetcher{reference: pull.Reference, resolver: docker.NewResolver(docker.ResolverOptions{
 		Headers: pull.Header,
 		Hosts: func(registry string) ([]docker.RegistryHost, error) {
-			// The context is for the log only, and this one outlives the request.
+			// Upstream uses this context only for its log. The resolver outlives the request's context.
 			hosts, err := now.hosts(context.Background(), pull, registry)
 			if shared {
-				// Content is the same wherever it comes from: its digest is checked.
+				// Content may come from any node, because its digest is checked.
 				hosts = append([]docker.RegistryHost{r.peerHost(docker.HostCapabilityPull)}, hosts...)
 			}
 			return hosts, err

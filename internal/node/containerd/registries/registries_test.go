@@ -17,7 +17,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestIrregular reads no file that a reader would wait for.
+// TestIrregular gives paths of files that would block a reader. They must be refused.
 func TestIrregular(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
@@ -62,7 +62,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestSecrets finds them also in a file with faults.
+// TestSecrets finds secrets in a file that has faults, too.
 func TestSecrets(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "registries.yaml")
 	if got := Secrets(file); len(got) > 0 {
@@ -85,7 +85,7 @@ configs:
 	}
 }
 
-// TestHosts compares which hosts are asked in which order.
+// TestHosts checks which hosts are asked, in which order.
 func TestHosts(t *testing.T) {
 	const file = `
 mirrors:
@@ -125,8 +125,8 @@ func none(string) (string, string, error) { return "", "", nil }
 
 const manifest = `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json"}`
 
-// startRegistry serves one manifest over TLS to one user, and returns its address
-// and the file of its authority.
+// startRegistry serves one manifest over TLS to one user. It returns its address and the file of
+// its certificate authority.
 func startRegistry(t *testing.T, path, user, password string) (address, authority string) {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -152,8 +152,8 @@ func startRegistry(t *testing.T, path, user, password string) (address, authorit
 	return strings.TrimPrefix(server.URL, "https://"), authority
 }
 
-// TestPull pulls by a mirror that has another name for the repository, an authority
-// of its own and a password, and sees a change of the file without a restart.
+// TestPull pulls through a mirror that has another name for the repository, its own certificate
+// authority and a password. It then changes the file without a restart.
 func TestPull(t *testing.T) {
 	address, authority := startRegistry(t, "/v2/proxy/app/blobs-of/manifests/1", "reader", "secret")
 	file := filepath.Join(t.TempDir(), "registries.yaml")
@@ -223,24 +223,23 @@ configs:
 	}
 	write(strings.ReplaceAll(good, "PASSWORD", "wrong"))
 	r.reload()
-	// The pod's own credentials do not take the place of the mirror's.
+	// The pod's own credentials do not replace the mirror's.
 	pull.Credentials = func(string) (string, string, error) { return "reader", "secret", nil }
 	if fetcher, err = r.Fetcher(pull); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := fetcher.Resolve(t.Context()); err == nil {
-		t.Error("a wrong password does")
+		t.Error("a pull with a wrong password succeeded")
 	}
 	write("mirrors: [broken")
 	r.reload()
 	if r.current.Load().mirror("registry.test") == nil {
-		t.Error("a broken file took the settings away")
+		t.Error("a broken file removed the settings")
 	}
 }
 
-// TestItself has a registry listed as its own mirror, as one without TLS has to be:
-// the pod's credentials come before the operator's then, and those of other hosts
-// are not sent to it.
+// TestItself lists a registry as its own mirror, as is necessary for a registry without TLS. Then
+// the pod's credentials come before the operator's, and credentials of other hosts are not sent.
 func TestItself(t *testing.T) {
 	address, authority := startRegistry(t, "/v2/app/manifests/1", "reader", "secret")
 	file := filepath.Join(t.TempDir(), "registries.yaml")
@@ -273,7 +272,7 @@ configs:
 	}
 }
 
-// answer is what a registry, or the other nodes, say of a manifest.
+// answer is what a registry, or the other nodes, answer to a request for a manifest.
 type answer int
 
 func (a answer) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -290,13 +289,13 @@ func (a answer) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// TestPeers asks the other nodes what a tag stands for only while the registry does
-// not say.
+// TestPeers checks that other nodes are asked what a tag stands for only while the registry does
+// not answer.
 func TestPeers(t *testing.T) {
 	for name, test := range map[string]struct {
-		registry int // 0 is not there, and 1 does not answer
+		registry int // 0: not reachable, 1: does not answer
 		peers    answer
-		want     string // empty finds it
+		want     string // the error, or empty if the image is found
 	}{
 		"no registry":               {0, 200, ""},
 		"a broken one":              {503, 200, ""},
@@ -304,7 +303,7 @@ func TestPeers(t *testing.T) {
 		"one that does not have it": {404, 200, "not found"},
 		"one that refuses":          {403, 200, "403 Forbidden"},
 		"one that hangs":            {1, 200, ""},
-		"nobody":                    {0, 404, "and no server has it"},
+		"nobody":                    {0, 404, "the servers of this cluster do not have the image either"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -320,7 +319,7 @@ func TestPeers(t *testing.T) {
 			}
 			file := filepath.Join(t.TempDir(), "registries.yaml")
 			text := "mirrors: {registry.test: {endpoint: [\"" + server.URL + "\"]}}"
-			// The registry itself is its mirror, or it would be asked by its name.
+			// The registry is listed as its own mirror, so that it is asked at the test's address.
 			text = strings.ReplaceAll(text, "registry.test", "\""+server.Listener.Addr().String()+"\"")
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)

@@ -24,8 +24,8 @@ import (
 type fetcher struct {
 	reference string
 	resolver  remotes.Resolver
-	// peers resolves what no registry can be asked for, unless it is nil, or has
-	// not answered for patience.
+	// peers resolves a tag if no registry can be reached, or none has answered within
+	// patience. It is nil if nodes do not share images.
 	peers    remotes.Resolver
 	patience time.Duration
 }
@@ -34,10 +34,10 @@ var _ transfer.ImageResolverOptionSetter = (*fetcher)(nil)
 
 func (f *fetcher) String() string { return "registries.yaml (" + f.reference + ")" }
 
-// Resolve implements transfer.ImageResolver. What a tag stands for is up to the
-// registry. While that cannot be asked, a server's word is taken: else an edge
-// site could start nothing new without its uplink. Its no is a no, also for images
-// that other nodes have: they may be private, or withdrawn.
+// Resolve implements transfer.ImageResolver. The registry decides what a tag stands for. If the
+// registry cannot be reached, Resolve asks servers instead: otherwise an edge site could start
+// nothing new without its uplink. If the registry refuses, Resolve fails even for images that other
+// nodes have, because they may be private or withdrawn.
 func (f *fetcher) Resolve(ctx context.Context) (string, ocispec.Descriptor, error) {
 	if f.peers == nil {
 		return f.resolver.Resolve(ctx, f.reference)
@@ -56,7 +56,7 @@ func (f *fetcher) Resolve(ctx context.Context) (string, ocispec.Descriptor, erro
 		}
 		name, found, err := f.peers.Resolve(ctx, f.reference)
 		if err != nil {
-			return "", ocispec.Descriptor{}, fmt.Errorf("%w; and no server has it", a.err)
+			return "", ocispec.Descriptor{}, fmt.Errorf("%w; the servers of this cluster do not have the image either", a.err)
 		}
 		return name, found, nil
 	case <-time.After(f.patience):
@@ -87,7 +87,7 @@ type resolved struct {
 	err   error
 }
 
-// refused tells whether a registry answered, and has none for us.
+// refused tells whether the error is a registry's answer that it does not give this image.
 func refused(err error) bool {
 	var status remoteerrors.ErrUnexpectedStatus
 	return errdefs.IsNotFound(err) || errors.Is(err, docker.ErrInvalidAuthorization) ||
