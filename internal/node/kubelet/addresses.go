@@ -14,20 +14,19 @@ import (
 	nodeutil "k8s.io/component-helpers/node/util"
 )
 
-// externalProvider tells the kubelet that somebody else looks after its node's
-// addresses: k8s.io/cloud-provider, IsExternal.
+// externalProvider tells the kubelet that somebody else sets its node's addresses
+// (k8s.io/cloud-provider, IsExternal).
 //
 //upstream:relies-on k8s.io/cloud-provider/plugins.go IsExternal
 const externalProvider = "external"
 
-// The kubelet knows no external addresses, and at each heartbeat it overwrites
-// what a node says of its addresses, unless a cloud's controller has to set them
-// (NodeAddress in pkg/kubelet/nodestatus/setters.go). So it is told that there is
-// one, and what such a controller would do is done here: a node is registered
-// with all its addresses, and without the taint that keeps pods away until they
-// are known (initialNode in pkg/kubelet/kubelet_node_status.go).
+// The kubelet does not know external addresses. At each heartbeat it overwrites the addresses in
+// the node's status, unless a cloud's controller sets them (NodeAddress in
+// pkg/kubelet/nodestatus/setters.go). So kedge tells the kubelet that there is such a controller,
+// and does its work here: it registers the node with all its addresses, and without the taint that
+// keeps pods away until the addresses are known (initialNode in pkg/kubelet/kubelet_node_status.go).
 
-// nodeAddresses returns what the node is to say of its addresses.
+// nodeAddresses returns the addresses for the node's status.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/nodestatus/setters.go NodeAddress
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go Kubelet.initialNode
@@ -42,8 +41,8 @@ func (k *Kubelet) nodeAddresses() []corev1.NodeAddress {
 	return append(all, corev1.NodeAddress{Type: corev1.NodeHostName, Address: k.cfg.NodeName})
 }
 
-// correctAddresses returns whether the node, which may have been registered by
-// an earlier start, is there and has the right addresses.
+// correctAddresses makes sure that the status of a node that an earlier start registered has the
+// right addresses. It returns false if the node does not exist or could not be corrected.
 func (k *Kubelet) correctAddresses(ctx context.Context, client kubernetes.Interface) bool {
 	node, err := client.CoreV1().Nodes().Get(ctx, k.cfg.NodeName, metav1.GetOptions{})
 	if err != nil {
@@ -55,13 +54,12 @@ func (k *Kubelet) correctAddresses(ctx context.Context, client kubernetes.Interf
 	corrected := node.DeepCopy()
 	corrected.Status.Addresses = k.nodeAddresses()
 	_, _, err = nodeutil.PatchNodeStatus(client.CoreV1(), types.NodeName(node.Name), node, corrected)
-	// Who may not now never may: the node is of use without.
+	// A node that may not patch its status now never may. It works without the addresses.
 	return err == nil || apierrors.IsForbidden(err)
 }
 
-// addressedClient is the kubelet's client, which registers its node with
-// addresses. It is used by pointer: BuildAuth of cmd/kubelet/app/auth.go
-// takes nothing else.
+// addressedClient is the kubelet's client. It registers the node with addresses. It must be used
+// by pointer, because BuildAuth in cmd/kubelet/app/auth.go accepts nothing else.
 //
 //upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/auth.go BuildAuth
 type addressedClient struct {

@@ -23,10 +23,10 @@ func TestExternalAddresses(t *testing.T) {
 	client := fake.NewClientset()
 	nodes := client.CoreV1().Nodes()
 	if k.correctAddresses(t.Context(), client) {
-		t.Error("a node that is not there has the right addresses")
+		t.Error("correctAddresses accepts a missing node")
 	}
 
-	// As the kubelet makes it.
+	// The kubelet creates the node like this.
 	made := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: cfg.NodeName},
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{
@@ -46,7 +46,7 @@ func TestExternalAddresses(t *testing.T) {
 		t.Errorf("it was registered with the taints %v", node.Spec.Taints)
 	}
 
-	// As an earlier start left it.
+	// The node is as an earlier start left it.
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.9"}, {Type: corev1.NodeHostName, Address: "node-1"}}
 	_, err = nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
 	must(t, err)
@@ -59,7 +59,7 @@ func TestExternalAddresses(t *testing.T) {
 		t.Errorf("the addresses were corrected to %v, want %s", node.Status.Addresses, want)
 	}
 
-	// A user's own cloud controller sets them.
+	// The user's own cloud controller sets the addresses.
 	cfg.Args = []string{"cloud-provider=external"}
 	k, err = New(cfg)
 	must(t, err)

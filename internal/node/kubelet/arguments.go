@@ -17,11 +17,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// flagName is how a user gives these arguments to kedge.
+// flagName is the flag of kedge by which users set the kubelet's arguments.
 const flagName = "--kubelet-arg"
 
-// ownArguments are upstream's arguments that kedge answers for, and what to use
-// in their place.
+// ownArguments are the arguments of upstream's kubelet that users may not set, because kedge sets
+// them. The value says what to do instead.
 var ownArguments = map[string]string{
 	"kubeconfig":                 "kedge connects the kubelet itself",
 	"bootstrap-kubeconfig":       "kedge connects the kubelet itself",
@@ -32,7 +32,7 @@ var ownArguments = map[string]string{
 	"node-ip":                    "use --node-ip",
 	"v":                          "use --v",
 	"vmodule":                    "use --v",
-	"logging-format":             "kedge writes all parts' messages in one format",
+	"logging-format":             "kedge logs the messages of all components in one format",
 	"version":                    "use kedge version",
 }
 
@@ -43,10 +43,10 @@ var ownArguments = map[string]string{
 func parseArguments(server *options.KubeletServer, arguments []string) error {
 	flags := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
 	flags.SetNormalizeFunc(cliflag.WordSepNormalizeFunc)
-	flags.SetOutput(io.Discard) // most of the kubelet's flags say that they are deprecated
+	flags.SetOutput(io.Discard) // most of the kubelet's flags print that they are deprecated
 	flags.Usage = func() {}
 	server.AddFlags(flags)
-	// Some of cAdvisor's settings are process-wide variables upstream.
+	// Upstream keeps some of cAdvisor's settings in process-wide variables.
 	options.AddGlobalFlags(flags)
 
 	var faults []error
@@ -68,8 +68,8 @@ func parseArguments(server *options.KubeletServer, arguments []string) error {
 	return errors.Join(faults...)
 }
 
-// configurationFiles lists the files to read, in order: the one given by
-// config and the *.conf in the folder given by config-dir and below.
+// configurationFiles returns the files to read, in order: config, then the *.conf files in
+// configDir and its subfolders.
 func configurationFiles(config, configDir string) ([]string, error) {
 	var files []string
 	if config != "" {
@@ -89,8 +89,8 @@ func configurationFiles(config, configDir string) ([]string, error) {
 	return files, nil
 }
 
-// applyFiles puts the KubeletConfigurations in files over server's: values
-// replace, maps are merged.
+// applyFiles applies the KubeletConfigurations in files over server's. Values are replaced, maps
+// are merged.
 func applyFiles(server *options.KubeletServer, files []string) error {
 	scheme, _, err := kubeletscheme.NewSchemeAndCodecs()
 	if err != nil {

@@ -14,38 +14,38 @@ import (
 	"k8s.io/kubernetes/pkg/util/taints"
 )
 
-// A node that systemd shuts down gives its pods this long, and of it the
-// critical ones the end: the example of upstream's documentation.
+// When systemd shuts a node down, its pods have this long to end. The end of that time is reserved
+// for critical pods. The values are those of the example in upstream's documentation.
 const (
 	shutdownGracePeriod             = 30 * time.Second
 	shutdownGracePeriodCriticalPods = 10 * time.Second
 )
 
-// unchangedStatus is three times upstream's.
+// unchangedStatus is how often a node reports an unchanged status. It is three times upstream's
+// default.
 const unchangedStatus = 15 * time.Minute
 
-// inProcess stands where the kubelet's command line has a kubeconfig. It is not
-// a file and is not read.
+// inProcess replaces the path of the kubeconfig in the kubelet's flags. It is not a file and is
+// never read.
 const inProcess = "in process"
 
-// configure returns the kubelet's settings: upstream's defaults with kedge's
-// own over them, before any arguments of the user's.
+// configure returns the kubelet's settings: upstream's defaults with kedge's settings over them. The
+// user's arguments are not applied yet.
 //
 //upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/options/options.go applyLegacyDefaults
 //upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/server.go run getCgroupDriverFromCRI loadConfigFile
 func configure(cfg Config, own limits) (*options.KubeletServer, error) {
-	// This includes the historic defaults of upstream's command line (anonymous
-	// requests, everything authorized, an open read-only port:
-	// applyLegacyDefaults in cmd/kubelet/app/options/options.go), all of which
-	// are set anew below.
+	// This includes the historic defaults of upstream's command line: anonymous requests,
+	// everything authorized, an open read-only port (applyLegacyDefaults in
+	// cmd/kubelet/app/options/options.go). All of these are overwritten below.
 	server, err := options.NewKubeletServer()
 	if err != nil {
 		return nil, fmt.Errorf("make kubelet configuration: %w", err)
 	}
 
 	flags := &server.KubeletFlags
-	// Without it the kubelet throws away the clients it is given and runs
-	// standalone: cmd/kubelet/app/server.go, run.
+	// If KubeConfig is empty, the kubelet discards the clients that it is given and runs
+	// standalone (run in cmd/kubelet/app/server.go).
 	flags.KubeConfig = inProcess
 	flags.HostnameOverride = cfg.NodeName
 	flags.NodeIP = strings.Join(addresses(cfg.NodeIPs), ",")
@@ -74,28 +74,28 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	kc.Authentication.X509.ClientCAFile = cfg.ClientCAFile
 	kc.Authorization.Mode = kubeletconfig.KubeletAuthorizationModeWebhook
 	kc.ReadOnlyPort = 0
-	kc.HealthzPort = 0 // kedge status tells, without a port
-	// A changed status is reported within seconds, and the Lease tells that the node
-	// lives; what is left is a write to the disk for each report that says nothing new.
+	kc.HealthzPort = 0 // kedge status reports health without a port
+	// A changed status is reported within seconds, and the Lease shows that the node is alive. The
+	// regular report of an unchanged status only costs the server a write to its disk.
 	kc.NodeStatusReportFrequency.Duration = unchangedStatus
-	// kedge renews these files; the kubelet reads them again when they change
-	// (feature ReloadKubeletServerCertificateFile).
+	// kedge renews these files. The kubelet reads them again when they change (feature
+	// ReloadKubeletServerCertificateFile).
 	kc.TLSCertFile = cfg.ServingCertFile
 	kc.TLSPrivateKeyFile = cfg.ServingKeyFile
 	kc.ServerTLSBootstrap = false
 	kc.RotateCertificates = false
 
-	// The runtime is asked as well, and its answer wins: getCgroupDriverFromCRI
-	// in cmd/kubelet/app/server.go.
+	// The kubelet also asks the runtime, whose answer wins (getCgroupDriverFromCRI in
+	// cmd/kubelet/app/server.go).
 	kc.CgroupDriver = cfg.Facts.CgroupDriver
 	kc.FailCgroupV1 = false
-	kc.FailSwapOn = false // as k3s; pods get no swap unless memorySwap says so
-	// They would need iptables, and hold nothing kube-proxy does not make itself.
+	kc.FailSwapOn = false // as in k3s; pods get no swap unless memorySwap says so
+	// These chains would need iptables, and kube-proxy makes everything in them itself.
 	kc.MakeIPTablesUtilChains = false
 	kc.ProtectKernelDefaults = cfg.ProtectKernel
 	if !cfg.Facts.SysResource {
-		// The kernel refuses to lower the one and to raise the other; what they
-		// are already is allowed.
+		// The kernel refuses to lower the OOM score and to raise the limit of open files. It accepts
+		// the present values.
 		kc.OOMScoreAdj = own.oomScoreAdj
 		kc.MaxOpenFiles = min(kc.MaxOpenFiles, own.openFiles)
 	}
@@ -104,11 +104,10 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 		kc.ShutdownGracePeriodCriticalPods.Duration = shutdownGracePeriodCriticalPods
 	}
 
-	// Upstream sets its thresholds only in configurations from files
-	// (loadConfigFile in cmd/kubelet/app/server.go). Those for disks are k3s's
-	// here: many a small machine has less than the tenth and seventh free that
-	// upstream wants, and would evict every pod. Once one is met a tenth is
-	// freed, so that a node does not sway around it.
+	// Upstream sets its thresholds only in configurations from files (loadConfigFile in
+	// cmd/kubelet/app/server.go). The thresholds for disks are k3s's: upstream requires 10 % and
+	// 15 % free space, which many small machines do not have, so every pod would be evicted. When
+	// a threshold is reached, the kubelet frees 10 %, so that the node does not alternate around it.
 	kc.EvictionHard = maps.Clone(eviction.DefaultEvictionHard)
 	kc.EvictionMinimumReclaim = map[string]string{}
 	for _, signal := range []string{"nodefs.available", "imagefs.available"} {

@@ -36,7 +36,7 @@ func testConfig() Config {
 	}
 }
 
-// text is a kubelet's whole configuration as a golden file has it.
+// text returns a kubelet's whole configuration in the format of a golden file.
 func text(t *testing.T, server *options.KubeletServer) string {
 	t.Helper()
 	scheme, _, err := kubeletscheme.NewSchemeAndCodecs()
@@ -74,7 +74,7 @@ func TestConfigure(t *testing.T) {
 			want, err := os.ReadFile(golden)
 			must(t, err)
 			if got != string(want) {
-				t.Errorf("the configuration is not that of %s (go test -update writes it anew):\n%s", golden, got)
+				t.Errorf("the configuration differs from %s (go test -update rewrites it):\n%s", golden, got)
 			}
 		})
 	}
@@ -95,9 +95,9 @@ func TestArguments(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		arguments []string
-		want      []string // lines of the configuration
-		gone      string   // and what it must not have
-		err       []string // of the error
+		want      []string // lines that the configuration must have
+		gone      string   // text that it must not have
+		err       []string // parts of the error
 	}{
 		"values": {
 			arguments: []string{"max-pods=42", "node-labels=a=b,c=d", "eviction-hard=memory.available<5%", "cgroup-root=/kedge", "protect-kernel-defaults"},
@@ -112,7 +112,7 @@ func TestArguments(t *testing.T) {
 		"file": {
 			arguments: []string{"config=" + config},
 			want: []string{"maxPods: 50", "podsPerCore: 3", "  memory.available: 200Mi", "  EventedPLEG: true",
-				// What the file does not mention stays kedge's.
+				// Settings that the file does not mention keep kedge's values.
 				"  imagefs.available: 5%", "containerRuntimeEndpoint: unix:///run/kedge/containerd/containerd.sock"},
 			gone: "readOnlyPort",
 		},

@@ -1,7 +1,6 @@
-// Package kubelet runs upstream's kubelet in this process. It translates what
-// kedge knows about the node into the kubelet's own typed configuration and
-// dependencies, and applies the user's --kubelet-arg over it. The agent
-// package makes one for every node.
+// Package kubelet runs upstream's kubelet in this process. It translates kedge's settings of the
+// node into the kubelet's typed configuration and dependencies, and applies the user's
+// --kubelet-arg over them. The agent package creates one Kubelet for every node.
 package kubelet
 
 import (
@@ -33,42 +32,41 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/kubelet/staticpods"
 )
 
-// Config is what the kubelet must know.
+// Config is what New needs.
 type Config struct {
 	NodeName string
-	// NodeIPs are the node's addresses: one, or one of each family, the
-	// preferred first.
+	// NodeIPs are the node's addresses: one, or one of each family with the preferred one
+	// first.
 	NodeIPs []netip.Addr
-	// ExternalIPs are the addresses, none or one of each family, by which the
-	// node is reached from where NodeIPs are not known.
+	// ExternalIPs are the addresses under which networks that cannot reach NodeIPs reach the
+	// node: none, or one of each family.
 	ExternalIPs []netip.Addr
 	// Client reaches the API as the node (system:node:NAME).
 	Client *rest.Config
 	// RuntimeSocket is the path of the socket that serves the CRI.
 	RuntimeSocket string
-	// Runtime is the same within this process, or nil.
+	// Runtime answers queries to the same runtime within this process. It may be nil.
 	Runtime       Runtime
 	ClusterDNS    []netip.Addr
 	ClusterDomain string
-	// ResolvConf is the resolv.conf for pods with dnsPolicy Default: see
-	// host.ResolvConf.
+	// ResolvConf is the resolv.conf for pods with dnsPolicy Default. See host.ResolvConf.
 	ResolvConf string
 	// ServingCertFile and ServingKeyFile are read again when they change.
 	ServingCertFile string
 	ServingKeyFile  string
-	// ClientCAFile holds the authorities of those who may call the kubelet.
+	// ClientCAFile holds the authorities that sign the certificates of the kubelet's clients.
 	ClientCAFile string
 	// StaticPods is the folder of static pod manifests.
 	StaticPods string
-	// Warn tells users by an Event of the node about a file of theirs.
+	// Warn tells users about a fault in one of their files, by an Event of the node.
 	Warn func(message string)
-	// Root is the kubelet's state, datadir.KubeletRoot.
+	// Root is the folder of the kubelet's state, datadir.KubeletRoot.
 	Root  string
 	Facts host.Facts
-	// Labels, as name=value, and Taints, as name=value:effect, are what the node
-	// is registered with.
+	// The node is registered with Labels, each as name=value, and Taints, each as
+	// name=value:effect.
 	Labels, Taints []string
-	// ProtectKernel is the user's protect-kernel-defaults.
+	// ProtectKernel is the setting protect-kernel-defaults.
 	ProtectKernel bool
 	// Args are the user's arguments for upstream's kubelet, as name=value.
 	Args []string
@@ -78,11 +76,11 @@ type Config struct {
 type Kubelet struct {
 	cfg    Config
 	server *options.KubeletServer
-	// ownsAddresses is whether this package sets the node's addresses.
+	// ownsAddresses is true if this package sets the node's addresses.
 	ownsAddresses bool
 }
 
-// New makes a kubelet. The error, if any, lists every fault in cfg.Args.
+// New returns a kubelet. The error lists every fault in cfg.Args.
 func New(cfg Config) (*Kubelet, error) {
 	own, err := readLimits()
 	if err != nil {
@@ -96,14 +94,14 @@ func New(cfg Config) (*Kubelet, error) {
 		return nil, err
 	}
 	k := &Kubelet{cfg: cfg, server: server}
-	// A user who names a provider has a controller that sets them.
+	// If the user names a cloud provider, its controller sets the addresses.
 	if len(cfg.ExternalIPs) > 0 && server.CloudProvider == "" {
 		k.ownsAddresses, server.CloudProvider = true, externalProvider
 	}
 	return k, nil
 }
 
-// limits are what the kernel has set for this process.
+// limits are limits that the kernel has set for this process.
 type limits struct {
 	oomScoreAdj int32
 	openFiles   int64 // the hard limit
@@ -125,18 +123,18 @@ func readLimits() (limits, error) {
 	return limits{int32(score), int64(min(files.Max, math.MaxInt64))}, nil
 }
 
-// Port is where the kubelet's server listens.
+// Port is the port on which the kubelet's server listens.
 func (k *Kubelet) Port() int { return int(k.server.Port) }
 
 // Name implements component.Component.
 func (k *Kubelet) Name() string { return "kubelet" }
 
-// Run implements component.Component. It is ready when the kubelet has
-// registered its node and answers on its port. Pods run on after it.
+// Run implements component.Component. It is ready when the kubelet has registered its node and
+// answers on its port. Pods keep running after Run ends.
 //
-// A kubelet is made to run as long as its process, and most failures after its
-// start end that with os.Exit. When ctx is cancelled the sync loop and what
-// hangs on it end, but these do not (paths in k8s.io/kubernetes v1.36.3):
+// Upstream's kubelet is meant to run as long as its process. After its start it handles most
+// failures by os.Exit. When ctx is cancelled, the sync loop and what depends on it end. The
+// following do not end (paths in k8s.io/kubernetes v1.36.3):
 //   - the HTTPS server: pkg/kubelet/server/server.go:208
 //   - the socket of the pod resources API: pkg/kubelet/server/server.go:265
 //   - informers of nodes and services: pkg/kubelet/kubelet.go:484, 547
@@ -146,10 +144,9 @@ func (k *Kubelet) Name() string { return "kubelet" }
 //   - RuntimeClass informer: pkg/kubelet/kubelet.go:1952
 //   - upkeep of cgroups: pkg/kubelet/cm/container_manager_linux.go:715, 726 and
 //     pkg/kubelet/cm/qos_container_manager_linux.go:150
-//   - pod life-cycle events (pkg/kubelet/pleg/generic.go, Start) and cAdvisor
-//     (manager.Start), which nobody stops
+//   - pod life-cycle events (pkg/kubelet/pleg/generic.go, Start) and cAdvisor (manager.Start)
 //
-// So one process runs one kubelet once.
+// So a process can run only one kubelet, and only once.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/server/server.go ListenAndServeKubeletServer ListenAndServePodResources
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.Run Kubelet.StartGarbageCollection Kubelet.initializeRuntimeDependentModules
@@ -167,14 +164,14 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	}
 	dependencies.Mounter = &mounter{dependencies.Mounter}
 	dependencies.Subpather = subpath.New(dependencies.Mounter)
-	// Auth stays nil: run() builds it from the clients, as it should be.
+	// Auth stays nil, so that run() builds it from the clients.
 	if err := k.connect(dependencies); err != nil {
 		return fmt.Errorf("connect kubelet to the API: %w", err)
 	}
 	k.useRuntime(dependencies)
-	// cAdvisor finds the names of containers through containerd, whose address
-	// upstream takes from this variable alone (a flag of cAdvisor's). What is no
-	// containerd does not answer it, and is asked by the kubelet alone.
+	// cAdvisor asks containerd for the names of containers. Upstream takes containerd's address
+	// only from this variable (a flag of cAdvisor's). Another runtime does not answer containerd's
+	// API, so only the kubelet talks to it.
 	//upstream:relies-on github.com/google/cadvisor/container/containerd/factory.go ArgContainerdEndpoint Register
 	*cadvisorcontainerd.ArgContainerdEndpoint = k.cfg.RuntimeSocket
 
@@ -202,8 +199,8 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	return err
 }
 
-// checkPort fails if another process has the kubelet's port: the kubelet
-// itself would end this process without a word about what to do.
+// checkPort returns an error if another process uses the kubelet's port. The kubelet itself would
+// end this process without saying what to do.
 func (k *Kubelet) checkPort(ctx context.Context) error {
 	if !k.server.EnableServer {
 		return nil
@@ -212,13 +209,13 @@ func (k *Kubelet) checkPort(ctx context.Context) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("kubelet's port %d: %w: stop what listens on it (ss -lntp names it), or choose another by %s port=NUMBER",
+		return fmt.Errorf("kubelet's port %d: %w: stop the process that listens on it (see `ss -lntp`), or choose another port with %s port=NUMBER",
 			k.server.Port, err, flagName)
 	}
 	return listener.Close()
 }
 
-// waitReady returns whether the node came up before ctx ended.
+// waitReady waits until the node is up. It returns false if ctx ends before that.
 func (k *Kubelet) waitReady(ctx context.Context, client kubernetes.Interface) bool {
 	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		return k.answers(ctx) && k.registered(ctx, client) && (!k.ownsAddresses || k.correctAddresses(ctx, client)), nil
@@ -226,7 +223,7 @@ func (k *Kubelet) waitReady(ctx context.Context, client kubernetes.Interface) bo
 	return err == nil
 }
 
-// answers tells whether the kubelet's server answers.
+// answers tells whether the kubelet's server accepts connections.
 func (k *Kubelet) answers(ctx context.Context) bool {
 	if !k.server.EnableServer {
 		return true
@@ -236,7 +233,7 @@ func (k *Kubelet) answers(ctx context.Context) bool {
 		address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	dialer := tls.Dialer{Config: &tls.Config{
-		// Only that it answers matters; nothing is sent.
+		// Nothing is sent over this connection, so the certificate does not matter.
 		InsecureSkipVerify: true,
 	}}
 	connection, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(address, uint16(k.server.Port)).String())

@@ -11,16 +11,14 @@ import (
 	"k8s.io/mount-utils"
 )
 
-// mounter mounts by system calls what the kernel alone can mount: binds,
-// remounts, and the file systems without a device that emptyDir volumes are
-// made of. So a node needs no mount(8) for the volumes kedge itself brings.
-// Everything else goes to upstream's mounter, which runs mount(8) and with it
-// the helper programs and daemons (in systemd scopes) that NFS, CIFS, FUSE and
-// the finding out of file systems need.
+// mounter mounts by system calls whatever the kernel can mount without help: binds, remounts, and
+// the file systems without a device that emptyDir volumes use. So a node needs no mount(8) for
+// kedge's own volumes. Everything else goes to upstream's mounter, which runs mount(8). NFS, CIFS,
+// FUSE and the detection of file systems need its helper programs and daemons (in systemd scopes).
 //
-// Two things do not pass through it: raw block volumes, for which
-// k8s.io/kubernetes/pkg/volume/util/volumepathhandler makes a mounter of its
-// own and runs losetup, and what CSI drivers do in their pods.
+// Two kinds of mounts do not use this mounter: raw block volumes, for which
+// k8s.io/kubernetes/pkg/volume/util/volumepathhandler creates its own mounter and runs losetup, and
+// mounts that CSI drivers make in their pods.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/volume/util/volumepathhandler/volume_path_handler.go mapBindMountDevice unmapBindMountDevice
 type mounter struct {
@@ -29,11 +27,11 @@ type mounter struct {
 
 var _ mount.MounterForceUnmounter = (*mounter)(nil)
 
-// mountOptions are mount(8)'s names of the flags of mount(2), as in
-// util-linux's libmount/src/optmap.c. Each has what it sets and what it clears.
+// mountOptions are mount(8)'s names for the flags of mount(2), as in util-linux's
+// libmount/src/optmap.c, each with the flags that it sets and clears.
 var mountOptions = map[string]struct{ set, clear uintptr }{
 	"defaults":      {},
-	"_netdev":       {}, // means something to mount(8)'s callers only
+	"_netdev":       {}, // has a meaning only for callers of mount(8)
 	"bind":          {set: unix.MS_BIND},
 	"remount":       {set: unix.MS_REMOUNT},
 	"ro":            {set: unix.MS_RDONLY},
@@ -59,8 +57,8 @@ var mountOptions = map[string]struct{ set, clear uintptr }{
 	"symfollow":     {clear: unix.MS_NOSYMFOLLOW},
 }
 
-// shownFlags pairs the flags statfs(2) shows of a mount with those that
-// mount(2) takes. Most, but not all, have one value.
+// shownFlags pairs the flags that statfs(2) reports for a mount with those that mount(2) takes.
+// Most of these pairs have one value, but not all.
 var shownFlags = []struct{ shown, flag uintptr }{
 	{unix.ST_RDONLY, unix.MS_RDONLY},
 	{unix.ST_NOSUID, unix.MS_NOSUID},
@@ -72,7 +70,7 @@ var shownFlags = []struct{ shown, flag uintptr }{
 	{0x2000 /* ST_NOSYMFOLLOW */, unix.MS_NOSYMFOLLOW},
 }
 
-// request is one mount, with its options taken apart.
+// request is one mount, with its options split into flags and data.
 type request struct {
 	source, target, fstype string
 	set, clear             uintptr
@@ -92,7 +90,7 @@ func newRequest(source, target, fstype string, options, sensitive []string) requ
 			data = append(data, option)
 			continue
 		}
-		// The last one wins, as for mount(8).
+		// The last option wins, as in mount(8).
 		r.set = r.set&^flag.clear | flag.set
 		r.clear = r.clear&^flag.set | flag.clear
 	}
@@ -100,8 +98,8 @@ func newRequest(source, target, fstype string, options, sensitive []string) requ
 	return r
 }
 
-// splitOptions splits each of options at its commas, except those within
-// quotes, which SELinux contexts have.
+// splitOptions splits options at commas, except commas within quotes, which SELinux contexts
+// have.
 func splitOptions(options []string) []string {
 	var quoted bool
 	return strings.FieldsFunc(strings.Join(options, ","), func(r rune) bool {
@@ -112,7 +110,7 @@ func splitOptions(options []string) []string {
 	})
 }
 
-// forKernel tells whether the kernel alone can do it.
+// forKernel tells whether the kernel can do this mount without mount(8).
 func (r request) forKernel() bool {
 	return r.set&(unix.MS_BIND|unix.MS_REMOUNT) != 0 || r.fstype == "tmpfs" || r.fstype == "hugetlbfs"
 }
@@ -136,10 +134,9 @@ func (r request) do() error {
 	return nil
 }
 
-// bind makes a bind mount with the options of its source and those asked for.
-// The kernel heeds the latter only in a second call. As with upstream's
-// mounter, an option of the source cannot be taken away, like ro by rw, and
-// options for the file system have no meaning.
+// bind makes a bind mount with the options of its source and the requested ones. The kernel
+// applies the latter only in a second call. As in upstream's mounter, an option of the source cannot
+// be removed (as ro by rw), and options for the file system are ignored.
 //
 //upstream:relies-on k8s.io/mount-utils/mount_linux.go Mounter.MountSensitive Mounter.MountSensitiveWithoutSystemdWithMountFlags
 //upstream:relies-on k8s.io/mount-utils/mount.go MakeBindOptsSensitive
@@ -152,14 +149,13 @@ func (r request) bind() error {
 		err = unix.Mount("", r.target, "", unix.MS_BIND|unix.MS_REMOUNT|has|want, "")
 	}
 	if err != nil {
-		// What should have been read-only must not stay writable.
+		// A mount that should be read-only must not stay writable.
 		return errors.Join(err, unix.Unmount(r.target, unix.MNT_DETACH))
 	}
 	return nil
 }
 
-// flagsOf returns the flags of the mount that path is on, as mount(2) takes
-// them.
+// flagsOf returns the flags, as for mount(2), of the mount that path is on.
 func flagsOf(path string) (uintptr, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(path, &stat); err != nil {
@@ -179,8 +175,7 @@ func (m *mounter) Mount(source, target, fstype string, options []string) error {
 	return m.MountSensitive(source, target, fstype, options, nil)
 }
 
-// MountSensitive implements mount.Interface: sensitive options never get into
-// an error or a log.
+// MountSensitive implements mount.Interface. Sensitive options never appear in an error or a log.
 func (m *mounter) MountSensitive(source, target, fstype string, options, sensitive []string) error {
 	if r := newRequest(source, target, fstype, options, sensitive); r.forKernel() {
 		return r.do()
@@ -193,9 +188,8 @@ func (m *mounter) MountSensitiveWithoutSystemd(source, target, fstype string, op
 	return m.MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype, options, sensitive, nil)
 }
 
-// MountSensitiveWithoutSystemdWithMountFlags implements mount.Interface. Of
-// mount(8)'s own flags the kubelet uses --no-canonicalize only, which is how
-// the system call behaves.
+// MountSensitiveWithoutSystemdWithMountFlags implements mount.Interface. The only flag of mount(8)
+// that the kubelet uses is --no-canonicalize, which is how the system call behaves anyway.
 func (m *mounter) MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype string, options, sensitive, flags []string) error {
 	foreign := slices.ContainsFunc(flags, func(flag string) bool { return flag != "--no-canonicalize" })
 	if r := newRequest(source, target, fstype, options, sensitive); r.forKernel() && !foreign {
@@ -204,14 +198,14 @@ func (m *mounter) MountSensitiveWithoutSystemdWithMountFlags(source, target, fst
 	return m.Interface.MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype, options, sensitive, flags)
 }
 
-// Unmount implements mount.Interface. Nothing mounted there is no error.
+// Unmount implements mount.Interface. It returns nil if nothing is mounted on target.
 func (m *mounter) Unmount(target string) error { return unmount(target, 0) }
 
-// UnmountWithForce implements mount.MounterForceUnmounter: if target is not
-// unmounted within the timeout, its server is given up.
+// UnmountWithForce implements mount.MounterForceUnmounter. If the unmounting takes longer than
+// timeout, it abandons the file system's server (MNT_FORCE).
 func (m *mounter) UnmountWithForce(target string, timeout time.Duration) error {
 	done := make(chan error, 1)
-	// The system call cannot be interrupted; the forced one lets it return.
+	// The system call cannot be interrupted. The forced one makes it return.
 	go func() { done <- unmount(target, 0) }()
 	select {
 	case err := <-done:
@@ -221,11 +215,11 @@ func (m *mounter) UnmountWithForce(target string, timeout time.Duration) error {
 	}
 }
 
-// CanSafelySkipMountPointCheck implements mount.Interface: see Unmount.
+// CanSafelySkipMountPointCheck implements mount.Interface. Unmount needs no check.
 func (m *mounter) CanSafelySkipMountPointCheck() bool { return true }
 
 func unmount(target string, flags int) error {
-	// EINVAL is "not a mount point", and so umount(8) reads it.
+	// EINVAL means "not a mount point". umount(8) understands it in the same way.
 	if err := unix.Unmount(target, flags); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("unmount %q: %w", target, err)
 	}

@@ -16,8 +16,8 @@ import (
 	"k8s.io/mount-utils"
 )
 
-// inMountNamespace runs the test again in a process with a mount namespace of
-// its own, and tells whether this is that process.
+// inMountNamespace runs the test again in a process with a mount namespace of its own. It returns
+// true in that process.
 func inMountNamespace(t *testing.T) bool {
 	t.Helper()
 	const inside = "KEDGE_TEST_MOUNT_NAMESPACE"
@@ -44,7 +44,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// delegate is an upstream mounter of which only that it was called matters.
+// delegate is a fake of upstream's mounter that records whether it was called.
 type delegate struct {
 	mount.Interface
 	called bool
@@ -79,7 +79,7 @@ func TestRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := newRequest("", "", "", c.options, c.sensitive)
 			if strings.Contains(got.shown, "password") {
-				t.Errorf("shows a secret: %q", got.shown)
+				t.Errorf("messages would show a secret: %q", got.shown)
 			}
 			got.shown = ""
 			if got != c.want {
@@ -112,7 +112,7 @@ func TestMounterTmpfs(t *testing.T) {
 	if !inMountNamespace(t) {
 		return
 	}
-	// No mount(8) or umount(8) can be found: all is done by system calls.
+	// mount(8) and umount(8) cannot be found, so only system calls can be used.
 	t.Setenv("PATH", "")
 	m := &mounter{mount.New("")}
 	dir := t.TempDir()
@@ -128,7 +128,7 @@ func TestMounterTmpfs(t *testing.T) {
 	if is, err := m.IsMountPoint(dir); err != nil || !is {
 		t.Errorf("mount point: %t, %v", is, err)
 	}
-	// A remount keeps what is not mentioned.
+	// A remount keeps options that are not mentioned.
 	must(t, m.Mount("", dir, "", []string{"remount", "ro", "size=131072"}))
 	must(t, unix.Statfs(dir, &stat))
 	if size := stat.Blocks * uint64(stat.Bsize); size != 131072 || stat.Flags&unix.ST_NOSUID == 0 || stat.Flags&unix.ST_RDONLY == 0 {
@@ -138,7 +138,7 @@ func TestMounterTmpfs(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
 
 	must(t, m.UnmountWithForce(dir, time.Minute))
-	must(t, m.Unmount(dir)) // not mounted is no error
+	must(t, m.Unmount(dir)) // it is not an error if nothing is mounted
 	if is, err := m.IsMountPoint(dir); err != nil || is {
 		t.Errorf("mount point: %t, %v", is, err)
 	}
@@ -166,7 +166,7 @@ func TestMounterBind(t *testing.T) {
 	if want := uintptr(unix.MS_RDONLY | unix.MS_NOEXEC); err != nil || has&want != want {
 		t.Errorf("flags of the bind are %x, %v", has, err)
 	}
-	// What its source is, a bind of it is too.
+	// A bind mount has the options of its source.
 	must(t, m.Mount(target, nested, "", []string{"bind", "rw"}))
 	if has, err := flagsOf(nested); err != nil || has&unix.MS_RDONLY == 0 {
 		t.Errorf("flags of the nested bind are %x, %v", has, err)

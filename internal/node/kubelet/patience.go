@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// A refused read is tried again after the first wait, twice that, and so on
-// while the wait is below the last, which makes 0.6 s in all.
+// A refused read is repeated after firstWait, then after twice that, and so on while the wait is
+// below lastWait. That makes 0.6 s in all.
 const (
 	firstWait = 5 * time.Millisecond
 	lastWait  = 500 * time.Millisecond
 )
 
-// patience tries again what the API server refuses only because it does not know
-// yet that the pod is on this node. The kubelet hears of a new pod, and asks for
-// what the pod mounts, in the very moment the Node authorizer hears of it too
-// (k8s.io/kubernetes/plugin/pkg/auth/authorizer/node, graph_populator.go). A
-// refusal there would hold the pod up for two seconds: client-go waits almost one
-// before it lists again, and after one the kubelet gives up until its next round.
+// patience repeats requests that the API server refuses only because it does not know yet that the
+// pod is on this node. The kubelet learns of a new pod, and asks for what the pod mounts, at the same
+// moment as the Node authorizer learns of the pod (graph_populator.go in
+// k8s.io/kubernetes/plugin/pkg/auth/authorizer/node). A refusal would delay the pod by two seconds:
+// client-go waits almost one second before it lists again, and the kubelet gives up after one second
+// until its next round.
 //
 //upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/graph_populator.go AddGraphEventHandlers
 type patience struct {
@@ -48,7 +48,7 @@ func (p patience) RoundTrip(request *http.Request) (*http.Response, error) {
 				return nil, fmt.Errorf("repeat request: %w", err)
 			}
 		}
-		// Read to its end, so that the connection can be used again.
+		// The body is read to its end, so that the connection can be used again.
 		_, _ = io.Copy(io.Discard, response.Body)
 		response.Body.Close()
 		select {
@@ -60,8 +60,8 @@ func (p patience) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 }
 
-// belongsToPod tells whether the Node authorizer decides by the node's pods: for
-// what they mount, and for the tokens of their service accounts.
+// belongsToPod tells whether the Node authorizer decides about a request by the node's pods. These
+// are requests for objects that pods mount and for tokens of their service accounts.
 //
 //upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/node_authorizer.go NodeAuthorizer.Authorize
 func belongsToPod(request *http.Request) bool {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// refusing answers 403 so many times, and then 200. It notes the bodies sent.
+// refusing answers 403 a number of times, and 200 after that. It keeps the bodies of the requests.
 type refusing struct {
 	times  int
 	bodies []string

@@ -10,9 +10,9 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet"
 )
 
-// Runtime answers in this process what the kubelet asks all the time: what
-// there is, each second, and how it is. Errors are as over the socket, and what
-// is returned is the caller's.
+// Runtime answers the kubelet's frequent queries within this process: the list of pods and
+// containers, every second, and their state. Its errors are those that the socket would return. The
+// caller owns the results.
 type Runtime interface {
 	Status(ctx context.Context, verbose bool) (*cri.StatusResponse, error)
 	ListPodSandbox(context.Context, *cri.PodSandboxFilter) ([]*cri.PodSandbox, error)
@@ -22,9 +22,8 @@ type Runtime interface {
 	ImageFsInfo(context.Context) (*cri.ImageFsInfoResponse, error)
 }
 
-// What is done to pods and images goes over the socket nevertheless, with all
-// that upstream's client knows of it. The methods of Runtime hide those of the
-// client, which are one embedding deeper.
+// Changes of pods and images still go over the socket, through upstream's client. The methods of
+// Runtime hide the client's methods of the same names, which are embedded one level deeper.
 type (
 	runtimeService struct {
 		Runtime
@@ -43,9 +42,9 @@ type (
 
 // useRuntime puts k.cfg.Runtime between the kubelet and its client of the CRI.
 //
-// Upstream makes that client itself, whatever it is given (PreInitRuntimeService,
-// called in run in cmd/kubelet/app/server.go), and adjusts its OOM score as the
-// last thing before it makes the kubelet from its dependencies: then is the time.
+// Upstream always makes that client itself (PreInitRuntimeService, called in run in
+// cmd/kubelet/app/server.go). After that, and before it makes the kubelet from its dependencies, it
+// adjusts its OOM score, so that call is where the client can be replaced.
 //
 //upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/server.go run RunKubelet
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go PreInitRuntimeService Dependencies
@@ -53,7 +52,7 @@ func (k *Kubelet) useRuntime(dependencies *kubelet.Dependencies) {
 	adjust := dependencies.OOMAdjuster.ApplyOOMScoreAdj
 	dependencies.OOMAdjuster.ApplyOOMScoreAdj = func(pid, score int) error {
 		dependencies.OOMAdjuster.ApplyOOMScoreAdj = adjust
-		// With this feature it does not list but streams, which is not for us.
+		// With this feature the kubelet streams lists, which Runtime cannot do.
 		if k.cfg.Runtime != nil && !utilfeature.DefaultFeatureGate.Enabled(features.CRIListStreaming) {
 			dependencies.RemoteRuntimeService = runtimeService{k.cfg.Runtime, runtimeClient{dependencies.RemoteRuntimeService}}
 			dependencies.RemoteImageService = imageService{k.cfg.Runtime, imageClient{dependencies.RemoteImageService}}

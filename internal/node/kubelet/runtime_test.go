@@ -18,7 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/util/oom"
 )
 
-// fakeRuntime and the fake clients say who they are by their errors.
+// fakeRuntime and the fake clients are recognised by their errors.
 type (
 	fakeRuntime     struct{ Runtime }
 	fakeClient      struct{ internalapi.RuntimeService }

@@ -11,16 +11,15 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/apis/config/validation"
 )
 
-// applyArguments applies the user's arguments, each as name=value, over what
-// kedge has set: first the files that config and config-dir name, then the
-// other arguments, so that, as for upstream's kubelet, an argument wins over a
-// file. Other than for upstream's kubelet a file need only hold what differs.
-// It reports every fault.
+// applyArguments applies the user's arguments, each as name=value, over kedge's settings. The files
+// that config and config-dir name come first and the other arguments second, so that an argument
+// wins over a file, as for upstream's kubelet. Unlike there, a file needs only the settings that
+// differ from kedge's. The error lists every fault.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kubelet/app/server.go NewKubeletCommand mergeKubeletConfigurations kubeletConfigFlagPrecedence
 func applyArguments(server *options.KubeletServer, arguments []string) error {
-	// The files are named by the arguments and come before them: once to find
-	// the names, and once over the files.
+	// The arguments name the files but apply after them. So they are parsed twice: once to find the
+	// files, and again over the files' settings.
 	trial := &options.KubeletServer{KubeletFlags: server.KubeletFlags, KubeletConfiguration: *server.KubeletConfiguration.DeepCopy()}
 	trial.NodeLabels = maps.Clone(server.NodeLabels)
 	if err := parseArguments(trial, arguments); err != nil {
@@ -39,8 +38,8 @@ func applyArguments(server *options.KubeletServer, arguments []string) error {
 	if err := parseArguments(server, arguments); err != nil {
 		return err
 	}
-	// A feature-gates argument replaces the map, but should only add to it:
-	// kubeletConfigFlagPrecedence in cmd/kubelet/app/server.go.
+	// A feature-gates argument replaces the whole map, but should only add to it
+	// (kubeletConfigFlagPrecedence in cmd/kubelet/app/server.go).
 	for gate, on := range gates {
 		if _, set := server.FeatureGates[gate]; !set {
 			server.FeatureGates[gate] = on
@@ -49,8 +48,8 @@ func applyArguments(server *options.KubeletServer, arguments []string) error {
 	return validate(server)
 }
 
-// validate is what upstream does before it starts a kubelet, but with a copy of
-// the feature gates: those of the process are not for a check to change.
+// validate checks the configuration as upstream does before it starts a kubelet. It uses a copy of
+// the feature gates, because a check must not change those of the process.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kubelet/app/server.go NewKubeletCommand
 func validate(server *options.KubeletServer) error {

@@ -15,21 +15,20 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet"
 )
 
-// connect fills in the kubelet's three clients, as run() in
-// cmd/kubelet/app/server.go does from a kubeconfig: one for everything, one for
-// events with its own rate limit, so that they cannot crowd out the rest, and
-// one for heartbeats that gives up early.
+// connect makes the kubelet's three clients, as run() in cmd/kubelet/app/server.go makes them from
+// a kubeconfig: one for general use, one for events with its own rate limit, so that events do not
+// delay the rest, and one for heartbeats with a short timeout.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kubelet/app/server.go run kubeClientConfigOverrides setContentTypeForClient
 func (k *Kubelet) connect(dependencies *kubelet.Dependencies) error {
 	config := rest.CopyConfig(k.cfg.Client)
-	config.UserAgent = k.Name() // the field manager of what it writes
+	config.UserAgent = k.Name() // it becomes the field manager of the kubelet's writes
 	config.ContentType = k.server.ContentType
 	if config.ContentType == runtime.ContentTypeProtobuf {
 		config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	}
-	// No limit was asked for in the same process: the API server's priority
-	// and fairness is protection enough.
+	// A negative QPS means that the API server is in this process. It needs no limit, because the
+	// API server's priority and fairness protects it.
 	if config.QPS >= 0 {
 		config.QPS, config.Burst = float32(k.server.KubeAPIQPS), int(k.server.KubeAPIBurst)
 	}

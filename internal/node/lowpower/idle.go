@@ -1,13 +1,14 @@
-// Package lowpower lets a kedge that has little to do take little.
+// Package lowpower reduces the memory and the wake-ups of an idle kedge. The agent package adds its
+// component on every node.
 //
-// Go lets a heap grow to twice what lives in it before it collects. In a process
-// that mostly waits, half of its memory is then garbage. Here the heap may grow
-// by what is allocated in a fixed time instead: that is little at rest, and Go's
-// own limit under load, when collecting more often would cost processor time.
+// By default Go lets a heap grow to twice its live size before it collects garbage. In a process
+// that mostly waits, half of the memory is then garbage. This package lets the heap grow by what is
+// allocated in a fixed time instead. That is little while the process is idle. Under load it is
+// Go's own limit, because more frequent collections would cost processor time.
 //
-// At rest most processor time goes into waking up, for hundreds of timers that
-// have nothing to do with each other. There the kernel may let them wait for one
-// another a little: prctl(2), PR_SET_TIMERSLACK.
+// An idle process spends most of its processor time on waking up, for hundreds of unrelated timers.
+// While kedge is idle, the kernel may delay these timers a little so that several expire together:
+// prctl(2), PR_SET_TIMERSLACK.
 package lowpower
 
 import (
@@ -23,24 +24,24 @@ import (
 )
 
 const (
-	// interval is how often the rate of allocation is looked at, and the time
-	// between two collections that is aimed at.
+	// interval is how often the rate of allocation is measured. It is also the intended time
+	// between two collections.
 	interval = 10 * time.Second
-	// The bounds of GOGC, in percent of the live heap. The upper one is Go's
-	// own; below the lower one little is saved and much is collected.
+	// The bounds of GOGC, in percent of the live heap. The upper bound is Go's default. A lower
+	// bound than this one would save little memory and collect often.
 	busiest = 100
 	calmest = 15
-	// At rest is who allocates less than the first, until it is the second.
+	// The process is idle from GOGC rests downwards, until GOGC rises above wakes.
 	rests = 30
 	wakes = 60
-	// limitShare is the part of the machine's memory that the heap may take
-	// before the collector works against its growth alone: 1/2.
+	// limitShare sets the memory limit to 1/2 of the machine's memory. At the limit the garbage
+	// collector works against any further growth of the heap.
 	limitShare = 2
 )
 
-// New returns the component. total is the memory there is for this process, in
-// bytes: the machine's, or that of its cgroup. Who sets GOGC or GOMEMLIMIT in
-// the environment has their way with the heap.
+// New returns the component. total is the memory available to this process in bytes: the machine's,
+// or that of its cgroup. If GOGC or GOMEMLIMIT is set in the environment, the component does not
+// change that setting.
 func New(total uint64) component.Component {
 	return component.Func("idle", func(ctx context.Context, ready func()) error {
 		if os.Getenv("GOMEMLIMIT") == "" {
@@ -52,9 +53,8 @@ func New(total uint64) component.Component {
 	})
 }
 
-// watch looks at the rate of allocation until ctx is cancelled, and sets GOGC by
-// it unless the user has. When the process comes to rest, what it no longer
-// needs is given back at once.
+// watch measures the rate of allocation until ctx is cancelled, and sets GOGC by it if setGOGC is
+// true. When the process becomes idle, watch returns unused memory to the system at once.
 func watch(ctx context.Context, setGOGC bool) {
 	log := logrus.WithField("component", "idle")
 	ticker := time.NewTicker(interval)
@@ -80,26 +80,26 @@ func watch(ctx context.Context, setGOGC bool) {
 			debug.FreeOSMemory()
 			log.Debug("at rest")
 			if err := setTimerSlack(restingSlack); err != nil {
-				log.Debugf("Timers stay as exact as they are: %v", err)
+				log.Debugf("cannot allow timers to be late: %v", err)
 			}
 		case resting && next > wakes:
 			resting = false
 			log.Debug("busy")
 			if err := setTimerSlack(kernelSlack); err != nil {
-				log.Debugf("Timers stay as inexact as they are: %v", err)
+				log.Debugf("cannot make timers exact again: %v", err)
 			}
 		}
 	}
 }
 
-// gogc returns the percentage by which a heap of live bytes grows in an interval
-// in which so many are allocated.
+// gogc returns the percentage by which a heap of live bytes grows in an interval in which
+// allocated bytes are allocated, within the bounds.
 func gogc(allocated, live uint64) int {
 	return int(min(max(100*allocated/max(live, 1), calmest), busiest))
 }
 
-// differs is whether to change from one percentage to another, which stops the
-// process for a moment. The bounds are always reached.
+// differs tells whether a new percentage is worth setting, because that stops the process for a
+// moment. The bounds are always set.
 func differs(next, now int) bool {
 	if next == calmest || next == busiest {
 		return next != now
@@ -107,8 +107,8 @@ func differs(next, now int) bool {
 	return next > now+now/4 || next < now-now/4
 }
 
-// heap returns the bytes allocated since the start, and those that were alive
-// after the last collection.
+// heap returns the bytes that were allocated since the start, and the bytes that were live after
+// the last collection.
 func heap() (allocated, live uint64) {
 	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	metrics.Read(samples)

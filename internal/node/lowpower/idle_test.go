@@ -49,7 +49,7 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
-// TestUsersSettings sees that the limit is set, but not over the user's.
+// TestUsersSettings checks that the memory limit is set, except if the user has set one.
 func TestUsersSettings(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	defer debug.SetMemoryLimit(before)
@@ -71,7 +71,7 @@ func TestUsersSettings(t *testing.T) {
 	}
 }
 
-// TestSetTimerSlack looks at every thread, and at a child.
+// TestSetTimerSlack checks every thread and a child process.
 func TestSetTimerSlack(t *testing.T) {
 	err := setTimerSlack(restingSlack)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {

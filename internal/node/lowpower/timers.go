@@ -10,17 +10,16 @@ import (
 )
 
 const (
-	// kernelSlack is how late the kernel lets any process's timers be.
+	// kernelSlack is the kernel's default: how late the timers of any process may be.
 	kernelSlack = 50 * time.Microsecond
-	// restingSlack halves the processor time of a server at rest; twice as much
-	// saves hardly more. Nobody waits for a timer of kedge that exactly.
+	// restingSlack halves the processor time of an idle server. Twice this value saves hardly
+	// more. No part of kedge needs timers that are more exact.
 	restingSlack = 20 * time.Millisecond
 )
 
-// setTimerSlack lets the timers of this process be late by slack. It is a
-// property of threads, which new ones have from the thread that makes them, and
-// new processes too: the shim takes it back for what runs in containers
-// (cmd/helpers/containerd-shim-runc-v2).
+// setTimerSlack allows the timers of this process to be late by slack. The setting belongs to
+// threads. New threads and new processes inherit it from the thread that creates them, so the shim
+// resets it for containers (cmd/helpers/containerd-shim-runc-v2).
 func setTimerSlack(slack time.Duration) error {
 	value := []byte(strconv.FormatInt(slack.Nanoseconds(), 10))
 	var done []string

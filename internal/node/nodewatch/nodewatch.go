@@ -1,5 +1,5 @@
-// Package nodewatch follows the Node of this host: it tells when the node is ready, and
-// warns when somebody has deleted it. The agent package makes its component.
+// Package nodewatch follows the Node object of this host. It reports when the node is ready, and
+// warns when somebody has deleted it. The agent package creates its component.
 package nodewatch
 
 import (
@@ -22,14 +22,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/component"
 )
 
-// deletedReminder is how often the warning about a deleted node is repeated: until
-// then upstream's kubelet fills the log with what it cannot do.
+// deletedReminder is how often the warning about a deleted node is repeated. The kubelet's own
+// messages about failed requests would otherwise bury it.
 const deletedReminder = 10 * time.Minute
 
-// New returns the component that is ready once the API says that the node is ready.
-// From then on it warns when the node is deleted: the kubelet registers only when it
-// starts, so that a node stays away that an administrator has deleted. client calls
-// as the node.
+// New returns the component that is ready once the API says that the node is ready. Later it warns
+// when the node is deleted: the kubelet registers a node only when it starts, so a deleted node does
+// not come back by itself. client calls as the node.
 func New(client *rest.Config, name string) component.Component {
 	return component.Func("node", func(ctx context.Context, ready func()) error {
 		api, err := kubernetes.NewForConfig(client)
@@ -45,7 +44,7 @@ func New(client *rest.Config, name string) component.Component {
 	})
 }
 
-// watchNode watches the one node of nodes until ctx is cancelled.
+// watchNode watches the one node that nodes lists, until ctx is cancelled.
 func watchNode(ctx context.Context, nodes cache.ListerWatcher, name string, reminder time.Duration, ready func()) error {
 	ready = sync.OnceFunc(ready)
 	_, _, watcher, ended := watchtools.NewIndexerInformerWatcherWithLogger(klog.FromContext(ctx), nodes, &corev1.Node{})
@@ -62,7 +61,7 @@ func watchNode(ctx context.Context, nodes cache.ListerWatcher, name string, remi
 			return nil
 		case event, open := <-watcher.ResultChan():
 			if !open {
-				return errors.New("it ended by itself")
+				return errors.New("the watch ended unexpectedly")
 			}
 			node, ok := event.Object.(*corev1.Node)
 			if !ok {
@@ -80,8 +79,8 @@ func watchNode(ctx context.Context, nodes cache.ListerWatcher, name string, remi
 				continue
 			}
 		}
-		logrus.WithField("component", "node").Warnf("Node %s was deleted from the cluster, and its pods with it: "+
-			"restart kedge to have it join again, or else stop kedge here and remove what it left by kedge killall", name)
+		logrus.WithField("component", "node").Warnf("Node %s was deleted from the cluster, together with its pods: "+
+			"restart kedge to make the node join again, or stop kedge and run `kedge killall` to remove what it left on this host", name)
 	}
 }
 

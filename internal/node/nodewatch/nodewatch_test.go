@@ -59,11 +59,11 @@ func TestWatchNode(t *testing.T) {
 		}
 	})
 	if warnings() > 0 {
-		t.Error("a node that is there was said to be deleted")
+		t.Error("an existing node was reported as deleted")
 	}
 	source.Delete(node(corev1.ConditionTrue))
 	eventually("the message, and then the reminder", func() bool { return warnings() > 1 })
-	// It registered again: ready is not called twice.
+	// The node registers again: ready must not be called twice.
 	source.Add(node(corev1.ConditionTrue))
 	cancel()
 	if err := <-ended; err != nil {

@@ -1,5 +1,5 @@
-// Package ownruntime is a container runtime of the user's own, in place of kedge's
-// containerd. The agent package makes its component; teardown calls Unlink.
+// Package ownruntime connects a container runtime of the user's own, which replaces kedge's
+// containerd. The agent package creates its component. The teardown package calls Unlink.
 package ownruntime
 
 import (
@@ -22,21 +22,20 @@ import (
 )
 
 const (
-	// runtimeInterval is how often a runtime of the user's own is asked whether
-	// it is there, and runtimeReminder how often it is said that it is not.
+	// runtimeInterval is how often the user's runtime is asked whether it is running.
+	// runtimeReminder is how often the log says that it is not.
 	runtimeInterval = 500 * time.Millisecond
 	runtimeReminder = 30 * time.Second
-	// runtimeTimeout is how long it may take to answer.
+	// runtimeTimeout limits how long the runtime may take to answer.
 	runtimeTimeout = 5 * time.Second
 )
 
-// cniPlugins are those of the helpers that kedge's CNI configuration names, and
-// what the runtimes themselves want.
+// cniPlugins are the plugins that kedge's CNI configuration names, and those that container
+// runtimes themselves need.
 var cniPlugins = []string{"bridge", "host-local", "loopback", "portmap", "bandwidth"}
 
-// New returns the component that is ready when a runtime that is
-// not kedge's answers. It waits for it as long as it takes: at boot that may be
-// started later, and without it there is nothing else that a node could do.
+// New returns the component that is ready when the user's runtime answers. It waits without limit:
+// at boot the runtime may start later, and a node can do nothing without it.
 func New(socket string) component.Component {
 	return component.Step("runtime", func(ctx context.Context) error {
 		if err := link(datadir.CNIBinDir); err != nil {
@@ -55,17 +54,17 @@ func waitForRuntime(ctx context.Context, socket string) error {
 		}
 		if time.Since(reminded) > runtimeReminder {
 			reminded = time.Now()
-			logrus.WithField("component", "runtime").Warnf("No container runtime answers at %s: %v: start it, correct --container-runtime-endpoint, or leave that out for kedge's own containerd; trying again", socket, err)
+			logrus.WithField("component", "runtime").Warnf("No container runtime answers at %s: %v: start it, correct --container-runtime-endpoint, or remove that setting to use kedge's own containerd; trying again", socket, err)
 		}
 		return false, nil
 	})
 }
 
-// askRuntime returns nil if a socket serves the CRI. The connection is a new
-// one each time: one that failed would be tried again more and more rarely.
+// askRuntime returns nil if the socket serves the CRI. It makes a new connection each time, because
+// gRPC retries a failed connection less and less often.
 func askRuntime(ctx context.Context, socket string) error {
 	if _, err := os.Stat(socket); err != nil {
-		return err // plainer than what gRPC makes of it
+		return err // plainer than gRPC's error
 	}
 	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
@@ -78,9 +77,9 @@ func askRuntime(ctx context.Context, socket string) error {
 	return err
 }
 
-// link puts kedge's CNI plugins where other runtimes look for them, as
-// far as there are none of these names. The links stay right when kedge is
-// updated: they lead to the helpers of the kedge that runs.
+// link links kedge's CNI plugins into the folder where other runtimes look for them. It keeps files
+// that already have these names. The links stay valid after an update of kedge: they lead to the
+// helpers of the running kedge.
 func link(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("make folder of CNI plugins: %w", err)
@@ -94,7 +93,7 @@ func link(folder string) error {
 	return nil
 }
 
-// Unlink removes the links of kedge's plugins from a folder.
+// Unlink removes the links to kedge's plugins from a folder. Other files of these names stay.
 func Unlink(folder string) error {
 	var faults []error
 	for _, plugin := range cniPlugins {

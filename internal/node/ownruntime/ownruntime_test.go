@@ -10,7 +10,7 @@ import (
 	"k8s.io/cri-client/pkg/fake"
 )
 
-// TestWaitForRuntime begins before there is a runtime, as at boot.
+// TestWaitForRuntime starts to wait before there is a runtime, as at boot.
 func TestWaitForRuntime(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "cri.sock")
 	if err := askRuntime(t.Context(), socket); err == nil || !strings.Contains(err.Error(), "no such file") {
@@ -31,7 +31,7 @@ func TestWaitForRuntime(t *testing.T) {
 	go func() { waited <- waitForRuntime(ctx, socket) }()
 	cancel()
 	if err := <-waited; err == nil {
-		t.Error("the end of waiting passes for a runtime")
+		t.Error("a cancelled wait returned no error")
 	}
 }
 
@@ -58,7 +58,7 @@ func TestLinkPlugins(t *testing.T) {
 		}
 	}
 	if left, err := os.ReadDir(folder); err != nil || len(left) != 1 || left[0].Name() != "bridge" {
-		t.Errorf("left are %v, %v, want the user's bridge alone", left, err)
+		t.Errorf("left are %v, %v, want only the user's bridge", left, err)
 	}
 	if text, err := os.ReadFile(own); err != nil || string(text) != "the user's" {
 		t.Errorf("the user's plugin is now %q, %v", text, err)

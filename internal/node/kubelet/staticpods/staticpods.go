@@ -1,6 +1,6 @@
-// Package staticpods keeps the folder of static pods in working order: the kubelet
-// stops looking at the folder for good when somebody puts a FIFO there. The kubelet
-// package runs Guard beside the kubelet.
+// Package staticpods protects the kubelet from irregular files in the folder of static pods. If
+// somebody puts a FIFO there, the kubelet would never read the folder again. The kubelet package
+// runs Guard beside the kubelet.
 package staticpods
 
 import (
@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// settle is how long after a change the folder is looked at.
+	// settle is how long the folder must be unchanged before it is read.
 	settle = 200 * time.Millisecond
-	// patience is how long after a change the kubelet may take to open a FIFO.
+	// patience is how long the kubelet may take to open a FIFO after a change.
 	patience = 5 * time.Second
 	retry    = 50 * time.Millisecond
 )
 
-// Guard tells of each file in folder that is not a regular one, once, in the log and
-// by warn, and keeps the kubelet from waiting for it, until ctx ends. The kubelet
-// reads the regular files beside it.
+// Guard runs until ctx ends. It reports each file in folder that is not a regular file once, in the
+// log and by warn, and keeps the kubelet from waiting for it. The kubelet still reads the regular
+// files in the folder.
 //
-// When the kubelet hears by inotify of a file, it opens the file whatever that is
-// (pkg/kubelet/config/file_linux.go, consumeWatchEvent). With a FIFO it waits until
-// somebody opens the other end, and hears of no other file meanwhile.
+// When inotify tells the kubelet of a file, the kubelet opens the file whatever its type
+// (pkg/kubelet/config/file_linux.go, consumeWatchEvent). If it is a FIFO, the kubelet waits until
+// somebody opens the other end, and learns of no other file in the meantime.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/config/file_linux.go sourceFile.consumeWatchEvent
 func Guard(ctx context.Context, folder string, warn func(message string), log *logrus.Entry) {
@@ -43,10 +43,10 @@ func Guard(ctx context.Context, folder string, warn func(message string), log *l
 	for open := true; open; _, open = <-changed {
 		entries, err := os.ReadDir(folder)
 		if err != nil {
-			continue // folderwatch tells
+			continue // folderwatch logs this error
 		}
 		for _, entry := range entries {
-			// The kubelet passes over these too.
+			// The kubelet skips these too.
 			if entry.IsDir() || strings.HasPrefix(entry.Name(), ".") {
 				continue
 			}
@@ -61,7 +61,7 @@ func Guard(ctx context.Context, folder string, warn func(message string), log *l
 				continue
 			}
 			if !warned[path] {
-				message := fmt.Sprintf("A static pod is not read: %v", err)
+				message := fmt.Sprintf("A static pod cannot be read: %v", err)
 				log.Warn(message)
 				warn(message)
 				warned[path] = true
@@ -71,8 +71,8 @@ func Guard(ctx context.Context, folder string, warn func(message string), log *l
 	}
 }
 
-// release lets a reader of a FIFO read its end, if one comes within patience. It does
-// nothing with other files.
+// release opens the writing end of a FIFO, so that a reader that opens it within patience does not
+// block. It ignores other files.
 func release(ctx context.Context, path string) {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Type() != fs.ModeNamedPipe {
@@ -83,7 +83,7 @@ func release(ctx context.Context, path string) {
 		if err == nil {
 			_ = unix.Close(end)
 		}
-		// ENXIO says that nobody reads.
+		// ENXIO means that nobody has the FIFO open for reading.
 		if !errors.Is(err, unix.ENXIO) {
 			return
 		}

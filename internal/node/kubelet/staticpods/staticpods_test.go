@@ -15,7 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
-// buffer may be written and read at the same time.
+// buffer can be written and read concurrently.
 type buffer struct {
 	mu sync.Mutex
 	bytes.Buffer
@@ -33,7 +33,7 @@ func (b *buffer) String() string {
 	return b.Buffer.String()
 }
 
-// TestGuard opens a FIFO as the kubelet does, and does not wait for ever.
+// TestGuard opens a FIFO as the kubelet does. It must not block forever.
 func TestGuard(t *testing.T) {
 	testutil.CheckLeaks(t)
 	folder, said := t.TempDir(), &buffer{}
