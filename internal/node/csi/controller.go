@@ -34,7 +34,7 @@ func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 // CreateVolume implements csi.ControllerServer.
 func (d *Driver) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if request.Name == "" || len(request.VolumeCapabilities) == 0 {
-		return nil, invalid("a volume needs a name and capabilities")
+		return nil, invalid("the request has no name or no capabilities")
 	}
 	spec, err := parameters(request.Parameters)
 	if err != nil {
@@ -44,14 +44,14 @@ func (d *Driver) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 		return nil, err
 	}
 	if len(request.MutableParameters) > 0 {
-		return nil, invalid("a VolumeAttributesClass has nothing to change here")
+		return nil, invalid("local volumes have no attributes that a VolumeAttributesClass could change")
 	}
 	if required := request.AccessibilityRequirements.GetRequisite(); len(required) > 0 && !d.among(required) {
-		return nil, status.Errorf(codes.ResourceExhausted, "the volume is not for node %s", d.cfg.Node)
+		return nil, status.Errorf(codes.ResourceExhausted, "the volume must not be made on node %s", d.cfg.Node)
 	}
 	spec.Size, spec.Limit = request.CapacityRange.GetRequiredBytes(), request.CapacityRange.GetLimitBytes()
 	if spec.Limit != 0 && spec.Limit < spec.Size {
-		return nil, status.Errorf(codes.OutOfRange, "the limit of %d bytes is less than the %d that are required", spec.Limit, spec.Size)
+		return nil, status.Errorf(codes.OutOfRange, "the limit of %d bytes is less than the required %d bytes", spec.Limit, spec.Size)
 	}
 	if spec.Source, err = d.source(request.VolumeContentSource); err != nil {
 		return nil, err
@@ -65,8 +65,8 @@ func (d *Driver) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	return &csi.CreateVolumeResponse{Volume: answer}, nil
 }
 
-// source is the name of what a volume is to be copied from. That it is there is
-// asked again when it is copied.
+// source returns the name of the volume or snapshot that a new volume is copied from, or "". The copy
+// itself checks again that the source exists.
 func (d *Driver) source(content *csi.VolumeContentSource) (string, error) {
 	var name string
 	var snapshot bool
@@ -79,10 +79,10 @@ func (d *Driver) source(content *csi.VolumeContentSource) (string, error) {
 		name = content.GetVolume().GetVolumeId()
 	}
 	if name == "" {
-		return "", invalid("a volume's source needs an id")
+		return "", invalid("the source of the volume has no ID")
 	}
 	if v, err := d.store.Get(name); err != nil || v.Snapshot != snapshot {
-		return "", status.Errorf(codes.NotFound, "%s is not on node %s: what it is copied to must be on the same", name, d.cfg.Node)
+		return "", status.Errorf(codes.NotFound, "%s is not on node %s, and a copy must be made on the node of its source", name, d.cfg.Node)
 	}
 	return name, nil
 }
@@ -91,7 +91,7 @@ func (d *Driver) topology() *csi.Topology {
 	return &csi.Topology{Segments: map[string]string{TopologyKey: d.cfg.Node}}
 }
 
-// among tells whether this node is one of topologies.
+// among tells whether one of topologies is this node.
 func (d *Driver) among(topologies []*csi.Topology) bool {
 	for _, topology := range topologies {
 		if topology.GetSegments()[TopologyKey] == d.cfg.Node {
@@ -108,7 +108,7 @@ func (d *Driver) describe(v *volume.Volume) *csi.Volume {
 // DeleteVolume implements csi.ControllerServer.
 func (d *Driver) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	if request.VolumeId == "" {
-		return nil, invalid("no volume id")
+		return nil, invalid("the request has no volume ID")
 	}
 	if err := d.store.Delete(ctx, request.VolumeId, false); err != nil {
 		return nil, fault(err)
@@ -119,7 +119,7 @@ func (d *Driver) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 // ValidateVolumeCapabilities implements csi.ControllerServer.
 func (d *Driver) ValidateVolumeCapabilities(_ context.Context, request *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	if request.VolumeId == "" || len(request.VolumeCapabilities) == 0 {
-		return nil, invalid("a volume id and capabilities are needed")
+		return nil, invalid("the request has no volume ID or no capabilities")
 	}
 	v, err := d.volume(request.VolumeId)
 	if err != nil {
@@ -138,19 +138,19 @@ func (d *Driver) ValidateVolumeCapabilities(_ context.Context, request *csi.Vali
 	}}, nil
 }
 
-// volume is the volume of that id.
+// volume returns the volume with this ID.
 func (d *Driver) volume(id string) (*volume.Volume, error) {
 	return find(d.store, id)
 }
 
-// ControllerExpandVolume implements csi.ControllerServer. The file system of a volume
-// that no pod has grows when it is staged, and NodeExpandVolume has nothing left to do
-// then. For all others it takes the room, so that they too grow when they are staged
-// again, and leaves the rest to NodeExpandVolume. On a host whose ext4 cannot grow while
-// it is mounted, that one alone comes too late for a pod that has the volume already.
+// ControllerExpandVolume implements csi.ControllerServer. If no pod uses the volume, it expands the
+// volume, whose file system grows when it is staged. Then nothing is left for NodeExpandVolume. If a
+// pod uses the volume, it reserves the disk space, so that the volume grows at the latest when it is
+// staged again, and leaves the rest to NodeExpandVolume. On a host whose mounted ext4 cannot grow,
+// NodeExpandVolume alone would come too late for a pod that already uses the volume.
 func (d *Driver) ControllerExpandVolume(_ context.Context, request *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	if request.VolumeId == "" || request.CapacityRange == nil {
-		return nil, invalid("volume id and size are needed")
+		return nil, invalid("the request has no volume ID or no size")
 	}
 	v, err := find(d.store, request.VolumeId)
 	if err != nil {
@@ -171,8 +171,8 @@ func (d *Driver) ControllerExpandVolume(_ context.Context, request *csi.Controll
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: size, NodeExpansionRequired: true}, nil
 }
 
-// GetCapacity implements csi.ControllerServer. That the node cannot have such a
-// volume at all is an error, which says why.
+// GetCapacity implements csi.ControllerServer. If the node cannot have such a volume at all, the
+// error says why.
 func (d *Driver) GetCapacity(_ context.Context, request *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	if topology := request.AccessibleTopology; topology != nil && !d.among([]*csi.Topology{topology}) {
 		return &csi.GetCapacityResponse{}, nil
@@ -190,7 +190,7 @@ func (d *Driver) GetCapacity(_ context.Context, request *csi.GetCapacityRequest)
 	}
 	return &csi.GetCapacityResponse{
 		AvailableCapacity: room,
-		// All of it can be had by one volume.
+		// One volume can have all of the room.
 		MaximumVolumeSize: &wrapperspb.Int64Value{Value: room},
 		MinimumVolumeSize: &wrapperspb.Int64Value{Value: volume.MinSize},
 	}, nil

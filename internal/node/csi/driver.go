@@ -1,7 +1,7 @@
-// Package csi is the storage driver of a node: Identity, Controller and Node of the
-// Container Storage Interface, for the kubelet over a socket and for the provisioner
-// of this process by calls. It needs no Kubernetes; what it does to disks is in the
-// package volume. The agent package runs it.
+// Package csi is the storage driver of a node. It implements the Identity, Controller and Node
+// services of the Container Storage Interface. The kubelet calls it over a socket, and the
+// provisioner in this process calls it directly. It does not depend on Kubernetes. The package
+// volume does the work on disks. The agent package runs the driver.
 package csi
 
 import (
@@ -21,28 +21,28 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
 
-// What the driver is called, and the label of a node by which volumes are found.
+// The name of the driver, and the node label by which Kubernetes finds a volume's node.
 const (
 	Name        = localstorage.Driver
 	TopologyKey = localstorage.TopologyKey
 )
 
-// Config is what the driver has to know.
+// Config is what New needs.
 type Config struct {
 	// Node is the node's name.
 	Node string
-	// KubeletDir is the kubelet's folder, in which it looks for drivers.
+	// KubeletDir is the kubelet's folder, in which the kubelet looks for drivers.
 	KubeletDir string
-	// BaseDir is the folder of the records, and of the volumes whose class does not
-	// say another.
+	// BaseDir is the folder of the records, and of the volumes whose StorageClass names no other
+	// folder.
 	BaseDir string
-	// Version is kedge's.
+	// Version is the version of kedge.
 	Version string
-	// OnFault is told what is wrong with what a crash has left.
+	// OnFault is called with errors in what a crash has left behind.
 	OnFault func(error)
 }
 
-// Driver is a component, and a csi.ControllerServer.
+// Driver is a component and a csi.ControllerServer.
 type Driver struct {
 	csi.UnimplementedControllerServer
 	cfg   Config
@@ -51,7 +51,7 @@ type Driver struct {
 
 var _ csi.ControllerServer = (*Driver)(nil)
 
-// New makes the driver of a node.
+// New returns the driver of a node.
 func New(cfg Config) *Driver {
 	return &Driver{cfg: cfg, store: volume.NewStore(cfg.BaseDir, cfg.KubeletDir)}
 }
@@ -59,19 +59,19 @@ func New(cfg Config) *Driver {
 // Name implements component.Component.
 func (d *Driver) Name() string { return "csi" }
 
-// socket is where the kubelet calls the driver.
+// socket returns the path of the socket on which the kubelet calls the driver.
 func (d *Driver) socket() string {
 	return filepath.Join(d.cfg.KubeletDir, "plugins", Name, "csi.sock")
 }
 
-// Run implements component.Component. What a crash has left frozen is thawed first;
-// what it has left half made is removed while the driver serves, as a large
-// directory may take minutes. Stopping leaves all volumes mounted.
+// Run implements component.Component. It first thaws what a crash left frozen. While the driver
+// serves, it removes what a crash left half made, because a large directory may take minutes. When
+// it stops, all volumes stay mounted.
 func (d *Driver) Run(ctx context.Context, ready func()) error {
 	if err := d.store.Thaw(); err != nil {
 		d.cfg.OnFault(err)
 	}
-	// What is being made or copied ends with its context, and cleans up.
+	// Making and copying volumes ends with its context, and cleans up.
 	server := grpc.NewServer(grpc.WaitForHandlers(true))
 	csi.RegisterIdentityServer(server, &identity{version: d.cfg.Version})
 	csi.RegisterControllerServer(server, d)
@@ -79,7 +79,7 @@ func (d *Driver) Run(ctx context.Context, ready func()) error {
 	registration.RegisterRegistrationServer(server, &registrar{socket: d.socket(), onFault: d.cfg.OnFault})
 
 	var listeners []net.Listener
-	// The kubelet watches the folder of the last one, and calls the other then.
+	// The kubelet watches the folder of the second socket, and then calls the first.
 	for _, socket := range []string{d.socket(), filepath.Join(d.cfg.KubeletDir, "plugins_registry", Name+"-reg.sock")} {
 		listener, err := localapi.Listen(socket)
 		if err != nil {
@@ -115,17 +115,17 @@ func (d *Driver) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Volumes are all volumes and snapshots of this node, also those that are half made
-// or half gone.
+// Volumes returns all volumes and snapshots of this node, including those that are half made or
+// half removed.
 func (d *Driver) Volumes() ([]*volume.Volume, error) { return d.store.List() }
 
-// RecordFile is where the record of a volume is.
+// RecordFile returns the path of a volume's record.
 func (d *Driver) RecordFile(name string) string { return d.store.RecordFile(name) }
 
-// Leftovers are what `kedge status` shows of volumes that need somebody.
+// Leftovers returns the volumes that `kedge status` shows because somebody must decide about them.
 func (d *Driver) Leftovers() ([]volume.Leftover, error) { return d.store.Leftovers() }
 
-// registrar tells the kubelet of the driver.
+// registrar registers the driver with the kubelet.
 type registrar struct {
 	registration.UnimplementedRegistrationServer
 	socket  string
@@ -140,7 +140,7 @@ func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*regist
 // NotifyRegistrationStatus implements registration.RegistrationServer.
 func (r *registrar) NotifyRegistrationStatus(_ context.Context, status *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	if !status.PluginRegistered {
-		r.onFault(fmt.Errorf("the kubelet does not take the storage driver: %s", status.Error))
+		r.onFault(fmt.Errorf("the kubelet refuses to register the storage driver: %s", status.Error))
 	}
 	return &registration.RegistrationStatusResponse{}, nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
-// capability is what a claim asks for: a file system, or a device.
+// capability returns the capability that a claim asks for: a file system, or a block device.
 func capability(mode csi.VolumeCapability_AccessMode_Mode, fstype string, block bool) *csi.VolumeCapability {
 	c := csi.VolumeCapability{
 		AccessMode: &csi.VolumeCapability_AccessMode{Mode: mode},
@@ -36,7 +36,7 @@ const (
 	readMany  = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
 )
 
-// TestRegistration asks the driver what the kubelet asks, and stops it.
+// TestRegistration calls the driver as the kubelet does, and stops it.
 func TestRegistration(t *testing.T) {
 	testutil.CheckLeaks(t)
 	driver := start(t)
@@ -61,7 +61,7 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
-// TestCreateVolume has what a StorageClass and a claim may ask for.
+// TestCreateVolume tries what a StorageClass and a claim may ask for.
 func TestCreateVolume(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -91,19 +91,19 @@ func TestCreateVolume(t *testing.T) {
 		"base":             {class("baseDirectory=" + base), capability(writeOnce, "ext4", false), 1 << 20, nil, codes.OK, ""},
 		"base-relative":    {class("baseDirectory=data"), capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "not an absolute path"},
 		"base-up":          {class("baseDirectory=/a/../b"), capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "not an absolute path"},
-		"base-missing":     {class("baseDirectory=/not/there"), capability(writeOnce, "", false), 0, nil, codes.FailedPrecondition, "mount the disk"},
+		"base-missing":     {class("baseDirectory=/not/there"), capability(writeOnce, "", false), 0, nil, codes.FailedPrecondition, "mount its disk"},
 		"shared":           {class("shared=true", "enforce=none"), capability(writeMany, "", false), 1 << 20, nil, codes.OK, ""},
 		"many-not-shared":  {nil, capability(writeMany, "", false), 1 << 20, nil, codes.InvalidArgument, `shared: "true"`},
 		"readers":          {nil, capability(readMany, "", false), 1 << 20, nil, codes.InvalidArgument, `shared: "true"`},
 		"shared-perhaps":   {class("shared=yes"), capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "neither true nor false"},
 		"enforce-all":      {class("enforce=all"), capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "not none"},
-		"unknown":          {class("size=big"), capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "parameter size is not known"},
+		"unknown":          {class("size=big"), capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "unknown StorageClass parameter size"},
 		"file-system":      {class("csi.storage.k8s.io/fstype=btrfs"), capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "ext4 or xfs"},
-		"two-file-systems": {class("csi.storage.k8s.io/fstype=xfs"), capability(writeOnce, "ext4", false), 0, nil, codes.InvalidArgument, "cannot both"},
+		"two-file-systems": {class("csi.storage.k8s.io/fstype=xfs"), capability(writeOnce, "ext4", false), 0, nil, codes.InvalidArgument, "two file systems"},
 		"raw-of-xfs":       {class("csi.storage.k8s.io/fstype=xfs"), capability(writeOnce, "", true), 1 << 20, nil, codes.OK, ""}, // too small for xfs
-		"secret":           {class("csi.storage.k8s.io/provisioner-secret-name=x"), capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "provisioner-secret-name is not known: make a class without it"},
+		"secret":           {class("csi.storage.k8s.io/provisioner-secret-name=x"), capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "provisioner-secret-name: use a class that has only"},
 		"of-another-node":  {nil, capability(writeOnce, "", false), 0, []*csi.Topology{elsewhere}, codes.ResourceExhausted, "node-1"},
-		"too-large":        {nil, capability(writeOnce, "", false), 1 << 50, nil, codes.ResourceExhausted, "the largest possible volume is of"},
+		"too-large":        {nil, capability(writeOnce, "", false), 1 << 50, nil, codes.ResourceExhausted, "the largest possible volume has"},
 		"Bad_name":         {nil, capability(writeOnce, "", false), 0, nil, codes.InvalidArgument, "Bad_name"},
 	} {
 		response, err := driver.CreateVolume(t.Context(), &csi.CreateVolumeRequest{

@@ -10,7 +10,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
 
-// faultCodes are what the specification calls the faults of the package volume.
+// faultCodes has the codes that the CSI specification gives to the errors of the package volume.
 var faultCodes = []struct {
 	fault error
 	code  codes.Code
@@ -29,7 +29,7 @@ var faultCodes = []struct {
 	{context.DeadlineExceeded, codes.DeadlineExceeded},
 }
 
-// fault gives an error its code.
+// fault returns err with its gRPC code.
 func fault(err error) error {
 	for _, f := range faultCodes {
 		if errors.Is(err, f.fault) {

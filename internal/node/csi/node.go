@@ -10,7 +10,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
 
-// nodeServer is what the kubelet calls.
+// nodeServer is the Node service, which the kubelet calls.
 type nodeServer struct {
 	csi.UnimplementedNodeServer
 	node  string
@@ -39,9 +39,9 @@ func (n *nodeServer) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi
 	return &csi.NodeGetInfoResponse{NodeId: n.node, AccessibleTopology: &csi.Topology{Segments: map[string]string{TopologyKey: n.node}}}, nil
 }
 
-// find is the volume of that id.
+// find returns the volume with this ID.
 func find(store *volume.Store, id string) (*volume.Volume, error) {
-	// No volume has a name that none can have.
+	// A volume with an invalid name cannot exist, so this is "not found".
 	v, err := store.Get(id)
 	if err == nil && v.Snapshot || errors.Is(err, volume.ErrName) {
 		err = fmt.Errorf("%s: %w", id, volume.ErrNotFound)
@@ -52,13 +52,13 @@ func find(store *volume.Store, id string) (*volume.Volume, error) {
 	return v, nil
 }
 
-// suits tells whether a volume can be had in a way.
+// suits returns an error if the volume cannot be used in the way that capability describes.
 func suits(v *volume.Volume, capability *csi.VolumeCapability) error {
 	if err := checkAccess(capability, v.Shared); err != nil {
 		return err
 	}
 	if (capability.GetBlock() != nil) != v.Block {
-		return invalid("%s: a volume is a file system or a raw block device, as it was made", v.Name)
+		return invalid("%s was made as the other one of file system and raw block device: use it in the mode in which it was made", v.Name)
 	}
 	fstype := capability.GetMount().GetFsType()
 	if err := checkFSType(fstype); err != nil {
@@ -73,7 +73,7 @@ func suits(v *volume.Volume, capability *csi.VolumeCapability) error {
 // NodeStageVolume implements csi.NodeServer.
 func (n *nodeServer) NodeStageVolume(_ context.Context, request *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	if request.VolumeId == "" || request.StagingTargetPath == "" || request.VolumeCapability == nil {
-		return nil, invalid("volume id, staging path and capability are needed")
+		return nil, invalid("the request has no volume ID, no staging path or no capability")
 	}
 	v, err := find(n.store, request.VolumeId)
 	if err != nil {
@@ -91,7 +91,7 @@ func (n *nodeServer) NodeStageVolume(_ context.Context, request *csi.NodeStageVo
 // NodeUnstageVolume implements csi.NodeServer.
 func (n *nodeServer) NodeUnstageVolume(_ context.Context, request *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	if request.VolumeId == "" || request.StagingTargetPath == "" {
-		return nil, invalid("volume id and staging path are needed")
+		return nil, invalid("the request has no volume ID or no staging path")
 	}
 	if err := n.store.Unstage(request.VolumeId, request.StagingTargetPath); err != nil {
 		return nil, fault(err)
@@ -102,7 +102,7 @@ func (n *nodeServer) NodeUnstageVolume(_ context.Context, request *csi.NodeUnsta
 // NodePublishVolume implements csi.NodeServer.
 func (n *nodeServer) NodePublishVolume(_ context.Context, request *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if request.VolumeId == "" || request.StagingTargetPath == "" || request.TargetPath == "" || request.VolumeCapability == nil {
-		return nil, invalid("volume id, staging path, target path and capability are needed")
+		return nil, invalid("the request has no volume ID, no staging path, no target path or no capability")
 	}
 	v, err := find(n.store, request.VolumeId)
 	if err != nil {
@@ -127,7 +127,7 @@ func (n *nodeServer) NodePublishVolume(_ context.Context, request *csi.NodePubli
 // NodeUnpublishVolume implements csi.NodeServer.
 func (n *nodeServer) NodeUnpublishVolume(_ context.Context, request *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	if request.VolumeId == "" || request.TargetPath == "" {
-		return nil, invalid("volume id and target path are needed")
+		return nil, invalid("the request has no volume ID or no target path")
 	}
 	if err := n.store.Unpublish(request.TargetPath); err != nil {
 		return nil, fault(err)
@@ -135,10 +135,10 @@ func (n *nodeServer) NodeUnpublishVolume(_ context.Context, request *csi.NodeUnp
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// NodeExpandVolume implements csi.NodeServer: it makes image and file system larger.
+// NodeExpandVolume implements csi.NodeServer. It expands the image and its file system.
 func (n *nodeServer) NodeExpandVolume(_ context.Context, request *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	if request.VolumeId == "" || request.VolumePath == "" {
-		return nil, invalid("volume id and path are needed")
+		return nil, invalid("the request has no volume ID or no path")
 	}
 	size, err := expand(n.store, request.VolumeId, request.CapacityRange)
 	if err != nil {
@@ -147,7 +147,7 @@ func (n *nodeServer) NodeExpandVolume(_ context.Context, request *csi.NodeExpand
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 }
 
-// expand makes a volume larger, and returns its size then.
+// expand expands a volume and returns its new size in bytes.
 func expand(store *volume.Store, id string, sizes *csi.CapacityRange) (int64, error) {
 	if _, err := find(store, id); err != nil {
 		return 0, err
@@ -162,7 +162,7 @@ func expand(store *volume.Store, id string, sizes *csi.CapacityRange) (int64, er
 // NodeGetVolumeStats implements csi.NodeServer.
 func (n *nodeServer) NodeGetVolumeStats(_ context.Context, request *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if request.VolumeId == "" || request.VolumePath == "" {
-		return nil, invalid("volume id and path are needed")
+		return nil, invalid("the request has no volume ID or no path")
 	}
 	v, err := find(n.store, request.VolumeId)
 	if err != nil {

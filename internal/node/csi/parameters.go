@@ -8,14 +8,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
 
-// parameters reads what a StorageClass asks for.
+// parameters returns the Spec for the parameters of a StorageClass.
 func parameters(class map[string]string) (volume.Spec, error) {
 	var spec volume.Spec
 	for key, value := range class {
 		switch key {
 		case "baseDirectory":
 			if !filepath.IsAbs(value) || filepath.Clean(value) != value {
-				return spec, invalid("StorageClass parameter baseDirectory: %q is not an absolute path in its shortest form", value)
+				return spec, invalid("StorageClass parameter baseDirectory: %q is not an absolute path without ., .. or a slash at the end", value)
 			}
 			spec.Base = value
 		case "shared":
@@ -25,13 +25,13 @@ func parameters(class map[string]string) (volume.Spec, error) {
 			spec.Shared = value == "true"
 		case "enforce":
 			if value != "none" {
-				return spec, invalid("StorageClass parameter enforce: %q is not none; without it the size is enforced", value)
+				return spec, invalid("StorageClass parameter enforce: %q is not none: leave the parameter out to enforce the size", value)
 			}
 			spec.Unlimited = true
 		case "csi.storage.k8s.io/fstype":
 			spec.FSType = value
 		default:
-			return spec, invalid("StorageClass parameter %s is not known: make a class without it; there are baseDirectory, shared, enforce and csi.storage.k8s.io/fstype", key)
+			return spec, invalid("unknown StorageClass parameter %s: use a class that has only baseDirectory, shared, enforce and csi.storage.k8s.io/fstype", key)
 		}
 	}
 	return spec, checkFSType(spec.FSType)
@@ -39,12 +39,12 @@ func parameters(class map[string]string) (volume.Spec, error) {
 
 func checkFSType(name string) error {
 	if name != "" && name != "ext4" && name != "xfs" {
-		return invalid("file system %q: volumes have ext4 or xfs", name)
+		return invalid("file system %q: use ext4 or xfs", name)
 	}
 	return nil
 }
 
-// apply adds what a claim asks for to what its class does.
+// apply adds the capabilities that a claim asks for to the Spec of its class.
 func apply(spec *volume.Spec, capabilities []*csi.VolumeCapability) error {
 	var mounts, blocks int
 	for _, capability := range capabilities {
@@ -61,7 +61,7 @@ func apply(spec *volume.Spec, capabilities []*csi.VolumeCapability) error {
 				return err
 			}
 			if spec.FSType != "" && spec.FSType != fstype {
-				return invalid("file systems %s and %s cannot both be had", spec.FSType, fstype)
+				return invalid("the class or claim asks for two file systems, %s and %s", spec.FSType, fstype)
 			}
 			spec.FSType = fstype
 		}
@@ -70,12 +70,12 @@ func apply(spec *volume.Spec, capabilities []*csi.VolumeCapability) error {
 		return invalid("a volume cannot be both a file system and a raw block device")
 	}
 	if spec.Block = blocks > 0; spec.Block {
-		spec.FSType = "" // that of the class is for the other volumes
+		spec.FSType = "" // the class's file system is for volumes that are not block devices
 	}
 	return nil
 }
 
-// checkAccess refuses access modes that a volume of one node does not have.
+// checkAccess returns an error for access modes that a volume on one node cannot have.
 func checkAccess(capability *csi.VolumeCapability, shared bool) error {
 	if capability.GetBlock() == nil && capability.GetMount() == nil {
 		return invalid("the capability says neither mount nor block")
@@ -87,10 +87,10 @@ func checkAccess(capability *csi.VolumeCapability, shared bool) error {
 	case csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER,
 		csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:
 		if !shared {
-			return invalid("access modes ReadWriteMany and ReadOnlyMany need a StorageClass with the parameter shared: \"true\", and all pods are on one node then (%s)", mode)
+			return invalid("access modes ReadWriteMany and ReadOnlyMany need a StorageClass with the parameter shared: \"true\", which keeps all pods of the volume on one node (%s)", mode)
 		}
 		return nil
 	default:
-		return invalid("access mode %s is not known", mode)
+		return invalid("unknown access mode %s", mode)
 	}
 }

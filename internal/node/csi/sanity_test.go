@@ -17,12 +17,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
-// The tests mount, and so have a mount namespace of their own: whatever happens,
-// the kernel unmounts and detaches all with it.
+// The tests mount file systems, so they run in a mount namespace of their own. Whatever happens, the
+// kernel unmounts and detaches everything when that namespace ends.
 func TestMain(m *testing.M) { testutil.RunInOwnNetwork(m) }
 
-// TestSanity runs csi-test's suite over the driver's socket. Ginkgo runs
-// a suite once per process, so each case has one of its own.
+// TestSanity runs csi-test's suite over the driver's socket. Ginkgo can run a suite once per
+// process, so each case has a process of its own.
 func TestSanity(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -54,7 +54,8 @@ func TestSanity(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			args := []string{"-test.run=^TestSanity$", "-test.v", "-ginkgo.no-color"}
 			if name == "ext4" && !mayResize(t) {
-				// What the kernel does not let this process do; xfs grows nevertheless.
+				// The kernel does not let this process grow a mounted ext4. A mounted xfs can still
+				// grow.
 				args = append(args, "-ginkgo.skip=NodeExpandVolume should work")
 			}
 			again := exec.Command("/proc/self/exe", args...)
@@ -68,8 +69,8 @@ func TestSanity(t *testing.T) {
 	}
 }
 
-// unhurried has a connection take a moment: csi-test waits for it to be ready, and
-// for a minute in vain if it was before it looked (utils/grpcutil.go, Connect).
+// unhurried delays each connection. csi-test waits until a connection becomes ready. If it was ready
+// before csi-test looked, csi-test waits for a minute in vain (utils/grpcutil.go, Connect).
 //
 //upstream:relies-on github.com/kubernetes-csi/csi-test/v5/utils/grpcutil.go Connect
 type unhurried struct{}
@@ -83,8 +84,7 @@ func (unhurried) HandleConn(_ context.Context, event stats.ConnStats) {
 	}
 }
 
-// mayResize tells whether this process has CAP_SYS_RESOURCE, without which no
-// mounted ext4 grows.
+// mayResize tells whether this process has CAP_SYS_RESOURCE. Without it no mounted ext4 can grow.
 func mayResize(t *testing.T) bool {
 	t.Helper()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -95,7 +95,7 @@ func mayResize(t *testing.T) bool {
 	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// start runs a driver until the end of the test, and returns it when it serves.
+// start runs a driver until the end of the test. It returns when the driver serves.
 func start(t *testing.T) *Driver {
 	t.Helper()
 	folder := t.TempDir()

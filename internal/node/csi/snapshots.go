@@ -13,14 +13,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
 
-// CreateSnapshot implements csi.ControllerServer. It returns when the snapshot is
-// whole.
+// CreateSnapshot implements csi.ControllerServer. It returns when the snapshot is complete.
 func (d *Driver) CreateSnapshot(ctx context.Context, request *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	if request.Name == "" || request.SourceVolumeId == "" {
-		return nil, invalid("a snapshot needs a name and the id of a volume")
+		return nil, invalid("the request has no name or no volume ID")
 	}
 	for key := range request.Parameters {
-		return nil, invalid("VolumeSnapshotClass parameter %s is not known: there are none", key)
+		return nil, invalid("unknown VolumeSnapshotClass parameter %s: use a class without parameters", key)
 	}
 	v, err := d.store.Snapshot(ctx, request.Name, request.SourceVolumeId)
 	if err != nil {
@@ -36,7 +35,7 @@ func describeSnapshot(v *volume.Volume) *csi.Snapshot {
 // DeleteSnapshot implements csi.ControllerServer.
 func (d *Driver) DeleteSnapshot(ctx context.Context, request *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
 	if request.SnapshotId == "" {
-		return nil, invalid("no snapshot id")
+		return nil, invalid("the request has no snapshot ID")
 	}
 	if err := d.store.Delete(ctx, request.SnapshotId, true); err != nil {
 		return nil, fault(err)
@@ -72,24 +71,25 @@ func (d *Driver) ListSnapshots(_ context.Context, request *csi.ListSnapshotsRequ
 	return &response, nil
 }
 
-// after begins a token for the rest of a list; the last name that was listed
-// follows, which may be gone when it is used.
+// after is the prefix of a token for the rest of a list. The name of the last listed item follows.
+// That item may not exist any more when the token is used.
 const after = "after/"
 
-// list is a page of what is whole and wanted.
+// list returns a page of the wanted volumes or snapshots that are ready.
 func (d *Driver) list(token string, limit int32, wanted func(*volume.Volume) bool) (page []*volume.Volume, next string, err error) {
 	last, ok := strings.CutPrefix(token, after)
 	if token != "" && !ok {
-		return nil, "", status.Errorf(codes.Aborted, "the token %q is none of this driver's: list from the beginning", token)
+		return nil, "", status.Errorf(codes.Aborted, "the token %q is not from this driver: list from the beginning", token)
 	}
 	if limit < 0 {
-		return nil, "", invalid("%d entries", limit)
+		return nil, "", invalid("a page cannot have %d entries", limit)
 	}
 	all, err := d.store.List()
 	if err != nil {
 		return nil, "", fault(err)
 	}
-	// By name, as the files are in another order with their suffix.
+	// The volumes are sorted by name: List returns them in the order of the files' names, which
+	// have a suffix.
 	slices.SortFunc(all, func(a, b *volume.Volume) int { return strings.Compare(a.Name, b.Name) })
 	for _, v := range all {
 		if v.State != volume.Ready || v.Name <= last || !wanted(v) {

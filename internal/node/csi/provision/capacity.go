@@ -26,10 +26,9 @@ import (
 )
 
 const (
-	// capacityInterval is how often the room is looked at when nothing was made or
-	// deleted here: what else is on a disk changes too. While a claim waits for room,
-	// or for the user to mend what keeps this node from having any, it is
-	// awaitedInterval.
+	// capacityInterval is how often the free space is measured if no volume was made or deleted on this
+	// node, because other data on the disk change it too. awaitedInterval applies while a claim waits
+	// for space, or for the user to correct what keeps this node from having any.
 	capacityInterval = 5 * time.Minute
 	awaitedInterval  = 10 * time.Second
 	// Upstream's labels of capacities (external-provisioner, pkg/capacity).
@@ -37,15 +36,15 @@ const (
 	managedByLabel = "csi.storage.k8s.io/managed-by"
 )
 
-// capacities tells the scheduler how much room this node has for volumes of each
-// StorageClass. It does so in steps: a node at rest writes nothing.
+// capacities publishes how much space this node has for volumes of each StorageClass, for the
+// scheduler. The values change in steps, so that an idle node writes nothing.
 type capacities struct {
 	Config
 	api  kubernetes.Interface
 	log  *logrus.Entry
 	look chan struct{}
 
-	owner     metav1.OwnerReference                    // this node, by which they vanish with it
+	owner     metav1.OwnerReference                    // this node: the capacities are deleted with it
 	published map[string]*storagev1.CSIStorageCapacity // by name
 }
 
@@ -53,7 +52,7 @@ func newCapacities(cfg Config, api kubernetes.Interface) *capacities {
 	return &capacities{Config: cfg, api: api, log: logrus.WithField("component", "capacities"), look: make(chan struct{}, 1)}
 }
 
-// refresh has the room looked at soon.
+// refresh makes Run measure the free space soon.
 func (c *capacities) refresh() {
 	select {
 	case c.look <- struct{}{}:
@@ -64,8 +63,7 @@ func (c *capacities) refresh() {
 // Name implements component.Component.
 func (*capacities) Name() string { return "capacities" }
 
-// Run implements component.Component. It is ready at once: a new node has yet to
-// register.
+// Run implements component.Component. It is ready at once, because a new node is not registered yet.
 func (c *capacities) Run(ctx context.Context, ready func()) error {
 	factory, err := c.Informers(ctx)
 	if err != nil {
@@ -82,7 +80,7 @@ func (c *capacities) Run(ctx context.Context, ready func()) error {
 		},
 		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { c.refresh() }},
 	})
-	// The scheduler is about to choose a node for it.
+	// The scheduler is about to choose a node for this claim.
 	_, _ = claims.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
 		if claim, ok := object.(*corev1.PersistentVolumeClaim); ok && claim.Spec.VolumeName == "" {
 			c.refresh()
@@ -108,7 +106,7 @@ func (c *capacities) Run(ctx context.Context, ready func()) error {
 			return nil
 		case err != nil:
 			wait, retry = retry, min(2*retry, lastRetry)
-			c.log.Warnf("cannot tell how much room there is for volumes; next attempt in %s: %v", wait, err)
+			c.log.Warnf("cannot publish how much space there is for volumes, trying again in %s: %v", wait, err)
 		default:
 			retry = firstRetry
 			if c.isAwaited(claims.Lister()) {
@@ -124,7 +122,7 @@ func (c *capacities) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// isAwaited tells whether a claim asks for more than this node has.
+// isAwaited tells whether an unbound claim asks for more space than this node has.
 func (c *capacities) isAwaited(claims corelisters.PersistentVolumeClaimLister) bool {
 	// Listing a cache does not fail.
 	all, _ := claims.List(labels.Everything())
@@ -140,12 +138,12 @@ func (c *capacities) isAwaited(claims corelisters.PersistentVolumeClaimLister) b
 	return false
 }
 
-// sync makes the capacities of this node what they should be.
+// sync brings the published capacities of this node up to date.
 func (c *capacities) sync(ctx context.Context, node *corev1.Node, classes []*storagev1.StorageClass) error {
 	api := c.api.StorageV1().CSIStorageCapacities(localstorage.Namespace)
 	if c.published == nil || c.owner.UID != node.UID {
-		// After a start, or a node that is not the same any more: the former one's
-		// vanish with it.
+		// This is the first call, or the node was deleted and registered again. The capacities
+		// of the former node are deleted with it.
 		list, err := api.List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(c.labels()).String()})
 		if err != nil {
 			return fmt.Errorf("list capacities: %w", err)
@@ -187,8 +185,8 @@ func (c *capacities) sync(ctx context.Context, node *corev1.Node, classes []*sto
 	return nil
 }
 
-// write creates or updates a capacity. If somebody else has changed or deleted it, it
-// is read again.
+// write creates or updates a capacity. If somebody else has changed or deleted it, the next sync
+// lists all capacities again.
 func (c *capacities) write(ctx context.Context, wanted, before *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
 	api := c.api.StorageV1().CSIStorageCapacities(localstorage.Namespace)
 	if before == nil {
@@ -202,7 +200,7 @@ func (c *capacities) write(ctx context.Context, wanted, before *storagev1.CSISto
 	return written, err
 }
 
-// wanted is the capacity of this node for a class.
+// wanted returns the capacity of this node for a class.
 func (c *capacities) wanted(ctx context.Context, name string, class *storagev1.StorageClass) *storagev1.CSIStorageCapacity {
 	wanted := &storagev1.CSIStorageCapacity{
 		ObjectMeta: metav1.ObjectMeta{
@@ -223,7 +221,7 @@ func (c *capacities) wanted(ctx context.Context, name string, class *storagev1.S
 		}},
 	})
 	if err != nil {
-		// The scheduler avoids this node, and an event on the claim says why.
+		// The scheduler avoids this node, and an Event on the claim says why.
 		wanted.Annotations = map[string]string{localstorage.WhyAnnotation: plainly(err).Error()}
 		wanted.Capacity = resource.NewQuantity(0, resource.BinarySI)
 		return wanted
@@ -237,7 +235,7 @@ func (c *capacities) wanted(ctx context.Context, name string, class *storagev1.S
 }
 
 func (c *capacities) labels() labels.Set {
-	sum := sha256.Sum256([]byte(c.Node)) // a label's value is shorter than a node's name may be
+	sum := sha256.Sum256([]byte(c.Node)) // a node's name may be too long for a label's value
 	return labels.Set{driverLabel: localstorage.Driver, managedByLabel: "kedge-" + hex.EncodeToString(sum[:8])}
 }
 
@@ -246,9 +244,9 @@ func capacityName(node, class string) string {
 	return "kedge-" + hex.EncodeToString(sum[:8])
 }
 
-// next is what is to be published of available bytes after published. It is never
-// more than available, and goes in steps of about a hundredth: a loss is told when
-// what was told is not there any more, and a gain when it is two steps.
+// next returns the number of bytes to publish, given those published before and those available. The
+// result never exceeds available and is a multiple of about a hundredth of it. A decrease is
+// published when less is available than was published, an increase when it is two steps.
 func next(published, available int64) int64 {
 	step := stepOf(available)
 	if published <= available && available < published+2*step {
@@ -257,7 +255,7 @@ func next(published, available int64) int64 {
 	return available / step * step
 }
 
-// stepOf is a 128th of the largest power of two that is not above n.
+// stepOf returns a 128th of the largest power of two that is not greater than n, and at least 1.
 func stepOf(n int64) int64 {
 	return max(1, int64(1)<<max(0, bits.Len64(uint64(max(n, 0)))-1)/128)
 }

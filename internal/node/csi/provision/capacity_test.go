@@ -17,7 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
-// TestNext keeps a node at rest from writing, and never promises what is not there.
+// TestNext checks that an idle node writes nothing, and never promises more than is available.
 func TestNext(t *testing.T) {
 	for name, test := range map[string]struct{ published, available, want int64 }{
 		"first":              {0, 100 * gibibyte, 100 * gibibyte},
@@ -35,7 +35,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestCapacities publishes what the scheduler needs, once.
+// TestCapacities checks that the capacities for the scheduler are published once.
 func TestCapacities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := &fakeDriver{capacity: 100 * gibibyte}
@@ -97,7 +97,7 @@ func TestCapacities(t *testing.T) {
 		if got := published(); got[0].Capacity.Value() != 0 || got[0].Annotations[localstorage.WhyAnnotation] != "use local-unlimited" {
 			t.Errorf("published %v", got)
 		}
-		// A claim waits, and the user mends it.
+		// A claim waits, and the user corrects the fault.
 		if _, err := api.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim("mine", ""), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}

@@ -29,21 +29,21 @@ import (
 )
 
 const (
-	// firstRetry and lastRetry are how long it is waited between attempts. What
-	// fails on a node, such as a full disk, may be mended soon.
+	// firstRetry and lastRetry are the shortest and longest wait between attempts. What makes
+	// an attempt fail, such as a full disk, may be corrected soon.
 	firstRetry = time.Second
 	lastRetry  = 2 * time.Minute
-	// workers are few: a node has one disk.
+	// workers is small because a node usually has one disk.
 	workers = 2
 )
 
-// claims makes volumes for the claims that are to have theirs on this node, and
-// deletes released ones.
+// claims makes the volumes of claims that the scheduler has given to this node, and deletes released
+// volumes.
 //
-// It does what upstream's sig-storage-lib-external-provisioner does, which is for
-// processes of its own: its constructor writes to client-go's scheme, which has no
-// lock, while all of this process reads it (controller/controller.go,
-// NewProvisionController), and at rest it polls (csi-lib-utils/slowset, Run).
+// It replaces upstream's sig-storage-lib-external-provisioner, which is meant for a process of its
+// own. Its constructor writes to client-go's scheme, which has no lock, while all of this process
+// reads it (controller/controller.go, NewProvisionController). When idle it polls
+// (csi-lib-utils/slowset, Run).
 type claims struct {
 	Config
 	api       kubernetes.Interface
@@ -53,13 +53,13 @@ type claims struct {
 
 	log    *logrus.Entry
 	events record.EventRecorder
-	// queue has claims, and volumes, which have no namespace.
+	// queue has claims and volumes. Volumes have no namespace.
 	queue   namequeue.Queue
 	claims  corelisters.PersistentVolumeClaimLister
 	volumes corelisters.PersistentVolumeLister
 	classes storagelisters.StorageClassLister
-	// unsaved are volumes that were made, by their claims, and of which there is no
-	// object yet.
+	// unsaved has the volumes, by claim, that the driver made and that have no PersistentVolume
+	// yet.
 	unsaved sync.Map
 }
 
@@ -106,8 +106,8 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// isMine tells whether a claim is to have its volume on this node, or whether a
-// volume is on it.
+// isMine tells whether a claim is to get its volume on this node, or whether a volume is on this
+// node.
 func (c *claims) isMine(object any) bool {
 	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = gone.Obj
@@ -130,7 +130,7 @@ func (c *claims) look(ctx context.Context, name cache.ObjectName) error {
 	return c.syncClaim(ctx, name)
 }
 
-// syncClaim gives a claim its volume.
+// syncClaim makes the volume of a claim if it has none.
 func (c *claims) syncClaim(ctx context.Context, name cache.ObjectName) error {
 	claim, err := c.claims.PersistentVolumeClaims(name.Namespace).Get(name.Name)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -179,8 +179,9 @@ func (c *claims) syncClaim(ctx context.Context, name cache.ObjectName) error {
 	return nil
 }
 
-// undo deletes the volume of a claim that was deleted before its object was saved.
-// One that was saved, by a request without an answer, is deleted as any other.
+// undo deletes the data of a volume whose claim was deleted before its PersistentVolume was saved. If
+// the PersistentVolume exists after all, it is deleted like any other: a request that got no answer
+// may have saved it.
 func (c *claims) undo(ctx context.Context, handle string) error {
 	_, err := c.api.CoreV1().PersistentVolumes().Get(ctx, handle, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -189,8 +190,8 @@ func (c *claims) undo(ctx context.Context, handle string) error {
 	return err
 }
 
-// syncVolume deletes a volume that was released, and sees to it that its object
-// stays till then.
+// syncVolume deletes the data of a released volume. Until then a finalizer keeps its
+// PersistentVolume.
 func (c *claims) syncVolume(ctx context.Context, name cache.ObjectName) error {
 	volume, err := c.volumes.Get(name.Name)
 	if apierrors.IsNotFound(err) || err == nil && !c.isMine(volume) {
@@ -219,10 +220,10 @@ func (c *claims) syncVolume(ctx context.Context, name cache.ObjectName) error {
 	return c.grow(ctx, volume)
 }
 
-// grow has a volume grow as soon as its object has. The kubelet asks for that only once
-// a pod has the volume, which is too late where ext4 cannot grow while it is mounted; it
-// asks nevertheless, and says what is wrong. While something else is done to the volume,
-// grow fails, to be called again.
+// grow expands a volume as soon as its PersistentVolume asks for more. The kubelet asks only when a
+// pod uses the volume, which is too late where a mounted ext4 cannot grow. The kubelet still asks
+// later and reports errors. While another operation on the volume runs, grow returns an error so
+// that it is called again.
 func (c *claims) grow(ctx context.Context, volume *corev1.PersistentVolume) error {
 	_, err := c.Driver.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
 		VolumeId:      volume.Spec.CSI.VolumeHandle,
@@ -237,7 +238,7 @@ func (c *claims) grow(ctx context.Context, volume *corev1.PersistentVolume) erro
 	return nil
 }
 
-// retries are upstream's for what its controllers do.
+// retries returns the rate limiter that upstream's controllers use, with kedge's waits.
 func retries() workqueue.TypedRateLimiter[string] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)
 }

@@ -1,7 +1,6 @@
-// Package provision makes volumes for claims, and deletes them, on one node: it is
-// to kedge's CSI driver what external-provisioner and csi-snapshotter of the
-// kubernetes-csi project are to others, but in the driver's process. The agent
-// package runs it on every node.
+// Package provision makes and deletes the volumes of claims on one node. For kedge's CSI driver it
+// does what external-provisioner and csi-snapshotter of the kubernetes-csi project do for other
+// drivers, but in the driver's process. The agent package runs it on every node.
 package provision
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
-// Config is what a provisioner needs.
+// Config is what New needs.
 type Config struct {
 	// Node is this node's name.
 	Node string
@@ -26,11 +25,11 @@ type Config struct {
 	Driver csi.ControllerServer
 	// Client calls as system:kedge:storage, in the group of this node.
 	Client *rest.Config
-	// Informers are of claims, volumes, StorageClasses and nodes.
+	// Informers provide claims, volumes, StorageClasses and nodes.
 	Informers objectcache.Source
 }
 
-// New makes the component. It is ready when it makes volumes.
+// New returns the component. It is ready when it makes volumes.
 func New(cfg Config) component.Component {
 	return component.Func("provisioner", func(ctx context.Context, ready func()) error {
 		api, err := kubernetes.NewForConfig(cfg.Client)
@@ -50,7 +49,7 @@ func New(cfg Config) component.Component {
 	})
 }
 
-// topology is how the driver says where a volume is.
+// topology returns the driver's description of a node.
 func topology(node string) *csi.Topology {
 	return &csi.Topology{Segments: map[string]string{localstorage.TopologyKey: node}}
 }

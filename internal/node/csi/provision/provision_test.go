@@ -31,7 +31,7 @@ const (
 	gibibyte = 1 << 30
 )
 
-// fakeDriver notes what it is asked for.
+// fakeDriver records the requests that it gets.
 type fakeDriver struct {
 	csi.UnimplementedControllerServer
 
@@ -49,7 +49,7 @@ func (d *fakeDriver) setFault(fault error) {
 	d.fault = fault
 }
 
-// forget forgets what has grown.
+// forget clears the record of expanded volumes.
 func (d *fakeDriver) forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -119,7 +119,7 @@ func claim(name, node string, change ...func(*corev1.PersistentVolumeClaim)) *co
 	return claim
 }
 
-// start runs the part that makes volumes.
+// start runs the component that makes volumes.
 func start(t *testing.T, driver *fakeDriver, api kubernetes.Interface, snapshots ...runtime.Object) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -135,8 +135,8 @@ func start(t *testing.T, driver *fakeDriver, api kubernetes.Interface, snapshots
 	synctest.Wait()
 }
 
-// TestVolume follows a volume from the claim to its end, and sees others' claims
-// and volumes left alone.
+// TestVolume follows a volume from the claim to its end. Claims and volumes of others must stay
+// untouched.
 func TestVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := &fakeDriver{}
@@ -200,14 +200,14 @@ func TestVolume(t *testing.T) {
 	})
 }
 
-// TestFaults tells users what they can do, and whom to ask next.
+// TestFaults checks that users are told what to do, and whether another node is asked.
 func TestFaults(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault     error
 		change    func(*corev1.PersistentVolumeClaim)
 		event     string
 		givenBack bool
-		attempts  bool // whether it is tried again
+		attempts  bool // whether the same node tries again
 	}{
 		"selector":       {change: func(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} }, event: "selector"},
 		"no room":        {fault: status.Error(codes.ResourceExhausted, "there is room for 1 GiB"), event: "there is room for 1 GiB", givenBack: true},
@@ -221,7 +221,7 @@ func TestFaults(t *testing.T) {
 						test.change(c)
 					}
 				}))
-				// Events have the time in their names, which stands still here.
+				// Event names contain the time, which stands still here, so a map keeps one of each.
 				events := map[string]string{}
 				api.PrependReactor("create", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
 					event := action.(clienttesting.CreateAction).GetObject().(*corev1.Event)
@@ -249,8 +249,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestUnsaved has the API refuse the volume's object until its claim is deleted:
-// nothing is left of it.
+// TestUnsaved makes the API refuse the PersistentVolume until the claim is deleted. Nothing may be
+// left of the volume.
 func TestUnsaved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := &fakeDriver{}
@@ -271,7 +271,7 @@ func TestUnsaved(t *testing.T) {
 	})
 }
 
-// TestPolicy has a user keep the data of a volume after all, and change their mind.
+// TestPolicy changes a volume's policy to keep its data, and back.
 func TestPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := &fakeDriver{}
@@ -302,8 +302,8 @@ func TestPolicy(t *testing.T) {
 	})
 }
 
-// TestGrow has the object of a volume grow, as the cluster's part of storage does for a
-// claim that has.
+// TestGrow raises the capacity of a PersistentVolume, as the cluster's storage controller does when
+// its claim asks for more.
 func TestGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := &fakeDriver{}
@@ -315,7 +315,7 @@ func TestGrow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Something else is done to it, at first.
+		// At first another operation on the volume runs.
 		driver.setFault(status.Error(codes.Aborted, "busy"))
 		volume.Spec.Capacity[corev1.ResourceStorage], volume.Status.Phase = resource.MustParse("2Gi"), corev1.VolumeBound
 		if _, err := volumes.Update(t.Context(), volume, metav1.UpdateOptions{}); err != nil {

@@ -22,17 +22,17 @@ import (
 )
 
 const (
-	// snapshotPatience is for one snapshot, which may be a copy of a whole disk.
+	// snapshotPatience limits the time for one snapshot, which may be a copy of a whole disk.
 	snapshotPatience = time.Hour
-	// snapshotResync is upstream's (cmd/csi-snapshotter/main.go).
+	// snapshotResync is upstream's default (cmd/csi-snapshotter/main.go).
 	//upstream:relies-on github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter/main.go
 	snapshotResync = 15 * time.Minute
-	// wholeUID has the name of a snapshot be its prefix and all of the object's UID.
+	// wholeUID makes the name of a snapshot its prefix and the whole UID of its object.
 	wholeUID = -1
 )
 
-// newSnapshots makes snapshots of this node's volumes, and deletes them: upstream's
-// csi-snapshotter as it is deployed on each node. Which are this node's says a label.
+// newSnapshots returns the component that makes and deletes snapshots of this node's volumes. It is
+// upstream's csi-snapshotter, as deployed on each node. A label says which snapshots are this node's.
 func newSnapshots(cfg Config, api kubernetes.Interface, client snapshotclient.Interface, changed func()) component.Component {
 	return component.Func("snapshots", func(ctx context.Context, ready func()) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -51,7 +51,7 @@ func newSnapshots(cfg Config, api kubernetes.Interface, client snapshotclient.In
 		_, _ = contents.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { use() }})
 		own.Start(ctx.Done())
 		ready()
-		// Most nodes never have any.
+		// Most nodes never have a snapshot, so the controller starts with the first one.
 		select {
 		case <-used:
 		case <-ctx.Done():
@@ -70,7 +70,7 @@ func newSnapshots(cfg Config, api kubernetes.Interface, client snapshotclient.In
 
 // driver is the snapshotter that upstream's controller calls.
 type driver struct {
-	ctx     context.Context // ends with the component; the controller's own never end
+	ctx     context.Context // ends with the component, unlike the contexts of upstream's controller
 	server  csi.ControllerServer
 	changed func()
 }
@@ -96,14 +96,14 @@ func (d driver) DeleteSnapshot(ctx context.Context, snapshot string, secrets map
 	return plainly(err)
 }
 
-// GetSnapshotStatus is about a snapshot that the user says is there.
+// GetSnapshotStatus returns the state of an existing snapshot that a user names.
 func (d driver) GetSnapshotStatus(ctx context.Context, snapshot string, secrets map[string]string) (ready bool, made time.Time, size int64, group string, err error) {
 	answer, err := d.server.ListSnapshots(ctx, &csi.ListSnapshotsRequest{SnapshotId: snapshot, Secrets: secrets})
 	if err != nil {
 		return false, time.Time{}, 0, "", plainly(err)
 	}
 	if len(answer.GetEntries()) == 0 {
-		return false, time.Time{}, 0, "", fmt.Errorf("there is no snapshot %s on this node", snapshot)
+		return false, time.Time{}, 0, "", fmt.Errorf("this node has no snapshot %s", snapshot)
 	}
 	s := answer.Entries[0].GetSnapshot()
 	return s.GetReadyToUse(), s.GetCreationTime().AsTime(), s.GetSizeBytes(), "", nil

@@ -16,30 +16,29 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
-// allowModeChange lets a snapshot of a file system become a raw block volume, or
-// the other way round (external-provisioner, pkg/controller/controller.go).
+// allowModeChange allows a snapshot of a file system to become a raw block volume, and the reverse
+// (external-provisioner, pkg/controller/controller.go).
 const allowModeChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 
-// elsewhere is what users are told of errElsewhere.
-const elsewhere = "the claim is a copy, and %w: it goes there, and so does its pod"
+// elsewhere is the message to users for errElsewhere.
+const elsewhere = "the claim is a copy and %w: the copy and its pod go to that node"
 
 var (
-	// errPopulated says that a volume populator makes the volume of a claim.
+	// errPopulated means that a volume populator makes the volume of the claim.
 	errPopulated = errors.New("the source is for a volume populator")
-	// errElsewhere says that a copy has to be made on another node.
+	// errElsewhere means that a copy must be made on another node.
 	errElsewhere = errors.New("its source is on another node")
 )
 
-// source returns what the volume of a claim begins with: nothing, a snapshot, or
-// another claim's volume. Its checks are external-provisioner's
-// (pkg/controller/controller.go, getVolumeContentSource).
+// source returns the source of a claim's volume: nil, a snapshot, or another claim's volume. The
+// checks are those of external-provisioner (pkg/controller/controller.go, getVolumeContentSource).
 func (c *claims) source(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*csi.VolumeContentSource, error) {
 	ref := claim.Spec.DataSourceRef
 	switch {
 	case ref == nil:
 		return nil, nil
 	case ref.Namespace != nil && *ref.Namespace != "" && *ref.Namespace != claim.Namespace:
-		return nil, fmt.Errorf("the claim's source is in the namespace %s: it must be in %s, the claim's own", *ref.Namespace, claim.Namespace)
+		return nil, fmt.Errorf("the claim's source is in the namespace %s: use a source in %s, the claim's namespace", *ref.Namespace, claim.Namespace)
 	case ref.Kind == "VolumeSnapshot" && ref.APIGroup != nil && *ref.APIGroup == snapshotv1.GroupName:
 		return c.snapshotSource(ctx, claim, ref.Name)
 	case ref.Kind == "PersistentVolumeClaim" && (ref.APIGroup == nil || *ref.APIGroup == ""):
@@ -54,7 +53,7 @@ func (c *claims) snapshotSource(ctx context.Context, claim *corev1.PersistentVol
 	snapshot, err := api.VolumeSnapshots(claim.Namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("there is no VolumeSnapshot %s to restore from", name)
+		return nil, fmt.Errorf("VolumeSnapshot %s, the claim's source, does not exist", name)
 	case err != nil:
 		return nil, fmt.Errorf("get VolumeSnapshot %s: %w", name, err)
 	case snapshot.DeletionTimestamp != nil:
@@ -63,7 +62,7 @@ func (c *claims) snapshotSource(ctx context.Context, claim *corev1.PersistentVol
 		return nil, fmt.Errorf("VolumeSnapshot %s is not ready yet", name)
 	}
 	content, err := api.VolumeSnapshotContents().Get(ctx, *snapshot.Status.BoundVolumeSnapshotContentName, metav1.GetOptions{})
-	if apierrors.IsForbidden(err) { // as all that is another node's
+	if apierrors.IsForbidden(err) { // this node may not read objects of other nodes
 		return nil, fmt.Errorf(elsewhere, errElsewhere)
 	}
 	if err != nil {
@@ -73,16 +72,16 @@ func (c *claims) snapshotSource(ctx context.Context, claim *corev1.PersistentVol
 	mode, node := volumeMode(claim), content.Labels[utils.VolumeSnapshotContentManagedByLabel]
 	switch {
 	case bound.UID != snapshot.UID || bound.Namespace != snapshot.Namespace || bound.Name != snapshot.Name:
-		return nil, fmt.Errorf("the content of VolumeSnapshot %s is another snapshot's", name)
+		return nil, fmt.Errorf("the content of VolumeSnapshot %s belongs to another snapshot", name)
 	case content.Spec.Driver != localstorage.Driver:
-		return nil, fmt.Errorf("VolumeSnapshot %s is of the driver %s: restore it with a StorageClass of that", name, content.Spec.Driver)
+		return nil, fmt.Errorf("VolumeSnapshot %s was made by the driver %s: restore it with a StorageClass of that driver", name, content.Spec.Driver)
 	case node != "" && node != c.Node:
 		return nil, fmt.Errorf(elsewhere, errElsewhere)
 	case content.Status == nil || content.Status.SnapshotHandle == nil || content.Status.ReadyToUse == nil || !*content.Status.ReadyToUse:
 		return nil, fmt.Errorf("VolumeSnapshot %s is not ready yet", name)
 	case content.Spec.SourceVolumeMode != nil && *content.Spec.SourceVolumeMode != mode && content.Annotations[allowModeChange] != "true":
-		return nil, fmt.Errorf("VolumeSnapshot %s is of a volume of the mode %s, and the claim's is %s: "+
-			"an administrator may allow that by the annotation %s=true of VolumeSnapshotContent %s", name, *content.Spec.SourceVolumeMode, mode, allowModeChange, content.Name)
+		return nil, fmt.Errorf("VolumeSnapshot %s is of a volume with volumeMode %s, and the claim has %s: "+
+			"to allow that, an administrator sets the annotation %s=true on VolumeSnapshotContent %s", name, *content.Spec.SourceVolumeMode, mode, allowModeChange, content.Name)
 	}
 	if size := content.Status.RestoreSize; size != nil {
 		if err := tooSmall(claim, "VolumeSnapshot "+name, *resource.NewQuantity(*size, resource.BinarySI)); err != nil {
@@ -98,17 +97,17 @@ func (c *claims) claimSource(ctx context.Context, claim *corev1.PersistentVolume
 	original, err := c.api.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("there is no claim %s to copy", name)
+		return nil, fmt.Errorf("claim %s, the claim's source, does not exist", name)
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf(elsewhere, errElsewhere)
 	case err != nil:
 		return nil, fmt.Errorf("get claim %s: %w", name, err)
 	case original.DeletionTimestamp != nil:
-		return nil, fmt.Errorf("claim %s, which is to be copied, is being deleted", name)
+		return nil, fmt.Errorf("claim %s, the claim's source, is being deleted", name)
 	case original.Status.Phase != corev1.ClaimBound || original.Spec.VolumeName == "":
-		return nil, fmt.Errorf("claim %s, which is to be copied, has no volume yet", name)
+		return nil, fmt.Errorf("claim %s, the claim's source, has no volume yet", name)
 	case volumeMode(original) != volumeMode(claim):
-		return nil, fmt.Errorf("claim %s, which is to be copied, is of the mode %s, and this one of %s", name, volumeMode(original), volumeMode(claim))
+		return nil, fmt.Errorf("claim %s, the claim's source, has volumeMode %s, and this claim has %s", name, volumeMode(original), volumeMode(claim))
 	}
 	volume, err := c.api.CoreV1().PersistentVolumes().Get(ctx, original.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
@@ -117,11 +116,11 @@ func (c *claims) claimSource(ctx context.Context, claim *corev1.PersistentVolume
 	node, ours := localstorage.NodeOf(volume)
 	switch {
 	case !ours:
-		return nil, fmt.Errorf("the volume of claim %s is not one of %s, which cannot copy it", name, localstorage.Driver)
+		return nil, fmt.Errorf("the volume of claim %s was made by another driver: %s cannot copy it", name, localstorage.Driver)
 	case node != c.Node:
 		return nil, fmt.Errorf(elsewhere, errElsewhere)
 	case volume.Spec.ClaimRef == nil || volume.Spec.ClaimRef.UID != original.UID:
-		return nil, fmt.Errorf("claim %s, which is to be copied, is not bound to its volume", name)
+		return nil, fmt.Errorf("claim %s, the claim's source, is not bound to its volume", name)
 	}
 	if err := tooSmall(claim, "claim "+name, volume.Spec.Capacity[corev1.ResourceStorage]); err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
-// TestSource checks what a copy is made of.
+// TestSource checks what a copy is made from.
 func TestSource(t *testing.T) {
 	snapshot := &snapshotv1.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s", UID: "s"},
@@ -56,13 +56,13 @@ func TestSource(t *testing.T) {
 		claim     func(*corev1.PersistentVolumeClaim)
 		objects   []runtime.Object
 		snapshots []runtime.Object
-		want      string // of the source, or of the fault
+		want      string // part of the source, or of the error
 	}{
 		"none":            {claim: func(*corev1.PersistentVolumeClaim) {}},
 		"snapshot":        {claim: restores, snapshots: []runtime.Object{snapshot, content()}, want: "snapshot-s"},
-		"no snapshot":     {claim: restores, want: "there is no VolumeSnapshot s"},
-		"another's":       {claim: restores, snapshots: []runtime.Object{snapshot, content(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.VolumeSnapshotRef.UID = "t" })}, want: "another snapshot's"},
-		"of other driver": {claim: restores, snapshots: []runtime.Object{snapshot, content(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.Driver = "d" })}, want: "of the driver d"},
+		"no snapshot":     {claim: restores, want: "VolumeSnapshot s, the claim's source, does not exist"},
+		"another's":       {claim: restores, snapshots: []runtime.Object{snapshot, content(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.VolumeSnapshotRef.UID = "t" })}, want: "another snapshot"},
+		"of other driver": {claim: restores, snapshots: []runtime.Object{snapshot, content(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.Driver = "d" })}, want: "by the driver d"},
 		"made elsewhere": {claim: restores, snapshots: []runtime.Object{snapshot, content(func(c *snapshotv1.VolumeSnapshotContent) {
 			c.Labels = map[string]string{utils.VolumeSnapshotContentManagedByLabel: "elsewhere"}
 		})}, want: "its source is on another node"},
@@ -70,7 +70,7 @@ func TestSource(t *testing.T) {
 		"too small":        {claim: restores, snapshots: []runtime.Object{snapshot, content(func(c *snapshotv1.VolumeSnapshotContent) { c.Status.RestoreSize = new(int64(2 * gibibyte)) })}, want: "needs 2Gi"},
 		"other mode":       {claim: restores, snapshots: []runtime.Object{snapshot, content(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.SourceVolumeMode = new(corev1.PersistentVolumeBlock) })}, want: "allow-volume-mode-change"},
 		"clone":            {claim: copies, objects: []runtime.Object{original, volume("here")}, want: "v"},
-		"clone of nothing": {claim: copies, want: "there is no claim original"},
+		"clone of nothing": {claim: copies, want: "claim original, the claim's source, does not exist"},
 		"clone elsewhere":  {claim: copies, objects: []runtime.Object{original, volume("elsewhere")}, want: "its source is on another node"},
 		"populator": {claim: func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "X", Name: "y"}

@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	// fsTypeParameter is of a class, and the kubelet wants to know it too.
+	// fsTypeParameter is a parameter of StorageClasses that the kubelet needs too.
 	fsTypeParameter = "csi.storage.k8s.io/fstype"
-	// provisionedBy is an annotation of volumes that were made for a claim: by whom
+	// provisionedBy is the annotation with the driver that made a volume for a claim
 	// (k8s.io/component-helpers/storage/volume, AnnDynamicallyProvisioned).
 	//upstream:relies-on k8s.io/component-helpers/storage/volume/pv_helpers.go AnnDynamicallyProvisioned
 	provisionedBy = "pv.kubernetes.io/provisioned-by"
 )
 
-// volumeName is the name of the volume of a claim, as external-provisioner has it.
+// volumeName returns the name of a claim's volume, as in external-provisioner.
 func volumeName(claim *corev1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
 
-// provision has the driver make the volume of a claim, and returns its object; or
-// nothing, if another makes it.
+// provision makes the volume of a claim with the driver and returns its PersistentVolume. It returns
+// nil if another provisioner makes the volume.
 func (c *claims) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (*corev1.PersistentVolume, error) {
 	request, err := c.request(ctx, claim, class)
 	if err != nil || request == nil {
@@ -82,16 +82,17 @@ func (c *claims) provision(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return volume, nil
 }
 
-// request is what the driver is to make for a claim, nil if another makes it.
+// request returns the request to the driver for a claim, or nil if another provisioner makes the
+// volume.
 func (c *claims) request(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (*csi.CreateVolumeRequest, error) {
 	if claim.Spec.Selector != nil {
-		return nil, errors.New("the claim has a selector, and no volume that is made has labels: leave it out")
+		return nil, errors.New("the claim has a selector, but volumes that kedge makes have no labels to select: remove the selector")
 	}
 	if attributes := claim.Spec.VolumeAttributesClassName; attributes != nil && *attributes != "" {
-		return nil, fmt.Errorf("the claim has the VolumeAttributesClass %s, and local volumes have no attributes: leave it out", *attributes)
+		return nil, fmt.Errorf("the claim has the VolumeAttributesClass %s, but local volumes have no attributes: remove volumeAttributesClassName", *attributes)
 	}
-	// As the driver has SINGLE_NODE_MULTI_WRITER: ReadWriteOnce is for several pods
-	// of a node, ReadWriteOncePod for one.
+	// The driver has SINGLE_NODE_MULTI_WRITER, so ReadWriteOnce is for several pods of a node,
+	// and ReadWriteOncePod for one pod.
 	mode, err := accessmodes.ToCSIAccessMode(claim.Spec.AccessModes, true)
 	if err != nil {
 		return nil, err
@@ -123,7 +124,7 @@ func (c *claims) request(ctx context.Context, claim *corev1.PersistentVolumeClai
 	}, nil
 }
 
-// save makes the object of a volume.
+// save creates the PersistentVolume of a volume.
 func (c *claims) save(ctx context.Context, volume *corev1.PersistentVolume) error {
 	_, err := c.api.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -132,20 +133,20 @@ func (c *claims) save(ctx context.Context, volume *corev1.PersistentVolume) erro
 	return nil
 }
 
-// deleteData has the driver delete a volume.
+// deleteData deletes a volume with the driver.
 func (c *claims) deleteData(ctx context.Context, handle string) error {
 	_, err := c.Driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: handle})
 	c.changed()
 	return plainly(err)
 }
 
-// isElsewhere tells whether another node may make a volume: it may have the room
-// that this one lacks, but for a copy, which is made beside its source.
+// isElsewhere tells whether another node may be able to make the volume: one with enough space, or
+// the node with the source of a copy.
 func isElsewhere(err error, claim *corev1.PersistentVolumeClaim) bool {
 	return errors.Is(err, errElsewhere) || status.Code(err) == codes.ResourceExhausted && claim.Spec.DataSourceRef == nil
 }
 
-// giveBack has the scheduler choose a node for a claim again.
+// giveBack makes the scheduler choose a node for the claim again.
 func (c *claims) giveBack(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	patch := fmt.Appendf(nil, `{"metadata": {"resourceVersion": %q, "annotations": {%q: null}}}`, claim.ResourceVersion, localstorage.NodeAnnotation)
 	_, err := c.api.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
@@ -155,7 +156,7 @@ func (c *claims) giveBack(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return nil
 }
 
-// plain is an error of a driver whose text is for users, and has its code.
+// plain is an error of a driver with its code. Its text is the message only, for users.
 type plain struct{ *status.Status }
 
 func (p plain) Error() string              { return p.Message() }
@@ -175,11 +176,11 @@ func volumeMode(claim *corev1.PersistentVolumeClaim) corev1.PersistentVolumeMode
 	return *claim.Spec.VolumeMode
 }
 
-// tooSmall says that a copy would not have the room for what it is a copy of.
+// tooSmall returns an error if the claim asks for less space than its source needs.
 func tooSmall(claim *corev1.PersistentVolumeClaim, source string, least resource.Quantity) error {
 	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	if size.Cmp(least) >= 0 {
 		return nil
 	}
-	return fmt.Errorf("the claim asks for %s, and %s needs %s: ask for at least that", &size, source, &least)
+	return fmt.Errorf("the claim asks for %s, but %s needs %s: request at least that size", &size, source, &least)
 }

@@ -13,25 +13,23 @@ import (
 )
 
 const (
-	// MinSize is the smallest volume: less than this is mostly a journal.
+	// MinSize is the smallest size of a volume in bytes. A smaller one would be mostly journal.
 	MinSize = 16 << 20
-	// DefaultSize is that of a claim which does not say.
+	// DefaultSize is the size of a volume in bytes if the claim asks for none.
 	DefaultSize = 1 << 30
-	// MinXFS is the smallest file system that mkfs.xfs makes.
+	// MinXFS is the smallest file system in bytes that mkfs.xfs makes.
 	MinXFS = 300 << 20
 
 	sizeStep = 1 << 20
 )
 
-// Room returns how many bytes a new volume such as spec, whatever its size, can
-// have at most.
+// Room returns the largest size in bytes of a new volume such as spec, whatever size spec asks for.
 //
-// Images are allocated whole when they are made, so what df shows as free is free:
-// a disk that others fill must not make writes of a volume fail that was promised
-// the room, since a file system that loses writes is damaged. What was promised
-// but is not taken yet is subtracted: the rest of quotas, what reflinked copies
-// share, and take for themselves when it is written to, and holes that the kernel
-// has made in images.
+// Images are allocated completely when they are made, so the free space that df shows is really
+// free. If other data could take the space of a volume, its writes would fail, and a file system
+// that loses writes is damaged. Room subtracts the space that was promised and is not taken yet: the
+// rest of quotas, the blocks that reflinked copies share and need for themselves when written to,
+// and holes that the kernel has made in images.
 func (s *Store) Room(spec Spec) (int64, error) {
 	if spec.Base == "" {
 		spec.Base = s.base
@@ -45,7 +43,7 @@ func (s *Store) Room(spec Spec) (int64, error) {
 	return s.room(spec.Base, "")
 }
 
-// room leaves the promise to one volume out.
+// room is Room for a base directory. It ignores what is promised to the volume named without.
 func (s *Store) room(base, without string) (int64, error) {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(base, &disk); err != nil {
@@ -57,7 +55,7 @@ func (s *Store) room(base, without string) (int64, error) {
 	}
 	volumes, err := s.List()
 	if err != nil {
-		return 0, err // a damaged record may have promised anything
+		return 0, err // the size in a damaged record is unknown
 	}
 	room := int64(disk.Bavail)*int64(disk.Bsize) - s.reserve(&disk, device)
 	for _, v := range volumes {
@@ -71,10 +69,10 @@ func (s *Store) room(base, without string) (int64, error) {
 	return max(0, room&^(sizeStep-1)), nil
 }
 
-// reserve is what volumes leave free of a file system: where the node's own files
-// are, enough that the kubelet does not begin to evict pods (at 5 %, and until 15 %
-// are free again: node/kubelet/configuration.go), and elsewhere what file systems need
-// to keep books of large files.
+// reserve returns how many bytes of a file system volumes must leave free. On the file system with
+// the node's own files it is enough to keep the kubelet from evicting pods, which begins at 5 %
+// free and lasts until 15 % are free (node/kubelet/configuration.go). Elsewhere it is what file
+// systems need for the metadata of large files.
 func (s *Store) reserve(disk *unix.Statfs_t, device uint64) int64 {
 	total := int64(disk.Blocks) * int64(disk.Bsize)
 	if node, err := deviceOf(s.node); err == nil && node == device {
@@ -83,15 +81,15 @@ func (s *Store) reserve(disk *unix.Statfs_t, device uint64) int64 {
 	return total / 100
 }
 
-// promised is what a volume may take of its disk beyond what it has taken.
+// promised returns how many bytes of its disk a volume may still take.
 func (v *Volume) promised() int64 {
 	switch v.Kind {
 	case Image:
 		var stat unix.Stat_t
-		_ = unix.Lstat(v.image(), &stat) // not made yet: it has taken nothing
+		_ = unix.Lstat(v.image(), &stat) // without an image the volume has taken nothing
 		holes := max(0, v.Size-stat.Blocks*512)
 		if v.Snapshot {
-			holes = 0 // it does not grow
+			holes = 0 // a snapshot does not grow
 		}
 		if v.Reflinked {
 			return holes + sharedBytes(v.image(), v.Size)
@@ -104,15 +102,15 @@ func (v *Volume) promised() int64 {
 			more = max(0, v.Size-used)
 		}
 		if v.Reflinked {
-			more += used // which counts what is shared, too
+			more += used // this includes the shared blocks
 		}
 		return more
 	}
 	return 0
 }
 
-// sharedBytes is how much of a file it shares with others, at most most, which is
-// also the answer if the file system does not tell.
+// sharedBytes returns how many bytes of a file are shared with other files, and at most most. It
+// returns most if the file system does not tell.
 func sharedBytes(path string, most int64) int64 {
 	file, err := os.Open(path)
 	if err != nil {
@@ -156,8 +154,8 @@ func sharedBytes(path string, most int64) int64 {
 	}
 }
 
-// checkBase refuses a base directory that is not there. Only the default one is
-// made: another is a disk of the user's, which may not be mounted.
+// checkBase returns an error if a base directory is missing. It creates only the default one:
+// another one is on a user's disk, which may not be mounted.
 func (s *Store) checkBase(base string) error {
 	if base == s.base {
 		if err := os.MkdirAll(base, 0o700); err != nil {
@@ -168,11 +166,11 @@ func (s *Store) checkBase(base string) error {
 	info, err := os.Stat(base)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: its base directory %s is not there: mount the disk it is on, or make it", ErrImpossible, base)
+		return fmt.Errorf("%w: the base directory %s does not exist: mount its disk, or create the directory", ErrImpossible, base)
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrImpossible, err)
 	case !info.IsDir():
-		return fmt.Errorf("%w: its base directory %s is not a directory", ErrImpossible, base)
+		return fmt.Errorf("%w: the base directory %s is not a directory", ErrImpossible, base)
 	}
 	return nil
 }
@@ -185,13 +183,13 @@ func deviceOf(path string) (uint64, error) {
 	return uint64(stat.Dev), nil
 }
 
-// bytes is a size in messages.
+// bytes formats a size for messages.
 func bytes(size int64) string {
 	switch {
 	case size >= 10<<30:
 		return fmt.Sprintf("%d GiB", size>>30)
 	case size >= 1<<30:
-		return fmt.Sprintf("%.1f GiB", float64(size*10>>30)/10) // never more than it is
+		return fmt.Sprintf("%.1f GiB", float64(size*10>>30)/10) // rounded down
 	default:
 		return fmt.Sprintf("%d MiB", size>>20)
 	}

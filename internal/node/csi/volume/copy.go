@@ -12,7 +12,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// copyStep is how many bytes are copied before it is asked whether to go on.
+// copyStep is how many bytes are copied between checks of the context.
 const copyStep = 64 << 20
 
 // Of linux/fs.h.
@@ -21,9 +21,8 @@ const (
 	fiThaw   = 0xc0045878 // FITHAW
 )
 
-// copyFile makes into, which is empty, what from is, without the holes and what
-// was allocated but never written. Where the file system can, they share their
-// blocks, and it tells so.
+// copyFile copies from to the empty file into, without holes and blocks that were allocated but never
+// written. If the file system can, the files share their blocks, and reflinked is true.
 func copyFile(ctx context.Context, into, from *os.File) (reflinked bool, err error) {
 	err = unix.IoctlFileClone(int(into.Fd()), int(from.Fd()))
 	if err == nil {
@@ -55,9 +54,8 @@ func copyFile(ctx context.Context, into, from *os.File) (reflinked bool, err err
 // span is a part of a file.
 type span struct{ begin, end int64 }
 
-// dataRanges are the parts of a file in which there is something, all of them before
-// one is read: what was allocated and never written counts as data once it has been
-// read ahead.
+// dataRanges returns the parts of a file that have data. All of them are found before one is read,
+// because unwritten allocated blocks count as data after they have been read ahead.
 func dataRanges(file *os.File, size int64) ([]span, error) {
 	_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED)
 	var ranges []span
@@ -66,7 +64,7 @@ func dataRanges(file *os.File, size int64) ([]span, error) {
 		if errors.Is(err, unix.ENXIO) { // only a hole is left
 			break
 		}
-		if errors.Is(err, unix.EINVAL) { // a file system that does not tell
+		if errors.Is(err, unix.EINVAL) { // the file system does not tell holes from data
 			return []span{{0, size}}, nil
 		}
 		var end int64
@@ -92,8 +90,8 @@ func copyRange(ctx context.Context, into, from *os.File, data span) error {
 		if _, err := from.Seek(begin, io.SeekStart); err != nil {
 			return err
 		}
-		// In the kernel, by copy_file_range(2). A file that a pod has cut off
-		// meanwhile ends early.
+		// io.CopyN copies in the kernel, by copy_file_range(2). If a pod has truncated the file
+		// in the meantime, the copy ends early.
 		if _, err := io.CopyN(into, from, min(copyStep, data.end-begin)); err != nil && !errors.Is(err, io.EOF) {
 			return noSpace(err)
 		}
@@ -101,12 +99,11 @@ func copyRange(ctx context.Context, into, from *os.File, data span) error {
 	return nil
 }
 
-// copyImage makes v's image of source's, as large as v shall be.
+// copyImage copies source's image to v's, and extends it to v's size.
 //
-// Of one that pods use it is what would be on the disk after a power cut at that
-// moment, and cleaner: its file system is frozen, which writes out all it has, and
-// waits for the copy. With reflinks that is an instant; else pods that write wait
-// as long as the copy takes.
+// If pods use the source, its file system is frozen during the copy: it writes out all data, and
+// writers wait. So the copy is cleaner than a disk after a power cut. With reflinks this takes an
+// instant, otherwise pods that write wait until the whole image is copied.
 func (s *Store) copyImage(ctx context.Context, v, source *Volume) error {
 	from, err := os.OpenFile(source.image(), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -134,15 +131,15 @@ func (s *Store) copyImage(ctx context.Context, v, source *Volume) error {
 	if err != nil {
 		return fmt.Errorf("look at image: %w", err)
 	}
-	// The source has more than its record says if it was interrupted when it grew.
+	// The source is larger than its record says if an expansion of it was interrupted.
 	v.Size = max(v.Size, info.Size())
-	if v.Snapshot { // which takes what is in it, and will not grow
+	if v.Snapshot { // a snapshot needs only the space of its data
 		return noSpace(into.Sync())
 	}
 	return allocate(into, v.Size)
 }
 
-// dataBytes is how much a copy of an image takes.
+// dataBytes returns how many bytes a copy of an image takes.
 func dataBytes(image string) (int64, error) {
 	file, err := os.Open(image)
 	if err != nil {
@@ -161,8 +158,8 @@ func dataBytes(image string) (int64, error) {
 	return sum, err
 }
 
-// freeze stops writes to the file system of a volume that is mounted until thaw is
-// called. Recover thaws what a kill -9 left frozen.
+// freeze stops writes to the mounted file system of a volume until thaw is called. If kedge is killed
+// in between, Thaw thaws it at the next start.
 func (s *Store) freeze(v *Volume) (thaw func() error, err error) {
 	none := func() error { return nil }
 	dev, err := attached(v.image())
@@ -174,20 +171,20 @@ func (s *Store) freeze(v *Volume) (thaw func() error, err error) {
 		if used, err := s.InUse(v); err != nil || !used {
 			return none, err
 		}
-		return none, fmt.Errorf("%w by a pod as a raw block device, and cannot be copied meanwhile: delete the pod first", ErrInUse)
+		return none, fmt.Errorf("%w by a pod as a raw block device and cannot be copied: delete the pod first", ErrInUse)
 	}
 	root, err := openMounted(dev)
 	if err != nil {
 		return none, err
 	}
 	if root == nil {
-		// In a mount namespace that is about to end.
+		// The file system is mounted in a mount namespace that is about to end.
 		return none, fmt.Errorf("%s is being unmounted: %w", v.Name, ErrBusy)
 	}
 	if err := unix.IoctlSetInt(int(root.Fd()), fiFreeze, 0); err != nil {
 		root.Close()
 		if errors.Is(err, unix.EBUSY) {
-			return none, fmt.Errorf("%s is frozen already, by somebody else: thaw it (fsfreeze --unfreeze %s): %w", v.Name, root.Name(), ErrBusy)
+			return none, fmt.Errorf("the file system of %s was frozen by another program: thaw it (fsfreeze --unfreeze %s): %w", v.Name, root.Name(), ErrBusy)
 		}
 		return none, fmt.Errorf("freeze file system: %w", err)
 	}
@@ -201,7 +198,7 @@ func thawFS(root *os.File) error {
 	return nil
 }
 
-// openMounted opens the root of the file system of a device, nil if it is not mounted.
+// openMounted opens the root of a device's file system. It returns nil if the device is not mounted.
 func openMounted(dev *os.File) (*os.File, error) {
 	path, err := mountedAt(dev)
 	if path == "" {

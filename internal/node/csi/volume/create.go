@@ -12,8 +12,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// Create makes a volume, or returns the one of that name if it is as it is asked to
-// be. What an interrupted call has left is removed first.
+// Create makes a volume. If a volume of this name exists, Create returns it if it fits spec, and
+// ErrExists otherwise. It first removes what an interrupted call has left.
 func (s *Store) Create(ctx context.Context, name string, spec Spec) (*Volume, error) {
 	if spec.Base == "" {
 		spec.Base = s.base
@@ -23,8 +23,8 @@ func (s *Store) Create(ctx context.Context, name string, spec Spec) (*Volume, er
 	}, func(there *Volume) error { return spec.fits(there) })
 }
 
-// Snapshot makes a snapshot of a volume, or returns the one of that name if it is of
-// that volume. It is in the base directory of the volume.
+// Snapshot makes a snapshot of a volume, in the volume's base directory. If a snapshot of this name
+// exists, Snapshot returns it if it is of that volume, and ErrExists otherwise.
 func (s *Store) Snapshot(ctx context.Context, name, of string) (*Volume, error) {
 	return s.create(ctx, name, of, func(source *Volume) (*Volume, error) {
 		if source.Snapshot {
@@ -33,13 +33,13 @@ func (s *Store) Snapshot(ctx context.Context, name, of string) (*Volume, error) 
 		return &Volume{Snapshot: true, Base: source.Base, Kind: source.Kind, FSType: source.FSType, Block: source.Block, Size: source.Size}, nil
 	}, func(there *Volume) error {
 		if !there.Snapshot || there.Source != of {
-			return fmt.Errorf("%s, of %s: %w", name, there.Source, ErrExists)
+			return fmt.Errorf("%s, made from %s: %w", name, there.Source, ErrExists)
 		}
 		return nil
 	})
 }
 
-// create makes what plan says, of source if there is one.
+// create makes the volume that plan describes, as a copy of from unless that is empty.
 func (s *Store) create(ctx context.Context, name, from string, plan func(source *Volume) (*Volume, error), fits func(*Volume) error) (*Volume, error) {
 	unlock, err := s.locks.write(name)
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *Store) create(ctx context.Context, name, from string, plan func(source 
 	return v, nil
 }
 
-// place records a volume that is about to be made, if there is room for it.
+// place records a volume that is about to be made. It returns ErrNoSpace if there is not enough space.
 func (s *Store) place(v, source *Volume) error {
 	s.placing.Lock()
 	defer s.placing.Unlock()
@@ -102,9 +102,9 @@ func (s *Store) place(v, source *Volume) error {
 	}
 	if needed > room {
 		if v.Snapshot {
-			return fmt.Errorf("%w for a copy of %s of %s in %s: there are %s", ErrNoSpace, source.Name, bytes(needed), v.Base, bytes(room))
+			return fmt.Errorf("%w to copy %s: %s are needed in %s, and %s are free", ErrNoSpace, source.Name, bytes(needed), v.Base, bytes(room))
 		}
-		return fmt.Errorf("%w for %s in %s: the largest possible volume is of %s", ErrNoSpace, bytes(needed), v.Base, bytes(room))
+		return fmt.Errorf("%w for %s in %s: the largest possible volume has %s", ErrNoSpace, bytes(needed), v.Base, bytes(room))
 	}
 	if v.Kind == Quota {
 		if v.Project, err = s.freeProject(v.Base); err != nil {
@@ -114,8 +114,8 @@ func (s *Store) place(v, source *Volume) error {
 	return noSpace(s.save(v))
 }
 
-// needs is how many bytes there must be for a volume: all that it may come to take,
-// if anything is promised.
+// needs returns how many bytes must be free for a volume: all that it may take, or 0 if its size is
+// not limited.
 func (v *Volume) needs(source *Volume) (int64, error) {
 	switch {
 	case v.Kind == Directory:
@@ -129,9 +129,9 @@ func (v *Volume) needs(source *Volume) (int64, error) {
 	}
 }
 
-// make makes the folder of a volume and what is in it.
+// make makes the folder of a volume and its contents.
 func (s *Store) make(ctx context.Context, v, source *Volume) error {
-	// Pods see what is below it only; nobody else of the host does.
+	// Only root may enter the folder. Pods see only what is below it.
 	if err := os.Mkdir(v.path(), 0o700); err != nil {
 		return fmt.Errorf("make volume: %w", datadir.Explain(noSpace(err)))
 	}
@@ -153,8 +153,8 @@ func (s *Store) make(ctx context.Context, v, source *Volume) error {
 	return errors.Join(datadir.SyncFolder(v.path()), datadir.SyncFolder(v.Base))
 }
 
-// overwrite lets btrfs write images in place: else it takes new room for whatever is
-// written, however much was allocated. Other file systems do not know the flag.
+// overwrite makes btrfs write images in place. Otherwise btrfs takes new blocks for each write, even
+// if the image is allocated. Other file systems do not have this flag.
 func overwrite(folder string) {
 	file, err := os.Open(folder)
 	if err != nil {
@@ -167,7 +167,7 @@ func overwrite(folder string) {
 	}
 }
 
-// makeDirectory makes the directory that pods see.
+// makeDirectory makes the directory that pods use, and copies the source's data if there is one.
 func (s *Store) makeDirectory(ctx context.Context, v, source *Volume) error {
 	if err := makeData(v.path()); err != nil {
 		return err
@@ -184,10 +184,9 @@ func (s *Store) makeDirectory(ctx context.Context, v, source *Volume) error {
 	return s.copyTree(ctx, v, source)
 }
 
-// makeData makes the directory `data` in a folder, which pods see as the root of
-// their volume, unless it is there. Everybody may write to it, as k3s's users are
-// used to: a pod that does not run as root needs no fsGroup. Whoever is not in a
-// pod that has the volume does not get that far.
+// makeData makes the directory `data` in a folder if it is missing. Pods see it as the root of their
+// volume. Everybody may write to it, as in k3s, so a pod that does not run as root needs no fsGroup.
+// The folder around it keeps everybody out except the pods that use the volume.
 func makeData(folder string) error {
 	path, temporary := folder+"/data", folder+"/.data"
 	if _, err := os.Lstat(path); err == nil {
@@ -196,7 +195,7 @@ func makeData(folder string) error {
 	if err := os.Mkdir(temporary, 0o777); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make directory: %w", datadir.Explain(noSpace(err)))
 	}
-	if err := os.Chmod(temporary, 0o777); err != nil { // whatever the umask
+	if err := os.Chmod(temporary, 0o777); err != nil { // Mkdir applies the umask
 		return fmt.Errorf("make directory: %w", err)
 	}
 	if err := os.Rename(temporary, path); err != nil {

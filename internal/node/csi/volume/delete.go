@@ -14,11 +14,11 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// Delete removes a volume or a snapshot, and its room is free then. One that is not
-// there is fine, one that a pod still has is not.
+// Delete removes a volume or a snapshot and frees its space. It returns nil if there is none of this
+// name, and ErrInUse if a pod still uses the volume.
 func (s *Store) Delete(ctx context.Context, name string, snapshot bool) error {
 	if CheckName(name) != nil {
-		return nil // nobody made that
+		return nil // a volume of this name cannot exist
 	}
 	unlock, err := s.locks.write(name)
 	if err != nil {
@@ -41,12 +41,12 @@ func (s *Store) Delete(ctx context.Context, name string, snapshot bool) error {
 		return err
 	}
 	if used {
-		return fmt.Errorf("%s: %w by a pod: delete that first", name, ErrInUse)
+		return fmt.Errorf("%s: %w by a pod: delete the pod first", name, ErrInUse)
 	}
 	return s.discard(ctx, v)
 }
 
-// abandon unmounts an image that no pod has.
+// abandon unmounts an image that no pod uses.
 func (v *Volume) abandon() error {
 	if v.Kind != Image || v.Block {
 		return nil
@@ -59,7 +59,7 @@ func (v *Volume) abandon() error {
 	return v.unmountUnused(dev)
 }
 
-// discard removes what there is of a volume, and then its record.
+// discard removes the files of a volume, and then its record.
 func (s *Store) discard(ctx context.Context, v *Volume) error {
 	if v.Block {
 		if err := v.letGo(); err != nil {
@@ -67,10 +67,10 @@ func (s *Store) discard(ctx context.Context, v *Volume) error {
 		}
 	}
 	if _, err := os.Lstat(v.path()); errors.Is(err, fs.ErrNotExist) && v.State == Ready {
-		return fmt.Errorf("%w: %s is not there: mount the disk it is on, or, if that is gone for good, remove %s", ErrMissing, v.path(), s.RecordFile(v.Name))
+		return fmt.Errorf("%w: %s does not exist: mount its disk or, if the disk is lost, remove %s", ErrMissing, v.path(), s.RecordFile(v.Name))
 	}
 	v.State = Deleting
-	// On a full disk it goes without: who asked for it asks again after a crash.
+	// On a full disk the record is not written. If kedge crashes, the caller calls Delete again.
 	if err := s.save(v); err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
 	}
@@ -87,8 +87,8 @@ func (s *Store) discard(ctx context.Context, v *Volume) error {
 	return s.forget(v.Name)
 }
 
-// Thaw lets go of the file systems that a kill -9 in the middle of a snapshot has
-// left frozen: their pods cannot write. It is called before anything else.
+// Thaw thaws the file systems that a kedge killed in the middle of a snapshot has left frozen, so
+// that their pods can write again. It must be called before anything else.
 func (s *Store) Thaw() error {
 	volumes, err := s.List()
 	faults := []error{err}
@@ -111,13 +111,13 @@ func (v *Volume) thaw() error {
 		return err
 	}
 	defer root.Close()
-	if err := thawFS(root); !errors.Is(err, unix.EINVAL) { // which is not frozen
+	if err := thawFS(root); !errors.Is(err, unix.EINVAL) { // EINVAL: it is not frozen
 		return err
 	}
 	return nil
 }
 
-// Recover removes what interrupted calls have left half made or half gone.
+// Recover removes what interrupted calls have left half made or half removed.
 func (s *Store) Recover(ctx context.Context) error {
 	volumes, err := s.List()
 	faults := []error{err}
@@ -127,7 +127,7 @@ func (s *Store) Recover(ctx context.Context) error {
 		}
 		unlock, err := s.locks.write(v.Name)
 		if err != nil {
-			continue // somebody is at it
+			continue // another call works on it
 		}
 		if v, err = s.load(v.Name); err == nil && v.State != Ready {
 			faults = append(faults, s.discard(ctx, v))
@@ -137,7 +137,7 @@ func (s *Store) Recover(ctx context.Context) error {
 	return errors.Join(append(faults, s.removeTemporaries())...)
 }
 
-// removeTemporaries removes records that were never finished.
+// removeTemporaries removes records that were not written completely.
 func (s *Store) removeTemporaries() error {
 	names, err := filepath.Glob(filepath.Join(s.base, recordFolder, ".*"+recordSuffix+".tmp"))
 	faults := []error{err}
@@ -145,7 +145,7 @@ func (s *Store) removeTemporaries() error {
 		name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "."), recordSuffix+".tmp")
 		unlock, err := s.locks.write(name)
 		if err != nil {
-			continue // it is being written
+			continue // another call writes it
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			faults = append(faults, err)
@@ -155,15 +155,15 @@ func (s *Store) removeTemporaries() error {
 	return errors.Join(faults...)
 }
 
-// Leftover is something of volumes that nothing will remove or mend by itself.
+// Leftover is a folder or record of volumes that a user must repair or remove.
 type Leftover struct {
-	// Path is the folder of it.
+	// Path is the folder.
 	Path string
-	// Reason says what is the matter, and what to do.
+	// Reason says what is wrong and what to do.
 	Reason string
 }
 
-// Leftovers looks for what is there without a record, and the other way round.
+// Leftovers returns folders without a record, and records without a folder.
 func (s *Store) Leftovers() ([]Leftover, error) {
 	volumes, err := s.List()
 	known := map[string]bool{}
@@ -172,12 +172,12 @@ func (s *Store) Leftovers() ([]Leftover, error) {
 	for _, v := range volumes {
 		bases[v.Base], known[v.path()] = true, true
 		if unlock, err := s.locks.read(v.Name); err != nil {
-			continue // somebody is at it
+			continue // another call works on it
 		} else {
 			unlock()
 		}
 		if v.State != Ready {
-			found = append(found, Leftover{v.path(), "was interrupted: the next start of kedge removes it"})
+			found = append(found, Leftover{v.path(), "was not completed: the next start of kedge removes it"})
 		} else if err := v.isThere(); err != nil {
 			found = append(found, Leftover{v.path(), err.Error()})
 		}
@@ -191,7 +191,7 @@ func (s *Store) Leftovers() ([]Leftover, error) {
 			path := filepath.Join(base, entry.Name())
 			named := strings.HasPrefix(entry.Name(), "pvc-") || strings.HasPrefix(entry.Name(), "snapshot-")
 			if named && !known[path] {
-				found = append(found, Leftover{path, "is nobody's: kedge has no record of it. Remove it if nothing in it is of worth"})
+				found = append(found, Leftover{path, "has no record in kedge: remove it if you do not need its data"})
 			}
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"io/fs"
 )
 
-// Detach detaches all images. Those that were mounted have been by that; those of
-// raw block volumes have not.
+// Detach detaches all images. The kernel has already detached those that were mounted when they were
+// unmounted, but not raw block volumes.
 func (s *Store) Detach() error {
 	volumes, err := s.List()
 	faults := []error{err}

@@ -32,7 +32,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestRefusals has what a user can ask for in vain, and what the answer says.
+// TestRefusals asks for volumes that cannot be made, and checks the errors.
 func TestRefusals(t *testing.T) {
 	s := newStore(t)
 	file := filepath.Join(s.node, "file")
@@ -45,8 +45,8 @@ func TestRefusals(t *testing.T) {
 		want error
 		text string
 	}{
-		"larger than the disk":   {Spec{Size: 1 << 50}, ErrNoSpace, "the largest possible volume is of"},
-		"base directory missing": {Spec{Base: "/not/there", Size: MinSize}, ErrImpossible, "mount the disk it is on"},
+		"larger than the disk":   {Spec{Size: 1 << 50}, ErrNoSpace, "the largest possible volume has"},
+		"base directory missing": {Spec{Base: "/not/there", Size: MinSize}, ErrImpossible, "mount its disk"},
 		"base directory a file":  {Spec{Base: file, Size: MinSize}, ErrImpossible, "is not a directory"},
 		"limit too small":        {Spec{Size: 1, Limit: mebibyte}, ErrSize, "the limit is 1 MiB"},
 		"negative":               {Spec{Size: -1}, ErrSize, ""},
@@ -99,7 +99,7 @@ func TestWithoutTools(t *testing.T) {
 	must(t, s.Delete(t.Context(), "one", false))
 }
 
-// TestLinks has what a pod may leave in a directory to make its removal go wrong.
+// TestLinks removes and copies a directory in which a pod has left dangerous links and folders.
 func TestLinks(t *testing.T) {
 	s := newStore(t)
 	outside := t.TempDir()
@@ -118,7 +118,7 @@ func TestLinks(t *testing.T) {
 	must(t, os.Lchown(path+"/folder/file", 7, 8))
 	must(t, unix.Chmod(path+"/folder/file", 0o4751))
 
-	// Deeper than a path may be long.
+	// The folders are nested deeper than a path may be long.
 	fd, err := unix.Open(path, unix.O_DIRECTORY|unix.O_RDONLY, 0)
 	must(t, err)
 	for range 3000 {
@@ -156,7 +156,7 @@ func TestLinks(t *testing.T) {
 		t.Errorf("a file is copied with mode %o, owner %d:%d, attribute %q, %v", stat.Mode, stat.Uid, stat.Gid, value[:n], err)
 	}
 
-	// What is mounted in a volume, by a pod that may, is not the volume's.
+	// A pod that may mount has mounted something in a volume, which must survive the deletion.
 	must(t, unix.Mount(outside, data+"/folder", "", unix.MS_BIND, ""))
 	if err := s.Delete(t.Context(), "one", false); err == nil || !strings.Contains(err.Error(), "unmount it first") {
 		t.Errorf("deleted across a mount: %v", err)
@@ -174,7 +174,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestFullDisk has others fill the disk.
+// TestFullDisk fills the disk with other data.
 func TestFullDisk(t *testing.T) {
 	s := newStore(t)
 	folder := disk(t, "ext4", 200*mebibyte)
@@ -208,7 +208,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestReflinksArePromised has snapshots that share blocks, until they do not.
+// TestReflinksArePromised makes snapshots that share blocks, and then writes to the volume.
 func TestReflinksArePromised(t *testing.T) {
 	s := newStore(t)
 	folder := disk(t, "xfs", 600*mebibyte)
@@ -245,14 +245,14 @@ func TestLeftovers(t *testing.T) {
 	hidden := t.TempDir()
 	must(t, unix.Mount(hidden, elsewhere, "", unix.MS_BIND, ""))
 	left, err := s.Leftovers()
-	if err != nil || len(left) != 1 || !strings.Contains(left[0].Reason, "mount the disk") {
+	if err != nil || len(left) != 1 || !strings.Contains(left[0].Reason, "mount its disk") {
 		t.Errorf("leftovers %v, %v", left, err)
 	}
 	for what, err := range map[string]error{
 		"stage":  s.Stage("pvc-1", s.node+"/staging", nil),
 		"delete": s.Delete(t.Context(), "pvc-1", false),
 	} {
-		if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "mount the disk") {
+		if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "mount its disk") {
 			t.Errorf("%s without the disk: %v", what, err)
 		}
 	}
@@ -263,7 +263,7 @@ func TestLeftovers(t *testing.T) {
 	}
 	must(t, s.Delete(t.Context(), "pvc-1", false))
 
-	// A damaged record is told, and spoils nothing else.
+	// A damaged record is reported, and does not affect other volumes.
 	create(t, s, "pvc-3", Spec{Size: MinSize})
 	write(t, s.RecordFile("pvc-4"), "{")
 	if _, err := s.Leftovers(); err == nil || !strings.Contains(err.Error(), "pvc-4.json is damaged") {
@@ -273,7 +273,7 @@ func TestLeftovers(t *testing.T) {
 	release(t, s, "pvc-3")
 }
 
-// TestCancelled ends what is being made with its context.
+// TestCancelled cancels the making of a volume.
 func TestCancelled(t *testing.T) {
 	s := newStore(t)
 	ctx, cancel := context.WithCancel(t.Context())

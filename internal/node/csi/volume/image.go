@@ -18,14 +18,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// blockSize is that of the file systems in images, whatever their size, so that
-// all can grow to any.
+// blockSize is the block size of all file systems in images, so that each can grow to any size.
 const blockSize = 4096
 
-// packages has the Debian package of each program for file systems.
+// packages names the Debian package of each program for file systems.
 var packages = map[string]string{"mkfs.ext4": "e2fsprogs", "e2fsck": "e2fsprogs", "resize2fs": "e2fsprogs", "mkfs.xfs": "xfsprogs", "xfs_growfs": "xfsprogs"}
 
-// program finds a program for file systems, also where PATH is that of a user.
+// program returns the path of a program for file systems. It also searches folders that are missing
+// in a user's PATH.
 func program(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	for _, folder := range []string{"/usr/sbin", "/sbin"} {
@@ -39,9 +39,9 @@ func program(name string) (string, error) {
 	return path, nil
 }
 
-// run runs such a program. What changes a file system that has something in it is not
-// to be killed with the context of a call that the kubelet has given up, nor with
-// kedge: the next call waits until it lets go of the device.
+// run runs a program for file systems. If the program changes a file system with data, ctx must not be
+// that of a call, which the kubelet may give up: the program must not be killed. It may even outlive
+// kedge. The next call waits until the program releases the device.
 func run(ctx context.Context, name string, args ...string) error {
 	path, err := program(name)
 	if err != nil {
@@ -53,8 +53,7 @@ func run(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// makeImage makes the image of a new volume, with a file system unless it is for
-// raw block access.
+// makeImage makes the image of a new volume, with a file system unless it is a raw block volume.
 func (s *Store) makeImage(ctx context.Context, v *Volume) error {
 	file, err := os.OpenFile(v.image(), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -67,8 +66,8 @@ func (s *Store) makeImage(ctx context.Context, v *Volume) error {
 	s.onStep("image allocated")
 	switch v.FSType {
 	case "ext4":
-		// All is written now, most of it by making the file's zeros real: no thread
-		// of the kernel does it later, and it has no reason to discard.
+		// mkfs initializes everything now, mostly by keeping the file's zeros: then the kernel
+		// has nothing left to do later, and nothing is discarded.
 		err = run(ctx, "mkfs.ext4", "-q", "-F", "-b", strconv.Itoa(blockSize), "-m", "0",
 			"-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", v.image())
 	case "xfs":
@@ -81,8 +80,8 @@ func (s *Store) makeImage(ctx context.Context, v *Volume) error {
 	return allocate(file, v.Size)
 }
 
-// allocate makes file size bytes long, all of which are allocated, and synced. If
-// there is no room the file is as long as it was.
+// allocate makes file size bytes long, allocates all of it, and syncs it. If there is not enough space,
+// the file keeps its size.
 func allocate(file *os.File, size int64) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -90,7 +89,7 @@ func allocate(file *os.File, size int64) error {
 	}
 	err = unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		err = nil // promised then, and counted so (Room)
+		err = nil // then Room counts the space as promised
 	}
 	if err == nil {
 		err = file.Truncate(size)
@@ -105,7 +104,7 @@ func allocate(file *os.File, size int64) error {
 	return nil
 }
 
-// noSpace makes of the faults of a full disk ErrNoSpace.
+// noSpace adds ErrNoSpace to the errors of a full disk.
 func noSpace(err error) error {
 	if !errors.Is(err, ErrNoSpace) && (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)) {
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
@@ -113,8 +112,8 @@ func noSpace(err error) error {
 	return err
 }
 
-// growMounted makes the file system that is mounted at path as large as its device.
-// It does nothing to one that is.
+// growMounted makes the file system that is mounted at path as large as its device. It does nothing
+// if the file system has that size.
 func growMounted(fstype, path string, dev *os.File) error {
 	if fstype == "xfs" {
 		return run(context.Background(), "xfs_growfs", "-d", path)
@@ -132,11 +131,11 @@ func growMounted(fstype, path string, dev *os.File) error {
 		return fmt.Errorf("open file system: %w", err)
 	}
 	defer root.Close()
-	// What resize2fs does to a file system that is mounted.
+	// resize2fs calls this for a mounted file system.
 	const resizeFS = 0x40086610 // EXT4_IOC_RESIZE_FS of linux/ext4.h
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, root.Fd(), resizeFS, uintptr(unsafe.Pointer(&blocks)))
 	if errno == unix.EPERM {
-		return fmt.Errorf("%w: file systems that are mounted cannot grow on this host, as kedge lacks CAP_SYS_RESOURCE, or this one has had errors: delete the pod, and it grows before it is mounted again", ErrInUse)
+		return fmt.Errorf("%w: its file system cannot grow while it is mounted, because kedge lacks CAP_SYS_RESOURCE or the file system has errors: delete the pod, and the volume grows before its next mount", ErrInUse)
 	}
 	if errno != 0 {
 		return fmt.Errorf("grow file system to %s: %w", bytes(size), errno)
@@ -144,8 +143,8 @@ func growMounted(fstype, path string, dev *os.File) error {
 	return nil
 }
 
-// growUnmounted makes an ext4 file system that is not mounted as large as its device.
-// A copy that is larger than its source grows here, where that needs no privilege.
+// growUnmounted makes an unmounted ext4 file system as large as its device, which needs no privilege.
+// It is for copies that are larger than their source.
 func growUnmounted(dev *os.File) error {
 	size, err := deviceSize(dev)
 	if err != nil {
@@ -154,14 +153,14 @@ func growUnmounted(dev *os.File) error {
 	if there, err := ext4Blocks(dev); err != nil || there >= uint64(size/blockSize) {
 		return err
 	}
-	// resize2fs wants it checked whole.
+	// resize2fs requires a full check first.
 	if err := fsck("-f", "-p", dev.Name()); err != nil {
 		return err
 	}
 	return run(context.Background(), "resize2fs", dev.Name())
 }
 
-// ext4Blocks is the size of the ext4 file system on a device, in blocks: see
+// ext4Blocks returns the size of the ext4 file system on a device, in blocks. The format is
 // https://docs.kernel.org/filesystems/ext4/globals.html#super-block.
 func ext4Blocks(dev *os.File) (uint64, error) {
 	var super [1024]byte
@@ -172,7 +171,7 @@ func ext4Blocks(dev *os.File) (uint64, error) {
 	return uint64(high)<<32 | uint64(low), nil
 }
 
-// fsck checks a file system, and repairs it as far as that is safe.
+// fsck checks an ext4 file system and repairs it as far as that is safe.
 func fsck(args ...string) error {
 	err := run(context.Background(), "e2fsck", args...)
 	var exit *exec.ExitError
@@ -182,7 +181,7 @@ func fsck(args ...string) error {
 	return err
 }
 
-// deviceSize is the size of a block device in bytes.
+// deviceSize returns the size of a block device in bytes.
 func deviceSize(dev *os.File) (int64, error) {
 	size, err := dev.Seek(0, 2)
 	if err != nil {
@@ -191,13 +190,13 @@ func deviceSize(dev *os.File) (int64, error) {
 	return size, nil
 }
 
-// mountsOf are the mounts of an image's device.
+// mountsOf returns the mounts of an image's device.
 func mountsOf(dev *os.File) ([]mountPoint, error) {
 	all, err := mountPoints()
 	return slices.DeleteFunc(all, func(m mountPoint) bool { return !m.isOf(dev) }), err
 }
 
-// mountedAt is where the whole file system of a device is mounted, "" if it is not.
+// mountedAt returns where the root of a device's file system is mounted, or "" if it is not.
 func mountedAt(dev *os.File) (string, error) {
 	where, err := mountsOf(dev)
 	for _, m := range where {

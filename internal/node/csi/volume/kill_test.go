@@ -12,15 +12,13 @@ import (
 	"testing"
 )
 
-// victim says to a process that the test starts what it shall do, and after which
-// step it is killed.
+// victim tells a process that the test starts which deed to do, and after which step to be killed.
 const victim = "KEDGE_TEST_VICTIM"
 
 const victimSize = 32 * mebibyte
 
-// deeds are what is interrupted. Each begins with the volume `source`, mounted in a
-// pod, and the plain directory `plain`, and is expected to end well when it is done
-// again, whatever was done before.
+// deeds are the operations that are interrupted. Each begins with the volume `source`, mounted in a
+// pod, and the plain directory `plain`. Repeated after an interruption at any step, it must succeed.
 var deeds = map[string]struct {
 	before, do func(ctx context.Context, s *Store) error
 }{
@@ -56,7 +54,7 @@ var deeds = map[string]struct {
 	"delete what is mounted": {before: createStaged, do: func(ctx context.Context, s *Store) error { return s.Delete(ctx, "new", false) }},
 	"unstage":                {before: createStaged, do: func(_ context.Context, s *Store) error { return s.Unstage("new", s.node+"/new") }},
 	"expand":                 {before: createNew, do: expandNew(2 * victimSize)},
-	// xfs, as not every host may grow ext4 that is mounted.
+	// The volume has xfs, because not every host may grow a mounted ext4.
 	"expand while mounted": {before: func(ctx context.Context, s *Store) error {
 		if _, err := s.Create(ctx, "new", Spec{Size: MinXFS, FSType: "xfs"}); err != nil {
 			return err
@@ -95,7 +93,7 @@ func expandNew(size int64) func(context.Context, *Store) error {
 
 func stageNew(_ context.Context, s *Store) error { return s.Stage("new", s.node+"/new", nil) }
 
-// TestKilled kills a process after each step of each deed, and starts again.
+// TestKilled kills a process after each step of each deed, and repeats the deed.
 func TestKilled(t *testing.T) {
 	if os.Getenv(victim) != "" {
 		die(t)
@@ -135,7 +133,7 @@ func TestKilled(t *testing.T) {
 				}
 				checkGone(t, s, step)
 				if err == nil {
-					break // it was done before that step
+					break // the deed ended before this step
 				}
 			}
 			if now, err := s.Room(Spec{Unlimited: true}); err != nil || now < room-mebibyte*4 {
@@ -145,7 +143,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// die is what the victim does.
+// die does the victim's deed.
 func die(t *testing.T) {
 	parts := strings.Split(os.Getenv(victim), ",")
 	s := NewStore(parts[2], parts[3])
@@ -160,7 +158,7 @@ func die(t *testing.T) {
 	must(t, deeds[parts[0]].do(t.Context(), s))
 }
 
-// checkGone looks for files and loop devices of the volume `new`.
+// checkGone fails the test if there are files or loop devices of the volume `new`.
 func checkGone(t *testing.T, s *Store, step int) {
 	t.Helper()
 	for _, pattern := range []string{"*", recordFolder + "/*", recordFolder + "/.*"} {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// life is all that happens to a volume. It may begin anew wherever it ended.
+// life goes through all operations on a volume. It can be repeated wherever it ended.
 func life(ctx context.Context, s *Store) error {
 	staging, target := s.node+"/new", s.node+"/new-pod"
 	steps := []func() error{
@@ -40,8 +40,8 @@ func life(ctx context.Context, s *Store) error {
 	return nil
 }
 
-// TestKilledAtAnyTime kills a process wherever it is, also while a program that it
-// has started runs on.
+// TestKilledAtAnyTime kills a process at a random moment. A program that the process has started may
+// keep running.
 func TestKilledAtAnyTime(t *testing.T) {
 	if os.Getenv(victim) != "" {
 		parts := strings.Split(os.Getenv(victim), ",")
@@ -68,7 +68,7 @@ func TestKilledAtAnyTime(t *testing.T) {
 		fresh := NewStore(s.base, s.node)
 		must(t, fresh.Thaw())
 		must(t, fresh.Recover(t.Context()))
-		// What runs on has the device for a moment, and who asked asks again.
+		// A program that still runs keeps the device for a moment, so the caller tries again.
 		err := life(t.Context(), fresh)
 		for deadline := time.Now().Add(20 * time.Second); err != nil && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 			err = life(t.Context(), fresh)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkLoop tells whether this node can attach images, by asking for a device
-// that it does not use.
+// checkLoop returns an error if this node cannot attach images. It asks for a free device and does not
+// use it.
 func checkLoop() error {
 	dev, err := freeLoop(os.O_RDONLY)
 	if err != nil {
@@ -21,7 +21,7 @@ func checkLoop() error {
 	return dev.Close()
 }
 
-// freeLoop opens a loop device that nobody uses, at the moment.
+// freeLoop opens a loop device that is not in use. Another process may take it in the meantime.
 func freeLoop(flags int) (*os.File, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
@@ -39,13 +39,13 @@ func freeLoop(flags int) (*os.File, error) {
 	return dev, nil
 }
 
-// attach makes image a block device, and returns that, open. If it is one already,
-// that is returned: two devices over one file would spoil it.
+// attach attaches image to a loop device and returns the device, open. If the image is attached
+// already, it returns that device: two devices over one file would corrupt it.
 //
-// With autoclear the kernel detaches it when the last one that has it open or
-// mounted lets go. A kill -9 before it is mounted leaves nothing then, and one
-// after that changes nothing for the pods. A raw block volume is not open while no
-// pod runs, and so is attached without.
+// With autoclear the kernel detaches the device when nobody has it open or mounted any more. So a
+// kedge that is killed before the mount leaves nothing behind, and one that is killed after it
+// changes nothing for the pods. A raw block volume is not open while no pod runs, so it is attached
+// without autoclear.
 func attach(image string, autoclear bool) (*os.File, error) {
 	file, err := os.OpenFile(image, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -56,8 +56,8 @@ func attach(image string, autoclear bool) (*os.File, error) {
 		return dev, err
 	}
 	config := unix.LoopConfig{Fd: uint32(file.Fd())}
-	// Direct: else each page would be cached twice. The kernel does without where
-	// the disk cannot.
+	// Without direct I/O each page would be cached twice. If the disk does not support it, the kernel
+	// ignores this flag.
 	config.Info.Flags = unix.LO_FLAGS_DIRECT_IO
 	if autoclear {
 		config.Info.Flags |= unix.LO_FLAGS_AUTOCLEAR
@@ -71,21 +71,21 @@ func attach(image string, autoclear bool) (*os.File, error) {
 		err = unix.IoctlLoopConfigure(int(dev.Fd()), &config)
 		if err == nil {
 			limitDiscards(dev, !autoclear)
-			// Some kernels mount nothing that somebody may write to.
+			// Some kernels refuse to mount a device that a process has open for writing.
 			reader, err := os.Open(dev.Name())
 			return reader, errors.Join(err, dev.Close())
 		}
 		dev.Close()
-		if !errors.Is(err, unix.EBUSY) { // somebody else took it
+		if !errors.Is(err, unix.EBUSY) { // another process took the device
 			return nil, fmt.Errorf("attach %s: %w", image, err)
 		}
 	}
 }
 
-// limitDiscards lets a device not pass on what a pod discards, which mkfs does with all
-// of a raw block volume: the blocks were allocated for it. Or it does so again, since
-// the limit outlives the device's image. Where /sys cannot be written the image gets
-// holes, which count as promised.
+// limitDiscards makes a device ignore discards, or removes that limit. mkfs in a pod discards all of a
+// raw block volume, whose blocks were allocated for it. The limit outlives the device's image, so
+// it must be removed for the next one. If /sys cannot be written, discards make holes in the image,
+// which count as promised.
 func limitDiscards(dev *os.File, limited bool) {
 	queue := filepath.Join("/sys/block", filepath.Base(dev.Name()), "queue")
 	limit := []byte("0")
@@ -98,9 +98,8 @@ func limitDiscards(dev *os.File, limited bool) {
 	_ = os.WriteFile(filepath.Join(queue, "discard_max_bytes"), limit, 0)
 }
 
-// attached returns the loop device of image, open, or nil if it has none, or is not
-// there itself. It is known by its inode: the names of folders differ between mount
-// namespaces.
+// attached returns the loop device of image, open. It returns nil if the image is not attached or
+// does not exist. It compares inodes, because the names of folders differ between mount namespaces.
 func attached(image string) (*os.File, error) {
 	var file unix.Stat_t
 	if err := unix.Lstat(image, &file); errors.Is(err, unix.ENOENT) {
@@ -114,11 +113,11 @@ func attached(image string) (*os.File, error) {
 	}
 	volume := filepath.Join("/", filepath.Base(filepath.Dir(image)), filepath.Base(image))
 	for _, path := range inUse {
-		// Other programs' devices are not even opened.
+		// This avoids opening devices of other programs.
 		if backing, err := os.ReadFile(path); err != nil || !strings.HasSuffix(strings.TrimSpace(string(backing)), volume) {
 			continue
 		}
-		// To read: a writer that closes it makes udev look what is on it.
+		// It is opened for reading: when a writer closes a device, udev probes its contents.
 		dev, err := os.Open(filepath.Join("/dev", filepath.Base(filepath.Dir(filepath.Dir(path)))))
 		if err != nil {
 			return nil, fmt.Errorf("open loop device: %w", err)
@@ -132,8 +131,7 @@ func attached(image string) (*os.File, error) {
 	return nil, nil
 }
 
-// detach lets go of a device. If a pod still has it open, that happens when it
-// closes it.
+// detach detaches a device. If a pod still has it open, the kernel detaches it when the pod closes it.
 func detach(dev *os.File) error {
 	limitDiscards(dev, false)
 	if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {

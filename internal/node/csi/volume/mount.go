@@ -12,14 +12,13 @@ import (
 	"k8s.io/mount-utils"
 )
 
-// safe are the options of what is mounted, before those of the storage class: pods
-// need no devices and no setuid programs from a volume, and a host must not have
-// them from pods.
+// safe are mount options that come before those of the storage class. Pods need no devices and no
+// setuid programs in a volume, and the host must be protected from those that pods make.
 var safe = [...]string{"nosuid", "nodev"}
 
-// Stage prepares a volume for the pods of this node: it mounts an image at target,
-// and makes its file system as large as the volume. It does the rest of what an
-// interrupted call has begun, and all of it again after a reboot.
+// Stage prepares a volume for the pods of this node: it mounts an image at target, and makes its
+// file system as large as the volume. It completes what an interrupted call has begun, and does
+// everything again after a reboot.
 func (s *Store) Stage(name, target string, options []string) error {
 	v, unlock, err := s.take(name)
 	if err != nil {
@@ -38,7 +37,7 @@ func (s *Store) Stage(name, target string, options []string) error {
 	if v.Block {
 		return nil
 	}
-	// One that no pod has is mounted anew, and so is checked and grows.
+	// An image that no pod uses is mounted again, so that it is checked and can grow.
 	if err := v.unmountUnused(dev); err != nil {
 		return err
 	}
@@ -56,7 +55,7 @@ func (s *Store) Stage(name, target string, options []string) error {
 		return fmt.Errorf("%w: something else is mounted at %s", ErrExists, target)
 	}
 	s.onStep("mounted")
-	if v.FSType == "xfs" { // grows while it is mounted only
+	if v.FSType == "xfs" { // xfs can grow only while it is mounted
 		if err := growMounted(v.FSType, target, dev); err != nil {
 			return err
 		}
@@ -64,15 +63,15 @@ func (s *Store) Stage(name, target string, options []string) error {
 	if err := makeData(target); err != nil {
 		return err
 	}
-	// Fills what the kernel's growing has zeroed by making holes. They count as
-	// promised if there is no room: that is no reason not to mount it.
+	// When the kernel grows a file system, it zeroes blocks by making holes in the image. refill
+	// allocates them. An error is ignored: the holes count as promised, and the volume can be used.
 	_ = v.refill()
 	return nil
 }
 
-// unmountUnused unmounts an image that is staged, but that no pod has. If kedge is
-// killed between the two, the kubelet forgets to unstage it: after a restart it looks
-// for volumes of pods only (pkg/kubelet/volumemanager/reconciler/reconstruct.go).
+// unmountUnused unmounts an image that is staged and that no pod uses. If kedge is killed between
+// staging and publishing, the kubelet forgets to unstage the volume: after a restart it looks only
+// for volumes of pods (pkg/kubelet/volumemanager/reconciler/reconstruct.go).
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/volumemanager/reconciler/reconstruct.go
 func (v *Volume) unmountUnused(dev *os.File) error {
@@ -93,15 +92,15 @@ func (s *Store) mountImage(v *Volume, dev *os.File, target string, options []str
 	switch v.FSType {
 	case "ext4":
 		if err := check(dev); errors.As(err, new(*exec.ExitError)) {
-			return fmt.Errorf("the file system of the volume is damaged: mend it with e2fsck %s: %w", v.image(), err)
+			return fmt.Errorf("the file system of the volume is damaged: repair it with e2fsck %s: %w", v.image(), err)
 		} else if err != nil {
 			return err
 		}
-		// df shows the size of the claim then, and the file system's own books as
-		// used, not as missing.
+		// With minixdf, df shows the size of the claim, and counts the file system's own metadata as
+		// used.
 		all = append(all, "minixdf")
 	case "xfs":
-		all = append(all, "nouuid") // a copy has that of its source
+		all = append(all, "nouuid") // a copy has the UUID of its source
 	}
 	if err := os.MkdirAll(target, 0o750); err != nil {
 		return fmt.Errorf("make folder: %w", err)
@@ -112,12 +111,12 @@ func (s *Store) mountImage(v *Volume, dev *os.File, target string, options []str
 	return nil
 }
 
-// check checks an ext4 file system, in a moment if it is clean, and makes it as
-// large as its device.
+// check checks an ext4 file system, which takes a moment if it is clean, and makes it as large as its
+// device.
 func check(dev *os.File) error {
 	alone, err := os.OpenFile(dev.Name(), os.O_RDONLY|unix.O_EXCL, 0)
 	if errors.Is(err, unix.EBUSY) {
-		return nil // mounted, in the namespace of a pod that is ending, or being checked
+		return nil // mounted in the namespace of a pod that is ending, or being checked
 	}
 	if err != nil {
 		return err
@@ -146,7 +145,7 @@ func (v *Volume) refill() error {
 	return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, info.Size())
 }
 
-// Unstage undoes Stage.
+// Unstage undoes Stage. It returns nil if the volume does not exist.
 func (s *Store) Unstage(name, target string) error {
 	unlock, err := s.locks.write(name)
 	if err != nil {
@@ -167,7 +166,7 @@ func (s *Store) Unstage(name, target string) error {
 	return v.letGo()
 }
 
-// letGo detaches a raw block volume that no pod has.
+// letGo detaches a raw block volume. It returns ErrInUse if a pod uses the volume.
 func (v *Volume) letGo() error {
 	dev, err := attached(v.image())
 	if dev == nil {
@@ -200,7 +199,7 @@ func unmount(path string) error {
 // mountPoint is a line of the kernel's list of mounts.
 type mountPoint struct{ mount.MountInfo }
 
-// isOf tells whether the file system of a device is mounted.
+// isOf tells whether this is a mount of the device's file system.
 func (m *mountPoint) isOf(dev *os.File) bool {
 	var stat unix.Stat_t
 	return unix.Fstat(int(dev.Fd()), &stat) == nil && unix.Mkdev(uint32(m.Major), uint32(m.Minor)) == uint64(stat.Rdev)
@@ -218,7 +217,7 @@ func mountPoints() ([]mountPoint, error) {
 	return points, nil
 }
 
-// mountAt is what is mounted at a path, nil if nothing is.
+// mountAt returns the topmost mount at a path, or nil if nothing is mounted there.
 func mountAt(path string) (*mountPoint, error) {
 	path, err := resolve(path)
 	if err != nil {
@@ -236,8 +235,7 @@ func mountAt(path string) (*mountPoint, error) {
 	return nil, nil
 }
 
-// resolve makes of a path what the kernel calls it: the kubelet's folder may be
-// behind a link.
+// resolve returns the kernel's name of a mount point. The kubelet's folder may be behind a link.
 func resolve(path string) (string, error) {
 	folder, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -48,7 +48,7 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestPublish has the options, a second pod, and a target that is taken.
+// TestPublish checks the options, a second pod, and a target that is taken.
 func TestPublish(t *testing.T) {
 	s := newStore(t)
 	create(t, s, "one", Spec{Size: MinSize})
@@ -80,7 +80,7 @@ func TestPublish(t *testing.T) {
 			t.Errorf("%s is %v, %v", path, info.Mode(), err)
 		}
 	}
-	// As if kedge had been killed between the system calls of a bind mount.
+	// This is the state after kedge was killed between the system calls of a bind mount.
 	must(t, s.Unpublish(second))
 	must(t, os.Mkdir(second, 0o700))
 	must(t, unix.Mount(first, second, "", unix.MS_BIND, ""))
@@ -88,7 +88,7 @@ func TestPublish(t *testing.T) {
 	if err := os.WriteFile(second+"/file", nil, 0o600); !errors.Is(err, unix.EROFS) {
 		t.Errorf("written to where it is read-only after a crash: %v", err)
 	}
-	// As after a restart: all is asked of the kernel.
+	// This is like a restart: everything is asked of the kernel.
 	s = NewStore(s.base, s.node)
 	must(t, s.Publish("one", Publication{Target: first, Single: true}))
 	must(t, s.Unpublish(second))
@@ -97,7 +97,7 @@ func TestPublish(t *testing.T) {
 	release(t, s, "one")
 }
 
-// TestFaultIsTold has a file system with an error, until it is checked.
+// TestFaultIsTold reports an error of a file system until the file system is checked.
 func TestFaultIsTold(t *testing.T) {
 	s := newStore(t)
 	v := create(t, s, "one", Spec{Size: MinSize})
@@ -107,7 +107,7 @@ func TestFaultIsTold(t *testing.T) {
 	must(t, dev.Close())
 	write(t, filepath.Join("/sys/fs/ext4", filepath.Base(dev.Name()), "trigger_fs_error"), "test")
 	var usage *Usage
-	// The kernel counts it a moment later.
+	// The kernel counts the error a moment later.
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if usage, err = s.Usage("one", path); err != nil || usage.Fault != "" {
 			break
@@ -125,7 +125,7 @@ func TestFaultIsTold(t *testing.T) {
 	}
 }
 
-// TestDamaged has a file system that cannot be repaired by itself.
+// TestDamaged stages a file system that cannot be repaired automatically.
 func TestDamaged(t *testing.T) {
 	s := newStore(t)
 	v := create(t, s, "one", Spec{Size: MinSize})
@@ -133,7 +133,7 @@ func TestDamaged(t *testing.T) {
 	must(t, err)
 	_, err = image.WriteAt(make([]byte, 2*mebibyte), 0)
 	must(t, errors.Join(err, image.Close()))
-	if err := s.Stage("one", s.node+"/staging", nil); err == nil || !strings.Contains(err.Error(), "mend it with e2fsck "+v.image()) {
+	if err := s.Stage("one", s.node+"/staging", nil); err == nil || !strings.Contains(err.Error(), "repair it with e2fsck "+v.image()) {
 		t.Errorf("mounted: %v", err)
 	}
 	if left := loopsBelow(t, s.base); len(left) > 0 {
@@ -142,7 +142,7 @@ func TestDamaged(t *testing.T) {
 	must(t, s.Delete(t.Context(), "one", false))
 }
 
-// TestNeverUnstaged has volumes that the kubelet has forgotten to unstage.
+// TestNeverUnstaged has volumes that the kubelet forgot to unstage.
 func TestNeverUnstaged(t *testing.T) {
 	s := newStore(t)
 	for _, name := range []string{"deleted", "grown"} {
@@ -154,7 +154,7 @@ func TestNeverUnstaged(t *testing.T) {
 	if left := loopsBelow(t, s.base+"/deleted"); len(left) > 0 {
 		t.Errorf("there are %v", left)
 	}
-	// Not every host lets it grow while it is mounted.
+	// Not every host lets a mounted file system grow.
 	if _, err := s.Expand("grown", 4*MinSize, 0); err != nil && !errors.Is(err, ErrInUse) {
 		t.Error(err)
 	}
@@ -164,7 +164,7 @@ func TestNeverUnstaged(t *testing.T) {
 	if usage, err := s.Usage("grown", path); err != nil || usage.Total != 4*MinSize {
 		t.Errorf("df shows %+v, %v", usage, err)
 	}
-	// While a pod has it, it stays where it is.
+	// While a pod uses the volume, it stays mounted.
 	file, err := os.Open(path + "/file")
 	must(t, err)
 	defer file.Close()
@@ -174,7 +174,7 @@ func TestNeverUnstaged(t *testing.T) {
 	}
 }
 
-// TestReserve has a volume grow where its file system cannot grow while it is mounted:
+// TestReserve reserves space for a volume whose file system cannot grow while it is mounted. It grows
 // with its next mount at the latest.
 func TestReserve(t *testing.T) {
 	s := newStore(t)
@@ -199,12 +199,12 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestTeardown is what `kedge killall` does before it ends the pods, and after.
+// TestTeardown does what `kedge killall` does before and after it ends the pods.
 func TestTeardown(t *testing.T) {
 	s := newStore(t)
 	block := create(t, s, "block", Spec{Size: MinSize, Block: true})
 	target := use(t, s, "block")
-	// As if a pod that is ending had it open.
+	// A pod that is ending may still have the device open.
 	device, err := attached(block.image())
 	must(t, err)
 	frozen := create(t, s, "frozen", Spec{Size: MinSize})

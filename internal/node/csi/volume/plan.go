@@ -7,28 +7,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spec is what a volume is asked to be.
+// Spec describes the volume that a caller asks for.
 type Spec struct {
-	// Base is the folder it is to be in, the default one if empty.
+	// Base is the folder for the volume's own folder. Empty means the default one.
 	Base string
-	// Size is in bytes; Limit, if it is not 0, is what must not be exceeded.
+	// Size is the smallest allowed size in bytes, Limit the largest. 0 means none was given.
 	Size, Limit int64
-	// FSType is ext4 or xfs; empty leaves it to the node.
+	// FSType is ext4 or xfs. Empty lets the node choose.
 	FSType string
-	// Block, Shared: see Volume.
+	// Block and Shared have the same meaning as in Volume.
 	Block, Shared bool
-	// Unlimited asks for a directory whose size nothing enforces.
+	// Unlimited asks for a directory without a limit of its size.
 	Unlimited bool
-	// Source is the volume or snapshot that it is a copy of, if any.
+	// Source is the volume or snapshot to copy, or empty.
 	Source string
 }
 
-// fits tells whether a volume that is there is what spec asks for.
+// fits returns ErrExists unless the existing volume v is what spec asks for.
 func (spec *Spec) fits(v *Volume) error {
-	differs := func(what string) error { return fmt.Errorf("%s, in its %s: %w", v.Name, what, ErrExists) }
+	differs := func(what string) error { return fmt.Errorf("%s differs in its %s: %w", v.Name, what, ErrExists) }
 	switch {
 	case v.Snapshot:
-		return differs("being a snapshot")
+		return differs("kind (a snapshot)")
 	case v.Base != spec.Base:
 		return differs("base directory")
 	case v.Source != spec.Source:
@@ -43,7 +43,7 @@ func (spec *Spec) fits(v *Volume) error {
 	return nil
 }
 
-// plan says how a volume will be kept.
+// plan returns the record of a new volume, which says how the volume is kept.
 func (s *Store) plan(spec Spec, source *Volume) (*Volume, error) {
 	if err := s.checkBase(spec.Base); err != nil {
 		return nil, err
@@ -62,9 +62,9 @@ func (s *Store) plan(spec Spec, source *Volume) (*Volume, error) {
 		if source.Kind == Image && spec.FSType == "" {
 			v.FSType = source.FSType
 		}
-		// What is in a quota and in a directory is the same.
+		// Quota and Directory have the same contents, so one can be copied to the other.
 		if (source.Kind == Image) != (v.Kind == Image) || source.Block != v.Block || source.FSType != v.FSType {
-			return nil, fmt.Errorf("%w: %s is %s, and would become %s: use a storage class of the same kind", ErrImpossible, source.Name, source.describe(), v.describe())
+			return nil, fmt.Errorf("%w: %s is %s, and its copy would be %s: use a storage class of the same kind", ErrImpossible, source.Name, source.describe(), v.describe())
 		}
 	}
 	v.Size, err = size(&spec, v, source)
@@ -81,7 +81,8 @@ func (v *Volume) describe() string {
 	return "a directory"
 }
 
-// size rounds up what is asked for.
+// size returns the size of a new volume in bytes, rounded up. It returns ErrSize if it exceeds the
+// limit.
 func size(spec *Spec, v, source *Volume) (int64, error) {
 	wanted := spec.Size
 	if wanted == 0 {
@@ -105,14 +106,14 @@ func size(spec *Spec, v, source *Volume) (int64, error) {
 	case err != nil:
 		return 0, err
 	case spec.Limit != 0 && wanted > spec.Limit:
-		return 0, fmt.Errorf("%w: it would be %s, and the limit is %s", ErrSize, bytes(wanted), bytes(spec.Limit))
+		return 0, fmt.Errorf("%w: the volume would have %s, and the limit is %s", ErrSize, bytes(wanted), bytes(spec.Limit))
 	case source != nil && wanted < source.Size:
-		return 0, fmt.Errorf("%w: %s is of %s, and a copy cannot be smaller", ErrSize, source.Name, bytes(source.Size))
+		return 0, fmt.Errorf("%w: %s has %s, and a copy cannot be smaller", ErrSize, source.Name, bytes(source.Size))
 	}
 	return wanted, nil
 }
 
-// roundUp makes a size a multiple of sizeStep.
+// roundUp rounds a size up to a multiple of sizeStep.
 func roundUp(size int64) (int64, error) {
 	if size > math.MaxInt64-sizeStep {
 		return 0, fmt.Errorf("%w: %d bytes", ErrSize, size)
@@ -120,17 +121,16 @@ func roundUp(size int64) (int64, error) {
 	return (size + sizeStep - 1) &^ (sizeStep - 1), nil
 }
 
-// kindFor chooses how a volume is kept: by a project quota if the disk has them on,
-// which costs nothing, else as an image. Neither is refused, and the user told how
-// to go on.
+// kindFor chooses how a volume is kept: by a project quota if the disk has project quotas on, which
+// costs nothing, else as an image. If neither is possible, the error tells the user how to go on.
 func kindFor(spec *Spec, source *Volume) (Kind, error) {
 	if spec.Unlimited {
 		if spec.Block {
-			return "", fmt.Errorf("%w: a raw block volume has a size, which needs a storage class without \"enforce: none\"", ErrImpossible)
+			return "", fmt.Errorf("%w: a raw block volume always has a size: use a storage class without \"enforce: none\"", ErrImpossible)
 		}
 		return Directory, nil
 	}
-	// What was copied from an image stays one.
+	// A copy of an image must be an image.
 	quotas := !spec.Block && (source == nil || source.Kind != Image) && (spec.FSType == "" || spec.FSType == fsTypeOf(spec.Base))
 	if quotas && enforcesProjects(spec.Base) {
 		return Quota, nil
@@ -144,12 +144,12 @@ func kindFor(spec *Spec, source *Volume) (Kind, error) {
 		_, err = program(name)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%w: the size of a volume in %s cannot be enforced, since its file system has no project quotas on, and images cannot be used: %w. The storage class local-unlimited goes without", ErrImpossible, spec.Base, err)
+		return "", fmt.Errorf("%w: the size of a volume in %s cannot be enforced, because its file system has no project quotas turned on and images cannot be used: %w. Or use the storage class local-unlimited, which enforces no size", ErrImpossible, spec.Base, err)
 	}
 	return Image, nil
 }
 
-// fsTypeOf is the file system of a folder, if it is one that can have project quotas.
+// fsTypeOf returns the file system of a folder if it can have project quotas, and "" otherwise.
 func fsTypeOf(path string) string {
 	var stat unix.Statfs_t
 	if unix.Statfs(path, &stat) != nil {

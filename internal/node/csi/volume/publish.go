@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Publication is where and how a pod gets a volume.
+// Publication says where and how a pod gets a volume.
 type Publication struct {
 	Target string
-	// Options are those of the storage class.
+	// Options are the mount options of the storage class.
 	Options  []string
 	ReadOnly bool
-	// Single refuses a second pod.
+	// Single refuses the volume to a second pod.
 	Single bool
 }
 
-// Publish mounts a staged volume where a pod has it.
+// Publish mounts a staged volume at the pod's target. It returns ErrNotStaged if Stage was not called.
 func (s *Store) Publish(name string, p Publication) error {
 	v, unlock, err := s.take(name)
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *Store) Publish(name string, p Publication) error {
 		published = slices.Delete(published, i, i+1)
 	}
 	if p.Single && len(published) > 0 {
-		return fmt.Errorf("%w by another pod, at %s, and its access mode is ReadWriteOncePod", ErrInUse, published[0].MountPoint)
+		return fmt.Errorf("%w by another pod at %s, and its access mode ReadWriteOncePod allows only one", ErrInUse, published[0].MountPoint)
 	}
 	there, err := mountAt(target)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Store) Publish(name string, p Publication) error {
 		return err
 	}
 	options := []string{"bind"}
-	if v.Kind != Image { // which has those that it was mounted with
+	if v.Kind != Image { // a bind of an image has the options of its mount
 		options = append(append(options, safe[:]...), p.Options...)
 	}
 	if p.ReadOnly {
@@ -79,14 +79,14 @@ func (s *Store) Publish(name string, p Publication) error {
 	return nil
 }
 
-// isWhole tells whether a bind mount has its options, which it gets by a second system
-// call: kedge may have been killed before that.
+// isWhole tells whether a bind mount has its options. A second system call sets them, and kedge may
+// have been killed before it.
 func (p *Publication) isWhole(v *Volume, options []string) bool {
 	hasOptions := v.Kind == Image || slices.Contains(options, safe[0]) || slices.Contains(p.Options, "suid")
 	return hasOptions && (!p.ReadOnly || slices.Contains(options, "ro"))
 }
 
-// source is what pods get, and the device of an image, open.
+// source returns the path to mount for pods, and for an image its device, open.
 func (v *Volume) source() (string, *os.File, error) {
 	if err := v.isThere(); err != nil {
 		return "", nil, err
@@ -115,7 +115,7 @@ func (v *Volume) source() (string, *os.File, error) {
 	return "", nil, err
 }
 
-// published are the mounts by which pods have a volume, or a subPath of it; dev is that
+// published returns the mounts through which pods use a volume or a subPath of it. dev is the device
 // of an image.
 func (v *Volume) published(dev *os.File) ([]mountPoint, error) {
 	all, err := mountPoints()
@@ -128,9 +128,9 @@ func (v *Volume) published(dev *os.File) ([]mountPoint, error) {
 		switch {
 		case v.Kind != Image:
 			is = strings.Contains(m.Root+"/", "/"+v.Name+"/data/")
-		case v.Block: // of a device only its name in /dev is mounted
+		case v.Block: // a pod gets the file of the device in /dev
 			is = strings.HasSuffix(m.Root, "/"+filepath.Base(dev.Name())) && strings.HasSuffix(m.FsType, "tmpfs")
-		default: // all of it is mounted where it is staged
+		default: // the whole file system is mounted only where it is staged
 			is = m.Root != "/" && m.isOf(dev)
 		}
 		if is {
@@ -140,7 +140,7 @@ func (v *Volume) published(dev *os.File) ([]mountPoint, error) {
 	return found, nil
 }
 
-// InUse tells whether a pod has a volume, or may have in a moment.
+// InUse tells whether a pod uses a volume, or may use it in a moment.
 func (s *Store) InUse(v *Volume) (bool, error) {
 	if v.Kind == Image {
 		dev, err := attached(v.image())
@@ -169,7 +169,7 @@ func (s *Store) Unpublish(target string) error {
 	return nil
 }
 
-// makeTarget makes what is mounted over: a folder, or a file for a device.
+// makeTarget makes the mount point: a folder, or a file for a block device.
 func makeTarget(target string, block bool) error {
 	if !block {
 		if err := os.Mkdir(target, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Project quotas, as in linux/quota.h and linux/dqblk_xfs.h. quotactl_fd(2) needs
-// no name of the device, and is the same for ext4 and xfs.
+// Project quotas, as in linux/quota.h and linux/dqblk_xfs.h. quotactl_fd(2) needs no name of the
+// device, and is the same for ext4 and xfs.
 //
-// They hold those who do not want to break them: the owner of a file may give it
-// another project (FS_IOC_FSSETXATTR) unless he is in a user namespace, and who has
-// CAP_SYS_RESOURCE is not held by ext4. Images have no such gaps.
+// Quotas can be evaded on purpose: the owner of a file may assign it to another project
+// (FS_IOC_FSSETXATTR) unless he is in a user namespace, and ext4 does not limit processes with
+// CAP_SYS_RESOURCE. Images have no such gaps.
 const (
 	projectQuota = 2 // PRJQUOTA
 
@@ -29,12 +29,12 @@ const (
 
 	// quotaBlock is the unit of limits (QIF_DQBLKSIZE).
 	quotaBlock = 1024
-	// inodeRatio is how many bytes there are for each file, as in a file system that
-	// mkfs.ext4 makes: a volume must not use up the inodes of its disk.
+	// inodeRatio is the number of bytes for each file, as in mkfs.ext4's defaults: a volume must
+	// not use up the inodes of its disk.
 	inodeRatio = 16384
 
-	// firstProject is far from what people and other programs choose: containers'
-	// run times and the kubelet begin at a million.
+	// firstProject is far from the numbers that people and other programs choose: those of
+	// container runtimes and the kubelet begin at a million.
 	firstProject = 0x6b640000
 )
 
@@ -79,15 +79,15 @@ func quotactl(base string, command, project uint32, argument unsafe.Pointer) err
 	return nil
 }
 
-// enforcesProjects tells whether the file system of base has project quotas on, and
-// not only counts.
+// enforcesProjects tells whether the file system of base enforces project quotas, and does not only
+// count.
 func enforcesProjects(base string) bool {
 	var state quotas
 	const wanted = projectAccounted | projectEnforced
 	return quotactl(base, quotaState, 0, unsafe.Pointer(&state)) == nil && state.flags&wanted == wanted
 }
 
-// quotaUsed is how many bytes a project has taken.
+// quotaUsed returns how many bytes a project uses.
 func quotaUsed(base string, project uint32) (int64, error) {
 	var used limits
 	if err := quotactl(base, quotaGet, project, unsafe.Pointer(&used)); err != nil {
@@ -96,7 +96,7 @@ func quotaUsed(base string, project uint32) (int64, error) {
 	return int64(used.usedBytes), nil
 }
 
-// setQuota limits a project, 0 for no limit.
+// setQuota limits a project to size bytes. 0 removes the limit.
 func setQuota(base string, project uint32, size int64) error {
 	wanted := limits{hardBlocks: uint64(size / quotaBlock), hardInodes: uint64(size / inodeRatio), valid: blockLimits | inodeLimits}
 	if err := quotactl(base, quotaSet, project, unsafe.Pointer(&wanted)); err != nil {
@@ -105,7 +105,7 @@ func setQuota(base string, project uint32, size int64) error {
 	return nil
 }
 
-// setProject makes all that will be made in folder count for a project.
+// setProject makes everything that will be created in folder count for a project.
 func setProject(folder string, project uint32) error {
 	file, err := os.Open(folder)
 	if err != nil {
@@ -125,8 +125,8 @@ func setProject(folder string, project uint32) error {
 	return nil
 }
 
-// freeProject chooses a number that no volume of this node has, and nobody else has
-// used in the file system of base.
+// freeProject returns a project number that no volume of this node has and that is unused in the file
+// system of base.
 func (s *Store) freeProject(base string) (uint32, error) {
 	volumes, err := s.List()
 	if err != nil {
@@ -140,7 +140,7 @@ func (s *Store) freeProject(base string) (uint32, error) {
 		if taken[project] {
 			continue
 		}
-		// ENOENT is what xfs says of one that was never used.
+		// xfs returns ENOENT for a project that was never used.
 		if used, err := quotaUsed(base, project); err != nil || used == 0 {
 			return project, nil
 		}

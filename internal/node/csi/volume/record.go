@@ -13,7 +13,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// Kind is how a volume is kept.
+// Kind says how a volume is kept.
 type Kind string
 
 // The kinds of volumes.
@@ -23,10 +23,10 @@ const (
 	Directory Kind = "directory" // a directory whose size nothing enforces
 )
 
-// State is how far a volume is.
+// State says how complete a volume is.
 type State string
 
-// The states of a volume. All but Ready are finished or undone by Recover.
+// The states of a volume. Recover completes or undoes all except Ready.
 const (
 	Making   State = "making"
 	Ready    State = "ready"
@@ -36,42 +36,42 @@ const (
 // Volume is the record of a volume or a snapshot.
 type Volume struct {
 	Name string `json:"name"`
-	// Snapshot is a copy that is never mounted.
+	// Snapshot marks a copy that is never mounted.
 	Snapshot bool `json:"snapshot,omitempty"`
-	// Base is the folder that the volume's own is in. In the file it is empty for
-	// the default one, which may be moved with its records.
+	// Base is the folder with the volume's own folder. In the file it is empty for the default
+	// folder, which may be moved together with its records.
 	Base  string `json:"base,omitempty"`
 	Kind  Kind   `json:"kind"`
 	State State  `json:"state"`
-	// FSType is of what is in an image: ext4 or xfs, empty for a raw block volume.
+	// FSType is the file system of an image, ext4 or xfs. It is empty for a raw block volume.
 	FSType string `json:"fsType,omitempty"`
-	// Block says that pods get the device itself.
+	// Block is true if pods get the block device itself.
 	Block bool `json:"block,omitempty"`
-	// Shared says that pods may write to it at the same time.
+	// Shared is true if several pods may write to the volume at the same time.
 	Shared bool `json:"shared,omitempty"`
-	// Size is in bytes.
+	// Size is the size in bytes.
 	Size int64 `json:"size"`
-	// Project is the number of the project quota.
+	// Project is the number of the project quota, for the kind Quota.
 	Project uint32 `json:"project,omitempty"`
-	// Source is what it was copied from.
+	// Source is the volume or snapshot that this one was copied from.
 	Source string `json:"source,omitempty"`
-	// Reflinked says that it shares its blocks with its source: writing to either
-	// takes room that nothing has reserved.
+	// Reflinked is true if the volume shares blocks with its source. Writes to either of them
+	// then take space that nothing has reserved.
 	Reflinked bool      `json:"reflinked,omitempty"`
 	Created   time.Time `json:"created"`
 }
 
-// recordFolder has the records; no volume's name begins with a dot.
+// recordFolder holds the records. No volume's name begins with a dot.
 const recordFolder = ".volumes"
 
 const recordSuffix = ".json"
 
-// RecordFile is where the record of a volume is.
+// RecordFile returns the path of a volume's record.
 func (s *Store) RecordFile(name string) string {
 	return filepath.Join(s.base, recordFolder, name+recordSuffix)
 }
 
-// load reads the record of a volume in whatever state it is.
+// load returns the record of a volume in any state, or ErrNotFound.
 func (s *Store) load(name string) (*Volume, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (s *Store) load(name string) (*Volume, error) {
 	}
 	var volume Volume
 	if err := json.Unmarshal(text, &volume); err != nil || volume.Name != name {
-		return nil, fmt.Errorf("the record %s is damaged (%w): mend it, or remove it and the volume's folder", s.RecordFile(name), err)
+		return nil, fmt.Errorf("the record %s is damaged (%w): repair it, or remove it and the volume's folder", s.RecordFile(name), err)
 	}
 	if volume.Base == "" {
 		volume.Base = s.base
@@ -93,7 +93,7 @@ func (s *Store) load(name string) (*Volume, error) {
 	return &volume, nil
 }
 
-// Get returns a volume or snapshot that is whole, or ErrNotFound.
+// Get returns a volume or snapshot that is complete, or ErrNotFound.
 func (s *Store) Get(name string) (*Volume, error) {
 	volume, err := s.load(name)
 	if err == nil && volume.State != Ready {
@@ -102,7 +102,7 @@ func (s *Store) Get(name string) (*Volume, error) {
 	return volume, err
 }
 
-// save writes a record so that it outlives a power cut.
+// save writes a record durably, so that it survives a power cut.
 func (s *Store) save(volume *Volume) error {
 	if err := os.MkdirAll(filepath.Join(s.base, recordFolder), 0o700); err != nil {
 		return fmt.Errorf("make storage directory: %w", datadir.Explain(err))
@@ -126,8 +126,8 @@ func (s *Store) forget(name string) error {
 	return datadir.SyncFolder(filepath.Join(s.base, recordFolder))
 }
 
-// List returns all records in the order of their names, also of what is half
-// made or half gone. With an error it returns those that could be read.
+// List returns all records, sorted by file name, including those of volumes that are half made or
+// half removed. If there is an error, it still returns the records that could be read.
 func (s *Store) List() ([]*Volume, error) {
 	entries, err := os.ReadDir(filepath.Join(s.base, recordFolder))
 	if errors.Is(err, fs.ErrNotExist) {

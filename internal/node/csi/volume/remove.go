@@ -14,11 +14,11 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// beneath is how a folder that pods can write to is opened: never through a link,
-// up, or into what is mounted there.
+// beneath are the rules for opening a folder that pods can write to: never follow a link, never go
+// up, and never enter another mount.
 const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
-// openBeneath opens a file of folder.
+// openBeneath opens the file or folder name in folder, by the rules of beneath.
 func openBeneath(folder *os.File, name string, flags uint64) (*os.File, error) {
 	fd, err := unix.Openat2(int(folder.Fd()), name, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: beneath})
 	if err != nil {
@@ -31,8 +31,7 @@ func openBeneath(folder *os.File, name string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), folder.Name()+"/"+name), nil
 }
 
-// removeFolder removes the folder name of base with all that is in it. One that is
-// not there is fine.
+// removeFolder removes the folder base/name with its contents. It returns nil if there is none.
 func removeFolder(ctx context.Context, base, name string) error {
 	parent, err := os.Open(base)
 	if err != nil {
@@ -56,9 +55,9 @@ func removeFolder(ctx context.Context, base, name string) error {
 	return parent.Sync()
 }
 
-// empty removes all that is in top. Folders are not descended into, but moved up to
-// top: pods can nest them deeper than there are file descriptors or bytes in a
-// path. Interrupted, it may be called again.
+// empty removes everything in top. It does not descend into folders, it moves them up to top: pods
+// can nest folders deeper than the limits of file descriptors and paths allow. An interrupted call
+// can be repeated.
 func empty(ctx context.Context, top *os.File) error {
 	for number := 0; ; {
 		names, err := entries(top)
@@ -87,7 +86,7 @@ func empty(ctx context.Context, top *os.File) error {
 	}
 }
 
-// flatten removes the files of folder and moves its folders to top.
+// flatten removes the files in folder and moves its folders to top.
 func flatten(ctx context.Context, folder, top *os.File, number *int) error {
 	for {
 		names, err := entries(folder)
@@ -108,7 +107,7 @@ func flatten(ctx context.Context, folder, top *os.File, number *int) error {
 			for {
 				*number++
 				err = unix.Renameat2(int(folder.Fd()), name, int(top.Fd()), "."+strconv.Itoa(*number), unix.RENAME_NOREPLACE)
-				if !errors.Is(err, unix.EEXIST) { // of an interrupted removal
+				if !errors.Is(err, unix.EEXIST) { // an interrupted removal left this name
 					break
 				}
 			}
@@ -130,15 +129,15 @@ func unlink(folder *os.File, name string) error {
 		return nil
 	}
 	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("%s/%s cannot be removed: if it is immutable, chattr -R -ia %s: %w", folder.Name(), name, folder.Name(), err)
+		return fmt.Errorf("cannot remove %s/%s: if it is immutable, run chattr -R -ia %s: %w", folder.Name(), name, folder.Name(), err)
 	}
 	return err
 }
 
-// batch is how many entries of a folder are in memory.
+// batch is how many entries of a folder are kept in memory.
 const batch = 4096
 
-// entries returns some of what is in a folder, from the beginning.
+// entries returns the first entries of a folder, at most batch.
 func entries(folder *os.File) ([]string, error) {
 	if _, err := folder.Seek(0, io.SeekStart); err != nil {
 		return nil, err

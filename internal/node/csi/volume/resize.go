@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Expand makes a volume at least size bytes large, while pods use it or not, and
-// returns what it is then. The record comes last: an interrupted call is made again
-// and finds that the file is larger already.
+// Expand makes a volume at least size bytes large, even while pods use it, and returns its new size.
+// It saves the record last: after an interruption the call is repeated and finds that the file is
+// larger already.
 func (s *Store) Expand(name string, size, limit int64) (int64, error) {
 	v, unlock, err := s.take(name)
 	if err != nil {
@@ -24,7 +24,7 @@ func (s *Store) Expand(name string, size, limit int64) (int64, error) {
 		return 0, err
 	}
 	if limit != 0 && max(size, v.Size) > limit {
-		return 0, fmt.Errorf("%w: it would be %s, and the limit is %s", ErrSize, bytes(max(size, v.Size)), bytes(limit))
+		return 0, fmt.Errorf("%w: the volume would have %s, and the limit is %s", ErrSize, bytes(max(size, v.Size)), bytes(limit))
 	}
 	if size <= v.Size {
 		return v.Size, nil
@@ -43,9 +43,8 @@ func (s *Store) Expand(name string, size, limit int64) (int64, error) {
 	return size, s.save(v)
 }
 
-// Reserve takes the room for a volume that pods use to become at least size bytes
-// large. Its file system grows with Expand, or, where that cannot be while it is
-// mounted, when the volume is staged the next time.
+// Reserve takes the disk space that a volume needs to become at least size bytes large. The volume's
+// file system grows with Expand or, if it cannot grow while it is mounted, when it is staged next.
 func (s *Store) Reserve(name string, size int64) error {
 	v, unlock, err := s.take(name)
 	if err != nil {
@@ -53,7 +52,7 @@ func (s *Store) Reserve(name string, size int64) error {
 	}
 	defer unlock()
 	if err := v.isThere(); err != nil || v.Kind != Image {
-		return err // a quota is the size itself
+		return err // a quota has nothing to allocate
 	}
 	if size, err = roundUp(size); err != nil || size <= v.Size {
 		return err
@@ -61,7 +60,7 @@ func (s *Store) Reserve(name string, size int64) error {
 	return s.enlarge(v, size)
 }
 
-// enlarge takes the room.
+// enlarge takes the space for size bytes. It returns ErrNoSpace if there is not enough.
 func (s *Store) enlarge(v *Volume, size int64) error {
 	s.placing.Lock()
 	defer s.placing.Unlock()
@@ -93,8 +92,8 @@ func (s *Store) enlarge(v *Volume, size int64) error {
 	return nil
 }
 
-// tell makes device and file system as large as the image, if it is attached. Stage
-// does it otherwise.
+// tell makes the device and its file system as large as the image. If the image is not attached, the
+// next Stage does that.
 func (v *Volume) tell() error {
 	dev, err := attached(v.image())
 	if dev == nil {
@@ -115,21 +114,21 @@ func (v *Volume) tell() error {
 	return nil
 }
 
-// isThere says what to do when a volume's files are not.
+// isThere returns an error with advice if a volume's files are missing.
 func (v *Volume) isThere() error {
 	path := v.data()
 	if v.Kind == Image {
 		path = v.image()
 	}
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%w: %s is not there: mount the disk it is on", ErrMissing, path)
+		return fmt.Errorf("%w: %s does not exist: mount its disk", ErrMissing, path)
 	} else if err != nil {
 		return fmt.Errorf("look at volume: %w", err)
 	}
 	return nil
 }
 
-// take locks a volume that is whole and not a snapshot.
+// take returns a volume that is complete, and locks it. For a snapshot it returns ErrNotFound.
 func (s *Store) take(name string) (*Volume, func(), error) {
 	if err := CheckName(name); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrNotFound, err)

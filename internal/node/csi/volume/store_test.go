@@ -43,7 +43,7 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// TestMoved moves the default storage directory, as with the data directory.
+// TestMoved moves the default storage directory, as when the data directory is moved.
 func TestMoved(t *testing.T) {
 	s := newStore(t)
 	create(t, s, "one", Spec{Size: MinSize})
@@ -55,7 +55,7 @@ func TestMoved(t *testing.T) {
 	expect(t, use(t, s, "one")+"/file", "moved")
 }
 
-// TestManyAtOnce has more asked for at once than there is room.
+// TestManyAtOnce asks at the same time for more volumes than there is space for.
 func TestManyAtOnce(t *testing.T) {
 	s := newStore(t)
 	s.base = filepath.Join(disk(t, "ext4", 300*mebibyte), "storage")
@@ -84,7 +84,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestQuota needs a kernel that has project quotas for ext4 (CONFIG_QFMT_V2).
+// TestQuota needs a kernel with project quotas for ext4 (CONFIG_QFMT_V2).
 func TestQuota(t *testing.T) {
 	s := newStore(t)
 	image, folder := filepath.Join(t.TempDir(), "disk"), t.TempDir()
@@ -116,7 +116,7 @@ func TestQuota(t *testing.T) {
 	file, err := os.Create(path + "/file")
 	must(t, err)
 	defer file.Close()
-	// ext4 does not hold who has CAP_SYS_RESOURCE.
+	// ext4 does not limit processes with CAP_SYS_RESOURCE.
 	writer := exec.Command("dd", "if=/dev/zero", "bs=1M", "count=128")
 	writer.Stdout, writer.SysProcAttr = file, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	var said strings.Builder

@@ -13,19 +13,18 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// maxDepth is how deep folders are copied: each level has two files open.
+// maxDepth limits how deeply nested folders are copied: each level keeps two files open.
 const maxDepth = 1000
 
-// copyTree makes v's directory what source's is. Nobody may use the source: there
-// is no moment at which all files of a directory could be held still, other than
-// those of a file system.
+// copyTree copies the contents of source's directory to v's. It returns ErrInUse if a pod uses the
+// source: unlike an image, a directory cannot be frozen, so its files would change during the copy.
 func (s *Store) copyTree(ctx context.Context, v, source *Volume) error {
 	used, err := s.InUse(source)
 	if err != nil {
 		return err
 	}
 	if used {
-		return fmt.Errorf("%w by a pod, and is a directory, which can only be copied while nobody uses it: delete the pod first", ErrInUse)
+		return fmt.Errorf("%w by a pod, and a directory can be copied only while no pod uses it: delete the pod first", ErrInUse)
 	}
 	from, err := os.Open(source.data())
 	if err != nil {
@@ -49,7 +48,7 @@ func (s *Store) copyTree(ctx context.Context, v, source *Volume) error {
 	return nil
 }
 
-// treeCopy copies folders by open files, so that links lead nowhere.
+// treeCopy copies folders through open files, so that links cannot lead it elsewhere.
 type treeCopy struct {
 	ctx context.Context
 	top *os.File
@@ -126,21 +125,21 @@ func (c *treeCopy) entry(into, from *os.File, name, path string, depth int) erro
 		}
 		return err
 	case unix.S_IFSOCK:
-		return nil // means nothing without who listens
+		return nil // a socket is useless without its listener
 	default: // a pipe or a device
 		err := unix.Mknodat(int(into.Fd()), name, stat.Mode, int(stat.Rdev))
 		if err == nil {
 			err = unix.Fchownat(int(into.Fd()), name, int(stat.Uid), int(stat.Gid), unix.AT_SYMLINK_NOFOLLOW)
 		}
 		if err == nil {
-			// It was made just now, for root alone: it is no link.
+			// This file was just made and only root can reach it, so it cannot be a link.
 			err = unix.Fchmodat(int(into.Fd()), name, stat.Mode&0o7777, 0)
 		}
 		return err
 	}
 }
 
-// both opens the files of that name in both folders.
+// both opens the files called name in both folders, and calls do with them.
 func (c *treeCopy) both(into, from *os.File, name string, intoFlags, fromFlags uint64, do func(into, from *os.File) error) error {
 	source, err := openBeneath(from, name, fromFlags)
 	if err != nil {
@@ -155,13 +154,13 @@ func (c *treeCopy) both(into, from *os.File, name string, intoFlags, fromFlags u
 	return do(target, source)
 }
 
-// attributes gives a file or folder that is done the owner, mode, extended
-// attributes and times of the one it is a copy of.
+// attributes copies the owner, mode, extended attributes and times of a file or folder that has
+// been copied.
 func (c *treeCopy) attributes(into, from *os.File, stat *unix.Stat_t) error {
 	if err := copyXattrs(int(into.Fd()), int(from.Fd())); err != nil {
 		return err
 	}
-	// The owner first, which takes setuid away.
+	// The owner comes first, because changing it removes setuid.
 	if err := unix.Fchown(int(into.Fd()), int(stat.Uid), int(stat.Gid)); err != nil {
 		return err
 	}

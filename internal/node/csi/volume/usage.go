@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Usage is how much of a volume is used.
+// Usage says how much of a volume is used.
 type Usage struct {
-	// In bytes.
+	// Sizes in bytes.
 	Total, Used, Free int64
-	// All zero for a raw block volume.
+	// Numbers of inodes, all zero for a raw block volume.
 	Inodes, InodesUsed, InodesFree int64
-	// Fault says what is wrong with the volume, and what to do.
+	// Fault says what is wrong with the volume and what to do, or is empty.
 	Fault string
 }
 
-// Usage measures a volume that is mounted at path.
+// Usage measures a volume that is mounted at path. It returns ErrNotFound if nothing is mounted there.
 func (s *Store) Usage(name, path string) (*Usage, error) {
 	v, err := s.Get(name)
 	if err != nil {
@@ -49,23 +49,23 @@ func (s *Store) Usage(name, path string) (*Usage, error) {
 	return &usage, nil
 }
 
-// fault is what is wrong with a volume that is mounted.
+// fault returns what is wrong with a mounted volume, or "".
 func (v *Volume) fault(there *mountPoint) string {
 	if err := v.isThere(); err != nil {
 		return err.Error()
 	}
 	if v.Kind == Quota && !enforcesProjects(v.Base) {
-		return fmt.Sprintf("its size is not enforced any more: mount the disk of %s with prjquota again", v.Base)
+		return fmt.Sprintf("the size of the volume is no longer enforced: mount the disk of %s with the option prjquota", v.Base)
 	}
 	if v.Kind != Image || v.Block {
 		return ""
 	}
 	if slices.Contains(there.SuperOptions, "ro") {
-		return "the file system is read-only after a fault: delete the pod, so that it is checked; dmesg says what happened"
+		return "the file system became read-only after an error: delete the pod, so that the file system is checked; see dmesg for the cause"
 	}
 	errors, err := os.ReadFile(filepath.Join("/sys/fs/ext4", filepath.Base(there.Source), "errors_count"))
 	if count := strings.TrimSpace(string(errors)); err == nil && count != "0" {
-		return fmt.Sprintf("the file system has had %s errors: delete the pod, so that it is checked; dmesg says what happened", count)
+		return fmt.Sprintf("the file system has had %s errors: delete the pod, so that the file system is checked; see dmesg for the cause", count)
 	}
 	return ""
 }

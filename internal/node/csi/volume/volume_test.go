@@ -12,13 +12,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
-// The tests mount, and so have a mount namespace of their own: whatever happens,
-// the kernel unmounts and detaches all with it.
+// The tests mount file systems, so they run in a mount namespace of their own. Whatever happens, the
+// kernel unmounts and detaches everything when that namespace ends.
 func TestMain(m *testing.M) { testutil.RunInOwnNetwork(m) }
 
 const mebibyte = 1 << 20
 
-// newStore makes a store with its volumes in a folder of the test.
+// newStore returns a store with its volumes in a folder of the test.
 func newStore(t *testing.T) *Store {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -33,7 +33,7 @@ func newStore(t *testing.T) *Store {
 	return store
 }
 
-// detachBelow detaches what no unmounting does: raw block volumes.
+// detachBelow detaches raw block volumes, which unmounting does not detach.
 func detachBelow(t *testing.T, folder string) {
 	t.Helper()
 	for _, number := range loopsBelow(t, folder) {
@@ -43,14 +43,14 @@ func detachBelow(t *testing.T, folder string) {
 	}
 }
 
-// loopsBelow are the names of the loop devices of files in a folder.
+// loopsBelow returns the names of the loop devices of files in a folder.
 func loopsBelow(t *testing.T, folder string) []string {
 	t.Helper()
 	backing, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	must(t, err)
 	var names []string
 	for _, path := range backing {
-		// Another program's may vanish meanwhile.
+		// A loop device of another program may vanish in the meantime.
 		if text, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(text), folder+"/") {
 			names = append(names, filepath.Base(filepath.Dir(filepath.Dir(path))))
 		}
@@ -58,7 +58,7 @@ func loopsBelow(t *testing.T, folder string) []string {
 	return names
 }
 
-// unmountBelow lets a folder be removed.
+// unmountBelow unmounts everything below a folder, so that it can be removed.
 func unmountBelow(t *testing.T, folder string) {
 	t.Helper()
 	all, err := mountPoints()
@@ -74,7 +74,7 @@ func unmountBelow(t *testing.T, folder string) {
 	}
 }
 
-// disk mounts a file system of its own, of that size.
+// disk mounts a new file system of this size in bytes and returns where.
 func disk(t *testing.T, fstype string, size int64) string {
 	t.Helper()
 	image, folder := filepath.Join(t.TempDir(), "disk"), t.TempDir()
@@ -103,7 +103,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// create makes a volume that is expected to succeed.
+// create makes a volume and fails the test if that fails.
 func create(t *testing.T, s *Store, name string, spec Spec) *Volume {
 	t.Helper()
 	v, err := s.Create(t.Context(), name, spec)
@@ -139,7 +139,7 @@ func expect(t *testing.T, path, want string) {
 	}
 }
 
-// fill writes until there is no room.
+// fill writes until there is no space, and returns how many bytes it wrote.
 func fill(t *testing.T, path string) int64 {
 	t.Helper()
 	file, err := os.Create(path)
@@ -205,7 +205,8 @@ func TestGrow(t *testing.T) {
 			write(t, path+"/file", "before")
 			got, err := s.Expand("one", 4*size, 0)
 			if errors.Is(err, ErrInUse) && fstype == "ext4" {
-				// The kernel does not let this process: then between two pods.
+				// The kernel does not let this process grow it while mounted: it grows between two
+				// pods.
 				release(t, s, "one")
 				use(t, s, "one")
 				got, err = s.Expand("one", 4*size, 0)
@@ -227,7 +228,7 @@ func TestGrow(t *testing.T) {
 	}
 }
 
-// TestGrowUnused grows one that no pod has: the next one finds it so, on any host.
+// TestGrowUnused grows a volume that no pod uses. The next pod finds it grown, on any host.
 func TestGrowUnused(t *testing.T) {
 	s := newStore(t)
 	const size = 64 * mebibyte
@@ -247,8 +248,8 @@ func TestGrowUnused(t *testing.T) {
 	}
 }
 
-// TestSnapshot takes one while a pod writes, restores it into a larger volume, and
-// deletes what it came from.
+// TestSnapshot makes a snapshot while a pod writes, restores it into a larger volume, and deletes its
+// source.
 func TestSnapshot(t *testing.T) {
 	for base, reflinks := range map[string]bool{"ext4": false, "xfs": true, "btrfs": true} {
 		t.Run(base, func(t *testing.T) {
