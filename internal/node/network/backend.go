@@ -22,18 +22,18 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// WireguardKey is this node's private key. flannel takes the path from the variable
-// WIREGUARD_KEY_FILE only (pkg/backend/wireguard/device.go). A reboot may lose it: the other
-// nodes learn the new public key from the node's annotations.
+// WireguardKey is the path of this node's private key. flannel takes it only from the variable
+// WIREGUARD_KEY_FILE (pkg/backend/wireguard/device.go). The key may be lost with a reboot: the
+// other nodes learn the new public key from the node's annotations.
 //
 //upstream:relies-on github.com/flannel-io/flannel/pkg/backend/wireguard/device.go wgDeviceAttrs.setupKeys
 const WireguardKey = datadir.RunDir + "/wireguard.key"
 
-// ipv6Overhead is by how many bytes an IPv6 header is longer than one of IPv4.
+// ipv6Overhead is the number of bytes by which an IPv6 header is longer than an IPv4 header.
 const ipv6Overhead = 20
 
-// registerBackend makes the devices of the chosen backend and tells the other
-// nodes about this one. podCIDRs are this node's.
+// registerBackend makes the devices of the chosen backend, and announces this node to the others.
+// podCIDRs are this node's.
 func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []netip.Prefix, f *fence) (backend.Network, error) {
 	iface, err := externalInterface(n.cfg.NodeIPs, n.cfg.ExternalIPs, n.cfg.Interface)
 	if err != nil {
@@ -50,7 +50,7 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 			return own.Bits() >= cluster.Bits() && cluster.Contains(own.Addr())
 		}
 		if !slices.ContainsFunc(podCIDRs, inCluster) {
-			return nil, fmt.Errorf("node %s has pod range %s, which is not in cluster-cidr %s; if cluster-cidr was changed, delete the node with kubectl and start again",
+			return nil, fmt.Errorf("node %s has the pod CIDR %s, which is not in cluster-cidr %s: if cluster-cidr was changed, run `kubectl delete node` for this node and restart kedge",
 				n.cfg.NodeName, strings.Join(l.podCIDRs, ","), cluster)
 		}
 		if cluster.Addr().Is4() {
@@ -60,7 +60,7 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 		}
 	}
 	if l.config.EnableIPv4 && iface.ExtAddr == nil || l.config.EnableIPv6 && iface.ExtV6Addr == nil {
-		return nil, fmt.Errorf("cluster-cidr %s needs a node address of each of its families, node-ip has %v",
+		return nil, fmt.Errorf("cluster-cidr %s needs a node address of each of its address families: node-ip has only %v",
 			strings.Join(n.cfg.Cluster.ClusterCIDR, ","), n.cfg.NodeIPs)
 	}
 
@@ -70,29 +70,29 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 		newBackend, l.config.BackendType = vxlan.New, "vxlan"
 		//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan_network.go
 		if l.config.EnableIPv6 {
-			// flannel's encapOverhead is that of IPv4; see flannel's
-			// pkg/backend/vxlan/vxlan_network.go.
+			// flannel subtracts the overhead of IPv4 (encapOverhead in
+			// pkg/backend/vxlan/vxlan_network.go).
 			l.config.Backend = fmt.Appendf(nil, `{"MTU": %d}`, iface.Iface.MTU-ipv6Overhead)
 		}
 	case "host-gw":
 		newBackend, l.config.BackendType = hostgw.New, "host-gw"
 	case "wireguard-native":
 		newBackend, l.config.BackendType = wireguard.New, "wireguard"
-		// flannel's pkg/backend/wireguard/device.go removes the device when the
-		// context is cancelled, which would cut off pods that are to go on.
+		// flannel removes the device when the context is cancelled (pkg/backend/wireguard/device.go).
+		// That would cut off the pods, which keep running.
 		//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/wireguard/device.go newWGDevice
 		ctx = context.WithoutCancel(ctx)
 	default:
-		return nil, fmt.Errorf("flannel-backend %q is not known", n.cfg.Cluster.FlannelBackend)
+		return nil, fmt.Errorf("unknown flannel-backend %q", n.cfg.Cluster.FlannelBackend)
 	}
 	b, err := newBackend(l, iface)
 	if err != nil {
 		return nil, fmt.Errorf("make flannel backend %s: %w", n.cfg.Cluster.FlannelBackend, err)
 	}
-	var unused sync.WaitGroup // wireguard's goroutine, which lives as long as the process
+	var unused sync.WaitGroup // for wireguard's goroutine, which lives as long as the process
 	registered, err := b.RegisterNetwork(ctx, &unused, l.config)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		return nil, fmt.Errorf("make flannel's device: this kernel has no %s; load the module or choose another flannel-backend, such as host-gw: %w", l.config.BackendType, err)
+		return nil, fmt.Errorf("make flannel's device: this kernel has no %s: load the module or choose another flannel-backend, such as host-gw: %w", l.config.BackendType, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("set up flannel backend %s: %w", n.cfg.Cluster.FlannelBackend, err)
@@ -103,11 +103,10 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 	return registered, nil
 }
 
-// alignMTU gives the bridge and flannel's devices that are there an MTU, in
-// bytes. Those that are left from an earlier start keep theirs, although the
-// link to the other nodes may be another one now: ensureLink of flannel's
-// pkg/backend/vxlan/device.go, and ensureBridge of the CNI plugin. Pods that are
-// older still are told of it, as their packets are forwarded.
+// alignMTU sets the MTU in bytes of the existing bridge and of flannel's devices. Devices from an
+// earlier start keep their MTU, although the link to the other nodes may have changed: see
+// ensureLink of flannel's pkg/backend/vxlan/device.go, and ensureBridge of the CNI plugin. Running
+// pods learn the new MTU when their packets are forwarded.
 //
 //upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/device.go ensureLink
 //upstream:relies-on github.com/containernetworking/plugins/plugins/main/bridge/bridge.go ensureBridge
@@ -127,9 +126,8 @@ func alignMTU(mtu int) error {
 	return nil
 }
 
-// externalInterface returns the interface that has the node's addresses, or
-// else the one that is named, and the addresses that other nodes use: external,
-// in each family that has one.
+// externalInterface returns the interface that has the node's addresses, or the interface called name
+// if that is not empty. The addresses that other nodes use are external in each family that has one.
 func externalInterface(nodeIPs, externalIPs []netip.Addr, name string) (*backend.ExternalInterface, error) {
 	result := &backend.ExternalInterface{}
 	for _, address := range nodeIPs {
@@ -155,13 +153,13 @@ func externalInterface(nodeIPs, externalIPs []netip.Addr, name string) (*backend
 		}
 	}
 	if result.Iface == nil {
-		return nil, errors.New("the node has no address; give one with node-ip")
+		return nil, errors.New("this node has no address: set node-ip")
 	}
 	return result, nil
 }
 
-// addressOn returns the first address of a family that others can reach on the
-// interface called name.
+// addressOn returns the interface called name, and its first address of the family that other hosts can
+// reach.
 func addressOn(name string, ipv6 bool) (*net.Interface, netip.Addr, error) {
 	iface, err := net.InterfaceByName(name)
 	if err != nil {
@@ -177,7 +175,7 @@ func addressOn(name string, ipv6 bool) (*net.Interface, netip.Addr, error) {
 			return iface, prefix.Addr(), nil
 		}
 	}
-	return nil, netip.Addr{}, fmt.Errorf("flannel-iface %s has no address of a family that pods have", name)
+	return nil, netip.Addr{}, fmt.Errorf("flannel-iface %s has no address of one of the address families of cluster-cidr", name)
 }
 
 func interfaceOf(address netip.Addr) (*net.Interface, error) {
@@ -188,7 +186,7 @@ func interfaceOf(address netip.Addr) (*net.Interface, error) {
 	for _, iface := range interfaces {
 		addresses, err := iface.Addrs()
 		if err != nil {
-			continue // it has just been removed
+			continue // the interface has just been removed
 		}
 		for _, a := range addresses {
 			if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr() == address {
@@ -196,5 +194,5 @@ func interfaceOf(address netip.Addr) (*net.Interface, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("no interface has the node's address %s; give one of this host's addresses with node-ip", address)
+	return nil, fmt.Errorf("no interface has the node's address %s: set node-ip to an address of this host", address)
 }

@@ -15,11 +15,10 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// Cleanup removes every interface, route, rule and file that this component
-// and the CNI plugins it configures have made. No pod may be running. confDirs
-// are the folders where the CNI configuration may be, and podCIDRs the cluster's
-// ranges of pods, to which the host-gw backend made routes. It removes what it
-// can and returns all errors together.
+// Cleanup removes every interface, route, rule and file that this component and its CNI plugins have
+// made. No pod may be running. confDirs are the folders that may have the CNI configuration.
+// podCIDRs are the cluster's, to which the host-gw backend made routes. If something cannot be
+// removed, Cleanup goes on, and returns all errors together.
 func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) error {
 	var faults []error
 	for _, dir := range confDirs {
@@ -30,7 +29,7 @@ func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) er
 		removeRoutes(podCIDRs),
 		removeTables(ctx,
 			masqueradeTable,
-			// The portmap plugin's; plugins/meta/portmap/portmap_nftables.go.
+			// The portmap plugin makes these: plugins/meta/portmap/portmap_nftables.go.
 			//upstream:relies-on github.com/containernetworking/plugins/plugins/meta/portmap/portmap_nftables.go tableName
 			table{knftables.IPv4Family, "cni_hostport"},
 			table{knftables.IPv6Family, "cni_hostport"},
@@ -42,9 +41,9 @@ func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) er
 	)...)
 }
 
-// removeResults removes what libcni remembers of pods that ended without its plugins,
-// in dir/results: files named NETWORK-POD-INTERFACE (libcni/api.go, getCacheFilePath).
-// Each pod has one for loopback too, as those of other runtimes have.
+// removeResults removes libcni's records of pods for which the plugins were never called again.
+// They are files in dir/results called NETWORK-POD-INTERFACE (libcni/api.go, getCacheFilePath).
+// Each pod also has one for loopback. Records of other runtimes' pods stay.
 //
 //upstream:relies-on github.com/containernetworking/cni/libcni/api.go CNIConfig.getCacheFilePath
 func removeResults(dir string) error {
@@ -65,14 +64,14 @@ func removeResults(dir string) error {
 			}
 		}
 	}
-	// Only if there is no more in them: others use them too.
+	// This removes only empty folders: others use them too.
 	_ = os.Remove(results)
 	_ = os.Remove(dir)
 	return nil
 }
 
-// removeLinks removes flannel's devices, the bridge, the host's ends of what
-// was plugged into it, and the bandwidth plugin's.
+// removeLinks removes flannel's devices, the bridge, the host's ends of the pods' links, and the
+// bandwidth plugin's devices.
 func removeLinks() error {
 	links, err := netlink.LinkList()
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -102,8 +101,8 @@ func removeLinks() error {
 	return errors.Join(errs...)
 }
 
-// removeRoutes removes routes by way of a gateway to parts of podCIDRs; those
-// through kedge's own interfaces vanish with them.
+// removeRoutes removes routes through gateways to parts of podCIDRs. Routes through kedge's own
+// interfaces vanish with these.
 func removeRoutes(podCIDRs []netip.Prefix) error {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {

@@ -14,32 +14,31 @@ import (
 )
 
 const (
-	// conflistName sorts before what others would put beside it.
+	// conflistName sorts before other files in the folder, so that the runtime chooses it.
 	conflistName = "10-kedge.conflist"
-	// networkName is what the plugins and libcni call the pods' network.
+	// networkName is the plugins' and libcni's name of the pods' network.
 	networkName = "kedge"
-	// bridgeName is the bridge that this node's pods are on; k3s's users know it.
+	// bridgeName is the bridge of this node's pods. k3s uses the same name.
 	bridgeName = "cni0"
-	// addressDir is where the host-local plugin notes which addresses are
-	// taken. It is gone after a reboot, as the pods are, so that no address of
-	// a pod that never ended properly is lost.
+	// addressDir is where the host-local plugin records used addresses. A reboot empties it,
+	// and ends the pods, so no address stays taken by a pod that never ended properly.
 	addressDir = datadir.RunDir + "/cni"
-	// resultDir is where libcni keeps what plugins answered: libcni/api.go, CacheDir.
+	// resultDir is where libcni keeps the results of plugins (CacheDir in libcni/api.go).
 	//upstream:relies-on github.com/containernetworking/cni/libcni/api.go CacheDir
 	resultDir = "/var/lib/cni"
 )
 
-// conflist is what varies in kedge's CNI configuration.
+// conflist has the values that vary in kedge's CNI configuration.
 type conflist struct {
-	// PodCIDRs are the node's own, at most one of each family.
+	// PodCIDRs are the node's, at most one of each family.
 	PodCIDRs []netip.Prefix
-	// MTU is the backend's, in bytes.
+	// MTU is the MTU of the backend in bytes.
 	MTU int
-	// Nftables is whether the kernel has nftables.
+	// Nftables is true if the kernel has nftables.
 	Nftables bool
 }
 
-// The file, as far as it is used here. Its fields are those of
+// The parts of the file that kedge uses. The fields are those of
 // github.com/containernetworking/plugins v1.9.1.
 type (
 	//upstream:relies-on github.com/containernetworking/plugins/plugins/main/bridge/bridge.go NetConf
@@ -56,7 +55,7 @@ type (
 		Bridge string `json:"bridge"`
 		// IsDefaultGateway includes isGateway and gives pods the default route.
 		IsDefaultGateway bool `json:"isDefaultGateway"`
-		// ForceAddress moves a bridge that is left from an earlier range.
+		// ForceAddress changes the address of a bridge that has one from an earlier pod CIDR.
 		ForceAddress  bool         `json:"forceAddress"`
 		HairpinMode   bool         `json:"hairpinMode"`
 		IPMasq        bool         `json:"ipMasq"`
@@ -84,7 +83,7 @@ type (
 	}
 )
 
-// encode returns the file's content.
+// encode returns the content of the file.
 func (c conflist) encode() ([]byte, error) {
 	bridge := cniBridge{
 		Type:             "bridge",
@@ -106,8 +105,8 @@ func (c conflist) encode() ([]byte, error) {
 	}
 	if !c.Nftables {
 		portMap.Backend = "iptables"
-		// The plugin's own masquerading also hides pods from other nodes' pods;
-		// that is the price of such a kernel.
+		// The plugin's masquerading also hides pods from the pods of other nodes. Without
+		// nftables there is no way around that.
 		bridge.IPMasq, bridge.IPMasqBackend = true, "iptables"
 	}
 	content, err := json.MarshalIndent(cniList{
@@ -125,8 +124,8 @@ func (c conflist) encode() ([]byte, error) {
 	return append(content, '\n'), nil
 }
 
-// write puts the file into dir, whole or not at all. A file that is right is
-// left alone: containerd reads its configuration again whenever one changes.
+// write writes the file into dir atomically. It leaves an unchanged file alone, because containerd
+// reads its configuration again after each change.
 //
 //upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/cni_conf_syncer.go cniNetConfSyncer.syncLoop
 func (c conflist) write(dir string) error {
@@ -141,9 +140,9 @@ func (c conflist) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make CNI folder: %w", err)
 	}
-	// Made beside the folder: containerd would read it at the first write. Then
-	// renamed within it: of what happens in the folder, containerd ignores that
-	// a file appears (internal/cri/server/cni_conf_syncer.go, syncLoop).
+	// The file is made outside the folder, because containerd would read it after the first write.
+	// Then it is renamed within the folder, because containerd ignores files that appear there
+	// (internal/cri/server/cni_conf_syncer.go, syncLoop).
 	outside, inside := dir+"."+conflistName+".tmp", path+".tmp"
 	if err := os.WriteFile(outside, content, 0o600); err != nil {
 		return fmt.Errorf("write CNI configuration: %w", err)
@@ -156,7 +155,7 @@ func (c conflist) write(dir string) error {
 	return nil
 }
 
-// removeConflist removes the file if it is there.
+// removeConflist removes the file if it exists.
 func removeConflist(dir string) error {
 	if err := os.Remove(filepath.Join(dir, conflistName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove CNI configuration: %w", err)

@@ -81,8 +81,8 @@ func TestConflistIsNotWrittenAgain(t *testing.T) {
 	}
 }
 
-// TestConflistIsNoticed watches the folder as containerd does: its watcher acts
-// on renames and writes, and would find half a file at a write.
+// TestConflistIsNoticed watches the folder as containerd does. containerd acts on renames and writes,
+// and after a write it could read half a file.
 func TestConflistIsNoticed(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "net.d")
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -18,11 +18,10 @@ import (
 )
 
 const (
-	// vxlanPort is flannel's, and the Linux kernel's default: pkg/backend/vxlan/vxlan.go.
+	// vxlanPort is flannel's port on Linux, the kernel's default (pkg/backend/vxlan/vxlan.go).
 	//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan.go VXLANBackend.RegisterNetwork
 	vxlanPort = 8472
-	// fenceFile says that there are rules of iptables. It is gone after a reboot, as
-	// they are.
+	// fenceFile exists if iptables may have rules of the fence. A reboot removes both.
 	fenceFile = datadir.RunDir + "/network-iptables"
 )
 
@@ -36,25 +35,24 @@ const (
 	iptablesForward = "KEDGE-VXLAN-OUT"
 )
 
-// fence is the packet filter around the pods' network. What comes by VXLAN is taken as
-// if a pod had sent it, so only packets from addresses of nodes are let in. Nodes send
-// none for others: packets of pods, which would get the address of their node on the
-// way, and packets that a Service has redirected are not forwarded to a node's VXLAN. A
-// host beside the nodes that forges their addresses gets in nevertheless, as VXLAN has
-// no signatures; the backend wireguard-native has.
+// fence is the packet filter around the pods' network. The node treats VXLAN packets as if a pod had
+// sent them, so the fence accepts them only from addresses of nodes. It also keeps nodes from
+// sending VXLAN packets for others: it does not forward packets of pods to a node's VXLAN port,
+// which would get the address of their node, nor packets that a Service has redirected there. A host
+// beside the nodes can still forge their addresses, because VXLAN has no signatures. The backend
+// wireguard-native has signatures.
 //
-// With nftables the fence also drops what comes from elsewhere for 127.0.0.0/8. Host
-// ports need a setting of the kernel (route_localnet) that makes a node answer there.
-// With iptables kube-proxy has a rule for that (KUBE-FIREWALL).
+// With nftables the fence also drops packets for 127.0.0.0/8 from other interfaces. Host ports need a
+// kernel setting (route_localnet) that makes a node accept such packets. With iptables kube-proxy has
+// a rule against them (KUBE-FIREWALL).
 type fence struct {
 	// nft is nil without nftables.
 	nft knftables.Interface
-	// vxlan is whether the backend is.
+	// vxlan is true if the backend is vxlan.
 	vxlan bool
-	// pods are this node's ranges.
+	// pods are this node's pod CIDRs.
 	pods []netip.Prefix
-	// nodes are the addresses that the rules in the kernel have, sorted; set tells
-	// whether there are rules.
+	// nodes are the addresses in the kernel's rules, sorted. set is true if there are rules.
 	nodes []netip.Addr
 	set   bool
 }
@@ -71,8 +69,8 @@ func newFence(nftables, isVXLAN bool, pods []netip.Prefix) (*fence, error) {
 	return f, nil
 }
 
-// update makes the rules fit the nodes as they are now. It touches the kernel only if
-// something has changed.
+// update brings the rules up to date with the nodes. It writes to the kernel only if something has
+// changed.
 func (f *fence) update(ctx context.Context, nodes []*corev1.Node) error {
 	var addresses []netip.Addr
 	if f.vxlan {
@@ -88,14 +86,14 @@ func (f *fence) update(ctx context.Context, nodes []*corev1.Node) error {
 		err = f.iptables(ctx, addresses)
 	}
 	if err != nil {
-		return fmt.Errorf("write the rules of who may send VXLAN packets: %w", err)
+		return fmt.Errorf("write the firewall rules for VXLAN packets: %w", err)
 	}
 	f.nodes, f.set = addresses, true
 	return nil
 }
 
-// nodeAddresses returns the addresses from which nodes may send, sorted: those by which
-// others reach them, those of their devices, and those that users see.
+// nodeAddresses returns the sorted addresses from which nodes may send: those at which other nodes
+// reach them, those of their devices, and those in their status.
 func nodeAddresses(nodes []*corev1.Node) []netip.Addr {
 	var addresses []netip.Addr
 	add := func(text string) {
@@ -119,14 +117,14 @@ func nodeAddresses(nodes []*corev1.Node) []netip.Addr {
 	return slices.Compact(addresses)
 }
 
-// transaction is all of the fence, whatever was there before.
+// transaction returns the whole fence, which replaces an earlier one.
 func (f *fence) transaction(nodes []netip.Addr) *knftables.Transaction {
 	tx := f.nft.NewTransaction()
 	tx.Add(&knftables.Table{})
-	// Before connections are tracked, and so before any redirection.
+	// This is before connection tracking, and so before any redirection.
 	addChain(tx, loopbackChain, knftables.PreroutingHook, knftables.RawPriority)
 	tx.Add(&knftables.Rule{Chain: loopbackChain, Rule: `iifname != "lo" ip daddr 127.0.0.0/8 drop`})
-	// Before the host's own filter, so that this stands whatever that accepts.
+	// This is before the host's own filter, so the host's rules cannot accept these packets first.
 	addChain(tx, inputChain, knftables.InputHook, knftables.FilterPriority+"-10")
 	addChain(tx, forwardChain, knftables.ForwardHook, knftables.FilterPriority+"-10")
 	for _, family := range []struct{ set, kind, protocol string }{{"nodes", "ipv4_addr", "ip"}, {"nodes6", "ipv6_addr", "ip6"}} {
@@ -152,7 +150,7 @@ func (f *fence) transaction(nodes []netip.Addr) *knftables.Transaction {
 	return tx
 }
 
-// addChain adds a chain without rules.
+// addChain adds a chain and removes its rules.
 func addChain(tx *knftables.Transaction, name string, hook knftables.BaseChainHook, priority knftables.BaseChainPriority) {
 	tx.Add(&knftables.Chain{
 		Name: name, Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(hook), Priority: knftables.PtrTo(priority),
@@ -160,7 +158,7 @@ func addChain(tx *knftables.Transaction, name string, hook knftables.BaseChainHo
 	tx.Flush(&knftables.Chain{Name: name})
 }
 
-// iptables is update for a kernel without nftables: the rules that matter, one list of
+// iptables is update for a kernel without nftables. It writes only the rules for VXLAN, with a list of
 // addresses for each family.
 func (f *fence) iptables(ctx context.Context, nodes []netip.Addr) error {
 	if !f.vxlan {
@@ -199,7 +197,7 @@ func (f *fence) iptables(ctx context.Context, nodes []netip.Addr) error {
 	return nil
 }
 
-// iptablesJumps are the rules that lead to the chains of the fence.
+// iptablesJumps returns the rules that jump to the chains of the fence.
 func iptablesJumps(pods netip.Prefix) [][]string {
 	port := strconv.Itoa(vxlanPort)
 	return [][]string{
@@ -209,7 +207,7 @@ func iptablesJumps(pods netip.Prefix) [][]string {
 	}
 }
 
-// iptables does something with a rule of the table filter.
+// iptables applies an operation such as -I or -D to a rule of the table filter.
 func iptables(ctx context.Context, program, what string, rule []string) error {
 	output, err := exec.CommandContext(ctx, program, append([]string{"--wait=10", what}, rule...)...).CombinedOutput()
 	if err != nil {
@@ -218,8 +216,8 @@ func iptables(ctx context.Context, program, what string, rule []string) error {
 	return nil
 }
 
-// removeIPTables removes the fence of iptables if there is one. Merely asking iptables
-// would load its modules.
+// removeIPTables removes the fence from iptables if there is one. It asks iptables only then, because
+// asking loads the kernel's modules.
 func removeIPTables(ctx context.Context) error {
 	if _, err := os.Stat(fenceFile); err != nil {
 		return nil
@@ -233,7 +231,7 @@ func removeIPTables(ctx context.Context) error {
 		}
 		for line := range strings.Lines(string(rules)) {
 			rule := strings.Fields(line)
-			// The jumps first: -save lists them before the chains' own rules.
+			// The jumps come first, because iptables-save lists them before the rules of the chains.
 			if len(rule) > 2 && rule[0] == "-A" && (rule[1] == "INPUT" || rule[1] == "FORWARD") && slices.Contains([]string{iptablesInput, iptablesForward}, rule[len(rule)-1]) {
 				faults = append(faults, iptables(ctx, program, "-D", rule[1:]))
 			}
@@ -245,7 +243,7 @@ func removeIPTables(ctx context.Context) error {
 		}
 	}
 	if err := errors.Join(faults...); err != nil {
-		return fmt.Errorf("remove the rules of who may send VXLAN packets: %w", err)
+		return fmt.Errorf("remove the firewall rules for VXLAN packets: %w", err)
 	}
 	return os.Remove(fenceFile)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
-// withAddresses returns a node that says it has these addresses.
+// withAddresses returns a node with these addresses.
 func withAddresses(name string, annotations map[string]string, addresses ...corev1.NodeAddress) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Status: corev1.NodeStatus{Addresses: addresses}}
 }
@@ -69,7 +69,7 @@ func TestFenceRules(t *testing.T) {
 			}
 			fake := knftables.NewFake(masqueradeTable.family, masqueradeTable.name)
 			f := &fence{nft: fake, vxlan: test.vxlan, pods: pods}
-			for range 2 { // the second time it replaces the first
+			for range 2 { // the second time it replaces its own rules
 				f.set = false
 				if err := f.update(t.Context(), nodes); err != nil {
 					t.Fatal(err)
@@ -89,8 +89,8 @@ func TestFenceRules(t *testing.T) {
 	}
 }
 
-// TestFenceIPTables writes the rules for a kernel without nftables twice, with another
-// node the second time, and removes them.
+// TestFenceIPTables writes the rules for a kernel without nftables, writes them again with another
+// node, and removes them.
 func TestFenceIPTables(t *testing.T) {
 	host(t)
 	testutil.Command(t, "mkdir -p /run/kedge")
@@ -126,7 +126,7 @@ func TestFenceIPTables(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// iptables makes it, and does not remove it.
+	// iptables makes this table and does not remove it.
 	defer testutil.Command(t, "nft delete table ip filter")
 	if rules := testutil.Command(t, "iptables-save -t filter"); strings.Contains(rules, "KEDGE") {
 		t.Errorf("left are\n%s", rules)

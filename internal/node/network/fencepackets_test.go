@@ -14,12 +14,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
-// TestFencePackets sends VXLAN packets to a node and through it. This network namespace
-// is the node, with the addresses 192.0.2.1 and 10.42.0.1; there are namespaces of
-// another node, of a host that is none, and of a pod.
+// TestFencePackets sends VXLAN packets to a node and through it. This network namespace is the node,
+// with the addresses 192.0.2.1 and 10.42.0.1. There are namespaces of another node, of a host
+// that is not a node, and of a pod.
 func TestFencePackets(t *testing.T) {
 	host(t)
-	t.Cleanup(func() { testutil.Command(t, "umount /run/netns") }) // ip makes it a mount
+	t.Cleanup(func() { testutil.Command(t, "umount /run/netns") }) // ip makes this folder a mount
 	const inHere = ""
 	namespaces := map[string]string{"fence-node": "192.0.2.2/24", "fence-host": "192.0.2.9/24", "fence-pod": "10.42.0.5/24"}
 	setUp := []string{
@@ -38,14 +38,14 @@ func TestFencePackets(t *testing.T) {
 			"ip link set "+device+" master "+bridge, "ip link set "+device+" up",
 			"ip -n "+name+" address add "+address+" dev eth0", "ip -n "+name+" link set eth0 up")
 		t.Cleanup(func() {
-			testutil.Command(t, "ip link delete "+device) // or it would go some time later
+			testutil.Command(t, "ip link delete "+device) // otherwise the kernel removes it some time later
 			testutil.Command(t, "ip netns delete "+name)
 		})
 	}
 	setUp = append(setUp,
 		"ip -n fence-pod route add default via 10.42.0.1",
 		"ip -n fence-node link add flannel.1 type vxlan id 1 local 192.0.2.2 dstport 8472 nolearning", "ip -n fence-node link set flannel.1 up",
-		// As a Service with a NodePort redirects, and as pods are masqueraded.
+		// These rules redirect as a Service with a NodePort does, and masquerade as for pods.
 		"nft add table ip service", "nft add chain ip service in { type nat hook prerouting priority dstnat ; }",
 		"nft add rule ip service in udp dport 30472 dnat to 192.0.2.2:8472",
 		"nft add chain ip service out { type nat hook postrouting priority srcnat ; }", "nft add rule ip service out oifname lan masquerade",
@@ -66,12 +66,12 @@ func TestFencePackets(t *testing.T) {
 		}
 		return testutil.Command(t, command)
 	}
-	// received is how many packets VXLAN has unpacked.
+	// received returns how many packets VXLAN has unpacked.
 	received := func(namespace string) int {
 		t.Helper()
 		fields := strings.Fields(in(namespace, "ip -s -o link show flannel.1"))
 		for i, field := range fields {
-			if field == "RX:" { // its heads, and then bytes and packets
+			if field == "RX:" { // the headings, followed by the numbers of bytes and packets
 				for j := i + 1; j < len(fields); j++ {
 					if _, err := strconv.Atoi(fields[j]); err == nil {
 						count, err := strconv.Atoi(fields[j+1])
@@ -86,7 +86,7 @@ func TestFencePackets(t *testing.T) {
 		t.Fatalf("no count of packets in %q", fields)
 		return 0
 	}
-	// VXLAN's header, and a frame for everybody.
+	// The packet is VXLAN's header and a broadcast frame.
 	packet := append([]byte{8, 0, 0, 0, 0, 0, 1, 0}, []byte("\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x09\x09\x08\x00")...)
 	text := base64.StdEncoding.EncodeToString(append(packet, make([]byte, 40)...))
 	script := t.TempDir() + "/send"
@@ -98,7 +98,7 @@ func TestFencePackets(t *testing.T) {
 	attacks := []struct {
 		name, from, to string
 		port           int
-		// at is where it would arrive; honest sends there too.
+		// at is the address at which the packet would arrive. honest nodes send there too.
 		at, honest string
 	}{
 		{"a host that is no node", "fence-host", "192.0.2.1", vxlanPort, inHere, "fence-node"},

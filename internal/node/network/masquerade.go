@@ -18,15 +18,15 @@ type table struct {
 	name   string
 }
 
-// masqueradeTable holds the rules below, and the fence.
+// masqueradeTable holds the masquerading rules and the fence.
 var masqueradeTable = table{knftables.InetFamily, "kedge-network"}
 
 // postrouting is the chain of masqueradeTable.
 const postrouting = "postrouting"
 
-// masquerade gives what this node's pods send out of the cluster the address
-// of the node, because nobody out there knows the pods' own. Pods of other
-// nodes are masqueraded by theirs.
+// masquerade writes rules that give packets of this node's pods to addresses outside the cluster the
+// address of the node, because other networks do not know the pods' addresses. Each node does this
+// for its own pods.
 func masquerade(ctx context.Context, podCIDRs, clusterCIDRs []netip.Prefix) error {
 	nft, err := knftables.New(masqueradeTable.family, masqueradeTable.name)
 	if err != nil {
@@ -54,8 +54,8 @@ func masquerade(ctx context.Context, podCIDRs, clusterCIDRs []netip.Prefix) erro
 		}
 		tx.Add(&knftables.Rule{
 			Chain: postrouting,
-			// fully-random: two pods that use the same source port at once
-			// would else race for it in the kernel, and one packet be lost.
+			// fully-random: without it, two pods that use the same source port at the same time
+			// would race for it in the kernel, and a packet would be lost.
 			Rule: knftables.Concat(family, "saddr", own, family, "daddr != {", strings.Join(inside, ", "), "} masquerade fully-random"),
 		})
 	}
@@ -65,15 +65,15 @@ func masquerade(ctx context.Context, podCIDRs, clusterCIDRs []netip.Prefix) erro
 	return nil
 }
 
-// removeTables removes nftables tables, whether they are there or not.
+// removeTables removes nftables tables. It returns nil for tables that do not exist.
 func removeTables(ctx context.Context, tables ...table) error {
-	// Without a family and table of its own, so that one transaction does.
+	// Without a default family and table, one transaction can remove all tables.
 	nft, err := knftables.New("", "", knftables.EmulateDestroy)
 	if errors.Is(err, exec.ErrNotFound) {
 		return fmt.Errorf("remove nftables tables: %w", err)
 	}
 	if err != nil {
-		return nil // this kernel has no nftables, and so no tables
+		return nil // without nftables in the kernel there are no tables
 	}
 	tx := nft.NewTransaction()
 	for _, t := range tables {
@@ -86,13 +86,13 @@ func removeTables(ctx context.Context, tables ...table) error {
 	return nil
 }
 
-// warnOfDroppedForwarding says so if the host drops what is forwarded, as
-// Docker makes it do. No rule of kedge's own can help: a packet that one table
-// accepts is still dropped by another.
+// warnOfDroppedForwarding warns if the host's firewall drops forwarded packets, as Docker configures
+// it. A rule of kedge's cannot help, because a packet that one table accepts can still be dropped
+// by another.
 func (n *Network) warnOfDroppedForwarding(ctx context.Context) {
 	output, err := exec.CommandContext(ctx, "nft", "--json", "list", "chains").Output()
 	if err != nil {
-		return // a warning not given is no failure
+		return // the warning is not important enough for an error
 	}
 	for _, chain := range droppingChains(output) {
 		var rules []string
@@ -103,13 +103,13 @@ func (n *Network) warnOfDroppedForwarding(ctx context.Context) {
 			}
 			rules = append(rules, fmt.Sprintf("%[1]s -I FORWARD -s %[2]s -j ACCEPT; %[1]s -I FORWARD -d %[2]s -j ACCEPT", command, cidr))
 		}
-		n.log.Warnf("This host's firewall drops forwarded packets unless told otherwise (nftables chain %s; Docker does this): pods may be cut off; if so, allow them, for example: %s",
+		n.log.Warnf("This host's firewall drops forwarded packets by default (nftables chain %s; Docker configures it so), so pods may be cut off. To allow their packets, run: %s",
 			chain, strings.Join(rules, "; "))
 	}
 }
 
-// droppingChains finds in nft's JSON listing the chains that drop what is
-// forwarded unless a rule accepts it.
+// droppingChains returns the chains in nft's JSON listing that drop forwarded packets unless a rule
+// accepts them.
 func droppingChains(listing []byte) []string {
 	var list struct {
 		Nftables []struct {

@@ -1,7 +1,6 @@
-// Package network gives pods their network: it runs flannel as a library, so
-// that pods of different nodes reach each other, writes the CNI configuration
-// that containerd sets pods up with, and masquerades what leaves the cluster.
-// The agent package runs it on every node.
+// Package network connects pods. It runs flannel as a library, so that pods of different nodes reach
+// each other, writes the CNI configuration by which the container runtime connects pods, and
+// masquerades packets that leave the cluster. The agent package runs it on every node.
 package network
 
 import (
@@ -28,38 +27,38 @@ import (
 // name is the component's name.
 const name = "network"
 
-// backendStopTimeout is how long a stopped backend is waited for. Flannel's
-// backends can hang in their end: WatchLeases in flannel's
-// pkg/subnet/subnet.go sends to a channel that nobody reads any more.
+// backendStopTimeout limits the wait for a backend that was stopped. flannel's backends can hang when
+// they end: WatchLeases in flannel's pkg/subnet/subnet.go sends to a channel that nobody reads any
+// more.
 //
 //upstream:relies-on github.com/flannel-io/flannel/pkg/subnet/subnet.go WatchLeases
 const backendStopTimeout = 2 * time.Second
 
-// errAgain ends a backend that is to be set up anew.
+// errAgain ends a backend that is to be set up again.
 var errAgain = errors.New("set up the network again")
 
-// Config is what a Network needs to know.
+// Config is what New needs.
 type Config struct {
-	// Client speaks as system:kedge:flannel, which may get, list and watch
-	// nodes and patch nodes/status.
+	// Client calls as system:kedge:flannel, which may get, list and watch nodes and patch
+	// nodes/status.
 	Client *rest.Config
-	// Informers are of nodes.
+	// Informers provide nodes.
 	Informers objectcache.Source
 	// NodeName is this node's name.
 	NodeName string
-	// NodeIPs are this node's addresses, at most one of each family. Traffic
-	// between pods of different nodes takes the interfaces that have them.
+	// NodeIPs are this node's addresses, at most one of each family. Traffic between pods of
+	// different nodes uses the interfaces that have these addresses.
 	NodeIPs []netip.Addr
-	// ExternalIPs are what other nodes send that traffic to, where it is not
-	// NodeIPs: this node is behind NAT. Interface is another one for it.
+	// ExternalIPs replace NodeIPs as the addresses to which other nodes send that traffic, if
+	// this node is behind NAT. Interface, if not empty, replaces the interfaces of NodeIPs.
 	ExternalIPs []netip.Addr
 	Interface   string
-	// Cluster is read for the ranges of pods and the backend.
+	// Cluster provides the pod CIDRs and the backend.
 	Cluster config.Cluster
-	// ConfDir is the folder that the CNI configuration is written to.
+	// ConfDir is the folder for the CNI configuration.
 	ConfDir string
-	// Nftables is whether the kernel has nftables; without it the CNI plugins
-	// masquerade by iptables.
+	// Nftables is true if the kernel has nftables. Without it the CNI plugins masquerade with
+	// iptables.
 	Nftables bool
 }
 
@@ -67,7 +66,7 @@ type Config struct {
 type Network struct {
 	cfg Config
 	log *logrus.Entry
-	// client is made of cfg.Client; tests put a fake one here.
+	// client is made from cfg.Client, or is a fake in tests.
 	client kubernetes.Interface
 }
 
@@ -79,17 +78,17 @@ func New(cfg Config) *Network {
 // Name returns the component's name.
 func (n *Network) Name() string { return name }
 
-// Run sets the network up and keeps it so. It is ready when the backend is up
-// and the CNI configuration written. When ctx is cancelled, interfaces, routes
-// and rules stay, for the pods that go on.
+// Run sets up the network and keeps it up to date. It is ready when the backend is up and the CNI
+// configuration is written. When ctx is cancelled, the interfaces, routes and rules stay, because
+// pods keep running.
 func (n *Network) Run(ctx context.Context, ready func()) error {
 	if n.cfg.Cluster.FlannelBackend == "none" {
-		// Another CNI is brought; what an earlier start left would be in its way.
+		// The user brings another CNI. What an earlier start left would conflict with it.
 		if err := removeConflist(n.cfg.ConfDir); err != nil {
 			return err
 		}
 		if err := errors.Join(removeTables(ctx, masqueradeTable), removeIPTables(ctx)); err != nil {
-			n.log.Warnf("The rules of an earlier start may be left: %v", err)
+			n.log.Warnf("Cannot remove all firewall rules of an earlier start: %v", err)
 		}
 		ready()
 		<-ctx.Done()
@@ -103,7 +102,7 @@ func (n *Network) Run(ctx context.Context, ready func()) error {
 		n.client = client
 	}
 
-	ready = sync.OnceFunc(ready) // a backend that is set up again is ready again
+	ready = sync.OnceFunc(ready) // a backend that is set up again calls ready again
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	factory, err := n.cfg.Informers(watching)
@@ -158,22 +157,21 @@ func (n *Network) Run(ctx context.Context, ready func()) error {
 		if !errors.Is(err, errAgain) {
 			return err
 		}
-		n.log.Warn("The network's device or this node's pod range changed; setting the network up again")
+		n.log.Warn("A network device is gone or this node's pod CIDR changed: setting up the network again")
 	}
 }
 
-// serve runs one backend from its set-up to its end. It returns errAgain if
-// that is because it must be set up again.
+// serve runs one backend until it ends. It returns errAgain if the backend must be set up again.
 func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 	podCIDRs, err := parseCIDRs(l.podCIDRs)
 	if err != nil {
-		return fmt.Errorf("read pod range of node %s: %w", n.cfg.NodeName, err)
+		return fmt.Errorf("read pod CIDR of node %s: %w", n.cfg.NodeName, err)
 	}
 	f, err := newFence(n.cfg.Nftables, n.cfg.Cluster.FlannelBackend == "vxlan", podCIDRs)
 	if err != nil {
 		return err
 	}
-	// Before there is a device that takes packets.
+	// The fence comes before the device that receives packets.
 	nodes, err := l.nodes.List(labels.Everything())
 	if err == nil {
 		err = f.update(ctx, nodes)
@@ -216,13 +214,13 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 		}
 	}
 	if ctx.Err() == nil {
-		return fmt.Errorf("flannel's backend %s ended by itself", n.cfg.Cluster.FlannelBackend)
+		return fmt.Errorf("flannel's backend %s ended unexpectedly", n.cfg.Cluster.FlannelBackend)
 	}
 	return context.Cause(ctx)
 }
 
-// isNews is whether anything of a node has changed that its network depends on:
-// each of many nodes hears of every change of all others.
+// isNews tells whether something has changed that the network of a node depends on. In a large cluster
+// each node receives every change of all others, so most of them must be ignored cheaply.
 func isNews(before, now *corev1.Node) bool {
 	return before.UID != now.UID ||
 		!slices.Equal(before.Spec.PodCIDRs, now.Spec.PodCIDRs) ||
@@ -230,8 +228,8 @@ func isNews(before, now *corev1.Node) bool {
 		!slices.Equal(before.Status.Addresses, now.Status.Addresses)
 }
 
-// waitForPodCIDRs returns this node's object when it has a range of pods of
-// every family of the cluster. The only error is that ctx is cancelled.
+// waitForPodCIDRs returns this node's object when it has a pod CIDR of every family of the cluster.
+// The only error is that ctx is cancelled.
 func (n *Network) waitForPodCIDRs(ctx context.Context, get func(string) (*corev1.Node, error), changed <-chan struct{}) (*corev1.Node, error) {
 	remind := time.NewTicker(30 * time.Second)
 	defer remind.Stop()
@@ -243,7 +241,7 @@ func (n *Network) waitForPodCIDRs(ctx context.Context, get func(string) (*corev1
 		select {
 		case <-changed:
 		case <-remind.C:
-			n.log.Warnf("Still waiting for the controllers to give node %s a range of pods", n.cfg.NodeName)
+			n.log.Warnf("Still waiting for a pod CIDR of node %s, which the controllers on a server assign", n.cfg.NodeName)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { testutil.RunInOwnNetwork(m) }
 
-// host makes this namespace look like a host: a link eth0 with two addresses.
+// host gives this namespace a link eth0 with two addresses, like a host.
 func host(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -47,7 +47,7 @@ func host(t *testing.T) {
 	})
 }
 
-// eventually waits for what other goroutines and the kernel do.
+// eventually waits until done returns true.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(20 * time.Millisecond) {
@@ -118,7 +118,7 @@ func TestNetwork(t *testing.T) {
 				peer.Annotations[annotationIPv6] = "2001:db8::2"
 				peer.Annotations[annotationDataV6] = `{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e4"}`
 			}
-			// The controllers give this node its range later.
+			// The controllers assign this node's pod CIDR later.
 			client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}, peer)
 			give := time.AfterFunc(100*time.Millisecond, func() {
 				node, err := client.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
@@ -173,11 +173,11 @@ func TestNetwork(t *testing.T) {
 				t.Error("stopping removed the route to the peer")
 			}
 
-			// A start over what is there changes nothing.
+			// A start with the existing devices changes nothing.
 			stop = start(t, cfg, client)
 			stop()
 
-			// But for the MTU, when that of the link is another one.
+			// Only the MTU changes, if the link has another one.
 			testutil.Command(t, "ip link set eth0 mtu 9000")
 			stop = start(t, cfg, client)
 			stop()

@@ -28,7 +28,7 @@ import (
 	listers "k8s.io/client-go/listers/core/v1"
 )
 
-// The annotations by which flannel's nodes find each other, as in flannel's
+// The annotations by which nodes with flannel find each other, as in flannel's
 // pkg/subnet/kube/annotations.go.
 const (
 	//upstream:follows github.com/flannel-io/flannel/pkg/subnet/kube/annotations.go
@@ -39,49 +39,49 @@ const (
 	annotationDataV6  = annotationPrefix + "backend-v6-data"
 	annotationIP      = annotationPrefix + "public-ip"
 	annotationIPv6    = annotationPrefix + "public-ipv6"
-	// annotationSource is kedge's own: the addresses, with commas, of the interfaces
-	// that packets are sent by. They may be others than the public ones.
+	// annotationSource is kedge's own. It has the addresses, separated by commas, of the interfaces
+	// from which the node sends. They may differ from the public addresses.
 	annotationSource = annotationPrefix + "source-ip"
 )
 
-// patchRetry is how long is waited before the node is patched again after an
-// error, such as that of an API server that is away.
+// patchRetry is the wait before the node is patched again after an error, for example while the API
+// server is away.
 const patchRetry = time.Second
 
-// leases tells a flannel backend about the other nodes, and them about this
-// one. It is flannel's subnet.Manager, whose own implementation in
-// pkg/subnet/kube can be made from a kubeconfig file only.
+// leases announces this node to the others, and tells a flannel backend about them. It implements
+// flannel's subnet.Manager, because flannel's own implementation in pkg/subnet/kube can be made only
+// from a kubeconfig file.
 //
 //upstream:follows github.com/flannel-io/flannel/pkg/subnet/kube/kube.go kubeSubnetManager.AcquireLease kubeSubnetManager.nodeToLease kubeSubnetManager.GetStoredMacAddresses
 type leases struct {
 	client   kubernetes.Interface
 	nodeName string
 	nodeUID  types.UID
-	// podCIDRs are this node's.
+	// podCIDRs are this node's pod CIDRs.
 	podCIDRs []string
 	config   *subnet.Config
-	// sources are the addresses that this node sends from.
+	// sources are the addresses from which this node sends.
 	sources []netip.Addr
 	nodes   listers.NodeLister
 	// changed receives when any node may have changed.
 	changed <-chan struct{}
-	// stopped is closed when the component is to end.
+	// stopped is closed when the component must end.
 	stopped <-chan struct{}
-	// again ends the backend, to be set up anew.
+	// again ends the backend, so that it is set up again.
 	again func()
 	log   *logrus.Entry
 }
 
 var _ subnet.Manager = (*leases)(nil)
 
-// Name is the manager's name in flannel's messages.
+// Name returns the manager's name in flannel's messages.
 func (l *leases) Name() string { return "kedge" }
 
 // GetNetworkConfig returns flannel's configuration.
 func (l *leases) GetNetworkConfig(context.Context) (*subnet.Config, error) { return l.config, nil }
 
-// AcquireLease writes into this node's annotations how it is reached, and
-// returns its range of pods. It tries until it succeeds.
+// AcquireLease writes this node's addresses into its annotations and returns its pod CIDRs. It
+// retries until it succeeds or ctx ends.
 func (l *leases) AcquireLease(ctx context.Context, attrs *lease.LeaseAttrs) (*lease.Lease, error) {
 	annotations := map[string]string{
 		annotationManaged: "true",
@@ -101,7 +101,7 @@ func (l *leases) AcquireLease(ctx context.Context, attrs *lease.LeaseAttrs) (*le
 		if err == nil {
 			break
 		}
-		l.log.Warnf("Cannot tell the other nodes about this one yet: %v", err)
+		l.log.Warnf("Cannot announce this node to the other nodes, trying again: %v", err)
 		select {
 		case <-time.After(patchRetry):
 		case <-ctx.Done():
@@ -117,7 +117,7 @@ func (l *leases) AcquireLease(ctx context.Context, attrs *lease.LeaseAttrs) (*le
 	return own, nil
 }
 
-// joinAddresses writes addresses with commas between them.
+// joinAddresses returns the addresses separated by commas.
 func joinAddresses(addresses []netip.Addr) string {
 	texts := make([]string, len(addresses))
 	for i, address := range addresses {
@@ -126,7 +126,7 @@ func joinAddresses(addresses []netip.Addr) string {
 	return strings.Join(texts, ",")
 }
 
-// annotate sets the annotations that this node does not have yet.
+// annotate sets those annotations that this node lacks or that differ.
 func (l *leases) annotate(ctx context.Context, annotations map[string]string) error {
 	node, err := l.client.CoreV1().Nodes().Get(ctx, l.nodeName, metav1.GetOptions{})
 	if err != nil {
@@ -141,15 +141,15 @@ func (l *leases) annotate(ctx context.Context, annotations map[string]string) er
 	if err != nil {
 		return fmt.Errorf("encode annotations: %w", err)
 	}
-	// By way of the status, as flannel does: a node's status is what this
-	// component may write.
+	// The patch goes to the status, as flannel's does, because this component may write only the
+	// status of a node.
 	if _, err := l.client.CoreV1().Nodes().PatchStatus(ctx, l.nodeName, patch); err != nil {
 		return fmt.Errorf("annotate node: %w", err)
 	}
 	return nil
 }
 
-// backendData is how flannel writes what a backend says about itself.
+// backendData returns a backend's data in the form that flannel writes.
 func backendData(data json.RawMessage) string {
 	if data == nil {
 		return "null"
@@ -157,8 +157,7 @@ func backendData(data json.RawMessage) string {
 	return string(data)
 }
 
-// WatchLeases sends to receiver what changes about the nodes until ctx is
-// cancelled, and closes it then.
+// WatchLeases sends changes of the nodes to receiver until ctx is cancelled, and then closes it.
 func (l *leases) WatchLeases(ctx context.Context, receiver chan []lease.LeaseWatchResult) error {
 	defer close(receiver)
 	sent := map[string]lease.Lease{}
@@ -186,13 +185,13 @@ func (l *leases) WatchLeases(ctx context.Context, receiver chan []lease.LeaseWat
 	}
 }
 
-// isOwnAndChanged is whether node is this node with another range of pods, or
-// made anew and so without its annotations.
+// isOwnAndChanged tells whether node is this node with other pod CIDRs, or with a new UID and so
+// without its annotations.
 func (l *leases) isOwnAndChanged(node *corev1.Node) bool {
 	return node.Name == l.nodeName && (node.UID != l.nodeUID || !slices.Equal(node.Spec.PodCIDRs, l.podCIDRs))
 }
 
-// current returns the leases of those nodes that have one, by name.
+// current returns the leases by the name of their node. Nodes without a lease are left out.
 func (l *leases) current(nodes []*corev1.Node) map[string]lease.Lease {
 	current := map[string]lease.Lease{}
 	for _, node := range nodes {
@@ -200,7 +199,7 @@ func (l *leases) current(nodes []*corev1.Node) map[string]lease.Lease {
 		switch {
 		case errors.Is(err, errNoLease):
 		case err != nil:
-			l.log.Warnf("Pods of node %s cannot be reached: %v", node.Name, err)
+			l.log.Warnf("Cannot reach the pods of node %s: %v", node.Name, err)
 		default:
 			current[node.Name] = found
 		}
@@ -208,7 +207,7 @@ func (l *leases) current(nodes []*corev1.Node) map[string]lease.Lease {
 	return current
 }
 
-// events returns what leads from sent to nodes, and brings sent there.
+// events returns the changes from sent to nodes, and updates sent.
 func (l *leases) events(sent map[string]lease.Lease, nodes []*corev1.Node) []lease.Event {
 	current := l.current(nodes)
 	var events []lease.Event
@@ -227,10 +226,10 @@ func (l *leases) events(sent map[string]lease.Lease, nodes []*corev1.Node) []lea
 	return events
 }
 
-// errNoLease says that a node has not set up its network yet.
+// errNoLease means that a node has not set up its network yet.
 var errNoLease = errors.New("node has no lease yet")
 
-// read returns what a node's annotations say about it.
+// read returns the lease that a node's annotations describe.
 func (l *leases) read(node *corev1.Node) (found lease.Lease, err error) {
 	if node.Annotations[annotationManaged] != "true" || len(node.Spec.PodCIDRs) == 0 {
 		return found, errNoLease
@@ -253,11 +252,11 @@ func (l *leases) read(node *corev1.Node) (found lease.Lease, err error) {
 	return found, setSubnets(&found, node.Spec.PodCIDRs)
 }
 
-// setSubnets sets the ranges of pods of the families that the lease is for.
+// setSubnets sets the lease's pod CIDR of each family that the lease has.
 func setSubnets(to *lease.Lease, podCIDRs []string) error {
 	prefixes, err := parseCIDRs(podCIDRs)
 	if err != nil {
-		return fmt.Errorf("read pod range: %w", err)
+		return fmt.Errorf("read pod CIDR: %w", err)
 	}
 	for _, prefix := range prefixes {
 		if prefix.Addr().Is4() {
@@ -267,13 +266,13 @@ func setSubnets(to *lease.Lease, podCIDRs []string) error {
 		}
 	}
 	if to.EnableIPv4 && to.Subnet.Empty() || to.EnableIPv6 && to.IPv6Subnet.Empty() {
-		return fmt.Errorf("pod range %s lacks an address family of the cluster", strings.Join(podCIDRs, ","))
+		return fmt.Errorf("pod CIDR %s lacks an address family of the cluster", strings.Join(podCIDRs, ","))
 	}
 	return nil
 }
 
-// GetStoredMacAddresses returns the hardware addresses that this node's vxlan
-// devices had at the last start, so that the other nodes need not learn new ones.
+// GetStoredMacAddresses returns the hardware addresses that this node's vxlan devices had after the
+// last start. If they stay the same, the other nodes need not learn new ones.
 func (l *leases) GetStoredMacAddresses(ctx context.Context) (v4, v6 string) {
 	node, err := l.client.CoreV1().Nodes().Get(ctx, l.nodeName, metav1.GetOptions{})
 	if err != nil || node.Annotations[annotationType] != "vxlan" {
@@ -297,10 +296,9 @@ func toIP6Net(prefix netip.Prefix) ip.IP6Net {
 	return ip.IP6Net{IP: ip.FromIP6(prefix.Addr().AsSlice()), PrefixLen: uint(prefix.Bits())}
 }
 
-// The rest of subnet.Manager is for flannel's own command and for other
-// backends.
+// The remaining methods of subnet.Manager are for flannel's own command and for other backends.
 
-// errUnused answers what the backends in use never ask.
+// errUnused is the error of methods that kedge's backends never call.
 var errUnused = errors.New("not used by kedge")
 
 // HandleSubnetFile is not used.
@@ -308,7 +306,7 @@ func (l *leases) HandleSubnetFile(string, *subnet.Config, bool, ip.IP4Net, ip.IP
 	return errUnused
 }
 
-// RenewLease is not used: a lease is as long as its node.
+// RenewLease is not used: a lease lasts as long as its node.
 func (l *leases) RenewLease(context.Context, *lease.Lease) error { return errUnused }
 
 // WatchLease is not used.

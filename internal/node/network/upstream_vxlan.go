@@ -22,23 +22,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// The devices that flannel's vxlan backend makes, of its default VNI:
-// pkg/backend/vxlan/vxlan.go.
+// The devices that flannel's vxlan backend makes for its default VNI (pkg/backend/vxlan/vxlan.go).
 const (
 	//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan.go createVXLANDevice defaultVNI
 	vxlanDevice   = "flannel.1"
 	vxlanDeviceV6 = "flannel-v6.1"
 )
 
-// vxlanRetry is how long is waited before a node that could not be made known
-// to the devices, or a subscription, is tried again.
+// vxlanRetry is the wait before a failed update of the devices, or a lost subscription, is tried again.
 const vxlanRetry = time.Second
 
-// vxlanNetwork tells flannel's vxlan devices where the other nodes are. The
-// devices are the backend's; its Run is not used: when the kernel has dropped a
-// message about links, as it does while many pods come and go, flannel reads on
-// from a closed channel and the process dies of it (watchVXLANDevice in
-// flannel's pkg/backend/vxlan/vxlan_network.go).
+// vxlanNetwork configures the other nodes in flannel's vxlan devices. flannel's backend makes the
+// devices, but its Run is not used: when the kernel has dropped a message about links, as it does
+// while many pods start and stop, flannel reads from a closed channel and the process crashes
+// (watchVXLANDevice in flannel's pkg/backend/vxlan/vxlan_network.go).
 //
 //upstream:follows github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan_network.go network.Run network.watchVXLANDevice network.handleSubnetEvents
 type vxlanNetwork struct {
@@ -51,14 +48,14 @@ type vxlanNetwork struct {
 type peer struct {
 	device string
 	pods   *net.IPNet
-	// vtep is the hardware address of the node's device, and host is where the
-	// packets for it go.
+	// vtep is the hardware address of the node's device, and host is the address to which
+	// packets for it are sent.
 	vtep net.HardwareAddr
 	host net.IP
 }
 
-// Run follows the nodes until ctx is cancelled, or calls leases.again when the
-// devices must be made anew.
+// Run follows the nodes until ctx is cancelled. If the devices must be made again, it calls
+// leases.again and returns.
 func (v *vxlanNetwork) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -80,7 +77,7 @@ func (v *vxlanNetwork) Run(ctx context.Context) {
 		}
 		var retry <-chan time.Time
 		if err != nil && ctx.Err() == nil {
-			v.leases.log.Warnf("Some nodes' pods cannot be reached yet, or cannot reach this node's: %v", err)
+			v.leases.log.Warnf("Cannot connect the pods of some nodes with this node's pods yet, trying again: %v", err)
 			retry = time.After(vxlanRetry)
 		}
 		select {
@@ -95,7 +92,7 @@ func (v *vxlanNetwork) Run(ctx context.Context) {
 	}
 }
 
-// devices are those of the cluster's families.
+// devices returns the devices of the cluster's address families.
 func (v *vxlanNetwork) devices() []string {
 	var names []string
 	if v.leases.config.EnableIPv4 {
@@ -107,8 +104,8 @@ func (v *vxlanNetwork) devices() []string {
 	return names
 }
 
-// update brings the devices, and known, from known to current. What goes goes
-// first: another node may have what it had.
+// update brings the devices, and known, from known to current. It removes before it adds, because a new
+// node may have the addresses of a removed one.
 func (v *vxlanNetwork) update(known, current map[string]lease.Lease) error {
 	delete(current, v.leases.nodeName)
 	var faults []error
@@ -134,8 +131,8 @@ func (v *vxlanNetwork) update(known, current map[string]lease.Lease) error {
 		}
 		peers, err := peersOf(now)
 		if err != nil {
-			// Until the node says something else there is nothing to try again.
-			v.leases.log.Warnf("Pods of node %s cannot be reached: %v", name, err)
+			// Trying again is useless until the node's annotations change.
+			v.leases.log.Warnf("Cannot reach the pods of node %s: %v", name, err)
 		}
 		if each(name, peers, peer.add) {
 			known[name] = now
@@ -144,22 +141,22 @@ func (v *vxlanNetwork) update(known, current map[string]lease.Lease) error {
 	return errors.Join(faults...)
 }
 
-// peersOf reads what flannel on a node says about its devices.
+// peersOf returns the peers that flannel's data in a lease describe.
 //
 //upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan.go newSubnetAttrs hardwareAddr.MarshalJSON
 func peersOf(l lease.Lease) ([]peer, error) {
 	if l.Attrs.BackendType != "vxlan" {
-		return nil, fmt.Errorf("it has flannel-backend %s, and this node has vxlan", l.Attrs.BackendType)
+		return nil, fmt.Errorf("it has flannel-backend %s, but this node has vxlan", l.Attrs.BackendType)
 	}
 	var peers []peer
 	add := func(device string, data json.RawMessage, pods *net.IPNet, host net.IP) error {
 		var about struct{ VtepMAC string }
 		if err := json.Unmarshal(data, &about); err != nil {
-			return fmt.Errorf("read what flannel says about %s: %w", device, err)
+			return fmt.Errorf("read the node's annotation about %s: %w", device, err)
 		}
 		vtep, err := net.ParseMAC(about.VtepMAC)
 		if err != nil {
-			return fmt.Errorf("read what flannel says about %s: %w", device, err)
+			return fmt.Errorf("read the node's annotation about %s: %w", device, err)
 		}
 		peers = append(peers, peer{device, pods, vtep, host})
 		return nil
@@ -174,9 +171,8 @@ func peersOf(l lease.Lease) ([]peer, error) {
 	return peers, errors.Join(v4, v6)
 }
 
-// entries are what leads to a peer: the first address of its pods' range is
-// that of its device, the device is at the peer's host, and its pods are
-// behind it.
+// entries returns the entries for a peer: the first address of its pod CIDR is the address of its
+// device (arp), the device is on the peer's host (fdb), and its pods are behind the device (route).
 //
 //upstream:follows github.com/flannel-io/flannel/pkg/backend/vxlan/device.go vxlanDevice.AddFDB vxlanDevice.AddV6FDB vxlanDevice.AddARP vxlanDevice.AddV6ARP
 func (p peer) entries() (arp, fdb *netlink.Neigh, route *netlink.Route, err error) {
@@ -191,8 +187,8 @@ func (p peer) entries() (arp, fdb *netlink.Neigh, route *netlink.Route, err erro
 	return arp, fdb, route, nil
 }
 
-// add leads to the peer. The route is last: the kernel would ask on the wire
-// for what it does not know yet.
+// add adds the peer's entries. The route comes last: packets that use it before the other entries exist
+// would make the kernel ask for them on the network.
 func (p peer) add() error {
 	arp, fdb, route, err := p.entries()
 	if err != nil {
@@ -210,7 +206,7 @@ func (p peer) add() error {
 	return nil
 }
 
-// remove undoes add, also half of it.
+// remove removes the peer's entries. It ignores those that do not exist.
 func (p peer) remove() error {
 	arp, fdb, route, err := p.entries()
 	var missing netlink.LinkNotFoundError
@@ -232,12 +228,12 @@ func (p peer) remove() error {
 	return nil
 }
 
-// subscribeFunc is netlink.LinkSubscribeWithOptions.
+// subscribeFunc is the type of netlink.LinkSubscribeWithOptions.
 type subscribeFunc func(chan<- netlink.LinkUpdate, <-chan struct{}, netlink.LinkSubscribeOptions) error
 
-// watchDevices returns true when one of the devices is gone, and false when ctx
-// is cancelled. The kernel drops messages, and netlink then ends the
-// subscription: a new one begins, with a look at what is there.
+// watchDevices returns true when one of the devices is gone, and false when ctx is cancelled. When the
+// kernel drops messages, netlink ends the subscription. watchDevices then subscribes again and checks
+// that the devices exist.
 func watchDevices(ctx context.Context, names []string, subscribe subscribeFunc) bool {
 	err := wait.PollUntilContextCancel(ctx, vxlanRetry, true, func(ctx context.Context) (bool, error) {
 		return watchDevicesOnce(ctx, names, subscribe), nil
@@ -245,7 +241,7 @@ func watchDevices(ctx context.Context, names []string, subscribe subscribeFunc) 
 	return err == nil
 }
 
-// watchDevicesOnce returns false also when the subscription has ended.
+// watchDevicesOnce is watchDevices, except that it also returns false when the subscription ends.
 func watchDevicesOnce(ctx context.Context, names []string, subscribe subscribeFunc) bool {
 	updates, done := make(chan netlink.LinkUpdate), make(chan struct{})
 	if err := subscribe(updates, done, netlink.LinkSubscribeOptions{}); err != nil {
@@ -253,7 +249,7 @@ func watchDevicesOnce(ctx context.Context, names []string, subscribe subscribeFu
 	}
 	defer func() {
 		close(done)
-		go func() { // it may be about to send
+		go func() { // the sender may be about to send
 			for range updates {
 			}
 		}()

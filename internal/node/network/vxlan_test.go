@@ -11,9 +11,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
-// TestWatchDevicesOutlivesItsSubscription ends the first subscriptions, as
-// netlink does when the kernel has dropped a message, and removes the device
-// while there is none.
+// TestWatchDevicesOutlivesItsSubscription ends the first subscriptions, as netlink does when the kernel
+// has dropped a message. It removes the device while there is no subscription.
 func TestWatchDevicesOutlivesItsSubscription(t *testing.T) {
 	host(t)
 	subscriptions := 0
@@ -26,7 +25,7 @@ func TestWatchDevicesOutlivesItsSubscription(t *testing.T) {
 		testutil.Command(t, "ip link delete eth0")
 		return nil
 	}
-	// The clean-up of the host removes it once more.
+	// The host's clean-up removes this link again.
 	defer testutil.Command(t, "ip link add eth0 type veth peer name wire")
 	testutil.Command(t, "ip link add vx type veth peer name vx-peer")
 	defer testutil.Command(t, "ip link delete vx")
@@ -36,11 +35,11 @@ func TestWatchDevicesOutlivesItsSubscription(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if watchDevices(ctx, []string{"vx"}, netlink.LinkSubscribeWithOptions) {
-		t.Error("a device that is there was missed")
+		t.Error("an existing device was reported as gone")
 	}
 }
 
-// TestPeers adds a peer in both families, twice, and removes it, twice.
+// TestPeers adds a peer with both families twice, and removes it twice.
 func TestPeers(t *testing.T) {
 	host(t)
 	for device, local := range map[string]string{vxlanDevice: "192.0.2.1", vxlanDeviceV6: "2001:db8::1"} {
