@@ -17,8 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// modeFile names the mode whose rules are on this host. It is gone after a
-// reboot, as the rules are.
+// modeFile records the mode whose rules are on this host. A reboot removes both.
 const modeFile = datadir.RunDir + "/proxy-mode"
 
 // Cleanup removes all rules that a Proxy has made.
@@ -27,18 +26,18 @@ func Cleanup(ctx context.Context) error {
 	if _, err := exec.LookPath("nft"); err != nil {
 		errs = append(errs, fmt.Errorf("remove the service proxy's nftables rules: %w", err))
 	} else if nftables.CleanupLeftovers(ctx) {
-		errs = append(errs, errors.New("remove the service proxy's nftables rules: see the log for what failed"))
+		errs = append(errs, errors.New("remove the service proxy's nftables rules: see the log for the errors"))
 	}
-	// Merely asking iptables loads its kernel modules or makes its tables.
+	// iptables is not called without need: it would load its kernel modules and make its tables.
 	if lastMode() == proxyconfig.ProxyModeIPTables && !cleanIPTables(ctx) {
-		errs = append(errs, errors.New("remove the service proxy's iptables rules: see the log for what failed"))
+		errs = append(errs, errors.New("remove the service proxy's iptables rules: see the log for the errors"))
 	}
 	errs = append(errs, os.RemoveAll(modeFile))
 	return errors.Join(errs...)
 }
 
-// cleanIPTables removes the rules of the iptables mode, also the chain that the
-// proxier shares with the kubelet, which upstream's clean-up leaves.
+// cleanIPTables removes the rules of the iptables mode. Unlike upstream's clean-up, it also removes
+// the chain that the proxier shares with the kubelet.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/proxy/iptables/cleanup.go CleanupLeftovers
 func cleanIPTables(ctx context.Context) (ok bool) {
@@ -58,23 +57,22 @@ func cleanIPTables(ctx context.Context) (ok bool) {
 	return ok
 }
 
-// removeEmptyTables removes the tables that iptables has made in nftables, if
-// nobody uses them: iptables itself never does. Where it is the older iptables,
-// which has nothing to do with nftables, there are none.
+// removeEmptyTables removes tables that iptables has made in nftables if nobody uses them. iptables
+// itself never removes them. The older iptables, which does not use nftables, makes none.
 func removeEmptyTables(ctx context.Context) {
 	for _, family := range []string{"ip", "ip6"} {
 		for _, table := range []string{"filter", "nat", "mangle"} {
 			listing, err := exec.CommandContext(ctx, "nft", "list", "table", family, table).Output()
 			if err == nil && isEmptyTable(string(listing)) {
-				// It would do no harm if it stayed.
+				// An empty table does no harm, so errors are ignored.
 				_ = exec.CommandContext(ctx, "nft", "delete", "table", family, table).Run()
 			}
 		}
 	}
 }
 
-// isEmptyTable tells whether a listing by nft has no rules, and no chains but
-// iptables's own that let everything pass.
+// isEmptyTable tells whether nft's listing of a table has no rules, and only iptables' built-in chains
+// with the policy accept.
 func isEmptyTable(listing string) bool {
 	for line := range strings.Lines(listing) {
 		line = strings.TrimSpace(line)
@@ -89,11 +87,11 @@ func isEmptyTable(listing string) bool {
 	return true
 }
 
-// builtIn are the chains that iptables makes with a table.
+// builtIn are the chains that iptables makes together with a table.
 var builtIn = map[string]bool{"PREROUTING": true, "INPUT": true, "FORWARD": true, "OUTPUT": true, "POSTROUTING": true}
 
-// removeOtherMode removes the rules of an earlier start in the other mode, and
-// records the one that is about to start.
+// removeOtherMode removes the rules of an earlier start in the other mode, and records the mode that
+// is about to start.
 func removeOtherMode(ctx context.Context, mode proxyconfig.ProxyMode, log *logrus.Entry) {
 	last, failed := lastMode(), false
 	switch {
@@ -104,7 +102,7 @@ func removeOtherMode(ctx context.Context, mode proxyconfig.ProxyMode, log *logru
 		failed = nftables.CleanupLeftovers(ctx)
 	}
 	if failed {
-		log.Warnf("Some rules of the proxy's %s mode could not be removed; a reboot does", last)
+		log.Warnf("Cannot remove all rules of the proxy's %s mode: reboot this host to remove them", last)
 	}
 	if last == mode {
 		return
@@ -116,7 +114,7 @@ func removeOtherMode(ctx context.Context, mode proxyconfig.ProxyMode, log *logru
 	}
 }
 
-// lastMode returns the recorded mode, or none.
+// lastMode returns the recorded mode, or "".
 func lastMode() proxyconfig.ProxyMode {
 	content, err := os.ReadFile(modeFile)
 	if err != nil {

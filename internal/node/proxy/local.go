@@ -8,10 +8,9 @@ import (
 	watch "k8s.io/kubernetes/pkg/proxy/config"
 )
 
-// localSlices keeps from the proxier those changes of slices of a manager that
-// say nothing about this node. The endpoints of such slices are for the pods of
-// their own nodes only, so that otherwise all nodes would do their rules anew
-// for each one that joins.
+// localSlices hides from the proxier those changes of a manager's EndpointSlices that do not concern
+// this node. The endpoints of these slices are only for pods on the endpoints' own nodes. Without
+// this filter all nodes would rewrite their rules for each node that joins.
 type localSlices struct {
 	watch.EndpointSliceHandler
 	manager, nodeName string

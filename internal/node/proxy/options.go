@@ -1,18 +1,18 @@
 package proxy
 
-// healthAddress is where the proxy's health is served, on loopback only.
+// healthAddress is the address that serves the proxy's health, on loopback only.
 const healthAddress = "127.0.0.1:10256"
 
-// elsewhere are arguments of kube-proxy that have another place in kedge.
+// elsewhere are arguments of kube-proxy that users cannot set here, with the alternative.
 var elsewhere = map[string]string{
-	"bind-address":         "give node-ip",
-	"config":               "give the settings one by one",
-	"feature-gates":        "they hold for the whole process; give them with kube-apiserver-arg",
-	"hostname-override":    "give node-name",
+	"bind-address":         "set node-ip",
+	"config":               "set each setting with its own kube-proxy-arg",
+	"feature-gates":        "feature gates apply to the whole process, set them with kube-apiserver-arg",
+	"hostname-override":    "set node-name",
 	"kubeconfig":           "kedge connects it itself",
 	"master":               "kedge connects it itself",
-	"metrics-bind-address": "its metrics are among those of the other components",
+	"metrics-bind-address": "its metrics are served together with those of the other components",
 	"oom-score-adj":        "it is a part of kedge's own process",
 	"profiling":            "it is a part of kedge's own process",
-	"v":                    "give kedge's own v",
+	"v":                    "set v of kedge",
 }

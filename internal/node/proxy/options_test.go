@@ -44,8 +44,8 @@ func TestConfigurationArguments(t *testing.T) {
 
 func TestConfigurationFaults(t *testing.T) {
 	for arg, want := range map[string]string{
-		"proxy-mod=iptables":         `no argument "proxy-mod"`,
-		"proxy-mode=ipvs":            "it can be nftables or iptables",
+		"proxy-mod=iptables":         `unknown argument "proxy-mod"`,
+		"proxy-mode=ipvs":            "use nftables or iptables",
 		"masquerade-all=perhaps":     "masquerade-all",
 		"kubeconfig=/root/config":    "kedge connects it itself",
 		"detect-local-mode=Nonsense": "DetectLocalMode",

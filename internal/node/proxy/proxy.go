@@ -1,6 +1,6 @@
-// Package proxy makes Services work: it runs kube-proxy's nftables mode, or on
-// demand its iptables mode, composed of upstream's packages because upstream's
-// ProxyServer cannot be stopped. The agent package runs it on every node.
+// Package proxy implements Services. It runs kube-proxy's nftables mode or, if the user asks for it,
+// its iptables mode. It is composed of upstream's packages, because upstream's ProxyServer cannot be
+// stopped. The agent package runs it on every node.
 package proxy
 
 import (
@@ -30,30 +30,30 @@ import (
 // name is the component's name.
 const name = "proxy"
 
-// reporter is who the events are from, as upstream has it.
+// reporter is the source of the Events, with upstream's name.
 const reporter = "kube-proxy"
 
-// readyPoll is how often it is asked whether the first rules are written.
+// readyPoll is how often Run checks whether the first rules are written.
 const readyPoll = 20 * time.Millisecond
 
-// Config is what a Proxy needs to know.
+// Config is what New needs.
 type Config struct {
 	// Client writes events as system:kube-proxy.
 	Client *rest.Config
-	// Informers are of nodes, Services, EndpointSlices and ServiceCIDRs.
+	// Informers provide nodes, Services, EndpointSlices and ServiceCIDRs.
 	Informers objectcache.Source
-	// LocalSlices is who manages the EndpointSlices whose endpoints are for the
-	// pods of their own nodes only.
+	// LocalSlices is the name of the manager of EndpointSlices whose endpoints are only for pods
+	// on the endpoints' own nodes.
 	LocalSlices string
 	// NodeName is this node's name.
 	NodeName string
 	// NodeIPs are this node's addresses, at most one of each family.
 	NodeIPs []netip.Addr
-	// Cluster is read for the ranges of pods and Services.
+	// Cluster provides the ranges of pods and Services.
 	Cluster config.Cluster
-	// Args are the user's arguments of upstream's kube-proxy, as name=value.
+	// Args are the user's arguments for kube-proxy, each as name=value.
 	Args []string
-	// Nftables is whether the kernel has nftables.
+	// Nftables is true if the kernel has nftables.
 	Nftables bool
 }
 
@@ -62,19 +62,19 @@ type Proxy struct {
 	cfg    Config
 	config *proxyconfig.KubeProxyConfiguration
 	log    *logrus.Entry
-	// client is made of cfg.Client; tests put a fake one here.
+	// client is made from cfg.Client, or is a fake in tests.
 	client kubernetes.Interface
 }
 
-// New returns the service proxy of a node. The error is about cfg.Args, or
-// about a kernel that needs another mode.
+// New returns the service proxy of a node. It fails if cfg.Args has faults, or if the kernel does not
+// support the mode.
 func New(cfg Config) (*Proxy, error) {
 	configuration, err := newConfiguration(cfg.Cluster, cfg.Args)
 	if err != nil {
 		return nil, err
 	}
 	if configuration.Mode == proxyconfig.ProxyModeNFTables && !cfg.Nftables {
-		return nil, errors.New("this kernel has no nftables, which the service proxy needs; load the module nf_tables, or pass --kube-proxy-arg proxy-mode=iptables")
+		return nil, errors.New("this kernel has no nftables, which the service proxy needs: load the module nf_tables, or set --kube-proxy-arg proxy-mode=iptables")
 	}
 	return &Proxy{cfg: cfg, config: configuration, log: logrus.WithField("component", name)}, nil
 }
@@ -82,15 +82,14 @@ func New(cfg Config) (*Proxy, error) {
 // Name returns the component's name.
 func (p *Proxy) Name() string { return name }
 
-// Run keeps the host's rules in step with Services and their endpoints. It is
-// ready when the rules of all that exist are written. When ctx is cancelled,
-// the rules stay, for the pods that go on.
+// Run keeps the host's rules in step with Services and their endpoints. It is ready when the rules of
+// all existing Services are written. When ctx is cancelled, the rules stay, because pods keep
+// running.
 //
-// Some loops of upstream's live as long as the process, but do nothing once
-// no more changes reach them than to check that their rules are there:
-// SyncLoop in pkg/proxy/nftables/proxier.go and pkg/proxy/iptables/proxier.go,
-// and iptables' Monitor. So do the listeners of healthCheckNodePorts, in
-// pkg/proxy/healthcheck/service_health.go.
+// Some of upstream's loops live as long as the process. When they receive no more changes, they only
+// check that their rules exist: SyncLoop in pkg/proxy/nftables/proxier.go and
+// pkg/proxy/iptables/proxier.go, and iptables' Monitor. The listeners of healthCheckNodePorts
+// (pkg/proxy/healthcheck/service_health.go) stay open as long.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/proxy/nftables/proxier.go Proxier.SyncLoop
 //upstream:relies-on k8s.io/kubernetes/pkg/proxy/iptables/proxier.go Proxier.SyncLoop
@@ -103,14 +102,14 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 		}
 		p.client = client
 	}
-	// Whatever ends this component ends what it has started.
+	// Whatever ends this component also ends everything that it has started.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
 	p.setConntrack(ctx)
 	metrics.RegisterMetrics(p.config.Mode)
-	// Two, for what is added to a factory after its start hears of objects at
-	// once, and upstream's parts are not ready then: see watchAll.
+	// There are two factories: handlers that are added to a started factory receive objects at once,
+	// before upstream's parts are ready for them (see watchAll).
 	early, err := p.cfg.Informers(ctx)
 	if err != nil {
 		return err
@@ -153,8 +152,8 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	go proxier.SyncLoop()
-	// Upstream's SyncLoop reports an update before its first one, so it is the
-	// second of each family by which its rules are written.
+	// Upstream's SyncLoop reports an update before it writes rules for the first time. So the rules
+	// of a family are written when the family reports its second update.
 	//upstream:relies-on k8s.io/kubernetes/pkg/proxy/nftables/proxier.go Proxier.SyncLoop
 	before, err := updates(ctx, health, families, nil)
 	if err != nil {
@@ -169,8 +168,8 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 	return failure(ctx)
 }
 
-// updates waits until every family has reported an update other than before,
-// and returns them. The only error is that ctx is cancelled.
+// updates waits until every family has reported an update other than before, and returns the reports.
+// The only error is that ctx is cancelled.
 func updates(ctx context.Context, health *healthcheck.ProxyHealthServer, families []corev1.IPFamily, before map[corev1.IPFamily]healthcheck.ProxierHealth) (map[corev1.IPFamily]healthcheck.ProxierHealth, error) {
 	var now map[corev1.IPFamily]healthcheck.ProxierHealth
 	err := wait.PollUntilContextCancel(ctx, readyPoll, true, func(context.Context) (bool, error) {
@@ -182,7 +181,7 @@ func updates(ctx context.Context, health *healthcheck.ProxyHealthServer, familie
 	return now, err
 }
 
-// failure returns why ctx was cancelled, unless it was from outside.
+// failure returns why ctx was cancelled, or nil if the caller cancelled it.
 func failure(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != ctx.Err() {
 		return cause
@@ -190,8 +189,8 @@ func failure(ctx context.Context) error {
 	return nil
 }
 
-// families returns the address families of the cluster, the first one first.
-// A family that the cluster does not have costs nothing that way.
+// families returns the address families of the cluster, the primary one first. Other families are left
+// out, so that they cost nothing.
 func (p *Proxy) families() []corev1.IPFamily {
 	var families []corev1.IPFamily
 	for _, cidr := range p.cfg.Cluster.ServiceCIDRs() {

@@ -30,15 +30,15 @@ import (
 
 func TestMain(m *testing.M) { testutil.RunInOwnNetwork(m) }
 
-// place is a network namespace joined to the host's by a wire.
+// place is a network namespace that is connected to the host's by a veth pair.
 type place struct{ ns netns.NsHandle }
 
-// within calls do in the place; sockets that do opens stay there.
+// within calls do in the place. Sockets that do opens stay there.
 func (p place) within(t *testing.T, do func() error) error {
 	t.Helper()
 	result := make(chan error, 1)
 	go func() {
-		// Never unlocked: the thread ends with the goroutine.
+		// The thread is never unlocked, so it ends with the goroutine.
 		runtime.LockOSThread()
 		if err := netns.Set(p.ns); err != nil {
 			result <- err
@@ -49,7 +49,7 @@ func (p place) within(t *testing.T, do func() error) error {
 	return <-result
 }
 
-// running is a source of informers that others have been using for long.
+// running returns a source of informers that other components have used for long.
 func running(ctx context.Context, client kubernetes.Interface) objectcache.Source {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	objects := objectcache.New(ctx, factory, client)
@@ -64,8 +64,8 @@ func running(ctx context.Context, client kubernetes.Interface) objectcache.Sourc
 	}
 }
 
-// newPlace joins a new place to the host by the interface name. The host's end
-// has the first address of each network, the other end the second.
+// newPlace connects a new place to the host by the interface name. The host's end has the first
+// address of each network, the other end the second.
 func newPlace(t *testing.T, name string, networks ...string) place {
 	t.Helper()
 	made := make(chan netns.NsHandle, 1)
@@ -155,7 +155,7 @@ func call(address string) (string, error) {
 	return string(answer), err
 }
 
-// call returns the answer from address as heard in the place.
+// call connects to address from within the place and returns the answer.
 func (p place) call(t *testing.T, address string) (answer string, err error) {
 	t.Helper()
 	err = p.within(t, func() (err error) {
@@ -174,7 +174,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// service returns a Service of type NodePort and its endpoints.
+// service returns a Service of type NodePort and its EndpointSlices.
 func service(name string, port int32, ips, endpoints []string) (*corev1.Service, []*discoveryv1.EndpointSlice) {
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
@@ -205,7 +205,7 @@ func service(name string, port int32, ips, endpoints []string) (*corev1.Service,
 	return svc, slices
 }
 
-// host makes this namespace a node that forwards.
+// host makes this namespace a node that forwards packets.
 func host(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -275,7 +275,7 @@ func TestProxy(t *testing.T) {
 				t.Fatalf("ended before it was ready: %v", err)
 			}
 
-			// Ready means that what exists works.
+			// When the proxy is ready, existing Services work.
 			check := func() {
 				t.Helper()
 				for address, want := range calls {
@@ -286,14 +286,15 @@ func TestProxy(t *testing.T) {
 				if got, err := call("10.43.0.50:80"); err != nil || !strings.HasPrefix(got, "a from ") {
 					t.Errorf("the host calls the Service: got %q (%v)", got, err)
 				}
-				// Traffic from outside takes the node's address, to come back this way.
+				// Traffic from outside gets the node's address, so that answers come back through
+				// this node.
 				if got, err := outside.call(t, "192.0.2.1:30080"); err != nil || got != "a from 10.42.0.1" {
 					t.Errorf("outside calls the NodePort: got %q (%v)", got, err)
 				}
 				if got, err := call("192.0.2.1:30080"); err != nil || !strings.HasPrefix(got, "a from ") {
 					t.Errorf("the host calls the NodePort: got %q (%v)", got, err)
 				}
-				// A pod reaches itself through its Service.
+				// A pod can reach itself through its Service.
 				if got, err := podA.call(t, "10.43.0.50:80"); err != nil || got != "a from 10.42.0.1" {
 					t.Errorf("a pod calls itself: got %q (%v)", got, err)
 				}
@@ -309,7 +310,7 @@ func TestProxy(t *testing.T) {
 				response.Body.Close()
 			}
 
-			// Changes arrive: the endpoint moves to the other pod.
+			// The endpoint moves to the other pod.
 			podB.serve(t, ":8080", "b")
 			moved := slices[0].DeepCopy()
 			moved.Endpoints[0].Addresses = []string{"10.42.0.18"}
@@ -337,7 +338,7 @@ func TestProxy(t *testing.T) {
 			} else {
 				listener.Close()
 			}
-			check() // pods go on
+			check() // pods keep running
 
 			if err := Cleanup(context.Background()); err != nil {
 				t.Errorf("clean up: %v", err)

@@ -14,9 +14,9 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/healthcheck"
 )
 
-// serveHealth serves /healthz and /livez at address, or nothing if it is
-// empty, until stop is called. The answers are upstream's, of
-// pkg/proxy/healthcheck/proxy_health.go, whose own server cannot be stopped.
+// serveHealth serves /healthz and /livez at address until stop is called. If address is empty it serves
+// nothing. The answers are those of upstream's pkg/proxy/healthcheck/proxy_health.go, whose own
+// server cannot be stopped.
 //
 //upstream:follows k8s.io/kubernetes/pkg/proxy/healthcheck/proxy_health.go ProxyHealthServer.Run healthzHandler.ServeHTTP livezHandler.ServeHTTP
 func serveHealth(address string, health *healthcheck.ProxyHealthServer) (stop func(), err error) {
@@ -25,7 +25,7 @@ func serveHealth(address string, health *healthcheck.ProxyHealthServer) (stop fu
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("serve the proxy's health: %w; another kube-proxy may be running, or give another --kube-proxy-arg healthz-bind-address", err)
+		return nil, fmt.Errorf("serve the proxy's health: %w: stop another kube-proxy on this host, or set another address with --kube-proxy-arg healthz-bind-address=ADDRESS:PORT", err)
 	}
 	answer := func(w http.ResponseWriter, state healthcheck.ProxyHealth, healthy bool) {
 		w.Header().Set("Content-Type", "application/json")
@@ -35,7 +35,7 @@ func serveHealth(address string, health *healthcheck.ProxyHealthServer) (stop fu
 		} else {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		// An error is that nobody reads the answer any more.
+		// If writing fails, the client is gone.
 		_ = json.NewEncoder(w).Encode(state)
 	}
 	mux := http.NewServeMux()
@@ -51,7 +51,7 @@ func serveHealth(address string, health *healthcheck.ProxyHealthServer) (stop fu
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			logrus.WithField("component", name).Errorf("The proxy's health is no longer served: %v", err)
+			logrus.WithField("component", name).Errorf("Cannot serve the proxy's health any more: %v", err)
 		}
 	}()
 	return func() { _ = server.Close() }, nil

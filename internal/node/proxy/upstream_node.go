@@ -16,8 +16,8 @@ import (
 	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
 )
 
-// node is this node's object. It stands in for upstream's NodeManager in
-// pkg/proxy/node.go, whose informer cannot be stopped and which calls os.Exit.
+// node gives access to this node's object. It replaces upstream's NodeManager in pkg/proxy/node.go,
+// whose informer cannot be stopped and which calls os.Exit.
 //
 //upstream:follows k8s.io/kubernetes/pkg/proxy/node.go NodeManager newNodeManager NodeManager.OnNodeChange
 type node struct {
@@ -35,7 +35,7 @@ func newNode(informer coreinformers.NodeInformer, name string) *node {
 		default:
 		}
 	}
-	// An error means that the informer has ended, and with it this component.
+	// An error would mean that the informer has ended. Then this component ends too.
 	_, _ = informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    notify,
 		UpdateFunc: func(_, object any) { notify(object) },
@@ -43,7 +43,7 @@ func newNode(informer coreinformers.NodeInformer, name string) *node {
 	return n
 }
 
-// Node returns the object, or nil while it is not known.
+// Node returns this node's object, or nil while it is not known.
 func (n *node) Node() *corev1.Node {
 	found, err := n.informer.Lister().Get(n.name)
 	if err != nil {
@@ -52,8 +52,8 @@ func (n *node) Node() *corev1.Node {
 	return found
 }
 
-// waitForPodCIDRs returns the node's ranges of pods when it has any. The only
-// error is that ctx is cancelled.
+// waitForPodCIDRs returns the node's pod CIDRs when it has any. The only error is that ctx is
+// cancelled.
 func (n *node) waitForPodCIDRs(ctx context.Context) ([]string, error) {
 	for {
 		if found := n.Node(); found != nil && len(found.Spec.PodCIDRs) > 0 {
@@ -67,25 +67,25 @@ func (n *node) waitForPodCIDRs(ctx context.Context) ([]string, error) {
 	}
 }
 
-// onPodCIDRChange calls fail when the node gets other ranges than podCIDRs:
-// the proxier cannot change its own.
+// onPodCIDRChange calls fail when the node gets pod CIDRs other than podCIDRs, because the proxier
+// cannot change its own.
 func (n *node) onPodCIDRChange(podCIDRs []string, fail context.CancelCauseFunc) {
 	check := func(object any) {
 		changed, ok := object.(*corev1.Node)
 		if ok && len(changed.Spec.PodCIDRs) > 0 && !slices.Equal(changed.Spec.PodCIDRs, podCIDRs) {
-			fail(fmt.Errorf("the node's pod range changed from %s to %s; start again",
+			fail(fmt.Errorf("the node's pod CIDR changed from %s to %s: restart kedge",
 				strings.Join(podCIDRs, ","), strings.Join(changed.Spec.PodCIDRs, ",")))
 		}
 	}
-	// As above for the error.
+	// The error is ignored for the same reason as above.
 	_, _ = n.informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    check,
 		UpdateFunc: func(_, object any) { check(object) },
 	})
 }
 
-// localDetectors returns how traffic of this node's own pods is known, as
-// getLocalDetectors does in cmd/kube-proxy/app/server_linux.go.
+// localDetectors returns how the proxier recognises traffic of this node's pods. It follows
+// getLocalDetectors in cmd/kube-proxy/app/server_linux.go.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-proxy/app/server_linux.go getLocalDetectors
 func localDetectors(c *proxyconfig.KubeProxyConfiguration, podCIDRs []string) map[corev1.IPFamily]proxyutil.LocalTrafficDetector {

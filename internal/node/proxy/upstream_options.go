@@ -18,12 +18,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
-// newConfiguration returns upstream's configuration: its defaults, kedge's
-// settings over them, and the user's arguments, each as name=value, over all.
+// newConfiguration returns upstream's defaults, with kedge's settings over them, and the user's
+// arguments, each as name=value, over these. The error lists every fault in the arguments.
 //
-// The arguments are those of kube-proxy with the same meaning. Upstream's own
-// FlagSet, in cmd/kube-proxy/app/options.go, cannot be used: it is bound to an
-// unexported field, and its package brings the IPVS proxier along.
+// The arguments have the names and meanings of kube-proxy's. Upstream's FlagSet in
+// cmd/kube-proxy/app/options.go cannot be used: it is bound to an unexported field, and its package
+// imports the IPVS proxier.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-proxy/app/server_linux.go ProxyServer.platformSetup Options.platformApplyDefaults
 func newConfiguration(cluster config.Cluster, args []string) (*proxyconfig.KubeProxyConfiguration, error) {
@@ -51,7 +51,7 @@ func newConfiguration(cluster config.Cluster, args []string) (*proxyconfig.KubeP
 		case known:
 			faults = append(faults, fmt.Errorf("kube-proxy-arg: %s cannot be set here: %s", name, hint))
 		case flags.Lookup(name) == nil:
-			faults = append(faults, fmt.Errorf("kube-proxy-arg: kube-proxy has no argument %q that kedge knows", name))
+			faults = append(faults, fmt.Errorf("kube-proxy-arg: unknown argument %q", name))
 		default:
 			if err := flags.Set(name, value); err != nil {
 				faults = append(faults, fmt.Errorf("kube-proxy-arg: %w", err))
@@ -62,9 +62,9 @@ func newConfiguration(cluster config.Cluster, args []string) (*proxyconfig.KubeP
 		return nil, err
 	}
 	if c.Mode != proxyconfig.ProxyModeNFTables && c.Mode != proxyconfig.ProxyModeIPTables {
-		return nil, fmt.Errorf("kube-proxy-arg: proxy-mode %q is not known; it can be nftables or iptables", c.Mode)
+		return nil, fmt.Errorf("kube-proxy-arg: unknown proxy-mode %q: use nftables or iptables", c.Mode)
 	}
-	// As upstream does, in cmd/kube-proxy/app/server_linux.go.
+	// Upstream does this in cmd/kube-proxy/app/server_linux.go.
 	if c.Mode == proxyconfig.ProxyModeNFTables && len(c.NodePortAddresses) == 0 {
 		c.NodePortAddresses = []string{proxyconfig.NodePortAddressesPrimary}
 	}
@@ -89,7 +89,7 @@ func newFlagSet(c *proxyconfig.KubeProxyConfiguration) *pflag.FlagSet {
 	fs.StringVar(&c.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "")
 	fs.StringVar(&c.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "")
 
-	// In spite of their names the two periods are those of either mode.
+	// Despite their names, the two periods apply to both modes.
 	fs.DurationVar(&c.SyncPeriod.Duration, "iptables-sync-period", c.SyncPeriod.Duration, "")
 	fs.DurationVar(&c.MinSyncPeriod.Duration, "iptables-min-sync-period", c.MinSyncPeriod.Duration, "")
 	fs.DurationVar(&c.ConfigSyncPeriod.Duration, "config-sync-period", c.ConfigSyncPeriod.Duration, "")

@@ -21,13 +21,13 @@ import (
 	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
 )
 
-// newProxier makes the proxier of the chosen mode for one or both families.
+// newProxier returns the proxier of the configured mode for one or both families.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-proxy/app/server_linux.go ProxyServer.createProxier
 func (p *Proxy) newProxier(ctx context.Context, families []corev1.IPFamily, podCIDRs []string, recorder events.EventRecorder, health *healthcheck.ProxyHealthServer) (proxy.Provider, error) {
 	c, first := p.config, families[0]
 	detectors := localDetectors(c, podCIDRs)
-	// Upstream's values where a node has no address of a family.
+	// These are upstream's values for a family of which the node has no address.
 	nodeIPs := map[corev1.IPFamily]net.IP{corev1.IPv4Protocol: net.IPv4(127, 0, 0, 1), corev1.IPv6Protocol: net.IPv6loopback}
 	var primary []string
 	for _, address := range p.cfg.NodeIPs {
@@ -56,7 +56,7 @@ func (p *Proxy) newProxier(ctx context.Context, families []corev1.IPFamily, podC
 				p.cfg.NodeName, nodeIPs[first], recorder, health, nodePorts, false)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("use nftables: %w; if this kernel is too old for it, pass --kube-proxy-arg proxy-mode=iptables", err)
+			return nil, fmt.Errorf("use nftables: %w: if this kernel is too old for nftables, set --kube-proxy-arg proxy-mode=iptables", err)
 		}
 		return proxier, nil
 	}
@@ -64,7 +64,7 @@ func (p *Proxy) newProxier(ctx context.Context, families []corev1.IPFamily, podC
 	tables := utiliptables.NewBestEffort()
 	for _, family := range families {
 		if tables[family] == nil {
-			return nil, fmt.Errorf("use iptables for %s: the program or the kernel's modules for it are missing", family)
+			return nil, fmt.Errorf("use iptables for %s: the program iptables or its kernel modules are missing: install them", family)
 		}
 	}
 	bit, localhost := int(*c.IPTables.MasqueradeBit), *c.IPTables.LocalhostNodePorts
@@ -81,8 +81,8 @@ func (p *Proxy) newProxier(ctx context.Context, families []corev1.IPFamily, podC
 	return proxier, nil
 }
 
-// setConntrack sets the sizes and timeouts of connection tracking, one by one
-// because a container or a network namespace may lack the right to some.
+// setConntrack sets the sizes and timeouts of connection tracking. It sets them one by one, because in
+// a container or a network namespace some may be denied.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-proxy/app/server_linux.go ProxyServer.platformSetup
 func (p *Proxy) setConntrack(ctx context.Context) {
@@ -101,6 +101,6 @@ func (p *Proxy) setConntrack(ctx context.Context) {
 		}
 	}
 	if len(denied) > 0 {
-		p.log.Infof("The host keeps its own setting of %s", strings.Join(denied, ", "))
+		p.log.Infof("Cannot change %s: the host's own values stay", strings.Join(denied, ", "))
 	}
 }

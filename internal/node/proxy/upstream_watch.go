@@ -18,13 +18,11 @@ import (
 	watch "k8s.io/kubernetes/pkg/proxy/config"
 )
 
-// watchAll feeds the proxier, as Run does in cmd/kube-proxy/app/server.go.
-// What upstream's selectors leave out of its own informers is left out here
-// of what others have in theirs.
+// watchAll feeds the proxier, as Run does in cmd/kube-proxy/app/server.go. Upstream's informers are
+// filtered by selectors. The informers here are shared, so their handlers are filtered instead.
 //
-// The factory must not have been started. Upstream's New functions add handlers
-// to informers that drop what they hear before the proxier is registered with
-// them (pkg/proxy/config/config.go).
+// The factory must not have been started. Upstream's New functions add handlers to informers, and
+// these handlers drop events until the proxier is registered with them (pkg/proxy/config/config.go).
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-proxy/app/server.go ProxyServer.Run
 //upstream:relies-on k8s.io/kubernetes/pkg/proxy/config/config.go NewEndpointSliceConfig NewServiceConfig NewServiceCIDRConfig NewNodeTopologyConfig
@@ -45,8 +43,7 @@ func watchAll(ctx context.Context, factory informers.SharedInformerFactory, loca
 	factory.StartWithContext(ctx)
 }
 
-// selected is an informer whose handlers hear of some objects only. All are in
-// its store.
+// selected is an informer whose handlers receive only some of the objects. Its store has all of them.
 type selected struct {
 	cache.SharedIndexInformer
 	keep func(metav1.Object) bool
@@ -74,7 +71,7 @@ func (s selected) filter(handler cache.ResourceEventHandler) cache.ResourceEvent
 	}}
 }
 
-// selectedServices are those that kube-proxy is to serve.
+// selectedServices selects the Services that kube-proxy must serve.
 type selectedServices struct{ coreinformers.ServiceInformer }
 
 func (s selectedServices) Informer() cache.SharedIndexInformer {
@@ -85,7 +82,7 @@ func (s selectedServices) Informer() cache.SharedIndexInformer {
 	}}
 }
 
-// selectedSlices are those of Services with an address.
+// selectedSlices selects the EndpointSlices of Services that have an address.
 type selectedSlices struct {
 	discoveryinformers.EndpointSliceInformer
 }
@@ -98,7 +95,7 @@ func (s selectedSlices) Informer() cache.SharedIndexInformer {
 	}}
 }
 
-// selectedNodes is one node.
+// selectedNodes selects one node.
 type selectedNodes struct {
 	coreinformers.NodeInformer
 	name string

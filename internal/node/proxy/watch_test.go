@@ -14,7 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/apis"
 )
 
-// TestSelected hears of nothing that is not kube-proxy's.
+// TestSelected checks that handlers do not receive objects that are not for kube-proxy.
 func TestSelected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := func(name string, labels ...string) metav1.ObjectMeta {
@@ -58,7 +58,7 @@ func TestSelected(t *testing.T) {
 		defer close(stop)
 		factory.Start(stop)
 		synctest.Wait()
-		// What becomes another's is gone.
+		// A Service that is given to another proxy counts as deleted.
 		_, err := client.CoreV1().Services("default").Update(t.Context(),
 			&corev1.Service{ObjectMeta: meta("service", apis.LabelServiceProxyName), Spec: corev1.ServiceSpec{ClusterIP: "10.43.0.1"}}, metav1.UpdateOptions{})
 		if err != nil {
