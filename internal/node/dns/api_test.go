@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// fakeAPI is as much of an API server as the DNS asks: lists and watches of
-// whole resources, and events. The fake clientset cannot stand in for it,
-// because CoreDNS makes its own client from a rest.Config.
+// fakeAPI answers the requests that the DNS makes to an API server: lists and watches of whole
+// resources, and events. The fake clientset cannot replace it, because CoreDNS makes its own client
+// from a rest.Config.
 type fakeAPI struct {
 	*httptest.Server
 	events chan *corev1.Event
@@ -50,15 +50,15 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 
 func (api *fakeAPI) config() *rest.Config { return &rest.Config{Host: api.URL, QPS: -1} }
 
-// stop takes the API away.
+// stop stops the API.
 func (api *fakeAPI) stop() {
-	// In this order nobody can come back in between.
+	// In this order no client can come back in between.
 	_ = api.Listener.Close()
 	api.CloseClientConnections()
 	api.Close()
 }
 
-// send adds, changes (MODIFIED) or removes (DELETED) an object.
+// send sends the addition, change (MODIFIED) or deletion (DELETED) of an object.
 func (api *fakeAPI) send(t *testing.T, kind, resource string, object runtime.Object) {
 	t.Helper()
 	api.mu.Lock()

@@ -15,39 +15,38 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// Whoever may write the ConfigMap coredns-custom is not root on the nodes. This file
-// has what such a user may say: a list of directives and of their options. None of
-// them opens a port, none writes, and those that read a file read it in one folder.
+// A user who may write the ConfigMap coredns-custom is not root on the nodes. This file has the list
+// of directives and options that such a user may use. None of them opens a port or writes a file.
+// Those that read a file can read it in one folder only.
 
-// ignored are directives that are left out of a user's part: many published
-// examples have them, and what they do is done by kedge or must not be done
-// inside it (loop ends the process, as a fault does with debug; the others open
-// ports).
+// ignored are directives that are removed from a user's part, because many published examples have
+// them. kedge already does what they do, or must not do it: loop ends the process, and with debug a
+// panic does. The others open ports.
 var ignored = []string{"debug", "health", "loop", "prometheus", "ready", "reload"}
 
-// nowhere is a folder that cannot exist: caddyfile's parser looks for imported files
-// beside the file that it parses.
+// nowhere is a folder that cannot exist. caddyfile's parser looks for imported files beside the file
+// that it parses.
 const nowhere = "/dev/null"
 
-// maxImported bounds what snippets make of a part, in bytes.
+// maxImported limits the size to which snippets may expand a part, in bytes.
 const maxImported = 4 << 20
 
-// rule is what may follow a directive.
+// rule says which arguments and options a directive may have.
 type rule struct {
-	// args judges the arguments; nil lets all pass.
+	// args checks the directive's arguments. nil allows all.
 	args judge
-	// options judge the arguments of the first words in the directive's block. Other
-	// words are refused. If anyOption is set, all pass.
+	// options has the allowed options by their first word, with the check of their arguments. Other
+	// options are refused, unless anyOption is set.
 	options   map[string]judge
 	anyOption bool
 }
 
 type judge func(c corefile, args []string) error
 
-// anything is for arguments that are neither files nor addresses to listen on.
+// anything is the check for arguments that are neither files nor addresses to listen on.
 func anything(corefile, []string) error { return nil }
 
-// words makes options that take anything.
+// words returns options that allow any arguments.
 func words(list string) map[string]judge {
 	options := map[string]judge{}
 	for word := range strings.FieldsSeq(list) {
@@ -56,7 +55,7 @@ func words(list string) map[string]judge {
 	return options
 }
 
-// with adds an option.
+// with returns options with one more option.
 func with(options map[string]judge, word string, judged judge) map[string]judge {
 	added := maps.Clone(options)
 	if added == nil {
@@ -66,11 +65,11 @@ func with(options map[string]judge, word string, judged judge) map[string]judge 
 	return added
 }
 
-// permitted are all directives that a user's part can end up as. They follow the setup
-// functions of CoreDNS's plugins. What these can do and is not here: endpoint, tls
-// and kubeconfig of kubernetes, which name another cluster; startup_timeout and
-// multicluster of kubernetes, of which one has CoreDNS wait and the other needs
-// rights that it has not; expr and var of template, which can take all memory.
+// permitted are the directives that a user's part can have after its conversion. They follow the setup
+// functions of CoreDNS's plugins. These options are left out: endpoint, tls and kubeconfig of
+// kubernetes, which name another cluster; startup_timeout of kubernetes, which makes CoreDNS wait;
+// multicluster of kubernetes, which needs rights that the DNS does not have; and expr and var of
+// template, which can use up all memory.
 var permitted = map[string]rule{
 	"acl":         {options: words("allow block drop filter")},
 	"any":         {},
@@ -112,7 +111,7 @@ func templateOptions() map[string]judge {
 	return options
 }
 
-// parse reads a part of the user's into server blocks.
+// parse returns the server blocks in a user's part.
 func parse(key, text string) ([]caddyfile.ServerBlock, error) {
 	if err := checkTokens(key, text); err != nil {
 		return nil, err
@@ -128,18 +127,18 @@ func parse(key, text string) ([]caddyfile.ServerBlock, error) {
 	return blocks, nil
 }
 
-// checkTokens refuses what caddyfile's parser would let pass or do. A missing brace
-// at the end is no fault to it. It puts environment variables into tokens, where the
-// tokens count: its lexer drops some characters. And it reads the files that import
-// names, and a message about what is in one could show that file: so only snippets
-// of the same part can be imported, none in another, and not too often.
+// checkTokens refuses what caddyfile's parser would accept or do. The parser accepts a missing brace
+// at the end. It inserts environment variables into tokens; this checks the tokens and not the text,
+// because the lexer drops some characters. And it reads the files that import names, which error
+// messages could show: so a part may import only its own snippets, no snippet may import another, and
+// the number of imports is limited.
 func checkTokens(key, text string) error {
 	tokens := caddyfile.NewDispenser(key, strings.NewReader(text))
 	var snippets []string
 	depth, imports, snippet := 0, 0, false
 	for tokens.Next() {
 		if strings.Contains(tokens.Val(), "{$") || strings.Contains(tokens.Val(), "{%") {
-			return tokens.Err("environment variables are kedge's own here and cannot be used")
+			return tokens.Err("environment variables cannot be used: they are kedge's own")
 		}
 		if strings.Contains(tokens.Val(), "\n") {
 			return tokens.Err("a quoted text must end on its line")
@@ -159,7 +158,7 @@ func checkTokens(key, text string) error {
 				return tokens.Err("a snippet cannot import another one")
 			}
 			if tokens.NextArg() && !slices.Contains(snippets, tokens.Val()) {
-				return tokens.Errf("import of %q: only snippets defined before in the same part can be imported", tokens.Val())
+				return tokens.Errf("import of %q: only snippets that are defined earlier in the same part can be imported", tokens.Val())
 			}
 		}
 	}
@@ -167,20 +166,20 @@ func checkTokens(key, text string) error {
 		return tokens.Err("a brace is not closed")
 	}
 	if imports*len(text) > maxImported {
-		return fmt.Errorf("%d imports in a part of %d bytes: write out what they stand for", imports, len(text))
+		return fmt.Errorf("%d imports in a part of %d bytes are too many: write out what they import", imports, len(text))
 	}
 	return nil
 }
 
-// snippetName returns the name that a token defines.
+// snippetName returns the name of the snippet that a token defines, if it defines one.
 func snippetName(token string) (string, bool) {
 	name, opened := strings.CutPrefix(token, "(")
 	name, closed := strings.CutSuffix(name, ")")
 	return name, opened && closed && !strings.ContainsAny(name, "/.*?[")
 }
 
-// check judges a part as it was written, which is what CoreDNS will read: a number
-// of server blocks.
+// check checks a part in the form in which CoreDNS will read it. count is the number of server blocks
+// that it must have.
 func (c corefile) check(text string, count int) error {
 	tokens := caddyfile.NewDispenser("", strings.NewReader(text))
 	for tokens.Next() {
@@ -205,11 +204,11 @@ func (c corefile) check(text string, count int) error {
 	return nil
 }
 
-// checkDirective walks over tokens as the setup functions of plugins do.
+// checkDirective reads tokens in the same way as the setup functions of plugins.
 func (c corefile) checkDirective(directive string, tokens []caddyfile.Token) error {
 	rule, ok := permitted[directive]
 	if !ok {
-		return errors.New("it cannot be used here")
+		return errors.New("this directive cannot be used here")
 	}
 	for d := caddyfile.NewDispenserTokens("", tokens); d.Next(); {
 		if d.Val() != directive {
@@ -236,7 +235,7 @@ func (c corefile) checkDirective(directive string, tokens []caddyfile.Token) err
 	return nil
 }
 
-// ownAddresses is for bind, which the user cannot set.
+// ownAddresses checks bind, which only kedge may write.
 func (c corefile) ownAddresses(args []string) error {
 	for _, arg := range args {
 		if !slices.ContainsFunc(c.addresses, func(own netip.Addr) bool { return own.String() == arg }) {
@@ -246,7 +245,7 @@ func (c corefile) ownAddresses(args []string) error {
 	return nil
 }
 
-// ownSource is for the user's kubernetes, which gets its first argument from kedge.
+// ownSource checks the user's kubernetes directive, whose first argument comes from kedge.
 func (c corefile) ownSource(args []string) error {
 	if len(args) == 0 || args[0] != c.source {
 		return errors.New("kedge's own directive cannot be used")
@@ -270,7 +269,7 @@ func (c corefile) filesOnly(args []string) error {
 	return nil
 }
 
-// weights is for loadbalance.
+// weights checks the arguments of loadbalance.
 func (c corefile) weights(args []string) error {
 	if len(args) > 1 {
 		return c.filesOnly(args[1:])
@@ -278,15 +277,15 @@ func (c corefile) weights(args []string) error {
 	return nil
 }
 
-// upstreamsLast is for forward, which takes what is no address for a file, and only
-// then for a name.
+// upstreamsLast checks the arguments of forward. forward takes an argument that is not an address for a
+// file, and if there is no such file, for a name.
 func (c corefile) upstreamsLast(args []string) error {
 	for _, to := range args[min(1, len(args)):] {
 		if isAddress(to) {
 			continue
 		}
 		if !filepath.IsAbs(to) {
-			return fmt.Errorf("%q is no address: use one, as in 192.0.2.53 or tls://192.0.2.53%%dns.example.com", to)
+			return fmt.Errorf("%q is not an address: use one such as 192.0.2.53 or tls://192.0.2.53%%dns.example.com", to)
 		}
 		if err := c.checkFile(to); err != nil {
 			return err
@@ -295,7 +294,7 @@ func (c corefile) upstreamsLast(args []string) error {
 	return nil
 }
 
-// notTooOften is for what is done again and again: a node has other things to do.
+// notTooOften checks the interval of a repeated task, which must not keep the node busy.
 func notTooOften(_ corefile, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -306,8 +305,8 @@ func notTooOften(_ corefile, args []string) error {
 	return nil
 }
 
-// checkFile refuses a file that is not in the folder for such files, or would lead
-// out of it. A file that is not there yet passes: plugins wait for theirs.
+// checkFile refuses a path outside the folder for files, or one that leads out of it by a link. It
+// accepts a file that does not exist yet, because plugins wait for theirs.
 func (c corefile) checkFile(path string) error {
 	rest, inside := strings.CutPrefix(path, c.folder+"/")
 	if !inside || filepath.Clean(path) != path || c.folder == "" {
@@ -321,16 +320,16 @@ func (c corefile) checkFile(path string) error {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
 		case err != nil:
-			return fmt.Errorf("file %q: it cannot be looked at", path)
+			return fmt.Errorf("file %q: kedge cannot read its attributes", path)
 		case at == path && !info.Mode().IsRegular(), at != path && !info.IsDir():
-			return fmt.Errorf("file %q: %s is a link or no regular file: put the file itself into %s", path, at, c.folder)
+			return fmt.Errorf("file %q: %s is a link or not a regular file: put the file itself into %s", path, at, c.folder)
 		}
 	}
 	return nil
 }
 
-// adapt gives a directive what it would take from the host by itself: forward the
-// nameservers of resolv.conf, and hosts a file.
+// adapt adds the arguments that a directive would otherwise take from the host: the nameservers of
+// resolv.conf for forward, and a file for hosts.
 func (c corefile) adapt(directive string, tokens []caddyfile.Token) ([]caddyfile.Token, error) {
 	if directive != "forward" && directive != "hosts" {
 		return tokens, nil
@@ -363,19 +362,17 @@ func (c corefile) adapt(directive string, tokens []caddyfile.Token) ([]caddyfile
 	return adapted, nil
 }
 
-// sameLine tells whether two tokens that follow each other are on one line. No token
-// has several.
+// sameLine tells whether two consecutive tokens are on one line. No token has several lines.
 func sameLine(before, token caddyfile.Token) bool {
 	return before.File == token.File && before.Line == token.Line
 }
 
-// told returns what users may know of CoreDNS's fault about a Corefile: such a fault
-// may show what is in a file. Those of hosts do not: it passes over what it cannot
-// read.
+// told returns the part of CoreDNS's error about a Corefile that users may see, because such an error
+// may show what is in a file. Errors of hosts do not: hosts skips lines that it cannot parse.
 func (c corefile) told(text string, fault error) error {
 	for line := range strings.Lines(text) {
 		if words := strings.Fields(line); strings.Contains(line, c.folder+"/") && words[0] != "hosts" {
-			return fmt.Errorf("CoreDNS on node %s cannot use it, or one of the files in %s that it names", c.source, c.folder)
+			return fmt.Errorf("CoreDNS on node %s cannot use this configuration, or a file in %s that it names", c.source, c.folder)
 		}
 	}
 	return errors.New(strings.TrimPrefix(fault.Error(), "starting with listener file descriptors: "))

@@ -11,27 +11,27 @@ import (
 	mdns "github.com/miekg/dns"
 )
 
-// corefile is what CoreDNS's configuration is made of.
+// corefile has the values for CoreDNS's configuration.
 type corefile struct {
-	// source is the name under which the records are found; see Plugins.
+	// source is the key of the records in Plugins.sources.
 	source    string
 	addresses []netip.Addr
 	port      int
 	domain    string
-	// admitted are the only addresses that are answered; empty means all, for
-	// when the packet filter sees to it.
+	// admitted are the only addresses that get answers. If it is empty, all get answers and the
+	// packet filter decides.
 	admitted []netip.Prefix
-	// upstreams are the nameservers for names outside the cluster, as
-	// ADDRESS:PORT; none means such names are not found.
+	// upstreams are the nameservers for names outside the cluster, as ADDRESS:PORT. Without
+	// upstreams such names are not found.
 	upstreams []string
 	// folder has the only files that the user's parts may name.
 	folder string
 }
 
-// render returns the Corefile with the user's own parts, the data of the
-// ConfigMap coredns-custom: *.override goes into kedge's server block, *.server
-// are further ones, and other keys mean nothing, as with k3s. An error says
-// which part is wrong, and never what is in a file.
+// render returns the Corefile with the user's parts. custom is the data of the ConfigMap
+// coredns-custom: *.override goes into kedge's server block, *.server are more server blocks, and
+// other keys are ignored, as in k3s. The error names the wrong part and never shows the content of
+// a file.
 func (c corefile) render(custom map[string]string) (string, error) {
 	var overrides, servers bytes.Buffer
 	for _, key := range slices.Sorted(maps.Keys(custom)) {
@@ -56,8 +56,8 @@ func (c corefile) render(custom map[string]string) (string, error) {
 	fmt.Fprintf(&out, "\t%s %s %s in-addr.arpa ip6.arpa {\n", sharedDirective, c.source, c.domain)
 	fmt.Fprintf(&out, "\t\tpods insecure\n\t\tfallthrough in-addr.arpa ip6.arpa\n\t\tttl 30\n\t}\n")
 	if !overridden(overrides.Bytes(), "cache") {
-		// The cluster's own names are in memory anyway: caching them here would
-		// only make a new Service stay unknown for a while, as in kubeadm's.
+		// The records of the cluster are in memory anyway. To cache them would only delay the
+		// answers for a new Service, as it does with kubeadm.
 		fmt.Fprintf(&out, "\tcache 30 {\n\t\tdisable success %[1]s\n\t\tdisable denial %[1]s\n\t}\n", c.domain)
 	}
 	if !overridden(overrides.Bytes(), "loadbalance") {
@@ -65,9 +65,9 @@ func (c corefile) render(custom map[string]string) (string, error) {
 	}
 	out.Write(overrides.Bytes())
 	if len(c.upstreams) > 0 {
-		// A host asks its nameservers in the order of its resolv.conf, and with
-		// an internal and a public one that matters. After the user's parts,
-		// whose forward is asked first then.
+		// A host asks its nameservers in the order of its resolv.conf. With an internal and a public
+		// nameserver the order matters. This comes after the user's parts, so that a forward of the
+		// user's is asked first.
 		fmt.Fprintf(&out, "\tforward . %s {\n\t\tpolicy sequential\n\t\tmax_concurrent 1000\n\t}\n", strings.Join(c.upstreams, " "))
 	}
 	fmt.Fprintf(&out, "}\n")
@@ -75,8 +75,8 @@ func (c corefile) render(custom map[string]string) (string, error) {
 	return out.String(), nil
 }
 
-// prelude writes what every server block begins with: where it listens and
-// whom it answers.
+// prelude writes the first directives of every server block: the addresses to listen on, and the
+// addresses that get answers.
 func (c corefile) prelude(out *bytes.Buffer) {
 	out.WriteString("\tbind")
 	for _, address := range c.addresses {
@@ -101,10 +101,9 @@ func overridden(rendered []byte, directive string) bool {
 	})
 }
 
-// upstreams returns the nameservers of a resolv.conf as ADDRESS:PORT, without
-// those in excluded: the cluster's DNS as its own upstream would ask itself.
-// Link-local ones are left out too, as the forward plugin cannot keep their
-// zone. A missing file means none.
+// upstreams returns the nameservers of a resolv.conf as ADDRESS:PORT. It leaves out those in excluded,
+// because the cluster's DNS must not be its own upstream, and link-local ones, because the forward
+// plugin cannot keep their zone. Without the file there are none.
 func upstreams(path string, excluded []netip.Addr) []string {
 	conf, err := mdns.ClientConfigFromFile(path)
 	if err != nil {

@@ -135,8 +135,8 @@ func TestRenderRefuses(t *testing.T) {
 	}
 }
 
-// TestConfined asks for each way to a file outside the folder for them, and for
-// what else is not a user's.
+// TestConfined tries every way to name a file outside the folder, and everything else that is not
+// allowed to users.
 func TestConfined(t *testing.T) {
 	folder, outside := t.TempDir(), t.TempDir()
 	must(t, os.WriteFile(filepath.Join(folder, "zone"), nil, 0o600))
@@ -151,10 +151,10 @@ func TestConfined(t *testing.T) {
 		{"file FOLDER/not-yet example.com {\n reload 5s\n}", ""},
 		{"file OUTSIDE/secret example.com", "must be in the folder"},
 		{"file FOLDER/../OUTSIDE/secret", "must be in the folder"},
-		{"file FOLDER/link", "is a link or no regular file"},
-		{"file FOLDER/fifo", "is a link or no regular file"},
+		{"file FOLDER/link", "is a link or not a regular file"},
+		{"file FOLDER/fifo", "is a link or not a regular file"},
 		{"file FOLDER", "must be in the folder"},
-		{"file FOLDER/folder/secret", "is a link or no regular file"},
+		{"file FOLDER/folder/secret", "is a link or not a regular file"},
 		{"file zone example.com", "must be in the folder"},
 		{"file", "a file is missing"},
 		{"file FOLDER/zone example.com {\n reload 1m\n} x OUTSIDE/secret", "does not belong after a closing brace"},
@@ -177,9 +177,9 @@ func TestConfined(t *testing.T) {
 		{"forward . OUTSIDE/secret", "must be in the folder"},
 		{"forward . FOLDER/zone", ""},
 		{"forward . 192.0.2.1 [2001:db8::1]:53 dns://192.0.2.1 tls://192.0.2.1%dns.example 2001:db8::1", ""},
-		{"forward . etc/shadow", "is no address"},
-		{"forward . unix:///run/kedge/kedge.sock", "is no address"},
-		{"forward . grpc://192.0.2.1", "is no address"},
+		{"forward . etc/shadow", "is not an address"},
+		{"forward . unix:///run/kedge/kedge.sock", "is not an address"},
+		{"forward . grpc://192.0.2.1", "is not an address"},
 		{"forward . tls://192.0.2.1 {\n tls FOLDER/zone\n}", ""},
 		{"forward . tls://192.0.2.1 {\n tls FOLDER/zone FOLDER/zone OUTSIDE/secret\n}", "must be in the folder"},
 		{"forward . tls://192.0.2.1 {\n TLS OUTSIDE/secret\n}", "must be in the folder"},
@@ -189,7 +189,7 @@ func TestConfined(t *testing.T) {
 		{"kubernetes a.test {\n startup_timeout 1h\n}", `the option "startup_timeout"`},
 		{"errors OUTSIDE/secret", ""}, // CoreDNS: "invalid log file"
 		{"bind 0.0.0.0", "bind cannot be set"},
-		{"debug", ""}, // left out
+		{"debug", ""}, // ignored
 		{"template IN TXT {\n answer \"{{ .Name }} 60 IN TXT {{ index .Match 1 }}{{ parseInt .Group.a 16 8 }}\"\n}", ""},
 		{"template IN TXT {\n answer \"{{ if eq .Name (.Meta `x`) }}a{{ else }}b{{ end }}\"\n}", ""},
 		{"template IN TXT {\n answer \"{{ printf `%1000000d` 1 }}\"\n}", `function "printf" not defined`},

@@ -14,13 +14,13 @@ import (
 
 // override writes the directives of one *.override part.
 func (c corefile) override(out *bytes.Buffer, key, text string) error {
-	// On one line with the text, so that errors have its line numbers.
+	// This is on one line with the text, so that the line numbers in errors are the text's.
 	blocks, err := parse(key, ". { "+text+"\n}\n")
 	if err != nil {
 		return err
 	}
 	if len(blocks) != 1 {
-		return errors.New("an override is directives only; put server blocks in a key that ends with .server")
+		return errors.New("an override has directives only: put server blocks in a key that ends with .server")
 	}
 	var written bytes.Buffer
 	if err := c.directives(&written, blocks[0]); err != nil {
@@ -73,14 +73,14 @@ func (c corefile) server(out *bytes.Buffer, block caddyfile.ServerBlock) error {
 	return nil
 }
 
-// key returns the key of a user's server block with kedge's port: whatever port
-// it names is the one the author believes the cluster's DNS to be on.
+// key returns the key of a user's server block with kedge's port. The port in the key is only where
+// its author believes the cluster's DNS to listen.
 func (c corefile) key(key string) (string, error) {
 	zone := strings.TrimPrefix(key, "dns://")
 	if scheme, _, found := strings.Cut(zone, "://"); found {
-		return "", fmt.Errorf("server block %s: the cluster's DNS does not speak %s", key, scheme)
+		return "", fmt.Errorf("server block %s: the cluster's DNS does not speak %s, use dns", key, scheme)
 	}
-	// The key may end in an IPv6 prefix, whose last part is no port.
+	// The key may end in an IPv6 prefix, whose last part is not a port.
 	if i := strings.LastIndexByte(zone, ':'); i >= 0 && strings.Trim(zone[i+1:], "0123456789") == "" {
 		zone = zone[:i]
 	}
@@ -90,12 +90,12 @@ func (c corefile) key(key string) (string, error) {
 	return fmt.Sprintf("%s:%d", zone, c.port), nil
 }
 
-// directives writes the directives of a parsed server block as text again,
-// which is what CoreDNS takes.
+// directives writes the directives of a parsed server block as text, which is the form that CoreDNS
+// reads.
 func (c corefile) directives(out *bytes.Buffer, block caddyfile.ServerBlock) error {
 	for _, directive := range slices.Sorted(maps.Keys(block.Tokens)) {
 		if directive == "bind" {
-			return errors.New("bind cannot be set: kedge's DNS listens on the node's address only")
+			return errors.New("bind cannot be set: kedge's DNS listens only on the node's addresses")
 		}
 		if slices.Contains(ignored, directive) {
 			continue
@@ -135,10 +135,9 @@ func (c corefile) directives(out *bytes.Buffer, block caddyfile.ServerBlock) err
 	return nil
 }
 
-// quote returns a token as caddyfile's lexer reads it back
-// (coredns/caddy/caddyfile/lexer.go): blanks, quotes and comment signs only
-// inside quotes, where a backslash escapes quotes and nothing else, itself
-// included.
+// quote returns a token in the form that caddyfile's lexer reads back
+// (coredns/caddy/caddyfile/lexer.go). Blanks, quotes and comment signs must be inside quotes. There a
+// backslash escapes only a quote, not even itself.
 //
 //upstream:relies-on github.com/coredns/caddy/caddyfile/lexer.go lexer.next
 func quote(token string) (string, error) {
@@ -147,7 +146,7 @@ func quote(token string) (string, error) {
 		return token, nil
 	}
 	if strings.Contains(token, `\"`) || strings.HasSuffix(token, `\`) {
-		return "", fmt.Errorf("%q: a backslash before a quote cannot be kept", token)
+		return "", fmt.Errorf("%q: a backslash before a quote cannot be used here", token)
 	}
 	return `"` + strings.ReplaceAll(token, `"`, `\"`) + `"`, nil
 }

@@ -1,13 +1,12 @@
-// Package dns is the cluster's DNS. Two components make it: on every node,
-// CoreDNS in process answers that node's pods, and on the servers a small
-// controller tells the service proxy where (see Endpoints). The agent package
-// runs the first, the server package the second.
+// Package dns is the cluster's DNS. It has two components. On every node CoreDNS runs in this process
+// and answers that node's pods. On the servers a small controller tells the service proxy where
+// CoreDNS listens (see Endpoints). The agent package runs the first, the server package the second.
 //
-// CoreDNS listens on the node's own addresses, port 10053, not on the Service's
-// address, which the service proxy rejects as long as it has no endpoint, nor on
-// port 53, where a dnsmasq may be. The Service kube-dns has no selector, one
-// endpoint per node and internalTrafficPolicy Local, so that a pod always asks
-// the DNS of its own node. A packet filter keeps everybody else out; see fence.
+// CoreDNS listens on the node's own addresses at port 10053. The Service's address would not work,
+// because the service proxy rejects packets to it while it has no endpoint. Port 53 may be used by a
+// dnsmasq. The Service kube-dns has no selector, one endpoint per node and internalTrafficPolicy
+// Local, so a pod always asks the DNS of its own node. A packet filter keeps everybody else out: see
+// fence.
 package dns
 
 import (
@@ -34,29 +33,29 @@ import (
 // Name is the component's name.
 const Name = "dns"
 
-// Port is where CoreDNS listens on a node, for UDP and TCP.
+// Port is the port on which CoreDNS listens on a node, for UDP and TCP.
 const Port = 10053
 
-// resolvConfInterval is how often the host's resolv.conf is looked at: a laptop
-// or an edge box changes networks while it runs.
+// resolvConfInterval is how often the host's resolv.conf is read: a laptop or an edge box may change
+// networks while it runs.
 const resolvConfInterval = 30 * time.Second
 
-// Config is what the DNS of a node needs.
+// Config is what New needs.
 type Config struct {
 	// Plugins are from Register.
 	Plugins *Plugins
 	// Client reads the API as system:kedge:dns.
 	Client   *rest.Config
 	NodeName string
-	// NodeIPs are listened on: the node's InternalIPs, one per family.
+	// NodeIPs are the addresses to listen on: the node's InternalIPs, one per family.
 	NodeIPs []netip.Addr
 	// PodCIDRs are the cluster's ranges of pod addresses.
 	PodCIDRs      []netip.Prefix
 	ClusterDomain string
-	// ClusterDNS are the addresses of the Service, which cannot be upstreams.
+	// ClusterDNS are the addresses of the Service. They cannot be upstreams.
 	ClusterDNS []netip.Addr
-	// ResolvConf is the file with the nameservers for all other names. It is
-	// read in the host's network, so loopback ones like 127.0.0.53 are fine.
+	// ResolvConf is the file with the nameservers for names outside the cluster. It is read in the
+	// host's network namespace, so loopback addresses such as 127.0.0.53 work.
 	ResolvConf string
 	// Folder has the only files that the ConfigMap coredns-custom may name.
 	Folder string
@@ -69,15 +68,15 @@ type DNS struct {
 	source *source
 	api    kubernetes.Interface
 
-	// What follows belongs to Run's goroutine.
+	// The following fields belong to Run's goroutine.
 	corefile corefile
-	// custom are the user's parts in use, running the Corefile in use.
+	// custom are the user's parts in use, running is the Corefile in use.
 	custom   map[string]string
 	running  string
 	instance *caddy.Instance
 }
 
-// New makes the DNS of a node; it implements component.Component.
+// New returns the DNS of a node.
 func New(cfg Config) *DNS {
 	return &DNS{cfg: cfg, log: logrus.WithField("component", Name), source: &source{client: cfg.Client}}
 }
@@ -130,7 +129,7 @@ func (d *DNS) Run(ctx context.Context, ready func()) (err error) {
 		return fmt.Errorf("write Corefile: %w", err)
 	}
 	d.instance, err = caddy.Start(input(text))
-	// Even one that failed may have servers, which it returns.
+	// An instance that failed to start may still have servers, so it is stopped too.
 	defer func() { err = errors.Join(err, d.stop()) }()
 	if err != nil {
 		return fmt.Errorf("start CoreDNS: %w", err)
@@ -147,7 +146,7 @@ func (d *DNS) Run(ctx context.Context, ready func()) (err error) {
 	return d.serve(ctx, parts, links)
 }
 
-// serve keeps CoreDNS in step with what it depends on until ctx ends.
+// serve adapts CoreDNS to changes of its settings until ctx ends.
 func (d *DNS) serve(ctx context.Context, parts <-chan *corev1.ConfigMap, links *linkWatch) error {
 	tick := time.NewTicker(resolvConfInterval)
 	defer tick.Stop()
@@ -159,7 +158,7 @@ func (d *DNS) serve(ctx context.Context, parts <-chan *corev1.ConfigMap, links *
 			d.customize(ctx, configMap)
 		case <-links.changed():
 			if err := links.fence.update(ctx); err != nil && ctx.Err() == nil {
-				d.log.Warnf("cannot adapt the packet filter: %v", err)
+				d.log.Warnf("cannot adapt the packet filter to the host's interfaces: %v", err)
 			}
 		case <-tick.C:
 			d.corefile.upstreams = upstreams(d.cfg.ResolvConf, d.cfg.ClusterDNS)
@@ -170,8 +169,8 @@ func (d *DNS) serve(ctx context.Context, parts <-chan *corev1.ConfigMap, links *
 	}
 }
 
-// customize takes over the user's parts; nil means there are none. Parts that
-// cannot be used are refused as a whole, with an event on their ConfigMap.
+// customize applies the user's parts. nil means that there are none. If a part cannot be used, all are
+// refused with an Event on their ConfigMap, and CoreDNS keeps its configuration.
 func (d *DNS) customize(ctx context.Context, configMap *corev1.ConfigMap) {
 	var custom map[string]string
 	if configMap != nil {
@@ -182,33 +181,32 @@ func (d *DNS) customize(ctx context.Context, configMap *corev1.ConfigMap) {
 		d.custom = custom
 		return
 	}
-	d.log.Warnf("refused ConfigMap %s/%s: %v", namespace, customName, err)
+	d.log.Warnf("cannot use ConfigMap %s/%s, the former configuration stays in use: %v", namespace, customName, err)
 	if err := refuse(ctx, d.api, d.cfg.NodeName, configMap, err); err != nil && ctx.Err() == nil {
-		d.log.Warnf("cannot write an event about it: %v", err)
+		d.log.Warnf("cannot write an Event about that ConfigMap: %v", err)
 	}
 }
 
-// reload makes CoreDNS run with the given parts of the user's. On an error it
-// goes on as before.
+// reload makes CoreDNS use the user's parts. If it fails, CoreDNS keeps its configuration.
 func (d *DNS) reload(custom map[string]string) error {
 	text, err := d.corefile.render(custom)
 	if err != nil || text == d.running {
 		return err
 	}
-	// Restart hands the open sockets on, so no query is lost. It returns the
-	// old instance on an error and, because it recovers, nil after a panic.
+	// Restart passes the open sockets to the new instance, so no query is lost. On an error it
+	// returns the old instance. After a panic it returns nil, because it recovers.
 	next, err := d.instance.Restart(input(text))
 	if err != nil {
 		return d.corefile.told(text, err)
 	}
 	if next == nil {
-		return errors.New("CoreDNS panicked on it")
+		return errors.New("CoreDNS panicked on this configuration")
 	}
 	d.instance, d.running = next, text
 	return nil
 }
 
-// stop ends CoreDNS and waits for it.
+// stop stops CoreDNS and waits until it has ended.
 func (d *DNS) stop() error {
 	if d.running != "" {
 		d.waitServes()
@@ -219,9 +217,8 @@ func (d *DNS) stop() error {
 	return err
 }
 
-// waitServes waits until each address answers anything, a second at most. A server
-// that is stopped before it serves would go on for ever (Server.Stop of CoreDNS's
-// core/dnsserver/server.go).
+// waitServes waits until each address answers, at most a second. A server that is stopped before it
+// serves would never end (Server.Stop in CoreDNS's core/dnsserver/server.go).
 //
 //upstream:relies-on github.com/coredns/coredns/core/dnsserver/server.go Server.Stop
 func (d *DNS) waitServes() {
@@ -243,8 +240,8 @@ func input(text string) caddy.Input {
 	return caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"}
 }
 
-// probe tells whether the address can be listened on. CoreDNS itself would
-// share the port with another of its kind and say nothing (SO_REUSEPORT).
+// probe returns an error if the address cannot be listened on. CoreDNS would silently share the port
+// with another CoreDNS (SO_REUSEPORT).
 //
 //upstream:relies-on github.com/coredns/coredns/core/dnsserver/server.go Server.Listen Server.ListenPacket
 func probe(address netip.Addr) error {
@@ -261,17 +258,17 @@ func probe(address netip.Addr) error {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("port %d of %s is taken by another program: stop that, the cluster's DNS needs it", Port, address)
+		return fmt.Errorf("port %d of %s, which the cluster's DNS needs, is taken by another program: stop that program", Port, address)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("%s is no address of this host: set node-ip to one that is", address)
+		return fmt.Errorf("this host has no address %s: set node-ip to an address of this host", address)
 	case err != nil:
 		return fmt.Errorf("listen on %s: %w", target, err)
 	}
 	return nil
 }
 
-// waitAnswers waits until each address answers for the one Service that every
-// cluster has. It returns false if ctx ends first.
+// waitAnswers waits until each address answers for the Service kubernetes, which every cluster has. It
+// returns false if ctx ends first.
 func (d *DNS) waitAnswers(ctx context.Context) bool {
 	question := new(mdns.Msg)
 	question.SetQuestion(mdns.Fqdn("kubernetes.default.svc."+d.cfg.ClusterDomain), mdns.TypeA)
@@ -288,13 +285,13 @@ func (d *DNS) waitAnswers(ctx context.Context) bool {
 	return true
 }
 
-// raiseFence puts up the packet filter and watches the host's addresses for it.
-// Where there is no nftables, CoreDNS itself ignores strangers and nil is
-// returned: then its port is seen from outside but does not answer.
+// raiseFence installs the packet filter and watches the host's addresses for it. Without nftables it
+// returns nil and makes CoreDNS ignore strangers: the port is then visible from outside and does not
+// answer.
 func (d *DNS) raiseFence(ctx context.Context) (*linkWatch, error) {
 	f, err := newFence(d.cfg.PodCIDRs)
 	if err == nil {
-		// Watched before looked at, so that nothing is missed between.
+		// The watch begins before the first look, so that no change is missed.
 		watch := &linkWatch{fence: f, updates: make(chan netlink.AddrUpdate, 16), done: make(chan struct{})}
 		if err := netlink.AddrSubscribe(watch.updates, watch.done); err != nil {
 			return nil, fmt.Errorf("watch addresses: %w", err)
@@ -304,12 +301,12 @@ func (d *DNS) raiseFence(ctx context.Context) (*linkWatch, error) {
 		}
 		watch.close()
 	}
-	d.log.Warnf("no packet filter, so the cluster's DNS ignores strangers by their address only: %v", err)
+	d.log.Warnf("cannot set up the packet filter, so the cluster's DNS recognises strangers only by their addresses, which can be forged: %v", err)
 	d.corefile.admitted = admitted(d.cfg)
 	return nil, nil
 }
 
-// admitted returns the addresses of the node and its pods, for lack of nftables.
+// admitted returns the addresses of the node and of pods, which are admitted without nftables.
 func admitted(cfg Config) []netip.Prefix {
 	prefixes := append([]netip.Prefix{}, cfg.PodCIDRs...)
 	for _, address := range cfg.NodeIPs {
@@ -318,7 +315,8 @@ func admitted(cfg Config) []netip.Prefix {
 	return prefixes
 }
 
-// linkWatch is a fence and the news it needs. A nil one has none.
+// linkWatch is a fence and the channel of address changes that it needs. A nil linkWatch has no
+// changes.
 type linkWatch struct {
 	fence   *fence
 	updates chan netlink.AddrUpdate
@@ -339,8 +337,8 @@ func (w *linkWatch) close() {
 	}
 }
 
-// lower ends the watch and takes the fence down: nothing listens behind it any
-// more, and the next program on that port is not kedge's business.
+// lower ends the watch and removes the fence. Nothing listens behind it any more, and it must not block
+// the next program on that port.
 func (w *linkWatch) lower() {
 	w.close()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

@@ -23,7 +23,7 @@ import (
 // registered is Register for all tests of this process.
 var registered = sync.OnceValues(Register)
 
-// cluster are the objects of a small cluster.
+// cluster adds the objects of a small cluster.
 func cluster(t *testing.T, api *fakeAPI) {
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: name, Namespace: "default", ResourceVersion: "1"}
@@ -49,8 +49,8 @@ func cluster(t *testing.T, api *fakeAPI) {
 	api.send(t, "ADDED", "endpointslices", slice)
 }
 
-// upstream answers every A question with 203.0.113.9, at an address that a
-// resolv.conf could name.
+// upstream answers every A question with 203.0.113.9. It returns its address, as a resolv.conf could
+// name it.
 func upstream(t *testing.T) string {
 	packets, err := net.ListenPacket("udp", "127.0.0.53:53")
 	must(t, err)
@@ -69,8 +69,8 @@ func upstream(t *testing.T) string {
 	return file
 }
 
-// ask returns the answer's records without their names and times to live, or
-// the reply's code if that is not NOERROR.
+// ask returns the answer's records without their names and times to live, or the reply's code if that
+// is not NOERROR.
 func ask(t *testing.T, network, name string, kind uint16) string {
 	t.Helper()
 	question := new(mdns.Msg).SetQuestion(name, kind)
@@ -90,8 +90,7 @@ func ask(t *testing.T, network, name string, kind uint16) string {
 	return strings.Join(records, ", ")
 }
 
-// eventually waits until got returns want, which takes a moment where something
-// is watched.
+// eventually waits until got returns want. A watch may take a moment.
 func eventually(t *testing.T, want string, got func() string) {
 	t.Helper()
 	last := ""
@@ -166,7 +165,7 @@ func TestDNS(t *testing.T) {
 		}
 	}
 
-	// The user's own parts: a good one, then a bad one, then another good one.
+	// The user's parts follow: a good one, then bad ones, then another good one.
 	custom := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: customName, Namespace: namespace, ResourceVersion: "1"}}
 	set := func(kind string, data map[string]string) {
 		custom = custom.DeepCopy()
@@ -192,9 +191,9 @@ func TestDNS(t *testing.T) {
 	for _, bad := range []map[string]string{
 		{"lan.override": "hosts {\n"},                                                       // cannot be parsed
 		{"lan.override": "dns64 not-a-prefix"},                                              // cannot be set up
-		{"lan.override": "file " + zone + " lan"},                                           // is no zone
-		{"own.server": ".:53 {\n whoami\n}"},                                                // is there already
-		{"own.server": "a.test {\n kubernetes a.test {\n endpoint http://192.0.2.1\n }\n}"}, // is not ours to ask
+		{"lan.override": "file " + zone + " lan"},                                           // not a zone
+		{"own.server": ".:53 {\n whoami\n}"},                                                // the zone exists already
+		{"own.server": "a.test {\n kubernetes a.test {\n endpoint http://192.0.2.1\n }\n}"}, // another API server
 	} {
 		set("MODIFIED", bad)
 		var refused *corev1.Event
@@ -219,7 +218,7 @@ func TestDNS(t *testing.T) {
 	set("DELETED", nil)
 	eventually(t, "203.0.113.9", func() string { return ask(t, "udp", "printer.lan.", mdns.TypeA) })
 
-	// Without the API what is known stays known, through a reload as well.
+	// Without the API the known records stay, even through a reload.
 	api.stop()
 	for _, record := range records {
 		if got := ask(t, "udp", record.name, record.kind); got != record.want {
@@ -237,9 +236,9 @@ func TestDNS(t *testing.T) {
 		for id, stack := range goroutines() {
 			//upstream:relies-on github.com/coredns/coredns/plugin/pkg/proxy/proxy.go NewProxy
 			//upstream:relies-on github.com/coredns/caddy/caddy.go Instance.Stop
-			// The forward plugin ends this one in a finalizer (plugin/pkg/proxy
-			// in proxy.go) that never comes for the last instance: caddy's list
-			// of instances keeps it behind its end (Instance.Stop in caddy.go).
+			// The forward plugin ends this goroutine in a finalizer (proxy.go in
+			// plugin/pkg/proxy) that never runs for the last instance: caddy's list of
+			// instances keeps it after its end (Instance.Stop in caddy.go).
 			if strings.Contains(stack, "proxy.(*Transport).connManager") {
 				continue
 			}
@@ -251,7 +250,7 @@ func TestDNS(t *testing.T) {
 	})
 }
 
-// goroutines returns the stacks of all goroutines by their first line's number.
+// goroutines returns the stacks of all goroutines, by their IDs.
 func goroutines() map[string]string {
 	buffer := make([]byte, 1<<20)
 	stacks := map[string]string{}
@@ -264,9 +263,8 @@ func goroutines() map[string]string {
 	return stacks
 }
 
-// TestPortTaken wants a message that says what to do.
-// TestStopWhileStarting cancels at every moment of a start: CoreDNS itself does not
-// end when it is stopped before it serves.
+// TestStopWhileStarting cancels a start at every moment. CoreDNS itself does not end if it is stopped
+// before it serves.
 func TestStopWhileStarting(t *testing.T) {
 	if !inNetNS(t) {
 		return
@@ -290,6 +288,7 @@ func TestStopWhileStarting(t *testing.T) {
 	}
 }
 
+// TestPortTaken checks that the error says what to do.
 func TestPortTaken(t *testing.T) {
 	if !inNetNS(t) {
 		return
@@ -301,7 +300,7 @@ func TestPortTaken(t *testing.T) {
 	if err := probe(netip.MustParseAddr("192.0.2.1")); err == nil || !strings.Contains(err.Error(), "taken by another program") {
 		t.Errorf("got %v", err)
 	}
-	if err := probe(netip.MustParseAddr("192.0.2.2")); err == nil || !strings.Contains(err.Error(), "no address of this host") {
+	if err := probe(netip.MustParseAddr("192.0.2.2")); err == nil || !strings.Contains(err.Error(), "this host has no address") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -25,35 +25,34 @@ import (
 
 const (
 	serviceName = "kube-dns"
-	// ManagedBy marks the slices as kedge's, so that Kubernetes's own
-	// controllers leave them alone.
+	// ManagedBy marks the slices as kedge's, so that the controllers of Kubernetes leave them alone.
 	ManagedBy = "dns-endpoints.kedge.dev"
-	// maxEndpoints is how many the API accepts in one slice.
+	// maxEndpoints is how many endpoints the API accepts in one slice.
 	maxEndpoints = 1000
-	// retryInterval is how long after a failed write the next is tried.
+	// retryInterval is the wait before a failed write is repeated.
 	retryInterval = time.Second
 )
 
-// EndpointsConfig is what Endpoints needs.
+// EndpointsConfig is what NewEndpoints needs.
 type EndpointsConfig struct {
 	// Client writes EndpointSlices as system:kedge:dns-endpoints.
 	Client *rest.Config
-	// Informers are of nodes and EndpointSlices.
+	// Informers provide nodes and EndpointSlices.
 	Informers objectcache.Source
 }
 
-// Endpoints is the component of a server that keeps the EndpointSlices of the
-// Service kube-dns: an endpoint for every node, one slice per address family.
+// Endpoints is the component of a server that writes the EndpointSlices of the Service kube-dns. They
+// have one endpoint for every node, and one slice per address family.
 //
-// Every endpoint counts as ready, whatever its node's state: only the node's
-// own pods use it, and for them an ailing node's DNS is better than none.
+// Every endpoint counts as ready, whatever the state of its node: only the node's own pods use it, and
+// for them the DNS of an unhealthy node is better than none.
 type Endpoints struct {
 	cfg EndpointsConfig
 	log *logrus.Entry
 	api kubernetes.Interface
 }
 
-// NewEndpoints makes the controller; it implements component.Component.
+// NewEndpoints returns the component.
 func NewEndpoints(cfg EndpointsConfig) *Endpoints {
 	return &Endpoints{cfg: cfg, log: logrus.WithField("component", "dns-endpoints")}
 }
@@ -61,8 +60,7 @@ func NewEndpoints(cfg EndpointsConfig) *Endpoints {
 // Name implements component.Component.
 func (*Endpoints) Name() string { return "dns-endpoints" }
 
-// Run implements component.Component. It is ready when the slices are right for
-// the first time.
+// Run implements component.Component. It is ready when the slices are right for the first time.
 func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 	if e.api == nil {
 		api, err := kubernetes.NewForConfig(e.cfg.Client)
@@ -80,7 +78,7 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 	defer factory.Shutdown()
 	defer cancel()
 
-	// One pending change is enough: each sync looks at everything.
+	// One pending change is enough, because each sync compares everything.
 	changed := make(chan struct{}, 1)
 	notify := func() {
 		select {
@@ -124,7 +122,7 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			// A conflict only says that the cache is behind.
+			// A conflict only means that the cache is behind.
 			if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 				e.log.Warn(err)
 			}
@@ -141,7 +139,7 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// isOurs is whether an object, which may be gone, is a slice that kedge manages.
+// isOurs tells whether an object, which may be deleted, is a slice that kedge manages.
 func isOurs(object any) bool {
 	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = gone.Obj
@@ -150,7 +148,7 @@ func isOurs(object any) bool {
 	return ok && slice.Labels[discoveryv1.LabelManagedBy] == ManagedBy
 }
 
-// sync makes the existing slices what they should be.
+// sync creates, updates and deletes slices until they are those that the nodes need.
 func (e *Endpoints) sync(ctx context.Context, nodes []*corev1.Node, existing []*discoveryv1.EndpointSlice) error {
 	wanted := wantedSlices(nodes)
 	api := e.api.DiscoveryV1().EndpointSlices(namespace)
@@ -180,7 +178,7 @@ func (e *Endpoints) sync(ctx context.Context, nodes []*corev1.Node, existing []*
 	return nil
 }
 
-// wantedSlices returns the slices for the nodes by name.
+// wantedSlices returns the slices for the nodes, by name.
 func wantedSlices(nodes []*corev1.Node) map[string]*discoveryv1.EndpointSlice {
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
@@ -216,8 +214,8 @@ func wantedSlices(nodes []*corev1.Node) map[string]*discoveryv1.EndpointSlice {
 				AddressType: family,
 				Endpoints:   chunk,
 				Ports: []discoveryv1.EndpointPort{
-					// The names are those of the Service's ports, which the
-					// service proxy matches by name.
+					// The names are those of the Service's ports: the service proxy matches ports by
+					// name.
 					{Name: new("dns"), Protocol: new(corev1.ProtocolUDP), Port: new(int32(Port))},
 					{Name: new("dns-tcp"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(Port))},
 				},
@@ -227,8 +225,7 @@ func wantedSlices(nodes []*corev1.Node) map[string]*discoveryv1.EndpointSlice {
 	return wanted
 }
 
-// internalIPs returns the first InternalIP of each family, where the node's DNS
-// listens.
+// internalIPs returns the node's first InternalIP of each family, where its DNS listens.
 func internalIPs(node *corev1.Node) map[discoveryv1.AddressType]netip.Addr {
 	found := map[discoveryv1.AddressType]netip.Addr{}
 	for _, address := range node.Status.Addresses {

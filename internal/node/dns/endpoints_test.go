@@ -58,7 +58,7 @@ func TestWantedSlices(t *testing.T) {
 	}
 }
 
-// TestEndpoints follows nodes that come and go, and a slice that is spoilt.
+// TestEndpoints follows nodes that come and go, and repairs a slice that somebody has changed.
 func TestEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := fake.NewClientset(node("a", "192.0.2.1"))

@@ -12,35 +12,32 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// tableName is the nft table of the fence, in the inet family.
+// tableName is the nft table of the fence, in the family inet.
 const tableName = "kedge-dns"
 
-// fence is the packet filter that keeps everybody but this node and its pods
-// from the node's DNS.
+// fence is the packet filter that lets only this node and its pods reach the node's DNS.
 //
-// It goes by interface, not by address. Pods' addresses come from anywhere when
-// another CNI hands them out, and a source address is easily forged. What every
-// CNI has in common is that a local pod's packets come in through a veth, a
-// bridge or an Open vSwitch port, while the network's come through a device
-// with an address of the host's. So:
+// It judges by interface, not by address. Another CNI may give pods any address, and a source address
+// is easily forged. With every CNI, packets of a local pod come in through a veth, a bridge or an
+// Open vSwitch port. Packets from the network come in through a device that has an address of the
+// host's. So:
 //
 //	from lo                                   this node, also through the Service: accept
 //	from a device with a foreign address      eth0, a host's br0 or docker0: drop
 //	from a veth, bridge or openvswitch port   cni0, cali*, lxc*, antrea-gw0: accept
 //	anything else                             flannel.1, wg0, tunnels, VPNs: drop
 //
-// A foreign address is a routable one outside the pods' ranges; the device of a
-// default route counts as one that has it. Packets that a proxy sent here for
-// the cluster DNS's own address are judged the same way, because address
-// translation leaves the interface as it was.
+// A foreign address is a routable address outside the pod CIDRs. The device of a default route
+// counts as having one. Packets to the cluster DNS's own address, which a proxy has redirected
+// here, are judged in the same way, because address translation does not change the interface.
 type fence struct {
 	nft  knftables.Interface
 	pods []netip.Prefix
-	// outside is what the rules in the kernel have; nil before the first.
+	// outside are the interfaces in the kernel's rules. It is nil before the first update.
 	outside []string
 }
 
-// newFence needs nft in PATH and a kernel with nftables.
+// newFence returns a fence. It fails without nft in PATH or without nftables in the kernel.
 func newFence(pods []netip.Prefix) (*fence, error) {
 	nft, err := knftables.New(knftables.InetFamily, tableName)
 	if err != nil {
@@ -49,8 +46,8 @@ func newFence(pods []netip.Prefix) (*fence, error) {
 	return &fence{nft: nft, pods: pods}, nil
 }
 
-// update makes the rules fit the host's interfaces as they are now. It touches
-// the kernel only if something has changed.
+// update adapts the rules to the host's present interfaces. It writes to the kernel only if something
+// has changed.
 func (f *fence) update(ctx context.Context) error {
 	outside, err := outsideInterfaces(f.pods)
 	if err != nil {
@@ -66,7 +63,7 @@ func (f *fence) update(ctx context.Context) error {
 	return nil
 }
 
-// rules is the whole table as one transaction, whatever was there before.
+// rules returns a transaction that replaces the whole table.
 func rules(nft knftables.Interface, outside []string) *knftables.Transaction {
 	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{Comment: knftables.PtrTo("kedge: who may ask the node's DNS")})
@@ -81,7 +78,7 @@ func rules(nft knftables.Interface, outside []string) *knftables.Transaction {
 		Name: "input",
 		Type: knftables.PtrTo(knftables.FilterType),
 		Hook: knftables.PtrTo(knftables.InputHook),
-		// Before the host's own filter, so that this stands whatever that accepts.
+		// This is before the host's own filter, so the host's rules cannot accept these packets first.
 		Priority: knftables.PtrTo(knftables.FilterPriority + "-10"),
 	})
 	tx.Flush(&knftables.Chain{Name: "input"})
@@ -99,8 +96,7 @@ func rules(nft knftables.Interface, outside []string) *knftables.Transaction {
 	return tx
 }
 
-// outsideInterfaces returns the names of the interfaces that lead out of the
-// cluster's pods, sorted.
+// outsideInterfaces returns the sorted names of the interfaces that lead out of the cluster's pods.
 func outsideInterfaces(pods []netip.Prefix) ([]string, error) {
 	links, err := consistent(netlink.LinkList)
 	if err != nil {
@@ -140,13 +136,13 @@ func outsideInterfaces(pods []netip.Prefix) ([]string, error) {
 		}
 	}
 	slices.Sort(outside)
-	// An interface that went away between the two questions has no name, and lo
-	// is this node whatever addresses it has.
+	// An interface that was removed between the two lists has no name. lo is this node, whatever
+	// addresses it has.
 	return slices.DeleteFunc(slices.Compact(outside), func(name string) bool { return name == "" || name == "lo" }), nil
 }
 
-// consistent lists until nothing changed meanwhile, as far as that is to be had:
-// while many pods start, interfaces come and go all the time.
+// consistent repeats list until nothing changes while it runs, at most ten times. While many pods
+// start, interfaces come and go all the time.
 func consistent[T any](list func() ([]T, error)) (result []T, err error) {
 	for range 10 {
 		if result, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -156,10 +152,10 @@ func consistent[T any](list func() ([]T, error)) (result []T, err error) {
 	return result, err
 }
 
-// remove deletes the table if it is there.
+// remove deletes the table. It returns nil if there is none.
 func (f *fence) remove(ctx context.Context) error {
 	tx := f.nft.NewTransaction()
-	// Adding first makes deleting work whether it is there or not.
+	// Deleting fails for a missing table, so it is added first.
 	tx.Add(&knftables.Table{})
 	tx.Delete(&knftables.Table{})
 	if err := f.nft.Run(ctx, tx); err != nil {
@@ -169,9 +165,8 @@ func (f *fence) remove(ctx context.Context) error {
 	return nil
 }
 
-// Cleanup removes what a killed kedge may have left in the kernel: the nft
-// table of the fence. It is for `kedge killall`, and no fault where there is
-// nothing to remove or no nftables.
+// Cleanup removes the fence's nft table, which a killed kedge may have left in the kernel. `kedge
+// killall` calls it. It returns nil if there is nothing to remove, or no nftables.
 func Cleanup(ctx context.Context) error {
 	f, err := newFence(nil)
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestFence asks a node's port 10053 from everywhere it can be asked from.
+// TestFence asks a node's port 10053 from every place that could ask.
 func TestFence(t *testing.T) {
 	if !inNetNS(t) {
 		return
 	}
 	const node = "192.0.2.1"
-	// A neighbour on the network, whose wire is a veth: so it is in containers.
+	// The neighbour on the network is connected by a veth, as it is in containers.
 	neighbour := newPeer(t, "uplink", "192.0.2.2/24")
 	addAddress(t, "uplink", node+"/24")
-	// A pod as bridge CNI makes them, one as Calico does, one of Docker's.
+	// There are pods as bridge CNI makes them, as Calico does, and one of Docker's.
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}
 	must(t, netlink.LinkAdd(bridge))
 	must(t, netlink.LinkSetUp(bridge))
@@ -64,8 +64,8 @@ func TestFence(t *testing.T) {
 		}
 	}()
 	here := &peer{t: t}
-	// The last one asked is let in, so that what was asked before it and did not
-	// arrive never will: packets of one sender's thread stay in order.
+	// The last asker is admitted. Packets of one thread stay in order, so when its packet arrives,
+	// earlier packets that have not arrived never will.
 	for _, asker := range []struct {
 		name string
 		peer *peer
@@ -107,7 +107,7 @@ func TestFence(t *testing.T) {
 		}
 	}
 
-	// An interface that gets an address from outside is out from then on.
+	// An interface that gets an outside address is outside from then on.
 	addAddress(t, "cali1", "198.51.100.1/24")
 	must(t, f.update(t.Context()))
 	if want := []string{"cali1", "docker0", "uplink"}; !slices.Equal(f.outside, want) {

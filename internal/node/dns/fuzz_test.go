@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// FuzzCorefile plays a writer of the ConfigMap coredns-custom. Whatever a part is, no
-// file outside the folder for them is opened, neither by kedge nor by CoreDNS's
-// plugins, nothing in a file is told, and nothing is listened on but the node's own
-// address. In a part FOLDER and OUTSIDE are folders; OUTSIDE is the current one too.
+// FuzzCorefile plays a user who may write the ConfigMap coredns-custom. Whatever a part is, neither
+// kedge nor CoreDNS's plugins may open a file outside the folder, tell what is in a file, or listen
+// on anything other than the node's address. In a part FOLDER and OUTSIDE stand for folders. OUTSIDE
+// is also the current folder.
 func FuzzCorefile(f *testing.F) {
 	const secret = "K10secret"
 	folder, outside := f.TempDir(), f.TempDir()
@@ -47,13 +47,13 @@ func FuzzCorefile(f *testing.F) {
 	defer plugins.sources.Delete(c.source)
 
 	f.Fuzz(func(t *testing.T, part string) {
-		t.Chdir(outside) // not before: the corpus is beside the test
+		t.Chdir(outside) // not earlier, because the corpus is beside the test
 		part = strings.NewReplacer("FOLDER", folder, "OUTSIDE", outside).Replace(part)
 		for _, key := range []string{"part.override", "part.server"} {
 			text, err := c.render(map[string]string{key: part})
 			if err == nil {
 				checkListens(t, c, text)
-				// Not started: that would listen.
+				// The instance is not started, because it would listen.
 				if err = caddy.ValidateAndExecuteDirectives(input(text), nil, true); err != nil {
 					err = c.told(text, err)
 				}
@@ -68,8 +68,8 @@ func FuzzCorefile(f *testing.F) {
 	})
 }
 
-// checkListens wants each server block to listen on the node's address and on no
-// other, at kedge's port.
+// checkListens fails the test unless each server block listens only on the node's address at kedge's
+// port.
 func checkListens(t *testing.T, c corefile, text string) {
 	t.Helper()
 	blocks, err := caddyfile.Parse(nowhere+"/Corefile", strings.NewReader(text), directives)

@@ -12,9 +12,9 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// inNetNS runs the calling test in a network namespace of its own, by running
-// this executable again for it: goroutines cannot be kept in one otherwise. It
-// reports whether this is that run; if not, the test is done.
+// inNetNS runs the calling test again, in a process with a network namespace of its own, because
+// goroutines cannot be kept in one namespace. It returns true in that process. If it returns false,
+// the test is done.
 func inNetNS(t *testing.T) bool {
 	t.Helper()
 	const variable = "KEDGE_TEST_NETNS"
@@ -45,14 +45,14 @@ func inNetNS(t *testing.T) bool {
 	return false
 }
 
-// peer is a network namespace joined to the test's by a veth pair.
+// peer is a network namespace that is connected to the test's by a veth pair.
 type peer struct {
 	t  *testing.T
 	ns netns.NsHandle
 }
 
-// newPeer makes one. The test's end of the pair is called name and has no
-// address; the other has address and a default route through it.
+// newPeer returns a peer. The test's end of the pair is called name and has no address. The peer's end
+// has address and a default route.
 func newPeer(t *testing.T, name, address string) *peer {
 	t.Helper()
 	runtime.LockOSThread()
@@ -84,7 +84,7 @@ func newPeer(t *testing.T, name, address string) *peer {
 	return p
 }
 
-// do runs work in the peer. Sockets it opens stay there.
+// do runs work in the peer. Sockets that work opens stay there.
 func (p *peer) do(work func()) {
 	p.t.Helper()
 	runtime.LockOSThread()
@@ -104,7 +104,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// addAddress gives an interface of the test's namespace an address.
+// addAddress adds an address to an interface of the test's namespace.
 func addAddress(t *testing.T, name, address string) {
 	t.Helper()
 	link, err := netlink.LinkByName(name)

@@ -14,10 +14,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	// The plugins of CoreDNS that a Corefile may name. Left out are those that
-	// open ports or end the process (prometheus, health, ready, pprof, loop, debug),
-	// that reload by themselves, and those for other clouds and stores: the
-	// whole bundle, core/plugin, does not build beside kedge's etcd modules.
+	// These are the plugins of CoreDNS that a Corefile may name. Left out are those that open ports or
+	// end the process (prometheus, health, ready, pprof, loop, debug), those that reload by themselves,
+	// and those for certain clouds and stores. The whole bundle, core/plugin, does not build with
+	// kedge's etcd modules.
 	_ "github.com/coredns/coredns/plugin/acl"
 	_ "github.com/coredns/coredns/plugin/any"
 	_ "github.com/coredns/coredns/plugin/bind"
@@ -41,21 +41,20 @@ import (
 	_ "github.com/coredns/coredns/plugin/whoami"
 )
 
-// The directives that stand in for CoreDNS's own kubernetes directive, whose
-// setup (plugin/kubernetes/setup.go) redirects klog for the whole process and
-// dials the API over TCP. Both take the name of a source as first argument and
-// what kubernetes takes after it.
+// The directives that replace CoreDNS's kubernetes directive, whose setup (plugin/kubernetes/setup.go)
+// redirects klog for the whole process and connects to the API over TCP. Their first argument is the
+// name of a source. The arguments of kubernetes follow.
 const (
-	// sharedDirective answers from the records that outlive a reload.
+	// sharedDirective answers from records that outlive a reload.
 	//upstream:relies-on github.com/coredns/coredns/plugin/kubernetes/setup.go setup
 	sharedDirective = "kedge-cluster"
-	// ownDirective is a user's kubernetes stanza: its options may differ, so it
-	// keeps records of its own.
+	// ownDirective is for a kubernetes directive of the user's. Its options may differ, so it has
+	// records of its own.
 	ownDirective = "kedge-kubernetes"
 )
 
-// directives are what a Corefile may contain, in the order in which they see a
-// query, which is that of dnsserver.Directives in core/dnsserver/zdirectives.go.
+// directives are the directives that a Corefile may contain, in the order in which they handle a query.
+// The order is that of dnsserver.Directives in core/dnsserver/zdirectives.go.
 //
 //upstream:relies-on github.com/coredns/coredns/core/dnsserver/zdirectives.go Directives
 var directives = []string{
@@ -67,18 +66,17 @@ var directives = []string{
 
 // Plugins are kedge's directives in CoreDNS's registries.
 type Plugins struct {
-	// sources are the running DNS components by the name their Corefiles give them.
-	// CoreDNS hands a setup function nothing but the Corefile, so the way back has to
-	// be here.
+	// sources has the running DNS components by their names in Corefiles. CoreDNS gives a
+	// setup function only the Corefile, so the function finds its component here.
 	sources sync.Map // string to *source
 }
 
-// Register makes kedge's directives known to CoreDNS, for all DNS components of this
-// process. CoreDNS's registries belong to the process and panic at a second
-// registration: call Register once.
+// Register registers kedge's directives with CoreDNS, for all DNS components of this process. It
+// must be called only once: CoreDNS's registries are global to the process and panic at a second
+// registration.
 func Register() (*Plugins, error) {
 	p := &Plugins{}
-	// What CoreDNS prints at start goes to standard output otherwise.
+	// Otherwise CoreDNS prints messages to standard output when it starts.
 	caddy.Quiet = true
 	dnsserver.Quiet = true
 	plugin.Register(sharedDirective, func(c *caddy.Controller) error {
@@ -93,17 +91,17 @@ func Register() (*Plugins, error) {
 	return p, nil
 }
 
-// source is where one DNS component has its records from.
+// source provides the records of one DNS component.
 type source struct {
 	client *rest.Config
-	// shared has the records all instances of CoreDNS answer from, one after
-	// the other: a reload must not lose what is known while the API is away.
-	// It is nil until the first Corefile is set up.
+	// shared has the records from which all instances of CoreDNS answer, one instance after the
+	// other: a reload must not lose records while the API is away. It is nil until the first Corefile
+	// is set up.
 	shared *kubernetes.Kubernetes
 	done   sync.WaitGroup
 }
 
-// share gives the handler the shared records, which are started the first time.
+// share gives the handler the shared records. The first call starts them.
 //
 //upstream:relies-on github.com/coredns/coredns/plugin/kubernetes/kubernetes.go Kubernetes.InitKubeCache
 func (s *source) share(_ *caddy.Controller, _ caddyfile.Dispenser, handler *kubernetes.Kubernetes) error {
@@ -112,17 +110,17 @@ func (s *source) share(_ *caddy.Controller, _ caddyfile.Dispenser, handler *kube
 		return nil
 	}
 	handler.ClientConfig = inProcess{s.client}
-	// The returned functions are for a handler that dies with its instance.
+	// The returned functions are for a handler that ends with its instance.
 	if _, _, err := handler.InitKubeCache(context.Background()); err != nil {
 		return err
 	}
-	// Not the handler itself, which leads to all plugins of its instance.
+	// The handler itself must not be kept, because it refers to all plugins of its instance.
 	s.shared = &kubernetes.Kubernetes{APIConn: handler.APIConn}
 	s.done.Go(handler.APIConn.Run)
 	return nil
 }
 
-// own gives the handler of a stanza records that live as long as its instance.
+// own gives the handler records that live as long as its instance.
 func (s *source) own(c *caddy.Controller, stanza caddyfile.Dispenser, handler *kubernetes.Kubernetes) error {
 	reader, err := withoutPods(c, stanza)
 	if err != nil {
@@ -139,7 +137,7 @@ func (s *source) own(c *caddy.Controller, stanza caddyfile.Dispenser, handler *k
 	return nil
 }
 
-// stop ends the watching of the API.
+// stop stops the watches of the API.
 func (s *source) stop() error {
 	if s.shared == nil {
 		return nil
@@ -151,8 +149,8 @@ func (s *source) stop() error {
 	return nil
 }
 
-// inProcess is a clientcmd.ClientConfig around a ready-made configuration, the
-// one thing of the kubernetes plugin that lets itself be set.
+// inProcess is a clientcmd.ClientConfig with a ready-made configuration. It is the only way to give the
+// kubernetes plugin a client.
 type inProcess struct{ config *rest.Config }
 
 func (p inProcess) ClientConfig() (*rest.Config, error)   { return rest.CopyConfig(p.config), nil }

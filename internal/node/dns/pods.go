@@ -11,12 +11,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// No node's DNS reads pods: their objects have the values of their environment, and
-// whoever is root on a node has the rights of its DNS. What "pods verified" asks for
-// is answered out of the EndpointSlices, which all nodes read anyway.
+// The DNS of a node never reads pods. Pods have values of environment variables, and root on a node has
+// the rights of the node's DNS. "pods verified" is answered from the EndpointSlices, which all
+// nodes read anyway.
 
-// records are what a kubernetes handler answers from: dnsController of CoreDNS's
-// plugin/kubernetes/controller.go, which has no exported name.
+// records is what a kubernetes handler answers from. It is the interface dnsController of CoreDNS's
+// plugin/kubernetes/controller.go, which is not exported.
 //
 //upstream:relies-on github.com/coredns/coredns/plugin/kubernetes/controller.go dnsController
 type records interface {
@@ -39,13 +39,13 @@ type records interface {
 	Modified(kubernetes.ModifiedMode) int64
 }
 
-// podsOfServices knows the pods that are endpoints of a Service, and no others.
+// podsOfServices knows only those pods that are endpoints of a Service.
 type podsOfServices struct{ records }
 
-// PodIndex returns the pods that have an address, with their names and namespaces.
+// PodIndex returns the pods that have this address, with their names and namespaces.
 func (p podsOfServices) PodIndex(ip string) (pods []*object.Pod) {
 	if len(p.EndpointsList()) == 0 {
-		return nil // EpIndexReverse wants an index, which "noendpoints" leaves out
+		return nil // EpIndexReverse needs an index that does not exist with "noendpoints"
 	}
 	for _, endpoints := range p.EpIndexReverse(ip) {
 		for _, subset := range endpoints.Subsets {
@@ -59,8 +59,8 @@ func (p podsOfServices) PodIndex(ip string) (pods []*object.Pod) {
 	return pods
 }
 
-// withoutPods returns the handler of a stanza that reads no pods, of which the
-// stanza may want to: ParseStanza's result cannot be told so.
+// withoutPods returns a handler of the stanza that reads no pods, even if the stanza asks for them. It
+// changes the stanza, because the result of ParseStanza cannot be changed.
 //
 //upstream:relies-on github.com/coredns/coredns/plugin/kubernetes/setup.go ParseStanza
 func withoutPods(c *caddy.Controller, stanza caddyfile.Dispenser) (*kubernetes.Kubernetes, error) {

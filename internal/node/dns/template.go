@@ -7,18 +7,18 @@ import (
 	syntax "text/template/parse"
 )
 
-// templateFunctions are what answers of the template plugin may call: what cannot
-// make much out of little. The names that are not text/template's own are CoreDNS's
+// templateFunctions are the functions that answers of the template plugin may call. None of them can
+// produce much output from little input. The names are text/template's own or CoreDNS's
 // (plugin/template/template.go).
 //
 //upstream:relies-on github.com/coredns/coredns/plugin/template/template.go newTemplate
 var templateFunctions = []string{"and", "eq", "ge", "gt", "index", "le", "len", "lt", "ne", "not", "or", "parseInt"}
 
-// maxTemplate is how long a template may be, in bytes.
+// maxTemplate is the longest allowed template in bytes.
 const maxTemplate = 4 << 10
 
-// plainTemplates refuses templates that could take all memory or time when they are
-// executed: with loops, with variables, with others in them, or with widths.
+// plainTemplates refuses templates that could use up all memory or time: those with loops, variables,
+// other templates or widths.
 func plainTemplates(_ corefile, args []string) error {
 	for _, text := range args {
 		if len(text) > maxTemplate {
@@ -30,7 +30,7 @@ func plainTemplates(_ corefile, args []string) error {
 		}
 		trees, err := syntax.Parse("answer", text, "", "", names)
 		if err != nil {
-			return fmt.Errorf("read template, which can call %v only: %w", templateFunctions, err)
+			return fmt.Errorf("read template, which can call only %v: %w", templateFunctions, err)
 		}
 		if len(trees) > 1 {
 			return errors.New("a template cannot define another one")
@@ -44,7 +44,7 @@ func plainTemplates(_ corefile, args []string) error {
 	return nil
 }
 
-// plainNode judges a node and all below it.
+// plainNode checks a node and all nodes below it.
 func plainNode(node syntax.Node) error {
 	switch node := node.(type) {
 	case *syntax.ListNode:
@@ -67,7 +67,7 @@ func plainNode(node syntax.Node) error {
 	return nil
 }
 
-// plainPipe judges a pipeline.
+// plainPipe checks a pipeline.
 func plainPipe(pipe *syntax.PipeNode) error {
 	if len(pipe.Decl) > 0 {
 		return errors.New("variables cannot be used in a template here")

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// isAddress tells whether forward takes to for an address: as HostPortOrFile of
-// CoreDNS's plugin/pkg/parse/host.go.
+// isAddress tells whether forward takes to for an address. It follows HostPortOrFile in CoreDNS's
+// plugin/pkg/parse/host.go.
 //
 //upstream:follows github.com/coredns/coredns/plugin/pkg/parse/host.go HostPortOrFile stripZone
 func isAddress(to string) bool {

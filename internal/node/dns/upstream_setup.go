@@ -48,7 +48,7 @@ func (p *Plugins) setUp(c *caddy.Controller, fill func(*source, *caddy.Controlle
 	if !ok {
 		return c.Errf("unknown source %q", c.Val())
 	}
-	stanza := c.Dispenser // of which ParseStanza takes all
+	stanza := c.Dispenser // a copy, because ParseStanza consumes it
 	handler, err := kubernetes.ParseStanza(c)
 	if err != nil {
 		return err

@@ -15,12 +15,12 @@ import (
 
 const (
 	namespace = metav1.NamespaceSystem
-	// customName is k3s's name for the ConfigMap with the user's own parts.
+	// customName is the name of the ConfigMap with the user's parts, as in k3s.
 	customName = "coredns-custom"
 )
 
-// watchCustom sends the ConfigMap with the user's parts whenever its data
-// changes, and nil when it is gone, until ctx ends.
+// watchCustom sends the ConfigMap with the user's parts when its data change, and nil when it is
+// deleted, until ctx ends.
 func watchCustom(ctx context.Context, api kubernetes.Interface, parts chan<- *corev1.ConfigMap) {
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithNamespace(namespace),
 		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
@@ -47,13 +47,13 @@ func watchCustom(ctx context.Context, api kubernetes.Interface, parts chan<- *co
 	factory.Shutdown()
 }
 
-// refuse writes an event on the ConfigMap that says why its parts are not used.
+// refuse writes an Event on the ConfigMap that says why its parts are not used.
 func refuse(ctx context.Context, api kubernetes.Interface, node string, configMap *corev1.ConfigMap, reason error) error {
 	if configMap == nil {
 		return nil
 	}
 	message := "The former configuration stays in use: " + reason.Error()
-	if len(message) > 1024 { // what the API accepts, see validation of events
+	if len(message) > 1024 { // the longest message that the API accepts
 		message = message[:1021] + "..."
 	}
 	now := metav1.NewTime(time.Now())
