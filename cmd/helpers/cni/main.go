@@ -1,9 +1,9 @@
-// Command cni is the CNI plugins kedge uses in one executable: it acts as the
-// plugin whose name it is called by (bridge, host-local, loopback, portmap,
-// bandwidth). One executable is a quarter of the size of five.
+// Command cni has all CNI plugins that kedge uses. It acts as the plugin by whose name it is called
+// (bridge, host-local, loopback, portmap, bandwidth). One executable needs a quarter of the space of
+// five.
 //
-// Upstream's plugins are programs, which Go cannot import. scripts/cniplugins
-// makes packages of them for the build.
+// Upstream's plugins are programs, which Go cannot import. scripts/cniplugins makes packages from them
+// for the build.
 package main
 
 import (
@@ -20,8 +20,8 @@ import (
 )
 
 func init() {
-	// Plugins change the network namespace of their thread, so main must stay
-	// on the first one, the thread group leader (as upstream's plugins do).
+	// Plugins change the network namespace of their thread, so main must stay on the first thread, the
+	// thread group leader, as in upstream's plugins.
 	//upstream:relies-on github.com/containernetworking/plugins/plugins/main/bridge/bridge.go init
 	runtime.LockOSThread()
 }
@@ -40,8 +40,8 @@ func main() {
 		fmt.Fprintf(os.Stderr, "%s is not a CNI plugin of kedge\n", name)
 		os.Exit(1)
 	}
-	// portmap and bridge run nft, which kedge has beside them and a runtime that
-	// is not kedge's does not know of.
+	// portmap and bridge run nft, which is beside this executable. A runtime that is not kedge's does
+	// not have that folder in PATH.
 	if own, err := os.Executable(); err == nil {
 		os.Setenv("PATH", filepath.Dir(own)+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	}

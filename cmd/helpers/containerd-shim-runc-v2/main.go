@@ -1,5 +1,5 @@
-// Command containerd-shim-runc-v2 is containerd's shim, of which every pod has
-// one, with as little memory as it can do with.
+// Command containerd-shim-runc-v2 is containerd's shim, made to use as little memory as possible.
+// Every pod has a shim.
 package main
 
 import (
@@ -16,9 +16,9 @@ import (
 
 //upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/main.go main
 func main() {
-	// Upstream's starts itself with GOMAXPROCS=4, whatever the machine has
-	// (manager/manager_linux.go, newCommand). A shim waits; with one it takes
-	// 3.5 MB instead of 4.2, and 8 threads instead of 12.
+	// Upstream's shim starts itself with GOMAXPROCS=4 on every machine (manager/manager_linux.go,
+	// newCommand). A shim mostly waits. With GOMAXPROCS=1 it takes 3.5 MB instead of 4.2, and 8 threads
+	// instead of 12.
 	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager/manager_linux.go newCommand
 	runtime.GOMAXPROCS(1)
 	restoreTimers()
@@ -26,8 +26,8 @@ func main() {
 	shim.RunShim(context.Background(), manager.NewShimManager("io.containerd.runc.v2"))
 }
 
-// routine makes debug messages of what a shim says each time that kedge stops: nobody
-// hears its events then (github.com/containerd/ttrpc/server.go).
+// routine makes a debug message of an error that a shim logs each time kedge stops, because nobody
+// receives its events then (github.com/containerd/ttrpc/server.go).
 //
 //upstream:relies-on github.com/containerd/ttrpc/server.go serverConn.run
 type routine struct{}
@@ -41,15 +41,15 @@ func (routine) Fire(entry *logrus.Entry) error {
 	return nil
 }
 
-// restoreTimers makes timers as exact as the kernel's default, here and so in
-// containers: kedge's own may be late, and who is started has that of it.
+// restoreTimers sets the timer slack of this process to the kernel's default, and so that of the
+// containers that it starts. kedge may set a larger one, which its child processes inherit.
 func restoreTimers() {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return
 	}
 	for _, thread := range threads {
-		// What fails is a thread that has ended, or a kernel that has not this.
+		// A write fails if the thread has ended or the kernel lacks this file.
 		_ = os.WriteFile("/proc/"+thread.Name()+"/timerslack_ns", []byte("50000"), 0)
 	}
 }
