@@ -12,9 +12,9 @@ type Agent struct {
 	server *Server
 }
 
-// StartAgent starts `kedge agent` with args, for the cluster of a server whose
-// API was ready, and does not wait for it. Args win: they may name another token.
-// If the test fails, the end of its log is shown.
+// StartAgent starts `kedge agent` with args, for the cluster of a server whose API was ready, and does
+// not wait for it. args take precedence, for example with another token. If the test fails, it shows
+// the end of the agent's log.
 func (h *Host) StartAgent(t T, server *Server, args ...string) *Agent {
 	t.Helper()
 	address := server.Host.Address.String() + ":6443"

@@ -8,12 +8,12 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// cableInterface is what both hosts of a cable call their end.
+// cableInterface is the name of both hosts' ends of a cable.
 const cableInterface = "eth1"
 
-// Cable joins two hosts directly, by an interface eth1 of each, beside the
-// network they are on; no other traffic goes by it. It returns the addresses
-// that the hosts have there. It goes with either host.
+// Cable connects two hosts directly, by an interface eth1 on each, in addition to their network. No
+// other traffic uses it. It returns the addresses of the hosts' ends. The cable is removed together
+// with either host.
 func Cable(t T, first, second *Host) (ofFirst, ofSecond netip.Addr) {
 	t.Helper()
 	ofFirst, ofSecond = netip.MustParseAddr("172.30.0.1"), netip.MustParseAddr("172.30.0.2")

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hierarchies returns where cgroups are mounted: each controller of version 1,
-// or the one hierarchy of version 2.
+// hierarchies returns where cgroups are mounted: each controller of version 1, or the one hierarchy of
+// version 2.
 func hierarchies() (v1, v2 []string, err error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter("/sys/fs/cgroup"))
 	if err != nil {
@@ -33,8 +33,7 @@ func hierarchies() (v1, v2 []string, err error) {
 	return v1, v2, nil
 }
 
-// makeCgroup makes a cgroup in all hierarchies, fit to hold a host's pods.
-// The path is relative.
+// makeCgroup makes a cgroup in all hierarchies that can hold a host's pods. The path is relative.
 func makeCgroup(path string) error {
 	v1, v2, err := hierarchies()
 	if err != nil {
@@ -45,7 +44,7 @@ func makeCgroup(path string) error {
 			if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return fmt.Errorf("make cgroup: %w", err)
 			}
-			// A new cpuset is empty, and takes no process then.
+			// A new cpuset is empty and accepts no process until it has CPUs.
 			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 				value, err := os.ReadFile(filepath.Join(filepath.Dir(folder), file))
 				if err != nil {
@@ -65,7 +64,7 @@ func makeCgroup(path string) error {
 				return fmt.Errorf("read cgroup controllers: %w", err)
 			}
 			for _, controller := range strings.Fields(string(controllers)) {
-				// Those that cannot be had are not needed by every test.
+				// Not every test needs a controller that is missing.
 				_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+"+controller), 0o644)
 			}
 			if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -76,7 +75,7 @@ func makeCgroup(path string) error {
 	return nil
 }
 
-// descend yields root/a, root/a/b for the path a/b.
+// descend yields root/a and root/a/b for the path a/b.
 func descend(root, path string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		folder := root
@@ -89,8 +88,8 @@ func descend(root, path string) iter.Seq[string] {
 	}
 }
 
-// removeCgroups removes the cgroup called path and all below it in every
-// hierarchy. Processes that were killed may take a moment to go.
+// removeCgroups removes the cgroup called path and everything below it in every hierarchy. Killed
+// processes may take a moment to disappear.
 func removeCgroups(path string) error {
 	v1, v2, err := hierarchies()
 	if err != nil {
@@ -118,13 +117,13 @@ func removeCgroups(path string) error {
 	return nil
 }
 
-// holders returns the cgroups below root that have one called path below them:
-// ContainMemory makes it in that of the test, which may be another one by now.
+// holders returns the cgroups below root that contain a cgroup called path. ContainMemory makes it in
+// the test's own cgroup, which may be another one by now.
 func holders(root, path string) []string {
 	var found []string
 	_ = filepath.WalkDir(root, func(folder string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
-			return nil // it is gone
+			return nil // the cgroup is gone
 		}
 		if holder, ok := strings.CutSuffix(folder, "/"+path); ok && holder != root {
 			found = append(found, holder)
@@ -135,7 +134,7 @@ func holders(root, path string) []string {
 	return found
 }
 
-// removeTree removes folder by rmdir alone: the files of a cgroup go with it.
+// removeTree removes folder with rmdir only. The files of a cgroup disappear with it.
 func removeTree(folder string) error {
 	var folders []string
 	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {

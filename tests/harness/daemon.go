@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// readyTimeout is generous: the machine may be slow and busy.
+	// readyTimeout is long, because the machine may be slow and busy.
 	readyTimeout = 4 * time.Minute
-	// stopTimeout is what kedge promises, and then some for a busy machine.
+	// stopTimeout is longer than kedge promises, because the machine may be busy.
 	stopTimeout = 45 * time.Second
 	logTail     = 150
 )
@@ -35,8 +35,8 @@ type daemon struct {
 	exited chan struct{}
 }
 
-// startDaemon starts kedge with args and does not wait for it. If the test
-// fails, the end of its log is shown.
+// startDaemon starts kedge with args and does not wait for it. If the test fails, it shows the end of
+// the log.
 func (h *Host) startDaemon(t T, command string, args ...string) *daemon {
 	t.Helper()
 	d := &daemon{
@@ -74,21 +74,20 @@ func (d *daemon) Start() {
 	}()
 }
 
-// Process is kedge's process, with its process id on the machine.
+// Process returns kedge's process, with its ID on the machine.
 func (d *daemon) Process() *os.Process { return d.cmd.Process }
 
-// Exited waits until the process that Start started last ended.
+// Exited waits until the process that Start last started has ended.
 func (d *daemon) Exited() { <-d.exited }
 
-// WaitExit waits until kedge ended, and returns its exit status, or -1
-// after a signal.
+// WaitExit waits until kedge has ended. It returns the exit status, or -1 after a signal.
 func (d *daemon) WaitExit(timeout time.Duration) int {
 	d.t.Helper()
 	select {
 	case <-d.exited:
 		return d.cmd.ProcessState.ExitCode()
 	case <-time.After(timeout):
-		// What it waits for is in the log then.
+		// SIGQUIT writes to the log what kedge is waiting for.
 		_ = d.cmd.Process.Signal(syscall.SIGQUIT)
 		time.Sleep(time.Second)
 		d.Kill9()
@@ -97,13 +96,13 @@ func (d *daemon) WaitExit(timeout time.Duration) int {
 	}
 }
 
-// Kill9 kills kedge as a power cut would.
+// Kill9 kills kedge with SIGKILL.
 func (d *daemon) Kill9() {
 	_ = d.cmd.Process.Kill()
 	<-d.exited
 }
 
-// Terminate stops kedge by SIGTERM, and wants the exit status 0.
+// Terminate stops kedge with SIGTERM and fails the test unless the exit status is 0.
 func (d *daemon) Terminate() {
 	d.t.Helper()
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -114,7 +113,7 @@ func (d *daemon) Terminate() {
 	}
 }
 
-// waitFor waits until check returns nil, and fails the test if kedge ends before.
+// waitFor waits until check returns nil. It fails the test if kedge ends before that.
 func (d *daemon) waitFor(what string, check func() error) {
 	d.t.Helper()
 	Eventually(d.t, readyTimeout, what, func() error {
@@ -127,18 +126,18 @@ func (d *daemon) waitFor(what string, check func() error) {
 	})
 }
 
-// WaitLog waits until kedge wrote text.
+// WaitLog waits until kedge has logged text.
 func (d *daemon) WaitLog(text string) {
 	d.t.Helper()
 	Eventually(d.t, readyTimeout, "kedge on "+d.Host.Name+" to say "+text, func() error {
 		if !strings.Contains(d.Log(), text) {
-			return errors.New("it did not; the end of its log is\n" + d.LogTail())
+			return errors.New("the text is not in the log, which ends with\n" + d.LogTail())
 		}
 		return nil
 	})
 }
 
-// nodeReady returns nil if the node called name is Ready since this kedge runs.
+// nodeReady returns nil if the node called name has become Ready since this kedge started.
 func (d *daemon) nodeReady(ctx context.Context, client kubernetes.Interface, name string) error {
 	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -148,7 +147,7 @@ func (d *daemon) nodeReady(ctx context.Context, client kubernetes.Interface, nam
 		if condition.Type != corev1.NodeReady {
 			continue
 		}
-		// After a restart the last one's word still stands for a while.
+		// After a restart the earlier kubelet's status stays for a while.
 		if condition.LastHeartbeatTime.Time.Before(d.began.Truncate(time.Second)) {
 			return errors.New("the node's status is from before the restart")
 		}
@@ -160,10 +159,10 @@ func (d *daemon) nodeReady(ctx context.Context, client kubernetes.Interface, nam
 	return errors.New("node has no condition Ready")
 }
 
-// logFile is in the host's folder as the host sees it: on its disk, if it has one.
+// logFile returns the path of the log in the host's folder. If the host has a disk, it is on the disk.
 func (d *daemon) logFile() string { return d.Host.Path(filepath.Join(d.Host.dir, "kedge.log")) }
 
-// Log returns everything kedge wrote.
+// Log returns everything that kedge has logged.
 func (d *daemon) Log() string {
 	text, err := os.ReadFile(d.logFile())
 	if err != nil {
@@ -172,7 +171,7 @@ func (d *daemon) Log() string {
 	return string(text)
 }
 
-// LogTail returns the last lines of what kedge wrote.
+// LogTail returns the last lines of the log.
 func (d *daemon) LogTail() string {
 	lines := bytes.Split([]byte(strings.TrimSpace(d.Log())), []byte("\n"))
 	return string(bytes.Join(lines[max(0, len(lines)-logTail):], []byte("\n")))

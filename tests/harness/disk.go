@@ -11,31 +11,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// diskSize is of a sparse file.
+// diskSize is the size of a sparse file, in bytes.
 const diskSize = 8 << 30
 
-// Disk is a file system of one host's own, on a loop device: it holds all that
-// the host writes, tmpfs excepted.
+// Disk is a file system on a loop device for one host. It holds everything that the host writes, except
+// to tmpfs.
 type Disk struct {
 	host *Host
-	// name is the loop device's.
+	// name is the name of the loop device.
 	name string
 }
 
-// NewHostOnDisk adds a host that has a disk of its own, an ext4 file system.
+// NewHostOnDisk adds a host that has a disk of its own with ext4.
 func (n *Network) NewHostOnDisk(t T, name string) (*Host, *Disk) {
 	t.Helper()
 	device, err := newLoop(filepath.Join(n.dir, name+".ext4"))
 	if err != nil {
 		t.Fatalf("make a disk for host %s: %v", name, err)
 	}
-	// The host's mount keeps it; the kernel frees it with that.
+	// The host's mount keeps the device attached. The kernel detaches it with the mount.
 	defer device.Close()
 	h := n.newHost(t, name, device.Name(), "")
 	return h, &Disk{h, filepath.Base(device.Name())}
 }
 
-// newLoop makes a file system in a file, and the loop device that it is on.
+// newLoop makes a file system in a file and returns its loop device.
 func newLoop(path string) (*os.File, error) {
 	backing, err := os.Create(path)
 	if err != nil {
@@ -45,7 +45,7 @@ func newLoop(path string) (*os.File, error) {
 	if err := backing.Truncate(diskSize); err != nil {
 		return nil, err
 	}
-	// Everything now: what ext4 leaves for later it would write while measured.
+	// ext4 must initialize everything now: what it does later would be measured.
 	mkfs := exec.Command("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-N", "65536", path)
 	mkfs.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	if output, err := mkfs.CombinedOutput(); err != nil {
@@ -68,8 +68,8 @@ func (d *Disk) Written() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// Documentation/block/stat.rst: the seventh is sectors written, of 512 bytes
-	// whatever the disk's own size.
+	// See Documentation/block/stat.rst: the seventh field is the number of sectors written. A sector
+	// has 512 bytes here, whatever the disk's sector size.
 	fields := strings.Fields(string(text))
 	if len(fields) < 7 {
 		return 0, fmt.Errorf("read statistics of %s: too short", d.name)
@@ -87,8 +87,8 @@ func (d *Disk) Used() (float64, error) {
 	return float64(s.Blocks-s.Bfree) * float64(s.Bsize), nil
 }
 
-// NewHostFrom adds a host whose files are those of a folder, a whole system, to
-// which it does not write. What it runs must be in there.
+// NewHostFrom adds a host whose files are those of a folder with a whole system. The host does not
+// write to the folder. Programs that the host runs must be in it.
 func (n *Network) NewHostFrom(t T, name, root string) *Host {
 	t.Helper()
 	return n.newHost(t, name, "", root)

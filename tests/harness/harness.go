@@ -1,17 +1,17 @@
-// Package harness makes hosts out of network, mount, UTS and PID namespaces of
-// one machine, joins them to a network, and runs the real kedge on them. The
-// network can be as bad as a test wants: Host has cuts, loss, delay and narrow
-// links, BehindNAT hides hosts. Tests below tests/ call it; it needs root.
+// Package harness makes hosts from network, mount, UTS and PID namespaces of one machine, connects them
+// to a network, and runs the real kedge on them. Tests can make the network bad: Host has methods
+// to cut links, lose and delay packets and limit bandwidth, and BehindNAT hides hosts. Tests below
+// tests/ call this package. It needs root.
 //
-// A host's first process is the test binary itself, started again (see
-// runInit), so a test package that uses hosts needs
+// A host's first process is the test binary, started again (see runInit). So a test package that uses
+// hosts needs
 //
 //	func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 //
-// Nothing of a host outlives the test binary, however that ends: the kernel
-// kills the first process with it, with that one all others, and the
-// namespaces take mounts and interfaces along. Only a host's cgroups and its
-// folder stay behind then, and the next run removes them.
+// Nothing of a host outlives the test binary, however that ends. The kernel kills the host's first
+// process together with the test binary, and all other processes of the host with the first. Mounts
+// and interfaces disappear with the namespaces. Only a host's cgroups and folder stay, and the next
+// run removes them.
 package harness
 
 import (
@@ -26,12 +26,11 @@ import (
 	"time"
 )
 
-// binaryVariable names kedge's executable. The Makefile sets it, and while it
-// is set no test skips.
+// binaryVariable names kedge's executable. The Makefile sets it. If it is set, no test is skipped.
 const binaryVariable = "KEDGE_BINARY"
 
-// T is what the harness needs of a test. It is a *testing.T, or a Suite for
-// what the tests of a package share.
+// T is the part of a test that the harness needs. It is a *testing.T, or a Suite for what the tests
+// of a package share.
 type T interface {
 	Helper()
 	Logf(format string, args ...any)
@@ -40,7 +39,7 @@ type T interface {
 	Cleanup(func())
 }
 
-// Require skips a test that cannot run because it was not started by make.
+// Require skips a test that was not started by make and so cannot run.
 func Require(t testing.TB) {
 	t.Helper()
 	if os.Getenv(binaryVariable) == "" {
@@ -51,8 +50,7 @@ func Require(t testing.TB) {
 	}
 }
 
-// RequireOlder is Require for tests that update kedge: it returns the executable of the
-// older one.
+// RequireOlder is Require for tests that update kedge. It returns the path of the older executable.
 func RequireOlder(t testing.TB) string {
 	t.Helper()
 	Require(t)
@@ -63,15 +61,15 @@ func RequireOlder(t testing.TB) string {
 	return older
 }
 
-// Suite is all tests of one package. Its zero value is ready for use.
+// Suite represents all tests of a package. Its zero value is ready for use.
 type Suite struct {
 	mutex    sync.Mutex
 	failed   bool
 	cleanups []func()
 }
 
-// Main runs the tests and then the cleanups of what they share; it returns the
-// exit status. In a host's first process it never returns.
+// Main runs the tests and then the cleanups of the suite. It returns the exit status. In a host's first
+// process it never returns.
 func (s *Suite) Main(m *testing.M) int {
 	if spec := os.Getenv(initVariable); spec != "" {
 		runInit(spec)
@@ -104,14 +102,14 @@ func (s *Suite) Helper() {}
 // Logf prints.
 func (s *Suite) Logf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-// Fatalf prints, and ends the goroutine that called.
+// Fatalf prints and ends the calling goroutine.
 func (s *Suite) Fatalf(format string, args ...any) {
 	s.setFailed()
 	s.Logf(format, args...)
 	runtime.Goexit()
 }
 
-// Failed reports whether a test failed.
+// Failed tells whether a test has failed.
 func (s *Suite) Failed() bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -124,15 +122,15 @@ func (s *Suite) setFailed() {
 	s.failed = true
 }
 
-// Cleanup has f called after all tests.
+// Cleanup makes f run after all tests.
 func (s *Suite) Cleanup(f func()) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.cleanups = append(s.cleanups, f)
 }
 
-// Eventually calls check until it returns nil, and fails the test with its last
-// error after timeout. what completes "waiting for".
+// Eventually calls check until it returns nil. After timeout it fails the test with check's last error.
+// what completes "waiting for".
 func Eventually(t T, timeout time.Duration, what string, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(timeout)

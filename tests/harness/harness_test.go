@@ -29,7 +29,7 @@ func run(t *testing.T, h *Host, name string, args ...string) string {
 	return strings.TrimSpace(string(output))
 }
 
-// After a reboot there is what was on disks, and nothing that was not.
+// TestReboot checks that only files on disks survive a reboot.
 func TestReboot(t *testing.T) {
 	Require(t)
 	Need(t, "e2fsprogs")
@@ -154,8 +154,7 @@ func (h *Host) listen(t *testing.T, address string) (listener net.Listener) {
 	return listener
 }
 
-// TestNothingStays closes hosts on which all sorts of things were left, and
-// looks for them.
+// TestNothingStays closes hosts on which many things were left, and checks that all of them are gone.
 func TestNothingStays(t *testing.T) {
 	Require(t)
 	var host *Host
@@ -198,8 +197,8 @@ func TestNothingStays(t *testing.T) {
 	}
 }
 
-// TestKilledRunIsCleanedUp kills a test binary that has a host, and wants the
-// next network to remove what it left.
+// TestKilledRunIsCleanedUp kills a test binary that has a host. The next network must remove what it
+// has left.
 func TestKilledRunIsCleanedUp(t *testing.T) {
 	Require(t)
 	const variable = "KEDGE_TEST_KILLED_RUN"
@@ -212,7 +211,7 @@ func TestKilledRunIsCleanedUp(t *testing.T) {
 		if err := image.Truncate(killedImage); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := attach(image, 0); err != nil { // as a raw block volume is
+		if _, err := attach(image, 0); err != nil { // as for a raw block volume
 			t.Fatal(err)
 		}
 		if err := host.Command(context.Background(), "sleep", "1003").Start(); err != nil {
@@ -237,10 +236,10 @@ func TestKilledRunIsCleanedUp(t *testing.T) {
 	_ = again.Process.Kill()
 	_ = again.Wait()
 	NewNetwork(t)
-	// It may be another run on this machine that removes it just now.
+	// Another test run on this machine may be removing it just now.
 	Eventually(t, time.Minute, "what the killed run left to go", func() error {
 		if _, err := os.Stat(string(dir)); !os.IsNotExist(err) {
-			return fmt.Errorf("%s is there: %v", dir, err)
+			return fmt.Errorf("%s still exists: %v", dir, err)
 		}
 		sizes, err := filepath.Glob("/sys/block/loop*/size")
 		for _, path := range sizes {
@@ -252,5 +251,5 @@ func TestKilledRunIsCleanedUp(t *testing.T) {
 	})
 }
 
-// killedImage is the size of a loop device that nobody else has, in bytes.
+// killedImage is a size in bytes that no other loop device has.
 const killedImage = 1003 << 10

@@ -9,9 +9,9 @@ import (
 // helpersFolder is where kedge unpacks its helpers, below a host's folder.
 const helpersFolder = "kedge/assets"
 
-// ShareHelpers gives the host the helpers that kedge has unpacked on another
-// one, by hard links, to be called before its kedge starts: each set takes 70 MB
-// of disk and a second to unpack, which is much for many hosts.
+// ShareHelpers gives the host the helpers that kedge has unpacked on another host, by hard links. It
+// must be called before the host's kedge starts. Each unpacked set takes 70 MB of disk and a second,
+// which is much for many hosts.
 func (h *Host) ShareHelpers(from *Host) {
 	h.t.Helper()
 	source, target := filepath.Join(from.dir, helpersFolder), filepath.Join(h.dir, helpersFolder)
@@ -24,7 +24,7 @@ func (h *Host) ShareHelpers(from *Host) {
 		case entry.IsDir():
 			return os.MkdirAll(to, 0o755)
 		case filepath.Dir(path) == source:
-			return nil // the lock
+			return nil // this is the lock file
 		case entry.Type() == fs.ModeSymlink:
 			leads, err := os.Readlink(path)
 			if err != nil {

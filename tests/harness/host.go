@@ -21,14 +21,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hostInterface is what a host calls its link to the network.
+// hostInterface is the host's name for its link to the network.
 const hostInterface = "eth0"
 
-// Host is a machine as far as kedge can see: its own network, host name,
-// processes, /run, /etc and state folders.
+// Host is what kedge takes for a machine: it has its own network, host name, processes, /run, /etc and
+// state folders.
 type Host struct {
 	Name string
-	// Address and Address6 are the host's on the network.
+	// Address and Address6 are the host's addresses on the network.
 	Address, Address6 netip.Addr
 
 	t       T
@@ -37,43 +37,43 @@ type Host struct {
 	link    link
 	dir     string
 	cgroup  string
-	// device is the block device of its disk, if it has one of its own.
+	// device is the block device of the host's disk, or empty.
 	device string
-	// root is the folder with its system, if that is not the machine's.
+	// root is the folder with the host's system, or empty if it is the machine's.
 	root    string
 	memory  *MemoryCgroup
 	init    *exec.Cmd
 	ns      netns.NsHandle
 	work    chan func()
 	stopped chan struct{}
-	// booted says that it was up before.
+	// booted is true if the host has run before.
 	booted bool
-	// up is held by who uses work, and by a reboot.
+	// up is held by users of work, and by a reboot.
 	up sync.RWMutex
 
 	mutex       sync.Mutex
 	commands    []*Cmd
 	environment []string
-	// kedge is the executable that Kedge runs.
+	// kedge is the path of the executable that Kedge runs.
 	kedge string
 }
 
-// Install has the host run another executable of kedge from now on. Daemons that run
-// stay what they are until they are started again.
+// Install makes the host run another executable of kedge from now on. Running daemons keep theirs until
+// they are started again.
 func (h *Host) Install(kedge string) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	h.kedge = kedge
 }
 
-// Setenv gives the commands that are made from now on a variable.
+// Setenv sets a variable for commands that are made from now on.
 func (h *Host) Setenv(name, value string) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	h.environment = append(h.environment, name+"="+value)
 }
 
-// NewHost adds a host to the network. It goes when the test ends.
+// NewHost adds a host to the network. It is removed when the test ends.
 func (n *Network) NewHost(t T, name string) *Host {
 	t.Helper()
 	return n.newHost(t, name, "", "")
@@ -105,7 +105,7 @@ func (n *Network) newHost(t T, name, device, root string) *Host {
 	return h
 }
 
-// boot makes the host out of its folder.
+// boot starts the host with the contents of its folder.
 func (h *Host) boot() error {
 	h.work, h.stopped = make(chan func()), make(chan struct{})
 	if err := makeCgroup(h.cgroup); err != nil {
@@ -121,13 +121,12 @@ func (h *Host) boot() error {
 	return h.network.attach(h.number, h.ns, hostInterface)
 }
 
-// Reboot ends everything on the host at once, as a power cut does to all but what
-// is on its disk, and boots it again. Paths of the host are others then, and there
-// must be no limit to its memory.
+// Reboot ends everything on the host at once, as a power cut does, and boots the host again. Only the
+// contents of its disk stay. The results of Path change. The host must not have a memory limit.
 func (h *Host) Reboot() {
 	h.t.Helper()
 	if h.device != "" {
-		// Or the loop device would go with its mounts.
+		// While it is open, the loop device does not disappear with the host's mounts.
 		device, err := os.Open(h.device)
 		if err != nil {
 			h.t.Fatalf("reboot host %s: %v", h.Name, err)
@@ -146,15 +145,15 @@ func (h *Host) Reboot() {
 	}
 }
 
-// live starts the host's first process, and is then the one thread that is in
-// the host's namespaces: it runs what do hands it. The kernel kills a process
-// with the thread that started it (Pdeathsig), so the thread must not end
-// before the host does; and nobody else may use it afterwards.
+// live starts the host's first process, and then becomes the one thread in the host's namespaces, which
+// runs the functions that do passes. The kernel kills a process together with the thread that started
+// it (Pdeathsig), so this thread must not end before the host does. Nobody else may use it
+// afterwards.
 func (h *Host) live(started chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
-		// The process's first thread never ends, and would stay in the host's
-		// namespaces and cgroup. While it is locked here, another one is taken.
+		// The process's first thread never ends, and would stay in the host's namespaces and
+		// cgroup. While it is locked here, the new goroutine gets another thread.
 		defer runtime.UnlockOSThread()
 		go h.live(started)
 		<-h.stopped
@@ -205,8 +204,7 @@ func (h *Host) start() error {
 	if h.ns, err = netns.GetFromPid(h.init.Process.Pid); err != nil {
 		return err
 	}
-	// A thread that shares its working directory cannot change the mount
-	// namespace: setns(2).
+	// A thread that shares its working directory cannot change the mount namespace: setns(2).
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
@@ -227,8 +225,8 @@ func (h *Host) start() error {
 	return nil
 }
 
-// do runs f on the thread that is in the host. f must not start goroutines that
-// matter: they would be outside.
+// do runs f on the thread that is in the host. f must not start goroutines that do anything on the
+// host, because they would run outside.
 func (h *Host) do(f func()) {
 	h.up.RLock()
 	defer h.up.RUnlock()
@@ -248,7 +246,7 @@ func (h *Host) halt() {
 	h.mutex.Unlock()
 	if h.init != nil {
 		_ = h.init.Process.Kill()
-		// The kernel ends a PID namespace when all its processes were waited for.
+		// The kernel ends a PID namespace when all its processes have been waited for.
 		for _, c := range commands {
 			_ = c.Wait()
 		}
@@ -278,15 +276,15 @@ func (h *Host) close() {
 	}
 }
 
-// Path returns where the file path of the host is for the test.
+// Path returns the path by which the test can reach the file path of the host.
 func (h *Host) Path(path string) string {
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", h.init.Process.Pid), path)
 }
 
-// FirstProcess is the id, on the machine, of the process that is the host's first.
+// FirstProcess returns the ID of the host's first process on the machine.
 func (h *Host) FirstProcess() int { return h.init.Process.Pid }
 
-// Scratch makes a folder of the machine that goes with the host.
+// Scratch makes a folder on the machine that is removed together with the host.
 func (h *Host) Scratch(name string) string {
 	h.t.Helper()
 	folder := filepath.Join(h.dir, "scratch", name)
@@ -302,11 +300,10 @@ func (h *Host) Mount(source, target, kind, data string) (err error) {
 	return err
 }
 
-// Cgroup is the path, absolute within each hierarchy, below which the host's
-// pods belong.
+// Cgroup returns the path, absolute within each hierarchy, of the cgroup for the host's pods.
 func (h *Host) Cgroup() string { return "/" + h.cgroup }
 
-// WriteFile writes a file of the host, and makes its folder.
+// WriteFile writes a file of the host and creates its folder.
 func (h *Host) WriteFile(path, text string) {
 	h.t.Helper()
 	err := os.MkdirAll(filepath.Dir(h.Path(path)), 0o755)
@@ -318,12 +315,12 @@ func (h *Host) WriteFile(path, text string) {
 	}
 }
 
-// DialContext connects from the host. The address must hold an IP address, not
-// a name: names would be resolved on the machine.
+// DialContext connects from the host. The address must have an IP address: a name would be resolved on
+// the machine.
 func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	var conn net.Conn
-	// A socket stays where it was made. A thread for each, so that a slow
-	// connect holds up nobody.
+	// A socket stays in the namespace in which it was made. Each call has its own thread, so that a
+	// slow connect does not delay others.
 	err := within(h.ns, func() (err error) {
 		conn, err = new(net.Dialer).DialContext(ctx, network, address)
 		return err
@@ -331,7 +328,7 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 	return conn, err
 }
 
-// Get asks an HTTP server from the host, and returns the whole answer, its headers too.
+// Get sends a request to an HTTP server from the host, and returns the whole answer with its headers.
 // The address is as for DialContext.
 func (h *Host) Get(address string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -355,8 +352,8 @@ type Cmd struct {
 	result  error
 }
 
-// Command returns a command that runs on the host, with its working folder /
-// and the environment of the test less what kedge would read.
+// Command returns a command that runs on the host. Its working folder is /, and its environment is the
+// test's without the variables that kedge reads.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *Cmd {
 	c := &Cmd{host: h, Cmd: exec.CommandContext(ctx, name, args...)}
 	c.Env = []string{"HOME=/root"}
@@ -393,8 +390,7 @@ func (c *Cmd) Start() (err error) {
 	return err
 }
 
-// Wait waits for the end of the command. Other than exec.Cmd's it may be called
-// more than once.
+// Wait waits until the command has ended. Unlike exec.Cmd's Wait it may be called several times.
 func (c *Cmd) Wait() error {
 	c.waiting.Do(func() { c.result = c.Cmd.Wait() })
 	return c.result
@@ -408,7 +404,7 @@ func (c *Cmd) Run() error {
 	return c.Wait()
 }
 
-// CombinedOutput runs the command and returns what it wrote.
+// CombinedOutput runs the command and returns its output.
 func (c *Cmd) CombinedOutput() ([]byte, error) {
 	var output strings.Builder
 	c.Stdout, c.Stderr = &output, &output
@@ -416,8 +412,7 @@ func (c *Cmd) CombinedOutput() ([]byte, error) {
 	return []byte(output.String()), err
 }
 
-// Output runs the command and returns what it wrote to its standard output.
-// The error holds what it wrote to the other.
+// Output runs the command and returns its standard output. The error has its standard error.
 func (c *Cmd) Output() ([]byte, error) {
 	var output, faults strings.Builder
 	c.Stdout, c.Stderr = &output, &faults

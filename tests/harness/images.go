@@ -7,10 +7,10 @@ import (
 	"runtime"
 )
 
-// preloadFolder is where kedge looks for images at its start.
+// preloadFolder is the folder with images that kedge imports when it starts.
 const preloadFolder = "/var/lib/kedge/agent/images"
 
-// Preload gives the host image archives, to be called before its kedge starts.
+// Preload gives the host image archives. It must be called before the host's kedge starts.
 func (h *Host) Preload(archives ...string) {
 	h.t.Helper()
 	folder := h.Path(preloadFolder)
@@ -24,8 +24,8 @@ func (h *Host) Preload(archives ...string) {
 	}
 }
 
-// Busybox returns the path of the static busybox that `make` takes from Debian's
-// package, for commands on a host that the machine may lack.
+// Busybox returns the path of the static busybox that `make` takes from Debian's package. A host
+// can use it for commands that the machine may lack.
 func Busybox(t T) string {
 	t.Helper()
 	repository, err := Repository()
@@ -34,7 +34,7 @@ func Busybox(t T) string {
 	}
 	path := filepath.Join(repository, "build", runtime.GOARCH, "busybox")
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("find busybox, which make gets: %v", err)
+		t.Fatalf("find busybox, which `make` gets: %v", err)
 	}
 	return path
 }

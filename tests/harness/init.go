@@ -11,36 +11,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// initVariable tells the test binary that it is the first process of a host,
-// and which.
+// initVariable tells the test binary that it is the first process of a host. Its value is the host's
+// initSpec.
 const initVariable = "KEDGE_TEST_HOST"
 
-// initSpec is what a host's first process must know.
+// initSpec has the settings for a host's first process.
 type initSpec struct {
 	Hostname string
 	// Dir is the host's folder on the machine.
 	Dir string
 	// Device is the block device to mount there, or empty.
 	Device string
-	// Root is a folder with a system of its own for the host, or empty: then the
-	// host sees the machine's files.
+	// Root is a folder with a system of its own for the host. If it is empty, the host sees
+	// the machine's files.
 	Root string
-	// Again says that the folder is not new.
+	// Again is true if the folder is not new.
 	Again bool
-	// Address is the host's own, for /etc/hosts; Nameserver is for resolv.conf.
+	// Address is the host's address for /etc/hosts, Nameserver is for resolv.conf.
 	Address, Nameserver string
 }
 
-// ownFolders are those of the machine that a host sees and writes to without
-// changing the machine's.
+// ownFolders are folders of the machine that a host sees. Its writes to them do not change the machine.
 var ownFolders = []string{"/etc", "/opt", "/usr/libexec", "/usr/local", "/var/lib", "/var/log"}
 
-// diskFolders are those of a host that must be on a real file system, as
-// overlayfs cannot be stacked at will.
+// diskFolders are folders of a host that must be on a real file system, because overlayfs cannot be
+// stacked as one likes.
 var diskFolders = []string{"/var/lib/kedge", "/var/lib/kubelet"}
 
-// runInit is the life of a host's first process. It says "ok", or what is
-// wrong, on file descriptor 3, and then reaps orphans until it is killed.
+// runInit is the main function of a host's first process. It writes "ok" or an error to file descriptor
+// 3, and then reaps orphans until it is killed.
 func runInit(text string) {
 	os.Unsetenv(initVariable)
 	report := os.NewFile(3, "report")
@@ -73,7 +72,7 @@ func (s initSpec) setUp() error {
 		return fmt.Errorf("set host name: %w", err)
 	}
 	mounts := []mount{
-		// Nothing goes back to the machine.
+		// Mounts on the host must not propagate to the machine.
 		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
 	}
 	if s.Device != "" {
@@ -92,14 +91,14 @@ func (s initSpec) setUp() error {
 		mount{"proc", filepath.Join(root, "proc"), "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 		mount{"tmpfs", filepath.Join(root, "run"), "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
 	)
-	// Before anything is made in the folder.
+	// These come before anything is made in the folder.
 	for _, m := range mounts {
 		if err := m.do(); err != nil {
 			return err
 		}
 	}
 	mounts = nil
-	// A sysfs of the host's own network namespace, with the machine's cgroups.
+	// The host needs a sysfs of its own network namespace, with the machine's cgroups.
 	cgroups := filepath.Join(s.Dir, "cgroups")
 	mounts = append(mounts,
 		mount{"/sys/fs/cgroup", cgroups, "", unix.MS_BIND | unix.MS_REC, ""},
@@ -138,8 +137,8 @@ func (s initSpec) setUp() error {
 			return err
 		}
 	}
-	// Within the host mounts are shared, as on a real one: the kubelet wants
-	// that. Last, or the unmount would be shared too.
+	// Mounts within the host are shared, as on a real machine, because the kubelet needs that. This
+	// comes last, or the unmount would be shared too.
 	if err := (mount{"", "/", "", unix.MS_REC | unix.MS_SHARED, ""}).do(); err != nil {
 		return err
 	}
@@ -149,8 +148,8 @@ func (s initSpec) setUp() error {
 	return s.writeFiles()
 }
 
-// overlay makes the folders for, and returns, a mount of a folder of the machine
-// to which writes do not go.
+// overlay makes the folders for a mount on which writes do not change a folder of the machine. It
+// returns the mount.
 func (s initSpec) overlay(folder, target string) (mount, error) {
 	layers := filepath.Join(s.Dir, "layers", strings.ReplaceAll(folder[1:], "/", "-"))
 	for _, layer := range []string{"upper", "work"} {
@@ -162,7 +161,7 @@ func (s initSpec) overlay(folder, target string) (mount, error) {
 		fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work", folder, layers, layers)}, nil
 }
 
-// pivot makes a mount the root, and leaves what was that; see pivot_root(2).
+// pivot makes a mount the root and detaches the old root: see pivot_root(2).
 func pivot(root string) error {
 	if err := os.Chdir(root); err != nil {
 		return err
@@ -177,7 +176,7 @@ func pivot(root string) error {
 }
 
 func (s initSpec) writeFiles() error {
-	// A kedge of the machine itself is none of this host's business.
+	// A kedge of the machine itself must not affect this host.
 	if err := os.RemoveAll("/etc/kedge"); err != nil {
 		return err
 	}
@@ -191,7 +190,7 @@ func (s initSpec) writeFiles() error {
 		"/etc/hosts":       fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n", s.Address, s.Hostname),
 		"/etc/resolv.conf": fmt.Sprintf("nameserver %s\n", s.Nameserver),
 	} {
-		// Where it is a link, to a file that systemd keeps, say.
+		// The file may be a link, for example to a file of systemd's.
 		if err := os.Remove(file); err != nil && !os.IsNotExist(err) {
 			return err
 		}

@@ -11,17 +11,16 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// link is what is wrong with a host's link to its network. The faults are made
-// at the network's end, where the host cannot see them: it keeps its carrier,
-// as a box behind a modem does.
+// link has the faults of a host's link to its network. They are made at the network's end, where the
+// host cannot see them: its carrier stays up, as on a machine behind a modem.
 type link struct {
 	cut bool
-	// loss is how many packets of a hundred get lost.
+	// loss is the percentage of packets that get lost.
 	loss  int
 	relay *relay
 }
 
-// CutLink loses all packets from and to the host, until HealLink.
+// CutLink drops all packets from and to the host until HealLink is called.
 func (h *Host) CutLink() {
 	h.t.Helper()
 	h.link.cut = true
@@ -35,15 +34,15 @@ func (h *Host) HealLink() {
 	h.filter()
 }
 
-// LosePackets loses, at random, that many packets of a hundred from the host,
-// and as many to it.
+// LosePackets drops this percentage of packets from the host, at random, and the same percentage of
+// packets to it.
 func (h *Host) LosePackets(percent int) {
 	h.t.Helper()
 	h.link.loss = percent
 	h.filter()
 }
 
-// filter makes the packet filter that the host's faults ask for.
+// filter writes the packet filter for the host's faults.
 func (h *Host) filter() {
 	h.t.Helper()
 	port := portName(h.number)
@@ -85,8 +84,7 @@ func nft(ns netns.NsHandle, rules string) error {
 	})
 }
 
-// LimitBandwidth lets the link carry at most that many kilobits a second each
-// way; 0 is no limit.
+// LimitBandwidth limits the link to this many kilobits per second in each direction. 0 means no limit.
 func (h *Host) LimitBandwidth(kilobits int) {
 	h.t.Helper()
 	err := limitBandwidth(h.network.ns, portName(h.number), kilobits)
@@ -124,18 +122,18 @@ func limitBandwidth(ns netns.NsHandle, name string, kilobits int) error {
 		return nil
 	}
 	rate := uint64(kilobits) * 1000 / 8
-	// What a tick of the kernel may send at once, but at least some packets.
+	// The burst is what may be sent in one tick of the kernel, and at least some packets.
 	burst := uint32(max(rate/100, 10*1514))
 	return handle.QdiscAdd(&netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       rate,
 		Buffer:     netlink.Xmittime(rate, burst),
-		// A tenth of a second waits, the rest is dropped.
+		// Packets for a tenth of a second are queued, the rest is dropped.
 		Limit: burst + uint32(rate/10),
 	})
 }
 
-// DelayPackets has each packet from and to the host arrive that much later.
+// DelayPackets delays each packet from and to the host.
 func (h *Host) DelayPackets(delay time.Duration) {
 	h.t.Helper()
 	if h.link.relay == nil {
@@ -148,7 +146,7 @@ func (h *Host) DelayPackets(delay time.Duration) {
 	h.link.relay.delay.Store(int64(delay))
 }
 
-// mendLink removes what the faults of a host's link left at its network.
+// mendLink removes from the network what the faults of a host's link have made there.
 func (h *Host) mendLink() error {
 	var errs []error
 	if h.link.relay != nil {

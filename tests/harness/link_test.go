@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// probePort is where hosts of these tests answer.
+// probePort is the port on which hosts of these tests answer.
 const probePort = "4000"
 
-// echoes has the host send back what it gets by UDP, after the address that it
-// came from, until the test ends.
+// echoes makes the host send back each UDP packet, after the address that it came from, until the test
+// ends.
 func (h *Host) echoes() {
 	conn := h.ListenPacket("udp", ":"+probePort)
 	go func() {
@@ -32,8 +32,8 @@ func (h *Host) echoes() {
 	}()
 }
 
-// probe sends count packets to a host that echoes, and returns how many came
-// back within a second of the last, and what the host said.
+// probe sends count packets to a host that echoes. It returns how many answers came back within a
+// second after the last packet, and what the host said.
 func (h *Host) probe(t *testing.T, to netip.Addr, count int) (answers int, said string) {
 	t.Helper()
 	conn, err := h.DialContext(t.Context(), "udp", net.JoinHostPort(to.String(), probePort))
@@ -42,7 +42,7 @@ func (h *Host) probe(t *testing.T, to netip.Addr, count int) (answers int, said 
 	}
 	defer conn.Close()
 	for range count {
-		// Nobody there is told by an error of a later packet.
+		// If nobody answers there, a later write may fail.
 		_, _ = io.WriteString(conn, "ping")
 		time.Sleep(time.Millisecond)
 	}
@@ -62,7 +62,7 @@ func (h *Host) probe(t *testing.T, to netip.Addr, count int) (answers int, said 
 	return answers, said
 }
 
-// reaches waits until the host gets an answer from another.
+// reaches waits until the host gets an answer from another host.
 func (h *Host) reaches(t *testing.T, to netip.Addr) {
 	t.Helper()
 	Eventually(t, time.Minute, h.Name+" to reach "+to.String(), func() error {
@@ -107,7 +107,7 @@ func TestLinkLosesPackets(t *testing.T) {
 
 	const probes = 300
 	one.LosePackets(50)
-	// A quarter should come back; that it is none, or all, is impossible.
+	// About a quarter should come back. None or all would be impossible.
 	if answers, _ := one.probe(t, two.Address, probes); answers == 0 || answers == probes {
 		t.Errorf("%d of %d probes were answered over a link that loses half of all packets each way", answers, probes)
 	}
@@ -136,7 +136,7 @@ func TestLinkIsSlow(t *testing.T) {
 			t.Errorf("an answer took %s over a link with a delay of %s each way", took, delay)
 		}
 	}
-	// More than one packet, and larger than one.
+	// The data need several packets, and are larger than one.
 	const size = 1 << 20
 	if got := transfer(t, one, two, size); got != size {
 		t.Errorf("%d of %d bytes arrived", got, size)
@@ -158,7 +158,7 @@ func TestLinkIsNarrow(t *testing.T) {
 		if got := transfer(t, way[0], way[1], size); got != size {
 			t.Errorf("%d of %d bytes arrived", got, size)
 		}
-		// Half of what it must take at least, less bursts.
+		// The transfer must take at least half of the computed time, because bursts are allowed.
 		if took := time.Since(started); took < 250*time.Millisecond {
 			t.Errorf("%d bytes from %s to %s took %s at 2 MB/s", size, way[0].Name, way[1].Name, took)
 		}
@@ -227,7 +227,7 @@ func TestNATHidesHosts(t *testing.T) {
 	}
 	beside.reaches(t, inside.Address)
 
-	// Even who knows the way does not get in.
+	// A host that knows the route does not get in either.
 	run(t, outside, "ip", "route", "add", inside.Address.String(), "via", home.Outside().String())
 	for _, to := range []netip.Addr{inside.Address, home.Outside()} {
 		if answers, said := outside.probe(t, to, 3); answers > 0 {
@@ -240,8 +240,7 @@ func TestNATHidesHosts(t *testing.T) {
 	}
 }
 
-// TestFaultsGoWithTheHost wants a network as it was after a host that had every
-// fault.
+// TestFaultsGoWithTheHost gives a host every fault and removes it. The network must be as before.
 func TestFaultsGoWithTheHost(t *testing.T) {
 	Require(t)
 	network := NewNetwork(t)
@@ -261,7 +260,7 @@ func TestFaultsGoWithTheHost(t *testing.T) {
 	})
 }
 
-// state lists the network's interfaces and packet filters.
+// state returns the network's interfaces and packet filters.
 func (n *Network) state(t *testing.T) string {
 	t.Helper()
 	links, err := n.handle.LinkList()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attach makes a file a loop device.
+// attach attaches a file to a loop device.
 func attach(backing *os.File, flags uint32) (*os.File, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
@@ -32,15 +32,14 @@ func attach(backing *os.File, flags uint32) (*os.File, error) {
 			return device, nil
 		}
 		device.Close()
-		// Another was faster.
+		// Another process was faster.
 		if !errors.Is(err, unix.EBUSY) {
 			return nil, fmt.Errorf("set up %s: %w", device.Name(), err)
 		}
 	}
 }
 
-// Loops returns the loop devices whose files are on the disk: those that the host
-// itself has set up.
+// Loops returns the loop devices whose files are on the disk. The host itself has set them up.
 func (d *Disk) Loops() (names []string, err error) {
 	var disk unix.Stat_t
 	if err := unix.Stat(d.host.Path(diskFolders[0]), &disk); err != nil {
@@ -55,8 +54,8 @@ func (d *Disk) Loops() (names []string, err error) {
 	return names, err
 }
 
-// detachLoops detaches the loop devices whose files are below a folder, or on a disk
-// that is there: nobody else does so with those of raw block volumes.
+// detachLoops detaches the loop devices whose files are below a folder, or on an attached disk. Nobody
+// else detaches those of raw block volumes.
 func detachLoops(folder string) error {
 	type file struct{ device, inode uint64 }
 	own, disks := map[file]bool{}, map[uint64]bool{}
@@ -65,7 +64,7 @@ func detachLoops(folder string) error {
 		if err == nil && entry.Type().IsRegular() && unix.Lstat(path, &stat) == nil {
 			own[file{stat.Dev, stat.Ino}] = true
 		}
-		return nil // what is removed meanwhile is on none
+		return nil // a file that was removed in the meantime has no loop device
 	})
 	if err != nil {
 		return err

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MemoryCgroup holds what is started on a host, but not its pods, which the
+// MemoryCgroup holds processes that are started on a host. It does not hold the host's pods, which the
 // kubelet puts elsewhere (Host.Cgroup).
 type MemoryCgroup struct {
 	folder string
 	v2     *os.File
 }
 
-// ContainMemory puts all that is started on the host from now on in a memory
-// cgroup. Limit is in bytes, or 0 for none. It goes with the host.
+// ContainMemory puts processes that are started on the host from now on into a memory cgroup. limit
+// is in bytes, 0 means none. The cgroup is removed together with the host.
 func (h *Host) ContainMemory(limit int64) *MemoryCgroup {
 	h.t.Helper()
 	m, err := h.containMemory(limit)
@@ -41,14 +41,14 @@ func (h *Host) containMemory(limit int64) (*MemoryCgroup, error) {
 		if filepath.Base(root) != "memory" {
 			continue
 		}
-		// Below that of the test, so that a limit of that one holds.
+		// It is below the test's cgroup, so that a limit of that one applies too.
 		m.folder = filepath.Join(root, ownMemoryCgroup(), h.network.name, h.Name)
 		if err := os.MkdirAll(m.folder, 0o755); err != nil {
 			return nil, err
 		}
 		var joined error
 		h.do(func() {
-			// Version 1 takes single threads, and children follow.
+			// Version 1 accepts single threads, and their children follow.
 			joined = os.WriteFile(filepath.Join(m.folder, "tasks"), []byte(strconv.Itoa(unix.Gettid())), 0o644)
 		})
 		if joined != nil {
@@ -56,7 +56,7 @@ func (h *Host) containMemory(limit int64) (*MemoryCgroup, error) {
 		}
 	}
 	if m.folder == "" && len(v2) > 0 {
-		// Beside that of the pods: a cgroup that has processes has no children.
+		// It is beside the pods' cgroup: a cgroup with processes cannot have children.
 		path := h.cgroup + "-system"
 		if err := makeCgroup(path); err != nil {
 			return nil, err
@@ -82,12 +82,12 @@ func ownMemoryCgroup() string {
 	return paths["memory"]
 }
 
-// Usage returns the bytes that the kernel counts now, page cache included.
+// Usage returns the bytes that the kernel counts now, including page cache.
 func (m *MemoryCgroup) Usage() (float64, error) {
 	return m.read("memory.usage_in_bytes", "memory.current")
 }
 
-// Peak returns the most that Usage was.
+// Peak returns the highest value of Usage.
 func (m *MemoryCgroup) Peak() (float64, error) {
 	return m.read("memory.max_usage_in_bytes", "memory.peak")
 }

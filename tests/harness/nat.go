@@ -6,11 +6,11 @@ import (
 	"os"
 )
 
-// uplink is what a router calls its link to the network outside.
+// uplink is a router's name for its link to the outer network.
 const uplink = "wan"
 
-// natRules are a router's: who goes out does so with the router's address, and
-// nothing comes in that was not asked for.
+// natRules are the rules of a router: packets to the outside get the router's address, and only answers
+// come in.
 const natRules = `table inet nat {
 	chain out {
 		type nat hook postrouting priority srcnat
@@ -23,8 +23,7 @@ const natRules = `table inet nat {
 }
 `
 
-// BehindNAT makes a network behind a router on n, as a home has. It goes when
-// the test ends.
+// BehindNAT makes a network behind a router on n, as in a home. It is removed when the test ends.
 func (n *Network) BehindNAT(t T) *Network {
 	t.Helper()
 	n.sites++
@@ -45,8 +44,7 @@ func (n *Network) BehindNAT(t T) *Network {
 	return inner
 }
 
-// Outside returns the IPv4 address that hosts of a network behind NAT have
-// outside.
+// Outside returns the IPv4 address that the hosts of a network behind NAT have outside.
 func (n *Network) Outside() netip.Addr { return n.outside }
 
 // route makes the network's namespace a router.

@@ -22,12 +22,11 @@ const (
 	stateLockName = "lock"
 )
 
-// gateway is the number of the network's bridge, its hosts' default route.
-// Nothing is behind that, unless the network is behind NAT.
+// gateway is the number of the network's bridge, which is its hosts' default route. The route leads
+// nowhere, unless the network is behind NAT.
 const gateway = 254
 
-// subnet is what a network's addresses, /24 and /64, begin with: the number of
-// a host is the rest.
+// subnet has the prefixes of a network's addresses, /24 and /64. The number of a host follows.
 type subnet struct{ v4, v6 string }
 
 func (s subnet) address(number int) netip.Addr {
@@ -38,8 +37,8 @@ func (s subnet) address6(number int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("%s%x", s.v6, number))
 }
 
-// Network is an Ethernet with hosts on it, in a network namespace of its own:
-// it meets neither the machine's networks nor another Network.
+// Network is an Ethernet with hosts, in a network namespace of its own. It is separate from the
+// machine's networks and from other Networks.
 type Network struct {
 	t T
 	// name is unique on the machine; dir is the folder of that name.
@@ -49,14 +48,14 @@ type Network struct {
 	ns        netns.NsHandle
 	handle    *netlink.Handle
 	hosts     int
-	// outside is the address of its router, for a network behind NAT; sites
-	// counts the networks behind this one.
+	// outside is the router's address, for a network behind NAT. sites counts the networks
+	// behind this one.
 	outside netip.Addr
 	sites   int
 }
 
-// NewNetwork makes a network that goes when the test ends. It also removes what
-// test runs left that were killed.
+// NewNetwork makes a network that is removed when the test ends. It also removes what killed test runs
+// have left.
 func NewNetwork(t T) *Network {
 	t.Helper()
 	removeStale(t)
@@ -116,8 +115,8 @@ func newNetNS() (ns netns.NsHandle, err error) {
 	return ns, nil
 }
 
-// within runs f in the network namespace ns. f must not start goroutines that
-// matter: they would be outside.
+// within runs f in the network namespace ns. f must not start goroutines that use the namespace,
+// because they would run outside.
 func within(ns netns.NsHandle, f func() error) error {
 	return onOwnThread(func() error {
 		if err := netns.Set(ns); err != nil {
@@ -127,7 +126,7 @@ func within(ns netns.NsHandle, f func() error) error {
 	})
 }
 
-// onOwnThread runs f on a thread that ends with it: it is never unlocked.
+// onOwnThread runs f on a new thread. The thread is never unlocked, so it ends with f.
 func onOwnThread(f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -137,11 +136,10 @@ func onOwnThread(f func() error) error {
 	return <-done
 }
 
-// portName is what the end of a host's link is called at the network.
+// portName returns the name of the network's end of a host's link.
 func portName(number int) string { return fmt.Sprint("host-", number) }
 
-// attach joins the network namespace ns to the network, by an interface called
-// name in it.
+// attach connects the network namespace ns to the network, by an interface called name in ns.
 func (n *Network) attach(number int, ns netns.NsHandle, name string) error {
 	lan, err := n.handle.LinkByName(bridgeName)
 	if err != nil {
@@ -151,7 +149,7 @@ func (n *Network) attach(number int, ns netns.NsHandle, name string) error {
 	attrs.Name = portName(number)
 	attrs.MasterIndex = lan.Attrs().Index
 	attrs.Flags |= net.FlagUp
-	// The same after a reboot: others remember it.
+	// The address stays the same after a reboot, because other hosts remember it.
 	hardware := net.HardwareAddr{2, 0, 0, 0, 0, byte(number)}
 	if err := n.handle.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: netlink.NsFd(ns), PeerHardwareAddr: hardware}); err != nil {
 		return fmt.Errorf("make veth: %w", err)
@@ -185,8 +183,7 @@ func (n *Network) attach(number int, ns netns.NsHandle, name string) error {
 	return nil
 }
 
-// detach removes the link of a host that is no more; the kernel does so as well, when
-// it comes to it.
+// detach removes the link of a host that is gone. The kernel would remove it too, at some later time.
 func (n *Network) detach(number int) error {
 	link, err := n.handle.LinkByName(portName(number))
 	if err == nil {
@@ -201,7 +198,7 @@ func (n *Network) detach(number int) error {
 	return nil
 }
 
-// addAddresses adds the addresses of a number, to be used at once.
+// addAddresses adds the addresses of a number. They can be used at once.
 func (n *Network) addAddresses(handle *netlink.Handle, link netlink.Link, number int) error {
 	for _, text := range []string{n.subnet.address(number).String() + "/24", n.subnet.address6(number).String() + "/64"} {
 		address, err := netlink.ParseAddr(text)
@@ -226,7 +223,7 @@ func (n *Network) close() {
 		n.ns.Close()
 	}
 	if n.lock == nil {
-		// Behind NAT: what is left is the outer network's.
+		// The outer network removes the rest of a network behind NAT.
 		return
 	}
 	if err := removeState(n.name); err != nil {
@@ -239,7 +236,7 @@ func (n *Network) close() {
 func removeStale(t T) {
 	folders, _ := filepath.Glob(filepath.Join(stateParent, statePrefix+"*"))
 	for _, folder := range folders {
-		// One that has no lock yet is just being made.
+		// A network without a lock is just being made.
 		lock, err := os.Open(filepath.Join(folder, stateLockName))
 		if err != nil {
 			continue
@@ -253,8 +250,8 @@ func removeStale(t T) {
 	}
 }
 
-// removeState removes the cgroups, loop devices and the folder of the network called name.
-// The lock goes last: a removal that was interrupted is done again.
+// removeState removes the cgroups, the loop devices and the folder of the network called name. The lock
+// goes last, so that an interrupted removal is repeated.
 func removeState(name string) error {
 	if err := removeCgroups(name); err != nil {
 		return err

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// relayQueue is how many packets may be under way, each way.
+	// relayQueue is how many packets may be on their way in each direction.
 	relayQueue = 8192
-	// maxFrame is longer than any Ethernet frame of a link.
+	// maxFrame is larger than any Ethernet frame of a link, in bytes.
 	maxFrame = 65536
 )
 
-// relay stands between a host's link and its network, and hands each packet on
-// after a delay. Between is a bridge of its own, a TAP device on that, this
-// process, and a TAP device on the network's bridge: not every kernel has netem.
+// relay is between a host's link and its network, and forwards each packet after a delay. It has a
+// bridge of its own with a TAP device, this process, and a TAP device on the network's bridge. It
+// exists because not every kernel has netem.
 type relay struct {
 	// delay is in nanoseconds.
 	delay   atomic.Int64
@@ -31,7 +31,7 @@ type relay struct {
 	done    sync.WaitGroup
 }
 
-// newRelay puts a relay with no delay into the link of the host with number.
+// newRelay puts a relay without delay into the link of the host with number.
 func (n *Network) newRelay(number int) (r *relay, err error) {
 	r = &relay{network: n}
 	defer func() {
@@ -87,8 +87,7 @@ func (n *Network) plug(name string, bridge netlink.Link) error {
 	return n.handle.LinkSetUp(port)
 }
 
-// openTAP makes a TAP device in the thread's network namespace; it goes when the
-// file is closed.
+// openTAP makes a TAP device in the thread's network namespace. It disappears when the file is closed.
 func openTAP(name string) (*os.File, error) {
 	const path = "/dev/net/tun"
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -104,12 +103,11 @@ func openTAP(name string) (*os.File, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("make TAP device: %w", err)
 	}
-	// Only now: a file without its device cannot be polled.
+	// This comes last: a file without its device cannot be polled.
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// forward hands on what comes from one device to the other, in order, until
-// they are closed.
+// forward forwards packets from one device to the other, in order, until they are closed.
 func (r *relay) forward(from, to *os.File) {
 	type packet struct {
 		due  time.Time
@@ -127,7 +125,7 @@ func (r *relay) forward(from, to *os.File) {
 			p := packet{time.Now().Add(time.Duration(r.delay.Load())), bytes.Clone(buffer[:length])}
 			select {
 			case queue <- p:
-			default: // A full router drops.
+			default: // a full router drops packets
 			}
 		}
 	})

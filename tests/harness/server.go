@@ -14,15 +14,15 @@ import (
 const (
 	kubeconfig = "/etc/kedge/kedge.yaml"
 	tokenFile  = "/var/lib/kedge/server/token"
-	// apiTimeout is how long one request may take.
+	// apiTimeout limits how long one request may take.
 	apiTimeout = 10 * time.Second
 )
 
 // Server is a `kedge server` on a host.
 type Server struct{ *daemon }
 
-// StartServer starts `kedge server` with args and does not wait for it. If the
-// test fails, the end of its log is shown.
+// StartServer starts `kedge server` with args and does not wait for it. If the test fails, it shows the
+// end of the server's log.
 func (h *Host) StartServer(t T, args ...string) *Server {
 	t.Helper()
 	return &Server{h.startDaemon(t, "server", args...)}
@@ -46,7 +46,7 @@ func (s *Server) WaitReady() {
 	})
 }
 
-// WaitAPI waits until the API answers, for a server that is no node.
+// WaitAPI waits until the API answers. It is for a server that runs no node.
 func (s *Server) WaitAPI() {
 	s.t.Helper()
 	s.waitFor("the API of "+s.Host.Name, func() error {
@@ -72,7 +72,7 @@ func (s *Server) ask(question func(context.Context, kubernetes.Interface) error)
 	return question(ctx, client)
 }
 
-// Token returns the token that nodes join with.
+// Token returns the join token.
 func (s *Server) Token() string {
 	s.t.Helper()
 	text, err := os.ReadFile(s.Host.Path(tokenFile))
@@ -82,7 +82,7 @@ func (s *Server) Token() string {
 	return strings.TrimSpace(string(text))
 }
 
-// config is the administrator's way to the API, from inside the host.
+// config returns the administrator's client configuration for use from inside the host.
 func (s *Server) config() (*rest.Config, error) {
 	text, err := os.ReadFile(s.Host.Path(kubeconfig))
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Server) config() (*rest.Config, error) {
 	return cfg, nil
 }
 
-// RESTConfig returns the administrator's way to the API, from inside the host.
+// RESTConfig returns the administrator's client configuration for use from inside the host.
 func (s *Server) RESTConfig() *rest.Config {
 	s.t.Helper()
 	cfg, err := s.config()

@@ -15,8 +15,7 @@ import (
 	"time"
 )
 
-// Certificate makes a certificate for a server of that name, which signed
-// itself, and its key, in PEM.
+// Certificate makes a self-signed certificate for a server of that name, and its key, in PEM.
 func Certificate(t testing.TB, name string) (certificate, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -39,15 +38,15 @@ func Certificate(t testing.TB, name string) (certificate, key []byte) {
 	return encode("CERTIFICATE", der), encode("EC PRIVATE KEY", keyDER)
 }
 
-// Expire replaces the certificate in a file by one that is the same but ended an
-// hour ago, signed by the authority in the files authority.crt and .key.
+// Expire replaces the certificate in a file by the same one that ended an hour ago, signed by the
+// authority in the files authority.crt and authority.key.
 func Expire(t testing.TB, authority, file string) {
 	t.Helper()
 	Date(t, authority, file, time.Now().Add(-365*24*time.Hour), time.Now().Add(-time.Hour))
 }
 
-// Date replaces the certificate in a file likewise by one that is the same but
-// valid at other times.
+// Date replaces the certificate in a file by the same one with another period of validity, signed as in
+// Expire.
 func Date(t testing.TB, authority, file string, notBefore, notAfter time.Time) {
 	t.Helper()
 	signer, err := tls.LoadX509KeyPair(authority+".crt", authority+".key")

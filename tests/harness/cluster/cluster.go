@@ -1,6 +1,5 @@
-// Package cluster is what scenarios of many nodes do in a running cluster: they
-// put pods on nodes, look into them, and have them talk. Tests below tests/ call
-// it, with hosts of tests/harness.
+// Package cluster has operations on a running cluster for scenarios with many nodes: run pods on nodes,
+// run programs in them, and let them talk. Tests below tests/ call it, with hosts of tests/harness.
 package cluster
 
 import (
@@ -23,11 +22,11 @@ import (
 )
 
 const (
-	// Patience is how long anything may take that kedge does by itself.
+	// Patience limits how long anything may take that kedge does by itself.
 	Patience = 3 * time.Minute
-	// Namespace is where the pods are.
+	// Namespace is the namespace of the pods.
 	Namespace = "default"
-	// WebPort is where the pods of RunWeb answer.
+	// WebPort is the port on which the pods of RunWeb answer.
 	WebPort = "8080"
 )
 
@@ -57,15 +56,15 @@ func Preload(t testing.TB, host *harness.Host) {
 	host.Preload(archive)
 }
 
-// Cluster is a cluster that runs, seen from one of its servers.
+// Cluster is a running cluster, seen from one of its servers.
 type Cluster struct {
 	*testing.T
 	Server *harness.Server
 	Client kubernetes.Interface
 }
 
-// Of returns the cluster of a server whose API is ready. If the test fails, what
-// is in it is shown.
+// Of returns the cluster of a server whose API is ready. If the test fails, it shows the cluster's
+// objects.
 func Of(t *testing.T, server *harness.Server) *Cluster {
 	t.Helper()
 	c := &Cluster{T: t, Server: server, Client: server.Client()}
@@ -85,7 +84,7 @@ func Start(t *testing.T, network *harness.Network, args ...string) *Cluster {
 	return Of(t, server)
 }
 
-// Join has a new host on a network join the cluster, and waits for its node.
+// Join makes a new host on a network join the cluster, and waits for its node.
 func (c *Cluster) Join(network *harness.Network, name string, args ...string) *harness.Agent {
 	c.Helper()
 	agent := NewHost(c.T, network, name).StartAgent(c.T, c.Server, args...)
@@ -136,7 +135,7 @@ func (c *Cluster) Told(namespace, name string, words ...string) {
 // TryKubectl runs `kedge kubectl` on the server's host, with input if that is
 // not empty, and returns its output.
 func (c *Cluster) TryKubectl(input string, args ...string) (string, error) {
-	// Long enough for kubectl's own limits: what hangs longer is a fault.
+	// The timeout is longer than kubectl's own limits, so a longer wait is a fault.
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	cmd := c.Server.Host.Kedge(ctx, append([]string{"kubectl", "--namespace=" + Namespace}, args...)...)
@@ -160,7 +159,7 @@ func (c *Cluster) Kubectl(args ...string) string {
 // Apply creates or changes the objects of a YAML text.
 func (c *Cluster) Apply(text string) {
 	c.Helper()
-	// At once after the start there may be no service account for pods yet.
+	// Just after the start the pods' service account may not exist yet.
 	c.Eventually("objects to be applied", func() error {
 		_, err := c.TryKubectl(text, "apply", "-f", "-")
 		return err
@@ -186,16 +185,15 @@ spec:
 	c.Scale(name, 2)
 }
 
-// Scale changes how many pods a Deployment has, and waits for those it is to have.
+// Scale changes the number of a Deployment's pods and waits until it is reached.
 func (c *Cluster) Scale(name string, replicas int) {
 	c.Helper()
 	c.Kubectl("scale", "deployment", name, fmt.Sprint("--replicas=", replicas))
 	c.Kubectl("rollout", "status", "deployment/"+name, "--timeout="+Patience.String())
 }
 
-// RunWeb runs a pod on a node that answers at WebPort with its name and its
-// client's address, has the label app=web, and can fetch too; it waits until it
-// is ready.
+// RunWeb runs a pod on a node and waits until it is ready. The pod answers on WebPort with its name and
+// its client's address, has the label app=web, and can fetch too.
 func (c *Cluster) RunWeb(name, node string) *corev1.Pod {
 	c.Helper()
 	c.Apply(fmt.Sprintf(`
@@ -214,8 +212,7 @@ spec:
 	return c.Pod(name)
 }
 
-// ServeWeb puts the pods of RunWeb behind a Service called web, with a NodePort,
-// which it returns.
+// ServeWeb makes a Service called web with a NodePort for the pods of RunWeb, and returns the NodePort.
 func (c *Cluster) ServeWeb() (nodePort string) {
 	c.Helper()
 	c.Apply(`
@@ -250,7 +247,7 @@ func (c *Cluster) Pod(name string) *corev1.Pod {
 	return found
 }
 
-// In runs a program in a pod, by kubectl exec, until it prints what fits.
+// In runs a program in a pod by kubectl exec, until its output fits.
 func (c *Cluster) In(pod, what string, fits func(output string) bool, command ...string) {
 	c.Helper()
 	c.Eventually(what, func() error {
@@ -262,7 +259,7 @@ func (c *Cluster) In(pod, what string, fits func(output string) bool, command ..
 	})
 }
 
-// Answers wants each of the pods to answer the pod from at a URL.
+// Answers waits until each of the pods has answered the pod from at a URL.
 func (c *Cluster) Answers(from, url string, pods ...string) {
 	c.Helper()
 	missing := map[string]bool{}
@@ -293,8 +290,7 @@ func (c *Cluster) WaitNode(name string, status corev1.ConditionStatus) {
 	})
 }
 
-// Containers returns the containers of all pods: which each has, since when, and
-// how often it was restarted.
+// Containers returns the containers of all pods: their IDs, start times and restart counts.
 func (c *Cluster) Containers() map[string]string {
 	c.Helper()
 	containers := map[string]string{}
@@ -320,7 +316,7 @@ func (c *Cluster) Containers() map[string]string {
 	return containers
 }
 
-// WantSameContainers fails the test if containers are not what they were.
+// WantSameContainers fails the test if the containers have changed.
 func (c *Cluster) WantSameContainers(before map[string]string) {
 	c.Helper()
 	if after := c.Containers(); !maps.Equal(after, before) {
@@ -328,8 +324,8 @@ func (c *Cluster) WantSameContainers(before map[string]string) {
 	}
 }
 
-// OnNode runs a program in a pod's only container by the runtime of its node,
-// for when the API does not reach it.
+// OnNode runs a program in a pod's only container through the runtime of its node. It works when
+// the API does not reach the node.
 func OnNode(host *harness.Host, pod string, command ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()

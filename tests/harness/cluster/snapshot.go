@@ -31,7 +31,7 @@ func Snapshot(host *harness.Host, args ...string) (string, error) {
 	return strings.TrimSpace(string(output)), err
 }
 
-// MustSnapshot does that, and fails the test if it fails.
+// MustSnapshot is Snapshot, except that it fails the test on an error.
 func (c *Cluster) MustSnapshot(host *harness.Host, args ...string) string {
 	c.Helper()
 	output, err := Snapshot(host, args...)
@@ -41,7 +41,7 @@ func (c *Cluster) MustSnapshot(host *harness.Host, args ...string) string {
 	return output
 }
 
-// RefusedSnapshot wants it to fail with a message that has each of the words.
+// RefusedSnapshot fails the test unless Snapshot fails with a message that has each of the words.
 func (c *Cluster) RefusedSnapshot(host *harness.Host, words []string, args ...string) {
 	c.Helper()
 	output, err := Snapshot(host, args...)
@@ -55,9 +55,9 @@ func (c *Cluster) RefusedSnapshot(host *harness.Host, words []string, args ...st
 	}
 }
 
-// Objects returns the UID, the version and the content of every ConfigMap, Secret,
-// Service and ServiceAccount of the default namespace, and of its Deployments and
-// pods, which controllers change, the UID.
+// Objects returns the UID, the version and the content of every ConfigMap, Secret, Service and
+// ServiceAccount of the default namespace. Of its Deployments and pods, which controllers change, it
+// returns the UID.
 func (c *Cluster) Objects() string {
 	c.Helper()
 	fixed := c.Kubectl("get", "configmaps,secrets,services,serviceaccounts", "--sort-by=.metadata.uid",
@@ -66,7 +66,7 @@ func (c *Cluster) Objects() string {
 		"-o", `jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid}{"\n"}{end}`)
 }
 
-// Saved is a cluster as it was when it was saved.
+// Saved is the state of a cluster when it was saved.
 type Saved struct {
 	*Cluster
 	// File is the path of the snapshot, on the host of Cluster's server.
@@ -78,8 +78,8 @@ type Saved struct {
 // many is how many ConfigMaps SaveAndChange makes.
 const many = 300
 
-// SaveAndChange fills a cluster, saves it on a host of one of its servers, and
-// changes it. It wants a restore to be refused while servers run.
+// SaveAndChange fills a cluster, saves it on a host of one of its servers, and changes it. It
+// checks that a restore is refused while servers run.
 func (c *Cluster) SaveAndChange(host *harness.Host) *Saved {
 	c.Helper()
 	c.RunDeployment("many")
@@ -127,7 +127,7 @@ func (c *Cluster) SaveAndChange(host *harness.Host) *Saved {
 	return s
 }
 
-// each does something for each of many names, a few at a time.
+// each calls do for each of many names, several at a time.
 func (c *Cluster) each(what string, do func(name string) error) {
 	c.Helper()
 	names := make(chan string)
@@ -148,8 +148,8 @@ func (c *Cluster) each(what string, do func(name string) error) {
 	working.Wait()
 }
 
-// Refusals has snapshots refused, on a server that does not run, that are not as
-// they were saved, or not for this server, whose datastore is not of the kind other.
+// Refusals checks that snapshots are refused on a stopped server: damaged ones, and those for another
+// server or for a datastore of the kind other.
 func (s *Saved) Refusals(other string) {
 	s.Helper()
 	whole, err := os.ReadFile(s.Server.Host.Path(s.File))
@@ -175,8 +175,7 @@ func (s *Saved) Refusals(other string) {
 	}
 }
 
-// With returns a snapshot whose manifest says something else, with a checksum that
-// is right.
+// With returns a snapshot whose manifest has another value for key, and a valid checksum.
 func (c *Cluster) With(snapshot []byte, key string, value any) []byte {
 	c.Helper()
 	const signature = "kedge snapshot\n"
@@ -196,8 +195,8 @@ func (c *Cluster) With(snapshot []byte, key string, value any) []byte {
 	return append(changed, snapshot[end:]...)
 }
 
-// WantRestored wants the cluster, of which at least this server runs again, to be as
-// it was, and controllers to carry on. Pods that still match run on.
+// WantRestored checks that the cluster is as it was saved, and that controllers continue to work.
+// At least this server must run again. Pods that still match keep running.
 func (s *Saved) WantRestored() {
 	s.Helper()
 	s.Client = s.Server.Client()

@@ -1,6 +1,5 @@
-// Package fakecri is a container runtime that runs nothing and says that all
-// pods run, so that one machine can hold many kubelets. Benchmarks put it on
-// hosts of tests/harness.
+// Package fakecri is a container runtime that runs nothing and reports that all pods run, so that one
+// machine can hold many kubelets. Benchmarks use it on hosts of tests/harness.
 package fakecri
 
 import (
@@ -20,18 +19,17 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// Endpoint is where it listens on a host, for kedge.
+// Endpoint is the address of the runtime on a host, for kedge.
 const Endpoint = "unix://" + socket
 
 const (
 	socket = "/run/fakecri.sock"
-	// conflist is kedge's CNI configuration, where runtimes look for one.
+	// conflist is kedge's CNI configuration, in the folder in which runtimes look for it.
 	conflist = "/etc/cni/net.d/10-kedge.conflist"
 )
 
-// Start serves upstream's fake runtime, the one of kubemark, on a host until
-// the test ends. Like a real one it has no
-// network before there is a CNI configuration, of which it gives each pod an
+// Start serves upstream's fake runtime, which kubemark uses, on a host until the test ends. Like a real
+// runtime it has no network before there is a CNI configuration. From that it gives each pod an
 // address.
 func Start(t harness.T, host *harness.Host) {
 	t.Helper()
@@ -40,7 +38,7 @@ func Start(t harness.T, host *harness.Host) {
 		t.Fatalf("start fake runtime on %s: %v", host.Name, err)
 	}
 	r := &runtime{RemoteRuntime: fake.NewFakeRemoteRuntime(), conflist: host.Path(conflist)}
-	// The kubelet takes no image without a size.
+	// The kubelet refuses an image without a size.
 	r.ImageService.SetFakeImageSize(1 << 20)
 	server := grpc.NewServer()
 	cri.RegisterRuntimeServiceServer(server, r)
@@ -72,7 +70,7 @@ type runtime struct {
 	conflist string
 }
 
-// Status tells of the network what is so.
+// Status reports the real state of the network.
 func (r *runtime) Status(context.Context, *cri.StatusRequest) (*cri.StatusResponse, error) {
 	network := &cri.RuntimeCondition{Type: cri.NetworkReady, Status: true}
 	if _, err := r.podCIDR(); err != nil {
@@ -83,7 +81,7 @@ func (r *runtime) Status(context.Context, *cri.StatusRequest) (*cri.StatusRespon
 	}}, nil
 }
 
-// RunPodSandbox gives the pod an address that no other has.
+// RunPodSandbox gives the pod an unused address.
 func (r *runtime) RunPodSandbox(ctx context.Context, request *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
 	cidr, err := r.podCIDR()
 	if err != nil {
@@ -99,7 +97,7 @@ func (r *runtime) RunPodSandbox(ctx context.Context, request *cri.RunPodSandboxR
 	for _, pod := range r.RuntimeService.Sandboxes {
 		taken[pod.Network.Ip] = true
 	}
-	// The first is the node's own.
+	// The first address is the node's own.
 	address := cidr.Masked().Addr().Next().Next()
 	for taken[address.String()] {
 		address = address.Next()
@@ -111,7 +109,7 @@ func (r *runtime) RunPodSandbox(ctx context.Context, request *cri.RunPodSandboxR
 	return response, nil
 }
 
-// podCIDR reads the node's first range of pod addresses.
+// podCIDR returns the node's first pod CIDR.
 func (r *runtime) podCIDR() (netip.Prefix, error) {
 	text, err := os.ReadFile(r.conflist)
 	if err != nil {
@@ -132,5 +130,5 @@ func (r *runtime) podCIDR() (netip.Prefix, error) {
 			return alternatives[0].Subnet, nil
 		}
 	}
-	return netip.Prefix{}, errors.New("the network has no range of addresses")
+	return netip.Prefix{}, errors.New("the CNI configuration has no range of addresses")
 }

@@ -13,8 +13,8 @@ var suite harness.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// TestPodsRun does what a kubelet does: it looks whether the runtime is ready,
-// makes a pod, and looks whether that runs.
+// TestPodsRun acts like a kubelet: it asks whether the runtime is ready, makes a pod, and asks
+// whether the pod runs.
 func TestPodsRun(t *testing.T) {
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "one")

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DebianRoot returns a folder with a bare Debian, made once by debootstrap, which
-// must be installed.
+// DebianRoot returns a folder with a minimal Debian. The first call makes it with debootstrap,
+// which must be installed.
 func DebianRoot(repository string) (string, error) {
 	root := filepath.Join(repository, "build", "debian-root")
 	lock, err := os.Create(root + ".lock")
@@ -25,7 +25,7 @@ func DebianRoot(repository string) (string, error) {
 	if _, err := os.Stat(root); err == nil {
 		return root, nil
 	}
-	// Under another name: an interrupted one is made again.
+	// It is made under another name, so that an interrupted one is made again.
 	half := root + ".half"
 	if err := os.RemoveAll(half); err != nil {
 		return "", err

@@ -1,5 +1,5 @@
-// Package image builds the container images of the tests, without a network: of
-// Debian's busybox, of tests/images, and of packages that are installed.
+// Package image builds the tests' container images without a network: from Debian's busybox, from
+// tests/images, and from installed packages.
 package image
 
 import (
@@ -16,8 +16,7 @@ import (
 	"github.com/kedge-dev/kedge/scripts/ociimage"
 )
 
-// The names that pods use. There is no such registry: a pod that is not given
-// the preloaded image fails.
+// The names that pods use. There is no such registry, so a pod without the preloaded image fails.
 const (
 	BusyboxName    = "kedge.test/busybox:1"
 	TestserverName = "kedge.test/testserver:1"
@@ -25,11 +24,11 @@ const (
 	FioName        = "kedge.test/fio:1"
 )
 
-// withBusybox is how an image is run that has busybox in it.
+// withBusybox is the configuration of an image that has busybox.
 var withBusybox = ocispec.ImageConfig{Env: []string{"PATH=/bin:/usr/bin"}, Cmd: []string{"sh"}}
 
-// Busybox builds an image of the static busybox that `make` takes from Debian's
-// package, with a link for each of its programs.
+// Busybox builds an image of the static busybox that `make` takes from Debian's package, with a
+// link for each of its programs.
 func Busybox(repository string) (archive string, err error) {
 	files, err := busybox(repository)
 	if err != nil {
@@ -63,13 +62,13 @@ func busybox(repository string) ([]ociimage.File, error) {
 	return files, nil
 }
 
-// TestserverProgram is the program in Testserver's image, for use on a host. It
-// is there once Testserver was called.
+// TestserverProgram returns the path of the program in Testserver's image, for use on a host.
+// Testserver must have been called.
 func TestserverProgram(repository string) string {
 	return filepath.Join(repository, "build", "test-images", "testserver")
 }
 
-// Testserver builds an image with tests/images/testserver alone.
+// Testserver builds an image with only tests/images/testserver.
 func Testserver(repository string) (archive string, err error) {
 	binary := TestserverProgram(repository)
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, "./tests/images/testserver")
@@ -102,7 +101,7 @@ func testserver(repository, name string, command ...string) (archive string, err
 	})
 }
 
-// write writes an archive named by its content, unless it is there already.
+// write writes an archive whose name has the hash of its content, unless it exists.
 func write(repository, name string, config ocispec.ImageConfig, files []ociimage.File) (string, error) {
 	data, err := ociimage.Archive(name, runtime.GOARCH, config, files)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/kedge-dev/kedge/scripts/ociimage"
 )
 
-// PostgreSQL builds an image of busybox's and of PostgreSQL as Debian's package,
-// which must be installed, has it. PostgreSQLPrograms is where its programs are.
+// PostgreSQL builds an image of busybox and of PostgreSQL from Debian's package, which must be
+// installed. The programs are in the folder that PostgreSQLPrograms returns.
 func PostgreSQL(repository string) (archive string, err error) {
 	programs, err := PostgreSQLPrograms()
 	if err != nil {
@@ -27,13 +27,13 @@ func PostgreSQL(repository string) (archive string, err error) {
 	libraries := filepath.Join(filepath.Dir(programs), "lib")
 	return withInstalled(repository, PostgreSQLName, []string{
 		filepath.Join(programs, "postgres"), filepath.Join(programs, "initdb"), filepath.Join(programs, "psql"),
-		// What initdb loads into a new database.
+		// initdb loads these into a new database.
 		filepath.Join(libraries, "dict_snowball.so"), filepath.Join(libraries, "plpgsql.so"),
 	}, filepath.Join("/usr/share/postgresql", version))
 }
 
-// PostgreSQLPrograms returns the folder of the newest PostgreSQL that is installed,
-// which Debian has in none of the PATH.
+// PostgreSQLPrograms returns the folder of the newest installed PostgreSQL. Debian does not add it
+// to PATH.
 func PostgreSQLPrograms() (string, error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if err != nil || len(found) == 0 {
@@ -42,7 +42,7 @@ func PostgreSQLPrograms() (string, error) {
 	return found[len(found)-1], nil
 }
 
-// Fio builds an image of busybox's and of Debian's fio, which must be installed.
+// Fio builds an image of busybox and of Debian's fio, which must be installed.
 func Fio(repository string) (archive string, err error) {
 	return withInstalled(repository, FioName, []string{"/usr/bin/fio"})
 }
@@ -71,11 +71,11 @@ func Prometheus(repository, name string) (archive string, err error) {
 	return write(repository, name, ocispec.ImageConfig{Entrypoint: []string{"/bin/prometheus"}}, files)
 }
 
-// linked matches a library in what ldd prints.
+// linked matches a library in the output of ldd.
 var linked = regexp.MustCompile(`(/\S+) \(0x`)
 
-// withInstalled builds an image of busybox's, of programs of this machine with the
-// libraries they link, and of folders, each where it is here.
+// withInstalled builds an image of busybox, of programs of this machine with the libraries that they
+// link, and of folders. Their paths are the same as on this machine.
 func withInstalled(repository, name string, programs []string, folders ...string) (string, error) {
 	files, err := busybox(repository)
 	if err != nil {

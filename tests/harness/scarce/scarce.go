@@ -1,5 +1,5 @@
-// Package scarce runs kedge where memory or the disk is scarce, and says what it
-// could not do. tests/e2e/small, tests/e2e/slowdisk and tests/bench call it.
+// Package scarce runs kedge with little memory or a slow disk, and reports what failed.
+// tests/e2e/small, tests/e2e/slowdisk and tests/bench call it.
 package scarce
 
 import (
@@ -20,31 +20,30 @@ import (
 )
 
 const (
-	// MemoryLimit is a quarter of the smallest Raspberry Pi of today.
+	// MemoryLimit is a quarter of the memory of today's smallest Raspberry Pi, in bytes.
 	MemoryLimit = 256 << 20
-	// SmallPods is how many pods run in it.
+	// SmallPods is how many pods run within MemoryLimit.
 	SmallPods = 5
 
 	databaseDir = "/var/lib/kedge/server/db"
 	kubeconfig  = "/etc/kedge/kedge.yaml"
-	// requestTimeout is how long one API call may take: a client's patience.
+	// requestTimeout limits one API call, like a client's timeout.
 	requestTimeout = 30 * time.Second
 	startTimeout   = 5 * time.Minute
 	interval       = time.Second
 )
 
-// System is a running installation: kedge, or what it is compared with.
+// System is a running installation: kedge, or another distribution to compare with.
 type System struct {
 	Client kubernetes.Interface
-	// Restarts says how often parts of it ended.
+	// Restarts returns how often parts of the system have ended.
 	Restarts func() int
 }
 
-// ErrEnded is of a system that did not stay up.
+// ErrEnded means that a part of the system has ended.
 var ErrEnded = errors.New("a process ended")
 
-// StartKedge starts kedge on a host, and waits until its API answers; it returns
-// why not.
+// StartKedge starts kedge on a host and waits until its API answers.
 func StartKedge(ctx context.Context, t harness.T, h *harness.Host) (*System, error) {
 	server := h.StartServer(t)
 	ended := make(chan struct{})
@@ -93,8 +92,8 @@ func connect(ctx context.Context, h *harness.Host, path string) (kubernetes.Inte
 	return client, err
 }
 
-// Small runs kedge in MemoryLimit of memory, with SmallPods, for a time. It
-// returns the most memory that the kernel counted, and what went wrong.
+// Small runs kedge with SmallPods pods in MemoryLimit of memory for this duration. It returns the most
+// memory in bytes that the kernel counted, and all faults.
 func Small(ctx context.Context, t harness.T, network *harness.Network, duration time.Duration) (peak float64, err error) {
 	h := network.NewHost(t, "small")
 	memory := h.ContainMemory(MemoryLimit)
@@ -110,8 +109,8 @@ func Small(ctx context.Context, t harness.T, network *harness.Network, duration 
 	return peak, errors.Join(err, countErr, peakErr)
 }
 
-// SlowDisk runs kedge with its database on an SD card, for a time. It returns what
-// the disk did, and what went wrong.
+// SlowDisk runs kedge with its database on an SD card for this duration. It returns the disk's
+// statistics and all faults.
 func SlowDisk(ctx context.Context, t harness.T, network *harness.Network, duration time.Duration) (slowfs.Stats, error) {
 	h := network.NewHost(t, "slow")
 	disk := slowfs.Mount(t, h, databaseDir, slowfs.SDCard)
@@ -122,8 +121,8 @@ func SlowDisk(ctx context.Context, t harness.T, network *harness.Network, durati
 	return disk.Stats(), err
 }
 
-// Work starts pods, and then calls the API for a time. All pods must get Ready,
-// calls must be answered, and nothing may end or be restarted.
+// Work starts pods and then calls the API for this duration. All pods must become Ready, calls must be
+// answered, and nothing may end or be restarted.
 func (s *System) Work(ctx context.Context, pods int, duration time.Duration) error {
 	if err := s.runPods(ctx, pods); err != nil {
 		return err
@@ -154,7 +153,7 @@ func (s *System) runPods(ctx context.Context, count int) error {
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: assets.PauseImage, ImagePullPolicy: corev1.PullIfNotPresent}}},
 		}
 		for {
-			// At once after the start there may be no service account for pods yet.
+			// Just after the start the pods' service account may not exist yet.
 			_, err := api.Create(ctx, pod, metav1.CreateOptions{})
 			if err == nil {
 				break
@@ -178,7 +177,7 @@ func (s *System) runPods(ctx context.Context, count int) error {
 	}
 }
 
-// callAPI writes, reads, lists and deletes.
+// callAPI writes, reads, lists and deletes an object.
 func (s *System) callAPI(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -200,7 +199,7 @@ func (s *System) callAPI(ctx context.Context) error {
 	return nil
 }
 
-// check returns nil if the node and so many pods are Ready, and nothing ended.
+// check returns nil if the node and this number of pods are Ready and nothing has ended.
 func (s *System) check(ctx context.Context, pods int) error {
 	if s.Restarts() > 0 {
 		return ErrEnded

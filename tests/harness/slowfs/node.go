@@ -11,14 +11,14 @@ import (
 
 type unixStat = syscall.Stat_t
 
-// node is a file or folder. It does what a LoopbackNode does, and tells the disk.
+// node is a file or folder. It acts like a LoopbackNode and reports operations to the disk.
 type node struct {
 	fs.LoopbackNode
 	disk *Disk
 }
 
-// file is an open file. It hides that its descriptor could be handed to the
-// kernel, which would write past the disk then.
+// file is an open file. It hides that its descriptor could be passed to the kernel, whose writes would
+// bypass the disk.
 type file struct {
 	opened
 	fd int
@@ -38,7 +38,7 @@ func wrap(handle fs.FileHandle) fs.FileHandle {
 	return &file{handle.(opened), fd}
 }
 
-// readable adds the right to read, which keeping what is overwritten needs.
+// readable adds the right to read, which is needed to keep what is overwritten.
 func readable(flags uint32) uint32 {
 	if flags&unix.O_ACCMODE == unix.O_WRONLY {
 		flags = flags&^unix.O_ACCMODE | unix.O_RDWR
@@ -62,8 +62,8 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	return inode, wrap(handle), fuseFlags, fs.OK
 }
 
-// unsynced returns what is kept of the node, which must be a file; fd is open on
-// it. The disk is locked.
+// unsynced returns the record of the node, which must be a file. fd is open on it. The caller holds the
+// disk's lock.
 func (n *node) unsynced(fd int) (*unsynced, error) {
 	if n.disk.off {
 		return nil, unix.EIO
@@ -130,12 +130,12 @@ func (n *node) truncate(handle fs.FileHandle, size int64) error {
 	return u.truncate(size)
 }
 
-// Allocate is refused: programs write zeros then.
+// Allocate is refused, so that programs write zeros instead.
 func (n *node) Allocate(context.Context, fs.FileHandle, uint64, uint64, uint32) syscall.Errno {
 	return unix.EOPNOTSUPP
 }
 
-// CopyFileRange is refused: programs read and write then.
+// CopyFileRange is refused, so that programs read and write instead.
 func (n *node) CopyFileRange(context.Context, fs.FileHandle, uint64, *fs.Inode, fs.FileHandle, uint64, uint64, uint64) (uint32, syscall.Errno) {
 	return 0, unix.EOPNOTSUPP
 }

@@ -1,11 +1,10 @@
-// Package slowfs is a disk for a host of tests/harness that is as slow as an SD
-// card, and that forgets on command what nobody synced, as at a power cut, is full,
-// or does not answer. It is a FUSE file system over a folder of the machine. Tests
-// below tests/ call it.
+// Package slowfs is a disk for a host of tests/harness that is as slow as an SD card. On command it
+// forgets what was not synced, as after a power cut, is full, or does not answer. It is a FUSE file
+// system over a folder of the machine. Tests below tests/ call it.
 //
-// Contents and lengths of files are durable once fsync returned, or once the disk
-// wrote them back by itself, some seconds later. Names (create, rename, unlink)
-// are durable at once, which is kinder than a real disk.
+// Contents and lengths of files are durable when fsync has returned, or when the disk has written them
+// back by itself some seconds later. Names (create, rename, unlink) are durable at once, unlike on a
+// real disk.
 package slowfs
 
 import (
@@ -21,18 +20,18 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// writeBack is how old what nobody synced can get: ext4's commit interval.
+// writeBack is how long unsynced data stay unwritten. It is ext4's commit interval.
 const writeBack = 5 * time.Second
 
-// Limits are what the disk can do. Zero means no limit.
+// Limits are the disk's limits. Zero means no limit.
 type Limits struct {
-	// BytesPerSecond is how fast synced bytes are written, in pages of 4 KiB.
+	// BytesPerSecond is the speed of writing synced data, in pages of 4 KiB.
 	BytesPerSecond float64
-	// SyncsPerSecond is how many syncs there can be, of files or folders.
+	// SyncsPerSecond is the highest rate of syncs of files or folders.
 	SyncsPerSecond float64
 }
 
-// SDCard is a cheap one.
+// SDCard has the limits of a cheap SD card.
 var SDCard = Limits{BytesPerSecond: 1e6, SyncsPerSecond: 20}
 
 // Disk is a mounted slow disk.
@@ -40,36 +39,36 @@ type Disk struct {
 	path string
 
 	mutex sync.Mutex
-	// limits may change; free is when the disk has done all it was given.
+	// limits may change. free is when the disk has done all its work.
 	limits Limits
 	free   time.Time
-	// off says that the power is cut.
+	// off is true while the power is cut.
 	off bool
-	// refusal is what writes fail with, if not zero.
+	// refusal is the error of all writes, if it is not zero.
 	refusal unix.Errno
-	// stalled is closed when the disk answers again, nil while it does.
+	// stalled is closed when the disk answers again. It is nil while the disk answers.
 	stalled chan struct{}
 	files   map[uint64]*unsynced
 	stats   Stats
 }
 
-// Stats is what a disk did.
+// Stats counts what a disk has done.
 type Stats struct {
 	Syncs, Bytes int64
-	// Waited is the time that all syncs together took.
+	// Waited is the total time of all syncs.
 	Waited time.Duration
 }
 
-// Mount mounts a new, empty disk on a folder of a host, which it makes. It goes
-// with the host.
+// Mount mounts a new, empty disk on a folder of a host, and creates that folder. The disk
+// disappears with the host.
 func Mount(t harness.T, h *harness.Host, target string, limits Limits) *Disk {
 	t.Helper()
 	mount := func(options string) error { return h.Mount("slowfs", target, "fuse", options) }
 	return start(t, h.Scratch("slowfs"), h.Path(target), limits, mount)
 }
 
-// MountHere mounts a new, empty disk on a folder of the calling process, which it
-// makes. The process needs a mount namespace of its own.
+// MountHere mounts a new, empty disk on a folder of the calling process, and creates that folder. The
+// process needs a mount namespace of its own.
 func MountHere(t harness.T, target string, limits Limits) *Disk {
 	t.Helper()
 	data, err := os.MkdirTemp("", "slowfs")
@@ -84,7 +83,7 @@ func MountHere(t harness.T, target string, limits Limits) *Disk {
 	return start(t, data, target, limits, mount)
 }
 
-// start makes a disk that has its data in one folder, and is mounted on another.
+// start makes a disk that keeps its data in one folder and is mounted on another.
 func start(t harness.T, data, target string, limits Limits, mount func(options string) error) *Disk {
 	t.Helper()
 	d := &Disk{path: data, limits: limits, files: map[uint64]*unsynced{}}
@@ -109,7 +108,7 @@ func (d *Disk) mount(target string, mount func(options string) error) error {
 	}
 	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("open /dev/fuse, which the kernel's module fuse has: %w", err)
+		return fmt.Errorf("open /dev/fuse, which needs the kernel's module fuse: %w", err)
 	}
 	if err := mount(fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", device)); err != nil {
 		unix.Close(device)
@@ -119,8 +118,8 @@ func (d *Disk) mount(target string, mount func(options string) error) error {
 	data.NewNode = func(data *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *unixStat) fs.InodeEmbedder {
 		return &node{LoopbackNode: fs.LoopbackNode{RootData: data}, disk: d}
 	}
-	// Nothing is remembered of attributes: Cut changes them. Files are not
-	// passed through to the kernel either: see file.
+	// Attributes are not cached, because Cut changes them. Files are not passed through to the kernel:
+	// see file.
 	options := &fs.Options{MountOptions: fuse.MountOptions{FsName: "slowfs", Name: "slowfs"}}
 	root := data.NewNode(data, nil, "", nil)
 	data.RootNode = root
@@ -128,28 +127,27 @@ func (d *Disk) mount(target string, mount func(options string) error) error {
 	if err != nil {
 		return err
 	}
-	// It ends when the host's mount namespace does.
+	// The server ends with the host's mount namespace.
 	go server.Serve()
 	return nil
 }
 
-// SetLimits changes what the disk can do from now on.
+// SetLimits changes the disk's limits from now on.
 func (d *Disk) SetLimits(limits Limits) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	d.limits = limits
 }
 
-// Stats returns what the disk did until now.
+// Stats returns what the disk has done until now.
 func (d *Disk) Stats() Stats {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	return d.stats
 }
 
-// Cut cuts the power: contents are again what they were when last synced, and
-// everything fails from now on, until PowerOn. Kill what uses the disk before
-// that.
+// Cut cuts the power: contents go back to their state at the last sync, and every operation fails until
+// PowerOn is called. Kill the programs that use the disk before calling PowerOn.
 func (d *Disk) Cut() error {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
@@ -164,23 +162,22 @@ func (d *Disk) Cut() error {
 	return nil
 }
 
-// PowerOn ends what Cut began.
+// PowerOn ends the power cut that Cut began.
 func (d *Disk) PowerOn() {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	d.off = false
 }
 
-// Refuse lets every write fail with a cause, such as ENOSPC or EROFS, until it is
-// called with zero.
+// Refuse makes every write fail with a cause such as ENOSPC or EROFS, until it is called with zero.
 func (d *Disk) Refuse(cause unix.Errno) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	d.refusal = cause
 }
 
-// Stall lets every write and sync wait until Resume. Processes that wait cannot be
-// killed: without Resume their host does not end.
+// Stall makes every write and sync wait until Resume is called. Waiting processes cannot be killed, so
+// their host cannot end before Resume.
 func (d *Disk) Stall() {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
@@ -209,7 +206,7 @@ func (d *Disk) await() {
 	}
 }
 
-// writeBack syncs files that nobody does, until ended.
+// writeBack syncs files that programs do not sync, until ended is closed.
 func (d *Disk) writeBack(ended <-chan struct{}) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -269,7 +266,7 @@ func (d *Disk) sync(inode uint64) error {
 	return nil
 }
 
-// reserve queues a write of some bytes, and returns when it is done.
+// reserve queues a write of some bytes and returns the time at which it is done.
 func (d *Disk) reserve(bytes int64) time.Duration {
 	var cost float64
 	if d.limits.BytesPerSecond > 0 {

@@ -13,8 +13,8 @@ var suite harness.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// TestCut writes on a host by programs of its own: the test itself serves the
-// file system, and must not wait for it.
+// TestCut writes with programs on a host, because the test itself serves the file system and must not
+// wait for it.
 func TestCut(t *testing.T) {
 	harness.Require(t)
 	h := harness.NewNetwork(t).NewHost(t, "disk")
@@ -54,7 +54,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestStall has a program wait for the disk.
+// TestStall makes a program wait for the disk.
 func TestStall(t *testing.T) {
 	harness.Require(t)
 	h := harness.NewNetwork(t).NewHost(t, "disk")

@@ -10,24 +10,24 @@ import (
 
 const pageSize = 4096
 
-// unsynced is what of a file is not durable yet. Writes go to the folder below at
-// once, and what they overwrite is kept here.
+// unsynced has what is not durable of a file yet. Writes go to the folder below at once, and what they
+// overwrite is kept here.
 type unsynced struct {
 	file  *os.File
 	since time.Time
-	// newer is what was overwritten since the last flush began, and flushing
-	// what was overwritten before: a flush takes time, and is not done till then.
+	// newer has what was overwritten since the last flush began. flushing has what was
+	// overwritten earlier: a flush takes time and may still fail.
 	newer    overwritten
 	flushing []overwritten
 }
 
-// overwritten is the file as it was: its length, and the pages that changed.
+// overwritten describes an earlier state of a file: its length, and the pages that have changed since.
 type overwritten struct {
 	size  int64
 	pages map[int64][]byte
 }
 
-// newUnsynced begins to keep what is overwritten of the file behind fd.
+// newUnsynced begins to keep what is overwritten in the file behind fd.
 func newUnsynced(fd int) (*unsynced, error) {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -41,7 +41,7 @@ func newUnsynced(fd int) (*unsynced, error) {
 	return u, nil
 }
 
-// begin starts newer with the file as it is.
+// begin starts newer with the present state of the file.
 func (u *unsynced) begin() error {
 	info, err := u.file.Stat()
 	if err != nil {
@@ -61,7 +61,7 @@ func (u *unsynced) keep(offset, length int64) error {
 		var old []byte
 		if begin := page * pageSize; begin < u.newer.size {
 			old = make([]byte, min(pageSize, u.newer.size-begin))
-			// Where the file became shorter meanwhile, truncate kept the rest.
+			// If the file became shorter in the meantime, truncate kept the rest.
 			n, err := u.file.ReadAt(old, begin)
 			if err != nil && err != io.EOF {
 				return err
@@ -73,7 +73,7 @@ func (u *unsynced) keep(offset, length int64) error {
 	return nil
 }
 
-// truncate keeps what a new length cuts off.
+// truncate keeps what a shorter length cuts off.
 func (u *unsynced) truncate(size int64) error {
 	if size >= u.newer.size {
 		return nil
@@ -81,7 +81,7 @@ func (u *unsynced) truncate(size int64) error {
 	return u.keep(size, u.newer.size-size)
 }
 
-// flush begins to make the file durable as it is, and returns the bytes of that.
+// flush begins to make the present state of the file durable, and returns how many bytes that writes.
 func (u *unsynced) flush() int64 {
 	bytes := int64(len(u.newer.pages)) * pageSize
 	u.flushing = append(u.flushing, u.newer)
@@ -91,7 +91,7 @@ func (u *unsynced) flush() int64 {
 	return bytes
 }
 
-// flushed ends the oldest flush, and reports whether the file is all durable.
+// flushed ends the oldest flush, and tells whether the whole file is durable.
 func (u *unsynced) flushed() bool {
 	if len(u.flushing) > 0 {
 		u.flushing = u.flushing[1:]
@@ -100,7 +100,7 @@ func (u *unsynced) flushed() bool {
 	return len(u.flushing) == 0 && len(u.newer.pages) == 0 && err == nil && info.Size() == u.newer.size
 }
 
-// revert makes the file what it was when last durable.
+// revert restores the last durable state of the file.
 func (u *unsynced) revert() error {
 	steps := append(u.flushing, u.newer)
 	for i := len(steps) - 1; i >= 0; i-- {
