@@ -1,5 +1,5 @@
-// Package addons has a cluster do what is in files: manifests that are applied,
-// kept in step and removed, and charts that Helm's library installs.
+// Package addons tests what a cluster does with files: manifests are applied, kept up to date and
+// removed, and Helm's library installs charts.
 package addons
 
 import (
@@ -18,10 +18,10 @@ var suite harness.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// folder is where manifests are.
+// folder is the folder of manifests.
 const folder = "/var/lib/kedge/server/manifests/"
 
-// scenario is a cluster of one server.
+// scenario is a cluster with one server.
 type scenario struct{ *cluster.Cluster }
 
 // in returns the scenario for a subtest.
@@ -35,12 +35,12 @@ func (s *scenario) write(name, text string) {
 	s.Server.Host.WriteFile(folder+name, text)
 }
 
-// writeFile writes a file of the host that is no text.
+// writeFile writes a binary file on the host.
 func (s *scenario) writeFile(path string, data []byte) error {
 	return os.WriteFile(s.Server.Host.Path(path), data, 0o600)
 }
 
-// drop removes one.
+// drop removes a manifest.
 func (s *scenario) drop(name string) {
 	s.Helper()
 	if err := os.Remove(s.Server.Host.Path(folder + name)); err != nil {
@@ -48,8 +48,7 @@ func (s *scenario) drop(name string) {
 	}
 }
 
-// value waits until a ConfigMap has a value under the key, or is not there if that
-// is empty.
+// value waits until a ConfigMap has a value under the key, or does not exist if want is empty.
 func (s *scenario) value(name, key, want string) {
 	s.Helper()
 	s.Eventually(fmt.Sprintf("ConfigMap %s to have %s=%q", name, key, want), func() error {
@@ -64,7 +63,7 @@ func (s *scenario) value(name, key, want string) {
 	})
 }
 
-// configMap is one in YAML.
+// configMap returns a ConfigMap in YAML.
 func configMap(name, data string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\ndata: {%s}\n", name, data)
 }

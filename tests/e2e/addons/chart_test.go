@@ -20,11 +20,11 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// Who may fetch charts.
+// The user who may fetch charts.
 const user, password = "reader", "of charts"
 
-// chart returns the files of the chart web: a Deployment, a CustomResourceDefinition
-// and an object of its kind, hooks, and a dependency.
+// chart returns the files of the chart web: a Deployment, a CustomResourceDefinition with an
+// object, hooks, and a dependency.
 func chart(version string) map[string]string {
 	job := func(hook string) string {
 		return fmt.Sprintf(`
@@ -92,7 +92,7 @@ data: {of: {{ .Values.of | default "sub" | quote }}}
 	}
 }
 
-// pack returns the chart's archive.
+// pack returns the archive of the chart.
 func pack(t *testing.T, version string) []byte {
 	t.Helper()
 	var files []*archive.BufferedFile
@@ -114,7 +114,7 @@ func pack(t *testing.T, version string) []byte {
 	return data
 }
 
-// unpacked writes the chart into a folder of the server.
+// unpacked writes the chart into a folder on the server.
 func (s *scenario) unpacked(folder, version string) {
 	s.Helper()
 	for name, text := range chart(version) {
@@ -122,8 +122,7 @@ func (s *scenario) unpacked(folder, version string) {
 	}
 }
 
-// charts is a server of charts: a repository, and a registry that is read only.
-// Each wants a password.
+// charts serves charts as a repository and as a read-only registry. Each requires a password.
 func charts(archives map[string][]byte) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /repo/index.yaml", func(w http.ResponseWriter, r *http.Request) {
@@ -175,7 +174,7 @@ func charts(archives map[string][]byte) http.Handler {
 	})
 }
 
-// secrets are those that the server of charts wants, for a HelmChart.
+// secrets returns the Secrets with the passwords, for a HelmChart.
 func secrets(address string) string {
 	docker := fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, address, base64.StdEncoding.EncodeToString([]byte(user+":"+password)))
 	return fmt.Sprintf(`

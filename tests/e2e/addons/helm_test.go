@@ -21,16 +21,16 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// place is where k3s has charts on the server, and kedge too.
+// place is the folder of charts on the server, as in k3s.
 const place = "/var/lib/kedge/server/static/charts/"
 
-// helmChart is a HelmChart in kube-system in YAML.
+// helmChart returns a HelmChart in kube-system in YAML.
 func helmChart(name, spec string) string {
 	return fmt.Sprintf("---\napiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata: {name: %s, namespace: kube-system}\nspec:\n  %s\n",
 		name, strings.ReplaceAll(strings.TrimSpace(spec), "\n", "\n  "))
 }
 
-// buildHelm builds Helm's own command from its module.
+// buildHelm builds the helm command from its module.
 func buildHelm(t *testing.T) string {
 	t.Helper()
 	repository, err := harness.Repository()
@@ -46,7 +46,7 @@ func buildHelm(t *testing.T) string {
 	return path
 }
 
-// helm runs Helm's command on the server's host.
+// helm runs the helm command on the server's host.
 func (s *scenario) helm(command string, args ...string) string {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), cluster.Patience)
@@ -58,7 +58,7 @@ func (s *scenario) helm(command string, args ...string) string {
 	return string(output)
 }
 
-// release is what `helm list` and `helm history` say of one.
+// release is a release in the output of `helm list` and `helm history`.
 type release struct {
 	Revision    any    `json:"revision"`
 	Status      string `json:"status"`
@@ -66,7 +66,7 @@ type release struct {
 	Description string `json:"description"`
 }
 
-// history returns what helm says of a release.
+// history returns the releases in the output of helm history.
 func (s *scenario) history(command, namespace, name string) (found []release) {
 	s.Helper()
 	if err := json.Unmarshal([]byte(s.helm(command, "history", name, "--namespace="+namespace, "--output=json")), &found); err != nil {
@@ -75,8 +75,7 @@ func (s *scenario) history(command, namespace, name string) (found []release) {
 	return found
 }
 
-// state waits until a HelmChart has a status of its condition Failed, and returns
-// its message.
+// state waits until a HelmChart's condition Failed has a status, and returns its message.
 func (s *scenario) state(name, failed string, words ...string) {
 	s.Helper()
 	s.Eventually(fmt.Sprintf("HelmChart %s to have Failed=%s with %q", name, failed, words), func() error {
@@ -99,7 +98,7 @@ func (s *scenario) state(name, failed string, words ...string) {
 	})
 }
 
-// config waits until the ConfigMap of a release has data with a value.
+// config waits until the ConfigMap of a release has a value in its data.
 func (s *scenario) config(namespace, name, key, want string) {
 	s.Helper()
 	s.Eventually(fmt.Sprintf("release %s to have %s=%q", name, key, want), func() error {
@@ -111,7 +110,7 @@ func (s *scenario) config(namespace, name, key, want string) {
 	})
 }
 
-// charts has a chart's whole life, by a file with a HelmChart.
+// charts goes through the whole life of a chart, by a file with a HelmChart.
 func (s *scenario) charts() {
 	command := buildHelm(s.T)
 	s.unpacked(place+"web", "1.0.0")
@@ -119,7 +118,8 @@ func (s *scenario) charts() {
 
 	s.Run("install", func(t *testing.T) {
 		s := s.in(t)
-		// The HelmChartConfig comes first, or the chart may be installed before, and upgraded.
+		// The HelmChartConfig comes first. Otherwise the chart might be installed before it and
+		// then upgraded.
 		s.write("web.yaml", `
 apiVersion: helm.cattle.io/v1
 kind: HelmChartConfig
@@ -150,7 +150,7 @@ spec: {valuesContent: "extra: of the config"}
 		s.state("web", "False", "Upgraded chart web-1.1.0 as revision")
 		s.config("apps", "web", "greeting", "second")
 		s.config("apps", "web", "version", "1.1.0")
-		s.config("apps", "web", "extra", "none") // the HelmChartConfig has gone
+		s.config("apps", "web", "extra", "none") // the HelmChartConfig was removed
 	})
 
 	s.Run("fail and roll back", func(t *testing.T) {
@@ -165,7 +165,7 @@ spec: {valuesContent: "extra: of the config"}
 			t.Errorf("helm sees %+v", found)
 		}
 		s.Kubectl("rollout", "status", "deployment/web", "--namespace=apps", "--timeout=60s")
-		// A hook that fails is another matter, with the same end.
+		// A failing hook is a different fault with the same result.
 		s.write("web.yaml", helmChart("web", base+"valuesContent: |\n  greeting: third\n  hook: 1"))
 		s.state("web", "True", "rolled back", "pre-upgrade")
 		s.config("apps", "web", "greeting", "second")
@@ -181,7 +181,7 @@ spec: {valuesContent: "extra: of the config"}
 		s.Client = s.Server.Client()
 		s.helm(command, "upgrade", "web", place+"web", "--namespace=apps", "--reuse-values", "--set=extra=of the command")
 		s.config("apps", "web", "extra", "of the command")
-		time.Sleep(3 * time.Second) // for what must not happen
+		time.Sleep(3 * time.Second) // time for a change that must not happen
 		if found := s.history(command, "apps", "web"); len(found) != before+1 {
 			t.Errorf("helm sees %+v", found)
 		}
@@ -208,13 +208,13 @@ spec: {valuesContent: "extra: of the config"}
 		if _, err := s.Client.AppsV1().Deployments("apps").Get(s.Context(), "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("the Deployment is there: %v", err)
 		}
-		s.Kubectl("get", "crd", "gadgets.example.com") // as Helm does
+		s.Kubectl("get", "crd", "gadgets.example.com") // Helm keeps CRDs too
 	})
 
 	s.Run("sources", func(t *testing.T) { s.in(t).sources() })
 }
 
-// system applies objects of kube-system.
+// system applies objects in kube-system.
 func (s *scenario) system(text string) {
 	s.Helper()
 	s.Eventually("objects to be applied", func() error {
@@ -223,7 +223,7 @@ func (s *scenario) system(text string) {
 	})
 }
 
-// sources installs from every place that there is for charts.
+// sources installs charts from every kind of source.
 func (s *scenario) sources() {
 	archives := map[string][]byte{"2.0.0": pack(s.T, "2.0.0"), "2.1.0": pack(s.T, "2.1.0")}
 	handler := charts(archives)

@@ -14,7 +14,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// manifests has files come, change and go.
+// manifests adds, changes and removes files.
 func (s *scenario) manifests() {
 	s.value("early", "a", "before the first start")
 
@@ -33,13 +33,13 @@ func (s *scenario) manifests() {
 		if found, err := s.Client.CoreV1().ConfigMaps(cluster.Namespace).Get(s.Context(), "one", metav1.GetOptions{}); err != nil || found.Data["b"] != "" {
 			t.Errorf("what was taken out is there: %v, %v", found, err)
 		}
-		// An object that goes to another file stays the same.
+		// An object that moves to another file stays the same object.
 		before := s.uid("one")
 		s.write("app/renamed.yaml", configMap("one", "a: z"))
 		s.drop("app/first.yml")
 		s.value("one", "a", "z")
 		if s.uid("one") != before {
-			t.Error("the object was made anew when its file was renamed")
+			t.Error("the object was recreated when its file was renamed")
 		}
 		s.Kubectl("wait", "--for=create", "--timeout=60s", "configmap/three", "--namespace=made")
 		s.drop("app/second.json")
@@ -90,7 +90,7 @@ spec:
 		s.Told("kube-system", "manifest-broken.yaml", folder+"broken.yaml", "document 2", "line", "Correct the file")
 		s.write("broken.yaml", configMap("broken", "a: x")+"---\napiVersion: v1\nkind: Pod\nmetadata: {name: nothing}\nspec: {containers: []}\n")
 		s.Told("kube-system", "manifest-broken.yaml", folder+"broken.yaml", "Pod default/nothing", "spec.containers: Required value", "tries again")
-		// The command of docs/add-ons.md.
+		// This command is in docs/add-ons.md.
 		if said := s.Kubectl("get", "events", "-n", "kube-system", "--field-selector", "source=kedge-manifests"); !strings.Contains(said, "broken.yaml") {
 			t.Errorf("the events are\n%s", said)
 		}
@@ -123,7 +123,7 @@ spec:
 		for name, kind := range map[string]string{"fifo": "a FIFO", "device": "a device", "socket": "a socket"} {
 			s.Told("kube-system", "manifest-"+name+".yaml", folder+name+".yaml: this is "+kind, "Correct the file")
 		}
-		// Others are applied, and files in other folders do not wait either.
+		// Other objects are applied, and files in other folders do not wait either.
 		s.value("linked", "a", "x")
 		const server, agent = "/var/lib/kedge/server/", "/var/lib/kedge/agent/"
 		s.Server.Host.WriteFile(server+"static/charts/irregular/Chart.yaml", "apiVersion: v2\nname: irregular\nversion: 1.0.0\n")
@@ -147,7 +147,7 @@ spec:
 			s.drop(name)
 		}
 		s.value("linked", "", "")
-		// fifo.yaml stays: the stop must not wait for it.
+		// fifo.yaml stays: the stop of kedge must not wait for it.
 	})
 
 	s.Run("one object in two files", func(t *testing.T) {
@@ -207,7 +207,7 @@ spec:
 	})
 }
 
-// uid returns a ConfigMap's.
+// uid returns the UID of a ConfigMap.
 func (s *scenario) uid(name string) string {
 	s.Helper()
 	return s.Kubectl("get", "configmap", name, "-o", "jsonpath={.metadata.uid}")

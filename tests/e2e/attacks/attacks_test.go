@@ -1,7 +1,7 @@
-// Package attacks plays those who have got hold of a part of a cluster, and want
-// more: one file for each attacker. Every attack is written as the attacker would
-// run it, with files from the disk, curl and kubectl. Each test asserts that the
-// attack is refused, and that the honest path beside it still works.
+// Package attacks plays attackers who control a part of a cluster and want more. There is one file
+// for each attacker. Every attack is written as the attacker would run it, with files from the
+// disk, curl and kubectl. Each test checks that the attack is refused, and that honest use of the
+// same feature still works.
 package attacks
 
 import (
@@ -16,24 +16,23 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// tlsFolder is where an agent has its certificates and keys.
+// tlsFolder is the folder of an agent's certificates and keys.
 const tlsFolder = "/var/lib/kedge/agent/tls/"
 
 var suite harness.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// credentials are the files of a client certificate, on a host.
+// credentials are the files of a client certificate on a host.
 type credentials struct{ certificate, key string }
 
-// stolen returns the credentials of one of an agent's users, as they are on its disk:
-// "client-kubelet", "client-kube-proxy", "client-flannel", "client-dns" or
-// "client-storage".
+// stolen returns the credentials of one of an agent's users, as on its disk: "client-kubelet",
+// "client-kube-proxy", "client-flannel", "client-dns" or "client-storage".
 func stolen(name string) credentials {
 	return credentials{tlsFolder + name + ".crt", tlsFolder + name + ".key"}
 }
 
-// attacker is somebody with a shell on a host, who knows where a server is.
+// attacker is somebody with a shell on a host, who knows the address of a server.
 type attacker struct {
 	*testing.T
 	host   *harness.Host
@@ -52,7 +51,7 @@ func (a *attacker) url(path string) string {
 	return "https://" + a.server.Host.Address.String() + ":6443" + path
 }
 
-// run runs a program on the attacker's host, and returns what it wrote.
+// run runs a program on the attacker's host and returns its output.
 func (a *attacker) run(input, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(a.Context(), cluster.Patience)
 	defer cancel()
@@ -64,8 +63,8 @@ func (a *attacker) run(input, name string, args ...string) (string, error) {
 	return strings.TrimSpace(string(output)), err
 }
 
-// curl asks the server with credentials, and returns the status of the answer and
-// its body. More args are curl's own.
+// curl sends a request to the server with credentials, and returns the status and body of the
+// answer. args are further arguments of curl.
 func (a *attacker) curl(who credentials, path string, args ...string) (status int, body string) {
 	a.Helper()
 	args = append([]string{
@@ -97,8 +96,7 @@ func (a *attacker) kubectl(who credentials, input string, args ...string) (strin
 	}, args...)...)
 }
 
-// wantForbidden fails the test unless kubectl was told that it may not do what it
-// tried.
+// wantForbidden fails the test unless kubectl was told that what it tried is forbidden.
 func (a *attacker) wantForbidden(what, output string, err error) {
 	a.Helper()
 	if err == nil {

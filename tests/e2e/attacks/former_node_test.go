@@ -15,8 +15,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// keep copies an agent's certificates and keys to where the agent does not change them,
-// as a thief does, and returns where they are.
+// keep copies an agent's certificates and keys to a folder that the agent does not change, as a
+// thief does. It returns where each copy is.
 func (a *attacker) keep(folder string) func(name string) credentials {
 	a.Helper()
 	if _, err := a.run("", "cp", "-r", tlsFolder, folder); err != nil {
@@ -27,8 +27,7 @@ func (a *attacker) keep(folder string) func(name string) credentials {
 	}
 }
 
-// wantOut fails the test unless certificates of a former node are refused by the API, for
-// renewal and for a tunnel.
+// wantOut fails the test unless the API, renewals and tunnels refuse the certificates of a former node.
 func (a *attacker) wantOut(what string, kept func(name string) credentials) {
 	a.Helper()
 	for _, user := range users {
@@ -47,10 +46,10 @@ func (a *attacker) wantOut(what string, kept func(name string) credentials) {
 	}
 }
 
-// thiefKey is the one key for which the attacker asks certificates.
+// thiefKey is the key for which the attacker requests all certificates.
 const thiefKey = "/run/thief.key"
 
-// renewal is the body of a request for new certificates, without a password.
+// renewal returns the body of a request for new certificates without a password.
 func (a *attacker) renewal(node string, addresses ...string) string {
 	a.Helper()
 	request, err := a.run("", "sh", "-c", "test -f "+thiefKey+" || openssl ecparam -genkey -name prime256v1 -noout -out "+thiefKey+
@@ -69,8 +68,8 @@ func (a *attacker) renewal(node string, addresses ...string) string {
 	return string(body)
 }
 
-// TestFormerNode: somebody has copied a node's certificates. The node is deleted, its
-// name is given to another machine, another node is revoked.
+// TestFormerNode: somebody has copied a node's certificates. Then the node is deleted, its name is
+// given to another machine, and another node is revoked.
 func TestFormerNode(t *testing.T) {
 	harness.Require(t)
 	harness.Need(t, "openssl")
@@ -89,7 +88,7 @@ func TestFormerNode(t *testing.T) {
 		t.Errorf("the answer is %d: %.200s", status, body)
 	}
 
-	t.Log("deleted: a watch that is open ends too")
+	t.Log("deleted: open watches end too")
 	watch := agent.Host.Command(t.Context(), "curl", "--silent", "--no-buffer", "--max-time", "120", "--cacert", tlsFolder+"server-ca.crt",
 		"--resolve", "kubernetes.default.svc:6443:"+c.Server.Host.Address.String(),
 		"--cert", first("client-kubelet").certificate, "--key", first("client-kubelet").key,
@@ -103,7 +102,7 @@ func TestFormerNode(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):
-		t.Error("a watch of a deleted node goes on")
+		t.Error("the watch of a deleted node did not end")
 	}
 	c.Eventually("the certificates of the deleted node to be refused", func() error {
 		if status, body := thief.curl(first("client-kubelet"), "/api/v1/nodes"); status != http.StatusUnauthorized {
@@ -113,12 +112,12 @@ func TestFormerNode(t *testing.T) {
 	})
 	thief.wantOut("after the deletion", first)
 
-	t.Log("the name is another registration's: by a restart of the same machine")
+	t.Log("the same machine restarted and has a new registration under the name")
 	agent.Restart()
 	c.RunWeb("second", "lost")
 	thief.wantOut("after the node joined again", first)
 
-	t.Log("the name is another machine's")
+	t.Log("another machine has the name")
 	second := thief.keep("/run/second")
 	agent.Kill9()
 	c.Kubectl("delete", "node", "lost")
@@ -165,7 +164,7 @@ func TestFormerNode(t *testing.T) {
 	heir.Start()
 	heir.WaitLog("node lost was revoked")
 
-	t.Log("the honest path: deleted, and joined again")
+	t.Log("honest use: a deleted node joins again")
 	heir.Kill9()
 	c.Kubectl("delete", "node", "lost")
 	heir.Start()

@@ -14,7 +14,7 @@ import (
 
 const dnsFolder = "/etc/kedge/dns/"
 
-// configMap has an attacker's part, and one that shows whether both are used.
+// configMap has the attacker's part, and a part that shows whether the ConfigMap is used.
 const configMap = `
 apiVersion: v1
 kind: ConfigMap
@@ -30,8 +30,8 @@ data:
     }
 `
 
-// TestNamespaceUserDNS has somebody who may write the ConfigMap coredns-custom, and
-// read events, read files of the hosts, the settings of kedge, or end it.
+// TestNamespaceUserDNS lets a user who may write the ConfigMap coredns-custom, and read events, try
+// to read files of the hosts or settings of kedge, or to end kedge.
 func TestNamespaceUserDNS(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -57,8 +57,8 @@ func TestNamespaceUserDNS(t *testing.T) {
 		return nil
 	}
 	number := 0
-	// set writes the ConfigMap, and says which one it is. What it has besides shows
-	// whether it is used: a name, marker, which has an address then.
+	// set writes the ConfigMap and returns its UID. A second part shows whether the ConfigMap is
+	// used: then the name marker has an address.
 	set := func(key, text string) (uid, marker string) {
 		number++
 		marker = fmt.Sprintf("marker%d.test", number)
@@ -118,7 +118,7 @@ func TestNamespaceUserDNS(t *testing.T) {
 			return errors.New("no event says so")
 		})
 	}
-	// The lexer drops what YAML writes as \r, and so makes a name of a variable.
+	// The lexer drops YAML's \r, which makes the text the name of a variable.
 	uid, _ := set("a.override", "x")
 	pieces := `{"data": {"a.override": "forward . {\r$HUNTER}"}}`
 	c.Kubectl("patch", "configmap", "-n", "kube-system", "coredns-custom", "--type=merge", "--patch="+pieces)
@@ -141,7 +141,7 @@ func TestNamespaceUserDNS(t *testing.T) {
 		t.Error("the log shows what is in a file")
 	}
 
-	t.Log("what is honest works")
+	t.Log("honest parts still work")
 	set("good.override", "file "+dnsFolder+"good good.test\nhosts {\n  192.0.2.82 inline.test\n  fallthrough\n}")
 	for name, address := range map[string]string{"www.good.test": "192.0.2.80", "in-the-folder.test": "192.0.2.81", "inline.test": "192.0.2.82"} {
 		c.Eventually(name+" to be found", func() error { return asks(name, address) })

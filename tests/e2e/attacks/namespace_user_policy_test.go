@@ -15,7 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// tenants have everything in the namespace tenant, and nothing elsewhere.
+// tenants have all rights in the namespace tenant, and none elsewhere.
 const tenants = `
 apiVersion: v1
 kind: Namespace
@@ -37,10 +37,10 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: everything}
 subjects: [{kind: ServiceAccount, name: user, namespace: tenant}]
 `
 
-// tenant is a user with every right in one namespace, and a kubeconfig for that.
+// tenant is a user with all rights in one namespace, and a kubeconfig.
 type tenant struct{ *attacker }
 
-// tenantKubeconfig is where that is: without one kubectl uses the administrator's.
+// tenantKubeconfig is the path of that kubeconfig. Without one kubectl uses the administrator's.
 const tenantKubeconfig = "/etc/kedge/tenant.yaml"
 
 // newTenant makes the namespace and its user.
@@ -59,18 +59,17 @@ current-context: user
 	return u
 }
 
-// apply creates or changes the objects of a YAML text in a namespace, as the
-// administrator.
+// apply creates or changes the objects of a YAML text in a namespace, as the administrator.
 func apply(c *cluster.Cluster, namespace, text string) {
 	c.Helper()
-	// At once after the start not all kinds may be known yet.
+	// Just after the start not all kinds may be known yet.
 	c.Eventually("objects to be applied", func() error {
 		_, err := c.TryKubectl(text, "apply", "--namespace="+namespace, "-f", "-")
 		return err
 	})
 }
 
-// kubectl runs kubectl in the user's namespace, and returns all that it wrote.
+// kubectl runs kubectl in the user's namespace and returns its whole output.
 func (u *tenant) kubectl(input string, args ...string) (string, error) {
 	u.Helper()
 	ctx, cancel := context.WithTimeout(u.Context(), cluster.Patience)
@@ -84,13 +83,12 @@ func (u *tenant) kubectl(input string, args ...string) (string, error) {
 	return strings.TrimSpace(string(output)), err
 }
 
-// helmObject is a HelmChart, or a HelmChartConfig, without anything to install.
+// helmObject returns a HelmChart or a HelmChartConfig that installs nothing.
 func helmObject(kind, namespace, name string) string {
 	return fmt.Sprintf("apiVersion: helm.cattle.io/v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\nspec: {valuesContent: \"a: 1\"}\n", kind, name, namespace)
 }
 
-// TestHelmCharts has a user of one namespace install charts, which kedge does with
-// all rights.
+// TestHelmCharts lets a user of one namespace install charts, which kedge would do with all rights.
 func TestHelmCharts(t *testing.T) {
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t))
@@ -122,19 +120,19 @@ func TestHelmCharts(t *testing.T) {
 	output, err := u.kubectl(helmObject("HelmChartConfig", "tenant", "admins"), "create", "-f", "-")
 	u.wantForbidden("change an administrator's HelmChart by a HelmChartConfig", output, err)
 
-	// With rights in kube-system that is up to RBAC, as in k3s.
+	// With rights in kube-system RBAC decides, as in k3s.
 	c.Kubectl("create", "role", "charts", "--namespace=kube-system", "--verb=create,get,delete", "--resource=helmcharts.helm.cattle.io")
 	c.Kubectl("create", "rolebinding", "charts", "--namespace=kube-system", "--role=charts", "--serviceaccount=tenant:user")
 	if output, err := u.kubectl(helmObject("HelmChart", "kube-system", "allowed"), "create", "--namespace=kube-system", "-f", "-"); err != nil {
 		t.Errorf("a HelmChart in kube-system is refused to whom RBAC allows it: %s", output)
 	}
-	// Who may do everything may do so, and a namespace is deleted with its charts.
+	// A user with all rights may do this, and a namespace is deleted together with its charts.
 	apply(c, "tenant", helmObject("HelmChartConfig", "tenant", "admins"))
 	c.Kubectl("delete", "namespace", "tenant", "--timeout="+cluster.Patience.String())
 }
 
-// TestSelectedNode has a user of one namespace choose the node of claims, which would
-// take room there without a pod.
+// TestSelectedNode lets a user of one namespace choose the node of claims, which would take space there
+// without a pod.
 func TestSelectedNode(t *testing.T) {
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t))
@@ -158,7 +156,7 @@ func TestSelectedNode(t *testing.T) {
 		}
 		return output
 	}
-	// An exported claim is taken nevertheless.
+	// An exported claim is accepted nevertheless.
 	if output := must(claimYAML("tenant", "created", chosen), "apply", "-f", "-"); !strings.Contains(output, "Warning") || !strings.Contains(output, selectedNode) {
 		t.Errorf("no warning that the node is ignored: %s", output)
 	}
@@ -169,7 +167,7 @@ func TestSelectedNode(t *testing.T) {
 	wantIgnored("a claim's status", "created")
 	must(claimYAML("tenant", "applied", chosen), "apply", "--server-side", "-f", "-")
 	wantIgnored("a server-side apply", "applied")
-	// Controllers make claims as users want them.
+	// Controllers make claims as users ask.
 	must(`
 apiVersion: apps/v1
 kind: StatefulSet
@@ -206,7 +204,7 @@ spec:
 		})
 		wantIgnored(what, claim)
 	}
-	// The scheduler believes capacities, in whatever namespace they are.
+	// The scheduler believes capacities in any namespace.
 	output, err := u.kubectl(`
 apiVersion: storage.k8s.io/v1
 kind: CSIStorageCapacity
@@ -216,7 +214,7 @@ capacity: 100Ti
 nodeTopology: {matchLabels: {local.kedge.dev/node: server-1}}
 `, "create", "-f", "-")
 	u.wantForbidden("say what room a node has", output, err)
-	// With a pod the scheduler chooses, and there is a volume.
+	// With a pod the scheduler chooses the node, and the volume is made.
 	must(strings.Replace(userYAML("created", "server-1"), "{name: created}", "{name: created, namespace: tenant}", 1), "create", "-f", "-")
 	c.Eventually("the volume of a claim with a pod", func() error {
 		claim, err := c.Client.CoreV1().PersistentVolumeClaims("tenant").Get(t.Context(), "created", metav1.GetOptions{})
@@ -227,8 +225,8 @@ nodeTopology: {matchLabels: {local.kedge.dev/node: server-1}}
 	})
 }
 
-// TestServiceAddresses has a user of one namespace take the addresses by which all pods
-// find the cluster's DNS and its API.
+// TestServiceAddresses lets a user of one namespace take the addresses by which all pods find the
+// cluster's DNS and its API.
 func TestServiceAddresses(t *testing.T) {
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t))
@@ -240,7 +238,7 @@ func TestServiceAddresses(t *testing.T) {
 		output, err := u.kubectl(service("thief-"+address[len("10.43.0."):], address), "create", "-f", "-")
 		u.wantForbidden(what, output, err)
 	}
-	// What is outside the cluster is as upstream has it.
+	// Addresses outside the cluster are treated as upstream does.
 	if output, err := u.kubectl(service("honest", "192.0.2.1"), "create", "-f", "-"); err != nil {
 		t.Fatalf("a Service may have no external address: %s", output)
 	}
@@ -253,7 +251,7 @@ func TestServiceAddresses(t *testing.T) {
 	}
 }
 
-// TestNetworkPolicyWarning has a user who believes that a NetworkPolicy protects.
+// TestNetworkPolicyWarning checks the warning to a user who expects a NetworkPolicy to protect pods.
 func TestNetworkPolicyWarning(t *testing.T) {
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t))

@@ -19,13 +19,12 @@ import (
 )
 
 const (
-	// floods is how many connections the attacker opens, and floodLimit how many of them
-	// a server may keep open.
+	// floods is how many connections the attacker opens. floodLimit is how many of them a
+	// server may keep open.
 	floods, floodLimit = 5000, 600
 )
 
-// established is how many connections a host has open to the server's port, as the
-// server sees it.
+// established returns how many connections a host has open to the server's port, as the server sees it.
 func established(c *cluster.Cluster, from *harness.Host) int {
 	c.Helper()
 	output, err := c.Server.Host.Command(c.Context(), "ss", "-Hnt", "state", "established", "sport", "=", ":6443", "and", "dst", from.Address.String()).Output()
@@ -35,8 +34,7 @@ func established(c *cluster.Cluster, from *harness.Host) int {
 	return strings.Count(string(output), "\n")
 }
 
-// flood opens connections to the server, each with the function prepare, and returns a
-// function that closes them.
+// flood opens connections to the server and calls prepare with each. The returned function closes them.
 func flood(c *cluster.Cluster, from *harness.Host, prepare func(net.Conn) error) (end func()) {
 	c.Helper()
 	address := net.JoinHostPort(c.Server.Host.Address.String(), "6443")
@@ -74,9 +72,9 @@ func flood(c *cluster.Cluster, from *harness.Host, prepare func(net.Conn) error)
 	}
 }
 
-// TestConnectionFlood opens thousands of connections to the API from a host, and leaves
-// them idle: as they are, after TLS's handshake, and after a request that anybody may
-// make. The server keeps few of them, and answers others, also on the same host.
+// TestConnectionFlood opens thousands of connections to the API from a host and leaves them idle:
+// at once, after the TLS handshake, and after a request that anybody may make. The server must keep
+// few of them, and must answer other clients, even on the same host.
 func TestConnectionFlood(t *testing.T) {
 	harness.Require(t)
 	harness.Need(t, "iproute2")
@@ -136,7 +134,7 @@ func TestConnectionFlood(t *testing.T) {
 	outsider.StartAgent(t, c.Server).WaitReady()
 }
 
-// TestSlowConnections begins what a server waits for, and never ends it.
+// TestSlowConnections begins requests that the server waits for, and never ends them.
 func TestSlowConnections(t *testing.T) {
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t))
@@ -159,7 +157,8 @@ func TestSlowConnections(t *testing.T) {
 		},
 		"a part of HTTP/2's headers": func(conn net.Conn) (net.Conn, error) {
 			client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-			// The preface, empty settings, and headers that go on in a frame that never comes.
+			// This is the preface, empty settings, and headers that continue in a frame that never
+			// comes.
 			_, err := io.WriteString(client, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x01\x01\x00\x00\x00\x00\x01\x82")
 			return client, err
 		},
@@ -185,8 +184,8 @@ func TestSlowConnections(t *testing.T) {
 	}
 }
 
-// TestForgedHeaders claims to be others by headers that proxies of the API set, and by
-// sizes that no honest node has.
+// TestForgedHeaders pretends to be other users by headers that proxies of the API set, and sends sizes
+// that no honest node has.
 func TestForgedHeaders(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -209,11 +208,11 @@ func TestForgedHeaders(t *testing.T) {
 		}
 	}
 
-	t.Log("a request to join that is too large")
+	t.Log("a join request that is too large")
 	token := c.Server.Token()
 	_, basic, _ := strings.Cut(token, "::")
-	// Little enough that the buffers on the way take it: curl may not read the answer of a
-	// server that closes the connection while curl sends.
+	// The body fits into the buffers on the way: curl may not read the answer of a server that
+	// closes the connection while curl sends.
 	attacker.host.WriteFile("/run/large", `{"node": "`+strings.Repeat("a", 128<<10))
 	status, body := attacker.curl(credentials{}, "/v1-kedge/join", "--user", basic, "--header", "Expect:", "--data-binary", "@/run/large")
 	if status != http.StatusBadRequest || !strings.Contains(body, "too large") {

@@ -17,10 +17,10 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// closedPort is one where no pod listens.
+// closedPort is a port on which no pod listens.
 const closedPort = 9
 
-// datagram returns an IPv4 packet with a datagram in it.
+// datagram returns an IPv4 packet that contains a datagram.
 func datagram(from, to netip.AddrPort, data string) []byte {
 	packet := []byte{0x45, 0, 0, 0, 0, 1, 0, 0, 64, 17, 0, 0}
 	packet = append(append(packet, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
@@ -36,7 +36,7 @@ func datagram(from, to netip.AddrPort, data string) []byte {
 	return append(append(packet, 0, 0), data...) // without a checksum, which IPv4 allows
 }
 
-// frame returns an Ethernet frame with an IPv4 packet in it.
+// frame returns an Ethernet frame that contains an IPv4 packet.
 func frame(from, to net.HardwareAddr, packet []byte) []byte {
 	return append(append(append(append([]byte{}, to...), from...), 8, 0), packet...)
 }
@@ -46,7 +46,7 @@ func mac(c *cluster.Cluster, host *harness.Host, name string) net.HardwareAddr {
 	c.Helper()
 	text, err := os.ReadFile(host.Path("/sys/class/net/" + name + "/address"))
 	if err != nil {
-		// /sys may be the machine's: ask the host.
+		// /sys may be the machine's, so the host is asked.
 		var output []byte
 		output, err = host.Command(c.Context(), "cat", "/sys/class/net/"+name+"/address").Output()
 		text = output
@@ -61,7 +61,7 @@ func mac(c *cluster.Cluster, host *harness.Host, name string) net.HardwareAddr {
 	return address
 }
 
-// processOf returns the id, on its host, of a pod's first process.
+// processOf returns the ID of a pod's first process on its host.
 func processOf(c *cluster.Cluster, host *harness.Host, pod string) string {
 	c.Helper()
 	id, err := host.Kedge(c.Context(), "crictl", "ps", "--quiet", "--label", "io.kubernetes.pod.name="+pod).Output()
@@ -79,8 +79,7 @@ func processOf(c *cluster.Cluster, host *harness.Host, pod string) string {
 	return strconv.Itoa(about.Info.Pid)
 }
 
-// refusedDatagrams is how many datagrams a pod has received for ports where it does
-// not listen.
+// refusedDatagrams returns how many datagrams a pod has received for ports on which it does not listen.
 func refusedDatagrams(c *cluster.Cluster, host *harness.Host, process string) int {
 	c.Helper()
 	text, err := os.ReadFile(host.Path("/proc/" + process + "/net/snmp"))
@@ -111,8 +110,8 @@ func refusedDatagrams(c *cluster.Cluster, host *harness.Host, process string) in
 	return 0
 }
 
-// TestVXLANInjection has those send VXLAN packets to a node who are none, by each way
-// that leads there, to get a packet with a forged address into a pod.
+// TestVXLANInjection sends VXLAN packets to a node from hosts that are not nodes, by every way that
+// leads there, to get a packet with a forged address into a pod.
 func TestVXLANInjection(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -125,7 +124,7 @@ func TestVXLANInjection(t *testing.T) {
 
 	forged := netip.AddrPortFrom(netip.MustParseAddr(pod.Status.PodIP).Next(), 5000)
 	packet := datagram(forged, netip.AddrPortFrom(netip.MustParseAddr(victim.Status.PodIP), closedPort), "injected")
-	// VXLAN's header with flannel's network, 1.
+	// This is VXLAN's header with flannel's network number, 1.
 	packet = append([]byte{8, 0, 0, 0, 0, 0, 1, 0}, frame(net.HardwareAddr{2, 0, 0, 0, 9, 9}, mac(c, server, "flannel.1"), packet)...)
 	text := base64.StdEncoding.EncodeToString(packet)
 	send := func(from *harness.Host, to string, around ...string) {
@@ -140,7 +139,7 @@ func TestVXLANInjection(t *testing.T) {
 		}
 	}
 
-	// A namespace's user can make a Service of any port of a node.
+	// A user of a namespace can make a Service for any port of a node.
 	c.Apply(`
 apiVersion: v1
 kind: Service
@@ -179,7 +178,7 @@ endpoints: [{addresses: ["` + server.Address.String() + `"]}]
 		{"a host that is no node, by a NodePort", outsider, net.JoinHostPort(agent.Address.String(), "30472"), nil},
 	} {
 		send(attack.from, attack.to, attack.around...)
-		// What a node sends arrives, and so what came before would have.
+		// A node's own packet arrives, so earlier packets would have arrived too.
 		send(agent, node)
 		count := before
 		c.Eventually("the node's own packets to arrive", func() error {
@@ -196,7 +195,7 @@ endpoints: [{addresses: ["` + server.Address.String() + `"]}]
 	c.Answers("attacker", "http://"+net.JoinHostPort(victim.Status.PodIP, cluster.WebPort)+"/", "victim")
 	c.Answers("victim", "http://"+net.JoinHostPort(pod.Status.PodIP, cluster.WebPort)+"/", "attacker")
 
-	t.Log("a node that was deleted is none")
+	t.Log("a deleted node is not a node any more")
 	c.Kubectl("delete", "node", agent.Name)
 	c.Eventually("its packets to be dropped", func() error {
 		before := refusedDatagrams(c, server, process)

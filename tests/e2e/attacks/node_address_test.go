@@ -12,9 +12,9 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// TestNodeTakesAnothersAddress: root on agent-1 wants what the API server says to
-// agent-2's kubelet and pods. It says that agent-2's address is its own, has a
-// certificate for that, and a tunnel of its own.
+// TestNodeTakesAnothersAddress lets root on agent-1 try to get the API server's connections to
+// agent-2's kubelet and pods. It claims agent-2's address, gets a certificate for it, and opens a
+// tunnel of its own.
 func TestNodeTakesAnothersAddress(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -50,13 +50,13 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: mallory}]
 
 	a := capture(c, agent)
 	ownA, ownB := agent.Host.Address.String(), victim.Host.Address.String()
-	a.renew(ownA, ownB) // whether it is signed or not
+	a.renew(ownA, ownB) // it does not matter whether this is signed
 	if _, err := a.open(a.pair("client-kubelet"), a); err != nil {
 		t.Fatal(err)
 	}
 	own := []string{"agent-1", ownA, podA.Status.PodIP}
 
-	// says has the attacker change a status as its kubelet may.
+	// says makes the attacker change a status as its kubelet may.
 	says := func(path, status string) {
 		t.Helper()
 		code, answer := a.curl(stolen("client-kubelet"), path+"/status", "--request", "PATCH",
@@ -66,7 +66,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: mallory}]
 		}
 	}
 	const nodeA, webA = "/api/v1/nodes/agent-1", "/api/v1/namespaces/" + cluster.Namespace + "/pods/web-a"
-	// honest wants what is said to agent-2 to come from there.
+	// honest checks that requests to agent-2 are answered there.
 	honest := func(t *testing.T) {
 		t.Helper()
 		for range 5 {
@@ -120,7 +120,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: mallory}]
 		for _, port := range []int{22, 2379, 6443} {
 			says(nodeA, fmt.Sprintf(`{"addresses":[{"type":"InternalIP","address":%q},{"type":"Hostname","address":"agent-1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}}}`, c.Server.Host.Address, port))
 			output, err := c.TryKubectl("", "get", "--raw", "/api/v1/nodes/agent-1/proxy/metrics")
-			// It is the attacker's own, at the most.
+			// If there is an answer, it is the attacker's own.
 			if err != nil && strings.Contains(err.Error(), c.Server.Host.Address.String()) || err == nil && output != "intercepted" {
 				t.Errorf("port %d: %v: %.200s", port, err, output)
 			}

@@ -14,10 +14,11 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// flannelPrefix begins the annotations by which nodes find each other's pods.
+// flannelPrefix is the prefix of the annotations by which nodes find each other's pods.
 const flannelPrefix = "flannel.alpha.coreos.com/"
 
-// patchNode patches a Node, or its status, by curl: kubectl first reads what it patches, which not all may.
+// patchNode patches a Node, or its status, by curl: kubectl first reads the object, which not every
+// user may.
 func (a *attacker) patchNode(who credentials, node, subresource, patch string) (string, error) {
 	a.Helper()
 	status, body := a.curl(who, strings.TrimSuffix("/api/v1/nodes/"+node+"/"+subresource, "/"),
@@ -28,8 +29,8 @@ func (a *attacker) patchNode(who credentials, node, subresource, patch string) (
 	return "it is done", nil
 }
 
-// TestNodeObject has root on a node change what its own Node says. It may not keep
-// the Node from being deleted, make it another node's, or choose which pods come.
+// TestNodeObject lets root on a node change its own Node. It may not keep the Node from being deleted,
+// make it another node's, or choose which pods come.
 func TestNodeObject(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -64,7 +65,7 @@ func TestNodeObject(t *testing.T) {
 	output, err := a.patchNode(stolen("client-kubelet"), "agent-1", "", `{"metadata": {"finalizers": ["attacker.example/stay"]}}`)
 	a.wantForbidden("as the kubelet keep its Node, not by its status", output, err)
 
-	// flannel and the kubelet write what is theirs.
+	// flannel and the kubelet may write their own fields.
 	if output, err := a.patchNode(stolen("client-flannel"), "agent-1", "status", `{"metadata": {"annotations": {"`+flannelPrefix+`test": "value"}}}`); err != nil {
 		t.Errorf("flannel may not annotate its node: %s%v", output, err)
 	}
@@ -73,8 +74,8 @@ func TestNodeObject(t *testing.T) {
 	}
 }
 
-// TestNodeTunnelAddress has root on a node say that its end of the tunnels between
-// nodes is another node's: the others would send that node's packets here.
+// TestNodeTunnelAddress lets root on a node claim that its end of the tunnels between nodes is another
+// node's. The other nodes would then send that node's packets to the attacker.
 func TestNodeTunnelAddress(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -95,15 +96,15 @@ func TestNodeTunnelAddress(t *testing.T) {
 			a.wantForbidden(who+" "+what, output, err)
 		}
 	}
-	// Its own it may say again, and a new one too.
+	// The node may write its own address again, and a new one.
 	own := fmt.Sprintf(`{"metadata": {"annotations": {"%sbackend-data": "{\"VNI\":1,\"VtepMAC\":\"02:00:00:00:00:02\"}"}}}`, flannelPrefix)
 	if output, err := a.patchNode(stolen("client-flannel"), "agent-1", "status", own); err != nil {
 		t.Errorf("flannel may not have a new address: %s%v", output, err)
 	}
 }
 
-// TestNewcomer has somebody with a join token, and so with a kubelet's certificate,
-// register a Node that has the pods' addresses of another.
+// TestNewcomer lets a holder of a join token, who has a kubelet's certificate, register a Node with the
+// pod CIDR of another node.
 func TestNewcomer(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -132,7 +133,7 @@ func TestNewcomer(t *testing.T) {
 		output, err := create(fields[0], fields[1], fields[2])
 		a.wantForbidden(what, output, err)
 		if err == nil {
-			// For the next attempt, unless its owner, who is nobody, has had it deleted.
+			// This prepares the next attempt. The Node may already be deleted, because it has no owner.
 			_, _ = c.TryKubectl("", "patch", "node", "newcomer", "--type=merge", `--patch={"metadata": {"finalizers": null}}`)
 			_, _ = c.TryKubectl("", "delete", "node", "newcomer", "--ignore-not-found")
 		}

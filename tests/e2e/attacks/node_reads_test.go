@@ -19,10 +19,10 @@ import (
 
 var updateRights = flag.Bool("update-rights", false, "write the list of rights anew")
 
-// users are all client certificates of an agent.
+// users are the names of all client certificates of an agent.
 var users = []string{"client-kubelet", "client-kube-proxy", "client-flannel", "client-dns", "client-storage"}
 
-// podWithClaim is a pod on a node, with a secret in its environment and a volume.
+// podWithClaim returns a pod on a node, with a Secret in its environment and a volume.
 func podWithClaim(name, node string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -46,8 +46,8 @@ spec:
 `, name, node, image.TestserverName)
 }
 
-// TestNodeReads has whoever is root on an agent read what is of other nodes, with
-// each of the certificates that are on its disk.
+// TestNodeReads lets root on an agent read objects of other nodes, with each of the certificates on the
+// agent's disk.
 func TestNodeReads(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -56,7 +56,7 @@ func TestNodeReads(t *testing.T) {
 	c.Apply(podWithClaim("victim", "server-1"))
 	c.Apply(podWithClaim("own", "agent-1"))
 	c.Pod("victim")
-	c.Pod("own") // which has a volume that its node made
+	c.Pod("own") // its volume was made by its node
 	volumeOf := func(claim string) string {
 		object, err := c.Client.CoreV1().PersistentVolumeClaims(cluster.Namespace).Get(t.Context(), claim, metav1.GetOptions{})
 		if err != nil {
@@ -119,7 +119,7 @@ func TestNodeReads(t *testing.T) {
 		}
 	})
 	t.Run("by guessing", func(t *testing.T) {
-		// A patch whose test fails is told apart from one that may not be made.
+		// A patch whose test fails must look different from one that is forbidden.
 		thief := &attacker{t, thief.host, thief.server}
 		for _, guess := range []string{"of-victim", "of-nobody"} {
 			patch := fmt.Sprintf(`[{"op": "test", "path": "/metadata/annotations/note", "value": %q}]`, guess)
@@ -164,7 +164,7 @@ spec:
 		if output, err := thief.kubectl(stolen("client-storage"), "", "get", "pvc", "own"); err != nil {
 			t.Errorf("a node's storage may not read its own claim: %s, %v", output, err)
 		}
-		// What waits for room waits for all nodes.
+		// A claim that waits for space waits for all nodes.
 		c.Apply(`
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -178,7 +178,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 900Ti}}}
 			}
 			return err
 		})
-		// A volume goes with its claim, which its node has to see.
+		// A volume is deleted with its claim, so its node must see the deletion.
 		c.Kubectl("delete", "pod/own", "pvc/own", "--wait=false")
 		c.Eventually("the volume to be deleted by its node", func() error {
 			output, err := c.TryKubectl("", "get", "pv", own, "--ignore-not-found", "--output=name")
@@ -215,8 +215,8 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 900Ti}}}
 	})
 }
 
-// rights returns what a user may do in a namespace, as RBAC and the Node authorizer
-// tell it (SelfSubjectRulesReview), in order. What all users may is left out.
+// rights returns what a user may do in a namespace, as RBAC and the Node authorizer report it
+// (SelfSubjectRulesReview), in order. It leaves out the rights that all users have.
 func rights(a *attacker, who credentials, namespace string) (all []string) {
 	a.Helper()
 	review := fmt.Sprintf(`{"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": %q}}`, namespace)

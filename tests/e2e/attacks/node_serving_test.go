@@ -20,9 +20,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// TestNodePosesAsTheAPI: pods trust ca.crt, by which Prometheus verifies kubelets.
-// A certificate that the authority of nodes has signed passes for a kubelet's, and
-// never for the API server's.
+// TestNodePosesAsTheAPI: pods trust ca.crt, with which Prometheus verifies kubelets. A certificate
+// that the authority of nodes has signed must pass for a kubelet's, and never for the API server's.
 func TestNodePosesAsTheAPI(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -37,7 +36,7 @@ func TestNodePosesAsTheAPI(t *testing.T) {
 		return err
 	})
 	on := on(c, victim)
-	// fetch asks as a pod's client does that trusts ca.crt, and returns the answer.
+	// fetch sends a request like a client in a pod that trusts ca.crt, and returns the answer.
 	fetch := func(address, url string, args ...string) (string, error) {
 		t.Helper()
 		host, rest, _ := strings.Cut(strings.TrimPrefix(url, "https://"), ":")
@@ -77,7 +76,7 @@ subjects: [{kind: ServiceAccount, name: prometheus, namespace: default}]
 		}
 	})
 
-	// What agent-1 has is its own name and address.
+	// agent-1's certificate has its own name and address.
 	pair, err := tls.LoadX509KeyPair(agent.Path(tlsFolder+"serving-kubelet.crt"), agent.Path(tlsFolder+"serving-kubelet.key"))
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +91,7 @@ subjects: [{kind: ServiceAccount, name: prometheus, namespace: default}]
 	if answer, err := fetch(agent.Address.String(), "https://"+agent.Address.String()+":"+port+"/"); err != nil {
 		t.Errorf("agent-1 does not pass for itself: %v: %s", err, answer)
 	}
-	// And if an older kedge had signed it more.
+	// An older kedge may have signed more names.
 	authority, err := tls.LoadX509KeyPair(c.Server.Host.Path("/var/lib/kedge/server/tls/client-ca.crt"), c.Server.Host.Path("/var/lib/kedge/server/tls/client-ca.key"))
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +109,7 @@ subjects: [{kind: ServiceAccount, name: prometheus, namespace: default}]
 	if answer, err := fetch(agent.Address.String(), "https://10.43.0.1:"+port+"/"); err == nil || !strings.Contains(err.Error(), "excluded subtree") {
 		t.Errorf("the API's address as a Service: %v: %s", err, answer)
 	}
-	// Agents and users trust the authority of servers alone.
+	// Agents and users trust only the authority of servers.
 	told, err := on.run("", "curl", "--silent", "--insecure", on.url("/cacerts"))
 	file, errFile := os.ReadFile(c.Server.Host.Path("/var/lib/kedge/server/tls/server-ca.crt"))
 	if err != nil || errFile != nil || strings.TrimSpace(told) != strings.TrimSpace(string(file)) {
@@ -135,8 +134,8 @@ func pose(t *testing.T, host *harness.Host, certificate tls.Certificate) string 
 	return port
 }
 
-// signedFor returns a certificate of a server called name for the key of pair, as an
-// authority signs those of nodes.
+// signedFor returns a certificate for a server called name with the key of pair, signed by an
+// authority of nodes.
 func signedFor(t *testing.T, authority, pair tls.Certificate, name string) tls.Certificate {
 	t.Helper()
 	template := &x509.Certificate{
@@ -156,8 +155,8 @@ func signedFor(t *testing.T, authority, pair tls.Certificate, name string) tls.C
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: pair.PrivateKey}
 }
 
-// TestNewcomerIsTheAPI: somebody with a token for joining wants a node that is called
-// as the API is, or has its address, or is called as another node's address is.
+// TestNewcomerIsTheAPI: a holder of a join token wants a node whose name is the API's, whose
+// address is the API's, or whose name is another node's address.
 func TestNewcomerIsTheAPI(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -193,8 +192,7 @@ func TestNewcomerIsTheAPI(t *testing.T) {
 	}
 }
 
-// joinScript asks for the certificates of a node, and prints the answer and its
-// status.
+// joinScript requests the certificates of a node, and prints the answer and its status.
 const joinScript = `set -e
 cd /run
 openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout join.key -subj /CN=any -outform DER -out join.csr 2>/dev/null

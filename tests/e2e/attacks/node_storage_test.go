@@ -14,10 +14,10 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// selectedNode is the annotation of a claim that has chosen its node.
+// selectedNode is the annotation of a claim with the node that makes its volume.
 const selectedNode = "volume.kubernetes.io/selected-node"
 
-// claimYAML is a claim for a local volume. Annotations are a YAML map.
+// claimYAML returns a claim for a local volume. annotations is a YAML map.
 func claimYAML(namespace, name, annotations string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -27,7 +27,7 @@ spec: {storageClassName: local, accessModes: [ReadWriteOnce], resources: {reques
 `, name, namespace, annotations)
 }
 
-// userYAML is a pod that uses a claim on a node, whether that answers or not.
+// userYAML returns a pod that uses a claim on a node, even if that node does not answer.
 func userYAML(claim, node string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -42,8 +42,8 @@ spec:
 `, claim, node, image.TestserverName)
 }
 
-// volumeYAML is a volume on agent-1 as its node makes them: for a claim, with more
-// of what the driver is told.
+// volumeYAML returns a volume on agent-1 as its node makes it: for a claim, with further fields for the
+// driver.
 func volumeYAML(name, claimRef, driver string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -60,8 +60,8 @@ spec:
 `, name, claimRef, driver)
 }
 
-// TestNodeVolumes has root on a node draw another's claim to its disk, read Secrets
-// by way of a volume, and write more of claims and capacities than is its business.
+// TestNodeVolumes lets root on a node draw another node's claim to its disk, read Secrets by a
+// volume, and write more fields of claims and capacities than it may.
 func TestNodeVolumes(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -72,8 +72,8 @@ func TestNodeVolumes(t *testing.T) {
 	c.Kubectl("create", "secret", "generic", "treasure", "--namespace=victim", "--from-literal=key=value")
 	apply(c, "victim", claimYAML("victim", "treasure", "{}"))
 
-	// Volumes for a claim that has chosen no node, or another one.
-	// The attacker may know the UID, though a node cannot read others' claims.
+	// The volumes are for a claim that has chosen no node, or another one. The attacker may know
+	// the UID, although a node cannot read other nodes' claims.
 	victim := c.Kubectl("get", "pvc", "treasure", "--namespace=victim", "-o=jsonpath={.metadata.uid}")
 	create := func(text string) (string, error) {
 		return a.kubectl(storage, text, "create", "--validate=false", "-f", "-")
@@ -94,7 +94,7 @@ func TestNodeVolumes(t *testing.T) {
 		t.Errorf("the victim's claim has volume %q: %v", claim.Spec.VolumeName, err)
 	}
 
-	// A claim that chose this node, whose kedge leaves it to the attacker.
+	// The claim has chosen this node, whose kedge is stopped in favour of the attacker.
 	agent.Terminate()
 	c.Apply(claimYAML(cluster.Namespace, "bait", "{}") + userYAML("bait", "agent-1"))
 	var bait *corev1.PersistentVolumeClaim
@@ -165,7 +165,7 @@ func TestNodeVolumes(t *testing.T) {
 		a.wantForbidden(what, output, err)
 	}
 
-	// The node itself makes the volume, and the pod has it.
+	// The node itself makes the volume, and the pod gets it.
 	agent.Start()
 	agent.WaitReady()
 	c.Pod("bait")

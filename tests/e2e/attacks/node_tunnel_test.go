@@ -27,17 +27,17 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// captured is an agent whose kedge was stopped by somebody with root there, who has
-// its certificates and speaks the protocols of kedge with them.
+// captured is an agent whose kedge was stopped by somebody with root there. The attacker has the
+// agent's certificates and speaks kedge's protocols with them.
 type captured struct {
 	*attacker
 	agent *harness.Agent
 
 	mu sync.Mutex
-	// serving is what the attacker's kubelet shows.
+	// serving is the certificate that the attacker's kubelet shows.
 	serving tls.Certificate
-	// targets are what the server asked the attacker to dial, requests what the
-	// attacker's kubelet was asked.
+	// targets are the addresses that the server asked the attacker to dial. requests are the
+	// paths for which the attacker's kubelet was asked.
 	targets, requests []string
 }
 
@@ -50,7 +50,7 @@ func capture(c *cluster.Cluster, agent *harness.Agent) *captured {
 	return a
 }
 
-// pair reads a certificate of the agent's and its key.
+// pair reads a certificate of the agent and its key.
 func (a *captured) pair(name string) tls.Certificate {
 	a.Helper()
 	pair, err := tls.LoadX509KeyPair(a.host.Path(tlsFolder+name+".crt"), a.host.Path(tlsFolder+name+".key"))
@@ -60,8 +60,8 @@ func (a *captured) pair(name string) tls.Certificate {
 	return pair
 }
 
-// renew asks for certificates that are good for addresses, and has the attacker's
-// kubelet show the one that was signed. It returns the status of the answer.
+// renew asks for certificates for these addresses, and makes the attacker's kubelet show the signed
+// one. It returns the status of the answer.
 func (a *captured) renew(addresses ...string) int {
 	a.Helper()
 	keys, err := filepath.Glob(a.host.Path(tlsFolder) + "/*-*.key")
@@ -115,8 +115,8 @@ func (a *captured) renew(addresses ...string) int {
 	return status
 }
 
-// open opens a tunnel with a certificate, and has handler answer what comes through
-// it. The returned channel is closed when the tunnel has ended.
+// open opens a tunnel with a certificate, and lets handler answer requests through it. The returned
+// channel is closed when the tunnel ends.
 func (a *captured) open(certificate tls.Certificate, handler http.Handler) (<-chan struct{}, error) {
 	a.Helper()
 	text, err := os.ReadFile(a.host.Path(tlsFolder + "server-ca.crt"))
@@ -150,7 +150,7 @@ func (a *captured) open(certificate tls.Certificate, handler http.Handler) (<-ch
 	return ended, nil
 }
 
-// read is a connection of which some has been read already.
+// read is a connection from which some bytes have been read already.
 type read struct {
 	net.Conn
 	reader io.Reader
@@ -158,8 +158,7 @@ type read struct {
 
 func (r *read) Read(p []byte) (int, error) { return r.reader.Read(p) }
 
-// ServeHTTP answers the server's wish to be connected to anything with a kubelet of
-// the attacker's own.
+// ServeHTTP answers every request for a connection with the attacker's own kubelet.
 func (a *captured) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	a.targets = append(a.targets, r.Host)
@@ -200,8 +199,8 @@ func (a *captured) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// wantOwn fails the test if the server asked the attacker to dial anything but these
-// hosts, or its kubelet was asked for what a path has in it.
+// wantOwn fails the test if the server asked the attacker to dial any host except these, or if the
+// attacker's kubelet was asked for a path that contains one of others.
 func (a *captured) wantOwn(hosts []string, others ...string) {
 	a.Helper()
 	a.mu.Lock()
@@ -220,15 +219,15 @@ func (a *captured) wantOwn(hosts []string, others ...string) {
 	}
 }
 
-// release has the agent's kedge run again.
+// release starts the agent's kedge again.
 func (a *captured) release() {
 	a.Helper()
 	a.agent.Start()
 	a.agent.WaitReady()
 }
 
-// TestNodeAbusesItsTunnel by opening too many, by never answering, with the wrong
-// certificates, and by answers that have no end.
+// TestNodeAbusesItsTunnel opens too many tunnels, never answers, uses the wrong certificates, and gives
+// answers that have no end.
 func TestNodeAbusesItsTunnel(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -244,7 +243,7 @@ func TestNodeAbusesItsTunnel(t *testing.T) {
 	}
 
 	t.Run("with another certificate", func(t *testing.T) {
-		// The kubelet's serving one is its node's, but no client's.
+		// The kubelet's serving certificate is its node's, but not a client's.
 		for _, name := range []string{"serving-kubelet", "client-kube-proxy", "client-storage"} {
 			if _, err := a.open(a.pair(name), a); err == nil {
 				t.Errorf("a tunnel is open to who has %s", name)
@@ -279,7 +278,7 @@ func TestNodeAbusesItsTunnel(t *testing.T) {
 		if _, err := a.open(a.pair("client-kubelet"), silent); err != nil {
 			t.Fatal(err)
 		}
-		// By the API server itself: kubectl would wait for ever.
+		// The API server ends this request: kubectl would wait forever.
 		output, err := c.TryKubectl("", "get", "--raw", "/api/v1/nodes/agent-1/proxy/healthz")
 		if err == nil || strings.Contains(err.Error(), "killed") {
 			t.Errorf("a request to a node that does not answer: %v %s", err, output)

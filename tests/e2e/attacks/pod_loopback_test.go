@@ -17,7 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// inNetwork runs f in the network of a process of a host, on a thread that ends with it.
+// inNetwork runs f in the network namespace of a process on a host, on a thread that ends with f.
 func inNetwork(host *harness.Host, process string, f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -35,8 +35,8 @@ func inNetwork(host *harness.Host, process string, f func() error) error {
 	return <-done
 }
 
-// sendRaw sends an IPv4 packet by the interface eth0 of a pod, as a process with
-// CAP_NET_RAW can, which containers have unless they are told otherwise.
+// sendRaw sends an IPv4 packet from the interface eth0 of a pod, as a process with CAP_NET_RAW can.
+// Containers have it by default.
 func sendRaw(host *harness.Host, process string, gateway net.HardwareAddr, packet func(own netip.Addr) []byte) error {
 	return inNetwork(host, process, func() error {
 		device, err := net.InterfaceByName("eth0")
@@ -60,8 +60,8 @@ func sendRaw(host *harness.Host, process string, gateway net.HardwareAddr, packe
 	})
 }
 
-// TestPodReachesLoopback has a pod send to 127.0.0.1 of its node, where another pod has
-// a host port, for which the node routes such packets.
+// TestPodReachesLoopback lets a pod send to 127.0.0.1 of its node. Another pod has a host port
+// there, for which the node routes such packets.
 func TestPodReachesLoopback(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -111,7 +111,7 @@ spec:
 			}
 		}
 	}
-	// What was sent before the last has arrived, or never will.
+	// Packets sent before the last one have arrived, or never will.
 	for arrived := 0; arrived < 3; {
 		select {
 		case text := <-received:
@@ -137,8 +137,8 @@ spec:
 	}
 }
 
-// TestPodAsksOtherNodesDNS asks the DNS of another node at its own port, which only the
-// node and its pods may.
+// TestPodAsksOtherNodesDNS asks the DNS of another node at its own port, which only that node and
+// its pods may use.
 func TestPodAsksOtherNodesDNS(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)

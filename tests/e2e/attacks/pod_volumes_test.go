@@ -18,9 +18,9 @@ import (
 // secretOfHost is a file of the host that no pod may see.
 const secretOfHost = "/etc/kedge/kedge.yaml"
 
-// TestPodVolumes has a pod plant symbolic links to the host in its volume, where others
-// go through them: a subPath, a copy by a snapshot, growing, and kubectl cp. It also
-// fills what it may write to: its volume and its last words.
+// TestPodVolumes lets a pod plant symbolic links to the host in its volume, which other parts may
+// follow: a subPath, a copy by a snapshot, an expansion, and kubectl cp. It also fills what it may
+// write to: its volume and its termination message.
 func TestPodVolumes(t *testing.T) {
 	harness.Require(t)
 	harness.Need(t, "e2fsprogs")
@@ -96,7 +96,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 64Mi}}%s}
 		t.Errorf("an honest subPath has %q", said)
 	}
 
-	t.Log("a copy, which is made while the pod writes")
+	t.Log("a copy that is made while the pod writes")
 	c.Apply("---\napiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshot\nmetadata: {name: saved}\nspec: {source: {persistentVolumeClaimName: data}}\n")
 	c.Kubectl("patch", "pvc", "data", "--patch", `{"spec": {"resources": {"requests": {"storage": "96Mi"}}}}`)
 	// The snapshot may have been taken after the claim has grown.
@@ -115,7 +115,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 64Mi}}%s}
 		t.Errorf("kubectl cp has followed the link on the host: %v %s", err, output)
 	}
 
-	t.Log("what it fills")
+	t.Log("what the pod fills")
 	run("filler", "copy", "dd if=/dev/zero of=/data/full bs=1M count=500; "+
 		"dd if=/dev/zero bs=1M count=3 2>/dev/null | tr '\\0' w >/dev/termination-log; "+
 		"exit 3", "")

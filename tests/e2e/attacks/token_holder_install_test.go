@@ -10,15 +10,15 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// TestTokenInSight looks for the token of a node's kedge where others than root can read
-// it, and, on an agent, where it would outlive the join.
+// TestTokenInSight looks for the join token of a node's kedge where other users than root can read
+// it and, on an agent, where it would outlive the join.
 func TestTokenInSight(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network, "--agent-token=agents-secret", "--s3-access-key=a-key", "--s3-secret-key=a-secret-key")
 	token := c.Server.Token()
 	host := cluster.NewHost(t, network, "agent-1")
-	// As install.sh leaves them.
+	// install.sh leaves the files like this.
 	const environment = "/etc/kedge/kedge.env"
 	host.WriteFile(environment, "KEDGE_NODE_NAME='agent-1'\nKEDGE_TOKEN='"+token+"'\n")
 	host.Setenv("KEDGE_TOKEN", token)
@@ -38,7 +38,7 @@ func TestTokenInSight(t *testing.T) {
 		for _, path := range processes {
 			line, err := os.ReadFile(path)
 			if err != nil {
-				continue // it has ended
+				continue // the process has ended
 			}
 			seen = seen || strings.Contains(string(line), "--data-dir") || strings.Contains(string(line), "kedge")
 			for _, secret := range secrets {
@@ -77,7 +77,7 @@ func TestTokenInSight(t *testing.T) {
 	}
 	agent.WaitLog("This node was given the server's token")
 
-	t.Log("it needs none any more")
+	t.Log("the agent needs no token any more")
 	agent.Terminate()
 	host.Setenv("KEDGE_TOKEN", "")
 	agent = host.StartAgent(t, c.Server, "--token=")

@@ -14,7 +14,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// TestNamesInAdvance: somebody with a join token takes names that nodes will have.
+// TestNamesInAdvance lets a holder of a join token take names that nodes will have.
 func TestNamesInAdvance(t *testing.T) {
 	harness.Require(t)
 	harness.Need(t, "openssl", "curl")
@@ -51,8 +51,8 @@ func TestNamesInAdvance(t *testing.T) {
 	honest := cluster.NewHost(t, network, "honest").StartAgent(t, c.Server, "--node-name=node-1")
 	honest.WaitLog("the name node-1 is taken by another node")
 	honest.Kill9()
-	// The ten minutes after which the name is free are tested beside the code: here an
-	// administrator takes the name back.
+	// Unit tests cover that the name is free again after ten minutes. Here an administrator
+	// removes the registration.
 	c.Kubectl("delete", "secret", "node-1.node-password.kedge", "--namespace=kube-system")
 	honest.Start()
 	c.WaitNode("node-1", corev1.ConditionTrue)

@@ -1,5 +1,5 @@
-// Package care has what a user sees of the datastore: how fast it is and what is
-// wrong, in `kedge status` and in metrics, and what is in it, by etcdctl.
+// Package care tests what users see of the datastore: its speed and its faults in `kedge status` and in
+// metrics, and its contents by etcdctl.
 package care
 
 import (
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 const patience = 3 * time.Minute
 
-// statusOf asks `kedge status` on a host, whatever its exit status.
+// statusOf runs `kedge status` on a host, whatever its exit status.
 func statusOf(t *testing.T, host *harness.Host) (*status.Report, error) {
 	t.Helper()
 	output, failed := host.Kedge(t.Context(), "status", "--output=json").Output()
@@ -42,7 +42,7 @@ func statusOf(t *testing.T, host *harness.Host) (*status.Report, error) {
 	return report, nil
 }
 
-// waitReady waits until all components are ready, of a server that is no node.
+// waitReady waits until all components of a server without a node are ready.
 func waitReady(t *testing.T, server *harness.Server) {
 	t.Helper()
 	server.WaitAPI()
@@ -52,7 +52,7 @@ func waitReady(t *testing.T, server *harness.Server) {
 	})
 }
 
-// metrics wants some in /metrics.
+// metrics checks that /metrics has these metrics.
 func metrics(t *testing.T, server *harness.Server, want ...string) {
 	t.Helper()
 	text, err := server.Client().CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
@@ -66,10 +66,10 @@ func metrics(t *testing.T, server *harness.Server, want ...string) {
 	}
 }
 
-// etcdctlPage has the commands of etcdctl.
+// etcdctlPage is the document with the etcdctl commands.
 const etcdctlPage = "docs/datastores.md"
 
-// documentedCommands are those of etcdctlPage that begin with sudo etcdctl.
+// documentedCommands returns the commands of etcdctlPage that begin with sudo etcdctl.
 func documentedCommands(t *testing.T, all bool) []string {
 	t.Helper()
 	var found []string
@@ -84,8 +84,7 @@ func documentedCommands(t *testing.T, all bool) []string {
 	return found
 }
 
-// etcdctl runs the commands of etcdctlPage as they are printed, but that the test is root
-// already.
+// etcdctl runs the commands of etcdctlPage as printed, except sudo: the test is root already.
 func etcdctl(t *testing.T, server *harness.Server, all bool) {
 	t.Helper()
 	harness.Need(t, "etcd-client")
@@ -120,7 +119,7 @@ func etcdctl(t *testing.T, server *harness.Server, all bool) {
 	}
 }
 
-// With SQLite, on a disk that becomes slow: status, the log and the metrics say so.
+// TestSlowDisk has SQLite on a disk that becomes slow. Status, the log and the metrics must say so.
 func TestSlowDisk(t *testing.T) {
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
@@ -162,7 +161,8 @@ func TestSlowDisk(t *testing.T) {
 	disk.SetLimits(slowfs.Limits{BytesPerSecond: 100e6, SyncsPerSecond: 1000})
 }
 
-// With etcd: who leads and who answers; and what a server waits for that is alone.
+// TestEtcd checks that status shows which member leads and which answer, and what a server waits
+// for that is alone.
 func TestEtcd(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -189,7 +189,7 @@ func TestEtcd(t *testing.T) {
 		t.Logf("%s", table)
 	}
 
-	t.Log("one of the two is alone")
+	t.Log("one of the two members is alone")
 	two.Kill9()
 	one.Kill9()
 	one.Start()

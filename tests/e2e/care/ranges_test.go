@@ -11,7 +11,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestNodeRanges has more nodes than cluster-cidr has ranges. They are objects only.
+// TestNodeRanges has more nodes than cluster-cidr has ranges. The nodes are only objects.
 func TestNodeRanges(t *testing.T) {
 	harness.Require(t)
 	server := harness.NewNetwork(t).NewHost(t, "server-1").StartServer(t, "--disable-agent", "--cluster-cidr=10.42.0.0/22")
@@ -36,7 +36,7 @@ func TestNodeRanges(t *testing.T) {
 		return names
 	}
 	harness.Eventually(t, patience, "a /25 for each of eight nodes, and tries for the others", func() error {
-		// Upstream counts the tries of each node by the events.
+		// Upstream counts the attempts for each node in these Events.
 		events, err := server.Client().CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=CIDRNotAvailable"})
 		if err != nil {
 			return err
@@ -58,7 +58,7 @@ func TestNodeRanges(t *testing.T) {
 		t.Errorf("upstream's message is there %d times", errors)
 	}
 
-	t.Log("a node is gone")
+	t.Log("a node is deleted")
 	if err := nodes.Delete(t.Context(), with()[0], metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

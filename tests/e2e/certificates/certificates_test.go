@@ -1,5 +1,5 @@
-// Package certificates has servers and an agent whose certificates end while they
-// run: all are renewed, and nothing is restarted. Then they are replaced by hand.
+// Package certificates tests servers and an agent whose certificates expire while they run: all
+// certificates are renewed, and nothing is restarted. Then the authorities are replaced by hand.
 package certificates
 
 import (
@@ -28,13 +28,13 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 const (
 	serverTLS = "/var/lib/kedge/server/tls"
 	agentTLS  = "/var/lib/kedge/agent/tls"
-	// life is how long the certificates are good for, enough for a start on a busy
-	// machine. They are renewed in the last quarter of it.
+	// life is how long the certificates are valid. It is enough for a start on a busy machine.
+	// They are renewed in their last quarter.
 	life = 6 * time.Minute
 )
 
-// TestRenewed has two members of an etcd and an agent live on after the end of
-// every certificate they were started with.
+// TestRenewed checks that two etcd members and an agent keep working after every certificate with which
+// they started has expired.
 func TestRenewed(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -103,7 +103,7 @@ func TestRenewed(t *testing.T) {
 	for _, host := range hosts {
 		c.WaitNode(host.Name, "True")
 	}
-	// It meets the member that has not been restarted.
+	// It connects to the member that has not been restarted.
 	second.Restart()
 
 	rotate := func(host *harness.Host) {
@@ -141,7 +141,7 @@ func TestRenewed(t *testing.T) {
 	}
 }
 
-// listening are the ports at which a host shows certificates.
+// listening returns the ports at which a host shows certificates.
 func listening(host *harness.Host) []string {
 	if host.Name == "agent-1" {
 		return []string{"10250"}
@@ -149,8 +149,8 @@ func listening(host *harness.Host) []string {
 	return []string{"6443", "10250", "2380"}
 }
 
-// shown returns the certificate that a port shows. That wants one itself, perhaps,
-// and then ends the connection.
+// shown returns the certificate that a port shows. The port may require a client certificate, and
+// end the connection without one.
 func shown(t *testing.T, host *harness.Host, port string) *x509.Certificate {
 	t.Helper()
 	var cert *x509.Certificate
@@ -172,8 +172,8 @@ func shown(t *testing.T, host *harness.Host, port string) *x509.Certificate {
 	return cert
 }
 
-// shorten lets the certificates of a host end soon; those of agents are signed by
-// the authorities of a server.
+// shorten makes the certificates of a host expire soon. Those of agents are signed by the
+// authorities of a server.
 func shorten(t *testing.T, host, server *harness.Host) {
 	t.Helper()
 	now := time.Now()
@@ -203,8 +203,8 @@ func shorten(t *testing.T, host, server *harness.Host) {
 	}
 }
 
-// serve asks a pod on a host again and again, until the function that it returns is
-// called, which wants each to have been answered.
+// serve sends requests to a pod on a host until the returned function is called, which checks that
+// each was answered.
 func serve(t *testing.T, host *harness.Host, ip string) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	type result struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// TestRotateCA replaces the authorities under a pod that serves, with an agent that
-// is never restarted until the end.
+// TestRotateCA replaces the authorities while a pod serves, with an agent that is not restarted
+// until the end.
 func TestRotateCA(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -21,7 +21,7 @@ func TestRotateCA(t *testing.T) {
 	pod := c.RunWeb("web", "agent-1")
 	before := c.Containers()
 	served := serve(t, agent.Host, pod.Status.PodIP)
-	// A copy of the kubeconfig from before.
+	// old uses the kubeconfig from before the change.
 	old := c.Server.Client()
 	oldWorks := func() error {
 		_, err := old.Discovery().ServerVersion()
@@ -43,7 +43,7 @@ func TestRotateCA(t *testing.T) {
 			}
 		}
 	}
-	// take restarts the server, whose agent follows by itself.
+	// take restarts the server. The agent follows by itself.
 	take := func() {
 		t.Helper()
 		c.Server.Kill9()
@@ -78,7 +78,7 @@ func TestRotateCA(t *testing.T) {
 	take()
 	follows(t, agent, 2)
 	if err := oldWorks(); err == nil {
-		t.Error("the old authority's kubeconfig is good yet")
+		t.Error("the old authority's kubeconfig is still accepted")
 	}
 	reads(c, "web")
 	c.RunWeb("after", "agent-1")
@@ -114,7 +114,7 @@ func TestRotateCA(t *testing.T) {
 	served()
 }
 
-// follows waits until an agent has renewed its certificates so often.
+// follows waits until an agent has renewed its certificates this many times.
 func follows(t *testing.T, agent *harness.Agent, times int) {
 	t.Helper()
 	harness.Eventually(t, cluster.Patience, "the agent to follow", func() error {
@@ -125,7 +125,7 @@ func follows(t *testing.T, agent *harness.Agent, times int) {
 	})
 }
 
-// reads looks into a pod, through the tunnel of its node.
+// reads reads a file in a pod, through the tunnel of its node.
 func reads(c *cluster.Cluster, pod string) {
 	c.Helper()
 	c.Answers(pod, "http://127.0.0.1:"+cluster.WebPort, pod)

@@ -18,9 +18,9 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// TestRotateCAOfServers replaces the authorities of three servers with an etcd, etcd's
-// too, under a pod that serves; the API is there all the time, by the other servers.
-// One of the servers is down when it begins.
+// TestRotateCAOfServers replaces the authorities of three servers with etcd, including etcd's,
+// while a pod serves. The other servers keep the API available. One of the servers is down at the
+// beginning.
 func TestRotateCAOfServers(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -63,7 +63,7 @@ func TestRotateCAOfServers(t *testing.T) {
 			}
 		}
 	}
-	// Whoever signs a service account's token, all servers take it that run.
+	// Whichever server signs a service account's token, all running servers accept it.
 	running := servers[:2]
 	tokens := func(signed *harness.Server) {
 		t.Helper()
@@ -79,7 +79,7 @@ func TestRotateCAOfServers(t *testing.T) {
 			}
 		}
 	}
-	// take restarts a server while another one's API is asked all the time.
+	// take restarts a server while another server's API is asked all the time.
 	take := func(server *harness.Server, do func()) {
 		t.Helper()
 		other := servers[(slices.Index(servers, server)+1)%len(servers)]
@@ -108,12 +108,12 @@ func TestRotateCAOfServers(t *testing.T) {
 	take(first, first.Restart)
 	bundles(first, 3)
 	refused(first, "the server at "+servers[1].Host.Address.String()+":6443 does not use the new certificate authorities yet", "--finish", "--ignore-pods")
-	// It was off, and follows by itself.
+	// It was down, and follows by itself.
 	running = servers
 	take(servers[2], servers[2].Start)
 	bundles(servers[2], 3)
 	if !strings.Contains(servers[2].Log(), "starting anew") {
-		t.Error("the server that was off has not started anew")
+		t.Error("the server that was down has not restarted itself")
 	}
 	take(servers[1], servers[1].Restart)
 	bundles(servers[1], 3)
@@ -181,14 +181,14 @@ func TestRotateCAOfServers(t *testing.T) {
 	reads(c, "after")
 	c.Kubectl("delete", "pod", "after")
 	if first.Token() == oldToken {
-		t.Error("the token has the old hash yet")
+		t.Error("the token still has the old hash")
 	}
 	c.WantSameContainers(before)
 	served()
 }
 
-// asked reads from the API of a server again and again, until the function that it
-// returns is called, which wants each to have been answered.
+// asked reads from the API of a server until the returned function is called, which checks that
+// each read was answered.
 func asked(t *testing.T, server *harness.Server) (stop func()) {
 	client := server.Client()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,7 +1,7 @@
-// Package cis runs the checks of the CIS Kubernetes Benchmark, v1.8, by its numbers
-// on a server with the profile cis. kube-bench has them for k3s too, but looks for
-// the arguments of executables: these look at what there is from outside. What is
-// not so, or does not apply, says why.
+// Package cis runs the checks of the CIS Kubernetes Benchmark, v1.8, by their numbers, on a server
+// with the profile cis. kube-bench has such checks for k3s, but looks at the arguments of
+// executables. These checks look at the running server from outside. A check that fails or does not
+// apply says why.
 package cis
 
 import (
@@ -35,11 +35,11 @@ var suite harness.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// check is one of the benchmark.
+// check is a check of the benchmark.
 type check struct {
 	id, text string
-	// holds returns nil if it is so. It is nil where why says that the check does not
-	// apply, is for whoever runs the cluster, or is not so.
+	// holds returns nil if the check passes. It is nil if the check does not apply, is for the
+	// cluster's administrator, or fails. Then why says so.
 	holds func(*bench) error
 	why   string
 }
@@ -48,22 +48,22 @@ type check struct {
 const (
 	pass   = "PASS"
 	absent = "N/A"
-	manual = "WARN" // for whoever runs the cluster
-	fail   = "FAIL" // and why that is
+	manual = "WARN" // for the cluster's administrator
+	fail   = "FAIL" // why says the reason
 )
 
-// bench is a server that is looked at.
+// bench is the server that is checked.
 type bench struct {
 	*cluster.Cluster
 	host *harness.Host
-	// kubelet is the kubelet's configuration, as it tells.
+	// kubelet is the kubelet's configuration, from its own API.
 	kubelet map[string]any
 }
 
 func TestBenchmark(t *testing.T) {
 	harness.Require(t)
 	host := cluster.NewHost(t, harness.NewNetwork(t), "server-1")
-	// What every other kubelet sets itself.
+	// Every other kubelet sets these itself.
 	output, err := host.Command(t.Context(), "sysctl", "-w", "vm.overcommit_memory=1", "vm.panic_on_oom=0", "kernel.panic=10",
 		"kernel.panic_on_oops=1", "kernel.keys.root_maxkeys=1000000", "kernel.keys.root_maxbytes=25000000").CombinedOutput()
 	if err != nil {
@@ -106,11 +106,13 @@ func TestBenchmark(t *testing.T) {
 	t.Logf("%v", counts)
 }
 
-// A host whose kernel is set otherwise is told so, and nothing is changed.
+// TestKernelDefaults checks that a host with other kernel settings is reported, and that nothing is
+// changed.
 func TestKernelDefaults(t *testing.T) {
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
-	// What it reads is not the machine's, whose settings are not the test's to change.
+	// kedge reads these files instead of the machine's, because a test must not change the
+	// machine's settings.
 	host.WriteFile("/root/panic", "0\n")
 	if output, err := host.Command(t.Context(), "mount", "--bind", "/root/panic", "/proc/sys/kernel/panic").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
@@ -126,8 +128,7 @@ func TestKernelDefaults(t *testing.T) {
 	}
 }
 
-// modes wants the files that patterns name to be root's, and to have no more than
-// some permissions.
+// modes checks that the files which patterns name belong to root and have at most these permissions.
 func modes(most fs.FileMode, patterns ...string) func(*bench) error {
 	return func(b *bench) error {
 		var faults []error
@@ -151,7 +152,7 @@ func modes(most fs.FileMode, patterns ...string) func(*bench) error {
 	}
 }
 
-// kubeletHas wants a setting of the kubelet.
+// kubeletHas checks a setting of the kubelet.
 func kubeletHas(key string, fits func(value any) bool) func(*bench) error {
 	return func(b *bench) error {
 		var value any = b.kubelet
@@ -168,7 +169,7 @@ func kubeletHas(key string, fits func(value any) bool) func(*bench) error {
 
 func equals(want any) func(any) bool { return func(value any) bool { return value == want } }
 
-// status returns that of an answer at HOST:PORT, with a token unless that is empty.
+// status returns the status of the answer at HOST:PORT. The request has a token unless token is empty.
 func (b *bench) status(address, path, token string) (int, error) {
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, "https://"+address+path, nil)
 	if err != nil {
@@ -189,10 +190,10 @@ func (b *bench) status(address, path, token string) (int, error) {
 	return answer.StatusCode, err
 }
 
-// at is HOST:PORT of a port of the host.
+// at returns HOST:PORT for a port of the host.
 func (b *bench) at(port string) string { return net.JoinHostPort(b.host.Address.String(), port) }
 
-// answers wants a status at a port for somebody without credentials.
+// answers checks the status at a port for a client without credentials.
 func answers(port, path string, want int) func(*bench) error {
 	return func(b *bench) error {
 		got, err := b.status(b.at(port), path, "")
@@ -203,7 +204,7 @@ func answers(port, path string, want int) func(*bench) error {
 	}
 }
 
-// refuses wants HOST:PORT to end a connection with a word of why.
+// refuses checks that HOST:PORT ends a connection with an error that contains why.
 func (b *bench) refuses(address, why string, settings *tls.Config) error {
 	raw, err := b.host.DialContext(b.Context(), "tcp", address)
 	if err != nil {
@@ -213,7 +214,7 @@ func (b *bench) refuses(address, why string, settings *tls.Config) error {
 	settings.InsecureSkipVerify = true
 	conn := tls.Client(raw, settings)
 	if err = conn.HandshakeContext(b.Context()); err == nil {
-		// With TLS 1.3 the server's word comes after the handshake.
+		// With TLS 1.3 the server's alert comes after the handshake.
 		_, err = conn.Read(make([]byte, 1))
 	}
 	if err == nil || !strings.Contains(err.Error(), why) {
@@ -222,12 +223,12 @@ func (b *bench) refuses(address, why string, settings *tls.Config) error {
 	return nil
 }
 
-// wantsCertificate wants a port to take nobody without one.
+// wantsCertificate checks that a port refuses clients without a certificate.
 func wantsCertificate(port string) func(*bench) error {
 	return func(b *bench) error { return b.refuses(b.at(port), "certificate required", &tls.Config{}) }
 }
 
-// encryptedWell wants a port to refuse what the benchmark does not list.
+// encryptedWell checks that a port refuses ciphers that the benchmark does not list.
 func encryptedWell(port string) func(*bench) error {
 	return func(b *bench) error {
 		return errors.Join(
@@ -239,7 +240,7 @@ func encryptedWell(port string) func(*bench) error {
 	}
 }
 
-// onLoopback wants a port to be on the loopback address only.
+// onLoopback checks that a port is open only on the loopback address.
 func onLoopback(port string) func(*bench) error {
 	return func(b *bench) error {
 		output, err := b.host.Command(b.Context(), "ss", "-Hlnt").Output()
@@ -264,7 +265,7 @@ func onLoopback(port string) func(*bench) error {
 	}
 }
 
-// as returns a client that acts as somebody.
+// as returns a client that impersonates a user.
 func (b *bench) as(user string, groups ...string) kubernetes.Interface {
 	settings := rest.CopyConfig(b.Server.RESTConfig())
 	settings.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
@@ -275,7 +276,7 @@ func (b *bench) as(user string, groups ...string) kubernetes.Interface {
 	return client
 }
 
-// forbidden wants an error that says so, and why.
+// forbidden checks that an error means "forbidden" and contains why.
 func forbidden(err error, why string) error {
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), why) {
 		return fmt.Errorf("the answer is: %w", err)
@@ -283,7 +284,7 @@ func forbidden(err error, why string) error {
 	return nil
 }
 
-// admits wants an admission plugin to have been asked.
+// admits checks whether an admission plugin is active.
 func admits(plugin string, want bool) func(*bench) error {
 	return func(b *bench) error {
 		text, err := b.Client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(b.Context())
@@ -297,7 +298,7 @@ func admits(plugin string, want bool) func(*bench) error {
 	}
 }
 
-// serviceAccount makes one, and returns a token of it.
+// serviceAccount makes a service account and returns a token for it.
 func (b *bench) serviceAccount(name string) (string, error) {
 	accounts := b.Client.CoreV1().ServiceAccounts(cluster.Namespace)
 	if _, err := accounts.Create(b.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
@@ -316,7 +317,7 @@ func (b *bench) serviceAccount(name string) (string, error) {
 	return request.Status.Token, errors.Join(json.Unmarshal(token, &request), err)
 }
 
-// audit wants lines in the audit log with all of some texts.
+// audit checks that the audit log has lines with all of these texts.
 func audit(texts ...string) func(*bench) error {
 	return func(b *bench) error {
 		log, err := os.ReadFile(b.host.Path(auditLog))
@@ -333,7 +334,7 @@ func audit(texts ...string) func(*bench) error {
 	}
 }
 
-// certificates reads the authority in a file.
+// certificates reads the certificate authority in a file.
 func (b *bench) certificates(path string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(b.host.Path(path))
 	pool := x509.NewCertPool()

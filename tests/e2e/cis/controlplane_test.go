@@ -25,7 +25,7 @@ const (
 	noConfig  = absent + ": it calls the API in process, and has no kubeconfig"
 )
 
-// controlPlane are chapters 1 to 3.
+// controlPlane returns the checks of chapters 1 to 3.
 func controlPlane() []check {
 	return []check{
 		{"1.1.1", "permissions of the API server's pod specification", nil, inProcess},
@@ -142,7 +142,7 @@ func notProfiled(port string) func(*bench) error {
 	}
 }
 
-// lookedUp uses the token of a service account that was deleted.
+// lookedUp uses the token of a deleted service account.
 func lookedUp(b *bench) error {
 	token, err := b.serviceAccount("deleted")
 	if err != nil {
@@ -166,12 +166,12 @@ func lookedUp(b *bench) error {
 
 func hasCertificate(b *bench) error { return b.verify("6443", serverTLS+"server-ca.crt", "kubernetes") }
 
-// kubeletIsOf wants the kubelet's certificate to be of the authority in a file.
+// kubeletIsOf checks that the authority in a file has signed the kubelet's certificate.
 func kubeletIsOf(file string) func(*bench) error {
 	return func(b *bench) error { return b.verify("10250", file, "server-1") }
 }
 
-// verify wants a port's certificate to be of the authority in a file, for a name.
+// verify checks that the authority in a file has signed a port's certificate for a name.
 func (b *bench) verify(port, file, name string) error {
 	roots, err := b.certificates(file)
 	if err != nil {
@@ -202,12 +202,12 @@ func rootCA(b *bench) error {
 	}
 	file, err := os.ReadFile(b.host.Path(serverTLS + "kube-root-ca.crt"))
 	if err == nil && strings.TrimSpace(published.Data["ca.crt"]) != strings.TrimSpace(string(file)) {
-		err = errors.New("it is another one")
+		err = errors.New("it is another certificate")
 	}
 	return err
 }
 
-// etcdClients asks at the port for those on this host.
+// etcdClients connects to etcd's port for clients on this host.
 func etcdClients(b *bench) error {
 	return b.refuses("127.0.0.1:2379", "certificate required", &tls.Config{})
 }
@@ -227,7 +227,7 @@ func ownAuthority(b *bench) error {
 	return nil
 }
 
-// auditCovers has a Secret made, read and changed.
+// auditCovers creates, reads and changes a Secret.
 func auditCovers(b *bench) error {
 	const hidden = "not-for-the-log"
 	secrets := b.Client.CoreV1().Secrets(cluster.Namespace)
@@ -244,7 +244,7 @@ func auditCovers(b *bench) error {
 	}
 	log, err := os.ReadFile(b.host.Path(auditLog))
 	if bytes.Contains(log, []byte(hidden)) || bytes.Contains(log, []byte(`"resource":"leases"`)) {
-		faults = append(faults, errors.New("it has what is not to be in it"))
+		faults = append(faults, errors.New("the audit log has the content of the Secret, or requests for leases"))
 	}
 	return errors.Join(append(faults, err)...)
 }

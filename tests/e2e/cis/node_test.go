@@ -13,7 +13,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// node is chapter 4.
+// node returns the checks of chapter 4.
 func node() []check {
 	return []check{
 		{"4.1.1", "permissions of the kubelet's service file", nil, inProcess},
@@ -44,10 +44,10 @@ func node() []check {
 	}
 }
 
-// kedges is for checks of roles.
+// kedges is the reason given for checks of roles.
 const kedges = "That is so of kedge's own roles; others are yours, and upstream's."
 
-// policies is chapter 5.
+// policies returns the checks of chapter 5.
 func policies() []check {
 	refused := func(id, text string, change func(*corev1.Pod)) check { return check{id, text, podRefused(change), ""} }
 	container := func(change func(*corev1.SecurityContext)) func(*corev1.Pod) {
@@ -80,7 +80,7 @@ func policies() []check {
 		refused("5.2.9", "no added capabilities", container(func(s *corev1.SecurityContext) { s.Capabilities.Add = []corev1.Capability{"SYS_TIME"} })),
 		refused("5.2.10", "all capabilities are dropped", container(func(s *corev1.SecurityContext) { s.Capabilities = nil })),
 		refused("5.2.11", "no HostProcess containers", func(pod *corev1.Pod) {
-			pod.Spec.HostNetwork = true // which they need
+			pod.Spec.HostNetwork = true // HostProcess containers need the host's network
 			pod.Spec.Containers[0].SecurityContext.WindowsOptions = &corev1.WindowsSecurityContextOptions{HostProcess: &yes}
 		}),
 		refused("5.2.12", "no hostPath", func(pod *corev1.Pod) {
@@ -102,7 +102,7 @@ func policies() []check {
 	}
 }
 
-// podSpec is a pod as the standard restricted wants it.
+// podSpec returns a pod that satisfies the Pod Security Standard restricted.
 func podSpec() *corev1.Pod {
 	yes, no := true, false
 	return &corev1.Pod{
@@ -132,7 +132,7 @@ func podRefused(change func(*corev1.Pod)) func(*bench) error {
 	}
 }
 
-// seccompByDefault runs a pod that says nothing, in a namespace that admits it.
+// seccompByDefault runs a pod without a seccomp profile, in a namespace that admits it.
 func seccompByDefault(b *bench) error {
 	b.Kubectl("label", "namespace", cluster.Namespace, "pod-security.kubernetes.io/enforce=privileged")
 	defer b.Kubectl("label", "namespace", cluster.Namespace, "pod-security.kubernetes.io/enforce-")
@@ -148,7 +148,7 @@ func seccompByDefault(b *bench) error {
 	return err
 }
 
-// notByAnybody asks the kubelet as somebody without rights, whom it knows.
+// notByAnybody asks the kubelet as a user whom it knows and who has no rights.
 func notByAnybody(b *bench) error {
 	token, err := b.serviceAccount("anybody")
 	if err != nil {
@@ -172,7 +172,7 @@ func notListening(port string) func(*bench) error {
 	}
 }
 
-// administrator returns the token of a service account that may do everything.
+// administrator returns the token of a service account with all rights.
 func (b *bench) administrator(name string) (string, error) {
 	token, err := b.serviceAccount(name)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// noneOfOurs wants none of kedge's own roles to have such a rule. Upstream's are as
-// upstream has them.
+// noneOfOurs checks that none of kedge's own roles has such a rule. Upstream's roles are as
+// upstream made them.
 func noneOfOurs(such func(rbacv1.PolicyRule) bool) func(*bench) error {
 	return func(b *bench) error {
 		rules := map[string][]rbacv1.PolicyRule{}
@@ -48,7 +48,8 @@ func noneOfOurs(such func(rbacv1.PolicyRule) bool) func(*bench) error {
 	}
 }
 
-// allows tells whether a rule is for one of some resources, with one of some verbs.
+// allows returns a function that tells whether a rule is for one of these resources with one of
+// these verbs.
 func allows(resources string, verbs ...string) func(rbacv1.PolicyRule) bool {
 	return func(rule rbacv1.PolicyRule) bool {
 		return slices.ContainsFunc(strings.Fields(resources), func(resource string) bool { return slices.Contains(rule.Resources, resource) }) &&
@@ -64,7 +65,7 @@ func escalates(rule rbacv1.PolicyRule) bool {
 	return slices.ContainsFunc([]string{"bind", "impersonate", "escalate"}, func(verb string) bool { return slices.Contains(rule.Verbs, verb) })
 }
 
-// noMaster asks who the administrator of the kubeconfig is.
+// noMaster asks for the user name and the groups of the kubeconfig's administrator.
 func noMaster(b *bench) error {
 	review, err := b.Client.AuthenticationV1().SelfSubjectReviews().Create(b.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err == nil && slices.Contains(review.Status.UserInfo.Groups, "system:masters") {

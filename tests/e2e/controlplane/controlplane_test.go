@@ -1,5 +1,5 @@
-// Package controlplane runs a server that is no node (--disable-agent): the
-// webhook and the aggregated API that it calls are pods of an agent behind NAT.
+// Package controlplane tests a server without a node (--disable-agent). The webhook and the
+// aggregated API that it calls are pods of an agent behind NAT.
 package controlplane
 
 import (
@@ -89,8 +89,8 @@ func on(c *cluster.Cluster, t *testing.T) *cluster.Cluster {
 	return &sub
 }
 
-// serveTLS runs a command of testserver's that serves TLS, behind a Service of
-// the command's name, and returns its certificate in base64.
+// serveTLS runs a command of testserver that serves TLS, behind a Service with the command's name. It
+// returns the server's certificate in base64.
 func serveTLS(c *cluster.Cluster, command string) string {
 	c.Helper()
 	cert, key := cluster.Certificate(c.T, command+".default.svc")
@@ -126,7 +126,7 @@ spec:
 	return encode(cert)
 }
 
-// callWebhook makes objects until the webhook has labelled one.
+// callWebhook creates objects until the webhook has labelled one.
 func callWebhook(c *cluster.Cluster) {
 	c.Eventually("the webhook to label", func() error {
 		name, err := c.TryKubectl(`{apiVersion: v1, kind: ConfigMap, metadata: {generateName: test-}}`, "create", "-f", "-", "-o", "jsonpath={.metadata.name}")
@@ -141,7 +141,7 @@ func callWebhook(c *cluster.Cluster) {
 	})
 }
 
-// callAPI reads an object of the aggregated API, which tells who asked.
+// callAPI reads an object of the aggregated API. The object tells who asked.
 func callAPI(c *cluster.Cluster) {
 	c.Eventually("the aggregated API to answer", func() error {
 		text, err := c.TryKubectl("", "get", "--raw", "/apis/test.kedge.dev/v1/namespaces/default/echoes/anything")

@@ -1,5 +1,5 @@
-// Package cut cuts an agent's link for three minutes. Its pods go on, and so
-// does DNS; it comes back by itself.
+// Package cut cuts an agent's link for three minutes. Its pods and its DNS must keep working, and
+// it must come back by itself.
 package cut
 
 import (
@@ -38,12 +38,12 @@ func TestLinkCut(t *testing.T) {
 	agent.Host.CutLink()
 	c.WaitNode("agent-1", corev1.ConditionUnknown)
 	for {
-		// By address and by name, on the node alone.
+		// This looks up an address and a name, on the node alone.
 		node := []string{"lookup", "host", "web.default.svc.cluster.local"}
 		if address, err := cluster.OnNode(agent.Host, "there", append([]string{"/testserver"}, node...)...); err != nil || !strings.HasPrefix(address, "10.43.") {
 			t.Errorf("the cut node's DNS says %q, %v", address, err)
 		}
-		// The Service also has an endpoint that is out of reach.
+		// The Service also has an endpoint that cannot be reached.
 		harness.Eventually(t, cluster.Patience, "a pod of the cut node to answer", func() error {
 			answer, err := cluster.OnNode(agent.Host, "there", "/testserver", "fetch", "http://web.default.svc.cluster.local/")
 			if err == nil && !strings.HasPrefix(answer, "hostname=there") {

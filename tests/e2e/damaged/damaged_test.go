@@ -1,6 +1,5 @@
-// Package damaged has a server find its SQLite database damaged: when it starts, and
-// while it runs. Every time the server ends with one clear line, and a snapshot
-// brings the cluster back.
+// Package damaged lets a server find its SQLite database damaged, when it starts and while it runs.
+// Each time the server must end with one clear line, and a snapshot must restore the cluster.
 package damaged
 
 import (
@@ -32,10 +31,10 @@ const (
 	wal      = database + "-wal"
 )
 
-// pageSize is SQLite's, in bytes.
+// pageSize is SQLite's page size in bytes.
 const pageSize = 4096
 
-// The first byte of a page of a table, or of an index, that has no pages below it:
+// The first byte of a leaf page of a table and of an index:
 // https://sqlite.org/fileformat2.html#b_tree_pages.
 const (
 	tableLeaf = 0x0d
@@ -43,25 +42,25 @@ const (
 )
 
 const (
-	// objects are how many large ConfigMaps there are: more than SQLite has in memory.
+	// objects is the number of large ConfigMaps: more than SQLite keeps in memory.
 	objects = 50
-	// mostLines are how many lines the server may log, with those of a start.
+	// mostLines is how many lines the server may log, including those of a start.
 	mostLines = 100
 )
 
-// lastOfStart is in the last line of a start.
+// lastOfStart is part of the last line that a start logs.
 const lastOfStart = "to join a node"
 
 // marker is the name of the ConfigMap whose pages are damaged.
 const marker = "kept-in-the-damaged-page"
 
-// noise is no page of a database.
+// noise is not a page of a database.
 var noise = bytes.Repeat([]byte("kedge"), 4000)
 
-// scenario is a server whose database is damaged, and put back, again and again.
+// scenario is a server whose database is damaged and restored several times.
 type scenario struct {
 	*cluster.Cluster
-	// whole are the files of the database as they were saved, by their names.
+	// whole has the saved files of the database, by name.
 	whole map[string][]byte
 }
 
@@ -111,7 +110,7 @@ func TestDamaged(t *testing.T) {
 		s := s.in(t)
 		s.putBack()
 		s.start()
-		// What SQLite has in memory is not read again.
+		// SQLite does not read pages again that it has in memory.
 		if output, err := host.Command(t.Context(), "sqlite3", database, "PRAGMA wal_checkpoint(TRUNCATE)").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, output)
 		}
@@ -144,7 +143,7 @@ func TestDamaged(t *testing.T) {
 	})
 }
 
-// Kedge runs a command of kedge on the server's host, and returns its output.
+// Kedge runs kedge on the server's host and returns its output.
 func (s *scenario) Kedge(args ...string) string {
 	s.Helper()
 	output, err := s.Server.Host.Kedge(s.Context(), args...).Output()
@@ -178,7 +177,7 @@ func (s *scenario) in(t *testing.T) *scenario {
 	return &scenario{&cluster.Cluster{T: t, Server: s.Server, Client: s.Client}, s.whole}
 }
 
-// fill writes objects of many pages.
+// fill creates objects that need many pages.
 func (s *scenario) fill() {
 	s.Helper()
 	create := func(name, text string) {
@@ -195,7 +194,7 @@ func (s *scenario) fill() {
 	}
 }
 
-// save remembers the files of the database.
+// save reads the files of the database into memory.
 func (s *scenario) save() {
 	s.Helper()
 	s.whole = map[string][]byte{}
@@ -213,7 +212,7 @@ func (s *scenario) save() {
 	}
 }
 
-// putBack has the database be as it was saved.
+// putBack restores the saved database.
 func (s *scenario) putBack() {
 	s.Helper()
 	path := s.Server.Host.Path(folder)
@@ -250,7 +249,7 @@ func (s *scenario) truncate(path string, size int64) {
 	}
 }
 
-// overwritePage overwrites the page of a kind that has the key of the marker.
+// overwritePage overwrites the page of this kind that has the marker's key.
 func (s *scenario) overwritePage(kind byte) {
 	s.Helper()
 	content := s.whole["state.db"]
@@ -263,8 +262,8 @@ func (s *scenario) overwritePage(kind byte) {
 	s.Fatalf("no page of kind %#x has %s", kind, marker)
 }
 
-// wantEnd wants the server to end by itself after something was done, with status 1 and
-// a last line that says what is wrong and what to do, and without much before that.
+// wantEnd calls do, and checks that the server then ends by itself, with status 1, a last line that
+// says what is wrong and what to do, and few lines before that.
 func (s *scenario) wantEnd(do func()) {
 	s.Helper()
 	before, began := len(s.Server.Log()), time.Now()
@@ -277,13 +276,13 @@ func (s *scenario) wantEnd(do func()) {
 	if status != 1 || len(lines) > mostLines {
 		s.Errorf("the status is %d, want 1, with %d lines, want at most %d", status, len(lines), mostLines)
 	}
-	// Whichever part reads a damaged page first has the last line.
+	// The component that reads a damaged page first logs the last line.
 	for _, word := range []string{"kedge: ", "is damaged", database, "`kedge snapshot restore NAME`"} {
 		if !strings.Contains(last, word) {
 			s.Errorf("no %q in the last line", word)
 		}
 	}
 	if s.Failed() {
-		s.Logf("all that was said:\n%s", said[:min(len(said), 20000)])
+		s.Logf("the log:\n%s", said[:min(len(said), 20000)])
 	}
 }

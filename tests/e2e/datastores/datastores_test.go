@@ -1,5 +1,5 @@
-// Package datastores has servers over a database or an etcd of the user's own,
-// which come late, go away and come back.
+// Package datastores tests servers with a database or an etcd of the user's own, which starts late,
+// goes away and comes back.
 package datastores
 
 import (
@@ -44,7 +44,7 @@ func TestEtcd(t *testing.T) {
 	serve(t, network, newEtcd(t, network), "does not answer: check that it runs")
 }
 
-// serve has one server over a store: its start, and what can happen to both.
+// serve tests one server with a store: its start, and faults of both.
 func serve(t *testing.T, network *harness.Network, s *store, late string) {
 	host := cluster.NewHost(t, network, "server-1")
 	host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.endpoint)
@@ -61,13 +61,13 @@ func serve(t *testing.T, network *harness.Network, s *store, late string) {
 	c.RunDeployment("sleepers")
 	before := c.Containers()
 
-	t.Log("the store goes away under writes")
+	t.Log("the store goes away while clients write")
 	writes := startWrites(t, c.Client)
 	writes.more(100)
 	s.crash()
 	writes.refused()
-	time.Sleep(time.Minute) // long enough for leases to be late
-	// The kubelet and containerd are at work without it.
+	time.Sleep(time.Minute) // long enough for renewals of leases to be late
+	// The kubelet and containerd keep working without it.
 	if output, err := cluster.OnNode(host, "web", "true"); err != nil && strings.Contains(output, "not found") {
 		t.Errorf("the runtime without the store: %v %s", err, output)
 	}
@@ -78,7 +78,7 @@ func serve(t *testing.T, network *harness.Network, s *store, late string) {
 	writes.stop()
 	writes.wantAll(c.Client)
 
-	t.Log("kedge is killed under writes, and then stopped")
+	t.Log("kedge is killed while clients write, and then stopped")
 	writes = startWrites(t, c.Client)
 	writes.more(100)
 	server.Kill9()
@@ -91,7 +91,7 @@ func serve(t *testing.T, network *harness.Network, s *store, late string) {
 	c.WantSameContainers(before)
 	c.Scale("sleepers", 1)
 
-	t.Log("the password is nowhere to be seen")
+	t.Log("the password is not visible anywhere")
 	status, err := host.Kedge(t.Context(), "status", "--output=json").Output()
 	if err != nil {
 		t.Error(err)
@@ -104,7 +104,7 @@ func serve(t *testing.T, network *harness.Network, s *store, late string) {
 		}
 	}
 
-	t.Log("without the endpoint it does not begin another cluster")
+	t.Log("without the endpoint the server does not found another cluster")
 	server.Terminate()
 	host.Setenv("KEDGE_DATASTORE_ENDPOINT", "")
 	for i, args := range [][]string{nil, {"--cluster-init"}} {
@@ -115,7 +115,8 @@ func serve(t *testing.T, network *harness.Network, s *store, late string) {
 	}
 }
 
-// What a user can mend ends kedge at once, with a word on how.
+// TestRefusals checks that faults which a user can correct end kedge at once, with an error that
+// says how.
 func TestRefusals(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -147,8 +148,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Two servers with the same database and token are one cluster: the second takes
-// the cluster's secrets from there, and goes on without the first.
+// TestTwoServers has two servers with the same database and token, which form one cluster. The
+// second server takes the cluster's secrets from the database and continues without the first.
 func TestTwoServers(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -160,7 +161,7 @@ func TestTwoServers(t *testing.T) {
 
 	stranger := s.startServer(network, "server-3")
 	if code := stranger.WaitExit(patience); code == 0 {
-		t.Error("a server without the token began")
+		t.Error("a server without the token started")
 	}
 	stranger.WaitLog("there is a cluster at datastore-endpoint already: give this server its token")
 
@@ -173,7 +174,7 @@ func TestTwoServers(t *testing.T) {
 	c.Answers("here", "http://web.default.svc.cluster.local/", "here", "there")
 	c.Answers("there", "http://web.default.svc.cluster.local/", "here", "there")
 
-	// What one acknowledges the other shows at once, and tells whoever watches.
+	// A write that one server acknowledges must be visible on the other at once, also in watches.
 	clients := []kubernetes.Interface{first.Client(), second.Client()}
 	watch, err := clients[1].CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -219,8 +220,7 @@ func TestTwoServers(t *testing.T) {
 	c.Answers("here", "http://web.default.svc.cluster.local/", "here", "there")
 }
 
-// writes makes ConfigMaps, one after the other, and remembers which were
-// acknowledged.
+// writes creates ConfigMaps one after the other, and remembers which were acknowledged.
 type writes struct {
 	t            *testing.T
 	cancel       context.CancelFunc
@@ -257,7 +257,7 @@ func startWrites(t *testing.T, client kubernetes.Interface) *writes {
 	return w
 }
 
-// more waits until n more writes were acknowledged.
+// more waits until n more writes have been acknowledged.
 func (w *writes) more(n int) {
 	w.t.Helper()
 	patient := time.After(patience)
@@ -276,7 +276,7 @@ func (w *writes) more(n int) {
 	}
 }
 
-// refused waits until a write fails, by the API's own word.
+// refused waits until a write fails with an error from the API.
 func (w *writes) refused() {
 	w.t.Helper()
 	harness.Eventually(w.t, patience, "writes to be refused", func() error {
@@ -298,7 +298,7 @@ func (w *writes) stop() {
 	}
 }
 
-// wantAll wants all that was acknowledged to be there.
+// wantAll checks that all acknowledged writes are there.
 func (w *writes) wantAll(client kubernetes.Interface) {
 	w.t.Helper()
 	list, err := client.CoreV1().ConfigMaps("default").List(w.t.Context(), metav1.ListOptions{})

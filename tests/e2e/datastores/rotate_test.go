@@ -9,8 +9,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// TestRotateCA replaces the authorities of two servers over a database, of which one is
-// off for a step, and then for two.
+// TestRotateCA replaces the authorities of two servers with one database. One server is down during
+// one step, and then during two.
 func TestRotateCA(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -54,7 +54,7 @@ func TestRotateCA(t *testing.T) {
 	restart(second)
 	restart(first)
 	if !bytes.Equal(authority(first, 3), authority(second, 3)) {
-		t.Error("the servers have other authorities")
+		t.Error("the servers have different authorities")
 	}
 	serves()
 	second.Terminate()
@@ -65,7 +65,7 @@ func TestRotateCA(t *testing.T) {
 	second.WaitLog("starting anew")
 	second.WaitReady()
 	if !bytes.Equal(authority(first, 1), authority(second, 1)) {
-		t.Error("the servers have other authorities at the end")
+		t.Error("the servers have different authorities at the end")
 	}
 
 	second.Terminate()
@@ -84,6 +84,6 @@ func TestRotateCA(t *testing.T) {
 	second.Start()
 	second.WaitReady()
 	if !bytes.Equal(authority(first, 1), authority(second, 1)) {
-		t.Error("the server that was off has other authorities")
+		t.Error("the server that was down has different authorities")
 	}
 }

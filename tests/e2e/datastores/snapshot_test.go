@@ -20,8 +20,8 @@ func TestSnapshotOfMariaDB(t *testing.T) {
 	saveAndRestore(t, network, newMariaDB(t, network), "table kine_replaced_")
 }
 
-// saveAndRestore saves a cluster of two servers over a database on the second and
-// restores it on the first, which is refused while the second runs.
+// saveAndRestore saves a cluster of two servers with one database on the second server and restores
+// it on the first. The restore is refused while the second server runs.
 func saveAndRestore(t *testing.T, network *harness.Network, s *store, kept string) {
 	s.start()
 	begin := func(name string, args ...string) *harness.Server {

@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// nobody is the user that databases run as, which refuse to be root's.
+	// nobody is the user as which databases run, because they refuse to run as root.
 	nobody = 65534
-	// password has what must be escaped in a URL.
+	// password has characters that must be escaped in a URL.
 	password = "s3cret/word"
 )
 
@@ -33,22 +33,22 @@ const (
 type store struct {
 	t    *testing.T
 	host *harness.Host
-	// folder is for its data, and certificates.
+	// folder is for the store's data and certificates.
 	folder  string
 	command []string
 	process *harness.Cmd
-	// kill is what ends it as a crash would, without leaving anybody behind.
+	// kill is the signal that ends the store like a crash, and leaves no child process.
 	kill syscall.Signal
-	// endpoint is for kedge.
+	// endpoint is the setting for kedge.
 	endpoint string
 }
 
-// newStore makes a host for a datastore, and certificates on it.
+// newStore makes a host for a datastore, with certificates.
 func newStore(t *testing.T, network *harness.Network) *store {
 	t.Helper()
 	host := network.NewHost(t, "store")
 	s := &store{t: t, host: host, folder: host.Scratch("store"), kill: syscall.SIGKILL}
-	// The folder of all scratch folders is root's alone.
+	// The folder above all scratch folders is only for root.
 	if err := os.Chmod(filepath.Dir(s.folder), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -65,8 +65,7 @@ func newStore(t *testing.T, network *harness.Network) *store {
 	return s
 }
 
-// certify makes an authority, a certificate for the store, and one for the user
-// kedge.
+// certify makes a certificate authority, a certificate for the store, and one for the user kedge.
 func (s *store) certify() {
 	s.t.Helper()
 	authorityKey, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -104,7 +103,7 @@ func (s *store) certify() {
 
 func (s *store) file(name string) string { return filepath.Join(s.folder, name) }
 
-// files are kedge's arguments for TLS, on a host that has got the files.
+// files returns kedge's arguments for TLS, on a host that has the files.
 func (s *store) files(host *harness.Host) []string {
 	s.t.Helper()
 	for _, name := range []string{"ca.crt", "kedge.crt", "kedge.key"} {
@@ -121,7 +120,7 @@ func (s *store) files(host *harness.Host) []string {
 	}
 }
 
-// startServer starts a kedge that keeps its state there, on a host of its own.
+// startServer starts a kedge that keeps its state in the store, on a host of its own.
 func (s *store) startServer(network *harness.Network, name string, args ...string) *harness.Server {
 	s.t.Helper()
 	host := cluster.NewHost(s.t, network, name)
@@ -129,7 +128,7 @@ func (s *store) startServer(network *harness.Network, name string, args ...strin
 	return host.StartServer(s.t, append(s.files(host), args...)...)
 }
 
-// prepare is a command on the store's host, as the store's user.
+// prepare returns a command on the store's host, as the store's user.
 func (s *store) prepare(name string, args ...string) *harness.Cmd {
 	c := s.host.Command(s.t.Context(), name, args...)
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
@@ -146,7 +145,7 @@ func (s *store) run(name string, args ...string) string {
 	return string(output)
 }
 
-// start starts the store, and does not wait for it.
+// start starts the store and does not wait for it.
 func (s *store) start() {
 	s.t.Helper()
 	log, err := os.OpenFile(s.file("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
@@ -170,8 +169,8 @@ func (s *store) crash() {
 	_ = s.process.Wait()
 }
 
-// newPostgres makes PostgreSQL, with a user kedge who shows a certificate or a
-// password. It does not run.
+// newPostgres makes a PostgreSQL with a user kedge, who shows a certificate or a password. It does
+// not run yet.
 func newPostgres(t *testing.T, network *harness.Network) *store {
 	t.Helper()
 	harness.Need(t, "postgresql")
@@ -190,7 +189,7 @@ func newPostgres(t *testing.T, network *harness.Network) *store {
 		bin + "/postgres", "-D", data, "-k", s.folder, "-h", "*", "-c", "ssl=on", "-c", "ssl_ca_file=" + s.file("ca.crt"),
 		"-c", "ssl_cert_file=" + s.file("store.crt"), "-c", "ssl_key_file=" + s.file("store.key"),
 	}
-	s.kill = syscall.SIGQUIT // "immediate": the postmaster takes its children along
+	s.kill = syscall.SIGQUIT // "immediate" shutdown: the postmaster ends its children too
 	s.start()
 	harness.Eventually(t, patience, "PostgreSQL", func() error {
 		for _, user := range []string{"kedge", "plain"} {
@@ -207,7 +206,7 @@ func newPostgres(t *testing.T, network *harness.Network) *store {
 	return s
 }
 
-// newMariaDB makes MariaDB, with a user who has a password. It does not run.
+// newMariaDB makes a MariaDB with a user who has a password. It does not run yet.
 func newMariaDB(t *testing.T, network *harness.Network) *store {
 	t.Helper()
 	harness.Need(t, "mariadb-server-core", "mariadb-client-core")
@@ -229,7 +228,7 @@ func newMariaDB(t *testing.T, network *harness.Network) *store {
 	return s
 }
 
-// newEtcd makes an etcd of one member. It does not run.
+// newEtcd makes an etcd with one member. It does not run yet.
 func newEtcd(t *testing.T, network *harness.Network) *store {
 	t.Helper()
 	s := newStore(t, network)

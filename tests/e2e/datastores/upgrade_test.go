@@ -11,8 +11,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// TestUpgradeAndBack has a server of an older kedge updated, and brought back, over each
-// datastore: all objects and Secrets stay, and the pods keep running.
+// TestUpgradeAndBack upgrades a server from an older kedge and goes back, with each datastore. All
+// objects and Secrets must stay, and the pods must keep running.
 func TestUpgradeAndBack(t *testing.T) {
 	older := harness.RequireOlder(t)
 	for name, start := range map[string]func(*testing.T, *harness.Network) *store{
@@ -70,7 +70,7 @@ func makeSecret(c *cluster.Cluster, name string) {
 	}
 }
 
-// wantSecrets wants Secrets of makeSecret to be there as they were made.
+// wantSecrets checks that these Secrets are as makeSecret made them.
 func wantSecrets(c *cluster.Cluster, names ...string) {
 	c.Helper()
 	for _, name := range names {

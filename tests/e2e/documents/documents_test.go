@@ -1,6 +1,6 @@
-// Package documents runs the commands of README.md and docs/ as they are printed, page
-// by page, on one server. Blocks that cannot run there say so: see
-// internal/testutil/guide, and internal/cli, which wants a reason and a test for each.
+// Package documents runs the commands of README.md and docs/ as printed, page by page, on one
+// server. Blocks that cannot run there are marked: see internal/testutil/guide, and internal/cli,
+// which requires a reason and a test for each.
 package documents
 
 import (
@@ -21,8 +21,7 @@ var suite harness.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// The images that the pages run. There is no registry here: others are preloaded under
-// their names.
+// The images that the pages run. There is no registry, so other images are preloaded under their names.
 const (
 	nginx      = "docker.io/library/nginx:1.28"
 	prometheus = "quay.io/prometheus/prometheus:v3.5.0"
@@ -63,8 +62,8 @@ func (r *reader) in(t *testing.T) *reader {
 	return &reader{&cluster.Cluster{T: t, Server: r.Server, Client: r.Client}}
 }
 
-// read runs the blocks of a page in a folder of its own, from top to bottom. What
-// follows a block that fails is not run.
+// read runs the blocks of a page in a folder of its own, from top to bottom. It stops at the first
+// block that fails.
 func (r *reader) read(page guide.Page) {
 	r.Helper()
 	blocks, err := page.Blocks()
@@ -103,7 +102,7 @@ func (r *reader) read(page guide.Page) {
 	}
 }
 
-// web opens what README deploys.
+// web opens the web page that README deploys.
 func (r *reader) web() {
 	r.Helper()
 	url := "http://" + r.Server.Host.Address.String() + ":30080/"
@@ -116,8 +115,8 @@ func (r *reader) web() {
 	})
 }
 
-// withoutDiscovery names the targets of a Prometheus configuration that it would find
-// by itself: Debian's Prometheus has no discovery of Kubernetes.
+// withoutDiscovery replaces the service discovery in a Prometheus configuration by the targets, because
+// Debian's Prometheus has no discovery of Kubernetes.
 func (r *reader) withoutDiscovery(text string) string {
 	r.Helper()
 	address := r.Server.Host.Address.String()
@@ -138,8 +137,8 @@ func (r *reader) withoutDiscovery(text string) string {
 	return text
 }
 
-// scraped wants Prometheus to find the server and its node, each by all of its jobs,
-// and kedge's own metrics once.
+// scraped checks that Prometheus finds the server and its node by all of its jobs, and kedge's own
+// metrics once.
 func (r *reader) scraped() {
 	r.Helper()
 	r.Eventually("all targets to be scraped", func() error {

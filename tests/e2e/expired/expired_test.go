@@ -1,5 +1,4 @@
-// Package expired has an agent whose certificates ended while it was switched
-// off, and tokens that ended.
+// Package expired tests an agent whose certificates expired while it was off, and expired tokens.
 package expired
 
 import (
@@ -45,8 +44,7 @@ func TestExpired(t *testing.T) {
 	agent.Terminate()
 	expire(t, c.Server.Host, host)
 
-	// The token is of no use to others any more, and the certificates are of
-	// none to the agent.
+	// The token has expired for other hosts, and the certificates have expired for the agent.
 	if output, err := c.Server.Host.Kedge(t.Context(), "token", "delete", token).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
@@ -59,14 +57,14 @@ func TestExpired(t *testing.T) {
 		agent.Kill9()
 	}
 
-	// With a token, and the node's password, it is the same node again.
+	// With a token and the node's password the agent is the same node again.
 	agent = host.StartAgent(t, c.Server, "--token="+create("--ttl=1h"))
 	agent.WaitReady()
 	c.WantSameContainers(before)
 	agent.Restart()
 }
 
-// expire replaces all certificates of an agent by such that have ended.
+// expire replaces all certificates of an agent with expired ones.
 func expire(t *testing.T, server, agent *harness.Host) {
 	t.Helper()
 	authority := server.Path("/var/lib/kedge/server/tls/client-ca")

@@ -1,6 +1,6 @@
-// Package fulldisk takes the room for the database away from a running server,
-// and then the right to write: the API refuses writes and says what to do, reads
-// go on, and so does kedge when there is room again. Nothing is lost.
+// Package fulldisk takes the space for the database away from a running server, and then the right
+// to write. The API must refuse writes and say what to do, and reads must keep working. When there
+// is space again, kedge must continue without loss.
 package fulldisk
 
 import (
@@ -21,8 +21,8 @@ import (
 const (
 	namespace = "default"
 	patience  = time.Minute
-	// refused is how long nothing can be written: longer than the control
-	// plane's own patience with its lease, and than the node's.
+	// refused is how long nothing can be written. It is longer than the control plane waits for
+	// its Lease, and longer than a node's grace period.
 	refused = 75 * time.Second
 )
 
@@ -78,7 +78,7 @@ func TestDiskRefusesWrites(t *testing.T) {
 			}
 			disk.Refuse(0)
 			if refusals == 0 {
-				t.Error("no write was refused: the test shows nothing")
+				t.Error("no write was refused, so the test shows nothing")
 			}
 			name := fault.name + "-after"
 			harness.Eventually(t, patience, "writes to succeed again", func() error { return write(name) })

@@ -1,6 +1,6 @@
-// Package growing makes of a server with SQLite the first of several with etcd: it
-// is killed while it moves, and the power of its disk is cut, and afterwards
-// everything is as it was.
+// Package growing makes a server with SQLite the first of several with etcd. The server is killed
+// while it moves its data, and the power of its disk is cut. Afterwards everything must be as
+// before.
 package growing
 
 import (
@@ -57,7 +57,7 @@ func TestSQLiteToEtcd(t *testing.T) {
 	}
 	makeConfigMaps(t, c.Client)
 	containers := c.Containers()
-	// What a start changes, it changes now.
+	// The restart makes now the changes that a start makes.
 	server.Restart()
 	before := everything(t, server)
 	server.Terminate()
@@ -82,7 +82,7 @@ func TestSQLiteToEtcd(t *testing.T) {
 	wantToken(t, first, token.Status.Token)
 	wantNewer(t, c.Client, before)
 
-	t.Log("a second server joins, and the first goes on without the flag")
+	t.Log("a second server joins, and the first continues without the flag")
 	second := network.NewHost(t, "server-2").StartServer(t, "--server=https://"+host.Address.String()+":6443", "--token="+first.Token())
 	second.WaitReady()
 	wantSame(t, "at the second server", before, everything(t, second))
@@ -99,7 +99,7 @@ func TestSQLiteToEtcd(t *testing.T) {
 	c.Scale("sleepers", 1)
 }
 
-// makeConfigMaps makes many objects, changes some and deletes some.
+// makeConfigMaps creates many objects, changes some and deletes some.
 func makeConfigMaps(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	api := client.CoreV1().ConfigMaps("default")
@@ -133,9 +133,9 @@ func makeConfigMaps(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-// killWhileMoving starts a server with etcd again and again, and kills it, every
-// other time with the power of its disk: while it moves as long as it has not moved,
-// and then while it starts.
+// killWhileMoving starts a server with etcd several times and kills it, every second time together
+// with the power of its disk. It does so while the server moves its data and, when these have
+// moved, while it starts.
 func killWhileMoving(t *testing.T, host *harness.Host, disk *slowfs.Disk, random *rand.Rand) {
 	t.Helper()
 	server := host.StartServer(t, "--cluster-init")
@@ -145,7 +145,8 @@ func killWhileMoving(t *testing.T, host *harness.Host, disk *slowfs.Disk, random
 			time.Sleep(time.Duration(random.Int64N(int64(4 * time.Second))))
 		} else {
 			begun = waitMoving(t, server, begun)
-			// At once first, later up to a second: how long the move takes is the machine's.
+			// The first kills come at once, later ones after up to a second: the machine decides
+			// how long the move takes.
 			time.Sleep(time.Duration(random.Int64N(int64(round+1) * int64(time.Second) / kills)))
 		}
 		if round%2 == 1 {
@@ -164,12 +165,12 @@ func killWhileMoving(t *testing.T, host *harness.Host, disk *slowfs.Disk, random
 	}
 	t.Logf("of %d kills %d were before the end of the move", kills, during)
 	if during == 0 {
-		t.Error("none was while it moved: the test shows nothing")
+		t.Error("no kill came during the move, so the test shows nothing")
 	}
 }
 
-// waitMoving waits until a server has begun to move more often than before, or has
-// moved, and returns how often that is.
+// waitMoving waits until a server has begun to move its data once more than before, or has moved
+// them. It returns how often the server has begun.
 func waitMoving(t *testing.T, server *harness.Server, before int) int {
 	t.Helper()
 	for deadline := time.Now().Add(cluster.Patience); ; time.Sleep(2 * time.Millisecond) {
@@ -189,12 +190,12 @@ func moved(host *harness.Host) bool {
 	return err == nil
 }
 
-// fleeting are resources whose objects a start, a clock, a disk or another server changes,
-// and those that are nowhere stored.
+// fleeting are resources that a start, a clock, a disk or another server changes, and resources
+// that are not stored.
 var fleeting = []string{"events", "leases", "nodes", "csinodes", "pods", "endpoints", "endpointslices", "componentstatuses", "apiservices",
 	"servicecidrs", "ipaddresses", "csistoragecapacities"}
 
-// everything returns all objects of a server's API, each as JSON, by what it is.
+// everything returns all objects of a server's API as JSON, by their resource and name.
 func everything(t *testing.T, server *harness.Server) map[string]string {
 	t.Helper()
 	config := server.RESTConfig()
@@ -232,7 +233,7 @@ func everything(t *testing.T, server *harness.Server) map[string]string {
 	return found
 }
 
-// wantSame wants all objects to be there as they were, with resourceVersion and uid.
+// wantSame checks that all objects are as before, including resourceVersion and uid.
 func wantSame(t *testing.T, when string, before, after map[string]string) {
 	t.Helper()
 	changed := 0
@@ -243,10 +244,10 @@ func wantSame(t *testing.T, when string, before, after map[string]string) {
 			}
 		}
 	}
-	t.Logf("%s %d of %d objects are not as they were", when, changed, len(before))
+	t.Logf("%s %d of %d objects have changed", when, changed, len(before))
 }
 
-// wantToken wants a service account's token to be one still.
+// wantToken checks that a service account's token is still valid.
 func wantToken(t *testing.T, server *harness.Server, token string) {
 	t.Helper()
 	config := server.RESTConfig()
@@ -261,7 +262,7 @@ func wantToken(t *testing.T, server *harness.Server, token string) {
 	}
 }
 
-// wantNewer wants a new object to be above all that were there before.
+// wantNewer checks that a new object has a higher resourceVersion than all earlier objects.
 func wantNewer(t *testing.T, client kubernetes.Interface, before map[string]string) {
 	t.Helper()
 	made, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "newer"}}, metav1.CreateOptions{})

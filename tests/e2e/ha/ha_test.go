@@ -1,5 +1,5 @@
-// Package ha has three servers with embedded etcd: they join, are restarted and
-// replaced, die, are cut off, have disks that do not answer, and most are lost.
+// Package ha tests three servers with embedded etcd: they join, are restarted and replaced, die,
+// are cut off, have stalled disks, and lose their quorum.
 package ha
 
 import (
@@ -37,7 +37,7 @@ func found(t *testing.T, network *harness.Network) *harness.Server {
 	return gather(t, network.NewHost(t, "server-1"))[0]
 }
 
-// gather starts a cluster with a server on each host, the first of which founds it.
+// gather starts a cluster with a server on each host. The first host's server founds it.
 func gather(t *testing.T, hosts ...*harness.Host) []*harness.Server {
 	t.Helper()
 	servers := []*harness.Server{hosts[0].StartServer(t, "--cluster-init")}
@@ -61,7 +61,7 @@ func three(t *testing.T, network *harness.Network) []*harness.Host {
 	return hosts
 }
 
-// joining are the arguments of a server that joins another's cluster.
+// joining returns the arguments of a server that joins another's cluster.
 func joining(server *harness.Server) []string {
 	return []string{"--server=https://" + server.Host.Address.String() + ":6443", "--token=" + server.Token()}
 }
@@ -71,7 +71,7 @@ func without(one *harness.Server, servers []*harness.Server) []*harness.Server {
 	return slices.DeleteFunc(slices.Clone(servers), func(server *harness.Server) bool { return server == one })
 }
 
-// write makes a ConfigMap by a server's API, and reads it.
+// write creates a ConfigMap by a server's API, and reads it.
 func write(t *testing.T, client kubernetes.Interface, name string) {
 	t.Helper()
 	harness.Eventually(t, patience, "the API to take a write", func() error {
@@ -85,7 +85,7 @@ func write(t *testing.T, client kubernetes.Interface, name string) {
 	})
 }
 
-// reads wants a ConfigMap to be there.
+// reads checks that a ConfigMap exists.
 func reads(t *testing.T, client kubernetes.Interface, name string) {
 	t.Helper()
 	harness.Eventually(t, patience, "the API to have what was written", func() error {
@@ -113,7 +113,7 @@ func nodeReady(t *testing.T, client kubernetes.Interface, node string) {
 	})
 }
 
-// ends wants a server to end by itself and to have said something.
+// ends checks that a server ends by itself and has logged text.
 func ends(t *testing.T, server *harness.Server, text string) {
 	t.Helper()
 	if code := server.WaitExit(patience); code != 1 {
@@ -184,13 +184,13 @@ func TestThreeServers(t *testing.T) {
 			t.Fatal(err)
 		}
 		voters(t, one, "server-1", "server-2")
-		// It finds out at its next start.
+		// The server finds this out when it starts the next time.
 		three.Start()
 		ends(t, three, "no longer a member of the cluster's etcd")
 		if err := os.Rename(three.Host.Path(etcdDir), three.Host.Path(etcdDir+".old")); err != nil {
 			t.Fatal(err)
 		}
-		// Without --server it would be a cluster of its own, with the same token.
+		// Without --server it would found a cluster of its own with the same token.
 		ends(t, three.Host.StartServer(t), "belongs to a cluster of several servers")
 		three.Start()
 		three.WaitReady()
@@ -219,7 +219,7 @@ func TestThreeServers(t *testing.T) {
 		one.WaitReady()
 		voters(t, one, "server-1")
 		reads(t, one.Client(), "last")
-		// The others do not become a cluster without it.
+		// The others must not form a cluster without it.
 		two.Start()
 		ends(t, two, "no longer a member of the cluster's etcd")
 		if err := os.Rename(two.Host.Path(etcdDir), two.Host.Path(etcdDir+".old")); err != nil {
@@ -296,8 +296,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestKilledWhileJoining kills a server at several points of its joining, and
-// starts it again.
+// TestKilledWhileJoining kills a server at several points while it joins, and starts it again.
 func TestKilledWhileJoining(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)

@@ -17,22 +17,22 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// reign is a time in which one server had the Lease by which controllers and
-// scheduler run, or nobody after it was given back.
+// reign is a time during which one server, or nobody, held the Lease for the controllers and the
+// scheduler.
 type reign struct {
-	// node is empty for nobody.
+	// node is empty if nobody held the Lease.
 	node  string
 	began time.Time
 }
 
-// history is all changes of that Lease.
+// history has all changes of that Lease.
 type history struct {
 	*testing.T
 	mu     sync.Mutex
 	reigns []reign
 }
 
-// holderOf returns the node of the server that has the Lease, or nothing.
+// holderOf returns the node of the server that holds the Lease, or "".
 func holderOf(lease *coordinationv1.Lease) string {
 	if lease.Spec.HolderIdentity == nil {
 		return ""
@@ -41,7 +41,7 @@ func holderOf(lease *coordinationv1.Lease) string {
 	return node
 }
 
-// holder returns the one of servers, all of which run, that has the Lease.
+// holder returns which of the servers holds the Lease. All of them must be running.
 func holder(t *testing.T, servers ...*harness.Server) *harness.Server {
 	t.Helper()
 	var found *harness.Server
@@ -101,7 +101,7 @@ func (h *history) note(event watch.Event) {
 	}
 }
 
-// after returns the reigns from the number on.
+// after returns the reigns from this number on.
 func (h *history) after(number int) []reign {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,8 +110,8 @@ func (h *history) after(number int) []reign {
 
 func (h *history) count() int { return len(h.after(0)) }
 
-// passes does something to the server that has the Lease, and waits until another
-// has it. It returns the reigns since then, and how long it took.
+// passes calls end for the server that holds the Lease, and waits until another server holds it. It
+// returns the reigns since then, and how long that took.
 func (h *history) passes(from *harness.Server, end func()) ([]reign, time.Duration) {
 	h.Helper()
 	number, began := h.count(), time.Now()

@@ -21,8 +21,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// voters waits until the members with a vote, as a server sees them, are those of
-// the nodes.
+// voters waits until the voters, as a server sees them, are the members of these nodes.
 func voters(t *testing.T, server *harness.Server, nodes ...string) {
 	t.Helper()
 	harness.Eventually(t, patience, fmt.Sprintf("etcd's members to be %v", nodes), func() error {
@@ -48,7 +47,7 @@ func voters(t *testing.T, server *harness.Server, nodes ...string) {
 	})
 }
 
-// members asks a host's member who there is.
+// members asks a host's etcd member for all members.
 func members(host *harness.Host) (all []*etcdserverpb.Member, err error) {
 	err = withMember(host, func(ctx context.Context, client *clientv3.Client) error {
 		list, err := client.MemberList(ctx)
@@ -60,7 +59,7 @@ func members(host *harness.Host) (all []*etcdserverpb.Member, err error) {
 	return all, err
 }
 
-// withMember asks a host's member, as etcdctl would, at its local port.
+// withMember connects to a host's etcd member at its local port, as etcdctl would.
 func withMember(host *harness.Host, ask func(context.Context, *clientv3.Client) error) error {
 	tls, err := clientTLS(host.Path(tlsDir))
 	if err != nil {
@@ -131,7 +130,7 @@ func lead(t *testing.T, to *harness.Server, servers ...*harness.Server) {
 	})
 }
 
-// memberStatus asks a host's member how it is.
+// memberStatus asks a host's etcd member for its status.
 func memberStatus(host *harness.Host) (status *clientv3.StatusResponse, err error) {
 	err = withMember(host, func(ctx context.Context, client *clientv3.Client) error {
 		status, err = client.Status(ctx, client.Endpoints()[0])

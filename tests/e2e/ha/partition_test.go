@@ -13,12 +13,12 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// refusalPatience is how long a server may take to say that it cannot answer.
+// refusalPatience limits how long a server may take to say that it cannot answer.
 const refusalPatience = 30 * time.Second
 
-// TestPartition cuts the server off that leads in all respects. It refuses writes
-// and reads, and says why, but for those reads that may be old; the others go on,
-// and afterwards all have the same.
+// TestPartition cuts off the server that leads in all respects. It must refuse writes and reads and say
+// why, except reads that may be stale. The other servers continue, and in the end all have the same
+// data.
 func TestPartition(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -61,7 +61,7 @@ func TestPartition(t *testing.T) {
 	voters(t, alone, "server-1", "server-2", "server-3")
 }
 
-// refuses wants an answer, and one that says what is wrong.
+// refuses checks that there is an error and that it says what is wrong.
 func refuses(t *testing.T, what string, err error) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), "of 3 members with a vote, 1 answer and 2 are needed") {

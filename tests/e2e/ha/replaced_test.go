@@ -10,8 +10,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestReplace replaces servers: one whose disk is empty, and one by another
-// machine, also while one is down. Writes go on all the time.
+// TestReplace replaces a server with an empty disk and a server by another machine, also while one
+// server is down. Clients keep writing.
 func TestReplace(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -43,7 +43,7 @@ func TestReplace(t *testing.T) {
 	voters(t, one, "server-1", "server-2", "server-3")
 	c.goesOn()
 
-	t.Log("another machine, while the one it is for is down")
+	t.Log("another machine joins while the server that it replaces is down")
 	again.Kill9()
 	four := network.NewHost(t, "server-4").StartServer(t, joining(one)...)
 	four.WaitReady()
@@ -53,7 +53,7 @@ func TestReplace(t *testing.T) {
 	voters(t, one, "server-1", "server-2", "server-4")
 	c.goesOn()
 
-	t.Log("not while another is down that is needed")
+	t.Log("a member is not removed while the quorum needs it")
 	two.Kill9()
 	remove("server-4")
 	leader(t, one, four).WaitLog("Node server-4 was deleted, but its etcd member stays for now: of the 2 other members with a vote, 1 answer and 2 would be needed")

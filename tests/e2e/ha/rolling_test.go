@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// serviceURL is the API for pods: the Service kubernetes.
+	// serviceURL is the address of the API for pods: the Service kubernetes.
 	serviceURL = "https://10.43.0.1"
-	// retryAfter is what servers ask to wait that cannot answer now.
+	// retryAfter is how long clients must wait when a server cannot answer now.
 	retryAfter = time.Second
-	// answerTimeout is longer than etcd takes to say that a write got lost with
-	// the member that led: 5 s and two elections.
+	// answerTimeout is longer than etcd takes to report that a write was lost with the leader:
+	// 5 s and two elections.
 	answerTimeout = 15 * time.Second
 )
 
-// user reads and writes. A request that fails it sends once more, by its next way
-// to the API.
+// user reads and writes. If a request fails, it sends the request once more, by the next of its ways to
+// the API.
 type user struct {
 	name string
 	ways clients
@@ -42,7 +42,7 @@ type user struct {
 	faults            []error
 }
 
-// newUser makes one that has the ways of some clients' configurations.
+// newUser returns a user that uses these client configurations.
 func newUser(t *testing.T, name string, ways ...*rest.Config) *user {
 	t.Helper()
 	u := &user{name: name}
@@ -58,7 +58,7 @@ func newUser(t *testing.T, name string, ways ...*rest.Config) *user {
 	return u
 }
 
-// once keeps client-go from trying again by itself.
+// once keeps client-go from retrying by itself.
 type once struct{ http.RoundTripper }
 
 func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -70,12 +70,12 @@ func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// unretryable is an error whose kind client-go does not know.
+// unretryable is an error that client-go does not retry.
 type unretryable string
 
 func (u unretryable) Error() string { return string(u) }
 
-// try does a request, and does it again if it fails.
+// try sends a request, and sends it again if it fails.
 func (u *user) try(request func(context.Context, kubernetes.Interface) error) {
 	began := time.Now()
 	first := request(context.Background(), u.ways[0])
@@ -93,7 +93,7 @@ func (u *user) try(request func(context.Context, kubernetes.Interface) error) {
 	u.slowest = max(u.slowest, time.Since(began))
 }
 
-// work writes and reads what it wrote, until ctx ends.
+// work writes, and reads what it wrote, until ctx ends.
 func (u *user) work(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprintf("%s-%06d", u.name, i)
@@ -113,10 +113,9 @@ func (u *user) work(ctx context.Context) {
 	}
 }
 
-// TestRollingRestart restarts each of three servers in order, while users of the
-// servers, and of the API as pods have it, read and write: no request fails
-// twice, pods run on, and controllers, scheduler and etcd's leadership are handed
-// over instead of missed.
+// TestRollingRestart restarts each of three servers in order, while users of the servers, and of
+// the API as pods reach it, read and write. No request may fail twice, pods must keep running, and
+// controllers, scheduler and etcd's leadership must be handed over.
 func TestRollingRestart(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -169,7 +168,7 @@ func TestRollingRestart(t *testing.T) {
 	}
 	c.WantSameContainers(before)
 
-	// Who dies hands nothing over.
+	// A server that is killed hands nothing over.
 	dead := holder(t, servers...)
 	_, took := lease.passes(dead, dead.Kill9)
 	t.Logf("another server led %s after %s was killed", took.Round(time.Millisecond), dead.Host.Name)
@@ -178,8 +177,7 @@ func TestRollingRestart(t *testing.T) {
 	c.WantSameContainers(before)
 }
 
-// stopInOrder stops a server, which gives back the Lease, if it has it, and etcd's
-// leadership.
+// stopInOrder stops a server. If the server has the Lease or leads etcd, it hands these over.
 func stopInOrder(t *testing.T, lease *history, server *harness.Server, servers []*harness.Server) {
 	t.Helper()
 	began := time.Now()
@@ -190,10 +188,10 @@ func stopInOrder(t *testing.T, lease *history, server *harness.Server, servers [
 		if since[0].node != "" {
 			t.Errorf("%s has not given the Lease back: the holders were %v", server.Host.Name, since)
 		}
-		t.Logf("%s handed the Lease over to %s %s after it was to stop", server.Host.Name, since[len(since)-1].node, took.Round(time.Millisecond))
+		t.Logf("%s handed the Lease over to %s %s after it was told to stop", server.Host.Name, since[len(since)-1].node, took.Round(time.Millisecond))
 	}
 	t.Logf("%s stopped in %s", server.Host.Name, time.Since(began).Round(time.Millisecond))
-	// Without having been told, the others would elect seconds from now.
+	// Without a hand-over the others would elect a leader seconds from now.
 	led := false
 	for _, other := range without(server, servers) {
 		status, err := memberStatus(other.Host)

@@ -10,13 +10,12 @@ import (
 
 const (
 	rounds = 20
-	// answersAgain is how long the API may be gone when a server dies.
+	// answersAgain limits how long the API may be unavailable when a server dies.
 	answersAgain = 5 * time.Second
 )
 
-// TestKillEachInTurn kills each of three servers in turn, again and again, while a
-// client writes and watches: all that was acknowledged is there, and the watch had
-// each event once.
+// TestKillEachInTurn kills each of three servers in turn, several times, while a client writes and
+// watches. All acknowledged writes must be there, and the watch must have received each event once.
 func TestKillEachInTurn(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -24,7 +23,7 @@ func TestKillEachInTurn(t *testing.T) {
 	c := startTraffic(t, servers...)
 	var gaps []time.Duration
 	for round := range rounds {
-		// In most rounds it is the one that leads etcd.
+		// In most rounds this is the leader of etcd.
 		server := servers[round%len(servers)]
 		if round%2 == 0 {
 			server = leader(t, servers...)
@@ -41,8 +40,8 @@ func TestKillEachInTurn(t *testing.T) {
 	c.end()
 	slices.Sort(gaps)
 	middle := gaps[rounds/2]
-	t.Logf("the API was gone for %s in the middle, and for %s at most", middle.Round(time.Millisecond), gaps[rounds-1].Round(time.Millisecond))
-	// A single round may have met a machine that is busy with something else.
+	t.Logf("the API was unavailable for %s in the median and %s at most", middle.Round(time.Millisecond), gaps[rounds-1].Round(time.Millisecond))
+	// In a single round the machine may have been busy with other work.
 	if middle > answersAgain {
 		t.Errorf("the API is gone for %s when a server dies, want at most %s", middle, answersAgain)
 	}

@@ -20,16 +20,15 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/slowfs"
 )
 
-// stall is how long disks do not answer: three times what the Lease's holder has
-// to renew it, and less than nodes are given to say that they live.
+// stall is how long disks do not answer: three times the renewal deadline of the Lease, and less
+// than the time after which nodes count as dead.
 const stall = 30 * time.Second
 
-// elsewhere is a namespace for pods that come later than those that must run on.
+// elsewhere is the namespace of pods that are started later than those that must keep running.
 const elsewhere = "kube-public"
 
-// TestStalledDisk has the disk under etcd not answer, of the one that leads and
-// then of all three. Controllers and scheduler stop and come back; all else runs
-// on.
+// TestStalledDisk stalls the disk under etcd, first of the leader and then of all three servers. The
+// controllers and the scheduler stop and come back. Everything else keeps running.
 func TestStalledDisk(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -67,7 +66,7 @@ func TestStalledDisk(t *testing.T) {
 		c.WantSameContainers(before)
 	}
 
-	t.Log("one, which leads etcd, and runs controllers and scheduler")
+	t.Log("the disk of the server that leads etcd and runs the controllers and the scheduler")
 	one := holder(t, servers...)
 	lead(t, one, servers...)
 	others := without(one, servers)
@@ -80,7 +79,7 @@ func TestStalledDisk(t *testing.T) {
 	deploys(c, "after-one")
 	unchanged()
 
-	t.Log("all")
+	t.Log("the disks of all servers")
 	last := holder(t, servers...)
 	began = time.Now()
 	for _, disk := range disks {
@@ -98,8 +97,7 @@ func TestStalledDisk(t *testing.T) {
 	unchanged()
 }
 
-// state tells which process a server is, and since when its parts are what they
-// are.
+// state returns the process of a server, and since when its components are in their states.
 func state(t *testing.T, server *harness.Server) string {
 	t.Helper()
 	var report status.Report
@@ -117,7 +115,7 @@ func state(t *testing.T, server *harness.Server) string {
 	return text
 }
 
-// shims are the processes that keep the containers on a server.
+// shims returns the processes that keep the containers on a server.
 func shims(t *testing.T, server *harness.Server) []string {
 	t.Helper()
 	output, err := server.Host.Command(t.Context(), harness.Busybox(t), "pidof", "containerd-shim-runc-v2").Output()
@@ -127,7 +125,7 @@ func shims(t *testing.T, server *harness.Server) []string {
 	return strings.Fields(string(output))
 }
 
-// deploys wants controllers and scheduler to work.
+// deploys checks that the controllers and the scheduler work.
 func deploys(c *cluster.Cluster, name string) {
 	c.Helper()
 	deployments := c.Client.AppsV1().Deployments(elsewhere)
@@ -148,7 +146,7 @@ func deploys(c *cluster.Cluster, name string) {
 	c.Eventually("a deployment to run", func() error {
 		deployment, err := deployments.Get(c.Context(), name, metav1.GetOptions{})
 		if err == nil && deployment.Status.AvailableReplicas == 0 {
-			err = errors.New("it does not")
+			err = errors.New("the pods are not ready")
 		}
 		return err
 	})

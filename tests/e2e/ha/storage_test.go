@@ -13,8 +13,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// binds wants a claim that waits for no pod to get a volume: the node it is made on is
-// chosen by what of storage runs on the server that leads.
+// binds checks that a claim with immediate binding gets a volume: the storage controller on the elected
+// server chooses the node.
 func binds(t *testing.T, client kubernetes.Interface, name string) {
 	t.Helper()
 	_, err := client.StorageV1().StorageClasses().Create(t.Context(), &storagev1.StorageClass{

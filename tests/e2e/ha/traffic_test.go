@@ -23,14 +23,14 @@ import (
 const (
 	// requestTimeout is how long a client waits before it tries another server.
 	requestTimeout = 2 * time.Second
-	// goesOn are so many writes that the cluster has gone on.
+	// goesOn is how many writes show that the cluster continues.
 	goesOn = 40
-	// writers write side by side, each so often.
+	// writers is how many goroutines write at the same time.
 	writers = 4
 	pace    = 40 * time.Millisecond
 )
 
-// clients are of several servers.
+// clients has the clients of several servers.
 type clients []kubernetes.Interface
 
 func clientsOf(servers ...*harness.Server) clients {
@@ -41,15 +41,15 @@ func clientsOf(servers ...*harness.Server) clients {
 	return all
 }
 
-// watch watches from a version on, at whichever server answers, until ctx ends.
-// It resumes where it was, and never lists.
+// watch watches from a version on, at any server that answers, until ctx ends. It resumes where it
+// was, and never lists.
 func (c clients) watch(ctx context.Context, version string, options metav1.ListOptions,
 	begin func(context.Context, kubernetes.Interface, metav1.ListOptions) (watch.Interface, error), note func(watch.Event),
 ) error {
 	follow := func(client kubernetes.Interface) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		// A server that died takes its connection along, but its host lives.
+		// A dead server ends its connections only if its host is alive to do so.
 		begun := time.AfterFunc(requestTimeout, cancel)
 		options.ResourceVersion, options.AllowWatchBookmarks = version, true
 		watching, err := begin(ctx, client, options)
@@ -81,18 +81,18 @@ func (c clients) watch(ctx context.Context, version string, options metav1.ListO
 	return nil
 }
 
-// traffic writes a hundred times a second, by another server whenever one fails,
-// and watches what it writes.
+// traffic writes a hundred times a second, to another server whenever one fails, and watches what
+// it writes.
 type traffic struct {
 	*testing.T
 	clients clients
 
 	mu sync.Mutex
-	// written are the names of what a server has acknowledged, seen those that
-	// the watch had, with how often.
+	// written has the names of acknowledged writes. seen has how often the watch received
+	// each of them.
 	written []string
 	seen    map[string]int
-	// gap is the longest that a write took until it was acknowledged.
+	// gap is the longest time until a write was acknowledged.
 	gap time.Duration
 
 	ctx     context.Context
@@ -101,7 +101,7 @@ type traffic struct {
 	watched chan error
 }
 
-// startTraffic starts traffic that ends with stop, or the test.
+// startTraffic starts traffic. It stops with end, or with the test.
 func startTraffic(t *testing.T, servers ...*harness.Server) *traffic {
 	t.Helper()
 	c := &traffic{T: t, clients: clientsOf(servers...), seen: map[string]int{}, watched: make(chan error, 1)}
@@ -163,8 +163,7 @@ func (c *traffic) write(writer int) {
 	}
 }
 
-// waits returns the longest that a write took, with all its attempts, since the
-// last call.
+// waits returns the longest time that a write took, with all its attempts, since the last call.
 func (c *traffic) waits() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,8 +190,8 @@ func (c *traffic) goesOn() {
 	})
 }
 
-// end stops the traffic, and wants all that was acknowledged to be there, and the
-// watch to have had each once.
+// end stops the traffic. It checks that all acknowledged writes are there, and that the watch
+// received each of them once.
 func (c *traffic) end() {
 	c.Helper()
 	c.cancel()

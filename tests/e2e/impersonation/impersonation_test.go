@@ -1,5 +1,5 @@
-// Package impersonation has whoever stole an agent's token, or its certificates,
-// try to be another node, and to read what is none of its business.
+// Package impersonation lets a thief of an agent's token or certificates try to be another node,
+// and to read other nodes' objects.
 package impersonation
 
 import (
@@ -58,7 +58,7 @@ func TestImpersonation(t *testing.T) {
 		}
 	})
 	t.Run("by certificate", func(t *testing.T) {
-		// Each is refused to the node and all its services.
+		// Each request is forbidden to the node and to all its components.
 		for _, who := range []string{"client-kubelet", "client-kube-proxy", "client-flannel", "client-dns", "client-storage"} {
 			client := clientOf(t, agent.Host, c.Server, who)
 			for _, tries := range []map[string]func(context.Context) error{forbidden(client, victim, own), forbiddenStorage(client, volume)} {
@@ -89,7 +89,7 @@ func TestImpersonation(t *testing.T) {
 	})
 }
 
-// forbidden is what no agent may do.
+// forbidden returns requests that no agent may make.
 func forbidden(client kubernetes.Interface, victim, own *corev1.Pod) map[string]func(context.Context) error {
 	core := client.CoreV1()
 	patch := []byte(`{"metadata":{"labels":{"stolen":"yes"}}}`)

@@ -17,12 +17,11 @@ import (
 
 const (
 	topologyKey = "local.kedge.dev/node"
-	// selectedNode is of a claim whose volume a node is to make.
+	// selectedNode is the annotation of a claim with the node that makes its volume.
 	selectedNode = "volume.kubernetes.io/selected-node"
 )
 
-// makeVolume makes a claim, and a pod that uses it on a node, and returns the volume
-// that is made there.
+// makeVolume makes a claim, and a pod that uses it on a node, and returns the claim's volume.
 func makeVolume(c *cluster.Cluster, node string) *corev1.PersistentVolume {
 	c.Helper()
 	claims := c.Client.CoreV1().PersistentVolumeClaims(cluster.Namespace)
@@ -56,7 +55,7 @@ spec:
 	return volume
 }
 
-// forbiddenStorage is what no agent-1 may do to storage: volume is another node's.
+// forbiddenStorage returns requests about storage that agent-1 may not make. volume is another node's.
 func forbiddenStorage(client kubernetes.Interface, volume *corev1.PersistentVolume) map[string]func(context.Context) error {
 	volumes := client.CoreV1().PersistentVolumes()
 	create := func(change func(*corev1.PersistentVolume)) func(context.Context) error {

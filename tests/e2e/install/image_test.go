@@ -12,8 +12,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestImage does what the Dockerfile says to a bare Debian, and runs a server as
-// a container of that image would.
+// TestImage applies the Dockerfile to a bare Debian, and runs a server like a container of that image.
 func TestImage(t *testing.T) {
 	harness.Require(t)
 	repository, root := debian(t)

@@ -1,7 +1,6 @@
-// Package install has install.sh bring kedge onto hosts, up to date, back after
-// bad updates, and off again, on a bare Debian and on a copy of this machine.
-// What runs the service there are programs of testdata in the place of systemd
-// and OpenRC, as neither is the first process of a test's host.
+// Package install uses install.sh to install kedge on hosts, upgrade it, recover from bad upgrades, and
+// remove it, on a bare Debian and on a copy of this machine. Programs in testdata replace systemd and
+// OpenRC, because neither is the first process of a test's host.
 package install
 
 import (
@@ -30,13 +29,13 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 // system is a host with a service manager.
 type system struct {
 	host *harness.Host
-	// folders are those of the host's own, but /run, and /root, where kubectl caches.
+	// folders are the host's own folders, except /run and /root, where kubectl caches.
 	folders string
-	// marker is what says that the service manager runs.
+	// marker is a file that shows that the service manager runs.
 	marker, unit string
-	// flags are those of the service; data is the data directory then.
+	// flags are the flags of the service, and data is the data directory that follows from them.
 	flags, data string
-	// stop stops the service, if uninstall is to find it so.
+	// stop stops the service, if uninstall must find it stopped. Empty otherwise.
 	stop, uninstall string
 }
 
@@ -59,7 +58,7 @@ func TestThisMachine(t *testing.T) {
 		return system{
 			host: n.NewHost(t, "machine"), folders: "/etc /opt /usr/libexec /usr/local /var/lib /var/log",
 			marker: "/run/openrc/softlevel", unit: "/etc/init.d/kedge",
-			// Commands find it by themselves.
+			// Commands find the data directory by themselves.
 			flags: "--data-dir=/var/lib/kedge/own", data: "/var/lib/kedge/own",
 			stop:      "rc-service kedge stop",
 			uninstall: "/usr/local/bin/kedge uninstall --yes",
@@ -67,7 +66,7 @@ func TestThisMachine(t *testing.T) {
 	})
 }
 
-// lives is the whole life of an installation.
+// lives goes through the whole life of an installation.
 func lives(t *testing.T, newSystem func(*harness.Network) system) {
 	program, err := os.ReadFile(os.Getenv("KEDGE_BINARY"))
 	if err != nil {
@@ -121,7 +120,7 @@ func lives(t *testing.T, newSystem func(*harness.Network) system) {
 
 	requests.want(t)
 
-	t.Log("again: nothing to do")
+	t.Log("upgrade again: there is nothing to do")
 	wants(t, sh(t, host, "sh /opt/new/install.sh"), "there was nothing to do")
 	s.wantContainer(t, container)
 
@@ -138,7 +137,7 @@ func lives(t *testing.T, newSystem func(*harness.Network) system) {
 	requests.end()
 
 	if s.stop != "" {
-		t.Log("commands while it does not run")
+		t.Log("commands while kedge does not run")
 		sh(t, host, "kedge snapshot save")
 		sh(t, host, s.stop)
 		configuration := sh(t, host, "kedge config print")
@@ -161,7 +160,7 @@ func lives(t *testing.T, newSystem func(*harness.Network) system) {
 	})
 }
 
-// web is a pod that answers at port 30080 of its node.
+// web is a pod that answers on port 30080 of its node.
 const web = `
 apiVersion: v1
 kind: Service
@@ -203,13 +202,13 @@ func (s system) addManager(t *testing.T) {
 	s.host.Setenv("PATH", "/opt/fake:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	s.host.WriteFile(s.marker, "")
 	s.host.WriteFile("/run/fake/calls", "")
-	// Where the unit goes is there on a host with such a manager.
+	// On a host with such a manager the folder of its units exists.
 	sh(t, s.host, "mkdir -p "+filepath.Dir(s.unit))
 }
 
-// settle waits until the pod's container is older than ten seconds: a kubelet that
-// starts before that takes the pod for unready, until it has probed it
-// (pkg/kubelet/prober/prober_manager.go, kubeletRestartGracePeriod).
+// settle waits until the pod's container is older than ten seconds. A kubelet that starts earlier
+// counts the pod as not ready until it has probed it (pkg/kubelet/prober/prober_manager.go,
+// kubeletRestartGracePeriod).
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/prober/prober_manager.go kubeletRestartGracePeriod manager.setReadyStateOnKubeletRestart
 func (s system) settle(t *testing.T) {
@@ -221,13 +220,13 @@ func (s system) settle(t *testing.T) {
 	time.Sleep(time.Until(began.Add(11 * time.Second)))
 }
 
-// container tells which container the pod has.
+// container returns the ID of the pod's container.
 func (s system) container(t *testing.T) string {
 	t.Helper()
 	return sh(t, s.host, "kedge kubectl get pod web -o jsonpath='{.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}'")
 }
 
-// wantUnchanged wants kedge to run as before a failed upgrade.
+// wantUnchanged checks that kedge runs as before a failed upgrade.
 func (s system) wantUnchanged(t *testing.T, version, files, container string) {
 	t.Helper()
 	wants(t, sh(t, s.host, "kedge status"), "kedge "+version+" on node one")
@@ -244,7 +243,7 @@ func (s system) wantContainer(t *testing.T, before string) {
 	}
 }
 
-// snapshot describes all that installing and running kedge changes.
+// snapshot describes everything that installing and running kedge changes.
 func (s system) snapshot(t *testing.T) map[string]string {
 	t.Helper()
 	return map[string]string{
@@ -259,7 +258,7 @@ func (s system) snapshot(t *testing.T) map[string]string {
 // installed lists the files that install.sh makes.
 func (s system) installed(t *testing.T) string { return files(t, s.host, "/etc /usr/local") }
 
-// difference shows the lines that are in one of two texts only.
+// difference returns the lines that are in only one of two texts.
 func difference(before, after string) string {
 	old, now := strings.Split(before, "\n"), strings.Split(after, "\n")
 	var changed []string
@@ -282,7 +281,7 @@ func files(t *testing.T, host *harness.Host, folders string) string {
 	return sh(t, host, "find "+folders+` -type d -printf '%p %M\n' -o -printf '%p %M %s %l\n' | sort`)
 }
 
-// nftRules lists the rules in the host's network, by the machine's own nft.
+// nftRules lists the rules in the host's network, with the machine's own nft.
 func nftRules(t *testing.T, host *harness.Host) string {
 	t.Helper()
 	harness.Need(t, "nftables")
@@ -317,8 +316,7 @@ func debian(t *testing.T) (repository, root string) {
 	return repository, root
 }
 
-// verifyUnit has systemd check a unit of its own, on the machine, where kedge is
-// elsewhere.
+// verifyUnit lets systemd check a unit on the machine, where kedge has another path.
 func verifyUnit(t *testing.T, host *harness.Host, path string) {
 	t.Helper()
 	if filepath.Ext(path) != ".service" {
@@ -338,14 +336,14 @@ func verifyUnit(t *testing.T, host *harness.Host, path string) {
 	}
 }
 
-// requests are made one after the other, each on a connection of its own.
+// requests sends requests one after the other, each on a new connection.
 type requests struct {
 	quit chan struct{}
 	done sync.WaitGroup
 
 	mutex        sync.Mutex
 	made, failed int
-	// fault is what went wrong first, at a time.
+	// fault is the first failure, with its time.
 	fault error
 	at    time.Time
 }
@@ -401,7 +399,7 @@ func (r *requests) end() {
 	r.done.Wait()
 }
 
-// want wants no request to have failed so far.
+// want checks that no request has failed so far.
 func (r *requests) want(t *testing.T) {
 	t.Helper()
 	r.mutex.Lock()

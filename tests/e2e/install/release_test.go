@@ -17,14 +17,13 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// script is a program that install.sh takes for kedge: it has a version, and does
-// what the lines say.
+// script returns a program that install.sh takes for kedge: it has a version, and runs these lines.
 func script(version, lines string) []byte {
 	return fmt.Appendf(nil, "#!/bin/sh\ncase $1 in\n--version) echo kedge %s ;;\n%s\n*) exit 1 ;;\nesac\n", version, lines)
 }
 
-// older returns the executable under test with another version, that of the first
-// build of kedge, in all places where the linker has put its own.
+// older returns the executable under test with another version, that of the first build of kedge.
+// It replaces the version everywhere the linker has written it.
 func older(t *testing.T, program []byte, version string) (changed []byte, as string) {
 	t.Helper()
 	number := version[strings.LastIndex(version, ".")+1:]
@@ -35,10 +34,10 @@ func older(t *testing.T, program []byte, version string) (changed []byte, as str
 	return bytes.ReplaceAll(program, []byte(version), []byte(as)), as
 }
 
-// release is a folder that install.sh takes from.
+// release is a folder from which install.sh installs.
 type release map[string][]byte
 
-// newRelease makes one with a program for this machine, under gzip.
+// newRelease returns a release with a program for this machine, compressed with gzip.
 func newRelease(t *testing.T, program []byte) release {
 	t.Helper()
 	repository, err := harness.Repository()

@@ -10,8 +10,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// sh runs a shell command on the host, which is to succeed, and returns what it
-// wrote.
+// sh runs a shell command on the host, which must succeed, and returns its output.
 func sh(t *testing.T, host *harness.Host, command string) string {
 	t.Helper()
 	output, err := host.Command(t.Context(), "/bin/sh", "-c", command).CombinedOutput()
@@ -21,7 +20,7 @@ func sh(t *testing.T, host *harness.Host, command string) string {
 	return strings.TrimSpace(string(output))
 }
 
-// refused wants a shell command to fail and to say text.
+// refused checks that a shell command fails and prints text.
 func refused(t *testing.T, host *harness.Host, command, text string) {
 	t.Helper()
 	output, err := host.Command(t.Context(), "/bin/sh", "-c", command).CombinedOutput()
@@ -30,7 +29,7 @@ func refused(t *testing.T, host *harness.Host, command, text string) {
 	}
 }
 
-// wants wants output to have text.
+// wants checks that output has text.
 func wants(t *testing.T, output, text string) {
 	t.Helper()
 	if !strings.Contains(output, text) {
@@ -38,8 +37,8 @@ func wants(t *testing.T, output, text string) {
 	}
 }
 
-// TestFaults gives install.sh what it has to refuse, with a script in kedge's
-// place, on a host without a service manager; nothing may be changed by that.
+// TestFaults gives install.sh what it must refuse, with a script in place of kedge, on a host
+// without a service manager. Nothing may change.
 func TestFaults(t *testing.T) {
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "host")
@@ -48,7 +47,7 @@ func TestFaults(t *testing.T) {
 	good.damaged().write(t, host, "/opt/damaged")
 	newRelease(t, []byte("#!/bin/sh\nexit 1\n")).write(t, host, "/opt/silent")
 	host.WriteFile("/opt/empty/install.sh", string(good["install.sh"]))
-	// A host without curl.
+	// This host has no curl.
 	sh(t, host, "mkdir /opt/wget && for folder in /usr/bin /bin /usr/sbin /sbin; do ln -s $folder/* /opt/wget/ 2>/dev/null; done; rm /opt/wget/curl")
 	key := signed(t, good)
 	for name, data := range key {
@@ -89,7 +88,7 @@ func TestFaults(t *testing.T) {
 	wants(t, sh(t, host, "INSTALL_KEDGE_KEY=/opt/keys/release.pem sh /opt/signed/install.sh"), "v1.0.0+test is installed")
 }
 
-// TestFiles looks at what install.sh makes where there is no service manager.
+// TestFiles checks the files that install.sh makes without a service manager.
 func TestFiles(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -109,7 +108,7 @@ func TestFiles(t *testing.T) {
 	}
 	wants(t, sh(t, host, "readlink /usr/local/bin/ctr"), "kedge")
 
-	t.Log("a newer version, in a folder: settings stay, but those given")
+	t.Log("a newer version, in a folder: settings that are not given again stay")
 	output = sh(t, host, "KEDGE_TOKEN=other sh /opt/second/install.sh")
 	wants(t, output, "v1.0.1+test is installed")
 	wants(t, output, "/usr/local/bin/kedge agent --node-label=a=b")
@@ -119,7 +118,7 @@ func TestFiles(t *testing.T) {
 	wants(t, sh(t, host, "sh /opt/second/install.sh --node-label=c=d"), "/usr/local/bin/kedge agent --node-label=c=d")
 	refused(t, host, "INSTALL_KEDGE_BIN_DIR=/opt/bin sh /opt/second/install.sh", "kedge is installed as /usr/local/bin/kedge")
 
-	t.Log("one file of a release")
+	t.Log("a single file of a release")
 	sh(t, host, "INSTALL_KEDGE_FROM=$(ls /opt/second/kedge-*.gz) sh /opt/second/install.sh")
 
 	t.Log("a checkout")
@@ -131,15 +130,14 @@ func TestFiles(t *testing.T) {
 	wants(t, sh(t, host, "cd /opt/checkout; sh install.sh"), "v1.0.2+test is installed")
 }
 
-// TestInterrupted ends an install half-way, and an upgrade while it waits for the new
-// version.
+// TestInterrupted interrupts an install half-way, and an upgrade while it waits for the new version.
 func TestInterrupted(t *testing.T) {
 	harness.Require(t)
 	s := system{host: harness.NewNetwork(t).NewHost(t, "host"), marker: "/run/systemd/system/none", unit: "/etc/systemd/system/kedge.service"}
 	s.addManager(t)
 	newRelease(t, script("v1.0.0+test", "server) exec sleep 1006 ;;\nstatus) [ -e /run/fake/pid ] || [ -e /run/by-hand ] ;;")).write(t, s.host, "/opt/first")
 	newRelease(t, script("v1.0.1+test", "server) exec sleep 1006 ;;")).write(t, s.host, "/opt/second")
-	// A first install that cannot be finished leaves nothing.
+	// A first install that cannot be completed must leave nothing.
 	before := s.installed(t)
 	sh(t, s.host, "mv /opt/fake/systemctl /opt/fake/kept && ln -s /bin/false /opt/fake/systemctl")
 	refused(t, s.host, "sh /opt/first/install.sh", "nothing was changed: no kedge is installed")
@@ -162,7 +160,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// signed adds a signature to a release, and returns the key, and another one.
+// signed adds a signature to a release, and returns its key and another key.
 func signed(t *testing.T, r release) map[string][]byte {
 	t.Helper()
 	harness.Need(t, "openssl")

@@ -12,8 +12,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// TestSecrets gives install.sh tokens and passwords as flags, and looks where they are
-// then: nowhere but in a file for root alone.
+// TestSecrets gives install.sh tokens and passwords as flags, and checks that they are afterwards
+// only in a file that only root can read.
 func TestSecrets(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -53,8 +53,8 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestRedirect downloads by https from a server that sends the host on to http, where
-// anybody on the way could answer.
+// TestRedirect downloads by https from a server that redirects to http, where anybody on the way
+// could answer.
 func TestRedirect(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)

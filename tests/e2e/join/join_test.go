@@ -1,5 +1,5 @@
-// Package join has agents join a server, and tries everything that can be wrong
-// with that: each fault is told in one line within seconds.
+// Package join has agents join a server, and tries every fault that a join can have. Each fault
+// must be reported in one line within seconds.
 package join
 
 import (
@@ -29,7 +29,7 @@ var suite harness.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// buffer is a bytes.Buffer for a process that is still writing.
+// buffer is a bytes.Buffer for the output of a running process.
 type buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

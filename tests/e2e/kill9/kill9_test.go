@@ -1,6 +1,5 @@
-// Package kill9 kills kedge at random moments, also while it starts, and cuts the
-// power of its disk: no write that was acknowledged may be lost, no pod
-// restarted, and no resourceVersion used twice.
+// Package kill9 kills kedge at random moments, also while it starts, and cuts the power of its disk. No
+// acknowledged write may be lost, no pod restarted, and no resourceVersion used twice.
 package kill9
 
 import (
@@ -24,13 +23,12 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// killsVariable changes how often TestKill9 kills, to 200 for example, which
-// takes half an hour.
+// killsVariable changes how often TestKill9 kills. With 200, for example, it takes half an hour.
 const killsVariable = "KILL9"
 
 const (
 	defaultKills = 20
-	// longest is the longest life between two kills: a start takes about half.
+	// longest is the longest time between two kills. A start takes about half of it.
 	longest   = 12 * time.Second
 	namespace = "default"
 	patience  = 2 * time.Minute
@@ -89,7 +87,7 @@ func TestKill9(t *testing.T) {
 		t.Errorf("only %d writes were acknowledged: the test shows nothing", w.acknowledged)
 	}
 	w.verify(t)
-	// Had a container been restarted, it would show after a moment.
+	// A restart of a container would show after a moment.
 	time.Sleep(10 * time.Second)
 	if after := waitPods(t, client); !maps.Equal(after, before) {
 		t.Errorf("containers are\n%v\nand were\n%v", after, before)
@@ -108,8 +106,7 @@ func makePod(t *testing.T, client kubernetes.Interface, name string) {
 	})
 }
 
-// waitPods waits until all pods run, and returns which container each has and
-// since when.
+// waitPods waits until all pods run, and returns the container of each and its start time.
 func waitPods(t *testing.T, client kubernetes.Interface) map[string]string {
 	t.Helper()
 	containers := map[string]string{}
@@ -130,15 +127,15 @@ func waitPods(t *testing.T, client kubernetes.Interface) map[string]string {
 	return containers
 }
 
-// absent is the value of a ConfigMap that is not there.
+// absent is the value of a ConfigMap that does not exist.
 const absent = ""
 
 // writer creates, changes and deletes ConfigMaps one after the other.
 type writer struct {
 	client kubernetes.Interface
 	random *rand.Rand
-	// expected are the values that each ConfigMap may have: the last one that
-	// was acknowledged, and those sent since without an answer.
+	// expected has the values that each ConfigMap may have: the last acknowledged one, and
+	// those sent later without an answer.
 	expected     map[string][]string
 	acknowledged int
 }
@@ -156,7 +153,7 @@ func (w *writer) run(ctx context.Context) {
 		}
 		w.expected[name] = append(values, value)
 		if err := w.write(ctx, name, value); err != nil {
-			// Killed, or starting.
+			// The server was killed, or is starting.
 			time.Sleep(20 * time.Millisecond)
 			continue
 		}

@@ -24,11 +24,10 @@ const (
 	renewed     = "witnessed"
 )
 
-// TestPowerCut cuts the power of the disk that has the database, at random
-// moments between durable writes and renewals of a Lease, which are not worth a
-// write each. No write that was acknowledged may be lost, and a remote witness
-// must never see one resourceVersion for two things, nor a new one that is not
-// above all it saw before.
+// TestPowerCut cuts the power of the disk with the database at random moments. Clients make durable
+// writes, and renew a Lease, whose renewals are not worth a write each. No acknowledged write may
+// be lost. A remote witness must never see one resourceVersion for two states, nor a new one that
+// is not higher than all that it saw earlier.
 func TestPowerCut(t *testing.T) {
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
@@ -66,7 +65,7 @@ func TestPowerCut(t *testing.T) {
 
 	t.Logf("%d writes and %d renewals were acknowledged, %d changes were seen", w.acknowledged, renewals, len(seen.contents))
 	if w.acknowledged < cuts || renewals < cuts || len(seen.contents) < renewals/2 {
-		t.Error("too few: the test shows nothing")
+		t.Error("too few writes, so the test shows nothing")
 	}
 	w.verify(t)
 	for _, fault := range seen.faults {
@@ -98,26 +97,25 @@ func renew(ctx context.Context, client kubernetes.Interface) (renewals int) {
 	return renewals
 }
 
-// witness watches Leases from afar and remembers what each resourceVersion was.
+// witness watches Leases remotely and remembers the state at each resourceVersion.
 type witness struct {
 	client kubernetes.Interface
 
 	mu       sync.Mutex
 	contents map[string]string
-	// highest is the highest seen, and floor what it was at the last power cut.
+	// highest is the highest resourceVersion seen, floor its value at the last power cut.
 	highest, floor uint64
 	faults         []string
 }
 
-// restarts says that what follows comes of another start.
+// restarts tells the witness that a new start of the server follows.
 func (w *witness) restarts() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.floor = w.highest
 }
 
-// watch lists and watches again and again, as an informer does: from where it
-// was if it may.
+// watch lists and watches repeatedly, as an informer does: it resumes where it was if it may.
 func (w *witness) watch(ctx context.Context) {
 	api := w.client.CoordinationV1().Leases(namespace)
 	for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
@@ -155,7 +153,7 @@ func (w *witness) watch(ctx context.Context) {
 	}
 }
 
-// note compares a Lease with what was seen. What a watch brings is new.
+// note compares a Lease with earlier states. An event of a watch must be new.
 func (w *witness) note(lease *coordinationv1.Lease, isNew bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package nat has an agent join from behind NAT, where the server can reach
-// nothing, and wants logs, exec and port-forward nevertheless.
+// Package nat has an agent join from behind NAT, where the server cannot reach it. Logs, exec and
+// port-forward must work nevertheless.
 package nat
 
 import (
@@ -78,7 +78,7 @@ func TestAgentBehindNAT(t *testing.T) {
 
 var forwarding = regexp.MustCompile(`Forwarding from 127\.0\.0\.1:([0-9]+) `)
 
-// portForward reaches the pod web by `kubectl port-forward`.
+// portForward connects to the pod web by `kubectl port-forward`.
 func portForward(t *testing.T, host *harness.Host) {
 	ctx, cancel := context.WithTimeout(t.Context(), cluster.Patience)
 	defer cancel()
@@ -106,7 +106,7 @@ func portForward(t *testing.T, host *harness.Host) {
 		if match == nil {
 			continue
 		}
-		// Twice: each connection is a stream of its own.
+		// This is done twice, because each connection is a stream of its own.
 		for range 2 {
 			answer, err := get(ctx, host, net.JoinHostPort("127.0.0.1", match[1]))
 			if err != nil || !strings.Contains(answer, "hostname=web\n") {
@@ -118,7 +118,7 @@ func portForward(t *testing.T, host *harness.Host) {
 	t.Errorf("kubectl port-forward says %s", said.String())
 }
 
-// get asks an HTTP server from a host, and returns the whole answer.
+// get sends a request to an HTTP server from a host, and returns the whole answer.
 func get(ctx context.Context, from *harness.Host, address string) (string, error) {
 	conn, err := from.DialContext(ctx, "tcp", address)
 	if err != nil {

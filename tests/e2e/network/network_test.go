@@ -1,6 +1,5 @@
-// Package network has pods of two nodes talk in every way that kedge can carry
-// that: over another interface, by external addresses, with addresses of both
-// families, and by routes alone.
+// Package network has pods of two nodes talk over every kind of connection that kedge offers:
+// another interface, external addresses, both address families, and plain routes.
 package network
 
 import (
@@ -26,8 +25,8 @@ var suite harness.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// reachEachOther wants each of the pods to answer the others at all its
-// addresses, and to see theirs.
+// reachEachOther checks that each of the pods answers the others at all its addresses, and sees
+// their addresses.
 func reachEachOther(c *cluster.Cluster, pods ...*corev1.Pod) {
 	c.Helper()
 	for _, from := range pods {
@@ -42,7 +41,7 @@ func reachEachOther(c *cluster.Cluster, pods ...*corev1.Pod) {
 	}
 }
 
-// wantMTU wants interfaces of a host, and that of a pod on it, to have an MTU.
+// wantMTU checks the MTU of interfaces of a host and of a pod on it.
 func wantMTU(c *cluster.Cluster, host *harness.Host, pod string, mtu int, names ...string) {
 	c.Helper()
 	for _, name := range names {
@@ -65,7 +64,7 @@ func run(c *cluster.Cluster, host *harness.Host, args ...string) string {
 	return strings.TrimSpace(string(output))
 }
 
-// received is how many bytes an interface of a host has received.
+// received returns how many bytes an interface of a host has received.
 func received(c *cluster.Cluster, host *harness.Host, name string) int {
 	c.Helper()
 	bytes, err := strconv.Atoi(run(c, host, "cat", "/sys/class/net/"+name+"/statistics/rx_bytes"))
@@ -75,8 +74,8 @@ func received(c *cluster.Cluster, host *harness.Host, name string) int {
 	return bytes
 }
 
-// TestFlannelInterface has the pods' traffic go by a second interface, and all
-// else by the first.
+// TestFlannelInterface sends the pods' traffic over a second interface, and everything else over
+// the first.
 func TestFlannelInterface(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -101,7 +100,7 @@ spec:
 	sink := net.JoinHostPort(c.Pod("sink").Status.PodIP, "9000")
 	before := map[string]int{"eth0": received(c, second, "eth0"), "eth1": received(c, second, "eth1")}
 	c.In("here", "megabytes to reach the other node", func(string) bool { return true }, "/testserver", "measure", sink, "0.5")
-	const megabytes = 4 << 20 // more than the API sends meanwhile, less than half a second carries
+	const megabytes = 4 << 20 // more than the API sends in the meantime, less than the link carries in half a second
 	if came := received(c, second, "eth1") - before["eth1"]; came < megabytes {
 		t.Errorf("by eth1, which was named, came %d bytes", came)
 	}
@@ -117,8 +116,8 @@ spec:
 	}
 }
 
-// TestExternalIP has nodes reach each other's pods by addresses that the nodes
-// do not know of themselves, which users see.
+// TestExternalIP has nodes reach each other's pods by addresses that the nodes themselves do not
+// have. Users see these addresses.
 func TestExternalIP(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -148,7 +147,7 @@ func TestExternalIP(t *testing.T) {
 		t.Errorf("kubectl shows\n%s", shown)
 	}
 
-	t.Log("given to a node that is there already")
+	t.Log("an existing node gets an external address")
 	agent.Terminate()
 	agent = second.StartAgent(t, server, "--node-external-ip="+ofSecond.String())
 	agent.WaitReady()
@@ -158,17 +157,17 @@ func TestExternalIP(t *testing.T) {
 	before := received(c, first, "eth1")
 	reachEachOther(c, here, there)
 	if received(c, first, "eth1") == before {
-		t.Error("nothing came by the external address")
+		t.Error("no packets came to the external address")
 	}
 
-	t.Log("and taken away again")
+	t.Log("the external address is removed again")
 	agent.Terminate()
 	agent = second.StartAgent(t, server)
 	agent.WaitReady()
 	wantAddresses(second, "")
 	reachEachOther(c, here, there)
 
-	t.Log("and kept when the kubelet writes the status")
+	t.Log("the external address stays when the kubelet writes the status")
 	c.Kubectl("patch", "node", first.Name, "--subresource=status", "--patch", `{"status": {"nodeInfo": {"kernelVersion": "another"}}}`)
 	c.Eventually("the kubelet to write the status", func() error {
 		if version := c.Kubectl("get", "node", first.Name, "-o", "jsonpath={.status.nodeInfo.kernelVersion}"); version == "another" {
@@ -179,8 +178,7 @@ func TestExternalIP(t *testing.T) {
 	wantAddresses(first, external(ofFirst))
 }
 
-// TestDualStack gives the pods of two nodes, and their Service, an address of
-// each family.
+// TestDualStack gives the pods of two nodes, and their Service, an address of each family.
 func TestDualStack(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -193,7 +191,7 @@ func TestDualStack(t *testing.T) {
 		}
 	}
 	reachEachOther(c, pods...)
-	// 70 bytes of an outer IPv6 header and VXLAN's.
+	// 70 bytes are for the outer IPv6 header and VXLAN's header.
 	wantMTU(c, c.Server.Host, "here", 1430, "flannel.1", "flannel-v6.1", "cni0")
 	wantMTU(c, agent.Host, "there", 1430, "flannel.1", "flannel-v6.1", "cni0")
 
@@ -220,7 +218,7 @@ spec:
 	}
 }
 
-// TestHostGateway has no tunnel between the nodes, only routes.
+// TestHostGateway has only routes between the nodes, and no tunnel.
 func TestHostGateway(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)

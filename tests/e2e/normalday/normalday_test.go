@@ -1,6 +1,5 @@
-// Package normalday has a cluster live an ordinary day: what users and their pods do
-// wrong is told by events, and the level error of the log is for faults of kedge and of
-// its host.
+// Package normalday simulates an ordinary day of a cluster. Faults of users and their pods must be
+// reported by Events. The log level error is only for faults of kedge and of its host.
 package normalday
 
 import (
@@ -87,7 +86,7 @@ func TestNormalDay(t *testing.T) {
 	agent := c.Join(network, "agent-1")
 	apply := strings.ReplaceAll(troubled, "IMAGE", image.TestserverName)
 
-	t.Log("pods that cannot be")
+	t.Log("pods that cannot run")
 	c.Apply(apply)
 	for pod, words := range map[string]string{
 		"no-image": "Failed to pull image", "bad-name": "couldn't parse image name", "crashes": "Back-off restarting",
@@ -123,7 +122,7 @@ func TestNormalDay(t *testing.T) {
 	c.Kubectl("create", "namespace", "short-lived")
 	c.Kubectl("-n", "short-lived", "create", "configmap", "some")
 	c.Kubectl("delete", "namespace", "short-lived")
-	// What upstream repeats at intervals comes at least once.
+	// Each message that upstream repeats at intervals appears at least once.
 	time.Sleep(quiet)
 
 	t.Log("restarts, and an agent that leaves")
@@ -145,5 +144,5 @@ func TestNormalDay(t *testing.T) {
 	}
 }
 
-// quiet is longer than the longest interval at which the kubelet looks at all pods.
+// quiet is longer than the longest interval at which the kubelet syncs all pods.
 const quiet = 30 * time.Second

@@ -1,4 +1,4 @@
-// Package older updates servers and nodes that began with an older kedge.
+// Package older updates servers and nodes that started with an older kedge.
 package older
 
 import (
@@ -18,8 +18,8 @@ var suite harness.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// TestRegistrations: a node that joined before there were registrations goes on working
-// when its server is updated, and gets certificates of its registration by itself.
+// TestRegistrations: a node that joined before registrations existed must keep working when its
+// server is updated, and must get certificates with its registration by itself.
 func TestRegistrations(t *testing.T) {
 	older := harness.RequireOlder(t)
 	network := harness.NewNetwork(t)
@@ -44,7 +44,7 @@ func TestRegistrations(t *testing.T) {
 	}
 	before := c.Containers()
 
-	t.Log("the server is updated, the nodes are not yet")
+	t.Log("the server is updated, and the nodes are not")
 	first.Install(os.Getenv("KEDGE_BINARY"))
 	wantRefusal(t, first.Kedge(t.Context(), "status"), "an older kedge runs on this host", "systemctl restart kedge")
 	server.Restart()
@@ -72,7 +72,7 @@ func TestRegistrations(t *testing.T) {
 		"/testserver", "fetch", "http://127.0.0.1:"+cluster.WebPort)
 	c.WantSameContainers(before)
 
-	t.Log("the other one stays, over a restart too")
+	t.Log("the other node keeps working, also after a restart")
 	agents[1].Restart()
 	c.WantSameContainers(before)
 	output, err := first.Kedge(t.Context(), "node", "list").CombinedOutput()
@@ -82,8 +82,8 @@ func TestRegistrations(t *testing.T) {
 	t.Logf("kedge node list:\n%s", output)
 }
 
-// wantRefusal wants a command to fail, because the kedge that runs is of another version,
-// with a message that has each of the words.
+// wantRefusal checks that a command fails, because the running kedge has another version, with a
+// message that has each of the words.
 func wantRefusal(t *testing.T, command *harness.Cmd, words ...string) {
 	t.Helper()
 	output, err := command.CombinedOutput()
@@ -94,8 +94,8 @@ func wantRefusal(t *testing.T, command *harness.Cmd, words ...string) {
 	}
 }
 
-// registrationOf returns the group of the registration in an agent's certificate, or
-// nothing if there is none.
+// registrationOf returns the group of the registration in an agent's certificate, or "" if there is
+// none.
 func registrationOf(host *harness.Host) (string, error) {
 	text, err := os.ReadFile(host.Path("/var/lib/kedge/agent/tls/client-kubelet.crt"))
 	if err != nil {

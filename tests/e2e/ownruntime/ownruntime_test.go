@@ -1,4 +1,4 @@
-// Package ownruntime gives an agent a container runtime that is not kedge's.
+// Package ownruntime runs an agent with a container runtime that is not kedge's.
 package ownruntime
 
 import (
@@ -21,8 +21,8 @@ var suite harness.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// TestOwnRuntime has an agent use a container runtime that is not kedge's and
-// is started after it, a fake one, and its kubelet another port than usual.
+// TestOwnRuntime runs an agent with a fake container runtime that starts after the agent, and gives
+// its kubelet another port.
 func TestOwnRuntime(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)

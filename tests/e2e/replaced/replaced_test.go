@@ -1,5 +1,5 @@
-// Package replaced has nodes that are deleted and join again, that get another
-// name, and that die and are replaced by another machine.
+// Package replaced tests nodes that are deleted and join again, that get another name, and that die
+// and are replaced by another machine.
 package replaced
 
 import (

@@ -1,5 +1,5 @@
-// Package restart kills server and agents at the wrong moments: pods go on, and
-// everything finds together again.
+// Package restart kills a server and agents at bad moments. Pods must keep running, and all must
+// connect again.
 package restart
 
 import (
@@ -40,7 +40,7 @@ func TestRestarts(t *testing.T) {
 	c.Server.WaitReady()
 	works("after the server was killed")
 
-	// Busy: the API goes away while pods are made.
+	// The cluster is busy: the API goes away while pods are made.
 	c.Apply(`
 apiVersion: apps/v1
 kind: DaemonSet

@@ -1,6 +1,6 @@
-// Package roles has servers for etcd only and for the control plane only, and an
-// agent: pods run on all of them, servers die and come back, and the token that they
-// share is replaced while one of them is down.
+// Package roles tests servers for etcd only and for the control plane only, and an agent. Pods run
+// on all of them, servers die and come back, and the shared join token is replaced while one server
+// is down.
 package roles
 
 import (
@@ -29,10 +29,10 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 const patience = 4 * time.Minute
 
-// etcdOnly are the arguments of a server for etcd only.
+// etcdOnly has the arguments of a server for etcd only.
 var etcdOnly = []string{"--disable-apiserver", "--disable-controller-manager", "--disable-scheduler"}
 
-// joining are the arguments of a server that joins another's cluster.
+// joining returns the arguments of a server that joins another's cluster.
 func joining(server *harness.Server, more ...string) []string {
 	return append([]string{"--server=https://" + server.Host.Address.String() + ":6443", "--token=" + server.Token()}, more...)
 }
@@ -46,7 +46,7 @@ func TestSplitRoles(t *testing.T) {
 	plane.WaitReady()
 	c := cluster.Of(t, plane)
 	c.WaitNode("etcd-1", corev1.ConditionTrue)
-	// By a server that has no API itself.
+	// The agent joins through a server that has no API server itself.
 	cluster.NewHost(t, network, "agent-1").StartAgent(t, etcd)
 	c.WaitNode("agent-1", corev1.ConditionTrue)
 	nodes := []string{"etcd-1", "plane-1", "agent-1"}
@@ -57,7 +57,7 @@ func TestSplitRoles(t *testing.T) {
 	}
 	c.ServeWeb()
 	for i, name := range names {
-		c.Answers(name, "http://web.default.svc.cluster.local/", names...) // by kubectl exec
+		c.Answers(name, "http://web.default.svc.cluster.local/", names...) // this uses kubectl exec
 		c.Eventually("logs from "+nodes[i], func() error {
 			_, err := c.TryKubectl("", "logs", name)
 			return err
@@ -86,7 +86,7 @@ func TestSplitRoles(t *testing.T) {
 	})
 
 	t.Run("ports", func(t *testing.T) {
-		// The rest of a node's are in tests/integration.
+		// tests/integration checks the other ports of a node.
 		listens(t, etcd, []string{"*:6443", etcd.Host.Address.String() + ":2380", "127.0.0.1:2379"})
 		listens(t, plane, []string{"*:6443", "127.0.0.1:10257", "127.0.0.1:10259"})
 	})
@@ -137,7 +137,7 @@ func TestSplitRoles(t *testing.T) {
 		network.NewHost(t, "etcd-2").StartServer(t, joining(etcd, etcdOnly...)...),
 		network.NewHost(t, "etcd-3").StartServer(t, joining(etcd, etcdOnly...)...),
 	}
-	scenario := t // what a step starts ends with it
+	scenario := t // servers that a step starts end with the step
 	t.Run("three servers with etcd survive the loss of one", func(t *testing.T) {
 		for _, server := range more {
 			c.WaitNode(server.Host.Name, corev1.ConditionTrue)
@@ -149,7 +149,7 @@ func TestSplitRoles(t *testing.T) {
 		for i, server := range []*harness.Server{plane, second} {
 			write(t, server, fmt.Sprint("without-one-", i))
 		}
-		// It takes another one in meanwhile, which has no node and so waits for nothing.
+		// It accepts another server meanwhile. That one has no node and so waits for nothing.
 		fourth := network.NewHost(scenario, "etcd-4").StartServer(scenario, append(joining(more[0], etcdOnly...), "--disable-agent")...)
 		fourth.WaitLog("has caught up and has a vote now")
 		more[0].WaitLog("A server joins while these members are down: etcd-1")
@@ -161,7 +161,7 @@ func TestSplitRoles(t *testing.T) {
 	t.Run("token rotate", func(t *testing.T) { rotate(t, network, plane, []*harness.Server{etcd, second, more[0]}, more[1]) })
 }
 
-// rotate replaces the token by one server, while another is down.
+// rotate replaces the token on one server, while another is down.
 func rotate(t *testing.T, network *harness.Network, by *harness.Server, others []*harness.Server, down *harness.Server) {
 	old := by.Token()
 	down.Kill9()
@@ -188,7 +188,7 @@ func rotate(t *testing.T, network *harness.Network, by *harness.Server, others [
 	for _, server := range append(others, by) {
 		check(server)
 	}
-	// Its arguments have the old token.
+	// Its arguments still have the old token.
 	down.Start()
 	check(down)
 	down.WaitLog("The token in this server's configuration is no longer the cluster's")
@@ -201,7 +201,7 @@ func rotate(t *testing.T, network *harness.Network, by *harness.Server, others [
 	late.StartServer(t, "--disable-etcd", "--server=https://"+down.Host.Address.String()+":6443", "--token="+token).WaitReady()
 }
 
-// knock asks a server, from its host, for what only those with a token may know.
+// knock sends a request to a server, from its host, for which a token is needed.
 func knock(t *testing.T, server *harness.Server, token string) int {
 	t.Helper()
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
@@ -226,7 +226,7 @@ func knock(t *testing.T, server *harness.Server, token string) int {
 	return response.StatusCode
 }
 
-// listens compares where a server listens on TCP, besides what every node does.
+// listens compares the TCP addresses on which a server listens, except those of every node, with want.
 func listens(t *testing.T, server *harness.Server, want []string) {
 	t.Helper()
 	want = append(want, "*:10250", "127.0.0.1:10010", "127.0.0.1:10256", server.Host.Address.String()+":10053")
@@ -251,7 +251,7 @@ func configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// write makes a ConfigMap by a server's API.
+// write creates a ConfigMap by a server's API.
 func write(t *testing.T, server *harness.Server, name string) {
 	t.Helper()
 	harness.Eventually(t, patience, server.Host.Name+" to take a write", func() error {
@@ -265,7 +265,7 @@ func write(t *testing.T, server *harness.Server, name string) {
 	})
 }
 
-// reads wants a ConfigMap to be there.
+// reads checks that a ConfigMap exists.
 func reads(t *testing.T, server *harness.Server, name string) {
 	t.Helper()
 	harness.Eventually(t, patience, server.Host.Name+" to have what was written", func() error {

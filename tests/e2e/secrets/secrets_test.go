@@ -1,6 +1,5 @@
-// Package secrets looks for Secrets where they are stored: in the files of the
-// datastore, before, while and after their keys are replaced, whoever is killed
-// meanwhile.
+// Package secrets looks for Secrets in the files of the datastore, before, while and after the
+// encryption keys are replaced, with servers killed in between.
 package secrets
 
 import (
@@ -34,17 +33,16 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 const (
 	namespace = "default"
 	database  = "/var/lib/kedge/server/db"
-	// secret is in every Secret, and public in a ConfigMap: where the one is not
-	// found the other has to be.
+	// secret is in every Secret, and public in a ConfigMap. Where secret is not found, public
+	// must be found.
 	secret = "nobody-may-read-this-anywhere"
 	public = "anybody-may-read-this-anywhere"
 	many   = 100
-	// longest is how long a server lives between kills: longer than a change.
+	// longest is how long a server runs between kills. It is longer than a change of keys takes.
 	longest = 25 * time.Second
 )
 
-// quick makes changes of the keys wait for 15 seconds instead of 70: for requests
-// that began before.
+// quick makes changes of the keys wait for 15 seconds instead of 70 for requests that began earlier.
 const quick = "--kube-apiserver-arg=request-timeout=5s"
 
 // run runs `kedge secrets-encrypt` on a host.
@@ -64,7 +62,7 @@ func must(t *testing.T, host *harness.Host, args ...string) string {
 	return output
 }
 
-// rest waits until nothing is to be done on a server, and what is stored fits.
+// rest waits until a server has nothing left to do, and the stored state fits.
 func rest(t *testing.T, host *harness.Host, what string, fits func(encryption.Status) bool) (s encryption.Status) {
 	t.Helper()
 	harness.Eventually(t, cluster.Patience, what, func() error {
@@ -89,11 +87,11 @@ func off(s encryption.Status) bool {
 	return !s.Encrypted && s.Plain >= many && len(s.Keys) == 0
 }
 
-// fill makes a ConfigMap and many Secrets.
+// fill creates a ConfigMap and many Secrets.
 func fill(t *testing.T, server *harness.Server) {
 	t.Helper()
 	client := server.Client().CoreV1()
-	// The administrator's rights come right after the API.
+	// The administrator gets its rights just after the API starts.
 	harness.Eventually(t, time.Minute, "the administrator to be one", func() error {
 		_, err := client.ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Name: "public"}, Data: map[string]string{"text": public},
@@ -115,7 +113,7 @@ func add(t *testing.T, server *harness.Server, name string) {
 	}
 }
 
-// wantAll wants a server to show all Secrets, as they are stored and by its cache.
+// wantAll checks that a server shows all Secrets, from the datastore and from its cache.
 func wantAll(t *testing.T, server *harness.Server) {
 	t.Helper()
 	for _, version := range []string{"", "0"} {
@@ -135,8 +133,7 @@ func wantAll(t *testing.T, server *harness.Server) {
 	}
 }
 
-// contains tells whether a file below a folder of a host has a text, as it is or
-// encoded as in JSON.
+// contains tells whether a file below a folder of a host has a text, plain or encoded as in JSON.
 func contains(t *testing.T, host *harness.Host, folder, text string) bool {
 	t.Helper()
 	found := false
@@ -158,8 +155,7 @@ func contains(t *testing.T, host *harness.Host, folder, text string) bool {
 	return found
 }
 
-// guard looks for Secrets in the files of hosts all the time, until the returned
-// function is called.
+// guard looks for Secrets in the files of hosts until the returned function is called.
 func guard(t *testing.T, hosts ...*harness.Host) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -189,7 +185,8 @@ func guard(t *testing.T, hosts ...*harness.Host) (stop func()) {
 	return stop
 }
 
-// One server with SQLite: rotated, killed meanwhile, restored, turned off and on.
+// TestOneServer tests one server with SQLite: keys are rotated, the server is killed during that, a
+// snapshot is restored, and encryption is turned off and on.
 func TestOneServer(t *testing.T) {
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
@@ -214,7 +211,7 @@ func TestOneServer(t *testing.T) {
 		server.WaitAPI()
 		wantAll(t, server)
 	}
-	_ = rotating.Wait() // its server was killed
+	_ = rotating.Wait() // it fails, because its server was killed
 	second := rest(t, host, "the end of a rotation", on).Keys[0].Name
 	if second == first {
 		t.Error("the key is the old one")
@@ -244,7 +241,7 @@ func TestOneServer(t *testing.T) {
 	rest(t, host, "no encryption", off)
 	wantAll(t, server)
 	if !contains(t, host, database, secret) {
-		t.Error("what is not encrypted is not found in the datastore: the test shows nothing")
+		t.Error("the unencrypted text is not found in the datastore, so the test shows nothing")
 	}
 	if output, err := run(host, "rotate"); err == nil || !strings.Contains(output, "secrets-encryption: true") {
 		t.Errorf("rotate where there is no key: %v, %q", err, output)
@@ -258,8 +255,8 @@ func TestOneServer(t *testing.T) {
 	t.Logf("%s", must(t, host, "status"))
 }
 
-// Three servers with etcd: each sees at once what another one has changed, and one
-// that was down meanwhile when it is back.
+// TestThreeServers tests three servers with etcd: each server sees at once what another one has
+// changed. A server that was down sees it when it is back.
 func TestThreeServers(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -294,7 +291,7 @@ func TestThreeServers(t *testing.T) {
 	wantAll(t, first)
 	down.Start()
 	down.WaitAPI()
-	// Whoever was to complete it is killed.
+	// The server that would complete the change is killed.
 	first.Kill9()
 	add(t, down, "of-server-3")
 	wantAll(t, down)

@@ -13,8 +13,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// bundle writes a bundle on a host, and returns its files, none of which has a secret
-// in it.
+// bundle writes a support bundle on a host and returns its files. It checks that none of them has a
+// secret.
 func (c *seen) bundle(host *harness.Host, name, token string) map[string]string {
 	c.Helper()
 	path := filepath.Join(host.Scratch("bundles"), name)

@@ -1,6 +1,5 @@
-// Package seeing has what a user can see of a cluster and of the kedge of a host:
-// status, settings, the log, and the bundle for those who are to help, in which there
-// is no secret.
+// Package seeing tests what a user can see of a cluster and of the kedge on a host: status,
+// settings, the log, and the support bundle, which must not contain secrets.
 package seeing
 
 import (
@@ -29,7 +28,7 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 const (
 	configFile = "/etc/kedge/config.yaml"
 	logFile    = "/var/log/kedge/kedge.log"
-	// settings has secrets that every bundle must be without.
+	// settings has secrets that no bundle may contain.
 	settings = `log: ` + logFile + `
 alsologtostderr: true
 log-format: json
@@ -39,7 +38,7 @@ s3-secret-key: hush-secret-key
 `
 )
 
-// objects have a secret wherever one is in a cluster.
+// objects have a secret in every place of a cluster that may have one.
 var objects = fmt.Sprintf(`
 apiVersion: v1
 kind: Secret
@@ -135,7 +134,7 @@ func TestSeeing(t *testing.T) {
 	}
 }
 
-// seen is a cluster that is looked at.
+// seen is the cluster that is looked at.
 type seen struct{ *cluster.Cluster }
 
 // kedge runs kedge on the server's host and returns its output and exit status.
@@ -144,7 +143,7 @@ func (c *seen) kedge(args ...string) (string, error) {
 	return string(output), err
 }
 
-// sockets wants one socket for the commands of kedge, and all sockets for root alone.
+// sockets checks that there is one socket for kedge's commands, and that all sockets are only for root.
 func (c *seen) sockets() {
 	c.Helper()
 	folder := c.Server.Host.Path("/run/kedge")
@@ -167,7 +166,7 @@ func (c *seen) sockets() {
 	}
 }
 
-// config wants each setting with where it came from.
+// config checks that each setting is shown with its source.
 func (c *seen) config() {
 	c.Helper()
 	output, err := c.kedge("config", "print", "-o", "json")
@@ -193,7 +192,7 @@ func (c *seen) config() {
 	}
 }
 
-// logged are the lines of the log's file, each JSON.
+// logged returns the lines of the log file. Each is JSON.
 func (c *seen) logged() (lines []map[string]any) {
 	c.Helper()
 	text, err := os.ReadFile(c.Server.Host.Path(logFile))
@@ -221,7 +220,7 @@ func (c *seen) debugs() map[string]int {
 	return counts
 }
 
-// log changes how much is logged while kedge runs.
+// log changes the log level while kedge runs.
 func (c *seen) log() {
 	c.Helper()
 	if now, err := c.kedge("log-level"); err != nil || now != "info\n" || len(c.debugs()) > 0 {
@@ -239,7 +238,7 @@ func (c *seen) log() {
 	})
 }
 
-// reload has the configuration read again, by a signal and by a command.
+// reload makes kedge read its configuration again, by a signal and by a command.
 func (c *seen) reload() {
 	c.Helper()
 	host := c.Server.Host
@@ -261,15 +260,14 @@ func (c *seen) reload() {
 	}
 }
 
-// metrics compares kedge's own, as Prometheus gets them, with those that
-// docs/observing.md has.
+// metrics compares kedge's own metrics, as Prometheus gets them, with those in docs/observing.md.
 func (c *seen) metrics() {
 	c.Helper()
 	const page = "docs/observing.md"
 	text := harness.Document(c, page)
 	const prometheus = "--as=system:serviceaccount:default:prometheus"
 	if _, err := c.TryKubectl("", "get", "--raw", "/metrics", prometheus); err == nil {
-		c.Error("everybody gets /metrics")
+		c.Error("/metrics answers without credentials")
 	}
 	c.Kubectl("create", "clusterrolebinding", "prometheus", "--clusterrole=system:monitoring", "--serviceaccount=default:prometheus")
 	served := c.Kubectl("get", "--raw", "/metrics", prometheus)
@@ -285,7 +283,7 @@ func (c *seen) metrics() {
 	}
 }
 
-// status sees an agent go, and says what to do.
+// status checks that an agent's loss is shown, with what to do.
 func (c *seen) status(agent *harness.Agent) {
 	c.Helper()
 	text, err := c.kedge("status")

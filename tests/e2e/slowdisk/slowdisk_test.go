@@ -1,5 +1,5 @@
-// Package slowdisk runs kedge with its database on a disk like an SD card: 1 MB/s
-// and 20 syncs a second.
+// Package slowdisk runs kedge with its database on a disk that is as slow as an SD card: 1 MB/s and
+// 20 syncs per second.
 package slowdisk
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/scarce"
 )
 
-// durationVariable changes how long it runs, to an hour for example: 60m.
+// durationVariable changes how long the test runs. 60m, for example, is an hour.
 const durationVariable = "SLOWDISK"
 
 var suite harness.Suite

@@ -14,8 +14,8 @@ var suite harness.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// TestSmall wants kedge, its shims and helpers to fit, text and page cache
-// included, with pods running and the API answering.
+// TestSmall checks that kedge, its shims and helpers fit, including text and page cache, with
+// running pods and an answering API.
 func TestSmall(t *testing.T) {
 	harness.Require(t)
 	peak, err := scarce.Small(t.Context(), t, harness.NewNetwork(t), time.Minute)

@@ -10,8 +10,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// TestEtcd saves one server with etcd, and restores it on a new disk, with the
-// token that somebody kept.
+// TestEtcd saves one server with etcd, and restores it on a new disk with a token that somebody kept.
 func TestEtcd(t *testing.T) {
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t), "--cluster-init")
@@ -31,8 +30,8 @@ func TestEtcd(t *testing.T) {
 	saved.WantRestored()
 }
 
-// TestThreeServers saves on one of three servers and restores on another, which
-// the others join anew.
+// TestThreeServers saves on one of three servers and restores on another one. The others join that one
+// again.
 func TestThreeServers(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)

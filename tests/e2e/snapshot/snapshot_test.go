@@ -1,6 +1,6 @@
-// Package snapshot saves a cluster, changes it, and brings it back: on the same
-// disk and on a new one, from the folder and from S3. Everything of the snapshot
-// is there again, nothing of after, and nobody goes on with what is gone.
+// Package snapshot saves a cluster, changes it, and restores it: on the same disk and on a new one,
+// from the folder and from S3. The restore must bring back everything in the snapshot and nothing
+// created later, and clients that saw later objects must list again.
 package snapshot
 
 import (
@@ -37,7 +37,7 @@ const (
 	serverDir = "/var/lib/kedge/server"
 	folder    = cluster.Snapshots
 	bucket    = "backups"
-	// s3Config is how kedge finds the S3 of serveS3; the keys are in a Secret.
+	// s3Config says how kedge finds the S3 of serveS3. The keys are in a Secret.
 	s3Config = `
 s3: true
 s3-endpoint: localhost:9443
@@ -47,8 +47,8 @@ s3-folder: one/cluster
 `
 )
 
-// serveS3 serves S3 on a host's loopback address, with a certificate that only
-// those trust who have /etc/kedge/s3.crt.
+// serveS3 serves S3 on a host's loopback address, with a certificate that only clients with
+// /etc/kedge/s3.crt trust.
 func serveS3(t *testing.T, host *harness.Host) *s3.Server {
 	t.Helper()
 	certificate, key := cluster.Certificate(t, "localhost")
@@ -75,7 +75,7 @@ func must(c *cluster.Cluster, args ...string) string {
 	return c.MustSnapshot(c.Server.Host, args...)
 }
 
-// refused wants a command to fail with a message that has each of the words.
+// refused checks that a command fails with a message that has each of the words.
 func refused(c *cluster.Cluster, words []string, args ...string) {
 	c.Helper()
 	c.RefusedSnapshot(c.Server.Host, words, args...)
@@ -92,8 +92,7 @@ func save(c *cluster.Cluster, name string) string {
 	return filepath.Base(path)
 }
 
-// start starts the server again and makes clients anew: its certificates may be
-// others.
+// start starts the server again and makes new clients, because its certificates may have changed.
 func start(c *cluster.Cluster) {
 	c.Helper()
 	c.Server.Start()
@@ -119,7 +118,7 @@ func TestSaveAndRestore(t *testing.T) {
 	c.Kubectl("create", "configmap", "deleted", "--from-literal=value=before")
 	c.Kubectl("create", "configmap", "changed", "--from-literal=value=before")
 
-	// One who watches all the time, and knows nothing of what is done to the server.
+	// This client watches all the time, and does not know what is done to the server.
 	watcher := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithNamespace(cluster.Namespace))
 	configMaps := watcher.Core().V1().ConfigMaps().Lister().ConfigMaps(cluster.Namespace)
 	ctx, stop := context.WithCancel(t.Context())
@@ -176,7 +175,7 @@ func TestSaveAndRestore(t *testing.T) {
 	start(c)
 	sees("what there was before", map[string]string{"deleted": "before", "changed": "before", "new": ""})
 	wantGone(c, last.ResourceVersion)
-	// The cluster does not know it: it joined later than that.
+	// The cluster does not know this agent: it joined after the snapshot.
 	late.Terminate()
 	late.Start()
 	late.WaitReady()
@@ -185,7 +184,7 @@ func TestSaveAndRestore(t *testing.T) {
 	wantRestored(c, before)
 	c.WantSameContainers(containers)
 
-	// On a new disk, from S3, with the token that somebody kept. Pods run on.
+	// This restores on a new disk, from S3, with the token that somebody kept. Pods keep running.
 	token := server.Token()
 	server.Terminate()
 	run(t, host, "mv", serverDir, "/var/lib/kedge/lost")
@@ -204,7 +203,8 @@ func TestSaveAndRestore(t *testing.T) {
 	}
 }
 
-// wantObjects wants the API's SnapshotFiles to be those of these places, whole.
+// wantObjects checks that the API has exactly the SnapshotFiles of these locations, and that they
+// are complete.
 func wantObjects(c *cluster.Cluster, locations ...string) {
 	c.Helper()
 	slices.Sort(locations)
@@ -220,7 +220,7 @@ func wantObjects(c *cluster.Cluster, locations ...string) {
 	})
 }
 
-// wantEvent wants the node to have an event.
+// wantEvent checks that the node has an Event.
 func wantEvent(c *cluster.Cluster, reason, text string) {
 	c.Helper()
 	c.Eventually("an event "+reason, func() error {
@@ -232,7 +232,7 @@ func wantEvent(c *cluster.Cluster, reason, text string) {
 	})
 }
 
-// wantGone wants nobody to be able to watch from a revision.
+// wantGone checks that nobody can watch from a revision.
 func wantGone(c *cluster.Cluster, revision string) {
 	c.Helper()
 	watched, err := c.Client.CoreV1().ConfigMaps(cluster.Namespace).Watch(c.Context(), metav1.ListOptions{ResourceVersion: revision})
@@ -246,7 +246,7 @@ func wantGone(c *cluster.Cluster, revision string) {
 	}
 }
 
-// wantRestored wants the cluster to be as it was, and controllers to carry on.
+// wantRestored checks that the cluster is as it was saved, and that controllers continue to work.
 func wantRestored(c *cluster.Cluster, before string) {
 	c.Helper()
 	c.Eventually("objects to be as they were", func() error {
@@ -257,7 +257,7 @@ func wantRestored(c *cluster.Cluster, before string) {
 	})
 	c.Kubectl("rollout", "status", "deployment/many", "--timeout="+cluster.Patience.String())
 	c.Scale("many", 3)
-	// As nodes' proxies and DNS know it.
+	// The proxies and the DNS of nodes use these.
 	c.WaitNode("agent-1", corev1.ConditionTrue)
 	for _, from := range []string{"web", "there"} {
 		c.Answers(from, "http://web.default.svc.cluster.local/", "web", "there")
@@ -271,8 +271,8 @@ func wantRestored(c *cluster.Cluster, before string) {
 	})
 }
 
-// refusals has snapshots refused that are not as they were saved, or not for
-// this server. Nothing is left of the attempts.
+// refusals checks that snapshots which were changed, or are not for this server, are refused.
+// Nothing may be left of the attempts.
 func refusals(c *cluster.Cluster, name string) {
 	c.Helper()
 	whole, err := os.ReadFile(c.Server.Host.Path(folder + "/" + name))
@@ -325,8 +325,8 @@ func run(t *testing.T, host *harness.Host, command string, args ...string) {
 	}
 }
 
-// TestScheduleAndRetention saves every second, and keeps two. What is saved by
-// hand stays until it is pruned or deleted.
+// TestScheduleAndRetention saves every second and keeps two snapshots. Snapshots that were saved by
+// hand stay until they are pruned or deleted.
 func TestScheduleAndRetention(t *testing.T) {
 	harness.Require(t)
 	host := cluster.NewHost(t, harness.NewNetwork(t), "server-1")
@@ -348,7 +348,7 @@ func TestScheduleAndRetention(t *testing.T) {
 	server.WaitReady()
 	c = cluster.Of(t, server)
 	if _, err := os.Stat(host.Path(folder + "/.scheduled-server-1-1.zst.content.tmp")); err == nil {
-		t.Error("what an interrupted save left is still there")
+		t.Error("the remains of an interrupted save still exist")
 	}
 	kept := scheduled(c)
 	var locations []string
@@ -371,7 +371,7 @@ func TestScheduleAndRetention(t *testing.T) {
 			t.Errorf("list shows %s", output)
 		}
 	}
-	// No S3 is there: the snapshot is on this host, and all is said.
+	// S3 cannot be reached: the snapshot stays on this host, and the output says so.
 	server.Terminate()
 	server = host.StartServer(t, "--s3", "--s3-endpoint=127.0.0.1:1", "--s3-insecure", "--s3-bucket=none", "--s3-access-key=a", "--s3-secret-key=b")
 	server.WaitReady()
@@ -387,8 +387,7 @@ func TestScheduleAndRetention(t *testing.T) {
 	})
 }
 
-// scheduled returns the names of the snapshots that were saved by schedule, the
-// newest first.
+// scheduled returns the names of the snapshots that were saved by the schedule, the newest first.
 func scheduled(c *cluster.Cluster) (names []string) {
 	c.Helper()
 	c.Eventually("snapshots by schedule", func() error {
@@ -410,8 +409,8 @@ func scheduled(c *cluster.Cluster) (names []string) {
 	return names
 }
 
-// TestInterruptedRestore kills restores at moments that are never the same. After
-// each the server has either the old data or the snapshot's, and says which.
+// TestInterruptedRestore kills restores at random moments. After each kill the server must have
+// either the old data or the snapshot's, and say which.
 func TestInterruptedRestore(t *testing.T) {
 	harness.Require(t)
 	host := cluster.NewHost(t, harness.NewNetwork(t), "server-1")
@@ -436,7 +435,7 @@ func TestInterruptedRestore(t *testing.T) {
 		}
 		ended := make(chan struct{})
 		go func() { _ = restore.Wait(); close(ended) }()
-		// It takes longer to start than to restore.
+		// A start takes longer than a restore.
 		for begun := false; !begun; {
 			select {
 			case <-ended:
@@ -449,7 +448,7 @@ func TestInterruptedRestore(t *testing.T) {
 		time.Sleep(rand.N(took / 2))
 		_ = restore.Process.Kill()
 		<-ended
-		// Which does nothing, but looks at what is there.
+		// This restore does nothing except look at what is there.
 		output, err := kedge(c, "restore", "none")
 		if err == nil {
 			t.Fatal("restored nothing")
@@ -475,7 +474,7 @@ func TestInterruptedRestore(t *testing.T) {
 	}
 	t.Log(outcomes)
 
-	// A start completes what was begun, too.
+	// A start completes an interrupted restore, too.
 	run(t, host, "sh", "-c", "rm -rf "+serverDir+"; cp -a /var/lib/kedge/before "+serverDir)
 	must(c, "restore", name)
 	run(t, host, "sh", "-e", "-c", `cd `+serverDir+`; mkdir restoring; mv db restoring/; mv replaced-*/db .; rmdir replaced-*

@@ -15,8 +15,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// class is a StorageClass of kedge's driver in YAML. Fields are more of it, such as
-// reclaimPolicy: Retain, a line each.
+// class returns a StorageClass of kedge's driver in YAML. fields are further lines, such as
+// reclaimPolicy: Retain.
 func class(name string, parameters string, fields ...string) string {
 	return fmt.Sprintf(`---
 apiVersion: storage.k8s.io/v1
@@ -29,7 +29,7 @@ parameters: %s
 `, name, parameters, strings.Join(fields, "\n"))
 }
 
-// TestClaims has every kind of claim and volume that there is.
+// TestClaims tries every kind of claim and volume.
 func TestClaims(t *testing.T) {
 	harness.Require(t)
 	s := start(t, harness.NewNetwork(t))
@@ -151,7 +151,7 @@ func TestClaims(t *testing.T) {
 		if v, err := s.Client.CoreV1().PersistentVolumes().Get(s.Context(), volume.Name, metav1.GetOptions{}); err != nil || v.Status.Phase != corev1.VolumeReleased {
 			t.Errorf("the volume is %v: %v", v.Status.Phase, err)
 		}
-		// Whoever wants it again says so.
+		// A user who wants to use the volume again removes its claimRef.
 		s.Kubectl("patch", "pv", volume.Name, "--type=json", `--patch=[{"op": "remove", "path": "/spec/claimRef"}]`)
 		s.Apply(strings.Replace(claim{name: "again", size: "64Mi", class: "other"}.yaml(), "spec: {", "spec: {volumeName: "+volume.Name+", ", 1) +
 			pod{name: "again", claims: []string{"again"}}.yaml())

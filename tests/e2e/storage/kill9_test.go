@@ -25,14 +25,14 @@ const killsVariable = "KILL9"
 
 const (
 	defaultKills = 10
-	// longest is the longest life between two kills: a start takes about a fifth.
+	// longest is the longest time between two kills. A start takes about a fifth of it.
 	longest = 20 * time.Second
 	workers = 2
 )
 
-// TestKill9 kills kedge at random moments while volumes are made, mounted, written
-// to, saved, grown, restored and deleted. Each of them goes on after the next start,
-// no data is lost, and nothing is left at the end.
+// TestKill9 kills kedge at random moments while volumes are made, mounted, written to, saved,
+// expanded, restored and deleted. Each operation must continue after the next start, no data may be
+// lost, and nothing may be left in the end.
 func TestKill9(t *testing.T) {
 	harness.Require(t)
 	kills := defaultKills
@@ -85,11 +85,11 @@ func TestKill9(t *testing.T) {
 	s.clean()
 }
 
-// life has one volume after the other do all that a volume can.
+// life makes one volume after the other go through all operations.
 type life struct {
 	*storage
 	name string
-	// done is how many did, step what the last one was to do, and fault why it did not.
+	// done is how many volumes did so, step the present step of the last one, and fault its error.
 	done  int
 	step  string
 	fault error
@@ -104,11 +104,11 @@ func (l *life) run(ctx context.Context) {
 	}
 }
 
-// live is the life of a volume, its snapshot, and the one that is restored from it.
-// Each step is tried until it succeeds: kedge may be away.
+// live goes through the life of a volume, its snapshot, and a volume restored from that. It repeats
+// each step until it succeeds, because kedge may be away.
 func (l *life) live(name string) error {
 	restored, saved := name+"-restored", "{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: "+name+"}"
-	// They go on writing, and so cannot end if their file system stays frozen.
+	// The pods keep writing, so they cannot end if their file system stays frozen.
 	const writing = "\n(while :; do date >/%[1]s/beat; sync; sleep 0.2; done) &"
 	write := pod{name: name, claims: []string{name}, before: fmt.Sprintf("[ -e /%[1]s/file ] || echo %[1]s >/%[1]s/file; sync"+writing, name)}
 	again := pod{name: name, claims: []string{name}, before: fmt.Sprintf("grep -qx %[1]s /%[1]s/file"+writing, name)}
@@ -126,10 +126,10 @@ metadata: {name: %[1]s}
 spec: {source: {persistentVolumeClaimName: %[1]s}}
 `, name))},
 		{"let it grow", l.command("patch", "pvc", name, "--patch", `{"spec": {"resources": {"requests": {"storage": "128Mi"}}}}`)},
-		// It may have been saved after it had grown.
+		// The snapshot may have been taken after the expansion.
 		{"restore it", l.apply(claim{name: restored, size: "128Mi", source: saved}.yaml() + read.yaml())},
 		{"read it", l.ready(restored)},
-		// Not every kernel lets it grow while it is mounted.
+		// Not every kernel can expand a mounted volume.
 		{"end its pod", l.command("delete", "--ignore-not-found", "--wait=false", "pod/"+name)},
 		{"see that ended", l.podGone(name)},
 		{"mount it again", l.apply(again.yaml())},
@@ -203,8 +203,8 @@ func (l *life) podGone(name string) func(context.Context) error {
 	}
 }
 
-// gone returns nil if pods and claims of these names are not there, nor volumes that
-// were the claims'.
+// gone returns nil if there are no pods and claims of these names, and no volumes that belonged to
+// the claims.
 func (l *life) gone(names ...string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, name := range names {

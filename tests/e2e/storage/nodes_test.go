@@ -14,9 +14,9 @@ import (
 
 const topologyKey = "local.kedge.dev/node"
 
-// TestTwoNodes has a volume stay on its node, whatever happens to that: others do not
-// get its pod, it comes back with its data, and when it is gone for good, kedge says
-// how to let go of what was on it.
+// TestTwoNodes checks that a volume stays on its node, whatever happens to the node: other nodes do
+// not get its pod, and the node comes back with the data. When the node is gone for good, kedge
+// says how to give the volume up.
 func TestTwoNodes(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -42,7 +42,7 @@ func TestTwoNodes(t *testing.T) {
 		return nil
 	})
 
-	t.Log("a claim goes where there is room")
+	t.Log("a claim goes to the node that has space")
 	s.Apply(claim{name: "large", size: "5Gi"}.yaml() + pod{name: "large", claims: []string{"large"}, node: "agent-1"}.yaml())
 	s.Pod("large")
 	s.Apply(claim{name: "larger", size: "6Gi"}.yaml() + pod{name: "larger", claims: []string{"larger"}}.yaml())
@@ -64,7 +64,7 @@ func TestTwoNodes(t *testing.T) {
 	s.saidOf("Pod", "here", "affinity")
 	s.removed("pod/here")
 
-	t.Log("a pod that may be anywhere goes to it")
+	t.Log("a pod without a fixed node goes to the volume's node")
 	s.Apply(pod{name: "anywhere", claims: []string{"data"}}.yaml())
 	if node := s.Pod("anywhere").Spec.NodeName; node != "agent-1" {
 		t.Errorf("the pod is on %s", node)
@@ -79,7 +79,7 @@ func TestTwoNodes(t *testing.T) {
 	s.WaitNode("agent-1", corev1.ConditionTrue)
 	s.In("there", "the file", func(content string) bool { return content == "kept" }, "cat", "/data/file")
 
-	t.Log("the node is gone for good, and its volume let go of as kedge says")
+	t.Log("the node is gone for good, and its volume is given up as kedge says")
 	agent.Kill9()
 	s.Kubectl("delete", "node", "agent-1")
 	s.saidOf("PersistentVolumeClaim", "data", "agent-1", "no longer in the cluster", "kubectl delete pvc data --namespace "+namespace)
@@ -88,7 +88,7 @@ func TestTwoNodes(t *testing.T) {
 	s.gone(volume.Name)
 	s.clean()
 
-	t.Log("the node that comes back all the same tells of what it still has")
+	t.Log("the node comes back after all and reports what it still has")
 	agent.Start()
 	agent.WaitReady()
 	s.Eventually("the agent's status to tell of the volume", func() error {
@@ -98,7 +98,7 @@ func TestTwoNodes(t *testing.T) {
 		return nil
 	})
 	if err := leftOn(host, disk); err == nil {
-		t.Error("the volume is not on the agent's disk any more")
+		t.Error("the volume is no longer on the agent's disk")
 	}
 }
 

@@ -10,10 +10,10 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// nobody is the user that PostgreSQL runs as, which refuses to be root's.
+// nobody is the user as which PostgreSQL runs, because it refuses to run as root.
 const nobody = 65534
 
-// postgres is the image of PostgreSQL, and where its programs are in it.
+// postgres builds the image of PostgreSQL and returns its archive.
 var postgres = sync.OnceValues(func() (archive string, err error) {
 	repository, err := harness.Repository()
 	if err != nil {
@@ -22,9 +22,8 @@ var postgres = sync.OnceValues(func() (archive string, err error) {
 	return image.PostgreSQL(repository)
 })
 
-// TestPostgreSQL has a StatefulSet of PostgreSQL keep every row that was committed:
-// when its pod goes, when kedge stops, when it is killed, when the node starts anew,
-// and in a claim that is made of a snapshot.
+// TestPostgreSQL checks that PostgreSQL in a StatefulSet keeps every committed row: when its pod is
+// deleted, kedge stops or is killed, or the node restarts, and in a claim made from a snapshot.
 func TestPostgreSQL(t *testing.T) {
 	harness.Require(t)
 	harness.Need(t, "postgresql")
@@ -33,8 +32,8 @@ func TestPostgreSQL(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := start(t, harness.NewNetwork(t), archive)
-	// For one pod, also when one was deleted by force and still runs: two PostgreSQLs
-	// would spoil the data, as both are the process 1 in their lock file.
+	// The claim is for one pod, even if a pod was deleted by force and still runs: two PostgreSQLs
+	// would corrupt the data, because both are process 1 in their lock file.
 	d := s.runDatabase("database", claim{name: "data", size: "1Gi", mode: "ReadWriteOncePod"})
 	d.sql("CREATE TABLE kept (n int PRIMARY KEY, filler text)")
 	d.add()
@@ -43,7 +42,7 @@ func TestPostgreSQL(t *testing.T) {
 	for _, event := range []struct {
 		name    string
 		happens func()
-		// restarts says whether the pod's containers are others then.
+		// restarts is true if the pod gets new containers.
 		restarts bool
 	}{
 		{"its pod is deleted", func() { s.Kubectl("delete", "pod", d.pod) }, true},
@@ -88,7 +87,7 @@ func TestPostgreSQL(t *testing.T) {
 	committed := d.rows
 	d.whileAdding(func() { s.snapshot("before", "data-database-0") })
 	restored := s.runDatabase("restored", claim{name: "data", size: "2Gi", mode: "ReadWriteOncePod", source: "{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: before}"})
-	// Rows of the time in which it was taken may be there: all up to one of them.
+	// Rows from the time of the snapshot may be there: all up to one of them.
 	restored.rows = restored.count()
 	if restored.rows < committed {
 		t.Errorf("the snapshot has %d rows, and %d were committed before it", restored.rows, committed)
@@ -105,11 +104,11 @@ func TestPostgreSQL(t *testing.T) {
 	s.clean()
 }
 
-// database is PostgreSQL in a StatefulSet of one pod.
+// database is a PostgreSQL in a StatefulSet with one pod.
 type database struct {
 	*storage
 	pod string
-	// rows is how many were committed: the table kept has the numbers below it.
+	// rows is how many rows were committed. The table kept has the numbers below it.
 	rows int
 }
 
@@ -120,8 +119,8 @@ func (s *storage) runDatabase(name string, data claim) *database {
 	if err != nil {
 		s.Fatal(err)
 	}
-	// In a folder of its own, as the volume's is root's. What initdb did not finish is
-	// begun anew.
+	// The database is in a folder of its own, because the volume's root belongs to root. An
+	// incomplete initdb is repeated.
 	script := fmt.Sprintf(`set -e
 [ -d /data/pgdata ] || { rm -rf /data/new; %[1]s/initdb --auth=trust --username=postgres --data-checksums -D /data/new; mv /data/new /data/pgdata; }
 exec %[1]s/postgres -D /data/pgdata -k /tmp -c listen_addresses=`, programs)
@@ -170,7 +169,7 @@ func (d *database) sql(statement string) string {
 	return output
 }
 
-// insert is a statement that adds a thousand rows, 200 KB.
+// insert returns a statement that adds a thousand rows, 200 KB.
 func insert(from int) string {
 	return fmt.Sprintf("INSERT INTO kept SELECT n, repeat('kept', 50) FROM generate_series(%d, %d) n", from, from+999)
 }
@@ -181,7 +180,7 @@ func (d *database) add() {
 	d.rows += 1000
 }
 
-// whileAdding has something happen while rows are added, until that fails.
+// whileAdding calls happens while rows are added, and waits until adding fails.
 func (d *database) whileAdding(happens func()) {
 	d.Helper()
 	rows, first := d.rows, make(chan struct{})
@@ -213,8 +212,8 @@ func (d *database) count() (rows int) {
 	return rows
 }
 
-// wantAll wants every row that was committed, and the pages that they are on to have
-// their checksums. A statement that was cut off may have been committed too.
+// wantAll checks that every committed row is there, and that the pages of the rows have valid
+// checksums. A statement that was interrupted may have been committed too.
 func (d *database) wantAll() {
 	d.Helper()
 	d.Pod(d.pod)

@@ -13,8 +13,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestSizes has a pod see and fill what its claim asked for and no more, grow while
-// it runs, and give the space back.
+// TestSizes checks that a pod sees and can fill the size of its claim and no more, that the volume
+// grows while the pod runs, and that its space is freed.
 func TestSizes(t *testing.T) {
 	harness.Require(t)
 	s := start(t, harness.NewNetwork(t))
@@ -43,7 +43,7 @@ func TestSizes(t *testing.T) {
 		return fmt.Errorf("it says nothing of the claim")
 	})
 
-	t.Log("who writes more gets ENOSPC, and nobody else")
+	t.Log("a pod that writes more gets ENOSPC, and no other pod does")
 	s.fill("data", 256)
 	s.exec("other", "dd", "if=/dev/zero", "of=/other/file", "bs=1M", "count=100", "conv=fsync")
 	s.Kubectl("create", "configmap", "written-meanwhile")
@@ -58,7 +58,7 @@ func TestSizes(t *testing.T) {
 	}
 	s.ask("data", "512Mi")
 	if !facts.SysResource {
-		// The kernel does not let a mounted ext4 grow then.
+		// This kernel does not let a mounted ext4 grow.
 		s.Eventually("the claim to say what to do", func() error {
 			_, conditions := s.sizeOf("data")
 			if !strings.Contains(conditions, "delete the pod") {
@@ -74,7 +74,7 @@ func TestSizes(t *testing.T) {
 	s.exec("data", "rm", "/data/filled")
 	s.exec("data", "dd", "if=/dev/zero", "of=/data/file", "bs=1M", "count=100", "conv=fsync")
 
-	t.Log("what is deleted frees the space")
+	t.Log("a deletion frees the space")
 	volume := s.volumeOf("data")
 	s.removed("pod/data", "pvc/data")
 	s.gone(volume.Name)
@@ -88,8 +88,8 @@ func TestSizes(t *testing.T) {
 	s.clean()
 }
 
-// TestGrowing has a claim grow while a pod writes to it: that of a file system which
-// every kernel lets grow.
+// TestGrowing expands a claim while a pod writes to it. Its file system is one that every kernel
+// can grow.
 func TestGrowing(t *testing.T) {
 	harness.Require(t)
 	harness.Need(t, "xfsprogs")
@@ -108,8 +108,8 @@ func TestGrowing(t *testing.T) {
 	s.clean()
 }
 
-// TestFullDisk has others fill the disk: a volume has its room all the same, a new one
-// waits, and gets its own when there is some.
+// TestFullDisk fills the disk with other data. An existing volume must have its space, and a new
+// one must wait until there is space.
 func TestFullDisk(t *testing.T) {
 	harness.Require(t)
 	s := start(t, harness.NewNetwork(t))
@@ -124,7 +124,7 @@ func TestFullDisk(t *testing.T) {
 	if err := unix.Fstatfs(int(filler.Fd()), &disk); err != nil {
 		t.Fatal(err)
 	}
-	// Of the disk kedge leaves 10 % alone, and the kubelet evicts pods at 5 %.
+	// kedge leaves 10 % of the disk free, and the kubelet evicts pods at 5 %.
 	room := (int64(disk.Bavail) - int64(disk.Blocks)*12/100) * disk.Bsize
 	if err := unix.Fallocate(int(filler.Fd()), 0, 0, room); err != nil {
 		t.Fatalf("fill the disk: %v", err)
@@ -140,7 +140,7 @@ func TestFullDisk(t *testing.T) {
 	s.clean()
 }
 
-// TestUnlimited has a plain directory, whose links lead nowhere when it is deleted.
+// TestUnlimited uses a plain directory. Its links must not be followed when it is deleted.
 func TestUnlimited(t *testing.T) {
 	harness.Require(t)
 	s := start(t, harness.NewNetwork(t))
@@ -167,11 +167,10 @@ mkfifo pipe && ln many/levels/../../more-than-asked hard`}.yaml())
 	s.clean()
 }
 
-// slack is what others write to the disk meanwhile, in MiB: logs and the datastore.
+// slack is what other programs write to the disk in the meantime, in MiB: logs and the datastore.
 const slack = 64
 
-// used returns the bytes that are in use on the disk, with what is still to be
-// written.
+// used returns the bytes in use on the disk, including those not written back yet.
 func (s *storage) used() float64 {
 	s.Helper()
 	if _, err := s.disk.Written(); err != nil { // which syncs it
@@ -184,19 +183,19 @@ func (s *storage) used() float64 {
 	return used
 }
 
-// within says whether bytes are what a claim of so many MiB has, less what a file
-// system may keep to itself.
+// within tells whether bytes is the size of a claim in MiB, less what a file system may need for
+// itself.
 func within(bytes float64, size int) bool {
 	return bytes <= float64(size)*mebibyte && bytes >= 0.9*float64(size)*mebibyte
 }
 
-// ask has a claim ask for another size.
+// ask changes the size that a claim asks for.
 func (s *storage) ask(claim, size string) {
 	s.Helper()
 	s.Kubectl("patch", "pvc", claim, "--patch", fmt.Sprintf(`{"spec": {"resources": {"requests": {"storage": %q}}}}`, size))
 }
 
-// sizeOf returns the size that a claim has, in MiB, and what it says of that.
+// sizeOf returns the size of a claim in MiB, and its conditions.
 func (s *storage) sizeOf(claim string) (size int, conditions string) {
 	s.Helper()
 	c, err := s.Client.CoreV1().PersistentVolumeClaims(namespace).Get(s.Context(), claim, metav1.GetOptions{})
@@ -209,7 +208,7 @@ func (s *storage) sizeOf(claim string) (size int, conditions string) {
 	return int(c.Status.Capacity.Storage().Value() / mebibyte), conditions
 }
 
-// grown waits until a claim has a size, which df shows in the pod that has its name.
+// grown waits until a claim has a size, which df must show in the pod of the same name.
 func (s *storage) grown(claim string, size int) {
 	s.Helper()
 	s.Eventually(fmt.Sprintf("claim %s to have %d MiB", claim, size), func() error {
@@ -222,7 +221,7 @@ func (s *storage) grown(claim string, size int) {
 	s.sized(claim, size)
 }
 
-// sized wants df to show the size of a claim in the pod that has its name.
+// sized checks that df shows the size of a claim in the pod of the same name.
 func (s *storage) sized(name string, size int) {
 	s.Helper()
 	s.In(name, fmt.Sprintf("df to show %d MiB", size), func(output string) bool {
@@ -234,7 +233,7 @@ func (s *storage) sized(name string, size int) {
 	}, "df", "-kP", "/"+name)
 }
 
-// fill writes to a claim, in the pod that has its name, until there is no room.
+// fill writes to a claim, in the pod of the same name, until there is no space.
 func (s *storage) fill(name string, size int) {
 	s.Helper()
 	output := s.exec(name, "sh", "-c", fmt.Sprintf("dd if=/dev/zero of=/%[1]s/filled bs=1M 2>&1; sync; du -k /%[1]s/filled", name))

@@ -1,6 +1,6 @@
-// Package storage has pods keep data in claims of kedge's own driver: PostgreSQL
-// over all that can happen to its node, claims of every kind that there is, sizes
-// that are kept, two nodes, and kedge killed in the middle of everything.
+// Package storage has pods keep data in claims of kedge's own driver: PostgreSQL through all faults
+// of its node, claims of every kind, enforced sizes, two nodes, and a kedge that is killed during
+// every operation.
 package storage
 
 import (
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 const (
 	patience  = cluster.Patience
 	namespace = cluster.Namespace
-	// storagePath is where kedge has volumes, unless it is told another place.
+	// storagePath is the default folder of kedge's volumes.
 	storagePath = "/var/lib/kedge/storage"
 	mebibyte    = 1 << 20
 )
@@ -61,8 +61,7 @@ type storage struct {
 	disk *harness.Disk
 }
 
-// start starts a server, and waits for its node. If the test fails, claims and
-// volumes are shown.
+// start starts a server and waits for its node. If the test fails, it shows claims and volumes.
 func start(t *testing.T, network *harness.Network, archives ...string) *storage {
 	t.Helper()
 	harness.Need(t, "e2fsprogs")
@@ -81,17 +80,17 @@ func start(t *testing.T, network *harness.Network, archives ...string) *storage 
 	return s
 }
 
-// claim is what a test wants of a PersistentVolumeClaim: it has the default class
-// and ReadWriteOnce unless it says something else.
+// claim describes a PersistentVolumeClaim. It has the default class and ReadWriteOnce unless it
+// says something else.
 type claim struct {
 	name, size, class, mode string
-	// source is the claim or the snapshot that it begins with, such as
+	// source is the claim or the snapshot to copy, such as
 	// {kind: PersistentVolumeClaim, name: data}.
 	source string
 	block  bool
 }
 
-// spec is the claim's in YAML, on one line.
+// spec returns the claim's spec in YAML, on one line.
 func (c claim) spec() string {
 	mode := "ReadWriteOnce"
 	if c.mode != "" {
@@ -114,7 +113,7 @@ func (c claim) yaml() string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: %s}\nspec: %s\n", c.name, c.spec())
 }
 
-// pod is a pod that sleeps, with claims at /CLAIM each.
+// pod is a pod that sleeps, with claims mounted at /CLAIM each.
 type pod struct {
 	name   string
 	claims []string
@@ -153,7 +152,7 @@ spec:
     volumeMounts: [%s]
 `, p.name, strings.Join(volumes, ", "), image.BusyboxName, "set -e; "+p.before+"\ntouch /tmp/ready; exec sleep 1000000", strings.Join(mounts, ", "))
 	if p.node != "" {
-		// Not by nodeName: the scheduler chooses the node of a volume.
+		// It uses no nodeName, because the scheduler must choose the node of a volume.
 		text += fmt.Sprintf("  nodeSelector: {kubernetes.io/hostname: %s}\n", p.node)
 	}
 	if p.spec != "" {
@@ -168,7 +167,7 @@ func (s *storage) exec(pod string, command ...string) string {
 	return s.Kubectl(append([]string{"exec", pod, "--"}, command...)...)
 }
 
-// has wants a file of a pod to have a content.
+// has checks the content of a file in a pod.
 func (s *storage) has(pod, file, content string) {
 	s.Helper()
 	if found := s.exec(pod, "cat", file); found != content {
@@ -176,7 +175,7 @@ func (s *storage) has(pod, file, content string) {
 	}
 }
 
-// removed deletes objects and waits until none of them is there.
+// removed deletes objects and waits until none of them exists.
 func (s *storage) removed(objects ...string) {
 	s.Helper()
 	s.Kubectl(append([]string{"delete", "--timeout=" + patience.String(), "--ignore-not-found"}, objects...)...)
@@ -200,7 +199,7 @@ func (s *storage) volumeOf(claim string) *corev1.PersistentVolume {
 	return found
 }
 
-// gone waits until a volume is not there any more.
+// gone waits until a volume does not exist any more.
 func (s *storage) gone(volume string) {
 	s.Helper()
 	s.Eventually("volume "+volume+" to go", func() error {
@@ -215,8 +214,8 @@ func (s *storage) gone(volume string) {
 	})
 }
 
-// pendingWith waits until a claim has an event with all the words, and wants it to
-// be Pending.
+// pendingWith waits until a claim has an Event with all the words, and checks that the claim is
+// Pending.
 func (s *storage) pendingWith(claim string, words ...string) {
 	s.Helper()
 	s.saidOf("PersistentVolumeClaim", claim, words...)
@@ -229,7 +228,7 @@ func (s *storage) pendingWith(claim string, words ...string) {
 	}
 }
 
-// saidOf waits until an object has an event with all the words.
+// saidOf waits until an object has an Event with all the words.
 func (s *storage) saidOf(kind, name string, words ...string) {
 	s.Helper()
 	s.Eventually(fmt.Sprintf("an event of %s %s with %q", kind, name, words), func() error {
@@ -251,8 +250,8 @@ func (s *storage) saidOf(kind, name string, words ...string) {
 	})
 }
 
-// clean waits until nothing is left of any volume: no object, no file, no mount
-// and no loop device, and nothing in the status.
+// clean waits until nothing is left of any volume: no object, file, mount or loop device, and
+// nothing in the status.
 func (s *storage) clean() {
 	s.Helper()
 	s.Eventually("nothing to be left of any volume", func() error {
@@ -277,7 +276,7 @@ func (s *storage) clean() {
 	})
 }
 
-// status returns what `kedge status` says on the server's host. It fails while
+// status returns the output of `kedge status` on the server's host. The command fails while
 // something is wrong.
 func (s *storage) status() string { return statusOf(s.Context(), s.Server.Host) }
 
@@ -288,7 +287,7 @@ func statusOf(ctx context.Context, host *harness.Host) string {
 	return string(output)
 }
 
-// leftOn returns what is left of volumes on a host, or nil.
+// leftOn returns an error if something is left of volumes on a host.
 func leftOn(host *harness.Host, disk *harness.Disk) error {
 	root := host.Path("/")
 	err := filepath.WalkDir(host.Path(storagePath), func(path string, entry os.DirEntry, err error) error {
@@ -303,7 +302,7 @@ func leftOn(host *harness.Host, disk *harness.Disk) error {
 	return mountedOn(host, disk)
 }
 
-// mountedOn returns what is mounted, or set up, of volumes on a host, or nil.
+// mountedOn returns an error if something of volumes is mounted or attached on a host.
 func mountedOn(host *harness.Host, disk *harness.Disk) error {
 	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", host.FirstProcess()))
 	if err != nil {
@@ -321,12 +320,12 @@ func mountedOn(host *harness.Host, disk *harness.Disk) error {
 	return err
 }
 
-// restarted waits until kedge's node is ready after a start.
+// restarted waits until the node is ready after a start of kedge.
 func (s *storage) restarted() {
 	s.Helper()
 	s.Server.WaitReady()
 	s.Client = s.Server.Client()
 }
 
-// settled is how long something is given to happen that must not.
+// settled is how long a test waits for something that must not happen.
 const settled = 5 * time.Second

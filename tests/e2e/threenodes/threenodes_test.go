@@ -1,5 +1,5 @@
-// Package threenodes has pods on a server and two agents reach each other by
-// address, by Service and by name.
+// Package threenodes has pods on a server and two agents reach each other by address, by Service
+// and by name.
 package threenodes
 
 import (

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// certificate is one of a test's own, with its key.
+// certificate is a certificate with its key.
 type certificate struct {
 	*x509.Certificate
 	key crypto.Signer
@@ -29,7 +29,7 @@ func authority(t *testing.T, name string, parent *certificate) *certificate {
 	})
 }
 
-// serverCertificate is for a server with names, which may be addresses.
+// serverCertificate returns a certificate of a server with names, which may be addresses.
 func serverCertificate(t *testing.T, signer *certificate, names ...string) *certificate {
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: names[0]}, KeyUsage: x509.KeyUsageDigitalSignature,

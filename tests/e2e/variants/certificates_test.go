@@ -18,9 +18,9 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestOwnAuthorities starts with certificate authorities that the user brings,
-// one of them an intermediate one, and then changes what is in certificates: a
-// name, the node's address, and how long they hold.
+// TestOwnAuthorities starts kedge with certificate authorities of the user's own, one of them an
+// intermediate one. Then it changes what is in certificates: a name, the node's address, and the
+// time of validity.
 func TestOwnAuthorities(t *testing.T) {
 	host := newHost(t)
 	root := authority(t, "our root", nil)
@@ -44,7 +44,7 @@ func TestOwnAuthorities(t *testing.T) {
 	if serving.Issuer.CommonName != "our servers" {
 		t.Errorf("the API's certificate is of %s", serving.Issuer)
 	}
-	// Nodes get theirs of the clients' authority.
+	// Certificates of nodes are signed by the clients' authority.
 	served(t, host, clients, net.JoinHostPort(host.Address.String(), "10250"), host.Name)
 	admin := c.server.RESTConfig().CertData
 	block, _ := pem.Decode(admin)
@@ -84,7 +84,7 @@ func TestOwnAuthorities(t *testing.T) {
 		if endpoints := c.kubectl("get", "endpointslices", "kubernetes", "-o", "jsonpath={.endpoints[*].addresses}"); endpoints != `["172.31.0.77"]` {
 			t.Errorf("the API's endpoints are %s", endpoints)
 		}
-		// exec and logs go to the kubelet, DNS to its endpoint at the new address.
+		// exec and logs use the kubelet, and DNS its endpoint, at the new address.
 		c.works()
 		c.in("client", "/testserver", "fetch", "https://kubernetes.default/readyz")
 		c.server.Terminate()
@@ -119,8 +119,8 @@ func TestOwnAuthorities(t *testing.T) {
 	})
 }
 
-// served connects to a server on the host, wants a certificate that holds for
-// name and that one who knows root alone can follow, and returns it.
+// served connects to a server on the host, and checks that its certificate is valid for name for a
+// client that knows only root. It returns the certificate.
 func served(t *testing.T, host *harness.Host, root *certificate, address, name string) *x509.Certificate {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -139,7 +139,7 @@ func served(t *testing.T, host *harness.Host, root *certificate, address, name s
 	return conn.ConnectionState().PeerCertificates[0]
 }
 
-// shorten signs a leaf again, which began a year before another end.
+// shorten signs a certificate again, so that it ends at end and began a year earlier.
 func shorten(t *testing.T, leaf, ca string, end time.Time) {
 	t.Helper()
 	chain, issuer := readCertificates(t, leaf+".crt"), readCertificates(t, ca+".crt")[0]

@@ -15,10 +15,10 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// patience is how long anything may take that kedge does by itself.
+// patience limits how long anything may take that kedge does by itself.
 const patience = 2 * time.Minute
 
-// cluster is a running server, and what a test does there.
+// cluster is a running server with methods for tests.
 type cluster struct {
 	*testing.T
 	server *harness.Server
@@ -84,7 +84,7 @@ func (c *cluster) kubectl(args ...string) string {
 // apply creates or changes the objects of a YAML text.
 func (c *cluster) apply(text string) {
 	c.Helper()
-	// At once after the start there may be no service account for pods yet.
+	// Just after the start the pods' service account may not exist yet.
 	c.eventually("objects to be applied", func() error {
 		cmd := c.host.Kedge(c.ctx, "kubectl", "apply", "-f", "-")
 		cmd.Stdin = strings.NewReader(text)
@@ -129,8 +129,8 @@ func ready(pod *corev1.Pod) error {
 	return fmt.Errorf("%s is %s: %+v", pod.Name, pod.Status.Phase, pod.Status.ContainerStatuses)
 }
 
-// sleeper starts a pod of testserver's that only waits, for in. Spec is more of
-// its specification, as fields of YAML's flow style that end in a comma.
+// sleeper starts a pod of testserver that only waits, for use with in. spec has further fields in
+// YAML's flow style, which end in a comma.
 func (c *cluster) sleeper(name, spec string) *corev1.Pod {
 	c.Helper()
 	c.apply(fmt.Sprintf(`
@@ -142,8 +142,8 @@ spec: {%s terminationGracePeriodSeconds: 1, containers: [{name: main, image: %q,
 	return c.pod(name)
 }
 
-// works shows that the cluster does what clusters are for: the pod web answers
-// another pod by the name of its Service, and the host by its NodePort.
+// works checks that the cluster works: the pod web answers another pod by the name of its Service,
+// and the host by its NodePort.
 func (c *cluster) works() {
 	c.Helper()
 	c.apply(fmt.Sprintf(`
@@ -173,7 +173,7 @@ spec:
 	c.nodePortAnswers(c.host, c.host.Address.String())
 }
 
-// answers wants the pod web to answer the pod from at url.
+// answers checks that the pod web answers the pod from at url.
 func (c *cluster) answers(from, url string) {
 	c.Helper()
 	c.eventually(from+" to reach "+url, func() error {
@@ -185,7 +185,7 @@ func (c *cluster) answers(from, url string) {
 	})
 }
 
-// nodePortAnswers wants the pod web to answer a host at the NodePort.
+// nodePortAnswers checks that the pod web answers a host at the NodePort.
 func (c *cluster) nodePortAnswers(from *harness.Host, address string) {
 	c.Helper()
 	port := c.kubectl("get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}")

@@ -34,9 +34,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestControlPlane gives each program of the control plane arguments of
-// upstream's, in the configuration file, and uses what they bring: then every
-// way there is to say who one is.
+// TestControlPlane gives each program of the control plane upstream's arguments in the
+// configuration file, and uses what they enable. Then it tries every way to authenticate.
 func TestControlPlane(t *testing.T) {
 	host := newHost(t)
 	issuer := serveIssuer(t, host)
@@ -112,7 +111,7 @@ profiles:
 	})
 }
 
-// as returns a client with no other credentials than those that identify adds.
+// as returns a client whose only credentials are those that identify adds.
 func (c *cluster) as(identify func(*rest.Config)) kubernetes.Interface {
 	c.Helper()
 	config := rest.AnonymousClientConfig(c.server.RESTConfig())
@@ -129,11 +128,11 @@ func (c *cluster) withToken(token string) kubernetes.Interface {
 	return c.as(func(config *rest.Config) { config.BearerToken = token })
 }
 
-// isKnownAs wants the API to take a client for user in groups, and the user to
-// have no rights by that alone.
+// isKnownAs checks that the API takes a client for user in groups, and that the user has no rights
+// by that alone.
 func (c *cluster) isKnownAs(client kubernetes.Interface, user string, groups ...string) {
 	c.Helper()
-	// Keys and tokens are noticed by informers, a moment later.
+	// Informers notice keys and tokens a moment later.
 	c.eventually("the API to know "+user, func() error {
 		review, err := client.AuthenticationV1().SelfSubjectReviews().Create(c.ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		if err != nil {
@@ -188,10 +187,10 @@ func (c *cluster) encryption() {
 		database = append(database, text...)
 	}
 	if !bytes.Contains(database, []byte(open)) || !bytes.Contains(database, []byte("k8s:enc:aescbc:v1:first:")) {
-		c.Error("the database is not where, or what, it should be")
+		c.Error("the database at its path does not have the expected data")
 	}
 	if bytes.Contains(database, []byte(marker)) {
-		c.Error("the secret is in the database for everybody to read")
+		c.Error("the secret is in the database unencrypted")
 	}
 	log, err := os.ReadFile(c.host.Path("/var/log/kedge-audit.log"))
 	if err != nil {
@@ -230,7 +229,7 @@ stringData:
 		}
 		return err
 	})
-	// The token cleaner removes what has expired.
+	// The token cleaner removes expired tokens.
 	c.kubectl("patch", "secret", "-n", "kube-system", "bootstrap-token-abcdef", "-p", `{"stringData":{"expiration":"2020-01-01T00:00:00Z"}}`)
 	c.eventually("the expired token to be removed", func() error {
 		_, err := c.client.CoreV1().Secrets("kube-system").Get(c.ctx, "bootstrap-token-abcdef", metav1.GetOptions{})
@@ -297,7 +296,7 @@ func (c *cluster) clientCertificate() {
 		c.Errorf("bob sees pods elsewhere: %v", err)
 	}
 
-	// One of another authority is nobody's.
+	// A certificate of another authority belongs to no user.
 	stranger := issue(c.T, authority(c.T, "stranger", nil), &x509.Certificate{
 		Subject: pkix.Name{CommonName: "kedge-admin", Organization: []string{"kedge:cluster-admins", "system:masters"}}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, NotAfter: time.Now().AddDate(1, 0, 0),
@@ -318,7 +317,7 @@ func (c *cluster) serviceAccountToken() {
 	if _, err := c.withToken(other).Discovery().ServerVersion(); !apierrors.IsUnauthorized(err) {
 		c.Errorf("a token for another audience is answered %v", err)
 	}
-	// What a pod is given works from in there, and ends with the pod.
+	// A pod's credentials work within the pod, and end with the pod.
 	c.kubectl("run", "reader", "--image="+busybox, "--restart=Never", `--overrides={"spec":{"serviceAccountName":"robot"}}`,
 		"--command", "--", "sleep", "1000")
 	c.pod("reader")
@@ -342,14 +341,14 @@ func (c *cluster) serviceAccountToken() {
 	}
 }
 
-// issuer is an identity provider as OIDC has it.
+// issuer is an OIDC identity provider.
 type issuer struct {
 	url string
 	key *rsa.PrivateKey
 }
 
-// serveIssuer serves on the host what a client of OIDC asks for, and gives the
-// host the certificate authority of that server.
+// serveIssuer serves on the host what an OIDC client requests, and gives the host the certificate
+// authority of that server.
 func serveIssuer(t *testing.T, host *harness.Host) *issuer {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)

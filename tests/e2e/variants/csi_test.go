@@ -20,9 +20,9 @@ const (
 	driverSocket = "/var/lib/kubelet/plugins/" + driverName + "/csi.sock"
 )
 
-// TestCSIDriver registers a storage driver where all drivers do, and wants it
-// on the node: at the first start, and again after a restart. The kubelet's
-// part for drivers shares variables with that of the controllers.
+// TestCSIDriver registers a storage driver in the usual way, and checks that the node has it: at
+// the first start, and after a restart. The kubelet's CSI plugin shares variables with that of the
+// controllers.
 func TestCSIDriver(t *testing.T) {
 	host := newHost(t)
 	c := start(t, host)
@@ -54,13 +54,13 @@ func TestCSIDriver(t *testing.T) {
 			}
 			return fmt.Errorf("drivers are %v", node.Spec.Drivers)
 		})
-		// So that the kubelet has to write it again.
+		// The kubelet must write it again.
 		c.kubectl("delete", "csinode", host.Name)
 		c.server.Restart()
 	}
 }
 
-// fakeDriver is the least that the kubelet asks of a driver.
+// fakeDriver implements the least that the kubelet needs from a driver.
 type fakeDriver struct {
 	csi.UnimplementedNodeServer
 	csi.UnimplementedIdentityServer

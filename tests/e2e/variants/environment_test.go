@@ -15,9 +15,9 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestUnfriendlyHost runs where much is in the way: a proxy that nobody
-// reaches, a resolv.conf with a local resolver alone, and that resolver, as a
-// Pi-hole would, on port 53 of all addresses. Readiness is told systemd.
+// TestUnfriendlyHost runs on a host with many obstacles: a proxy that nobody can reach, a
+// resolv.conf with only a local resolver, and that resolver on port 53 of all addresses, like a
+// Pi-hole. Readiness is reported to systemd.
 func TestUnfriendlyHost(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -55,7 +55,7 @@ func TestUnfriendlyHost(t *testing.T) {
 		if err := query(host, "udp", net.JoinHostPort(node, "10053")); err != nil {
 			t.Errorf("the node itself: %v", err)
 		}
-		// With a route to the pods' and Services' addresses, as a neighbour can have.
+		// The neighbour gets a route to the addresses of pods and Services, as a real one could have.
 		for _, cidr := range []string{"10.42.0.0/16", "10.43.0.0/16"} {
 			run(t, neighbour, harness.Busybox(t), "ip", "route", "add", cidr, "via", node)
 		}
@@ -129,7 +129,7 @@ webhooks:
 	c.eventually("STOPPING=1", func() error { return told(notified, "STOPPING=1") })
 }
 
-// listenNotify has systemd's part for the host: see sd_notify(3).
+// listenNotify plays systemd's part for the host: see sd_notify(3).
 func listenNotify(t *testing.T, host *harness.Host) <-chan string {
 	t.Helper()
 	const path = "/run/systemd-notify.sock"
@@ -149,7 +149,7 @@ func listenNotify(t *testing.T, host *harness.Host) <-chan string {
 	return messages
 }
 
-// told wants the next message to have the line want.
+// told checks that the next message has the line want.
 func told(messages <-chan string, want string) error {
 	select {
 	case message := <-messages:
@@ -178,7 +178,7 @@ func outside(w dns.ResponseWriter, request *dns.Msg) {
 	_ = w.WriteMsg(answer)
 }
 
-// query asks a name server from a host for something it must know.
+// query asks a name server from a host for a name that it must know.
 func query(from *harness.Host, network, address string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()

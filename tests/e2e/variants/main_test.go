@@ -1,7 +1,7 @@
-// Package variants starts the real kedge in every way it can be configured, and
-// shows each time that a pod reaches a Service by its name and that the host
-// reaches its NodePort: a file for each part that is configured. `make e2e`
-// runs it. Each test has hosts of its own, made by tests/harness.
+// Package variants starts the real kedge with every kind of configuration, and checks each time
+// that a pod reaches a Service by its name and that the host reaches its NodePort. There is a file
+// for each part that is configured. `make e2e` runs it. Each test has hosts of its own, made by
+// tests/harness.
 package variants
 
 import (
@@ -22,7 +22,7 @@ const (
 	testserver = image.TestserverName
 )
 
-// images builds the archives of the images that pods of the tests use.
+// images builds the image archives for the tests' pods.
 var images = sync.OnceValues(func() ([]string, error) {
 	repository, err := harness.Repository()
 	if err != nil {

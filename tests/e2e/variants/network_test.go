@@ -51,7 +51,7 @@ func TestDualStack(t *testing.T) {
 		t.Errorf("the name of %s is %q", service.Spec.ClusterIPs[1], names)
 	}
 
-	// The resolver has an address of each family too.
+	// The cluster's DNS has an address of each family too.
 	dns, err := c.client.CoreV1().Services("kube-system").Get(c.ctx, "kube-dns", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -87,8 +87,7 @@ spec:
 	}
 }
 
-// TestIPv6First puts the other family first: it is the one of a Service that
-// does not say, and of the API's own.
+// TestIPv6First puts IPv6 first: it is the family of Services that name none, and of the API's Service.
 func TestIPv6First(t *testing.T) {
 	c := start(t, newHost(t),
 		"--cluster-cidr=fd00:42::/56,10.42.0.0/16", "--service-cidr=fd00:43::/112,10.43.0.0/16")
@@ -101,8 +100,8 @@ func TestIPv6First(t *testing.T) {
 	}
 }
 
-// TestIPTables has the service proxy use iptables, and then goes back. The
-// backend host-gw is tried beside it.
+// TestIPTables lets the service proxy use iptables, and then goes back. It also tries the backend
+// host-gw.
 func TestIPTables(t *testing.T) {
 	network := harness.NewNetwork(t)
 	host := newHostOn(t, network, "server-1")
@@ -140,7 +139,7 @@ func TestIPTables(t *testing.T) {
 	}
 }
 
-// state is what killall is to restore.
+// state returns what killall must restore.
 func state(t *testing.T, host *harness.Host) string {
 	t.Helper()
 	repository, err := harness.Repository()
@@ -155,8 +154,8 @@ func state(t *testing.T, host *harness.Host) string {
 		run(t, host, nft, "list", "ruleset"))
 }
 
-// TestOwnCNI brings another network: kedge starts no flannel, and the node gets
-// Ready when a configuration is in /etc/cni/net.d.
+// TestOwnCNI brings another network: kedge starts no flannel, and the node becomes Ready when there
+// is a configuration in /etc/cni/net.d.
 func TestOwnCNI(t *testing.T) {
 	host := newHost(t)
 	server := host.StartServer(t, "--flannel-backend=none")

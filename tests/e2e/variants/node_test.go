@@ -14,9 +14,9 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestRuntimes offers what it finds on the host, and what drop-ins of
-// containerd's configuration add, in its present format and in that of
-// containerd 1. The snapshotter that copies is tried beside it.
+// TestRuntimes uses the runtimes that kedge finds on the host, and those that drop-ins of
+// containerd's configuration add, in the present format and in that of containerd 1. It also tries
+// the snapshotter that copies.
 func TestRuntimes(t *testing.T) {
 	host := newHost(t)
 	for _, runtime := range []string{"crun", "own", "old"} {
@@ -39,7 +39,7 @@ func TestRuntimes(t *testing.T) {
 	c := start(t, host, "--snapshotter=native")
 	c.works()
 
-	// crun is one kedge knows: the RuntimeClass is there. The others are ours.
+	// kedge knows crun, so its RuntimeClass exists. The test makes the others.
 	c.apply(`{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: own}, handler: own}
 ---
 {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: old}, handler: old}
@@ -57,7 +57,7 @@ func TestRuntimes(t *testing.T) {
 		t.Errorf("with --snapshotter=native the mounts of a pod are:\n%s", mounts)
 	}
 
-	// A runtime that is not there is for the pod to say.
+	// The pod reports a runtime that does not exist.
 	c.kubectl("run", "nowhere", "--image="+testserver, `--overrides={"spec":{"runtimeClassName":"kata"}}`)
 	c.eventually("the event of a runtime that is not installed", func() error {
 		events := c.kubectl("get", "events", "--field-selector=involvedObject.name=nowhere")
@@ -68,7 +68,7 @@ func TestRuntimes(t *testing.T) {
 	})
 	c.kubectl("delete", "pod", "nowhere", "--now")
 
-	// The default can be another; and pods that were made by others go on.
+	// Another runtime can be the default, and pods with the former one keep running.
 	c.server.Terminate()
 	run(t, host, "rm", "/run/runtimes.log")
 	c = start(t, host, "--snapshotter=native", "--default-runtime=own")
@@ -84,7 +84,7 @@ func TestRuntimes(t *testing.T) {
 	c.works()
 }
 
-// writeProgram writes a script of the host that can be run.
+// writeProgram writes an executable script on the host.
 func writeProgram(t *testing.T, host *harness.Host, path, text string) {
 	t.Helper()
 	host.WriteFile(path, text)
@@ -93,8 +93,8 @@ func writeProgram(t *testing.T, host *harness.Host, path, text string) {
 	}
 }
 
-// TestKubeletConfiguration gives the kubelet a file of its own settings, of
-// which an argument overrules one; and then such that it must evict.
+// TestKubeletConfiguration gives the kubelet a configuration file, one setting of which an argument
+// overrides. Then it uses settings by which the kubelet must evict a pod.
 func TestKubeletConfiguration(t *testing.T) {
 	host := newHost(t)
 	const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -150,12 +150,11 @@ shutdownGracePeriodCriticalPods: 5s
 	}
 }
 
-// TestRefusedArguments starts kedge with arguments that upstream's programs do
-// not have or cannot take: it says which, ends with status 1, and has left the
-// host as it was.
+// TestRefusedArguments starts kedge with arguments that upstream's programs do not have or cannot
+// take. kedge must name them, end with status 1, and leave the host as it was.
 func TestRefusedArguments(t *testing.T) {
 	host := newHost(t)
-	// What does not come back: module and kernel settings are no fault.
+	// state leaves out kernel modules and settings, which killall does not restore.
 	before := state(t, host)
 	for name, c := range map[string]struct {
 		args []string
@@ -201,6 +200,6 @@ func TestRefusedArguments(t *testing.T) {
 			}
 		})
 	}
-	// And after all that, a right start works.
+	// After all that, a right start works.
 	start(t, host).works()
 }

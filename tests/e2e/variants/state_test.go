@@ -14,8 +14,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestDataDirectory keeps the state elsewhere, damages what is unpacked there,
-// moves it, and puts a database into it that cannot be used.
+// TestDataDirectory keeps the state in another folder, damages what is unpacked there, moves the
+// folder, and puts an unusable database into it.
 func TestDataDirectory(t *testing.T) {
 	host := newHost(t)
 	run(t, host, "sh", "-c", "mkdir -p /var/lib/kedge/one/agent && mv /var/lib/kedge/agent/images /var/lib/kedge/one/agent/")
@@ -24,7 +24,7 @@ func TestDataDirectory(t *testing.T) {
 	uid := c.kubectl("get", "pod", "web", "-o", "jsonpath={.metadata.uid}")
 	c.server.Terminate()
 
-	// As an unpacking leaves it that was cut short, and a user with a broom.
+	// This is the state after an interrupted unpacking, and after a user who deletes files.
 	damage := `
 cd /var/lib/kedge/one/assets
 digest=$(ls -d [0-9a-f]*)
@@ -45,7 +45,7 @@ echo half >.tmp-123456/runc
 	}
 	c.server.Terminate()
 
-	// To move it one stops the pods first: their files are in it.
+	// Before the move the pods must be stopped, because their files are in the folder.
 	if output, err := host.Kedge(context.Background(), "killall", "--data-dir=/var/lib/kedge/one").CombinedOutput(); err != nil {
 		t.Fatalf("killall: %v\n%s", err, output)
 	}
@@ -69,7 +69,7 @@ echo half >.tmp-123456/runc
 	c = start(t, host, "--data-dir=/var/lib/kedge/two")
 	c.works()
 
-	// A disk that loses a few blocks and then the power.
+	// This is a disk that loses a few blocks, followed by a power cut.
 	c.server.Kill9()
 	run(t, host, "sh", "-e", "-c", `
 cd /var/lib/kedge/two/server
@@ -83,9 +83,8 @@ echo lost >db/state.db-wal
 	start(t, host, "--data-dir=/var/lib/kedge/two").works()
 }
 
-// setVersion writes into a database which kedge has used it last, and returns
-// what was there. It works on a copy, as SQLite resolves the links that lead
-// into a host.
+// setVersion writes into a database which version of kedge has used it last, and returns the former
+// value. It works on a copy, because SQLite resolves the links that lead into a host.
 func setVersion(t *testing.T, file, version string) (before string) {
 	t.Helper()
 	copied := filepath.Join(t.TempDir(), "state.db")
@@ -111,7 +110,7 @@ func setVersion(t *testing.T, file, version string) (before string) {
 	if _, err := db.Exec("UPDATE kedge SET value = ? WHERE name = 'version'", version); err != nil {
 		t.Fatal(err)
 	}
-	// Which brings all into the one file.
+	// Closing brings everything into one file.
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +118,7 @@ func setVersion(t *testing.T, file, version string) (before string) {
 	return before
 }
 
-// refused starts a server that must end with status 1, and say why at the end.
+// refused starts a server that must end with status 1 and log why at the end.
 func refused(t *testing.T, host *harness.Host, why string, args ...string) {
 	t.Helper()
 	server := host.Kedge(t.Context(), append([]string{"server", "--kubelet-arg=cgroup-root=" + host.Cgroup()}, args...)...)

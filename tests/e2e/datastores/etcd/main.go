@@ -1,5 +1,4 @@
-// Command etcd is a user's own etcd: one member, with TLS and clients'
-// certificates.
+// Command etcd runs a user's own etcd: one member, with TLS and client certificates.
 //
 //	etcd FOLDER URL CA CERTIFICATE KEY
 package main
