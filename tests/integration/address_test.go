@@ -12,8 +12,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestNodeMoves gives the host another address while kedge runs, as DHCP does,
-// and wants the node to be there under it, by itself, its containers untouched.
+// TestNodeMoves gives the host another address while kedge runs, as DHCP may do. The node must get
+// that address by itself, and its containers must keep running.
 func TestNodeMoves(t *testing.T) {
 	harness.Require(t)
 	t.Parallel()
@@ -50,7 +50,7 @@ func TestNodeMoves(t *testing.T) {
 	if server.Process().Pid != process || !strings.Contains(server.Log(), "starting anew") {
 		t.Error("kedge was not started anew in its own process id")
 	}
-	// Exec goes to the kubelet at the new address, the name through DNS there.
+	// exec uses the kubelet at the new address, and the name is resolved by the DNS there.
 	s.eventuallyIn("client", "the Service's name", func(output string) bool {
 		return strings.Contains(output, "hostname=web-")
 	}, "/testserver", "fetch", "http://web/")

@@ -8,8 +8,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// TestSecondNode has an agent join a server, and a pod on each reach the other's
-// by address and by name. What can go wrong with that is in tests/e2e.
+// TestSecondNode has an agent join a server. A pod on each node must reach the other by address and
+// by name. tests/e2e covers the faults of a join.
 func TestSecondNode(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)

@@ -57,7 +57,7 @@ spec: {type: ExternalName, externalName: web.NAMESPACE.svc.cluster.local}
 		{"srv", "_http._tcp.web" + suffix, []string{"web" + suffix + ".:80"}},
 		{"host", "headless", podIPs},
 		{"srv", "_http._tcp.headless" + suffix, []string{dashedName(podIPs[0], suffix), dashedName(podIPs[1], suffix)}},
-		// Under each of its Services.
+		// A pod has a name under each of its Services.
 		{"ptr", podIPs[0], []string{dashed + ".headless" + suffix + ".", dashed + ".web" + suffix + "."}},
 		{"host", dashed + "." + s.namespace + ".pod.cluster.local", podIPs[:1]},
 		{"host", "elsewhere", []string{address}},
@@ -81,8 +81,7 @@ func dashedName(ip, suffix string) string {
 	return strings.ReplaceAll(ip, ".", "-") + ".headless" + suffix + ".:8080"
 }
 
-// TestDNSIsForThisNodeOnly wants no answer from the cluster's DNS for another
-// host of the network.
+// TestDNSIsForThisNodeOnly checks that the cluster's DNS does not answer another host of the network.
 func TestDNSIsForThisNodeOnly(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -105,8 +104,8 @@ func TestDNSIsForThisNodeOnly(t *testing.T) {
 	}
 }
 
-// TestDNSForwards resolves a name that only the host's own nameserver knows,
-// and one that nobody knows.
+// TestDNSForwards resolves a name that only the host's own nameserver knows, and a name that nobody
+// knows.
 func TestDNSForwards(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -119,8 +118,8 @@ func TestDNSForwards(t *testing.T) {
 	}
 }
 
-// TestDNSCustom adds parts of a user's own to the Corefile: a good one works, a
-// bad one is refused by an event while the good one goes on.
+// TestDNSCustom adds a user's parts to the Corefile. A good part must work. A bad part must be
+// refused with an Event, while the good one stays in use.
 func TestDNSCustom(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

@@ -10,12 +10,12 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// TestCustomResource defines a resource, and uses it: its schema refuses,
-// defaults and prints.
+// TestCustomResource defines a resource and uses it: its schema must refuse, set defaults and print
+// columns.
 func TestCustomResource(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
-	// Definitions are the cluster's: the group has the test's name.
+	// Definitions are cluster-wide, so the group has the test's name.
 	group := s.namespace + ".kedge.dev"
 	s.apply(`
 apiVersion: apiextensions.k8s.io/v1
@@ -58,8 +58,8 @@ spec:
 	}
 }
 
-// tlsServer runs a command of testserver's that serves TLS, behind a Service
-// called hook, and returns the certificate in base64.
+// tlsServer runs a command of testserver that serves TLS, behind a Service called hook. It returns
+// the certificate in base64.
 func (s *space) tlsServer(command string) string {
 	s.Helper()
 	cert, key := cluster.Certificate(s.T, "hook."+s.namespace+".svc")
@@ -95,7 +95,7 @@ spec:
 	return encode(cert)
 }
 
-// TestWebhooks has a pod admit, refuse and change objects of this namespace.
+// TestWebhooks lets a pod admit, refuse and change objects of this namespace.
 func TestWebhooks(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -143,7 +143,7 @@ webhooks:
 	})
 }
 
-// TestValidatingAdmissionPolicy refuses by an expression.
+// TestValidatingAdmissionPolicy refuses objects by an expression.
 func TestValidatingAdmissionPolicy(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -177,8 +177,8 @@ spec:
 	s.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: allowed}}")
 }
 
-// TestAggregatedAPI serves an API from a pod, through the aggregation layer,
-// which must tell it who asks.
+// TestAggregatedAPI serves an API from a pod through the aggregation layer, which must tell the pod
+// who asks.
 func TestAggregatedAPI(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestStartRefused makes each fault that a user can mend: kedge must say what
-// to do, and end with status 1.
+// TestStartRefused makes each fault that a user can correct. kedge must say what to do, and end
+// with status 1.
 func TestStartRefused(t *testing.T) {
 	harness.Require(t)
 	t.Parallel()
@@ -25,7 +25,7 @@ func TestStartRefused(t *testing.T) {
 
 	t.Run("not root", func(t *testing.T) {
 		kedge := host.Command(t.Context(), "/proc/self/fd/3", "server")
-		// By descriptor, as nobody may not enter every folder above it.
+		// The binary is opened here, because the user nobody may not enter every folder above it.
 		binary, err := os.Open(os.Getenv("KEDGE_BINARY"))
 		if err != nil {
 			t.Fatal(err)
@@ -95,8 +95,8 @@ func TestStartRefused(t *testing.T) {
 	})
 }
 
-// wantRefusal runs a kedge that must end with status 1 and say all of words on
-// its last lines, which are not a log's nor a panic's.
+// wantRefusal runs a kedge that must end with status 1. Its last lines must have all of the words,
+// and must not be log lines or a panic.
 func wantRefusal(t *testing.T, kedge *harness.Cmd, words ...string) {
 	t.Helper()
 	began := time.AfterFunc(patience, func() { _ = kedge.Process.Kill() })

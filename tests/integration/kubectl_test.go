@@ -62,7 +62,7 @@ spec:
 		s := s.on(t)
 		text := rand.String(8)
 		command := s.kubectlCommand("attach", "-i", "shell")
-		// kubectl ends when both are at their end, so stdin is held open.
+		// kubectl ends when both streams have ended, so stdin is kept open.
 		reader, writer, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
@@ -78,7 +78,7 @@ spec:
 		}
 		reader.Close()
 		defer func() { _ = command.Process.Kill() }()
-		// What is sent before the container is attached is not lost.
+		// Data that are sent before the container is attached must not be lost.
 		fmt.Fprintln(writer, text)
 		timer := time.AfterFunc(patience, func() { _ = command.Process.Kill() })
 		defer timer.Stop()
@@ -117,7 +117,7 @@ spec:
 	})
 	t.Run("cp", func(t *testing.T) {
 		s := s.on(t)
-		// More than fits into any buffer on the way.
+		// This is more than fits into any buffer on the way.
 		text := strings.Repeat(rand.String(64), 40_000)
 		s.server.Host.WriteFile("/run/cp/there", text)
 		s.kubectl("cp", "/run/cp/there", "shell:/tmp/there")

@@ -19,8 +19,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// containers returns, for every container of the namespace, its id, when it
-// started and how often it was restarted.
+// containers returns the ID, the start time and the restart count of every container in the namespace.
 func (s *space) containers() map[string]string {
 	s.Helper()
 	list, err := s.client.CoreV1().Pods(s.namespace).List(s.ctx, metav1.ListOptions{})
@@ -40,8 +39,8 @@ func (s *space) containers() map[string]string {
 	return containers
 }
 
-// TestStopLeavesPodsRunning stops kedge in order and by force, and wants its
-// pods serving meanwhile and adopted afterwards.
+// TestStopLeavesPodsRunning stops kedge in order and by force. The pods must keep serving, and must
+// be adopted afterwards.
 func TestStopLeavesPodsRunning(t *testing.T) {
 	harness.Require(t)
 	t.Parallel()
@@ -74,7 +73,7 @@ func TestStopLeavesPodsRunning(t *testing.T) {
 		s.eventuallyIn("client", "the Service's name after "+name, func(output string) bool {
 			return strings.Contains(output, "hostname=web-")
 		}, "/testserver", "fetch", "http://web/")
-		// Had anything been restarted, it would show after a moment.
+		// A restart of anything would show after a moment.
 		time.Sleep(5 * time.Second)
 		if after := s.containers(); !maps.Equal(after, before) {
 			t.Errorf("after %s the containers are\n%v\nand were\n%v", name, after, before)
@@ -85,8 +84,8 @@ func TestStopLeavesPodsRunning(t *testing.T) {
 	}
 }
 
-// write makes ConfigMaps one after the other until the returned function is
-// called, which returns the names of those that the API acknowledged.
+// write creates ConfigMaps one after the other until the returned function is called. That returns
+// the names of those that the API acknowledged.
 func (s *space) write() func() []string {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var acknowledged []string
@@ -114,7 +113,7 @@ func (s *space) write() func() []string {
 	}
 }
 
-// keeps wants the named ConfigMaps there.
+// keeps checks that the named ConfigMaps exist.
 func (s *space) keeps(names []string) {
 	s.Helper()
 	list, err := s.client.CoreV1().ConfigMaps(s.namespace).List(s.ctx, metav1.ListOptions{})
@@ -135,8 +134,8 @@ func (s *space) keeps(names []string) {
 	}
 }
 
-// TestFirstStartInterrupted kills kedge again and again while it starts for the
-// first time: the start that is left alone succeeds.
+// TestFirstStartInterrupted kills kedge several times during its first start. A start that is not
+// interrupted must succeed.
 func TestFirstStartInterrupted(t *testing.T) {
 	harness.Require(t)
 	t.Parallel()
@@ -150,8 +149,8 @@ func TestFirstStartInterrupted(t *testing.T) {
 	newSpaceOn(t, server).sleeper("first")
 }
 
-// TestKillallRestoresTheHost compares the host before a start and after
-// killall, and then after uninstall.
+// TestKillallRestoresTheHost compares the host before a start with the host after killall, and then
+// after uninstall.
 func TestKillallRestoresTheHost(t *testing.T) {
 	harness.Require(t)
 	t.Parallel()
@@ -195,7 +194,7 @@ spec:
 	}
 	compare(t, "killall", before, host)
 
-	// What is on disk was kept.
+	// Files on disk were kept.
 	server.Start()
 	server.WaitReady()
 	s.eventually("the host's port again", func() error {
@@ -213,11 +212,11 @@ spec:
 	}
 }
 
-// compare wants the host as it was.
+// compare checks that the host is as before.
 func compare(t *testing.T, after string, before map[string]string, host *harness.Host) {
 	t.Helper()
 	now := map[string]string{}
-	// The kernel takes a moment for what killed processes held.
+	// The kernel needs a moment to release what killed processes held.
 	for range 40 {
 		if now = snapshot(t, host); maps.Equal(now, before) {
 			return
@@ -231,7 +230,7 @@ func compare(t *testing.T, after string, before map[string]string, host *harness
 	}
 }
 
-// snapshot describes what kedge changes of a host, by name.
+// snapshot returns what kedge changes on a host, by name.
 func snapshot(t *testing.T, host *harness.Host) map[string]string {
 	t.Helper()
 	found := map[string]string{}

@@ -1,7 +1,7 @@
-// Package integration starts the real kedge on hosts made by tests/harness and
-// uses it as a user would: a file for each scenario. Tests that disturb nobody
-// share one server, each in a namespace of its own; the others have a host of
-// their own. `make integration` runs them.
+// Package integration starts the real kedge on hosts made by tests/harness and uses it as a user
+// would. There is a file for each scenario. Tests that do not disturb others share one server, each
+// in a namespace of its own. The other tests have a host of their own. `make integration` runs
+// them.
 package integration
 
 import (
@@ -23,7 +23,7 @@ const (
 	testserver = image.TestserverName
 )
 
-// images builds the archives of the images that pods of the tests use.
+// images builds the image archives for the tests' pods.
 var images = sync.OnceValues(func() ([]string, error) {
 	repository, err := harness.Repository()
 	if err != nil {
@@ -49,27 +49,27 @@ func newHost(t harness.T, network *harness.Network, name string) *harness.Host {
 	return host
 }
 
-// runTestserver returns a command that runs testserver on a host, not in a pod.
-// It is there once the images were built.
+// runTestserver returns a command that runs testserver on a host, not in a pod. It needs the images
+// to be built.
 func runTestserver(host *harness.Host, args ...string) *harness.Cmd {
 	repository, _ := harness.Repository()
 	return host.Command(context.Background(), image.TestserverProgram(repository), args...)
 }
 
-// The neighbour is also the nameserver of the shared server, and knows this.
+// The neighbour is also the nameserver of the shared server, and knows these names.
 const (
 	outsideName    = "outside.example."
 	outsideAddress = "192.0.2.53"
 )
 
-// shared is the server that tests share, and a host beside it without kedge.
+// shared has the server that tests share, and a host beside it without kedge.
 var shared struct {
 	once      sync.Once
 	server    *harness.Server
 	neighbour *harness.Host
 }
 
-// sharedServer returns the server that tests share, started by the first.
+// sharedServer returns the server that tests share. The first call starts it.
 func sharedServer(t *testing.T) *harness.Server {
 	t.Helper()
 	harness.Require(t)

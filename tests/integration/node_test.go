@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestStaticPod puts a manifest into the node's folder, and takes it out.
+// TestStaticPod adds a manifest to the node's folder, and removes it.
 func TestStaticPod(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -39,8 +39,8 @@ spec:
 	s.eventually("the static pod to be gone", func() error { return s.gone(mirror) })
 }
 
-// TestTimersOfContainers makes kedge's timers late, as they are at rest, and
-// wants those of a container exact.
+// TestTimersOfContainers makes kedge's timers late, as on an idle node, and checks that a
+// container's timers are exact.
 func TestTimersOfContainers(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -49,7 +49,7 @@ func TestTimersOfContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, thread := range threads {
-		// One that has ended fails.
+		// The write fails for a thread that has ended.
 		_ = os.WriteFile(filepath.Join("/proc", filepath.Base(thread), "timerslack_ns"), []byte("20000000"), 0)
 	}
 	s.apply(`
@@ -72,7 +72,7 @@ spec:
 	}
 }
 
-// TestComponentStatuses wants kubectl's own view of the control plane true.
+// TestComponentStatuses checks that kubectl's view of the control plane is right.
 func TestComponentStatuses(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -89,7 +89,7 @@ func TestComponentStatuses(t *testing.T) {
 	}
 }
 
-// TestStatus wants `kedge status` to name the components, all ready.
+// TestStatus checks that `kedge status` names the components, and that all are ready.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -119,8 +119,8 @@ func TestListensOnlyWhereDesigned(t *testing.T) {
 	want := []string{
 		"tcp *:10250",
 		"tcp *:6443",
-		// containerd's, where the kubelet fetches the streams of exec and attach
-		// with a token for each: upstream has no other way.
+		// containerd listens there. The kubelet fetches the streams of exec and attach from it,
+		// each with a token, because upstream has no other way.
 		"tcp 127.0.0.1:10010",
 		"tcp 127.0.0.1:10256",
 		"tcp 127.0.0.1:10257",
@@ -130,7 +130,7 @@ func TestListensOnlyWhereDesigned(t *testing.T) {
 		"udp 0.0.0.0:8472",
 	}
 	slices.Sort(want)
-	// Those of the kernel name no process; those of other tests do.
+	// The kernel's sockets name no process, and those of other tests name theirs.
 	output, err := s.server.Host.Command(s.ctx, "ss", "-Hlntup").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -148,8 +148,7 @@ func TestListensOnlyWhereDesigned(t *testing.T) {
 	}
 }
 
-// lockedBy reads from a data directory's lock the process id that kedge has on
-// its host.
+// lockedBy reads the process ID that kedge has on its host from the lock of a data directory.
 func lockedBy(t *testing.T, lock string) int {
 	t.Helper()
 	text, err := os.ReadFile(lock)
@@ -163,8 +162,8 @@ func lockedBy(t *testing.T, lock string) int {
 	return pid
 }
 
-// TestNobodyLearnsAnything asks every path the API has, and the other ports,
-// without credentials: only the health of the API may be asked, and its authority.
+// TestNobodyLearnsAnything asks for every path of the API, and asks the other ports, without
+// credentials. Only the health of the API and its certificate authority may be answered.
 func TestNobodyLearnsAnything(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -178,7 +177,7 @@ func TestNobodyLearnsAnything(t *testing.T) {
 	}
 	client := anonymous(s.config)
 	node := s.server.Host.Address.String()
-	// The authority is what a joining node checks its token against.
+	// A joining node checks its token against the authority.
 	public := []string{"/healthz", "/livez", "/readyz", "/cacerts"}
 	paths := append(root.Paths, "/", "/api/v1/namespaces/kube-system/secrets", "/api/v1/nodes/"+s.server.Host.Name+"/proxy/pods",
 		"/metrics/slis", "/v1-kedge/connect", "/cacerts", "/ping", "/debug/flags/v", "/openapi/v3", "/.well-known/openid-configuration")

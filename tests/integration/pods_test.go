@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestVolumes shows a pod the four kinds of volumes that hold what the API
-// knows, and changes one of them under it.
+// TestVolumes gives a pod the four kinds of volumes that show objects of the API, and changes one
+// of them while the pod runs.
 func TestVolumes(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -85,8 +85,8 @@ data: {colour: red}
 	s.eventuallyIn("reader", "the changed ConfigMap in the pod", func(output string) bool { return output == "red" }, "cat", "/settings/colour")
 }
 
-// TestInitContainers wants init containers run in order before the others, a
-// sidecar beside them, and both containers of a pod in one network.
+// TestInitContainers checks that init containers run in order before the others, that a sidecar
+// runs beside them, and that both containers of a pod share a network.
 func TestInitContainers(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -125,8 +125,8 @@ spec:
 	}
 }
 
-// TestProbesRestart makes a liveness probe fail and wants the container
-// restarted, and a readiness probe, and wants the pod out of its Service.
+// TestProbesRestart makes a liveness probe fail, which must restart the container, and a readiness
+// probe, which must take the pod out of its Service.
 func TestProbesRestart(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -188,8 +188,8 @@ spec:
 	})
 }
 
-// TestResourceLimits wants a container that takes too much memory killed, by
-// its cgroup alone, and its CPU and process limits set.
+// TestResourceLimits checks that a container that uses too much memory is killed by its own cgroup,
+// and that its CPU and process limits are set.
 func TestResourceLimits(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestRBACRefuses lets a service account do what its Role says and no more.
+// TestRBACRefuses checks that a service account may do what its Role says, and no more.
 func TestRBACRefuses(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -54,7 +54,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: NAMESPACE}]
 	}
 }
 
-// TestPodSecurityRefuses puts a namespace under the restricted profile.
+// TestPodSecurityRefuses enforces the profile restricted in a namespace.
 func TestPodSecurityRefuses(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -80,8 +80,8 @@ spec:
 	}
 }
 
-// TestResourceQuota refuses what is over a namespace's quota, and counts again
-// what is gone.
+// TestResourceQuota checks that objects over a namespace's quota are refused, and that deleted
+// objects no longer count.
 func TestResourceQuota(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

@@ -20,7 +20,8 @@ func pending(pod *corev1.Pod) bool {
 	return false
 }
 
-// TestPreemption gives the one thing a node has to the pod that matters more.
+// TestPreemption checks that the pod with the higher priority gets a resource of which a node has
+// only one.
 func TestPreemption(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -62,7 +63,7 @@ spec:
 	s.eventually("the preempted pod to be gone", func() error { return s.gone("humble") })
 }
 
-// gone returns an error while there is a pod of that name.
+// gone returns an error while a pod of that name exists.
 func (s *space) gone(pod string) error {
 	switch _, err := s.client.CoreV1().Pods(s.namespace).Get(s.ctx, pod, metav1.GetOptions{}); {
 	case apierrors.IsNotFound(err):
@@ -73,8 +74,8 @@ func (s *space) gone(pod string) error {
 	return fmt.Errorf("pod %s is there", pod)
 }
 
-// TestTaints keeps pods off a tainted node but those that tolerate it, and
-// evicts. It disturbs the node, so it does not run beside others.
+// TestTaints keeps pods off a tainted node, except those that tolerate the taint, and evicts pods.
+// It disturbs the node, so it does not run in parallel with other tests.
 func TestTaints(t *testing.T) {
 	s := newSpace(t)
 	node := s.server.Host.Name
@@ -104,8 +105,8 @@ spec:
 	s.pod("tolerant")
 }
 
-// TestTopologySpread spreads pods over zones: of nodes that are but objects,
-// which is all the scheduler sees of one.
+// TestTopologySpread spreads pods over zones. The nodes are only objects, because the scheduler
+// sees no more of a node.
 func TestTopologySpread(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -115,7 +116,7 @@ func TestTopologySpread(t *testing.T) {
 				Name:   s.namespace + "-" + zone,
 				Labels: map[string]string{"kedge.test/fake": s.namespace, corev1.LabelTopologyZone: zone},
 			},
-			// No other test's pods should come here.
+			// No other test's pods should be scheduled here.
 			Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "kedge.test/fake", Effect: corev1.TaintEffectNoSchedule}}},
 		}
 		if _, err := s.client.CoreV1().Nodes().Create(s.ctx, node, metav1.CreateOptions{}); err != nil {
@@ -170,7 +171,7 @@ spec:
 		}
 		return nil
 	})
-	// There is no kubelet to end them.
+	// No kubelet ends these pods.
 	s.kubectl("delete", "deployment", "spread", "--cascade=orphan")
 	s.kubectl("delete", "pods", "-l", "spread=this", "--force", "--grace-period=0")
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestDeploymentBehindService reaches both replicas of a Deployment through
-// their Service, by its DNS name, from another pod and from each of themselves.
+// TestDeploymentBehindService connects to both replicas of a Deployment through their Service, by
+// its DNS name, from another pod and from each replica.
 func TestDeploymentBehindService(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -32,8 +32,7 @@ func TestDeploymentBehindService(t *testing.T) {
 	}
 }
 
-// TestNodePort reaches a NodePort from the node, from another host, and from a
-// pod.
+// TestNodePort connects to a NodePort from the node, from another host, and from a pod.
 func TestNodePort(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

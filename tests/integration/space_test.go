@@ -24,10 +24,10 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// patience is how long anything may take that kedge does by itself.
+// patience limits how long anything may take that kedge does by itself.
 const patience = 2 * time.Minute
 
-// space is a test's own namespace in a cluster, and what the test does there.
+// space is a test's own namespace in a cluster, with methods for the test.
 type space struct {
 	*testing.T
 	server    *harness.Server
@@ -43,8 +43,8 @@ func newSpace(t *testing.T) *space {
 	return newSpaceOn(t, sharedServer(t))
 }
 
-// newSpaceOn makes a namespace on a server. It goes with the test; if that
-// failed, what is in it is shown first.
+// newSpaceOn makes a namespace on a server. It is deleted when the test ends. If the test has
+// failed, its objects are shown first.
 func newSpaceOn(t *testing.T, server *harness.Server) *space {
 	t.Helper()
 	s := &space{T: t, server: server, client: server.Client(), config: server.RESTConfig(), ctx: context.Background()}
@@ -58,7 +58,7 @@ func newSpaceOn(t *testing.T, server *harness.Server) *space {
 		if t.Failed() {
 			s.describe()
 		}
-		// Not waited for: it would take each test half a minute more.
+		// The test does not wait for the deletion, which would take half a minute.
 		now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 		_ = s.client.CoreV1().Pods(s.namespace).DeleteCollection(s.ctx, now, metav1.ListOptions{})
 		_ = s.client.CoreV1().Namespaces().Delete(s.ctx, s.namespace, metav1.DeleteOptions{})
@@ -97,8 +97,8 @@ func (s *space) eventually(what string, check func() error) {
 	harness.Eventually(s.T, patience, what, check)
 }
 
-// apply creates or changes the objects of a YAML text, in the test's namespace
-// unless they name another or have none. NAMESPACE in the text is its name.
+// apply creates or changes the objects of a YAML text, in the test's namespace unless they name
+// another one or are cluster-wide. NAMESPACE in the text stands for the namespace's name.
 func (s *space) apply(text string) {
 	s.Helper()
 	if err := s.tryApply(text); err != nil {
@@ -106,8 +106,7 @@ func (s *space) apply(text string) {
 	}
 }
 
-// refused applies an object and wants it refused with a message that contains
-// want.
+// refused applies an object and checks that it is refused with a message that contains want.
 func (s *space) refused(text, want string) {
 	s.Helper()
 	err := s.tryApply(text)
@@ -158,7 +157,7 @@ func applyAs(ctx context.Context, config *rest.Config, namespace, text string) e
 	}
 }
 
-// kubectlCommand is `kedge kubectl` on the server's host.
+// kubectlCommand returns `kedge kubectl` as a command on the server's host.
 func (s *space) kubectlCommand(args ...string) *harness.Cmd {
 	return s.server.Host.Kedge(s.ctx, append([]string{"kubectl", "--namespace", s.namespace}, args...)...)
 }
@@ -194,8 +193,7 @@ func (s *space) eventuallyIn(pod, what string, fits func(output string) bool, co
 	})
 }
 
-// pods waits until as many pods as wanted, and no others, fit the selector and
-// are Ready, and returns them.
+// pods waits until exactly want pods fit the selector and all are Ready, and returns them.
 func (s *space) pods(selector string, want int) []corev1.Pod {
 	s.Helper()
 	var found []corev1.Pod
@@ -263,7 +261,7 @@ func conditions(pod *corev1.Pod) string {
 	return text.String()
 }
 
-// logs returns what a pod's only container wrote.
+// logs returns the log of a pod's only container.
 func (s *space) logs(pod string) string {
 	s.Helper()
 	text, err := s.client.CoreV1().Pods(s.namespace).GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(s.ctx)
@@ -273,8 +271,7 @@ func (s *space) logs(pod string) string {
 	return string(text)
 }
 
-// sleeper starts a pod of testserver's that only waits, for in, and waits for
-// it.
+// sleeper starts a pod of testserver that only waits, for use with in, and waits until it is ready.
 func (s *space) sleeper(name string) {
 	s.Helper()
 	s.apply(`
@@ -289,8 +286,8 @@ spec:
 	s.pod(name)
 }
 
-// webServer starts a Deployment of testserver's echo server and a Service of
-// the given type before it, both called web. It does not wait.
+// webServer creates a Deployment of testserver's echo server and a Service of this type for it,
+// both called web. It does not wait for them.
 func (s *space) webServer(replicas int, serviceType corev1.ServiceType) {
 	s.Helper()
 	s.apply(fmt.Sprintf(`

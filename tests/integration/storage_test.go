@@ -13,9 +13,9 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestStorage has a claim, of no class, live its whole life: it is bound and
-// mounted, its size is enforced, it grows, is snapshotted, restored and cloned, and
-// when it is deleted nothing is left of it.
+// TestStorage takes a claim without a class through its whole life: it is bound and mounted, its
+// size is enforced, it is expanded, snapshotted, restored and cloned, and when it is deleted
+// nothing is left of it.
 func TestStorage(t *testing.T) {
 	t.Parallel()
 	harness.Need(t, "e2fsprogs")
@@ -91,7 +91,7 @@ spec: {source: {persistentVolumeClaimName: data}}
 	}
 }
 
-// TestStorageRefuses says of claims that have to wait what can be done.
+// TestStorageRefuses checks that claims which must wait say what can be done.
 func TestStorageRefuses(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -124,7 +124,7 @@ volumeBindingMode: Immediate
 	}
 }
 
-// claim makes a claim; more is of its spec.
+// claim makes a claim. more has further fields of its spec.
 func (s *space) claim(name, size, more string) {
 	s.Helper()
 	s.apply(fmt.Sprintf(`
@@ -150,7 +150,7 @@ func (s *space) grown(claim string) error {
 	return nil
 }
 
-// user runs a pod of a claim's name that has it at /volume.
+// user runs a pod with the claim's name that has the claim mounted at /volume.
 func (s *space) user(claim string) {
 	s.Helper()
 	s.apply(fmt.Sprintf(`
@@ -175,7 +175,7 @@ func (s *space) volumeOf(claim string) string {
 	return s.kubectl("get", "pvc", claim, "--output=jsonpath={.spec.volumeName}")
 }
 
-// size returns the size of the volume of a pod, in KiB.
+// size returns the size of a pod's volume in KiB.
 func (s *space) size(pod string) (kibibytes int) {
 	s.Helper()
 	output, err := s.in(pod, "df", "-kP", "/volume")

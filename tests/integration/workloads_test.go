@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestJob runs a Job to its end: three pods of which one fails at first.
+// TestJob runs a Job to completion: three pods, one of which fails at first.
 func TestJob(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -42,8 +42,7 @@ spec:
 	})
 }
 
-// TestCronJob waits for the first Job of a CronJob: at most a minute, its
-// smallest unit.
+// TestCronJob waits for the first Job of a CronJob, at most a minute, which is its smallest unit.
 func TestCronJob(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -75,8 +74,8 @@ spec:
 	})
 }
 
-// TestStatefulSet wants the pods of a StatefulSet made in order, known by their
-// own DNS names, and known again after one was replaced.
+// TestStatefulSet checks that the pods of a StatefulSet are created in order and have DNS names of
+// their own, which a replaced pod keeps.
 func TestStatefulSet(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -125,7 +124,7 @@ spec:
 	answers()
 }
 
-// TestDaemonSet wants a pod on each node.
+// TestDaemonSet checks that each node has a pod.
 func TestDaemonSet(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
