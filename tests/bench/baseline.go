@@ -41,21 +41,20 @@ import (
 var files embed.FS
 
 const (
-	// stateDir is one of those that a host of the harness has on a real disk.
+	// stateDir is a folder that a host of the harness has on a real disk.
 	stateDir         = "/var/lib/kedge/baseline"
 	containerdSocket = "/run/containerd/containerd.sock"
 	manifestsDir     = "/etc/kubernetes/manifests"
 	superAdmin       = "/etc/kubernetes/super-admin.conf"
 	subnetFile       = "/run/flannel/subnet.env"
-	// restartDelay is how long after its end a program is started again: much
-	// less than systemd's 10 s for the kubelet, or the kubelet's back-off.
+	// restartDelay is how long after its end a program is started again. It is much less than systemd's
+	// 10 s for the kubelet, and than the kubelet's back-off.
 	restartDelay = 500 * time.Millisecond
-	// stopTimeout is less than systemd gives a service to end.
+	// stopTimeout is less than the time that systemd gives a service to end.
 	stopTimeout = 30 * time.Second
 )
 
-// baseline is upstream's separate executables, configured by kubeadm and run as
-// processes of the host.
+// baseline is upstream's separate executables, configured by kubeadm and run as processes of the host.
 type baseline struct {
 	t        *testing.T
 	host     *harness.Host
@@ -63,7 +62,7 @@ type baseline struct {
 	values   baselineValues
 	ctx      context.Context
 	running  sync.WaitGroup
-	// programs are those that keep started, in order.
+	// programs are the programs that keep has started, in order.
 	mutex    sync.Mutex
 	programs [][]string
 	current  map[string]*harness.Cmd
@@ -74,7 +73,7 @@ type baseline struct {
 	fail context.CancelCauseFunc
 }
 
-// baselineValues are what the templates below baseline/ name.
+// baselineValues are the values for the templates below baseline/.
 type baselineValues struct {
 	Kubernetes, Address, State, Helpers, PauseImage string
 	Cgroup, CgroupDriver                            string
@@ -97,7 +96,7 @@ func newBaseline(t *testing.T, h *harness.Host, fail context.CancelCauseFunc, re
 		PauseImage:   assets.PauseImage,
 		Cgroup:       h.Cgroup(),
 		CgroupDriver: facts.CgroupDriver,
-		// Upstream's defaults, where the kernel allows them.
+		// These are upstream's defaults, where the kernel allows them.
 		OOMScoreAdj: -999,
 		OpenFiles:   1_000_000,
 	}
@@ -115,8 +114,7 @@ func newBaseline(t *testing.T, h *harness.Host, fail context.CancelCauseFunc, re
 
 func (b *baseline) kubeconfig() string { return superAdmin }
 
-// start starts everything as `kubeadm init` and its user do, but waits for
-// nothing that need not be waited for.
+// start starts everything as `kubeadm init` and its user do. It waits only where that is necessary.
 func (b *baseline) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	b.ctx = ctx
@@ -139,7 +137,7 @@ func (b *baseline) start() {
 	})
 }
 
-// try runs f beside the rest.
+// try runs f in a goroutine.
 func (b *baseline) try(what string, f func() error) {
 	b.running.Add(1)
 	go func() {
@@ -150,8 +148,8 @@ func (b *baseline) try(what string, f func() error) {
 	}()
 }
 
-// initialise lets kubeadm make certificates and configurations, and starts what
-// it wrote manifests for, and the kubelet, as processes.
+// initialise lets kubeadm make certificates and configurations. It then starts the programs for
+// which kubeadm wrote manifests, and the kubelet, as processes.
 func (b *baseline) initialise() error {
 	skipped := "preflight,wait-control-plane,upload-config,upload-certs,mark-control-plane,bootstrap-token,kubelet-finalize,addon,show-join-command"
 	kubeadm := b.command("kubeadm", "init", "--config", "/etc/kubernetes/kubeadm.yaml", "--skip-phases", skipped)
@@ -168,7 +166,7 @@ func (b *baseline) initialise() error {
 		if err := yaml.Unmarshal(text, &pod); err != nil {
 			return fmt.Errorf("decode %s: %w", path, err)
 		}
-		// Or the kubelet would run it as a pod.
+		// Otherwise the kubelet would run the program as a pod.
 		if err := os.Remove(path); err != nil {
 			return err
 		}
@@ -189,8 +187,8 @@ func (b *baseline) initialise() error {
 	return nil
 }
 
-// addOns applies, once the API is ready, what kubeadm and the user apply then,
-// and starts what they would run as pods.
+// addOns waits until the API is ready, applies what kubeadm and the user would apply then, and
+// starts the programs that they would run as pods.
 func (b *baseline) addOns() error {
 	if err := waitReadyz(b.ctx, b.host); err != nil {
 		return err
@@ -233,8 +231,7 @@ func (b *baseline) addOns() error {
 	return b.configureCNI()
 }
 
-// writeKubeconfig writes /etc/kubernetes/ACCOUNT.conf, with a token as the
-// account's pods have.
+// writeKubeconfig writes /etc/kubernetes/ACCOUNT.conf with a token like that of the account's pods.
 func (b *baseline) writeKubeconfig(namespace, account string) error {
 	cfg, err := restConfig(b.host, superAdmin)
 	if err != nil {
@@ -260,8 +257,8 @@ func (b *baseline) writeKubeconfig(namespace, account string) error {
 	return os.WriteFile(b.host.Path("/etc/kubernetes/"+account+".conf"), text, 0o600)
 }
 
-// configureCNI writes, once flannel has told the node's subnet, what flannel's
-// CNI plugin would make of it and hand to the plugin bridge.
+// configureCNI waits until flannel has written the node's subnet, and writes the configuration of
+// the plugin bridge that flannel's CNI plugin would make from it.
 func (b *baseline) configureCNI() error {
 	values := map[string]string{}
 	for values["FLANNEL_MTU"] == "" {
@@ -277,7 +274,7 @@ func (b *baseline) configureCNI() error {
 			return err
 		}
 	}
-	// flannel writes the address of the bridge, with the length of the prefix.
+	// flannel writes the address of the bridge with the length of the prefix.
 	subnet, err := netip.ParsePrefix(values["FLANNEL_SUBNET"])
 	if err != nil {
 		return fmt.Errorf("read %s: %w", subnetFile, err)
@@ -291,7 +288,7 @@ func (b *baseline) configureCNI() error {
 	return nil
 }
 
-// preload imports the pause image, which kubeadm's user would have pulled.
+// preload imports the pause image, which a user of kubeadm would have pulled.
 func (b *baseline) preload() error {
 	for {
 		err := b.importPause()
@@ -322,7 +319,7 @@ func (b *baseline) importPause() error {
 		return err
 	}
 	defer archive.Close()
-	// The label by which the CRI knows its own.
+	// The CRI recognises its images by this label.
 	images, err := client.Import(b.ctx, archive, containerd.WithImageLabels(map[string]string{"io.cri-containerd.image": "managed"}))
 	if err != nil {
 		return err
@@ -342,8 +339,8 @@ func (b *baseline) command(name string, args ...string) *harness.Cmd {
 	return cmd
 }
 
-// keep runs a program until stop or the end of the test, again and again if need
-// be. Its output goes to a file of the host.
+// keep runs a program until stop is called or the test ends, and starts it again if it ends. The
+// output goes to a file of the host.
 func (b *baseline) keep(name string, args ...string) {
 	b.mutex.Lock()
 	b.programs = append(b.programs, append([]string{name}, args...))
@@ -381,15 +378,14 @@ func (b *baseline) keep(name string, args ...string) {
 	})
 }
 
-// restarts returns how often a program ended, wanted or not.
+// restarts returns how often programs have ended.
 func (b *baseline) restarts() int {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 	return b.ends
 }
 
-// stop ends all programs in order: the database last, or the API server would
-// wait for it.
+// stop ends all programs in order. The database is last, because the API server would wait for it.
 func (b *baseline) stop() {
 	b.mutex.Lock()
 	close(b.stopping)
@@ -415,7 +411,7 @@ func (b *baseline) stop() {
 	b.running.Wait()
 }
 
-// waitStopped waits until a program is not kept any more.
+// waitStopped waits until a program is no longer kept running.
 func (b *baseline) waitStopped(name string) {
 	b.mutex.Lock()
 	stopped := b.stopped[name]
@@ -423,7 +419,7 @@ func (b *baseline) waitStopped(name string) {
 	<-stopped
 }
 
-// startAgain starts the programs that stop ended, as they were.
+// startAgain starts the programs that stop has ended, with the same arguments.
 func (b *baseline) startAgain() {
 	b.mutex.Lock()
 	programs := b.programs

@@ -1,6 +1,6 @@
-// Package bench measures kedge beside upstream's separate executables, built
-// from the same modules and configured by kubeadm: see README.md. It is a test
-// so that it can use the hosts of tests/harness; `make bench` runs it.
+// Package bench measures kedge and upstream's separate executables, which are built from the same
+// modules and configured by kubeadm: see README.md. It is a test, so that it can use the hosts of
+// tests/harness. `make bench` runs it.
 package bench
 
 import (
@@ -24,14 +24,13 @@ const (
 	resultFile  = "build/bench/result.json"
 )
 
-// options are what the environment can change.
+// options are settings that the environment can change.
 type options struct {
 	// Runs is the number of measured starts of each system: BENCH_RUNS.
 	Runs int `json:"runs"`
-	// Settle is the time between the first pod's readiness and the idle time:
-	// BENCH_SETTLE.
+	// Settle is the time from the first pod's readiness to the idle time: BENCH_SETTLE.
 	Settle time.Duration `json:"settle"`
-	// Idle is how long the system is then watched: BENCH_IDLE.
+	// Idle is how long the idle system is watched: BENCH_IDLE.
 	Idle time.Duration `json:"idle"`
 }
 
@@ -46,7 +45,7 @@ func readOptions() (options, error) {
 	return o, readDurations(map[string]*time.Duration{"BENCH_SETTLE": &o.Settle, "BENCH_IDLE": &o.Idle})
 }
 
-// readDurations sets those values that have a variable in the environment.
+// readDurations sets the values that have a variable in the environment.
 func readDurations(values map[string]*time.Duration) error {
 	for name, value := range values {
 		text := os.Getenv(name)
@@ -61,8 +60,8 @@ func readDurations(values map[string]*time.Duration) error {
 	return nil
 }
 
-// helpersDir is where the Makefile put the helpers that kedge embeds: runc, its
-// shim, the CNI plugins and nft. The baseline uses the same ones.
+// helpersDir returns the folder with the helpers that kedge embeds: runc, its shim, the CNI plugins
+// and nft. The baseline uses the same helpers.
 func helpersDir(repository string) (string, error) {
 	dir := filepath.Join(repository, "build", runtime.GOARCH, "bundle", "bin")
 	if _, err := os.Stat(filepath.Join(dir, shimName)); err != nil {
@@ -71,10 +70,9 @@ func helpersDir(repository string) (string, error) {
 	return dir, nil
 }
 
-// leavePageCache makes the kernel forget what it keeps of a file, so that it reads
-// it anew where it is used. A file that was just written or copied is kept in
-// pieces of up to 2 MiB, which are mapped as a whole at their first use: all of an
-// executable would seem to be in use.
+// leavePageCache makes the kernel drop a file from its page cache, so that it is read again where
+// it is used. A file that was just written or copied is cached in pieces of up to 2 MiB, which are
+// mapped as a whole at their first use. Then all of an executable would seem to be in use.
 func leavePageCache(path string) error {
 	file, err := os.Open(path)
 	if err != nil {

@@ -14,8 +14,8 @@ var suite harness.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// TestBench measures kedge and the baseline in turns. It fails only if one of
-// them does not come up. Its parts can be chosen by -run: see README.md.
+// TestBench measures kedge and the baseline in turns. It fails only if one of them does not start.
+// -run selects parts of it: see README.md.
 func TestBench(t *testing.T) {
 	harness.Require(t)
 	options, err := readOptions()
@@ -44,7 +44,7 @@ func TestBench(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	// First, so that the executables are in the page cache then, as after a boot.
+	// This comes first, so that the executables are in the page cache, as after a boot.
 	for _, path := range slices.Concat(report.paths[kedgeName], report.paths[baselineName]) {
 		if err := leavePageCache(path); err != nil {
 			t.Fatal(err)

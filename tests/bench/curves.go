@@ -15,33 +15,34 @@ import (
 )
 
 const (
-	// timelineInterval is how often memory is read from the start on.
+	// timelineInterval is how often memory is read after the start.
 	timelineInterval = 500 * time.Millisecond
-	// timelineLength is from the first pod's readiness, if the settings say no less.
+	// timelineLength is how long memory is read after the first pod is ready, unless the settings
+	// say less.
 	timelineLength = 2 * time.Minute
-	// Pods are added so many at a time, and as many more as the target names.
+	// podStep is how many pods are added at a time, morePods how many the target adds.
 	podStep, morePods = 5, 20
-	// podRest is from their readiness to the reading.
+	// podRest is the time from the pods' readiness to the reading.
 	podRest = 10 * time.Second
-	// podsAtOnce is how many are started for their rate.
+	// podsAtOnce is how many pods are started to measure their rate.
 	podsAtOnce = 30
 )
 
-// reading is memory at a place on a curve: seconds, or pods.
+// reading is the memory at a point of a curve, in seconds or pods.
 type reading struct {
 	At        float64 `json:"at"`
 	PSS       float64 `json:"pss"`
 	Anonymous float64 `json:"anonymous"`
 }
 
-// curves are how one system's memory grows. Memory is in bytes.
+// curves show how a system's memory grows, in bytes.
 type curves struct {
 	Time []reading `json:"time"`
 	Pods []reading `json:"pods"`
 }
 
-// measureCurves starts a system and follows its memory, from the start on and
-// then pod by pod, and puts it under load.
+// measureCurves starts a system, follows its memory after the start and then with each pod, and
+// puts it under load.
 func measureCurves(t *testing.T, r *report, system string) {
 	i := newInstallation(t, r, system, 0)
 	var c curves
@@ -74,7 +75,7 @@ func measureCurves(t *testing.T, r *report, system string) {
 	r.Curves[system] = c
 }
 
-// load fills the curve of the pods, and the report with what was measured once.
+// load measures the curve of the pods, and adds to the report what is measured once.
 func (i *installation) load(r *report, c *curves) error {
 	client, err := connect(i.ctx, i.host, i.kubeconfig)
 	if err != nil {
@@ -129,7 +130,7 @@ func (i *installation) load(r *report, c *curves) error {
 	return nil
 }
 
-// writeCurves writes tables and pictures of the curves into a folder.
+// writeCurves writes tables and images of the curves into a folder.
 func (r *report) writeCurves(dir string) error {
 	for _, picture := range []struct {
 		name, title, x, column string

@@ -24,48 +24,48 @@ import (
 
 const (
 	datastoresFile = "build/bench/datastores.json"
-	// Objects are in namespaces of so many; a page of a list is as large.
+	// perNamespace is how many objects a namespace has. A page of a list has as many.
 	perNamespace = 500
-	// createWorkers make them: each waits for the disk, which may be slow.
+	// createWorkers is how many goroutines make objects. Each waits for the disk, which may be slow.
 	createWorkers = 32
 	// datastoreTime is how long each kind of request is sent.
 	datastoreTime = 5 * time.Second
-	// datastoreRest is from the first list after a start to the reading of memory.
+	// datastoreRest is the time from the first list after a start to the reading of memory.
 	datastoreRest = 10 * time.Second
 )
 
-// datastore is one of those a server can have.
+// datastore is a datastore that a server can have by itself.
 type datastore struct {
 	name string
 	args []string
 }
 
-// datastores are what is compared, with the first.
+// datastores are compared with the first of them.
 var datastores = []datastore{{name: "SQLite"}, {"etcd", []string{"--cluster-init"}}}
 
-// datastoreSizes are the numbers of objects to measure at.
+// datastoreSizes are the numbers of objects at which a server is measured.
 var datastoreSizes = []int{1000, 10_000, 100_000}
 
-// datastoreStep is a server with a number of objects.
+// datastoreStep has the results for a server with a number of objects.
 type datastoreStep struct {
 	Objects int `json:"objects"`
-	// These are requests a second. Creates are those that made the objects.
+	// These are requests per second. Creates is for making the objects.
 	Creates float64 `json:"creates"`
 	Updates float64 `json:"updates"`
 	Gets    float64 `json:"gets"`
 	Lists   float64 `json:"lists"`
-	// ListAll is seconds for a list of all objects, page by page.
+	// ListAll is the time in seconds to list all objects, page by page.
 	ListAll float64 `json:"listAllSeconds"`
 	// Watch is the 99th percentile of the watch's latency, in seconds.
 	Watch float64 `json:"watchP99Seconds"`
-	// Readyz and FirstList are seconds from a start on the data to the end of
-	// that.
+	// Readyz and FirstList are the seconds from a start on the data to /readyz and to the end of the
+	// first list.
 	Readyz    float64 `json:"readyzSeconds"`
 	FirstList float64 `json:"firstListSeconds"`
-	// PSS and Anonymous are bytes of the server, after that.
+	// PSS and Anonymous are the server's memory in bytes after that.
 	PSS       float64 `json:"pss"`
 	Anonymous float64 `json:"anonymous"`
-	// Written is bytes that were written to its disk till then.
+	// Written is how many bytes were written to the server's disk until then.
 	Written float64 `json:"written"`
 }
 
@@ -92,7 +92,7 @@ type datastoreServer struct {
 	objects        int
 }
 
-// step makes objects until there are count, and measures with them.
+// step makes objects until there are count, and measures the server.
 func (s *datastoreServer) step(ctx context.Context, count int) (step datastoreStep, err error) {
 	step.Objects = count
 	if step.Creates, err = s.create(ctx, count); err != nil {
@@ -132,7 +132,7 @@ func (s *datastoreServer) step(ctx context.Context, count int) (step datastoreSt
 	return step, s.restart(ctx, &step)
 }
 
-// restart fills in what a start on the data takes, and memory after it.
+// restart measures a start on the data, and the memory after it.
 func (s *datastoreServer) restart(ctx context.Context, step *datastoreStep) error {
 	s.Terminate()
 	began := time.Now()
@@ -158,7 +158,7 @@ func (s *datastoreServer) restart(ctx context.Context, step *datastoreStep) erro
 	return err
 }
 
-// create makes objects until there are count, and returns how many in a second.
+// create makes objects until there are count, and returns how many it made per second.
 func (s *datastoreServer) create(ctx context.Context, count int) (float64, error) {
 	first := s.objects
 	for n := first; n < count; n += perNamespace {
@@ -175,7 +175,7 @@ func (s *datastoreServer) create(ctx context.Context, count int) (float64, error
 	})
 }
 
-// update changes an object, whatever it was.
+// update changes an object, whatever its version.
 func (s *datastoreServer) update(ctx context.Context, n int) error {
 	object := kibibyte(objectMeta(s.any(n)))
 	object.Labels = map[string]string{"changed": strconv.Itoa(n)}
@@ -186,10 +186,10 @@ func (s *datastoreServer) update(ctx context.Context, n int) error {
 	return err
 }
 
-// any returns the number of an object, of all in a mixed order.
+// any returns the number of the nth object in a mixed order of all objects.
 func (s *datastoreServer) any(n int) int { return n * 7919 % s.objects }
 
-// objectMeta names an object.
+// objectMeta returns the name and namespace of an object.
 func objectMeta(n int) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: fmt.Sprint("bench-", n/perNamespace), Name: fmt.Sprint("object-", n)}
 }
@@ -214,15 +214,15 @@ func (s *datastoreServer) listAll(ctx context.Context) error {
 	return nil
 }
 
-// datastoresReport is what is known of servers by datastore.
+// datastoresReport has the results of servers by datastore.
 type datastoresReport struct {
 	origin
-	// Steps are by the datastore's name.
+	// Steps has the results by the datastore's name.
 	Steps map[string][]datastoreStep `json:"steps"`
 }
 
-// Table returns the figures of each number of objects, and their ratios to those
-// of the first datastore.
+// Table returns the values for each number of objects, and their ratios to those of the first
+// datastore.
 func (r *datastoresReport) Table() string {
 	var text strings.Builder
 	text.WriteString(r.heading())
@@ -259,7 +259,7 @@ func (r *datastoresReport) Table() string {
 	return text.String()
 }
 
-// write writes the result, and as a table of values, into a folder.
+// write writes the results, and the table of values, into a folder.
 func (r *datastoresReport) write(repository string) error {
 	path := filepath.Join(repository, datastoresFile)
 	head := []string{"datastore", "objects"}

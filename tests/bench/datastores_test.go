@@ -10,8 +10,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestDatastores measures a server with ever more objects in each datastore that
-// it has by itself. It fails only if something does not work.
+// TestDatastores measures a server with increasing numbers of objects in each datastore that it has
+// by itself. It fails only if something does not work.
 func TestDatastores(t *testing.T) {
 	harness.Require(t)
 	repository, err := harness.Repository()
@@ -23,7 +23,7 @@ func TestDatastores(t *testing.T) {
 		t.Fatal(err)
 	}
 	report := &datastoresReport{origin: origin, Steps: map[string][]datastoreStep{}}
-	// One after the other: each has the machine for itself, and all of its PSS.
+	// They run one after the other, so that each has the machine, and all of its PSS, for itself.
 	for _, d := range datastores {
 		t.Run(d.name, func(t *testing.T) { report.Steps[d.name] = measureDatastore(t, d) })
 	}

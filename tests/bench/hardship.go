@@ -13,21 +13,20 @@ import (
 )
 
 const (
-	// etcdDir is where kubeadm.yaml has the baseline's database.
+	// etcdDir is the folder of the baseline's database, as in kubeadm.yaml.
 	etcdDir = stateDir + "/etcd"
-	// agentSamples are taken of an idle agent.
+	// agentSamples is how often an idle agent is measured.
 	agentSamples = 10
 	oomInterval  = 200 * time.Millisecond
-	// hardshipTime is how long a system works under hardship; tests/e2e has the
-	// same for longer.
+	// hardshipTime is how long a system works under hardship. tests/e2e runs the same
+	// tests for longer.
 	hardshipTime = time.Minute
 )
 
-// nodePrograms are those of the baseline that a node without the control plane
-// runs.
+// nodePrograms are the programs of the baseline that a node without the control plane runs.
 var nodePrograms = []string{"kubelet", "containerd", "kube-proxy", "flanneld", "coredns"}
 
-// measureAgent joins an agent to a server, and measures the agent's host.
+// measureAgent joins an agent to a server and measures the agent's host.
 func measureAgent(t *testing.T, r *report) {
 	network := harness.NewNetwork(t)
 	server := network.NewHost(t, "server").StartServer(t)
@@ -49,8 +48,8 @@ func measureAgent(t *testing.T, r *report) {
 	r.set(agentAnonymous, kedgeName, median(anonymous))
 }
 
-// addAgents adds what a node's programs take of the baseline's runs: a host that
-// has nothing else would have the same programs.
+// addAgents adds the share of a node's programs in the baseline's runs. A host without a control
+// plane would run the same programs.
 func (r *report) addAgents() {
 	var pss, anonymous []float64
 	for _, run := range r.Runs {
@@ -69,7 +68,7 @@ func (r *report) addAgents() {
 	}
 }
 
-// measureSmall runs a system in little memory.
+// measureSmall runs a system with little memory.
 func measureSmall(t *testing.T, r *report, system string) {
 	if system == kedgeName {
 		peak, err := scarce.Small(t.Context(), quiet{t}, harness.NewNetwork(t), hardshipTime)
@@ -89,7 +88,7 @@ func measureSmall(t *testing.T, r *report, system string) {
 	r.outcome(smallMemory, system, i.endure(t))
 }
 
-// measureSlowDisk runs a system with its database on an SD card.
+// measureSlowDisk runs a system with its database on a disk like an SD card.
 func measureSlowDisk(t *testing.T, r *report, system string) {
 	if system == kedgeName {
 		stats, err := scarce.SlowDisk(t.Context(), quiet{t}, harness.NewNetwork(t), hardshipTime)
@@ -102,8 +101,8 @@ func measureSlowDisk(t *testing.T, r *report, system string) {
 	r.outcome(slowDisk, system, i.endure(t))
 }
 
-// endure starts the baseline, and has it work under hardship. It returns how it
-// failed: that a process was killed, if so, and not what came of that.
+// endure starts the baseline and makes it work under hardship. If a process was killed, it returns
+// that, and not the errors that follow.
 func (i *installation) endure(t *testing.T) error {
 	err := i.work(t)
 	if cause := context.Cause(i.ctx); cause != nil {
@@ -123,20 +122,19 @@ func (i *installation) work(t *testing.T) error {
 	if err := removeFirstPod(i.ctx, client); err != nil {
 		return err
 	}
-	// That of the start is not what is asked for.
+	// Restarts during the start do not count.
 	before := i.baseline.restarts()
 	system := scarce.System{Client: client, Restarts: func() int { return i.baseline.restarts() - before }}
 	return system.Work(i.ctx, scarce.SmallPods, hardshipTime)
 }
 
-// quiet is a test that an unhappy kedge does not fail: that is an outcome. It
-// shows no log for it.
+// quiet is a test that does not fail when kedge does, because that is a result. It then shows no log.
 type quiet struct{ *testing.T }
 
 // Failed is always false.
 func (q quiet) Failed() bool { return false }
 
-// outcome records whether a system stood it; err is nil, or how it failed.
+// outcome records whether a system endured a hardship. err is nil, or the reason why not.
 func (r *report) outcome(name, system string, err error) {
 	if r.Outcomes[name] == nil {
 		r.Outcomes[name] = map[string]string{}

@@ -10,46 +10,45 @@ import (
 	"time"
 )
 
-// result is one start of one system. Memory is in bytes.
+// result has the measurements of one start of one system. Memory is in bytes.
 type result struct {
 	System string     `json:"system"`
 	Start  startTimes `json:"seconds"`
-	// Warm is seconds from a start on the same data to /readyz.
+	// Warm is the time in seconds from a start on the same data to /readyz.
 	Warm float64 `json:"warmSeconds"`
-	// PSS and Anonymous are of everything but the user's pod: processes, shims,
-	// the pod's first process, and Files, which is tmpfs and memfd.
+	// PSS and Anonymous are those of everything except the user's pod: processes, shims, the pod's
+	// first process, and Files, which is tmpfs and memfd.
 	PSS            float64 `json:"pss"`
 	Anonymous      float64 `json:"anonymous"`
 	ShimsPSS       float64 `json:"shimsPSS"`
 	ShimsAnonymous float64 `json:"shimsAnonymous"`
 	Files          float64 `json:"tmpfsAndMemfd"`
-	// Cgroup is what the kernel counts, page cache included.
+	// Cgroup is the memory that the kernel counts, including page cache.
 	Cgroup float64 `json:"memoryCgroup"`
 	// CPU is percent of one core.
 	CPU      float64 `json:"cpuPercent"`
 	ShimsCPU float64 `json:"shimsCPUPercent"`
-	// WrittenBefore is bytes that reached the disk from the start until the idle
-	// time; Written is bytes an hour in it.
+	// WrittenBefore is how many bytes reached the disk from the start to the idle time. Written is
+	// bytes per hour during the idle time.
 	WrittenBefore float64 `json:"writtenBefore"`
 	Written       float64 `json:"writtenPerHour"`
-	// Used is what is in use on the disk when idle.
+	// Used is how many bytes of the disk are in use when idle.
 	Used float64 `json:"diskUsed"`
-	// Programs has PSS and the rest, totals since their start, by program.
+	// Programs has the PSS, and totals since the start, by program.
 	Programs map[string]usage `json:"programs"`
 }
 
 const (
-	// samples is how often memory is read in the idle time, if that is long; it
-	// counts the median.
+	// samples is how often memory is read in a long idle time. The median counts.
 	samples        = 20
 	sampleInterval = 2 * time.Second
-	// clientInterval is how often a user asks.
+	// clientInterval is how often a user sends a request.
 	clientInterval = time.Minute
 	clientTimeout  = 20 * time.Second
 )
 
-// measureIdle watches for a time in which nobody asks for anything, except for
-// one `kubectl get pods -A` a minute.
+// measureIdle watches the system while there are no requests, except one `kubectl get pods -A` a
+// minute.
 func (r *result) measureIdle(ctx context.Context, i *installation, idle time.Duration) error {
 	written, err := i.disk.Written()
 	if err != nil {
@@ -110,10 +109,10 @@ func (r *result) measureIdle(ctx context.Context, i *installation, idle time.Dur
 	return nil
 }
 
-// ask runs upstream's kubectl, after a time and then each minute, until ctx ends.
+// ask runs upstream's kubectl after a time, and then each minute, until ctx ends.
 func (i *installation) ask(ctx context.Context, after time.Duration) error {
 	program := filepath.Join(i.repository, binariesDir, clientName)
-	// Its text shall not count as memory of the host's cgroup.
+	// Its text must not count as memory of the host's cgroup.
 	if err := readAll(program); err != nil {
 		return err
 	}
@@ -124,7 +123,7 @@ func (i *installation) ask(ctx context.Context, after time.Duration) error {
 		case <-time.After(after):
 		}
 		after = clientInterval
-		// A call that has begun is not cut off by the end of the idle time.
+		// The end of the idle time does not interrupt a call that has begun.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), clientTimeout)
 		output, err := i.host.Command(call, program, "--kubeconfig="+i.kubeconfig, "get", "pods", "-A").CombinedOutput()
 		cancel()

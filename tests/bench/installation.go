@@ -12,18 +12,18 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// errEnded is why a measurement ended that was over.
+// errEnded is the cause of a context whose measurement is over.
 var errEnded = errors.New("the measurement is over")
 
-// installation is one of the systems on a host of its own.
+// installation is one of the systems, on a host of its own.
 type installation struct {
 	system, repository string
 	host               *harness.Host
-	// disk holds all state and logs; memory is a cgroup of all but pods.
+	// disk holds all state and logs. memory is a cgroup of everything except pods.
 	disk       *harness.Disk
 	memory     *harness.MemoryCgroup
 	kubeconfig string
-	// ctx ends with its cause when something did not start.
+	// ctx ends with its cause if something did not start.
 	ctx  context.Context
 	fail context.CancelCauseFunc
 
@@ -33,11 +33,11 @@ type installation struct {
 	writtenAtStart, usedAtStart float64
 }
 
-// systems are what is compared.
+// systems returns the names of the systems to compare.
 func systems() []string { return []string{kedgeName, baselineName} }
 
-// newInstallation makes the host of a system and starts nothing. Limit is of
-// memory, or 0.
+// newInstallation makes the host of a system and starts nothing. limit is a limit of memory in
+// bytes, or 0.
 func newInstallation(t *testing.T, r *report, system string, limit int64) *installation {
 	t.Helper()
 	i := &installation{system: system, repository: r.repository}
@@ -63,12 +63,12 @@ func newInstallation(t *testing.T, r *report, system string, limit int64) *insta
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What others wrote before shall not be waited for now.
+	// Earlier writes of others must not be waited for later.
 	unix.Sync()
 	return i
 }
 
-// start starts the system, and returns when that was.
+// start starts the system, and returns the time of the start.
 func (i *installation) start(t *testing.T) time.Time {
 	started := time.Now()
 	if i.baseline != nil {
@@ -79,7 +79,7 @@ func (i *installation) start(t *testing.T) time.Time {
 	return started
 }
 
-// stop stops the system in order. Its pods run on.
+// stop stops the system in order. Its pods keep running.
 func (i *installation) stop() {
 	if i.baseline != nil {
 		i.baseline.stop()
@@ -88,8 +88,7 @@ func (i *installation) stop() {
 	}
 }
 
-// startAgain starts what was stopped on the same data, and returns the seconds
-// until its API is ready.
+// startAgain starts a stopped system on the same data, and returns the seconds until its API is ready.
 func (i *installation) startAgain() (float64, error) {
 	started := time.Now()
 	if i.baseline != nil {

@@ -19,17 +19,16 @@ import (
 
 const (
 	podLabel = "bench"
-	// loadTime is how long requests are sent, by loadWorkers at a time.
+	// loadTime is how long loadWorkers send requests.
 	loadTime    = 10 * time.Second
 	loadWorkers = 8
-	// writes are made in turn, writeInterval apart, for the watch's latency.
+	// writes is the number of writes for the watch's latency, made writeInterval apart.
 	writes        = 500
 	writeInterval = 20 * time.Millisecond
 	podsTimeout   = 3 * time.Minute
 )
 
-// runPods creates pods numbered from first at once, and returns the seconds until
-// all are Ready.
+// runPods creates count pods at once, numbered from first, and returns the seconds until all are Ready.
 func runPods(ctx context.Context, client kubernetes.Interface, first, count int) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, podsTimeout)
 	defer cancel()
@@ -60,7 +59,7 @@ func runPods(ctx context.Context, client kubernetes.Interface, first, count int)
 	ready := map[string]bool{}
 	err = await(events, func(event watch.Event) bool {
 		if podReady(event) {
-			// Those that were there before are told first.
+			// Existing pods are reported first.
 			if number, err := strconv.Atoi(event.Object.(*corev1.Pod).Name[len(podLabel)+1:]); err == nil && number >= first {
 				ready[strconv.Itoa(number)] = true
 			}
@@ -73,7 +72,7 @@ func runPods(ctx context.Context, client kubernetes.Interface, first, count int)
 	return time.Since(started).Seconds(), nil
 }
 
-// removePods deletes what runPods made, and waits until they are gone.
+// removePods deletes the pods of runPods, and waits until they are gone.
 func removePods(ctx context.Context, client kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, podsTimeout)
 	defer cancel()
@@ -93,8 +92,8 @@ func removePods(ctx context.Context, client kubernetes.Interface) error {
 	}
 }
 
-// requestRate returns the requests that the API answers in a second: each worker
-// creates, reads, changes, lists and deletes objects of 1 KiB, again and again.
+// requestRate returns how many requests per second the API answers. Each worker creates, reads,
+// changes, lists and deletes objects of 1 KiB.
 func requestRate(ctx context.Context, client kubernetes.Interface) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, loadTime+clientTimeout)
 	defer cancel()
@@ -122,13 +121,13 @@ func requestRate(ctx context.Context, client kubernetes.Interface) (float64, err
 	return 8 * rate, err // requests each
 }
 
-// kibibyte returns an object of that size.
+// kibibyte returns an object of 1 KiB.
 func kibibyte(meta metav1.ObjectMeta) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"value": string(make([]byte, 1024))}}
 }
 
-// load has so many workers call one with 0, 1 and so on, while more says so of that
-// number, and returns how often they did in a second.
+// load makes count workers call one with 0, 1 and so on, while more returns true for that number.
+// It returns the calls per second.
 func load(count int, more func(n int) bool, one func(n int) error) (rate float64, err error) {
 	var workers sync.WaitGroup
 	var next, done atomic.Int64
@@ -154,14 +153,14 @@ func load(count int, more func(n int) bool, one func(n int) error) (rate float64
 	return rate, nil
 }
 
-// during is a load's more, for a time from now.
+// during returns a function for load's more that returns true for this time from now.
 func during(length time.Duration) func(int) bool {
 	end := time.Now().Add(length)
 	return func(int) bool { return time.Now().Before(end) }
 }
 
-// watchLatency returns, of writes, the 99th percentile of the seconds from the
-// sending of a write until a watcher has its event.
+// watchLatency returns the 99th percentile of the seconds from sending a write until a watcher has
+// its event.
 func watchLatency(ctx context.Context, client kubernetes.Interface) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, writes*writeInterval+podsTimeout)
 	defer cancel()
@@ -218,7 +217,7 @@ func watchLatency(ctx context.Context, client kubernetes.Interface) (float64, er
 	return percentile(latencies, 0.99), nil
 }
 
-// percentile returns the smallest value that so large a share of all is at most.
+// percentile returns the smallest of values that is at least as large as this share of them.
 func percentile(values []float64, share float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[min(len(sorted)-1, int(share*float64(len(sorted))))]

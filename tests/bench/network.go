@@ -10,13 +10,13 @@ const (
 	networkFile = "build/bench/network.json"
 	// networkRounds is how often each way is measured, in turns with the others.
 	networkRounds = 3
-	// networkSeconds is how long each time its throughput is measured.
+	// networkSeconds is how long each measurement of throughput takes.
 	networkSeconds = "2"
-	// The ports of the program that answers: on the host, in pods, of the Service.
+	// The ports of the answering program: on the host, in pods, and of the Service.
 	hostPort, podPort, servicePort = "9001", "9002", "9003"
 )
 
-// The ways that are measured between two hosts of tests/harness.
+// The ways between two hosts of tests/harness that are measured.
 const (
 	wayLink    = "link"
 	wayPod     = "pod to pod"
@@ -25,13 +25,13 @@ const (
 )
 
 var (
-	// networkBackends are those of flannel's that are measured.
+	// networkBackends are the flannel backends that are measured.
 	networkBackends = []string{"vxlan", "host-gw"}
-	// ways are the rows of the table; the others are compared with the first.
+	// ways are the rows of the table. The others are compared with the first.
 	ways = []string{wayLink, wayPod, wayService, wayNear}
 )
 
-// wayResult is what testserver's measure found in one round. Times are in seconds.
+// wayResult has the results of testserver's measure in one round. Times are in seconds.
 type wayResult struct {
 	BytesPerSecond float64 `json:"bytesPerSecond"`
 	RoundTrip      float64 `json:"roundTrip"`
@@ -39,7 +39,7 @@ type wayResult struct {
 	Connect        float64 `json:"connect"`
 }
 
-// networkReport is what is known of pods' network beside the hosts' own.
+// networkReport has the results for the network of pods and for the hosts' own.
 type networkReport struct {
 	origin
 	// Rounds has the results by flannel's backend and by way.

@@ -13,8 +13,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// TestNetwork measures the network of pods beside the link between their hosts.
-// It fails only if something does not work.
+// TestNetwork measures the network of pods and the link between their hosts. It fails only if
+// something does not work.
 func TestNetwork(t *testing.T) {
 	harness.Require(t)
 	repository, err := harness.Repository()
@@ -45,7 +45,7 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// measureNetwork makes a cluster of two hosts, and measures every way in turns.
+// measureNetwork makes a cluster of two hosts and measures all ways in turns.
 func measureNetwork(t *testing.T, repository, backend string) map[string][]wayResult {
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network, "--flannel-backend="+backend)

@@ -21,18 +21,18 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// nodesFile is below the source tree.
+// nodesFile is a path below the source tree.
 const nodesFile = "build/bench/nodes.json"
 
-// nodesTimeout is how long the next nodes may take to get Ready.
+// nodesTimeout limits how long the next nodes may take to become Ready.
 const nodesTimeout = 5 * time.Minute
 
-// nodesOptions are what the environment can change.
+// nodesOptions are settings that the environment can change.
 type nodesOptions struct {
-	// Nodes is how many agents join at most: BENCH_NODES.
+	// Nodes is the highest number of agents: BENCH_NODES.
 	Nodes int `json:"nodes"`
-	// Settle is the time between the last node's readiness and the idle time,
-	// and Idle that time: BENCH_NODES_SETTLE and BENCH_NODES_IDLE.
+	// Settle is the time from the last node's readiness to the idle time, and Idle is the
+	// idle time: BENCH_NODES_SETTLE and BENCH_NODES_IDLE.
 	Settle time.Duration `json:"settle"`
 	Idle   time.Duration `json:"idle"`
 }
@@ -48,33 +48,33 @@ func readNodesOptions() (nodesOptions, error) {
 	return o, readDurations(map[string]*time.Duration{"BENCH_NODES_SETTLE": &o.Settle, "BENCH_NODES_IDLE": &o.Idle})
 }
 
-// Counts are the numbers of agents to measure at: none, half and all. Steps of
-// one size can be compared: part of what an agent does at its start comes after
-// it is Ready, and falls into the time of those that join after it, if any.
+// Counts returns the numbers of agents at which the server is measured: none, half and all. The
+// steps have equal sizes, so that they can be compared: an agent finishes part of its start after
+// it is Ready, while later agents join.
 func (o nodesOptions) Counts() []int { return []int{0, o.Nodes / 2, o.Nodes} }
 
-// nodesStep is the server with a number of agents.
+// nodesStep has the results for the server with a number of agents.
 type nodesStep struct {
-	// Agents have joined, Added of them in this step, which took Joining
-	// seconds and JoiningCPU seconds of the server's time beyond what it takes
-	// when idle.
+	// Agents is how many agents have joined, Added how many of them in this step. The step took Joining
+	// seconds, and JoiningCPU seconds of the server's processor time beyond those that it
+	// needs when idle.
 	Agents     int     `json:"agents"`
 	Added      int     `json:"added"`
 	Joining    float64 `json:"joiningSeconds"`
 	JoiningCPU float64 `json:"joiningCPUSeconds"`
-	// AgentsCPU is seconds of the time of all agents, those of before too,
-	// meanwhile.
+	// AgentsCPU is the processor time in seconds that all agents, including earlier ones, needed in
+	// this step.
 	AgentsCPU float64 `json:"agentsCPUSeconds"`
-	// LiveHeap is bytes of Go objects after a garbage collection.
+	// LiveHeap is the size of Go objects in bytes after a garbage collection.
 	LiveHeap float64   `json:"liveHeap"`
 	Idle     nodesIdle `json:"idle"`
 }
 
-// nodesIdle is what the server takes when nobody asks it for anything.
+// nodesIdle has the resource use of a server without requests.
 type nodesIdle struct {
 	PSS       float64 `json:"pss"`
 	Anonymous float64 `json:"anonymous"`
-	// CPU is percent of one core; Written is bytes a minute made dirty.
+	// CPU is percent of one core. Written is how many bytes per minute are made dirty.
 	CPU     float64 `json:"cpuPercent"`
 	Written float64 `json:"writtenPerMinute"`
 }
@@ -117,7 +117,7 @@ var nodesRows = []nodesRow{
 	{"written, KiB a minute", 1024, func(s nodesStep) float64 { return s.Idle.Written }},
 }
 
-// String says what one step found, in a line.
+// String describes the results of one step in a line.
 func (s nodesStep) String() string {
 	text := fmt.Sprintf("%d agents: %d joined in %.1f s, %.1f s of the server's CPU;", s.Agents, s.Added, s.Joining, s.JoiningCPU)
 	for _, row := range nodesRows {
@@ -126,7 +126,7 @@ func (s nodesStep) String() string {
 	return text
 }
 
-// nodesReport is everything the benchmark of many nodes found.
+// nodesReport has all results of the benchmark of many nodes.
 type nodesReport struct {
 	origin
 	Options nodesOptions `json:"options"`
@@ -138,8 +138,8 @@ func newNodesReport(repository string, o nodesOptions) (*nodesReport, error) {
 	return &nodesReport{origin: origin, Options: o}, err
 }
 
-// Table returns the server at each number of agents, what an agent adds, and how
-// the second half of the agents compares with the first.
+// Table returns the values of the server at each number of agents, what an agent adds, and how the
+// second half of the agents compares with the first.
 func (r *nodesReport) Table() string {
 	var text strings.Builder
 	text.WriteString(r.heading())
@@ -158,7 +158,7 @@ func (r *nodesReport) Table() string {
 		{"server's CPU for that, s", 1, func(s nodesStep) float64 { return s.JoiningCPU }},
 		{"agents' CPU for that, s", 1, func(s nodesStep) float64 { return s.AgentsCPU }},
 	} {
-		// Each step's is its own, so that what counts is the sum.
+		// Each step has only its own value, so the sums count.
 		line(r.line(row, r.sums(row.value)))
 	}
 	for _, row := range nodesRows {
@@ -196,8 +196,7 @@ func (r *nodesReport) sums(value func(nodesStep) float64) []float64 {
 	return sums
 }
 
-// nodesReady counts the nodes that are Ready. One watch costs the server less
-// than asking it again and again.
+// nodesReady counts the nodes that are Ready. One watch costs the server less than repeated requests.
 type nodesReady struct {
 	events watch.Interface
 	names  map[string]bool
@@ -232,7 +231,7 @@ func (n *nodesReady) wait(count int) error {
 	return nil
 }
 
-// cpuOf returns the seconds that agents have taken since they started.
+// cpuOf returns the processor time in seconds that agents have used since they started.
 func cpuOf(agents []*harness.Agent) (float64, error) {
 	sum := 0.0
 	for _, agent := range agents {
@@ -249,13 +248,13 @@ func cpuOf(agents []*harness.Agent) (float64, error) {
 	return sum, nil
 }
 
-// get asks the API server for what it tells about itself.
+// get requests a path of the API server's own information.
 func get(ctx context.Context, server *harness.Server, path string) ([]byte, error) {
 	return server.Client().Discovery().RESTClient().Get().RequestURI(path).DoRaw(ctx)
 }
 
-// collect has the server's Go collect its garbage, which at this moment is
-// mostly that of joining, and returns the bytes that are left in use.
+// collect runs the server's garbage collection, which at this time mostly frees memory of joins. It
+// returns the bytes in use after that.
 func collect(server *harness.Server) (float64, error) {
 	profile, err := get(context.Background(), server, "/debug/pprof/heap?gc=1&debug=1")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/fakecri"
 )
 
-// TestNodes has ever more agents join one server, and measures that server. It
-// fails only if a node does not get Ready.
+// TestNodes joins increasing numbers of agents to one server, and measures that server. It fails
+// only if a node does not become Ready.
 func TestNodes(t *testing.T) {
 	harness.Require(t)
 	options, err := readNodesOptions()
@@ -98,13 +98,12 @@ func newNodes(t *testing.T, network *harness.Network, server *harness.Server, fi
 	return hosts
 }
 
-// join has an agent on each host join a server that has so many already, one
-// after the other: side by side they would mostly wait for each other's turn on
-// this machine's cores.
+// join makes an agent on each host join a server that has before agents, one after the other: in
+// parallel they would mostly wait for each other on this machine's cores.
 func join(t *testing.T, hosts []*harness.Host, server *harness.Server, ready *nodesReady, before int) (agents []*harness.Agent) {
 	for i, host := range hosts {
 		agents = append(agents, host.StartAgent(t, server, "--container-runtime-endpoint="+fakecri.Endpoint))
-		// The server's own node is one more.
+		// The server's own node is counted too.
 		if err := ready.wait(before + i + 2); err != nil {
 			t.Fatal(err)
 		}
@@ -112,9 +111,9 @@ func join(t *testing.T, hosts []*harness.Host, server *harness.Server, ready *no
 	return agents
 }
 
-// useCopy has kedges that start from now on run a copy of the executable.
-// Processes share the memory of what they run, and PSS divides it among them:
-// the server's would fall with each agent.
+// useCopy makes kedges that start from now on run a copy of the executable. Processes share the
+// memory of their executable, and PSS divides it among them, so the server's PSS would fall with
+// each agent.
 func useCopy(t *testing.T) {
 	const variable = "KEDGE_BINARY"
 	source, err := os.Open(os.Getenv(variable))
@@ -136,8 +135,7 @@ func useCopy(t *testing.T) {
 	t.Setenv(variable, path)
 }
 
-// saveProfiles keeps what the server's memory and time go to, for who wants to
-// know why.
+// saveProfiles saves profiles of the server's memory and processor time for later analysis.
 func saveProfiles(t *testing.T, server *harness.Server, folder string) {
 	for name, path := range map[string]string{
 		"nodes-heap.pprof":      "/debug/pprof/heap",

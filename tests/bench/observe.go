@@ -24,7 +24,7 @@ import (
 
 const (
 	readyzURL = "https://127.0.0.1:6443/readyz"
-	// pollInterval is how exactly times are taken where there is no watch.
+	// pollInterval is the precision of times where there is no watch.
 	pollInterval = 20 * time.Millisecond
 	startTimeout = 2 * time.Minute
 	podName      = "bench"
@@ -37,8 +37,8 @@ type startTimes struct {
 	PodReady  float64 `json:"podReady"`
 }
 
-// observe takes the times of what was just started on h. The first pod is
-// created as soon as /readyz says so and the API takes it.
+// observe measures the times of a system that was just started on h. It creates the first pod as
+// soon as /readyz answers and the API accepts the pod.
 func observe(ctx context.Context, h *harness.Host, kubeconfig string, started time.Time) (startTimes, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -62,7 +62,7 @@ func observe(ctx context.Context, h *harness.Host, kubeconfig string, started ti
 	return times, <-node
 }
 
-// pause waits for one pollInterval, or returns why it cannot.
+// pause waits for one pollInterval, or returns the error of ctx.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -72,7 +72,7 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// waitReadyz asks, as anybody may, until the API server is ready.
+// waitReadyz asks /readyz without credentials until the API server is ready.
 func waitReadyz(ctx context.Context, h *harness.Host) error {
 	client := http.Client{
 		Timeout: 5 * time.Second,
@@ -125,7 +125,7 @@ func connect(ctx context.Context, h *harness.Host, kubeconfig string) (*kubernet
 	}
 }
 
-// waitNode waits until a node is Ready, from before there is an API.
+// waitNode waits until a node is Ready. The API need not exist yet.
 func waitNode(ctx context.Context, h *harness.Host, kubeconfig string) error {
 	client, err := connect(ctx, h, kubeconfig)
 	if err != nil {
@@ -184,7 +184,7 @@ func runFirstPod(ctx context.Context, h *harness.Host, kubeconfig string) error 
 	}
 }
 
-// lastEvents says what the cluster says of itself.
+// lastEvents returns the cluster's latest Events as text.
 func lastEvents(client kubernetes.Interface) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -199,7 +199,7 @@ func lastEvents(client kubernetes.Interface) string {
 	return text.String()
 }
 
-// removeFirstPod deletes what runFirstPod made, and waits until it is gone.
+// removeFirstPod deletes the pod of runFirstPod, and waits until it is gone.
 func removeFirstPod(ctx context.Context, client kubernetes.Interface) error {
 	api := client.CoreV1().Pods(metav1.NamespaceDefault)
 	if err := api.Delete(ctx, podName, *metav1.NewDeleteOptions(0)); err != nil {

@@ -18,17 +18,17 @@ const (
 	// clockTicks is USER_HZ, which is 100 on every Linux.
 	clockTicks = 100
 	sectorSize = 512
-	// clientName is of the user's own program, which is not the installation's.
+	// clientName is the name of the user's own program, which does not belong to the installation.
 	clientName = "kubectl"
 )
 
-// usage is what processes take: memory now, the rest since they started.
+// usage is the resource use of processes: memory now, and totals since they started.
 type usage struct {
-	// PSS and Anonymous are bytes. PSS is with what was swapped out.
+	// PSS and Anonymous are in bytes. PSS includes swapped memory.
 	PSS, Anonymous float64
-	// CPU is seconds, those of children that ended included.
+	// CPU is in seconds, and includes children that have ended.
 	CPU float64
-	// Written is bytes that went, or will go, to a disk.
+	// Written is how many bytes were, or will be, written to a disk.
 	Written float64
 }
 
@@ -39,33 +39,33 @@ func (u *usage) add(other usage) {
 	u.Written += other.Written
 }
 
-// snapshot is what a host takes, the pods' own processes not included.
+// snapshot is the resource use of a host without the pods' own processes.
 type snapshot struct {
 	// Installation is everything but the next two.
 	Installation, Shims usage
 	// Sandboxes are the processes that hold pods' namespaces.
 	Sandboxes usage
-	// Files is bytes of tmpfs and of memory without a name (memfd).
+	// Files is the size in bytes of tmpfs and of memory files (memfd).
 	Files float64
-	// Programs has the same by name of the program.
+	// Programs has the resource use by program.
 	Programs map[string]usage
 }
 
-// PSS is of everything: what a user's pods cannot have.
+// PSS returns the PSS of everything, which is memory that a user's pods cannot have.
 func (s snapshot) PSS() float64 {
 	return s.Installation.PSS + s.Shims.PSS + s.Sandboxes.PSS + s.Files
 }
 
-// Anonymous is the part of PSS that cannot be given back.
+// Anonymous returns the part of PSS that cannot be given back.
 func (s snapshot) Anonymous() float64 {
 	return s.Installation.Anonymous + s.Shims.Anonymous + s.Sandboxes.Anonymous + s.Files
 }
 
-// CPU is seconds since the start.
+// CPU returns the processor time in seconds since the start.
 func (s snapshot) CPU() float64 { return s.Installation.CPU + s.Shims.CPU }
 
-// takeSnapshot reads /proc. A host's own processes are those in its PID
-// namespace: containers are in others.
+// takeSnapshot reads /proc. A host's own processes are those in its PID namespace. Containers are
+// in other namespaces.
 func takeSnapshot(h *harness.Host) (snapshot, error) {
 	s := snapshot{Programs: map[string]usage{}}
 	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", h.FirstProcess()))
@@ -97,13 +97,13 @@ func takeSnapshot(h *harness.Host) (snapshot, error) {
 		}
 		switch name {
 		case "":
-			// The host's first process is the harness's, but has the children
-			// whose parents ended.
+			// The host's first process belongs to the harness, but it has the children whose
+			// parents have ended.
 			u.PSS, u.Anonymous = 0, 0
 			s.Installation.add(u)
 			continue
 		case clientName:
-			continue // the user's
+			continue // this process is the user's
 		case shimName:
 			s.Shims.add(u)
 		default:
@@ -128,13 +128,13 @@ func takeSnapshot(h *harness.Host) (snapshot, error) {
 
 func procFolder(process procfs.Proc) string { return fmt.Sprint("/proc/", process.PID) }
 
-// ended reports whether err says that a process is no more.
+// ended tells whether err means that a process has ended.
 func ended(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// sandboxes returns what the first processes of pods take: of the children of
-// parents, the oldest in each network namespace, which is made for a pod.
+// sandboxes returns the resource use of the first processes of pods: of the children of parents,
+// the oldest in each network namespace. Each pod has its own.
 func sandboxes(parents map[int]bool, processes []procfs.Proc) (usage, error) {
 	type started struct {
 		procfs.Proc
@@ -166,8 +166,8 @@ func sandboxes(parents map[int]bool, processes []procfs.Proc) (usage, error) {
 	return sum, nil
 }
 
-// addMemoryFiles adds the bytes of each memfd that a process holds, by inode.
-// What it has mapped of one is in its PSS too, and counts twice.
+// addMemoryFiles adds the bytes of each memfd that a process holds, by inode. Parts that the
+// process has mapped are in its PSS too, so they count twice.
 func addMemoryFiles(bytes map[uint64]float64, process procfs.Proc) {
 	links, _ := filepath.Glob(procFolder(process) + "/fd/*")
 	for _, link := range links {
@@ -181,8 +181,8 @@ func addMemoryFiles(bytes map[uint64]float64, process procfs.Proc) {
 	}
 }
 
-// tmpfsBytes returns what is in the file systems in memory that are the host's
-// and not the machine's.
+// tmpfsBytes returns the size in bytes of file systems in memory that belong to the host and not to
+// the machine.
 func tmpfsBytes(h *harness.Host) (float64, error) {
 	machine, err := tmpfsMounts(os.Getpid())
 	if err != nil {
@@ -225,8 +225,8 @@ func tmpfsMounts(pid int) (map[string]string, error) {
 	return folders, nil
 }
 
-// readProcess reads what a process takes, and the name of its program, which is empty
-// for a namespace's first process.
+// readProcess returns the name of a process's program, which is empty for a namespace's first
+// process, and the process's resource use.
 func readProcess(process procfs.Proc) (string, usage, error) {
 	var u usage
 	command, err := process.CmdLine()

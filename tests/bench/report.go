@@ -19,7 +19,7 @@ import (
 
 const mebibyte = 1 << 20
 
-// origin says when, of what and where a result is.
+// origin says when, where and from what a result was made.
 type origin struct {
 	Time    time.Time `json:"time"`
 	Commit  string    `json:"commit"`
@@ -31,23 +31,23 @@ func newOrigin(repository string) (origin, error) {
 	return origin{time.Now().UTC().Truncate(time.Second), describeCommit(repository), machine}, err
 }
 
-// heading is what is above a table.
+// heading returns the text above a table.
 func (o origin) heading() string {
 	return fmt.Sprintf("\n%s\ncommit %s, %s\n", o.Machine, o.Commit, o.Time.Format(time.RFC3339))
 }
 
-// figure is a line or a column of a table of results.
+// figure is a row or a column of a table of results.
 type figure[T any] struct {
 	name  string
 	scale float64
 	value func(T) float64
 }
 
-// of returns the figure of a result, as the table has it.
+// of returns the value of a result in the table's unit.
 func (f figure[T]) of(result T) float64 { return f.value(result) / f.scale }
 
-// compare writes a table of the medians of results, by row: behind each value is its
-// ratio to the first row's.
+// compare writes a table of the medians of results by row, each with its ratio to the first row's
+// value.
 func compare[T any](w io.Writer, title string, rows []string, columns []figure[T], results map[string][]T) {
 	fmt.Fprintf(w, "%s\t", title)
 	for _, column := range columns {
@@ -71,22 +71,22 @@ func compare[T any](w io.Writer, title string, rows []string, columns []figure[T
 	}
 }
 
-// report is everything one benchmark found.
+// report has all results of one benchmark.
 type report struct {
 	origin
 	Kubernetes string   `json:"kubernetes"`
 	Versions   []string `json:"versions"`
 	Options    options  `json:"options"`
 	Runs       []result `json:"results"`
-	// Once has what is measured once, by name and system: see table.go.
+	// Once has values that are measured once, by name and system: see table.go.
 	Once map[string]map[string]float64 `json:"once"`
-	// Outcomes has how each system stood a hardship, by its name and system.
+	// Outcomes says how each system endured a hardship, by hardship and system.
 	Outcomes map[string]map[string]string `json:"outcomes"`
-	// Curves are by system.
+	// Curves has the curves by system.
 	Curves map[string]curves `json:"curves"`
 
 	repository string
-	// paths are each system's executables.
+	// paths has each system's executables.
 	paths map[string][]string
 }
 
@@ -115,7 +115,7 @@ func newReport(repository string, o options) (*report, error) {
 		case "kube-apiserver":
 			r.Kubernetes = version
 		case "kubeadm", clientName:
-			continue // one only sets up, the other is the user's
+			continue // kubeadm only sets up, and kubectl is the user's
 		}
 		if err := r.addExecutable(baselineName, binary); err != nil {
 			return nil, err
@@ -167,7 +167,7 @@ func moduleVersion(path string) (string, error) {
 	return "", fmt.Errorf("read version: %s is of no known module", path)
 }
 
-// describeMachine says what the numbers depend on.
+// describeMachine describes the machine, on which the results depend.
 func describeMachine() (string, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {

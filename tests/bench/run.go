@@ -16,9 +16,9 @@ func measureStart(t *testing.T, r *report, system string) result {
 	return result{System: system, Start: times}
 }
 
-// measureRun adds to runs, one of each system, what is measured after the cold
-// start. Idle they are watched side by side: both see the same machine at the same
-// time. Each is started warm with the others stopped.
+// measureRun measures what follows the cold start, and adds it to runs, which has one result of
+// each system. The idle systems are watched at the same time, so that both see the same state of
+// the machine. Each system is started warm while the others are stopped.
 func measureRun(t *testing.T, r *report, runs []result) {
 	installations := make([]*installation, len(runs))
 	for n, run := range runs {

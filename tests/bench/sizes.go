@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 )
 
-// packedDir is where executables are kept as one would download them.
+// packedDir is the folder of executables as they would be downloaded.
 const packedDir = "build/bench/packed"
 
-// measureSizes fills in how large a download is. Compressing takes minutes, and
-// what is newer than its executable stays.
+// measureSizes measures how large a download is. Compressing takes minutes, so copies that are
+// newer than their executables are kept.
 func (r *report) measureSizes(ctx context.Context) error {
 	kedge := filepath.Join(r.repository, "bin/kedge")
 	xz, err := r.pack(ctx, kedge, ".xz", packXZ)
@@ -36,8 +36,7 @@ func (r *report) measureSizes(ctx context.Context) error {
 	return nil
 }
 
-// pack returns the bytes of an executable's compressed copy, and makes that if
-// need be.
+// pack returns the size in bytes of an executable's compressed copy. It makes the copy if necessary.
 func (r *report) pack(ctx context.Context, path, suffix string, compress func(context.Context, string, *os.File) error) (float64, error) {
 	packed := filepath.Join(r.repository, packedDir, filepath.Base(path)+suffix)
 	source, err := os.Stat(path)

@@ -23,13 +23,13 @@ const (
 	storageFile = "build/bench/storage.json"
 	// storageRounds is how often each place is measured, in turns with the others.
 	storageRounds = 5
-	// fioSize is of the file that fio works on, in a claim of storageSize.
+	// fioSize is the size of fio's file, in a claim of storageSize.
 	fioSize     = "256M"
 	storageSize = "1Gi"
 )
 
-// The places that are compared: an emptyDir, which is a directory on the node's own
-// file system, and claims of kedge's classes, by the names of these.
+// The places that are compared: an emptyDir, which is a directory on the node's file system, and
+// claims of kedge's StorageClasses, by the names of these.
 const (
 	placeBare      = "bare directory"
 	placeUnlimited = "local-unlimited"
@@ -38,15 +38,15 @@ const (
 
 var places = []string{placeBare, placeUnlimited, placeLocal}
 
-// storageResult is what was found of a place in one round.
+// storageResult has the results for a place in one round.
 type storageResult struct {
-	// Mounted is seconds from the creation of a claim and a pod to that pod's
-	// readiness.
+	// Mounted is the time in seconds from the creation of a claim and a pod until the pod is
+	// ready.
 	Mounted float64 `json:"mountedSeconds"`
-	// Write and Read are bytes a second, one after the other.
+	// Write and Read are sequential, in bytes per second.
 	Write float64 `json:"writeBytesPerSecond"`
 	Read  float64 `json:"readBytesPerSecond"`
-	// RandomReads and SyncedWrites are a second, of 4 KiB.
+	// RandomReads and SyncedWrites are operations of 4 KiB per second.
 	RandomReads  float64 `json:"randomReadsPerSecond"`
 	SyncedWrites float64 `json:"syncedWritesPerSecond"`
 }
@@ -61,14 +61,14 @@ func storageColumns() []figure[storageResult] {
 	}
 }
 
-// fioWork is something that fio does.
+// fioWork is a job of fio.
 type fioWork struct {
 	args string
 	note func(*storageResult, fioResult)
 }
 
-// fioWorks are done in this order: the first makes the file. The writing ends when
-// all is on the disk, or a volume that is a file would only fill the page cache.
+// fioWorks are run in this order. The first one makes the file. A write job ends when all data are
+// on the disk: otherwise a volume that is a file would only fill the page cache.
 var fioWorks = []fioWork{
 	{"--rw=write --bs=1M --end_fsync=1", func(r *storageResult, f fioResult) { r.Write = f.Write.Bandwidth }},
 	{"--rw=read --bs=1M", func(r *storageResult, f fioResult) { r.Read = f.Read.Bandwidth }},
@@ -76,7 +76,7 @@ var fioWorks = []fioWork{
 	{"--rw=randwrite --bs=4k --runtime=2 --time_based --fdatasync=1", func(r *storageResult, f fioResult) { r.SyncedWrites = f.Write.IOPS }},
 }
 
-// fioResult is a job in fio's JSON.
+// fioResult is a job in fio's JSON output.
 type fioResult struct {
 	Read, Write struct {
 		Bandwidth float64 `json:"bw_bytes"`
@@ -84,13 +84,13 @@ type fioResult struct {
 	}
 }
 
-// fioCommand has fio do some work on a file.
+// fioCommand returns the command for a job of fio on a file.
 func fioCommand(work fioWork, file string) []string {
 	command := []string{"/usr/bin/fio", "--name=bench", "--ioengine=psync", "--size=" + fioSize, "--filename=" + file, "--output-format=json"}
 	return append(command, strings.Fields(work.args)...)
 }
 
-// readFio reads what fio printed.
+// readFio reads the output of fio.
 func readFio(output string) (fioResult, error) {
 	var report struct{ Jobs []fioResult }
 	if err := json.Unmarshal([]byte(output), &report); err != nil {
@@ -102,8 +102,7 @@ func readFio(output string) (fioResult, error) {
 	return report.Jobs[0], nil
 }
 
-// placeVolume is a volume of a pod at a place: in a claim that has its name, unless
-// it is bare.
+// placeVolume returns a pod's volume at a place: a claim called name, unless the place is bare.
 func placeVolume(place, name string) corev1.Volume {
 	volume := corev1.Volume{Name: name}
 	if place == placeBare {
@@ -114,7 +113,7 @@ func placeVolume(place, name string) corev1.Volume {
 	return volume
 }
 
-// makeClaim makes a claim at a place, unless that is bare.
+// makeClaim makes a claim at a place, unless the place is bare.
 func makeClaim(ctx context.Context, client kubernetes.Interface, place, name string) error {
 	if place == placeBare {
 		return nil
@@ -130,8 +129,8 @@ func makeClaim(ctx context.Context, client kubernetes.Interface, place, name str
 	return err
 }
 
-// mountClaim makes a claim at a place and a pod that has it mounted, and returns the
-// seconds until the pod is Ready. It removes both.
+// mountClaim makes a claim at a place and a pod that mounts it, and returns the seconds until the
+// pod is Ready. It then removes both.
 func mountClaim(ctx context.Context, client kubernetes.Interface, place string) (seconds float64, err error) {
 	const name = "mounted"
 	ctx, cancel := context.WithTimeout(ctx, podsTimeout)
@@ -174,7 +173,7 @@ func mountClaim(ctx context.Context, client kubernetes.Interface, place string) 
 	return seconds, mountedGone(ctx, client, name)
 }
 
-// mountedGone waits until neither the pod nor a volume of the claim is there.
+// mountedGone waits until neither the pod nor a volume of the claim exists.
 func mountedGone(ctx context.Context, client kubernetes.Interface, name string) error {
 	there := func() (bool, error) {
 		pods, err := client.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
@@ -200,7 +199,7 @@ func mountedGone(ctx context.Context, client kubernetes.Interface, name string) 
 	}
 }
 
-// storageReport is what is known of claims beside bare directories.
+// storageReport has the results for claims and for bare directories.
 type storageReport struct {
 	origin
 	// Rounds has the results by place.

@@ -15,11 +15,10 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// fioPod is the pod that fio is run in.
+// fioPod is the pod that runs fio.
 const fioPod = "fio"
 
-// TestStorage measures claims beside a bare directory. It fails only if something
-// does not work.
+// TestStorage measures claims and a bare directory. It fails only if something does not work.
 func TestStorage(t *testing.T) {
 	harness.Require(t)
 	harness.Need(t, "fio")
@@ -35,7 +34,7 @@ func TestStorage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Not on a disk of its own, which would be a loop device too.
+	// The host has no disk of its own, because that would be a loop device too.
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	host.Preload(archive)
 	server := host.StartServer(t)
@@ -59,10 +58,10 @@ func TestStorage(t *testing.T) {
 	}
 }
 
-// folderOf is where the pod of fio has the place with a number.
+// folderOf returns the folder at which fio's pod has the place with this number.
 func folderOf(number int) string { return "place-" + strconv.Itoa(number) }
 
-// runFio runs a pod that has every place, and waits until it is ready.
+// runFio runs a pod with every place, and waits until it is ready.
 func runFio(c *cluster.Cluster) {
 	c.Helper()
 	pod := &corev1.Pod{
@@ -78,7 +77,7 @@ func runFio(c *cluster.Cluster) {
 		main := &pod.Spec.Containers[0]
 		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
 	}
-	// At once after the start there may be no service account for pods yet.
+	// Just after the start the pods' service account may not exist yet.
 	c.Eventually("the pod to be made", func() error {
 		_, err := c.Client.CoreV1().Pods(cluster.Namespace).Create(c.Context(), pod, metav1.CreateOptions{})
 		return err
@@ -93,7 +92,7 @@ func measurePlace(c *cluster.Cluster, place, folder string) (result storageResul
 	}
 	file := "/" + folder + "/file"
 	for _, work := range fioWorks {
-		// What was written is read from the disk, whoever keeps it.
+		// The data are read from the disk, whatever caches them.
 		if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
 			return result, fmt.Errorf("drop the page cache: %w", err)
 		}

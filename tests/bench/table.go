@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Names of what is measured once, not in each run.
+// Names of values that are measured once, not in each run.
 const (
 	agentPSS        = "agent PSS"
 	agentAnonymous  = "agent anonymous"
@@ -32,19 +32,19 @@ const (
 	megabyte = 1e6
 )
 
-// row is a line of the table.
+// row is a row of the table.
 type row struct {
 	name  string
 	scale float64
-	// value is of a run, and the table has the median; once names what was
+	// value returns the value of a run, of which the table has the median. once names a value that is
 	// measured once.
 	value func(result) float64
 	once  string
-	// most and ratio are the targets, 0 for none; least is one of a ratio.
+	// most and ratio are upper targets, and least is a lower target of a ratio. 0 means none.
 	most, ratio, least float64
 }
 
-// rows are the table's lines, in order, with the targets of the project.
+// rows returns the table's rows in order, with the project's targets.
 func rows() []row {
 	return []row{
 		{name: "PSS of all but the pod, MiB", scale: mebibyte, value: func(r result) float64 { return r.PSS }, most: 260, ratio: 0.38},
@@ -75,7 +75,7 @@ func rows() []row {
 	}
 }
 
-// set records what was measured once.
+// set records a value that is measured once.
 func (r *report) set(name, system string, value float64) {
 	if r.Once[name] == nil {
 		r.Once[name] = map[string]float64{}
@@ -83,8 +83,8 @@ func (r *report) set(name, system string, value float64) {
 	r.Once[name][system] = value
 }
 
-// addInstalled adds what lies on disks: the executables, and what each system put
-// on its disk until it was idle, its database and logs too.
+// addInstalled adds the sizes on disks: the executables, and what each system has written until it
+// was idle, including its database and logs.
 func (r *report) addInstalled() {
 	for _, system := range systems() {
 		used := r.value(system, row{scale: 1, value: func(r result) float64 { return r.Used }})
@@ -94,7 +94,7 @@ func (r *report) addInstalled() {
 	}
 }
 
-// value returns a system's figure of a row, or NaN if it was not measured.
+// value returns a system's value in a row, or NaN if it was not measured.
 func (r *report) value(system string, row row) float64 {
 	if row.once != "" {
 		value, ok := r.Once[row.once][system]
@@ -112,7 +112,7 @@ func (r *report) value(system string, row row) float64 {
 	return median(values)
 }
 
-// target says what a row is to reach.
+// target describes the target of a row.
 func (r row) target() string {
 	var all []string
 	if r.most > 0 {
@@ -127,8 +127,8 @@ func (r row) target() string {
 	return strings.Join(all, ", ")
 }
 
-// verdict says whether a row reached its target, and if one of two was missed,
-// which. It is empty where there is no target, or no figure.
+// verdict says whether a row reached its target and, if one of two was missed, which one. It
+// returns "" if there is no target or no value.
 func (r row) verdict(ours, theirs float64) string {
 	quotient := ours / theirs
 	if r.target() == "" || math.IsNaN(ours) || math.IsNaN(quotient) && r.most == 0 {
@@ -194,7 +194,7 @@ func (r *report) Table() string {
 	return text.String()
 }
 
-// String says what one run found, in a line and one for each program.
+// String describes the results of a run, in a line and a line for each program.
 func (r result) String() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s:", r.System)
@@ -217,7 +217,7 @@ func (r result) String() string {
 	return text.String()
 }
 
-// number writes no more digits than mean something.
+// number formats a value with as many digits as are meaningful.
 func number(value float64) string {
 	switch {
 	case math.IsNaN(value):

@@ -1,6 +1,6 @@
-// Command coredns is CoreDNS with the plugins of kubeadm's Corefile, for the
-// baseline of the benchmark. Upstream's own executable also holds the plugin
-// for etcd, which does not build beside the etcd modules that kedge is made of.
+// Command coredns is CoreDNS with the plugins of kubeadm's Corefile, for the baseline of the
+// benchmark. Upstream's executable also has the plugin for etcd, which does not build with kedge's
+// etcd modules.
 package main
 
 import (

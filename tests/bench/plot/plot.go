@@ -19,7 +19,7 @@ import (
 	"golang.org/x/image/vector"
 )
 
-// Chart is lines over common axes, which begin at zero.
+// Chart has lines over common axes, which begin at zero.
 type Chart struct {
 	Title, X, Y string
 	Lines       []Line
@@ -41,15 +41,15 @@ type Point struct{ X, Y float64 }
 const (
 	width, height            = 1200, 720
 	left, right, top, bottom = 96, 40, 104, 84
-	// legend is how far down the names of the lines are.
+	// legend is the vertical position of the lines' names.
 	legend = 78
-	// ticks is about how many lines an axis has.
+	// ticks is the approximate number of grid lines of an axis.
 	ticks     = 7
 	lineWidth = 3.2
 	markSize  = 6.0
 	// dash and gap are in pixels.
 	dash, gap = 12.0, 8.0
-	// dpi makes a point a pixel.
+	// With this dpi a point is a pixel.
 	dpi = 72
 )
 
@@ -72,7 +72,8 @@ func (c Chart) PNG(w io.Writer) error {
 		}
 	}
 	stepX, stepY := step(most.X), step(most.Y)
-	// A round end above the highest value; across, the values' own end.
+	// The vertical axis ends at a round value above the highest one, the horizontal axis at the
+	// last value.
 	most.Y = stepY * math.Ceil(most.Y*1.02/stepY)
 	if most.X == 0 {
 		most.X = 1
@@ -112,7 +113,7 @@ func (c Chart) PNG(w io.Writer) error {
 	return png.Encode(w, p.image)
 }
 
-// step returns a round distance of ticks for an axis up to most.
+// step returns a round distance of ticks for an axis that ends at most.
 func step(most float64) float64 {
 	if most <= 0 {
 		return 1
@@ -153,7 +154,7 @@ func face(ttf []byte, size float64) (font.Face, error) {
 	return opentype.NewFace(parsed, &opentype.FaceOptions{Size: size, DPI: dpi, Hinting: font.HintingFull})
 }
 
-// text writes at a place, which is at this share of its width, and returns that.
+// text writes a text so that x is at this share of its width, and returns the width.
 func (p *painter) text(face font.Face, c color.Color, text string, x, y, share float64) float64 {
 	drawer := font.Drawer{Dst: p.image, Src: image.NewUniform(c), Face: face}
 	wide := float64(drawer.MeasureString(text)) / 64
@@ -163,7 +164,7 @@ func (p *painter) text(face font.Face, c color.Color, text string, x, y, share f
 }
 
 func (p *painter) line(line Line, at func(Point) Point) {
-	// along is the length of the line so far, which dashes go by.
+	// along is the length of the line so far, which determines the dashes.
 	along := 0.0
 	for i, point := range line.Points {
 		here := at(point)
@@ -219,8 +220,8 @@ func (p *painter) disc(centre Point, radius float64, c color.Color) {
 	p.fill(c, corners...)
 }
 
-// fill fills a polygon. The rasterizer covers no more than the polygon's place:
-// it costs by its area.
+// fill fills a polygon. The rasterizer covers only the polygon's rectangle, because its cost grows
+// with its area.
 func (p *painter) fill(c color.Color, corners ...Point) {
 	low, high := corners[0], corners[0]
 	for _, corner := range corners {
