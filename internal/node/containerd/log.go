@@ -65,6 +65,8 @@ var answered = regexp.MustCompile(`^[A-Z][A-Za-z]+ (for |within sandbox |with fi
 var routines = []struct{ message, detail string }{
 	//upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/shim.go shimTask.delete
 	{"failed to delete task", "not found"}, // core/runtime/v2/shim.go
+	//upstream:relies-on github.com/containerd/containerd/v2/plugins/services/tasks/local.go getTasksMetrics
+	{"collecting metrics for", "cgroup deleted"}, // plugins/services/tasks/local.go
 	//upstream:relies-on github.com/containerd/ttrpc/client.go Client.receiveLoop
 	{"ttrpc: received message on inactive stream", ""}, // ttrpc/client.go: an answer to a call that was given up
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/io/container_io.go
