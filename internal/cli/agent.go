@@ -21,7 +21,7 @@ import (
 func agentCommand() *cli.Command {
 	return &cli.Command{
 		Name:   "agent",
-		Usage:  "run an agent: a node that joins a server, until SIGTERM",
+		Usage:  "run an agent, which is a node that joins a server. It stops at SIGTERM",
 		Flags:  configFlags(config.AgentRole),
 		Action: running("an agent", config.AgentRole, runAgent),
 	}

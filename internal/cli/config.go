@@ -20,19 +20,19 @@ const agentFlag = "agent"
 func configCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "config",
-		Usage: "show the configuration, or have a kedge that runs read it again",
+		Usage: "show the configuration, or make the running kedge read it again",
 		Subcommands: []*cli.Command{{
 			Name: "print",
-			Usage: "print the configuration of the kedge that runs on this host, and where each value came from; if none runs, what a start of the service " +
-				"that install.sh made would use, or with flags of `kedge server`, what a start with these would; secrets are hidden",
+			Usage: "print the configuration of the kedge that runs on this host, and where each value came from. If none runs, print what the installed " +
+				"service would use, with the given flags of `kedge server`. Secrets are hidden",
 			Flags: serverFlags(
-				&cli.BoolFlag{Name: agentFlag, Usage: "of a start of kedge agent, not of a server"},
+				&cli.BoolFlag{Name: agentFlag, Usage: "show the configuration of kedge agent, not of kedge server"},
 				&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: yaml, as in a configuration file, or json", Value: "yaml"}),
 			Before: noArguments,
 			Action: printConfig,
 		}, {
 			Name:   "reload",
-			Usage:  "have the kedge that runs on this host read its configuration again, as by SIGHUP, and say what that changes and what needs a restart",
+			Usage:  "make the kedge that runs on this host read its configuration again, as SIGHUP does, and print what has changed and what needs a restart",
 			Flags:  runningFlags(nil),
 			Before: noArguments,
 			Action: byRunning(func(c *cli.Context) error {

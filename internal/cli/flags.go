@@ -39,7 +39,7 @@ func settingFlags(role config.Role, category string, hidden func(key string) boo
 	flags := []cli.Flag{&cli.StringFlag{
 		Name:     configFlag,
 		Aliases:  []string{"c"},
-		Usage:    "configuration file; the flags' names are its keys",
+		Usage:    "configuration file. Its keys are the names of the flags",
 		Value:    config.DefaultPath,
 		EnvVars:  []string{configFileEnv},
 		Category: category,

@@ -19,7 +19,7 @@ func imageCommand() *cli.Command {
 		Usage: "import, list and export the images of this node",
 		Subcommands: []*cli.Command{{
 			Name:      "import",
-			Usage:     "import images from archives, such as `docker save` writes, and pin them: nothing but `kedge crictl rmi` removes them",
+			Usage:     "import images from archives as written by `docker save`, and pin them: only `kedge crictl rmi` removes them",
 			ArgsUsage: "FILE|-...",
 			Description: "An archive is an OCI or Docker one, as it is or compressed with gzip or zstd; - reads it from the standard input.\n" +
 				"Pinned images are not removed when the disk gets full, as they may not be there to be pulled again.\n" +
@@ -36,9 +36,9 @@ func imageCommand() *cli.Command {
 			Action:  withImages(listImages),
 		}, {
 			Name:      "export",
-			Usage:     "write images into one archive, for `kedge image import` on another node",
+			Usage:     "write images to one archive, which `kedge image import` reads on another node",
 			ArgsUsage: "NAME...",
-			Flags:     runningFlags([]cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FILE` to write, which must be given; - is the standard output"}}),
+			Flags:     runningFlags([]cli.Flag{&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FILE` to write (required). - is the standard output"}}),
 			Before:    someArguments("the names of images", "kedge image list"),
 			Action:    withImages(exportImages),
 		}},

@@ -31,7 +31,7 @@ const stopPatience = 40 * time.Second
 func killallCommand() *cli.Command {
 	return &cli.Command{
 		Name:   "killall",
-		Usage:  "stop kedge and all its pods, and remove their interfaces, mounts, cgroups and packet filters; state on disk stays",
+		Usage:  "stop kedge and all its pods, and remove their interfaces, mounts, cgroups and packet filters. State on disk stays",
 		Flags:  serverFlags(),
 		Action: withConfig(killall),
 	}
@@ -40,9 +40,9 @@ func killallCommand() *cli.Command {
 func uninstallCommand() *cli.Command {
 	return &cli.Command{
 		Name: "uninstall",
-		Usage: "killall, and remove all state, configuration and the installed program: " +
+		Usage: "do what killall does, and remove all state, the configuration and the program: " +
 			"the cluster's objects, volumes and images are gone for good",
-		Flags: serverFlags(&cli.BoolFlag{Name: yesFlag, Usage: "do it without asking"}),
+		Flags: serverFlags(&cli.BoolFlag{Name: yesFlag, Usage: "do not ask for confirmation"}),
 		Action: withConfig(func(c *cli.Context, cfg *config.Config) error {
 			if !c.Bool(yesFlag) && !confirmed(c, cfg) {
 				return errors.New("nothing was removed. To remove everything, answer yes or give --yes")

@@ -12,7 +12,7 @@ import (
 func logLevelCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "log-level",
-		Usage:     "show what the kedge that runs on this host logs, or change it until it is started again or reads its configuration again",
+		Usage:     "show the log levels of the kedge that runs on this host, or change them until kedge restarts or reads its configuration again",
 		ArgsUsage: "[LEVEL,COMPONENT=LEVEL...]",
 		Action: func(c *cli.Context) error {
 			var words []string

@@ -19,7 +19,7 @@ import (
 func nodeCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "node",
-		Usage: "list the nodes that the cluster has admitted, and revoke one that was stolen, on a server",
+		Usage: "on a server: list the nodes that the cluster has admitted, and revoke a stolen node",
 		Subcommands: []*cli.Command{{
 			Name:   "list",
 			Usage:  "list the registrations of nodes, until when their certificates are valid, and who has a tunnel to the server of this host",
@@ -28,7 +28,7 @@ func nodeCommand() *cli.Command {
 			Action: listNodes,
 		}, {
 			Name:      "revoke",
-			Usage:     "end all certificates of nodes within seconds; their Nodes stay, and keep the names until `kubectl delete node`",
+			Usage:     "make all certificates of nodes invalid within seconds. Their Node objects stay, and their names are taken until `kubectl delete node`",
 			ArgsUsage: "NAME...",
 			Flags:     runningFlags([]cli.Flag{administrator()}),
 			Before:    someArguments("the names of nodes", "kedge node list"),

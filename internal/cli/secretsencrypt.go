@@ -15,22 +15,22 @@ import (
 func secretsEncryptCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "secrets-encrypt",
-		Usage: "show and replace what Secrets are encrypted with where they are stored, on a server",
+		Usage: "on a server: show and replace the keys that encrypt Secrets in the datastore",
 		Subcommands: []*cli.Command{{
 			Name:   "status",
-			Usage:  "show the keys, what is encrypted with them, and what is being done",
+			Usage:  "show the keys, what they encrypt, and which change is in progress",
 			Flags:  runningFlags([]cli.Flag{formatFlag()}),
 			Before: noArguments,
 			Action: byRunning(encryptionStatus),
 		}, {
 			Name:   "rotate",
-			Usage:  "make a new key, rewrite all Secrets with it, and drop the old one; it goes on if this is interrupted",
+			Usage:  "make a new key, encrypt all Secrets again with it, and drop the old key. The server continues if you interrupt this command",
 			Flags:  runningFlags(nil),
 			Before: noArguments,
 			Action: byRunning(func(c *cli.Context) error { return rewriteSecrets(c, encryption.AskRotate) }),
 		}, {
 			Name:   "reencrypt",
-			Usage:  "rewrite all Secrets that are not stored as they are to be; it goes on if this is interrupted",
+			Usage:  "encrypt again all Secrets that are not stored as the configuration says. The server continues if you interrupt this command",
 			Flags:  runningFlags(nil),
 			Before: noArguments,
 			Action: byRunning(func(c *cli.Context) error { return rewriteSecrets(c, encryption.AskReencrypt) }),

@@ -25,7 +25,7 @@ import (
 func serverCommand() *cli.Command {
 	return &cli.Command{
 		Name:   "server",
-		Usage:  "run a server: the control plane and a node, until SIGTERM",
+		Usage:  "run a server: the control plane and a node. It stops at SIGTERM",
 		Flags:  configFlags(config.ServerRole),
 		Action: running("a server", config.ServerRole, runServer),
 	}

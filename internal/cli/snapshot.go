@@ -24,11 +24,11 @@ const (
 func snapshotCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "snapshot",
-		Usage: "save and restore all that the cluster's API has stored, on a server",
+		Usage: "on a server: save and restore everything that the cluster's API stores",
 		Subcommands: []*cli.Command{{
 			Name:  "save",
-			Usage: "save a snapshot, and print where; also in S3 if the server is configured so",
-			Flags: runningFlags([]cli.Flag{&cli.StringFlag{Name: nameFlag, Usage: "what the file's name begins with", Value: snapshot.OnDemand}}),
+			Usage: "save a snapshot and print its location. With the setting s3, also save it in S3",
+			Flags: runningFlags([]cli.Flag{&cli.StringFlag{Name: nameFlag, Usage: "beginning of the name of the file", Value: snapshot.OnDemand}}),
 			Action: byRunning(func(c *cli.Context) error {
 				files, err := snapshot.AskSave(c.Context, local(), c.String(nameFlag))
 				return printChanged(c, files, err)
@@ -37,12 +37,12 @@ func snapshotCommand() *cli.Command {
 		}, {
 			Name:    "list",
 			Aliases: []string{"ls"},
-			Usage:   "list snapshots; the server may be stopped",
+			Usage:   "list snapshots. The server may be stopped",
 			Flags:   serverFlags(formatFlag()),
 			Action:  withConfig(listSnapshots),
 		}, {
 			Name:      "delete",
-			Usage:     "delete snapshots, here and in S3",
+			Usage:     "delete snapshots, on this host and in S3",
 			ArgsUsage: "NAME...",
 			Flags:     runningFlags(nil),
 			Before:    someArguments("the names of snapshots", "kedge snapshot list"),
@@ -52,15 +52,15 @@ func snapshotCommand() *cli.Command {
 			}),
 		}, {
 			Name:  "prune",
-			Usage: "of each name keep the newest snapshots that this server saved, and delete the others, here and in S3",
+			Usage: "keep the newest snapshots of each name that this server saved, and delete the others, on this host and in S3",
 			Flags: runningFlags([]cli.Flag{
-				&cli.StringFlag{Name: nameFlag, Usage: "only those of this name, such as on-demand or scheduled"},
+				&cli.StringFlag{Name: nameFlag, Usage: "only snapshots of this name, such as on-demand or scheduled"},
 			}, retentionFlag),
 			Before: noArguments,
 			Action: byRunning(pruneSnapshots, retentionFlag),
 		}, {
 			Name:      "restore",
-			Usage:     "replace all stored objects of a stopped server by those of a snapshot; the old data are kept beside them",
+			Usage:     "replace all objects of a stopped server by those of a snapshot. The old data are kept beside the new ones",
 			ArgsUsage: "FILE|NAME",
 			Flags:     serverFlags(),
 			Action:    restoreSnapshot,

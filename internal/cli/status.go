@@ -16,10 +16,10 @@ import (
 func statusCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "status",
-		Usage: "show every component of the kedge that runs on this host, its datastore and, on a server, the cluster's nodes, and what is wrong with them; status 1 unless all is well",
+		Usage: "show the components and the datastore of the kedge that runs on this host, on a server also the cluster's nodes, and what is wrong with them. The exit status is 1 if something is wrong",
 		Flags: []cli.Flag{
 			formatFlag(),
-			&cli.BoolFlag{Name: "local", Usage: "leave out the other nodes, also of the exit status"},
+			&cli.BoolFlag{Name: "local", Usage: "ignore the other nodes, also for the exit status"},
 		},
 		Before: noArguments,
 		Action: func(c *cli.Context) error {

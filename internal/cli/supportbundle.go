@@ -31,8 +31,8 @@ import (
 func supportBundleCommand() *cli.Command {
 	return &cli.Command{
 		Name: "support-bundle",
-		Usage: "write an archive with what helps others to find what is wrong here: status, configuration, logs, kernel, network, containers, " +
-			"and on a server nodes, pods and events; without secrets, and also when kedge does not run",
+		Usage: "write an archive that helps others to find a fault on this host: status, configuration, logs, kernel, network, containers, " +
+			"and on a server nodes, pods and events. It has no secrets. It works when kedge does not run, too",
 		Flags: serverFlags(
 			&cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}, Usage: "`FILE` to write (default: kedge-support-HOST-TIME.tar.gz)"}),
 		Before: noArguments,

@@ -40,14 +40,14 @@ func tokenCommand() *cli.Command {
 	day := lifetime(24 * time.Hour)
 	return &cli.Command{
 		Name:  "token",
-		Usage: "make, list, delete and replace tokens that let nodes join, on a server",
+		Usage: "on a server: make, list, delete and replace tokens with which nodes join",
 		Subcommands: []*cli.Command{{
 			Name:  "create",
-			Usage: "make a join token that expires by itself, and print it",
+			Usage: "make a join token that expires, and print it",
 			Flags: runningFlags([]cli.Flag{
 				kubeconfig,
 				&cli.GenericFlag{Name: ttlFlag, Usage: "how `LONG` the token is valid, such as 30m, 24h or 720h; 0 for no end", Value: &day, DefaultText: "24h"},
-				&cli.StringFlag{Name: descriptionFlag, Usage: "what the token is for, as `kedge token list` shows it"},
+				&cli.StringFlag{Name: descriptionFlag, Usage: "purpose of the token, which `kedge token list` shows"},
 			}),
 			Before: noArguments,
 			Action: createToken,
@@ -59,14 +59,14 @@ func tokenCommand() *cli.Command {
 			Action: listTokens,
 		}, {
 			Name:      "delete",
-			Usage:     "delete tokens by their IDs; nodes that have joined stay",
+			Usage:     "delete tokens by their IDs. Nodes that have joined stay",
 			ArgsUsage: "ID...",
 			Flags:     runningFlags([]cli.Flag{kubeconfig}),
 			Before:    someArguments("the IDs of tokens", "kedge token list"),
 			Action:    deleteTokens,
 		}, {
 			Name:   "rotate",
-			Usage:  "replace the servers' own token, on all of them, and print the new one; nodes that have joined stay",
+			Usage:  "replace the servers' own token on all servers, and print the new one. Nodes that have joined stay",
 			Flags:  serverFlags(),
 			Action: withConfig(rotateToken),
 		}},

@@ -27,7 +27,7 @@ import (
 func kubectlCommand() *cli.Command {
 	return &cli.Command{
 		Name:            "kubectl",
-		Usage:           "upstream's kubectl, whole; it finds this server's kubeconfig by itself",
+		Usage:           "run upstream's kubectl, with all its commands. It uses this server's kubeconfig",
 		SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
 			setDefaultEnv("KUBECONFIG", serverKubeconfig())
@@ -47,7 +47,7 @@ func kubectlCommand() *cli.Command {
 func ctrCommand() *cli.Command {
 	return &cli.Command{
 		Name:            "ctr",
-		Usage:           "containerd's own client, whole, on kedge's containerd and the namespace k8s.io",
+		Usage:           "run containerd's client ctr on kedge's containerd, in the namespace k8s.io",
 		SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
 			setDefaultEnv("CONTAINERD_ADDRESS", runtimeSocket())
@@ -60,7 +60,7 @@ func ctrCommand() *cli.Command {
 func crictlCommand() *cli.Command {
 	return &cli.Command{
 		Name:            "crictl",
-		Usage:           "the CRI's client, whole, on kedge's container runtime",
+		Usage:           "run crictl, the client of the CRI, on kedge's container runtime",
 		SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
 			setDefaultEnv("CONTAINER_RUNTIME_ENDPOINT", "unix://"+runtimeSocket())

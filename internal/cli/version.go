@@ -12,7 +12,7 @@ import (
 func versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:   "version",
-		Usage:  "show which build this is",
+		Usage:  "print the version of this kedge",
 		Before: noArguments,
 		Action: func(c *cli.Context) error {
 			_, err := fmt.Fprint(c.App.Writer, versionText())

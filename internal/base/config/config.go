@@ -23,11 +23,11 @@ type Config struct {
 	// Token is the secret that joining nodes show. For a server empty means the
 	// one in the data directory, made at the first start; an agent needs it
 	// until it has joined.
-	Token string `key:"token" secret:"true" usage:"secret that joining nodes show (default for a server: made at the first start)"`
+	Token string `key:"token" secret:"true" usage:"secret with which nodes join (default on a server: made at the first start)"`
 	// TokenFile is a file to read it from instead.
 	TokenFile string `key:"token-file" usage:"file with the token"`
 	// Profile is a set of settings: see applyProfile.
-	Profile string `key:"profile" usage:"harden the cluster as a benchmark asks: cis, the CIS Kubernetes Benchmark; alike on all servers and agents"`
+	Profile string `key:"profile" usage:"harden the cluster for a benchmark: cis, the CIS Kubernetes Benchmark. Set the same on all servers and agents"`
 	Log     Log
 	Agent   Agent
 	Server  Server
@@ -44,17 +44,17 @@ type Agent struct {
 // Log is how much is logged, and where. Fields with the tag reload can be changed
 // while kedge runs.
 type Log struct {
-	Debug bool `key:"debug" reload:"true" usage:"log more, for finding faults; as log-level=debug"`
+	Debug bool `key:"debug" reload:"true" usage:"log more, to find faults: the same as log-level=debug"`
 	// Verbosity is klog's, for the messages of Kubernetes's own code.
 	Verbosity int `key:"v" reload:"true" usage:"verbosity of the messages of Kubernetes's own code, 0 to 10"`
 	// Level is for ParseLevels.
-	Level  []string `key:"log-level" reload:"true" usage:"what is logged: error, warn, info or debug, and the same for single components, as in info,scheduler=debug (default: info)"`
+	Level  []string `key:"log-level" reload:"true" usage:"log level: error, warn, info or debug, also for single components, as in info,scheduler=debug (default: info)"`
 	Format string   `key:"log-format" usage:"format of the log: text or json"`
 	File   string   `key:"log" usage:"file to log to (default: stderr, which is the journal under systemd)"`
 	// AlsoToStderr has k3s's name.
-	AlsoToStderr bool `key:"alsologtostderr" usage:"log to stderr besides the file"`
+	AlsoToStderr bool `key:"alsologtostderr" usage:"log to stderr and to the file"`
 	// MaxSize is in megabytes.
-	MaxSize  int `key:"log-max-size" usage:"size in MB from which on another log file is begun"`
+	MaxSize  int `key:"log-max-size" usage:"size in MB at which a new log file begins"`
 	MaxFiles int `key:"log-max-files" usage:"how many old log files are kept"`
 }
 
@@ -62,32 +62,32 @@ type Log struct {
 type Server struct {
 	BindAddress      string   `key:"bind-address" role:"server" usage:"address to listen on (default: all)"`
 	HTTPSListenPort  int      `key:"https-listen-port" role:"server" usage:"port of the API"`
-	AdvertiseAddress string   `key:"advertise-address" role:"server" usage:"address of the API that pods and nodes are told (default: the node's address)"`
-	TLSSAN           []string `key:"tls-san" role:"server" usage:"further host name or address that the API's certificate is valid for"`
+	AdvertiseAddress string   `key:"advertise-address" role:"server" usage:"address at which pods and nodes reach the API (default: the node's address)"`
+	TLSSAN           []string `key:"tls-san" role:"server" usage:"additional host name or address for which the API's certificate is valid"`
 	// AgentToken is a second secret, with which nodes can join but not servers.
-	AgentToken string `key:"agent-token" role:"server" secret:"true" usage:"further secret for joining, for agents only"`
+	AgentToken string `key:"agent-token" role:"server" secret:"true" usage:"additional secret with which only agents can join"`
 	// ClusterInit and ClusterReset are for several servers with embedded etcd: the
 	// first, and the last that is left.
-	ClusterInit  bool `key:"cluster-init" role:"server" usage:"begin a cluster of several servers, with embedded etcd, to which a state in SQLite moves; the others join it with server and token"`
-	ClusterReset bool `key:"cluster-reset" role:"server" usage:"make this server the only one of its cluster again, after most were lost, and end"`
+	ClusterInit  bool `key:"cluster-init" role:"server" usage:"begin a cluster of several servers with embedded etcd. Existing state in SQLite moves to etcd. The other servers join with server and token"`
+	ClusterReset bool `key:"cluster-reset" role:"server" usage:"make this server the only one of its cluster, after most servers were lost, and exit"`
 	Datastore    Datastore
 	// DisableAgent leaves the server's own node out, and the others what
 	// other servers run.
-	DisableAgent             bool   `key:"disable-agent" role:"server" usage:"run the control plane only, and no node here"`
-	DisableAPIServer         bool   `key:"disable-apiserver" role:"server" usage:"run no API server here: with disable-controller-manager and disable-scheduler a server for etcd only"`
-	DisableControllerManager bool   `key:"disable-controller-manager" role:"server" usage:"run no controllers here"`
-	DisableScheduler         bool   `key:"disable-scheduler" role:"server" usage:"run no scheduler here"`
-	DisableEtcd              bool   `key:"disable-etcd" role:"server" usage:"keep none of the cluster's state here: a server for the control plane only, which joins one with etcd"`
+	DisableAgent             bool   `key:"disable-agent" role:"server" usage:"run only the control plane, and no node"`
+	DisableAPIServer         bool   `key:"disable-apiserver" role:"server" usage:"run no API server. Together with disable-controller-manager and disable-scheduler, the server runs only etcd and a node"`
+	DisableControllerManager bool   `key:"disable-controller-manager" role:"server" usage:"run no controllers on this server"`
+	DisableScheduler         bool   `key:"disable-scheduler" role:"server" usage:"run no scheduler on this server"`
+	DisableEtcd              bool   `key:"disable-etcd" role:"server" usage:"run no etcd on this server: it runs only the control plane, and joins a server that has etcd"`
 	WriteKubeconfig          string `key:"write-kubeconfig" role:"server" usage:"where to write the administrator's kubeconfig"`
-	WriteKubeconfigMode      string `key:"write-kubeconfig-mode" role:"server" usage:"its file mode, in octal"`
+	WriteKubeconfigMode      string `key:"write-kubeconfig-mode" role:"server" usage:"file mode of the kubeconfig, in octal"`
 
 	Snapshots Snapshots
 
 	// PodSecurityStandard is empty for upstream's default, privileged.
-	PodSecurityStandard string `key:"pod-security-standard" role:"server" usage:"what pods may do in namespaces that say nothing of it, but kube-system: privileged, baseline or restricted (default: privileged, with profile restricted); alike on all servers"`
+	PodSecurityStandard string `key:"pod-security-standard" role:"server" usage:"Pod Security Standard of namespaces without a label of their own, except kube-system: privileged, baseline or restricted (default: privileged; with profile: restricted). Set the same on all servers"`
 	// SecretsEncryption is on unless the user sees to it by arguments of the API
 	// server.
-	SecretsEncryption bool `key:"secrets-encryption" role:"server" usage:"encrypt Secrets where they are stored; alike on all servers"`
+	SecretsEncryption bool `key:"secrets-encryption" role:"server" usage:"encrypt Secrets in the datastore. Set the same on all servers"`
 
 	KubeAPIServerArgs         []string `key:"kube-apiserver-arg" role:"server" usage:"argument of upstream's kube-apiserver, as name=value"`
 	KubeControllerManagerArgs []string `key:"kube-controller-manager-arg" role:"server" usage:"argument of upstream's kube-controller-manager, as name=value"`
@@ -97,9 +97,9 @@ type Server struct {
 // Snapshots are when the datastore is saved, and to where.
 type Snapshots struct {
 	// Disabled is about the schedule only.
-	Disabled     bool   `key:"disable-snapshots" role:"server" usage:"save no snapshots of the datastore by schedule"`
+	Disabled     bool   `key:"disable-snapshots" role:"server" usage:"save no scheduled snapshots of the datastore"`
 	ScheduleCron string `key:"snapshot-schedule-cron" role:"server" usage:"when to save a snapshot, in cron's syntax"`
-	Retention    int    `key:"snapshot-retention" role:"server" usage:"how many snapshots by schedule to keep, here and in S3"`
+	Retention    int    `key:"snapshot-retention" role:"server" usage:"how many scheduled snapshots to keep, on this host and in S3"`
 	// Dir is empty for the one in the data directory.
 	Dir        string `key:"snapshot-dir" role:"server" usage:"folder of snapshots (default: server/snapshots in the data directory)"`
 	S3         bool   `key:"s3" role:"server" usage:"keep snapshots in S3 too"`
@@ -110,25 +110,25 @@ type Snapshots struct {
 type S3 struct {
 	Endpoint string `key:"s3-endpoint" role:"server" usage:"S3's HOST or HOST:PORT"`
 	// EndpointCA is the path of a file in PEM.
-	EndpointCA    string `key:"s3-endpoint-ca" role:"server" usage:"file with the authority of S3's certificate, besides the system's"`
+	EndpointCA    string `key:"s3-endpoint-ca" role:"server" usage:"file with the certificate authority of S3, in addition to the system's authorities"`
 	SkipSSLVerify bool   `key:"s3-skip-ssl-verify" role:"server" usage:"do not check S3's certificate"`
 	AccessKey     string `key:"s3-access-key" role:"server" secret:"true" usage:"S3's access key"`
 	SecretKey     string `key:"s3-secret-key" role:"server" secret:"true" usage:"S3's secret key; better in the configuration file, or in s3-config-secret"`
 	Bucket        string `key:"s3-bucket" role:"server" usage:"S3's bucket"`
 	Region        string `key:"s3-region" role:"server" usage:"S3's region"`
-	Folder        string `key:"s3-folder" role:"server" usage:"folder in the bucket: one of its own for each cluster"`
+	Folder        string `key:"s3-folder" role:"server" usage:"folder in the bucket. Use another folder for each cluster"`
 	Insecure      bool   `key:"s3-insecure" role:"server" usage:"S3 without TLS"`
 	// ConfigSecret is a Secret in kube-system whose keys are those above.
-	ConfigSecret string `key:"s3-config-secret" role:"server" usage:"Secret in the namespace kube-system with any of these s3 settings, such as s3-access-key and s3-secret-key"`
+	ConfigSecret string `key:"s3-config-secret" role:"server" usage:"name of a Secret in the namespace kube-system that has s3 settings, such as s3-access-key and s3-secret-key"`
 }
 
 // Datastore is a database or an etcd of the user's own.
 type Datastore struct {
 	// Endpoint is empty for kedge's own. It may hold a password; see IsEtcd.
-	Endpoint string `key:"datastore-endpoint" role:"server" secret:"url" usage:"keep the cluster's state in postgres://USER:PASSWORD@HOST/DATABASE, in mysql://USER:PASSWORD@tcp(HOST)/DATABASE (MariaDB too), or in an etcd of your own, https://HOST:2379,https://…; better in the configuration file or KEDGE_DATASTORE_ENDPOINT than here"`
-	CAFile   string `key:"datastore-cafile" role:"server" usage:"file with the authority of the datastore's certificate"`
-	CertFile string `key:"datastore-certfile" role:"server" usage:"file with the certificate to show the datastore"`
-	KeyFile  string `key:"datastore-keyfile" role:"server" usage:"file with its key"`
+	Endpoint string `key:"datastore-endpoint" role:"server" secret:"url" usage:"keep the cluster's state in postgres://USER:PASSWORD@HOST/DATABASE, in mysql://USER:PASSWORD@tcp(HOST)/DATABASE (MariaDB too), or in an etcd of your own, https://HOST:2379,https://…; better in the configuration file or in KEDGE_DATASTORE_ENDPOINT than in a flag"`
+	CAFile   string `key:"datastore-cafile" role:"server" usage:"file with the certificate authority of the datastore"`
+	CertFile string `key:"datastore-certfile" role:"server" usage:"file with the client certificate for the datastore"`
+	KeyFile  string `key:"datastore-keyfile" role:"server" usage:"file with the key of datastore-certfile"`
 }
 
 // IsEtcd tells whether the endpoint is etcd's.
@@ -139,26 +139,26 @@ func (d *Datastore) IsEtcd() bool {
 // Cluster is what all nodes of a cluster have in common.
 type Cluster struct {
 	// ClusterCIDR are the ranges of pod addresses: one, or one of each family.
-	ClusterCIDR []string `key:"cluster-cidr" role:"server" usage:"range of pod addresses; two, one of each family, for dual-stack"`
-	ServiceCIDR []string `key:"service-cidr" role:"server" usage:"range of Service addresses; two, one of each family, for dual-stack"`
+	ClusterCIDR []string `key:"cluster-cidr" role:"server" usage:"range of pod addresses. Two ranges, one of each family, for dual-stack"`
+	ServiceCIDR []string `key:"service-cidr" role:"server" usage:"range of Service addresses. Two ranges, one of each family, for dual-stack"`
 	// ServiceNodePortRange is FIRST-LAST.
 	ServiceNodePortRange string   `key:"service-node-port-range" role:"server" usage:"ports for Services of type NodePort"`
 	ClusterDNS           []string `key:"cluster-dns" role:"server" usage:"address of the cluster's DNS (default: the tenth of each service-cidr)"`
 	ClusterDomain        string   `key:"cluster-domain" role:"server" usage:"domain of the cluster's names"`
 	// Disable are names of disabled parts: see LocalStorage and DisabledManifests.
-	Disable []string `key:"disable" role:"server" usage:"leave out, and remove, a part of the cluster: local-storage, the StorageClasses local and local-unlimited and all that makes their volumes; or a file NAME.yaml, or a folder, in server/manifests"`
+	Disable []string `key:"disable" role:"server" usage:"remove a part of the cluster: local-storage (the StorageClasses local and local-unlimited, and what makes their volumes), or the name of a file or a folder in server/manifests, without .yaml"`
 	// EmbeddedRegistry concerns registries that a node's PrivateRegistry lists.
-	EmbeddedRegistry bool   `key:"embedded-registry" role:"server" usage:"nodes give each other the images they have, of the registries that are listed as mirrors in their private-registry file"`
+	EmbeddedRegistry bool   `key:"embedded-registry" role:"server" usage:"nodes share images with each other. This applies to the registries that the private-registry file lists as mirrors"`
 	FlannelBackend   string `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, or none to bring another CNI"`
 }
 
 // Node is one node.
 type Node struct {
 	NodeName string   `key:"node-name" usage:"name of this node (default: the host's name)"`
-	NodeIP   []string `key:"node-ip" usage:"address of this node; two, one of each family, for dual-stack (default: the one of the default route)"`
+	NodeIP   []string `key:"node-ip" usage:"address of this node. Two addresses, one of each family, for dual-stack (default: the address of the default route)"`
 	// NodeExternalIP and FlannelIface are for nodes that reach each other by
 	// other addresses than NodeIP.
-	NodeExternalIP []string `key:"node-external-ip" usage:"address by which other nodes' pods reach this node's, and that users see; two, one of each family, for dual-stack (default: node-ip)"`
+	NodeExternalIP []string `key:"node-external-ip" usage:"address at which pods of other nodes reach pods of this node, and which users see. Two addresses, one of each family, for dual-stack (default: node-ip)"`
 	FlannelIface   string   `key:"flannel-iface" usage:"interface for traffic between pods of different nodes (default: the one with node-ip)"`
 	// NodeLabels and NodeTaints are NAME=VALUE and NAME=VALUE:EFFECT.
 	NodeLabels []string `key:"node-label" usage:"label to register this node with, as name=value"`
@@ -166,15 +166,15 @@ type Node struct {
 	ResolvConf string   `key:"resolv-conf" usage:"resolv.conf for names outside the cluster (default: the host's)"`
 	// ContainerRuntimeEndpoint is a socket, with or without unix:// before it:
 	// see RuntimeSocket.
-	ContainerRuntimeEndpoint string `key:"container-runtime-endpoint" usage:"socket of a container runtime of your own, such as unix:///run/crio/crio.sock, to use instead of kedge's containerd; it finds kedge's network in /etc/cni/net.d and /opt/cni/bin"`
+	ContainerRuntimeEndpoint string `key:"container-runtime-endpoint" usage:"socket of your own container runtime, such as unix:///run/crio/crio.sock, in place of kedge's containerd. The runtime finds kedge's network in /etc/cni/net.d and /opt/cni/bin"`
 	// PrivateRegistry is a file that need not be there.
-	PrivateRegistry string `key:"private-registry" usage:"file with mirrors, credentials and TLS of image registries, as k3s's registries.yaml"`
+	PrivateRegistry string `key:"private-registry" usage:"file with mirrors, credentials and TLS settings of image registries, in the format of k3s's registries.yaml"`
 	Snapshotter     string `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`
 	DefaultRuntime  string `key:"default-runtime" usage:"containerd's default runtime"`
 	// DefaultLocalStoragePath is empty for the folder in the data directory.
 	DefaultLocalStoragePath string `key:"default-local-storage-path" usage:"folder of this node's local volumes (default: storage in the data directory)"`
 	// ProtectKernelDefaults has the kubelet set nothing in /proc/sys.
-	ProtectKernelDefaults bool     `key:"protect-kernel-defaults" usage:"leave the kernel's settings that the kubelet wants to you: kedge ends with what to set, if they are others"`
+	ProtectKernelDefaults bool     `key:"protect-kernel-defaults" usage:"do not change kernel settings. If the kubelet needs other values, kedge exits and prints them"`
 	SELinux               bool     `key:"selinux" usage:"label containers for SELinux"`
 	KubeletArgs           []string `key:"kubelet-arg" usage:"argument of upstream's kubelet, as name=value"`
 	KubeProxyArgs         []string `key:"kube-proxy-arg" usage:"argument of upstream's kube-proxy, as name=value"`
