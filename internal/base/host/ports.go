@@ -157,7 +157,13 @@ func portOwner(root string, port Port) owner {
 			inodes["socket:["+words[9]+"]"] = true
 		}
 	}
-	return processWith(root, inodes)
+	o := processWith(root, inodes)
+	// The kernel's own sockets have inodes, too, which no process has open. Root sees the
+	// files of all processes.
+	if o.pid == 0 && port.Network == "udp" && len(inodes) > 0 && os.Geteuid() == 0 {
+		o.kernel = true
+	}
+	return o
 }
 
 // overlaps tells whether a socket at an address of /proc/net/tcp, in the kernel's

@@ -5,8 +5,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 )
 
 // listening is a port that this test's process has.
@@ -50,6 +54,37 @@ func TestCheckPortsBeforeAStart(t *testing.T) {
 	}
 	if err := CheckPorts(t.Context(), []Port{free}); err != nil {
 		t.Errorf("a free port: %v", err)
+	}
+}
+
+// TestVXLANPort has a VXLAN interface, as flannel leaves it when kedge stops.
+func TestVXLANPort(t *testing.T) {
+	const inside, number = "KEDGE_TEST_VXLAN", 8472
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if os.Getenv(inside) == "" {
+		again := exec.Command("/proc/self/exe", "-test.v", "-test.run=^TestVXLANPort$")
+		again.Env = append(os.Environ(), inside+"=1")
+		again.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+		if output, err := again.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, output)
+		}
+		return
+	}
+	link := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vxlan-test"}, VxlanId: 1, Port: number}
+	if err := netlink.LinkAdd(link); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		t.Fatal(err)
+	}
+	port := Port{Network: "udp", Address: fmt.Sprint(":", number), Use: "VXLAN"}
+	if err := CheckPorts(t.Context(), []Port{port}); err != nil {
+		t.Error(err)
+	}
+	if c := checkPorts(t.Context(), "/", []Port{port}, 0)[0]; c.Result != OK || !strings.Contains(c.Detail, "an interface of this host") {
+		t.Errorf("got %+v", c)
 	}
 }
 
