@@ -30,6 +30,7 @@ var parts = []part{
 	{"k8s.io/kubernetes/cmd/kube-apiserver/", "apiserver"},
 	{"k8s.io/kubernetes/plugin/pkg/", "apiserver"},
 	{"k8s.io/apiserver/", "apiserver"},
+	{"k8s.io/apimachinery/pkg/util/proxy", "apiserver"},
 	{"k8s.io/kube-aggregator/", "apiserver"},
 	{"k8s.io/apiextensions-apiserver/", "apiserver"},
 	{"github.com/containerd/containerd/", "containerd"},

@@ -74,6 +74,12 @@ var routines = []routine{
 	// k8s.io/client-go/tools/cache/reflector.go, if a watch ends before it has begun
 	//upstream:relies-on k8s.io/client-go/tools/cache/reflector.go DefaultWatchErrorHandler
 	{message: "Failed to watch", detail: "context canceled"},
+	// k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go, at the end of an exec
+	//upstream:relies-on k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go UpgradeAwareHandler.tryUpgrade
+	{message: "Error proxying data from", detail: "closed pipe"},
+	// pkg/volume/csi/csi_plugin.go, until the node is registered
+	//upstream:relies-on k8s.io/kubernetes/pkg/volume/csi/csi_plugin.go initializeCSINode
+	{message: "Failed to initialize CSINode", detail: "not found"},
 	// pkg/controller/nodeipam/ipam/range_allocator.go, if the node changes while the
 	// controller gives it its range, and then tries again with an older state
 	//upstream:relies-on k8s.io/kubernetes/pkg/controller/nodeipam/ipam/range_allocator.go rangeAllocator.processNextNodeWorkItem rangeAllocator.updateCIDRsAllocation
