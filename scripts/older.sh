@@ -7,7 +7,7 @@ commit=$1 file=$2
 cd "$(dirname "$0")/.."
 source=$PWD/build/older-source
 git rev-parse --quiet --verify "$commit^{commit}" >/dev/null || {
-	echo "older.sh: this clone has no commit $commit: fetch the whole history with `git fetch --unshallow`" >&2
+	echo "older.sh: this clone has no commit $commit: fetch the whole history with: git fetch --unshallow" >&2
 	exit 1
 }
 mkdir -p "$(dirname "$file")"
