@@ -167,7 +167,7 @@ func CheckPins(dir datadir.Dir, configured ...string) error {
 	}
 	for _, token := range configured {
 		if pin, _, whole := strings.Cut(token, "::"); whole && strings.HasPrefix(pin, tokenPrefix) && pin != tokenPrefix+kept.Hash {
-			return fmt.Errorf("the configuration has a token with the hash of the old certificate authority, which the next start would refuse: keep only the part after ::, or use the token in %s", dir.ServerToken())
+			return fmt.Errorf("the configuration has a token with the hash of the old certificate authority, which the next start would refuse: keep only the secret of the token, which follows ::server: or ::node: in it, or use the token in %s", dir.ServerToken())
 		}
 	}
 	return nil
@@ -225,10 +225,10 @@ func tokenSecret(token, user string, caPEM []byte) (string, error) {
 		of, password, _ := strings.Cut(credentials, ":")
 		switch {
 		case of != user:
-			return "", fmt.Errorf("it is another kind of token: use one that has %s:SECRET after ::", user)
+			return "", fmt.Errorf("it is another kind of token: use one with ::%s:SECRET in it", user)
 		case caPEM != nil && pki.FindCA(caPEM, strings.TrimPrefix(pin, tokenPrefix)) == nil:
-			return "", errors.New("it is the token of another cluster: its hash is not the hash of this cluster's certificate authority. " +
-				"If that authority was replaced (`kedge certificate rotate-ca`), keep only the part after ::")
+			return "", fmt.Errorf("it is the token of another cluster: its hash is not the hash of this cluster's certificate authority. "+
+				"If that authority was replaced (`kedge certificate rotate-ca`), keep only the secret of the token, which follows ::%s: in it", user)
 		}
 		secret = password
 	}

@@ -239,7 +239,7 @@ func TestTokenOfOtherAuthorities(t *testing.T) {
 	if err := CheckPins(dir, told, before); err == nil || !strings.Contains(err.Error(), "hash of the old certificate authority") {
 		t.Errorf("a token of the old authority: %v", err)
 	}
-	if _, err := EnsureToken(dir, before, next); err == nil || !strings.Contains(err.Error(), "keep only the part after ::") {
+	if _, err := EnsureToken(dir, before, next); err == nil || !strings.Contains(err.Error(), "keep only the secret of the token, which follows ::server: in it") {
 		t.Errorf("when that is gone: %v", err)
 	}
 }
