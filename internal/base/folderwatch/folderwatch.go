@@ -64,7 +64,8 @@ func (w *watch) warn(err error) {
 	w.log.Warnf("kedge does not see changes in %s until it is restarted: %v. If too many programs watch files, raise the sysctls fs.inotify.max_user_instances and fs.inotify.max_user_watches", w.folder, err)
 }
 
-// add watches the file or folder with a name. What is watched already stays watched.
+// add watches the file or folder with a name. It has no effect on one that is watched
+// already.
 func (w *watch) add(name string) error {
 	if !w.tree {
 		return w.watcher.Add(name)

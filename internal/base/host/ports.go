@@ -123,6 +123,9 @@ func (o owner) String() string {
 	return fmt.Sprintf("%s (process %d)", o.name, o.pid)
 }
 
+// PortOwner names the process that has a taken port, such as "nginx (process 12)".
+func PortOwner(port Port) string { return portOwner("/", port).String() }
+
 // portOwner finds the owner of a taken port in the files of /proc below root.
 func portOwner(root string, port Port) owner {
 	host, number, err := net.SplitHostPort(port.Address)

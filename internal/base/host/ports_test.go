@@ -106,6 +106,9 @@ func TestPortOwner(t *testing.T) {
 		}
 	}
 	nginx := owner{pid: 12, name: "nginx"}
+	if nginx.String() != "nginx (process 12)" || (owner{}).String() != "another program" {
+		t.Errorf("owners are %q and %q", nginx, owner{})
+	}
 	for address, want := range map[string]owner{
 		"tcp :6443":             nginx,
 		"tcp 127.0.0.1:6443":    nginx,

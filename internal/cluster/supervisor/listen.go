@@ -7,6 +7,8 @@ import (
 	"net"
 	"strconv"
 	"syscall"
+
+	"github.com/kedge-dev/kedge/internal/base/host"
 )
 
 // Listen opens the server's port on address, or on all addresses of both families if
@@ -14,12 +16,13 @@ import (
 // process.
 func Listen(address string, port int) (net.Listener, error) {
 	config := net.ListenConfig{KeepAlive: keepAlive}
-	listener, err := config.Listen(context.Background(), "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
+	wanted := host.Port{Network: "tcp", Address: net.JoinHostPort(address, strconv.Itoa(port))}
+	listener, err := config.Listen(context.Background(), wanted.Network, wanted.Address)
 	switch {
 	case err == nil:
 		return listener, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("port %d is taken by %s: stop that process, or choose another port with --https-listen-port", port, portHolder("/proc", port))
+		return nil, fmt.Errorf("port %d is taken by %s: stop that program, or choose another port with --https-listen-port", port, host.PortOwner(wanted))
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return nil, fmt.Errorf("this host has no address %s: correct --bind-address", address)
 	case errors.Is(err, syscall.EACCES):

@@ -303,6 +303,7 @@ func refusals(c *cluster.Cluster, name string) {
 	} {
 		c.Log(test.name)
 		file := "/root/attempt.zst"
+		c.Cleanup(func() { _ = os.Remove(c.Server.Host.Path(file)) })
 		c.Server.Host.WriteFile(file, string(test.content))
 		refused(c, []string{test.want}, "restore", file)
 	}

@@ -109,7 +109,8 @@ func (c *Cluster) SaveAndChange(host *harness.Host) *Saved {
 	if err != nil {
 		c.Fatal(err)
 	}
-	s.File = "/root/" + name
+	s.File = "/root/" + name // where all hosts have the machine's folder
+	c.Cleanup(func() { _ = os.Remove(host.Path(s.File)) })
 	c.Server.Host.WriteFile(s.File, string(text))
 
 	c.each("change", func(name string) error {
@@ -170,6 +171,7 @@ func (s *Saved) Refusals(other string) {
 		{"of another datastore", s.With(whole, "datastore", other), []string{"of the kind " + other + ", and this server's is "}},
 	} {
 		s.Log(test.name)
+		s.Cleanup(func() { _ = os.Remove(s.Server.Host.Path("/root/attempt.zst")) })
 		s.Server.Host.WriteFile("/root/attempt.zst", string(test.content))
 		s.RefusedSnapshot(s.Server.Host, test.want, "restore", "/root/attempt.zst")
 	}
