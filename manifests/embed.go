@@ -5,8 +5,8 @@ package manifests
 
 import "embed"
 
-// Files are the manifests, each with one or more YAML documents. Those in the
-// folder storage are for clusters with local storage.
+// Files are the manifests, each with one or more YAML documents. A folder has those
+// of the part of the cluster whose name it has (config.Part).
 //
-//go:embed *.yaml storage/*.yaml
+//go:embed *.yaml */*.yaml
 var Files embed.FS

@@ -195,21 +195,25 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	})
 	group.Add(proxyComponent, hostComponent, api)
 
-	dnsComponent := dns.New(dns.Config{
-		Plugins:       cfg.Process.DNS,
-		Client:        cfg.Clients.ClientConfig("system:kedge:dns", pki.NodeGroup(cfg.Node.Name)),
-		NodeName:      cfg.Node.Name,
-		NodeIPs:       cfg.Node.IPs,
-		PodCIDRs:      podCIDRs,
-		ClusterDomain: cfg.Cluster.ClusterDomain,
-		ClusterDNS:    clusterDNS,
-		ResolvConf:    hostResolvConf(cfg.Settings),
-		Folder:        datadir.DNSFolder,
-	})
-	group.Add(dnsComponent, hostComponent, api)
+	onNode := []component.Component{kubeletComponent, networkComponent, proxyComponent}
+	if cfg.Cluster.Has(config.CoreDNS) {
+		dnsComponent := dns.New(dns.Config{
+			Plugins:       cfg.Process.DNS,
+			Client:        cfg.Clients.ClientConfig("system:kedge:dns", pki.NodeGroup(cfg.Node.Name)),
+			NodeName:      cfg.Node.Name,
+			NodeIPs:       cfg.Node.IPs,
+			PodCIDRs:      podCIDRs,
+			ClusterDomain: cfg.Cluster.ClusterDomain,
+			ClusterDNS:    clusterDNS,
+			ResolvConf:    hostResolvConf(cfg.Settings),
+			Folder:        datadir.DNSFolder,
+		})
+		group.Add(dnsComponent, hostComponent, api)
+		onNode = append(onNode, dnsComponent)
+	}
 
 	node := nodewatch.New(cfg.nodeClient(), cfg.Node.Name)
-	group.Add(node, kubeletComponent, networkComponent, proxyComponent, dnsComponent)
+	group.Add(node, onNode...)
 	// All faults in the user's arguments together. The caller then does not run the
 	// group.
 	if err := errors.Join(kubeletFault, proxyFault); err != nil {
@@ -232,7 +236,7 @@ func link(path, target string) error {
 // NewDriver returns the driver that makes local volumes on a node, or nil if the cluster
 // has them disabled.
 func NewDriver(dir datadir.Dir, node string, settings config.Node, cluster config.Cluster) *csi.Driver {
-	if !cluster.LocalStorage() {
+	if !cluster.Has(config.LocalStorage) {
 		return nil
 	}
 	log := logrus.WithField("component", "csi")

@@ -7,6 +7,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/controlplane/addons"
 	"github.com/kedge-dev/kedge/internal/controlplane/addons/helm"
 	"github.com/kedge-dev/kedge/internal/controlplane/addons/manifests"
@@ -68,7 +69,7 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 	}
 	if s.roles.controllers {
 		before = append(before, objects)
-		if s.cfg.Cluster.LocalStorage() {
+		if s.cfg.Cluster.Has(config.LocalStorage) {
 			group.Add(led("storage", leader, storage.New(storage.Config{
 				Client:    as(api, "system:kedge:storage-controller"),
 				Informers: api.Informers,
@@ -86,10 +87,12 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 			Client: as(api, "system:kedge:helm"),
 		})), before...)
 	}
-	group.Add(dns.NewEndpoints(dns.EndpointsConfig{
-		Client:    api.ClientConfig("system:kedge:dns-endpoints"),
-		Informers: api.Informers,
-	}), objects)
+	if s.cfg.Cluster.Has(config.CoreDNS) {
+		group.Add(dns.NewEndpoints(dns.EndpointsConfig{
+			Client:    api.ClientConfig("system:kedge:dns-endpoints"),
+			Informers: api.Informers,
+		}), objects)
+	}
 	return objects, loops, faults
 }
 

@@ -13,9 +13,6 @@ import (
 	"strings"
 )
 
-// localStorage is the value of disable, with the name that k3s has for it.
-const localStorage = "local-storage"
-
 // Config is everything a user can set.
 type Config struct {
 	// DataDir is where all of kedge's state is kept.
@@ -145,8 +142,10 @@ type Cluster struct {
 	ServiceNodePortRange string   `key:"service-node-port-range" role:"server" usage:"ports for Services of type NodePort"`
 	ClusterDNS           []string `key:"cluster-dns" role:"server" usage:"address of the cluster's DNS (default: the tenth of each service-cidr)"`
 	ClusterDomain        string   `key:"cluster-domain" role:"server" usage:"domain of the cluster's names"`
-	// Disable are names of disabled parts: see LocalStorage and DisabledManifests.
-	Disable []string `key:"disable" role:"server" usage:"remove a part of the cluster: local-storage (the StorageClasses local and local-unlimited, and what makes their volumes), or the name of a file or a folder in server/manifests, without .yaml"`
+	// Disable are names of disabled parts: see Has and DisabledManifests.
+	Disable []string `key:"disable" role:"server" usage:"remove a part of the cluster: coredns, local-storage, metrics-server, network-policy, servicelb, or the name of a file or a folder in server/manifests, without .yaml"`
+	// DisableNetworkPolicy is k3s's flag. It does what network-policy in Disable does.
+	DisableNetworkPolicy bool `key:"disable-network-policy" role:"server" usage:"do not enforce NetworkPolicies, for example because a CNI of your own does"`
 	// EmbeddedRegistry concerns registries that a node's PrivateRegistry lists.
 	EmbeddedRegistry bool   `key:"embedded-registry" role:"server" usage:"nodes share images with each other. This applies to the registries that the private-registry file lists as mirrors"`
 	FlannelBackend   string `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, or none to bring another CNI"`
@@ -232,12 +231,32 @@ func Argument(args []string, name string) (value string) {
 	return value
 }
 
-// LocalStorage tells whether nodes make volumes of their own.
-func (c *Cluster) LocalStorage() bool { return !slices.Contains(c.Disable, localStorage) }
+// Part is a part of the cluster that Disable can remove. The names are k3s's.
+type Part string
+
+// The parts. Each has a folder of its name in the manifests package, if it has objects in
+// the cluster.
+const (
+	CoreDNS       Part = "coredns"
+	LocalStorage  Part = "local-storage"
+	MetricsServer Part = "metrics-server"
+	NetworkPolicy Part = "network-policy"
+	ServiceLB     Part = "servicelb"
+)
+
+// Parts returns all parts.
+func Parts() []Part {
+	return []Part{CoreDNS, LocalStorage, MetricsServer, NetworkPolicy, ServiceLB}
+}
+
+// Has tells whether the cluster has a part.
+func (c *Cluster) Has(part Part) bool {
+	return !slices.Contains(c.Disable, string(part)) && (part != NetworkPolicy || !c.DisableNetworkPolicy)
+}
 
 // DisabledManifests are the names in Disable that are not of kedge's own parts.
 func (c *Cluster) DisabledManifests() []string {
-	return slices.DeleteFunc(slices.Clone(c.Disable), func(name string) bool { return name == localStorage })
+	return slices.DeleteFunc(slices.Clone(c.Disable), func(name string) bool { return slices.Contains(Parts(), Part(name)) })
 }
 
 // PodCIDRs returns ClusterCIDR parsed. It is for a validated Config.

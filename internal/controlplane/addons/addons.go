@@ -5,11 +5,13 @@ package addons
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -93,10 +95,8 @@ func (a *Addons) Run(ctx context.Context, ready func()) error {
 		case <-time.After(wait):
 		}
 	}
-	if !a.cfg.Cluster.LocalStorage() {
-		if err := a.removeClasses(ctx); err != nil && ctx.Err() == nil {
-			a.log.Warnf("Cannot remove the StorageClasses of local-storage, which is disabled; claims may still wait for them: %v", err)
-		}
+	if err := a.removeDisabled(ctx); err != nil && ctx.Err() == nil {
+		a.log.Warnf("Cannot remove all objects of disabled parts. The next start of kedge tries again: %v", err)
 	}
 	<-ctx.Done()
 	return nil
@@ -105,8 +105,10 @@ func (a *Addons) Run(ctx context.Context, ready func()) error {
 // objects returns everything that has to be applied.
 func (a *Addons) objects() ([]*unstructured.Unstructured, error) {
 	folders := []string{"."}
-	if a.cfg.Cluster.LocalStorage() {
-		folders = append(folders, storageFolder)
+	for _, part := range config.Parts() {
+		if a.cfg.Cluster.Has(part) {
+			folders = append(folders, string(part))
+		}
 	}
 	var objects []*unstructured.Unstructured
 	for _, folder := range folders {
@@ -130,6 +132,56 @@ func (a *Addons) objects() ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
+// removeDisabled removes the objects that kedge made for parts that are now disabled.
+// CustomResourceDefinitions stay, because the user's objects would go with them.
+func (a *Addons) removeDisabled(ctx context.Context) error {
+	var faults []error
+	for _, part := range config.Parts() {
+		if a.cfg.Cluster.Has(part) {
+			continue
+		}
+		objects, err := read(manifests.Files, string(part))
+		if err != nil {
+			return err
+		}
+		for _, object := range objects {
+			if object.GetKind() == "CustomResourceDefinition" {
+				continue
+			}
+			client := a.resource(object)
+			live, err := client.Get(ctx, object.GetName(), metav1.GetOptions{})
+			if err == nil && live.GetAnnotations()[digestAnnotation] != "" && !isLeftAlone(live) {
+				err = client.Delete(ctx, object.GetName(), metav1.DeleteOptions{})
+				if object.GetKind() == "Service" {
+					err = errors.Join(err, a.removeSlices(ctx, object))
+				}
+			}
+			if err != nil && !apierrors.IsNotFound(err) {
+				faults = append(faults, fmt.Errorf("remove %s %s of %s: %w", object.GetKind(), object.GetName(), part, err))
+			}
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// removeSlices removes the EndpointSlices of a Service that kedge made: they have no
+// owner.
+func (a *Addons) removeSlices(ctx context.Context, service *unstructured.Unstructured) error {
+	slices := a.client.Resource(discoveryv1.SchemeGroupVersion.WithResource("endpointslices")).Namespace(service.GetNamespace())
+	return slices.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service.GetName()})
+}
+
+// resource returns the client for an object.
+func (a *Addons) resource(object *unstructured.Unstructured) dynamic.ResourceInterface {
+	// The guess is right for the kinds that kedge applies, and saves a round of
+	// discovery at the start.
+	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+	if namespace := object.GetNamespace(); namespace != "" {
+		return a.client.Resource(resource).Namespace(namespace)
+	}
+	return a.client.Resource(resource)
+}
+
 // applyAll applies the objects. It returns those that failed, whether any of them
 // does not exist at all, and the reason of the first failure.
 func (a *Addons) applyAll(ctx context.Context, objects []*unstructured.Unstructured) (failed []*unstructured.Unstructured, missing bool, reason error) {
@@ -151,13 +203,7 @@ func (a *Addons) applyAll(ctx context.Context, objects []*unstructured.Unstructu
 // apply applies an object that is not as it should be. It returns whether an
 // object of that name exists.
 func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) (there bool, err error) {
-	// The guess is right for the kinds that kedge applies, and saves a round of
-	// discovery at the start.
-	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
-	var client dynamic.ResourceInterface = a.client.Resource(resource)
-	if namespace := object.GetNamespace(); namespace != "" {
-		client = a.client.Resource(resource).Namespace(namespace)
-	}
+	client := a.resource(object)
 	live, err := client.Get(ctx, object.GetName(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):

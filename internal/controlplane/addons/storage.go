@@ -4,19 +4,13 @@ import (
 	"context"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-
-	"github.com/kedge-dev/kedge/manifests"
 )
 
 const (
-	// storageFolder is the folder with the manifests of local storage.
-	storageFolder = "storage"
-
 	storageClassKind  = "StorageClass"
 	snapshotClassKind = "VolumeSnapshotClass"
 	// defaultAnnotation marks the class of claims that name no class
@@ -54,29 +48,6 @@ func (a *Addons) withDefault(ctx context.Context, wanted, live *unstructured.Uns
 	wanted = wanted.DeepCopy()
 	wanted.SetAnnotations(annotations)
 	return wanted, nil
-}
-
-// removeClasses removes the StorageClasses that kedge made: without local storage
-// nobody would make their volumes. Volumes, snapshots and their
-// CustomResourceDefinitions stay.
-func (a *Addons) removeClasses(ctx context.Context) error {
-	objects, err := read(manifests.Files, storageFolder)
-	if err != nil {
-		return err
-	}
-	for _, object := range objects {
-		if object.GetKind() != storageClassKind {
-			continue
-		}
-		live, err := a.storageClasses().Get(ctx, object.GetName(), metav1.GetOptions{})
-		if err == nil && !isLeftAlone(live) {
-			err = a.storageClasses().Delete(ctx, object.GetName(), metav1.DeleteOptions{})
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("remove StorageClass %s: %w", object.GetName(), err)
-		}
-	}
-	return nil
 }
 
 func (a *Addons) storageClasses() dynamic.ResourceInterface {

@@ -96,7 +96,7 @@ func TestDisabled(t *testing.T) {
 		}
 	}
 	addons.client = client
-	if err := addons.removeClasses(t.Context()); err != nil {
+	if err := addons.removeDisabled(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	left, err := addons.storageClasses().List(t.Context(), metav1.ListOptions{})
