@@ -17,9 +17,11 @@ import (
 	"github.com/kedge-dev/kedge/internal/inspect/status"
 )
 
-// run runs kedge with its output kept.
+// run runs a command and returns its output. A server or an agent that should have been refused
+// fails at its data directory, so that it changes nothing on this machine.
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
+	t.Setenv("KEDGE_DATA_DIR", "/dev/null/none")
 	app := newApp()
 	var out bytes.Buffer
 	app.Writer, app.ErrWriter = &out, &out
@@ -78,7 +80,7 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		"certificates as":  {[]string{"certificate", "check", "--data-dir=/none", "-o=xml"}, "table, json or yaml"},
 		"rotate what":      {[]string{"certificate", "rotate", "x"}, "`kedge certificate rotate` takes no arguments"},
 		"a near flag":      {[]string{"server", "--data-dri=/x"}, "unknown flag --data-dri: did you mean --data-dir?"},
-		"a flag of k3s":    {[]string{"server", "--disable-network-policy"}, "unknown flag --disable-network-policy. Run"},
+		"a flag of k3s":    {[]string{"server", "--disable-cloud-controller"}, "unknown flag --disable-cloud-controller. Run"},
 		"a near command":   {[]string{"snapshot", "restor"}, "unknown command \"restor\": did you mean restore?"},
 		"no near command":  {[]string{"token", "mint"}, "unknown command \"mint\". Run `kedge token --help`"},
 		"no end of a word": {[]string{"uninstal"}, "unknown command \"uninstal\". Run"},
