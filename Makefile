@@ -262,7 +262,7 @@ $(CONFORMANCE)/programs.stamp: tests/conformance/build.sh $(wildcard tests/confo
 	tests/conformance/build.sh
 	touch $@
 
-bench: bin/kedge ## measure this machine, with ratios against upstream (root)
+bench: bin/kedge $(BUILD)/busybox ## measure this machine, with ratios against upstream (root)
 	@scripts/need.sh e2fsprogs fio xz-utils
 	tests/bench/build.sh
 	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 8h -v -run '^Test(Bench|Network|Nodes|Datastores|Storage)$$' ./tests/bench
