@@ -155,7 +155,7 @@ spec:
 		s.write("twice-1.yaml", configMap("twice", "a: x"))
 		s.value("twice", "a", "x")
 		s.write("twice-2.yaml", configMap("twice", "a: v2"))
-		s.Told("kube-system", "manifest-twice-2.yaml", "ConfigMap default/twice is in twice-1.yaml too")
+		s.Told("kube-system", "manifest-twice-2.yaml", "ConfigMap default/twice is also in twice-1.yaml")
 		s.value("twice", "a", "x")
 		s.drop("twice-1.yaml")
 		s.write("twice-2.yaml", configMap("twice", "a: z"))

@@ -249,7 +249,7 @@ func TestRefusals(t *testing.T) {
 		"agent token":     {[]string{args[0], "--token=" + strings.Replace(token, "::server:", "::node:", 1)}, "this token is for agents"},
 		"other authority": {[]string{args[0], strings.Replace(args[1], token[3:7], "0000", 1)}, "is not of the token's cluster"},
 		"other settings":  {append([]string{"--cluster-cidr=10.52.0.0/16", "--cluster-domain=example.org"}, args...), "cluster-cidr is 10.52.0.0/16 here and 10.42.0.0/16 there"},
-		"both":            {append([]string{"--cluster-init"}, args...), "give one of them"},
+		"both":            {append([]string{"--cluster-init"}, args...), "Remove one of them"},
 		"taken":           {append([]string{"--node-name=server-1"}, args...), "etcd already has a member of node server-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
