@@ -133,7 +133,7 @@ func TestRefusals(t *testing.T) {
 		{"no certificate", "postgres://kedge:s3cret%2Fword@" + address + "/cluster", "does not let kedge in", nil},
 		{"another authority", s.endpoint + "?sslrootcert=/etc/kedge/store/kedge.crt", "cannot agree on TLS: check that datastore-cafile", files},
 		{"file that is missing", s.endpoint, "datastore-cafile: open /none: no such file", []string{"--datastore-cafile=/none"}},
-		{"scheme", "oracle://kedge:wrong@" + address, "datastore-endpoint: must begin with", nil},
+		{"scheme", "oracle://kedge:wrong@" + address, "datastore-endpoint: unknown kind of datastore: begin with postgres://", nil},
 		{"no endpoint", "postgres://kedge:wrong%zz@" + address, "datastore-endpoint: is not postgres://", nil},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
