@@ -163,7 +163,7 @@ func TestTwoServers(t *testing.T) {
 	if code := stranger.WaitExit(patience); code == 0 {
 		t.Error("a server without the token started")
 	}
-	stranger.WaitLog("there is a cluster at datastore-endpoint already: give this server its token")
+	stranger.WaitLog("there is a cluster at datastore-endpoint already: give this server the cluster's token")
 
 	second := s.startServer(network, "server-2", "--token="+first.Token())
 	second.WaitReady()
