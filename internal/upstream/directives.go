@@ -14,8 +14,13 @@
 // on an order of calls.
 //
 // Names are those of functions, types, constants and variables, and Type.Method for
-// methods. The file golden has a hash of each. No package imports this one: `make
-// upstream` and `go test` run it.
+// methods. The file golden has a hash of each.
+//
+// The versions of modules are those of go.mod. A module of which kedge uses no package is
+// in no go.mod: it is in the table outsiders, with its version. The source of all modules
+// is taken from the module cache, or downloaded into it.
+//
+// No package imports this one: `make upstream` and `go test` run it.
 package upstream
 
 import (

@@ -32,7 +32,56 @@ type modules map[string][]module
 // nested are the folders of the modules in kedge's tree, with the main one.
 var nested = []string{".", "cmd/helpers", "tests/conformance/suite"}
 
-// usedModules reads the go.mod files of a tree.
+// outsider is a module that no go.mod file has: kedge uses none of its packages, but has
+// code that follows it or relies on it.
+type outsider struct {
+	// version is the one that kedge's code was last compared with. To compare the code
+	// with a newer one, write it here and run `make upstream`.
+	path, version string
+	// of is a module of go.mod that belongs to the same releases, or "". Both must have
+	// the same minor version.
+	of string
+}
+
+var outsiders = []outsider{
+	{path: "github.com/k3s-io/helm-controller", version: "v0.17.9"},
+	{path: "github.com/kubernetes-csi/external-provisioner/v6", version: "v6.4.0"},
+	{path: "github.com/kubernetes-csi/external-resizer/v2", version: "v2.3.0"},
+	{path: "go.etcd.io/etcd/etcdutl/v3", version: "v3.6.14", of: "go.etcd.io/etcd/server/v3"},
+	{path: "sigs.k8s.io/sig-storage-lib-external-provisioner/v13", version: "v13.0.0"},
+}
+
+// add adds outsiders to the modules of the main go.mod.
+func (m modules) add(outsiders []outsider) error {
+	for _, o := range outsiders {
+		if version := m.version(o.path); version != "" {
+			return fmt.Errorf("a go.mod has %s %s: remove the module from outsiders in internal/upstream/modules.go", o.path, version)
+		}
+		if version := m.version(o.of); minor(version) != minor(o.version) && o.of != "" {
+			return fmt.Errorf("go.mod has %s %s, and outsiders in internal/upstream/modules.go has %s %s: write a version there that begins with %s",
+				o.of, version, o.path, o.version, minor(version))
+		}
+		m["."] = append(m["."], module{path: o.path, version: o.version})
+	}
+	return nil
+}
+
+// version returns the version of a module, or "" if no go.mod has it.
+func (m modules) version(path string) string {
+	for _, folder := range nested {
+		for _, each := range m[folder] {
+			if each.path == path {
+				return each.version
+			}
+		}
+	}
+	return ""
+}
+
+// minor returns v1.2 of v1.2.3.
+func minor(version string) string { return version[:max(0, strings.LastIndex(version, "."))] }
+
+// usedModules reads the go.mod files of a tree, and adds the outsiders.
 func usedModules(root string) (modules, error) {
 	used := modules{}
 	for _, folder := range nested {
@@ -67,7 +116,7 @@ func usedModules(root string) (modules, error) {
 			used[folder] = append(used[folder], m)
 		}
 	}
-	return used, nil
+	return used, used.add(outsiders)
 }
 
 // find returns the module that a directive names, and the file in it. What stands below
@@ -86,7 +135,7 @@ func (m modules) find(d directive) (module, string, error) {
 			return found, strings.TrimPrefix(d.path, found.path+"/"), nil
 		}
 	}
-	return module{}, "", fmt.Errorf("no go.mod has the module of %s", d.path)
+	return module{}, "", fmt.Errorf("no go.mod has the module of %s: if kedge uses no package of it, add it to outsiders in internal/upstream/modules.go", d.path)
 }
 
 // near is higher for a folder that a file is below.
@@ -125,7 +174,8 @@ func fetch(root string, wanted []module) (map[string]module, error) {
 			return nil, errors.Join(err, fmt.Errorf("read what go mod download says: %w", more))
 		}
 		if got.Error != "" {
-			return nil, fmt.Errorf("download %s@%s: %s", got.Path, got.Version, got.Error)
+			return nil, fmt.Errorf("download %[1]s@%[2]s to compare with its source: %[3]s. The module proxy (`go env GOPROXY`) must be reachable, or the module must be "+
+				"in the module cache: run `go mod download %[1]s@%[2]s` while there is a network", got.Path, got.Version, got.Error)
 		}
 		m := module{got.Path, got.Version, got.Dir}
 		found[m.String()] = m

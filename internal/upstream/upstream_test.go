@@ -275,3 +275,61 @@ func TestFind(t *testing.T) {
 		}
 	}
 }
+
+// TestAdd wants outsiders to be found like modules of go.mod, and a table that no longer
+// fits go.mod to be refused.
+func TestAdd(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		added outsider
+		fault string
+	}{
+		{"alone", outsider{path: "example.com/o", version: "v1.0.0"}, ""},
+		{"of the same release", outsider{path: "example.com/o", version: "v2.3.5", of: "example.com/m"}, ""},
+		{"of an older minor version", outsider{path: "example.com/o", version: "v2.2.4", of: "example.com/m"}, "begins with v2.3"},
+		{"of a module that is gone", outsider{path: "example.com/o", version: "v2.3.4", of: "example.com/n"}, "go.mod has example.com/n"},
+		{"in go.mod", outsider{path: "example.com/m", version: "v2.3.4"}, "a go.mod has example.com/m"},
+		{"in another go.mod", outsider{path: "example.com/tool", version: "v1.0.0"}, "a go.mod has example.com/tool"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			used := modules{
+				".":           {{path: "example.com/m", version: "v2.3.4"}},
+				"cmd/helpers": {{path: "example.com/tool", version: "v1.0.0"}},
+			}
+			err := used.add([]outsider{test.added})
+			if test.fault != "" {
+				if err == nil || !strings.Contains(err.Error(), test.fault) {
+					t.Errorf("got error %v, want one with %q", err, test.fault)
+				}
+				return
+			}
+			m, file, findErr := used.find(directive{here: "internal/a.go:1", path: test.added.path + "/b/a.go"})
+			if err != nil || findErr != nil || m.String() != test.added.path+"@"+test.added.version || file != "b/a.go" {
+				t.Errorf("got %s %s, %v, %v, want the outsider", m, file, err, findErr)
+			}
+		})
+	}
+}
+
+// TestOutsiders wants each outsider to be named by a directive.
+func TestOutsiders(t *testing.T) {
+	all, err := directives(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range outsiders {
+		if !slices.ContainsFunc(all, func(d directive) bool { return strings.HasPrefix(d.path, o.path+"/") }) {
+			t.Errorf("no directive names %s: remove it from outsiders in modules.go", o.path)
+		}
+	}
+}
+
+// TestFetchFails wants a module that cannot be downloaded to be told with what to do.
+func TestFetchFails(t *testing.T) {
+	t.Setenv("GOPROXY", "off")
+	t.Setenv("GOFLAGS", "")
+	_, err := fetch("../..", []module{{path: "example.com/absent", version: "v1.0.0"}})
+	if want := "run `go mod download example.com/absent@v1.0.0`"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got error %v, want one with %q", err, want)
+	}
+}

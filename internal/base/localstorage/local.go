@@ -31,6 +31,7 @@ const (
 	NodeAnnotation = "volume.kubernetes.io/selected-node"
 	// VolumeFinalizer keeps a volume's object until its node has deleted the data. It is
 	// external-provisioner's finalizer, which the binder of volumes expects of drivers.
+	//upstream:relies-on sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller/controller.go finalizerPV
 	VolumeFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 )
 

@@ -20,6 +20,8 @@ func database(dir string) string { return filepath.Join(dir, "member", "snap", "
 
 // begin writes the log of a new cluster that has only added its single member,
 // and a snapshot of that state.
+//
+//upstream:relies-on go.etcd.io/etcd/etcdutl/v3/snapshot/v3_snapshot.go v3Manager.saveWALAndSnap
 func begin(logger *zap.Logger, dir string, cluster *membership.RaftCluster, self *membership.Member) (raftpb.HardState, error) {
 	id := uint64(self.ID)
 	state := raftpb.HardState{Term: 1, Vote: id, Commit: 1}

@@ -68,6 +68,8 @@ func (m *Member) Prepare(_ context.Context, file, folder string, above int64) er
 // removeSum removes the checksum at the end of etcd's snapshots. A file that ends
 // with one is not a multiple of a sector long (etcdutl/snapshot/v3_snapshot.go,
 // hasChecksum). Package snapshot has its own checksum.
+//
+//upstream:relies-on go.etcd.io/etcd/etcdutl/v3/snapshot/v3_snapshot.go hasChecksum
 func removeSum(file string) error {
 	info, err := os.Stat(file)
 	if err != nil || info.Size()%512 != sha256.Size {
@@ -84,6 +86,7 @@ func removeSum(file string) error {
 // (etcdutl/snapshot/v3_snapshot.go). kedge does not include that module.
 //
 //upstream:relies-on go.etcd.io/etcd/server/v3/storage/mvcc/store.go UnsafeSetScheduledCompact
+//upstream:relies-on go.etcd.io/etcd/etcdutl/v3/snapshot/v3_snapshot.go v3Manager.Restore v3Manager.saveDB v3Manager.modifyLatestRevision v3Manager.unsafeBumpBucketsRevision v3Manager.unsafeMarkRevisionCompacted v3Manager.updateCIndex
 func (m *Member) found(dir, name string, above int64) (err error) {
 	logger := newLogger(m.log, m.fail)
 	peers, err := types.NewURLsMap(name + "=" + m.peerURL())

@@ -16,6 +16,8 @@ import (
 
 // These are the kinds of /manifests/helm.yaml, which are k3s's
 // (github.com/k3s-io/helm-controller, pkg/apis/helm.cattle.io/v1).
+//
+//upstream:relies-on github.com/k3s-io/helm-controller/pkg/apis/helm.cattle.io/v1/types.go HelmChart HelmChartSpec HelmChartStatus HelmChartConfig HelmChartConfigSpec SecretSpec
 var (
 	chartResource  = schema.GroupVersionResource{Group: "helm.cattle.io", Version: "v1", Resource: "helmcharts"}
 	configResource = schema.GroupVersionResource{Group: "helm.cattle.io", Version: "v1", Resource: "helmchartconfigs"}
@@ -26,12 +28,15 @@ const (
 	finalizer = "kedge.dev/helm"
 	// unmanagedAnnotation is k3s's. It marks HelmCharts that kedge must leave
 	// alone.
+	//upstream:relies-on github.com/k3s-io/helm-controller/pkg/controllers/chart/chart.go AnnotationUnmanaged
 	unmanagedAnnotation = "helmcharts.cattle.io/unmanaged"
 )
 
 // The failure policies say what happens to a release that failed. Without a
 // policy, a failed upgrade is rolled back, and a failed install is removed and
 // tried again.
+//
+//upstream:relies-on github.com/k3s-io/helm-controller/pkg/apis/helm.cattle.io/v1/types.go FailurePolicyAbort FailurePolicyReinstall FailurePolicyRetry
 const (
 	abort     = "abort"     // leaves the release as it is until the HelmChart changes
 	retry     = "retry"     // does the same as abort; in k3s they differ in who repairs the release

@@ -32,6 +32,7 @@ const (
 	capacityInterval = 5 * time.Minute
 	awaitedInterval  = 10 * time.Second
 	// Upstream's labels of capacities (external-provisioner, pkg/capacity).
+	//upstream:relies-on github.com/kubernetes-csi/external-provisioner/v6/pkg/capacity/capacity.go DriverNameLabel ManagedByLabel
 	driverLabel    = "csi.storage.k8s.io/drivername"
 	managedByLabel = "csi.storage.k8s.io/managed-by"
 )

@@ -44,6 +44,8 @@ const (
 // own. Its constructor writes to client-go's scheme, which has no lock, while all of this process
 // reads it (controller/controller.go, NewProvisionController). When idle it polls
 // (csi-lib-utils/slowset, Run).
+//
+//upstream:relies-on sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller/controller.go NewProvisionController
 type claims struct {
 	Config
 	api       kubernetes.Interface

@@ -29,6 +29,8 @@ const (
 )
 
 // volumeName returns the name of a claim's volume, as in external-provisioner.
+//
+//upstream:relies-on github.com/kubernetes-csi/external-provisioner/v6/pkg/controller/controller.go makeVolumeName
 func volumeName(claim *corev1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
 
 // provision makes the volume of a claim with the driver and returns its PersistentVolume. It returns

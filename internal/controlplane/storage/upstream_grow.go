@@ -1,3 +1,7 @@
+// Follows github.com/kubernetes-csi/external-resizer/v2 v2.3.0, pkg/controller/expand_and_recover.go.
+// Follows github.com/kubernetes-csi/external-resizer/v2 v2.3.0, pkg/controller/resize_status.go.
+// Follows github.com/kubernetes-csi/external-resizer/v2 v2.3.0, pkg/resizer/trivial_resizer.go.
+
 package storage
 
 import (
@@ -20,6 +24,10 @@ import (
 // pkg/resizer/trivial_resizer.go). That cannot be linked together with Kubernetes:
 // its feature gates have the same names as Kubernetes' own, with other stages
 // (pkg/features/features.go, init).
+//
+//upstream:follows github.com/kubernetes-csi/external-resizer/v2/pkg/controller/expand_and_recover.go resizeController.expandAndRecover resizeController.pvCanBeExpanded
+//upstream:follows github.com/kubernetes-csi/external-resizer/v2/pkg/resizer/trivial_resizer.go trivialResizer.Resize
+//upstream:relies-on github.com/kubernetes-csi/external-resizer/v2/pkg/features/features.go init
 func (c *claims) grow(ctx context.Context, claim *corev1.PersistentVolumeClaim, volume *corev1.PersistentVolume) error {
 	asked, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
 	ref := volume.Spec.ClaimRef
@@ -61,6 +69,8 @@ func (c *claims) grow(ctx context.Context, claim *corev1.PersistentVolumeClaim, 
 }
 
 // resizing writes the progress of growing into the claim's status.
+//
+//upstream:follows github.com/kubernetes-csi/external-resizer/v2/pkg/controller/resize_status.go resizeController.markControllerResizeInProgress resizeController.markForPendingNodeExpansion
 func (c *claims) resizing(ctx context.Context, claim *corev1.PersistentVolumeClaim, size resource.Quantity, status corev1.ClaimResourceStatus,
 	condition corev1.PersistentVolumeClaimConditionType, message string) (*corev1.PersistentVolumeClaim, error) {
 	wanted := claim.DeepCopy()

@@ -1,3 +1,5 @@
+// Follows github.com/kubernetes-csi/external-provisioner/v6 v6.4.0, pkg/controller/controller.go.
+
 package provision
 
 import (
@@ -18,6 +20,8 @@ import (
 
 // allowModeChange allows a snapshot of a file system to become a raw block volume, and the reverse
 // (external-provisioner, pkg/controller/controller.go).
+//
+//upstream:relies-on github.com/kubernetes-csi/external-provisioner/v6/pkg/controller/controller.go annAllowVolumeModeChange
 const allowModeChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 
 // elsewhere is the message to users for errElsewhere.
@@ -32,6 +36,8 @@ var (
 
 // source returns the source of a claim's volume: nil, a snapshot, or another claim's volume. The
 // checks are those of external-provisioner (pkg/controller/controller.go, getVolumeContentSource).
+//
+//upstream:follows github.com/kubernetes-csi/external-provisioner/v6/pkg/controller/controller.go csiProvisioner.getVolumeContentSource csiProvisioner.dataSource
 func (c *claims) source(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*csi.VolumeContentSource, error) {
 	ref := claim.Spec.DataSourceRef
 	switch {
@@ -48,6 +54,7 @@ func (c *claims) source(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	}
 }
 
+//upstream:follows github.com/kubernetes-csi/external-provisioner/v6/pkg/controller/controller.go csiProvisioner.getSnapshotSource
 func (c *claims) snapshotSource(ctx context.Context, claim *corev1.PersistentVolumeClaim, name string) (*csi.VolumeContentSource, error) {
 	api := c.snapshots.SnapshotV1()
 	snapshot, err := api.VolumeSnapshots(claim.Namespace).Get(ctx, name, metav1.GetOptions{})
@@ -93,6 +100,7 @@ func (c *claims) snapshotSource(ctx context.Context, claim *corev1.PersistentVol
 	}}, nil
 }
 
+//upstream:follows github.com/kubernetes-csi/external-provisioner/v6/pkg/controller/controller.go csiProvisioner.getPVCSource
 func (c *claims) claimSource(ctx context.Context, claim *corev1.PersistentVolumeClaim, name string) (*csi.VolumeContentSource, error) {
 	original, err := c.api.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
