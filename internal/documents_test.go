@@ -50,7 +50,7 @@ func TestDocuments(t *testing.T) {
 			case os.IsNotExist(err):
 				t.Errorf("%s links to %s, which is not there", document, target)
 			case anchor != "" && !slices.Contains(anchors(string(content)), anchor):
-				t.Errorf("%s links to #%s, which is no heading of %s", document, anchor, path)
+				t.Errorf("%s links to #%s, but %s has no such heading", document, anchor, path)
 			}
 		}
 	}

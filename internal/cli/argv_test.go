@@ -44,7 +44,7 @@ func TestHideSecrets(t *testing.T) {
 	cmd.Env = append(os.Environ(), "KEDGE_TEST_ARGV=1")
 	output, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, output)
+		t.Fatalf("run the test as a program with secrets in its arguments: %v\n%s", err, output)
 	}
 	for _, want := range []string{
 		"-- --token=*** --s3-secret-key ***** --data-dir=/d \nkept",

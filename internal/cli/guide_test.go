@@ -52,7 +52,7 @@ func TestGuideBlocks(t *testing.T) {
 			if block.Language != "sh" {
 				// Nothing but sh is run, and so nothing else may look like commands.
 				if slices.Contains([]string{"", "bash", "shell", "console"}, block.Language) {
-					t.Errorf("%s: a block is of %q: write sh for commands, or the language of what it is", block, block.Language)
+					t.Errorf("%s: the language of the block is %q: write sh for commands, and the name of the language for everything else", block, block.Language)
 				}
 				continue
 			}
@@ -61,11 +61,11 @@ func TestGuideBlocks(t *testing.T) {
 				continue
 			}
 			if !slices.Contains(notRun, block.NotRun) {
-				t.Errorf("%s: %q is not one of the reasons %q", block, block.NotRun, notRun)
+				t.Errorf("%s: got reason %q, want one of %q", block, block.NotRun, notRun)
 			}
 			for _, place := range block.Tests {
 				if !exists(t, place) {
-					t.Errorf("%s: there is no %s", block, place)
+					t.Errorf("%s: the test %s, which is named as the reason, does not exist", block, place)
 				}
 			}
 			ours := slices.ContainsFunc(block.Commands(), func(command string) bool { return strings.HasPrefix(command, "sudo kedge ") })
@@ -156,7 +156,7 @@ func TestGuideConfiguration(t *testing.T) {
 				}
 			}
 			if err := read(file); err != nil {
-				t.Errorf("%s: %v", block, err)
+				t.Errorf("%s: read the configuration: %v", block, err)
 			}
 		}
 	}

@@ -24,7 +24,7 @@ func TestTranslations(t *testing.T) {
 		command.Env = append(os.Environ(), child+"=yes", "LC_ALL=de_DE.UTF-8")
 		out, err := command.CombinedOutput()
 		if err != nil || string(out) != want {
-			t.Errorf("as %s: %q, %v", name, out, err)
+			t.Errorf("called as %s: got %q, %v, want %q", name, out, err, want)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func TestControlPlane(t *testing.T) {
 		nobody := clientset(t, plane.api.ClientConfig("nobody"))
 		_, err := nobody.CoreV1().Secrets("kube-system").List(ctx, metav1.ListOptions{})
 		if !apierrors.IsForbidden(err) {
-			t.Errorf("listing Secrets as nobody: %v", err)
+			t.Errorf("list Secrets without rights: got %v, want it forbidden", err)
 		}
 	})
 	t.Run("makes pods of a Deployment", func(t *testing.T) { testDeployment(ctx, t, admin) })
@@ -115,12 +115,12 @@ func (p *plane) testAgain(ctx context.Context, t *testing.T) {
 		select {
 		case <-ready:
 		case err := <-ended:
-			t.Errorf("ended before they were ready: %v", err)
+			t.Errorf("the components ended before they were ready: %v", err)
 			ended <- nil
 		}
 		stop()
 		if err := <-ended; err != nil {
-			t.Errorf("ended with %v", err)
+			t.Errorf("the components ended with %v", err)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func (p *plane) testElection(t *testing.T, admin kubernetes.Interface) {
 	createDeployment(ctx, t, admin, "orphan")
 	time.Sleep(2 * time.Second)
 	if sets, err := admin.AppsV1().ReplicaSets("default").List(ctx, metav1.ListOptions{LabelSelector: "app=orphan"}); err != nil || len(sets.Items) > 0 {
-		t.Errorf("while nobody leads there are %d ReplicaSets, %v", len(sets.Items), err)
+		t.Errorf("got %d ReplicaSets, %v while no server is elected, want none", len(sets.Items), err)
 	}
 
 	p.setHolder(ctx, t, admin, "b")

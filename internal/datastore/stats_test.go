@@ -8,7 +8,7 @@ import (
 func TestHistogram(t *testing.T) {
 	var h Histogram
 	if got := *h.Latency(); got != (Latency{}) {
-		t.Errorf("of nothing: %+v", got)
+		t.Errorf("got latency %+v of nothing, want zero", got)
 	}
 	for range 98 {
 		h.Add(3 * time.Millisecond)
@@ -24,10 +24,10 @@ func TestHistogram(t *testing.T) {
 	}
 	since := h.Sub(before)
 	if got := since.Latency(); got.Count != 2 || got.P50 != time.Millisecond || got.P99 != Bound(histogramBounds-1) {
-		t.Errorf("since then: %+v", got)
+		t.Errorf("got latency %+v, want that of the two newest", got)
 	}
 	if since.Sum != time.Minute+time.Millisecond {
-		t.Errorf("sum %s", since.Sum)
+		t.Errorf("got sum %s, want %s", since.Sum, time.Minute+time.Millisecond)
 	}
 }
 
@@ -36,6 +36,6 @@ func TestDiskOf(t *testing.T) {
 		t.Errorf("got %+v", d)
 	}
 	if d := DiskOf("/none/such"); d != nil {
-		t.Errorf("of no folder: %+v", d)
+		t.Errorf("got disk %+v of a folder that does not exist, want none", d)
 	}
 }

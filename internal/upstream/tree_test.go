@@ -65,7 +65,7 @@ func TestTree(t *testing.T) {
 		fmt.Print(table(changes))
 	}
 	if left > 0 {
-		t.Errorf("%d things upstream are not as golden has them. See what has changed with `make upstream`, change what is here, then run `make upstream UPDATE=1`", left)
+		t.Errorf("%d functions or files of other modules differ from golden. Run `make upstream` to see how, correct the code here, and run `make upstream UPDATE=1`", left)
 	}
 }
 

@@ -121,7 +121,7 @@ func TestCompare(t *testing.T) {
 			all := parse(t, tree)
 			golden, changes, err := compare(all, nil, at("v1"), get)
 			if err != nil || len(golden) != 7 || len(changes) != 7 {
-				t.Fatalf("without golden lines: %d entries, %d changes, %v", len(golden), len(changes), err)
+				t.Fatalf("got %d entries, %d changes, %v without golden lines, want 7 of each", len(golden), len(changes), err)
 			}
 			_, changes, err = compare(all, golden, at("v2"), get)
 			if err != nil {
@@ -176,16 +176,16 @@ func TestGolden(t *testing.T) {
 		return all
 	}
 	if got := reasons(tree); got != nil {
-		t.Errorf("as written: %q", got)
+		t.Errorf("got changes %q of the tree as it was written, want none", got)
 	}
 	if got := reasons(strings.Replace(tree, " T.Get", "", 1)); !slices.Equal(got, []string{"no directive example.com/m/m.go T.Get"}) {
-		t.Errorf("without a directive: %q", got)
+		t.Errorf("without the directive of T.Get: got changes %q", got)
 	}
 	if got := reasons(strings.Replace(tree, " T.Get", " T.Get loud", 1)); !slices.Equal(got, []string{"not in golden example.com/m/m.go loud"}) {
-		t.Errorf("with one more: %q", got)
+		t.Errorf("with a directive of loud: got changes %q", got)
 	}
 	if got := reasons(strings.Replace(tree, "list.txt", "other.txt", 1)); !slices.Equal(got, []string{"gone example.com/m/other.txt", "no directive example.com/m/list.txt"}) {
-		t.Errorf("with another file: %q", got)
+		t.Errorf("with a directive of another file: got changes %q", got)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestDirectives(t *testing.T) {
 	} {
 		all, err := directives(fstest.MapFS{"a.go": {Data: []byte(text + "\n")}})
 		if (err != nil) != refused {
-			t.Errorf("%q: %v, %v", text, all, err)
+			t.Errorf("directives(%q): got %v, %v, want refused %t", text, all, err, refused)
 		}
 	}
 	all := parse(t, "//upstream:follows example.org/m/m.go Do\n")

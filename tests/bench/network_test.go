@@ -98,7 +98,7 @@ spec:
 		for _, way := range ways {
 			result, err := run(way, networkSeconds)
 			if err != nil {
-				t.Fatalf("%s: %v", way, err)
+				t.Fatalf("measure %s: %v", way, err)
 			}
 			fmt.Printf("%s: %s: %+v\n", backend, way, result)
 			results[way] = append(results[way], result)

@@ -48,7 +48,7 @@ func TestTemplates(t *testing.T) {
 	b := &baseline{values: baselineValues{Address: "192.0.2.1", Restricted: true}}
 	for _, name := range []string{"cluster.yaml", "containerd.toml", "kubeadm.yaml", "kube-proxy.yaml", "net-conf.json", "Corefile"} {
 		if _, err := b.render(name, b.values); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("render %s: %v", name, err)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func TestStorage(t *testing.T) {
 		for i, place := range places {
 			result, err := measurePlace(c, place, folderOf(i))
 			if err != nil {
-				t.Fatalf("%s: %v", place, err)
+				t.Fatalf("measure %s: %v", place, err)
 			}
 			fmt.Printf("%s: %+v\n", place, result)
 			report.Rounds[place] = append(report.Rounds[place], result)

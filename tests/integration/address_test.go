@@ -48,7 +48,7 @@ func TestNodeMoves(t *testing.T) {
 		return errors.New("it has not")
 	})
 	if server.Process().Pid != process || !strings.Contains(server.Log(), "starting anew") {
-		t.Error("kedge was not started anew in its own process id")
+		t.Error("kedge did not start itself again in the same process")
 	}
 	// exec uses the kubelet at the new address, and the name is resolved by the DNS there.
 	s.eventuallyIn("client", "the Service's name", func(output string) bool {

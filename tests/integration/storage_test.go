@@ -73,7 +73,7 @@ spec: {source: {persistentVolumeClaimName: data}}
 	volumes := []string{s.volumeOf("data"), s.volumeOf("restored"), s.volumeOf("cloned")}
 	status, err := s.server.Host.Kedge(s.ctx, "status").Output()
 	if err != nil || !strings.Contains(string(status), volumes[0]) || !strings.Contains(string(status), s.namespace+"/data") {
-		t.Errorf("the status says nothing of %s: %v\n%s", volumes[0], err, status)
+		t.Errorf("the status does not name %s and its claim: %v\n%s", volumes[0], err, status)
 	}
 	s.kubectl("delete", "pod/data", "pod/restored", "pod/cloned")
 	s.kubectl("delete", "volumesnapshot/snapshot")

@@ -50,7 +50,7 @@ func TestSums(t *testing.T) {
 	for name := range architectures {
 		for _, file := range []string{"kedge-" + name, "kedge-" + name + ".xz", "kedge-" + name + ".gz", "kedge-" + name + ".cdx.json"} {
 			if !strings.Contains(sums, "  "+file+"\n") {
-				t.Errorf("there is no sum of %s", file)
+				t.Errorf("SHA256SUMS does not name %s", file)
 			}
 		}
 	}

@@ -160,7 +160,7 @@ func TestGroupNamesWhatDoesNotStop(t *testing.T) {
 		}
 		// Components that wait for their dependents are not named.
 		if !slices.Equal(waiting, []string{"stubborn"}) {
-			t.Errorf("while it stops it waits for %v", waiting)
+			t.Errorf("during the stop: got %v waited for, want stubborn", waiting)
 		}
 	})
 }

@@ -26,7 +26,7 @@ func TestLoadGoodFiles(t *testing.T) {
 	for name, want := range map[string]*Config{"full": full, "empty": Default()} {
 		got, err := Load(filepath.Join("testdata", name+".good.yaml"))
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("load %s.good.yaml: %v", name, err)
 		} else if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, want)
 		}

@@ -25,7 +25,7 @@ func TestLevels(t *testing.T) {
 			log.Level = strings.Split(words, ",")
 		}
 		if _, err := ParseLevels(log.Level); err != nil {
-			t.Errorf("%s: %v", words, err)
+			t.Errorf("got error %[2]v for log-level %[1]q, want none", words, err)
 		}
 		if got := strings.Join(log.Levels().Words(), " "); got != want.words {
 			t.Errorf("%s: got %s, want %s", words, got, want.words)

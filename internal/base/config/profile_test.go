@@ -26,7 +26,7 @@ func TestProfile(t *testing.T) {
 		return c
 	}
 	if c := must(""); c.Node.ProtectKernelDefaults || c.Server.PodSecurityStandard != "" || len(c.Server.KubeAPIServerArgs)+len(c.Node.KubeletArgs) > 0 {
-		t.Errorf("without a profile: %+v", c)
+		t.Errorf("without a profile: got %+v, want no hardening", c)
 	}
 	c := must("profile: cis\nkubelet-arg: [pod-max-pids=100]\nkube-apiserver-arg: [audit-log-path=/var/log/audit.log]")
 	if !c.Node.ProtectKernelDefaults || c.Server.PodSecurityStandard != "restricted" || !c.Server.SecretsEncryption {
@@ -51,7 +51,7 @@ func TestProfile(t *testing.T) {
 		"pod-security-standard: baseline\nkube-apiserver-arg: [admission-control-config-file=/a]": "Remove one of them",
 	} {
 		if _, err := load(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("load %q: got error %v, want one with %q", text, err, want)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	if half, _, err := LoadSources(path); err == nil || !half.Log.Debug || half.Node.ResolvConf != "/env" {
-		t.Errorf("with a fault: %v, %+v", err, half)
+		t.Errorf("load a file with a fault: got %v, %+v, want an error and the settings without it", err, half)
 	}
 	servers, agents := c.Settings(sources, ServerRole), c.Settings(sources, AgentRole)
 	for _, setting := range []Setting{

@@ -77,7 +77,7 @@ func TestLockNamesTheHolderAndEndsWithIt(t *testing.T) {
 	_ = first.Wait()
 	lock, err := Dir(dir).Lock()
 	if err != nil {
-		t.Fatalf("after kill -9 of the holder: %v", err)
+		t.Fatalf("lock after kill -9 of the holder: %v", err)
 	}
 	// A child of this process must not keep the lock alive.
 	child := exec.Command("sleep", "60")
@@ -97,12 +97,12 @@ func TestHoldOnAFullDisk(t *testing.T) {
 	}
 	dir := t.TempDir()
 	if lock, err := Dir(dir).Hold(); err != nil || lock.Release() != nil {
-		t.Fatalf("on a folder that kedge has not used: %v", err)
+		t.Fatalf("hold a folder that kedge has not used: %v", err)
 	}
 	mount(t, dir, 0, "size=1m")
 	first := startHolder(t, dir)
 	if _, err := Dir(dir).Hold(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(pid %d)", first.Process.Pid)) {
-		t.Errorf("while it is held: %v", err)
+		t.Errorf("hold a folder that another process holds: got %v, want its pid", err)
 	}
 	if err := first.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestLockHostNamesTheHolder(t *testing.T) {
 	}
 	_ = first.Wait()
 	if _, err := lockHost(filepath.Join(dir, "run")); err != nil {
-		t.Errorf("after kill -9 of the holder: %v", err)
+		t.Errorf("lock the host after kill -9 of the holder: %v", err)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestLockSaysWhatIsWrongWithTheFileSystem(t *testing.T) {
 			}
 			after := list(t, dir)
 			if after = strings.TrimPrefix(after, "lock"); strings.TrimPrefix(before, "lock") != after {
-				t.Errorf("left behind %q", after)
+				t.Errorf("got files %q, want none but the lock", after)
 			}
 		})
 	}

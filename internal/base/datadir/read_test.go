@@ -55,7 +55,7 @@ func TestReadText(t *testing.T) {
 		text, err := ReadText(in(name))
 		switch {
 		case want == "" && (err != nil || string(text) != "text"):
-			t.Errorf("%s: %q, %v", name, text, err)
+			t.Errorf("read %s: got %q, %v, want \"text\"", name, text, err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), in(name))):
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}

@@ -85,7 +85,7 @@ func TestReplace(t *testing.T) {
 		}
 		for range 2 {
 			if err := Replace(path("next"), path("current"), path("kept")); err != nil {
-				t.Fatalf("%s: %v", interrupted, err)
+				t.Fatalf("replace, interrupted %s: %v", interrupted, err)
 			}
 		}
 		if got, err := os.ReadFile(filepath.Join(path("current"), "file")); err != nil || string(got) != "new" {

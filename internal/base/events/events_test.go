@@ -16,7 +16,7 @@ import (
 func TestMessage(t *testing.T) {
 	long := strings.Repeat("é", maxMessage)
 	if got := Message(long); len(got) > maxMessage || strings.Trim(got, "é") != "..." {
-		t.Errorf("it has %d bytes and ends %q", len(got), got[len(got)-10:])
+		t.Errorf("got a message of %d bytes that ends %q, want it cut off with three dots", len(got), got[len(got)-10:])
 	}
 	if got := Message("short"); got != "short" {
 		t.Errorf("got %q", got)
@@ -29,7 +29,7 @@ func TestNode(t *testing.T) {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var event corev1.Event
 		if err := json.NewDecoder(r.Body).Decode(&event); err != nil || r.Method != http.MethodPost || r.URL.Path != "/api/v1/namespaces/default/events" {
-			t.Errorf("%s %s: %v", r.Method, r.URL.Path, err)
+			t.Errorf("got request %s %s (%v), want POST of an Event in the namespace default", r.Method, r.URL.Path, err)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
@@ -51,9 +51,9 @@ func TestNode(t *testing.T) {
 	})
 	event := <-written
 	if about := event.InvolvedObject; about.Kind != "Node" || about.Name != "pi" || about.UID != "pi" {
-		t.Errorf("it is about %+v", about)
+		t.Errorf("got event about %+v, want the Node pi", about)
 	}
 	if event.Type != corev1.EventTypeWarning || event.Reason != notUsed || event.Message != "a.tar: this is a FIFO" {
-		t.Errorf("it says %s %s %q", event.Type, event.Reason, event.Message)
+		t.Errorf("got event %s %s %q, want a warning about a.tar", event.Type, event.Reason, event.Message)
 	}
 }

@@ -36,12 +36,12 @@ func TestStart(t *testing.T) {
 	for range changes { // a last value may have been in the channel
 	}
 	if len(said.AllEntries()) > 0 {
-		t.Errorf("it says %v", said.LastEntry())
+		t.Errorf("got log line %v, want none", said.LastEntry())
 	}
 	ctx, stop = context.WithCancel(t.Context())
 	changes = Start(ctx, filepath.Join(folder, "nothing"), time.Second, log)
 	if entry := said.LastEntry(); entry == nil || !strings.Contains(entry.Message, "kedge does not see changes") {
-		t.Errorf("of a folder that is not there it says %v", entry)
+		t.Errorf("folder that does not exist: got log line %v, want that changes are not seen", entry)
 	}
 	stop()
 	for range changes {
@@ -73,6 +73,6 @@ func TestStartTree(t *testing.T) {
 	for range changes {
 	}
 	if len(said.AllEntries()) > 0 {
-		t.Errorf("it says %v", said.LastEntry())
+		t.Errorf("got log line %v, want none", said.LastEntry())
 	}
 }

@@ -54,11 +54,11 @@ func TestCheckKernel(t *testing.T) {
 	}
 	checks = checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n"}))
 	if len(checks) != 1 || checks[0].Result != Warn || !strings.Contains(checks[0].Detail, "6.1.0") {
-		t.Errorf("without a configuration: %+v", checks)
+		t.Errorf("without a configuration of the kernel: got %+v, want one warning", checks)
 	}
 	checks = checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", "boot/config-6.1.0": "CONFIG_VETH=y\n"}))
 	if c := byName(t, checks, "VETH"); c.Result != OK {
-		t.Errorf("from /boot: %+v", c)
+		t.Errorf("with a configuration in /boot: got %+v, want OK", c)
 	}
 }
 

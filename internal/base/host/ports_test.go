@@ -68,7 +68,7 @@ func TestVXLANPort(t *testing.T) {
 		again.Env = append(os.Environ(), inside+"=1")
 		again.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 		if output, err := again.CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, output)
+			t.Errorf("run the test in a network namespace of its own: %v\n%s", err, output)
 		}
 		return
 	}

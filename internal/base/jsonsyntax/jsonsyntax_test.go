@@ -20,7 +20,7 @@ func TestFault(t *testing.T) {
 		err := Fault([]byte(text))
 		if want == "" {
 			if err != nil {
-				t.Errorf("%q: %v", text, err)
+				t.Errorf("got fault %v for the valid text %q", err, text)
 			}
 			continue
 		}

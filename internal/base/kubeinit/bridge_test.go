@@ -161,7 +161,7 @@ func TestExit(t *testing.T) {
 			go func() {
 				defer close(ended)
 				b.phase.exit(255)
-				t.Error("the library goes on")
+				t.Error("exit returned: want it to end the goroutine")
 			}()
 			<-ended
 			<-watched.Done()

@@ -52,7 +52,7 @@ func start(t *testing.T, c component.Component) (stop func() error) {
 	select {
 	case <-ready:
 	case err := <-done:
-		t.Fatalf("it ended: %v", err)
+		t.Fatalf("the server of the socket ended: %v", err)
 	}
 	return func() error {
 		cancel()
@@ -165,11 +165,11 @@ func TestAsk(t *testing.T) {
 		t.Errorf("a question that is too long: %v", err)
 	}
 	if err := c.Ask(t.Context(), Heap, nil, &answer); err == nil || !strings.Contains(err.Error(), "bytes") {
-		t.Errorf("an answer that is too long: %v", err)
+		t.Errorf("got error %v for an answer that is too long, want one with \"bytes\"", err)
 	}
 	var half []string
 	if err := c.Ask(t.Context(), LogLevels, nil, &half); err == nil || err.Error() != "the rest failed" || !slices.Equal(half, []string{"half"}) {
-		t.Errorf("what was done all the same: %q, %v", half, err)
+		t.Errorf("got answer %q, error %v, want the half that was done and the error \"the rest failed\"", half, err)
 	}
 	if err := c.Ask(t.Context(), Status, nil, &answer); !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "starting or stopping") {
 		t.Errorf("what nobody answers: %v", err)
@@ -182,7 +182,7 @@ func TestAsk(t *testing.T) {
 	}
 	stop()
 	if err := c.Ask(t.Context(), SetLogLevels, "question", &answer); !errors.Is(err, ErrNotRunning) {
-		t.Errorf("after the stop: %v", err)
+		t.Errorf("ask after the stop: got %v, want %v", err, ErrNotRunning)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestWith(t *testing.T) {
 		t.Errorf("the part had stopped before the last answer: %q, %v", answer, err)
 	}
 	if err := c.Ask(t.Context(), SetLogLevels, "question", &answer); !errors.Is(err, ErrNotReady) {
-		t.Errorf("after the part has stopped: %v", err)
+		t.Errorf("ask after the part has stopped: got %v, want %v", err, ErrNotReady)
 	}
 
 	t.Log("the same route of the next part")
@@ -255,7 +255,7 @@ func TestWith(t *testing.T) {
 		t.Errorf("its last answer: %q, %v", answer, err)
 	}
 	if err := c.Ask(t.Context(), SetLogLevels, "question", &answer); !errors.Is(err, ErrNotReady) {
-		t.Errorf("after the part has failed: %v", err)
+		t.Errorf("ask after the part has failed: got %v, want %v", err, ErrNotReady)
 	}
 	stopServer()
 }
@@ -283,7 +283,7 @@ func TestListenAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := Listen(socket); err == nil || !strings.Contains(err.Error(), "stop the other kedge") {
-			t.Errorf("a second one: %v", err)
+			t.Errorf("listen on the socket for the second time: got %v, want one that says to stop the other kedge", err)
 		}
 		listener.(*net.UnixListener).SetUnlinkOnClose(false)
 		listener.Close()

@@ -58,11 +58,11 @@ func TestLevelsByComponent(t *testing.T) {
 		return strings.Join(lines, " ")
 	}
 	if got := say(); got != "scheduler:debug scheduler:info scheduler:warning scheduler/bind:debug scheduler/bind:info scheduler/bind:warning dns:warning" {
-		t.Errorf("logged %s", got)
+		t.Errorf("got lines %s, want those of scheduler at debug, and the warning of dns", got)
 	}
 	l.SetLevels(config.Levels{"": logrus.InfoLevel, "scheduler": logrus.ErrorLevel})
 	if got := say(); got != "dns:info dns:warning" {
-		t.Errorf("after the change %s", got)
+		t.Errorf("after the change of levels: got lines %s, want dns:info dns:warning", got)
 	}
 	if got := strings.Join(l.Levels().Words(), ","); got != "info,scheduler=error" {
 		t.Errorf("the levels are %s", got)
@@ -76,7 +76,7 @@ func TestJSON(t *testing.T) {
 	logrus.WithField("component", "dns").Warn("two\nlines")
 	var line map[string]string
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil || line["msg"] != "two\nlines" || line["component"] != "dns" || line["level"] != "warning" || line["time"] == "" {
-		t.Errorf("%v: %s", err, out.String())
+		t.Errorf("got line %s (%v), want one in JSON with the message, the component, the level and the time", out.String(), err)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestFile(t *testing.T) {
 	for _, file := range files {
 		info, err := os.Stat(file)
 		if err != nil || info.Size() > 1<<20 || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", file, err, info)
+			t.Errorf("log file %s: got %v, %v, want at most 1 MiB and mode 0600", file, info, err)
 		}
 	}
 	newest, err := os.ReadFile(path)

@@ -64,10 +64,10 @@ func TestViews(t *testing.T) {
 		}
 		synctest.Wait()
 		if got := strings.Join(*all, " "); got != "a b" {
-			t.Errorf("who stays heard %q", got)
+			t.Errorf("the handler that stayed got %q, want \"a b\"", got)
 		}
 		if got := strings.Join(*some, " "); got != "a" {
-			t.Errorf("who left heard %q", got)
+			t.Errorf("the handler that was removed got %q, want \"a\"", got)
 		}
 		if _, err := leaves.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{}); err == nil {
 			t.Error("a handler can be added after the end")
@@ -88,7 +88,7 @@ func TestViews(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(*once) != 2 {
-			t.Errorf("who came back heard %v", *once)
+			t.Errorf("the handler that was added again got %v, want both nodes", *once)
 		}
 		if found, err := nodes.GetIndexer().ByIndex("by-name", "b"); err != nil || len(found) != 1 {
 			t.Errorf("index has %v, %v", found, err)
@@ -131,7 +131,7 @@ func TestOwn(t *testing.T) {
 		stop()
 		view.Shutdown()
 		if !pods.IsStopped() || nodes.IsStopped() {
-			t.Errorf("after its end pods stopped: %t, nodes stopped: %t", pods.IsStopped(), nodes.IsStopped())
+			t.Errorf("after the end of the view: got pods stopped %t, nodes stopped %t, want only pods", pods.IsStopped(), nodes.IsStopped())
 		}
 		cancel()
 		factory.Shutdown()

@@ -68,11 +68,11 @@ func (a *account) check(t *testing.T, who string, nodes *corev1.NodeList) {
 		t.Errorf("%s: %s", who, fault)
 	}
 	if len(a.nodes) != len(nodes.Items) {
-		t.Errorf("%s knows %d nodes of %d", who, len(a.nodes), len(nodes.Items))
+		t.Errorf("%s has %d nodes, want %d", who, len(a.nodes), len(nodes.Items))
 	}
 	for _, node := range nodes.Items {
 		if known := a.nodes[node.Name]; known == nil || known.Labels["turn"] != node.Labels["turn"] {
-			t.Errorf("%s knows %v instead of %v", who, known, node)
+			t.Errorf("%s has node %v, want %v", who, known, node)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func TestHandlers(t *testing.T) {
 			t.Error(err)
 		}
 		if err := informer.RemoveEventHandler(nil); err == nil {
-			t.Error("what was never added is removed")
+			t.Error("removing a handler that was never added returned no error")
 		}
 		synctest.Wait()
 		gone := len(accounts[0].nodes)
@@ -136,7 +136,7 @@ func TestHandlers(t *testing.T) {
 		for i := range accounts {
 			if i == 0 {
 				if len(accounts[0].nodes) != gone {
-					t.Error("who was removed hears of more")
+					t.Error("the handler that was removed still gets events")
 				}
 				continue
 			}
@@ -173,7 +173,7 @@ func TestResync(t *testing.T) {
 		view.Shutdown()
 		time.Sleep(time.Hour)
 		if often.resyncs != 120 {
-			t.Error("it goes on after the end")
+			t.Error("resyncs continue after the shutdown")
 		}
 	})
 }

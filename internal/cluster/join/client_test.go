@@ -35,7 +35,7 @@ func TestExplain(t *testing.T) {
 		err := c.explain(fmt.Errorf("get: %w", test.err))
 		var temporary retryable
 		if !strings.Contains(err.Error(), test.want) || errors.As(err, &temporary) != test.retry {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v (retry %t), want %q (retry %t)", name, err, errors.As(err, &temporary), test.want, test.retry)
 		}
 	}
 }

@@ -39,6 +39,6 @@ func TestDrifted(t *testing.T) {
 	theirs := map[string][]byte{"a": []byte("1"), "b": []byte("2\n"), "c": []byte("3"), "d": []byte("4")}
 	own := map[string][]byte{"a": []byte("1"), "b": []byte("2"), "c": []byte("other"), "e": []byte("5")}
 	if names := drifted(own, theirs); !slices.Equal(names, []string{"c"}) {
-		t.Errorf("got %v; what is not here has not drifted", names)
+		t.Errorf("got %v, want [c]: a file that this server lacks has not drifted", names)
 	}
 }

@@ -68,13 +68,13 @@ func FuzzConfiguredToken(f *testing.F) {
 		}
 		token, err := ParseToken(whole)
 		if err != nil {
-			t.Fatalf("the server starts with %q, and no node can read its token %q: %v", configured, whole, err)
+			t.Fatalf("the server starts with the setting %q, but its token %q cannot be parsed: %v", configured, whole, err)
 		}
 		if !CheckSecret(dir, ServerUser, token.Secret) || CheckSecret(dir, ServerUser, token.Secret+"x") || CheckSecret(dir, NodeUser, token.Secret) {
-			t.Errorf("the server starts with %q, and does not admit the token %q alone", configured, whole)
+			t.Errorf("the server starts with the setting %q: want it to accept the secret of its token for servers, and no other", configured)
 		}
 		if again, err := EnsureToken(dir, "", ca); err != nil || again != whole {
-			t.Errorf("the token %q is %q after the next start: %v", whole, again, err)
+			t.Errorf("got token %q after the next start, want %q: %v", again, whole, err)
 		}
 	})
 }

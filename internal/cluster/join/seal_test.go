@@ -14,7 +14,7 @@ func TestSeal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if bytes.Contains(sealed.Data, []byte("the key")) {
-		t.Error("what is sealed can be read")
+		t.Error("the sealed data contain the key in plain text")
 	}
 	opened, err := sealed.Open("token")
 	if err != nil || !maps.EqualFunc(opened, secrets, bytes.Equal) {

@@ -37,7 +37,7 @@ func TestBootstrapTokens(t *testing.T) {
 	}
 	tokens, err := ListTokens(t.Context(), client)
 	if err != nil || len(tokens) != 2 {
-		t.Fatalf("listed %v, %v", tokens, err)
+		t.Fatalf("got tokens %v, %v, want two", tokens, err)
 	}
 	if first := tokens[0]; first.ID != short.Secret[:6] || first.Expires.IsZero() || !first.Joins {
 		t.Errorf("first is %+v", first)
@@ -51,9 +51,9 @@ func TestBootstrapTokens(t *testing.T) {
 		}
 	}
 	if tokens, err := ListTokens(t.Context(), client); err != nil || len(tokens) != 0 {
-		t.Errorf("left are %v, %v", tokens, err)
+		t.Errorf("got tokens %v, %v, want none after the deletion", tokens, err)
 	}
 	if err := DeleteToken(t.Context(), client, "abcdef"); err == nil || !strings.Contains(err.Error(), "abcdef") {
-		t.Errorf("deleting what is not there: %v", err)
+		t.Errorf("deleting a token that does not exist: got error %v, want one with its ID", err)
 	}
 }

@@ -118,7 +118,7 @@ func TestJoinServer(t *testing.T) {
 	}
 	// A join that was interrupted is repeated.
 	if _, err := JoinServer(t.Context(), o.config(dir), false); err != nil {
-		t.Errorf("again: %v", err)
+		t.Errorf("join for the second time: %v", err)
 	}
 
 	// At a later start, the configuration may have no token.
@@ -185,7 +185,7 @@ func TestJoinServerClock(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			if secrets, err := pki.Secrets(dir); err != nil || len(secrets) > 0 {
-				t.Errorf("it has taken %d secrets, %v", len(secrets), err)
+				t.Errorf("got %d secrets, %v after a refused join, want none", len(secrets), err)
 			}
 			o.ahead.Store(0)
 		}

@@ -69,7 +69,7 @@ func startAuthorities(t *testing.T, dir datadir.Dir, store func() (*clientv3.Cli
 		return authorities, func() {}, err
 	case <-ready:
 	case <-time.After(time.Minute):
-		t.Error("they are not ready")
+		t.Error("the components were not ready within a minute")
 	}
 	stop = sync.OnceFunc(func() {
 		cancel()
@@ -117,7 +117,7 @@ func TestSharedAuthorities(t *testing.T) {
 				return
 			}
 			if time.Now().After(deadline) {
-				t.Fatal("another server does not prepare them")
+				t.Fatal("the other server did not prepare the authorities in time")
 			}
 		}
 	}
@@ -151,7 +151,7 @@ func TestSharedAuthorities(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := first.Replace(t.Context(), begin); !errors.Is(err, pki.ErrPrepared) {
-		t.Errorf("once more: %v", err)
+		t.Errorf("begin a second time: got error %v, want %v", err, pki.ErrPrepared)
 	}
 	prepares(two)
 	late := &SharedAuthorities{dir: one, client: client}
@@ -211,7 +211,7 @@ func TestSharedAuthorities(t *testing.T) {
 	stored(away, "if this server was off while the cluster's certificate authorities were replaced, move the folder away")
 	follows(away)
 	if _, err := os.Stat(away.NextServerTLS()); err == nil {
-		t.Error("a server takes authorities that do not follow its own")
+		t.Error("a server prepared authorities that do not follow its own: want them refused")
 	}
 }
 

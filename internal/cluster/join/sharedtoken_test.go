@@ -37,7 +37,7 @@ func startToken(t *testing.T, dir datadir.Dir, configured string, store func() (
 	select {
 	case <-ready:
 	case <-time.After(time.Minute):
-		t.Fatal("it is not ready")
+		t.Fatal("the component was not ready within a minute")
 	}
 	if err := token.Known(); err != nil {
 		t.Error(err)
@@ -77,11 +77,11 @@ func TestSharedToken(t *testing.T) {
 	}
 	for deadline := time.Now().Add(time.Minute); !CheckSecret(two, ServerUser, token.Secret); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("another server does not learn the token")
+			t.Fatal("the other server did not get the token in time")
 		}
 	}
 	if CheckSecret(two, ServerUser, "old") {
-		t.Error("another server takes the old token")
+		t.Error("the other server still accepts the old token")
 	}
 	answer, err := client.Get(t.Context(), TokenKey)
 	if err != nil || len(answer.Kvs) != 1 || strings.Contains(string(answer.Kvs[0].Value), token.Secret) {
@@ -90,7 +90,7 @@ func TestSharedToken(t *testing.T) {
 
 	// A server that was down has the old token, in its file or configuration.
 	if found, err := TakeStored(t.Context(), client.KV, down, "old"); err != nil || !found {
-		t.Errorf("it does not start: %v", err)
+		t.Errorf("start of a server that was down: got %v, want the secrets found", err)
 	}
 	if found, err := TakeStored(t.Context(), client.KV, newServerDir(t, "", ""), token.Secret); err != nil || !found {
 		t.Errorf("a server does not join with the new token: %v", err)
@@ -104,7 +104,7 @@ func TestSharedToken(t *testing.T) {
 	}
 
 	if _, err := openToken(newServerDir(t, "another key", ""), answer.Kvs[0].Value); err == nil || !strings.Contains(err.Error(), "all servers of a cluster need the same file") {
-		t.Errorf("with another key: %v", err)
+		t.Errorf("open the token with another key: got error %v, want that all servers need the same file", err)
 	}
 }
 

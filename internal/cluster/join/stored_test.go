@@ -120,7 +120,7 @@ func TestStoredSecrets(t *testing.T) {
 	}
 	before := store.value
 	if found, err := TakeStored(ctx, store, first, ""); !found || err != nil || store.value == before {
-		t.Errorf("after another token was made: %v %v", found, err)
+		t.Errorf("after another token was made: got %v, %v, want the secrets stored again", found, err)
 	}
 	if found, err := TakeStored(ctx, store, first, ""); !found || err != nil {
 		t.Errorf("and again: %v %v", found, err)

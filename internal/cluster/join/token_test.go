@@ -97,7 +97,7 @@ func TestEnsureToken(t *testing.T) {
 				t.Fatalf("got %q, %v; want %q", token, err, test.want)
 			}
 			if text, err := os.ReadFile(dir.ServerToken()); err != nil || string(text) != token+"\n" {
-				t.Errorf("kept %q, %v", text, err)
+				t.Errorf("got token file %q, %v, want the token", text, err)
 			}
 		})
 	}

@@ -29,7 +29,7 @@ func TestNodeCallsAServer(t *testing.T) {
 		go func() { fault <- client.Handshake() }()
 		err := server.Handshake()
 		if err := errors.Join(err, <-fault); err != nil {
-			t.Fatalf("%s: %v", c.Name, err)
+			t.Fatalf("TLS handshake with the certificate %s: %v", c.Name, err)
 		}
 		chain := server.ConnectionState().PeerCertificates
 		if got := chain[0].Subject; got.CommonName != c.User || !slices.Contains(got.Organization, "kedge:node:edge") {
@@ -126,13 +126,13 @@ func TestServerCallsServers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if config.ServerName != APIName || config.RootCAs == nil {
-			t.Error("it calls anybody")
+			t.Error("the TLS configuration of a client does not check the server's name and authority")
 		}
 		return []*x509.Certificate{leaf}
 	}
 	user := shown(s.UserTLS("system:kedge:dns", "b", "kedge:node:a"))
 	if subject := user[0].Subject; subject.CommonName != "system:kedge:dns" || !slices.Equal(subject.Organization, []string{"b", "kedge:node:a", "kedge:registration:server"}) {
-		t.Errorf("it calls as %s", subject)
+		t.Errorf("got subject %s, want system:kedge:dns with three groups", subject)
 	}
 	if err := s.checkClient(s.clientCA, user); err != nil {
 		t.Error(err)
@@ -142,9 +142,9 @@ func TestServerCallsServers(t *testing.T) {
 		t.Error(err)
 	}
 	if s.CheckEtcdClient(user) == nil || s.CheckEtcdClient(nil) == nil || s.checkClient(s.clientCA, etcd) == nil {
-		t.Error("one authority's certificates pass for the other's")
+		t.Error("a certificate of one authority is accepted for the other one")
 	}
 	if ensure(t, options(t)).CheckEtcdClient(etcd) == nil {
-		t.Error("a server without etcd takes its clients")
+		t.Error("a server without etcd accepts a certificate of etcd's clients")
 	}
 }

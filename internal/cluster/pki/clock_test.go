@@ -83,7 +83,7 @@ func TestClockRecorder(t *testing.T) {
 		time.Sleep(90 * time.Minute)
 		synctest.Wait()
 		if got := recorded(); got != "2000-01-01T01:00:00Z" {
-			t.Errorf("after 90 minutes the record is %s", got)
+			t.Errorf("after 90 minutes: got record %s, want 2000-01-01T01:00:00Z", got)
 		}
 		cancel()
 		if err := <-ended; err != nil {
@@ -105,7 +105,7 @@ func TestClockRecorder(t *testing.T) {
 func TestNoClockIsTheSystems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		if got := (*Clock)(nil).Now(); !got.Equal(start) {
-			t.Errorf("it is %s", got)
+			t.Errorf("got time %s, want %s", got, start)
 		}
 	})
 }

@@ -24,7 +24,7 @@ func TestEncryptionKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%v, %v", info, err)
+			t.Errorf("encryption key: got %v, %v, want mode 0600", info, err)
 		}
 		return string(text)
 	}
@@ -34,15 +34,15 @@ func TestEncryptionKey(t *testing.T) {
 		t.Errorf("two servers have %s and %s", one, two)
 	}
 	if three := ensureIn(other, "another authority"); one == three {
-		t.Error("another cluster has the same")
+		t.Error("two clusters have the same encryption key")
 	}
 	if again := ensureIn(first, "a new authority"); again != one {
-		t.Error("with a new authority it is another one")
+		t.Error("a new authority changed the encryption key")
 	}
 	o := options(t)
 	ensure(t, o)
 	secrets, err := Secrets(o.Dir)
 	if err != nil || len(secrets[EncryptionKey]) == 0 {
-		t.Errorf("it is not among the secrets of servers: %v", err)
+		t.Errorf("the encryption key is not among the secrets of servers: %v", err)
 	}
 }

@@ -111,7 +111,7 @@ func FuzzSecrets(f *testing.F) {
 		for _, name := range shared {
 			content, was := sent[name]
 			if got, is := kept[name]; was != is || !slices.Equal(got, content) {
-				t.Errorf("of %s %q was sent and %q kept", name, content, got)
+				t.Errorf("%s: got %[3]q on the disk, want %[2]q", name, content, got)
 			}
 		}
 		err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {

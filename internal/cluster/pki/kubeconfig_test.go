@@ -47,7 +47,7 @@ func TestWriteKubeconfigOnlyWhenItDiffers(t *testing.T) {
 	}
 	first := stat(0o600)
 	if !os.SameFile(first, stat(0o600)) {
-		t.Error("it was written again for nothing")
+		t.Error("an unchanged kubeconfig was written again")
 	}
 	stat(0o644)
 	if err := os.WriteFile(path, []byte("half"), 0o644); err != nil {

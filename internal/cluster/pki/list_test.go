@@ -28,18 +28,18 @@ func TestList(t *testing.T) {
 		return listed[i]
 	}
 	if len(listed) != 11 {
-		t.Errorf("listed %d certificates", len(listed))
+		t.Errorf("got %d certificates, want 11", len(listed))
 	}
 	serving := of(listed, s.ServingCertFile)
 	if serving.Status != StatusOK || serving.DaysLeft < 363 || serving.DaysLeft > 365 || !slices.Equal(serving.Usage, []string{"server"}) ||
 		!strings.Contains(serving.NamesOrUsage(), "kubernetes.default.svc") || !strings.Contains(serving.NamesOrUsage(), "192.0.2.7") {
-		t.Errorf("%+v", serving)
+		t.Errorf("got serving certificate %+v, want status OK, about 364 days, usage server and all names", serving)
 	}
 	if ca := of(listed, s.ServerCAFile); ca.NamesOrUsage() != "CA" || !strings.Contains(ca.Subject, "kedge-server-ca") {
-		t.Errorf("%+v", ca)
+		t.Errorf("got %+v, want the authority kedge-server-ca", ca)
 	}
 	if admin := of(listed, filepath.Join(o.Dir.ServerTLS(), "client-admin.crt")); admin.NamesOrUsage() != "client" {
-		t.Errorf("%+v", admin)
+		t.Errorf("got %+v, want the usage client", admin)
 	}
 	for status, later := range map[string]time.Duration{StatusSoon: leafValidity - RenewBefore + time.Hour, StatusEnded: leafValidity + time.Hour} {
 		listed, err := List(o.Dir, now.Add(later))
@@ -51,7 +51,7 @@ func TestList(t *testing.T) {
 		t.Fatal(err)
 	}
 	if listed, err := List(o.Dir, now); err == nil || !strings.Contains(err.Error(), s.ServingCertFile) || len(listed) != 10 {
-		t.Errorf("a file that is no good: %v, %d others", err, len(listed))
+		t.Errorf("with one damaged file: got error %v and %d certificates, want its name and 10", err, len(listed))
 	}
 	if _, err := List(datadir.Dir(t.TempDir()), now); err == nil || !strings.Contains(err.Error(), "--data-dir") {
 		t.Errorf("an empty folder: %v", err)

@@ -56,7 +56,7 @@ func TestNodeJoins(t *testing.T) {
 	}
 	updated := NewNode(dir, "edge", nil)
 	if err := updated.Load(); err != nil || !updated.WantsRenewal(ips) {
-		t.Errorf("without a certificate that is new: %v, or it is not asked for", err)
+		t.Errorf("a node without a certificate that a new version needs: got %v, want that it renews", err)
 	}
 	if err := NewNode(dir, "other", nil).Load(); err == nil || !strings.Contains(err.Error(), "another node") {
 		t.Errorf("under another name: %v", err)
@@ -76,7 +76,7 @@ func TestNodeJoins(t *testing.T) {
 	}
 	for _, c := range NodeCertificates("edge") {
 		if info, err := os.Stat(n.file(c.Name) + ".key"); err != nil || info.Mode() != 0o600 {
-			t.Errorf("%s: %v, %v", c.Name, info.Mode(), err)
+			t.Errorf("key of %s: got mode %v, %v, want 0600", c.Name, info.Mode(), err)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func TestNodeReplacesKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := NewNode(dir, "edge", nil).Load(); err != nil || read(n.ServingKeyFile()) != next {
-		t.Errorf("after a kill -9: %v, or the key is the old one", err)
+		t.Errorf("after a kill -9: got %v, want the new key", err)
 	}
 }
 
@@ -259,7 +259,7 @@ func TestCheckNode(t *testing.T) {
 		"zero":              {"edge", []netip.Addr{{}}, false},
 	} {
 		if err := checkNode(test.node, test.ips); (err == nil) != test.ok {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want accepted %t", name, err, test.ok)
 		}
 	}
 }

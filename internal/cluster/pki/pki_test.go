@@ -146,7 +146,7 @@ func TestEnsureServerMakesAll(t *testing.T) {
 	}
 	for name, mode := range map[string]os.FileMode{"server-ca.key": 0o600, "service.key": 0o600, "serving-kube-apiserver.key": 0o600, "server-ca.crt": 0o600} {
 		if info, err := os.Stat(filepath.Join(o.Dir.ServerTLS(), name)); err != nil || info.Mode() != mode {
-			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+			t.Errorf("%s: got mode %v, %v, want %v", name, info.Mode(), err, mode)
 		}
 	}
 	for name, text := range contents(t, o) {
@@ -254,7 +254,7 @@ func TestEnsureServerAgain(t *testing.T) {
 						t.Errorf("got error %v, want %q in it", err, test.fault)
 					}
 					if got := changed(before, after); got != nil {
-						t.Errorf("wrote %v, though it failed", got)
+						t.Errorf("got changed files %v after a failure, want none", got)
 					}
 					return
 				}

@@ -67,7 +67,7 @@ func TestRenewAll(t *testing.T) {
 	before := contents(t, o)
 	files, err := s.Renew(true)
 	if err != nil || len(files) != 6 {
-		t.Fatalf("renewed %v, %v", files, err)
+		t.Fatalf("got renewed %v, %v, want 6 files", files, err)
 	}
 	after := contents(t, o)
 	got := changed(before, after)
@@ -121,7 +121,7 @@ func TestShortLife(t *testing.T) {
 		}
 		time.Sleep(3 * time.Minute)
 		if files, err := s.Renew(false); err != nil || !slices.Equal(files, []string{s.ServingCertFile}) {
-			t.Errorf("renewed %v, %v", files, err)
+			t.Errorf("got renewed %v, %v, want the serving certificate alone", files, err)
 		}
 	})
 }
@@ -138,7 +138,7 @@ func TestAging(t *testing.T) {
 		}
 		time.Sleep(10 * 24 * time.Hour)
 		if !s.Aging(node) || s.Aging(admin) || s.Aging(nil) {
-			t.Error("not aging, or others are")
+			t.Error("Aging: want true for the node's certificate, and false for the others")
 		}
 	})
 }
@@ -160,7 +160,7 @@ func TestLeafEndsWithItsAuthority(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := changed(before, contents(t, o)); got != nil {
-			t.Errorf("renewed %v again", got)
+			t.Errorf("got renewed %v, want nothing for the second time", got)
 		}
 	})
 }

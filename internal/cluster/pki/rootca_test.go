@@ -107,7 +107,7 @@ func TestPodsTrust(t *testing.T) {
 				"192.0.2.9": node, "2001:db8::9": node, "edge": node,
 			} {
 				if err := trust.verify(t, chain, name); err != nil {
-					t.Errorf("%s: %v", name, err)
+					t.Errorf("verify the certificate of %s: %v", name, err)
 				}
 			}
 			for _, name := range []string{
@@ -117,7 +117,7 @@ func TestPodsTrust(t *testing.T) {
 				if err := trust.verify(t, served(t, s.clientCA, name), name); err == nil {
 					t.Errorf("a node's certificate passes for %s", name)
 				} else if text := err.Error(); !strings.Contains(text, "excluded") {
-					t.Errorf("%s: %v", name, err)
+					t.Errorf("a node's certificate for %s: got error %v, want that the name is excluded", name, err)
 				}
 				// The certificate's other names do not help.
 				if err := trust.verify(t, served(t, s.clientCA, "edge", name), "edge"); err == nil {
@@ -200,7 +200,7 @@ func TestPodsTrustWhileAuthoritiesAreReplaced(t *testing.T) {
 		}
 	}
 	if err := before.verify(t, served(t, between.clientCA, APIName), APIName); err == nil {
-		t.Error("a node's certificate passes for the API's with those who have not followed")
+		t.Error("clients that know only the old authority take a node's certificate for the API's")
 	}
 	if err := DropAuthorities(o.Dir); err != nil {
 		t.Fatal(err)

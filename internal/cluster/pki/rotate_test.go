@@ -105,7 +105,7 @@ func TestRotateAuthorities(t *testing.T) {
 	works := func(what string, s *Server) {
 		t.Helper()
 		if err := errors.Join(meet(n, s), called(t, n, s)); err != nil {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: connect the node and the server to each other: %v", what, err)
 		}
 	}
 	works("before", before)
@@ -114,7 +114,7 @@ func TestRotateAuthorities(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := PrepareAuthorities(o.Dir, time.Now()); !errors.Is(err, ErrPrepared) {
-		t.Errorf("a second time: %v", err)
+		t.Errorf("prepare authorities twice: got error %v, want %v", err, ErrPrepared)
 	}
 	works("prepared", ensure(t, o))
 	// Files that change before the start, such as other keys, must not be lost.
@@ -124,12 +124,12 @@ func TestRotateAuthorities(t *testing.T) {
 	}
 	defer func() {
 		if content, err := os.ReadFile(other); err != nil || string(content) != "other" {
-			t.Errorf("what is not replaced: %s, %v", content, err)
+			t.Errorf("got %q, %v in a file that is not replaced, want \"other\"", content, err)
 		}
 	}()
 	between := restarted(t, o)
 	if !between.Rotating() || before.Rotating() {
-		t.Error("it does not know that authorities are being replaced")
+		t.Error("Rotating: want true between the two steps, and false before")
 	}
 	works("a node that has not followed", between)
 	if n.Follows(between.Authorities()) || between.SignedNow(oldServing[0]) {
@@ -182,13 +182,13 @@ func TestRotateAuthorities(t *testing.T) {
 	follow(n, after)
 	works("after", after)
 	if hash, err := CAHash(after.ServerCA()); err != nil || hash != newHash || FindCA(after.ServerCA(), oldHash) != nil || after.Rotating() {
-		t.Errorf("tokens pin %s, %v, or the old authority is there yet", hash, err)
+		t.Errorf("got hash %s, %v, want %s; the old authority must be gone, and no replacement in progress", hash, err, newHash)
 	}
 	if err := meet(n, before); err == nil {
 		t.Error("the old authority is trusted yet")
 	}
 	if err := DropAuthorities(o.Dir); err == nil || !strings.Contains(err.Error(), "rotate-ca`") {
-		t.Errorf("with nothing to drop: %v", err)
+		t.Errorf("drop authorities with none prepared: got error %v, want one that names the command", err)
 	}
 	// A second rotation works as well.
 	if err := PrepareAuthorities(o.Dir, time.Now()); err != nil {
@@ -208,7 +208,7 @@ func TestTakeAuthoritiesAfterInterruptions(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := restarted(t, o); s.Authorities() != before.Authorities() {
-				t.Error("what was not prepared was taken")
+				t.Error("authorities that were half prepared were used")
 			}
 		}
 		if err := PrepareAuthorities(o.Dir, time.Now()); err != nil {
@@ -241,14 +241,14 @@ func TestTakeAuthoritiesAfterInterruptions(t *testing.T) {
 		}
 		left, err := filepath.Glob(o.Dir.NextServerTLS() + "*")
 		if err != nil || len(left) > 0 {
-			t.Errorf("%s: %v is left, %v", interrupted, left, err)
+			t.Errorf("%s: got %v, %v left, want nothing", interrupted, left, err)
 		}
 		if kept, err := readCertificates(filepath.Join(o.Dir.PreviousServerTLS(), "server-ca.crt")); err != nil || !kept[0].Equal(before.serverCA.cert()) {
-			t.Errorf("%s: what was before is not kept: %v", interrupted, err)
+			t.Errorf("%s: the previous authorities were not kept: %v", interrupted, err)
 		}
 		info, err := os.Stat(filepath.Join(o.Dir.ServerTLS(), "server-ca.key"))
 		if err != nil || info.Mode() != 0o600 {
-			t.Errorf("%s: %v, %v", interrupted, info, err)
+			t.Errorf("%s: server-ca.key: got %v, %v, want mode 0600", interrupted, info, err)
 		}
 	}
 }
@@ -269,7 +269,7 @@ func TestTakeAuthoritiesOfOthers(t *testing.T) {
 		t.Error("authorities for others were taken")
 	}
 	if _, err := os.Stat(o.Dir.NextServerTLS()); err == nil {
-		t.Error("they are there yet")
+		t.Error("the prepared authorities are still there, want them removed")
 	}
 }
 
@@ -304,10 +304,10 @@ func TestRotateRefuses(t *testing.T) {
 		t.Error("an authority below another is taken for one that replaces it")
 	}
 	if err := PrepareAuthorities(o.Dir, time.Now()); err == nil || !strings.Contains(err.Error(), "of your own") {
-		t.Errorf("prepared: %v", err)
+		t.Errorf("prepare with authorities of the user: got error %v, want it refused", err)
 	}
 	if _, err := os.Stat(o.Dir.NextServerTLS() + ".tmp"); err == nil {
-		t.Error("what was begun is there yet")
+		t.Error("the folder of the refused preparation is still there")
 	}
 }
 
@@ -319,10 +319,10 @@ func TestFollowAuthorities(t *testing.T) {
 	follow := func(files map[string][]byte, want bool) {
 		t.Helper()
 		if wanted, err := FollowAuthorities(o.Dir, files); err != nil || wanted != want {
-			t.Errorf("a start is wanted: %t, %v", wanted, err)
+			t.Errorf("got restart wanted %t, %v, want %t", wanted, err, want)
 		}
 		if _, err := os.Stat(o.Dir.NextServerTLS()); (err == nil) != want {
-			t.Errorf("what is prepared: %v", err)
+			t.Errorf("folder of prepared authorities: got %v, want it there: %t", err, want)
 		}
 	}
 	prepared := func(files map[string][]byte, err error) map[string][]byte {
@@ -349,7 +349,7 @@ func TestFollowAuthorities(t *testing.T) {
 	last := prepared(LastAuthorities(o.Dir))
 	authority := "server-ca.crt"
 	if !Successive(before, next[authority]) || !Successive(next[authority], last[authority]) || Successive(before, last[authority]) || Successive(before, nil) {
-		t.Error("it does not know which authorities follow each other")
+		t.Error("Successive: want true for one step, and false for two")
 	}
 	follow(last, true)
 	follow(next, false) // the prepared step must not be taken
@@ -365,7 +365,7 @@ func TestFollowAuthorities(t *testing.T) {
 		"of another key alone": {authority: last[authority], serviceAccountKey: []byte("another")},
 	} {
 		if _, err := FollowAuthorities(o.Dir, files); err == nil || !strings.Contains(err.Error(), "kubectl delete node") {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: got error %v, want one that says to delete the node", what, err)
 		}
 	}
 }

@@ -117,7 +117,7 @@ func TestJoin(t *testing.T) {
 		uid, err := r.Join(t.Context(), claimOf(step.node, step.password))
 		var taken *TakenError
 		if errors.As(err, &taken) != step.refused || !step.refused && err != nil {
-			t.Errorf("%s: %s: %v", step.node, step.what, err)
+			t.Errorf("%s: %s: got error %v, want refused %t", step.node, step.what, err, step.refused)
 		}
 		if before := uids[step.node]; err == nil && before != "" && before != uid {
 			t.Errorf("%s: %s: it has another registration", step.node, step.what)
@@ -128,7 +128,7 @@ func TestJoin(t *testing.T) {
 	}
 	secret, err := client.CoreV1().Secrets(namespace).Get(t.Context(), "known"+suffix, metav1.GetOptions{})
 	if err != nil || strings.Contains(secret.String(), "one") {
-		t.Errorf("kept %v, %v", secret, err)
+		t.Errorf("got Secret %v, %v, want it without the password", secret, err)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestServerNode(t *testing.T) {
 	})
 	for _, password := range []string{"one", "two", "two"} {
 		if err := registerWhenAllowed(t.Context(), client, claimOf("server", password)); err != nil {
-			t.Errorf("%s: %v", password, err)
+			t.Errorf("register with the password %s: %v", password, err)
 		}
 	}
 	r := New()
@@ -295,11 +295,11 @@ func TestOlder(t *testing.T) {
 	})
 	var owned *AddressError
 	if _, err := r.Join(t.Context(), claimOf("other", "three", "192.0.2.1")); !errors.As(err, &owned) || owned.Owner != "edge" {
-		t.Errorf("another takes its address: %v", err)
+		t.Errorf("another node joins with the address of edge: got error %v, want it refused", err)
 	}
 	var taken *TakenError
 	if _, err := r.Renew(t.Context(), "", claimOf("edge", "two", "192.0.2.1")); !errors.As(err, &taken) {
-		t.Errorf("renewed with a wrong password: %v", err)
+		t.Errorf("renew with a wrong password: got error %v, want it refused", err)
 	}
 	// The node's agent may be of an older kedge, too.
 	uid, err := r.Renew(t.Context(), "", claimOf("edge", "", "192.0.2.1"))
@@ -313,13 +313,13 @@ func TestOlder(t *testing.T) {
 		t.Errorf("its new certificates: %v", err)
 	}
 	if _, err := r.Renew(t.Context(), uid, claimOf("edge", "")); !errors.As(err, &taken) {
-		t.Errorf("renewed again without the password: %v", err)
+		t.Errorf("renew without a password: got error %v, want it refused", err)
 	}
 	if _, err := r.Renew(t.Context(), uid, claimOf("edge", "one", "192.0.2.1")); err != nil {
-		t.Errorf("renewed again: %v", err)
+		t.Errorf("renew for the second time: %v", err)
 	}
 	if owner, ok := r.Owner(netip.MustParseAddr("192.0.2.1")); !ok || owner != "edge" {
-		t.Errorf("the address is of %q", owner)
+		t.Errorf("got owner %q of the address, want edge", owner)
 	}
 }
 
@@ -336,7 +336,7 @@ func TestAddresses(t *testing.T) {
 	eventually(t, "the address to be known", func() bool { owner, ok := r.Owner(address); return ok && owner == "first" })
 	var owned *AddressError
 	if _, err := r.Join(t.Context(), claimOf("other", "two", "192.0.2.2", "192.0.2.1")); !errors.As(err, &owned) || owned.Owner != "first" {
-		t.Errorf("another machine takes the address: %v", err)
+		t.Errorf("another machine joins with the address of first: got error %v, want it refused", err)
 	}
 	if _, err := r.Join(t.Context(), claimOf("renamed", "one", "192.0.2.1")); err != nil {
 		t.Errorf("the machine under another name: %v", err)
@@ -371,13 +371,13 @@ func TestRevoke(t *testing.T) {
 	})
 	var revoked *RevokedError
 	if _, err := r.Join(t.Context(), claimOf("edge", "one")); !errors.As(err, &revoked) {
-		t.Errorf("it joins again: %v", err)
+		t.Errorf("a revoked node joins: got error %v, want it refused", err)
 	}
 	if _, err := r.Renew(t.Context(), uid, claimOf("edge", "one")); !errors.Is(err, ErrRefused) {
-		t.Errorf("it renews its certificates: %v", err)
+		t.Errorf("a revoked node renews: got error %v, want %v", err, ErrRefused)
 	}
 	if _, err := r.Join(t.Context(), claimOf("other", "one", "192.0.2.1")); err != nil {
-		t.Errorf("another machine at its address: %v", err)
+		t.Errorf("another machine joins with the address of a revoked node: %v", err)
 	}
 	if err := client.CoreV1().Nodes().Delete(t.Context(), "edge", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ func TestRenewsInTime(t *testing.T) {
 			Due: func() time.Time { return due },
 			Renew: func(_ context.Context, all bool) ([]string, error) {
 				if all {
-					t.Error("it renewed all")
+					t.Error("got all certificates renewed, want only those that are due")
 				}
 				asked = append(asked, time.Since(began))
 				switch since := time.Since(due); {
@@ -92,21 +92,21 @@ func TestAnswers(t *testing.T) {
 		Due: func() time.Time { return time.Time{} },
 		Renew: func(_ context.Context, all bool) ([]string, error) {
 			if !all {
-				t.Error("it did not renew all")
+				t.Error("got only due certificates renewed, want all")
 			}
 			return []string{"a.crt"}, errors.New("one is left")
 		},
 	}
 	agent := localtest.Serve(t, New(cfg).Routes()...)
 	if files, err := Rotate(t.Context(), agent); !slices.Equal(files, []string{"a.crt"}) || err == nil || err.Error() != "one is left" {
-		t.Errorf("renewed %q, %v", files, err)
+		t.Errorf("got renewed %q, %v, want a.crt and the error \"one is left\"", files, err)
 	}
 	nodes := map[string]string{"edge": "192.0.2.1:10250"}
 	if _, err := Lagging(t.Context(), agent, nodes, nil); !errors.Is(err, localapi.ErrNotReady) || !strings.Contains(err.Error(), "only a kedge server") {
-		t.Errorf("an agent knows who lags behind: %v", err)
+		t.Errorf("Lagging on an agent: got error %v, want that only a server knows", err)
 	}
 	if err := Replace(t.Context(), agent, false); !errors.Is(err, localapi.ErrNotReady) || !strings.Contains(err.Error(), "with others") {
-		t.Errorf("who has no others replaces their authorities: %v", err)
+		t.Errorf("Replace without other servers: got error %v, want it refused", err)
 	}
 
 	cfg.Lagging = func(_ context.Context, kubelets map[string]string, _ []string) (Lag, error) {
@@ -114,13 +114,13 @@ func TestAnswers(t *testing.T) {
 	}
 	cfg.Replace = func(_ context.Context, finish bool) error {
 		if !finish {
-			t.Error("it was asked to begin")
+			t.Error("got a request to begin, want one to finish")
 		}
 		return nil
 	}
 	server := localtest.Serve(t, New(cfg).Routes()...)
 	if lag, err := Lagging(t.Context(), server, nodes, nil); err != nil || lag.Why["edge"] != "192.0.2.1:10250" {
-		t.Errorf("%+v, %v", lag, err)
+		t.Errorf("got %+v, %v, want the address of edge as the reason", lag, err)
 	}
 	if err := Replace(t.Context(), server, true); err != nil {
 		t.Error(err)

@@ -41,11 +41,11 @@ func TestLagging(t *testing.T) {
 	nodes := map[string]string{"up": address, "down": address}
 	lag := lagging(t.Context(), nodes, []string{address}, own.Equal, dial)
 	if want := map[string]string{"node down": "no tunnel"}; !maps.Equal(lag.Why, want) || !lag.Since.Equal(pki.IssuedAt(own)) {
-		t.Errorf("%v, want %v", lag, want)
+		t.Errorf("got %v, want %v", lag, want)
 	}
 	lag = lagging(t.Context(), nodes, []string{address}, func(*x509.Certificate) bool { return false }, dial)
 	if len(lag.Why) != 3 || !strings.Contains(lag.Why["node up"], "the old certificate authority signed its certificates") || lag.Why["the server at "+address] == "" {
-		t.Errorf("%v", lag)
+		t.Errorf("got %v, want three: both nodes and the server", lag)
 	}
 }
 

@@ -351,7 +351,7 @@ func TestFollowLearnsAndRemembers(t *testing.T) {
 		t.Errorf("got %v, want %v", known, addressesOf(servers))
 	}
 	if b.inUse() != first.address {
-		t.Error("left a server that works")
+		t.Error("the balancer changed to another server although this one works")
 	}
 	first.endpoints <- sliceOf(nil)
 	first.endpoints <- sliceOf(servers[1:])
@@ -429,7 +429,7 @@ func TestFollowAnswers(t *testing.T) {
 	answer := func(code int) *httptest.Server {
 		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != join.EtcdPath {
-				t.Errorf("asked %s", r.URL.Path)
+				t.Errorf("got path %s, want %s", r.URL.Path, join.EtcdPath)
 			}
 			w.WriteHeader(code)
 			_ = json.NewEncoder(w).Encode(join.EtcdMembers{Servers: members})

@@ -86,7 +86,7 @@ func checkSigned(t *testing.T, cert *x509.Certificate, wanted pki.NodeCertificat
 		return group == pki.NodesGroup || group == pki.NodeGroup(request.Node) || strings.HasPrefix(group, pki.RegistrationGroup(""))
 	}
 	if cert.Subject.CommonName != wanted.User || cert.IsCA || slices.ContainsFunc(cert.Subject.Organization, func(group string) bool { return !own(group) }) {
-		t.Errorf("the certificate %s of node %q is of %s", wanted.Name, request.Node, cert.Subject)
+		t.Errorf("certificate %s of node %q: got subject %s, want user %s, no authority, and groups of this node only", wanted.Name, request.Node, cert.Subject, wanted.User)
 	}
 	if !wanted.Serving {
 		if len(cert.DNSNames)+len(cert.IPAddresses) > 0 || !slices.Equal(cert.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}) {

@@ -238,10 +238,10 @@ func TestRoutes(t *testing.T) {
 				response := c.call(route.method, route.path, nil, authorize)
 				refused := response.Code == http.StatusUnauthorized
 				if refused == may[who] {
-					t.Errorf("%s %s with %s: %d %s", route.method, route.path, who, response.Code, response.Body)
+					t.Errorf("%s %s with %s: got %d %s, want accepted %t", route.method, route.path, who, response.Code, response.Body, may[who])
 				}
 				if refused && strings.TrimSpace(response.Body.String()) != "unauthorized" {
-					t.Errorf("%s %s with %s tells %q", route.method, route.path, who, response.Body)
+					t.Errorf("%s %s with %s: got %q, want \"unauthorized\" and nothing else", route.method, route.path, who, response.Body)
 				}
 			}
 		}
@@ -305,14 +305,14 @@ func FuzzJoin(f *testing.F) {
 			}
 		case http.StatusUnauthorized, http.StatusBadRequest, http.StatusForbidden:
 			if strings.Contains(response.Body.String(), token.Secret) {
-				t.Errorf("it tells the token: %s", response.Body)
+				t.Errorf("the answer contains the token: %s", response.Body)
 			}
 		default:
 			t.Errorf("status %d: %s", response.Code, response.Body)
 		}
 		if joins && authorization == "" {
 			if code := c.call("POST", path, body, authorize).Code; code != http.StatusUnauthorized {
-				t.Errorf("without credentials: %d", code)
+				t.Errorf("without credentials: got %d, want 401", code)
 			}
 		}
 	})
@@ -409,7 +409,7 @@ func TestJoin(t *testing.T) {
 	reachable = true
 	serving.Store(newCluster(t).cfg.PKI)
 	if _, err := try(good); err == nil || !strings.Contains(err.Error(), "not of this node's cluster") {
-		t.Errorf("another cluster at the address: %v", err)
+		t.Errorf("another cluster at the address: got error %v, want that it is not this node's", err)
 	}
 	serving.Store(c.cfg.PKI)
 

@@ -50,7 +50,7 @@ func TestFormerNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := bufio.NewReader(watch.Body).ReadByte(); err == nil {
-		t.Error("the watch goes on")
+		t.Error("the watch of a revoked node is still open")
 	}
 	<-ended
 	for _, path := range []string{"/api", join.ClusterPath, join.ConnectPath} {
@@ -59,7 +59,7 @@ func TestFormerNode(t *testing.T) {
 		}
 	}
 	if status := get(other, "/api").StatusCode; status != http.StatusOK {
-		t.Errorf("another node gets %d", status)
+		t.Errorf("another node: got %d, want 200", status)
 	}
 }
 

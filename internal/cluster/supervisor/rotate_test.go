@@ -84,7 +84,7 @@ func TestFollow(t *testing.T) {
 		return len(files) > 0
 	}
 	if renewed() {
-		t.Error("renewed for nothing")
+		t.Error("a certificate that is not due was renewed")
 	}
 	tokens := []string{first.token}
 	for step, prepare := range []func() error{

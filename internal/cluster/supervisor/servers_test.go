@@ -58,7 +58,7 @@ func TestEtcdClients(t *testing.T) {
 	const kv = "/etcdserverpb.KV/Range"
 	server := shows(t, certificates.EtcdClientTLS())
 	if w := call("POST", kv, server); w.Code != http.StatusNotFound {
-		t.Errorf("without etcd: %d", w.Code)
+		t.Errorf("etcd's API on a server without etcd: got %d, want 404", w.Code)
 	}
 	c.cfg.Etcd = etcd
 	for name, state := range map[string]*tls.ConnectionState{
@@ -102,10 +102,10 @@ func TestServersJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	if w := c.ask("GET", join.SecretsPath, token.User, token.Secret, ""); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "restart it with --cluster-init") {
-		t.Errorf("over SQLite: %d %s", w.Code, w.Body)
+		t.Errorf("secrets of a server with SQLite: got %d %s, want 403 and what to do", w.Code, w.Body)
 	}
 	if w := c.ask("POST", join.MemberPath, token.User, token.Secret, "{}"); w.Code != http.StatusForbidden {
-		t.Errorf("over SQLite: %d %s", w.Code, w.Body)
+		t.Errorf("join as a member of a server with SQLite: got %d %s, want 403", w.Code, w.Body)
 	}
 
 	member := &member{usable: true}

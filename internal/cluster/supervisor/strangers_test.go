@@ -66,7 +66,7 @@ func TestStrangersLimit(t *testing.T) {
 				conn.known()
 			}
 			if s.count != 0 || len(s.hosts) != 0 {
-				t.Errorf("left are %d of %v", s.count, s.hosts)
+				t.Errorf("got %d connections of strangers %v, want none", s.count, s.hosts)
 			}
 		})
 	}

@@ -247,11 +247,11 @@ func TestErrorLog(t *testing.T) {
 	w := &errorLog{logrus.NewEntry(logger)}
 	for _, message := range []string{"http: TLS handshake error from 192.0.2.1:1: EOF\n", "http: panic serving 192.0.2.1:1: boom\n", "something else\n"} {
 		if n, err := io.WriteString(w, message); n != len(message) || err != nil {
-			t.Errorf("wrote %d, %v", n, err)
+			t.Errorf("write: got %d, %v, want %d", n, err, len(message))
 		}
 	}
 	if got := out.String(); strings.Contains(got, "handshake") || !strings.Contains(got, "level=error msg=\"http: panic") ||
 		!strings.Contains(got, "level=debug msg=\"something else\"") {
-		t.Errorf("logged %s", got)
+		t.Errorf("got log %s, want the panic as an error, the other message at debug, and no handshake error", got)
 	}
 }

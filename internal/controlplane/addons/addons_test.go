@@ -58,7 +58,7 @@ func TestManifests(t *testing.T) {
 		}
 		typed, _, err := decoder.Decode(raw, nil, nil)
 		if err != nil {
-			t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+			t.Errorf("decode %s %s: %v", object.GetKind(), object.GetName(), err)
 			continue
 		}
 		// These are Kubernetes' own roles.
@@ -147,7 +147,7 @@ func TestRun(t *testing.T) {
 			}
 		}
 		if i := slices.Index(log, "delete services kube-system/kube-dns"); i < 0 || log[i+1] != "apply services kube-system/kube-dns" {
-			t.Errorf("kube-dns was not made anew: %v", log)
+			t.Errorf("got %v, want kube-dns to be deleted and created again", log)
 		}
 		cancel()
 		if err := <-done; err != nil {

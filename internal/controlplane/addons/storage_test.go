@@ -101,6 +101,6 @@ func TestDisabled(t *testing.T) {
 	}
 	left, err := addons.storageClasses().List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(left.Items) != 1 || left.Items[0].GetName() != "local-unlimited" {
-		t.Errorf("left are %v, %v", left, err)
+		t.Errorf("got StorageClasses %v, %v, want local-unlimited alone", left, err)
 	}
 }

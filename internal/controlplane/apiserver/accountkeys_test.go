@@ -46,11 +46,11 @@ func TestAccountKeys(t *testing.T) {
 	}
 	accounts.KeyFiles = []string{c.Files.ServiceAccountKeyFile}
 	if err := useAccountKeys(o, &c); err == nil {
-		t.Error("without a key")
+		t.Error("got no error without a key")
 	}
 	own := write(c.Files.ServiceAccountKeyFile)
 	if err := useAccountKeys(o, &c); err != nil || len(accounts.KeyFiles) != 0 {
-		t.Fatalf("%v, %v", accounts.KeyFiles, err)
+		t.Fatalf("got key files %v, %v, want none yet", accounts.KeyFiles, err)
 	}
 	knows := func(id string, want int) {
 		t.Helper()

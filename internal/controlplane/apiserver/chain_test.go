@@ -67,7 +67,7 @@ func TestChain(t *testing.T) {
 	}
 	dropStacks(server)
 	if paths, kept := stacks(); paths == 0 || kept > 0 {
-		t.Errorf("of %d paths %d still have a stack trace", paths, kept)
+		t.Errorf("got %d paths, %d of them with a stack trace, want none with one", paths, kept)
 	}
 }
 

@@ -186,7 +186,7 @@ func TestResolveNodes(t *testing.T) {
 	here := Egress{NodeName: "server.invalid", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	d := startEgress(t, here, egressNode("node-a.invalid", "10.42.1.0/24", "192.0.2.10", "2001:db8::10"), egressNode("node-b.invalid", "10.42.2.0/24"))
 	if !cache.WaitForCacheSync(t.Context().Done(), d.hasSynced) {
-		t.Fatal("not synced")
+		t.Fatal("the cache did not sync")
 	}
 	for _, test := range []struct{ resource, subresource, host, want string }{
 		{"nodes", "proxy", "node-a.invalid", "192.0.2.10 2001:db8::10"},

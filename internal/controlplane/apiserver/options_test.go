@@ -24,10 +24,10 @@ func TestRestrictionIsOn(t *testing.T) {
 			Dir: datadir.Dir(t.TempDir()), Args: args,
 		})
 		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("%s: make options: %v", name, err)
 		}
 		if faults := o.Admission.Validate(); len(faults) > 0 {
-			t.Errorf("%s: %v", name, faults)
+			t.Errorf("%s: got faults of admission %v, want none", name, faults)
 		}
 		order := o.Admission.GenericAdmission.RecommendedPluginOrder
 		if order[len(order)-1] != restriction.Name || len(o.Admission.PluginNames) > 0 && !slices.Contains(o.Admission.PluginNames, restriction.Name) {

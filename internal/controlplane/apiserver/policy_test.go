@@ -79,7 +79,7 @@ func TestEnsurePolicyWithoutRBAC(t *testing.T) {
 	}
 	for _, action := range client.Actions() {
 		if action.GetResource().Group != "scheduling.k8s.io" {
-			t.Errorf("without RBAC it did %v", action)
+			t.Errorf("without RBAC: got %v, want only writes of priority classes", action)
 		}
 	}
 	client.PrependReactor("get", "priorityclasses", func(clienttesting.Action) (bool, runtime.Object, error) {

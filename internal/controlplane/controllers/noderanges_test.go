@@ -81,7 +81,7 @@ func TestRangeFaults(t *testing.T) {
 	}
 	entries := said.AllEntries()
 	if len(entries) != 1 || len(passed) != 0 {
-		t.Fatalf("it said %v, and passed on %v", entries, passed)
+		t.Fatalf("got log %v and passed on %v, want one line and nothing passed on", entries, passed)
 	}
 	for _, word := range []string{"10.42.0.0/16", "node-300", "kedge kubectl delete node NAME", "kube-controller-manager-arg: node-cidr-mask-size=25"} {
 		if !strings.Contains(entries[0].Message, word) {
@@ -91,6 +91,6 @@ func TestRangeFaults(t *testing.T) {
 	log.Error(errors.New("other"), "Error processing node work item")
 	log.Error(nil, "nothing")
 	if len(passed) != 2 || len(said.AllEntries()) != 1 {
-		t.Errorf("of others it passed on %v", passed)
+		t.Errorf("got %v passed on, want both other errors", passed)
 	}
 }

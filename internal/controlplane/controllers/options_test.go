@@ -14,7 +14,7 @@ func TestWorkers(t *testing.T) {
 	}
 	limitWorkers(o, 4)
 	if many, few := o.ResourceClaimController.ConcurrentSyncs, o.DaemonSetController.ConcurrentDaemonSetSyncs; many != 4 || few != 2 {
-		t.Errorf("of 50 and 2 there are %d and %d", many, few)
+		t.Errorf("got %d and %d workers, want 4 and 2", many, few)
 	}
 	o, err = newOptions(&Config{Args: []string{"concurrent-gc-syncs=33"}})
 	if err != nil {

@@ -194,7 +194,7 @@ func TestHandover(t *testing.T) {
 		b, c := start("b", store, diary), start("c", store, diary)
 		diary.wait(t, time.Minute, "a")
 		if !b.ready.Load() || !c.ready.Load() {
-			t.Error("who follows is not ready")
+			t.Error("a server that is not elected is not ready, want it ready")
 		}
 		// After an orderly stop another server leads at once, without waiting for
 		// its next attempt.

@@ -81,7 +81,7 @@ func run(t *testing.T, something func(context.Context, func()) error) (stop func
 	select {
 	case <-ready:
 	case err := <-failed:
-		t.Fatalf("it ended: %v", err)
+		t.Fatalf("the keeper ended: %v", err)
 	}
 	return stop
 }
@@ -188,7 +188,7 @@ func (c *cluster) eventually(e *Encryption, what string, fits func(Status) bool)
 			return
 		}
 		if time.Now().After(deadline) {
-			c.Fatalf("not %s: %+v", what, s)
+			c.Fatalf("waiting for %s: got %+v", what, s)
 		}
 	}
 }

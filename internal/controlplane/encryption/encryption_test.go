@@ -23,7 +23,7 @@ func TestNew(t *testing.T) {
 		c.write(e, "one")
 		c.read(e, "one")
 		if stored := c.stored(prefix + "one"); bytes.Contains(stored, []byte(plaintext)) || !bytes.HasPrefix(stored, []byte(secretboxPrefix)) {
-			t.Errorf("stored is %q", stored)
+			t.Errorf("got stored Secret %q, want it encrypted", stored)
 		}
 		e.mu.Lock()
 		secret := e.known.Keys[0].Secret
@@ -54,11 +54,11 @@ func TestRotate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := two.rewrite(t.Context(), true); err == nil || !strings.Contains(err.Error(), "already being rewritten") {
-			t.Errorf("a second rotation: %v", err)
+			t.Errorf("rotate twice at once: got error %v, want that Secrets are already being rewritten", err)
 		}
 		c.write(two, "of-two")
 		if name, _ := keyOf(c.stored(prefix + "of-two")); string(name) == before {
-			t.Error("another server writes with the old key")
+			t.Error("the other server still writes with the old key")
 		}
 		c.read(one, "of-two")
 		c.keep(two)
@@ -90,7 +90,7 @@ func TestInterrupted(t *testing.T) {
 			killed := c.notStarted("192.0.2.1")
 			killed.under, killed.client = e.under, client
 			if _, err := hastyKeeper(killed).advance(dying); err == nil && dying.Err() == nil && c.status(e).Pending {
-				t.Error("it is not done")
+				t.Error("advance returned although the rotation is not done")
 			}
 			kill()
 			client.Close()
@@ -213,7 +213,7 @@ func TestTheirs(t *testing.T) {
 	stop()
 	err := c.notStarted("192.0.2.1", theirs).Run(t.Context(), func() { t.Error("it started") })
 	if err == nil || !strings.Contains(err.Error(), "they have an argument") || !strings.Contains(err.Error(), "secrets-encryption: false") {
-		t.Errorf("with kedge's keys in use: %v", err)
+		t.Errorf("start with Secrets encrypted by kedge's keys: got error %v, want one that names the setting", err)
 	}
 }
 

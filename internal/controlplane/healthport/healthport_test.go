@@ -17,7 +17,7 @@ func TestListen(t *testing.T) {
 	}
 	address := taken.Addr().String()
 	if _, err := listen(address); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("while it is taken: %v", err)
+		t.Errorf("listen on a port that is in use: got %v, want EADDRINUSE", err)
 	}
 	time.AfterFunc(50*time.Millisecond, func() { _ = taken.Close() })
 	again, err := listen(address)

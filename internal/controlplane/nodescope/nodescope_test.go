@@ -93,10 +93,10 @@ func TestScope(t *testing.T) {
 		&user.DefaultInfo{Name: "system:node:a", Groups: []string{"system:nodes", "kedge:node:a"}}, // limited by the Node authorizer instead
 	} {
 		if status, _ := ask(t, handler, resolver, who, "GET", claims+"/others"); status != 200 {
-			t.Errorf("%s: got %d", who.GetName(), status)
+			t.Errorf("%s: got status %d, want 200", who.GetName(), status)
 		}
 		if _, text := ask(t, handler, resolver, who, "GET", claims); text != "" {
-			t.Errorf("%s: asks for %s", who.GetName(), text)
+			t.Errorf("%s: got selector %q, want none", who.GetName(), text)
 		}
 	}
 	if _, err := narrow(httptest.NewRequest("GET", claims+"?labelSelector=%zz", nil), "node", "a"); err == nil {

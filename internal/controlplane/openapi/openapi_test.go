@@ -183,7 +183,7 @@ func TestHash(t *testing.T) {
 	again := newTestServer(t, "/apis/a/v1").Handler.GoRestfulContainer.RegisteredWebServices()
 	same := hash([]byte("x"), services[0])
 	if got := hash([]byte("x"), again[0]); got != same {
-		t.Errorf("after another start: %s, was %s", got, same)
+		t.Errorf("after another start: got hash %s, want %s", got, same)
 	}
 	if hash([]byte("y"), services[0]) == same {
 		t.Error("other libraries, same hash")
@@ -211,7 +211,7 @@ func TestV2(t *testing.T) {
 	}
 
 	if w := get(c.handler, v2Path, "If-None-Match", first.Header().Get("Etag")); w.Code != http.StatusNotModified || c.merges() != 1 {
-		t.Errorf("again: status %d after %d merges", w.Code, c.merges())
+		t.Errorf("ask again with the ETag: got status %d after %d merges, want 304 after 1", w.Code, c.merges())
 	}
 	head := httptest.NewRecorder()
 	c.handler.ServeHTTP(head, httptest.NewRequest(http.MethodHead, v2Path, nil))
@@ -228,18 +228,18 @@ func TestV2(t *testing.T) {
 	const protobuf = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 	for _, accept := range []string{protobuf, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"} {
 		if w := get(c.handler, v2Path, "Accept", accept); w.Code != http.StatusOK || w.Header().Get("Content-Type") != protobuf {
-			t.Errorf("as %s: status %d, %s", accept, w.Code, w.Header().Get("Content-Type"))
+			t.Errorf("Accept %s: got status %d, %s, want 200, protobuf", accept, w.Code, w.Header().Get("Content-Type"))
 		}
 	}
 	if w := get(c.handler, v2Path, "Accept", "text/plain"); w.Code != http.StatusNotAcceptable {
-		t.Errorf("as text: status %d", w.Code)
+		t.Errorf("Accept text/plain: got status %d, want 406", w.Code)
 	}
 
 	c.changed()
 	changed := get(c.handler, v2Path, "If-None-Match", first.Header().Get("Etag"))
 	paths = decode(t, changed)["paths"].(map[string]any)
 	if paths["/apis/ex.io/v1/bars"] == nil || paths["/apis/ex.io/v1/foos"] != nil {
-		t.Errorf("after a change: %q", slices.Sorted(maps.Keys(paths)))
+		t.Errorf("after a change: got paths %q, want bars and not foos", slices.Sorted(maps.Keys(paths)))
 	}
 }
 

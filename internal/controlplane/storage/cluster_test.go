@@ -176,7 +176,7 @@ func TestGrow(t *testing.T) {
 		time.Sleep(time.Hour)
 		e.settle()
 		if more := e.api.Actions()[writes:]; len(more) != 0 {
-			t.Errorf("while the kubelet is at it: %v", more)
+			t.Errorf("got writes %v while the kubelet grows the volume, want none", more)
 		}
 	})
 }
@@ -200,7 +200,7 @@ func TestTooLarge(t *testing.T) {
 		}
 		e.settle()
 		if got := e.events[noNode]; !strings.Contains(got, "90Gi, on node b") {
-			t.Errorf("after a change: %q", got)
+			t.Errorf("after a change: got event %q, want 90Gi on node b", got)
 		}
 		if e.claim("data").Annotations[localstorage.NodeAnnotation] != "" {
 			t.Error("a node was chosen, in the scheduler's place")
@@ -270,14 +270,14 @@ func TestNodeAway(t *testing.T) {
 		}
 		e.settle()
 		if got := e.events[nodeSilent]; !strings.Contains(got, "since 2030-01-02T03:04:05Z") || !strings.Contains(got, "kubectl delete node a") {
-			t.Errorf("of a node that does not answer: %q", got)
+			t.Errorf("node that does not answer: got event %q, want since when, and what to do", got)
 		}
 		if err := e.api.CoreV1().Nodes().Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		e.settle()
 		if got := e.events[nodeGone]; !strings.Contains(got, "kubectl delete pvc data --namespace default") {
-			t.Errorf("of a node that is gone: %q", got)
+			t.Errorf("node that is gone: got event %q, want what to do", got)
 		}
 		if _, err := e.api.CoreV1().PersistentVolumes().Get(t.Context(), "v", metav1.GetOptions{}); err != nil {
 			t.Errorf("the volume of a claim that is there: %v", err)

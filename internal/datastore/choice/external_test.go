@@ -18,7 +18,7 @@ func TestNewExternal(t *testing.T) {
 	} {
 		store, err := NewExternal(config.Datastore{Endpoint: endpoint})
 		if err != nil {
-			t.Errorf("%s: %v", endpoint, err)
+			t.Errorf("make the datastore of %s: %v", endpoint, err)
 			continue
 		}
 		if got := fmt.Sprintf("%T %s", store, store.Endpoint().URL); got != want || !store.Endpoint().Shared {
@@ -44,6 +44,6 @@ func TestStateIsNotLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := checkState(cfg, dir, false); err == nil || !strings.Contains(err.Error(), "remove datastore-endpoint") {
-		t.Errorf("over SQLite: %v", err)
+		t.Errorf("with state in SQLite: got error %v, want one that says to remove datastore-endpoint", err)
 	}
 }

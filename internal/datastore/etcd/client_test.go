@@ -87,7 +87,7 @@ func TestLostWrites(t *testing.T) {
 				t.Fatalf("got %+v, %v", answer, err)
 			}
 			if made := test.fault.revision - before; test.want && (made != 1 || answer.Header.Revision != test.fault.kv.ModRevision) || !test.want && made != 0 {
-				t.Errorf("it was made %d times, and is said to be of revision %d", made, answer.Header.Revision)
+				t.Errorf("the write was made %d times and answered with revision %d, want it made once (%t) with its revision", made, answer.Header.Revision, test.want)
 			}
 		})
 	}
@@ -122,7 +122,7 @@ func TestQuorumLost(t *testing.T) {
 		t.Errorf("a read that may be old failed: %v", err)
 	}
 	if _, err := first.member.Admit(t.Context(), join.MemberRequest{Name: "node-53-0badcafe", PeerURL: "https://127.77.0.53:2380"}); !errors.Is(err, join.ErrNotNow) {
-		t.Errorf("another member is answered %v", err)
+		t.Errorf("admit another member: got error %v, want %v", err, join.ErrNotNow)
 	}
 	second.start(nil)
 	eventually(t, "writes to succeed", func() error {

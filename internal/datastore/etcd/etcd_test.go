@@ -181,7 +181,7 @@ func (h *host) voters(nodes ...string) {
 		}
 		slices.Sort(found)
 		if !slices.Equal(found, nodes) {
-			return fmt.Errorf("they are %v", found)
+			return fmt.Errorf("got members %v, want %v", found, nodes)
 		}
 		return nil
 	})
@@ -207,7 +207,7 @@ func TestMembers(t *testing.T) {
 	select {
 	case answer := <-events:
 		if len(answer.Events) != 1 || string(answer.Events[0].Kv.Key) != "watched" {
-			t.Errorf("watched %+v", answer)
+			t.Errorf("got %+v, want one event of the key watched", answer)
 		}
 	case <-time.After(patience):
 		t.Error("the watch saw nothing")
@@ -246,7 +246,7 @@ func TestMembers(t *testing.T) {
 	// The name is taken.
 	_, err := first.member.Admit(t.Context(), join.MemberRequest{Name: "node-3-0badcafe", PeerURL: "https://127.77.0.9:2380"})
 	if err == nil || !strings.Contains(err.Error(), "kubectl delete node node-3") {
-		t.Errorf("another node-3 is admitted: %v", err)
+		t.Errorf("admit a second node-3: got error %v, want one that says to delete the node", err)
 	}
 }
 
@@ -256,7 +256,7 @@ func wantObserved(t *testing.T, h *host, answering ...string) {
 	t.Helper()
 	stats, health := h.member.Stats(t.Context()), h.member.Health(t.Context())
 	if stats.Kind != "etcd" || stats.Place != h.dir.Etcd() || stats.Size < stats.Used || stats.Used == 0 || stats.Disk == nil {
-		t.Errorf("%s: %+v", h.node(), stats)
+		t.Errorf("%s: got stats %+v, want those of etcd, with sizes and a disk", h.node(), stats)
 	}
 	if stats.Recent.Count == 0 || stats.Recent.P99 == 0 {
 		t.Errorf("%s knows of no syncs: %+v", h.node(), stats.Recent)
@@ -290,7 +290,7 @@ func overSocket(t *testing.T, h *host) {
 	}
 	defer client.Close()
 	if answer, err := client.Get(t.Context(), "early"); err != nil || len(answer.Kvs) != 1 {
-		t.Errorf("over the socket: %v, %v", answer, err)
+		t.Errorf("get over the socket: got %v, %v, want one key", answer, err)
 	}
 }
 
@@ -415,10 +415,10 @@ func TestStopWithoutQuorum(t *testing.T) {
 	})
 	_, err := member.Admit(t.Context(), join.MemberRequest{Name: "node-33-0badcafe", PeerURL: "https://127.77.0.33:2380"})
 	if !errors.Is(err, join.ErrNotNow) || !strings.Contains(err.Error(), "of 2 members with a vote, 1 answer and 2 are needed") {
-		t.Errorf("without a quorum it says %v", err)
+		t.Errorf("without a quorum: got error %v, want how many members answer", err)
 	}
 	if fault := member.Health(t.Context()).Fault; !strings.Contains(fault, "of 2 members with a vote, 1 answer and 2 are needed. No answer from node-31") {
-		t.Errorf("without a quorum the fault is %q", fault)
+		t.Errorf("without a quorum: got fault %q, want how many members answer", fault)
 	}
 	cancel()
 	select {
@@ -427,6 +427,6 @@ func TestStopWithoutQuorum(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(patience):
-		t.Error("it does not stop")
+		t.Error("the member did not stop in time")
 	}
 }

@@ -110,11 +110,11 @@ func TestNames(t *testing.T) {
 		t.Errorf("renamed after there was a member: %q, %v", again, err)
 	}
 	if other, err := ensureName(t.TempDir(), "rack-2.example.org"); err != nil || other == name {
-		t.Errorf("another member is called %q too, %v", other, err)
+		t.Errorf("got name %q, %v for another member, want another name", other, err)
 	}
 	for _, short := range []string{"", "etcd", "-12345678"} {
 		if got := nodeOf(short); got != short {
-			t.Errorf("%q is of node %q", short, got)
+			t.Errorf("got node %q of the member %q, want the same name", got, short)
 		}
 	}
 }

@@ -76,7 +76,7 @@ func TestMigrateKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if output, err := child(t, whole, "").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
+		t.Fatalf("migrate: %v: %s", err, output)
 	}
 	takes := time.Since(began)
 	const kills = 25
@@ -102,7 +102,7 @@ func TestMigrateKilled(t *testing.T) {
 		// However far the migration came, what is there is complete. It is
 		// compared, and the migration begins again.
 		if output, err := child(t, folder, "").CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, output)
+			t.Fatalf("migrate again after a kill: %v: %s", err, output)
 		}
 		if done++; done == 1 || killed == kills {
 			wantMember(t, folder, want)
@@ -116,7 +116,7 @@ func TestMigrateKilled(t *testing.T) {
 	}
 	t.Logf("killed %d times, in which it was complete %d times", killed, done)
 	if output, err := child(t, folder, "").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
+		t.Fatalf("migrate for the last time: %v: %s", err, output)
 	}
 	wantMember(t, folder, want)
 }
@@ -161,7 +161,7 @@ func TestMigrateFullDisk(t *testing.T) {
 	for _, size := range []string{"1m", "65m"} {
 		output, err := child(t, folder, size).CombinedOutput()
 		if err == nil || strings.Count(string(output), "free some space") != 1 || !strings.Contains(string(output), "left: [- name]") {
-			t.Errorf("with %s it ended with %v: %s", size, err, output)
+			t.Errorf("with %s: got %v and\n%s\nwant an error that says once to free space", size, err, output)
 		}
 	}
 	s = startSQLite(t, folder)

@@ -212,10 +212,10 @@ func TestMigrate(t *testing.T) {
 	got, now := all(t, client.Client)
 	wantSame(t, got, want)
 	if now < revision || now > revision+1 {
-		t.Errorf("the revision is %d, and was %d", now, revision)
+		t.Errorf("got revision %d after the migration, want %d or one more", now, revision)
 	}
 	if seen := watched(t, client, middle+1, revision); strings.Join(seen, "\n") != strings.Join(events, "\n") {
-		t.Errorf("a watch that goes on sees\n%.2000s\nwant\n%.2000s", strings.Join(seen, "\n"), strings.Join(events, "\n"))
+		t.Errorf("a watch that began before the migration: got\n%.2000s\nwant\n%.2000s", strings.Join(seen, "\n"), strings.Join(events, "\n"))
 	}
 	written, err := client.Put(t.Context(), "/registry/new", "new")
 	if err != nil || written.Header.Revision <= revision {
@@ -278,7 +278,7 @@ func TestMigrateAfterCrash(t *testing.T) {
 	defer client.Close()
 	got, now := all(t, client.Client)
 	if kv := got["/registry/durable"]; kv == nil || kv.ModRevision != last || string(kv.Value) != "kept" {
-		t.Errorf("what was acknowledged is %v", kv)
+		t.Errorf("got %v, want the acknowledged value at revision %d", kv, last)
 	}
 	if now <= seen {
 		t.Errorf("the revision is %d, and %d was seen", now, seen)

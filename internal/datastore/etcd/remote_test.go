@@ -36,7 +36,7 @@ func TestRemote(t *testing.T) {
 		t.Fatal(err)
 	}
 	if change := <-changes; len(change.Events) != 1 || string(change.Events[0].Kv.Value) != "1" {
-		t.Errorf("watched %v, %v", change.Events, change.Err())
+		t.Errorf("got events %v, %v, want one with the value 1", change.Events, change.Err())
 	}
 	eventually(t, "the member to say where it is", func() error {
 		if addresses, usable := one.member.Members(); !usable || !slices.Equal(addresses, []string{one.public}) {
@@ -49,6 +49,6 @@ func TestRemote(t *testing.T) {
 		t.Error(err)
 	}
 	if _, usable := one.member.Members(); usable {
-		t.Error("a member that has stopped is of use")
+		t.Error("Members says that a stopped member is usable")
 	}
 }

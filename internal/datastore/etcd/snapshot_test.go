@@ -44,7 +44,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	last := answer.Header.Revision
 	if revision >= last || revision < 100 {
-		t.Errorf("saved at %d, and the last is %d", revision, last)
+		t.Errorf("saved at revision %d, want at least 100 and less than %d, which is later", revision, last)
 	}
 	if err := errors.Join(second.end(), first.end()); err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestSnapshot(t *testing.T) {
 		}
 	}
 	if !Exists(Prepared(kept)) {
-		t.Error("what was there before is not kept")
+		t.Error("the earlier data were not kept")
 	}
 
 	first.start(nil)
@@ -105,13 +105,13 @@ func TestSnapshot(t *testing.T) {
 	// The new cluster can be saved and queried like any other.
 	again := filepath.Join(t.TempDir(), "again")
 	if now, err := second.member.Save(t.Context(), again); err != nil || now <= above {
-		t.Errorf("saved at %d, %v", now, err)
+		t.Errorf("saved at revision %d, %v, want more than %d", now, err, above)
 	}
 	// Restore to a disk that has no data yet.
 	empty := Config{Dir: filepath.Join(t.TempDir(), "server", "db", "etcd"), Node: "node-53", Address: "127.77.0.53"}
 	folder := t.TempDir()
 	if err := errors.Join(New(empty).Prepare(t.Context(), again, folder, 9e9), New(empty).Commit(t.Context(), folder, folder)); err != nil || !Exists(empty.Dir) {
-		t.Errorf("not restored: %v", err)
+		t.Errorf("restore into an empty folder: %v, or no data there", err)
 	}
 }
 

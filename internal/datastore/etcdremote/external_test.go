@@ -40,17 +40,17 @@ func TestWaitsForEtcd(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if health := d.Health(t.Context()); !strings.Contains(health.Fault, "does not answer: check whether it runs") || health.Etcd.Members[0].Answers {
-		t.Errorf("while it does not run: %+v", health)
+		t.Errorf("before etcd runs: got health %+v, want that it does not answer", health)
 	}
 	etcd.StartAt(t, client)
 	<-ready
 	health := d.Health(t.Context())
 	want := datastore.EtcdMember{Name: client.String(), Leader: true, Answers: true}
 	if health.Fault != "" || len(health.Etcd.Members) != 1 || health.Etcd.Members[0] != want || health.Etcd.Term == 0 {
-		t.Errorf("while it runs: %+v", health)
+		t.Errorf("while it runs: got health %+v, want no fault and one member, the leader", health)
 	}
 	if stats := d.Stats(t.Context()); stats.Kind != "external-etcd" || stats.Place != "etcd" {
-		t.Errorf("%+v", stats)
+		t.Errorf("got stats %+v, want the kind external-etcd and the place etcd", stats)
 	}
 	cancel()
 	if err := <-done; err != nil {

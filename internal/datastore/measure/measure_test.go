@@ -46,11 +46,11 @@ func TestRecentCommits(t *testing.T) {
 	*now = now.Add(time.Hour)
 	m.Committed(time.Millisecond)
 	if recent() > 2 { // the last interval with commits counts too
-		t.Errorf("after an hour of nothing and one more there were %d", recent())
+		t.Errorf("got %d commits after an hour without any, want at most 2", recent())
 	}
 	var s datastore.Stats
 	if m.Add(&s); s.Commits.Counts[0] != 31 {
-		t.Errorf("since the start there were %v", s.Commits.Counts)
+		t.Errorf("got counts %v since the start, want 31 in the first", s.Commits.Counts)
 	}
 }
 
@@ -71,7 +71,7 @@ func TestSlowOperations(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if len(lines) != 2 || !strings.Contains(lines[0], "list /registry/pods/ took 2s; 1 operations") ||
 		!strings.Contains(lines[1], "; 60 operations") || !strings.Contains(lines[1], "Look at the disk") {
-		t.Errorf("logged\n%s", log)
+		t.Errorf("got log\n%s\nwant two lines, with operations and what to look at", log)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	if text := gathered(t, newCollector(store{stats: datastore.Stats{Kind: "external-etcd"}})); text != "" {
-		t.Errorf("of what nothing is known:\n%s", text)
+		t.Errorf("got metrics without data:\n%s", text)
 	}
 }
 

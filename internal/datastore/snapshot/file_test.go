@@ -36,7 +36,7 @@ func sample(t *testing.T, content []byte, change func(*Manifest)) string {
 		t.Fatal(err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(folder, ".*")); len(left) > 0 {
-		t.Errorf("left: %q", left)
+		t.Errorf("got temporary files %q, want none", left)
 	}
 	return path
 }
@@ -74,7 +74,7 @@ func TestFormat(t *testing.T) {
 		}
 		info, err := os.Stat(path)
 		if err != nil || info.Mode() != 0o600 {
-			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+			t.Errorf("%s: got mode %v, %v, want 0600", name, info.Mode(), err)
 		}
 		// Every zstd program can read it.
 		if zstd, err := exec.LookPath("zstd"); err == nil {

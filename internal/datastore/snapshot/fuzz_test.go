@@ -60,13 +60,13 @@ func unpacked(t *testing.T, file []byte) {
 	}
 	if err != nil {
 		if !errors.Is(err, errDamaged) {
-			t.Errorf("it is not called damaged: %v", err)
+			t.Errorf("got error %v, want one that is errDamaged", err)
 		}
 		return
 	}
 	sum := sha256.Sum256(content)
 	if readErr != nil || int64(len(content)) != r.Size || hex.EncodeToString(sum[:]) != r.SHA256 {
-		t.Errorf("%d bytes of %d are not what was saved: %v", len(content), r.Size, readErr)
+		t.Errorf("got %d bytes, %v, want the %d bytes whose hash is in the manifest", len(content), readErr, r.Size)
 	}
 }
 

@@ -50,44 +50,44 @@ func TestRestore(t *testing.T) {
 			t.Errorf("got %q, %+v", got, restored)
 		}
 		if got := read(t, filepath.Join(restored.Replaced, "db", "text")); got != "old" {
-			t.Errorf("kept %q", got)
+			t.Errorf("got earlier data %q, want \"old\"", got)
 		}
 		if above := from.Store.(*store).above; above < 42+bump {
-			t.Errorf("goes on above %d", above)
+			t.Errorf("revisions continue above %d, want at least %d", above, 42+bump)
 		}
 	})
 	t.Run("a server of other authorities", func(t *testing.T) {
 		cfg := server(t, "old", "wrong")
 		before := read(t, cfg.Dir.ServerToken())
 		if _, err := Restore(t.Context(), cfg, path, ""); err == nil || !strings.Contains(err.Error(), "--token") {
-			t.Errorf("with the wrong token: %v", err)
+			t.Errorf("restore with the wrong token: got error %v, want one that names --token", err)
 		}
 		if got := read(t, filepath.Join(cfg.Dir.ServerDB(), "text")); got != "old" || read(t, cfg.Dir.ServerToken()) != before {
-			t.Errorf("changed to %q though it was refused", got)
+			t.Errorf("the refused restore changed the data to %q, or the token", got)
 		}
 		restored, err := Restore(t.Context(), cfg, path, "right")
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !restored.Authorities || read(t, filepath.Join(cfg.Dir.ServerTLS(), "server-ca.key")) != authority {
-			t.Error("has not the snapshot's authorities")
+			t.Error("the restored server does not have the snapshot's authorities")
 		}
 		if token := read(t, cfg.Dir.ServerToken()); token == before || !strings.HasSuffix(token, "::server:right\n") {
-			t.Errorf("its token is %q", token)
+			t.Errorf("got token %q, want the snapshot's", token)
 		}
 	})
 	t.Run("a new disk, and a running server", func(t *testing.T) {
 		cfg := Config{Dir: datadir.Dir(filepath.Join(t.TempDir(), "new"))}
 		cfg.Store = &store{dir: cfg.Dir}
 		if _, err := Restore(t.Context(), cfg, path, ""); err == nil || !strings.Contains(err.Error(), "this host has no token") {
-			t.Errorf("without a token: %v", err)
+			t.Errorf("restore without a token: got error %v, want that this host has none", err)
 		}
 		lock, err := cfg.Dir.Lock()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := Restore(t.Context(), cfg, path, "right"); err == nil || !strings.Contains(err.Error(), "while the server is stopped") {
-			t.Errorf("while it is held: %v", err)
+			t.Errorf("restore while a server runs: got error %v, want it refused", err)
 		}
 		if err := lock.Release(); err != nil {
 			t.Fatal(err)
@@ -123,10 +123,10 @@ func TestEncryptionKeys(t *testing.T) {
 	without := from
 	without.Encryption = ""
 	if _, err := Restore(t.Context(), without, files[0].Name, ""); err == nil || !strings.Contains(err.Error(), "encryption-provider-config") {
-		t.Errorf("without the setting: %v", err)
+		t.Errorf("restore without the setting: got error %v, want one that names it", err)
 	}
 	if _, err := Restore(t.Context(), from, files[0].Name, ""); err != nil || read(t, from.Encryption) != "keys" {
-		t.Errorf("the keys are not back: %v", err)
+		t.Errorf("the keys were not restored: %v", err)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestInterrupted(t *testing.T) {
 		}
 		for range 2 {
 			if err := Resume(t.Context(), cfg.Dir, cfg.Store); err != nil {
-				t.Fatalf("after steps %b: %v", done, err)
+				t.Fatalf("resume after the steps %b: %v", done, err)
 			}
 		}
 		token := map[string]string{"old": "::server:old\n", "new": "::server:right\n"}[want]
@@ -180,7 +180,7 @@ func TestInterrupted(t *testing.T) {
 			t.Errorf("after steps %b: the data are %q, want %q, and the token is %q", done, got, want, read(t, cfg.Dir.ServerToken()))
 		}
 		if exists(cfg.Dir.Restore()) || exists(cfg.Dir.Restoring()) || exists(kept) != (want == "new") {
-			t.Errorf("after steps %b: something is left, or not kept", done)
+			t.Errorf("after the steps %b: want the journal and the prepared files gone, and the earlier data kept if the snapshot's are in place", done)
 		}
 	}
 }
@@ -191,11 +191,11 @@ func TestFirstRevision(t *testing.T) {
 	begin := time.Unix(1_800_000_000, 0)
 	m := &Manifest{Revision: 1000, Time: begin}
 	if got := firstRevision(m, 5000, begin.Add(-time.Hour)); got != 5000+bump {
-		t.Errorf("with a clock that is behind: %d", got)
+		t.Errorf("with a clock that is behind: got %d, want %d", got, int64(5000+bump))
 	}
 	first := firstRevision(m, 0, begin.Add(time.Hour))
 	handedOut := first + 500*24*3600 // 500 per second for a day
 	if second := firstRevision(m, 0, begin.Add(25*time.Hour)); second <= handedOut {
-		t.Errorf("the second goes on above %d, though %d was handed out", second, handedOut)
+		t.Errorf("the second restore continues above %d, want more than %d, which was used", second, handedOut)
 	}
 }

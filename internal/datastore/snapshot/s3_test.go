@@ -90,7 +90,7 @@ func TestS3Later(t *testing.T) {
 	for range 3 {
 		file, err := away.save(t.Context(), OnDemand)
 		if file == nil || err == nil || !strings.Contains(err.Error(), file.Name) || !strings.Contains(err.Error(), "The next save will send it too") {
-			t.Fatalf("while S3 is away: %v, %v", file, err)
+			t.Fatalf("save while S3 is down: got %v, %v, want the file and an error that says when it is sent", file, err)
 		}
 		names = append(names, file.Name)
 	}
@@ -120,12 +120,12 @@ func TestS3Later(t *testing.T) {
 	} {
 		path, err := find(t.Context(), cfg, location, t.TempDir())
 		if want == "" && (err != nil || filepath.Base(path) != names[4]) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: %q, %v", location, path, err)
+			t.Errorf("find %s: got %q, %v, want %q", location, path, err, want)
 		}
 	}
 	cfg.Settings.S3 = false
 	if _, err := find(t.Context(), cfg, "s3://backups/"+names[4], t.TempDir()); err == nil || !strings.Contains(err.Error(), "set s3 ") {
-		t.Errorf("without S3: %v", err)
+		t.Errorf("find in S3 without the setting: got error %v, want one that names it", err)
 	}
 }
 
@@ -133,10 +133,10 @@ func TestElsewhere(t *testing.T) {
 	cfg := server(t, "all", "token")
 	cfg.Elsewhere = errors.New("the API's objects are in another etcd")
 	if _, err := New(cfg).save(t.Context(), OnDemand); !errors.Is(err, cfg.Elsewhere) {
-		t.Errorf("saved: %v", err)
+		t.Errorf("save: got error %v, want %v", err, cfg.Elsewhere)
 	}
 	if _, err := Restore(t.Context(), cfg, "x", ""); !errors.Is(err, cfg.Elsewhere) {
-		t.Errorf("restored: %v", err)
+		t.Errorf("restore: got error %v, want %v", err, cfg.Elsewhere)
 	}
 	New(cfg).keepSchedule(t.Context()) // returns at once
 }

@@ -172,26 +172,26 @@ func TestCommands(t *testing.T) {
 		saved = append(saved, strings.TrimPrefix(names(AskSave(t.Context(), kedge, OnDemand))[0], "file "))
 	}
 	if listed := names(AskList(t.Context(), kedge)); len(listed) != 6 || listed[0] != "file "+saved[2] || listed[1] != "s3 "+saved[2] {
-		t.Errorf("listed %q, saved %q", listed, saved)
+		t.Errorf("got list %q, want 6 entries that begin with %s here and in S3", listed, saved[2])
 	}
 	if keys := bucket.Keys(); !slices.Equal(keys, []string{"a/" + saved[0], "a/" + saved[1], "a/" + saved[2]}) {
-		t.Errorf("in S3: %q", keys)
+		t.Errorf("got keys %q in S3, want those of three snapshots", keys)
 	}
 	if pruned := names(AskPrune(t.Context(), kedge, "", 2)); len(pruned) != 2 {
-		t.Errorf("pruned %q", pruned)
+		t.Errorf("got pruned snapshots %q, want two", pruned)
 	}
 	names(AskDelete(t.Context(), kedge, []string{strings.TrimSuffix(saved[1], ".zst")}))
 	if listed := names(AskList(t.Context(), kedge)); !slices.Equal(listed, []string{"file " + saved[2], "s3 " + saved[2]}) {
-		t.Errorf("listed %q", listed)
+		t.Errorf("got list %q, want the newest snapshot here and in S3", listed)
 	}
 	if got := shown(t, s); !slices.Equal(got, []string{"file://" + cfg.folder() + "/" + saved[2], "s3://backups/a/" + saved[2]}) {
-		t.Errorf("the API shows %q", got)
+		t.Errorf("got SnapshotFiles %q, want the newest snapshot here and in S3", got)
 	}
 	if _, err := AskDelete(t.Context(), kedge, []string{saved[2], saved[0]}); err == nil {
-		t.Error("deleted what is not there")
+		t.Error("deleting a snapshot that does not exist returned no error")
 	}
 	if left, _ := filepath.Glob(filepath.Join(cfg.folder(), "*")); len(left) != 1 {
-		t.Errorf("one of two was deleted though the other is not there: %q", left)
+		t.Errorf("one of two snapshots does not exist: want neither deleted, left are %q", left)
 	}
 	events, err := s.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(events.Items) < 6 {
@@ -212,7 +212,7 @@ func TestFailures(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if left, _ := os.ReadDir(cfg.folder()); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("got files %v in the folder, want none", left)
 	}
 	if got := shown(t, s); len(got) != 1 || !strings.HasSuffix(got[0], "disk on fire") {
 		t.Errorf("the API shows %q", got)

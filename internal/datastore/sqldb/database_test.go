@@ -41,21 +41,21 @@ func TestRequests(t *testing.T) {
 			k, ctx, onFailure := c.Kubernetes, t.Context(), kubernetes.PutOptions{GetOnFailure: true}
 			first := put(t, c, "a", "1", 0)
 			if again, err := k.OptimisticPut(ctx, prefix+"a", nil, 0, onFailure); err != nil || again.Succeeded || string(again.KV.Value) != "1" {
-				t.Errorf("create what is there: %v %v", again, err)
+				t.Errorf("create a key that exists: got %v, %v, want it refused with the value 1", again, err)
 			}
 			second := put(t, c, "a", "2", first)
 			if late, err := k.OptimisticPut(ctx, prefix+"a", nil, first, onFailure); err != nil || late.Succeeded || late.KV.ModRevision != second {
-				t.Errorf("update what has changed: %v %v", late, err)
+				t.Errorf("update from an old revision: got %v, %v, want it refused with revision %d", late, err, second)
 			}
 			got, err := k.Get(ctx, prefix+"a", kubernetes.GetOptions{})
 			if err != nil || string(got.KV.Value) != "2" || got.KV.CreateRevision != first || got.KV.ModRevision != second || got.Revision < second {
-				t.Errorf("get: %v %v", got, err)
+				t.Errorf("get: got %v, %v, want the value 2 at revision %d", got, err, second)
 			}
 			if old, err := k.Get(ctx, prefix+"a", kubernetes.GetOptions{Revision: first}); err != nil || string(old.KV.Value) != "1" {
-				t.Errorf("get what was: %v %v", old, err)
+				t.Errorf("get at revision %d: got %v, %v, want the value 1", first, old, err)
 			}
 			if _, err := k.Get(ctx, prefix+"a", kubernetes.GetOptions{Revision: second + 1000}); err != rpctypes.ErrFutureRev {
-				t.Errorf("get what will be: %v", err)
+				t.Errorf("get at a future revision: got error %v, want %v", err, rpctypes.ErrFutureRev)
 			}
 			last := second
 			for _, key := range []string{"b", "c", "d"} {
@@ -63,17 +63,17 @@ func TestRequests(t *testing.T) {
 			}
 			page, err := k.List(ctx, prefix, kubernetes.ListOptions{Limit: 3})
 			if err != nil || len(page.Kvs) != 3 || page.Count != 4 || page.Revision < last {
-				t.Fatalf("first page: %v %v", page, err)
+				t.Fatalf("first page: got %v, %v, want 3 of 4 keys", page, err)
 			}
 			rest, err := k.List(ctx, prefix, kubernetes.ListOptions{Limit: 3, Revision: page.Revision, Continue: prefix + "c\x00"})
 			if err != nil || len(rest.Kvs) != 1 || string(rest.Kvs[0].Key) != prefix+"d" {
-				t.Errorf("second page: %v %v", rest, err)
+				t.Errorf("second page: got %v, %v, want the key d", rest, err)
 			}
 			if n, err := k.Count(ctx, prefix, kubernetes.CountOptions{}); err != nil || n != 4 {
-				t.Errorf("count: %v %v", n, err)
+				t.Errorf("count: got %v, %v, want 4", n, err)
 			}
 			if gone, err := k.OptimisticDelete(ctx, prefix+"a", first, kubernetes.DeleteOptions{GetOnFailure: true}); err != nil || gone.Succeeded || gone.KV.ModRevision != second {
-				t.Errorf("delete what has changed: %v %v", gone, err)
+				t.Errorf("delete from an old revision: got %v, %v, want it refused with revision %d", gone, err, second)
 			}
 			for _, key := range []string{"a", "b", "c", "d"} {
 				got, err := k.Get(ctx, prefix+key, kubernetes.GetOptions{})
@@ -81,11 +81,11 @@ func TestRequests(t *testing.T) {
 					t.Fatal(err)
 				}
 				if gone, err := k.OptimisticDelete(ctx, prefix+key, got.KV.ModRevision, kubernetes.DeleteOptions{GetOnFailure: true}); err != nil || !gone.Succeeded {
-					t.Errorf("delete: %v %v", gone, err)
+					t.Errorf("delete %s: got %v, %v, want it to succeed", key, gone, err)
 				}
 			}
 			if left, err := k.List(ctx, prefix, kubernetes.ListOptions{}); err != nil || len(left.Kvs) != 0 || left.Revision <= last {
-				t.Errorf("list of nothing: %v %v", left, err)
+				t.Errorf("list after the deletions: got %v, %v, want no keys at a new revision", left, err)
 			}
 		}
 		for _, c := range []*kubernetes.Client{r.local, remote} {
@@ -95,24 +95,24 @@ func TestRequests(t *testing.T) {
 					t.Fatal(err)
 				}
 				if was := done.PrevKv; was == nil && step[2] != "" || was != nil && string(was.Value) != step[2] {
-					t.Errorf("put %v: it was %v", step, was)
+					t.Errorf("put %s=%s: got previous value %v, want %q", step[0], step[1], was, step[2])
 				}
 			}
 			if gone, err := c.Delete(t.Context(), prefix+"b", clientv3.WithPrevKV()); err != nil || gone.Deleted != 1 || string(gone.PrevKvs[0].Value) != "2" {
-				t.Errorf("delete: %v %v", gone, err)
+				t.Errorf("delete b: got %v, %v, want one deletion with the value 2", gone, err)
 			}
 			if gone, err := c.Delete(t.Context(), "", clientv3.WithFromKey()); err != nil || gone.Deleted == 0 {
-				t.Errorf("delete all: %v %v", gone, err)
+				t.Errorf("delete all keys: got %v, %v, want deletions", gone, err)
 			}
 			if left, err := c.KV.Get(t.Context(), prefix, clientv3.WithPrefix()); err != nil || len(left.Kvs) != 0 {
-				t.Errorf("they are there yet: %v %v", left, err)
+				t.Errorf("got keys %v, %v after the deletion of all, want none", left, err)
 			}
 			if row, err := r.backend.Load().latest(t.Context(), compactKey, 0, false); err != nil || row == nil || row.Delete {
-				t.Errorf("the row that says what is compacted: %v %v", row, err)
+				t.Errorf("got row %v, %v for the compacted revision, want one", row, err)
 			}
 		}
 		if status, err := r.remote.Status(t.Context(), r.Endpoint().URL); err != nil || status.DbSize == 0 {
-			t.Errorf("status: %v %v", status, err)
+			t.Errorf("status: got %v, %v, want the size of the database", status, err)
 		}
 		lease, err := r.local.Grant(t.Context(), 1)
 		if err != nil {
@@ -193,7 +193,7 @@ func TestServersShare(t *testing.T) {
 						continue
 					}
 					if seen[key] || e.Type != mvccpb.PUT {
-						t.Errorf("a second event for %s", key)
+						t.Errorf("got a second event, or a deletion, for %s", key)
 					}
 					seen[key] = true
 				}
@@ -201,7 +201,7 @@ func TestServersShare(t *testing.T) {
 					return
 				}
 			}
-			t.Errorf("saw %d of %d", len(seen), writers*each)
+			t.Errorf("got events for %d keys, want %d", len(seen), writers*each)
 		}
 		var checking sync.WaitGroup
 		for range 10 {
@@ -212,7 +212,7 @@ func TestServersShare(t *testing.T) {
 		writing.Wait()
 		checking.Wait()
 		faults.Range(func(key, fault any) bool {
-			t.Errorf("%v: %v", key, fault)
+			t.Errorf("writer %v: %v", key, fault)
 			return true
 		})
 	})
@@ -229,28 +229,28 @@ func TestCompaction(t *testing.T) {
 			changed = put(t, r.local, "changed", fmt.Sprint(n), changed)
 		}
 		if _, err := r.local.Compact(t.Context(), changed+1000); err != rpctypes.ErrFutureRev {
-			t.Errorf("compact the future: %v", err)
+			t.Errorf("compact a future revision: got error %v, want %v", err, rpctypes.ErrFutureRev)
 		}
 		if _, err := r.local.Compact(t.Context(), changed); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := r.local.Kubernetes.Get(t.Context(), prefix+"changed", kubernetes.GetOptions{Revision: first}); err != rpctypes.ErrCompacted {
-			t.Errorf("read what was compacted: %v", err)
+			t.Errorf("read a compacted revision: got error %v, want %v", err, rpctypes.ErrCompacted)
 		}
 		for response := range r.local.Watch(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithRev(first)) {
 			if response.CompactRevision == 0 {
-				t.Errorf("watch what was compacted: %v", response)
+				t.Errorf("watch from a compacted revision: got %v, want the compacted revision", response)
 			}
 		}
 		got, err := r.local.Kubernetes.Get(t.Context(), prefix+"kept", kubernetes.GetOptions{})
 		if err != nil || got.KV.ModRevision != kept {
-			t.Errorf("what never changed: %v %v", got, err)
+			t.Errorf("a key that never changed: got %v, %v, want revision %d", got, err, kept)
 		}
 		db := sql.OpenDB(r.target.connector)
 		defer db.Close()
 		var rows int64
 		if err := db.QueryRow("SELECT COUNT(*) FROM kine").Scan(&rows); err != nil || rows > retainRevisions+10 {
-			t.Errorf("%d rows are left: %v", rows, err)
+			t.Errorf("got %d rows, %v after the compaction, want at most %d", rows, err, retainRevisions+10)
 		}
 
 		// This server did not see the database while others compacted it.
@@ -264,10 +264,10 @@ func TestCompaction(t *testing.T) {
 			}
 		}
 		if events, ok := <-watch.Events; ok {
-			t.Errorf("events after a gap: %v", events)
+			t.Errorf("a watch that missed compacted changes: got events %v, want it to end", events)
 		}
 		if again := b.Watch(t.Context(), prefix, "", first+1); again.CompactRevision <= first || b.hub.seen() != again.CompactRevision {
-			t.Errorf("a watch from before the gap: %+v", again)
+			t.Errorf("a new watch from there: got %+v, want the compacted revision", again)
 		}
 	})
 }
@@ -280,25 +280,25 @@ func TestDatabaseGoesAway(t *testing.T) {
 		before := put(t, r.local, "a", "1", 0)
 		stats, health := r.Stats(t.Context()), r.Health(t.Context())
 		if stats.Size == 0 || stats.Recent.Count == 0 || !strings.Contains(stats.Place, "database away, user root") || stats.Disk != nil {
-			t.Errorf("%+v", stats)
+			t.Errorf("got stats %+v, want a size, commits and the place, without a disk", stats)
 		}
 		if health.Fault != "" || health.Connections.Open == 0 || health.Connections.Max != connections || health.Connections.Answer == 0 {
-			t.Errorf("%+v", health)
+			t.Errorf("got health %+v, want no fault and open connections", health)
 		}
 		watch := r.local.Watch(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithRev(before+1))
 		i.stop()
 		_, err := r.local.Kubernetes.OptimisticPut(t.Context(), prefix+"b", nil, 0, kubernetes.PutOptions{})
 		if err == nil || !strings.Contains(err.Error(), "cannot be reached: check that it runs") {
-			t.Errorf("a write without a database: %v", err)
+			t.Errorf("write without a database: got error %v, want that it cannot be reached", err)
 		}
 		if _, err := r.local.Kubernetes.List(t.Context(), prefix, kubernetes.ListOptions{}); err == nil {
-			t.Error("a list without a database")
+			t.Error("list without a database: got no error")
 		}
 		if _, err := r.local.Compact(t.Context(), before); err == nil {
-			t.Error("a compaction without a database")
+			t.Error("compact without a database: got no error")
 		}
 		if fault := r.Health(t.Context()).Fault; !strings.Contains(fault, "cannot be reached: check that it runs") {
-			t.Errorf("without a database the fault is %q", fault)
+			t.Errorf("without a database: got fault %q, want that it cannot be reached", fault)
 		}
 		i.start()
 		for {
@@ -308,7 +308,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 			}
 		}
 		if fault := r.Health(t.Context()).Fault; fault != "" {
-			t.Errorf("with a database again the fault is %q", fault)
+			t.Errorf("got fault %q, want none after the database is back", fault)
 		}
 		for response := range watch {
 			if len(response.Events) > 0 {
@@ -319,7 +319,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 			}
 		}
 		if list, err := r.local.Kubernetes.List(t.Context(), prefix, kubernetes.ListOptions{}); err != nil || len(list.Kvs) != 2 {
-			t.Errorf("list %v %v", list, err)
+			t.Errorf("got list %v, %v, want two keys", list, err)
 		}
 	})
 }
@@ -390,6 +390,6 @@ func TestBrokenList(t *testing.T) {
 	defer db.Close()
 	b := newBackend(db, postgres, newFaults(&target{dialect: postgres}))
 	if events, err := b.events(t.Context(), "SELECT "+columns, nil, false, false); err == nil {
-		t.Errorf("%v", events)
+		t.Errorf("got events %v, want an error because the connection broke", events)
 	}
 }

@@ -147,10 +147,10 @@ func run(t *testing.T, endpoint string) *running {
 	case <-ready:
 	case err := <-done:
 		cancel()
-		t.Fatalf("ended before it was ready: %v", err)
+		t.Fatalf("the datastore ended before it was ready: %v", err)
 	case <-time.After(2 * time.Minute):
 		cancel()
-		t.Fatal("not ready")
+		t.Fatal("the datastore is not ready in time")
 	}
 	r := &running{Datastore: d, local: d.Endpoint().NewClient()}
 	if r.remote, err = clientv3.New(clientv3.Config{Endpoints: []string{d.Endpoint().URL}, Logger: zap.NewNop()}); err != nil {
@@ -184,7 +184,7 @@ func fails(t *testing.T, endpoint string, files datastore.TLS) error {
 	defer cancel()
 	err = d.Run(ctx, func() { t.Error("ready") })
 	if err == nil {
-		t.Error("no error")
+		t.Error("got no error")
 	}
 	return err
 }

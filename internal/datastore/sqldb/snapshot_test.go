@@ -44,7 +44,7 @@ func TestSnapshot(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "saved")
 		revision, err := other.Save(t.Context(), file)
 		if err != nil || revision <= changed {
-			t.Fatalf("saved at %d, %v", revision, err)
+			t.Fatalf("saved at revision %d, %v, want more than %d", revision, err, changed)
 		}
 		put(t, r.local, "changed", "after", changed)
 		last := put(t, other.local, "new", "1", 0)
@@ -52,7 +52,7 @@ func TestSnapshot(t *testing.T) {
 		d := r.Datastore
 		err = d.Prepare(t.Context(), file, "", 1)
 		if err == nil || !strings.Contains(err.Error(), "is in use from") || !strings.Contains(err.Error(), "stop kedge on every server") {
-			t.Errorf("while servers run: %v", err)
+			t.Errorf("restore while servers run: got error %v, want it refused", err)
 		}
 		r.stop()
 		other.stop()
@@ -62,7 +62,7 @@ func TestSnapshot(t *testing.T) {
 		for _, name := range []string{"replaced-1", "replaced-2"} {
 			handedOut, err := d.LastRevision(t.Context())
 			if err != nil || handedOut < above {
-				t.Fatalf("the last revision was %d, LastRevision says %d, %v", above, handedOut, err)
+				t.Fatalf("LastRevision: got %d, %v, want at least %d", handedOut, err, above)
 			}
 			above = handedOut + 1e9
 			if err := d.Prepare(t.Context(), file, "", above-1); err != nil {
@@ -74,10 +74,10 @@ func TestSnapshot(t *testing.T) {
 			}
 			r = run(t, i.endpoint("saved"))
 			if got, err := r.local.Client.Get(t.Context(), prefix+"changed"); err != nil || name == "replaced-1" && string(got.Kvs[0].Value) != "after" {
-				t.Errorf("changed before it is committed: %v, %v", got, err)
+				t.Errorf("got %v, %v before the commit, want the value from before the restore", got, err)
 			}
 			if err := d.Commit(t.Context(), "", "/none/"+name); err == nil || !strings.Contains(err.Error(), "is in use from") {
-				t.Errorf("while a server runs: %v", err)
+				t.Errorf("commit while a server runs: got error %v, want it refused", err)
 			}
 			r.stop()
 			forget(t, d)
@@ -87,36 +87,36 @@ func TestSnapshot(t *testing.T) {
 				}
 			}
 			if where := d.Kept("/none/" + name); !strings.Contains(where, " kine_"+strings.ReplaceAll(name, "-", "_")+" of ") {
-				t.Errorf("kept in %q", where)
+				t.Errorf("got place %q of the earlier data, want the name %s in it", where, name)
 			}
 
 			r = run(t, i.endpoint("saved"))
 			for key, want := range map[string]string{"kept": "1", "changed": "before", "large": large, "gone": "", "new": ""} {
 				got, err := r.local.Kubernetes.Get(t.Context(), prefix+key, kubernetes.GetOptions{})
 				if err != nil || (got.KV == nil) != (want == "") || got.KV != nil && string(got.KV.Value) != want {
-					t.Errorf("%s: %v, %v", key, got, err)
+					t.Errorf("%s: got %v, %v, want %.20q", key, got, err, want)
 				}
 				if key == "kept" && (got.KV.ModRevision != kept || got.KV.CreateRevision != kept) || key == "changed" && got.KV.ModRevision != changed {
-					t.Errorf("%s has other revisions: %v", key, got.KV)
+					t.Errorf("%s: got revisions %v, want those of the snapshot", key, got.KV)
 				}
 			}
 			for _, key := range []string{join.StoredKey, join.TokenKey} {
 				if stored, err := r.local.Client.Get(t.Context(), key); err != nil || len(stored.Kvs) > 0 {
-					t.Errorf("%s is there: %v, %v", key, stored, err)
+					t.Errorf("%s: got %v, %v after the restore, want nothing", key, stored, err)
 				}
 			}
 			many, err := r.local.Kubernetes.Count(t.Context(), prefix+"many-", kubernetes.CountOptions{})
 			if err != nil || many != 2*insertRows {
-				t.Errorf("%d of many, %v", many, err)
+				t.Errorf("got %d small objects, %v, want %d", many, err, 2*insertRows)
 			}
 			for _, from := range []int64{revision, last, above - 1} {
 				watched := <-r.local.Watch(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithRev(from))
 				if !errors.Is(watched.Err(), rpctypes.ErrCompacted) {
-					t.Errorf("a watch from %d: %v", from, watched.Err())
+					t.Errorf("a watch from revision %d: got %v, want that it is compacted", from, watched.Err())
 				}
 			}
 			if _, err := r.local.Client.Get(t.Context(), prefix+"kept", clientv3.WithRev(last)); !errors.Is(err, rpctypes.ErrCompacted) {
-				t.Errorf("a read at %d: %v", last, err)
+				t.Errorf("a read at revision %d: got %v, want that it is compacted", last, err)
 			}
 			// Writes continue, can be watched from what was listed, and can be
 			// compacted.
@@ -128,7 +128,7 @@ func TestSnapshot(t *testing.T) {
 			events := r.local.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(list.Revision+1))
 			written := put(t, r.local, "kept", "2", kept)
 			if answer := <-events; len(answer.Events) != 1 || answer.Events[0].Kv.ModRevision != written || written <= above {
-				t.Errorf("wrote at %d and saw %v", written, answer)
+				t.Errorf("got events %[2]v, want one at revision %[1]d, above the restored ones", written, answer)
 			}
 			cancel()
 			if name == "replaced-2" {
@@ -142,16 +142,16 @@ func TestSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := d.Prepare(t.Context(), file, "", above); err == nil || !strings.Contains(err.Error(), "contains no objects") {
-			t.Errorf("of nothing: %v", err)
+			t.Errorf("prepare a file without objects: got error %v, want that it contains none", err)
 		}
 		if err := os.WriteFile(file, []byte("no objects"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := d.Prepare(t.Context(), file, "", above); err == nil || !strings.Contains(err.Error(), "is not a dump of a database") {
-			t.Errorf("of something else: %v", err)
+			t.Errorf("prepare another kind of file: got error %v, want that it is not a dump", err)
 		}
 		if err := d.Commit(t.Context(), "", "/none/replaced-3"); err != nil {
-			t.Errorf("with nothing prepared: %v", err)
+			t.Errorf("commit with nothing prepared: %v", err)
 		}
 	})
 }
@@ -237,7 +237,7 @@ func TestRestoreToNewDatabase(t *testing.T) {
 		r.stop()
 		i.stop()
 		if err := d.Prepare(t.Context(), file, "", 9e9); err == nil || !strings.Contains(err.Error(), "check that it runs") {
-			t.Errorf("of a database that does not run: %v", err)
+			t.Errorf("prepare while the database is down: got error %v, want one that says to check it", err)
 		}
 	})
 }

@@ -182,7 +182,7 @@ func TestLeaseEndsAfterRestart(t *testing.T) {
 	b.stop()
 	b = start(t, b.folder)
 	if _, kv, err := b.Get(ctx, "/registry/masterleases/a", 0, false); err != nil || kv == nil || string(kv.Value) != "2" {
-		t.Fatalf("after a restart: %v %v", kv, err)
+		t.Fatalf("after a restart: got %v, %v, want the value 2", kv, err)
 	}
 	gone := (<-b.Watch(ctx, "/registry/masterleases/a", "", revision+1).Events)[0]
 	if !gone.Delete || gone.PrevKV == nil || string(gone.PrevKV.Value) != "2" {
@@ -191,7 +191,7 @@ func TestLeaseEndsAfterRestart(t *testing.T) {
 	b.stop()
 	b = start(t, b.folder)
 	if _, kv, err := b.Get(ctx, "/registry/masterleases/a", 0, false); err != nil || kv != nil {
-		t.Errorf("it is back: %v %v", kv, err)
+		t.Errorf("got %v, %v, want the key still deleted", kv, err)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestRenewalsWhileDiskIsFull(t *testing.T) {
 	}
 	os.Remove(filler)
 	if _, err := b.Create(ctx, "/registry/pods/a", []byte("x"), 0); err != nil {
-		t.Errorf("with space again: %v", err)
+		t.Errorf("create after there is space again: %v", err)
 	}
 	want := content(t, b.Backend)
 	b.stop()
@@ -247,6 +247,6 @@ func TestGivenUp(t *testing.T) {
 	}
 	b.stop()
 	if _, err := b.Create(context.Background(), "/registry/a", nil, 0); err != server.ErrGRPCUnhealthy {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("create after the end: got error %v, want %v", err, server.ErrGRPCUnhealthy)
 	}
 }

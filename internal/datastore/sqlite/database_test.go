@@ -150,7 +150,7 @@ func TestDamageAfterOrderedStop(t *testing.T) {
 	const page, tableLeaf = 4096, 0x0d
 	for at := page; ; at += page {
 		if at == len(content) {
-			t.Fatal("there is no page with the key")
+			t.Fatal("no page of the database has the key")
 		}
 		if content[at] == tableLeaf && bytes.Contains(content[at:at+page], []byte("/registry/100")) {
 			overwrite(t, file, int64(at), bytes.Repeat([]byte("kedge"), page/5))
@@ -208,7 +208,7 @@ func TestDatabaseOfKine(t *testing.T) {
 	execute(t, file, `DROP TABLE kedge`)
 	r := run(t, folder)
 	if kept, err := r.Get(context.Background(), "/registry/7"); err != nil || len(kept.Kvs) != 1 {
-		t.Errorf("%v %v", kept, err)
+		t.Errorf("get the object after the table kedge was dropped: got %v, %v", kept, err)
 	}
 }
 
@@ -340,15 +340,15 @@ func TestDiskFullWhileRunning(t *testing.T) {
 	}
 	os.Remove(filler)
 	if changed, err := update(r.Client, "/registry/old", "3", revision); err != nil || !changed.Succeeded {
-		t.Errorf("with space again: %v %v", changed, err)
+		t.Errorf("update after there is space again: got %v, %v", changed, err)
 	}
 	if fault := r.Health(ctx).Fault; fault != "" {
-		t.Errorf("with space again the fault is %q", fault)
+		t.Errorf("got fault %q, want none after there is space again", fault)
 	}
 	r.stop(t)
 	again := run(t, folder)
 	if kept, err := again.Get(ctx, "/registry/old"); err != nil || string(kept.Kvs[0].Value) != "3" {
-		t.Errorf("after a restart: %v %v", kept, err)
+		t.Errorf("after a restart: got %v, %v, want the value 3", kept, err)
 	}
 }
 

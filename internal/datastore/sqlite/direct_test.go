@@ -308,6 +308,6 @@ func TestDirectDamage(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := c.KV.Get(t.Context(), "/a"); status.Code(err) != codes.DataLoss {
-		t.Errorf("after the end a client is told %v, and would ask again", err)
+		t.Errorf("after the end: got error %v, want DataLoss, so that clients do not ask again", err)
 	}
 }

@@ -59,10 +59,10 @@ func TestIsRenewal(t *testing.T) {
 		"empty":         {nil, false},
 	} {
 		if got := isRenewal(before, test.after); got != test.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: got renewal %t, want %t", name, got, test.want)
 		}
 		if isRenewal(test.after, before) != test.want {
-			t.Errorf("%s, the other way round: %v", name, !test.want)
+			t.Errorf("%s, in the other direction: got renewal %t, want %t", name, !test.want, test.want)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func (z *fuzzed) check(t *testing.T) {
 	}
 	z.last = revision
 	if _, count, err := z.Count(ctx, first, end, 0); err != nil || count != int64(len(kvs)) {
-		t.Errorf("there are %d keys, and %d are counted: %v", len(kvs), count, err)
+		t.Errorf("got count %[2]d, %[3]v, want %[1]d", len(kvs), count, err)
 	}
 	if !slices.IsSortedFunc(kvs, func(a, b *server.KeyValue) int { return strings.Compare(a.Key, b.Key) }) {
 		t.Error("the keys are not in order")
@@ -242,7 +242,7 @@ func FuzzTransactions(f *testing.F) {
 				continue
 			}
 			if steps[0]%4 != 3 && expected != revisions[key] {
-				t.Errorf("%q has revision %d, and is changed as if it were %d", key, revisions[key], expected)
+				t.Errorf("%q has revision %d, but a change from revision %d succeeded", key, revisions[key], expected)
 			}
 			switch steps[0] % 4 {
 			case 0, 1:

@@ -54,7 +54,7 @@ func TestTransactions(t *testing.T) {
 		t.Fatalf("create: %v %v", created, err)
 	}
 	if again, err := create(r.Client, key, "2"); err != nil || again.Succeeded {
-		t.Errorf("a second create: %v %v", again, err)
+		t.Errorf("create a key that exists: got %v, %v, want it refused", again, err)
 	}
 	updated, err := update(r.Client, key, "2", created.Header.Revision)
 	if err != nil || !updated.Succeeded || updated.Header.Revision <= created.Header.Revision {
@@ -77,7 +77,7 @@ func TestTransactions(t *testing.T) {
 		t.Errorf("delete: %v %v", removed, err)
 	}
 	if gone, err := r.Get(context.Background(), key); err != nil || len(gone.Kvs) != 0 {
-		t.Errorf("after the delete: %v %v", gone, err)
+		t.Errorf("after the delete: got %v, %v, want no key", gone, err)
 	}
 	if again, err := create(r.Client, key, "4"); err != nil || !again.Succeeded {
 		t.Errorf("create after delete: %v %v", again, err)
@@ -232,7 +232,7 @@ func TestLeaseEnds(t *testing.T) {
 	made, err := r.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).
 		Then(clientv3.OpPut(key, "x", clientv3.WithLease(lease.ID))).Commit()
 	if err != nil || !made.Succeeded {
-		t.Fatalf("%v %v", made, err)
+		t.Fatalf("create the event: got %v, %v", made, err)
 	}
 	gone := (<-r.Watch(ctx, key, clientv3.WithRev(made.Header.Revision+1))).Events
 	if len(gone) != 1 || gone[0].Type != clientv3.EventTypeDelete {
@@ -250,7 +250,7 @@ func TestCompaction(t *testing.T) {
 	for range 200 {
 		changed, err := update(r.Client, "/registry/a", "x", revision)
 		if err != nil || !changed.Succeeded {
-			t.Fatalf("%v %v", changed, err)
+			t.Fatalf("update /registry/a: got %v, %v", changed, err)
 		}
 		revision = changed.Header.Revision
 	}
@@ -342,7 +342,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	}
 	again := run(t, r.folder)
 	if kept, err := again.Get(context.Background(), "/registry/a"); err != nil || len(kept.Kvs) != 1 {
-		t.Errorf("after a restart: %v %v", kept, err)
+		t.Errorf("after a restart: got %v, %v, want one key", kept, err)
 	}
 }
 

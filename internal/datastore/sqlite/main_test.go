@@ -46,7 +46,7 @@ func privately(t *testing.T) bool {
 	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	output, err := command.CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, output)
+		t.Fatalf("run the test in a mount namespace of its own: %v\n%s", err, output)
 	}
 	return false
 }
@@ -91,7 +91,7 @@ func run(t *testing.T, folder string) *running {
 	case <-ready:
 	case err := <-r.done:
 		cancel()
-		t.Fatalf("ended before it was ready: %v", err)
+		t.Fatalf("the datastore ended before it was ready: %v", err)
 	}
 	r.Client, r.backend = client(t, d.Endpoint().URL), d.backend
 	t.Cleanup(func() { r.stop(t) })

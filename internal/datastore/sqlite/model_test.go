@@ -208,7 +208,7 @@ func TestModel(t *testing.T) {
 				t.Fatalf("a conflict answers %s, want %s", keyText(kv), keyText(before))
 			}
 			if _, again := b.Create(ctx, key, value, lease); again != server.ErrKeyExists {
-				t.Fatalf("a second create: %v", again)
+				t.Fatalf("create a key that exists: got error %v, want %v", again, server.ErrKeyExists)
 			}
 		case rand.IntN(5) == 0:
 			event.Delete = true
@@ -219,7 +219,7 @@ func TestModel(t *testing.T) {
 			event.KV.CreateRevision = before.CreateRevision
 		}
 		if err != nil || ok == (stale && before != nil) {
-			t.Fatalf("%s: %v %v", key, ok, err)
+			t.Fatalf("update %s: got success %t, %v", key, ok, err)
 		}
 		if ok {
 			if event.KV.ModRevision = revision; len(m.history) > 0 && revision <= m.history[len(m.history)-1].KV.ModRevision {
@@ -269,7 +269,7 @@ func TestModel(t *testing.T) {
 			}
 			b = start(t, b.folder)
 			if b.state.current() != current {
-				t.Fatalf("after a restart the revision is %d, not %d", b.state.current(), current)
+				t.Fatalf("after a restart: got revision %d, want %d", b.state.current(), current)
 			}
 			compacted, observers = current, nil
 			m.check(t, b.Backend, "/registry/", "/registry0", 0, 0)

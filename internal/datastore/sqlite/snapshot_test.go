@@ -70,7 +70,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	last := put("compact_rev_key", "x")
 	if revision >= last {
-		t.Errorf("saved at %d, but the last is %d", revision, last)
+		t.Errorf("saved at revision %d, want less than %d, which is later", revision, last)
 	}
 	r.stop(t)
 
@@ -90,7 +90,7 @@ func TestSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(restoring, "db", "*")); len(left) != 1 {
-		t.Errorf("not in one file: %v", left)
+		t.Errorf("got files %v, want one", left)
 	}
 	for range 2 { // the second time as after an interruption
 		if err := d.Commit(t.Context(), restoring, kept); err != nil {
@@ -98,7 +98,7 @@ func TestSnapshot(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(kept, "db", "state.db")); err != nil {
-		t.Errorf("what was there before is not kept: %v", err)
+		t.Errorf("the earlier database was not kept: %v", err)
 	}
 
 	r = run(t, folder)

@@ -26,14 +26,14 @@ func TestStats(t *testing.T) {
 		t.Errorf("got %+v", stats)
 	}
 	if n := stats.Recent.Count - before.Recent.Count; n != 10 || stats.Recent.P99 == 0 || stats.Slow.Count != 0 {
-		t.Errorf("of 10 commits %d are known: %+v", n, stats.Recent)
+		t.Errorf("got %d commits, want 10: %+v", n, stats.Recent)
 	}
 	if health := r.Health(t.Context()); health.Fault != "" {
 		t.Errorf("fault %q", health.Fault)
 	}
 	r.stop(t)
 	if after := r.Stats(t.Context()); after.Kind != "sqlite" || after.Size == 0 {
-		t.Errorf("after the stop: %+v", after)
+		t.Errorf("after the stop: got stats %+v, want a size", after)
 	}
 }
 
@@ -86,7 +86,7 @@ func TestShrinks(t *testing.T) {
 	for range 2 { // the second time after a restart
 		for key, want := range map[string]int{"/registry/small": 1, "/registry/later": 1, "/registry/large/7": 0} {
 			if _, kvs, err := r.backend.List(t.Context(), key, "", 0, 0, false); err != nil || len(kvs) != want {
-				t.Errorf("%s: %v, %v", key, kvs, err)
+				t.Errorf("%s: got %v, %v, want %d keys", key, kvs, err, want)
 			}
 		}
 		r.stop(t)

@@ -74,7 +74,7 @@ func TestReload(t *testing.T) {
 		return strings.Join(changes, "; ")
 	}
 	if got := reload("log-level: warn\nnode-name: pi\ntoken: SECRET\n"); got != "" {
-		t.Errorf("of what is as before: %s", got)
+		t.Errorf("reload of unchanged settings: got %q, want nothing", got)
 	}
 	// The message comes again at each reload, until there is a restart.
 	for range 2 {
@@ -86,7 +86,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("got %s, and the levels are %s", got, l.words())
 	}
 	if got := reload("log-level: loud\n"); !strings.Contains(got, "stays as it was") || !strings.Contains(got, "log-level") || l.words() != "info,dns=debug" {
-		t.Errorf("of a fault: %s, and the levels are %s", got, l.words())
+		t.Errorf("reload with a fault: got %s and levels %s, want the old levels", got, l.words())
 	}
 	printed, err := AskPrint(t.Context(), kedge)
 	if err != nil {
@@ -104,7 +104,7 @@ func TestReload(t *testing.T) {
 	hangups <- os.Interrupt // the kind of signal does not matter
 	hangups <- os.Interrupt // once this is sent, the first has been handled
 	if l.words() != "error" {
-		t.Errorf("after a signal the levels are %s", l.words())
+		t.Errorf("after the signal: got levels %s, want error", l.words())
 	}
 }
 

@@ -106,11 +106,11 @@ func TestReadCluster(t *testing.T) {
 
 func TestNetworkNotes(t *testing.T) {
 	if notes, err := networkNotes(t.Context(), fake.NewClientset()); err != nil || len(notes) > 0 {
-		t.Errorf("without NetworkPolicies: %q, %v", notes, err)
+		t.Errorf("without NetworkPolicies: got notes %q, %v, want none", notes, err)
 	}
 	notes, err := networkNotes(t.Context(), fake.NewClientset(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}}))
 	if err != nil || len(notes) != 1 || !strings.Contains(notes[0], "the cluster has 1") {
-		t.Errorf("with a NetworkPolicy: %q, %v", notes, err)
+		t.Errorf("with a NetworkPolicy: got notes %q, %v, want one", notes, err)
 	}
 }
 

@@ -68,6 +68,6 @@ func TestStorageReport(t *testing.T) {
 		t.Errorf("volumes are %+v", report.Volumes)
 	}
 	if len(report.Leftovers) != 2 || report.Leftovers[0].Path != filepath.Join(dir.Storage(), "pvc-2") || report.Leftovers[1].Path != stray {
-		t.Errorf("leftovers are %+v", report.Leftovers)
+		t.Errorf("got leftovers %+v, want pvc-2 and the stray folder", report.Leftovers)
 	}
 }

@@ -93,7 +93,7 @@ default_runtime_name = 'gone'`, err: `default-runtime "gone" is not installed on
 				t.Fatal(err)
 			}
 			if got.OOMScore != 0 || got.Cgroup.Path != "" {
-				t.Error("a drop-in could move the whole process")
+				t.Error("a drop-in of the user set the OOM score or the cgroup of kedge's process")
 			}
 			runtimes := get(got.Plugins, "io.containerd.cri.v1.runtime", "containerd", "runtimes").(map[string]any)
 			if driver := get(runtimes, "runc", "options", "SystemdCgroup"); driver != test.driver {

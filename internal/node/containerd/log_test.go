@@ -22,7 +22,7 @@ func TestCaptureLog(t *testing.T) {
 	log.L.Warn(expected[0])
 	log.L.Warn("something is wrong")
 	if got := buf.String(); strings.Contains(got, "loading") || strings.Contains(got, expected[0]) || !strings.Contains(got, "something is wrong") || !strings.Contains(got, "component=containerd") {
-		t.Errorf("logged %q", got)
+		t.Errorf("got log %q, want the warning with its component, and nothing of a normal start", got)
 	}
 
 	buf.Reset()

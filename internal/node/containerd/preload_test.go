@@ -63,7 +63,7 @@ func TestImagesFolder(t *testing.T) {
 			t.Errorf("containerd ended with %v: %s", err, n.log())
 		}
 		if count := strings.Count(n.log(), "broken.tar"); count != 1 {
-			t.Errorf("what is wrong with an archive is said %d times:\n%s", count, n.log())
+			t.Errorf("the log names broken.tar %d times, want once:\n%s", count, n.log())
 		}
 	})
 }

@@ -44,7 +44,7 @@ func TestReaderIsLikeTheSocket(t *testing.T) {
 	}
 	containers[0].Labels["a"] = "2"
 	if fake.labels["a"] != "1" {
-		t.Error("what was returned is containerd's own")
+		t.Error("a change of the returned container changed containerd's own: want a copy")
 	}
 	if filter.Id != "comp" {
 		t.Error("the caller's filter was changed")

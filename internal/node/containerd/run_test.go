@@ -414,7 +414,7 @@ func eventually(t *testing.T, done func() bool) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	t.Fatal("it did not happen within a minute")
+	t.Fatal("the condition did not become true within a minute")
 }
 
 // removeCgroups kills what is left in the test's cgroups and removes them.

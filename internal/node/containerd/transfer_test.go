@@ -48,7 +48,7 @@ func TestDescribe(t *testing.T) {
 	}
 	cancel()
 	if _, _, err := pull.Credentials("registry.test"); err == nil {
-		t.Error("there are credentials after the pull")
+		t.Error("Credentials returned a password after the pull")
 	}
 }
 

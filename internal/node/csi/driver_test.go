@@ -56,7 +56,7 @@ func TestRegistration(t *testing.T) {
 	}
 	for _, path := range []string{socket, driver.socket()} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", path, info, err)
+			t.Errorf("%s: got %v, %v, want mode 0600", path, info, err)
 		}
 	}
 }
@@ -134,10 +134,10 @@ func TestGetCapacity(t *testing.T) {
 	}
 	got, err = ask(&csi.GetCapacityRequest{AccessibleTopology: &csi.Topology{Segments: map[string]string{TopologyKey: "node-2"}}})
 	if err != nil || got.AvailableCapacity != 0 {
-		t.Errorf("on another node there is %v, %v", got, err)
+		t.Errorf("capacity of another node: got %v, %v, want 0", got, err)
 	}
 	_, err = ask(&csi.GetCapacityRequest{Parameters: map[string]string{"baseDirectory": "/not/there"}})
 	if status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("without the base directory: %v", err)
+		t.Errorf("without the base directory: got %v, want FailedPrecondition", err)
 	}
 }

@@ -214,7 +214,7 @@ func TestConfined(t *testing.T) {
 	}
 	c.upstreams = nil
 	if _, err := c.render(map[string]string{"a.override": "forward . /etc/resolv.conf"}); err == nil || !strings.Contains(err.Error(), "no nameservers") {
-		t.Errorf("without nameservers: %v", err)
+		t.Errorf("render without nameservers: got error %v, want that there are none", err)
 	}
 }
 

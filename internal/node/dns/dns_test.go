@@ -136,7 +136,7 @@ func TestDNS(t *testing.T) {
 	select {
 	case <-ready:
 	case err := <-done:
-		t.Fatalf("ended: %v", err)
+		t.Fatalf("the DNS server ended: %v", err)
 	}
 
 	records := []struct {
@@ -229,7 +229,7 @@ func TestDNS(t *testing.T) {
 	cancel()
 	must(t, <-done)
 	if err := probe(netip.MustParseAddr("192.0.2.1")); err != nil {
-		t.Errorf("still there after the stop: %v", err)
+		t.Errorf("bind the port after the stop: %v", err)
 	}
 	eventually(t, "", func() string {
 		left := ""

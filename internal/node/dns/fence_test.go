@@ -86,7 +86,7 @@ func TestFence(t *testing.T) {
 			if asker.in {
 				tcp, err := net.Dial("tcp", target)
 				if err != nil {
-					t.Errorf("%s: %v", asker.name, err)
+					t.Errorf("connect from %s: %v", asker.name, err)
 					return
 				}
 				tcp.Close()
@@ -119,7 +119,7 @@ func TestFence(t *testing.T) {
 		rules, err := exec.Command("nft", "list", "ruleset").CombinedOutput()
 		must(t, err)
 		if strings.Contains(string(rules), tableName) {
-			t.Errorf("left after Cleanup:\n%s", rules)
+			t.Errorf("after Cleanup: got\n%s\nwant no table of kedge", rules)
 		}
 	}
 }

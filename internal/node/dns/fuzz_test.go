@@ -59,7 +59,7 @@ func FuzzCorefile(f *testing.F) {
 				}
 			}
 			if err != nil && strings.Contains(err.Error(), secret) {
-				t.Errorf("%s: it is told what is in a file: %v", key, err)
+				t.Errorf("%s: the error contains the content of a file: %v", key, err)
 			}
 			if n, _ := unix.Read(opened, make([]byte, 4096)); n > 0 {
 				t.Errorf("%s: a file outside the folder is opened", key)
@@ -74,7 +74,7 @@ func checkListens(t *testing.T, c corefile, text string) {
 	t.Helper()
 	blocks, err := caddyfile.Parse(nowhere+"/Corefile", strings.NewReader(text), directives)
 	if err != nil {
-		t.Errorf("what was written cannot be read: %v\n%s", err, text)
+		t.Errorf("CoreDNS cannot parse the Corefile that kedge wrote: %v\n%s", err, text)
 	}
 	for _, block := range blocks {
 		for _, key := range block.Keys {

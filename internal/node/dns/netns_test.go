@@ -39,7 +39,7 @@ func inNetNS(t *testing.T) bool {
 	again.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	output, err := again.CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, output)
+		t.Fatalf("run the test in a network namespace of its own: %v\n%s", err, output)
 	}
 	t.Logf("%s", output)
 	return false

@@ -43,7 +43,7 @@ func TestExternalAddresses(t *testing.T) {
 		t.Errorf("it was registered with the addresses %v, want %s", node.Status.Addresses, want)
 	}
 	if len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != "own" {
-		t.Errorf("it was registered with the taints %v", node.Spec.Taints)
+		t.Errorf("got taints %v, want own alone", node.Spec.Taints)
 	}
 
 	// The node is as an earlier start left it.

@@ -32,7 +32,7 @@ func inMountNamespace(t *testing.T) bool {
 	again.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	output, err := again.CombinedOutput()
 	if err != nil {
-		t.Fatalf("in a mount namespace: %v\n%s", err, output)
+		t.Fatalf("run the test in a mount namespace of its own: %v\n%s", err, output)
 	}
 	return false
 }
@@ -132,7 +132,7 @@ func TestMounterTmpfs(t *testing.T) {
 	must(t, m.Mount("", dir, "", []string{"remount", "ro", "size=131072"}))
 	must(t, unix.Statfs(dir, &stat))
 	if size := stat.Blocks * uint64(stat.Bsize); size != 131072 || stat.Flags&unix.ST_NOSUID == 0 || stat.Flags&unix.ST_RDONLY == 0 {
-		t.Errorf("after the remount size is %d and flags are %x", size, stat.Flags)
+		t.Errorf("after the remount: got size %d and flags %x, want 131072, nosuid and read-only", size, stat.Flags)
 	}
 	must(t, m.Mount("", dir, "", []string{"remount", "rw"}))
 	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
@@ -178,7 +178,7 @@ func TestMounterBind(t *testing.T) {
 	must(t, m.Unmount(nested))
 	must(t, mount.CleanupMountPoint(target, m, true))
 	if _, err := os.Stat(target); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("after the clean-up: %v", err)
+		t.Errorf("after the clean-up: got %v, want the target removed", err)
 	}
 
 	err = m.MountSensitive(source, "/missing", "", []string{"bind"}, []string{"password=x"})

@@ -77,7 +77,7 @@ func TestConflistIsNotWrittenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := removeConflist(dir); err != nil {
-		t.Errorf("remove what is not there: %v", err)
+		t.Errorf("remove a configuration that does not exist: %v", err)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestConflistIsNoticed(t *testing.T) {
 	events := make([]byte, 4096)
 	n, err := unix.Read(watch, events)
 	if err != nil {
-		t.Fatalf("nobody who watches the folder would notice: %v", err)
+		t.Fatalf("a program that watches the folder got no event: %v", err)
 	}
 	if mask := binary.NativeEndian.Uint32(events[4:]); mask != unix.IN_MOVED_FROM || n > unix.SizeofInotifyEvent+32 {
 		t.Errorf("events %x: want one, a rename", events[:n])

@@ -129,7 +129,7 @@ func TestFenceIPTables(t *testing.T) {
 	// iptables makes this table and does not remove it.
 	defer testutil.Command(t, "nft delete table ip filter")
 	if rules := testutil.Command(t, "iptables-save -t filter"); strings.Contains(rules, "KEDGE") {
-		t.Errorf("left are\n%s", rules)
+		t.Errorf("after the clean-up: got rules\n%s\nwant none of kedge", rules)
 	}
 	if _, err := os.Stat(fenceFile); !os.IsNotExist(err) {
 		t.Errorf("%s is left: %v", fenceFile, err)

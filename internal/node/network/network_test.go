@@ -84,7 +84,7 @@ func start(t *testing.T, cfg Config, client kubernetes.Interface) (stop func()) 
 	case <-ready:
 	case err := <-ended:
 		cancel()
-		t.Fatalf("ended before it was ready: %v", err)
+		t.Fatalf("the component ended before it was ready: %v", err)
 	}
 	return func() {
 		t.Helper()
@@ -258,7 +258,7 @@ func TestNetworkNone(t *testing.T) {
 	}
 	start(t, cfg, nil)()
 	if entries, _ := os.ReadDir(cfg.ConfDir); len(entries) > 0 {
-		t.Errorf("with another CNI there is still %v", entries)
+		t.Errorf("with another CNI: got %v in the folder of configurations, want nothing", entries)
 	}
 }
 

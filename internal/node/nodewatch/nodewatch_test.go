@@ -46,7 +46,7 @@ func TestWatchNode(t *testing.T) {
 	source.Add(node(corev1.ConditionFalse))
 	select {
 	case <-ready:
-		t.Fatal("ready before the node is")
+		t.Fatal("the component is ready before the node is Ready")
 	case <-time.After(50 * time.Millisecond):
 	}
 	source.Modify(node(corev1.ConditionTrue))

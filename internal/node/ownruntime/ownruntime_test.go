@@ -14,7 +14,7 @@ import (
 func TestWaitForRuntime(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "cri.sock")
 	if err := askRuntime(t.Context(), socket); err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("without a socket: %v", err)
+		t.Errorf("ask a runtime without a socket: got error %v, want that there is no such file", err)
 	}
 	waited := make(chan error, 1)
 	go func() { waited <- waitForRuntime(t.Context(), socket) }()
@@ -23,7 +23,7 @@ func TestWaitForRuntime(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-waited; err != nil {
-		t.Errorf("with a runtime: %v", err)
+		t.Errorf("wait for a runtime that answers: %v", err)
 	}
 	runtime.Stop()
 

@@ -272,7 +272,7 @@ func TestProxy(t *testing.T) {
 			select {
 			case <-ready:
 			case err := <-ended:
-				t.Fatalf("ended before it was ready: %v", err)
+				t.Fatalf("the proxy ended before it was ready: %v", err)
 			}
 
 			// When the proxy is ready, existing Services work.
@@ -349,7 +349,7 @@ func TestProxy(t *testing.T) {
 				}
 			}
 			if got, err := podB.call(t, "10.43.0.50:80"); err == nil {
-				t.Errorf("after clean-up the Service answered %q", got)
+				t.Errorf("after the clean-up: got answer %q from the Service, want none", got)
 			}
 			testutil.Command(t, "nft flush ruleset")
 		})

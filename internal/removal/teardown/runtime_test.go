@@ -12,7 +12,7 @@ import (
 func TestStopPods(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "cri.sock")
 	if err := StopPods(t.Context(), socket); err == nil || !strings.Contains(err.Error(), "crictl rmp") {
-		t.Errorf("without a runtime: %v", err)
+		t.Errorf("stop pods without a runtime: got error %v, want one that names crictl", err)
 	}
 	runtime := fake.NewFakeRemoteRuntime()
 	if err := runtime.Start("unix://" + socket); err != nil {
@@ -34,6 +34,6 @@ func TestStopPods(t *testing.T) {
 	}
 	left, err := runtime.ListPodSandbox(t.Context(), &cri.ListPodSandboxRequest{})
 	if err != nil || len(left.Items) != 1 || left.Items[0].Metadata.Name != "by crictl" {
-		t.Errorf("left are %v, %v", left.GetItems(), err)
+		t.Errorf("got pods %v, %v, want the one made by crictl", left.GetItems(), err)
 	}
 }

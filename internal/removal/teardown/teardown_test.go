@@ -94,10 +94,10 @@ func TestProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pids, err := pods.processes(); err != nil || len(pids) != 0 {
-		t.Errorf("left: %v, %v", pids, err)
+		t.Errorf("got processes %v, %v, want none", pids, err)
 	}
 	if err := syscall.Kill(other.Process.Pid, 0); err != nil {
-		t.Errorf("another containerd's shim was killed: %v", err)
+		t.Errorf("the shim of another containerd was killed: %v", err)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestMounts(t *testing.T) {
 		cmd.Env = append(os.Environ(), "TEARDOWN_TEST_NAMESPACE=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "PASS") {
-			t.Fatalf("%v\n%s", err, out)
+			t.Fatalf("run the test in a mount namespace of its own: %v\n%s", err, out)
 		}
 		return
 	}
@@ -167,7 +167,7 @@ func TestMounts(t *testing.T) {
 	}
 	entries, err := os.ReadDir(folder)
 	if err != nil || len(entries) != 0 {
-		t.Errorf("left in a folder that is a mount itself: %v, %v", entries, err)
+		t.Errorf("folder that is a mount itself: got %v, %v in it, want nothing", entries, err)
 	}
 
 	// A user may have moved the folder to another disk with a symbolic link, which the
@@ -188,6 +188,6 @@ func TestMounts(t *testing.T) {
 	}
 	entries, err = os.ReadDir(elsewhere)
 	if _, gone := os.Lstat(link); err != nil || len(entries) != 0 || gone != nil {
-		t.Errorf("left behind a link: %v, %v, %v", entries, err, gone)
+		t.Errorf("folder behind a link: got %v, %v, %v, want it empty and the link kept", entries, err, gone)
 	}
 }

@@ -31,7 +31,7 @@ func (s *scenario) manifests() {
 		s.value("one", "a", "v2")
 		s.value("two", "", "")
 		if found, err := s.Client.CoreV1().ConfigMaps(cluster.Namespace).Get(s.Context(), "one", metav1.GetOptions{}); err != nil || found.Data["b"] != "" {
-			t.Errorf("what was taken out is there: %v, %v", found, err)
+			t.Errorf("got %v, %v, want the ConfigMap without the key b, which was taken out of the file", found, err)
 		}
 		// An object that moves to another file stays the same object.
 		before := s.uid("one")

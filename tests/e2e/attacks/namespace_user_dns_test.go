@@ -43,7 +43,7 @@ func TestNamespaceUserDNS(t *testing.T) {
 	host.WriteFile(dnsFolder+"hosts", "192.0.2.81 in-the-folder.test\n")
 	host.Setenv("HUNTER", secret)
 	if output, err := host.Command(t.Context(), "ln", "-s", file, dnsFolder+"link").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
+		t.Fatalf("make a link: %v: %s", err, output)
 	}
 	server := host.StartServer(t)
 	server.WaitReady()
@@ -138,7 +138,7 @@ func TestNamespaceUserDNS(t *testing.T) {
 		return nil
 	})
 	if log := server.Log(); strings.Contains(log, secret+`"`) || strings.Contains(log, secret+".stolen") {
-		t.Error("the log shows what is in a file")
+		t.Error("the log shows the content of a file")
 	}
 
 	t.Log("honest parts still work")

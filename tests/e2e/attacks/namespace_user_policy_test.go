@@ -124,7 +124,7 @@ func TestHelmCharts(t *testing.T) {
 	c.Kubectl("create", "role", "charts", "--namespace=kube-system", "--verb=create,get,delete", "--resource=helmcharts.helm.cattle.io")
 	c.Kubectl("create", "rolebinding", "charts", "--namespace=kube-system", "--role=charts", "--serviceaccount=tenant:user")
 	if output, err := u.kubectl(helmObject("HelmChart", "kube-system", "allowed"), "create", "--namespace=kube-system", "-f", "-"); err != nil {
-		t.Errorf("a HelmChart in kube-system is refused to whom RBAC allows it: %s", output)
+		t.Errorf("a user whom RBAC allows to write HelmCharts in kube-system was refused: %s", output)
 	}
 	// A user with all rights may do this, and a namespace is deleted together with its charts.
 	apply(c, "tenant", helmObject("HelmChartConfig", "tenant", "admins"))

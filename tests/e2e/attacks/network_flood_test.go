@@ -203,7 +203,7 @@ func TestForgedHeaders(t *testing.T) {
 		}
 		for _, who := range []credentials{{}, stolen("client-kubelet"), stolen("client-flannel")} {
 			if status, body := attacker.curl(who, secrets, args...); status != http.StatusForbidden && status != http.StatusUnauthorized {
-				t.Errorf("with %q and %+v the server answers %d %s", headers, who, status, body)
+				t.Errorf("with headers %q and credentials %+v: got %d %s, want 401 or 403", headers, who, status, body)
 			}
 		}
 	}

@@ -109,7 +109,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: mallory}]
 					time.Sleep(200 * time.Millisecond)
 					output, err := c.TryKubectl("", "--as=mallory", "get", "--raw", "/api/v1/nodes/agent-1/proxy/pods")
 					if strings.Contains(output, `"web-s"`) || strings.Contains(output, `"web-b"`) {
-						t.Errorf("who may look at agent-1 sees the pods at %s: %v: %.300s", address, err, output)
+						t.Errorf("a user who may read agent-1 sees the pods of another node, whose address is %s: %v: %.300s", address, err, output)
 					}
 				}
 			}

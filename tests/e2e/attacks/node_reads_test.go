@@ -158,7 +158,7 @@ spec:
 		for _, user := range []string{"client-kube-proxy"} {
 			output, err := thief.kubectl(stolen(user), "", "get", "pv,pvc", "--all-namespaces", "--output=name")
 			if err != nil || !strings.Contains(output, own) || !strings.Contains(output, "/own") {
-				t.Errorf("%s does not get what is of its node: %s, %v", user, output, err)
+				t.Errorf("%s cannot read the volume and the claim of its own node: %s, %v", user, output, err)
 			}
 		}
 		if output, err := thief.kubectl(stolen("client-storage"), "", "get", "pvc", "own"); err != nil {
@@ -210,7 +210,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 900Ti}}}
 			t.Fatal(err)
 		}
 		if list.String() != string(want) {
-			t.Errorf("a node's rights are others than %s lists: if all nodes need them, write it anew with -update-rights. They are\n%s", file, list.String())
+			t.Errorf("the rights of a node differ from %s. If all nodes need the new rights, run the test with -update-rights. The rights are\n%s", file, list.String())
 		}
 	})
 }

@@ -246,7 +246,7 @@ func TestNodeAbusesItsTunnel(t *testing.T) {
 		// The kubelet's serving certificate is its node's, but not a client's.
 		for _, name := range []string{"serving-kubelet", "client-kube-proxy", "client-storage"} {
 			if _, err := a.open(a.pair(name), a); err == nil {
-				t.Errorf("a tunnel is open to who has %s", name)
+				t.Errorf("a tunnel was opened with the certificate %s, want it refused", name)
 			}
 		}
 	})
@@ -304,7 +304,7 @@ func TestNodeAbusesItsTunnel(t *testing.T) {
 		}
 		output, err := c.TryKubectl("", "get", "--raw", "/api/v1/nodes/agent-1/proxy/healthz")
 		if err == nil || strings.Contains(err.Error(), "killed") {
-			t.Errorf("a request to a node whose answer has no end: %v %s", err, output)
+			t.Errorf("a request to a node whose answer has no end: got %v %s, want the server to end it", err, output)
 		}
 		<-sent
 		honest(t)

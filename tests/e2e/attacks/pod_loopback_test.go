@@ -118,7 +118,7 @@ spec:
 			if text == public.String() {
 				arrived++
 			} else {
-				t.Errorf("a pod's packet reached %s of its node", text)
+				t.Errorf("a packet of a pod reached %s of its node, want it dropped", text)
 			}
 		case <-time.After(cluster.Patience):
 			t.Fatal("not even packets for the node's own address arrive")

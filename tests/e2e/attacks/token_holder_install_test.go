@@ -69,7 +69,7 @@ func TestTokenInSight(t *testing.T) {
 		}
 	}
 	if shims == 0 {
-		t.Error("there are no shims")
+		t.Error("no shims are running, so the test shows nothing")
 	}
 	text, err := os.ReadFile(host.Path(environment))
 	if err != nil || string(text) != "KEDGE_NODE_NAME='agent-1'\n" {

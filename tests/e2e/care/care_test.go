@@ -93,7 +93,7 @@ func etcdctl(t *testing.T, server *harness.Server, all bool) {
 		script := "set -e; cd " + folder + "; sudo() { \"$@\"; }; " + line
 		output, err := server.Host.Command(t.Context(), "sh", "-c", script).CombinedOutput()
 		if err != nil {
-			t.Errorf("%s: %v\n%s", line, err, output)
+			t.Errorf("run %s: %v\n%s", line, err, output)
 			continue
 		}
 		want := map[string]string{
@@ -183,7 +183,7 @@ func TestEtcd(t *testing.T) {
 		e := report.Datastore.Etcd
 		leads := slices.IndexFunc(e.Members, func(m datastore.EtcdMember) bool { return m.Leader })
 		if report.Datastore.Fault != "" || len(e.Members) != 2 || leads < 0 || e.Quorum != 2 || !e.Members[0].Answers || !e.Members[1].Answers {
-			t.Errorf("%s: %+v", server.Host.Name, report.Datastore)
+			t.Errorf("%s: got datastore %+v, want no fault, two members that answer, a leader and a quorum of 2", server.Host.Name, report.Datastore)
 		}
 		table, _ := server.Host.Kedge(t.Context(), "status").Output()
 		t.Logf("%s", table)

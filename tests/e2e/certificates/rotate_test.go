@@ -56,7 +56,7 @@ func TestRotateCA(t *testing.T) {
 	refused("run `kedge certificate rotate-ca`")
 	output, err := rotate()
 	if err != nil {
-		t.Fatalf("%v: %s", err, output)
+		t.Fatalf("prepare new authorities: %v: %s", err, output)
 	}
 	take()
 	follows(t, agent, 1)
@@ -73,7 +73,7 @@ func TestRotateCA(t *testing.T) {
 	refused("default/web")
 
 	if output, err := rotate("--finish", "--ignore-pods"); err != nil {
-		t.Fatalf("%v: %s", err, output)
+		t.Fatalf("drop the old authorities: %v: %s", err, output)
 	}
 	take()
 	follows(t, agent, 2)
@@ -86,11 +86,11 @@ func TestRotateCA(t *testing.T) {
 	c.Kubectl("delete", "pod", "after")
 	authority, err := os.ReadFile(c.Server.Host.Path(serverTLS + "/server-ca.crt"))
 	if err != nil || bytes.Count(authority, []byte("BEGIN")) != 1 {
-		t.Errorf("%v:\n%s", err, authority)
+		t.Errorf("server-ca.crt: got %v, want one certificate:\n%s", err, authority)
 	}
 	roots, err := os.ReadFile(c.Server.Host.Path(serverTLS + "/kube-root-ca.crt"))
 	if err != nil || bytes.Count(roots, []byte("BEGIN")) != 2 || !bytes.HasPrefix(roots, authority) {
-		t.Errorf("%v:\n%s", err, roots)
+		t.Errorf("kube-root-ca.crt: got %v, want two certificates, the first one that of server-ca.crt:\n%s", err, roots)
 	}
 	c.Eventually("pods to be told the new authorities alone", func() error {
 		if told := c.Kubectl("get", "configmap", "kube-root-ca.crt", "-o", `jsonpath={.data.ca\.crt}`); strings.TrimSpace(told) != strings.TrimSpace(string(roots)) {

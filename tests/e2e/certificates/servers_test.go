@@ -96,7 +96,7 @@ func TestRotateCAOfServers(t *testing.T) {
 	servers[2].Terminate()
 	output, err := on(servers[1])
 	if err != nil {
-		t.Fatalf("%v: %s", err, output)
+		t.Fatalf("prepare new authorities: %v: %s", err, output)
 	}
 	harness.Eventually(t, cluster.Patience, "another server to prepare them", func() error {
 		if !strings.Contains(first.Log(), "restart this server, so that it uses the new ones") {
@@ -171,7 +171,7 @@ func TestRotateCAOfServers(t *testing.T) {
 	c.Eventually("aggregated APIs to be told the new authorities alone", func() error {
 		told, err := c.TryKubectl("", "--namespace=kube-system", "get", "configmap", trusted, "-o", "jsonpath={.data}")
 		if err != nil || strings.Count(told, "BEGIN") != 2 {
-			return fmt.Errorf("%v: %s", err, told)
+			return fmt.Errorf("got %v, want two certificates: %s", err, told)
 		}
 		return nil
 	})

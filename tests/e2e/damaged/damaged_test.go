@@ -112,7 +112,7 @@ func TestDamaged(t *testing.T) {
 		s.start()
 		// SQLite does not read pages again that it has in memory.
 		if output, err := host.Command(t.Context(), "sqlite3", database, "PRAGMA wal_checkpoint(TRUNCATE)").CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, output)
+			t.Fatalf("write the log into the database: %v: %s", err, output)
 		}
 		info, err := os.Stat(host.Path(database))
 		if err != nil {

@@ -27,7 +27,7 @@ func TestRotateCA(t *testing.T) {
 	rotate := func(args ...string) {
 		t.Helper()
 		if output, err := first.Host.Kedge(t.Context(), append([]string{"certificate", "rotate-ca"}, args...)...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, output)
+			t.Fatalf("kedge certificate rotate-ca %v: %v: %s", args, err, output)
 		}
 	}
 	restart := func(server *harness.Server) {

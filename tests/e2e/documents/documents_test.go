@@ -158,11 +158,11 @@ func (r *reader) scraped() {
 	for _, name := range []string{"kedge_datastore_size_bytes", "apiserver_request_total", "scheduler_schedule_attempts_total", "kubelet_node_name"} {
 		series, err := r.query(name)
 		if err != nil || len(series) == 0 {
-			r.Errorf("%s: %v, %v", name, series, err)
+			r.Errorf("query %s: got %v, %v, want series", name, series, err)
 		}
 		for _, s := range series {
 			if job := s.Metric["job"]; (job == "kubelet") != strings.HasPrefix(name, "kubelet") {
-				r.Errorf("%s is of the job %s", name, job)
+				r.Errorf("%s: got the job %s", name, job)
 			}
 		}
 	}

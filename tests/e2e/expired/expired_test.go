@@ -46,7 +46,7 @@ func TestExpired(t *testing.T) {
 
 	// The token has expired for other hosts, and the certificates have expired for the agent.
 	if output, err := c.Server.Host.Kedge(t.Context(), "token", "delete", token).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
+		t.Fatalf("delete the token: %v: %s", err, output)
 	}
 	for what, args := range map[string][]string{
 		"this node's certificates have expired": {"--token="},

@@ -73,7 +73,7 @@ func TestSQLiteToEtcd(t *testing.T) {
 	c.WantSameContainers(containers)
 	for name, there := range map[string]bool{"state.db": false, "state.db-wal": false, "state.db.before-etcd": true, "etcd/migrating": false} {
 		if _, err := os.Stat(host.Path(db + "/" + name)); (err == nil) != there {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want it there: %t", name, err, there)
 		}
 	}
 	if secret, err := c.Client.CoreV1().Secrets("default").Get(t.Context(), "kept", metav1.GetOptions{}); err != nil || string(secret.Data["word"]) != "s3cret" {
@@ -258,7 +258,7 @@ func wantToken(t *testing.T, server *harness.Server, token string) {
 	}
 	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:default:robot" {
-		t.Errorf("with the token of the service account: %v, %v", who, err)
+		t.Errorf("the token of the service account: got user %v, %v, want default:robot", who, err)
 	}
 }
 

@@ -151,7 +151,7 @@ func TestImages(t *testing.T) {
 		t.Errorf("the images are\n%s", list)
 	}
 	if got := kedge(c, "image", "import", "/run/exported.tar"); got != "nowhere.test/imported:1\nregistry.test/app:1\n" {
-		t.Errorf("import of what was exported prints %q", got)
+		t.Errorf("import of the exported archive: got %q, want both names", got)
 	}
 	run(c, "imported", "server-1", "nowhere.test/imported:1")
 	c.Pod("imported")

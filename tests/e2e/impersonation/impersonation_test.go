@@ -64,7 +64,7 @@ func TestImpersonation(t *testing.T) {
 			for _, tries := range []map[string]func(context.Context) error{forbidden(client, victim, own), forbiddenStorage(client, volume)} {
 				for what, try := range tries {
 					if err := try(t.Context()); !apierrors.IsForbidden(err) {
-						t.Errorf("%s may %s: %v", who, what, err)
+						t.Errorf("%s tries to %s: got %v, want it forbidden", who, what, err)
 					}
 				}
 			}

@@ -41,7 +41,7 @@ func TestImage(t *testing.T) {
 		case "ENTRYPOINT", "CMD":
 			var list []string
 			if err := json.Unmarshal([]byte(rest), &list); err != nil {
-				t.Fatalf("%s: %v", line, err)
+				t.Fatalf("parse %s of the Dockerfile: %v", line, err)
 			}
 			words[instruction] = list
 		}

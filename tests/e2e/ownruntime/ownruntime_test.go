@@ -49,7 +49,7 @@ func TestOwnRuntime(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ip := c.Pod("fake").Status.PodIP; !netip.MustParsePrefix(node.Spec.PodCIDR).Contains(netip.MustParseAddr(ip)) {
-		t.Errorf("the pod has the address %s, not of its node's range %s", ip, node.Spec.PodCIDR)
+		t.Errorf("got pod address %s, want one in the range of its node, %s", ip, node.Spec.PodCIDR)
 	}
 	if got := node.Status.DaemonEndpoints.KubeletEndpoint.Port; got != 10350 {
 		t.Errorf("the node tells the port %d", got)

@@ -173,7 +173,7 @@ func guard(t *testing.T, hosts ...*harness.Host) (stop func()) {
 		}
 		for _, host := range hosts {
 			if !contains(t, host, database, public) {
-				t.Errorf("what is not secret is not in the files of the datastore on %s either: the test shows nothing", host.Name)
+				t.Errorf("the value that is not secret is not in the files of the datastore on %s either, so the test shows nothing", host.Name)
 			}
 		}
 	})
@@ -244,7 +244,7 @@ func TestOneServer(t *testing.T) {
 		t.Error("the unencrypted text is not found in the datastore, so the test shows nothing")
 	}
 	if output, err := run(host, "rotate"); err == nil || !strings.Contains(output, "secrets-encryption: true") {
-		t.Errorf("rotate where there is no key: %v, %q", err, output)
+		t.Errorf("rotate without encryption: got %v, %q, want it refused with the setting that turns it on", err, output)
 	}
 	host.WriteFile("/etc/kedge/config.yaml", "secrets-encryption: true\n")
 	server.Terminate()

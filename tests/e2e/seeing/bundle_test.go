@@ -19,11 +19,11 @@ func (c *seen) bundle(host *harness.Host, name, token string) map[string]string 
 	c.Helper()
 	path := filepath.Join(host.Scratch("bundles"), name)
 	if output, err := host.Kedge(c.Context(), "support-bundle", "--output", path).CombinedOutput(); err != nil {
-		c.Fatalf("%v: %s", err, output)
+		c.Fatalf("make a support bundle: %v: %s", err, output)
 	}
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
-		c.Errorf("%s: %v, %v", name, err, info)
+		c.Errorf("%s: got %v, %v, want mode 0600", name, err, info)
 	}
 	file, err := os.Open(path)
 	if err != nil {

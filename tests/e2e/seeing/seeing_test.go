@@ -125,7 +125,7 @@ func TestSeeing(t *testing.T) {
 	host.WriteFile(configFile, settings+"log-level: nonsense\n")
 	files = c.bundle(host, "down.tar.gz", server.Token())
 	if !strings.Contains(files["missing.txt"], "kedge is not running") || !strings.Contains(files["missing.txt"], `log-level: invalid log level "nonsense"`) || files["check-config.txt"] == "" || files["log/kedge.log"] == "" {
-		t.Errorf("what is missing: %s", files["missing.txt"])
+		t.Errorf("missing.txt of the bundle: got %s, want that kedge is not running, and why", files["missing.txt"])
 	}
 	host.WriteFile(configFile, settings+"datastore-endpoint: mysql://kedge:hush-p@ssword@tcp(192.0.2.1)/kedge\n")
 	files = c.bundle(host, "database.tar.gz", server.Token())
@@ -202,7 +202,7 @@ func (c *seen) logged() (lines []map[string]any) {
 	for line := range strings.Lines(string(text)) {
 		var fields map[string]any
 		if err := json.Unmarshal([]byte(line), &fields); err != nil {
-			c.Fatalf("%v: %s", err, line)
+			c.Fatalf("parse a line of the log: %v: %s", err, line)
 		}
 		lines = append(lines, fields)
 	}

@@ -242,7 +242,7 @@ func wantGone(c *cluster.Cluster, revision string) {
 		err = apierrors.FromObject(event.Object)
 	}
 	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-		c.Errorf("a watch from revision %s, which is of before the restore, gets %v", revision, err)
+		c.Errorf("a watch from revision %s, which is older than the restore: got %v, want that it has expired", revision, err)
 	}
 }
 

@@ -83,7 +83,7 @@ func TestClaims(t *testing.T) {
 		}.yaml())
 		s.Pod("grouped")
 		if group := s.exec("grouped", "stat", "-c", "%u:%g", "/grouped/file"); group != "1000:2000" {
-			t.Errorf("the file is of %s, and not of 1000:2000", group)
+			t.Errorf("got owner %s of the file, want 1000:2000", group)
 		}
 	})
 
@@ -206,7 +206,7 @@ func TestClaims(t *testing.T) {
 			t.Fatal(err)
 		}
 		if status := s.status(); !strings.Contains(status, stray) {
-			t.Errorf("the status says nothing of %s:\n%s", stray, status)
+			t.Errorf("the status does not name %s:\n%s", stray, status)
 		}
 		if err := os.Remove(s.Server.Host.Path(stray)); err != nil {
 			t.Fatal(err)

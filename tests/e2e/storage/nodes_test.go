@@ -37,7 +37,7 @@ func TestTwoNodes(t *testing.T) {
 			}
 		}
 		if !nodes["server-1"] || !nodes["agent-1"] {
-			return fmt.Errorf("it is of %v", nodes)
+			return fmt.Errorf("got capacities of the nodes %v, want server-1 and agent-1", nodes)
 		}
 		return nil
 	})
@@ -98,7 +98,7 @@ func TestTwoNodes(t *testing.T) {
 		return nil
 	})
 	if err := leftOn(host, disk); err == nil {
-		t.Error("the volume is no longer on the agent's disk")
+		t.Error("the data of the volume are no longer on the agent's disk")
 	}
 }
 

@@ -228,7 +228,7 @@ func (d *database) wantAll() {
 			return
 		}
 	}
-	d.Errorf("%s has %s (rows, the last and one, whether all are whole), and %d rows were committed", d.pod, strings.TrimSpace(found), d.rows)
+	d.Errorf("%s: got %s (last row | number of rows | all complete), want %d rows, which were committed", d.pod, strings.TrimSpace(found), d.rows)
 }
 
 // snapshot takes a snapshot of a claim, and waits until it is ready to use.

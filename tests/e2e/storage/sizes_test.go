@@ -40,7 +40,7 @@ func TestSizes(t *testing.T) {
 				return fmt.Errorf("it says %s", line)
 			}
 		}
-		return fmt.Errorf("it says nothing of the claim")
+		return fmt.Errorf("the status does not name the claim")
 	})
 
 	t.Log("a pod that writes more gets ENOSPC, and no other pod does")

@@ -42,7 +42,7 @@ func TestOwnAuthorities(t *testing.T) {
 	c.works()
 	serving := served(t, host, root, net.JoinHostPort(host.Address.String(), "6443"), "kubernetes")
 	if serving.Issuer.CommonName != "our servers" {
-		t.Errorf("the API's certificate is of %s", serving.Issuer)
+		t.Errorf("got issuer %s of the API's certificate, want \"our servers\"", serving.Issuer)
 	}
 	// Certificates of nodes are signed by the clients' authority.
 	served(t, host, clients, net.JoinHostPort(host.Address.String(), "10250"), host.Name)

@@ -145,7 +145,7 @@ func (c *cluster) isKnownAs(client kubernetes.Interface, user string, groups ...
 			}
 		}
 		if info.Username != user {
-			return fmt.Errorf("it takes it for %s", info.Username)
+			return fmt.Errorf("got user %s, want %s", info.Username, user)
 		}
 		return nil
 	})

@@ -127,7 +127,7 @@ shutdownGracePeriodCriticalPods: 5s
 		t.Fatal(err)
 	}
 	if node.Status.Allocatable.Pods().Value() != 8 || node.Labels["place"] != "here" {
-		t.Errorf("node takes %s pods and has the labels %v", node.Status.Allocatable.Pods(), node.Labels)
+		t.Errorf("got %s pods and labels %v, want 8 pods and place=here", node.Status.Allocatable.Pods(), node.Labels)
 	}
 
 	c.server.Terminate()

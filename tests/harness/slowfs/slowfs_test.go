@@ -120,6 +120,6 @@ func TestReserve(t *testing.T) {
 		t.Errorf("half a second of bytes and a sync take %s, want %s", got, want)
 	}
 	if got := (&Disk{}).reserve(1 << 30); got != 0 {
-		t.Errorf("without limits a write takes %s", got)
+		t.Errorf("without limits: got %s for a write, want 0", got)
 	}
 }

@@ -58,7 +58,7 @@ status: {jobName: helm-install-grafana}
 `
 	chart, err := decode[helmChart](object(t, text))
 	if err == nil || !runtime.IsStrictDecodingError(err) || !strings.Contains(err.Error(), "status.jobName") || strings.Contains(err.Error(), "spec") {
-		t.Errorf("what is strange is %v", err)
+		t.Errorf("got error %v, want one about the unknown field status.jobName only", err)
 	}
 	if chart.namespace() != "monitoring" || chart.Spec.Set["replicas"].IntVal != 2 || chart.Spec.timeout().Minutes() != 10 ||
 		chart.Spec.ValuesContent == "" || chart.Spec.Values["a"] == nil || chart.Spec.AuthSecret.Name != "credentials" {
@@ -116,7 +116,7 @@ spec:
 		"read values":       {ValuesContent: "[a"},
 	} {
 		if _, err := c.merged(t.Context(), chart, &helmChartConfig{Spec: fault}); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "HelmChartConfig") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("got error %v, want one with %q and HelmChartConfig", err, name)
 		}
 	}
 }
@@ -226,7 +226,7 @@ func TestFetchFaults(t *testing.T) {
 	for _, spec := range []chartSpec{{Chart: "web", Repo: withUser + "/none"}, {Chart: withUser + "/none.tgz"}} {
 		_, err := c.fetch(t.Context(), &helmChart{Spec: spec})
 		if err == nil || strings.Contains(err.Error(), "hush") || !strings.Contains(err.Error(), server.URL) {
-			t.Errorf("%+v: %v", spec, err)
+			t.Errorf("fetch %+v: got error %v, want one with the address and without the password", spec, err)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func TestEndless(t *testing.T) {
 			}
 			// The kernel's buffers take some bytes that the client never reads.
 			if taken := sent.Load(); taken > maxFetch+(16<<20) {
-				t.Errorf("%d bytes were taken", taken)
+				t.Errorf("the server sent %d bytes, want at most 32 MiB and what the kernel buffers", taken)
 			}
 		})
 	}

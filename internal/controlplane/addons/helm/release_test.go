@@ -94,7 +94,7 @@ func TestPolicies(t *testing.T) {
 				t.Errorf("after an upgrade there are %v, want %v", got, want.upgrade)
 			}
 			if worked, err := releases.everDeployed(); err != nil || !worked {
-				t.Errorf("it has worked once: %v, %v", worked, err)
+				t.Errorf("everDeployed: got %t, %v, want true", worked, err)
 			}
 			cluster.WatchUntilReadyError = nil
 			if err := releases.upgrade(t.Context(), spec, web(t), nil); err != nil {
@@ -107,7 +107,7 @@ func TestPolicies(t *testing.T) {
 				t.Errorf("uninstall of nothing: %v", err)
 			}
 			if last, err := releases.last(); last != nil || err != nil {
-				t.Errorf("there is %v: %v", last, err)
+				t.Errorf("got release %v, %v, want none", last, err)
 			}
 		})
 	}

@@ -67,7 +67,7 @@ func TestWithoutConflicts(t *testing.T) {
 	}
 	lesser, left := withoutConflicts(object, conflict(".data.a"))
 	if lesser == nil || len(left) != 1 || !strings.Contains(left[0], "ConfigMap web: .data.a") || !strings.Contains(left[0], "kubectl-edit") {
-		t.Fatalf("left is %q of %v", left, lesser)
+		t.Fatalf("got fields %q of %v, want .data.a of kubectl-edit", left, lesser)
 	}
 	if data, _, _ := unstructured.NestedMap(lesser.Object, "data"); len(data) != 1 || data["b"] != "2" {
 		t.Errorf("applied is %v", data)

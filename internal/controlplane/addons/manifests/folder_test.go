@@ -163,7 +163,7 @@ func TestFiles(t *testing.T) {
 	c.has(k, "four", "one", "three")
 	for _, did := range c.writes {
 		if strings.HasPrefix(did, "delete") && did != "delete "+setName("x.yaml") {
-			t.Errorf("what was moved was made anew: %v", c.writes)
+			t.Errorf("an object that moved to another file was deleted: %v", c.writes)
 		}
 	}
 	write(t, folder, "a.yaml")

@@ -40,7 +40,7 @@ func TestScan(t *testing.T) {
 		t.Fatal(err)
 	}
 	if names := slices.Sorted(maps.Keys(found.contents)); !slices.Equal(names, []string{"a.yaml", "b.yml", "deep/er/c.json", "linked.yaml"}) {
-		t.Errorf("found %v", names)
+		t.Errorf("got manifests %v, want a.yaml, b.yml, deep/er/c.json and linked.yaml", names)
 	}
 	if names := slices.Sorted(maps.Keys(found.faults)); !slices.Equal(names, []string{"fifo.yaml", "loop.yaml", "of-device.yaml", "of-folder.yaml"}) {
 		t.Errorf("faults are %v", found.faults)

@@ -49,7 +49,7 @@ func TestProgressOfItself(t *testing.T) {
 				t.Fatalf("after %d s, at that revision, got %+v", now, response)
 			}
 			if now > 600 {
-				t.Fatalf("it took %d s", now)
+				t.Fatalf("waited %d s, want at most 600", now)
 			}
 		}
 	})

@@ -40,7 +40,7 @@ func TestCatchUp(t *testing.T) {
 	s := New(10)
 	w := s.Join("", "", 3, 5)
 	if !w.Reading || w.After != 2 {
-		t.Errorf("%+v", w)
+		t.Errorf("got %+v, want a watch that reads what comes after revision 2", w)
 	}
 	s.Deliver([]*server.Event{event("a", 6)})
 	s.CatchUp(w, []*server.Event{event("a", 3), event("a", 5)})

@@ -27,12 +27,12 @@ func TestIrregular(t *testing.T) {
 		t.Errorf("registries.yaml: %v", err)
 	}
 	if secrets := Secrets(fifo); len(secrets) != 0 {
-		t.Errorf("it has the secrets %v", secrets)
+		t.Errorf("got secrets %v from a FIFO, want none", secrets)
 	}
 	for _, setting := range []string{"ca_file: " + fifo, "cert_file: " + fifo, "cert_file: /dev/null\n      key_file: " + fifo} {
 		_, err := parse([]byte("configs:\n  a:\n    tls:\n      " + setting + "\n"))
 		if err == nil || !strings.Contains(err.Error(), ": this is a ") {
-			t.Errorf("%s: %v", setting, err)
+			t.Errorf("%s: got error %v, want that the file is not a regular one", setting, err)
 		}
 	}
 }
@@ -66,7 +66,7 @@ func TestMistakes(t *testing.T) {
 func TestSecrets(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "registries.yaml")
 	if got := Secrets(file); len(got) > 0 {
-		t.Errorf("without a file: %q", got)
+		t.Errorf("got secrets %q without a file, want none", got)
 	}
 	const text = `
 mirrors: {docker.io: [wrong]}
@@ -169,7 +169,7 @@ func TestPull(t *testing.T) {
 	}
 	pull := Pull{Reference: "registry.test/app/blobs-of:1", Credentials: none}
 	if fetcher, err := r.Fetcher(pull); fetcher != nil || err != nil {
-		t.Errorf("without a file: %v, %v", fetcher, err)
+		t.Errorf("got fetcher %v, %v without a file, want none", fetcher, err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	running, done := make(chan struct{}), make(chan error)
@@ -267,7 +267,7 @@ configs:
 			t.Fatal(err)
 		}
 		if _, _, err := fetcher.Resolve(t.Context()); (err == nil) != works {
-			t.Errorf("with the pod's password %q: %v", password, err)
+			t.Errorf("resolve with the pod's password %q: got error %v, want success %t", password, err, works)
 		}
 	}
 }

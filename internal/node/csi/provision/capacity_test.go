@@ -113,7 +113,7 @@ func TestCapacities(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := published(); len(got) != 0 {
-			t.Errorf("left %v", got)
+			t.Errorf("got capacities %v, want none", got)
 		}
 	})
 }

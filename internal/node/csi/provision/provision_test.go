@@ -163,7 +163,7 @@ func TestVolume(t *testing.T) {
 			r.VolumeCapabilities[0].GetMount().GetFsType() != "xfs" || r.VolumeCapabilities[0].GetMount().GetMountFlags()[0] != "noatime" ||
 			r.VolumeCapabilities[0].GetAccessMode().GetMode() != csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER ||
 			r.AccessibilityRequirements.Requisite[0].Segments[localstorage.TopologyKey] != "here" {
-			t.Errorf("asked for %v", r)
+			t.Errorf("got request %v, want the node here", r)
 		}
 		if node, ours := localstorage.NodeOf(volume); !ours || node != "here" {
 			t.Errorf("volume is on %q", node)
@@ -195,7 +195,7 @@ func TestVolume(t *testing.T) {
 			t.Errorf("the volume is still there: %v", err)
 		}
 		if len(driver.deleted) != 1 || driver.deleted[0] != "pvc-uid-of-x" {
-			t.Errorf("deleted %v", driver.deleted)
+			t.Errorf("got deleted volumes %v, want pvc-uid-of-x", driver.deleted)
 		}
 	})
 }
@@ -242,7 +242,7 @@ func TestFaults(t *testing.T) {
 					t.Errorf("given back to the scheduler: %v", back)
 				}
 				if again := len(driver.created) > 1; again != test.attempts {
-					t.Errorf("asked %d times", len(driver.created))
+					t.Errorf("got %d requests to the driver, want several: %t", len(driver.created), test.attempts)
 				}
 			})
 		})
@@ -293,11 +293,11 @@ func TestPolicy(t *testing.T) {
 				t.Fatal(err)
 			}
 			if protected := len(volume.Finalizers) == 1; protected != (policy == corev1.PersistentVolumeReclaimDelete) {
-				t.Errorf("with policy %s the finalizers are %v", policy, volume.Finalizers)
+				t.Errorf("policy %s: got finalizers %v, want one for Delete and none otherwise", policy, volume.Finalizers)
 			}
 		}
 		if len(driver.deleted) != 0 {
-			t.Errorf("deleted %v", driver.deleted)
+			t.Errorf("got deleted volumes %v, want none", driver.deleted)
 		}
 	})
 }
@@ -327,7 +327,7 @@ func TestGrow(t *testing.T) {
 		time.Sleep(2 * firstRetry)
 		synctest.Wait()
 		if got := driver.grown["pvc-uid-of-x"]; got != 2*gibibyte {
-			t.Errorf("it has grown to %d", got)
+			t.Errorf("got size %d after growing, want %d", got, int64(2*gibibyte))
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 func TestNames(t *testing.T) {
 	for _, name := range []string{"pvc-8b6c6a5e-7f0e-4b5c-9d8e-000000000000", "A.b", strings.Repeat("a", maxName)} {
 		if err := CheckName(name); err != nil {
-			t.Errorf("%q: %v", name, err)
+			t.Errorf("CheckName(%q): got error %v, want none", name, err)
 		}
 	}
 	s := NewStore(t.TempDir(), t.TempDir())
@@ -71,7 +71,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	if left, err := s.Leftovers(); err != nil || len(left) > 0 {
-		t.Errorf("leftovers %v, %v", left, err)
+		t.Errorf("got leftovers %v, %v, want none", left, err)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestWithoutTools(t *testing.T) {
 		t.Cleanup(func() { must(t, unix.Unmount(c.path, 0)) })
 		_, err := s.Create(t.Context(), "one", Spec{Size: MinSize})
 		if !errors.Is(err, ErrImpossible) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "local-unlimited") {
-			t.Errorf("without %s: %v", c.path, err)
+			t.Errorf("without %s: got %v, want an error that names it and local-unlimited", c.path, err)
 		}
 	}
 	if _, err := s.Room(Spec{}); !errors.Is(err, ErrImpossible) {
@@ -159,10 +159,10 @@ func TestLinks(t *testing.T) {
 	// A pod that may mount has mounted something in a volume, which must survive the deletion.
 	must(t, unix.Mount(outside, data+"/folder", "", unix.MS_BIND, ""))
 	if err := s.Delete(t.Context(), "one", false); err == nil || !strings.Contains(err.Error(), "unmount it first") {
-		t.Errorf("deleted across a mount: %v", err)
+		t.Errorf("delete a volume with a mount in it: got %v, want an error that says to unmount it", err)
 	}
 	if left, err := s.Leftovers(); err != nil || len(left) != 2 { // and pvc-deep
-		t.Errorf("leftovers %v, %v", left, err)
+		t.Errorf("got leftovers %v, %v, want two", left, err)
 	}
 	unmountBelow(t, filepath.Join(s.base, "one"))
 	must(t, s.Delete(t.Context(), "one", false))
@@ -170,7 +170,7 @@ func TestLinks(t *testing.T) {
 	must(t, s.Delete(t.Context(), "copy", false))
 	expect(t, outside+"/file", "precious")
 	if left, err := s.Leftovers(); err != nil || len(left) > 0 {
-		t.Errorf("leftovers %v, %v", left, err)
+		t.Errorf("got leftovers %v, %v, want none", left, err)
 	}
 }
 
@@ -200,7 +200,7 @@ func TestFullDisk(t *testing.T) {
 	must(t, file.Sync())
 	must(t, file.Close())
 	if usage, err := s.Usage("one", path); err != nil || usage.Fault != "" {
-		t.Errorf("%+v, %v", usage, err)
+		t.Errorf("got usage %+v, %v, want no fault", usage, err)
 	}
 	release(t, s, "one")
 	for _, name := range []string{"one", "two"} {
@@ -231,7 +231,7 @@ func TestReflinksArePromised(t *testing.T) {
 	must(t, os.Remove(path+"/file"))
 	fill(t, path+"/file")
 	if usage, err := s.Usage("one", path); err != nil || usage.Fault != "" {
-		t.Errorf("%+v, %v", usage, err)
+		t.Errorf("got usage %+v, %v, want no fault", usage, err)
 	}
 }
 
@@ -246,7 +246,7 @@ func TestLeftovers(t *testing.T) {
 	must(t, unix.Mount(hidden, elsewhere, "", unix.MS_BIND, ""))
 	left, err := s.Leftovers()
 	if err != nil || len(left) != 1 || !strings.Contains(left[0].Reason, "mount its disk") {
-		t.Errorf("leftovers %v, %v", left, err)
+		t.Errorf("got leftovers %v, %v, want one that says to mount its disk", left, err)
 	}
 	for what, err := range map[string]error{
 		"stage":  s.Stage("pvc-1", s.node+"/staging", nil),
@@ -259,7 +259,7 @@ func TestLeftovers(t *testing.T) {
 	must(t, unix.Unmount(elsewhere, 0))
 	left, err = s.Leftovers()
 	if err != nil || len(left) != 1 || left[0].Path != elsewhere+"/pvc-2" {
-		t.Errorf("leftovers %v, %v", left, err)
+		t.Errorf("got leftovers %v, %v, want pvc-2 of the other folder", left, err)
 	}
 	must(t, s.Delete(t.Context(), "pvc-1", false))
 
@@ -283,9 +283,9 @@ func TestCancelled(t *testing.T) {
 		}
 	}
 	if _, err := s.Create(ctx, "one", Spec{Size: MinSize}); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
+		t.Errorf("create after the context has ended: got %v, want %v", err, context.Canceled)
 	}
 	if volumes, err := s.List(); err != nil || len(volumes) > 0 {
-		t.Errorf("left %v, %v", volumes, err)
+		t.Errorf("got volumes %v, %v, want none", volumes, err)
 	}
 }

@@ -117,13 +117,13 @@ func TestKilled(t *testing.T) {
 				again.Env = append(os.Environ(), strings.Join([]string{victim + "=" + name, strconv.Itoa(step), s.base, s.node}, ","))
 				output, err := again.CombinedOutput()
 				if status, ok := again.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() && err != nil {
-					t.Fatalf("%v\n%s", err, output)
+					t.Fatalf("run the step that is killed: %v\n%s", err, output)
 				}
 				fresh := NewStore(s.base, s.node)
 				must(t, fresh.Thaw())
 				must(t, fresh.Recover(t.Context()))
 				if left, err := fresh.Leftovers(); err != nil || len(left) > 0 {
-					t.Errorf("after step %d there are leftovers %v, %v", step, left, err)
+					t.Errorf("killed after step %d: got leftovers %v, %v, want none", step, left, err)
 				}
 				write(t, path+"/file", "not frozen")
 				must(t, deed.do(t.Context(), fresh))
@@ -137,7 +137,7 @@ func TestKilled(t *testing.T) {
 				}
 			}
 			if now, err := s.Room(Spec{Unlimited: true}); err != nil || now < room-mebibyte*4 {
-				t.Errorf("there is room for %d, %v; before it was %d", now, err, room)
+				t.Errorf("got room for %d, %v, want about %d, as before", now, err, room)
 			}
 		})
 	}
@@ -166,11 +166,11 @@ func checkGone(t *testing.T, s *Store, step int) {
 		must(t, err)
 		for _, path := range found {
 			if name := filepath.Base(path); strings.Contains(name, "new") {
-				t.Errorf("after step %d there is %s", step, path)
+				t.Errorf("killed after step %d: %s was not removed", step, path)
 			}
 		}
 	}
 	if left := loopsBelow(t, s.base+"/new"); len(left) > 0 {
-		t.Errorf("after step %d there are %v", step, left)
+		t.Errorf("killed after step %d: the loop devices %v were not removed", step, left)
 	}
 }

@@ -17,15 +17,15 @@ func TestDevice(t *testing.T) {
 	target := use(t, s, "one")
 	must(t, s.Publish("one", Publication{Target: target}))
 	if err := s.Publish("one", Publication{Target: s.node + "/pods/second", Single: true}); !errors.Is(err, ErrInUse) {
-		t.Errorf("a second pod: %v", err)
+		t.Errorf("publish for a second pod: got %v, want %v", err, ErrInUse)
 	}
 	if got, err := s.Expand("one", 2*MinSize, 0); err != nil || got != 2*MinSize {
-		t.Errorf("grown to %d, %v", got, err)
+		t.Errorf("grow: got %d, %v, want %d", got, err, 2*MinSize)
 	}
 	device, err := os.OpenFile(target, os.O_RDWR, 0)
 	must(t, err)
 	if size, err := deviceSize(device); err != nil || size != 2*MinSize {
-		t.Errorf("the device is of %d, %v", size, err)
+		t.Errorf("got device size %d, %v, want %d", size, err, 2*MinSize)
 	}
 	_, err = device.WriteAt([]byte("written"), 2*MinSize-512)
 	must(t, errors.Join(err, device.Sync(), device.Close()))
@@ -33,7 +33,7 @@ func TestDevice(t *testing.T) {
 		t.Errorf("a snapshot of a device that a pod has: %v", err)
 	}
 	if usage, err := s.Usage("one", target); err != nil || usage.Total != 2*MinSize {
-		t.Errorf("%+v, %v", usage, err)
+		t.Errorf("got usage %+v, %v, want a total of %d", usage, err, 2*MinSize)
 	}
 	release(t, s, "one")
 	_, err = s.Snapshot(t.Context(), "snap", "one")
@@ -69,7 +69,7 @@ func TestPublish(t *testing.T) {
 		t.Errorf("mounted with flags %x", stat.Flags)
 	}
 	if err := s.Publish("one", Publication{Target: s.node + "/pods/third", Single: true}); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "ReadWriteOncePod") {
-		t.Errorf("a second pod with ReadWriteOncePod: %v", err)
+		t.Errorf("publish a ReadWriteOncePod volume for a second pod: got %v, want %v that names the mode", err, ErrInUse)
 	}
 	info, err := os.Stat(first)
 	if err != nil || info.Mode().Perm() != 0o777 {
@@ -114,14 +114,14 @@ func TestFaultIsTold(t *testing.T) {
 		}
 	}
 	if err != nil || !strings.Contains(usage.Fault, "delete the pod") {
-		t.Errorf("%+v, %v", usage, err)
+		t.Errorf("got usage %+v, %v, want a fault that says to delete the pod", usage, err)
 	}
 	release(t, s, "one")
 	if usage, err := s.Usage("one", use(t, s, "one")); err != nil || usage.Fault != "" {
 		t.Errorf("checked: %+v, %v", usage, err)
 	}
 	if _, err := s.Usage("one", s.node); !errors.Is(err, ErrNotFound) {
-		t.Errorf("where it is not mounted: %v", err)
+		t.Errorf("usage of a folder where the volume is not mounted: got %v, want %v", err, ErrNotFound)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestDamaged(t *testing.T) {
 		t.Errorf("mounted: %v", err)
 	}
 	if left := loopsBelow(t, s.base); len(left) > 0 {
-		t.Errorf("there are %v", left)
+		t.Errorf("the loop devices %v were not removed", left)
 	}
 	must(t, s.Delete(t.Context(), "one", false))
 }
@@ -152,7 +152,7 @@ func TestNeverUnstaged(t *testing.T) {
 	must(t, s.Unpublish(s.node+"/pods/deleted"))
 	must(t, s.Delete(t.Context(), "deleted", false))
 	if left := loopsBelow(t, s.base+"/deleted"); len(left) > 0 {
-		t.Errorf("there are %v", left)
+		t.Errorf("the loop devices %v were not removed", left)
 	}
 	// Not every host lets a mounted file system grow.
 	if _, err := s.Expand("grown", 4*MinSize, 0); err != nil && !errors.Is(err, ErrInUse) {
@@ -170,7 +170,7 @@ func TestNeverUnstaged(t *testing.T) {
 	defer file.Close()
 	use(t, s, "grown")
 	if err := s.Delete(t.Context(), "grown", false); !errors.Is(err, ErrInUse) {
-		t.Errorf("deleted while a pod has it: %v", err)
+		t.Errorf("delete a volume that a pod uses: got %v, want %v", err, ErrInUse)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestReserve(t *testing.T) {
 	must(t, s.Reserve("one", 4*MinSize))
 	must(t, s.Reserve("one", 3*MinSize))
 	if v, err := s.Get("one"); err != nil || v.Size != 2*MinSize {
-		t.Errorf("it is recorded as %+v, %v", v, err)
+		t.Errorf("got record %+v, %v, want the size %d", v, err, 2*MinSize)
 	}
 	if err := s.Reserve("one", 1<<50); !errors.Is(err, ErrNoSpace) {
 		t.Errorf("more than there is: %v", err)

@@ -106,7 +106,7 @@ func TestQuota(t *testing.T) {
 		t.Fatalf("the volume is kept as %s", v.Kind)
 	}
 	if now, err := s.Room(Spec{Base: folder}); err != nil || now > room-size {
-		t.Errorf("there is room for %d, %v; before it was %d", now, err, room)
+		t.Errorf("got room for %d, %v, want at most %d", now, err, room-size)
 	}
 	path := use(t, s, "one")
 	usage, err := s.Usage("one", path)
@@ -126,7 +126,7 @@ func TestQuota(t *testing.T) {
 	}
 	write(t, folder+"/file", "there is room")
 	if got, err := s.Expand("one", 2*size, 0); err != nil || got != 2*size {
-		t.Errorf("grown to %d, %v", got, err)
+		t.Errorf("grow: got %d, %v, want %d", got, err, 2*size)
 	}
 	write(t, path+"/more", "there is room")
 	release(t, s, "one")

@@ -187,10 +187,10 @@ func TestSizeIsEnforced(t *testing.T) {
 				t.Errorf("the volume is there still: %v", err)
 			}
 			if err := s.Delete(t.Context(), "two", false); !errors.Is(err, ErrInUse) {
-				t.Errorf("deleted while a pod has it: %v", err)
+				t.Errorf("delete a volume that a pod uses: got %v, want %v", err, ErrInUse)
 			}
 			if err := s.Delete(t.Context(), "one", false); err != nil {
-				t.Errorf("deleted again: %v", err)
+				t.Errorf("delete a volume that is gone: %v", err)
 			}
 		})
 	}
@@ -212,17 +212,17 @@ func TestGrow(t *testing.T) {
 				got, err = s.Expand("one", 4*size, 0)
 			}
 			if err != nil || got != 4*size {
-				t.Fatalf("grown to %d, %v", got, err)
+				t.Fatalf("grow: got %d, %v, want %d", got, err, 4*size)
 			}
 			expect(t, path+"/file", "before")
 			if usage, err := s.Usage("one", path); err != nil || usage.Total < 7*size/2 {
-				t.Errorf("df shows %+v, %v of a volume of %d", usage, err, 4*size)
+				t.Errorf("df: got %+v, %v, want about %d bytes", usage, err, 4*size)
 			}
 			if got, err := s.Expand("one", size, 0); err != nil || got != 4*size {
-				t.Errorf("shrunk to %d, %v", got, err)
+				t.Errorf("shrink: got %d, %v, want it to stay %d", got, err, 4*size)
 			}
 			if _, err := s.Expand("one", 1<<50, 0); !errors.Is(err, ErrNoSpace) || !strings.Contains(err.Error(), "largest possible") {
-				t.Errorf("grown beyond the disk: %v", err)
+				t.Errorf("grow beyond the disk: got error %v, want one that names the largest possible size", err)
 			}
 		})
 	}
@@ -236,15 +236,15 @@ func TestGrowUnused(t *testing.T) {
 	write(t, use(t, s, "one")+"/file", "before")
 	release(t, s, "one")
 	if got, err := s.Expand("one", 4*size, 0); err != nil || got != 4*size {
-		t.Fatalf("grown to %d, %v", got, err)
+		t.Fatalf("grow: got %d, %v, want %d", got, err, 4*size)
 	}
 	path := use(t, s, "one")
 	expect(t, path+"/file", "before")
 	if usage, err := s.Usage("one", path); err != nil || usage.Total < 7*size/2 {
-		t.Errorf("df shows %+v, %v of a volume of %d", usage, err, 4*size)
+		t.Errorf("df: got %+v, %v, want about %d bytes", usage, err, 4*size)
 	}
 	if got, err := s.Expand("one", 4*size, 0); err != nil || got != 4*size {
-		t.Errorf("asked again by the kubelet: %d, %v", got, err)
+		t.Errorf("grow again, as the kubelet does: got %d, %v, want %d", got, err, 4*size)
 	}
 }
 
@@ -267,22 +267,22 @@ func TestSnapshot(t *testing.T) {
 			var stat unix.Stat_t
 			must(t, unix.Stat(snapshot.image(), &stat))
 			if stat.Size != size || !reflinks && stat.Blocks*512 > size/2 {
-				t.Errorf("a snapshot of little data takes %d bytes of %d", stat.Blocks*512, stat.Size)
+				t.Errorf("the snapshot of a nearly empty volume takes %d of %d bytes, want less than half", stat.Blocks*512, stat.Size)
 			}
 			write(t, path+"/file", "now")
 			if _, err := s.Snapshot(t.Context(), "snap", "one"); err != nil {
-				t.Errorf("again: %v", err)
+				t.Errorf("make the same snapshot again: %v", err)
 			}
 			release(t, s, "one")
 			must(t, s.Delete(t.Context(), "one", false))
 			if _, err := s.Create(t.Context(), "small", Spec{Base: folder, Size: size / 2, Source: "snap"}); !errors.Is(err, ErrSize) {
-				t.Errorf("smaller than the snapshot: %v", err)
+				t.Errorf("restore to a smaller volume: got error %v, want %v", err, ErrSize)
 			}
 			create(t, s, "larger", Spec{Base: folder, Size: 2 * size, Source: "snap"})
 			path = use(t, s, "larger")
 			expect(t, path+"/file", "then")
 			if usage, err := s.Usage("larger", path); err != nil || usage.Total != 2*size {
-				t.Errorf("df shows %+v, %v of a volume of %d", usage, err, 2*size)
+				t.Errorf("df: got %+v, %v, want %d bytes", usage, err, 2*size)
 			}
 			must(t, s.Delete(t.Context(), "snap", true))
 			create(t, s, "elsewhere", Spec{Source: "larger"})

@@ -59,9 +59,9 @@ func TestGuard(t *testing.T) {
 		t.Errorf("read %q, %v", text, err)
 	}
 	if message := <-warned; !strings.Contains(message, "fifo.yaml: this is a FIFO") {
-		t.Errorf("it warns: %s", message)
+		t.Errorf("got warning %q, want that fifo.yaml is a FIFO", message)
 	}
 	if text := said.String(); !strings.Contains(text, "fifo.yaml: this is a FIFO") || strings.Contains(text, "pod.yaml") || strings.Contains(text, "hidden") {
-		t.Errorf("it says\n%s", text)
+		t.Errorf("got log\n%s\nwant one line about fifo.yaml", text)
 	}
 }
