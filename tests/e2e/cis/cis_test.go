@@ -67,7 +67,7 @@ func TestBenchmark(t *testing.T) {
 	output, err := host.Command(t.Context(), "sysctl", "-w", "vm.overcommit_memory=1", "vm.panic_on_oom=0", "kernel.panic=10",
 		"kernel.panic_on_oops=1", "kernel.keys.root_maxkeys=1000000", "kernel.keys.root_maxbytes=25000000").CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v: %s", err, output)
+		t.Fatalf("set the kernel's settings: %v: %s", err, output)
 	}
 	server := host.StartServer(t, "--cluster-init", "--profile=cis")
 	server.WaitReady()
@@ -113,9 +113,10 @@ func TestKernelDefaults(t *testing.T) {
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	// kedge reads these files instead of the machine's, because a test must not change the
 	// machine's settings.
-	host.WriteFile("/root/panic", "0\n")
-	if output, err := host.Command(t.Context(), "mount", "--bind", "/root/panic", "/proc/sys/kernel/panic").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
+	const panics = "/run/panic" // the host's /run is its own, and goes with it
+	host.WriteFile(panics, "0\n")
+	if output, err := host.Command(t.Context(), "mount", "--bind", panics, "/proc/sys/kernel/panic").CombinedOutput(); err != nil {
+		t.Fatalf("mount another value of kernel.panic: %v: %s", err, output)
 	}
 	server := host.StartServer(t, "--protect-kernel-defaults")
 	if status := server.WaitExit(cluster.Patience); status == 0 {
