@@ -97,7 +97,7 @@ func TestRegister(t *testing.T) {
 		t.Error(faults)
 	}
 	if err := (&plugin{}).ValidateInitialization(); err == nil {
-		t.Error("got no error for a plugin without a client")
+		t.Error("a plugin without a client is no fault")
 	}
 }
 
@@ -191,7 +191,7 @@ func TestCheckVolume(t *testing.T) {
 		}
 		_, err := request{who: test.who, operation: admission.Create, resource: volumes, object: volume}.run(t, false, claim(test.change))
 		if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
-			t.Errorf("%s: got error %v, want accepted %t", name, err, test.accepted)
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if _, err := (request{who: storage, operation: admission.Create, resource: volumes, object: &corev1.PersistentVolume{}}).run(t, false); !apierrors.IsForbidden(err) {
@@ -222,7 +222,7 @@ func TestCheckCapacity(t *testing.T) {
 			r := request{who: test.who, operation: operation, resource: capacities, namespace: test.namespace, object: capacity}
 			_, err := r.run(t, false, class("ours", driver), class("theirs", "x"))
 			if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
-				t.Errorf("%s: got error %v, want accepted %t", name, err, test.accepted)
+				t.Errorf("%s: %v", name, err)
 			}
 		}
 	}
@@ -263,7 +263,7 @@ func TestCheckService(t *testing.T) {
 		for _, r.subresource = range []string{"", "status"} {
 			_, err := r.run(t, false, ranges)
 			if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
-				t.Errorf("%s: got error %v, want accepted %t", name, err, test.accepted)
+				t.Errorf("%s: %v", name, err)
 			}
 		}
 	}
@@ -306,7 +306,7 @@ func TestCheckTunnels(t *testing.T) {
 		}
 		_, err := r.run(t, false, test.other)
 		if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
-			t.Errorf("%s: got error %v, want accepted %t", name, err, test.accepted)
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -357,7 +357,7 @@ func TestNetworkPolicies(t *testing.T) {
 	for ownNetwork, want := range map[bool]int{false: 1, true: 0} {
 		warned, err := r.run(t, ownNetwork)
 		if err != nil || len(warned) != want || want > 0 && !strings.Contains(warned[0], "does not enforce NetworkPolicies") {
-			t.Errorf("network of the user %t: got warnings %q, %v, want %d", ownNetwork, warned, err, want)
+			t.Errorf("with a network of the user's own %t: warned of %q, %v", ownNetwork, warned, err)
 		}
 	}
 	r.operation, r.object = admission.Delete, nil

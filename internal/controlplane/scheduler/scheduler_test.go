@@ -49,7 +49,7 @@ profiles: [{schedulerName: packer}]
 				t.Errorf("the profiles are %v, want %s", config.Profiles, test.profile)
 			}
 			if !serving.BindAddress.IsLoopback() || serving.BindPort != test.port || serving.ServerCert.CertKey.CertFile != "cert" {
-				t.Errorf("got address %s, port %d, certificate %s, want 127.0.0.1, the port of the test and cert", serving.BindAddress, serving.BindPort, serving.ServerCert.CertKey.CertFile)
+				t.Errorf("it serves at %s port %d with %s", serving.BindAddress, serving.BindPort, serving.ServerCert.CertKey.CertFile)
 			}
 		})
 	}
