@@ -158,7 +158,7 @@ func TestImages(t *testing.T) {
 	for want, args := range map[string][]string{
 		"this node has no image docker.io/library/nothing:latest": {"image", "export", "-o", "/run/no.tar", "nothing"},
 		"import images of " + registriesFile + ": unexpected EOF": {"image", "import", registriesFile},
-		"say which archives": {"image", "import"},
+		"needs arguments: give archives":                          {"image", "import"},
 	} {
 		if output, err := host.Kedge(t.Context(), args...).CombinedOutput(); err == nil || !strings.Contains(string(output), want) {
 			t.Errorf("%v says %s, want %q", args, output, want)

@@ -50,7 +50,7 @@ func TestImpersonation(t *testing.T) {
 		thief := cluster.NewHost(t, network, "thief")
 		for name, why := range map[string]string{
 			"agent-1":  "the name agent-1 is taken by another node",
-			"server-1": "a node cannot be called server-1, which is a name of the cluster's API",
+			"server-1": "a node cannot have the name server-1, which is a name of the cluster's API",
 		} {
 			refused := thief.StartAgent(t, c.Server, "--node-name="+name)
 			refused.WaitLog(why)
