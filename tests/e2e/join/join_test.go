@@ -187,17 +187,17 @@ func TestJoin(t *testing.T) {
 		args          []string
 		want          string
 	}{
-		"no token":        {address, "", nil, "has not joined a cluster: give the token"},
+		"no token":        {address, "", nil, "has not joined a cluster: give a join token"},
 		"bare token":      {address, "secret", nil, "give the whole token"},
 		"wrong token":     {address, token + "0", nil, "the server does not accept the token"},
 		"wrong authority": {address, strings.Replace(token, token[3:7], "0000", 1), nil, "is not of the token's cluster"},
 		"name taken":      {address, token, []string{"--node-name=agent-1"}, "the name agent-1 is taken by another node"},
-		"server's name":   {address, token, []string{"--node-name=server-1"}, "a node cannot be called server-1"},
+		"server's name":   {address, token, []string{"--node-name=server-1"}, "a node cannot have the name server-1"},
 		"nothing listens": {first.Address.String() + ":6444", token, nil, "nothing listens at"},
-		"no answer":       {"172.31.0.200:6443", token, nil, "no answer from 172.31.0.200:6443"},
+		"no answer":       {"172.31.0.200:6443", token, nil, "172.31.0.200:6443 does not answer"},
 		"not kedge":       {first.Address.String() + ":10250", token, nil, "not a kedge server"},
 		"unresolved name": {"server.invalid:6443", token, nil, "cannot resolve the name"},
-		"no address":      {"http://x", "", nil, "is not a server's address"},
+		"no address":      {"http://x", "", nil, "invalid server address"},
 	}
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
