@@ -27,6 +27,9 @@ const usage = `testserver COMMAND
   dns NAME ADDRESS        a nameserver on UDP 53 that knows one name
   mtu INTERFACE           prints its MTU
   serve-measure PORT      answers measure
+  serve-doors PORT        counts UDP and TCP clients at PORT; HTTP 8080 answers with the counts
+  knock HOST:PORT         sends UDP datagrams and TCP connections without an end
+  hold HOST:PORT          keeps one TCP connection to a serve-doors busy, and ends when it breaks
   measure ADDRESS SECONDS prints as JSON how fast the way to a serve-measure at HOST:PORT is
 `
 
@@ -63,6 +66,12 @@ func main() {
 		err = serveMeasure(argument(2, ""))
 	case "measure":
 		err = measure(argument(2, ""), argument(3, "2"))
+	case "serve-doors":
+		err = serveDoors(argument(2, ""))
+	case "knock":
+		err = knock(argument(2, ""))
+	case "hold":
+		err = hold(argument(2, ""))
 	default:
 		fmt.Fprint(os.Stderr, usage)
 		os.Exit(2)
