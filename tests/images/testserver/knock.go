@@ -109,3 +109,22 @@ func hold(address string) error {
 		}
 	}
 }
+
+// watchDoor tries connections to an address without an end, and prints a line each time
+// the result changes: open or closed, and the time as nanoseconds since 1970.
+func watchDoor(address string) error {
+	dialer := net.Dialer{Timeout: 20 * time.Millisecond}
+	for last := ""; ; time.Sleep(time.Millisecond) {
+		began, state := time.Now(), "closed"
+		if connection, err := dialer.Dial("tcp", address); err == nil {
+			state = "open"
+			// Reset, so that no port is left waiting.
+			_ = connection.(*net.TCPConn).SetLinger(0)
+			connection.Close()
+		}
+		if state != last {
+			fmt.Println(state, began.UnixNano())
+			last = state
+		}
+	}
+}

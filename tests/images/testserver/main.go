@@ -30,6 +30,7 @@ const usage = `testserver COMMAND
   serve-doors PORT        counts UDP and TCP clients at PORT; HTTP 8080 answers with the counts
   knock HOST:PORT         sends UDP datagrams and TCP connections without an end
   hold HOST:PORT          keeps one TCP connection to a serve-doors busy, and ends when it breaks
+  watch-door HOST:PORT    tries connections without an end; prints when they begin to fail or to succeed
   measure ADDRESS SECONDS prints as JSON how fast the way to a serve-measure at HOST:PORT is
 `
 
@@ -72,6 +73,8 @@ func main() {
 		err = knock(argument(2, ""))
 	case "hold":
 		err = hold(argument(2, ""))
+	case "watch-door":
+		err = watchDoor(argument(2, ""))
 	default:
 		fmt.Fprint(os.Stderr, usage)
 		os.Exit(2)
