@@ -19,6 +19,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
@@ -28,6 +29,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/kubelet"
 	"github.com/kedge-dev/kedge/internal/node/network"
 	"github.com/kedge-dev/kedge/internal/node/nodewatch"
+	"github.com/kedge-dev/kedge/internal/node/policy"
 	"github.com/kedge-dev/kedge/internal/node/proxy"
 )
 
@@ -53,6 +55,9 @@ type Config struct {
 	ServerCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// TLS has this node's certificate, for its calls to servers.
 	TLS *tls.Config
+	// Policies tells apply which connections the node's pods may have. The first update of
+	// each call is Whole. It is nil if NetworkPolicies are disabled.
+	Policies func(ctx context.Context, apply func(netpolicy.Update) error) error
 }
 
 // Clients makes a connection to the API for a user who is in groups.
@@ -146,6 +151,13 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		first = append(first, cfg.Driver)
 	}
 
+	policies := policy.New(policyConfig(cfg, facts))
+	group.Add(policies, hostComponent, api)
+	var gate kubelet.Gate
+	if policies.Enforces() {
+		gate = policies
+	}
+
 	kubeletComponent, kubeletFault := kubelet.New(kubelet.Config{
 		NodeName:        cfg.Node.Name,
 		NodeIPs:         cfg.Node.IPs,
@@ -153,6 +165,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		Client:          cfg.nodeClient(),
 		RuntimeSocket:   socket,
 		Runtime:         reader,
+		Gate:            gate,
 		ClusterDNS:      clusterDNS,
 		ClusterDomain:   cfg.Cluster.ClusterDomain,
 		ResolvConf:      resolvConf,
@@ -220,6 +233,18 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		return nil, err
 	}
 	return &Node{Ready: node, KubeletPort: kubeletComponent.Port()}, nil
+}
+
+// policyConfig returns what enforces NetworkPolicies on a node.
+func policyConfig(cfg Config, facts host.Facts) policy.Config {
+	own := policy.Config{Policies: cfg.Policies, Nftables: facts.Nftables}
+	if cfg.Cluster.FlannelBackend != "none" {
+		own.Bridge = network.BridgeName
+	}
+	if cfg.Cluster.Has(config.CoreDNS) {
+		own.ClusterDNS = cfg.Cluster.DNSAddresses()
+	}
+	return own
 }
 
 // link makes path a link to target. It replaces an earlier link.

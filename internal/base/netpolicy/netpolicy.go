@@ -104,3 +104,12 @@ func (r *Rule) forPeer(peer netip.Addr, in func(string, netip.Addr) bool) bool {
 	return r.Anybody || slices.ContainsFunc(r.Blocks, func(b Block) bool { return b.Contains(peer) }) ||
 		slices.ContainsFunc(r.Sets, func(set string) bool { return in(set, peer) })
 }
+
+// Sandbox is the network of a pod on the node, as the container runtime has made it.
+type Sandbox struct {
+	// ID is the runtime's. A pod gets another sandbox if its first one has failed.
+	ID string
+	// UID is the pod's, as in Pod.
+	Namespace, Name, UID string
+	Addresses            []netip.Addr
+}

@@ -46,7 +46,9 @@ type Config struct {
 	// RuntimeSocket is the path of the socket that serves the CRI.
 	RuntimeSocket string
 	// Runtime answers queries to the same runtime within this process. It may be nil.
-	Runtime       Runtime
+	Runtime Runtime
+	// Gate admits pods. It is nil if pods need no admission.
+	Gate          Gate
 	ClusterDNS    []netip.Addr
 	ClusterDomain string
 	// ResolvConf is the resolv.conf for pods with dnsPolicy Default. See host.ResolvConf.
@@ -168,14 +170,15 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	if err := k.connect(dependencies); err != nil {
 		return fmt.Errorf("connect kubelet to the API: %w", err)
 	}
-	k.useRuntime(dependencies)
+	waiting, stop := context.WithCancel(ctx)
+	defer stop()
+	k.useRuntime(waiting, dependencies)
 	// cAdvisor asks containerd for the names of containers. Upstream takes containerd's address
 	// only from this variable (a flag of cAdvisor's). Another runtime does not answer containerd's
 	// API, so only the kubelet talks to it.
 	//upstream:relies-on github.com/google/cadvisor/container/containerd/factory.go ArgContainerdEndpoint Register
 	*cadvisorcontainerd.ArgContainerdEndpoint = k.cfg.RuntimeSocket
 
-	waiting, stop := context.WithCancel(ctx)
 	announced := make(chan struct{})
 	go func() {
 		defer close(announced)

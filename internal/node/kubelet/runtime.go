@@ -40,7 +40,7 @@ type (
 	}
 )
 
-// useRuntime puts k.cfg.Runtime between the kubelet and its client of the CRI.
+// useRuntime puts k.cfg.Runtime, and k.cfg.Gate, between the kubelet and its client of the CRI.
 //
 // Upstream always makes that client itself (PreInitRuntimeService, called in run in
 // cmd/kubelet/app/server.go). After that, and before it makes the kubelet from its dependencies, it
@@ -48,7 +48,7 @@ type (
 //
 //upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/server.go run RunKubelet
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go PreInitRuntimeService Dependencies
-func (k *Kubelet) useRuntime(dependencies *kubelet.Dependencies) {
+func (k *Kubelet) useRuntime(ctx context.Context, dependencies *kubelet.Dependencies) {
 	adjust := dependencies.OOMAdjuster.ApplyOOMScoreAdj
 	dependencies.OOMAdjuster.ApplyOOMScoreAdj = func(pid, score int) error {
 		dependencies.OOMAdjuster.ApplyOOMScoreAdj = adjust
@@ -56,6 +56,9 @@ func (k *Kubelet) useRuntime(dependencies *kubelet.Dependencies) {
 		if k.cfg.Runtime != nil && !utilfeature.DefaultFeatureGate.Enabled(features.CRIListStreaming) {
 			dependencies.RemoteRuntimeService = runtimeService{k.cfg.Runtime, runtimeClient{dependencies.RemoteRuntimeService}}
 			dependencies.RemoteImageService = imageService{k.cfg.Runtime, imageClient{dependencies.RemoteImageService}}
+		}
+		if k.cfg.Gate != nil {
+			dependencies.RemoteRuntimeService = newGated(ctx, dependencies.RemoteRuntimeService, k.cfg.Gate)
 		}
 		return adjust(pid, score)
 	}

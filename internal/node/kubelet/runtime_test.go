@@ -62,7 +62,7 @@ func TestUseRuntime(t *testing.T) {
 			dependencies := &kubelet.Dependencies{OOMAdjuster: &oom.OOMAdjuster{
 				ApplyOOMScoreAdj: func(int, int) error { adjusted++; return nil },
 			}}
-			(&Kubelet{cfg: Config{Runtime: test.runtime}}).useRuntime(dependencies)
+			(&Kubelet{cfg: Config{Runtime: test.runtime}}).useRuntime(t.Context(), dependencies)
 			// As run() does: TestOrderOfCalls.
 			dependencies.RemoteRuntimeService, dependencies.RemoteImageService = fakeClient{}, fakeImageClient{}
 			for range 2 {

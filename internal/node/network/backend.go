@@ -111,7 +111,7 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 //upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/device.go ensureLink
 //upstream:relies-on github.com/containernetworking/plugins/plugins/main/bridge/bridge.go ensureBridge
 func alignMTU(mtu int) error {
-	for _, name := range []string{bridgeName, vxlanDevice, vxlanDeviceV6, "flannel-wg", "flannel-wg-v6"} {
+	for _, name := range []string{BridgeName, vxlanDevice, vxlanDeviceV6, "flannel-wg", "flannel-wg-v6"} {
 		link, err := netlink.LinkByName(name)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
 			continue

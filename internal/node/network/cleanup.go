@@ -79,7 +79,7 @@ func removeLinks() error {
 	}
 	bridge := 0
 	for _, link := range links {
-		if link.Attrs().Name == bridgeName {
+		if link.Attrs().Name == BridgeName {
 			bridge = link.Attrs().Index
 		}
 	}
@@ -87,7 +87,7 @@ func removeLinks() error {
 	for _, link := range links {
 		attrs := link.Attrs()
 		switch {
-		case attrs.Name == bridgeName && link.Type() == "bridge":
+		case attrs.Name == BridgeName && link.Type() == "bridge":
 		case attrs.Name == "flannel.1", attrs.Name == "flannel-v6.1", attrs.Name == "flannel-wg", attrs.Name == "flannel-wg-v6":
 		case bridge != 0 && attrs.MasterIndex == bridge && link.Type() == "veth":
 		case strings.HasPrefix(attrs.Name, "bwp") && link.Type() == "ifb":

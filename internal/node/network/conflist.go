@@ -18,8 +18,8 @@ const (
 	conflistName = "10-kedge.conflist"
 	// networkName is the plugins' and libcni's name of the pods' network.
 	networkName = "kedge"
-	// bridgeName is the bridge of this node's pods. k3s uses the same name.
-	bridgeName = "cni0"
+	// BridgeName is the bridge of this node's pods. k3s uses the same name.
+	BridgeName = "cni0"
 	// addressDir is where the host-local plugin records used addresses. A reboot empties it,
 	// and ends the pods, so no address stays taken by a pod that never ended properly.
 	addressDir = datadir.RunDir + "/cni"
@@ -87,7 +87,7 @@ type (
 func (c conflist) encode() ([]byte, error) {
 	bridge := cniBridge{
 		Type:             "bridge",
-		Bridge:           bridgeName,
+		Bridge:           BridgeName,
 		IsDefaultGateway: true,
 		ForceAddress:     true,
 		HairpinMode:      true,

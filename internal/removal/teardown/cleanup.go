@@ -16,6 +16,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/dns"
 	"github.com/kedge-dev/kedge/internal/node/network"
 	"github.com/kedge-dev/kedge/internal/node/ownruntime"
+	"github.com/kedge-dev/kedge/internal/node/policy"
 	"github.com/kedge-dev/kedge/internal/node/proxy"
 )
 
@@ -48,6 +49,7 @@ func Cleanup(ctx context.Context, dir datadir.Dir, settings config.Node, podCIDR
 		csi.Detach(storage),
 		proxy.Cleanup(ctx),
 		dns.Cleanup(ctx),
+		policy.Cleanup(ctx),
 		network.Cleanup(ctx, []string{dir.CNIConf(), datadir.CNIConfDir}, podCIDRs),
 		ownruntime.Unlink(datadir.CNIBinDir),
 		RemoveAll(datadir.RunDir),

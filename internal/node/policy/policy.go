@@ -1,0 +1,406 @@
+// Package policy enforces NetworkPolicies on a node. A server tells it which connections the
+// node's pods may have (package netpolicy), and the kubelet tells it which pods there are, and
+// their addresses, before their containers start. It writes one nft table. The agent package
+// runs it on every node, and the teardown package calls Cleanup.
+//
+// # Packets
+//
+// The table filters what is forwarded, and what pods send to their own node. What a node itself
+// sends to its pods, such as probes, always passes. The table goes by addresses, not by
+// interfaces, so it works with any network whose packets pass the host's netfilter.
+//
+// Every packet is judged by its connection, not only the first: by the address that has opened
+// the connection, and by the address and port that answer. So replies pass, and a connection
+// that a new policy forbids ends at once. Packets that belong to no connection are dropped if a
+// pod is isolated. Connection tracking is not changed.
+//
+// A map leads from the address of an isolated pod to the chain of its group. A chain has at
+// most six lookups in sets, however many rules and policies the group has. Nothing refers to
+// the order of rules.
+//
+// The cluster's DNS has no pod. What goes to its Service is judged as if that were a pod.
+//
+// # Failing closed
+//
+// The table stays when kedge stops. A new process leaves it as it is, until it knows the
+// policies and the pods that run. Then one transaction replaces the table. A pod that starts
+// before that, or that no server knows, waits for a few seconds. After that it starts with all
+// its connections forbidden, until a server tells about it.
+//
+// # What it does not cover
+//
+// A pod with CAP_NET_RAW, which pods have by default, can forge packets of another pod on the
+// same bridge. Policies do not stop these. Pods of the restricted Pod Security Standard cannot
+// do that. Pods on the bridge of kedge's own network have link-local addresses too. While a
+// policy isolates a pod of the node, packets between such addresses, multicast and broadcast do
+// not pass that bridge. With another network the table does not know the bridge.
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"sigs.k8s.io/knftables"
+
+	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+)
+
+// Name is the component's name.
+const Name = "network-policy"
+
+const (
+	// patience is how long a pod's start waits for a server to tell about the pod.
+	patience = 5 * time.Second
+	// After a lost connection to the server, the next attempt follows after firstWait. The wait
+	// doubles up to lastWait.
+	firstWait = time.Second
+	lastWait  = 30 * time.Second
+)
+
+// Config is what New needs.
+type Config struct {
+	// Policies calls apply with updates until ctx ends, apply fails, or the server cannot be
+	// reached. The first update of each call is Whole. Policies is nil if the cluster has
+	// NetworkPolicies disabled.
+	Policies func(ctx context.Context, apply func(netpolicy.Update) error) error
+	// ClusterDNS are the addresses of the Service behind which nodes answer DNS. It is empty if
+	// pods do that.
+	ClusterDNS []netip.Addr
+	// Bridge is the bridge of kedge's own network. It is empty with another network.
+	Bridge string
+	// Nftables is true if the kernel has nftables.
+	Nftables bool
+}
+
+// Policy is the component. It implements kubelet.Gate.
+type Policy struct {
+	cfg Config
+	log *logrus.Entry
+	// patience is the constant, or less in tests.
+	patience time.Duration
+
+	mu    sync.Mutex
+	table *table // nil until it is first used
+	model model
+	// told is true after the first update, and listed after Running. Before both, the
+	// kernel's table of an earlier kedge stays.
+	told, listed bool
+	// sandboxes are the pods with a network, by ID.
+	sandboxes map[string]netpolicy.Sandbox
+	// kernel is what the table has. It is nil if that is not known.
+	kernel *kernel
+	// news is closed, and replaced, after every change.
+	news chan struct{}
+	// again ends the connection to the server. The next one begins with everything.
+	again context.CancelFunc
+}
+
+// kernel is what this process has written to the kernel.
+type kernel struct {
+	placed   map[netip.Addr]placement
+	variants map[variant]*group
+	// stale are variants that are not used any more, but could not be removed yet. Their sets
+	// are not kept up to date.
+	stale map[variant]*group
+}
+
+// New returns the component of a node.
+func New(cfg Config) *Policy {
+	return &Policy{
+		cfg: cfg, log: logrus.WithField("component", Name), patience: patience,
+		model: newModel(), sandboxes: map[string]netpolicy.Sandbox{},
+		news: make(chan struct{}), again: func() {},
+	}
+}
+
+// Name implements component.Component.
+func (*Policy) Name() string { return Name }
+
+// Enforces tells whether pods need the gate.
+func (p *Policy) Enforces() bool { return p.cfg.Policies != nil && p.cfg.Nftables }
+
+// Run implements component.Component. It follows what the server tells. When ctx is cancelled,
+// the table stays, because pods keep running.
+func (p *Policy) Run(ctx context.Context, ready func()) error {
+	if !p.Enforces() {
+		if p.cfg.Policies != nil {
+			p.log.Warn("NetworkPolicies are not enforced on this node, because its kernel has no nftables (nf_tables): pods have all connections. Use a kernel with nftables")
+		} else if err := Cleanup(ctx); err != nil {
+			p.log.Warnf("Cannot remove the firewall rules of NetworkPolicies, which are disabled: %v", err)
+		}
+		ready()
+		<-ctx.Done()
+		return nil
+	}
+	metrics := newCollector(p)
+	if err := legacyregistry.Registerer().Register(metrics); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	defer legacyregistry.Registerer().Unregister(metrics)
+	ready()
+	p.follow(ctx)
+	return nil
+}
+
+// follow applies what the server tells, until ctx ends.
+func (p *Policy) follow(ctx context.Context) {
+	for wait := firstWait; ctx.Err() == nil; wait = min(2*wait, lastWait) {
+		stream, stop := context.WithCancel(ctx)
+		p.mu.Lock()
+		p.again = stop
+		p.mu.Unlock()
+		first := true
+		err := p.cfg.Policies(stream, func(update netpolicy.Update) error {
+			if first && !update.Whole {
+				return errors.New("the first update is not a whole one")
+			}
+			first = false
+			return p.apply(stream, update)
+		})
+		stop()
+		if ctx.Err() != nil {
+			return
+		}
+		if !first {
+			wait = firstWait
+		}
+		p.log.Warnf("Lost the server that tells about NetworkPolicies: %v. What it has told stays in force. Trying again in %s", err, wait)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// apply takes an update over into the kernel.
+func (p *Policy) apply(ctx context.Context, update netpolicy.Update) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	used := map[string]*group{}
+	if p.kernel != nil {
+		for v, g := range p.kernel.variants {
+			used[v.group] = g
+		}
+	}
+	before := p.model.merge(update, used)
+	p.told = true
+	err := p.enforce(ctx, before)
+	close(p.news)
+	p.news = make(chan struct{})
+	return err
+}
+
+// Running tells which pods have a network when the kubelet starts. Only then the table of an
+// earlier kedge is replaced.
+func (p *Policy) Running(ctx context.Context, sandboxes []netpolicy.Sandbox) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range sandboxes {
+		p.addSandbox(s)
+	}
+	p.listed = true
+	p.enforceOrRepeat(ctx)
+	close(p.news)
+	p.news = make(chan struct{})
+}
+
+// Admit returns when the packets of a pod are filtered. It waits until a server has told about
+// the pod, but not for long. Without that, Admit forbids all connections of the pod. If Admit
+// fails, the pod must not start.
+func (p *Policy) Admit(ctx context.Context, sandbox netpolicy.Sandbox) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.addSandbox(sandbox)
+	patience := time.NewTimer(p.patience)
+	defer patience.Stop()
+	for !p.decided(sandbox) {
+		news := p.news
+		late := false
+		p.mu.Unlock()
+		select {
+		case <-news:
+		case <-patience.C:
+			late = true
+		case <-ctx.Done():
+		}
+		p.mu.Lock()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if late {
+			p.log.Warnf("No server has told which NetworkPolicies are for pod %s/%s: all its connections are forbidden until a server does", sandbox.Namespace, sandbox.Name)
+			break
+		}
+	}
+	if p.told && p.listed {
+		return p.enforce(ctx, nil)
+	}
+	table, err := p.tableOrNew()
+	if err != nil {
+		return err
+	}
+	return table.close(ctx, p.sandboxes[sandbox.ID].Addresses)
+}
+
+// decided tells whether it is known what holds for a pod.
+func (p *Policy) decided(s netpolicy.Sandbox) bool {
+	return p.told && p.listed && (!p.model.active || p.model.knows(s))
+}
+
+// Gone tells that the network of a sandbox is removed. Its addresses may belong to another pod
+// from now on.
+func (p *Policy) Gone(ctx context.Context, id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, known := p.sandboxes[id]; known {
+		delete(p.sandboxes, id)
+		p.enforceOrRepeat(ctx)
+	}
+}
+
+// addSandbox notes a sandbox. An address belongs to the last sandbox that got it.
+func (p *Policy) addSandbox(s netpolicy.Sandbox) {
+	own := map[netip.Addr]bool{}
+	var addresses []netip.Addr
+	for _, address := range s.Addresses {
+		address = address.Unmap().WithZone("")
+		addresses, own[address] = append(addresses, address), true
+	}
+	s.Addresses = addresses
+	for id, other := range p.sandboxes {
+		var rest []netip.Addr
+		for _, address := range other.Addresses {
+			if !own[address] {
+				rest = append(rest, address)
+			}
+		}
+		other.Addresses = rest
+		p.sandboxes[id] = other
+	}
+	p.sandboxes[s.ID] = s
+}
+
+// enforceOrRepeat is enforce for callers that cannot fail.
+func (p *Policy) enforceOrRepeat(ctx context.Context) {
+	if err := p.enforce(ctx, nil); err != nil {
+		p.log.Warnf("Cannot enforce NetworkPolicies, the former rules stay in force: %v. Trying again", err)
+		p.again()
+	}
+}
+
+// enforce brings the kernel up to date. before has, by group and address, the elements from
+// before the model changed. The caller holds the lock. If enforce fails, the kernel has what it
+// had before, and the next call writes everything.
+func (p *Policy) enforce(ctx context.Context, before changed) error {
+	if !p.told || !p.listed {
+		return nil
+	}
+	placed := p.model.place(p.sandboxes)
+	if p.kernel != nil && len(p.kernel.placed) == 0 && len(placed) == 0 {
+		return nil
+	}
+	table, err := p.tableOrNew()
+	if err != nil {
+		return err
+	}
+	if p.kernel != nil && len(p.kernel.placed) > 0 && len(placed) > 0 {
+		err := p.change(ctx, table, placed, before)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil && !errors.Is(err, errStale) {
+			p.log.Warnf("Cannot change the rules of NetworkPolicies, writing all of them: %v", err)
+		}
+	}
+	p.kernel = nil
+	variants := variantsOf(placed, p.model.groups)
+	if err := table.replace(ctx, placed, variants, p.model.members); err != nil {
+		return err
+	}
+	p.kernel = &kernel{placed, variants, map[variant]*group{}}
+	return nil
+}
+
+// errStale says that the kernel has an old state of what is needed.
+var errStale = errors.New("a group is back that could not be removed")
+
+// change writes the differences between what the kernel has and what it should have.
+func (p *Policy) change(ctx context.Context, t *table, placed map[netip.Addr]placement, before changed) error {
+	w, variants := t.writer(), variantsOf(placed, p.model.groups)
+	for v, g := range variants {
+		switch {
+		case p.kernel.stale[v] != nil:
+			return errStale
+		case p.kernel.variants[v] == nil:
+			t.addVariant(w, v, g, p.model.members)
+		default:
+			for address, old := range before[v.group] {
+				if address.Is4() == v.is4 {
+					w.exchange(v, old, g.of(address, p.model.in))
+				}
+			}
+		}
+	}
+	t.place(w, p.kernel.placed, placed)
+	w.elements()
+	if err := t.run(ctx, w); err != nil {
+		return err
+	}
+	for v, g := range p.kernel.variants {
+		if variants[v] == nil {
+			p.kernel.stale[v] = g
+		}
+	}
+	p.kernel.placed, p.kernel.variants = placed, variants
+	p.sweep(ctx, t)
+	return nil
+}
+
+// sweep removes chains and sets that are not used any more. Kernels before 6.2 still refer to a
+// chain for a moment after its last element is gone, so that is no fault: the next call tries
+// again.
+func (p *Policy) sweep(ctx context.Context, t *table) {
+	if len(p.kernel.stale) == 0 {
+		return
+	}
+	counted, w := map[string]bool{}, t.writer()
+	for v := range p.kernel.variants {
+		counted[v.counter()] = true
+	}
+	for v, g := range p.kernel.stale {
+		t.removeVariant(w, v, g, !counted[v.counter()])
+		counted[v.counter()] = true
+	}
+	if err := t.run(ctx, w); err != nil {
+		p.log.Debugf("Cannot remove unused firewall rules yet: %v", err)
+		return
+	}
+	clear(p.kernel.stale)
+}
+
+// tableOrNew returns the table. It runs nft only when there is something to do.
+func (p *Policy) tableOrNew() (*table, error) {
+	if p.table == nil {
+		nft, err := knftables.New(knftables.InetFamily, tableName)
+		if err != nil {
+			return nil, fmt.Errorf("use nftables: %w", err)
+		}
+		p.table = &table{nft: nft, bridge: p.cfg.Bridge, dns: p.cfg.ClusterDNS}
+	}
+	return p.table, nil
+}
+
+// Cleanup removes the table. It returns nil if there is none, or no nftables.
+func Cleanup(ctx context.Context) error {
+	nft, err := knftables.New(knftables.InetFamily, tableName)
+	if err != nil {
+		return nil
+	}
+	return remove(ctx, nft)
+}
