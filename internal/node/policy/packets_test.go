@@ -3,6 +3,7 @@ package policy
 import (
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
@@ -124,8 +125,10 @@ func TestEstablished(t *testing.T) {
 		Groups: map[string]*netpolicy.Group{"G": nil, "H": groupOf(netpolicy.Rule{Sets: []string{"third"}})},
 		Pods:   map[string]*netpolicy.Pod{"ns/pod1": w.one.pod("H", "")},
 	})
-	if len(w.policy.kernel.stale) > 0 {
-		t.Logf("this kernel keeps unused chains for a while")
+	if stale := w.policy.kernel.stale; len(stale) > 0 {
+		t.Logf("this kernel keeps what is unused for a while: %v", stale)
+	} else if rules := ruleset(t); strings.Contains(rules, "-G") {
+		t.Errorf("rules of a group that is gone:\n%s", rules)
 	}
 	for _, l := range links {
 		if l.from == w.three && !echoes(l.conn, longEnough) {

@@ -369,13 +369,16 @@ func (p *Policy) sweep(ctx context.Context, t *table) {
 	if len(p.kernel.stale) == 0 {
 		return
 	}
-	counted, w := map[string]bool{}, t.writer()
-	for v := range p.kernel.variants {
-		counted[v.counter()] = true
-	}
+	w, counters := t.writer(), map[string]bool{}
 	for v, g := range p.kernel.stale {
-		t.removeVariant(w, v, g, !counted[v.counter()])
-		counted[v.counter()] = true
+		t.removeVariant(w, v, g)
+		counters[v.counter()] = true
+	}
+	for v := range p.kernel.variants {
+		delete(counters, v.counter())
+	}
+	for counter := range counters {
+		w.Delete(&knftables.Counter{Name: counter})
 	}
 	if err := t.run(ctx, w); err != nil {
 		p.log.Debugf("Cannot remove unused firewall rules yet: %v", err)

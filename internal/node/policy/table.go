@@ -403,8 +403,8 @@ func (t *table) close(ctx context.Context, addresses []netip.Addr) error {
 	return t.run(ctx, w)
 }
 
-// removeVariant removes a group's chain and sets, and its counter if no other variant uses it.
-func (t *table) removeVariant(w *writer, v variant, g *group, withCounter bool) {
+// removeVariant removes a group's chain and sets. The counter stays.
+func (t *table) removeVariant(w *writer, v variant, g *group) {
 	w.Flush(&knftables.Chain{Name: v.chain()})
 	w.Delete(&knftables.Chain{Name: v.chain()})
 	if v.direction == egress && t.dnsOf(v.is4) != "" {
@@ -413,9 +413,6 @@ func (t *table) removeVariant(w *writer, v variant, g *group, withCounter bool) 
 	}
 	for _, k := range g.kinds(v.is4) {
 		w.Delete(&knftables.Set{Name: v.set(k)})
-	}
-	if withCounter {
-		w.Delete(&knftables.Counter{Name: v.counter()})
 	}
 }
 
