@@ -1,10 +1,15 @@
 package policy
 
 import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
 	"net"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/testutil"
@@ -54,7 +59,7 @@ func TestEgress(t *testing.T) {
 	w.start(netpolicy.Update{
 		Sets: map[string]*netpolicy.Change{"two": addresses(w.two)},
 		Groups: map[string]*netpolicy.Group{"G": groupOf(
-			netpolicy.Rule{Anybody: true, Ports: []netpolicy.Ports{tcp(81, 90)}},
+			netpolicy.Rule{Anybody: true, Ports: []netpolicy.Ports{tcp(81, 90), udp(9999, 9999)}},
 			netpolicy.Rule{Sets: []string{"two"}, Ports: []netpolicy.Ports{udp(80, 80)}},
 			netpolicy.Rule{Blocks: []netpolicy.Block{{CIDR: netip.MustParsePrefix("192.0.2.0/24"), Except: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}}}},
 		)},
@@ -69,6 +74,17 @@ func TestEgress(t *testing.T) {
 		w.reaches(w.one, "udp", to.at6(80), to == w.two)
 		w.pings(w.one, to.four, to == w.outside)
 		w.pings(w.one, to.six, false)
+	}
+	// An ICMP error belongs to the connection that it is about.
+	for _, to := range []netip.AddrPort{w.outside.at(9999), w.outside.at6(9999), w.three.at(9999)} {
+		conn := w.one.dial("udp", to, longEnough)
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(longEnough))
+		_, err := conn.Write([]byte("hello"))
+		must(t, err)
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("reading from %s: %v, want a refusal", to, err)
+		}
 	}
 	// Ingress is free, and so are the answers.
 	for _, from := range []*party{w.two, w.node, w.outside} {
@@ -272,5 +288,49 @@ func TestLinkLocal(t *testing.T) {
 	must(t, err)
 	if got := receive(); got != "node" {
 		t.Errorf("received %q", got)
+	}
+}
+
+// TestSCTP sends the first packet of SCTP connections. The kernel may have no SCTP, but it tracks it.
+func TestSCTP(t *testing.T) {
+	w := newWorld(t)
+	sctp := netpolicy.Ports{Protocol: 132, First: 80, Last: 80}
+	w.start(netpolicy.Update{
+		Sets:   map[string]*netpolicy.Change{"two": addresses(w.two)},
+		Groups: map[string]*netpolicy.Group{"G": groupOf(netpolicy.Rule{Sets: []string{"two"}, Ports: []netpolicy.Ports{sctp, tcp(81, 81)}})},
+		Pods:   map[string]*netpolicy.Pod{"ns/pod1": w.one.pod("G", ""), "ns/pod2": w.two.pod("", ""), "ns/pod3": w.three.pod("", ""), "ns/pod4": w.four.pod("", "")},
+	})
+	var received net.PacketConn
+	w.one.do(func() {
+		var err error
+		received, err = net.ListenPacket("ip4:132", w.one.four.String())
+		must(t, err)
+	})
+	defer received.Close()
+	send := func(from *party, port uint16) {
+		// INIT: ports, no tag, the sum, and one chunk (RFC 9260, section 3.3.2).
+		packet := binary.BigEndian.AppendUint16(nil, 4000)
+		packet = binary.BigEndian.AppendUint16(packet, port)
+		packet = append(packet, 0, 0, 0, 0, 0, 0, 0, 0)
+		packet = append(packet, 1, 0, 0, 20, 1, 2, 3, byte(port), 0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1)
+		binary.LittleEndian.PutUint32(packet[8:], crc32.Checksum(packet, crc32.MakeTable(crc32.Castagnoli)))
+		from.do(func() {
+			conn, err := net.Dial("ip4:132", w.one.four.String())
+			must(t, err)
+			defer conn.Close()
+			_, err = conn.Write(packet)
+			must(t, err)
+		})
+	}
+	// Packets stay in order, so what has not arrived before the last one never will.
+	send(w.three, 80)
+	send(w.two, 81)
+	send(w.two, 80)
+	_ = received.SetDeadline(time.Now().Add(longEnough))
+	buffer := make([]byte, 100)
+	n, from, err := received.ReadFrom(buffer)
+	must(t, err)
+	if from.String() != w.two.four.String() || binary.BigEndian.Uint16(buffer[2:n]) != 80 {
+		t.Errorf("received % x from %s, want the packet of pod2 to port 80", buffer[:n], from)
 	}
 }

@@ -319,6 +319,16 @@ func (w *world) pings(from *party, to netip.Addr, want bool) {
 	}
 }
 
+// send sends one UDP packet.
+func send(t *testing.T, to string) {
+	t.Helper()
+	conn, err := net.Dial("udp", to)
+	must(t, err)
+	defer conn.Close()
+	_, err = conn.Write([]byte("hello"))
+	must(t, err)
+}
+
 // sandbox returns a party as the kubelet tells of it.
 func (p *party) sandbox() netpolicy.Sandbox {
 	return netpolicy.Sandbox{ID: "sandbox-" + p.name, Namespace: "ns", Name: p.name, UID: "uid-" + p.name, Addresses: []netip.Addr{p.four, p.six}}
