@@ -226,6 +226,31 @@ func TestChanges(t *testing.T) {
 		}
 		return g
 	}
+	// told is all that the server has told.
+	told := netpolicy.Update{Whole: true, Sets: map[string]*netpolicy.Change{}, Groups: map[string]*netpolicy.Group{}, Pods: map[string]*netpolicy.Pod{}}
+	note := func(update netpolicy.Update) {
+		told.Active = update.Active
+		for name, change := range update.Sets {
+			now := &netpolicy.Change{}
+			if told.Sets[name] != nil && change != nil {
+				now.Add = slices.DeleteFunc(slices.Clone(told.Sets[name].Add), func(a netip.Addr) bool { return slices.Contains(change.Remove, a) })
+			}
+			if delete(told.Sets, name); change != nil {
+				now.Add = append(now.Add, change.Add...)
+				told.Sets[name] = now
+			}
+		}
+		for name, g := range update.Groups {
+			if told.Groups[name] = g; g == nil {
+				delete(told.Groups, name)
+			}
+		}
+		for name, pod := range update.Pods {
+			if told.Pods[name] = pod; pod == nil {
+				delete(told.Pods, name)
+			}
+		}
+	}
 	groups := map[string]bool{}
 	pick := func() string {
 		names := slices.Sorted(maps.Keys(groups))
@@ -273,6 +298,10 @@ func TestChanges(t *testing.T) {
 			must(t, w.policy.Admit(t.Context(), w.four.sandbox()))
 		}
 		kernel := w.policy.kernel
+		note(update)
+		if random.IntN(4) == 0 {
+			update = told // the server came back
+		}
 		must(t, w.policy.apply(t.Context(), update))
 		if len(w.policy.kernel.stale) == 0 && kernel != w.policy.kernel && len(kernel.placed) > 0 && len(w.policy.kernel.placed) > 0 {
 			replaced++

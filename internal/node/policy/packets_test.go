@@ -212,13 +212,16 @@ func TestLinkLocal(t *testing.T) {
 	w := newWorld(t)
 	local := func(p *party) (address netip.Addr) {
 		p.do(func() {
-			eth0, err := net.InterfaceByName("eth0")
-			must(t, err)
-			all, err := eth0.Addrs()
-			must(t, err)
-			for _, a := range all {
-				if prefix := netip.MustParsePrefix(a.String()); prefix.Addr().IsLinkLocalUnicast() {
-					address = prefix.Addr().WithZone("eth0")
+			// The kernel makes it some time after the link is up.
+			for deadline := time.Now().Add(longEnough); !address.IsValid() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+				eth0, err := net.InterfaceByName("eth0")
+				must(t, err)
+				all, err := eth0.Addrs()
+				must(t, err)
+				for _, a := range all {
+					if prefix := netip.MustParsePrefix(a.String()); prefix.Addr().IsLinkLocalUnicast() {
+						address = prefix.Addr().WithZone("eth0")
+					}
 				}
 			}
 			listener, err := net.Listen("tcp", netip.AddrPortFrom(address, 80).String())

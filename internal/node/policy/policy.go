@@ -105,7 +105,7 @@ type Policy struct {
 type kernel struct {
 	placed   map[netip.Addr]placement
 	variants map[variant]*group
-	// stale are variants that are not used any more, but could not be removed yet. Their sets
+	// stale are variants that are not used any more, and could not be removed yet. Their sets
 	// are not kept up to date.
 	stale map[variant]*group
 }
@@ -170,7 +170,7 @@ func (p *Policy) follow(ctx context.Context) {
 		if !first {
 			wait = firstWait
 		}
-		p.log.Warnf("Lost the server that tells about NetworkPolicies: %v. What it has told stays in force. Trying again in %s", err, wait)
+		p.log.Warnf("Cannot follow the NetworkPolicies: %v. The rules that are in force stay. Trying again in %s", err, wait)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -194,96 +194,6 @@ func (p *Policy) apply(ctx context.Context, update netpolicy.Update) error {
 	close(p.news)
 	p.news = make(chan struct{})
 	return err
-}
-
-// Running tells which pods have a network when the kubelet starts. Only then the table of an
-// earlier kedge is replaced.
-func (p *Policy) Running(ctx context.Context, sandboxes []netpolicy.Sandbox) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range sandboxes {
-		p.addSandbox(s)
-	}
-	p.listed = true
-	p.enforceOrRepeat(ctx)
-	close(p.news)
-	p.news = make(chan struct{})
-}
-
-// Admit returns when the packets of a pod are filtered. It waits until a server has told about
-// the pod, but not for long. Without that, Admit forbids all connections of the pod. If Admit
-// fails, the pod must not start.
-func (p *Policy) Admit(ctx context.Context, sandbox netpolicy.Sandbox) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.addSandbox(sandbox)
-	patience := time.NewTimer(p.patience)
-	defer patience.Stop()
-	for !p.decided(sandbox) {
-		news := p.news
-		late := false
-		p.mu.Unlock()
-		select {
-		case <-news:
-		case <-patience.C:
-			late = true
-		case <-ctx.Done():
-		}
-		p.mu.Lock()
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if late {
-			p.log.Warnf("No server has told which NetworkPolicies are for pod %s/%s: all its connections are forbidden until a server does", sandbox.Namespace, sandbox.Name)
-			break
-		}
-	}
-	if p.told && p.listed {
-		return p.enforce(ctx, nil)
-	}
-	table, err := p.tableOrNew()
-	if err != nil {
-		return err
-	}
-	return table.close(ctx, p.sandboxes[sandbox.ID].Addresses)
-}
-
-// decided tells whether it is known what holds for a pod.
-func (p *Policy) decided(s netpolicy.Sandbox) bool {
-	return p.told && p.listed && (!p.model.active || p.model.knows(s))
-}
-
-// Gone tells that the network of a sandbox is removed. Its addresses may belong to another pod
-// from now on.
-func (p *Policy) Gone(ctx context.Context, id string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, known := p.sandboxes[id]; known {
-		delete(p.sandboxes, id)
-		p.enforceOrRepeat(ctx)
-	}
-}
-
-// addSandbox notes a sandbox. An address belongs to the last sandbox that got it.
-func (p *Policy) addSandbox(s netpolicy.Sandbox) {
-	own := map[netip.Addr]bool{}
-	var addresses []netip.Addr
-	for _, address := range s.Addresses {
-		address = address.Unmap().WithZone("")
-		addresses, own[address] = append(addresses, address), true
-	}
-	s.Addresses = addresses
-	for id, other := range p.sandboxes {
-		var rest []netip.Addr
-		for _, address := range other.Addresses {
-			if !own[address] {
-				rest = append(rest, address)
-			}
-		}
-		other.Addresses = rest
-		p.sandboxes[id] = other
-	}
-	p.sandboxes[s.ID] = s
 }
 
 // enforceOrRepeat is enforce for callers that cannot fail.
@@ -332,6 +242,7 @@ var errStale = errors.New("a group is back that could not be removed")
 
 // change writes the differences between what the kernel has and what it should have.
 func (p *Policy) change(ctx context.Context, t *table, placed map[netip.Addr]placement, before changed) error {
+	p.sweep(ctx, t) // what could not be removed the last time
 	w, variants := t.writer(), variantsOf(placed, p.model.groups)
 	for v, g := range variants {
 		switch {

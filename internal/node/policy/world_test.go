@@ -369,7 +369,9 @@ func groupOf(rules ...netpolicy.Rule) *netpolicy.Group {
 	return &netpolicy.Group{Policies: []string{"ns/policy"}, Rules: rules}
 }
 
-func tcp(first, last uint16) netpolicy.Ports { return netpolicy.Ports{Protocol: 6, First: first, Last: last} }
+func tcp(first, last uint16) netpolicy.Ports {
+	return netpolicy.Ports{Protocol: 6, First: first, Last: last}
+}
 
 func udp(first, last uint16) netpolicy.Ports {
 	return netpolicy.Ports{Protocol: 17, First: first, Last: last}
