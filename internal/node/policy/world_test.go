@@ -31,7 +31,7 @@ const bridge = "cni0"
 // world is a node, which is this process's network namespace, with pods on a bridge and a host
 // beside it.
 type world struct {
-	*testing.T
+	testing.TB
 	policy                *Policy
 	node, outside         *party
 	one, two, three, four *party
@@ -40,7 +40,7 @@ type world struct {
 
 // party is somebody who connects and answers.
 type party struct {
-	t         *testing.T
+	t         testing.TB
 	name      string
 	ns        netns.NsHandle
 	four, six netip.Addr
@@ -49,7 +49,7 @@ type party struct {
 // services that every party answers, with TCP and UDP.
 var services = []uint16{80, 81, 5000}
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for network namespaces")
@@ -60,7 +60,7 @@ func newWorld(t *testing.T) *world {
 	if _, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables"); err != nil {
 		t.Skip("needs br_netfilter in the kernel")
 	}
-	w := &world{T: t, parties: map[string]*party{}}
+	w := &world{TB: t, parties: map[string]*party{}}
 	for _, setting := range []string{
 		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables", "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
 	} {
@@ -118,7 +118,7 @@ func (w *world) newPolicy() *Policy {
 
 // newParty returns a namespace with an interface, whose other end is called name and is here.
 func (w *world) newParty(name, four, six string, gateways ...string) *party {
-	t := w.T
+	t := w.TB
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -156,7 +156,7 @@ func (w *world) newParty(name, four, six string, gateways ...string) *party {
 	return p
 }
 
-func addAddress(t *testing.T, link netlink.Link, address string) {
+func addAddress(t testing.TB, link netlink.Link, address string) {
 	t.Helper()
 	parsed, err := netlink.ParseAddr(address)
 	must(t, err)
@@ -183,7 +183,7 @@ func (p *party) do(work func()) {
 	work()
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +260,7 @@ func echoes(conn net.Conn, patience time.Duration) bool {
 // How long something may take that should work, and how long something is tried that should not.
 const (
 	longEnough  = 10 * time.Second
-	shortEnough = 150 * time.Millisecond
+	shortEnough = 75 * time.Millisecond
 )
 
 func patienceFor(want bool) time.Duration {
@@ -280,7 +280,7 @@ func (w *world) reaches(from *party, network string, to netip.AddrPort, want boo
 	if got := echoes(conn, patienceFor(want)); got != want {
 		w.Errorf("%s reaches %s by %s: %t, want %t", from.name, to, network, got, want)
 		if want {
-			w.Logf("%s", testutil.Command(w.T, "nft list ruleset"))
+			w.Logf("%s", testutil.Command(w.TB, "nft list ruleset"))
 		}
 	}
 }
@@ -297,13 +297,13 @@ func (w *world) pings(from *party, to netip.Addr, want bool) {
 	from.do(func() {
 		var err error
 		conn, err = icmp.ListenPacket(network, "")
-		must(w.T, err)
+		must(w.TB, err)
 	})
 	defer conn.Close()
 	message, err := (&icmp.Message{Type: kind, Body: &icmp.Echo{ID: os.Getpid() & 0xffff, Seq: 1, Data: []byte("ping")}}).Marshal(nil)
-	must(w.T, err)
+	must(w.TB, err)
 	_, err = conn.WriteTo(message, &net.IPAddr{IP: to.AsSlice()})
-	must(w.T, err)
+	must(w.TB, err)
 	_ = conn.SetReadDeadline(time.Now().Add(patienceFor(want)))
 	got := false
 	for buffer := make([]byte, 1500); !got; {
@@ -320,7 +320,7 @@ func (w *world) pings(from *party, to netip.Addr, want bool) {
 }
 
 // send sends one UDP packet.
-func send(t *testing.T, to string) {
+func send(t testing.TB, to string) {
 	t.Helper()
 	conn, err := net.Dial("udp", to)
 	must(t, err)
@@ -347,7 +347,7 @@ func (p *party) at6(port uint16) netip.AddrPort { return netip.AddrPortFrom(p.si
 func (w *world) start(update netpolicy.Update) {
 	w.Helper()
 	update.Whole, update.Active = true, true
-	must(w.T, w.policy.apply(w.Context(), update))
+	must(w.TB, w.policy.apply(w.Context(), update))
 	w.policy.Running(w.Context(), []netpolicy.Sandbox{w.one.sandbox(), w.two.sandbox(), w.three.sandbox(), w.four.sandbox()})
 	if w.policy.kernel == nil {
 		w.Fatal("the rules could not be written")
@@ -358,7 +358,7 @@ func (w *world) change(update netpolicy.Update) {
 	w.Helper()
 	update.Active = true
 	replaced := w.policy.kernel
-	must(w.T, w.policy.apply(w.Context(), update))
+	must(w.TB, w.policy.apply(w.Context(), update))
 	if w.policy.kernel != replaced {
 		w.Error("the table was replaced, want a change of it")
 	}
@@ -385,4 +385,4 @@ func addresses(parties ...*party) *netpolicy.Change {
 	return change
 }
 
-func ruleset(t *testing.T) string { return strings.TrimSpace(testutil.Command(t, "nft list ruleset")) }
+func ruleset(t testing.TB) string { return strings.TrimSpace(testutil.Command(t, "nft list ruleset")) }
