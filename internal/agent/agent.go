@@ -47,6 +47,10 @@ type Config struct {
 	// Driver makes local volumes on this node. It is nil if the cluster has them
 	// disabled.
 	Driver *csi.Driver
+	// Policies calls apply with what this node's pods are held to: first everything, and
+	// then each change. It keeps trying until ctx ends. It is nil if the cluster has
+	// NetworkPolicies disabled.
+	Policies func(ctx context.Context, apply func(netpolicy.Update) error) error
 	// The kubelet's serving certificate, and the authority of its callers.
 	ServingCertFile, ServingKeyFile string
 	ClientCAFile                    string
@@ -55,9 +59,6 @@ type Config struct {
 	ServerCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// TLS has this node's certificate, for its calls to servers.
 	TLS *tls.Config
-	// Policies tells apply which connections the node's pods may have. The first update of
-	// each call is Whole. It is nil if NetworkPolicies are disabled.
-	Policies func(ctx context.Context, apply func(netpolicy.Update) error) error
 }
 
 // Clients makes a connection to the API for a user who is in groups.

@@ -65,8 +65,8 @@ const (
 
 // Config is what New needs.
 type Config struct {
-	// Policies calls apply with updates until ctx ends, apply fails, or the server cannot be
-	// reached. The first update of each call is Whole. Policies is nil if the cluster has
+	// Policies calls apply with updates until ctx ends. The first update of each call is Whole,
+	// and so is the next one if apply has failed. Policies is nil if the cluster has
 	// NetworkPolicies disabled.
 	Policies func(ctx context.Context, apply func(netpolicy.Update) error) error
 	// ClusterDNS are the addresses of the Service behind which nodes answer DNS. It is empty if
@@ -170,7 +170,9 @@ func (p *Policy) follow(ctx context.Context) {
 		if !first {
 			wait = firstWait
 		}
-		p.log.Warnf("Cannot follow the NetworkPolicies: %v. The rules that are in force stay. Trying again in %s", err, wait)
+		if err != nil { // otherwise again was called, by who has logged why
+			p.log.Warnf("Cannot follow the NetworkPolicies: %v. The rules that are in force stay. Trying again in %s", err, wait)
+		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
