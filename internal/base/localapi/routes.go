@@ -24,6 +24,7 @@ const (
 	SaveSnapshot                       // kedge snapshot save
 	DeleteSnapshots                    // kedge snapshot delete
 	PruneSnapshots                     // kedge snapshot prune
+	ExplainPolicies                    // kedge netpol explain
 )
 
 // The kinds of kedge that answer.
@@ -32,6 +33,7 @@ const (
 	aServer   = "kedge server"
 	withAPI   = "kedge server with an API server"
 	oneOfMany = "kedge server that shares its datastore with others"
+	enforces  = "kedge server with an API server, in a cluster whose settings do not disable network-policy,"
 )
 
 // table is the list of all questions that commands can ask the kedge on their host. Only
@@ -56,6 +58,7 @@ var table = [...]struct{ method, path, who string }{
 	SaveSnapshot:       {http.MethodPost, "/v1/snapshots", aServer},
 	DeleteSnapshots:    {http.MethodPost, "/v1/snapshots/delete", aServer},
 	PruneSnapshots:     {http.MethodPost, "/v1/snapshots/prune", aServer},
+	ExplainPolicies:    {http.MethodPost, "/v1/policies/explain", enforces},
 }
 
 // Endpoints returns the whole table.

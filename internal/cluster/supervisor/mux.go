@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/policystream"
 )
 
 // route is one line of the table of routes.
@@ -27,6 +28,7 @@ func (s *Supervisor) routes() []route {
 		{"POST", join.JoinPath, s.newcomers, http.HandlerFunc(s.join)},
 		{"POST", join.RenewPath, s.nodes, http.HandlerFunc(s.renew)},
 		{"GET", join.ConnectPath, s.nodes, http.HandlerFunc(s.connect)},
+		{"GET", policystream.Path, s.nodes, http.HandlerFunc(s.policies)},
 		{"GET", join.SecretsPath, s.servers, http.HandlerFunc(s.secrets)},
 		{"POST", join.MemberPath, s.servers, http.HandlerFunc(s.member)},
 		{"POST", join.TokenPath, s.servers, http.HandlerFunc(s.rotate)},

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
@@ -49,6 +50,9 @@ type Config struct {
 	// Token is the token that servers with one datastore share. It is nil on a single
 	// server.
 	Token *join.SharedToken
+	// Policies sends a node what its pods are held to, until ctx ends or send fails. It is
+	// nil if this server does not know.
+	Policies func(ctx context.Context, node string, send func(netpolicy.Update) error) error
 	// APIServers returns HOST:PORT of the servers with an API server, if this one runs
 	// none.
 	APIServers func() []string
