@@ -28,7 +28,7 @@ type model struct {
 	// groups are those that some node knows, by what they are compiled from. named has
 	// them by name.
 	groups, named map[string]*group
-	serial uint64
+	serial        uint64
 	// known says that nodes can be told what holds now. active says that there are
 	// policies, and that pods and namespaces are known.
 	known, active bool

@@ -35,10 +35,11 @@ type watcher struct {
 	pending pending
 }
 
-// pending is what has changed since the last update that a watcher took.
+// pending is what has changed since the last update that a watcher took, by name. A group
+// or a pod that is gone is nil.
 type pending struct {
-	sets   map[*set]*pendingSet
-	groups map[*group]bool // whether it is new or gone
+	sets   map[string]*pendingSet
+	groups map[string]*netpolicy.Group
 	pods   map[string]*netpolicy.Pod
 	size   int
 }
@@ -63,7 +64,7 @@ func (n *node) note(do func(*watcher)) {
 			continue
 		}
 		if w.pending.sets == nil {
-			w.pending = pending{sets: map[*set]*pendingSet{}, groups: map[*group]bool{}, pods: map[string]*netpolicy.Pod{}}
+			w.pending = pending{sets: map[string]*pendingSet{}, groups: map[string]*netpolicy.Group{}, pods: map[string]*netpolicy.Pod{}}
 		}
 		w.pending.size++
 		if do(w); w.pending.size > maxPending {
@@ -92,10 +93,14 @@ func (n *node) tellPod(key string, told *netpolicy.Pod) {
 // tellGroup tells that a group is new or gone.
 func (n *node) tellGroup(g *group, isNew bool) {
 	n.note(func(w *watcher) {
-		if _, opposite := w.pending.groups[g]; opposite {
-			delete(w.pending.groups, g)
-		} else {
-			w.pending.groups[g] = isNew
+		before, is := w.pending.groups[g.name]
+		switch {
+		case is && (before == nil) == isNew:
+			delete(w.pending.groups, g.name) // as before
+		case isNew:
+			w.pending.groups[g.name] = g.content
+		default:
+			w.pending.groups[g.name] = nil
 		}
 	})
 }
@@ -105,12 +110,12 @@ func (n *node) tellGroup(g *group, isNew bool) {
 func (n *node) tellSet(s *set, content func() []netip.Addr) {
 	var addresses []netip.Addr
 	n.note(func(w *watcher) {
-		before := w.pending.sets[s]
+		before := w.pending.sets[s.name]
 		switch {
 		case content == nil && before != nil && before.isNew:
-			delete(w.pending.sets, s)
+			delete(w.pending.sets, s.name)
 		case content == nil:
-			w.pending.sets[s] = &pendingSet{gone: true}
+			w.pending.sets[s.name] = &pendingSet{gone: true}
 		case before != nil:
 			// The watcher knows the set as it was before it went.
 			w.reset()
@@ -122,7 +127,7 @@ func (n *node) tellSet(s *set, content func() []netip.Addr) {
 			for _, address := range addresses {
 				now.addresses[address] = true
 			}
-			w.pending.sets[s] = now
+			w.pending.sets[s.name] = now
 			w.pending.size += len(addresses)
 		}
 	})
@@ -132,10 +137,10 @@ func (n *node) tellSet(s *set, content func() []netip.Addr) {
 func (s *set) tell(address netip.Addr, comes bool) {
 	for n := range s.nodes {
 		n.note(func(w *watcher) {
-			change := w.pending.sets[s]
+			change := w.pending.sets[s.name]
 			if change == nil {
 				change = &pendingSet{addresses: map[netip.Addr]bool{}}
-				w.pending.sets[s] = change
+				w.pending.sets[s.name] = change
 			}
 			if was, opposite := change.addresses[address]; opposite && was != comes {
 				delete(change.addresses, address)
@@ -148,24 +153,15 @@ func (s *set) tell(address netip.Addr, comes bool) {
 
 // update returns what is pending as an update, or false if nothing is.
 func (p *pending) update(active bool) (netpolicy.Update, bool) {
-	u := netpolicy.Update{Active: active, Pods: p.pods}
-	for s, change := range p.sets {
+	u := netpolicy.Update{Active: active, Groups: p.groups, Pods: p.pods}
+	for name, change := range p.sets {
 		if len(change.addresses) == 0 && !change.isNew && !change.gone {
 			continue
 		}
 		if u.Sets == nil {
 			u.Sets = map[string]*netpolicy.Change{}
 		}
-		u.Sets[s.name] = change.change()
-	}
-	for g, isNew := range p.groups {
-		if u.Groups == nil {
-			u.Groups = map[string]*netpolicy.Group{}
-		}
-		u.Groups[g.name] = nil
-		if isNew {
-			u.Groups[g.name] = g.content
-		}
+		u.Sets[name] = change.change()
 	}
 	return u, len(u.Sets)+len(u.Groups)+len(u.Pods) > 0
 }

@@ -275,4 +275,3 @@ func handler[T any](is func(T), gone func(key string)) cache.ResourceEventHandle
 		},
 	}
 }
-
