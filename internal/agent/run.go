@@ -13,8 +13,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/policystream"
 	"github.com/kedge-dev/kedge/internal/cluster/remoteapi"
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
 	"github.com/kedge-dev/kedge/internal/cluster/serverlb"
@@ -137,6 +139,10 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 	group.Add(renewer)
 
 	kubelet := pki.NodeUser(identity.Host.Name)
+	var policies func(context.Context, func(netpolicy.Update) error) error
+	if identity.Settings.Cluster.Has(config.NetworkPolicy) {
+		policies = policystream.From(clients.ClientConfig(kubelet)).Keep
+	}
 	group.Add(servers.Follow(serverlb.FollowConfig{
 		Source: serverlb.Endpoints(clients.ClientConfig(kubelet)),
 		Path:   serverlb.ReadyPath,
@@ -153,6 +159,7 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 		Clients:         clients,
 		Informers:       objects.Informers,
 		Driver:          driver,
+		Policies:        policies,
 		ServingCertFile: identity.ServingCertFile(),
 		ServingKeyFile:  identity.ServingKeyFile(),
 		ClientCAFile:    identity.ClientCAFile(),

@@ -30,7 +30,7 @@ func (s *server) newStatus(group *component.Group, api *api, driver *csi.Driver)
 		Datastore:  s.store,
 		Tunnels:    s.tunnels.Nodes,
 		Cluster: status.ClusterOf(api.ClientConfig("system:kedge:status"), api.Name(),
-			s.cfg.Cluster.FlannelBackend == "none", group.Status),
+			s.cfg.Cluster.EnforcesPolicies(), group.Status),
 	}
 	if driver != nil {
 		told.Storage = status.Volumes(driver, api.Informers)

@@ -26,6 +26,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/supervisor"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
+	"github.com/kedge-dev/kedge/internal/controlplane/policy"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
@@ -142,6 +143,9 @@ type server struct {
 	local        *localapi.Server
 	registry     *registration.Registry
 	tunnels      *tunnel.Server
+	// policies is nil if this server runs no API server, or the cluster has NetworkPolicies
+	// disabled.
+	policies *policy.Compiler
 }
 
 // addTo adds everything that a server runs to group. The order of the calls is the boot
@@ -149,6 +153,7 @@ type server struct {
 func (s *server) addTo(group *component.Group, listener net.Listener) error {
 	cfg := s.cfg
 	api, apiFault := s.newAPI(listener)
+	s.policies = s.newPolicies(api)
 	driver := s.newDriver()
 	if err := agent.AddCommon(group, s.node, cfg.Node, cfg.Cluster, s.clock, s.local.With(s.newStatus(group, api, driver))); err != nil {
 		return err
@@ -171,6 +176,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		Tunnel:      s.tunnels.Serve,
 		Etcd:        s.store.Etcd,
 		Token:       s.store.Token,
+		Policies:    s.nodePolicies(),
 		APIServers:  api.others,
 		API:         api,
 		Now:         s.clock.Now,
@@ -194,6 +200,9 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		var fault error
 		usable, controllers, fault = s.addControlPlane(group, api)
 		faults = errors.Join(faults, fault)
+	}
+	if s.policies != nil {
+		group.Add(s.local.With(s.policies), api)
 	}
 	// The supervisor's user may read registrations once the manifests are applied.
 	nodesClient, err := kubernetes.NewForConfig(api.ClientConfig("system:kedge:supervisor"))
@@ -231,6 +240,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		Clients:         api,
 		Informers:       api.Informers,
 		Driver:          driver,
+		Policies:        s.ownPolicies(api),
 		ServingCertFile: s.certificates.KubeletServingCertFile,
 		ServingKeyFile:  s.certificates.KubeletServingKeyFile,
 		ClientCAFile:    s.certificates.ClientCAFile,

@@ -254,6 +254,12 @@ func (c *Cluster) Has(part Part) bool {
 	return !slices.Contains(c.Disable, string(part)) && (part != NetworkPolicy || !c.DisableNetworkPolicy)
 }
 
+// EnforcesPolicies tells whether NetworkPolicies are enforced, by kedge or probably by a
+// network that the user brings.
+func (c *Cluster) EnforcesPolicies() bool {
+	return c.Has(NetworkPolicy) || c.FlannelBackend == "none"
+}
+
 // DisabledManifests are the names in Disable that are not of kedge's own parts.
 func (c *Cluster) DisabledManifests() []string {
 	return slices.DeleteFunc(slices.Clone(c.Disable), func(name string) bool { return slices.Contains(Parts(), Part(name)) })

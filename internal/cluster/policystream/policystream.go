@@ -1,6 +1,6 @@
 // Package policystream brings NetworkPolicies from a server to a node: the format of the
 // stream, and the client. Package supervisor is the serving side. The boot lists in
-// packages agent and server give the node what Keep and From make.
+// packages agent and server give the node Stream.Keep.
 package policystream
 
 import (
@@ -50,8 +50,9 @@ type Stream func(ctx context.Context, apply func(netpolicy.Update) error) error
 var errNoRoute = errors.New("this node gets no NetworkPolicies, because the server does not know how to tell them: upgrade all servers")
 
 // Keep calls apply with the updates of a stream until ctx ends. If the stream breaks or
-// apply fails, it waits a moment and begins again, with everything. It returns nil.
-func Keep(ctx context.Context, stream Stream, apply func(netpolicy.Update) error) error {
+// apply fails, it waits a moment and begins again, with everything. It returns nil. Nobody
+// may change what an update points to.
+func (stream Stream) Keep(ctx context.Context, apply func(netpolicy.Update) error) error {
 	log := logrus.WithField("component", "network-policies")
 	told := ""
 	for delay := backoff(); ; {

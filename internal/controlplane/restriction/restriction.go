@@ -48,18 +48,18 @@ var (
 )
 
 // Register adds the plugin to an API server's plugins, after all others, so that it
-// also checks their changes. ownNetwork says that the user brings another network
-// than kedge's, which may enforce NetworkPolicies.
-func Register(options *genericoptions.AdmissionOptions, ownNetwork bool) {
+// also checks their changes. unenforced says that nothing enforces NetworkPolicies: the
+// user has disabled that, and brings no other network.
+func Register(options *genericoptions.AdmissionOptions, unenforced bool) {
 	options.Plugins.Register(Name, func(io.Reader) (admission.Interface, error) {
-		return &plugin{ownNetwork: ownNetwork}, nil
+		return &plugin{unenforced: unenforced}, nil
 	})
 	options.RecommendedPluginOrder = append(slices.Clone(options.RecommendedPluginOrder), Name)
 }
 
 // plugin is the admission plugin.
 type plugin struct {
-	ownNetwork bool
+	unenforced bool
 	// client reads other objects that rules need.
 	client     kubernetes.Interface
 	authorizer authorizer.Authorizer
@@ -120,9 +120,9 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, o admissi
 	case helmCharts, helmConfigs:
 		return p.checkHelm(ctx, a)
 	case networkPolicies:
-		if a.GetObject() != nil && !p.ownNetwork {
-			warning.AddWarning(ctx, "", "this version of kedge does not enforce NetworkPolicies: traffic that this policy forbids is not blocked. "+
-				"To enforce them, set flannel-backend: none and install a network that enforces them")
+		if a.GetObject() != nil && p.unenforced {
+			warning.AddWarning(ctx, "", "kedge does not enforce NetworkPolicies, because its settings disable network-policy: traffic that this policy "+
+				"forbids is not blocked. To enforce them, remove disable-network-policy, and network-policy in disable, from the settings of all servers")
 		}
 	}
 	return nil

@@ -66,9 +66,9 @@ type request struct {
 }
 
 // run has a plugin check a request in a cluster of objects.
-func (r request) run(t *testing.T, ownNetwork bool, objects ...runtime.Object) (warned []string, err error) {
+func (r request) run(t *testing.T, unenforced bool, objects ...runtime.Object) (warned []string, err error) {
 	t.Helper()
-	p := &plugin{ownNetwork: ownNetwork, client: fake.NewClientset(objects...), authorizer: rights{}}
+	p := &plugin{unenforced: unenforced, client: fake.NewClientset(objects...), authorizer: rights{}}
 	if err := p.ValidateInitialization(); err != nil {
 		t.Fatal(err)
 	}
@@ -354,14 +354,14 @@ func TestCheckHelm(t *testing.T) {
 // TestNetworkPolicies wants a warning while nothing enforces NetworkPolicies.
 func TestNetworkPolicies(t *testing.T) {
 	r := request{who: tenant, operation: admission.Create, resource: networkPolicies, object: &networkingv1.NetworkPolicy{}}
-	for ownNetwork, want := range map[bool]int{false: 1, true: 0} {
-		warned, err := r.run(t, ownNetwork)
+	for unenforced, want := range map[bool]int{false: 0, true: 1} {
+		warned, err := r.run(t, unenforced)
 		if err != nil || len(warned) != want || want > 0 && !strings.Contains(warned[0], "does not enforce NetworkPolicies") {
-			t.Errorf("with a network of the user's own %t: warned of %q, %v", ownNetwork, warned, err)
+			t.Errorf("nothing enforces them %t: warned of %q, %v", unenforced, warned, err)
 		}
 	}
 	r.operation, r.object = admission.Delete, nil
-	if warned, err := r.run(t, false); err != nil || len(warned) > 0 {
+	if warned, err := r.run(t, true); err != nil || len(warned) > 0 {
 		t.Errorf("warned of %q that one is deleted: %v", warned, err)
 	}
 }

@@ -29,9 +29,9 @@ const roleLabel = "node-role.kubernetes.io/"
 // ClusterOf returns a function that describes the cluster for `kedge status`. It keeps
 // nothing, because the API server answers out of its own cache. Leases are in the cache
 // of this process only if the controllers run here. running returns the states of all
-// components. api is the name of the component that must be ready. ownNetwork says that
-// the network is not kedge's.
-func ClusterOf(client *rest.Config, api string, ownNetwork bool, running func() []component.Status) func(context.Context) *Cluster {
+// components. api is the name of the component that must be ready. enforced says that
+// NetworkPolicies are enforced.
+func ClusterOf(client *rest.Config, api string, enforced bool, running func() []component.Status) func(context.Context) *Cluster {
 	return func(ctx context.Context) *Cluster {
 		if !slices.ContainsFunc(running(), func(s component.Status) bool { return s.Name == api && s.State == component.Ready }) {
 			return &Cluster{Fault: "the API server here is not ready, so this server knows nothing about other nodes"}
@@ -43,7 +43,7 @@ func ClusterOf(client *rest.Config, api string, ownNetwork bool, running func() 
 			return &Cluster{Fault: err.Error()}
 		}
 		found, err := readCluster(ctx, clients)
-		if err == nil && !ownNetwork {
+		if err == nil && !enforced {
 			found.Notes, err = networkNotes(ctx, clients)
 		}
 		if err != nil {
@@ -87,8 +87,8 @@ func networkNotes(ctx context.Context, client kubernetes.Interface) ([]string, e
 	if err != nil {
 		return nil, err
 	}
-	return []string{fmt.Sprintf("this version of kedge does not enforce NetworkPolicies, and the cluster has %d: "+
-		"the traffic that they forbid is not blocked. To enforce them, install a network that does, and set flannel-backend: none", len(policies.Items))}, nil
+	return []string{fmt.Sprintf("kedge does not enforce NetworkPolicies, because its settings disable network-policy, and the cluster has %d: "+
+		"the traffic that they forbid is not blocked. To enforce them, remove disable-network-policy, and network-policy in disable, from the settings of all servers", len(policies.Items))}, nil
 }
 
 func describeCluster(nodes []corev1.Node, leases []coordinationv1.Lease, volumes []corev1.PersistentVolume, now time.Time) *Cluster {
