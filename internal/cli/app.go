@@ -56,6 +56,7 @@ func newApp() *cli.App {
 			secretsEncryptCommand(),
 			certificateCommand(),
 			imageCommand(),
+			netpolCommand(),
 			kubectlCommand(),
 			crictlCommand(),
 			ctrCommand(),

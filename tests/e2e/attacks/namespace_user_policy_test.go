@@ -251,10 +251,11 @@ func TestServiceAddresses(t *testing.T) {
 	}
 }
 
-// TestNetworkPolicyWarning checks the warning to a user who expects a NetworkPolicy to protect pods.
+// TestNetworkPolicyWarning checks the warning to a user who expects a NetworkPolicy to protect pods, in a cluster
+// whose settings say that nothing enforces it.
 func TestNetworkPolicyWarning(t *testing.T) {
 	harness.Require(t)
-	c := cluster.Start(t, harness.NewNetwork(t))
+	c := cluster.Start(t, harness.NewNetwork(t), "--disable-network-policy")
 	u := newTenant(c)
 	output, err := u.kubectl("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: none}\nspec: {podSelector: {}}\n", "create", "-f", "-")
 	if err != nil || !strings.Contains(output, "Warning") || !strings.Contains(output, "not enforce") {
