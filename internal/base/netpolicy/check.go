@@ -15,7 +15,7 @@ var (
 	objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
 	// podUID is the form of UIDs, also of those of static pods, which are hashes or come
 	// from a manifest.
-	podUID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+	podUID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 )
 
 // IsUID tells whether a text can be Pod.UID.

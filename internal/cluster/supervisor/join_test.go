@@ -34,6 +34,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/policystream"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 )
 
@@ -224,6 +225,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", join.JoinPath, []map[string]func(*http.Request){newcomers}},
 		{"POST", join.RenewPath, []map[string]func(*http.Request){nodes}},
 		{"GET", join.ConnectPath, []map[string]func(*http.Request){nodes}},
+		{"GET", policystream.Path, []map[string]func(*http.Request){nodes}},
 		{"GET", join.SecretsPath, []map[string]func(*http.Request){servers}},
 		{"POST", join.MemberPath, []map[string]func(*http.Request){servers}},
 	} {

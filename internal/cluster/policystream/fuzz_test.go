@@ -1,0 +1,78 @@
+package policystream
+
+import (
+	"bytes"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+)
+
+// FuzzDecoder reads anything that a server may send. What is accepted has only names that
+// are safe in nftables, and is the same when it is sent again.
+func FuzzDecoder(f *testing.F) {
+	f.Add([]byte(`{"whole":true,"active":true,"sets":{"s1":{"add":["10.42.0.1","fd00::1"]}},"groups":{"g1":{"policies":["a/b"],"rules":[{"policy":"a/b","sets":["s1"],"blocks":[{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}],"ports":[{"protocol":6,"first":80,"last":90}]}]}},"pods":{"a/b":{"uid":"1","ingress":"g1"}}}` + "\n" + `{"active":true,"sets":{"s1":null},"groups":{"g1":null},"pods":{"a/b":null}}` + "\n"))
+	f.Add([]byte(`{"whole":true,"sets":{"s1":{"add":["fe80::1%eth0","","::ffff:1.2.3.4"]}}}` + "\n"))
+	f.Add([]byte(`{"whole":true,"sets":{"a; flush ruleset":{}}}` + "\n"))
+	f.Add([]byte(`{"whole":true,"groups":{"g":{"policies":["a/b\n"],"rules":[{"policy":"","ports":[{"first":2,"last":1}]}]}}}` + "\n"))
+	f.Add([]byte(`{"active":true}` + "\n"))
+	f.Add([]byte("{}\n\n\nnull\n"))
+	safe := regexp.MustCompile(`^[a-zA-Z0-9./_-]*$`)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		d := NewDecoder(bytes.NewReader(text))
+		d.limit = 1 << 20
+		for first := true; ; first = false {
+			update, err := d.Next()
+			if err != nil {
+				if !reflect.DeepEqual(update, netpolicy.Update{}) {
+					t.Errorf("%q is refused, and is %v", text, update)
+				}
+				return
+			}
+			if first && !update.Whole {
+				t.Errorf("%q begins without everything", text)
+			}
+			names := names(update)
+			for _, name := range names {
+				if !safe.MatchString(name) || strings.HasPrefix(name, "-") {
+					t.Errorf("%q has the name %q", text, name)
+				}
+			}
+			var again bytes.Buffer
+			if err := Encode(&again, update); err != nil {
+				t.Fatal(err)
+			}
+			second := NewDecoder(&again)
+			second.begun = true
+			if got, err := second.Next(); err != nil || got.Whole != update.Whole || got.Active != update.Active || len(got.Pods) != len(update.Pods) {
+				t.Errorf("%v is %v when it is sent again: %v", update, got, err)
+			}
+		}
+	})
+}
+
+// names returns all names of an update that could get into rules.
+func names(u netpolicy.Update) (all []string) {
+	for name := range u.Sets {
+		all = append(all, name)
+	}
+	for name, g := range u.Groups {
+		all = append(all, name)
+		if g == nil {
+			continue
+		}
+		all = append(all, g.Policies...)
+		for _, r := range g.Rules {
+			all = append(append(all, r.Policy), r.Sets...)
+		}
+	}
+	for name, p := range u.Pods {
+		all = append(all, name)
+		if p != nil {
+			all = append(all, p.UID, p.Ingress, p.Egress)
+		}
+	}
+	return all
+}

@@ -1,0 +1,199 @@
+package policystream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logrustest "github.com/sirupsen/logrus/hooks/test"
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+	"github.com/kedge-dev/kedge/internal/testutil"
+)
+
+// serve runs a server over TLS, with HTTP/2, and returns a client of it.
+func serve(t *testing.T, handler http.HandlerFunc) *rest.Config {
+	t.Helper()
+	testutil.CheckLeaks(t)
+	server := httptest.NewUnstartedServer(handler)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return &rest.Config{Host: server.URL, Transport: server.Client().Transport}
+}
+
+// TestFrom has servers that answer in all kinds of ways.
+func TestFrom(t *testing.T) {
+	refused := errors.New("refused")
+	for name, test := range map[string]struct {
+		status int
+		answer string
+		want   string
+	}{
+		"two updates":           {200, `{"whole":true,"active":true}` + "\n" + `{"active":true}` + "\n" + `{"active":true,"pods":{"a/b":null}}` + "\n", "EOF"},
+		"an older server":       {404, "", "upgrade all servers"},
+		"a server that starts":  {503, "", "503"},
+		"a stranger":            {401, "", "401"},
+		"another place":         {302, "", "302"},
+		"no JSON":               {200, "hello\n", "decode update"},
+		"no line":               {200, `{"whole":true}`, "unexpected EOF"},
+		"not whole":             {200, `{"active":true,"pods":{"a/b":null}}` + "\n", "not whole"},
+		"a name with a command": {200, `{"whole":true,"sets":{"a; flush ruleset":{}}}` + "\n", "refuse update"},
+		"what cannot be done":   {200, `{"whole":true,"groups":{"g":null}}` + "\n", "refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != Path || r.ProtoMajor != 2 {
+					t.Errorf("got %s %s", r.Proto, r.URL)
+				}
+				if test.status == 302 {
+					w.Header().Set("Location", "https://example.com")
+				}
+				w.WriteHeader(test.status)
+				_, _ = io.WriteString(w, test.answer)
+			})
+			var applied []netpolicy.Update
+			err := From(client)(t.Context(), func(u netpolicy.Update) error {
+				if u.Groups != nil {
+					return refused
+				}
+				applied = append(applied, u)
+				return nil
+			})
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v", err)
+			}
+			if want := map[string]int{"two updates": 2}[name]; len(applied) != want {
+				t.Errorf("applied %v", applied)
+			}
+		})
+	}
+}
+
+// TestKeep has a stream that breaks again and again. Each connection begins with a whole
+// update.
+func TestKeep(t *testing.T) {
+	var connections atomic.Int32
+	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		n := connections.Add(1)
+		_ = Encode(w, netpolicy.Update{Whole: true, Active: n > 1})
+		if n > 2 {
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var applied []netpolicy.Update
+	err := From(client).Keep(ctx, func(u netpolicy.Update) error {
+		if applied = append(applied, u); len(applied) == 3 {
+			cancel()
+		}
+		return nil
+	})
+	if err != nil || len(applied) != 3 || applied[0].Active || !applied[2].Active || !applied[2].Whole {
+		t.Errorf("got %v, applied %v", err, applied)
+	}
+}
+
+// TestPatience: Keep says once that the server is old and tries slowly. It tries sooner
+// after other faults.
+func TestPatience(t *testing.T) {
+	for cause, test := range map[error]struct{ least, most int }{errNoRoute: {12, 13}, errors.New("broken"): {200, 400}} {
+		synctest.Test(t, func(t *testing.T) {
+			said := logrustest.NewLocal(logrus.StandardLogger())
+			defer said.Reset()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			attempts := 0
+			_ = Stream(func(context.Context, func(netpolicy.Update) error) error { attempts++; return cause }).Keep(ctx, nil)
+			if attempts < test.least || attempts > test.most {
+				t.Errorf("%v: %d attempts", cause, attempts)
+			}
+			if entries := said.AllEntries(); len(entries) != 1 || entries[0].Level != logrus.WarnLevel {
+				t.Errorf("%v: it said %d things", cause, len(entries))
+			}
+		})
+	}
+}
+
+// TestSilence has a server that answers and then says nothing.
+func TestSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		transport := roundTrip(func(r *http.Request) (*http.Response, error) {
+			reader, writer := io.Pipe()
+			go func() {
+				_ = Encode(writer, netpolicy.Update{Whole: true})
+				for range 5 {
+					time.Sleep(KeepAlive)
+					_ = Encode(writer, netpolicy.Update{})
+				}
+				<-r.Context().Done()
+				_ = writer.CloseWithError(r.Context().Err())
+			}()
+			return &http.Response{StatusCode: 200, Body: reader}, nil
+		})
+		applied := 0
+		err := From(&rest.Config{Host: "https://x", Transport: transport})(t.Context(), func(netpolicy.Update) error { applied++; return nil })
+		if took := time.Since(began); err == nil || took != 5*KeepAlive+silence || applied != 1 {
+			t.Errorf("after %s and %d updates: %v", took, applied, err)
+		}
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// TestLongLine limits what a server can make a node keep in memory.
+func TestLongLine(t *testing.T) {
+	d := NewDecoder(endless{})
+	d.limit = 1 << 20
+	if _, err := d.Next(); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
+		t.Errorf("got %v", err)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+// TestDecoder sends updates of which one is longer than the buffer.
+func TestDecoder(t *testing.T) {
+	long := netpolicy.Update{Whole: true, Active: true, Sets: map[string]*netpolicy.Change{"s": {}}}
+	for i := range 2000 {
+		long.Sets["s"].Add = append(long.Sets["s"].Add, netip.AddrFrom4([4]byte{10, 42, byte(i >> 8), byte(i)}))
+	}
+	var text strings.Builder
+	sent := []netpolicy.Update{long, {Active: true, Sets: map[string]*netpolicy.Change{"s": nil}}, {}}
+	for _, u := range sent {
+		if err := Encode(&text, u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := NewDecoder(strings.NewReader(text.String()))
+	for _, want := range sent {
+		if got, err := d.Next(); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v, %v", got, err)
+		}
+	}
+	if _, err := d.Next(); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,128 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/policystream"
+	"github.com/kedge-dev/kedge/internal/cluster/registration"
+)
+
+// TestPolicies has two nodes that follow their policies over TLS, with HTTP/2 and with
+// HTTP/1.1. Each gets its own. One is revoked, and its stream ends.
+func TestPolicies(t *testing.T) {
+	for name, http2 := range map[string]bool{"HTTP/2": true, "HTTP/1.1": false} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			ended := make(chan string, 2)
+			c.cfg.Policies = func(ctx context.Context, node string, send func(netpolicy.Update) error) error {
+				if err := send(netpolicy.Update{Whole: true, Active: true, Pods: map[string]*netpolicy.Pod{"ns/" + node: {UID: "1"}}}); err != nil {
+					return err
+				}
+				<-ctx.Done()
+				ended <- node
+				return nil
+			}
+			address := start(t, c)
+			follow := func(node string) (policystream.Stream, chan netpolicy.Update) {
+				transport := &http.Transport{TLSClientConfig: c.node(t, node).TLS(pki.NodeUser(node)), ForceAttemptHTTP2: http2}
+				t.Cleanup(transport.CloseIdleConnections)
+				return policystream.From(&rest.Config{Host: "https://" + address, Transport: transport}), make(chan netpolicy.Update, 1)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			lost, lostUpdates := follow("lost")
+			other, otherUpdates := follow("other")
+			broke, stopped := make(chan error, 1), make(chan error, 1)
+			go func() { broke <- lost(ctx, func(u netpolicy.Update) error { lostUpdates <- u; return nil }) }()
+			go func() { stopped <- other(ctx, func(u netpolicy.Update) error { otherUpdates <- u; return nil }) }()
+			for node, updates := range map[string]chan netpolicy.Update{"lost": lostUpdates, "other": otherUpdates} {
+				if u := <-updates; !u.Whole || !u.Active || len(u.Pods) != 1 || u.Pods["ns/"+node] == nil {
+					t.Errorf("node %s gets %v", node, u)
+				}
+			}
+			if err := registration.Revoke(t.Context(), c.client, "lost"); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-broke; err == nil {
+				t.Error("the stream of a revoked node ends without an error")
+			}
+			if node := <-ended; node != "lost" {
+				t.Errorf("the stream of node %s ended", node)
+			}
+			if err := lost(ctx, func(netpolicy.Update) error { return nil }); err == nil || !strings.Contains(err.Error(), "401") {
+				t.Errorf("a revoked node asks again: %v", err)
+			}
+			cancel()
+			<-stopped
+			if node := <-ended; node != "other" {
+				t.Errorf("the stream of node %s ended", node)
+			}
+		})
+	}
+}
+
+// TestNoPolicies has servers that cannot tell a node anything.
+func TestNoPolicies(t *testing.T) {
+	c := newCluster(t)
+	edge := certificate(t, c.node(t, "edge"), pki.NodeUser("edge"))
+	ask := func() int {
+		return c.call("GET", policystream.Path, nil, func(r *http.Request) { r.TLS.PeerCertificates = edge }).Code
+	}
+	if code := ask(); code != http.StatusNotFound {
+		t.Errorf("a server that enforces no policies answers %d", code)
+	}
+	c.cfg.APIServers = func() []string { return nil }
+	if code := ask(); code != http.StatusServiceUnavailable {
+		t.Errorf("a server without an API server answers %d", code)
+	}
+}
+
+// TestKeepAlive wants updates without changes while nothing happens. They say the same
+// about Active.
+func TestKeepAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written strings.Builder
+		w := &slowWriter{Builder: &written}
+		s := &Supervisor{cfg: Config{Policies: func(ctx context.Context, _ string, send func(netpolicy.Update) error) error {
+			time.Sleep(10 * policystream.KeepAlive) // nothing is known yet
+			if err := send(netpolicy.Update{Whole: true, Active: true}); err != nil {
+				return err
+			}
+			time.Sleep(policystream.KeepAlive*5/2 + time.Second)
+			return errors.New("over")
+		}}}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, policystream.Path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.policies(w, r)
+		want := `{"whole":true,"active":true}` + "\n" + strings.Repeat(`{"active":true}`+"\n", strings.Count(written.String(), "\n")-1)
+		if lines := strings.Count(written.String(), "\n"); written.String() != want || lines < 3 || lines > 4 {
+			t.Errorf("got %q", written.String())
+		}
+		if !w.deadline.IsZero() {
+			t.Error("a deadline is left, which would end the stream")
+		}
+	})
+}
+
+// slowWriter is an http.ResponseWriter with deadlines.
+type slowWriter struct {
+	*strings.Builder
+	deadline time.Time
+}
+
+func (*slowWriter) Header() http.Header                      { return http.Header{} }
+func (*slowWriter) WriteHeader(int)                          {}
+func (*slowWriter) Flush()                                   {}
+func (w *slowWriter) SetWriteDeadline(until time.Time) error { w.deadline = until; return nil }
