@@ -63,7 +63,7 @@ func (stream Stream) Keep(ctx context.Context, apply func(netpolicy.Update) erro
 		}
 		pause, text := delay(), fmt.Sprint(err)
 		switch {
-		case time.Since(began) > steady:
+		case time.Since(began) > steady, errors.Is(err, context.Canceled):
 			// A server has stopped, most likely. The next attempt says more.
 			delay, told = backoff(), ""
 			log.Debug(text)

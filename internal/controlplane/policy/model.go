@@ -122,10 +122,10 @@ func (m *model) moved(n *namespace) {
 			switch {
 			case !s.pods.Matches(p.labels):
 			case is:
-				p.selectors = append(p.selectors, s)
+				p.add(s)
 				m.join(p, s)
 			default:
-				p.selectors = without(p.selectors, s)
+				delete(p.selectors, s)
 				m.leave(p, s)
 			}
 		}
@@ -145,7 +145,7 @@ func (m *model) setPod(now *pod) {
 	} else {
 		for s := range n.selectors {
 			if s.pods.Matches(now.labels) {
-				now.selectors = append(now.selectors, s)
+				now.add(s)
 			}
 		}
 		for _, policy := range n.policies {
@@ -198,7 +198,7 @@ func (m *model) deletePod(key string) {
 
 // each calls do with a pod and all its selectors.
 func (m *model) each(p *pod, do func(*pod, *selector)) {
-	for _, s := range p.selectors {
+	for s := range p.selectors {
 		do(p, s)
 	}
 }
@@ -228,12 +228,12 @@ func (m *model) withdraw(p *pod) {
 	m.letGo(watched, p.egress)
 }
 
-// setPolicy takes in a policy that is new or has changed.
-func (m *model) setPolicy(object *networkingv1.NetworkPolicy) {
+// setPolicy takes in a policy that is new or has changed. It returns nil if it has not.
+func (m *model) setPolicy(object *networkingv1.NetworkPolicy) *policy {
 	key := object.Namespace + "/" + object.Name
 	before := m.policies[key]
 	if before != nil && equality.Semantic.DeepEqual(before.spec, &object.Spec) {
-		return
+		return nil
 	}
 	now := m.parse(key, object)
 	m.policies[key] = now
@@ -245,6 +245,7 @@ func (m *model) setPolicy(object *networkingv1.NetworkPolicy) {
 		n.policies = slices.Insert(n.policies, at, now)
 	}
 	m.replace(n, before, now)
+	return now
 }
 
 // deletePolicy takes a policy out.
@@ -354,6 +355,10 @@ func (m *model) parse(key string, object *networkingv1.NetworkPolicy) *policy {
 	return now
 }
 
+// maxNamed is how many pairs of a peer and a named port the egress rules of a policy may
+// have. Further ones allow nothing: one policy of 1 MB could have 100 million.
+const maxNamed = 1000
+
 func (m *model) parseRule(of *policy, d direction, number int, from []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) rule {
 	r := rule{number: number, anybody: len(from) == 0, anyPort: len(ports) == 0}
 	var names []portName
@@ -366,12 +371,18 @@ func (m *model) parseRule(of *policy, d direction, number int, from []networking
 		of.uses = append(of.uses, q)
 		return q
 	}
+	useNamed := func(key selectorKey, namespaces, pods labels.Selector, block *netpolicy.Block) {
+		for _, name := range names {
+			if of.named++; of.named > maxNamed {
+				return
+			}
+			r.named = append(r.named, use(key, namespaces, pods, name, block))
+		}
+	}
 	everywhere := labels.Everything()
 	all := selectorKey{namespaces: define(everywhere), pods: define(everywhere)}
 	if r.anybody {
-		for _, name := range names {
-			r.named = append(r.named, use(all, everywhere, everywhere, name, nil))
-		}
+		useNamed(all, everywhere, everywhere, nil)
 		return r
 	}
 	for _, peer := range from {
@@ -383,17 +394,13 @@ func (m *model) parseRule(of *policy, d direction, number int, from []networking
 			}
 			r.blocks = append(r.blocks, block)
 			// Named ports are those of the pods that have an address in the block.
-			for _, name := range names {
-				r.named = append(r.named, use(all, everywhere, everywhere, name, &block))
-			}
+			useNamed(all, everywhere, everywhere, &block)
 		case peer.PodSelector != nil || peer.NamespaceSelector != nil:
 			key, namespaces, pods := peerSelector(of.namespace, peer)
 			if r.anyPort || len(r.ports) > 0 || len(r.names) > 0 {
 				r.peers = append(r.peers, use(key, namespaces, pods, portName{}, nil))
 			}
-			for _, name := range names {
-				r.named = append(r.named, use(key, namespaces, pods, name, nil))
-			}
+			useNamed(key, namespaces, pods, nil)
 		}
 	}
 	return r

@@ -257,7 +257,7 @@ func (m *model) whole(n *node) netpolicy.Update {
 	}
 	// One look at each pod, instead of one for each set.
 	for _, p := range m.pods {
-		for _, s := range p.selectors {
+		for s := range p.selectors {
 			for _, q := range s.peers {
 				for _, number := range q.numbers(p) {
 					change := u.Sets[q.sets[number].name]

@@ -42,7 +42,7 @@ type pod struct {
 	ports                     []namedPort
 
 	// selectors have the pod as a peer. policies select the pod, ordered by their keys.
-	selectors []*selector
+	selectors map[*selector]struct{}
 	policies  []*policy
 	// The fields below are set only if the pod's node is watched. told is what the node
 	// is told about the pod.
@@ -97,6 +97,20 @@ func (p *pod) addPorts(ports []corev1.ContainerPort) {
 			p.ports = append(p.ports, namedPort{portName{protocol, port.Name}, uint16(port.ContainerPort)})
 		}
 	}
+}
+
+// add notes that a selector has the pod.
+func (p *pod) add(s *selector) {
+	if p.selectors == nil {
+		p.selectors = map[*selector]struct{}{}
+	}
+	p.selectors[s] = struct{}{}
+}
+
+// has tells whether a selector has the pod.
+func (p *pod) has(s *selector) bool {
+	_, has := p.selectors[s]
+	return has
 }
 
 // numbers returns the numbers that a named port has on the pod.
@@ -156,6 +170,8 @@ type policy struct {
 	// serial is different for each state of each policy, also if only the numbers of
 	// named ports have changed.
 	serial uint64
+	// named counts the pairs of a peer and a named port in egress rules.
+	named int
 	// uses are the peers of all rules. The model acquires and releases them.
 	uses []*peers
 }
@@ -176,20 +192,6 @@ type rule struct {
 	named []*peers
 }
 
-// direct tells whether a policy isolates pods in each direction. The API server sets
-// policyTypes by the same rule if they are missing.
-//
-//upstream:follows k8s.io/kubernetes/pkg/apis/networking/v1/defaults.go SetDefaults_NetworkPolicy
-func direct(spec *networkingv1.NetworkPolicySpec) (isolates [2]bool) {
-	if len(spec.PolicyTypes) == 0 {
-		return [2]bool{ingress: true, egress: len(spec.Egress) > 0}
-	}
-	return [2]bool{
-		ingress: slices.Contains(spec.PolicyTypes, networkingv1.PolicyTypeIngress),
-		egress:  slices.Contains(spec.PolicyTypes, networkingv1.PolicyTypeEgress),
-	}
-}
-
 // selectorOf returns a selector that selects nothing if it is invalid.
 func selectorOf(selector *metav1.LabelSelector) labels.Selector {
 	parsed, err := metav1.LabelSelectorAsSelector(selector)
@@ -202,6 +204,7 @@ func selectorOf(selector *metav1.LabelSelector) labels.Selector {
 // portsOf divides the ports of a rule into numbers and names. Ports that are invalid
 // allow nothing.
 func portsOf(ports []networkingv1.NetworkPolicyPort) (numbers []netpolicy.Ports, names []portName) {
+	seen := map[portName]struct{}{}
 	for _, port := range ports {
 		protocol, ok := protocolOf(port.Protocol)
 		switch {
@@ -209,7 +212,9 @@ func portsOf(ports []networkingv1.NetworkPolicyPort) (numbers []netpolicy.Ports,
 		case port.Port == nil:
 			numbers = append(numbers, netpolicy.Ports{Protocol: protocol, First: 1, Last: 65535})
 		case port.Port.Type == intstr.String:
-			if name := (portName{protocol, port.Port.StrVal}); !slices.Contains(names, name) {
+			name := portName{protocol, port.Port.StrVal}
+			if _, known := seen[name]; !known {
+				seen[name] = struct{}{}
 				names = append(names, name)
 			}
 		default:

@@ -9,11 +9,11 @@ package policy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
 
+	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,8 +66,16 @@ func (c *Compiler) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer factory.Shutdown()
+	log := logrus.WithField("component", c.Name())
 	policies, err := factory.Networking().V1().NetworkPolicies().Informer().AddEventHandler(handler(
-		func(object *networkingv1.NetworkPolicy) { c.change(func() { c.model.setPolicy(object) }) },
+		func(object *networkingv1.NetworkPolicy) {
+			c.change(func() {
+				if now := c.model.setPolicy(object); now != nil && now.named > maxNamed {
+					log.Warnf("The egress rules of NetworkPolicy %s have more than %d pairs of a peer and a named port. Only the first ones allow something. "+
+						"Use numbers of ports, or several NetworkPolicies", now.key, maxNamed)
+				}
+			})
+		},
 		func(key string) { c.change(func() { c.model.deletePolicy(key) }) },
 	))
 	if err != nil {
@@ -211,7 +219,7 @@ func (c *Compiler) change(do func()) {
 }
 
 // errEnded is the end of a watch that the caller has not ended.
-var errEnded = errors.New("this server is stopping")
+var errEnded = fmt.Errorf("this server is stopping: %w", context.Canceled)
 
 // Watch sends what a node has to know: first everything, and then each change. While send
 // runs, changes are put together. Watch returns nil when ctx ends, and otherwise the

@@ -529,7 +529,7 @@ func consistent(t *testing.T, m *model) {
 	for _, p := range m.pods {
 		n := m.namespaces[p.namespace]
 		for _, s := range m.selectors {
-			if want := s.selects(n) && s.pods.Matches(p.labels); want != slices.Contains(p.selectors, s) {
+			if want := s.selects(n) && s.pods.Matches(p.labels); want != p.has(s) {
 				t.Fatalf("pod %s, selector %v: want %t", p.key, s.key, want)
 			}
 		}

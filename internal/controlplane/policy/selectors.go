@@ -137,7 +137,7 @@ func (m *model) acquire(key selectorKey, namespaces, pods labels.Selector, port 
 			n.selectors[s] = struct{}{}
 			for p := range n.pods {
 				if s.pods.Matches(p.labels) {
-					p.selectors = append(p.selectors, s)
+					p.add(s)
 				}
 			}
 		})
@@ -174,7 +174,7 @@ func (m *model) release(q *peers) {
 	m.eachNamespace(s, func(n *namespace) {
 		delete(n.selectors, s)
 		for p := range n.pods {
-			p.selectors = without(p.selectors, s)
+			delete(p.selectors, s)
 		}
 		m.dropUnused(n)
 	})
@@ -197,7 +197,7 @@ func (m *model) eachNamespace(s *selector, do func(*namespace)) {
 func (m *model) eachMember(s *selector, do func(*pod)) {
 	m.eachNamespace(s, func(n *namespace) {
 		for p := range n.pods {
-			if slices.Contains(p.selectors, s) {
+			if p.has(s) {
 				do(p)
 			}
 		}
@@ -256,7 +256,7 @@ func (m *model) tell(p *pod, s *selector, isPeer bool) {
 // have one address for a moment if a new pod gets that of one that is about to go.
 func (m *model) provided(q *peers, number uint16, address netip.Addr, except *pod) bool {
 	return slices.ContainsFunc(m.owners[address], func(p *pod) bool {
-		return p != except && slices.Contains(p.selectors, q.selector) && slices.Contains(q.numbers(p), number)
+		return p != except && p.has(q.selector) && slices.Contains(q.numbers(p), number)
 	})
 }
 

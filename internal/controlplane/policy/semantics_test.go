@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
@@ -208,6 +209,27 @@ func TestUID(t *testing.T) {
 		if got := podOf(p).uid; got != want {
 			t.Errorf("%q: got %q", mirror, got)
 		}
+	}
+}
+
+// TestMany has a policy that would need millions of sets.
+func TestMany(t *testing.T) {
+	m, known, follow := small(t)
+	p := policyOf(t, "shop", "p", `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {}}]}]}`)
+	rule := &p.Spec.Egress[0]
+	for i := range 2000 {
+		name := intstr.FromString(fmt.Sprint("p", i))
+		rule.Ports = append(rule.Ports, networkingv1.NetworkPolicyPort{Port: &name})
+		rule.To = append(rule.To, networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"n": fmt.Sprint(i)}}})
+	}
+	if now := m.setPolicy(p); now.named <= maxNamed || len(now.uses) > maxNamed {
+		t.Errorf("%d pairs, and %d are used", now.named, len(now.uses))
+	}
+	follow()
+	m.deletePolicy("shop/p")
+	follow()
+	if len(m.selectors)+len(known.groups) > 0 {
+		t.Errorf("left are %d selectors, %v", len(m.selectors), known.groups)
 	}
 }
 
