@@ -197,9 +197,6 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	})
 	group.Add(networkComponent, hostComponent, api)
 
-	// NODE HALF OF NETWORKPOLICIES: if cfg.Policies != nil, its component comes here. Pods
-	// must not start before it knows what they are held to.
-
 	proxyComponent, proxyFault := proxy.New(proxy.Config{
 		Client:      cfg.Clients.ClientConfig(pki.ProxyUser, pki.NodeGroup(cfg.Node.Name)),
 		Informers:   cfg.Informers,
