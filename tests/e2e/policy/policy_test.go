@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -146,7 +147,7 @@ func TestHoldsOverRestarts(t *testing.T) {
 		case 4:
 			// The copy stands for another version.
 			copied := filepath.Join(t.TempDir(), fmt.Sprint("kedge-", i))
-			if err := harness.CopyFile(executable, copied); err != nil {
+			if err := errors.Join(harness.CopyFile(executable, copied), os.Chmod(copied, 0o755)); err != nil {
 				t.Fatal(err)
 			}
 			daemon.Terminate()
@@ -297,8 +298,9 @@ func TestDisabled(t *testing.T) {
 	if strings.Contains(tables(), "kedge-policy") {
 		t.Errorf("the table of policies is still there:\n%s", tables())
 	}
-	if warned := c.Kubectl("annotate", "networkpolicy", "friends-only", "a=b"); !strings.Contains(warned, "not enforce") {
-		t.Errorf("the API does not warn: kubectl printed %q", warned)
+	warned, err := host.Kedge(t.Context(), "kubectl", "annotate", "networkpolicy", "friends-only", "a=b").CombinedOutput()
+	if err != nil || !strings.Contains(string(warned), "does not enforce NetworkPolicies") {
+		t.Errorf("the API does not warn: kubectl printed %q, %v", warned, err)
 	}
 	server.Terminate()
 	host.StartServer(t).WaitReady()
