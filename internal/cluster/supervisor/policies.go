@@ -1,8 +1,10 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +14,42 @@ import (
 
 // writePatience is how long a node may take to read an update.
 const writePatience = time.Minute
+
+// maxStreams is how many streams of policies a node may have. It needs one, and another one
+// while it connects again.
+const maxStreams = 4
+
+// streams are the streams of policies that nodes have open.
+type streams struct {
+	mu sync.Mutex
+	// open has functions that end them, by node, the oldest first.
+	open map[string][]*context.CancelFunc
+}
+
+// begin notes a new stream of a node, and ends the oldest one if there are too many. The
+// stream ends with the context, and the caller must call the function then.
+func (s *streams) begin(ctx context.Context, node string) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil {
+		s.open = map[string][]*context.CancelFunc{}
+	}
+	s.open[node] = append(s.open[node], &cancel)
+	if len(s.open[node]) > maxStreams {
+		(*s.open[node][0])()
+		s.open[node] = s.open[node][1:]
+	}
+	return ctx, func() {
+		cancel()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.open[node] = slices.DeleteFunc(s.open[node], func(c *context.CancelFunc) bool { return c == &cancel })
+		if len(s.open[node]) == 0 {
+			delete(s.open, node)
+		}
+	}
+}
 
 // policies tells a node what its pods are held to, until the node or the server ends the
 // connection.
@@ -49,7 +87,9 @@ func (s *Supervisor) policies(w http.ResponseWriter, r *http.Request) {
 		}
 	})
 	// Its error is about the connection: the node connects again.
-	_ = s.cfg.Policies(r.Context(), nodeOf(r), stream.send)
+	ctx, end := s.streams.begin(r.Context(), nodeOf(r))
+	defer end()
+	_ = s.cfg.Policies(ctx, nodeOf(r), stream.send)
 }
 
 // policyWriter writes updates, one at a time.

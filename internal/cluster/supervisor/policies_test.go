@@ -126,3 +126,29 @@ func (*slowWriter) Header() http.Header                      { return http.Heade
 func (*slowWriter) WriteHeader(int)                          {}
 func (*slowWriter) Flush()                                   {}
 func (w *slowWriter) SetWriteDeadline(until time.Time) error { w.deadline = until; return nil }
+
+// TestStreams has a node that opens one stream after another.
+func TestStreams(t *testing.T) {
+	var s streams
+	var contexts []context.Context
+	var ends []func()
+	for range maxStreams + 2 {
+		ctx, end := s.begin(t.Context(), "edge")
+		contexts, ends = append(contexts, ctx), append(ends, end)
+	}
+	other, endOther := s.begin(t.Context(), "other")
+	for i, ctx := range contexts {
+		if ended := ctx.Err() != nil; ended != (i < 2) {
+			t.Errorf("stream %d has ended: %t", i, ended)
+		}
+	}
+	if other.Err() != nil {
+		t.Error("the stream of another node has ended")
+	}
+	for _, end := range append(ends, endOther) {
+		end()
+	}
+	if len(s.open) > 0 {
+		t.Errorf("left are %v", s.open)
+	}
+}

@@ -82,6 +82,7 @@ type Supervisor struct {
 	conns connections
 	// strangers are those of conns that have not shown accepted credentials yet.
 	strangers *strangers
+	streams   streams
 	// client is made from cfg.Client. Tests put a fake one here.
 	client kubernetes.Interface
 }

@@ -9,8 +9,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 )
 
 // model has the policies, and the pods and namespaces if there are policies. Each method
@@ -333,77 +331,6 @@ func (m *model) commit() {
 func (m *model) nextSerial() uint64 {
 	m.serial++
 	return m.serial
-}
-
-// parse reads a policy, and acquires the peers of its rules.
-func (m *model) parse(key string, object *networkingv1.NetworkPolicy) *policy {
-	now := &policy{
-		key: key, namespace: object.Namespace, spec: &object.Spec, serial: m.nextSerial(),
-		pods: selectorOf(&object.Spec.PodSelector), isolates: direct(&object.Spec),
-	}
-	for i, r := range object.Spec.Ingress {
-		now.rules[ingress] = append(now.rules[ingress], m.parseRule(now, ingress, i+1, r.From, r.Ports))
-	}
-	for i, r := range object.Spec.Egress {
-		now.rules[egress] = append(now.rules[egress], m.parseRule(now, egress, i+1, r.To, r.Ports))
-	}
-	for _, q := range now.uses {
-		if q.key.port != (portName{}) {
-			q.policies[now] = struct{}{}
-		}
-	}
-	return now
-}
-
-// maxNamed is how many pairs of a peer and a named port the egress rules of a policy may
-// have. Further ones allow nothing: one policy of 1 MB could have 100 million.
-const maxNamed = 1000
-
-func (m *model) parseRule(of *policy, d direction, number int, from []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) rule {
-	r := rule{number: number, anybody: len(from) == 0, anyPort: len(ports) == 0}
-	var names []portName
-	r.ports, names = portsOf(ports)
-	if d == ingress {
-		r.names, names = names, nil
-	}
-	use := func(key selectorKey, namespaces, pods labels.Selector, port portName, block *netpolicy.Block) *peers {
-		q := m.acquire(key, namespaces, pods, port, block)
-		of.uses = append(of.uses, q)
-		return q
-	}
-	useNamed := func(key selectorKey, namespaces, pods labels.Selector, block *netpolicy.Block) {
-		for _, name := range names {
-			if of.named++; of.named > maxNamed {
-				return
-			}
-			r.named = append(r.named, use(key, namespaces, pods, name, block))
-		}
-	}
-	everywhere := labels.Everything()
-	all := selectorKey{namespaces: define(everywhere), pods: define(everywhere)}
-	if r.anybody {
-		useNamed(all, everywhere, everywhere, nil)
-		return r
-	}
-	for _, peer := range from {
-		switch {
-		case peer.IPBlock != nil:
-			block, ok := blockOf(peer.IPBlock)
-			if !ok {
-				continue
-			}
-			r.blocks = append(r.blocks, block)
-			// Named ports are those of the pods that have an address in the block.
-			useNamed(all, everywhere, everywhere, &block)
-		case peer.PodSelector != nil || peer.NamespaceSelector != nil:
-			key, namespaces, pods := peerSelector(of.namespace, peer)
-			if r.anyPort || len(r.ports) > 0 || len(r.names) > 0 {
-				r.peers = append(r.peers, use(key, namespaces, pods, portName{}, nil))
-			}
-			useNamed(key, namespaces, pods, nil)
-		}
-	}
-	return r
 }
 
 // setActive says that the model is complete from now on, with policies or without.

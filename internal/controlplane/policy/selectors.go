@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -118,11 +117,14 @@ func peerSelector(inNamespace string, peer networkingv1.NetworkPolicyPeer) (key 
 	return key, namespaces, pods
 }
 
+// nothing is the definition of a selector that selects nothing.
+const nothing = "nothing"
+
 // define returns a text that is the same for equal selectors, and only for them. The text
 // of upstream is ambiguous about selectors that select nothing.
 func define(s labels.Selector) string {
 	if _, selectable := s.Requirements(); !selectable {
-		return "nothing"
+		return nothing
 	}
 	return "=" + s.String()
 }
@@ -281,21 +283,4 @@ func without[T comparable](list []T, element T) []T {
 		return list
 	}
 	return slices.Delete(list, i, i+1)
-}
-
-// describe returns the peers in words.
-func (q *peers) describe() string {
-	var where string
-	switch k := q.selector.key; {
-	case q.selector.namespaces == nil:
-		where = "in namespace " + k.namespace
-	case k.namespaces == "=":
-		where = "in all namespaces"
-	default:
-		where = "in namespaces with " + strings.TrimPrefix(k.namespaces, "=")
-	}
-	if pods := strings.TrimPrefix(q.selector.key.pods, "="); pods != "" {
-		return "pods with " + pods + " " + where
-	}
-	return "all pods " + where
 }
