@@ -90,7 +90,7 @@ func policies() []check {
 			pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80}}
 		}),
 
-		{"5.3.1", "the CNI has NetworkPolicies", nil, fail + ": kedge's own network does not enforce them; a CNI that does comes in with flannel-backend: none"},
+		{"5.3.1", "the CNI has NetworkPolicies", nil, pass + ": kedge enforces them (internal/node/policy)"},
 		{"5.3.2", "each namespace has NetworkPolicies", nil, manual + ": see 5.3.1"},
 		{"5.4.1", "Secrets are files rather than variables", nil, manual},
 		{"5.4.2", "Secrets are kept elsewhere", nil, manual + ": they are encrypted here (1.2.28)"},
