@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/rest"
@@ -21,12 +22,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/node/csi"
 	"github.com/kedge-dev/kedge/internal/node/csi/provision"
 	"github.com/kedge-dev/kedge/internal/node/dns"
 	"github.com/kedge-dev/kedge/internal/node/kubelet"
+	"github.com/kedge-dev/kedge/internal/node/loadbalancer"
 	"github.com/kedge-dev/kedge/internal/node/network"
 	"github.com/kedge-dev/kedge/internal/node/nodewatch"
 	"github.com/kedge-dev/kedge/internal/node/policy"
@@ -57,6 +60,8 @@ type Config struct {
 	// ServerCertificate proves to other nodes that this node is a server. It is nil on
 	// agents.
 	ServerCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// ServerPorts are the ports of the server on this node. They are empty on agents.
+	ServerPorts []host.Port
 	// TLS has this node's certificate, for its calls to servers.
 	TLS *tls.Config
 }
@@ -203,11 +208,22 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		LocalSlices: dns.ManagedBy,
 		NodeName:    cfg.Node.Name,
 		NodeIPs:     cfg.Node.IPs,
+		ExternalIPs: cfg.Settings.ExternalIPs(),
 		Cluster:     cfg.Cluster,
 		Nftables:    facts.Nftables,
 		Args:        cfg.Settings.KubeProxyArgs,
 	})
 	group.Add(proxyComponent, hostComponent, api)
+
+	if cfg.Cluster.Has(config.ServiceLB) {
+		group.Add(loadbalancer.New(loadbalancer.Config{
+			Client:    cfg.Clients.ClientConfig(servicelb.User, pki.NodeGroup(cfg.Node.Name)),
+			Informers: cfg.Informers,
+			NodeName:  cfg.Node.Name,
+			Addresses: slices.Concat(cfg.Node.IPs, cfg.Settings.ExternalIPs()),
+			Reserved:  slices.Concat(Ports(cfg.Settings, cfg.Node.IPs), ClusterPorts(cfg.Cluster), cfg.ServerPorts),
+		}), hostComponent, api)
+	}
 
 	onNode := []component.Component{kubeletComponent, networkComponent, proxyComponent}
 	if cfg.Cluster.Has(config.CoreDNS) {

@@ -11,6 +11,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/node/containerd/peers"
 	"github.com/kedge-dev/kedge/internal/node/dns"
 	"github.com/kedge-dev/kedge/internal/node/kubelet"
 	"github.com/kedge-dev/kedge/internal/node/proxy"
@@ -57,6 +58,18 @@ func Ports(settings config.Node, ips []netip.Addr) []host.Port {
 	health := cmp.Or(config.Argument(settings.KubeProxyArgs, "healthz-bind-address"), "127.0.0.1:10256")
 	if _, _, err := net.SplitHostPort(health); err == nil {
 		list = append(list, host.Port{Network: "tcp", Address: health, Use: "the health of the service proxy", Change: "--kube-proxy-arg healthz-bind-address=ADDRESS:PORT"})
+	}
+	return list
+}
+
+// ClusterPorts are those that every node of a cluster listens on for other nodes.
+func ClusterPorts(cluster config.Cluster) []host.Port {
+	var list []host.Port
+	if cluster.FlannelBackend == "vxlan" {
+		list = append(list, host.Port{Network: "udp", Address: ":8472", Use: "VXLAN between nodes", Remote: true})
+	}
+	if cluster.EmbeddedRegistry {
+		list = append(list, host.Port{Network: "tcp", Address: ":" + strconv.Itoa(peers.Port), Use: "images for other nodes", Remote: true})
 	}
 	return list
 }

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/kedge-dev/kedge/internal/agent"
@@ -15,7 +18,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/controllers"
 	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
-	"github.com/kedge-dev/kedge/internal/node/containerd/peers"
 )
 
 // CheckArguments returns all faults in the user's arguments for upstream's programs that
@@ -68,18 +70,27 @@ func Ports(cfg *config.Config, node host.Node) []host.Port {
 	if !roles.node {
 		return list
 	}
-	list = append(list, agent.Ports(cfg.Node, node.IPs)...)
-	if cfg.Cluster.FlannelBackend == "vxlan" {
-		list = append(list, host.Port{Network: "udp", Address: ":8472", Use: "VXLAN between nodes", Remote: true})
-	}
-	if cfg.Cluster.EmbeddedRegistry {
-		list = append(list, host.Port{Network: "tcp", Address: ":" + strconv.Itoa(peers.Port), Use: "images for other nodes", Remote: true})
-	}
-	return list
+	return slices.Concat(list, agent.Ports(cfg.Node, node.IPs), agent.ClusterPorts(cfg.Cluster))
 }
 
 // check returns everything that would keep a server from starting and can be known
 // before: faults in arguments, and ports that other processes have.
 func check(ctx context.Context, cfg *config.Config, node host.Node) error {
-	return errors.Join(CheckArguments(cfg), host.CheckPorts(ctx, Ports(cfg, node)))
+	return errors.Join(CheckArguments(cfg), checkVIP(cfg.Server.VIP, node), host.CheckPorts(ctx, Ports(cfg, node)))
+}
+
+// checkVIP returns an error if the address of the control plane cannot move between hosts
+// like this one.
+func checkVIP(vip string, node host.Node) error {
+	if vip == "" {
+		return nil
+	}
+	address := netip.MustParseAddr(vip)
+	if slices.Contains(node.IPs, address) {
+		return fmt.Errorf("vip %s is the address of this node: use another address of the servers' network, that no host has", address)
+	}
+	if !slices.ContainsFunc(node.IPs, func(ip netip.Addr) bool { return ip.Is4() == address.Is4() }) {
+		return fmt.Errorf("vip %s is of another address family than the addresses of this node, %v: use an address of their family", address, node.IPs)
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"k8s.io/client-go/rest"
 
@@ -14,8 +15,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/controllers"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
+	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancer"
 	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
 	"github.com/kedge-dev/kedge/internal/controlplane/storage"
+	"github.com/kedge-dev/kedge/internal/node/announce"
 	"github.com/kedge-dev/kedge/internal/node/containerd"
 	"github.com/kedge-dev/kedge/internal/node/dns"
 )
@@ -75,6 +78,18 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 				Informers: api.Informers,
 			})), before...)
 		}
+		if s.cfg.Cluster.Has(config.ServiceLB) {
+			balancer := loadbalancer.Config{
+				Client:    as(api, "system:kedge:loadbalancer-controller"),
+				Informers: api.Informers,
+				Cluster:   s.cfg.Cluster,
+				Answers:   s.tunnels.Answers,
+			}
+			if s.roles.node {
+				balancer.Node = s.node.Name
+			}
+			group.Add(led("loadbalancer", leader, loadbalancer.New(balancer)), before...)
+		}
 		group.Add(led("manifests", leader, manifests.New(manifests.Config{
 			Path:    s.dir.Manifests(),
 			Server:  s.node.Name,
@@ -92,6 +107,11 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 			Client:    api.ClientConfig("system:kedge:dns-endpoints"),
 			Informers: api.Informers,
 		}), objects)
+	}
+	if vip := s.cfg.Server.VIP; vip != "" {
+		// The identity is unique, because no two servers share an address.
+		identity := s.node.Name + "_" + s.cfg.Server.PublicAddress(s.node.IPs[0])
+		group.Add(announce.NewVIP(netip.MustParseAddr(vip), api.ClientConfig("system:kedge:vip"), identity), objects)
 	}
 	return objects, loops, faults
 }

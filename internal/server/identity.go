@@ -67,7 +67,7 @@ func establish(cfg *config.Config, roles roles, dir datadir.Dir, node host.Node,
 		NodeIPs:       node.IPs,
 		ClusterDomain: cfg.Cluster.ClusterDomain,
 		ServiceCIDRs:  cfg.Cluster.ServiceCIDRs(),
-		SANs:          append([]string{cfg.Server.BindAddress, cfg.Server.AdvertiseAddress}, cfg.Server.TLSSAN...),
+		SANs:          append([]string{cfg.Server.BindAddress, cfg.Server.AdvertiseAddress, cfg.Server.VIP}, cfg.Server.TLSSAN...),
 		Clock:         clock,
 		Etcd:          choice.UsesEtcd(cfg, dir),
 	})
@@ -84,7 +84,7 @@ func establish(cfg *config.Config, roles roles, dir datadir.Dir, node host.Node,
 	if err := join.EnsureAgentToken(dir, cfg.Server.AgentToken, certificates.ServerCA()); err != nil {
 		return nil, nil, err
 	}
-	summary := &Summary{URL: "https://" + cfg.Server.PublicAddress(node.IPs[0])}
+	summary := &Summary{URL: "https://" + cfg.Server.JoinAddress(node.IPs[0])}
 	if !roles.api {
 		return certificates, summary, nil
 	}

@@ -247,6 +247,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		TLS:             s.certificates.NodeTLS(),
 
 		ServerCertificate: s.certificates.ServingCertificate,
+		ServerPorts:       Ports(cfg, s.node),
 	}, claim, controllers...)
 	if err := errors.Join(faults, nodeFault); err != nil {
 		return err

@@ -21,6 +21,15 @@ func (s *Server) PublicAddress(node netip.Addr) string {
 	return net.JoinHostPort(s.Advertised(node).String(), strconv.Itoa(s.HTTPSListenPort))
 }
 
+// JoinAddress returns HOST:PORT at which other hosts join and reach the API: that of VIP, or
+// of this server.
+func (s *Server) JoinAddress(node netip.Addr) string {
+	if s.VIP != "" {
+		return net.JoinHostPort(s.VIP, strconv.Itoa(s.HTTPSListenPort))
+	}
+	return s.PublicAddress(node)
+}
+
 // LocalAddress returns HOST:PORT of this server on its own host.
 func (s *Server) LocalAddress() string {
 	local := "127.0.0.1"

@@ -60,6 +60,7 @@ type Server struct {
 	BindAddress      string   `key:"bind-address" role:"server" usage:"address to listen on (default: all)"`
 	HTTPSListenPort  int      `key:"https-listen-port" role:"server" usage:"port of the API"`
 	AdvertiseAddress string   `key:"advertise-address" role:"server" usage:"address at which pods and nodes reach the API (default: the node's address)"`
+	VIP              string   `key:"vip" role:"server" usage:"address at which one of the servers answers at any time, in the network of the servers. Another server takes the address if that one dies. Set the same on all servers"`
 	TLSSAN           []string `key:"tls-san" role:"server" usage:"additional host name or address for which the API's certificate is valid"`
 	// AgentToken is a second secret, with which nodes can join but not servers.
 	AgentToken string `key:"agent-token" role:"server" secret:"true" usage:"additional secret with which only agents can join"`

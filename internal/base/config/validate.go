@@ -38,6 +38,8 @@ func (c *Config) Validate() error {
 	v.agent(&c.Agent)
 	v.server(&c.Server)
 	v.cluster(&c.Cluster)
+	v.outside("vip", c.Server.VIP, "cluster-cidr", c.Cluster.ClusterCIDR)
+	v.outside("vip", c.Server.VIP, "service-cidr", c.Cluster.ServiceCIDR)
 	families := len(c.Cluster.ClusterCIDR)
 	if c.Agent.Server != "" && c.Server.ClusterInit {
 		v.fault("cluster-init", "cannot be set with server: cluster-init begins a new cluster, and server joins an existing one. Remove one of them")
@@ -88,6 +90,7 @@ func (v *validator) server(s *Server) {
 			v.fault("advertise-address", "other nodes cannot reach %s: use another address of this host", a)
 		}
 	}
+	v.vip(s)
 	for _, name := range s.TLSSAN {
 		if _, err := netip.ParseAddr(name); err == nil {
 			continue
@@ -112,6 +115,39 @@ func (v *validator) server(s *Server) {
 	v.arguments("kube-apiserver-arg", s.KubeAPIServerArgs)
 	v.arguments("kube-controller-manager-arg", s.KubeControllerManagerArgs)
 	v.arguments("kube-scheduler-arg", s.KubeSchedulerArgs)
+}
+
+// vip checks what can be said of the address without the cluster's ranges.
+func (v *validator) vip(s *Server) {
+	if s.VIP == "" {
+		return
+	}
+	a, ok := v.address("vip", s.VIP)
+	switch {
+	case !ok:
+	case !a.IsGlobalUnicast() || a.Zone() != "" || a.Is4In6():
+		v.fault("vip", "other hosts cannot reach %s: use an address of the servers' network that no host has", a)
+	case s.BindAddress != "" && s.BindAddress != "0.0.0.0" && s.BindAddress != "::":
+		v.fault("vip", "the API listens only on bind-address %s, so it would not answer at %s. Remove bind-address", s.BindAddress, a)
+	case s.BindAddress == "0.0.0.0" && a.Is6():
+		v.fault("vip", "the API listens only on IPv4 addresses (bind-address 0.0.0.0), so it would not answer at %s. Remove bind-address", a)
+	}
+	if s.DisableAPIServer {
+		v.fault("vip", "cannot be set with disable-apiserver: only a server with an API server can answer at the address. Remove one of them")
+	}
+}
+
+// outside checks that an address is in none of the cluster's ranges.
+func (v *validator) outside(key, address, of string, ranges []string) {
+	a, err := netip.ParseAddr(address)
+	if err != nil {
+		return
+	}
+	for _, text := range ranges {
+		if p, err := netip.ParsePrefix(text); err == nil && p.Contains(a) {
+			v.fault(key, "%s is in %s %s, which the cluster uses itself: use an address of the servers' network that no host has", a, of, p)
+		}
+	}
 }
 
 // roles checks what a server leaves to others.

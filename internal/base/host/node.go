@@ -212,8 +212,9 @@ func linkAddress(index, family int) (netip.Addr, error) {
 	}
 	for _, address := range addresses {
 		// An address that is going away, or is not proven unique, is no address
-		// to be known by.
-		if address.Flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_TEMPORARY) != 0 && family == unix.AF_INET6 {
+		// to be known by. Addresses that kedge announces are deprecated, too
+		// (internal/node/announce).
+		if address.Flags&unix.IFA_F_DEPRECATED != 0 || address.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_TEMPORARY) != 0 && family == unix.AF_INET6 {
 			continue
 		}
 		ip, ok := netip.AddrFromSlice(address.IP)

@@ -117,6 +117,9 @@ type owner struct {
 
 // String names the owner.
 func (o owner) String() string {
+	if o.kernel {
+		return "the kernel"
+	}
 	if o.pid == 0 {
 		return "another program"
 	}
@@ -125,6 +128,15 @@ func (o owner) String() string {
 
 // PortOwner names the process that has a taken port, such as "nginx (process 12)".
 func PortOwner(port Port) string { return portOwner("/", port).String() }
+
+// TakenBy names who keeps others from listening on a port, or returns "" if the port is
+// free.
+func TakenBy(ctx context.Context, port Port) string {
+	if !errors.Is(tryListen(ctx, port), syscall.EADDRINUSE) {
+		return ""
+	}
+	return PortOwner(port)
+}
 
 // portOwner finds the owner of a taken port in the files of /proc below root.
 func portOwner(root string, port Port) owner {

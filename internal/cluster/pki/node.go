@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
 // APIName is a name that every API server's certificate is valid for, whatever name or
@@ -82,6 +84,7 @@ func NodeCertificates(node string) []NodeCertificate {
 		{Name: "client-flannel", User: "system:kedge:flannel", Groups: service},
 		{Name: "client-dns", User: "system:kedge:dns", Groups: service},
 		{Name: "client-storage", User: "system:kedge:storage", Groups: service},
+		{Name: "client-loadbalancer", User: servicelb.User, Groups: service},
 	}
 }
 
@@ -121,7 +124,11 @@ func (s *Server) SignNode(node, uid string, ips []netip.Addr, requests map[strin
 	now := s.clock.Now()
 	signed := map[string][]byte{}
 	for _, c := range NodeCertificates(node) {
-		key, err := publicKey(requests[c.Name])
+		request, asked := requests[c.Name]
+		if !asked && c.Name == "client-loadbalancer" {
+			continue // the node is of an older kedge
+		}
+		key, err := publicKey(request)
 		if err != nil {
 			return nil, fmt.Errorf("certificate request %s: %w", c.Name, err)
 		}

@@ -25,6 +25,8 @@ type Server struct {
 	// one if a link has died unnoticed, or if its agent knows this server by several
 	// addresses.
 	sessions map[string][]*session
+	// met are the nodes that have ever had a tunnel.
+	met map[string]bool
 }
 
 // sessionLimit is how many tunnels of one node may be open. An agent opens one for each
@@ -33,7 +35,7 @@ const sessionLimit = 16
 
 // NewServer makes a Server without any tunnels yet.
 func NewServer() *Server {
-	return &Server{log: logrus.WithField("component", "tunnel"), sessions: map[string][]*session{}}
+	return &Server{log: logrus.WithField("component", "tunnel"), sessions: map[string][]*session{}, met: map[string]bool{}}
 }
 
 // Serve takes the connection of a node's agent, and returns when the connection has
@@ -99,6 +101,7 @@ func (s *Server) add(node string, added *session) {
 		oldest, all = all[0], all[1:]
 	}
 	s.sessions[node] = all
+	s.met[node] = true
 	s.mu.Unlock()
 	if oldest != nil {
 		oldest.close()
@@ -128,6 +131,24 @@ func (s *Server) of(node string) []*session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sessions[node]
+}
+
+// Answers asks a node for a sign of life through its tunnels, until ctx ends. known is
+// false if the node has never had a tunnel to this server.
+func (s *Server) Answers(ctx context.Context, node string) (answers, known bool) {
+	s.mu.Lock()
+	sessions, known := s.sessions[node], s.met[node]
+	s.mu.Unlock()
+	found := make(chan bool, len(sessions))
+	for _, session := range sessions {
+		go func() { found <- session.answers(ctx) }()
+	}
+	for range sessions {
+		if <-found {
+			return true, known
+		}
+	}
+	return false, known
 }
 
 // Dial connects to a TCP address, HOST:PORT, from a node. HOST is the node's name, which

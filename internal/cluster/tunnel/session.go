@@ -81,6 +81,18 @@ func (s *session) dial(ctx context.Context, address string) (net.Conn, error) {
 	return near, nil
 }
 
+// answers tells whether the agent answers before ctx ends. Agents refuse every request
+// except CONNECT at once (dialer.ServeHTTP).
+func (s *session) answers(ctx context.Context) bool {
+	request := (&http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "http", Host: "agent", Path: "/"}, Host: "agent", Header: http.Header{}}).WithContext(ctx)
+	response, err := s.http.RoundTrip(request)
+	if err != nil {
+		return false
+	}
+	_ = response.Body.Close()
+	return true
+}
+
 // sending is the pipe as the body of a request. The transport closes the body when the
 // response has ended, when the caller may not have read the last bytes yet. So Close ends
 // only reading.

@@ -161,6 +161,9 @@ func (a *Addons) removeDisabled(ctx context.Context) error {
 			}
 		}
 	}
+	if !a.cfg.Cluster.Has(config.ServiceLB) {
+		faults = append(faults, a.clearLoadBalancers(ctx))
+	}
 	return errors.Join(faults...)
 }
 

@@ -27,6 +27,8 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
 // Name is the plugin's name among the API server's arguments.
@@ -43,6 +45,7 @@ var (
 	nodes           = schema.GroupResource{Resource: "nodes"}
 	services        = schema.GroupResource{Resource: "services"}
 	networkPolicies = schema.GroupResource{Group: "networking.k8s.io", Resource: "networkpolicies"}
+	leases          = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 	helmCharts      = schema.GroupResource{Group: "helm.cattle.io", Resource: "helmcharts"}
 	helmConfigs     = schema.GroupResource{Group: "helm.cattle.io", Resource: "helmchartconfigs"}
 )
@@ -116,6 +119,10 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, o admissi
 		// Subresources except the status, such as proxy, have other objects.
 		if subresource := a.GetSubresource(); a.GetObject() != nil && (subresource == "" || subresource == "status") {
 			return p.checkService(ctx, a, o)
+		}
+	case leases:
+		if a.GetUserInfo().GetName() == servicelb.User {
+			return p.checkAddress(a, o)
 		}
 	case helmCharts, helmConfigs:
 		return p.checkHelm(ctx, a)

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	proxyconfig "k8s.io/kubernetes/pkg/proxy/apis/config"
+	watch "k8s.io/kubernetes/pkg/proxy/config"
 	"k8s.io/kubernetes/pkg/proxy/healthcheck"
 	"k8s.io/kubernetes/pkg/proxy/metrics"
 
@@ -49,6 +50,8 @@ type Config struct {
 	NodeName string
 	// NodeIPs are this node's addresses, at most one of each family.
 	NodeIPs []netip.Addr
+	// ExternalIPs are this node's addresses for users, which the host may not have itself.
+	ExternalIPs []netip.Addr
 	// Cluster provides the ranges of pods and Services.
 	Cluster config.Cluster
 	// Args are the user's arguments for kube-proxy, each as name=value.
@@ -159,7 +162,10 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return failure(ctx)
 	}
-	watchAll(ctx, late, localSlices{manager: p.cfg.LocalSlices, nodeName: p.cfg.NodeName}, proxier, p.config.ConfigSyncPeriod.Duration)
+	addresses := func(handler watch.ServiceHandler) watch.ServiceHandler {
+		return withOwnAddresses(handler, p.cfg.NodeIPs, p.cfg.ExternalIPs)
+	}
+	watchAll(ctx, late, localSlices{manager: p.cfg.LocalSlices, nodeName: p.cfg.NodeName}, addresses, proxier, p.config.ConfigSyncPeriod.Duration)
 	if _, err := updates(ctx, health, families, before); err != nil {
 		return failure(ctx)
 	}

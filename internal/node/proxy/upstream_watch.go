@@ -26,9 +26,9 @@ import (
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-proxy/app/server.go ProxyServer.Run
 //upstream:relies-on k8s.io/kubernetes/pkg/proxy/config/config.go NewEndpointSliceConfig NewServiceConfig NewServiceCIDRConfig NewNodeTopologyConfig
-func watchAll(ctx context.Context, factory informers.SharedInformerFactory, local localSlices, proxier proxy.Provider, resync time.Duration) {
+func watchAll(ctx context.Context, factory informers.SharedInformerFactory, local localSlices, addresses func(watch.ServiceHandler) watch.ServiceHandler, proxier proxy.Provider, resync time.Duration) {
 	services := watch.NewServiceConfig(ctx, selectedServices{factory.Core().V1().Services()}, resync)
-	services.RegisterEventHandler(proxier)
+	services.RegisterEventHandler(addresses(proxier))
 	endpoints := watch.NewEndpointSliceConfig(ctx, selectedSlices{factory.Discovery().V1().EndpointSlices()}, resync)
 	local.EndpointSliceHandler = proxier
 	endpoints.RegisterEventHandler(local)

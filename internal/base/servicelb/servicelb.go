@@ -1,0 +1,90 @@
+// Package servicelb has what the parts that serve Services of type LoadBalancer agree on:
+// names, and which Services are kedge's. The controller on a server, its counterpart on
+// each node, and the admission plugin use it.
+package servicelb
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// Class is the loadBalancerClass of Services that kedge serves. It also serves those
+	// without a class.
+	Class = "kedge.dev/loadbalancer"
+	// PoolClass is the loadBalancerClass of Services that take an address of any pool.
+	PoolClass = "kedge.dev/pool"
+	// PoolAnnotation is on a Service, and names the pool that its addresses come from.
+	PoolAnnotation = "kedge.dev/pool"
+	// AddressAnnotation is on a Service, and has the addresses of pools that it wants,
+	// separated by commas. It replaces the deprecated field spec.loadBalancerIP.
+	AddressAnnotation = "kedge.dev/load-balancer-ip"
+
+	// EnableLabel and PoolLabel are k3s's. As soon as one node has EnableLabel, only nodes
+	// for which it is "true" are used. Then a Service with PoolLabel gets only nodes that
+	// have PoolLabel with the same value.
+	EnableLabel = "svccontroller.k3s.cattle.io/enablelb"
+	PoolLabel   = "svccontroller.k3s.cattle.io/lbpool"
+
+	// PortsAnnotation is on a Node. The node says in it which ports of Services are free on
+	// its addresses: see Ports.
+	PortsAnnotation = "loadbalancer.kedge.dev/ports"
+	// Condition is the type of the condition of a Service that tells whether the Service has
+	// addresses, and marks these as kedge's.
+	Condition = "kedge.dev/LoadBalancer"
+
+	// User is the user of the component on nodes.
+	User = "system:kedge:loadbalancer"
+
+	// Namespace has the Leases of addresses.
+	Namespace = "kube-system"
+	// LeaseLabel marks the Leases of addresses of pools. Its value is empty.
+	LeaseLabel = "loadbalancer.kedge.dev/address"
+	// AddressOfLease and NodesOfLease are annotations of such a Lease: the address, and the
+	// nodes that may hold it, separated by commas.
+	AddressOfLease = "loadbalancer.kedge.dev/address"
+	NodesOfLease   = "loadbalancer.kedge.dev/nodes"
+)
+
+// IsOurs tells whether kedge serves a Service.
+func IsOurs(service *corev1.Service) bool {
+	class := service.Spec.LoadBalancerClass
+	return service.Spec.Type == corev1.ServiceTypeLoadBalancer && (class == nil || *class == Class || *class == PoolClass)
+}
+
+// IsMarked tells whether the addresses in the status of a Service are kedge's.
+func IsMarked(service *corev1.Service) bool {
+	for _, condition := range service.Status.Conditions {
+		if condition.Type == Condition {
+			return true
+		}
+	}
+	return false
+}
+
+// Ports are the ports of Services that a node has looked at, as Port writes them. The
+// value names the process that has the port. It is empty if the port is free.
+type Ports map[string]string
+
+// Port writes a port of a Service as NUMBER/PROTOCOL.
+func Port(port *corev1.ServicePort) string {
+	protocol := port.Protocol
+	if protocol == "" {
+		protocol = corev1.ProtocolTCP
+	}
+	return fmt.Sprintf("%d/%s", port.Port, strings.ToLower(string(protocol)))
+}
+
+// LeaseName returns the name of the Lease of an address.
+func LeaseName(address netip.Addr) string {
+	return "kedge-address-" + strings.ReplaceAll(address.StringExpanded(), ":", "-")
+}
+
+// MayHold tells whether a node may hold the address of a Lease with these annotations.
+func MayHold(annotations map[string]string, node string) bool {
+	return node != "" && slices.Contains(strings.Split(annotations[NodesOfLease], ","), node)
+}

@@ -1,0 +1,341 @@
+// Package loadbalancer is the controller of Services of type LoadBalancer. It writes the
+// addresses of nodes, or addresses of a pool, into the status of each Service. The service
+// proxy of every node then serves these addresses. The server package runs it beside the
+// controllers, on the elected server.
+//
+// The controller needs three things of others:
+//
+//   - Each node says which ports are free on its addresses (internal/node/loadbalancer).
+//     An address of a node is in a status only after its node has said so.
+//   - Each node announces the addresses of pools whose Leases it holds. The controller
+//     makes the Leases, and says in each which nodes may hold it.
+//   - The tunnels of agents tell within seconds that a node is gone (Config.Answers). The
+//     kubelet's Lease would take 40 s.
+//
+// As long as no Service is of this type, the controller only looks at each Service that
+// changes.
+package loadbalancer
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/servicelb"
+)
+
+// retryInterval is the wait before a failed write is repeated.
+const retryInterval = time.Second
+
+// Config is what the controller needs.
+type Config struct {
+	// Client calls as system:kedge:loadbalancer-controller, until ctx ends.
+	Client func(ctx context.Context) *rest.Config
+	// Informers provide Services, EndpointSlices, nodes and namespaces.
+	Informers objectcache.Source
+	// Cluster provides the range of NodePorts, and the ranges of pods and Services.
+	Cluster config.Cluster
+	// Node is the name of this server's own node, which always answers, or empty.
+	Node string
+	// Answers asks a node for a sign of life. known is false if the node has never been
+	// connected with this server, so that its silence tells nothing.
+	Answers func(ctx context.Context, node string) (answers, known bool)
+}
+
+// Controller implements the election package's Loops.
+type Controller struct {
+	cfg Config
+	log *logrus.Entry
+}
+
+// New makes the controller.
+func New(cfg Config) *Controller {
+	return &Controller{cfg, logrus.WithField("component", "loadbalancer")}
+}
+
+// Follow waits until this server leads.
+func (*Controller) Follow(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Lead runs the controller until ctx ends.
+func (c *Controller) Lead(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client := c.cfg.Client(ctx)
+	api, err := kubernetes.NewForConfig(client)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	custom, err := dynamic.NewForConfig(client)
+	if err != nil {
+		return fmt.Errorf("make client of pools: %w", err)
+	}
+	factory, err := c.cfg.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	t, err := newTerm(c.cfg, api, custom, factory, events.NewRecorder(ctx, api, "kedge-loadbalancer", ""), c.log)
+	if err != nil {
+		return err
+	}
+	factory.StartWithContext(ctx)
+	ready()
+	t.run(ctx)
+	return nil
+}
+
+// term is the controller while this server leads.
+type term struct {
+	api    kubernetes.Interface
+	custom dynamic.Interface
+	log    *logrus.Entry
+	events record.EventRecorder
+	// nodePorts is the range of NodePorts.
+	nodePorts net.PortRange
+	// reserved are the cluster's own ranges, of which pools have nothing.
+	reserved []netip.Prefix
+	liveness *liveness
+	synced    []cache.InformerSynced
+	// changed receives when the plan may be another.
+	changed chan struct{}
+
+	services   corelisters.ServiceLister
+	nodes      corelisters.NodeLister
+	slices     discoverylisters.EndpointSliceLister
+	namespaces corelisters.NamespaceLister
+	// pools is nil until there is a Service for the controller.
+	pools cache.Store
+
+	// told has the last warning about each Service, so that each is told once.
+	told map[types.UID]string
+	// leased is true if there may be Leases of addresses. It is true at first, because an
+	// earlier term may have made some.
+	leased bool
+}
+
+func newTerm(cfg Config, api kubernetes.Interface, custom dynamic.Interface, factory informers.SharedInformerFactory, recorder record.EventRecorder, log *logrus.Entry) (*term, error) {
+	nodePorts, err := net.ParsePortRange(cfg.Cluster.ServiceNodePortRange)
+	if err != nil {
+		return nil, fmt.Errorf("read service-node-port-range: %w", err)
+	}
+	core := factory.Core().V1()
+	t := &term{
+		api:        api,
+		custom:     custom,
+		log:        log,
+		events:     recorder,
+		nodePorts:  *nodePorts,
+		reserved:   slices.Concat(cfg.Cluster.PodCIDRs(), cfg.Cluster.ServiceCIDRs()),
+		liveness:   newLiveness(cfg),
+		changed:    make(chan struct{}, 1),
+		services:   core.Services().Lister(),
+		nodes:      core.Nodes().Lister(),
+		slices:     factory.Discovery().V1().EndpointSlices().Lister(),
+		namespaces: core.Namespaces().Lister(),
+		told:       map[types.UID]string{},
+		leased:     true,
+	}
+	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
+		core.Services().Informer(): t.handler(func(object any) bool {
+			service, is := object.(*corev1.Service)
+			return is && (servicelb.IsOurs(service) || servicelb.IsMarked(service))
+		}, nil),
+		core.Nodes().Informer(): t.handler(func(any) bool { return true }, isSameNode),
+		factory.Discovery().V1().EndpointSlices().Informer(): t.handler(t.isLocal, nil),
+		core.Namespaces().Informer(): t.handler(func(any) bool { return true }, func(before, now any) bool {
+			return labels.Equals(before.(*corev1.Namespace).Labels, now.(*corev1.Namespace).Labels)
+		}),
+	} {
+		// Adding a handler fails only on an informer that has stopped.
+		_, _ = informer.AddEventHandler(handler)
+		t.synced = append(t.synced, informer.HasSynced)
+	}
+	return t, nil
+}
+
+// handler returns a handler that notifies of changes to objects that matter. same tells
+// whether a change makes no difference. It may be nil.
+func (t *term) handler(matters func(any) bool, same func(before, now any) bool) cache.ResourceEventHandler {
+	look := func(object any) {
+		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			object = gone.Obj
+		}
+		if matters(object) {
+			t.notify()
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: look,
+		UpdateFunc: func(before, now any) {
+			if same == nil || !same(before, now) {
+				look(before)
+				look(now)
+			}
+		},
+		DeleteFunc: look,
+	}
+}
+
+// notify makes run look at everything again.
+func (t *term) notify() {
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
+
+// isLocal tells whether an EndpointSlice belongs to a Service whose addresses depend on
+// where its endpoints are.
+func (t *term) isLocal(object any) bool {
+	slice, is := object.(*discoveryv1.EndpointSlice)
+	if !is {
+		return false
+	}
+	service, err := t.services.Services(slice.Namespace).Get(slice.Labels[discoveryv1.LabelServiceName])
+	return err == nil && servicelb.IsOurs(service) && service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
+// run keeps the status of Services in step until ctx ends.
+func (t *term) run(ctx context.Context) {
+	if !cache.WaitForCacheSync(ctx.Done(), t.synced...) {
+		return
+	}
+	t.notify()
+	// tick is nil as long as there is no Service for the controller.
+	var tick <-chan time.Time
+	var ticker *time.Ticker
+	defer func() {
+		if ticker != nil {
+			ticker.Stop()
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick:
+			nodes, _ := t.nodes.List(labels.Everything())
+			if !t.liveness.ask(ctx, nodes) {
+				continue
+			}
+		case <-t.changed:
+		}
+		ours, err := t.sync(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			// A conflict only means that the cache is behind.
+			if !apierrors.IsConflict(err) {
+				t.log.Warn(err)
+			}
+			time.AfterFunc(retryInterval, t.notify)
+		}
+		switch {
+		case ours && ticker == nil:
+			ticker = time.NewTicker(askInterval)
+			tick = ticker.C
+		case !ours && ticker != nil:
+			ticker.Stop()
+			ticker, tick = nil, nil
+			t.liveness.forget()
+		}
+	}
+}
+
+// sync writes what has to change. It tells whether there is a Service for the controller.
+func (t *term) sync(ctx context.Context) (ours bool, err error) {
+	// Listing a cache does not fail.
+	all, _ := t.services.List(labels.Everything())
+	var served, released []*corev1.Service
+	for _, service := range all {
+		switch {
+		case servicelb.IsOurs(service) && service.DeletionTimestamp == nil:
+			served = append(served, service)
+		case servicelb.IsMarked(service):
+			released = append(released, service)
+		}
+	}
+	if len(served) > 0 {
+		t.watchPools(ctx)
+	}
+	nodes, _ := t.nodes.List(labels.Everything())
+	w := &world{services: served, nodePorts: t.nodePorts, pools: t.readPools(), local: t.localNodes, namespace: t.namespaceLabels, held: map[netip.Addr]string{}}
+	for _, node := range nodes {
+		w.nodes = append(w.nodes, newNode(node, t.liveness.answers(node.Name)))
+	}
+	leases, err := t.readLeases(ctx, len(w.pools) > 0)
+	if err != nil {
+		return len(served) > 0, err
+	}
+	for address, lease := range leases {
+		w.held[address] = lease.Annotations[ownerOfLease]
+	}
+	outcomes, wanted := w.plan()
+	// The Leases come first, because nobody answers at an address that has none.
+	if err := t.writeLeases(ctx, leases, wanted); err != nil {
+		return len(served) > 0, err
+	}
+	var failed error
+	for _, service := range served {
+		if err := t.write(ctx, service, outcomes[service.UID]); err != nil {
+			failed = err
+		}
+	}
+	for _, service := range released {
+		if err := t.clear(ctx, service); err != nil {
+			failed = err
+		}
+	}
+	t.forget(served)
+	return len(served) > 0, failed
+}
+
+// localNodes returns the nodes that have a ready endpoint of a Service.
+func (t *term) localNodes(service *corev1.Service) map[string]bool {
+	// Listing a cache does not fail.
+	found, _ := t.slices.EndpointSlices(service.Namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service.Name}))
+	nodes := map[string]bool{}
+	for _, slice := range found {
+		for _, endpoint := range slice.Endpoints {
+			// Without a value an endpoint counts as ready (discovery/v1, EndpointConditions).
+			if endpoint.NodeName != nil && (endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready) {
+				nodes[*endpoint.NodeName] = true
+			}
+		}
+	}
+	return nodes
+}
+
+// namespaceLabels returns the labels of a namespace.
+func (t *term) namespaceLabels(name string) labels.Set {
+	namespace, err := t.namespaces.Get(name)
+	if err != nil {
+		return nil
+	}
+	return namespace.Labels
+}

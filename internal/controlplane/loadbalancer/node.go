@@ -1,0 +1,61 @@
+package loadbalancer
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/kedge-dev/kedge/internal/base/servicelb"
+)
+
+// node is what the plan needs to know about a Node.
+type node struct {
+	name   string
+	labels labels.Set
+	// available is true if the Node is Ready and not excluded by upstream's label.
+	available bool
+	// answers is false if the node is known to be silent.
+	answers            bool
+	internal, external []netip.Addr
+	ports              servicelb.Ports
+}
+
+func newNode(object *corev1.Node, answers bool) *node {
+	n := &node{name: object.Name, labels: object.Labels, available: isAvailable(object), answers: answers}
+	for _, text := range object.Status.Addresses {
+		address, err := netip.ParseAddr(text.Address)
+		switch {
+		case err != nil: // a host name
+		case text.Type == corev1.NodeExternalIP:
+			n.external = append(n.external, address.Unmap())
+		case text.Type == corev1.NodeInternalIP:
+			n.internal = append(n.internal, address.Unmap())
+		}
+	}
+	// A node that writes something else confirms nothing.
+	if err := json.Unmarshal([]byte(object.Annotations[servicelb.PortsAnnotation]), &n.ports); err != nil {
+		n.ports = nil
+	}
+	return n
+}
+
+func isAvailable(object *corev1.Node) bool {
+	if _, excluded := object.Labels[corev1.LabelNodeExcludeBalancers]; excluded || object.DeletionTimestamp != nil {
+		return false
+	}
+	return slices.ContainsFunc(object.Status.Conditions, func(condition corev1.NodeCondition) bool {
+		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
+	})
+}
+
+// isSameNode tells whether nothing has changed that a plan depends on. The kubelet writes
+// its Node every few minutes.
+func isSameNode(before, now any) bool {
+	a, b := before.(*corev1.Node), now.(*corev1.Node)
+	return isAvailable(a) == isAvailable(b) && labels.Equals(a.Labels, b.Labels) &&
+		slices.Equal(a.Status.Addresses, b.Status.Addresses) &&
+		a.Annotations[servicelb.PortsAnnotation] == b.Annotations[servicelb.PortsAnnotation]
+}

@@ -1,0 +1,402 @@
+package loadbalancer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/servicelb"
+)
+
+// poolPatience is how long the first plan waits for the pools. If somebody has removed the
+// CustomResourceDefinition, they never come.
+const poolPatience = 10 * time.Second
+
+// poolResource is in /manifests/servicelb/pools.yaml.
+var poolResource = schema.GroupVersionResource{Group: "kedge.dev", Version: "v1alpha1", Resource: "loadbalancerpools"}
+
+// poolObject is a LoadBalancerPool, as far as it is read.
+type poolObject struct {
+	Spec struct {
+		Addresses         []string              `json:"addresses"`
+		NodeSelector      *metav1.LabelSelector `json:"nodeSelector"`
+		ServiceSelector   *metav1.LabelSelector `json:"serviceSelector"`
+		NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector"`
+	} `json:"spec"`
+}
+
+// pool has addresses for Services.
+type pool struct {
+	name   string
+	ranges []addressRange
+	// nodes, services and namespaces say who may announce and who may get the addresses.
+	nodes, services, namespaces labels.Selector
+	// automatic is true if Services that match get an address without asking.
+	automatic bool
+}
+
+// addressRange has all addresses from first to last, which are of one family.
+type addressRange struct{ first, last netip.Addr }
+
+func (r addressRange) contains(address netip.Addr) bool {
+	return r.first.Is4() == address.Is4() && r.first.Compare(address) <= 0 && address.Compare(r.last) <= 0
+}
+
+// contains tells whether an address belongs to a pool.
+func (p *pool) contains(address netip.Addr) bool {
+	return slices.ContainsFunc(p.ranges, func(r addressRange) bool { return r.contains(address) })
+}
+
+// allows tells whether a Service may get an address of a pool.
+func (p *pool) allows(service *corev1.Service, namespace func(string) labels.Set) bool {
+	return p.services.Matches(labels.Set(service.Labels)) && (p.namespaces.Empty() || p.namespaces.Matches(namespace(service.Namespace)))
+}
+
+// parsePool reads a LoadBalancerPool.
+func parsePool(object *unstructured.Unstructured) (*pool, error) {
+	var read poolObject
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &read); err != nil {
+		return nil, err
+	}
+	p := &pool{name: object.GetName(), automatic: read.Spec.ServiceSelector != nil || read.Spec.NamespaceSelector != nil}
+	var faults []error
+	for _, text := range read.Spec.Addresses {
+		r, err := parseRange(text)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		p.ranges = append(p.ranges, r)
+	}
+	for _, selector := range []struct {
+		from *metav1.LabelSelector
+		to   *labels.Selector
+	}{{read.Spec.NodeSelector, &p.nodes}, {read.Spec.ServiceSelector, &p.services}, {read.Spec.NamespaceSelector, &p.namespaces}} {
+		*selector.to = labels.Everything()
+		if selector.from == nil {
+			continue
+		}
+		parsed, err := metav1.LabelSelectorAsSelector(selector.from)
+		faults = append(faults, err)
+		if err == nil {
+			*selector.to = parsed
+		}
+	}
+	return p, errors.Join(faults...)
+}
+
+// parseRange reads addresses as a CIDR, as FIRST-LAST, or as one address.
+func parseRange(text string) (addressRange, error) {
+	fault := func() (addressRange, error) {
+		return addressRange{}, fmt.Errorf("%q is neither a range of addresses, such as 192.0.2.240/28 or 192.0.2.240-192.0.2.250, nor one address", text)
+	}
+	if prefix, err := netip.ParsePrefix(text); err == nil {
+		return addressRange{prefix.Masked().Addr(), lastOf(prefix)}, nil
+	}
+	from, to, isRange := strings.Cut(text, "-")
+	if !isRange {
+		to = from
+	}
+	first, err := netip.ParseAddr(strings.TrimSpace(from))
+	if err != nil {
+		return fault()
+	}
+	last, err := netip.ParseAddr(strings.TrimSpace(to))
+	if err != nil || first.Is4() != last.Is4() || last.Less(first) || first.Zone() != "" || last.Zone() != "" {
+		return fault()
+	}
+	return addressRange{first, last}, nil
+}
+
+// lastOf returns the last address of a range.
+func lastOf(prefix netip.Prefix) netip.Addr {
+	bytes := prefix.Addr().AsSlice()
+	for bit := prefix.Bits(); bit < len(bytes)*8; bit++ {
+		bytes[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(bytes)
+	return last
+}
+
+// watchPools starts watching the pools, once.
+func (t *term) watchPools(ctx context.Context) {
+	if t.pools != nil {
+		return
+	}
+	informer := dynamicinformer.NewFilteredDynamicInformer(t.custom, poolResource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	_ = informer.SetTransform(objectcache.WithoutManagedFields) // fails only after the start
+	_, _ = informer.AddEventHandler(t.handler(func(any) bool { return true }, nil))
+	t.pools = informer.GetStore()
+	go informer.RunWithContext(ctx)
+	waiting, cancel := context.WithTimeout(ctx, poolPatience)
+	defer cancel()
+	cache.WaitForCacheSync(waiting.Done(), informer.HasSynced)
+}
+
+// readPools returns the pools, sorted by name. It leaves out what is wrong.
+func (t *term) readPools() []*pool {
+	if t.pools == nil {
+		return nil
+	}
+	var pools []*pool
+	for _, object := range t.pools.List() {
+		custom, is := object.(*unstructured.Unstructured)
+		if !is {
+			continue
+		}
+		p, err := parsePool(custom)
+		if err != nil {
+			t.log.Warnf("LoadBalancerPool %s: %v", custom.GetName(), err)
+		}
+		if p == nil || err != nil && len(p.ranges) == 0 {
+			continue
+		}
+		p.ranges = slices.DeleteFunc(p.ranges, func(r addressRange) bool {
+			inside := slices.ContainsFunc(t.reserved, func(prefix netip.Prefix) bool {
+				return r.contains(prefix.Addr()) || prefix.Contains(r.first)
+			})
+			if inside {
+				t.log.Warnf("LoadBalancerPool %s: the addresses from %s to %s overlap with cluster-cidr or service-cidr and are not used", p.name, r.first, r.last)
+			}
+			return inside
+		})
+		pools = append(pools, p)
+	}
+	slices.SortFunc(pools, func(a, b *pool) int { return strings.Compare(a.name, b.name) })
+	return pools
+}
+
+// shares knows which Service has which address of the pools.
+type shares struct {
+	w     *world
+	taken map[netip.Addr]string
+	// hosts are the nodes' own addresses, which nobody gets.
+	hosts map[netip.Addr]bool
+}
+
+// announced is an address of a pool, with the Service that has it and the nodes that may
+// announce it.
+type announced struct {
+	service string
+	nodes   []string
+}
+
+// newShares begins with the addresses that Services already have.
+func newShares(w *world) *shares {
+	s := &shares{w: w, taken: map[netip.Addr]string{}, hosts: map[netip.Addr]bool{}}
+	for _, node := range w.nodes {
+		for _, address := range slices.Concat(node.internal, node.external) {
+			s.hosts[address] = true
+		}
+	}
+	names := map[string]*corev1.Service{}
+	for _, service := range w.services {
+		if s.wants(service) {
+			names[nameOf(service)] = service
+		}
+	}
+	for address, name := range w.held {
+		if service := names[name]; service != nil && s.fits(service, address) {
+			s.taken[address] = name
+		}
+	}
+	return s
+}
+
+func nameOf(service *corev1.Service) string { return service.Namespace + "/" + service.Name }
+
+// asked returns the addresses that a Service wants.
+func (s *shares) asked(service *corev1.Service) (addresses []netip.Addr, err error) {
+	text := service.Annotations[servicelb.AddressAnnotation]
+	// k3s's load balancer ignores this field, so it asks for nothing without pools.
+	if text == "" && len(s.w.pools) > 0 {
+		text = service.Spec.LoadBalancerIP
+	}
+	if text == "" {
+		return nil, nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		address, err := netip.ParseAddr(strings.TrimSpace(part))
+		if err != nil {
+			return nil, fmt.Errorf("%q is not an IP address", part)
+		}
+		addresses = append(addresses, address.Unmap())
+	}
+	return addresses, nil
+}
+
+// wants tells whether a Service gets addresses of pools, and not those of nodes.
+func (s *shares) wants(service *corev1.Service) bool {
+	class := service.Spec.LoadBalancerClass
+	if class != nil && *class == servicelb.PoolClass || service.Annotations[servicelb.PoolAnnotation] != "" {
+		return true
+	}
+	if asked, err := s.asked(service); len(asked) > 0 || err != nil {
+		return true
+	}
+	return slices.ContainsFunc(s.w.pools, func(p *pool) bool { return p.automatic && p.allows(service, s.w.namespace) })
+}
+
+// poolsOf returns the pools whose addresses a Service may get, or why there is none.
+func (s *shares) poolsOf(service *corev1.Service) (pools []*pool, fault string) {
+	name := service.Annotations[servicelb.PoolAnnotation]
+	for _, p := range s.w.pools {
+		if name != "" && p.name != name {
+			continue
+		}
+		if p.allows(service, s.w.namespace) {
+			pools = append(pools, p)
+		} else if name != "" {
+			return nil, fmt.Sprintf("the selectors of LoadBalancerPool %s do not allow this Service", name)
+		}
+	}
+	switch {
+	case len(pools) > 0:
+		return pools, ""
+	case name != "":
+		return nil, fmt.Sprintf("there is no LoadBalancerPool %s", name)
+	}
+	return nil, "there is no LoadBalancerPool that this Service may use"
+}
+
+// fits tells whether a Service may have an address.
+func (s *shares) fits(service *corev1.Service, address netip.Addr) bool {
+	pools, _ := s.poolsOf(service)
+	asked, err := s.asked(service)
+	if err != nil || s.hosts[address] || !slices.Contains(service.Spec.IPFamilies, familyOf(address)) {
+		return false
+	}
+	if of := ofFamily(asked, familyOf(address)); of.IsValid() && of != address {
+		return false
+	}
+	return poolWith(pools, address) != nil
+}
+
+func ofFamily(addresses []netip.Addr, family corev1.IPFamily) netip.Addr {
+	for _, address := range addresses {
+		if familyOf(address) == family {
+			return address
+		}
+	}
+	return netip.Addr{}
+}
+
+func poolWith(pools []*pool, address netip.Addr) *pool {
+	for _, p := range pools {
+		if p.contains(address) {
+			return p
+		}
+	}
+	return nil
+}
+
+// address returns the address of a family for a Service, or why there is none.
+func (s *shares) address(service *corev1.Service, pools []*pool, asked netip.Addr, family corev1.IPFamily) (netip.Addr, string) {
+	name := nameOf(service)
+	if asked.IsValid() {
+		switch owner := s.taken[asked]; {
+		case poolWith(pools, asked) == nil:
+			return netip.Addr{}, fmt.Sprintf("no LoadBalancerPool that this Service may use has the address %s", asked)
+		case s.hosts[asked]:
+			return netip.Addr{}, fmt.Sprintf("%s is the address of a node", asked)
+		case owner != "" && owner != name:
+			return netip.Addr{}, fmt.Sprintf("the address %s belongs to the Service %s", asked, owner)
+		}
+		s.taken[asked] = name
+		return asked, ""
+	}
+	var own netip.Addr
+	for address, owner := range s.taken {
+		if owner == name && familyOf(address) == family && (!own.IsValid() || address.Less(own)) {
+			own = address
+		}
+	}
+	if own.IsValid() {
+		return own, ""
+	}
+	for _, p := range pools {
+		for _, r := range p.ranges {
+			if familyOf(r.first) != family {
+				continue
+			}
+			for address := r.first; r.contains(address); address = address.Next() {
+				if s.taken[address] == "" && !s.hosts[address] && !isEdge(address) {
+					s.taken[address] = name
+					return address, ""
+				}
+			}
+		}
+	}
+	return netip.Addr{}, fmt.Sprintf("no LoadBalancerPool that this Service may use has a free %s address", family)
+}
+
+// isEdge tells whether an address is likely to be a network's own or its broadcast address.
+// A Service gets such an address only if it asks for it.
+func isEdge(address netip.Addr) bool {
+	bytes := address.AsSlice()
+	last := bytes[len(bytes)-1]
+	return last == 0 || address.Is4() && last == 255
+}
+
+// fromPools gives a Service addresses of pools. If local is not nil, only nodes in it may
+// announce them.
+func (w *world) fromPools(service *corev1.Service, o *outcome, shares *shares, local map[string]bool, leases map[netip.Addr]*announced) {
+	asked, err := shares.asked(service)
+	if err != nil {
+		o.fail(reasonPool, "%s", err)
+		return
+	}
+	pools, fault := shares.poolsOf(service)
+	if fault != "" {
+		o.fail(reasonPool, "%s", fault)
+		return
+	}
+	var missing string
+	for _, family := range service.Spec.IPFamilies {
+		address, why := shares.address(service, pools, ofFamily(asked, family), family)
+		if !address.IsValid() {
+			missing = why
+			if ofFamily(asked, family).IsValid() {
+				o.fail(reasonPool, "%s", why)
+			}
+			continue
+		}
+		nodes := w.announcers(poolWith(pools, address), local)
+		leases[address] = &announced{nameOf(service), nodes}
+		if len(nodes) == 0 {
+			o.fail(reasonUnavailable, "There are no available nodes for LoadBalancer: no node may announce the address %s", address)
+			continue
+		}
+		o.addresses = append(o.addresses, address)
+	}
+	if len(o.addresses) == 0 && missing != "" {
+		o.fail(reasonPool, "%s", missing)
+	}
+}
+
+// announcers returns the nodes that may announce an address of a pool. Whether they answer
+// does not matter here: the Lease decides that sooner.
+func (w *world) announcers(p *pool, local map[string]bool) []string {
+	var names []string
+	for _, node := range w.nodes {
+		if node.available && p.nodes.Matches(node.labels) && (local == nil || local[node.name]) {
+			names = append(names, node.name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

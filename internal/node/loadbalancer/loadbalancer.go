@@ -1,0 +1,205 @@
+// Package loadbalancer is a node's part in Services of type LoadBalancer. It tells the
+// controller (internal/controlplane/loadbalancer) which ports are free on the addresses of
+// the node, and announces addresses of pools. The service proxy does the rest. The agent
+// package runs it on every node.
+//
+// As long as no Service is of this type, the component only looks at each Service that
+// changes. It watches Leases only while a Service has an address of a pool.
+package loadbalancer
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/servicelb"
+	"github.com/kedge-dev/kedge/internal/node/announce"
+)
+
+const (
+	// lookInterval is how often a port that a process has is looked at again.
+	lookInterval = 15 * time.Second
+	firstRetry   = time.Second
+	lastRetry    = time.Minute
+)
+
+// Config is what New needs.
+type Config struct {
+	// Client calls as servicelb.User, in the group of this node.
+	Client *rest.Config
+	// Informers provide Services and nodes.
+	Informers objectcache.Source
+	NodeName  string
+	// Addresses are this node's addresses on which processes may listen.
+	Addresses []netip.Addr
+	// Reserved are the ports that kedge itself needs on this node.
+	Reserved []host.Port
+}
+
+// loadBalancer is the component.
+type loadBalancer struct {
+	cfg Config
+	log *logrus.Entry
+	// api and host are fakes in tests.
+	api  kubernetes.Interface
+	host announce.Host
+	// owner is what ownerOf returns.
+	owner func(ctx context.Context, port string) string
+
+	services corelisters.ServiceLister
+	nodes    corelisters.NodeLister
+}
+
+// New returns the component of a node.
+func New(cfg Config) *loadBalancer {
+	return &loadBalancer{
+		cfg: cfg, log: logrus.WithField("component", "loadbalancer"), host: announce.Linux{},
+		owner: ownerOf(cfg.Addresses, cfg.Reserved),
+	}
+}
+
+// Name implements component.Component.
+func (*loadBalancer) Name() string { return "loadbalancer-node" }
+
+// Run implements component.Component. It is ready at once. When ctx ends, the node no longer
+// has addresses of pools, and another node takes them.
+func (l *loadBalancer) Run(ctx context.Context, ready func()) error {
+	if l.api == nil {
+		api, err := kubernetes.NewForConfig(l.cfg.Client)
+		if err != nil {
+			return fmt.Errorf("make client: %w", err)
+		}
+		l.api = api
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	factory, err := l.cfg.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	defer cancel()
+	changed := make(chan struct{}, 1)
+	notify := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	services, nodes := factory.Core().V1().Services(), factory.Core().V1().Nodes()
+	l.services, l.nodes = services.Lister(), nodes.Lister()
+	// Adding a handler fails only on an informer that has stopped.
+	_, _ = services.Informer().AddEventHandler(onChange(notify, func(service *corev1.Service) bool { return servicelb.IsOurs(service) }))
+	_, _ = nodes.Informer().AddEventHandler(onChange(notify, func(node *corev1.Node) bool {
+		return node.Name == l.cfg.NodeName && node.Annotations[servicelb.PortsAnnotation] != ""
+	}))
+	synced := []cache.InformerSynced{services.Informer().HasSynced, nodes.Informer().HasSynced}
+	factory.StartWithContext(ctx)
+	ready()
+	if cache.WaitForCacheSync(ctx.Done(), synced...) {
+		l.loop(ctx, changed)
+	}
+	return nil
+}
+
+// onChange returns a handler that calls notify for changes to objects that matter.
+func onChange[T any](notify func(), matters func(T) bool) cache.ResourceEventHandler {
+	look := func(object any) {
+		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			object = gone.Obj
+		}
+		if typed, is := object.(T); is && matters(typed) {
+			notify()
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    look,
+		UpdateFunc: func(before, now any) { look(before); look(now) },
+		DeleteFunc: look,
+	}
+}
+
+// loop follows the changes until ctx ends.
+func (l *loadBalancer) loop(ctx context.Context, changed <-chan struct{}) {
+	announcing := &announcing{loadBalancer: l}
+	defer announcing.stop()
+	retry := firstRetry
+	var again <-chan time.Time
+	for {
+		// Listing a cache does not fail.
+		services, _ := l.services.List(labels.Everything())
+		announcing.set(ctx, l.announced(services))
+		taken, err := l.syncPorts(ctx, wanted(services))
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			l.log.Warn(err)
+			again, retry = time.After(retry), min(2*retry, lastRetry)
+		case taken:
+			again, retry = time.After(lookInterval), firstRetry
+		default:
+			again, retry = nil, firstRetry
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
+// syncPorts looks at the ports and reports them.
+func (l *loadBalancer) syncPorts(ctx context.Context, ports map[string]bool) (taken bool, err error) {
+	node, err := l.nodes.Get(l.cfg.NodeName)
+	if err != nil {
+		if len(ports) == 0 {
+			return false, nil
+		}
+		return false, fmt.Errorf("find node %s: %w", l.cfg.NodeName, err)
+	}
+	found, taken := l.look(ctx, ports, readPorts(node))
+	return taken, l.report(ctx, node, found)
+}
+
+// announced tells whether a Service has an address that is not a node's.
+func (l *loadBalancer) announced(services []*corev1.Service) bool {
+	var own map[string]bool
+	for _, service := range services {
+		if !servicelb.IsOurs(service) || !servicelb.IsMarked(service) {
+			continue
+		}
+		if own == nil {
+			own = l.nodeAddresses()
+		}
+		for _, ingress := range service.Status.LoadBalancer.Ingress {
+			if !own[ingress.IP] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (l *loadBalancer) nodeAddresses() map[string]bool {
+	all := map[string]bool{}
+	nodes, _ := l.nodes.List(labels.Everything())
+	for _, node := range nodes {
+		for _, address := range node.Status.Addresses {
+			all[address.Address] = true
+		}
+	}
+	return all
+}
