@@ -119,7 +119,7 @@ type term struct {
 	// reserved are the cluster's own ranges, of which pools have nothing.
 	reserved []netip.Prefix
 	liveness *liveness
-	synced    []cache.InformerSynced
+	synced   []cache.InformerSynced
 	// changed receives when the plan may be another.
 	changed chan struct{}
 
@@ -164,7 +164,7 @@ func newTerm(cfg Config, api kubernetes.Interface, custom dynamic.Interface, fac
 			service, is := object.(*corev1.Service)
 			return is && (servicelb.IsOurs(service) || servicelb.IsMarked(service))
 		}, nil),
-		core.Nodes().Informer(): t.handler(func(any) bool { return true }, isSameNode),
+		core.Nodes().Informer():                              t.handler(func(any) bool { return true }, isSameNode),
 		factory.Discovery().V1().EndpointSlices().Informer(): t.handler(t.isLocal, nil),
 		core.Namespaces().Informer(): t.handler(func(any) bool { return true }, func(before, now any) bool {
 			return labels.Equals(before.(*corev1.Namespace).Labels, now.(*corev1.Namespace).Labels)

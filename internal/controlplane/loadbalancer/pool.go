@@ -334,7 +334,7 @@ func (s *shares) address(service *corev1.Service, pools []*pool, asked netip.Add
 				continue
 			}
 			for address := r.first; r.contains(address); address = address.Next() {
-				if s.taken[address] == "" && !s.hosts[address] && !isEdge(address) {
+				if s.taken[address] == "" && !s.hosts[address] && (r.first == r.last || !isEdge(address)) {
 					s.taken[address] = name
 					return address, ""
 				}
@@ -344,12 +344,15 @@ func (s *shares) address(service *corev1.Service, pools []*pool, asked netip.Add
 	return netip.Addr{}, fmt.Sprintf("no LoadBalancerPool that this Service may use has a free %s address", family)
 }
 
-// isEdge tells whether an address is likely to be a network's own or its broadcast address.
-// A Service gets such an address only if it asks for it.
+// isEdge tells whether an address is likely to be a network's own or its broadcast address:
+// of a /24, or of a /64. A Service gets such an address only if it asks for it, or if the
+// pool lists it alone.
 func isEdge(address netip.Addr) bool {
 	bytes := address.AsSlice()
-	last := bytes[len(bytes)-1]
-	return last == 0 || address.Is4() && last == 255
+	if address.Is4() {
+		return bytes[3] == 0 || bytes[3] == 255
+	}
+	return slices.Equal(bytes[8:], make([]byte, 8))
 }
 
 // fromPools gives a Service addresses of pools. If local is not nil, only nodes in it may

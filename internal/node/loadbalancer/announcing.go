@@ -1,8 +1,9 @@
 package loadbalancer
 
 import (
+	"bytes"
 	"context"
-	"hash/fnv"
+	"crypto/sha256"
 	"net/netip"
 	"slices"
 	"strings"
@@ -125,12 +126,12 @@ func (a *announcing) end(name string) {
 // turn returns how many nodes go before this one when a Lease is free. Each address has
 // another order of nodes, so that the nodes share the addresses.
 func turn(lease *coordinationv1.Lease, own string) time.Duration {
-	rank := func(node string) uint64 {
-		hash := fnv.New64a()
-		_, _ = hash.Write([]byte(node + "\x00" + lease.Name))
-		return hash.Sum64()
-	}
+	rank := func(node string) [sha256.Size]byte { return sha256.Sum256([]byte(node + "\x00" + lease.Name)) }
+	ownRank := rank(own)
 	nodes := strings.Split(lease.Annotations[servicelb.NodesOfLease], ",")
-	before := slices.DeleteFunc(nodes, func(node string) bool { return rank(node) >= rank(own) })
+	before := slices.DeleteFunc(nodes, func(node string) bool {
+		other := rank(node)
+		return bytes.Compare(other[:], ownRank[:]) >= 0
+	})
 	return time.Duration(min(len(before), maxTurns))
 }

@@ -1,0 +1,280 @@
+package loadbalancer
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/servicelb"
+)
+
+// harness runs a term over fake clients.
+type harness struct {
+	*testing.T
+	api    *fake.Clientset
+	pools  *dynamicfake.FakeDynamicClient
+	events *record.FakeRecorder
+	// silent are the nodes that do not answer.
+	silent map[string]bool
+	asked  int
+}
+
+// run runs do beside a term, in a bubble of synctest. settle of h waits until nothing
+// happens any more.
+func run(t *testing.T, do func(h *harness), objects ...runtime.Object) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		h := &harness{
+			T: t, api: fake.NewClientset(objects...), events: record.NewFakeRecorder(100), silent: map[string]bool{},
+			pools: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{poolResource: "LoadBalancerPoolList"}),
+		}
+		factory := informers.NewSharedInformerFactory(h.api, 0)
+		controller, err := newTerm(Config{
+			Cluster: config.Default().Cluster, Node: "node-1",
+			Answers: func(_ context.Context, node string) (bool, bool) { h.asked++; return !h.silent[node], node != "node-3" },
+		}, h.api, h.pools, factory, h.events, logrus.WithField("component", "test"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		factory.StartWithContext(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			controller.run(ctx)
+		}()
+		time.Sleep(time.Second) // cache.WaitForCacheSync looks from time to time
+		synctest.Wait()
+		do(h)
+		cancel()
+		<-ended
+		factory.Shutdown()
+		synctest.Wait()
+	})
+}
+
+// object makes a Node as a kubelet writes it.
+func object(name, address string, ports string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{servicelb.PortsAnnotation: ports}},
+		Status: corev1.NodeStatus{
+			Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}, {Type: corev1.NodeHostName, Address: name}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+// want waits for the addresses of a Service. after is the time that may pass.
+func (h *harness) want(name string, after time.Duration, addresses ...string) *corev1.Service {
+	h.Helper()
+	time.Sleep(after)
+	synctest.Wait()
+	service, err := h.api.CoreV1().Services("default").Get(h.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		h.Fatal(err)
+	}
+	var got []string
+	for _, ingress := range service.Status.LoadBalancer.Ingress {
+		got = append(got, ingress.IP)
+		if ingress.IPMode == nil || *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
+			h.Errorf("%s has the mode %v", ingress.IP, ingress.IPMode)
+		}
+	}
+	if !slices.Equal(got, addresses) {
+		h.Errorf("Service %s has the addresses %v, want %v", name, got, addresses)
+	}
+	return service
+}
+
+// told returns the Events so far.
+func (h *harness) told() string {
+	var all []string
+	for {
+		select {
+		case event := <-h.events.Events:
+			all = append(all, event)
+		default:
+			return strings.Join(all, "\n")
+		}
+	}
+}
+
+func (h *harness) update(object runtime.Object) {
+	h.Helper()
+	var err error
+	switch object := object.(type) {
+	case *corev1.Node:
+		_, err = h.api.CoreV1().Nodes().Update(h.Context(), object, metav1.UpdateOptions{})
+	case *corev1.Service:
+		_, err = h.api.CoreV1().Services("default").Update(h.Context(), object, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		h.Fatal(err)
+	}
+}
+
+func TestController(t *testing.T) {
+	web := aService("web", 1)
+	run(t, func(h *harness) {
+		service := h.want("web", 0)
+		if c := service.Status.Conditions; len(c) != 1 || c[0].Reason != reasonWaiting || c[0].Status != metav1.ConditionFalse {
+			t.Errorf("before the nodes have looked the conditions are %+v", c)
+		}
+
+		t.Log("the nodes report")
+		h.update(object("node-1", "192.0.2.1", `{"80/tcp":""}`))
+		h.update(object("node-2", "192.0.2.2", `{"80/tcp":""}`))
+		service = h.want("web", 0, "192.0.2.1", "192.0.2.2")
+		if c := service.Status.Conditions; len(c) != 1 || c[0].Status != metav1.ConditionTrue || c[0].Reason != reasonAssigned {
+			t.Errorf("the conditions are %+v", c)
+		}
+		if said := h.told(); !strings.Contains(said, reasonUpdated) {
+			t.Errorf("the Events are %q", said)
+		}
+
+		t.Log("a node is silent for a moment, and then for good")
+		h.silent["node-2"] = true
+		h.want("web", askInterval, "192.0.2.1", "192.0.2.2")
+		h.silent["node-2"] = false
+		h.want("web", misses*askInterval, "192.0.2.1", "192.0.2.2")
+		h.silent["node-2"], h.silent["node-1"] = true, true // node-1 is the controller's own
+		h.want("web", misses*askInterval+askTimeout, "192.0.2.1")
+		h.silent["node-2"] = false
+		h.want("web", askInterval, "192.0.2.1", "192.0.2.2")
+
+		t.Log("a node that was never connected is not asked for more")
+		h.update(object("node-3", "192.0.2.3", `{"80/tcp":""}`))
+		h.silent["node-3"] = true
+		h.want("web", 10*askInterval, "192.0.2.1", "192.0.2.2", "192.0.2.3")
+
+		t.Log("the Service is no longer of the type")
+		now := service.DeepCopy()
+		now.Spec.Type = corev1.ServiceTypeClusterIP
+		h.update(now)
+		if service := h.want("web", 0); len(service.Status.Conditions) > 0 {
+			t.Errorf("the conditions are %+v", service.Status.Conditions)
+		}
+		asked := h.asked
+		h.want("web", time.Hour)
+		if h.asked != asked {
+			t.Error("nodes are asked without a Service")
+		}
+	}, web, object("node-1", "192.0.2.1", ""), object("node-2", "192.0.2.2", ""), object("node-3", "192.0.2.3", ""))
+}
+
+func TestControllerWarnsOnce(t *testing.T) {
+	run(t, func(h *harness) {
+		h.want("old", 0, "192.0.2.1")
+		h.want("young", time.Minute)
+		said := h.told()
+		if strings.Count(said, reasonConflict) != 1 || !strings.Contains(said, "default/old") {
+			t.Errorf("the Events are %q", said)
+		}
+		if err := h.api.CoreV1().Services("default").Delete(t.Context(), "old", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		h.want("young", 0, "192.0.2.1")
+	}, aService("old", 2), aService("young", 1), object("node-1", "192.0.2.1", `{"80/tcp":""}`))
+}
+
+// TestControllerLeavesOthers has Services of others, which keep what others have written.
+func TestControllerLeavesOthers(t *testing.T) {
+	foreign := aService("foreign", 1, class("example.com/x"))
+	foreign.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.1", IPMode: new(corev1.LoadBalancerIPMode)}}
+	*foreign.Status.LoadBalancer.Ingress[0].IPMode = corev1.LoadBalancerIPModeVIP
+	run(t, func(h *harness) {
+		h.want("foreign", time.Minute, "203.0.113.1")
+		for _, action := range h.api.Actions() {
+			if action.GetVerb() != "get" && action.GetVerb() != "list" && action.GetVerb() != "watch" {
+				t.Errorf("%s %s", action.GetVerb(), action.GetResource().Resource)
+			}
+		}
+		if len(h.pools.Actions()) > 0 || h.asked > 0 {
+			t.Error("pools are read, or nodes asked, without a Service")
+		}
+	}, foreign, object("node-1", "192.0.2.1", ""))
+}
+
+func TestControllerLocal(t *testing.T) {
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		Endpoints:  []discoveryv1.Endpoint{{NodeName: new(string), Addresses: []string{"10.42.0.2"}}},
+	}
+	*slice.Endpoints[0].NodeName = "node-2"
+	run(t, func(h *harness) {
+		h.want("web", 0, "192.0.2.2")
+		moved := slice.DeepCopy()
+		*moved.Endpoints[0].NodeName = "node-1"
+		if _, err := h.api.DiscoveryV1().EndpointSlices("default").Update(t.Context(), moved, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		h.want("web", 0, "192.0.2.1")
+	}, slice, aService("web", 1, local), object("node-1", "192.0.2.1", `{"80/tcp":""}`), object("node-2", "192.0.2.2", `{"80/tcp":""}`))
+}
+
+func (h *harness) pool(name string, spec string) {
+	h.Helper()
+	p := &unstructured.Unstructured{}
+	if err := json.Unmarshal([]byte(`{"apiVersion": "kedge.dev/v1alpha1", "kind": "LoadBalancerPool", "metadata": {"name": "`+name+`"}, "spec": `+spec+`}`), p); err != nil {
+		h.Fatal(err)
+	}
+	if _, err := h.pools.Resource(poolResource).Create(h.Context(), p, metav1.CreateOptions{}); err != nil {
+		h.Fatal(err)
+	}
+}
+
+func TestControllerPools(t *testing.T) {
+	run(t, func(h *harness) {
+		if said := h.told(); !strings.Contains(said, "no LoadBalancerPool") {
+			t.Errorf("without pools the Events are %q", said)
+		}
+		h.pool("lan", `{"addresses": ["198.51.100.1-198.51.100.9", "10.43.0.0/24"], "nodeSelector": {"matchLabels": {"edge": "yes"}}}`)
+		h.want("web", 0)
+		edge := object("node-2", "192.0.2.2", "")
+		edge.Labels = map[string]string{"edge": "yes"}
+		h.update(edge)
+		h.want("web", 0, "198.51.100.1")
+		name := servicelb.LeaseName(netip.MustParseAddr("198.51.100.1"))
+		lease, err := h.api.CoordinationV1().Leases("kube-system").Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !servicelb.MayHold(lease.Annotations, "node-2") || servicelb.MayHold(lease.Annotations, "node-1") || lease.Annotations[servicelb.AddressOfLease] != "198.51.100.1" {
+			t.Errorf("the Lease has %v", lease.Annotations)
+		}
+
+		t.Log("the Lease keeps the address while no node may announce it")
+		h.update(object("node-2", "192.0.2.2", ""))
+		h.want("web", 0)
+		if lease, err = h.api.CoordinationV1().Leases("kube-system").Get(t.Context(), name, metav1.GetOptions{}); err != nil || servicelb.MayHold(lease.Annotations, "node-2") {
+			t.Errorf("the Lease is %v: %v", lease, err)
+		}
+
+		t.Log("the Service goes")
+		if err := h.api.CoreV1().Services("default").Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if list, err := h.api.CoordinationV1().Leases("kube-system").List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) > 0 {
+			t.Errorf("there are %v: %v", list.Items, err)
+		}
+	}, aService("web", 1, class(servicelb.PoolClass)), object("node-1", "192.0.2.1", ""), object("node-2", "192.0.2.2", ""))
+}
