@@ -56,7 +56,7 @@ func TestNodePolicy(t *testing.T) {
 	of := func(name string) user.Info {
 		return &user.DefaultInfo{Name: name, Groups: []string{"kedge:node:a"}}
 	}
-	kubelet, flannel, storage := of("system:node:a"), of("system:kedge:flannel"), of("system:kedge:storage")
+	kubelet, flannel, storage, balancer := of("system:node:a"), of("system:kedge:flannel"), of("system:kedge:storage"), of("system:kedge:loadbalancer")
 	admin := &user.DefaultInfo{Name: "admin"}
 	const (
 		node = `{"metadata": {"name": "a", "labels": {"local.kedge.dev/node": "a"}, "annotations": {"x": "y", "flannel.alpha.coreos.com/public-ip": "192.0.2.1"}},
@@ -91,6 +91,12 @@ func TestNodePolicy(t *testing.T) {
 		"flannel changes the status":          {flannel, "nodes", node, `{"status": {"phase": "x"}}`, false},
 		"flannel creates":                     {flannel, "nodes", "", node, false},
 		"flannel of another node":             {&user.DefaultInfo{Name: "system:kedge:flannel", Groups: []string{"kedge:node:b"}}, "nodes", node, `{}`, false},
+		"a balancer reports":                  {balancer, "nodes", node, `{"metadata": {"annotations": {"loadbalancer.kedge.dev/ports": "{}"}}}`, true},
+		"a balancer writes flannel's":         {balancer, "nodes", node, `{"metadata": {"annotations": {"flannel.alpha.coreos.com/public-ip": "192.0.2.2"}}}`, false},
+		"a balancer changes the status":       {balancer, "nodes", node, `{"status": {"phase": "x"}}`, false},
+		"a balancer labels":                   {balancer, "nodes", node, `{"metadata": {"labels": {"x": "y"}}}`, false},
+		"a balancer of another node":          {&user.DefaultInfo{Name: "system:kedge:loadbalancer", Groups: []string{"kedge:node:b"}}, "nodes", node, `{}`, false},
+		"flannel writes a balancer's":         {flannel, "nodes", node, `{"metadata": {"annotations": {"loadbalancer.kedge.dev/ports": "{}"}}}`, false},
 		"a kubelet registers":                 {kubelet, "nodes", "", `{"metadata": {"name": "a"}, "spec": {"providerID": "kedge://a"}, "status": {"addresses": [{"type": "Hostname", "address": "a"}]}}`, true},
 		"a kubelet registers nothing":         {kubelet, "nodes", "", empty, true},
 		"a kubelet with a range":              {kubelet, "nodes", "", `{"metadata": {"name": "a"}, "spec": {"podCIDR": "10.42.0.0/24"}, "status": {}}`, false},

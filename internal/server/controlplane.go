@@ -83,6 +83,7 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 				Client:    as(api, "system:kedge:loadbalancer-controller"),
 				Informers: api.Informers,
 				Cluster:   s.cfg.Cluster,
+				Owner:     s.registry.Owner,
 				Answers:   s.tunnels.Answers,
 			}
 			if s.roles.node {

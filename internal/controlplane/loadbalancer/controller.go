@@ -56,6 +56,9 @@ type Config struct {
 	Informers objectcache.Source
 	// Cluster provides the range of NodePorts, and the ranges of pods and Services.
 	Cluster config.Cluster
+	// Owner returns the node that is registered with an address. A node chooses what its
+	// Node says of itself, so only these addresses count as its own.
+	Owner func(netip.Addr) (node string, found bool)
 	// Node is the name of this server's own node, which always answers, or empty.
 	Node string
 	// Answers asks a node for a sign of life. known is false if the node has never been
@@ -118,6 +121,7 @@ type term struct {
 	nodePorts net.PortRange
 	// reserved are the cluster's own ranges, of which pools have nothing.
 	reserved []netip.Prefix
+	owner    func(netip.Addr) (string, bool)
 	liveness *liveness
 	synced   []cache.InformerSynced
 	// changed receives when the plan may be another.
@@ -150,6 +154,7 @@ func newTerm(cfg Config, api kubernetes.Interface, custom dynamic.Interface, fac
 		events:     recorder,
 		nodePorts:  *nodePorts,
 		reserved:   slices.Concat(cfg.Cluster.PodCIDRs(), cfg.Cluster.ServiceCIDRs()),
+		owner:      cfg.Owner,
 		liveness:   newLiveness(cfg),
 		changed:    make(chan struct{}, 1),
 		services:   core.Services().Lister(),
@@ -285,8 +290,15 @@ func (t *term) sync(ctx context.Context) (ours bool, err error) {
 	}
 	nodes, _ := t.nodes.List(labels.Everything())
 	w := &world{services: served, nodePorts: t.nodePorts, pools: t.readPools(), local: t.localNodes, namespace: t.namespaceLabels, held: map[netip.Addr]string{}}
+	registered := false
 	for _, node := range nodes {
-		w.nodes = append(w.nodes, newNode(node, t.liveness.answers(node.Name)))
+		n := newNode(node, t.liveness.answers(node.Name), t.owner)
+		w.nodes, registered = append(w.nodes, n), registered || len(n.internal) > 0
+	}
+	if len(served) > 0 && len(nodes) > 0 && !registered {
+		// The registrations are not read yet. Until then the Services keep what they have.
+		time.AfterFunc(retryInterval, t.notify)
+		return true, nil
 	}
 	leases, err := t.readLeases(ctx, len(w.pools) > 0)
 	if err != nil {

@@ -50,6 +50,11 @@ func run(t *testing.T, do func(h *harness), objects ...runtime.Object) {
 		factory := informers.NewSharedInformerFactory(h.api, 0)
 		controller, err := newTerm(Config{
 			Cluster: config.Default().Cluster, Node: "node-1",
+			// Node N is registered with 192.0.2.N.
+			Owner: func(address netip.Addr) (string, bool) {
+				number, registered := strings.CutPrefix(address.String(), "192.0.2.")
+				return "node-" + number, registered
+			},
 			Answers: func(_ context.Context, node string) (bool, bool) { h.asked++; return !h.silent[node], node != "node-3" },
 		}, h.api, h.pools, factory, h.events, logrus.WithField("component", "test"))
 		if err != nil {
@@ -94,7 +99,11 @@ func (h *harness) want(name string, after time.Duration, addresses ...string) *c
 	var got []string
 	for _, ingress := range service.Status.LoadBalancer.Ingress {
 		got = append(got, ingress.IP)
-		if ingress.IPMode == nil || *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
+		mode := corev1.LoadBalancerIPModeVIP
+		if strings.HasPrefix(ingress.IP, "192.0.2.") {
+			mode = corev1.LoadBalancerIPModeProxy
+		}
+		if ingress.IPMode == nil || *ingress.IPMode != mode {
 			h.Errorf("%s has the mode %v", ingress.IP, ingress.IPMode)
 		}
 	}
@@ -198,8 +207,7 @@ func TestControllerWarnsOnce(t *testing.T) {
 // TestControllerLeavesOthers has Services of others, which keep what others have written.
 func TestControllerLeavesOthers(t *testing.T) {
 	foreign := aService("foreign", 1, class("example.com/x"))
-	foreign.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.1", IPMode: new(corev1.LoadBalancerIPMode)}}
-	*foreign.Status.LoadBalancer.Ingress[0].IPMode = corev1.LoadBalancerIPModeVIP
+	foreign.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.1", IPMode: new(corev1.LoadBalancerIPModeVIP)}}
 	run(t, func(h *harness) {
 		h.want("foreign", time.Minute, "203.0.113.1")
 		for _, action := range h.api.Actions() {
@@ -216,9 +224,8 @@ func TestControllerLeavesOthers(t *testing.T) {
 func TestControllerLocal(t *testing.T) {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
-		Endpoints:  []discoveryv1.Endpoint{{NodeName: new(string), Addresses: []string{"10.42.0.2"}}},
+		Endpoints:  []discoveryv1.Endpoint{{NodeName: new("node-2"), Addresses: []string{"10.42.0.2"}}},
 	}
-	*slice.Endpoints[0].NodeName = "node-2"
 	run(t, func(h *harness) {
 		h.want("web", 0, "192.0.2.2")
 		moved := slice.DeepCopy()
@@ -277,4 +284,24 @@ func TestControllerPools(t *testing.T) {
 			t.Errorf("there are %v: %v", list.Items, err)
 		}
 	}, aService("web", 1, class(servicelb.PoolClass)), object("node-1", "192.0.2.1", ""), object("node-2", "192.0.2.2", ""))
+}
+
+// TestControllerClaims has nodes that claim addresses of others.
+func TestControllerClaims(t *testing.T) {
+	thief := object("node-2", "192.0.2.1", `{"80/tcp":""}`)
+	thief.Status.Addresses = append(thief.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "192.0.2.3"},
+		corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "198.51.100.1"})
+	run(t, func(h *harness) {
+		h.want("web", 0, "192.0.2.3")
+		t.Log("of an external address that nodes share, all must have confirmed the ports")
+		for _, name := range []string{"node-2", "node-3"} {
+			node := object(name, "192.0.2."+name[5:], `{"80/tcp":""}`)
+			node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "203.0.113.1"})
+			if name == "node-3" {
+				node.Annotations = nil
+			}
+			h.update(node)
+		}
+		h.want("web", 0)
+	}, aService("web", 1), thief, object("node-1", "192.0.2.1", `{"80/tcp":"sshd"}`), object("node-3", "192.0.2.3", `{"80/tcp":""}`))
 }

@@ -18,21 +18,26 @@ type node struct {
 	// available is true if the Node is Ready and not excluded by upstream's label.
 	available bool
 	// answers is false if the node is known to be silent.
-	answers            bool
+	answers bool
+	// internal are the addresses with which the node is registered, and external those that
+	// it claims, except addresses of other nodes.
 	internal, external []netip.Addr
 	ports              servicelb.Ports
 }
 
-func newNode(object *corev1.Node, answers bool) *node {
+func newNode(object *corev1.Node, answers bool, owner func(netip.Addr) (string, bool)) *node {
 	n := &node{name: object.Name, labels: object.Labels, available: isAvailable(object), answers: answers}
 	for _, text := range object.Status.Addresses {
 		address, err := netip.ParseAddr(text.Address)
-		switch {
-		case err != nil: // a host name
-		case text.Type == corev1.NodeExternalIP:
-			n.external = append(n.external, address.Unmap())
-		case text.Type == corev1.NodeInternalIP:
-			n.internal = append(n.internal, address.Unmap())
+		if err != nil {
+			continue // a host name
+		}
+		address = address.Unmap()
+		switch registered, found := owner(address); {
+		case text.Type == corev1.NodeExternalIP && (!found || registered == object.Name):
+			n.external = append(n.external, address)
+		case text.Type == corev1.NodeInternalIP && registered == object.Name:
+			n.internal = append(n.internal, address)
 		}
 	}
 	// A node that writes something else confirms nothing.

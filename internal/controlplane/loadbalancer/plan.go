@@ -47,6 +47,10 @@ type world struct {
 // outcome is the plan for a Service.
 type outcome struct {
 	addresses []netip.Addr
+	// mode is how the service proxy of other nodes treats the addresses. A node could claim
+	// any address, so nobody but the node itself redirects packets for addresses of a node:
+	// ownAddresses in internal/node/proxy.
+	mode corev1.LoadBalancerIPMode
 	// reason and message say why the Service lacks addresses that it could have. Both are
 	// empty if nothing is wrong.
 	reason, message string
@@ -80,8 +84,10 @@ func (w *world) plan() (outcomes map[types.UID]*outcome, leases map[netip.Addr]*
 			hosts = w.local(service)
 		}
 		if shares.wants(service) {
+			o.mode = corev1.LoadBalancerIPModeVIP
 			w.fromPools(service, o, shares, hosts, leases)
 		} else {
+			o.mode = corev1.LoadBalancerIPModeProxy
 			w.ofNodes(service, o, claimed, hosts)
 		}
 	}
@@ -138,7 +144,17 @@ func (w *world) ofNodes(service *corev1.Service, o *outcome, claimed claims, loc
 			serving = append(serving, node)
 		}
 	}
-	o.addresses = addressesOf(serving, service.Spec.IPFamilies)
+	o.addresses = slices.DeleteFunc(addressesOf(serving, service.Spec.IPFamilies), func(address netip.Addr) bool {
+		// Nodes behind one router have one external address. All of them must have
+		// confirmed the ports, because each of them serves what the status says.
+		i := slices.IndexFunc(w.nodes, func(node *node) bool {
+			return node.available && node.answers && slices.Contains(node.external, address) && !claimed.has(node.name, service)
+		})
+		if i >= 0 && !o.waiting && len(conflicts) == 0 && len(inUse) == 0 {
+			o.fail(reasonUnavailable, "The external address %s is also that of node %s, which may not serve the Service", address, w.nodes[i].name)
+		}
+		return i >= 0
+	})
 	const mend = "The Service gets no address of these nodes. Choose another port, or give the Service an address of a LoadBalancerPool"
 	switch {
 	case len(conflicts) > 0:
@@ -181,6 +197,11 @@ func (c claims) of(node, port string, families []corev1.IPFamily) *corev1.Servic
 		}
 	}
 	return nil
+}
+
+// has tells whether a Service has its ports on a node.
+func (c claims) has(node string, service *corev1.Service) bool {
+	return c.of(node, servicelb.Port(&service.Spec.Ports[0]), service.Spec.IPFamilies[:1]) == service
 }
 
 // add gives a Service all its ports on a node.

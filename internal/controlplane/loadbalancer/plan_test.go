@@ -357,12 +357,12 @@ func TestIsSameNode(t *testing.T) {
 	if isSameNode(ready(corev1.ConditionTrue, 1), reported) {
 		t.Error("a report counts as nothing")
 	}
-	if n := newNode(reported, true); n.ports["80/tcp"] != "" || len(n.ports) != 1 || !n.available {
+	if n := newNode(reported, true, nil); n.ports["80/tcp"] != "" || len(n.ports) != 1 || !n.available {
 		t.Errorf("read %+v", n)
 	}
 	reported.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""}
 	reported.Annotations[servicelb.PortsAnnotation] = "["
-	if n := newNode(reported, true); n.ports != nil || n.available {
+	if n := newNode(reported, true, nil); n.ports != nil || n.available {
 		t.Errorf("read %+v", n)
 	}
 }

@@ -10,11 +10,11 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
@@ -27,7 +27,7 @@ const ownerOfLease = "loadbalancer.kedge.dev/service"
 func (t *term) write(ctx context.Context, service *corev1.Service, o *outcome) error {
 	var ingress []corev1.LoadBalancerIngress
 	for _, address := range o.addresses {
-		ingress = append(ingress, corev1.LoadBalancerIngress{IP: address.String(), IPMode: ptr.To(corev1.LoadBalancerIPModeVIP)})
+		ingress = append(ingress, corev1.LoadBalancerIngress{IP: address.String(), IPMode: &o.mode})
 	}
 	condition := metav1.Condition{Type: servicelb.Condition, Status: metav1.ConditionTrue, Reason: reasonAssigned, ObservedGeneration: service.Generation}
 	switch {
@@ -42,7 +42,8 @@ func (t *term) write(ctx context.Context, service *corev1.Service, o *outcome) e
 	conditions := slices.Clone(service.Status.Conditions)
 	changed := meta.SetStatusCondition(&conditions, condition)
 	before := addresses(service.Status.LoadBalancer.Ingress)
-	if now := addresses(ingress); changed || before != now {
+	now := addresses(ingress)
+	if changed || !equality.Semantic.DeepEqual(service.Status.LoadBalancer.Ingress, ingress) {
 		if err := t.patch(ctx, service, ingress, conditions); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -22,6 +23,8 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
 var (
@@ -305,6 +308,65 @@ func TestCheckTunnels(t *testing.T) {
 			r.operation, r.old = admission.Update, test.old
 		}
 		_, err := r.run(t, false, test.other)
+		if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestCheckAddress wants a node to hold only the addresses that it may hold.
+func TestCheckAddress(t *testing.T) {
+	balancer := &user.DefaultInfo{Name: servicelb.User, Groups: []string{"kedge:node:a"}}
+	lease := func(holder, nodes string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "kube-system", Name: "kedge-address-192.0.2.100", Labels: map[string]string{servicelb.LeaseLabel: ""},
+				Annotations: map[string]string{servicelb.NodesOfLease: nodes, servicelb.AddressOfLease: "192.0.2.100"},
+			},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder},
+		}
+	}
+	election := lease("server-1", "")
+	election.Labels = nil
+	taken := election.DeepCopy()
+	taken.Spec.HolderIdentity = new("a")
+	marked := taken.DeepCopy()
+	marked.Labels = lease("", "").Labels
+	marked.Annotations[servicelb.NodesOfLease] = "a"
+	kept := lease("a", "a,b")
+	kept.Finalizers = []string{"x"}
+	for name, test := range map[string]struct {
+		who       user.Info
+		operation admission.Operation
+		namespace string
+		old, now  *coordinationv1.Lease
+		accepted  bool
+	}{
+		"takes":                       {balancer, admission.Update, "kube-system", lease("", "a,b"), lease("a", "a,b"), true},
+		"takes from another":          {balancer, admission.Update, "kube-system", lease("b", "a,b"), lease("a", "a,b"), true},
+		"renews":                      {balancer, admission.Update, "kube-system", lease("a", "a,b"), lease("a", "a,b"), true},
+		"releases":                    {balancer, admission.Update, "kube-system", lease("a", "a,b"), lease("", "a,b"), true},
+		"releases what it lost":       {balancer, admission.Update, "kube-system", lease("a", "b"), lease("", "b"), true},
+		"may not hold it":             {balancer, admission.Update, "kube-system", lease("", "b,aa"), lease("a", "b,aa"), false},
+		"allows itself":               {balancer, admission.Update, "kube-system", lease("", "b"), lease("a", "a,b"), false},
+		"in another's name":           {balancer, admission.Update, "kube-system", lease("", "a,b"), lease("b", "a,b"), false},
+		"ends another's":              {balancer, admission.Update, "kube-system", lease("b", "a,b"), lease("", "a,b"), false},
+		"keeps it forever":            {balancer, admission.Update, "kube-system", lease("a", "a,b"), kept, false},
+		"the Lease of the election":   {balancer, admission.Update, "kube-system", election, taken, false},
+		"the Lease of it, with label": {balancer, admission.Update, "kube-system", election, marked, false},
+		"makes one":                   {balancer, admission.Create, "kube-system", nil, lease("a", "a,b"), false},
+		"deletes one":                 {balancer, admission.Delete, "kube-system", lease("a", "a,b"), nil, false},
+		"in another namespace":        {balancer, admission.Update, "kube-node-lease", lease("", "a,b"), lease("a", "a,b"), false},
+		"an administrator":            {admin, admission.Update, "kube-system", election, taken, true},
+	} {
+		r := request{who: test.who, operation: test.operation, resource: leases, namespace: test.namespace}
+		if test.old != nil {
+			r.old = test.old
+		}
+		if test.now != nil {
+			r.object = test.now
+		}
+		_, err := r.run(t, false)
 		if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -163,7 +163,7 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 		return failure(ctx)
 	}
 	addresses := func(handler watch.ServiceHandler) watch.ServiceHandler {
-		return withOwnAddresses(handler, p.cfg.NodeIPs, p.cfg.ExternalIPs)
+		return ownAddresses{handler, p.cfg.NodeIPs, p.cfg.ExternalIPs}
 	}
 	watchAll(ctx, late, localSlices{manager: p.cfg.LocalSlices, nodeName: p.cfg.NodeName}, addresses, proxier, p.config.ConfigSyncPeriod.Duration)
 	if _, err := updates(ctx, health, families, before); err != nil {

@@ -143,7 +143,7 @@ func TestNodes(t *testing.T) {
 	b.serve("web", 80, "")
 	b.has("web", of(b.hosts...)...)
 	for _, ingress := range b.service("web").Status.LoadBalancer.Ingress {
-		if ingress.IPMode == nil || *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
+		if ingress.IPMode == nil || *ingress.IPMode != corev1.LoadBalancerIPModeProxy {
 			t.Errorf("the mode of %s is %v", ingress.IP, ingress.IPMode)
 		}
 	}
