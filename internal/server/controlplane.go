@@ -86,6 +86,7 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 				Owner:     s.registry.Owner,
 				Answers:   s.tunnels.Answers,
 			}
+			balancer.VIP, _ = netip.ParseAddr(s.cfg.Server.VIP) // zero without one
 			if s.roles.node {
 				balancer.Node = s.node.Name
 			}

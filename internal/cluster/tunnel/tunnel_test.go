@@ -269,6 +269,31 @@ func TestDial(t *testing.T) {
 	all.Wait()
 }
 
+func TestAnswers(t *testing.T) {
+	testutil.CheckLeaks(t)
+	ca := newAuthority(t)
+	tunnels, web := serverFor(t, ca)
+	if answers, known := tunnels.Answers(t.Context(), "node-a"); answers || known {
+		t.Errorf("a node that was never here answers: %t, is known: %t", answers, known)
+	}
+	port := startEcho(t)
+	stop := startAgent(t, ca.client(t, "node-a"), knows(web.Listener.Addr().String()), "node-a", port)
+	eventually(t, tunnels, "node-a", fmt.Sprintf("node-a:%d", port)).Close()
+	if answers, known := tunnels.Answers(t.Context(), "node-a"); !answers || !known {
+		t.Errorf("the node answers: %t, is known: %t", answers, known)
+	}
+	stop()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		answers, known := tunnels.Answers(t.Context(), "node-a")
+		if !answers && known {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the node that has stopped answers: %t, is known: %t", answers, known)
+		}
+	}
+}
+
 func TestDialTellsWhy(t *testing.T) {
 	testutil.CheckLeaks(t)
 	ca := newAuthority(t)

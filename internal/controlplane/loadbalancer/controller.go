@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -59,6 +60,8 @@ type Config struct {
 	// Owner returns the node that is registered with an address. A node chooses what its
 	// Node says of itself, so only these addresses count as its own.
 	Owner func(netip.Addr) (node string, found bool)
+	// VIP is the address of the control plane, which no pool gives to a Service, or zero.
+	VIP netip.Addr
 	// Node is the name of this server's own node, which always answers, or empty.
 	Node string
 	// Answers asks a node for a sign of life. known is false if the node has never been
@@ -108,6 +111,8 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 	factory.StartWithContext(ctx)
 	ready()
 	t.run(ctx)
+	cancel()
+	t.watching.Wait()
 	return nil
 }
 
@@ -121,6 +126,7 @@ type term struct {
 	nodePorts net.PortRange
 	// reserved are the cluster's own ranges, of which pools have nothing.
 	reserved []netip.Prefix
+	vip      netip.Addr
 	owner    func(netip.Addr) (string, bool)
 	liveness *liveness
 	synced   []cache.InformerSynced
@@ -131,8 +137,9 @@ type term struct {
 	nodes      corelisters.NodeLister
 	slices     discoverylisters.EndpointSliceLister
 	namespaces corelisters.NamespaceLister
-	// pools is nil until there is a Service for the controller.
-	pools cache.Store
+	// pools is nil until there is a Service for the controller. watching is their informer.
+	pools    cache.Store
+	watching sync.WaitGroup
 
 	// told has the last warning about each Service, so that each is told once.
 	told map[types.UID]string
@@ -154,6 +161,7 @@ func newTerm(cfg Config, api kubernetes.Interface, custom dynamic.Interface, fac
 		events:     recorder,
 		nodePorts:  *nodePorts,
 		reserved:   slices.Concat(cfg.Cluster.PodCIDRs(), cfg.Cluster.ServiceCIDRs()),
+		vip:        cfg.VIP,
 		owner:      cfg.Owner,
 		liveness:   newLiveness(cfg),
 		changed:    make(chan struct{}, 1),
@@ -289,7 +297,7 @@ func (t *term) sync(ctx context.Context) (ours bool, err error) {
 		t.watchPools(ctx)
 	}
 	nodes, _ := t.nodes.List(labels.Everything())
-	w := &world{services: served, nodePorts: t.nodePorts, pools: t.readPools(), local: t.localNodes, namespace: t.namespaceLabels, held: map[netip.Addr]string{}}
+	w := &world{services: served, nodePorts: t.nodePorts, pools: t.readPools(), local: t.localNodes, namespace: t.namespaceLabels, vip: t.vip, held: map[netip.Addr]string{}}
 	registered := false
 	for _, node := range nodes {
 		n := newNode(node, t.liveness.answers(node.Name), t.owner)

@@ -36,6 +36,8 @@ type world struct {
 	nodes     []*node
 	pools     []*pool
 	nodePorts net.PortRange
+	// vip is the address of the control plane, or zero.
+	vip netip.Addr
 	// local returns the nodes with a ready endpoint of a Service.
 	local func(*corev1.Service) map[string]bool
 	// namespace returns the labels of a namespace.

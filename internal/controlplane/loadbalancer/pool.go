@@ -141,7 +141,7 @@ func (t *term) watchPools(ctx context.Context) {
 	_ = informer.SetTransform(objectcache.WithoutManagedFields) // fails only after the start
 	_, _ = informer.AddEventHandler(t.handler(func(any) bool { return true }, nil))
 	t.pools = informer.GetStore()
-	go informer.RunWithContext(ctx)
+	t.watching.Go(func() { informer.RunWithContext(ctx) })
 	waiting, cancel := context.WithTimeout(ctx, poolPatience)
 	defer cancel()
 	cache.WaitForCacheSync(waiting.Done(), informer.HasSynced)
@@ -184,7 +184,7 @@ func (t *term) readPools() []*pool {
 type shares struct {
 	w     *world
 	taken map[netip.Addr]string
-	// hosts are the nodes' own addresses, which nobody gets.
+	// hosts are the addresses of nodes and of the control plane, which nobody gets.
 	hosts map[netip.Addr]bool
 }
 
@@ -197,7 +197,7 @@ type announced struct {
 
 // newShares begins with the addresses that Services already have.
 func newShares(w *world) *shares {
-	s := &shares{w: w, taken: map[netip.Addr]string{}, hosts: map[netip.Addr]bool{}}
+	s := &shares{w: w, taken: map[netip.Addr]string{}, hosts: map[netip.Addr]bool{w.vip: true}}
 	for _, node := range w.nodes {
 		for _, address := range slices.Concat(node.internal, node.external) {
 			s.hosts[address] = true
@@ -312,7 +312,7 @@ func (s *shares) address(service *corev1.Service, pools []*pool, asked netip.Add
 		case poolWith(pools, asked) == nil:
 			return netip.Addr{}, fmt.Sprintf("no LoadBalancerPool that this Service may use has the address %s", asked)
 		case s.hosts[asked]:
-			return netip.Addr{}, fmt.Sprintf("%s is the address of a node", asked)
+			return netip.Addr{}, fmt.Sprintf("%s is the address of a node or of the control plane", asked)
 		case owner != "" && owner != name:
 			return netip.Addr{}, fmt.Sprintf("the address %s belongs to the Service %s", asked, owner)
 		}

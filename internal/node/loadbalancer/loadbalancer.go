@@ -15,6 +15,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -145,7 +146,10 @@ func (l *loadBalancer) loop(ctx context.Context, changed <-chan struct{}) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			l.log.Warn(err)
+			// It is forbidden if the servers have disabled servicelb since this node started.
+			if !apierrors.IsForbidden(err) {
+				l.log.Warn(err)
+			}
 			again, retry = time.After(retry), min(2*retry, lastRetry)
 		case taken:
 			again, retry = time.After(lookInterval), firstRetry
