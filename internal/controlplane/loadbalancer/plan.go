@@ -124,7 +124,7 @@ func (w *world) ofNodes(service *corev1.Service, o *outcome, claimed claims, loc
 		for i := range service.Spec.Ports {
 			port := servicelb.Port(&service.Spec.Ports[i])
 			if first := claimed.of(node.name, port, service.Spec.IPFamilies); first != nil {
-				text := fmt.Sprintf("port %s belongs to the Service %s/%s, which is older", port, first.Namespace, first.Name)
+				text := fmt.Sprintf("port %s belongs to the older Service %s/%s", port, first.Namespace, first.Name)
 				conflicts[text] = append(conflicts[text], node.name)
 				free = false
 				continue

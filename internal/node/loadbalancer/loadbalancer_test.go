@@ -353,8 +353,8 @@ func TestOwnerOf(t *testing.T) {
 		{Network: "tcp", Address: ":10250", Use: "the kubelet"}, {Network: "udp", Address: "192.0.2.1:53", Use: "DNS"},
 	})
 	for port, want := range map[string]string{
-		"10250/tcp":                   "kedge, for the kubelet",
-		"53/udp":                      "kedge, for DNS",
+		"10250/tcp":                   "kedge (the kubelet)",
+		"53/udp":                      "kedge (DNS)",
 		fmt.Sprintf("%d/tcp", taken):  "process",
 		fmt.Sprintf("%d/sctp", taken): "",
 	} {

@@ -57,7 +57,7 @@ func ownerOf(addresses []netip.Addr, reserved []host.Port) func(ctx context.Cont
 	}
 	return func(ctx context.Context, port string) string {
 		if use := uses[port]; use != "" {
-			return "kedge, for " + use
+			return "kedge (" + use + ")"
 		}
 		number, network, _ := strings.Cut(port, "/")
 		if network != "tcp" && network != "udp" {
