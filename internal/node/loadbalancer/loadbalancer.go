@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
@@ -63,7 +64,7 @@ type loadBalancer struct {
 }
 
 // New returns the component of a node.
-func New(cfg Config) *loadBalancer {
+func New(cfg Config) component.Component {
 	return &loadBalancer{
 		cfg: cfg, log: logrus.WithField("component", "loadbalancer"), host: announce.Linux{},
 		owner: ownerOf(cfg.Addresses, cfg.Reserved),
