@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,8 +33,9 @@ type harness struct {
 	api    *fake.Clientset
 	pools  *dynamicfake.FakeDynamicClient
 	events *record.FakeRecorder
-	// silent are the nodes that do not answer.
-	silent map[string]bool
+	mu     sync.Mutex
+	// silent are the nodes that do not answer, and asked is how often nodes were asked.
+	silent []string
 	asked  int
 }
 
@@ -44,7 +46,7 @@ func run(t *testing.T, do func(h *harness), objects ...runtime.Object) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		h := &harness{
-			T: t, api: fake.NewClientset(objects...), events: record.NewFakeRecorder(100), silent: map[string]bool{},
+			T: t, api: fake.NewClientset(objects...), events: record.NewFakeRecorder(100),
 			pools: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{poolResource: "LoadBalancerPoolList"}),
 		}
 		factory := informers.NewSharedInformerFactory(h.api, 0)
@@ -55,7 +57,12 @@ func run(t *testing.T, do func(h *harness), objects ...runtime.Object) {
 				number, registered := strings.CutPrefix(address.String(), "192.0.2.")
 				return "node-" + number, registered
 			},
-			Answers: func(_ context.Context, node string) (bool, bool) { h.asked++; return !h.silent[node], node != "node-3" },
+			Answers: func(_ context.Context, node string) (bool, bool) {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				h.asked++
+				return !slices.Contains(h.silent, node), node != "node-3"
+			},
 		}, h.api, h.pools, factory, h.events, logrus.WithField("component", "test"))
 		if err != nil {
 			t.Fatal(err)
@@ -74,6 +81,13 @@ func run(t *testing.T, do func(h *harness), objects ...runtime.Object) {
 		factory.Shutdown()
 		synctest.Wait()
 	})
+}
+
+// silence makes some nodes silent, and the others not.
+func (h *harness) silence(nodes ...string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.silent = nodes
 }
 
 // object makes a Node as a kubelet writes it.
@@ -160,18 +174,18 @@ func TestController(t *testing.T) {
 		}
 
 		t.Log("a node is silent for a moment, and then for good")
-		h.silent["node-2"] = true
+		h.silence("node-2")
 		h.want("web", askInterval, "192.0.2.1", "192.0.2.2")
-		h.silent["node-2"] = false
+		h.silence()
 		h.want("web", misses*askInterval, "192.0.2.1", "192.0.2.2")
-		h.silent["node-2"], h.silent["node-1"] = true, true // node-1 is the controller's own
+		h.silence("node-1", "node-2") // node-1 is the controller's own
 		h.want("web", misses*askInterval+askTimeout, "192.0.2.1")
-		h.silent["node-2"] = false
+		h.silence()
 		h.want("web", askInterval, "192.0.2.1", "192.0.2.2")
 
 		t.Log("a node that was never connected is not asked for more")
 		h.update(object("node-3", "192.0.2.3", `{"80/tcp":""}`))
-		h.silent["node-3"] = true
+		h.silence("node-3")
 		h.want("web", 10*askInterval, "192.0.2.1", "192.0.2.2", "192.0.2.3")
 
 		t.Log("the Service is no longer of the type")

@@ -203,7 +203,9 @@ func (c claims) of(node, port string, families []corev1.IPFamily) *corev1.Servic
 
 // has tells whether a Service has its ports on a node.
 func (c claims) has(node string, service *corev1.Service) bool {
-	return c.of(node, servicelb.Port(&service.Spec.Ports[0]), service.Spec.IPFamilies[:1]) == service
+	return !slices.ContainsFunc(service.Spec.Ports, func(port corev1.ServicePort) bool {
+		return c.of(node, servicelb.Port(&port), service.Spec.IPFamilies) != service
+	})
 }
 
 // add gives a Service all its ports on a node.

@@ -202,6 +202,11 @@ func TestPlan(t *testing.T) {
 			[]*node{aNode(1)}, []*corev1.Service{aService("web", 1)}, []*pool{aPool(t, "a", true, "198.51.100.7")}, nil,
 			map[string]want{"web": {addresses: "198.51.100.7"}},
 		},
+		"such a pool comes before pools that want to be asked, and the class of nodes before it": {
+			[]*node{aNode(1)}, []*corev1.Service{aService("web", 2), aService("nodes", 1, class(servicelb.Class))},
+			[]*pool{aPool(t, "a", false, "198.51.100.7"), aPool(t, "b", true, "203.0.113.7")}, nil,
+			map[string]want{"web": {addresses: "203.0.113.7"}, "nodes": {addresses: "192.0.2.1"}},
+		},
 		"Services keep their addresses": {
 			[]*node{aNode(1)},
 			[]*corev1.Service{aService("new", 9, class(servicelb.PoolClass)), aService("has", 1, class(servicelb.PoolClass))},
@@ -327,6 +332,8 @@ func TestParseRange(t *testing.T) {
 		"192.0.2.3-":              "",
 		"fe80::1%eth0":            "",
 		"nowhere":                 "",
+		"::ffff:192.0.2.1":        "",
+		"::ffff:192.0.2.0/120":    "",
 		"192.0.2.1-192.0.2.2-192": "",
 	} {
 		r, err := parseRange(text)

@@ -103,7 +103,7 @@ func parseRange(text string) (addressRange, error) {
 	fault := func() (addressRange, error) {
 		return addressRange{}, fmt.Errorf("%q is neither a range of addresses, such as 192.0.2.240/28 or 192.0.2.240-192.0.2.250, nor one address", text)
 	}
-	if prefix, err := netip.ParsePrefix(text); err == nil {
+	if prefix, err := netip.ParsePrefix(text); err == nil && !prefix.Addr().Is4In6() {
 		return addressRange{prefix.Masked().Addr(), lastOf(prefix)}, nil
 	}
 	from, to, isRange := strings.Cut(text, "-")
@@ -111,7 +111,7 @@ func parseRange(text string) (addressRange, error) {
 		to = from
 	}
 	first, err := netip.ParseAddr(strings.TrimSpace(from))
-	if err != nil {
+	if err != nil || first.Is4In6() {
 		return fault()
 	}
 	last, err := netip.ParseAddr(strings.TrimSpace(to))

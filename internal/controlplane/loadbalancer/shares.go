@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
@@ -70,23 +71,26 @@ func (s *shares) asked(service *corev1.Service) (addresses []netip.Addr, err err
 	return addresses, nil
 }
 
+// asks tells whether a Service asks for addresses of pools.
+func (s *shares) asks(service *corev1.Service) bool {
+	asked, err := s.asked(service)
+	return classOf(service) == servicelb.PoolClass || service.Annotations[servicelb.PoolAnnotation] != "" || len(asked) > 0 || err != nil
+}
+
+func classOf(service *corev1.Service) string { return ptr.Deref(service.Spec.LoadBalancerClass, "") }
+
 // wants tells whether a Service gets addresses of pools, and not those of nodes.
 func (s *shares) wants(service *corev1.Service) bool {
-	class := service.Spec.LoadBalancerClass
-	if class != nil && *class == servicelb.PoolClass || service.Annotations[servicelb.PoolAnnotation] != "" {
-		return true
-	}
-	if asked, err := s.asked(service); len(asked) > 0 || err != nil {
-		return true
-	}
-	return slices.ContainsFunc(s.w.pools, func(p *pool) bool { return p.automatic && p.allows(service, s.w.namespace) })
+	return s.asks(service) || classOf(service) == "" &&
+		slices.ContainsFunc(s.w.pools, func(p *pool) bool { return p.automatic && p.allows(service, s.w.namespace) })
 }
 
 // poolsOf returns the pools whose addresses a Service may get, or why there is none.
 func (s *shares) poolsOf(service *corev1.Service) (pools []*pool, fault string) {
 	name := service.Annotations[servicelb.PoolAnnotation]
+	asks := s.asks(service)
 	for _, p := range s.w.pools {
-		if name != "" && p.name != name {
+		if name != "" && p.name != name || !asks && !p.automatic {
 			continue
 		}
 		if p.allows(service, s.w.namespace) {

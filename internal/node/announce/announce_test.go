@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -38,6 +39,12 @@ func (h *fakeHost) Place(netip.Addr) (Place, error) {
 		return nil, ErrUnfit
 	}
 	return h, nil
+}
+
+func (h *fakeHost) setUnfit(unfit bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unfit = unfit
 }
 
 func (h *fakeHost) Put(lifetime time.Duration) error {
@@ -75,22 +82,22 @@ type rivals struct {
 	api   *fake.Clientset
 	hosts []*fakeHost
 	stops []func()
-	// down makes the API refuse renewals of a host.
-	down map[string]bool
-	both bool
+	both  bool
+	mu    sync.Mutex
+	// down are the hosts whose renewals the API refuses.
+	down []string
 }
 
 // contend runs do beside hosts that contend, in a bubble of synctest.
 func contend(t *testing.T, count int, do func(r *rivals)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rivals{T: t, api: fake.NewClientset(), down: map[string]bool{}}
-		var mu sync.Mutex
+		r := &rivals{T: t, api: fake.NewClientset()}
 		// The fake API has no versions, so that no update conflicts.
 		versions := 0
 		r.api.PrependReactor("update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			mu.Lock()
-			defer mu.Unlock()
+			r.mu.Lock()
+			defer r.mu.Unlock()
 			lease := action.(clienttesting.UpdateAction).GetObject().(*coordinationv1.Lease)
 			current, err := r.api.Tracker().Get(action.GetResource(), lease.Namespace, lease.Name)
 			if err != nil {
@@ -99,7 +106,7 @@ func contend(t *testing.T, count int, do func(r *rivals)) {
 			if current.(*coordinationv1.Lease).ResourceVersion != lease.ResourceVersion {
 				return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), lease.Name, errors.New("it is newer"))
 			}
-			if r.down[holder(lease)] {
+			if slices.Contains(r.down, holder(lease)) {
 				return true, nil, apierrors.NewInternalError(errors.New("the API is away"))
 			}
 			versions++
@@ -146,6 +153,13 @@ func (r *rivals) pass(duration time.Duration) {
 	}
 }
 
+// refuse makes the API refuse the renewals of some hosts.
+func (r *rivals) refuse(hosts ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down = hosts
+}
+
 // one returns the number of the host that has the address, or -1.
 func (r *rivals) one() int {
 	for i, host := range r.hosts {
@@ -172,7 +186,7 @@ func TestFailover(t *testing.T) {
 		}
 
 		t.Log("the holder cannot reach the API, and another host takes the address")
-		r.down[fmt.Sprint("host-", first)] = true
+		r.refuse(fmt.Sprint("host-", first))
 		r.pass(leaseDuration + time.Second)
 		second := r.one()
 		if second < 0 || second == first {
@@ -180,7 +194,7 @@ func TestFailover(t *testing.T) {
 		}
 
 		t.Log("the earlier holder is back, and takes nothing")
-		r.down = map[string]bool{}
+		r.refuse()
 		r.pass(time.Minute)
 		if r.one() != second {
 			t.Errorf("host %d has the address", r.one())
@@ -212,12 +226,12 @@ func TestFailover(t *testing.T) {
 func TestOutage(t *testing.T) {
 	contend(t, 2, func(r *rivals) {
 		r.pass(3 * time.Second)
-		r.down["host-0"], r.down["host-1"] = true, true
+		r.refuse("host-0", "host-1")
 		r.pass(leaseDuration)
 		if r.one() >= 0 {
 			t.Error("a host still has the address")
 		}
-		r.down = map[string]bool{}
+		r.refuse()
 		r.pass(leaseDuration)
 		if r.one() < 0 {
 			t.Error("nobody has the address again")
@@ -228,16 +242,14 @@ func TestOutage(t *testing.T) {
 // TestUnfit has a host without a network for the address.
 func TestUnfit(t *testing.T) {
 	contend(t, 2, func(r *rivals) {
-		r.hosts[0].unfit = true
+		r.hosts[0].setUnfit(true)
 		r.pass(20 * time.Second)
 		if r.one() != 1 {
 			t.Errorf("host %d has the address", r.one())
 		}
 		r.stops[1]()
 		r.pass(time.Minute)
-		r.hosts[0].mu.Lock()
-		r.hosts[0].unfit = false
-		r.hosts[0].mu.Unlock()
+		r.hosts[0].setUnfit(false)
 		r.pass(unfitInterval + time.Second)
 		if r.one() != 0 {
 			t.Errorf("host %d has the address", r.one())
