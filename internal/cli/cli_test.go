@@ -19,6 +19,7 @@ import (
 
 // run runs a command and returns its output. A server or an agent that should have been refused
 // fails at its data directory, so that it changes nothing on this machine.
+// run runs a command and returns what it printed. A server or an agent that should have been refused
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	t.Setenv("KEDGE_DATA_DIR", "/dev/null/none")

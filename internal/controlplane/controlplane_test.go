@@ -32,6 +32,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 	"github.com/kedge-dev/kedge/internal/controlplane/controllers"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
+	"github.com/kedge-dev/kedge/internal/controlplane/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
 	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
@@ -97,6 +98,7 @@ func TestControlPlane(t *testing.T) {
 	})
 	t.Run("runs controllers again", func(t *testing.T) { plane.testAgain(ctx, t) })
 	t.Run("elects", func(t *testing.T) { plane.testElection(t, admin) })
+	t.Run("serves metrics", func(t *testing.T) { plane.testMetrics(ctx, t, admin) })
 	plane.stop()
 }
 
@@ -132,6 +134,7 @@ type plane struct {
 	port            int
 	controllersPort int
 	schedulerPort   int
+	kubelet         fakeKubelet
 	stop            func()
 }
 
@@ -191,6 +194,7 @@ func start(t *testing.T) *plane {
 	p.api, err = apiserver.New(apiserver.Config{
 		Addr: listener.Addr(), AdvertiseAddress: netip.MustParseAddr("10.9.8.7"), Cluster: cluster,
 		Datastore: apiserver.Datastore(store.Endpoint()), Files: certificates.Files, Now: clock.Now,
+		Egress: apiserver.Egress{Tunnels: &p.kubelet, PodCIDRs: cluster.PodCIDRs()}, MetricsTLS: certificates.KubeletTLS(metrics.User),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
+	"github.com/kedge-dev/kedge/internal/controlplane/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/nodescope"
 )
 
@@ -70,6 +71,10 @@ func (s *server) newAPI(listener net.Listener) (*api, error) {
 		egress.NodeName, egress.NodeIPs = s.node.Name, s.node.IPs
 	}
 	keys := s.newEncryption()
+	var metricsTLS *tls.Config
+	if s.cfg.Cluster.Has(config.MetricsServer) {
+		metricsTLS = s.certificates.KubeletTLS(metrics.User)
+	}
 	server, fault := apiserver.New(apiserver.Config{
 		Addr:                listener.Addr(),
 		AdvertiseAddress:    s.cfg.Server.Advertised(s.node.IPs[0]),
@@ -81,6 +86,7 @@ func (s *server) newAPI(listener net.Listener) (*api, error) {
 		Now:                 s.clock.Now,
 		Egress:              egress,
 		Transformers:        keys,
+		MetricsTLS:          metricsTLS,
 		Args:                s.cfg.Server.KubeAPIServerArgs,
 		Scopes: nodescope.Scopes{
 			{Resource: "persistentvolumes"}:                                   localstorage.TopologyKey,

@@ -137,6 +137,20 @@ func TestServerCallsServers(t *testing.T) {
 	if err := s.checkClient(s.clientCA, user); err != nil {
 		t.Error(err)
 	}
+	kubelets := s.KubeletTLS("system:kedge:metrics-server")
+	pair, err := kubelets.GetClientCertificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil || caller.Subject.CommonName != "system:kedge:metrics-server" || !slices.Equal(caller.Subject.Organization, []string{"kedge:registration:server"}) {
+		t.Errorf("it calls kubelets as %v, %v", caller, err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(s.ClientCA())
+	if kubelets.ServerName != "" || !kubelets.RootCAs.Equal(roots) {
+		t.Error("it calls anybody as a kubelet")
+	}
 	etcd := shown(s.EtcdClientTLS())
 	if err := s.CheckEtcdClient(etcd); err != nil {
 		t.Error(err)

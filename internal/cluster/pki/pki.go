@@ -261,12 +261,28 @@ func (s *Server) NodeTLS() *tls.Config {
 }
 
 // UserTLS returns the TLS settings with which this server calls other servers as a user
-// who is in groups. A server has the authority to be any user. It makes the certificate
-// for each connection and keeps it nowhere.
+// who is in groups. A server has the authority to be any user.
 func (s *Server) UserTLS(user string, groups ...string) *tls.Config {
-	groups = append(slices.Clone(groups), RegistrationGroup(ServerRegistration))
 	config := s.apiTLS()
-	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	config.GetClientCertificate = s.userCertificate(user, groups)
+	return config
+}
+
+// KubeletTLS returns the TLS settings with which this server calls kubelets as a user.
+// The name that is dialed must be in the kubelet's certificate.
+func (s *Server) KubeletTLS(user string) *tls.Config {
+	roots := x509.NewCertPool()
+	for _, cert := range s.clientCA.bundle {
+		roots.AddCert(cert)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Time: s.clock.Now, GetClientCertificate: s.userCertificate(user, nil)}
+}
+
+// userCertificate returns a function that makes the certificate of a user for each
+// connection, and keeps it nowhere.
+func (s *Server) userCertificate(user string, groups []string) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	groups = append(slices.Clone(groups), RegistrationGroup(ServerRegistration))
+	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		key, err := ecdsaKey()
 		if err != nil {
 			return nil, fmt.Errorf("make key: %w", err)
@@ -278,7 +294,6 @@ func (s *Server) UserTLS(user string, groups ...string) *tls.Config {
 		}
 		return certificate(chain, key), nil
 	}
-	return config
 }
 
 // apiTLS returns TLS settings that trust the other servers of the cluster.

@@ -133,7 +133,8 @@ func (a *Addons) objects() ([]*unstructured.Unstructured, error) {
 }
 
 // removeDisabled removes the objects that kedge made for parts that are now disabled.
-// CustomResourceDefinitions stay, because the user's objects would go with them.
+// CustomResourceDefinitions stay, because the user's objects would go with them. If a
+// Service of the user answers the API group of a part, all objects of the part stay.
 func (a *Addons) removeDisabled(ctx context.Context) error {
 	var faults []error
 	for _, part := range config.Parts() {
@@ -150,6 +151,9 @@ func (a *Addons) removeDisabled(ctx context.Context) error {
 			}
 			client := a.resource(object)
 			live, err := client.Get(ctx, object.GetName(), metav1.GetOptions{})
+			if err == nil && object.GetKind() == apiServiceKind && service(live) != "" {
+				break // the user has another program for this part, and with it the rest of the objects
+			}
 			if err == nil && live.GetAnnotations()[digestAnnotation] != "" && !isLeftAlone(live) {
 				err = client.Delete(ctx, object.GetName(), metav1.DeleteOptions{})
 				if object.GetKind() == "Service" {
@@ -213,6 +217,10 @@ func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) (
 	case err != nil:
 		return false, err
 	case isLeftAlone(live):
+		if theirs := service(live); theirs != "" {
+			a.log.Infof("The Service %s answers the API group %s in place of kedge, because the APIService of that name says so. "+
+				"To have kedge answer: `kedge kubectl delete apiservice %[2]s`", theirs, object.GetName())
+		}
 		return true, nil
 	default:
 		there = true

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/manifests"
@@ -41,7 +42,7 @@ func TestManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), apiextensionsv1.AddToScheme(known), snapshotv1.AddToScheme(known)); err != nil {
+	if err := errors.Join(scheme.AddToScheme(known), apiextensionsv1.AddToScheme(known), apiregistrationv1.AddToScheme(known), snapshotv1.AddToScheme(known)); err != nil {
 		t.Fatal(err)
 	}
 	decoder := serializer.NewCodecFactory(known, serializer.EnableStrict).UniversalDeserializer()

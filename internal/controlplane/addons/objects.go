@@ -125,12 +125,30 @@ func mark(object *unstructured.Unstructured) error {
 func isLeftAlone(live *unstructured.Unstructured) bool {
 	annotations := live.GetAnnotations()
 	switch live.GetKind() {
+	case apiServiceKind:
+		if service(live) != "" {
+			return true
+		}
 	case "CustomResourceDefinition", snapshotClassKind, storageClassKind:
 		if annotations[digestAnnotation] == "" {
 			return true
 		}
 	}
 	return annotations[rbacv1.AutoUpdateAnnotationKey] == "false"
+}
+
+// apiServiceKind is the kind of an API group that another server may answer.
+const apiServiceKind = "APIService"
+
+// service returns namespace/name of the Service that answers an API group in place of
+// the API server, or "". kedge makes no such APIService, so it is the user's.
+func service(live *unstructured.Unstructured) string {
+	namespace, _, _ := unstructured.NestedString(live.Object, "spec", "service", "namespace")
+	name, _, _ := unstructured.NestedString(live.Object, "spec", "service", "name")
+	if name == "" {
+		return ""
+	}
+	return namespace + "/" + name
 }
 
 // includes tells whether live has everything that wanted has: at least the same

@@ -7,6 +7,7 @@ package apiserver
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/client/v3/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/storage/value"
@@ -31,6 +33,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/controlplane/healthport"
+	"github.com/kedge-dev/kedge/internal/controlplane/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/nodescope"
 )
 
@@ -70,6 +73,9 @@ type Config struct {
 	Args []string
 	// Scopes limit the services of nodes to the objects of their node.
 	Scopes nodescope.Scopes
+	// MetricsTLS are the settings with which the metrics API calls kubelets. If they are
+	// nil, the server has no metrics API.
+	MetricsTLS *tls.Config
 }
 
 // Datastore is where the server stores objects, and how it gets there.
@@ -204,7 +210,11 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 	if faults := completedOptions.Validate(); len(faults) > 0 {
 		return nil, utilerrors.NewAggregate(faults)
 	}
-	built, objects, err := newConfig(stop, completedOptions, s.config.Egress, s.loopback())
+	var further []*runtime.Scheme
+	if s.config.MetricsTLS != nil {
+		further = append(further, metrics.Scheme())
+	}
+	built, objects, err := newConfig(stop, completedOptions, s.config.Egress, s.loopback(), further...)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +237,11 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 		return nil, err
 	}
 
-	server, err := createServerChain(built)
+	metricsGroup, err := s.metricsGroup(stop, built)
+	if err != nil {
+		return nil, err
+	}
+	server, err := createServerChain(built, metricsGroup)
 	if err != nil {
 		return nil, err
 	}

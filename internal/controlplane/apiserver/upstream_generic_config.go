@@ -30,16 +30,17 @@ const resyncPeriod = 10 * time.Minute
 
 // newGenericConfig is upstream's BuildGenericConfig without the parts that read the
 // API, which applyReaders adds. Upstream gives those parts informers whose client dials
-// the server's own port over TLS, and accepts no other client.
+// the server's own port over TLS, and accepts no other client. further are more types that
+// OpenAPI documents describe.
 //
 //upstream:follows k8s.io/kubernetes/pkg/controlplane/apiserver/config.go BuildGenericConfig
-func newGenericConfig(ctx context.Context, opts options.CompletedOptions, loopback http.RoundTripper) (*genericapiserver.Config, *serverstorage.DefaultStorageFactory, *objectcache.Cache, error) {
+func newGenericConfig(ctx context.Context, opts options.CompletedOptions, loopback http.RoundTripper, further []*runtime.Scheme) (*genericapiserver.Config, *serverstorage.DefaultStorageFactory, *objectcache.Cache, error) {
 	// Upstream skips options that are nil.
 	features, authentication, authorization := opts.Features, opts.Authentication, opts.Authorization
 	opts.Features, opts.Authentication, opts.Authorization = nil, nil, nil
 	generic, _, storage, err := controlplaneapiserver.BuildGenericConfig(
 		opts.CompletedOptions,
-		[]*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme},
+		append([]*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme}, further...),
 		controlplane.DefaultAPIResourceConfigSource(),
 		generatedopenapi.GetOpenAPIDefinitions,
 	)

@@ -3,6 +3,7 @@
 package apiserver
 
 import (
+	"fmt"
 	"net/http"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -15,10 +16,12 @@ import (
 
 // createServerChain completes the configuration and creates the chain of servers, as
 // upstream's Run does. Their OpenAPI documents are made on request, and their
-// reconciler of endpoints does not delay a stop.
+// reconciler of endpoints does not delay a stop. The core also serves the API group of
+// metrics, unless it is nil. It stands behind the aggregator, so that an APIService of
+// the user for the same group wins.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-apiserver/app/server.go Run CreateServerChain
-func createServerChain(config *app.Config) (*aggregator.APIAggregator, error) {
+func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInfo) (*aggregator.APIAggregator, error) {
 	core, extensions := config.KubeAPIs.ControlPlane.Generic, config.ApiExtensions.GenericConfig
 	outermost := config.Aggregator.GenericConfig
 	documents := &openapi.Documents{}
@@ -37,11 +40,16 @@ func createServerChain(config *app.Config) (*aggregator.APIAggregator, error) {
 	if err != nil {
 		return nil, err
 	}
-	takeBack()
 	coreServer, err := delegateOf(server.GenericAPIServer)
 	if err != nil {
 		return nil, err
 	}
+	if metrics != nil {
+		if err := coreServer.InstallAPIGroup(metrics); err != nil {
+			return nil, fmt.Errorf("install metrics API: %w", err)
+		}
+	}
+	takeBack()
 	extensionsServer, err := delegateOf(coreServer)
 	if err != nil {
 		return nil, err
