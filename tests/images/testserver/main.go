@@ -32,6 +32,7 @@ const usage = `testserver COMMAND
   hold HOST:PORT          keeps one TCP connection to a serve-doors busy, and ends when it breaks
   watch-door HOST:PORT    tries connections without an end; prints when they begin to fail or to succeed
   measure ADDRESS SECONDS prints as JSON how fast the way to a serve-measure at HOST:PORT is
+  load MILLICORES MIB     uses that much, and answers on port 8080 with JSON of what its cgroup has used
 `
 
 func main() {
@@ -75,6 +76,8 @@ func main() {
 		err = hold(argument(2, ""))
 	case "watch-door":
 		err = watchDoor(argument(2, ""))
+	case "load":
+		err = load(argument(2, "0"), argument(3, "0"))
 	default:
 		fmt.Fprint(os.Stderr, usage)
 		os.Exit(2)
