@@ -34,5 +34,7 @@ echo "go build k8s.io/kubernetes/test/images/agnhost"
 go -C $suite build -ldflags "-s -w -X main.Version=$(cat "$agnhost/VERSION")" \
 	-o "$bin/agnhost" k8s.io/kubernetes/test/images/agnhost
 build nnp k8s.io/kubernetes/test/images/nonewprivs
+build consumer k8s.io/kubernetes/test/images/resource-consumer
+build consume-cpu k8s.io/kubernetes/test/images/resource-consumer/consume-cpu
 build etcd go.etcd.io/etcd/server/v3
 build sample-apiserver k8s.io/sample-apiserver $suite/sample-apiserver

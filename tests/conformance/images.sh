@@ -167,6 +167,15 @@ base "$root"
 cp "$bin/nnp" "$root/usr/local/bin/nnp"
 chmod 6755 "$root/usr/local/bin/nnp"
 
+# See test/images/resource-consumer/Dockerfile. No conformance test uses it, but those of
+# HorizontalPodAutoscalers do.
+root=$roots/resource-consumer
+base "$root"
+debs "$root" stress
+mkdir -p "$root/consume-cpu"
+cp "$bin/consumer" "$root/consumer"
+cp "$bin/consume-cpu" "$root/consume-cpu/consume-cpu"
+
 root=$roots/etcd
 mkdir -p "$root/usr/local/bin" "$root/var/lib/etcd" "$root/tmp"
 chmod 1777 "$root/tmp"
@@ -240,6 +249,7 @@ nginx='"Cmd": ["nginx", "-g", "daemon off;"], "StopSignal": "SIGQUIT"'
 	image Nginx nginx "$nginx"
 	image NginxNew nginx "$nginx"
 	image Pause pause '"User": "65535:65535", "Entrypoint": ["/pause"]'
+	image ResourceConsumer resource-consumer '"Entrypoint": ["/consumer"]'
 	image Etcd etcd '"Cmd": ["/usr/local/bin/etcd"]'
 	image APIServer sample-apiserver '"Entrypoint": ["/sample-apiserver"]'
 	echo "]"

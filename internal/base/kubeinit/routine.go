@@ -24,6 +24,12 @@ var routines = []routine{
 	// pkg/controller, at every rollout: the controller looks at the object again
 	//upstream:relies-on k8s.io/kubernetes/pkg/controller/util/consistency/consistency.go ConsistencyError.Error
 	{message: "Unhandled Error", detail: "is not as new as written version"},
+	// pkg/controller/podautoscaler/horizontal.go, every 15 seconds: Events FailedGetScale,
+	// FailedComputeMetricsReplicas and FailedGetResourceMetric, for example while pods start
+	//upstream:relies-on k8s.io/kubernetes/pkg/controller/podautoscaler/horizontal.go HorizontalController.reconcileAutoscaler HorizontalController.computeReplicasForMetrics
+	{message: "Unhandled Error", detail: "failed to query scale subresource for"},
+	{message: "Unhandled Error", detail: "failed to compute desired number of replicas based on listed metrics"},
+	{message: "Unhandled Error", detail: "invalid metrics ("},
 	// pkg/kubelet/pod_workers.go: an Event FailedSync, or one about the failure, reports it
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/pod_workers.go podWorkers.podWorkerLoop
 	{message: "Error syncing pod, skipping"},
@@ -58,6 +64,7 @@ var routines = []routine{
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/status/status_manager.go manager.syncPod
 	//upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/node_authorizer.go NodeAuthorizer.authorize
 	{message: "Failed to get status for pod", detail: "no relationship found"},
+	{message: "Failed to update status for pod", detail: "not found"},
 	// pkg/volume/secret and configmap: an Event FailedMount
 	//upstream:relies-on k8s.io/kubernetes/pkg/volume/secret/secret.go secretVolumeMounter.SetUpAt
 	//upstream:relies-on k8s.io/kubernetes/pkg/volume/projected/projected.go projectedVolumeMounter.collectData

@@ -23,7 +23,8 @@ const (
 	// atOnce is how many kubelets are asked at the same time.
 	atOnce = 16
 	// settling is how long after the start of this process rates of zero are not
-	// believed: this host's kubelet has started then, too.
+	// believed, because this host's kubelet has just started too, and how long there are
+	// no warnings.
 	settling = 45 * time.Second
 )
 
@@ -31,10 +32,11 @@ const (
 type reader struct {
 	ctx     context.Context
 	kubelet func(*corev1.Node) (string, error)
-	client  *http.Client
-	log     *logrus.Entry
-	slots   chan struct{}
-	started time.Time
+	// transport follows no redirects: a node must not send the server elsewhere.
+	transport http.RoundTripper
+	log       *logrus.Entry
+	slots     chan struct{}
+	started   time.Time
 
 	mu sync.Mutex
 	// answers are those of the nodes that somebody has asked for, by their names.
@@ -50,11 +52,13 @@ type answer struct {
 	done chan struct{}
 	// sample is nil if the kubelet has not answered.
 	sample *sample
+	// warned says that the log has a warning about it since its last sample.
+	warned bool
 }
 
 func newReader(ctx context.Context, cfg Config) *reader {
 	return &reader{
-		ctx: ctx, kubelet: cfg.Kubelet, client: &http.Client{Transport: cfg.Transport},
+		ctx: ctx, kubelet: cfg.Kubelet, transport: cfg.Transport,
 		log:   logrus.WithField("component", "metrics"),
 		slots: make(chan struct{}, atOnce), started: time.Now(), answers: map[string]*answer{},
 	}
@@ -109,28 +113,32 @@ func (r *reader) answer(node *corev1.Node) *answer {
 	}
 	go func() {
 		defer close(a.done)
-		a.sample = r.ask(node, before)
+		a.sample, a.warned = r.ask(node, before)
 	}()
 	return a
 }
 
-// ask asks a node's kubelet. It returns nil and logs it if the kubelet does not answer,
-// unless it has not answered before.
-func (r *reader) ask(node *corev1.Node, before *answer) *sample {
-	var last *sample
-	if before != nil {
-		last = before.sample
+// ask asks a node's kubelet. It returns nil if the kubelet does not answer, and whether the
+// log has a warning about that. There is one warning, and none about nodes that are not
+// ready, or whose tunnels may not be open yet.
+func (r *reader) ask(node *corev1.Node, before *answer) (*sample, bool) {
+	if before == nil {
+		before = &answer{}
 	}
-	s, err := r.fetch(node, last)
-	if err != nil && r.ctx.Err() == nil {
-		level := logrus.DebugLevel
-		if readiness(node) == corev1.ConditionTrue && (before == nil || last != nil) {
-			level = logrus.WarnLevel
-		}
-		r.log.Logf(level, "metrics.k8s.io has no figures of node %s and its pods: %v", node.Name, err)
+	s, err := r.fetch(node, before.sample)
+	if err == nil || r.ctx.Err() != nil {
+		return s, false
 	}
-	return s
+	level, warned := logrus.DebugLevel, before.warned
+	if !warned && r.settled() && readiness(node) == corev1.ConditionTrue {
+		level, warned = logrus.WarnLevel, true
+	}
+	r.log.Logf(level, "metrics.k8s.io has no figures of node %s and its pods: %v", node.Name, err)
+	return nil, warned
 }
+
+// settled tells whether this process has run for a while.
+func (r *reader) settled() bool { return time.Since(r.started) > settling }
 
 // fetch gets the summary of a node's kubelet.
 func (r *reader) fetch(node *corev1.Node, before *sample) (*sample, error) {
@@ -150,7 +158,7 @@ func (r *reader) fetch(node *corev1.Node, before *sample) (*sample, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask kubelet: %w", err)
 	}
-	response, err := r.client.Do(request)
+	response, err := r.transport.RoundTrip(request)
 	if err != nil {
 		return nil, fmt.Errorf("ask kubelet: %w", err)
 	}
@@ -159,7 +167,7 @@ func (r *reader) fetch(node *corev1.Node, before *sample) (*sample, error) {
 		why, _ := io.ReadAll(io.LimitReader(response.Body, 200))
 		return nil, fmt.Errorf("ask kubelet: it answers %s: %q", response.Status, why)
 	}
-	return readSample(response.Body, before, time.Since(r.started) > settling)
+	return readSample(response.Body, before, r.settled())
 }
 
 // forget drops the answers that nobody has asked for lately.

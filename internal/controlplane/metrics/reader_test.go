@@ -84,6 +84,15 @@ func TestReader(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		r := k.reader(ctx)
+		warnings := func() (all []string) {
+			for _, entry := range said.AllEntries() {
+				if entry.Level == logrus.WarnLevel {
+					all = append(all, entry.Message)
+				}
+			}
+			slices.Sort(all)
+			return all
+		}
 		nodes := []*corev1.Node{newNode("a", corev1.ConditionTrue), newNode("b", corev1.ConditionFalse), newNode("gone", corev1.ConditionUnknown),
 			newNode("odd", corev1.ConditionTrue), newNode("dead", corev1.ConditionTrue), newNode("starting", corev1.ConditionFalse), newNode("forbids", corev1.ConditionTrue)}
 		read := func(asked int) {
@@ -110,16 +119,17 @@ func TestReader(t *testing.T) {
 		read(0)
 		time.Sleep(fresh)
 		read(6)
+		if faults := warnings(); len(faults) > 0 {
+			t.Errorf("just after the start it says %q", faults)
+		}
+		time.Sleep(settling)
+		read(6)
+		time.Sleep(fresh)
+		read(6)
 
 		// Each fault is said once, and those of nodes that are not ready only to who debugs.
-		var faults []string
-		for _, entry := range said.AllEntries() {
-			if entry.Level == logrus.WarnLevel {
-				faults = append(faults, entry.Message)
-			}
-		}
-		slices.Sort(faults)
-		for i, want := range []string{"dead and its pods: ask kubelet: Get \"https://dead:10250/stats/summary?only_cpu_and_memory=true\": connection refused",
+		faults := warnings()
+		for i, want := range []string{"dead and its pods: ask kubelet: connection refused",
 			"forbids and its pods: ask kubelet: it answers 403 Forbidden: \"no\"", "odd and its pods: decode"} {
 			if len(faults) != 3 || !strings.Contains(faults[i], want) {
 				t.Errorf("said %q, want %q", faults, want)

@@ -45,9 +45,9 @@ func newStorage(t *testing.T) (nodes, pods rest.Storage) {
 			continue
 		}
 		// Each node also lies about a pod of the other.
-		lie := ofPod(map[string]string{"b": "10", "a": "0"}[node], figures("main", 100, 9e9, 9e9, 5<<30))
-		k.says[node] = summary(ofPod(uid(0), figures("main", 100, 9e9, 25e7, 5<<20), figures("aside", 100, 9e9, 5e7, 1<<20)),
-			ofPod(uid(1), figures("main", 100, 9e9, 1e7, 5<<20)), ofPod(uid(2), figures("main", 100, 9e9, 25e7, 5<<20)),
+		lie := ofPod(map[string]string{"b": "10", "a": "0"}[node], said("main", 100, 9e9, 9e9, 5<<30))
+		k.says[node] = summary(ofPod(uid(0), said("main", 100, 9e9, 25e7, 5<<20), said("aside", 100, 9e9, 5e7, 1<<20)),
+			ofPod(uid(1), said("main", 100, 9e9, 1e7, 5<<20)), ofPod(uid(2), said("main", 100, 9e9, 25e7, 5<<20)),
 			lie)
 	}
 	group := New(t.Context(), Config{

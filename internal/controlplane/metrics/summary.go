@@ -1,8 +1,6 @@
 package metrics
 
 import (
-	"encoding/json"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -10,13 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/metrics/pkg/apis/metrics"
 )
-
-// longest is how many bytes of a kubelet's answer are read. A node with 110 pods of three
-// containers sends 0.4 MB. A node of an attacker must not take all memory of a server.
-const longest = 16 << 20
 
 // sample is what a kubelet has said of its node.
 type sample struct {
@@ -30,36 +23,28 @@ type containers map[string]usage
 // readSample reads a kubelet's summary. before is the sample before, or nil. settled is
 // as in measured.
 func readSample(r io.Reader, before *sample, settled bool) (*sample, error) {
-	limited := &io.LimitedReader{R: r, N: longest}
-	var summary stats.Summary
-	if err := json.NewDecoder(limited).Decode(&summary); err != nil {
-		if limited.N <= 0 {
-			return nil, fmt.Errorf("the kubelet's summary is longer than %d MB", longest>>20)
-		}
-		return nil, fmt.Errorf("decode the kubelet's summary: %w", err)
-	}
 	if before == nil {
 		before = &sample{}
 	}
-	node := &summary.Node
-	s := &sample{
-		node: measured(node.StartTime, node.CPU, node.Memory, node.Swap, &before.node, settled),
-		pods: make(map[types.UID]containers, len(summary.Pods)),
-	}
-	for i := range summary.Pods {
-		pod := &summary.Pods[i]
-		uid := types.UID(pod.PodRef.UID)
+	s := &sample{pods: map[types.UID]containers{}}
+	err := readSummary(r, func(f figures) {
+		s.node = measured(f, &before.node, settled)
+	}, func(uid types.UID, f figures) {
 		if s.pods[uid] == nil {
-			s.pods[uid] = make(containers, len(pod.Containers))
+			s.pods[uid] = containers{}
 		}
-		for j := range pod.Containers {
-			c := &pod.Containers[j]
-			var last *usage
-			if known, ok := before.pods[uid][c.Name]; ok {
-				last = &known
-			}
-			s.pods[uid][c.Name] = measured(c.StartTime, c.CPU, c.Memory, c.Swap, last, settled)
+		var last *usage
+		if known, ok := before.pods[uid][f.Name]; ok {
+			last = &known
 		}
+		u := measured(f, last, settled)
+		if u.at.IsZero() {
+			f.Name = "" // one entry says that something is not known, however many there are
+		}
+		s.pods[uid][f.Name] = u
+	})
+	if err != nil {
+		return nil, err
 	}
 	return s, nil
 }

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// figures returns what a kubelet says of a container, or of a node.
-func figures(name string, at int, total, rate, memory uint64) string {
+// said returns what a kubelet says of a container, or of a node.
+func said(name string, at int, total, rate, memory uint64) string {
 	return fmt.Sprintf(`{"name": %q, "startTime": "2026-05-01T12:00:00Z",
 		"cpu": {"time": %[2]q, "usageNanoCores": %[4]d, "usageCoreNanoSeconds": %[3]d},
 		"memory": {"time": %[2]q, "usageBytes": 99999999, "workingSetBytes": %[5]d},
@@ -28,15 +28,15 @@ func ofPod(uid string, containers ...string) string {
 
 // summary returns what a kubelet says of its node and its pods.
 func summary(pods ...string) string {
-	return fmt.Sprintf(`{"node": %s, "pods": [%s]}`, figures("n", 100, 9e12, 15e8, 4<<30), strings.Join(pods, ","))
+	return fmt.Sprintf(`{"node": %s, "pods": [%s]}`, said("n", 100, 9e12, 15e8, 4<<30), strings.Join(pods, ","))
 }
 
 func TestSample(t *testing.T) {
 	text := summary(
-		ofPod("1", figures("main", 100, 9e9, 25e7, 5<<20), figures("aside", 90, 9e9, 5e7, 1<<20)),
-		ofPod("2", figures("main", 100, 9e9, 25e7, 5<<20), figures("starting", 3, 9e9, 0, 5<<20)),
+		ofPod("1", said("main", 100, 9e9, 25e7, 5<<20), said("aside", 90, 9e9, 5e7, 1<<20)),
+		ofPod("2", said("main", 100, 9e9, 25e7, 5<<20), said("starting", 3, 9e9, 0, 5<<20)),
 		ofPod("3"),
-		ofPod("static", figures("main", 100, 9e9, 1, 1)))
+		ofPod("static", said("main", 100, 9e9, 1, 1)))
 	s, err := readSample(strings.NewReader(text), nil, true)
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestSample(t *testing.T) {
 	}
 
 	// The next sample computes the rate that the kubelet lacks.
-	next, err := readSample(strings.NewReader(summary(ofPod("1", figures("main", 110, 14e9, 0, 5<<20)))), s, false)
+	next, err := readSample(strings.NewReader(summary(ofPod("1", said("main", 110, 14e9, 0, 5<<20)))), s, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,27 +76,39 @@ func TestSample(t *testing.T) {
 // TestOddSummaries gets bytes from kubelets that are broken or hostile.
 func TestOddSummaries(t *testing.T) {
 	for text, want := range map[string]string{
-		"":              "decode",
-		"[]":            "decode",
-		`{"node": 1}`:   "decode",
-		`{"pods": [{}]`: "decode",
+		"":                               "decode",
+		"[]":                             "decode",
+		`{"node": 1}`:                    "decode",
+		`{"pods": [{}]`:                  "decode",
+		`{"pods": {}}`:                   "want [",
+		`{"pods": [{"containers": {}}]}`: "want [",
 		`{"node": {"nodeName": "` + strings.Repeat("x", longest) + `"}}`: "longer than 16 MB",
 	} {
 		if _, err := readSample(strings.NewReader(text), nil, true); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.30s: got %v, want %q", text, err, want)
 		}
 	}
-	s, err := readSample(strings.NewReader(`{"pods": [{}, {"containers": [{}, {}]}]}`), nil, true)
-	if err != nil || s.node.known || len(s.pods) != 1 {
-		t.Errorf("got %+v, %v", s, err)
+	for _, text := range []string{
+		`{"pods": [{}, {"containers": [{}, {}]}]}`,
+		`{"pods": [{"podRef": null, "containers": [{"name": "a"}, {"name": "b"}], "x": [1]}, null, {"containers": null}], "x": {}}`,
+	} {
+		s, err := readSample(strings.NewReader(text), nil, true)
+		if err != nil || s.node.known || len(s.pods) != 1 || len(s.pods[""]) != 1 {
+			t.Errorf("%s: got %+v, %v", text, s, err)
+		}
+	}
+	for _, text := range []string{`null`, `{"pods": null, "node": null}`, `{}`} {
+		if s, err := readSample(strings.NewReader(text), nil, true); err != nil || s.node.known || len(s.pods) != 0 {
+			t.Errorf("%s: got %+v, %v", text, s, err)
+		}
 	}
 }
 
 // FuzzSummary wants that whatever a kubelet says is not negative, and in the order of the
 // containers' names.
 func FuzzSummary(f *testing.F) {
-	f.Add(summary(ofPod("1", figures("b", 100, 9e9, 25e7, 5<<20), figures("a", 5, 9e9, 0, 5<<20))),
-		summary(ofPod("1", figures("b", 110, 9e9, 0, 5<<20), figures("a", 15, 10e9, 0, 5<<20))), true)
+	f.Add(summary(ofPod("1", said("b", 100, 9e9, 25e7, 5<<20), said("a", 5, 9e9, 0, 5<<20))),
+		summary(ofPod("1", said("b", 110, 9e9, 0, 5<<20), said("a", 15, 10e9, 0, 5<<20))), true)
 	f.Add(summary(), `{"node": {}, "pods": [{"containers": [{}]}]}`, false)
 	f.Fuzz(func(t *testing.T, first, second string, settled bool) {
 		before, err := readSample(strings.NewReader(first), nil, settled)

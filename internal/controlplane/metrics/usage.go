@@ -6,8 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
 const (
@@ -29,7 +27,7 @@ const (
 // usage is what a node or a container uses.
 type usage struct {
 	// started is when the container started, and at when the kubelet measured. Both are
-	// the node's time, in whole seconds.
+	// the node's time, in whole seconds. at is zero if the kubelet has no figures.
 	started, at time.Time
 	// total is the processor time since the start, in nanoseconds.
 	total uint64
@@ -44,19 +42,20 @@ type usage struct {
 	swap   *uint64
 }
 
-// measured returns the usage in a kubelet's statistics. before is what was known of the
+// measured returns the usage in a kubelet's figures. before is what was known of the
 // same container, or nil. settled says that the kubelet has run for so long that a rate
 // of zero is to be believed: right after its start it reports zero, because it has
 // measured only once.
-func measured(started metav1.Time, cpu *stats.CPUStats, memory *stats.MemoryStats, swapped *stats.SwapStats, before *usage, settled bool) usage {
-	u := usage{started: started.Time}
+func measured(f figures, before *usage, settled bool) usage {
+	u := usage{started: f.StartTime.Time}
+	cpu, memory := f.CPU, f.Memory
 	// As with metrics-server, zero is no figure: what runs has used both.
 	if cpu == nil || cpu.Time.IsZero() || isZero(cpu.UsageCoreNanoSeconds) || memory == nil || isZero(memory.WorkingSetBytes) {
 		return u
 	}
 	u.at, u.total, u.memory = cpu.Time.Time, *cpu.UsageCoreNanoSeconds, *memory.WorkingSetBytes
-	if swapped != nil {
-		u.swap = swapped.SwapUsageBytes
+	if f.Swap != nil {
+		u.swap = f.Swap.SwapUsageBytes
 	}
 	if before != nil && !before.started.Equal(u.started) {
 		before = nil // it has been restarted since
@@ -70,14 +69,14 @@ func measured(started metav1.Time, cpu *stats.CPUStats, memory *stats.MemoryStat
 		}
 	case before != nil && before.known && before.at.Equal(u.at):
 		u.known, u.rate, u.window = true, before.rate, before.window
-	case before != nil && u.at.After(before.at) && !before.at.IsZero() && u.total >= before.total:
+	case before != nil && u.at.After(before.at) && u.total > before.total && before.total > 0:
 		u.known, u.window = true, u.at.Sub(before.at)
 		u.rate = rate(u.total-before.total, u.window)
 	case age >= 0 && age < kubeletWindow:
 		u.known, u.window = age >= youngest, age
 		u.rate = rate(u.total, age)
 	default:
-		u.known, u.window = settled, kubeletWindow
+		u.known, u.window = settled || before != nil && u.total == before.total, kubeletWindow
 	}
 	return u
 }

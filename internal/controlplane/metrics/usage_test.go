@@ -38,7 +38,7 @@ func TestMeasured(t *testing.T) {
 		"idle":                      {cpu(100, figure(9e9), figure(0)), memory, nil, true, "0 over 30s"},
 		"measured once":             {cpu(100, figure(9e9), figure(0)), memory, nil, false, ""},
 		"measured before":           {cpu(50, figure(7e9), figure(0)), memory, earlier, false, "500000000 over 10s"},
-		"idle since before":         {cpu(50, figure(2e9), figure(0)), memory, earlier, false, "0 over 10s"},
+		"idle since before":         {cpu(50, figure(2e9), figure(0)), memory, earlier, false, "0 over 30s"},
 		"the same measurement":      {cpu(40, figure(2e9), figure(0)), memory, earlier, false, "7 over 11s"},
 		"without a rate":            {cpu(100, figure(9e9), nil), memory, nil, false, ""},
 		"restarted":                 {cpu(50, figure(7e9), figure(0)), memory, &usage{started: began.Add(-time.Hour), at: after(40).Time, total: 2e9, known: true}, false, ""},
@@ -55,7 +55,7 @@ func TestMeasured(t *testing.T) {
 		"more than the API can say": {cpu(100, figure(9e9), figure(math.MaxUint64)), memory, nil, true, "18446744073709551615 over 30s"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			u := measured(metav1.NewTime(began), test.cpu, test.memory, nil, test.before, test.settled)
+			u := measured(figures{StartTime: metav1.NewTime(began), CPU: test.cpu, Memory: test.memory}, test.before, test.settled)
 			got := ""
 			if u.known {
 				got = fmt.Sprintf("%d over %v", u.rate, u.window)

@@ -253,12 +253,12 @@ func (s *scenario) rights() {
 	s.Kubectl("create", "rolebinding", "viewer", "--clusterrole=view", "--user=viewer")
 	for _, test := range []struct{ user, what, want string }{
 		{"viewer", "list pods.metrics.k8s.io", "yes"},
-		{"viewer", "list nodes.metrics.k8s.io", "no"},
+		{"viewer", "list nodes.metrics.k8s.io --all-namespaces", "no"},
 		{"viewer", "list pods.metrics.k8s.io -n kube-system", "no"},
 		{"nobody", "list pods.metrics.k8s.io", "no"},
-		{"system:kedge:metrics-server", "get nodes/stats", "yes"},
-		{"system:kedge:metrics-server", "get nodes/proxy", "no"},
-		{"system:kedge:metrics-server", "get nodes/metrics", "no"},
+		{"system:kedge:metrics-server", "get nodes --subresource=stats", "yes"},
+		{"system:kedge:metrics-server", "get nodes --subresource=proxy", "no"},
+		{"system:kedge:metrics-server", "get nodes --subresource=metrics", "no"},
 		{"system:kedge:metrics-server", "list pods", "no"},
 	} {
 		// kubectl ends with status 1 at a no.
