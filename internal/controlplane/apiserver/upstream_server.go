@@ -21,6 +21,7 @@ import (
 // the user for the same group wins.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-apiserver/app/server.go Run CreateServerChain
+//upstream:relies-on k8s.io/kube-aggregator/pkg/apiserver/apiserver.go APIAggregator.AddAPIService
 func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInfo) (*aggregator.APIAggregator, error) {
 	core, extensions := config.KubeAPIs.ControlPlane.Generic, config.ApiExtensions.GenericConfig
 	outermost := config.Aggregator.GenericConfig

@@ -141,6 +141,8 @@ func (r *reader) ask(node *corev1.Node, before *answer) (*sample, bool) {
 func (r *reader) settled() bool { return time.Since(r.started) > settling }
 
 // fetch gets the summary of a node's kubelet.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/server/stats/handler.go handler.handleSummary
 func (r *reader) fetch(node *corev1.Node, before *sample) (*sample, error) {
 	select {
 	case r.slots <- struct{}{}:

@@ -51,6 +51,8 @@ func readSample(r io.Reader, before *sample, settled bool) (*sample, error) {
 
 // of returns the containers of a pod. The kubelet knows a static pod by the UID that it
 // had before its mirror was made in the API.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/pod/mirror_client.go basicMirrorClient.CreateMirrorPod
 func (s *sample) of(pod *corev1.Pod) containers {
 	if found, ok := s.pods[pod.UID]; ok {
 		return found

@@ -46,6 +46,8 @@ type usage struct {
 // same container, or nil. settled says that the kubelet has run for so long that a rate
 // of zero is to be believed: right after its start it reports zero, because it has
 // measured only once.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/stats/helper.go cadvisorInfoToCPUandMemoryStats
 func measured(f figures, before *usage, settled bool) usage {
 	u := usage{started: f.StartTime.Time}
 	cpu, memory := f.CPU, f.Memory
