@@ -12,7 +12,7 @@ import (
 
 // longest is how many bytes of a kubelet's answer are read. A node with 110 pods of three
 // containers sends less than 1 MB.
-const longest = 16 << 20
+const longest = 8 << 20
 
 // figures are what a kubelet says of a container, or of its node. The fields are some of
 // stats.ContainerStats and of stats.NodeStats.
@@ -26,7 +26,7 @@ type figures struct {
 
 // readSummary reads a kubelet's summary (stats.Summary), and calls the functions for the
 // node and for each container. It decodes one container after the other: a list of
-// millions of empty objects, which an attacker's node may send, would take a hundred times
+// millions of empty objects, which a captured node may send, would take a hundred times
 // its length in memory.
 func readSummary(r io.Reader, node func(figures), container func(types.UID, figures)) error {
 	limited := &io.LimitedReader{R: r, N: longest}

@@ -82,7 +82,7 @@ func TestOddSummaries(t *testing.T) {
 		`{"pods": [{}]`:                  "decode",
 		`{"pods": {}}`:                   "want [",
 		`{"pods": [{"containers": {}}]}`: "want [",
-		`{"node": {"nodeName": "` + strings.Repeat("x", longest) + `"}}`: "longer than 16 MB",
+		`{"node": {"nodeName": "` + strings.Repeat("x", longest) + `"}}`: "longer than 8 MB",
 	} {
 		if _, err := readSample(strings.NewReader(text), nil, true); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.30s: got %v, want %q", text, err, want)
@@ -101,6 +101,16 @@ func TestOddSummaries(t *testing.T) {
 		if s, err := readSample(strings.NewReader(text), nil, true); err != nil || s.node.known || len(s.pods) != 0 {
 			t.Errorf("%s: got %+v, %v", text, s, err)
 		}
+	}
+}
+
+// TestHugeSummary keeps nothing of millions of containers without figures.
+func TestHugeSummary(t *testing.T) {
+	const begin, end = `{"pods": [{"podRef": {"uid": "1"}, "containers": [{}`, `]}]}`
+	text := begin + strings.Repeat(",{}", (longest-len(begin)-len(end))/3) + end
+	s, err := readSample(strings.NewReader(text), nil, true)
+	if err != nil || len(s.pods) != 1 || len(s.pods["1"]) != 1 {
+		t.Errorf("got %d pods, %d containers, %v", len(s.pods), len(s.pods["1"]), err)
 	}
 }
 
