@@ -70,8 +70,8 @@ spec:
 
 // top wants `kubectl top` to show all nodes, pods and containers.
 func (s *scenario) top() {
-	s.load("load-server", "server-1", 200)
-	s.load("load-agent", "agent-1", 100)
+	s.load("load-server", "server-1", 60)
+	s.load("load-agent", "agent-1", 40)
 	for _, test := range []struct {
 		command string
 		want    []string // the first words of the lines
