@@ -93,13 +93,18 @@ var routines = []routine{
 	{message: "CIDR assignment for node failed", detail: "may not change podCIDR"},
 	{message: "Error processing node work item", detail: "may not change podCIDR"},
 	{message: "Failed to update node PodCIDR after multiple attempts", detail: "may not change podCIDR"},
-	// pkg/kubelet at each start, even of a node that is ready: before the file exists, on
-	// a host with cgroup v1, and before images were listed
+	// pkg/kubelet at each start, even of a node that is ready: before the file exists, and on
+	// a host with cgroup v1
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/manager.go ManagerImpl.readCheckpoint
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/checkpointmanager/errors/errors.go ErrCheckpointNotFound
 	{message: "Failed to read data from checkpoint", detail: "checkpoint is not found"},
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/container_manager_linux.go containerManagerImpl.setupNode getContainer
 	{message: "Failed to find cgroups of kubelet", detail: "not unified"},
+	// pkg/kubelet/kubelet.go, until the kubelet has asked the container runtime for its state
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.syncLoop
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/runtime.go runtimeState.runtimeErrors
+	{message: "Skipping pod synchronization", detail: "container runtime status check may not have completed yet"},
+	// pkg/kubelet/eviction, before images were listed
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/eviction/eviction_manager.go managerImpl.synchronize
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cadvisor/helpers_linux.go imageFsInfoProvider.ImageFsInfoLabel
 	{message: "eviction manager: failed to check if we have separate container filesystem", detail: "no imagefs label"},
