@@ -29,15 +29,15 @@ func (p *Policy) Admit(ctx context.Context, sandbox netpolicy.Sandbox) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.addSandbox(sandbox)
-	patience := time.NewTimer(p.patience)
-	defer patience.Stop()
+	timer := time.NewTimer(p.patience)
+	defer timer.Stop()
 	for !p.decided(sandbox) {
 		news := p.news
 		late := false
 		p.mu.Unlock()
 		select {
 		case <-news:
-		case <-patience.C:
+		case <-timer.C:
 			late = true
 		case <-ctx.Done():
 		}

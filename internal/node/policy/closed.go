@@ -58,6 +58,8 @@ func (t *table) close(ctx context.Context, addresses []netip.Addr) error {
 	w := t.writer()
 	w.Add(&knftables.Table{})
 	addClosed(w)
+	t.onBridge(w, "closed-forward", true)
+	t.onBridge(w, "closed-input", false)
 	for _, address := range addresses {
 		set := "closed" + suffix(address.Is4())
 		w.add[set] = append(w.add[set], address.String())

@@ -13,17 +13,17 @@ import (
 type kind int
 
 const (
-	// ports are ports that anybody may connect to.
-	ports kind = iota
-	// peers are addresses that have all ports, pairs such with single ports, and peerPorts
-	// such with ranges of ports. These are of named sets, so they change.
-	peers
-	pairs
-	peerPorts
-	// blocks are ranges of addresses that have all ports, and blockPorts such with ranges of
-	// ports.
-	blocks
-	blockPorts
+	// kindPorts are ports that anybody may connect to.
+	kindPorts kind = iota
+	// kindPeers are addresses that have all ports, kindPairs such with single ports, and
+	// kindPeerPorts such with ranges of ports. These are of named sets, so they change.
+	kindPeers
+	kindPairs
+	kindPeerPorts
+	// kindBlocks are ranges of addresses that have all ports, and kindBlockPorts such with
+	// ranges of ports.
+	kindBlocks
+	kindBlockPorts
 )
 
 // kinds describes how each kind is looked up. ADDRESS stands for the type of an address. PEER
@@ -32,12 +32,12 @@ var kinds = [...]struct {
 	name, setType, key string
 	interval           bool
 }{
-	ports:      {"ports", "inet_proto . inet_service", "PORT", true},
-	peers:      {"peers", "ADDRESS", "PEER", false},
-	pairs:      {"pairs", "ADDRESS . inet_proto . inet_service", "PEER . PORT", false},
-	peerPorts:  {"peer-ports", "ADDRESS . inet_proto . inet_service", "PEER . PORT", true},
-	blocks:     {"blocks", "ADDRESS", "PEER", true},
-	blockPorts: {"block-ports", "ADDRESS . inet_proto . inet_service", "PEER . PORT", true},
+	kindPorts:      {"ports", "inet_proto . inet_service", "PORT", true},
+	kindPeers:      {"peers", "ADDRESS", "PEER", false},
+	kindPairs:      {"pairs", "ADDRESS . inet_proto . inet_service", "PEER . PORT", false},
+	kindPeerPorts:  {"peer-ports", "ADDRESS . inet_proto . inet_service", "PEER . PORT", true},
+	kindBlocks:     {"blocks", "ADDRESS", "PEER", true},
+	kindBlockPorts: {"block-ports", "ADDRESS . inet_proto . inet_service", "PEER . PORT", true},
 }
 
 // element is an element of one of the sets of a group, as nft reads it.
@@ -125,28 +125,28 @@ func (g *group) kinds(is4 bool) (all []kind) {
 			all = append(all, k)
 		}
 	}
-	has(ports, len(g.ports) > 0)
-	has(peers, slices.ContainsFunc(g.grants, func(g grant) bool { return g.all }))
-	has(pairs, slices.ContainsFunc(g.grants, func(g grant) bool { return len(g.singles) > 0 }))
-	has(peerPorts, slices.ContainsFunc(g.grants, func(g grant) bool { return len(g.ranges) > 0 }))
-	has(blocks, slices.ContainsFunc(g.blocks, func(s span) bool { return s.first.Is4() == is4 }))
-	has(blockPorts, slices.ContainsFunc(g.areas, func(a area) bool { return a.first.Is4() == is4 }))
+	has(kindPorts, len(g.ports) > 0)
+	has(kindPeers, slices.ContainsFunc(g.grants, func(g grant) bool { return g.all }))
+	has(kindPairs, slices.ContainsFunc(g.grants, func(g grant) bool { return len(g.singles) > 0 }))
+	has(kindPeerPorts, slices.ContainsFunc(g.grants, func(g grant) bool { return len(g.ranges) > 0 }))
+	has(kindBlocks, slices.ContainsFunc(g.blocks, func(s span) bool { return s.first.Is4() == is4 }))
+	has(kindBlockPorts, slices.ContainsFunc(g.areas, func(a area) bool { return a.first.Is4() == is4 }))
 	return all
 }
 
 // fixed returns the elements of a family that never change.
 func (g *group) fixed(is4 bool) (all []element) {
 	for _, p := range g.ports {
-		all = append(all, element{ports, formatPorts(p)})
+		all = append(all, element{kindPorts, formatPorts(p)})
 	}
 	for _, s := range g.blocks {
 		if s.first.Is4() == is4 {
-			all = append(all, element{blocks, s.String()})
+			all = append(all, element{kindBlocks, s.String()})
 		}
 	}
 	for _, a := range g.areas {
 		if a.first.Is4() == is4 {
-			all = append(all, element{blockPorts, a.String()})
+			all = append(all, element{kindBlockPorts, a.String()})
 		}
 	}
 	return all
@@ -163,17 +163,17 @@ func (g *group) of(address netip.Addr, in func(set string, address netip.Addr) b
 	}
 	text := address.String()
 	if total.all {
-		return []element{{peers, text}}
+		return []element{{kindPeers, text}}
 	}
 	var all []element
 	// Ports that are next to each other stay apart: single ports have a faster set.
 	for i, p := range total.singles {
 		if !slices.Contains(total.singles[:i], p) {
-			all = append(all, element{pairs, text + " . " + formatPorts(p)})
+			all = append(all, element{kindPairs, text + " . " + formatPorts(p)})
 		}
 	}
 	for _, p := range unionPorts(total.ranges) {
-		all = append(all, element{peerPorts, text + " . " + formatPorts(p)})
+		all = append(all, element{kindPeerPorts, text + " . " + formatPorts(p)})
 	}
 	return all
 }

@@ -159,7 +159,7 @@ func checkGroup(t *testing.T, random *rand.Rand) {
 func matchKey(t *testing.T, k kind, key string, a netip.Addr, protocol uint8, port uint16) bool {
 	t.Helper()
 	fields := strings.Split(key, " . ")
-	if k != ports {
+	if k != kindPorts {
 		first, last, _ := strings.Cut(fields[0], "-")
 		if last == "" {
 			last = first
@@ -170,7 +170,7 @@ func matchKey(t *testing.T, k kind, key string, a netip.Addr, protocol uint8, po
 		fields = fields[1:]
 	}
 	if len(fields) == 0 {
-		return k == peers || k == blocks
+		return k == kindPeers || k == kindBlocks
 	}
 	var first, last uint16
 	if n, _ := fmt.Sscanf(fields[1], "%d-%d", &first, &last); n == 1 {

@@ -207,14 +207,7 @@ func (t *table) base(w *writer) {
 	for _, chain := range []string{"forward", "input"} {
 		// The kernel does not track these packets, without which there is no IPv6.
 		rule(chain, "ct state untracked "+neighbourDiscovery+" accept")
-		if t.bridge != "" {
-			from := fmt.Sprintf("iifname %q ", t.bridge)
-			rule(chain, from+"ip6 saddr fe80::/10 drop")
-			if chain == "forward" {
-				rule(chain, from+"ip6 daddr fe80::/10 drop")
-				rule(chain, from+"meta pkttype { broadcast, multicast } drop")
-			}
-		}
+		t.onBridge(w, chain, chain == "forward")
 		rule(chain, "ct state invalid,untracked jump strays")
 		for _, is4 := range families {
 			rule(chain, forFamily(is4, connectionSource+" vmap @"+string(egress)+suffix(is4)))
@@ -222,6 +215,20 @@ func (t *table) base(w *writer) {
 				rule(chain, forFamily(is4, connectionTarget+" vmap @"+string(ingress)+suffix(is4)))
 			}
 		}
+	}
+}
+
+// onBridge drops what the pods of kedge's own network may send beside their addresses.
+func (t *table) onBridge(w *writer, chain string, forward bool) {
+	if t.bridge == "" {
+		return
+	}
+	what := []string{"ip6 saddr fe80::/10"}
+	if forward {
+		what = append(what, "ip6 daddr fe80::/10", "meta pkttype { broadcast, multicast }")
+	}
+	for _, packets := range what {
+		w.Add(&knftables.Rule{Chain: chain, Rule: fmt.Sprintf("iifname %q %s drop", t.bridge, packets)})
 	}
 }
 
