@@ -21,6 +21,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/base/version"
@@ -64,6 +65,8 @@ type Config struct {
 	ServerPorts []host.Port
 	// TLS has this node's certificate, for its calls to servers.
 	TLS *tls.Config
+	// Metrics says what the node serves of the metrics of this process.
+	Metrics *metrics.Division
 }
 
 // Clients makes a connection to the API for a user who is in groups.
@@ -185,6 +188,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		Labels:          cfg.Settings.NodeLabels,
 		Taints:          cfg.Settings.NodeTaints,
 		ProtectKernel:   cfg.Settings.ProtectKernelDefaults,
+		Paths:           cfg.Metrics.Paths(metrics.Kubelet),
 		Args:            cfg.Settings.KubeletArgs,
 	})
 	group.Add(kubeletComponent, append(first, runtime, api)...)
@@ -289,4 +293,13 @@ func NewDriver(dir datadir.Dir, node string, settings config.Node, cluster confi
 		Version:    version.Version,
 		OnFault:    func(err error) { log.Warn(err) },
 	})
+}
+
+// Metered returns the parts of a node that have metrics.
+func Metered(cluster config.Cluster) []metrics.Part {
+	parts := []metrics.Part{metrics.Kubelet, metrics.Proxy}
+	if cluster.Has(config.CoreDNS) {
+		parts = append(parts, metrics.DNS)
+	}
+	return parts
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/policystream"
@@ -164,6 +165,7 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 		ServingKeyFile:  identity.ServingKeyFile(),
 		ClientCAFile:    identity.ClientCAFile(),
 		TLS:             identity.TLS(kubelet),
+		Metrics:         metrics.Divide(Metered(identity.Settings.Cluster)...),
 	}, objects)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/remoteapi"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
@@ -87,6 +88,7 @@ func (s *server) newAPI(listener net.Listener) (*api, error) {
 		Egress:              egress,
 		Transformers:        keys,
 		MetricsTLS:          metricsTLS,
+		Paths:               s.metrics.Paths(metrics.APIServer),
 		Args:                s.cfg.Server.KubeAPIServerArgs,
 		Scopes: nodescope.Scopes{
 			{Resource: "persistentvolumes"}:                                   localstorage.TopologyKey,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/addons"
 	"github.com/kedge-dev/kedge/internal/controlplane/addons/helm"
 	"github.com/kedge-dev/kedge/internal/controlplane/addons/manifests"
@@ -53,6 +54,8 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 			API:      api.server,
 			Cluster:  s.cfg.Cluster,
 			Files:    s.certificates.Files,
+			Address:  s.node.IPs[0],
+			Paths:    s.metrics.Paths(metrics.Controllers),
 			Election: leader,
 			Args:     s.cfg.Server.KubeControllerManagerArgs,
 		})
@@ -64,6 +67,8 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 			API:      api.server,
 			CertFile: s.certificates.ServingCertFile,
 			KeyFile:  s.certificates.ServingKeyFile,
+			Address:  s.node.IPs[0],
+			Paths:    s.metrics.Paths(metrics.Scheduler),
 			Election: leader,
 			Args:     s.cfg.Server.KubeSchedulerArgs,
 		})

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 )
@@ -43,4 +45,23 @@ func (r roles) elects() bool { return r.objects.Shared() && (r.controllers || r.
 // labels returns the roles that users see on the server's Node.
 func (r roles) labels() noderole.Roles {
 	return noderole.Roles{ControlPlane: r.api, Etcd: r.objects == choice.Member}
+}
+
+// metrics returns where this server serves which metrics.
+func (r roles) metrics(cluster config.Cluster) *metrics.Division {
+	var parts []metrics.Part
+	for part, has := range map[metrics.Part]bool{
+		metrics.APIServer:   r.api,
+		metrics.Controllers: r.controllers,
+		metrics.Scheduler:   r.scheduler,
+		metrics.Etcd:        r.objects == choice.Member,
+	} {
+		if has {
+			parts = append(parts, part)
+		}
+	}
+	if r.node {
+		parts = append(parts, agent.Metered(cluster)...)
+	}
+	return metrics.Divide(parts...)
 }

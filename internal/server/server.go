@@ -19,6 +19,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
@@ -122,7 +123,7 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 	}
 	s := &server{
 		cfg: cfg, process: process, roles: roles, dir: dir, node: node, clock: clock, certificates: certificates, store: store,
-		local: local, registry: registration.New(), tunnels: tunnel.NewServer(),
+		local: local, registry: registration.New(), tunnels: tunnel.NewServer(), metrics: roles.metrics(cfg.Cluster),
 	}
 	if err := s.addTo(&group, listener); err != nil {
 		return err
@@ -146,6 +147,7 @@ type server struct {
 	// policies is nil if this server runs no API server, or the cluster has NetworkPolicies
 	// disabled.
 	policies *policy.Compiler
+	metrics      *metrics.Division
 }
 
 // addTo adds everything that a server runs to group. The order of the calls is the boot
@@ -245,6 +247,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		ServingKeyFile:  s.certificates.KubeletServingKeyFile,
 		ClientCAFile:    s.certificates.ClientCAFile,
 		TLS:             s.certificates.NodeTLS(),
+		Metrics:         s.metrics,
 
 		ServerCertificate: s.certificates.ServingCertificate,
 		ServerPorts:       Ports(cfg, s.node),

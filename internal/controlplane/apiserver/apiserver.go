@@ -30,6 +30,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/controlplane/healthport"
@@ -69,6 +70,8 @@ type Config struct {
 	Egress Egress
 	// Transformers encrypt stored objects. If they are nil, Args decide.
 	Transformers value.ResourceTransformers
+	// Paths are answered by these handlers instead of upstream's.
+	Paths map[string]http.Handler
 	// Args are the user's arguments of kube-apiserver, as name=value.
 	Args []string
 	// Scopes limit the services of nodes to the objects of their node.
@@ -245,6 +248,7 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 	if err != nil {
 		return nil, err
 	}
+	metrics.Install(server.GenericAPIServer.Handler.NonGoRestfulMux, s.config.Paths)
 	authorizes := func() bool { return true }
 	if slices.Contains(s.options.Authorization.Modes, "RBAC") {
 		authorizes = allRoles(built.KubeAPIs.ControlPlane.VersionedInformers.Rbac().V1())

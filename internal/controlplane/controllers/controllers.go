@@ -39,6 +39,10 @@ type Config struct {
 	API     API
 	Cluster config.Cluster
 	Files   pki.Files
+	// Address is where the controllers serve their health and metrics. Args override it.
+	Address netip.Addr
+	// Paths are answered at the controllers' port by these handlers instead of upstream's.
+	Paths map[string]http.Handler
 	// Election decides when the controllers run. If it is nil, they always run.
 	Election *election.Election
 	// Args are the user's arguments of kube-controller-manager, as name=value.
@@ -50,6 +54,7 @@ type Manager struct {
 	api      API
 	election *election.Election
 	options  *options.KubeControllerManagerOptions
+	paths    map[string]http.Handler
 	podCIDRs []netip.Prefix
 	csi      *csiPlugin
 }
@@ -60,7 +65,7 @@ func New(c Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Manager{api: c.API, election: c.Election, options: o, podCIDRs: c.Cluster.PodCIDRs()}, nil
+	return &Manager{api: c.API, election: c.Election, options: o, paths: c.Paths, podCIDRs: c.Cluster.PodCIDRs()}, nil
 }
 
 // Name implements component.Component.

@@ -34,7 +34,7 @@ func newOptions(c *Config) (*options.KubeControllerManagerOptions, error) {
 	// First, because upstream's flags reset some fields to defaults of their own.
 	flags := o.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
 	files := c.Files
-	healthport.SetDefaults(o.SecureServing, files.ServingCertFile, files.ServingKeyFile)
+	healthport.SetDefaults(o.SecureServing, c.Address, files.ServingCertFile, files.ServingKeyFile)
 	o.Generic.Debugging.EnableProfiling = false
 	// All that upstream enables, and the two that bootstrap tokens need.
 	o.Generic.Controllers = []string{"*", names.BootstrapSignerController, names.TokenCleanerController}

@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/restmapper"
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
-	"k8s.io/component-base/metrics/prometheus/slis"
 	genericmanager "k8s.io/controller-manager/app"
 	"k8s.io/controller-manager/pkg/informerfactory"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
@@ -27,6 +26,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 
+	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
@@ -133,6 +133,6 @@ func (m *Manager) control(ctx context.Context, completed *managerconfig.Complete
 //upstream:follows k8s.io/kubernetes/cmd/kube-controller-manager/app/controllermanager.go Run
 func (m *Manager) handler(health http.Handler) *mux.PathRecorderMux {
 	base := genericmanager.NewBaseHandler(m.options.Generic.Debugging.DebuggingConfiguration, health)
-	slis.SLIMetricsWithReset{}.Install(base)
+	metrics.Install(base, m.paths)
 	return base
 }

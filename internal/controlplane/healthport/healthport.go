@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"syscall"
 	"time"
@@ -32,36 +33,12 @@ type Guard struct {
 	Authorizer    authorizer.Authorizer
 }
 
-// SetDefaults makes the port, which is upstream's, one of loopback only, with the
+// SetDefaults opens the port, which is upstream's, at one address only, with the
 // certificate in these files. Call it before the user's arguments are parsed.
-func SetDefaults(o *options.SecureServingOptions, certFile, keyFile string) {
-	o.BindAddress = net.IPv4(127, 0, 0, 1)
+func SetDefaults(o *options.SecureServingOptions, address netip.Addr, certFile, keyFile string) {
+	o.BindAddress = address.AsSlice()
 	o.ServerCert.CertKey.CertFile = certFile
 	o.ServerCert.CertKey.KeyFile = keyFile
-}
-
-// Open opens the port. The first result is nil if the user has turned the port
-// off. Open does not change o, and may be called again when the port is closed.
-func Open(o *options.SecureServingOptions, guard Guard) (*server.SecureServingInfo, server.AuthenticationInfo, server.AuthorizationInfo, error) {
-	authentication := server.AuthenticationInfo{Authenticator: guard.Authenticator}
-	authorization := server.AuthorizationInfo{Authorizer: guard.Authorizer}
-	var serving *server.SecureServingInfo
-	once := *o
-	if once.BindPort > 0 {
-		var err error
-		if once.Listener, err = listen(net.JoinHostPort(o.BindAddress.String(), strconv.Itoa(o.BindPort))); err != nil {
-			return nil, authentication, authorization, fmt.Errorf("listen for health and metrics: %w", err)
-		}
-	}
-	if err := once.ApplyTo(&serving); err != nil {
-		return nil, authentication, authorization, fmt.Errorf("listen for health and metrics: %w", err)
-	}
-	if serving != nil {
-		if err := authentication.ApplyClientCert(guard.ClientCA, serving); err != nil {
-			return nil, authentication, authorization, fmt.Errorf("ask for client certificates: %w", err)
-		}
-	}
-	return serving, authentication, authorization, nil
 }
 
 // listen opens a TCP port. A port that this process closed when it won the election
@@ -77,13 +54,28 @@ func listen(address string) (net.Listener, error) {
 }
 
 // Serve opens the port and answers with handler until ctx ends. It returns a
-// function that waits for the end, when the port is free again.
+// function that waits for the end, when the port is free again. It does nothing if the
+// user has turned the port off. It does not change o.
 func Serve(ctx context.Context, o *options.SecureServingOptions, guard Guard, handler http.Handler) (wait func(), err error) {
-	serving, authentication, authorization, err := Open(o, guard)
-	if err != nil || serving == nil {
-		return func() {}, err
+	once := *o
+	if once.BindPort > 0 {
+		if once.Listener, err = listen(net.JoinHostPort(o.BindAddress.String(), strconv.Itoa(o.BindPort))); err != nil {
+			return nil, fmt.Errorf("listen for health and metrics: %w", err)
+		}
 	}
-	stopped, unheard, err := serving.Serve(app.BuildHandlerChain(handler, &authorization, &authentication), 0, ctx.Done())
+	var serving *server.SecureServingInfo
+	if err := once.ApplyTo(&serving); err != nil {
+		return nil, fmt.Errorf("listen for health and metrics: %w", err)
+	}
+	if serving == nil {
+		return func() {}, nil
+	}
+	authentication := server.AuthenticationInfo{Authenticator: guard.Authenticator}
+	if err := authentication.ApplyClientCert(guard.ClientCA, serving); err != nil {
+		return nil, fmt.Errorf("ask for client certificates: %w", err)
+	}
+	handler = app.BuildHandlerChain(handler, &server.AuthorizationInfo{Authorizer: guard.Authorizer}, &authentication)
+	stopped, unheard, err := serving.Serve(handler, 0, ctx.Done())
 	if err != nil {
 		return nil, fmt.Errorf("serve health and metrics: %w", err)
 	}

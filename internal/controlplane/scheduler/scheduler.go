@@ -6,6 +6,8 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/netip"
 
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
@@ -37,6 +39,10 @@ type Config struct {
 	API API
 	// CertFile and KeyFile are the certificate of the scheduler's port.
 	CertFile, KeyFile string
+	// Address is where the scheduler serves its health and metrics. Args override it.
+	Address netip.Addr
+	// Paths are answered at the scheduler's port by these handlers instead of upstream's.
+	Paths map[string]http.Handler
 	// Election decides when the scheduler runs. If it is nil, it always runs.
 	Election *election.Election
 	// Args are the user's arguments of kube-scheduler, as name=value;
@@ -58,6 +64,7 @@ type Scheduler struct {
 	api      API
 	election *election.Election
 	options  *options.Options
+	paths    map[string]http.Handler
 }
 
 // New makes the component. It returns an error if the user's arguments, or the
@@ -70,7 +77,7 @@ func New(c Config) (*Scheduler, error) {
 	}
 	defaults.EnableProfiling = false
 	o.ComponentConfig = defaults
-	healthport.SetDefaults(o.SecureServing, c.CertFile, c.KeyFile)
+	healthport.SetDefaults(o.SecureServing, c.Address, c.CertFile, c.KeyFile)
 	if err := program.Parse(*o.Flags, c.Args); err != nil {
 		return nil, err
 	}
@@ -79,7 +86,7 @@ func New(c Config) (*Scheduler, error) {
 	}
 	// Upstream ends the process when it loses an election.
 	o.ComponentConfig.LeaderElection.LeaderElect = false
-	return &Scheduler{c.API, c.Election, o}, nil
+	return &Scheduler{c.API, c.Election, o, c.Paths}, nil
 }
 
 // Name implements component.Component.
@@ -95,11 +102,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 // Follow implements election.Loops: it serves health and metrics, as upstream's
 // program does while another one leads.
 func (s *Scheduler) Follow(ctx context.Context) error {
-	guard, err := s.api.Guard()
-	if err != nil {
-		return err
-	}
-	wait, err := healthport.Serve(ctx, s.options.SecureServing, guard, followerHandler())
+	wait, err := s.serve(ctx, s.newHandler(nil))
 	if err != nil {
 		return err
 	}
@@ -126,8 +129,16 @@ func (s *Scheduler) Lead(ctx context.Context, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("build scheduler: %w", err)
 	}
+	synced := make(chan struct{})
+	wait, err := s.serve(ctx, s.newHandler(&completed, readyChecks(ctx, synced)...))
+	if err != nil {
+		return err
+	}
+	defer wait()
+	defer cancel()
 	go func() {
 		if sched.WaitForHandlersSync(ctx) == nil {
+			close(synced)
 			ready()
 		}
 	}()
@@ -140,4 +151,13 @@ func (s *Scheduler) Lead(ctx context.Context, ready func()) error {
 		return fmt.Errorf("run scheduler: %w", err)
 	}
 	return nil
+}
+
+// serve answers on the scheduler's port until ctx ends, see healthport.Serve.
+func (s *Scheduler) serve(ctx context.Context, handler http.Handler) (wait func(), err error) {
+	guard, err := s.api.Guard()
+	if err != nil {
+		return nil, err
+	}
+	return healthport.Serve(ctx, s.options.SecureServing, guard, handler)
 }

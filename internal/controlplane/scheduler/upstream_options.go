@@ -19,7 +19,6 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler"
 
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
-	"github.com/kedge-dev/kedge/internal/controlplane/healthport"
 )
 
 // setComponentConfig reads the configuration file that the user's arguments name,
@@ -39,20 +38,13 @@ func setComponentConfig(o *options.Options) (err error) {
 }
 
 // build makes upstream's configuration of the options, as upstream's Options.Config and
-// ApplyTo do. Those need a kubeconfig. In a pod they find the outer cluster's.
+// ApplyTo do. Those need a kubeconfig. In a pod they find the outer cluster's. There is no
+// SecureServing, because kedge serves the scheduler's port itself.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-scheduler/app/options/options.go Options.Config
 func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) {
 	if faults := s.options.Validate(); len(faults) > 0 {
 		return nil, fmt.Errorf("check arguments: %w", errors.Join(faults...))
-	}
-	guard, err := s.api.Guard()
-	if err != nil {
-		return nil, err
-	}
-	serving, authentication, authorization, err := healthport.Open(s.options.SecureServing, guard)
-	if err != nil {
-		return nil, err
 	}
 	config := s.api.ClientUntil(ctx, user.KubeScheduler)
 	client, err := kubernetes.NewForConfig(config)
@@ -73,9 +65,6 @@ func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) 
 	}
 	return &schedulerconfig.Config{
 		ComponentConfig:                   *s.options.ComponentConfig,
-		SecureServing:                     serving,
-		Authentication:                    authentication,
-		Authorization:                     authorization,
 		Client:                            client,
 		KubeConfig:                        config,
 		InformerFactory:                   shared,

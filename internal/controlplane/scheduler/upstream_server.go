@@ -4,15 +4,25 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"runtime"
 
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/apiserver/pkg/server/statusz"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/component-base/metrics/legacyregistry"
-	"k8s.io/component-base/metrics/prometheus/slis"
+	"k8s.io/component-base/configz"
+	"k8s.io/component-base/logs"
+	zpages "k8s.io/component-base/zpages/features"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/metrics/resources"
+
+	"github.com/kedge-dev/kedge/internal/base/metrics"
 )
 
 // newScheduler builds the scheduler as upstream's Setup does.
@@ -34,16 +44,49 @@ func newScheduler(ctx context.Context, completed *schedulerconfig.CompletedConfi
 	)
 }
 
-// followerHandler answers on the port of a scheduler that does not lead, as
-// upstream's newEndpointsHandler does without the informers of one that leads.
+// newHandler answers on the scheduler's port, as upstream's newEndpointsHandler does, with
+// the handlers of s.paths instead of upstream's. leading is nil while another server's
+// scheduler leads.
 //
-//upstream:follows k8s.io/kubernetes/cmd/kube-scheduler/app/server.go newEndpointsHandler
-func followerHandler() http.Handler {
+//upstream:follows k8s.io/kubernetes/cmd/kube-scheduler/app/server.go newEndpointsHandler installMetricHandler
+func (s *Scheduler) newHandler(leading *schedulerconfig.CompletedConfig, readyChecks ...healthz.HealthChecker) http.Handler {
 	handler := mux.NewPathRecorderMux(program.Name)
 	healthz.InstallHandler(handler)
 	healthz.InstallLivezHandler(handler)
-	healthz.InstallReadyzHandler(handler)
-	handler.Handle("/metrics", legacyregistry.HandlerWithReset())
-	slis.SLIMetricsWithReset{}.Install(handler)
+	healthz.InstallReadyzHandler(handler, readyChecks...)
+	metrics.Install(handler, s.paths)
+	if leading == nil {
+		return handler
+	}
+	configz.InstallHandler(handler)
+	handler.Handle("/metrics/resources", resources.Handler(leading.InformerFactory.Core().V1().Pods().Lister()))
+	if leading.ComponentConfig.EnableProfiling {
+		routes.Profiling{}.Install(handler)
+		if leading.ComponentConfig.EnableContentionProfiling {
+			runtime.SetBlockProfileRate(1)
+		}
+		routes.DebugFlags{}.Install(handler, "v", routes.StringFlagPutHandler(logs.GlogSetter))
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(zpages.ComponentStatusz) {
+		statusz.Install(handler, program.Name, statusz.NewRegistry(compatibility.DefaultBuildEffectiveVersion(), statusz.WithListedPaths(handler.ListedPaths())))
+	}
 	return handler
+}
+
+// readyChecks are upstream's checks of a scheduler that leads: it is not stopping, and it
+// has seen all objects, when synced is closed.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-scheduler/app/server.go Run
+func readyChecks(ctx context.Context, synced <-chan struct{}) []healthz.HealthChecker {
+	return []healthz.HealthChecker{
+		healthz.NewShutdownHealthz(ctx.Done()),
+		healthz.NamedCheck("sched-handler-sync", func(*http.Request) error {
+			select {
+			case <-synced:
+				return nil
+			default:
+				return errors.New("handlers are not fully synchronized")
+			}
+		}),
+	}
 }

@@ -89,7 +89,7 @@ type Store struct {
 }
 
 // Add adds the datastore and its components to the group, and its metrics to those
-// of the API server.
+// of this process.
 func (s *Store) Add(group *component.Group) error {
 	if s.follow != nil {
 		group.Add(s.follow)
@@ -99,10 +99,7 @@ func (s *Store) Add(group *component.Group) error {
 		group.Add(s.Token, s)
 		group.Add(s.Authorities, s)
 	}
-	if s.Member == nil {
-		return measure.Register(s)
-	}
-	return measure.Register(s, etcd.Metrics()...)
+	return measure.Register(s)
 }
 
 // UsesEtcd tells whether a server keeps its objects in etcd. A server that has

@@ -11,9 +11,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
 
-// Metrics returns the prefixes of the names of etcd's own metrics.
-func Metrics() []string { return []string{"etcd_disk_", "etcd_mvcc_", "etcd_network_", "etcd_server_"} }
-
 // Stats implements datastore.Datastore.
 func (m *Member) Stats(context.Context) datastore.Stats {
 	stats := datastore.Stats{Kind: "etcd", Place: m.cfg.Dir, Disk: datastore.DiskOf(m.cfg.Dir)}

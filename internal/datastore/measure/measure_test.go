@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/sirupsen/logrus"
 
@@ -127,29 +126,5 @@ func TestMetrics(t *testing.T) {
 	}
 	if text := gathered(t, newCollector(store{stats: datastore.Stats{Kind: "external-etcd"}})); text != "" {
 		t.Errorf("got metrics without data:\n%s", text)
-	}
-}
-
-func TestForwarder(t *testing.T) {
-	others := prometheus.NewRegistry()
-	syncs := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "etcd_disk_syncs", Help: "help", Buckets: []float64{1}}, []string{"to"})
-	other := prometheus.NewCounter(prometheus.CounterOpts{Name: "other_total"})
-	others.MustRegister(syncs, other)
-	syncs.WithLabelValues("a").Observe(2)
-	other.Inc()
-	text := gathered(t, forwarder{others, []string{"etcd_disk_"}})
-	want := `# HELP etcd_disk_syncs help
-# TYPE etcd_disk_syncs histogram
-etcd_disk_syncs_bucket{to="a",le="1"} 0
-etcd_disk_syncs_bucket{to="a",le="+Inf"} 1
-etcd_disk_syncs_sum{to="a"} 2
-etcd_disk_syncs_count{to="a"} 1
-`
-	if text != want {
-		t.Errorf("got\n%s", text)
-	}
-	gone := func() ([]*dto.MetricFamily, error) { t.Error("asked for nothing"); return nil, nil }
-	if text := gathered(t, forwarder{prometheus.GathererFunc(gone), nil}); text != "" {
-		t.Errorf("got\n%s", text)
 	}
 }

@@ -3,12 +3,9 @@ package measure
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/kedge-dev/kedge/internal/datastore"
@@ -17,14 +14,10 @@ import (
 // scrapePatience limits how long a datastore may take to answer a scrape.
 const scrapePatience = 5 * time.Second
 
-// Register adds the metrics of the datastore to those that the API server of this
-// process serves. It also adds the process's own metrics whose names begin with
-// one of prefixes.
-func Register(store datastore.Datastore, prefixes ...string) error {
-	for _, collector := range []prometheus.Collector{newCollector(store), forwarder{prometheus.DefaultGatherer, prefixes}} {
-		if err := legacyregistry.Registerer().Register(collector); err != nil {
-			return fmt.Errorf("register metrics: %w", err)
-		}
+// Register adds the metrics of the datastore to those of this process.
+func Register(store datastore.Datastore) error {
+	if err := legacyregistry.Registerer().Register(newCollector(store)); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
 	}
 	return nil
 }
@@ -93,48 +86,4 @@ func cumulative(h *datastore.Histogram) (count uint64, buckets map[float64]uint6
 		buckets[datastore.Bound(i).Seconds()] = count
 	}
 	return count + h.Counts[last], buckets
-}
-
-// forwarder is a prometheus.Collector of metrics that belong to another registry.
-// Embedded etcd registers its metrics with the process's default registry, and
-// the API server shows only its own.
-type forwarder struct {
-	from     prometheus.Gatherer
-	prefixes []string
-}
-
-// Describe implements prometheus.Collector. A collector that describes nothing
-// may collect anything.
-func (forwarder) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (f forwarder) Collect(into chan<- prometheus.Metric) {
-	if len(f.prefixes) == 0 {
-		return
-	}
-	// When Gather fails, it still returns the metrics that it could gather.
-	families, _ := f.from.Gather()
-	for _, family := range families {
-		if !slices.ContainsFunc(f.prefixes, func(p string) bool { return strings.HasPrefix(family.GetName(), p) }) {
-			continue
-		}
-		desc := prometheus.NewDesc(family.GetName(), family.GetHelp(), nil, nil)
-		for _, metric := range family.Metric {
-			into <- forwarded{desc, metric}
-		}
-	}
-}
-
-// forwarded is a prometheus.Metric that forwarder passes on.
-type forwarded struct {
-	desc   *prometheus.Desc
-	metric *dto.Metric
-}
-
-func (f forwarded) Desc() *prometheus.Desc { return f.desc }
-
-func (f forwarded) Write(into *dto.Metric) error {
-	into.Label, into.Counter, into.Gauge = f.metric.Label, f.metric.Counter, f.metric.Gauge
-	into.Summary, into.Histogram, into.Untyped = f.metric.Summary, f.metric.Histogram, f.metric.Untyped
-	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"strconv"
@@ -70,6 +71,9 @@ type Config struct {
 	Labels, Taints []string
 	// ProtectKernel is the setting protect-kernel-defaults.
 	ProtectKernel bool
+	// Paths are answered at the kubelet's port, instead of upstream's handlers, for callers
+	// with the right to read them: paths of metrics need get on nodes/metrics.
+	Paths map[string]http.Handler
 	// Args are the user's arguments for upstream's kubelet, as name=value.
 	Args []string
 }
@@ -173,6 +177,7 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
 	k.useRuntime(waiting, dependencies)
+	k.serve(dependencies)
 	// cAdvisor asks containerd for the names of containers. Upstream takes containerd's address
 	// only from this variable (a flag of cAdvisor's). Another runtime does not answer containerd's
 	// API, so only the kubelet talks to it.

@@ -1,0 +1,90 @@
+package kubelet
+
+import (
+	"crypto/tls"
+	"net/http"
+	"sync"
+
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/kubernetes/pkg/kubelet"
+	"k8s.io/kubernetes/pkg/kubelet/server"
+)
+
+// serve makes the kubelet's server answer the paths of k.cfg.Paths by the handlers there.
+//
+// Upstream's handler of /metrics serves the metrics of the whole process. Upstream has no
+// way to replace it and keeps its http.Server to itself. But each TLS handshake knows its
+// server: net/http puts the server into the context. So the first handshake puts front
+// before the server's handler. No request comes before a handshake, and every handshake
+// waits for the first one here.
+//
+//upstream:relies-on std/net/http/server.go conn.serve serverHandler.ServeHTTP
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go NewMainKubelet
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/server/server.go ListenAndServeKubeletServer
+func (k *Kubelet) serve(dependencies *kubelet.Dependencies) {
+	// Upstream calls this option when it has made TLSConfig and before it listens.
+	dependencies.Options = append(dependencies.Options, func(*kubelet.Kubelet) {
+		if dependencies.TLSConfig != nil {
+			front := &front{paths: k.cfg.Paths, auth: dependencies.Auth}
+			front.standBefore(dependencies.TLSConfig)
+		}
+	})
+}
+
+// front answers some paths itself and passes the other requests on.
+type front struct {
+	paths map[string]http.Handler
+	auth  server.AuthInterface
+	next  http.Handler
+}
+
+// standBefore puts f before the handler of the server that will use config.
+func (f *front) standBefore(config *tls.Config) {
+	var once sync.Once
+	choose := config.GetConfigForClient
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		once.Do(func() {
+			if server, ok := hello.Context().Value(http.ServerContextKey).(*http.Server); ok {
+				f.next, server.Handler = server.Handler, f
+			}
+		})
+		if choose == nil {
+			return nil, nil
+		}
+		return choose(hello)
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	handler, ok := f.paths[r.URL.Path]
+	if !ok {
+		f.next.ServeHTTP(w, r)
+		return
+	}
+	if status := f.admit(r); status != http.StatusOK {
+		http.Error(w, http.StatusText(status), status)
+		return
+	}
+	handler.ServeHTTP(w, r)
+}
+
+// admit returns the status for a caller, as upstream's filter does for its own paths.
+//
+//upstream:follows k8s.io/kubernetes/pkg/kubelet/server/server.go Server.InstallAuthFilter
+func (f *front) admit(r *http.Request) int {
+	caller, known, err := f.auth.AuthenticateRequest(r)
+	if err != nil || !known {
+		return http.StatusUnauthorized
+	}
+	for _, right := range f.auth.GetRequestAttributes(r.Context(), caller.User, r) {
+		decision, _, err := f.auth.Authorize(r.Context(), right)
+		if err != nil {
+			return http.StatusInternalServerError
+		}
+		if decision == authorizer.DecisionAllow {
+			return http.StatusOK
+		}
+	}
+	return http.StatusForbidden
+}
