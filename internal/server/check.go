@@ -14,6 +14,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 	"github.com/kedge-dev/kedge/internal/controlplane/controllers"
 	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
@@ -50,17 +51,17 @@ func Ports(cfg *config.Config, node host.Node) []host.Port {
 		Network: "tcp", Address: net.JoinHostPort(cfg.Server.BindAddress, strconv.Itoa(cfg.Server.HTTPSListenPort)),
 		Use: "the API", Change: "--https-listen-port", Remote: true,
 	}}
-	health := func(use, setting, port string, args []string) {
-		if port = cmp.Or(config.Argument(args, "secure-port"), port); port != "0" {
-			address := net.JoinHostPort(cmp.Or(config.Argument(args, "bind-address"), "127.0.0.1"), port)
-			list = append(list, host.Port{Network: "tcp", Address: address, Use: use, Change: "--" + setting + " secure-port=NUMBER"})
+	for _, h := range []struct {
+		runs         bool
+		part         metrics.Part
+		use, setting string
+	}{
+		{roles.controllers, metrics.Controllers, "the health and metrics of the controllers", "kube-controller-manager-arg"},
+		{roles.scheduler, metrics.Scheduler, "the health and metrics of the scheduler", "kube-scheduler-arg"},
+	} {
+		if address, port := metricsPort(cfg, h.part, node.IPs[0]); h.runs && port != "0" {
+			list = append(list, host.Port{Network: "tcp", Address: net.JoinHostPort(address, port), Use: h.use, Change: "--" + h.setting + " secure-port=NUMBER"})
 		}
-	}
-	if roles.controllers {
-		health("the health of the controllers", "kube-controller-manager-arg", "10257", cfg.Server.KubeControllerManagerArgs)
-	}
-	if roles.scheduler {
-		health("the health of the scheduler", "kube-scheduler-arg", "10259", cfg.Server.KubeSchedulerArgs)
 	}
 	if roles.objects == choice.Member {
 		list = append(list,
@@ -71,6 +72,30 @@ func Ports(cfg *config.Config, node host.Node) []host.Port {
 		return list
 	}
 	return slices.Concat(list, agent.Ports(cfg.Node, node.IPs), agent.ClusterPorts(cfg.Cluster))
+}
+
+// metricsPort returns where the controllers or the scheduler of this server serve their
+// health and metrics. The port is "0" if they do not.
+func metricsPort(cfg *config.Config, part metrics.Part, node netip.Addr) (address, port string) {
+	args, port := cfg.Server.KubeControllerManagerArgs, "10257"
+	if part == metrics.Scheduler {
+		args, port = cfg.Server.KubeSchedulerArgs, "10259"
+	}
+	return cmp.Or(config.Argument(args, "bind-address"), node.String()), cmp.Or(config.Argument(args, "secure-port"), port)
+}
+
+// metricsPorts returns the ports at which other hosts find the metrics of the controllers
+// and the scheduler.
+func metricsPorts(cfg *config.Config, node netip.Addr) map[metrics.Part]int32 {
+	ports := map[metrics.Part]int32{}
+	for _, part := range []metrics.Part{metrics.Controllers, metrics.Scheduler} {
+		address, text := metricsPort(cfg, part, node)
+		port, err := strconv.ParseInt(text, 10, 32)
+		if ip, wrong := netip.ParseAddr(address); err == nil && wrong == nil && port > 0 && !ip.IsLoopback() {
+			ports[part] = int32(port)
+		}
+	}
+	return ports
 }
 
 // check returns everything that would keep a server from starting and can be known

@@ -18,6 +18,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
 	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancer"
 	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
+	"github.com/kedge-dev/kedge/internal/controlplane/scrapetargets"
 	"github.com/kedge-dev/kedge/internal/controlplane/storage"
 	"github.com/kedge-dev/kedge/internal/node/announce"
 	"github.com/kedge-dev/kedge/internal/node/containerd"
@@ -77,6 +78,11 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 	}
 	if s.roles.controllers {
 		before = append(before, objects)
+		group.Add(led("scrape-targets", leader, scrapetargets.New(scrapetargets.Config{
+			Client:    as(api, "system:kedge:scrape-targets"),
+			Informers: api.Informers,
+			Ports:     metricsPorts(s.cfg, s.node.IPs[0]),
+		})), before...)
 		if s.cfg.Cluster.Has(config.LocalStorage) {
 			group.Add(led("storage", leader, storage.New(storage.Config{
 				Client:    as(api, "system:kedge:storage-controller"),

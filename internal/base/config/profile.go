@@ -48,7 +48,8 @@ func (c *Config) applyProfile(sources Sources) {
 		}
 		under("kube-apiserver-arg", &c.Server.KubeAPIServerArgs, "enable-admission-plugins=EventRateLimit")
 	}
-	under("kube-controller-manager-arg", &c.Server.KubeControllerManagerArgs, "terminated-pod-gc-threshold=100")
+	under("kube-controller-manager-arg", &c.Server.KubeControllerManagerArgs, "terminated-pod-gc-threshold=100", "bind-address=127.0.0.1")
+	under("kube-scheduler-arg", &c.Server.KubeSchedulerArgs, "bind-address=127.0.0.1")
 	under("kubelet-arg", &c.Node.KubeletArgs,
 		"streaming-connection-idle-timeout=5m",
 		"pod-max-pids=4096",

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,7 +32,7 @@ profiles: [{schedulerName: packer}]
 		"electing":          {args: []string{"leader-elect=true"}, fault: "kedge decides itself which server's runs"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := New(Config{CertFile: "cert", KeyFile: "key", Args: test.args})
+			s, err := New(Config{Address: netip.MustParseAddr("192.0.2.1"), CertFile: "cert", KeyFile: "key", Args: test.args})
 			if test.fault != "" {
 				if err == nil || !strings.Contains(err.Error(), test.fault) {
 					t.Errorf("New() error is %v, want in it %s", err, test.fault)
@@ -48,7 +49,7 @@ profiles: [{schedulerName: packer}]
 			if len(config.Profiles) != 1 || config.Profiles[0].SchedulerName != test.profile {
 				t.Errorf("the profiles are %v, want %s", config.Profiles, test.profile)
 			}
-			if !serving.BindAddress.IsLoopback() || serving.BindPort != test.port || serving.ServerCert.CertKey.CertFile != "cert" {
+			if serving.BindAddress.String() != "192.0.2.1" || serving.BindPort != test.port || serving.ServerCert.CertKey.CertFile != "cert" {
 				t.Errorf("it serves at %s port %d with %s", serving.BindAddress, serving.BindPort, serving.ServerCert.CertKey.CertFile)
 			}
 		})

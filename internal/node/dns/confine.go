@@ -94,6 +94,7 @@ var permitted = map[string]rule{
 	"whoami":      {},
 	ownDirective: {args: corefile.ownSource, options: words("endpoint_pod_names fallthrough ignore labels namespace_labels " +
 		"namespaces noendpoints pods ttl zonal")},
+	metricsDirective: {},
 }
 
 func forwardOptions() map[string]judge {
@@ -118,7 +119,7 @@ func parse(key, text string) ([]caddyfile.ServerBlock, error) {
 	}
 	allowed := slices.Concat(directives, []string{"kubernetes"}, ignored)
 	allowed = slices.DeleteFunc(allowed, func(directive string) bool {
-		return directive == sharedDirective || directive == ownDirective
+		return directive == sharedDirective || directive == ownDirective || directive == metricsDirective
 	})
 	blocks, err := caddyfile.Parse(nowhere+"/"+key, strings.NewReader(text), allowed)
 	if err != nil {

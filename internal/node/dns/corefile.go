@@ -75,14 +75,14 @@ func (c corefile) render(custom map[string]string) (string, error) {
 	return out.String(), nil
 }
 
-// prelude writes the first directives of every server block: the addresses to listen on, and the
-// addresses that get answers.
+// prelude writes the first directives of every server block: the addresses to listen on, the metrics,
+// and the addresses that get answers.
 func (c corefile) prelude(out *bytes.Buffer) {
 	out.WriteString("\tbind")
 	for _, address := range c.addresses {
 		out.WriteString(" " + address.String())
 	}
-	out.WriteString("\n")
+	out.WriteString("\n\t" + metricsDirective + "\n")
 	if len(c.admitted) == 0 {
 		return
 	}

@@ -124,6 +124,7 @@ func TestRenderRefuses(t *testing.T) {
 		{"environment in pieces", "a.override", "forward . {\r$KEDGE_TOKEN}", "environment variables"},
 		{"environment", "a.override", "hosts {$KEDGE_TOKEN}", "environment variables"},
 		{"kedge's own directive", "a.override", sharedDirective + " node1 x.local", "Unknown directive"},
+		{"kedge's metrics", "a.server", "a.test {\n" + metricsDirective + "\n}", "Unknown directive"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

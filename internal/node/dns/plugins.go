@@ -51,6 +51,8 @@ const (
 	// ownDirective is for a kubernetes directive of the user's. Its options may differ, so it has
 	// records of its own.
 	ownDirective = "kedge-kubernetes"
+	// metricsDirective is CoreDNS's prometheus directive without the port that it opens.
+	metricsDirective = "kedge-metrics"
 )
 
 // directives are the directives that a Corefile may contain, in the order in which they handle a query.
@@ -58,7 +60,7 @@ const (
 //
 //upstream:relies-on github.com/coredns/coredns/core/dnsserver/zdirectives.go Directives
 var directives = []string{
-	"metadata", "nsid", "bufsize", "bind", "errors", "log", "local",
+	"metadata", "nsid", "bufsize", "bind", metricsDirective, "errors", "log", "local",
 	"dns64", "any", "chaos", "loadbalance", "rewrite", "acl", "cache", "header",
 	"minimal", "template", "hosts", sharedDirective, ownDirective, "file",
 	"forward", "whoami",
@@ -85,6 +87,7 @@ func Register() (*Plugins, error) {
 	plugin.Register(ownDirective, func(c *caddy.Controller) error {
 		return p.setUp(c, (*source).own)
 	})
+	plugin.Register(metricsDirective, measure)
 	if err := dnsserver.SetDirectives(directives); err != nil {
 		return nil, fmt.Errorf("register CoreDNS's directives: %w", err)
 	}

@@ -42,8 +42,8 @@ func callers() server.AuthInterface {
 	return server.NewKubeletAuth(known, server.NewNodeAuthorizerAttributesGetter("node-1"), allowed, nil)
 }
 
-// text is a handler that answers with it.
-func text(answer string) http.Handler {
+// says is a handler that answers with it.
+func says(answer string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) })
 }
 
@@ -63,9 +63,9 @@ func TestFront(t *testing.T) {
 				chosen++
 				return nil, nil
 			}}
-			f := &front{paths: map[string]http.Handler{"/metrics": text("ours"), "/metrics/dns": text("dns")}, auth: callers()}
+			f := &front{paths: map[string]http.Handler{"/metrics": says("ours"), "/metrics/dns": says("dns")}, auth: callers()}
 			f.standBefore(config)
-			upstream := &http.Server{Handler: text("upstream's"), TLSConfig: config}
+			upstream := &http.Server{Handler: says("upstream's"), TLSConfig: config}
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
