@@ -21,7 +21,6 @@ import (
 //	node/lowpower               the garbage collector's settings
 //	controlplane/apiserver      Kubernetes's feature gates
 //	controlplane/addons/helm    the name that Helm writes as
-//	datastore/measure           the datastore's metrics, in Kubernetes's registry
 type Process struct {
 	// Phase must be told when the node is ready and when it begins to stop.
 	Phase *kubeinit.Phase

@@ -161,7 +161,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		return err
 	}
 	group.Add(s.local.With(s.newKeeper()))
-	if err := s.store.Add(group); err != nil {
+	if err := s.store.Add(group, s.metrics.Registerer(metrics.APIServer)); err != nil {
 		return err
 	}
 

@@ -90,17 +90,35 @@ type Division struct {
 	rest   Part
 	// kubernetes and process are the two registries.
 	kubernetes, process prometheus.Gatherer
+	// own has what kedge registers itself.
+	own map[Part]*prometheus.Registry
 }
 
 // Divide returns the division of a process that has the parts. The metrics of other
 // parts, and those that belong to the whole process, are served by the API server, or
 // else by the kubelet.
 func Divide(parts ...Part) *Division {
-	d := &Division{served: parts, rest: Kubelet, kubernetes: legacyregistry.DefaultGatherer, process: prometheus.DefaultGatherer}
+	d := &Division{
+		served: parts, rest: Kubelet, kubernetes: legacyregistry.DefaultGatherer, process: prometheus.DefaultGatherer,
+		own: map[Part]*prometheus.Registry{},
+	}
 	if d.Serves(APIServer) {
 		d.rest = APIServer
 	}
+	for _, part := range append([]Part{d.rest}, parts...) {
+		d.own[part] = prometheus.NewRegistry()
+	}
 	return d
+}
+
+// Registerer takes metrics of kedge itself that a part serves, or another one if the
+// process lacks this part. Unlike those in Kubernetes's registry they are only collected
+// for the place that serves them.
+func (d *Division) Registerer(part Part) prometheus.Registerer {
+	if !d.Serves(part) {
+		part = d.rest
+	}
+	return d.own[part]
 }
 
 // Serves tells whether the process has the part.
@@ -160,10 +178,11 @@ func (d *Division) handler(part Part) http.Handler {
 
 // of returns what collects the metrics of a part.
 func (d *Division) of(part Part) prometheus.Gatherer {
+	from := only(d.kubernetes, func(name string) bool { return d.owner(name) == part || begins(name, everywhere) })
 	if starts, ok := ofProcess[part]; ok {
-		return only(d.process, func(name string) bool { return begins(name, starts) || begins(name, everywhere) })
+		from = only(d.process, func(name string) bool { return begins(name, starts) || begins(name, everywhere) })
 	}
-	return only(d.kubernetes, func(name string) bool { return d.owner(name) == part || begins(name, everywhere) })
+	return prometheus.Gatherers{from, d.own[part]}
 }
 
 // owner returns the part that serves a metric of Kubernetes's registry.

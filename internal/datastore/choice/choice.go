@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -88,9 +89,8 @@ type Store struct {
 	follow component.Component
 }
 
-// Add adds the datastore and its components to the group, and its metrics to those
-// of this process.
-func (s *Store) Add(group *component.Group) error {
+// Add adds the datastore and its components to the group, and its metrics to registry.
+func (s *Store) Add(group *component.Group, registry prometheus.Registerer) error {
 	if s.follow != nil {
 		group.Add(s.follow)
 	}
@@ -99,7 +99,7 @@ func (s *Store) Add(group *component.Group) error {
 		group.Add(s.Token, s)
 		group.Add(s.Authorities, s)
 	}
-	return measure.Register(s)
+	return measure.Register(s, registry)
 }
 
 // UsesEtcd tells whether a server keeps its objects in etcd. A server that has

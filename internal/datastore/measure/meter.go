@@ -1,6 +1,6 @@
 // Package measure observes how well a datastore performs. A Meter notes how long
 // operations take, and Register adds the counters of a datastore to the metrics of
-// this process. The datastores and the server package call it.
+// the server. The datastores and the server package call it.
 package measure
 
 import (

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
@@ -14,9 +13,9 @@ import (
 // scrapePatience limits how long a datastore may take to answer a scrape.
 const scrapePatience = 5 * time.Second
 
-// Register adds the metrics of the datastore to those of this process.
-func Register(store datastore.Datastore) error {
-	if err := legacyregistry.Registerer().Register(newCollector(store)); err != nil {
+// Register adds the metrics of the datastore to a registry.
+func Register(store datastore.Datastore, registry prometheus.Registerer) error {
+	if err := registry.Register(newCollector(store)); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	return nil
