@@ -149,12 +149,12 @@ type loops struct {
 func (p *plane) newLoops(t *testing.T, server string, controllersPort, schedulerPort int) loops {
 	elected := election.New(election.Config{Client: p.api.ClientConfig("election", "system:masters"), Identity: server})
 	manager, err := controllers.New(controllers.Config{API: p.api, Cluster: config.Default().Cluster, Files: p.pki.Files, Election: elected,
-		Args: []string{fmt.Sprintf("secure-port=%d", controllersPort), "flex-volume-plugin-dir=" + t.TempDir()}})
+		Address: netip.MustParseAddr("127.0.0.1"), Args: []string{fmt.Sprintf("secure-port=%d", controllersPort), "flex-volume-plugin-dir=" + t.TempDir()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	pods, err := scheduler.New(scheduler.Config{API: p.api, CertFile: p.pki.ServingCertFile, KeyFile: p.pki.ServingKeyFile, Election: elected,
-		Args: []string{fmt.Sprintf("secure-port=%d", schedulerPort)}})
+		Address: netip.MustParseAddr("127.0.0.1"), Args: []string{fmt.Sprintf("secure-port=%d", schedulerPort)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 	"github.com/kedge-dev/kedge/internal/controlplane/controllers"
+	"github.com/kedge-dev/kedge/internal/controlplane/healthport"
 	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 )
@@ -59,8 +60,12 @@ func Ports(cfg *config.Config, node host.Node) []host.Port {
 		{roles.controllers, metrics.Controllers, "the health and metrics of the controllers", "kube-controller-manager-arg"},
 		{roles.scheduler, metrics.Scheduler, "the health and metrics of the scheduler", "kube-scheduler-arg"},
 	} {
-		if address, port := metricsPort(cfg, h.part, node.IPs[0]); h.runs && port != "0" {
-			list = append(list, host.Port{Network: "tcp", Address: net.JoinHostPort(address, port), Use: h.use, Change: "--" + h.setting + " secure-port=NUMBER"})
+		address, port := metricsPort(cfg, h.part, node.IPs[0])
+		// If the address is wrong, CheckArguments tells.
+		if bind := net.ParseIP(address); h.runs && bind != nil && port != "0" {
+			for _, ip := range healthport.Addresses(bind) {
+				list = append(list, host.Port{Network: "tcp", Address: net.JoinHostPort(ip.String(), port), Use: h.use, Change: "--" + h.setting + " secure-port=NUMBER"})
+			}
 		}
 	}
 	if roles.objects == choice.Member {

@@ -126,6 +126,8 @@ func TestListensOnlyWhereDesigned(t *testing.T) {
 		"tcp 127.0.0.1:10257",
 		"tcp 127.0.0.1:10259",
 		"tcp " + address + ":10053",
+		"tcp " + address + ":10257",
+		"tcp " + address + ":10259",
 		"udp " + address + ":10053",
 		"udp 0.0.0.0:8472",
 	}
@@ -190,17 +192,19 @@ func TestNobodyLearnsAnything(t *testing.T) {
 			t.Errorf("API %s: %d, want it refused", path, status)
 		}
 	}
-	for _, path := range []string{"/pods", "/runningpods/", "/metrics", "/metrics/cadvisor", "/stats/summary", "/healthz", "/configz",
+	for _, path := range []string{"/pods", "/runningpods/", "/metrics", "/metrics/cadvisor", "/metrics/dns", "/metrics/proxy", "/metrics/etcd", "/metrics/slis", "/stats/summary", "/healthz", "/configz",
 		"/logs/", "/containerLogs/kube-system/x/y", "/exec/default/x/y", "/run/default/x/y", "/debug/pprof/", "/checkpoint/a/b/c"} {
 		if status := statusOf(t, client, "https://"+net.JoinHostPort(node, "10250")+path); status != http.StatusUnauthorized {
 			t.Errorf("kubelet %s: %d, want 401", path, status)
 		}
 	}
 	for _, port := range []string{"10257", "10259"} {
-		for _, path := range []string{"/metrics", "/configz", "/debug/pprof/"} {
-			status := statusOf(t, client, "https://127.0.0.1:"+port+path)
-			if status != http.StatusUnauthorized && status != http.StatusForbidden {
-				t.Errorf("port %s %s: %d, want it refused", port, path, status)
+		for _, address := range []string{"127.0.0.1", node} {
+			for _, path := range []string{"/metrics", "/metrics/slis", "/metrics/resources", "/configz", "/debug/pprof/"} {
+				status := statusOf(t, client, "https://"+net.JoinHostPort(address, port)+path)
+				if status != http.StatusUnauthorized && status != http.StatusForbidden {
+					t.Errorf("%s port %s %s: %d, want it refused", address, port, path, status)
+				}
 			}
 		}
 	}

@@ -33,8 +33,8 @@ type Guard struct {
 	Authorizer    authorizer.Authorizer
 }
 
-// SetDefaults opens the port, which is upstream's, at one address only, with the
-// certificate in these files. Call it before the user's arguments are parsed.
+// SetDefaults opens the port, which is upstream's, at one address and on loopback, with
+// the certificate in these files. Call it before the user's arguments are parsed.
 func SetDefaults(o *options.SecureServingOptions, address netip.Addr, certFile, keyFile string) {
 	o.BindAddress = address.AsSlice()
 	o.ServerCert.CertKey.CertFile = certFile
@@ -53,31 +53,66 @@ func listen(address string) (net.Listener, error) {
 	}
 }
 
+// Addresses returns where a port with this bind address listens: there, and on loopback,
+// where upstream's API server looks whether the component is healthy.
+func Addresses(bind net.IP) []net.IP {
+	loopback := net.IPv4(127, 0, 0, 1)
+	if bind.IsUnspecified() || bind.Equal(loopback) {
+		return []net.IP{bind}
+	}
+	return []net.IP{bind, loopback}
+}
+
 // Serve opens the port and answers with handler until ctx ends. It returns a
 // function that waits for the end, when the port is free again. It does nothing if the
 // user has turned the port off. It does not change o.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/registry/core/rest/storage_core.go componentStatusStorage.serversToValidate
 func Serve(ctx context.Context, o *options.SecureServingOptions, guard Guard, handler http.Handler) (wait func(), err error) {
-	once := *o
-	if once.BindPort > 0 {
-		if once.Listener, err = listen(net.JoinHostPort(o.BindAddress.String(), strconv.Itoa(o.BindPort))); err != nil {
-			return nil, fmt.Errorf("listen for health and metrics: %w", err)
-		}
+	if o.BindPort == 0 {
+		return func() {}, nil
 	}
-	var serving *server.SecureServingInfo
-	if err := once.ApplyTo(&serving); err != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	var waits []func()
+	wait = func() {
+		for _, each := range waits {
+			each()
+		}
+		cancel()
+	}
+	for _, address := range Addresses(o.BindAddress) {
+		each, err := serve(ctx, net.JoinHostPort(address.String(), strconv.Itoa(o.BindPort)), *o, guard, handler)
+		if err != nil {
+			cancel()
+			wait()
+			return nil, err
+		}
+		waits = append(waits, each)
+	}
+	return wait, nil
+}
+
+// serve is Serve at one address.
+func serve(ctx context.Context, address string, o options.SecureServingOptions, guard Guard, handler http.Handler) (wait func(), err error) {
+	if o.Listener, err = listen(address); err != nil {
 		return nil, fmt.Errorf("listen for health and metrics: %w", err)
 	}
-	if serving == nil {
-		return func() {}, nil
+	fail := func(what string, err error) (func(), error) {
+		_ = o.Listener.Close()
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	var serving *server.SecureServingInfo
+	if err := o.ApplyTo(&serving); err != nil {
+		return fail("listen for health and metrics", err)
 	}
 	authentication := server.AuthenticationInfo{Authenticator: guard.Authenticator}
 	if err := authentication.ApplyClientCert(guard.ClientCA, serving); err != nil {
-		return nil, fmt.Errorf("ask for client certificates: %w", err)
+		return fail("ask for client certificates", err)
 	}
 	handler = app.BuildHandlerChain(handler, &server.AuthorizationInfo{Authorizer: guard.Authorizer}, &authentication)
 	stopped, unheard, err := serving.Serve(handler, 0, ctx.Done())
 	if err != nil {
-		return nil, fmt.Errorf("serve health and metrics: %w", err)
+		return fail("serve health and metrics", err)
 	}
 	return func() { <-unheard; <-stopped }, nil
 }

@@ -2,6 +2,7 @@ package healthport
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"syscall"
 	"testing"
@@ -25,4 +26,19 @@ func TestListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = again.Close()
+}
+
+// TestAddresses wants loopback once among the addresses.
+func TestAddresses(t *testing.T) {
+	for bind, want := range map[string]string{
+		"192.0.2.1":   "[192.0.2.1 127.0.0.1]",
+		"2001:db8::1": "[2001:db8::1 127.0.0.1]",
+		"127.0.0.1":   "[127.0.0.1]",
+		"0.0.0.0":     "[0.0.0.0]",
+		"::":          "[::]",
+	} {
+		if got := fmt.Sprint(Addresses(net.ParseIP(bind))); got != want {
+			t.Errorf("%s: got %s, want %s", bind, got, want)
+		}
+	}
 }

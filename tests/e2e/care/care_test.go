@@ -55,13 +55,19 @@ func waitReady(t *testing.T, server *harness.Server) {
 // metrics checks that /metrics has these metrics.
 func metrics(t *testing.T, server *harness.Server, want ...string) {
 	t.Helper()
-	text, err := server.Client().CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	metricsAt(t, server, "/metrics", want...)
+}
+
+// metricsAt checks that a path of the API server has these metrics.
+func metricsAt(t *testing.T, server *harness.Server, path string, want ...string) {
+	t.Helper()
+	text, err := server.Client().CoreV1().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, pattern := range want {
 		if !regexp.MustCompile("(?m)^" + pattern).Match(text) {
-			t.Errorf("no %s in /metrics", pattern)
+			t.Errorf("no %s in %s", pattern, path)
 		}
 	}
 }
@@ -170,8 +176,8 @@ func TestEtcd(t *testing.T) {
 	waitReady(t, one)
 	etcdctl(t, one, true)
 	metrics(t, one,
-		`kedge_datastore_commit_duration_seconds_count\{kind="etcd"\} [1-9]`, `kedge_datastore_used_bytes\{kind="etcd"\} [1-9]`,
-		`etcd_disk_wal_fsync_duration_seconds_count [1-9]`, `etcd_server_has_leader 1`)
+		`kedge_datastore_commit_duration_seconds_count\{kind="etcd"\} [1-9]`, `kedge_datastore_used_bytes\{kind="etcd"\} [1-9]`)
+	metricsAt(t, one, "/metrics/etcd", `etcd_disk_wal_fsync_duration_seconds_count [1-9]`, `etcd_server_has_leader 1`)
 	two := network.NewHost(t, "server-2").StartServer(t, "--disable-agent",
 		"--server=https://"+one.Host.Address.String()+":6443", "--token="+one.Token())
 	waitReady(t, two)

@@ -88,7 +88,8 @@ func TestSplitRoles(t *testing.T) {
 	t.Run("ports", func(t *testing.T) {
 		// tests/integration checks the other ports of a node.
 		listens(t, etcd, []string{"*:6443", etcd.Host.Address.String() + ":2380", "127.0.0.1:2379"})
-		listens(t, plane, []string{"*:6443", "127.0.0.1:10257", "127.0.0.1:10259"})
+		own := plane.Host.Address.String()
+		listens(t, plane, []string{"*:6443", "127.0.0.1:10257", "127.0.0.1:10259", own + ":10257", own + ":10259"})
 	})
 
 	t.Run("etcd dies and comes back", func(t *testing.T) {
