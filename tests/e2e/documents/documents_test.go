@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 	"github.com/kedge-dev/kedge/tests/harness/image"
+	"github.com/kedge-dev/kedge/tests/harness/scrape"
 )
 
 var suite harness.Suite
@@ -119,50 +121,57 @@ func (r *reader) web() {
 // Debian's Prometheus has no discovery of Kubernetes.
 func (r *reader) withoutDiscovery(text string) string {
 	r.Helper()
-	address := r.Server.Host.Address.String()
-	for discovery, static := range map[string]string{
-		"  kubernetes_sd_configs:\n  - role: endpoints\n    namespaces: {names: [default]}\n": "  static_configs:\n  - targets: [" + address + ":6443]\n" +
-			"    labels: {__meta_kubernetes_service_name: kubernetes, __meta_kubernetes_endpoint_port_name: https}\n",
-		"  kubernetes_sd_configs: [{role: node}]\n": "  static_configs:\n  - targets: [" + address + ":10250]\n" +
-			"    labels: {__meta_kubernetes_node_name: " + r.Server.Host.Name + "}\n",
-	} {
-		if !strings.Contains(text, discovery) {
-			r.Fatalf("no %q in\n%s", discovery, text)
-		}
-		text = strings.ReplaceAll(text, discovery, static)
+	const begin, end = "<<'END'\n", "\nEND\n"
+	before, rest, begun := strings.Cut(text, begin)
+	configuration, after, ended := strings.Cut(rest, end)
+	if !begun || !ended {
+		r.Fatalf("no configuration in\n%s", text)
 	}
-	for _, kind := range []string{"nodes", "endpoints", "services", "pods"} {
+	static, err := scrape.Static(r.Context(), r.Client, configuration)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, kind := range []string{"nodes", "endpointslices.discovery.k8s.io", "services", "pods"} {
 		r.Kubectl("auth", "can-i", "list", kind, "--all-namespaces", "--as=system:serviceaccount:monitoring:prometheus")
 	}
-	return text
+	return before + begin + static + end + after
 }
 
-// scraped checks that Prometheus finds the server and its node by all of its jobs, and kedge's own
-// metrics once.
+// scraped checks that Prometheus finds the server and its node by all of its jobs, and each metric at
+// one of them. tests/e2e/prometheus looks closer.
 func (r *reader) scraped() {
 	r.Helper()
 	r.Eventually("all targets to be scraped", func() error {
-		up, err := r.query("up")
+		up, err := r.query("up == 1")
 		if err != nil {
 			return err
 		}
-		found := map[string]string{}
+		var found []string
 		for _, s := range up {
-			found[s.Metric["job"]+s.Metric["metrics_path"]] = fmt.Sprint(s.Value[1])
+			found = append(found, s.Metric["job"]+s.Metric["metrics_path"])
 		}
-		if len(up) != 3 || found["apiserver"] != "1" || found["kubelet/metrics"] != "1" || found["kubelet/metrics/cadvisor"] != "1" {
-			return fmt.Errorf("up is %v", up)
+		slices.Sort(found)
+		want := []string{
+			"apiserver", "coredns/metrics/dns", "kube-controller-manager", "kube-proxy/metrics/proxy", "kube-scheduler",
+			"kubelet/metrics", "kubelet/metrics/cadvisor", "kubelet/metrics/probes",
+		}
+		if !slices.Equal(found, want) {
+			return fmt.Errorf("up are %v, want %v", found, want)
 		}
 		return nil
 	})
-	for _, name := range []string{"kedge_datastore_size_bytes", "apiserver_request_total", "scheduler_schedule_attempts_total", "kubelet_node_name"} {
+	for name, job := range map[string]string{
+		"kedge_datastore_size_bytes": "apiserver", "apiserver_request_total": "apiserver", "scheduler_schedule_attempts_total": "kube-scheduler",
+		"workqueue_depth": "kube-controller-manager", "kubelet_node_name": "kubelet", "coredns_dns_requests_total": "coredns",
+	} {
 		series, err := r.query(name)
 		if err != nil || len(series) == 0 {
 			r.Errorf("query %s: got %v, %v, want series", name, series, err)
 		}
 		for _, s := range series {
-			if job := s.Metric["job"]; (job == "kubelet") != strings.HasPrefix(name, "kubelet") {
 				r.Errorf("%s: got the job %s", name, job)
+			if s.Metric["job"] != job {
+				r.Errorf("%s is of the job %s", name, s.Metric["job"])
 			}
 		}
 	}
