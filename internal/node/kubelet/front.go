@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"sync"
 
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/kubelet"
 	"k8s.io/kubernetes/pkg/kubelet/server"
 )
@@ -67,24 +66,4 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	handler.ServeHTTP(w, r)
-}
-
-// admit returns the status for a caller, as upstream's filter does for its own paths.
-//
-//upstream:follows k8s.io/kubernetes/pkg/kubelet/server/server.go Server.InstallAuthFilter
-func (f *front) admit(r *http.Request) int {
-	caller, known, err := f.auth.AuthenticateRequest(r)
-	if err != nil || !known {
-		return http.StatusUnauthorized
-	}
-	for _, right := range f.auth.GetRequestAttributes(r.Context(), caller.User, r) {
-		decision, _, err := f.auth.Authorize(r.Context(), right)
-		if err != nil {
-			return http.StatusInternalServerError
-		}
-		if decision == authorizer.DecisionAllow {
-			return http.StatusOK
-		}
-	}
-	return http.StatusForbidden
 }
