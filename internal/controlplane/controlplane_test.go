@@ -32,7 +32,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 	"github.com/kedge-dev/kedge/internal/controlplane/controllers"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
-	"github.com/kedge-dev/kedge/internal/controlplane/metrics"
+	"github.com/kedge-dev/kedge/internal/controlplane/resourcemetrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
 	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
@@ -194,7 +194,7 @@ func start(t *testing.T) *plane {
 	p.api, err = apiserver.New(apiserver.Config{
 		Addr: listener.Addr(), AdvertiseAddress: netip.MustParseAddr("10.9.8.7"), Cluster: cluster,
 		Datastore: apiserver.Datastore(store.Endpoint()), Files: certificates.Files, Now: clock.Now,
-		Egress: apiserver.Egress{Tunnels: &p.kubelet, PodCIDRs: cluster.PodCIDRs()}, MetricsTLS: certificates.KubeletTLS(metrics.User),
+		Egress: apiserver.Egress{Tunnels: &p.kubelet, PodCIDRs: cluster.PodCIDRs()}, MetricsTLS: certificates.KubeletTLS(resourcemetrics.User),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	metricsclient "k8s.io/metrics/pkg/client/clientset/versioned"
 
-	"github.com/kedge-dev/kedge/internal/controlplane/metrics"
+	"github.com/kedge-dev/kedge/internal/controlplane/resourcemetrics"
 )
 
 // fakeKubelet is the kubelet of the node called node. It is also the tunnel to it.
@@ -90,7 +90,7 @@ func (p *plane) testMetrics(ctx context.Context, t *testing.T, admin kubernetes.
 		_, err := api.PodMetricses("default").Get(ctx, "busy", metav1.GetOptions{})
 		return err == nil, err
 	})
-	if caller := p.kubelet.caller.Load(); caller != metrics.User+" /stats/summary?only_cpu_and_memory=true" {
+	if caller := p.kubelet.caller.Load(); caller != resourcemetrics.User+" /stats/summary?only_cpu_and_memory=true" {
 		t.Errorf("the kubelet was asked by %s", caller)
 	}
 	for selector, want := range map[string]int{"app=busy": 1, "app=web": 0, "": 1} {

@@ -22,8 +22,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
-	"github.com/kedge-dev/kedge/internal/controlplane/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/nodescope"
+	"github.com/kedge-dev/kedge/internal/controlplane/resourcemetrics"
 )
 
 // api is the cluster's API for the parts of a server: the API server in this process, or
@@ -74,7 +74,7 @@ func (s *server) newAPI(listener net.Listener) (*api, error) {
 	keys := s.newEncryption()
 	var metricsTLS *tls.Config
 	if s.cfg.Cluster.Has(config.MetricsServer) {
-		metricsTLS = s.certificates.KubeletTLS(metrics.User)
+		metricsTLS = s.certificates.KubeletTLS(resourcemetrics.User)
 	}
 	server, fault := apiserver.New(apiserver.Config{
 		Addr:                listener.Addr(),

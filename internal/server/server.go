@@ -147,7 +147,7 @@ type server struct {
 	// policies is nil if this server runs no API server, or the cluster has NetworkPolicies
 	// disabled.
 	policies *policy.Compiler
-	metrics      *metrics.Division
+	metrics  *metrics.Division
 }
 
 // addTo adds everything that a server runs to group. The order of the calls is the boot

@@ -34,7 +34,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/controlplane/healthport"
-	"github.com/kedge-dev/kedge/internal/controlplane/metrics"
+	"github.com/kedge-dev/kedge/internal/controlplane/resourcemetrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/nodescope"
 )
 
@@ -215,7 +215,7 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 	}
 	var further []*runtime.Scheme
 	if s.config.MetricsTLS != nil {
-		further = append(further, metrics.Scheme())
+		further = append(further, resourcemetrics.Scheme())
 	}
 	built, objects, err := newConfig(stop, completedOptions, s.config.Egress, s.loopback(), further...)
 	if err != nil {

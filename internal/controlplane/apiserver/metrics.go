@@ -12,7 +12,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 
-	"github.com/kedge-dev/kedge/internal/controlplane/metrics"
+	"github.com/kedge-dev/kedge/internal/controlplane/resourcemetrics"
 )
 
 // kubeletIdle is after which time without a request the metrics API closes a connection
@@ -31,7 +31,7 @@ func (s *Server) metricsGroup(ctx context.Context, built *app.Config) (*generica
 	}
 	core := built.KubeAPIs.ControlPlane.VersionedInformers.Core().V1()
 	nodes, pods := core.Nodes().Informer(), core.Pods().Informer()
-	return metrics.New(ctx, metrics.Config{
+	return resourcemetrics.New(ctx, resourcemetrics.Config{
 		Nodes: core.Nodes().Lister(), Pods: core.Pods().Lister(),
 		Synced:    func() bool { return nodes.HasSynced() && pods.HasSynced() },
 		Kubelet:   kubeletAddress(built.KubeAPIs.Extra.KubeletClientConfig),

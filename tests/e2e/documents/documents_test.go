@@ -169,7 +169,7 @@ func (r *reader) scraped() {
 			r.Errorf("query %s: got %v, %v, want series", name, series, err)
 		}
 		for _, s := range series {
-				r.Errorf("%s: got the job %s", name, job)
+			r.Errorf("%s: got the job %s", name, job)
 			if s.Metric["job"] != job {
 				r.Errorf("%s is of the job %s", name, s.Metric["job"])
 			}

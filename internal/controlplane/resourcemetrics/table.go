@@ -1,4 +1,4 @@
-package metrics
+package resourcemetrics
 
 import (
 	corev1 "k8s.io/api/core/v1"

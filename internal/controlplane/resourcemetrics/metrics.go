@@ -1,4 +1,4 @@
-// Package metrics serves the API metrics.k8s.io: how much processor time and memory
+// Package resourcemetrics serves the API metrics.k8s.io: how much processor time and memory
 // nodes and pods use. `kubectl top` and HorizontalPodAutoscalers read it. The apiserver
 // package installs the API group in the API server of this process.
 //
@@ -13,7 +13,7 @@
 // that the kubelet has computed, except for containers that have just started. As with
 // metrics-server, a pod is left out until all of its running containers have been
 // measured, and nodes that do not answer are left out with their pods.
-package metrics
+package resourcemetrics
 
 import (
 	"context"
