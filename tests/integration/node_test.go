@@ -192,7 +192,7 @@ func TestNobodyLearnsAnything(t *testing.T) {
 			t.Errorf("API %s: %d, want it refused", path, status)
 		}
 	}
-	for _, path := range []string{"/pods", "/runningpods/", "/metrics", "/metrics/cadvisor", "/metrics/dns", "/metrics/proxy", "/metrics/etcd", "/metrics/slis", "/stats/summary", "/healthz", "/configz",
+	for _, path := range []string{"/pods", "/runningpods/", "/metrics", "/metrics/cadvisor", "/metrics/dns", "/metrics/proxy", "/metrics/slis", "/stats/summary", "/healthz", "/configz",
 		"/logs/", "/containerLogs/kube-system/x/y", "/exec/default/x/y", "/run/default/x/y", "/debug/pprof/", "/checkpoint/a/b/c"} {
 		if status := statusOf(t, client, "https://"+net.JoinHostPort(node, "10250")+path); status != http.StatusUnauthorized {
 			t.Errorf("kubelet %s: %d, want 401", path, status)

@@ -385,6 +385,8 @@ func (w *watched) once() {
 		}
 	}
 	w.Logf("%d metrics, series by place: %v", len(places), sizes)
+	took, err := w.query("max by (job, metrics_path) (scrape_duration_seconds)")
+	w.Logf("seconds that scrapes take: %v, %v", took, err)
 }
 
 // rules evaluates expressions of kube-prometheus' rules and dashboards. Those of alerts have no result.
