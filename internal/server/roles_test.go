@@ -1,10 +1,14 @@
 package server
 
 import (
+	"maps"
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 )
@@ -57,6 +61,59 @@ func TestRoles(t *testing.T) {
 			got := rolesOf(cfg, datadir.Dir(t.TempDir()))
 			if got != test.want || got.elects() != test.elects || got.labels() != test.labels {
 				t.Errorf("got %+v, elects %t, labels %+v", got, got.elects(), got.labels())
+			}
+		})
+	}
+}
+
+// TestMetrics checks which parts of a server serve metrics, and where other hosts find those of the
+// controllers and the scheduler.
+func TestMetrics(t *testing.T) {
+	node := netip.MustParseAddr("192.0.2.1")
+	for name, test := range map[string]struct {
+		change func(*config.Config)
+		serves []metrics.Part
+		etcd   metrics.Part
+		ports  map[metrics.Part]int32
+	}{
+		"the usual server": {
+			func(*config.Config) {},
+			[]metrics.Part{metrics.APIServer, metrics.Controllers, metrics.DNS, metrics.Kubelet, metrics.Proxy, metrics.Scheduler}, metrics.Kubelet,
+			map[metrics.Part]int32{metrics.Controllers: 10257, metrics.Scheduler: 10259},
+		},
+		"etcd without a node, and the user's ports": {
+			func(c *config.Config) {
+				c.Server.ClusterInit, c.Server.DisableAgent = true, true
+				c.Server.KubeControllerManagerArgs = []string{"secure-port=12345", "bind-address=::"}
+				c.Server.KubeSchedulerArgs = []string{"secure-port=0"}
+			},
+			[]metrics.Part{metrics.APIServer, metrics.Controllers, metrics.Etcd, metrics.Scheduler}, metrics.APIServer,
+			map[metrics.Part]int32{metrics.Controllers: 12345},
+		},
+		"etcd only, without DNS, on loopback": {
+			func(c *config.Config) {
+				c.Agent.Server, c.Server.DisableAPIServer, c.Cluster.Disable = "https://192.0.2.2:6443", true, []string{"coredns"}
+				c.Server.KubeControllerManagerArgs = []string{"bind-address=127.0.0.1"}
+				c.Server.KubeSchedulerArgs = []string{"bind-address=::1"}
+			},
+			[]metrics.Part{metrics.Etcd, metrics.Kubelet, metrics.Proxy}, metrics.Kubelet,
+			map[metrics.Part]int32{},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config.Default()
+			test.change(cfg)
+			division := rolesOf(cfg, datadir.Dir(t.TempDir())).metrics(cfg.Cluster)
+			var serves []metrics.Part
+			for _, part := range []metrics.Part{metrics.APIServer, metrics.Controllers, metrics.DNS, metrics.Etcd, metrics.Kubelet, metrics.Proxy, metrics.Scheduler} {
+				if division.Serves(part) {
+					serves = append(serves, part)
+				}
+			}
+			slices.Sort(serves)
+			slices.Sort(test.serves)
+			if ports := metricsPorts(cfg, node); !slices.Equal(serves, test.serves) || division.EtcdPort() != test.etcd || !maps.Equal(ports, test.ports) {
+				t.Errorf("serves %v, etcd's at the port of %s, other hosts find %v", serves, division.EtcdPort(), ports)
 			}
 		})
 	}
