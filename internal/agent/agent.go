@@ -258,7 +258,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 
 // policyConfig returns what enforces NetworkPolicies on a node.
 func policyConfig(cfg Config, facts host.Facts) policy.Config {
-	own := policy.Config{Policies: cfg.Policies, Nftables: facts.Nftables}
+	own := policy.Config{Policies: cfg.Policies, Nftables: facts.Nftables, Metrics: cfg.Metrics.Registerer(metrics.Kubelet)}
 	if cfg.Cluster.FlannelBackend != "none" {
 		own.Bridge = network.BridgeName
 	}

@@ -144,10 +144,10 @@ type server struct {
 	local        *localapi.Server
 	registry     *registration.Registry
 	tunnels      *tunnel.Server
+	metrics      *metrics.Division
 	// policies is nil if this server runs no API server, or the cluster has NetworkPolicies
 	// disabled.
 	policies *policy.Compiler
-	metrics  *metrics.Division
 }
 
 // addTo adds everything that a server runs to group. The order of the calls is the boot

@@ -34,8 +34,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/controlplane/healthport"
-	"github.com/kedge-dev/kedge/internal/controlplane/resourcemetrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/nodescope"
+	"github.com/kedge-dev/kedge/internal/controlplane/resourcemetrics"
 )
 
 const (

@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"fmt"
+	"github.com/prometheus/client_golang/prometheus"
 	"net"
 	"net/netip"
 	"os"
@@ -46,7 +47,7 @@ func BenchmarkNode(b *testing.B) {
 	}
 	ctx := context.Background()
 	start := func() *Policy {
-		p := New(Config{Nftables: true})
+		p := New(Config{Nftables: true, Metrics: prometheus.NewRegistry()})
 		fail(p.apply(ctx, update))
 		p.Running(ctx, sandboxes)
 		if p.kernel == nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/prometheus/client_golang/prometheus"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -152,7 +153,7 @@ func TestRestart(t *testing.T) {
 
 	// Disabled, the next start removes the table.
 	ctx, cancel := context.WithCancel(t.Context())
-	must(t, New(Config{Nftables: true}).Run(ctx, cancel))
+	must(t, New(Config{Nftables: true, Metrics: prometheus.NewRegistry()}).Run(ctx, cancel))
 	if rules := ruleset(t); rules != "" {
 		t.Errorf("disabled, there is\n%s", rules)
 	}

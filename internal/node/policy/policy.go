@@ -44,8 +44,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
-	"k8s.io/component-base/metrics/legacyregistry"
 	"sigs.k8s.io/knftables"
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
@@ -76,6 +76,8 @@ type Config struct {
 	Bridge string
 	// Nftables is true if the kernel has nftables.
 	Nftables bool
+	// Metrics is where the component registers its metrics.
+	Metrics prometheus.Registerer
 }
 
 // Policy is the component. It implements kubelet.Gate.
@@ -139,10 +141,10 @@ func (p *Policy) Run(ctx context.Context, ready func()) error {
 		return nil
 	}
 	metrics := newCollector(p)
-	if err := legacyregistry.Registerer().Register(metrics); err != nil {
+	if err := p.cfg.Metrics.Register(metrics); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	defer legacyregistry.Registerer().Unregister(metrics)
+	defer p.cfg.Metrics.Unregister(metrics)
 	ready()
 	p.follow(ctx)
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/prometheus/client_golang/prometheus"
 	"io"
 	"net"
 	"net/netip"
@@ -109,6 +110,7 @@ func newWorld(t testing.TB) *world {
 // newPolicy returns what a new process would have.
 func (w *world) newPolicy() *Policy {
 	p := New(Config{
+		Metrics:  prometheus.NewRegistry(),
 		Policies: func(context.Context, func(netpolicy.Update) error) error { return errors.New("not used") },
 		Bridge:   bridge, Nftables: true, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.43.0.10"), netip.MustParseAddr("fd43::10")},
 	})
