@@ -53,7 +53,7 @@ var errNoRoute = errors.New("this node gets no NetworkPolicies, because the serv
 // apply fails, it waits a moment and begins again, with everything. It returns nil. Nobody
 // may change what an update points to.
 func (stream Stream) Keep(ctx context.Context, apply func(netpolicy.Update) error) error {
-	log := logrus.WithField("component", "network-policies")
+	log := logrus.WithField("component", "network-policy")
 	told := ""
 	for delay := backoff(); ; {
 		began := time.Now()

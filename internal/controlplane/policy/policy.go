@@ -56,7 +56,7 @@ func New(cfg Config) *Compiler {
 }
 
 // Name implements component.Component.
-func (*Compiler) Name() string { return "network-policies" }
+func (*Compiler) Name() string { return "policy-compiler" }
 
 // Run implements component.Component. It is ready when it can tell nodes what holds.
 func (c *Compiler) Run(ctx context.Context, ready func()) error {
