@@ -34,6 +34,15 @@ func TestEndless(t *testing.T) {
 			}
 		}
 	}
+	// A gzip file may consist of several others.
+	var compressed bytes.Buffer
+	writer := gzip.NewWriter(&compressed)
+	if _, err := writer.Write(make([]byte, 16<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.Close(); err != nil {
+		t.Fatal(err)
+	}
 	config := []byte(`{"name": "web", "version": "1.0.0"}`)
 	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(config))
 	manifest := fmt.Appendf(nil, `{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
@@ -45,13 +54,11 @@ func TestEndless(t *testing.T) {
 			_, _ = w.Write([]byte("apiVersion: v1\nentries: {web: [{apiVersion: v2, name: web, version: 1.0.0, urls: [web.tgz]}]}"))
 		case "/compressed/index.yaml":
 			w.Header().Set("Content-Encoding", "gzip")
-			compressed := gzip.NewWriter(w)
 			for range 64 { // a GiB for a client that unpacks it
-				if _, err := compressed.Write(make([]byte, 16<<20)); err != nil {
+				if _, err := w.Write(compressed.Bytes()); err != nil {
 					return
 				}
 			}
-			_ = compressed.Close()
 		case "/v2/a/web/manifests/1.0.0":
 			w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
 			_, _ = w.Write(manifest)
