@@ -162,16 +162,15 @@ func (r *reader) scraped() {
 	})
 	for name, job := range map[string]string{
 		"kedge_datastore_size_bytes": "apiserver", "apiserver_request_total": "apiserver", "scheduler_schedule_attempts_total": "kube-scheduler",
-		"workqueue_depth": "kube-controller-manager", "kubelet_node_name": "kubelet", "coredns_dns_requests_total": "coredns",
+		"workqueue_depth": "kube-controller-manager", "kubelet_node_name": "kubelet", "coredns_panics_total": "coredns",
 	} {
 		series, err := r.query(name)
 		if err != nil || len(series) == 0 {
 			r.Errorf("query %s: got %v, %v, want series", name, series, err)
 		}
 		for _, s := range series {
-			r.Errorf("%s: got the job %s", name, job)
 			if s.Metric["job"] != job {
-				r.Errorf("%s is of the job %s", name, s.Metric["job"])
+				r.Errorf("%s: got the job %s, want %s", name, s.Metric["job"], job)
 			}
 		}
 	}
