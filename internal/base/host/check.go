@@ -50,8 +50,8 @@ type CheckConfig struct {
 	PodCIDRs, ServiceCIDRs []netip.Prefix
 }
 
-// What a node takes, in bytes. With a limit of 256 MiB a server and five pods work: see
-// tests/e2e/small and tests/bench/README.md, which also has what an agent takes.
+// The memory and the disk space that a server with its node needs, in bytes. With a limit
+// of 256 MiB a server and five pods work: see tests/e2e/small and tests/bench/README.md.
 const (
 	leastMemory = 256 << 20
 	goodMemory  = 512 << 20

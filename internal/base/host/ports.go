@@ -35,7 +35,7 @@ func CheckPorts(ctx context.Context, ports []Port) error {
 	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		var faults []error
 		for _, port := range ports {
-			// What else goes wrong, the one that listens says best.
+			// The component that listens reports all other errors.
 			if !errors.Is(tryListen(ctx, port), syscall.EADDRINUSE) {
 				continue
 			}

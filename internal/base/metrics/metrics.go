@@ -68,7 +68,7 @@ var owners = []struct {
 	{Kubelet, []string{
 		"csi_operations_seconds", "dra_", "force_cleaned_failed_volume_operation", "kubelet_", "plugin_manager_",
 		"reconstruct_volume_operations_", "storage_operation_duration_seconds", "volume_manager_", "volume_operation_total_seconds",
-		// What kedge itself does on a node.
+		// The metrics of a node that kedge itself has.
 		"kedge_network_policy_",
 	}},
 }

@@ -186,8 +186,8 @@ func (n *Node) Accept(serverCA, clientCA []byte, certificates map[string][]byte)
 		// Last: with this file the node has joined.
 		files = append(files, clients, servers)
 	} else {
-		// First: whoever sees the new certificates knows that this node trusts those of
-		// the new authorities.
+		// This comes first: a server that sees the new certificates knows that this node
+		// trusts those of the new authorities.
 		files = append([]datadir.File{clients, servers}, files...)
 	}
 	if err := datadir.WriteTogether(files...); err != nil {

@@ -155,9 +155,12 @@ func (a *Addons) removeDisabled(ctx context.Context) error {
 				break // the user has another program for this part, and with it the rest of the objects
 			}
 			if err == nil && live.GetAnnotations()[digestAnnotation] != "" && !isLeftAlone(live) {
-				err = client.Delete(ctx, object.GetName(), metav1.DeleteOptions{})
+				// The EndpointSlices go first: if that fails, the next start still finds the Service.
 				if object.GetKind() == "Service" {
-					err = errors.Join(err, a.removeSlices(ctx, object))
+					err = a.removeSlices(ctx, object)
+				}
+				if err == nil {
+					err = client.Delete(ctx, object.GetName(), metav1.DeleteOptions{})
 				}
 			}
 			if err != nil && !apierrors.IsNotFound(err) {
