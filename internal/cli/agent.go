@@ -18,22 +18,22 @@ import (
 	"github.com/kedge-dev/kedge/internal/removal/install"
 )
 
-func agentCommand() *cli.Command {
+func agentCommand(work *workload) *cli.Command {
 	return &cli.Command{
 		Name:   "agent",
 		Usage:  "run an agent, which is a node that joins a server. It stops at SIGTERM",
 		Flags:  configFlags(config.AgentRole),
-		Action: running("an agent", config.AgentRole, runAgent),
+		Action: preparing(work, "an agent", config.AgentRole, runAgent),
 	}
 }
 
-func runAgent(c *cli.Context, cfg *config.Config, process *agent.Process, local *localapi.Server) error {
+func runAgent(ctx context.Context, cfg *config.Config, process *agent.Process, local *localapi.Server) error {
 	environment := os.Environ()
 	notify := newNotifier()
-	context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
+	context.AfterFunc(ctx, func() { notify("STOPPING=1") })
 	began := time.Now()
 	logrus.Infof("kedge %s starts as an agent of %s, data in %s", version.Version, cfg.Agent.Server, cfg.DataDir)
-	err := agent.Run(c.Context, cfg, process, local, agent.Observer{
+	err := agent.Run(ctx, cfg, process, local, agent.Observer{
 		OnJoined:   func() { forgetToken(cfg.Token) },
 		OnChange:   logChange,
 		OnSlowStop: logSlowStop,

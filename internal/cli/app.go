@@ -24,8 +24,16 @@ func Run(ctx context.Context, args []string) error {
 	if name := filepath.Base(args[0]); slices.Contains(tools, name) {
 		args = slices.Concat([]string{"kedge", name}, args[1:])
 	}
-	return runApp(ctx, newApp(), args)
+	work := &workload{}
+	if err := runApp(ctx, newApp(work), args); err != nil || work.run == nil {
+		return err
+	}
+	return work.run(ctx)
 }
+
+// workload is what a command that runs until SIGTERM does. The command's action only
+// prepares it: Run does it when the flags of all commands, a MiB, are garbage.
+type workload struct{ run func(context.Context) error }
 
 // ExitStatus returns the exit status for an error of Run.
 func ExitStatus(err error) int {
@@ -36,7 +44,7 @@ func ExitStatus(err error) int {
 	return 1
 }
 
-func newApp() *cli.App {
+func newApp(work *workload) *cli.App {
 	// containerd's packages set it for the whole process
 	// (containerd/v2/cmd/ctr/app/main.go).
 	//upstream:relies-on github.com/containerd/containerd/v2/cmd/ctr/app/main.go init
@@ -48,8 +56,8 @@ func newApp() *cli.App {
 		Description: "kedge server runs a whole Kubernetes node: control plane, container runtime and network in one\n" +
 			"process. See `kedge COMMAND --help` for what a command takes.",
 		Commands: []*cli.Command{
-			serverCommand(),
-			agentCommand(),
+			serverCommand(work),
+			agentCommand(work),
 			tokenCommand(),
 			nodeCommand(),
 			snapshotCommand(),

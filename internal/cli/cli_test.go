@@ -23,7 +23,7 @@ import (
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	t.Setenv("KEDGE_DATA_DIR", "/dev/null/none")
-	app := newApp()
+	app := newApp(&workload{})
 	var out bytes.Buffer
 	app.Writer, app.ErrWriter = &out, &out
 	err := runApp(t.Context(), app, append([]string{"kedge"}, args...))
@@ -36,7 +36,7 @@ func TestFlagsReachTheConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got *config.Config
-	app := newApp()
+	app := newApp(&workload{})
 	app.Commands = []*cli.Command{{
 		Name:  "server",
 		Flags: configFlags(config.ServerRole),

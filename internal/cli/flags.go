@@ -72,29 +72,48 @@ func loadConfig(c *cli.Context) (*config.Config, error) {
 }
 
 // loadSources is loadConfig, and tells where values came from too. With an error come
-// the values that could be read. adapt changes what was given before it is checked.
-func loadSources(c *cli.Context, adapt ...func(*config.Config) error) (*config.Config, config.Sources, error) {
-	var given []string
+// the values that could be read.
+func loadSources(c *cli.Context) (*config.Config, config.Sources, error) {
+	return flagsOf(c).load()
+}
+
+// givenFlags are the flags with which a command was called. They hold nothing of
+// urfave/cli, whose flags of all commands are a MiB.
+type givenFlags struct {
+	configFile string
+	values     map[string][]string
+}
+
+func flagsOf(c *cli.Context) givenFlags {
+	given := givenFlags{configFile: c.String(configFlag), values: map[string][]string{}}
+	for _, f := range config.Default().Fields() {
+		switch {
+		case !c.IsSet(f.Key):
+		case f.IsBool():
+			given.values[f.Key] = []string{strconv.FormatBool(c.Bool(f.Key))}
+		case f.IsList():
+			given.values[f.Key] = c.StringSlice(f.Key)
+		default:
+			given.values[f.Key] = []string{c.String(f.Key)}
+		}
+	}
+	return given
+}
+
+// load reads the configuration with the flags over it. adapt changes what was given
+// before it is checked.
+func (g givenFlags) load(adapt ...func(*config.Config) error) (*config.Config, config.Sources, error) {
 	flags := func(cfg *config.Config) error {
 		var faults []error
 		for _, f := range cfg.Fields() {
-			if !c.IsSet(f.Key) {
-				continue
-			}
-			given = append(given, f.Key)
-			switch {
-			case f.IsBool():
-				faults = append(faults, f.Set(strconv.FormatBool(c.Bool(f.Key))))
-			case f.IsList():
-				faults = append(faults, f.Set(c.StringSlice(f.Key)...))
-			default:
-				faults = append(faults, f.Set(c.String(f.Key)))
+			if values, ok := g.values[f.Key]; ok {
+				faults = append(faults, f.Set(values...))
 			}
 		}
 		return errors.Join(faults...)
 	}
-	cfg, sources, err := config.LoadSources(c.String(configFlag), append([]func(*config.Config) error{flags}, adapt...)...)
-	for _, key := range given {
+	cfg, sources, err := config.LoadSources(g.configFile, append([]func(*config.Config) error{flags}, adapt...)...)
+	for key := range g.values {
 		sources[key] = "--" + key
 	}
 	return cfg, sources, err

@@ -186,7 +186,7 @@ func exists(t *testing.T, place string) bool {
 
 // parse reads a command as kedge does.
 func parse(command string) error {
-	app := newApp()
+	app := newApp(&workload{})
 	app.Writer = new(bytes.Buffer)
 	var idle func([]*cli.Command)
 	idle = func(commands []*cli.Command) {

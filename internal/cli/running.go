@@ -22,19 +22,18 @@ import (
 // local asks the kedge that runs on this host.
 func local() *localapi.Client { return localapi.NewClient(datadir.LocalSocket) }
 
-// running is the action of a command that runs until SIGTERM, as root: it has a log,
-// and settings that SIGHUP and commands on its host can look at and change. what is how
-// a user calls it.
-func running(what string, role config.Role, run func(*cli.Context, *config.Config, *agent.Process, *localapi.Server) error) cli.ActionFunc {
+// preparing is the action of a command that runs until SIGTERM, as root: it prepares
+// work. what is how a user calls that.
+func preparing(work *workload, what string, role config.Role, run runFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		if err := noArguments(c); err != nil {
 			return err
 		}
-		var adapt []func(*config.Config) error
+		given := flagsOf(c)
+		load := func() (*config.Config, config.Sources, error) { return given.load() }
 		if role == config.AgentRole {
-			adapt = append(adapt, withoutLostTokenFile)
+			load = func() (*config.Config, config.Sources, error) { return given.load(withoutLostTokenFile) }
 		}
-		load := func() (*config.Config, config.Sources, error) { return loadSources(c, adapt...) }
 		cfg, sources, err := load()
 		if err != nil {
 			return err
@@ -42,36 +41,46 @@ func running(what string, role config.Role, run func(*cli.Context, *config.Confi
 		if os.Geteuid() != 0 {
 			return fmt.Errorf("only root may run %s, which makes containers and networks: run this command with sudo", what)
 		}
-		log, err := logging.Open(cfg.Log)
-		if err != nil {
-			return err
-		}
-		process, err := agent.SetUp(cfg.Log)
-		if err != nil {
-			return err
-		}
-		hangups := make(chan os.Signal, 1)
-		signal.Notify(hangups, syscall.SIGHUP)
-		defer signal.Stop(hangups)
-		own := settings.New(role, load, cfg, sources, log, process.Verbosity.Set)
-		local := localapi.New(datadir.LocalSocket, own.Routes()...)
-		// Commands get answers until run has ended.
-		ctx, stop := context.WithCancel(context.WithoutCancel(c.Context))
-		var serving sync.WaitGroup
-		defer serving.Wait()
-		defer stop()
-		serving.Go(func() { own.Run(ctx, hangups) })
-		serving.Go(func() {
-			// Such as by another kedge on this host: run says more of that.
-			if err := local.Run(ctx); err != nil {
-				logrus.WithError(err).Warn("Commands on this host get no answers from this kedge")
-			}
-		})
-		err = run(c, cfg, process, local)
-		if err != nil && cfg.Log.File != "" {
-			// main prints it to stderr only.
-			logrus.Error(err)
-		}
+		work.run = func(ctx context.Context) error { return runLogged(ctx, role, load, cfg, sources, run) }
+		return nil
+	}
+}
+
+// runFunc runs a server or an agent until ctx ends.
+type runFunc func(ctx context.Context, cfg *config.Config, process *agent.Process, local *localapi.Server) error
+
+// runLogged calls run with a log, and with settings that SIGHUP and commands on its host
+// can look at and change.
+func runLogged(ctx context.Context, role config.Role, load settings.Load, cfg *config.Config, sources config.Sources, run runFunc) error {
+	log, err := logging.Open(cfg.Log)
+	if err != nil {
 		return err
 	}
+	process, err := agent.SetUp(cfg.Log)
+	if err != nil {
+		return err
+	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	own := settings.New(role, load, cfg, sources, log, process.Verbosity.Set)
+	local := localapi.New(datadir.LocalSocket, own.Routes()...)
+	// Commands get answers until run has ended.
+	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer stop()
+	serving.Go(func() { own.Run(answering, hangups) })
+	serving.Go(func() {
+		// Such as by another kedge on this host: run says more of that.
+		if err := local.Run(answering); err != nil {
+			logrus.WithError(err).Warn("Commands on this host get no answers from this kedge")
+		}
+	})
+	err = run(ctx, cfg, process, local)
+	if err != nil && cfg.Log.File != "" {
+		// main prints it to stderr only.
+		logrus.Error(err)
+	}
+	return err
 }

@@ -22,22 +22,22 @@ import (
 	"github.com/kedge-dev/kedge/internal/server"
 )
 
-func serverCommand() *cli.Command {
+func serverCommand(work *workload) *cli.Command {
 	return &cli.Command{
 		Name:   "server",
 		Usage:  "run a server: the control plane and a node. It stops at SIGTERM",
 		Flags:  configFlags(config.ServerRole),
-		Action: running("a server", config.ServerRole, runServer),
+		Action: preparing(work, "a server", config.ServerRole, runServer),
 	}
 }
 
-func runServer(c *cli.Context, cfg *config.Config, process *agent.Process, local *localapi.Server) error {
+func runServer(ctx context.Context, cfg *config.Config, process *agent.Process, local *localapi.Server) error {
 	environment := os.Environ()
 	notify := newNotifier()
-	context.AfterFunc(c.Context, func() { notify("STOPPING=1") })
+	context.AfterFunc(ctx, func() { notify("STOPPING=1") })
 	began := time.Now()
 	logrus.Infof("kedge %s starts, data in %s", version.Version, cfg.DataDir)
-	err := server.Run(c.Context, cfg, process, local, server.Observer{
+	err := server.Run(ctx, cfg, process, local, server.Observer{
 		OnChange:   logChange,
 		OnSlowStop: logSlowStop,
 		OnReady: func(s server.Summary) {

@@ -60,7 +60,7 @@ func TestAsService(t *testing.T) {
 					return err
 				},
 			}
-			app := newApp()
+			app := newApp(&workload{})
 			app.Commands = []*cli.Command{{Name: "commands", Subcommands: []*cli.Command{command}}}
 			err := app.RunContext(t.Context(), append([]string{"kedge", "commands", "command"}, test.args...))
 			if test.fault != "" {

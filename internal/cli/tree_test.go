@@ -53,7 +53,7 @@ func value(f cli.Flag) string {
 // TestFlagsAnywhere gives all flags of every command before, between and after
 // arguments, with = and without.
 func TestFlagsAnywhere(t *testing.T) {
-	all := leaves(newApp())
+	all := leaves(newApp(&workload{}))
 	if len(all) < 25 {
 		t.Fatalf("only %d commands", len(all))
 	}
@@ -69,7 +69,7 @@ func TestFlagsAnywhere(t *testing.T) {
 		}
 		for _, form := range [][]string{joined, parted} {
 			for at := range 3 {
-				app := newApp()
+				app := newApp(&workload{})
 				c, ran := leaves(app)[i].Command, false
 				c.Before = nil
 				c.Action = func(c *cli.Context) error {
@@ -105,13 +105,13 @@ func TestArgumentsAfterDashes(t *testing.T) {
 		{"--version", "--version"},
 		{"snapshot restore x --help", "snapshot restore --help x"},
 	} {
-		got := flagsFirst(newApp(), append([]string{"kedge"}, strings.Fields(test.words)...))
+		got := flagsFirst(newApp(&workload{}), append([]string{"kedge"}, strings.Fields(test.words)...))
 		if strings.Join(got[1:], " ") != test.want {
 			t.Errorf("%s: got %q", test.words, got)
 		}
 	}
 	words := []string{"kedge", "snapshot", "restore", "x", "--da", completionWord}
-	if got := flagsFirst(newApp(), words); !slices.Equal(got, words) {
+	if got := flagsFirst(newApp(&workload{}), words); !slices.Equal(got, words) {
 		t.Errorf("a completion became %q", got)
 	}
 }
@@ -125,7 +125,7 @@ func TestTypedValues(t *testing.T) {
 		kinds[f.Key] = f
 	}
 	checked := map[string]bool{} // The settings are the same flags everywhere.
-	for i, l := range leaves(newApp()) {
+	for i, l := range leaves(newApp(&workload{})) {
 		for _, f := range l.Flags {
 			name, want := f.Names()[0], ""
 			switch f.(type) {
@@ -145,7 +145,7 @@ func TestTypedValues(t *testing.T) {
 				continue
 			}
 			checked[name] = kinds[name].Key != ""
-			app := newApp()
+			app := newApp(&workload{})
 			c := leaves(app)[i].Command
 			c.Before = nil
 			c.Action = func(c *cli.Context) error { _, err := loadConfig(c); return err }
@@ -169,7 +169,7 @@ func TestFamilies(t *testing.T) {
 		settings = append(settings, f.Names()...)
 	}
 	families := map[string][]leaf{}
-	for _, l := range leaves(newApp()) {
+	for _, l := range leaves(newApp(&workload{})) {
 		if len(l.words) > 1 {
 			families[l.words[0]] = append(families[l.words[0]], l)
 		}
@@ -225,7 +225,7 @@ func TestAgree(t *testing.T) {
 		"it cannot be so": {[]string{"--data-dir=/srv"}, errors.New("refused"), []string{"refused"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			app := newApp()
+			app := newApp(&workload{})
 			app.Commands = []*cli.Command{{Name: "x", Flags: runningFlags(nil), Action: func(c *cli.Context) error {
 				return agree(c, []string{retentionFlag}, func() (settings.Printed, error) {
 					return settings.Printed{Role: config.ServerRole, Settings: running.Settings(nil, config.ServerRole)}, test.err

@@ -230,10 +230,8 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 	// The aggregator is the outermost server of the chain: only its filters see
 	// requests unchanged.
 	generic := built.Aggregator.GenericConfig
-	ca, err := clientCA(s.options.Authentication)
-	if err != nil {
-		return nil, err
-	}
+	// The API server follows the file of this one.
+	ca := built.KubeAPIs.ControlPlane.ClusterAuthenticationInfo.ClientCA
 	generic.Authentication.Authenticator = authenticate(generic.Authentication.Authenticator, ca, s.config.Now, s.options.Authentication)
 
 	if err := nodescope.Use(&generic.Config, s.config.Scopes); err != nil {

@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"crypto/x509"
-	"fmt"
 	"time"
 
 	"k8s.io/apiserver/pkg/apis/apiserver"
@@ -48,13 +47,4 @@ func certificateAuthenticator(clientCA dynamiccertificates.CAContentProvider, no
 		options.CurrentTime = now()
 		return options, ok
 	}, x509request.CommonNameUserConversion))
-}
-
-// clientCA loads the authority of client certificates.
-func clientCA(o *kubeoptions.BuiltInAuthenticationOptions) (dynamiccertificates.CAContentProvider, error) {
-	ca, err := o.ClientCert.GetClientCAContentProvider()
-	if err != nil {
-		return nil, fmt.Errorf("load authority of client certificates: %w", err)
-	}
-	return ca, nil
 }

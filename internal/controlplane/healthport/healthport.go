@@ -28,10 +28,15 @@ const listenPatience = 2 * time.Second
 
 // Guard decides who may call a port.
 type Guard struct {
+	// ClientCA is the authority of client certificates. Its owner follows the file: each port would
+	// otherwise follow it too.
 	ClientCA      dynamiccertificates.CAContentProvider
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
 }
+
+// followed hides from upstream that an authority can follow its file.
+type followed struct{ dynamiccertificates.CAContentProvider }
 
 // SetDefaults opens the port, which is upstream's, at one address and on loopback, with
 // the certificate in these files. Call it before the user's arguments are parsed.
@@ -72,41 +77,26 @@ func Serve(ctx context.Context, o *options.SecureServingOptions, guard Guard, ha
 	if o.BindPort == 0 {
 		return func() {}, nil
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var waits []func()
-	wait = func() {
-		for _, each := range waits {
-			each()
-		}
-		cancel()
-	}
-	for _, address := range Addresses(o.BindAddress) {
-		each, err := serve(ctx, net.JoinHostPort(address.String(), strconv.Itoa(o.BindPort)), *o, guard, handler)
-		if err != nil {
-			cancel()
-			wait()
-			return nil, err
-		}
-		waits = append(waits, each)
-	}
-	return wait, nil
-}
-
-// serve is Serve at one address.
-func serve(ctx context.Context, address string, o options.SecureServingOptions, guard Guard, handler http.Handler) (wait func(), err error) {
-	if o.Listener, err = listen(address); err != nil {
-		return nil, fmt.Errorf("listen for health and metrics: %w", err)
-	}
+	listeners := newListeners()
 	fail := func(what string, err error) (func(), error) {
-		_ = o.Listener.Close()
+		_ = listeners.Close()
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
+	for _, address := range Addresses(o.BindAddress) {
+		listener, err := listen(net.JoinHostPort(address.String(), strconv.Itoa(o.BindPort)))
+		if err != nil {
+			return fail("listen for health and metrics", err)
+		}
+		listeners.add(listener)
+	}
+	own := *o
+	own.Listener = listeners
 	var serving *server.SecureServingInfo
-	if err := o.ApplyTo(&serving); err != nil {
+	if err := own.ApplyTo(&serving); err != nil {
 		return fail("listen for health and metrics", err)
 	}
 	authentication := server.AuthenticationInfo{Authenticator: guard.Authenticator}
-	if err := authentication.ApplyClientCert(guard.ClientCA, serving); err != nil {
+	if err := authentication.ApplyClientCert(followed{guard.ClientCA}, serving); err != nil {
 		return fail("ask for client certificates", err)
 	}
 	handler = app.BuildHandlerChain(handler, &server.AuthorizationInfo{Authorizer: guard.Authorizer}, &authentication)

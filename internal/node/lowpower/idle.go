@@ -31,6 +31,12 @@ const (
 	// bound than this one would save little memory and collect often.
 	busiest = 100
 	calmest = 15
+	// starting is the upper bound until startingTime has passed. Garbage leaves holes between
+	// objects that stay, and the process keeps what is between the holes. At the start most of the
+	// objects are made that stay. Against Go's default, 60 costs a tenth more processor time until
+	// a server is ready. It then keeps 7 MiB less.
+	starting     = 60
+	startingTime = time.Minute
 	// The process is idle from GOGC rests downwards, until GOGC rises above wakes.
 	rests = 30
 	wakes = 60
@@ -59,7 +65,10 @@ func watch(ctx context.Context, setGOGC bool) {
 	log := logrus.WithField("component", "idle")
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	percent, resting := busiest, false
+	percent, resting, started := starting, false, time.Now()
+	if setGOGC {
+		debug.SetGCPercent(percent)
+	}
 	last, _ := heap()
 	for {
 		select {
@@ -70,6 +79,9 @@ func watch(ctx context.Context, setGOGC bool) {
 		allocated, live := heap()
 		next := gogc(allocated-last, live)
 		last = allocated
+		if time.Since(started) < startingTime {
+			next = min(next, starting)
+		}
 		if setGOGC && differs(next, percent) {
 			debug.SetGCPercent(next)
 			percent = next
