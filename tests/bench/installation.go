@@ -27,6 +27,8 @@ type installation struct {
 	ctx  context.Context
 	fail context.CancelCauseFunc
 
+	// args are further arguments of kedge.
+	args     []string
 	server   *harness.Server
 	baseline *baseline
 
@@ -74,7 +76,7 @@ func (i *installation) start(t *testing.T) time.Time {
 	if i.baseline != nil {
 		i.baseline.start()
 	} else {
-		i.server = i.host.StartServer(t)
+		i.server = i.host.StartServer(t, i.args...)
 	}
 	return started
 }
