@@ -36,7 +36,9 @@ type Guard struct {
 }
 
 // followed hides from upstream that an authority can follow its file.
-type followed struct{ dynamiccertificates.CAContentProvider }
+type followed struct {
+	dynamiccertificates.CAContentProvider
+}
 
 // SetDefaults opens the port, which is upstream's, at one address and on loopback, with
 // the certificate in these files. Call it before the user's arguments are parsed.

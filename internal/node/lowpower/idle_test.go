@@ -49,10 +49,11 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
-// TestUsersSettings checks that the memory limit is set, except if the user has set one.
+// TestUsersSettings checks that the memory limit and GOGC are set, except if the user has set them.
 func TestUsersSettings(t *testing.T) {
-	before := debug.SetMemoryLimit(-1)
+	before, percent := debug.SetMemoryLimit(-1), debug.SetGCPercent(busiest)
 	defer debug.SetMemoryLimit(before)
+	defer debug.SetGCPercent(percent)
 	run := func() {
 		ctx, cancel := context.WithCancel(t.Context())
 		if err := New(8<<30).Run(ctx, cancel); err != nil {
@@ -60,12 +61,20 @@ func TestUsersSettings(t *testing.T) {
 		}
 	}
 	t.Setenv("GOMEMLIMIT", "off")
+	t.Setenv("GOGC", "100")
 	run()
+	if got := debug.SetGCPercent(busiest); got != busiest {
+		t.Errorf("the user's GOGC became %d", got)
+	}
 	if got := debug.SetMemoryLimit(-1); got != math.MaxInt64 {
 		t.Errorf("the user's limit became %d", got)
 	}
 	t.Setenv("GOMEMLIMIT", "")
+	t.Setenv("GOGC", "")
 	run()
+	if got := debug.SetGCPercent(busiest); got != starting {
+		t.Errorf("GOGC is %d at the start, want %d", got, starting)
+	}
 	if got := debug.SetMemoryLimit(-1); got != 4<<30 {
 		t.Errorf("the limit is %d, want half of 8 GiB", got)
 	}
