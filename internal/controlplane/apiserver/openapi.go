@@ -42,14 +42,3 @@ func operationIDAndTags(route common.Route) (string, []string, error) {
 	}
 	return apiopenapi.GetOperationIDAndTags(adapter.Route)
 }
-
-// delegateOf returns the next server of the chain.
-//
-//upstream:relies-on k8s.io/kubernetes/cmd/kube-apiserver/app/server.go CreateServerChain
-func delegateOf(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
-	delegate, ok := server.NextDelegate().(*genericapiserver.GenericAPIServer)
-	if !ok {
-		return nil, fmt.Errorf("install OpenAPI documents: the server's delegate is a %T", server.NextDelegate())
-	}
-	return delegate, nil
-}

@@ -5,11 +5,17 @@ package apiserver
 import (
 	"fmt"
 	"net/http"
+	_ "unsafe" // for go:linkname
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 
 	"github.com/kedge-dev/kedge/internal/controlplane/openapi"
 )
@@ -37,11 +43,18 @@ func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInf
 	reconciler := &completed.KubeAPIs.EndpointReconcilerConfig.Reconciler
 	*reconciler = &endpointReconciler{EndpointReconciler: *reconciler}
 	takeBack := openapi.Lend(core.OpenAPIV3Config)
-	server, err := app.CreateServerChain(completed)
+	notFound := notfoundhandler.New(core.Serializer, genericapifilters.NoMuxAndDiscoveryIncompleteKey)
+	extensionsServer, err := completed.ApiExtensions.New(genericapiserver.NewEmptyDelegateWithCustomHandler(notFound))
 	if err != nil {
 		return nil, err
 	}
-	coreServer, err := delegateOf(server.GenericAPIServer)
+	kubeServer, err := completed.KubeAPIs.New(extensionsServer.GenericAPIServer)
+	if err != nil {
+		return nil, err
+	}
+	coreServer, definitions := kubeServer.ControlPlane.GenericAPIServer, extensionsServer.Informers.Apiextensions().V1().CustomResourceDefinitions()
+	served := extensions.MergedResourceConfig.ResourceEnabled(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
+	server, err := controlplaneapiserver.CreateAggregatorServer(completed.Aggregator, coreServer, definitions, served, apiVersionPriorities)
 	if err != nil {
 		return nil, err
 	}
@@ -51,14 +64,16 @@ func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInf
 		}
 	}
 	takeBack()
-	extensionsServer, err := delegateOf(coreServer)
-	if err != nil {
-		return nil, err
-	}
-	dropMatchers(server.GenericAPIServer, coreServer, extensionsServer)
-	shareParameters(server.GenericAPIServer, coreServer, extensionsServer)
+	dropMatchers(server.GenericAPIServer, coreServer, extensionsServer.GenericAPIServer)
+	shareParameters(server.GenericAPIServer, coreServer, extensionsServer.GenericAPIServer)
 	return server, documents.Install(
 		openapi.Server{GenericAPIServer: coreServer, V2: core.OpenAPIConfig, V3: core.OpenAPIV3Config},
-		openapi.Server{GenericAPIServer: extensionsServer, V2: extensions.OpenAPIConfig, V3: extensions.OpenAPIV3Config},
-		utilfeature.DefaultMutableFeatureGate)
+		openapi.Server{GenericAPIServer: extensionsServer.GenericAPIServer, V2: extensions.OpenAPIConfig, V3: extensions.OpenAPIV3Config},
+		definitions, utilfeature.DefaultMutableFeatureGate)
 }
+
+// apiVersionPriorities is upstream's table of the order of API groups.
+//
+//upstream:relies-on k8s.io/kubernetes/cmd/kube-apiserver/app/aggregator.go apiVersionPriorities
+//go:linkname apiVersionPriorities k8s.io/kubernetes/cmd/kube-apiserver/app.apiVersionPriorities
+var apiVersionPriorities map[schema.GroupVersion]controlplaneapiserver.APIServicePriority

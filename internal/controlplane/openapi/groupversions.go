@@ -19,8 +19,8 @@ import (
 
 const v3Path = "/openapi/v3"
 
-// groupVersions serves the OpenAPI v3 documents of the servers' own APIs, as
-// upstream does (apiserver/pkg/server/routes/openapi.go, InstallV3).
+// groupVersions serves OpenAPI v3 documents, one for each API group and version,
+// as upstream does (apiserver/pkg/server/routes/openapi.go, InstallV3).
 //
 // Upstream hashes the text of a document. For that the text would have to be
 // made, because the aggregator asks for all hashes once a second from the start.
@@ -29,56 +29,92 @@ const v3Path = "/openapi/v3"
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/routes/openapi.go OpenAPI.InstallV3
 type groupVersions struct {
-	renderers map[string]func() ([]byte, error)
-	hashes    map[string]string
+	mu        sync.Mutex
+	versions  map[string]groupVersion
 	discovery []byte
 
-	mu        sync.Mutex
-	documents map[string]*document
+	// rendering is held while a document is made, so that each is made only once.
+	rendering sync.Mutex
 }
 
-// newGroupVersions returns the documents of servers. origin goes into all hashes.
-// If several services have the same path, the last one counts.
-func newGroupVersions(servers []*server, origin []byte) (*groupVersions, error) {
-	g := &groupVersions{
-		renderers: map[string]func() ([]byte, error){},
-		hashes:    map[string]string{},
-		documents: map[string]*document{},
-	}
+// groupVersion is the document of one API group and version.
+type groupVersion struct {
+	hash     string
+	render   func() ([]byte, error)
+	document *kept[document]
+}
+
+// set replaces all versions. It keeps documents whose hash has not changed.
+func (g *groupVersions) set(versions map[string]groupVersion) error {
 	discovery := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
-	for _, server := range servers {
-		for _, service := range server.services {
-			name := strings.TrimPrefix(service.RootPath(), "/")
-			g.renderers[name] = func() ([]byte, error) { return server.renderV3(service) }
-			g.hashes[name] = hash(origin, service)
-			discovery.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: g.url(name)}
-		}
+	for name, version := range versions {
+		discovery.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: version.url(name)}
 	}
-	var err error
-	if g.discovery, err = json.Marshal(discovery); err != nil {
-		return nil, fmt.Errorf("encode OpenAPI discovery: %w", err)
+	encoded, err := json.Marshal(discovery)
+	if err != nil {
+		return fmt.Errorf("encode OpenAPI discovery: %w", err)
 	}
-	return g, nil
-}
-
-// document returns the named document. It renders the document at the first
-// request.
-func (g *groupVersions) document(name string) (*document, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if document := g.documents[name]; document != nil {
+	for name, old := range g.versions {
+		if version := versions[name]; version.hash == old.hash {
+			version.document = old.document
+			versions[name] = version
+		} else {
+			old.document.drop()
+		}
+	}
+	g.versions, g.discovery = versions, encoded
+	return nil
+}
+
+func (g *groupVersions) index() []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.discovery
+}
+
+func (g *groupVersions) find(name string) (version groupVersion, found bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	version, found = g.versions[name]
+	return version, found
+}
+
+// document returns the document of the named version. It renders the document if
+// there was no request for some minutes.
+func (g *groupVersions) document(name string, version groupVersion) (*document, error) {
+	g.rendering.Lock()
+	defer g.rendering.Unlock()
+	if document := version.document.get(); document != nil {
 		return document, nil
 	}
-	text, err := g.renderers[name]()
+	text, err := version.render()
 	if err != nil {
 		return nil, fmt.Errorf("build OpenAPI document of %s: %w", name, err)
 	}
-	document, err := newDocument(g.hashes[name], text, handler3.ToV3ProtoBinary)
+	document, err := newDocument(version.hash, text, handler3.ToV3ProtoBinary)
 	if err != nil {
 		return nil, err
 	}
-	g.documents[name] = document
+	version.document.put(document)
 	return document, nil
+}
+
+// builtIn returns the versions of the servers' own APIs. origin goes into all
+// hashes. If several services have the same path, the last one counts.
+func builtIn(servers []*server, origin []byte) map[string]groupVersion {
+	versions := map[string]groupVersion{}
+	for _, server := range servers {
+		for _, service := range server.services {
+			versions[strings.TrimPrefix(service.RootPath(), "/")] = groupVersion{
+				hash:     hash(origin, service),
+				render:   func() ([]byte, error) { return server.renderV3(service) },
+				document: &kept[document]{},
+			}
+		}
+	}
+	return versions
 }
 
 // hash returns a hash that is equal on two servers if their documents are.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"sync"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/kube-openapi/pkg/handler"
 )
 
@@ -14,20 +15,26 @@ const v2Path = "/openapi/v2"
 
 // merged serves the one OpenAPI v2 document, as upstream's aggregator does
 // (kube-aggregator/pkg/controllers/openapi/aggregator). It begins with the
-// document of the built-in APIs. The small documents follow that the aggregator
-// still merges itself: those of its own types, of CustomResourceDefinitions and of
+// document of the built-in APIs. Those of custom resources follow, and then the small
+// documents that the aggregator still merges itself: those of its own types and of
 // aggregated APIs.
 //
 //upstream:relies-on k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator/aggregator.go BuildAndRegisterAggregator
 type merged struct {
 	// fixed returns the JSON of the built-in APIs, compressed.
-	fixed func() ([]byte, error)
+	fixed  func() ([]byte, error)
+	custom *custom
 	// rest is the aggregator's own handler.
 	rest http.Handler
 
-	mu       sync.Mutex
-	restETag string
-	document *document
+	mu   sync.Mutex
+	last kept[made]
+}
+
+// made is a merged document, and what it was made from.
+type made struct {
+	*document
+	customHash, restETag string
 }
 
 func (m *merged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -43,14 +50,34 @@ func (m *merged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	document.serve(w, r, protobuf)
 }
 
-// current returns the merged document. It merges again if the rest has changed.
+// current returns the merged document. It merges again if a part has changed.
 func (m *merged) current(ctx context.Context) (*document, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	rest, etag, err := m.download(ctx)
-	if err != nil || rest == nil {
-		return m.document, err
+	custom, err := m.custom.current()
+	if err != nil {
+		return nil, err
 	}
+	last, known := m.last.get(), ""
+	if last != nil && last.customHash == custom.hash {
+		known = last.restETag
+	}
+	rest, etag, err := m.download(ctx, known)
+	if err != nil {
+		return nil, err
+	}
+	if rest == nil && known != "" {
+		return last.document, nil
+	}
+	document, err := m.merge(custom.established, rest)
+	if err != nil {
+		return nil, err
+	}
+	m.last.put(&made{document, custom.hash, etag})
+	return document, nil
+}
+
+func (m *merged) merge(definitions []*apiextensionsv1.CustomResourceDefinition, rest []byte) (*document, error) {
 	compressed, err := m.fixed()
 	if err != nil {
 		return nil, err
@@ -59,14 +86,13 @@ func (m *merged) current(ctx context.Context) (*document, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := mergeDocuments(fixed, rest)
+	custom, err := renderCustomV2(definitions)
 	if err != nil {
 		return nil, err
 	}
-	document, err := newDocument(fmt.Sprintf("%X", sha512.Sum512(text)), text, handler.ToProtoBinary)
+	text, err := mergeDocuments(fixed, custom, rest)
 	if err != nil {
 		return nil, err
 	}
-	m.document, m.restETag = document, etag
-	return document, nil
+	return newDocument(fmt.Sprintf("%X", sha512.Sum512(text)), text, handler.ToProtoBinary)
 }

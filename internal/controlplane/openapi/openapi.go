@@ -1,11 +1,11 @@
 // Package openapi serves the API server's OpenAPI documents without keeping them
-// in memory. Upstream builds all of them at the start. From then on they are a
-// third of its memory, and hardly any client reads them. In this package,
-// upstream's builders make the document of a built-in API at the first request,
-// and it is kept compressed. Upstream still makes the small documents that
-// change: those of CustomResourceDefinitions, of aggregated APIs, and the
-// aggregator's own. The apiserver package puts this package into the server's
-// chain.
+// in memory. Upstream builds all of them at the start, and those of a
+// CustomResourceDefinition when it changes. From then on they are a third of its
+// memory, and hardly any client reads them. In this package, upstream's builders
+// make a document at the first request. It is kept compressed until some minutes
+// after the last request. Upstream still makes two kinds of documents: those of
+// aggregated APIs, and the aggregator's own. The apiserver package puts this package
+// into the server's chain.
 package openapi
 
 import (
@@ -14,45 +14,68 @@ import (
 	"sync"
 
 	"github.com/NYTimes/gziphandler"
+	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/component-base/featuregate"
 	"k8s.io/kube-openapi/pkg/common"
 )
 
-// Documents are the documents of the API server's core and of its server for
-// CustomResourceDefinitions. Both servers must be configured to install none
-// themselves.
+// Documents are the documents of the API server's core, of its server for
+// CustomResourceDefinitions, and of custom resources. Both servers must be configured
+// to install none themselves.
 type Documents struct {
 	servers []*server
+	custom  custom
 
 	mu    sync.Mutex
-	fixed []byte // the document of all servers for v2, compressed
+	fixed kept[[]byte] // the document of all servers for v2, compressed
 }
 
 // Install lets the servers serve their documents. All their APIs must be
-// installed, and core must delegate to extensions.
-func (d *Documents) Install(core, extensions Server, gates featuregate.MutableFeatureGate) error {
+// installed, and core must delegate to extensions. The informer is that of
+// extensions, which must not have been started.
+//
+// The server for CustomResourceDefinitions gets none of the services that upstream's
+// controllers of OpenAPI would fill. Without the services, the controllers do not
+// start.
+//
+//upstream:relies-on k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go completedConfig.New
+func (d *Documents) Install(core, extensions Server, informer informers.CustomResourceDefinitionInformer, gates featuregate.MutableFeatureGate) error {
+	if err := trimBuilder(); err != nil {
+		return err
+	}
 	d.servers = []*server{newServer(core), newServer(extensions)}
-	groupVersions, err := newGroupVersions(d.servers, origin(core.V3, gates))
-	if err != nil {
+	origin := origin(core.V3, gates)
+	if err := d.custom.watch(informer, origin); err != nil {
+		return err
+	}
+	fixed := &groupVersions{}
+	if err := fixed.set(builtIn(d.servers, origin)); err != nil {
 		return err
 	}
 	paths := core.Handler.NonGoRestfulMux
-	paths.Handle(v3Path, http.HandlerFunc(groupVersions.serveDiscovery))
-	paths.HandlePrefix(v3Path+"/", http.HandlerFunc(groupVersions.serveGroupVersion))
-	// The aggregator merges this answer, which must not contain the core's
-	// document. Without an answer it would log a warning, or get the answer of
-	// the server behind.
-	paths.HandleFunc(v2Path, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Etag", `"core"`)
-		fmt.Fprint(w, `{"swagger":"2.0","info":{"title":"","version":""}}`)
-	})
-	return installCustom(extensions)
+	paths.Handle(v3Path, http.HandlerFunc(fixed.serveDiscovery))
+	paths.HandlePrefix(v3Path+"/", http.HandlerFunc(fixed.serveGroupVersion))
+	paths.HandleFunc(v2Path, serveNothing)
+	paths = extensions.Handler.NonGoRestfulMux
+	paths.Handle(v3Path, d.custom.first(d.custom.versions.serveDiscovery))
+	paths.HandlePrefix(v3Path+"/", d.custom.first(d.custom.versions.serveGroupVersion))
+	paths.HandleFunc(v2Path, serveNothing)
+	return nil
 }
 
-// Wrap returns the handler of the whole chain, with the v2 documents added.
+// serveNothing answers with a v2 document that has nothing. The aggregator merges
+// the answers of both servers, and must not keep their documents. Without an answer
+// it would log a warning, or get the answer of the server behind.
+func serveNothing(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Etag", `"nothing"`)
+	fmt.Fprint(w, `{"swagger":"2.0","info":{"title":"","version":""}}`)
+}
+
+// Wrap returns the handler of the whole chain, with the v2 documents added. It serves
+// only after Install.
 func (d *Documents) Wrap(chain http.Handler) http.Handler {
-	v2 := gziphandler.GzipHandler(&merged{fixed: d.fixedV2, rest: chain})
+	v2 := gziphandler.GzipHandler(&merged{fixed: d.fixedV2, custom: &d.custom, rest: chain})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == v2Path {
 			v2.ServeHTTP(w, r)
@@ -71,8 +94,8 @@ func (d *Documents) Wrap(chain http.Handler) http.Handler {
 func (d *Documents) fixedV2() ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.fixed != nil {
-		return d.fixed, nil
+	if fixed := d.fixed.get(); fixed != nil {
+		return *fixed, nil
 	}
 	texts := make([][]byte, len(d.servers))
 	for i, server := range d.servers {
@@ -85,8 +108,12 @@ func (d *Documents) fixedV2() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.fixed, err = compress(text)
-	return d.fixed, err
+	fixed, err := compress(text)
+	if err != nil {
+		return nil, err
+	}
+	d.fixed.put(&fixed)
+	return fixed, nil
 }
 
 // Server is one server of the chain.

@@ -16,6 +16,8 @@ import (
 
 	restful "github.com/emicklei/go-restful/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/fake"
+	"k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
 	generatedopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -41,6 +43,8 @@ var restOfV2 = []string{
 type chain struct {
 	handler  http.Handler
 	upstream *mux.PathRecorderMux
+	// defined adds a CustomResourceDefinition.
+	defined func(*apiextensionsv1.CustomResourceDefinition)
 	// changed makes the aggregator serve the second version.
 	changed func()
 	merges  func() int
@@ -62,8 +66,15 @@ func newChain(t *testing.T) *chain {
 	routes.OpenAPI{V3Config: eager.V3}.InstallV3(all, c.upstream)
 
 	documents := &Documents{}
-	if err := documents.Install(core, extensions, featuregate.NewFeatureGate()); err != nil {
+	informer := externalversions.NewSharedInformerFactory(fake.NewClientset(), 0).Apiextensions().V1().CustomResourceDefinitions()
+	if err := documents.Install(core, extensions, informer, featuregate.NewFeatureGate()); err != nil {
 		t.Fatal(err)
+	}
+	c.defined = func(d *apiextensionsv1.CustomResourceDefinition) {
+		if err := informer.Informer().GetStore().Add(d); err != nil {
+			t.Fatal(err)
+		}
+		documents.custom.changed.Store(true)
 	}
 	var mu sync.Mutex
 	rest, merges := 0, 0
@@ -240,6 +251,15 @@ func TestV2(t *testing.T) {
 	paths = decode(t, changed)["paths"].(map[string]any)
 	if paths["/apis/ex.io/v1/bars"] == nil || paths["/apis/ex.io/v1/foos"] != nil {
 		t.Errorf("after a change: got paths %q, want bars and not foos", slices.Sorted(maps.Keys(paths)))
+	}
+	c.defined(readDefinitions(t)[0])
+	defined := get(c.handler, v2Path, "If-None-Match", changed.Header().Get("Etag"))
+	paths = decode(t, defined)["paths"].(map[string]any)
+	if paths["/apis/ex.io/v1/bars"] == nil || paths["/apis/birds.example/v1beta1/sparrows"] == nil {
+		t.Errorf("after a definition: got paths %q, want bars and sparrows", slices.Sorted(maps.Keys(paths)))
+	}
+	if w := get(c.handler, v2Path, "If-None-Match", defined.Header().Get("Etag")); w.Code != http.StatusNotModified || c.merges() != 3 {
+		t.Errorf("ask again: got status %d after %d merges, want 304 after 3", w.Code, c.merges())
 	}
 }
 

@@ -13,18 +13,18 @@ import (
 )
 
 // download gets the document of the rest from the aggregator. The text is nil if the
-// document has not changed since it was merged.
+// document still has the ETag that is known.
 //
 //upstream:follows k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator/downloader.go cacheableDownloader.get Downloader.Download Downloader.handlerWithUser
-func (m *merged) download(ctx context.Context) (text []byte, etag string, err error) {
+func (m *merged) download(ctx context.Context, known string) (text []byte, etag string, err error) {
 	ctx = request.WithUser(context.WithoutCancel(ctx), &user.DefaultInfo{Name: "system:aggregator"})
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, v2Path, nil)
 	if err != nil {
 		return nil, "", fmt.Errorf("get OpenAPI documents to merge: %w", err)
 	}
 	r.Header.Set("Accept", "application/json")
-	if m.document != nil {
-		r.Header.Set("If-None-Match", m.restETag)
+	if known != "" {
+		r.Header.Set("If-None-Match", known)
 	}
 	response := responsewriter.NewInMemoryResponseWriter()
 	m.rest.ServeHTTP(response, r)

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// url returns the path of a document with its hash. Clients may keep what they get
-// there for ever.
+// url returns the path of the named document with its hash. Clients may keep what
+// they get there for ever.
 //
 //upstream:follows k8s.io/kube-openapi/pkg/handler3/handler.go constructServerRelativeURL
-func (g *groupVersions) url(name string) string {
-	return (&url.URL{Path: v3Path + "/" + name, RawQuery: url.Values{"hash": {g.hashes[name]}}.Encode()}).String()
+func (v groupVersion) url(name string) string {
+	return (&url.URL{Path: v3Path + "/" + name, RawQuery: url.Values{"hash": {v.hash}}.Encode()}).String()
 }
 
 // serveDiscovery answers with the paths of all documents.
@@ -23,7 +23,7 @@ func (g *groupVersions) url(name string) string {
 //upstream:follows k8s.io/kube-openapi/pkg/handler3/handler.go OpenAPIService.HandleDiscovery
 func (g *groupVersions) serveDiscovery(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	http.ServeContent(w, r, v3Path, time.Now(), bytes.NewReader(g.discovery))
+	http.ServeContent(w, r, v3Path, time.Now(), bytes.NewReader(g.index()))
 }
 
 // serveGroupVersion answers with the document of one API group and version.
@@ -31,7 +31,8 @@ func (g *groupVersions) serveDiscovery(w http.ResponseWriter, r *http.Request) {
 //upstream:follows k8s.io/kube-openapi/pkg/handler3/handler.go OpenAPIService.HandleGroupVersion
 func (g *groupVersions) serveGroupVersion(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, v3Path+"/")
-	if g.renderers[name] == nil {
+	version, found := g.find(name)
+	if !found {
 		http.NotFound(w, r)
 		return
 	}
@@ -40,11 +41,11 @@ func (g *groupVersions) serveGroupVersion(w http.ResponseWriter, r *http.Request
 		return
 	}
 	asked := r.URL.Query().Get("hash")
-	if asked != "" && asked != g.hashes[name] {
-		http.Redirect(w, r, g.url(name), http.StatusMovedPermanently)
+	if asked != "" && asked != version.hash {
+		http.Redirect(w, r, version.url(name), http.StatusMovedPermanently)
 		return
 	}
-	document, err := g.document(name)
+	document, err := g.document(name, version)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

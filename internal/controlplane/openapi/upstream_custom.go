@@ -1,0 +1,102 @@
+// Follows k8s.io/apiextensions-apiserver v0.36.3, pkg/controller/openapi/controller.go and
+// pkg/controller/openapiv3/controller.go.
+
+package openapi
+
+import (
+	"encoding/json"
+	"fmt"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
+	apiextensionsfeatures "k8s.io/apiextensions-apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// renderCustomV3 returns the document of one version that all of the definitions
+// serve. Like upstream's controller it leaves out definitions that have no document,
+// or have a schema of the same name as another.
+//
+//upstream:follows k8s.io/apiextensions-apiserver/pkg/controller/openapiv3/controller.go Controller.sync Controller.updateGroupVersion Controller.buildV3Spec
+func renderCustomV3(definitions []*apiextensionsv1.CustomResourceDefinition, version string) ([]byte, error) {
+	var documents []*spec3.OpenAPI
+	merged := &spec3.OpenAPI{}
+	for _, d := range definitions {
+		built, err := builder.BuildOpenAPIV3(d, version, builderOptions(false))
+		if err != nil {
+			continue
+		}
+		added, err := builder.MergeSpecsV3(append(documents, built)...)
+		if err != nil {
+			continue
+		}
+		documents, merged = append(documents, built), added
+	}
+	text, err := json.Marshal(merged)
+	if err != nil {
+		return nil, fmt.Errorf("encode OpenAPI document: %w", err)
+	}
+	return text, nil
+}
+
+// renderCustomV2 returns the one document of all definitions. It leaves out
+// definitions that have none.
+//
+//upstream:follows k8s.io/apiextensions-apiserver/pkg/controller/openapi/controller.go createSpecCache Controller.sync Controller.updateSpecLocked
+func renderCustomV2(definitions []*apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
+	var documents []*spec.Swagger
+	for _, d := range definitions {
+		if built, err := buildCustomV2(d); err == nil {
+			documents = append(documents, built)
+		}
+	}
+	merged, err := builder.MergeSpecs(&spec.Swagger{SwaggerProps: spec.SwaggerProps{
+		Swagger:     "2.0",
+		Paths:       &spec.Paths{Paths: map[string]spec.PathItem{}},
+		Definitions: spec.Definitions{},
+	}}, documents...)
+	if err != nil {
+		return nil, fmt.Errorf("merge OpenAPI documents of custom resources: %w", err)
+	}
+	text, err := merged.MarshalJSON()
+	if err != nil {
+		return nil, fmt.Errorf("encode OpenAPI document of custom resources: %w", err)
+	}
+	return text, nil
+}
+
+// buildCustomV2 returns the document of all versions of a definition.
+//
+//upstream:follows k8s.io/apiextensions-apiserver/pkg/controller/openapi/controller.go createSpecCache
+func buildCustomV2(d *apiextensionsv1.CustomResourceDefinition) (*spec.Swagger, error) {
+	merged := &spec.Swagger{}
+	for _, version := range d.Spec.Versions {
+		if !version.Served {
+			continue
+		}
+		built, err := builder.BuildOpenAPIV2(d, version.Name, builderOptions(true))
+		if err != nil {
+			return nil, err
+		}
+		// The document of the built-in APIs, into which this one is merged, has none.
+		built.Definitions = handler.PruneDefaults(built.Definitions)
+		if merged, err = builder.MergeSpecs(merged, built); err != nil {
+			return nil, err
+		}
+	}
+	return merged, nil
+}
+
+// builderOptions are those of upstream's controllers.
+//
+//upstream:follows k8s.io/apiextensions-apiserver/pkg/controller/openapi/controller.go createSpecCache
+//upstream:follows k8s.io/apiextensions-apiserver/pkg/controller/openapiv3/controller.go Controller.buildV3Spec
+func builderOptions(v2 bool) builder.Options {
+	return builder.Options{
+		V2:                      v2,
+		IncludeSelectableFields: utilfeature.DefaultFeatureGate.Enabled(apiextensionsfeatures.CustomResourceFieldSelectors),
+	}
+}
