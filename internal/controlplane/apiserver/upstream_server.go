@@ -21,10 +21,11 @@ import (
 )
 
 // createServerChain completes the configuration and creates the chain of servers, as
-// upstream's Run does. Their OpenAPI documents are made on request, and their
-// reconciler of endpoints does not delay a stop. The core also serves the API group of
-// metrics, unless it is nil. It stands behind the aggregator, so that an APIService of
-// the user for the same group wins.
+// upstream's Run does. Their OpenAPI documents are made on request, for which it needs
+// the informer that upstream's CreateServerChain does not return. Their reconciler of
+// endpoints does not delay a stop. The core also serves the API group of metrics, unless
+// it is nil. It stands behind the aggregator, so that an APIService of the user for the
+// same group wins.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-apiserver/app/server.go Run CreateServerChain
 //upstream:relies-on k8s.io/kube-aggregator/pkg/apiserver/apiserver.go APIAggregator.AddAPIService

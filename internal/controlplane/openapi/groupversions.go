@@ -1,7 +1,6 @@
 package openapi
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -133,16 +132,16 @@ func hash(origin []byte, service *restful.WebService) string {
 	return fmt.Sprintf("%X", sum.Sum(nil))
 }
 
-// origin returns what all documents depend on: the libraries in this executable,
-// from which types and their descriptions come, the features that change them,
-// and the version in the title.
+// origin returns a hash of what all documents depend on: the libraries in this
+// executable, from which types and their descriptions come, the features that change
+// them, and the version in the title.
 func origin(config *common.OpenAPIV3Config, gates featuregate.MutableFeatureGate) []byte {
-	var origin bytes.Buffer
+	origin := sha256.New()
 	if build, ok := debug.ReadBuildInfo(); ok {
 		for _, module := range build.Deps {
-			fmt.Fprintln(&origin, module.Path, module.Version, module.Sum)
+			fmt.Fprintln(origin, module.Path, module.Version, module.Sum)
 			if module.Replace != nil {
-				fmt.Fprintln(&origin, module.Replace.Path, module.Replace.Version, module.Replace.Sum)
+				fmt.Fprintln(origin, module.Replace.Path, module.Replace.Version, module.Replace.Sum)
 			}
 		}
 	}
@@ -151,6 +150,6 @@ func origin(config *common.OpenAPIV3Config, gates featuregate.MutableFeatureGate
 		features = append(features, fmt.Sprintln(feature, gates.Enabled(feature)))
 	}
 	slices.Sort(features)
-	fmt.Fprintln(&origin, features, config.Info.Title, config.Info.Version)
-	return origin.Bytes()
+	fmt.Fprintln(origin, features, config.Info.Title, config.Info.Version)
+	return origin.Sum(nil)
 }

@@ -1,10 +1,8 @@
-// Follows k8s.io/apiextensions-apiserver v0.36.3, pkg/controller/openapi/controller.go and
-// pkg/controller/openapiv3/controller.go.
+// Follows k8s.io/apiextensions-apiserver v0.36.3, pkg/controller/openapi/controller.go.
 
 package openapi
 
 import (
-	"encoding/json"
 	"fmt"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -12,35 +10,8 @@ import (
 	apiextensionsfeatures "k8s.io/apiextensions-apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kube-openapi/pkg/handler"
-	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
-
-// renderCustomV3 returns the document of one version that all of the definitions
-// serve. Like upstream's controller it leaves out definitions that have no document,
-// or have a schema of the same name as another.
-//
-//upstream:follows k8s.io/apiextensions-apiserver/pkg/controller/openapiv3/controller.go Controller.sync Controller.updateGroupVersion Controller.buildV3Spec
-func renderCustomV3(definitions []*apiextensionsv1.CustomResourceDefinition, version string) ([]byte, error) {
-	var documents []*spec3.OpenAPI
-	merged := &spec3.OpenAPI{}
-	for _, d := range definitions {
-		built, err := builder.BuildOpenAPIV3(d, version, builderOptions(false))
-		if err != nil {
-			continue
-		}
-		added, err := builder.MergeSpecsV3(append(documents, built)...)
-		if err != nil {
-			continue
-		}
-		documents, merged = append(documents, built), added
-	}
-	text, err := json.Marshal(merged)
-	if err != nil {
-		return nil, fmt.Errorf("encode OpenAPI document: %w", err)
-	}
-	return text, nil
-}
 
 // renderCustomV2 returns the one document of all definitions. It leaves out
 // definitions that have none.
@@ -93,7 +64,6 @@ func buildCustomV2(d *apiextensionsv1.CustomResourceDefinition) (*spec.Swagger, 
 // builderOptions are those of upstream's controllers.
 //
 //upstream:follows k8s.io/apiextensions-apiserver/pkg/controller/openapi/controller.go createSpecCache
-//upstream:follows k8s.io/apiextensions-apiserver/pkg/controller/openapiv3/controller.go Controller.buildV3Spec
 func builderOptions(v2 bool) builder.Options {
 	return builder.Options{
 		V2:                      v2,
