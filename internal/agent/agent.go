@@ -46,6 +46,9 @@ type Config struct {
 	Cluster  config.Cluster
 	// Clients connects each component to the API as a user of its own.
 	Clients Clients
+	// Reconnect closes a user's connections to the API. It is nil if the API is in this
+	// process.
+	Reconnect func(user string)
 	// Informers are the informers that the components share.
 	Informers objectcache.Source
 	// Driver makes local volumes on this node. It is nil if the cluster has them
@@ -220,13 +223,17 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	group.Add(proxyComponent, hostComponent, api)
 
 	if cfg.Cluster.Has(config.ServiceLB) {
-		group.Add(loadbalancer.New(loadbalancer.Config{
+		balancer := loadbalancer.Config{
 			Client:    cfg.Clients.ClientConfig(servicelb.User, pki.NodeGroup(cfg.Node.Name)),
 			Informers: cfg.Informers,
 			NodeName:  cfg.Node.Name,
 			Addresses: slices.Concat(cfg.Node.IPs, cfg.Settings.ExternalIPs()),
 			Reserved:  slices.Concat(Ports(cfg.Settings, cfg.Node.IPs), ClusterPorts(cfg.Cluster), cfg.ServerPorts),
-		}), hostComponent, api)
+		}
+		if cfg.Reconnect != nil {
+			balancer.Reconnect = func() { cfg.Reconnect(servicelb.User) }
+		}
+		group.Add(loadbalancer.New(balancer), hostComponent, api)
 	}
 
 	onNode := []component.Component{kubeletComponent, networkComponent, proxyComponent}

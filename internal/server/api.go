@@ -35,7 +35,9 @@ type api struct {
 	keys   *encryption.Encryption
 	// remote and others, HOST:PORT of the servers with an API, are set without roles.api.
 	remote tunnel.Servers
-	others func() []string
+	// reconnect closes a user's connections to the API elsewhere, or is nil.
+	reconnect func(user string)
+	others    func() []string
 }
 
 // apiComponent is what both kinds of API have in common.
@@ -62,7 +64,7 @@ func (s *server) newAPI(listener net.Listener) (*api, error) {
 			NodeTLS:  s.certificates.NodeTLS(),
 			Etcd:     s.store.Connect,
 		})
-		return &api{apiComponent: remote, remote: remote, others: func() []string {
+		return &api{apiComponent: remote, remote: remote, reconnect: remote.ReconnectUser, others: func() []string {
 			servers, _ := remote.Servers()
 			return servers
 		}}, nil

@@ -240,6 +240,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		Settings:        cfg.Node,
 		Cluster:         cfg.Cluster,
 		Clients:         api,
+		Reconnect:       api.reconnect,
 		Informers:       api.Informers,
 		Driver:          driver,
 		Policies:        s.ownPolicies(api),

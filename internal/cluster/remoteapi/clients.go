@@ -24,11 +24,13 @@ type Dialer interface {
 // Clients makes connections to the API of other machines. Each connection has the
 // certificate of the user that calls.
 type Clients struct {
-	tls    func(user string, groups ...string) *tls.Config
-	dialer *connrotation.Dialer
+	tls     func(user string, groups ...string) *tls.Config
+	servers Dialer
 
-	mu         sync.Mutex
+	mu sync.Mutex
+	// transports and dialers are those of users.
 	transports map[string]http.RoundTripper
+	dialers    map[string]*connrotation.Dialer
 }
 
 // NewClients returns clients that reach the servers with a dialer. tls returns the TLS
@@ -36,8 +38,9 @@ type Clients struct {
 func NewClients(servers Dialer, tls func(user string, groups ...string) *tls.Config) *Clients {
 	return &Clients{
 		tls:        tls,
-		dialer:     connrotation.NewDialer(servers.DialContext),
+		servers:    servers,
 		transports: map[string]http.RoundTripper{},
+		dialers:    map[string]*connrotation.Dialer{},
 	}
 }
 
@@ -63,16 +66,33 @@ func (c *Clients) transport(user string, groups []string) http.RoundTripper {
 	defer c.mu.Unlock()
 	t := c.transports[user]
 	if t == nil {
+		dialer := connrotation.NewDialer(c.servers.DialContext)
 		// The defaults ping idle HTTP/2 connections, so that dead ones are found.
 		t = utilnet.SetTransportDefaults(&http.Transport{
 			Proxy:           func(*http.Request) (*url.URL, error) { return nil, nil },
-			DialContext:     c.dialer.DialContext,
+			DialContext:     dialer.DialContext,
 			TLSClientConfig: c.tls(user, groups...),
 		})
-		c.transports[user] = t
+		c.transports[user], c.dialers[user] = t, dialer
 	}
 	return t
 }
 
 // Reconnect closes all connections, so that new ones show new certificates.
-func (c *Clients) Reconnect() { c.dialer.CloseAll() }
+func (c *Clients) Reconnect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, dialer := range c.dialers {
+		dialer.CloseAll()
+	}
+}
+
+// ReconnectUser closes the connections of a user, because the servers do not answer. After
+// a pause of the network a new connection works sooner than an old one.
+func (c *Clients) ReconnectUser(user string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if dialer := c.dialers[user]; dialer != nil {
+		dialer.CloseAll()
+	}
+}

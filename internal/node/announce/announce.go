@@ -9,11 +9,17 @@
 //
 // The API decides who has the Lease. The clocks of hosts do not matter: a host counts from
 // the moment when it saw the last renewal, as client-go's leader election does.
+//
+// A host that was cut off must not wait for its watch, which comes back late: TCP repeats
+// what was lost after longer and longer pauses, and the informer pauses between its
+// attempts, too. So a host that misses renewals asks the API itself, on a new connection if
+// the old one does not answer.
 package announce
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -22,6 +28,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/utils/ptr"
 )
@@ -39,6 +46,12 @@ const (
 	retryInterval  = 250 * time.Millisecond
 	requestTimeout = 2 * time.Second
 	kernelSlack    = time.Second
+	// silence is how long the watch may tell nothing before a host asks the API itself. If
+	// the answer is news, the watch is behind, and the host asks every lookInterval until
+	// the watch tells something.
+	silence      = 2 * time.Second
+	lookInterval = 500 * time.Millisecond
+	lookTimeout  = time.Second
 	// unfitInterval is the wait after the host could not take the address.
 	unfitInterval = 10 * time.Second
 )
@@ -76,7 +89,10 @@ type Config struct {
 	// Identity is this host's, and stays the same after a restart.
 	Identity string
 	Host     Host
-	Log      *logrus.Entry
+	// Reconnect closes the connections to the API, because the API does not answer. It is
+	// nil if the API is in this process.
+	Reconnect func()
+	Log       *logrus.Entry
 }
 
 // Contender contends for the Lease of one address.
@@ -90,6 +106,10 @@ type Contender struct {
 	// lease is the newest that was seen, and seen is when its last renewal was seen.
 	lease *coordinationv1.Lease
 	seen  time.Time
+	// heard is when the API last told which Lease is the newest. behind is true if the
+	// watch did not tell it.
+	heard  time.Time
+	behind bool
 	// delay is how long this host lets others go first.
 	delay time.Duration
 
@@ -113,7 +133,7 @@ func New(cfg Config) *Contender {
 func (c *Contender) See(lease *coordinationv1.Lease, delay time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.delay = delay
+	c.delay, c.behind = delay, false
 	c.take(lease)
 	select {
 	case c.changed <- struct{}{}:
@@ -121,12 +141,41 @@ func (c *Contender) See(lease *coordinationv1.Lease, delay time.Duration) {
 	}
 }
 
-// take keeps a Lease. The caller has locked mu.
-func (c *Contender) take(lease *coordinationv1.Lease) {
+// take keeps a Lease if it is not older than the one it has. It tells whether it is newer.
+// The caller has locked mu.
+func (c *Contender) take(lease *coordinationv1.Lease) (newer bool) {
+	c.heard = time.Now()
+	if c.lease != nil && c.lease.UID == lease.UID {
+		// A watch that was behind tells what look has already overtaken.
+		order, err := resourceversion.CompareResourceVersion(lease.ResourceVersion, c.lease.ResourceVersion)
+		if err == nil && order <= 0 {
+			return false
+		}
+	}
 	if c.lease == nil || holder(c.lease) != holder(lease) || !renewal(c.lease).Equal(renewal(lease)) {
 		c.seen = time.Now()
 	}
 	c.lease = lease
+	return true
+}
+
+// look asks the API for the newest Lease.
+func (c *Contender) look(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	newest, err := c.cfg.Leases.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		if c.cfg.Reconnect != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			c.cfg.Reconnect()
+		}
+		return fmt.Errorf("read the Lease: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.take(newest) {
+		c.behind = true
+	}
+	return nil
 }
 
 func holder(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
@@ -155,7 +204,10 @@ func (c *Contender) Run(ctx context.Context) {
 // step does what is due, and returns when to look again at the latest.
 func (c *Contender) step(ctx context.Context) time.Duration {
 	c.mu.Lock()
-	lease, seen, delay := c.lease, c.seen, c.delay
+	lease, seen, delay, look := c.lease, c.seen, c.delay, c.heard.Add(silence)
+	if c.behind {
+		look = c.heard.Add(lookInterval)
+	}
 	c.mu.Unlock()
 	if lease == nil {
 		return unfitInterval
@@ -165,15 +217,27 @@ func (c *Contender) step(ctx context.Context) time.Duration {
 	case c.cfg.Identity:
 	case "":
 		c.drop()
-		due = seen.Add(delay)
+		due, look = seen.Add(delay), time.Time{}
 	default:
 		c.drop()
 		due = seen.Add(leaseDuration + delay)
 	}
 	if again := c.unfit.Add(unfitInterval); c.place == nil && again.After(due) {
-		due = again
+		due, look = again, time.Time{}
+	}
+	if !look.IsZero() && time.Until(look) <= 0 {
+		if err := c.look(ctx, lease.Name); err != nil {
+			if ctx.Err() == nil {
+				c.fail(err)
+			}
+			return retryInterval
+		}
+		return 0
 	}
 	if wait := time.Until(due); wait > 0 {
+		if !look.IsZero() {
+			wait = min(wait, time.Until(look))
+		}
 		return wait
 	}
 	if err := c.hold(ctx, lease); err != nil {
@@ -248,18 +312,16 @@ func (c *Contender) renew(ctx context.Context, lease *coordinationv1.Lease) erro
 	updated.Spec.LeaseDurationSeconds = ptr.To(int32(leaseDuration / time.Second))
 	updated.Spec.RenewTime = &now
 	written, err := c.cfg.Leases.Update(ctx, updated, metav1.UpdateOptions{})
-	if apierrors.IsConflict(err) {
-		// The watch may be behind, or broken.
-		if newest, err := c.cfg.Leases.Get(ctx, lease.Name, metav1.GetOptions{}); err == nil {
-			written = newest
+	if err != nil {
+		if apierrors.IsConflict(err) {
+			_ = c.look(ctx, lease.Name) // The next step looks again.
 		}
+		return err
 	}
-	if written != nil && written.Name != "" {
-		c.mu.Lock()
-		c.take(written)
-		c.mu.Unlock()
-	}
-	return err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.take(written)
+	return nil
 }
 
 // drop takes the address off the host.

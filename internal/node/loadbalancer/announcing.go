@@ -101,11 +101,12 @@ func (a *announcing) see(ctx context.Context, object any) {
 		}
 		own, cancel := context.WithCancel(ctx)
 		one = &contending{announce.New(announce.Config{
-			Address:  address,
-			Leases:   a.api.CoordinationV1().Leases(servicelb.Namespace),
-			Identity: a.cfg.NodeName,
-			Host:     a.host,
-			Log:      a.log,
+			Address:   address,
+			Leases:    a.api.CoordinationV1().Leases(servicelb.Namespace),
+			Identity:  a.cfg.NodeName,
+			Host:      a.host,
+			Reconnect: a.cfg.Reconnect,
+			Log:       a.log,
 		}), address, cancel}
 		a.contenders[lease.Name] = one
 		a.running.Go(func() { one.Run(own) })

@@ -40,6 +40,8 @@ const (
 type Config struct {
 	// Client calls as servicelb.User, in the group of this node.
 	Client *rest.Config
+	// Reconnect closes the connections of Client. It is nil if the API is in this process.
+	Reconnect func()
 	// Informers provide Services and nodes.
 	Informers objectcache.Source
 	NodeName  string
