@@ -97,6 +97,9 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 				Owner:     s.registry.Owner,
 				Answers:   s.tunnels.Answers,
 			}
+			if leader != nil {
+				balancer.Overdue = leader.Overdue
+			}
 			balancer.VIP, _ = netip.ParseAddr(s.cfg.Server.VIP) // zero without one
 			if s.roles.node {
 				balancer.Node = s.node.Name

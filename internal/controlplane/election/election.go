@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/ptr"
 )
 
 // This Lease is also named in /manifests/rbac.yaml.
@@ -43,6 +44,11 @@ const (
 	leaseDuration = 14 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = time.Second
+	// overdue is how long the elected server may not have renewed the Lease so that it
+	// still counts as alive: some slow writes must not matter. overduePatience limits the
+	// question whether it has.
+	overdue         = 5 * time.Second
+	overduePatience = time.Second
 	// releasePatience limits how long releasing the Lease at the end may take.
 	releasePatience = 2 * time.Second
 )
@@ -71,6 +77,10 @@ type Election struct {
 	changed chan struct{}
 	term    *term  // nil while this server does not lead
 	leader  string // the server last seen to lead, or empty
+	// renewed is the elected server's last renewal, by its clock, and seen is when this
+	// server saw that.
+	renewed metav1.MicroTime
+	seen    time.Time
 	// again makes this server try to win the Lease at once instead of after a
 	// pause.
 	again context.CancelFunc
@@ -215,18 +225,53 @@ func (e *Election) watch(ctx context.Context) {
 		o.FieldSelector = "metadata.name=" + leaseName
 	})
 	// AddEventHandler fails only on an informer that has stopped.
-	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: func(_, object any) {
-		lease, ok := object.(*coordinationv1.Lease)
-		if !ok || lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
-			return
-		}
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) {
+			if lease, ok := object.(*coordinationv1.Lease); ok {
+				e.see(lease)
+			}
+		},
+		UpdateFunc: func(_, object any) {
+			lease, ok := object.(*coordinationv1.Lease)
+			if !ok || e.see(lease) {
+				return
+			}
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if e.term == nil && e.again != nil {
+				e.again()
+			}
+		},
+	})
+	informer.RunWithContext(ctx)
+}
+
+// see notes when the Lease was renewed. It tells whether a server holds the Lease.
+func (e *Election) see(lease *coordinationv1.Lease) (held bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if renewed := ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}); !renewed.Equal(&e.renewed) {
+		e.renewed, e.seen = renewed, time.Now()
+	}
+	return ptr.Deref(lease.Spec.HolderIdentity, "") != ""
+}
+
+// Overdue tells whether another server has the Lease and has not renewed it for 5 s, so that
+// it seems to be gone. It is false if the API does not answer, or if this server leads.
+func (e *Election) Overdue(ctx context.Context) bool {
+	late := func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if e.term == nil && e.again != nil {
-			e.again()
-		}
-	}})
-	informer.RunWithContext(ctx)
+		return e.term == nil && !e.seen.IsZero() && time.Since(e.seen) >= overdue
+	}
+	if !late() {
+		return false
+	}
+	// If this server was cut off, its watch may be behind.
+	ctx, cancel := context.WithTimeout(ctx, overduePatience)
+	defer cancel()
+	lease, err := e.watches.CoordinationV1().Leases(leaseNamespace).Get(ctx, leaseName, metav1.GetOptions{})
+	return err == nil && e.see(lease) && late()
 }
 
 // release releases the Lease if this server holds it.

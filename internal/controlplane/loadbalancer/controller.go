@@ -12,7 +12,10 @@
 //   - The tunnels of agents tell within seconds that a node is gone (Config.Answers). The
 //     kubelet's Lease would take 40 s.
 //
-// As long as no Service is of this type, the controller only looks at each Service that
+// The other servers ask the nodes, too. If the elected server dies, they remove the addresses
+// of silent nodes until the next one is elected: see deputy.
+//
+// As long as no Service is of this type, each server only looks at each Service that
 // changes.
 package loadbalancer
 
@@ -67,23 +70,23 @@ type Config struct {
 	// Answers asks a node for a sign of life. known is false if the node has never been
 	// connected with this server, so that its silence tells nothing.
 	Answers func(ctx context.Context, node string) (answers, known bool)
+	// Overdue tells whether the elected server seems to be gone. It is nil if there is no
+	// other server.
+	Overdue func(ctx context.Context) bool
 }
 
 // Controller implements the election package's Loops.
 type Controller struct {
 	cfg Config
 	log *logrus.Entry
+	// liveness is kept when this server begins to lead, so that nodes that are gone do not
+	// count as alive again. Either Lead or Follow uses it.
+	liveness *liveness
 }
 
 // New makes the controller.
 func New(cfg Config) *Controller {
-	return &Controller{cfg, logrus.WithField("component", "loadbalancer")}
-}
-
-// Follow waits until this server leads.
-func (*Controller) Follow(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
+	return &Controller{cfg, logrus.WithField("component", "loadbalancer"), newLiveness(cfg)}
 }
 
 // Lead runs the controller until ctx ends.
@@ -104,7 +107,7 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer factory.Shutdown()
-	t, err := newTerm(c.cfg, api, custom, factory, events.NewRecorder(ctx, api, "kedge-loadbalancer", ""), c.log)
+	t, err := newTerm(c.cfg, c.liveness, api, custom, factory, events.NewRecorder(ctx, api, "kedge-loadbalancer", ""), c.log)
 	if err != nil {
 		return err
 	}
@@ -130,8 +133,8 @@ type term struct {
 	owner    func(netip.Addr) (string, bool)
 	liveness *liveness
 	synced   []cache.InformerSynced
-	// changed receives when the plan may be another.
-	changed chan struct{}
+	// changes receives when the plan may be another.
+	changes objectcache.Changes
 
 	services   corelisters.ServiceLister
 	nodes      corelisters.NodeLister
@@ -148,7 +151,7 @@ type term struct {
 	leased bool
 }
 
-func newTerm(cfg Config, api kubernetes.Interface, custom dynamic.Interface, factory informers.SharedInformerFactory, recorder record.EventRecorder, log *logrus.Entry) (*term, error) {
+func newTerm(cfg Config, liveness *liveness, api kubernetes.Interface, custom dynamic.Interface, factory informers.SharedInformerFactory, recorder record.EventRecorder, log *logrus.Entry) (*term, error) {
 	nodePorts, err := net.ParsePortRange(cfg.Cluster.ServiceNodePortRange)
 	if err != nil {
 		return nil, fmt.Errorf("read service-node-port-range: %w", err)
@@ -163,8 +166,8 @@ func newTerm(cfg Config, api kubernetes.Interface, custom dynamic.Interface, fac
 		reserved:   slices.Concat(cfg.Cluster.PodCIDRs(), cfg.Cluster.ServiceCIDRs()),
 		vip:        cfg.VIP,
 		owner:      cfg.Owner,
-		liveness:   newLiveness(cfg),
-		changed:    make(chan struct{}, 1),
+		liveness:   liveness,
+		changes:    objectcache.NewChanges(),
 		services:   core.Services().Lister(),
 		nodes:      core.Nodes().Lister(),
 		slices:     factory.Discovery().V1().EndpointSlices().Lister(),
@@ -173,14 +176,11 @@ func newTerm(cfg Config, api kubernetes.Interface, custom dynamic.Interface, fac
 		leased:     true,
 	}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
-		core.Services().Informer(): t.handler(func(object any) bool {
-			service, is := object.(*corev1.Service)
-			return is && (servicelb.IsOurs(service) || servicelb.IsMarked(service))
-		}, nil),
-		core.Nodes().Informer():                              t.handler(func(any) bool { return true }, isSameNode),
-		factory.Discovery().V1().EndpointSlices().Informer(): t.handler(t.isLocal, nil),
-		core.Namespaces().Informer(): t.handler(func(any) bool { return true }, func(before, now any) bool {
-			return labels.Equals(before.(*corev1.Namespace).Labels, now.(*corev1.Namespace).Labels)
+		core.Services().Informer():                           objectcache.Handler(t.changes, isOursOrMarked, nil),
+		core.Nodes().Informer():                              objectcache.Handler(t.changes, nil, isSameNode),
+		factory.Discovery().V1().EndpointSlices().Informer(): objectcache.Handler(t.changes, t.isLocal, nil),
+		core.Namespaces().Informer(): objectcache.Handler(t.changes, nil, func(before, now *corev1.Namespace) bool {
+			return labels.Equals(before.Labels, now.Labels)
 		}),
 	} {
 		// Adding a handler fails only on an informer that has stopped.
@@ -190,44 +190,14 @@ func newTerm(cfg Config, api kubernetes.Interface, custom dynamic.Interface, fac
 	return t, nil
 }
 
-// handler returns a handler that notifies of changes to objects that matter. same tells
-// whether a change makes no difference. It may be nil.
-func (t *term) handler(matters func(any) bool, same func(before, now any) bool) cache.ResourceEventHandler {
-	look := func(object any) {
-		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = gone.Obj
-		}
-		if matters(object) {
-			t.notify()
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: look,
-		UpdateFunc: func(before, now any) {
-			if same == nil || !same(before, now) {
-				look(before)
-				look(now)
-			}
-		},
-		DeleteFunc: look,
-	}
-}
-
-// notify makes run look at everything again.
-func (t *term) notify() {
-	select {
-	case t.changed <- struct{}{}:
-	default:
-	}
+// isOursOrMarked tells whether the controller serves a Service, or has served it.
+func isOursOrMarked(service *corev1.Service) bool {
+	return servicelb.IsOurs(service) || servicelb.IsMarked(service)
 }
 
 // isLocal tells whether an EndpointSlice belongs to a Service whose addresses depend on
 // where its endpoints are.
-func (t *term) isLocal(object any) bool {
-	slice, is := object.(*discoveryv1.EndpointSlice)
-	if !is {
-		return false
-	}
+func (t *term) isLocal(slice *discoveryv1.EndpointSlice) bool {
 	service, err := t.services.Services(slice.Namespace).Get(slice.Labels[discoveryv1.LabelServiceName])
 	return err == nil && servicelb.IsOurs(service) && service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
@@ -237,25 +207,18 @@ func (t *term) run(ctx context.Context) {
 	if !cache.WaitForCacheSync(ctx.Done(), t.synced...) {
 		return
 	}
-	t.notify()
-	// tick is nil as long as there is no Service for the controller.
-	var tick <-chan time.Time
-	var ticker *time.Ticker
-	defer func() {
-		if ticker != nil {
-			ticker.Stop()
-		}
-	}()
+	t.changes.Notify()
+	defer t.liveness.pause()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick:
+		case <-t.liveness.tick:
 			nodes, _ := t.nodes.List(labels.Everything())
 			if !t.liveness.ask(ctx, nodes) {
 				continue
 			}
-		case <-t.changed:
+		case <-t.changes:
 		}
 		ours, err := t.sync(ctx)
 		if ctx.Err() != nil {
@@ -266,17 +229,9 @@ func (t *term) run(ctx context.Context) {
 			if !apierrors.IsConflict(err) {
 				t.log.Warn(err)
 			}
-			time.AfterFunc(retryInterval, t.notify)
+			time.AfterFunc(retryInterval, t.changes.Notify)
 		}
-		switch {
-		case ours && ticker == nil:
-			ticker = time.NewTicker(askInterval)
-			tick = ticker.C
-		case !ours && ticker != nil:
-			ticker.Stop()
-			ticker, tick = nil, nil
-			t.liveness.forget()
-		}
+		t.liveness.need(ours)
 	}
 }
 
@@ -287,7 +242,7 @@ func (t *term) sync(ctx context.Context) (ours bool, err error) {
 	var served, released []*corev1.Service
 	for _, service := range all {
 		switch {
-		case servicelb.IsOurs(service) && service.DeletionTimestamp == nil:
+		case isServed(service):
 			served = append(served, service)
 		case servicelb.IsMarked(service):
 			released = append(released, service)
@@ -305,7 +260,7 @@ func (t *term) sync(ctx context.Context) (ours bool, err error) {
 	}
 	if len(served) > 0 && len(nodes) > 0 && !registered {
 		// The registrations are not read yet. Until then the Services keep what they have.
-		time.AfterFunc(retryInterval, t.notify)
+		time.AfterFunc(retryInterval, t.changes.Notify)
 		return true, nil
 	}
 	leases, err := t.readLeases(ctx, len(w.pools) > 0)

@@ -50,7 +50,7 @@ func run(t *testing.T, do func(h *harness), objects ...runtime.Object) {
 			pools: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{poolResource: "LoadBalancerPoolList"}),
 		}
 		factory := informers.NewSharedInformerFactory(h.api, 0)
-		controller, err := newTerm(Config{
+		cfg := Config{
 			Cluster: config.Default().Cluster, Node: "node-1",
 			// Node N is registered with 192.0.2.N.
 			Owner: func(address netip.Addr) (string, bool) {
@@ -63,7 +63,8 @@ func run(t *testing.T, do func(h *harness), objects ...runtime.Object) {
 				h.asked++
 				return !slices.Contains(h.silent, node), node != "node-3"
 			},
-		}, h.api, h.pools, factory, h.events, logrus.WithField("component", "test"))
+		}
+		controller, err := newTerm(cfg, newLiveness(cfg), h.api, h.pools, factory, h.events, logrus.WithField("component", "test"))
 		if err != nil {
 			t.Fatal(err)
 		}

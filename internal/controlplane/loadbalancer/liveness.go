@@ -23,6 +23,10 @@ type liveness struct {
 	call func(ctx context.Context, node string) (answers, known bool)
 	// missed counts how often a node was silent in a row.
 	missed map[string]int
+	// tick receives when it is time to ask. It is nil, and ticker too, as long as nobody
+	// needs to know.
+	tick   <-chan time.Time
+	ticker *time.Ticker
 }
 
 func newLiveness(cfg Config) *liveness {
@@ -32,8 +36,25 @@ func newLiveness(cfg Config) *liveness {
 // answers tells whether a node counts as alive.
 func (l *liveness) answers(node string) bool { return l.missed[node] < misses }
 
-// forget makes all nodes count as alive.
-func (l *liveness) forget() { clear(l.missed) }
+// need makes tick receive from time to time, or no longer. Then all nodes count as alive.
+func (l *liveness) need(needed bool) {
+	switch {
+	case !needed:
+		l.pause()
+		clear(l.missed)
+	case l.ticker == nil:
+		l.ticker = time.NewTicker(askInterval)
+		l.tick = l.ticker.C
+	}
+}
+
+// pause ends asking until need. It keeps what is known.
+func (l *liveness) pause() {
+	if l.ticker != nil {
+		l.ticker.Stop()
+		l.ticker, l.tick = nil, nil
+	}
+}
 
 // ask asks all nodes for a sign of life. It tells whether another node counts as alive now,
 // or no longer.

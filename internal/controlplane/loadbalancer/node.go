@@ -58,8 +58,7 @@ func isAvailable(object *corev1.Node) bool {
 
 // isSameNode tells whether nothing has changed that a plan depends on. The kubelet writes
 // its Node every few minutes.
-func isSameNode(before, now any) bool {
-	a, b := before.(*corev1.Node), now.(*corev1.Node)
+func isSameNode(a, b *corev1.Node) bool {
 	return isAvailable(a) == isAvailable(b) && labels.Equals(a.Labels, b.Labels) &&
 		slices.Equal(a.Status.Addresses, b.Status.Addresses) &&
 		a.Annotations[servicelb.PortsAnnotation] == b.Annotations[servicelb.PortsAnnotation]

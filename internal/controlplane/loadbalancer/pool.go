@@ -138,7 +138,7 @@ func (t *term) watchPools(ctx context.Context) {
 	}
 	informer := dynamicinformer.NewFilteredDynamicInformer(t.custom, poolResource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
 	_ = informer.SetTransform(objectcache.WithoutManagedFields) // fails only after the start
-	_, _ = informer.AddEventHandler(t.handler(func(any) bool { return true }, nil))
+	_, _ = informer.AddEventHandler(objectcache.Handler[*unstructured.Unstructured](t.changes, nil, nil))
 	t.pools = informer.GetStore()
 	t.watching.Go(func() { informer.RunWithContext(ctx) })
 	waiting, cancel := context.WithTimeout(ctx, poolPatience)

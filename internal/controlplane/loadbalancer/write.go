@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
@@ -44,7 +45,7 @@ func (t *term) write(ctx context.Context, service *corev1.Service, o *outcome) e
 	before := addresses(service.Status.LoadBalancer.Ingress)
 	now := addresses(ingress)
 	if changed || !equality.Semantic.DeepEqual(service.Status.LoadBalancer.Ingress, ingress) {
-		if err := t.patch(ctx, service, ingress, conditions); err != nil {
+		if err := patch(ctx, t.api, service, ingress, conditions); err != nil {
 			return err
 		}
 		if before != now {
@@ -70,18 +71,19 @@ func addresses(ingress []corev1.LoadBalancerIngress) string {
 func (t *term) clear(ctx context.Context, service *corev1.Service) error {
 	conditions := slices.Clone(service.Status.Conditions)
 	meta.RemoveStatusCondition(&conditions, servicelb.Condition)
-	return t.patch(ctx, service, nil, conditions)
+	return patch(ctx, t.api, service, nil, conditions)
 }
 
-func (t *term) patch(ctx context.Context, service *corev1.Service, ingress []corev1.LoadBalancerIngress, conditions []metav1.Condition) error {
-	patch, err := json.Marshal(map[string]any{
+// patch writes the status of a Service. It fails with a conflict if the Service is newer.
+func patch(ctx context.Context, api kubernetes.Interface, service *corev1.Service, ingress []corev1.LoadBalancerIngress, conditions []metav1.Condition) error {
+	changes, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": service.UID, "resourceVersion": service.ResourceVersion},
 		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}, "conditions": conditions},
 	})
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}
-	_, err = t.api.CoreV1().Services(service.Namespace).Patch(ctx, service.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = api.CoreV1().Services(service.Namespace).Patch(ctx, service.Name, types.MergePatchType, changes, metav1.PatchOptions{}, "status")
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("write status of Service %s: %w", nameOf(service), err)
 	}

@@ -78,38 +78,26 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 	defer factory.Shutdown()
 	defer cancel()
 
-	// One pending change is enough, because each sync compares everything.
-	changed := make(chan struct{}, 1)
-	notify := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
+	changes := objectcache.NewChanges()
 	nodes, nodeSync := factory.Core().V1().Nodes().Lister(), factory.Core().V1().Nodes().Informer()
 	existing, sliceSync := factory.Discovery().V1().EndpointSlices().Lister(), factory.Discovery().V1().EndpointSlices().Informer()
-	handler := cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { notify() },
-		UpdateFunc: func(any, any) { notify() },
-		DeleteFunc: func(any) { notify() },
-	}
 	// Adding a handler fails only on an informer that has stopped.
-	_, _ = nodeSync.AddEventHandler(handler)
+	_, _ = nodeSync.AddEventHandler(objectcache.Handler[*corev1.Node](changes, nil, nil))
 	// The informer has all slices of the cluster.
-	_, _ = sliceSync.AddEventHandler(cache.FilteringResourceEventHandler{FilterFunc: isOurs, Handler: handler})
+	_, _ = sliceSync.AddEventHandler(objectcache.Handler(changes, isOurs, nil))
 	factory.StartWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), nodeSync.HasSynced, sliceSync.HasSynced) {
 		return nil
 	}
 
-	notify()
+	changes.Notify()
 	first := true
 	ours := labels.SelectorFromSet(labels.Set{discoveryv1.LabelManagedBy: ManagedBy})
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-changed:
+		case <-changes:
 		}
 		nodeList, err := nodes.List(labels.Everything())
 		if err == nil {
@@ -131,7 +119,7 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 				return nil
 			case <-time.After(retryInterval):
 			}
-			notify()
+			changes.Notify()
 		case first:
 			first = false
 			ready()
@@ -139,13 +127,9 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// isOurs tells whether an object, which may be deleted, is a slice that kedge manages.
-func isOurs(object any) bool {
-	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = gone.Obj
-	}
-	slice, ok := object.(*discoveryv1.EndpointSlice)
-	return ok && slice.Labels[discoveryv1.LabelManagedBy] == ManagedBy
+// isOurs tells whether kedge manages a slice.
+func isOurs(slice *discoveryv1.EndpointSlice) bool {
+	return slice.Labels[discoveryv1.LabelManagedBy] == ManagedBy
 }
 
 // sync creates, updates and deletes slices until they are those that the nodes need.

@@ -94,48 +94,25 @@ func (l *loadBalancer) Run(ctx context.Context, ready func()) error {
 	}
 	defer factory.Shutdown()
 	defer cancel()
-	changed := make(chan struct{}, 1)
-	notify := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
+	changes := objectcache.NewChanges()
 	services, nodes := factory.Core().V1().Services(), factory.Core().V1().Nodes()
 	l.services, l.nodes = services.Lister(), nodes.Lister()
 	// Adding a handler fails only on an informer that has stopped.
-	_, _ = services.Informer().AddEventHandler(onChange(notify, func(service *corev1.Service) bool { return servicelb.IsOurs(service) }))
-	_, _ = nodes.Informer().AddEventHandler(onChange(notify, func(node *corev1.Node) bool {
+	_, _ = services.Informer().AddEventHandler(objectcache.Handler(changes, servicelb.IsOurs, nil))
+	_, _ = nodes.Informer().AddEventHandler(objectcache.Handler(changes, func(node *corev1.Node) bool {
 		return node.Name == l.cfg.NodeName && node.Annotations[servicelb.PortsAnnotation] != ""
-	}))
+	}, nil))
 	synced := []cache.InformerSynced{services.Informer().HasSynced, nodes.Informer().HasSynced}
 	factory.StartWithContext(ctx)
 	ready()
 	if cache.WaitForCacheSync(ctx.Done(), synced...) {
-		l.loop(ctx, changed)
+		l.loop(ctx, changes)
 	}
 	return nil
 }
 
-// onChange returns a handler that calls notify for changes to objects that matter.
-func onChange[T any](notify func(), matters func(T) bool) cache.ResourceEventHandler {
-	look := func(object any) {
-		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = gone.Obj
-		}
-		if typed, is := object.(T); is && matters(typed) {
-			notify()
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    look,
-		UpdateFunc: func(before, now any) { look(before); look(now) },
-		DeleteFunc: look,
-	}
-}
-
 // loop follows the changes until ctx ends.
-func (l *loadBalancer) loop(ctx context.Context, changed <-chan struct{}) {
+func (l *loadBalancer) loop(ctx context.Context, changes objectcache.Changes) {
 	announcing := &announcing{loadBalancer: l}
 	defer announcing.stop()
 	retry := firstRetry
@@ -162,7 +139,7 @@ func (l *loadBalancer) loop(ctx context.Context, changed <-chan struct{}) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-changed:
+		case <-changes:
 		case <-again:
 		}
 	}
