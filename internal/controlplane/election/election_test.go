@@ -341,3 +341,39 @@ func TestFailure(t *testing.T) {
 		})
 	}
 }
+
+// TestOverdue asks followers whether the leader seems to be gone.
+func TestOverdue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, diary := newStore(), newDiary()
+		a := start("a", store, diary)
+		diary.wait(t, time.Second, "a")
+		b := start("b", store, diary)
+		check := func(after time.Duration, want bool) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if got := b.Overdue(t.Context()); got != want {
+				t.Errorf("%v after the start Overdue is %t", time.Since(diary.began), got)
+			}
+			if a.Overdue(t.Context()) {
+				t.Error("the leader takes itself for gone")
+			}
+		}
+		check(time.Minute, false)
+		store.cutOff("a", true)
+		check(overdue-2*time.Second, false)
+		check(3*time.Second, true)
+		t.Log("the leader is back")
+		store.cutOff("a", false)
+		check(2*time.Second, false)
+		t.Log("the watch is behind, or broken")
+		b.mu.Lock()
+		b.seen, b.renewed = time.Now().Add(-time.Minute), metav1.MicroTime{}
+		b.mu.Unlock()
+		check(0, false)
+		a.shutDown(t)
+		check(time.Minute, false) // b leads
+		b.shutDown(t)
+	})
+}

@@ -27,7 +27,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
-// harness runs a term over fake clients.
+// harness runs a term or a deputy over fake clients.
 type harness struct {
 	*testing.T
 	api    *fake.Clientset
@@ -37,11 +37,24 @@ type harness struct {
 	// silent are the nodes that do not answer, and asked is how often nodes were asked.
 	silent []string
 	asked  int
+	// overdue is whether the elected server seems to be gone.
+	overdue bool
 }
 
-// run runs do beside a term, in a bubble of synctest. settle of h waits until nothing
-// happens any more.
+// run runs do beside a term, in a bubble of synctest.
 func run(t *testing.T, do func(h *harness), objects ...runtime.Object) {
+	t.Helper()
+	beside(t, func(h *harness, cfg Config, factory informers.SharedInformerFactory) func(context.Context) {
+		controller, err := newTerm(cfg, newLiveness(cfg), h.api, h.pools, factory, h.events, logrus.WithField("component", "test"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return controller.run
+	}, do, objects...)
+}
+
+// beside runs do beside what start returns, in a bubble of synctest.
+func beside(t *testing.T, start func(*harness, Config, informers.SharedInformerFactory) func(context.Context), do func(h *harness), objects ...runtime.Object) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -63,16 +76,18 @@ func run(t *testing.T, do func(h *harness), objects ...runtime.Object) {
 				h.asked++
 				return !slices.Contains(h.silent, node), node != "node-3"
 			},
+			Overdue: func(context.Context) bool {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				return h.overdue
+			},
 		}
-		controller, err := newTerm(cfg, newLiveness(cfg), h.api, h.pools, factory, h.events, logrus.WithField("component", "test"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		work := start(h, cfg, factory)
 		factory.StartWithContext(ctx)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			controller.run(ctx)
+			work(ctx)
 		}()
 		time.Sleep(time.Second) // cache.WaitForCacheSync looks from time to time
 		synctest.Wait()
@@ -89,6 +104,13 @@ func (h *harness) silence(nodes ...string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.silent = nodes
+}
+
+// lose makes the elected server seem to be gone, or not.
+func (h *harness) lose(gone bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.overdue = gone
 }
 
 // object makes a Node as a kubelet writes it.
