@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/rest"
@@ -46,9 +47,9 @@ type Config struct {
 	Cluster  config.Cluster
 	// Clients connects each component to the API as a user of its own.
 	Clients Clients
-	// Reconnect closes a user's connections to the API. It is nil if the API is in this
-	// process.
-	Reconnect func(user string)
+	// Reconnect closes a user's connections to the API, because a request that began at a
+	// time got no answer. It is nil if the API is in this process.
+	Reconnect func(user string, began time.Time)
 	// Informers are the informers that the components share.
 	Informers objectcache.Source
 	// Driver makes local volumes on this node. It is nil if the cluster has them
@@ -231,7 +232,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 			Reserved:  slices.Concat(Ports(cfg.Settings, cfg.Node.IPs), ClusterPorts(cfg.Cluster), cfg.ServerPorts),
 		}
 		if cfg.Reconnect != nil {
-			balancer.Reconnect = func() { cfg.Reconnect(servicelb.User) }
+			balancer.Reconnect = func(began time.Time) { cfg.Reconnect(servicelb.User, began) }
 		}
 		group.Add(loadbalancer.New(balancer), hostComponent, api)
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"path"
+	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/kubernetes-csi/external-snapshotter/v8/pkg/utils"
@@ -35,8 +36,8 @@ type api struct {
 	keys   *encryption.Encryption
 	// remote and others, HOST:PORT of the servers with an API, are set without roles.api.
 	remote tunnel.Servers
-	// reconnect closes a user's connections to the API elsewhere, or is nil.
-	reconnect func(user string)
+	// reconnect is agent.Config.Reconnect.
+	reconnect func(user string, began time.Time)
 	others    func() []string
 }
 

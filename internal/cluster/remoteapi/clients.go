@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -30,7 +31,13 @@ type Clients struct {
 	mu sync.Mutex
 	// transports and dialers are those of users.
 	transports map[string]http.RoundTripper
-	dialers    map[string]*connrotation.Dialer
+	dialers    map[string]*dialer
+}
+
+// dialer makes the connections of one user. closed is when they were last closed.
+type dialer struct {
+	*connrotation.Dialer
+	closed time.Time
 }
 
 // NewClients returns clients that reach the servers with a dialer. tls returns the TLS
@@ -40,7 +47,7 @@ func NewClients(servers Dialer, tls func(user string, groups ...string) *tls.Con
 		tls:        tls,
 		servers:    servers,
 		transports: map[string]http.RoundTripper{},
-		dialers:    map[string]*connrotation.Dialer{},
+		dialers:    map[string]*dialer{},
 	}
 }
 
@@ -66,7 +73,7 @@ func (c *Clients) transport(user string, groups []string) http.RoundTripper {
 	defer c.mu.Unlock()
 	t := c.transports[user]
 	if t == nil {
-		dialer := connrotation.NewDialer(c.servers.DialContext)
+		dialer := &dialer{Dialer: connrotation.NewDialer(c.servers.DialContext)}
 		// The defaults ping idle HTTP/2 connections, so that dead ones are found.
 		t = utilnet.SetTransportDefaults(&http.Transport{
 			Proxy:           func(*http.Request) (*url.URL, error) { return nil, nil },
@@ -87,12 +94,15 @@ func (c *Clients) Reconnect() {
 	}
 }
 
-// ReconnectUser closes the connections of a user, because the servers do not answer. After
-// a pause of the network a new connection works sooner than an old one.
-func (c *Clients) ReconnectUser(user string) {
+// ReconnectUser closes the connections of a user, because a request that began at a time got
+// no answer: after a pause of the network, a new connection works sooner than an old one.
+// It does nothing if they have been closed since then, so that requests that fail together
+// leave the new connections alone.
+func (c *Clients) ReconnectUser(user string, began time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if dialer := c.dialers[user]; dialer != nil {
+	if dialer := c.dialers[user]; dialer != nil && began.After(dialer.closed) {
 		dialer.CloseAll()
+		dialer.closed = time.Now()
 	}
 }

@@ -34,8 +34,14 @@ func TestReconnect(t *testing.T) {
 			t.Errorf("the connection of %s is open: %t", user, err == nil)
 		}
 	}
-	clients.ReconnectUser("a")
-	clients.ReconnectUser("nobody")
+	began := time.Now()
+	clients.ReconnectUser("a", began)
+	clients.ReconnectUser("nobody", began)
+	want("a", false)
+	conns["a"], _ = clients.dialers["a"].DialContext(t.Context(), "tcp", "")
+	clients.ReconnectUser("a", began)
+	want("a", true)
+	clients.ReconnectUser("a", time.Now())
 	want("a", false)
 	want("b", true)
 	clients.Reconnect()

@@ -89,9 +89,9 @@ type Config struct {
 	// Identity is this host's, and stays the same after a restart.
 	Identity string
 	Host     Host
-	// Reconnect closes the connections to the API, because the API does not answer. It is
-	// nil if the API is in this process.
-	Reconnect func()
+	// Reconnect closes the connections to the API, because a request that began at a time
+	// got no answer. It is nil if the API is in this process.
+	Reconnect func(began time.Time)
 	Log       *logrus.Entry
 }
 
@@ -161,12 +161,13 @@ func (c *Contender) take(lease *coordinationv1.Lease) (newer bool) {
 
 // look asks the API for the newest Lease.
 func (c *Contender) look(ctx context.Context, name string) error {
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	newest, err := c.cfg.Leases.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		if c.cfg.Reconnect != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			c.cfg.Reconnect()
+			c.cfg.Reconnect(began)
 		}
 		return fmt.Errorf("read the Lease: %w", err)
 	}

@@ -49,7 +49,7 @@ func TestBehind(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		c := New(Config{
 			Address: address, Leases: api.CoordinationV1().Leases(vipNamespace), Identity: "this", Host: host,
-			Reconnect: func() { reconnected++ }, Log: logrus.WithField("component", "test"),
+			Reconnect: func(time.Time) { reconnected++ }, Log: logrus.WithField("component", "test"),
 		})
 		lease := held(version)
 		if err := api.Tracker().Add(lease); err != nil {

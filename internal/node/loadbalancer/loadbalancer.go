@@ -40,8 +40,9 @@ const (
 type Config struct {
 	// Client calls as servicelb.User, in the group of this node.
 	Client *rest.Config
-	// Reconnect closes the connections of Client. It is nil if the API is in this process.
-	Reconnect func()
+	// Reconnect closes the connections of Client, because a request that began at a time got
+	// no answer. It is nil if the API is in this process.
+	Reconnect func(began time.Time)
 	// Informers provide Services and nodes.
 	Informers objectcache.Source
 	NodeName  string
