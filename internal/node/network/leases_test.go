@@ -59,7 +59,7 @@ func TestLeaseEvents(t *testing.T) {
 	}
 }
 
-func TestIsNews(t *testing.T) {
+func TestIsSame(t *testing.T) {
 	node := func() *corev1.Node {
 		return &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "1", Annotations: map[string]string{annotationIP: "192.0.2.1"}},
@@ -70,15 +70,15 @@ func TestIsNews(t *testing.T) {
 		change func(*corev1.Node)
 		want   bool
 	}{
-		"a heartbeat":   {func(n *corev1.Node) { n.Status.Conditions = make([]corev1.NodeCondition, 1) }, false},
-		"its address":   {func(n *corev1.Node) { n.Annotations = map[string]string{annotationIP: "192.0.2.2"} }, true},
-		"its status":    {func(n *corev1.Node) { n.Status.Addresses = make([]corev1.NodeAddress, 1) }, true},
-		"its pods":      {func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.42.2.0/24"} }, true},
-		"another of it": {func(n *corev1.Node) { n.UID = "2" }, true},
+		"a heartbeat":   {func(n *corev1.Node) { n.Status.Conditions = make([]corev1.NodeCondition, 1) }, true},
+		"its address":   {func(n *corev1.Node) { n.Annotations = map[string]string{annotationIP: "192.0.2.2"} }, false},
+		"its status":    {func(n *corev1.Node) { n.Status.Addresses = make([]corev1.NodeAddress, 1) }, false},
+		"its pods":      {func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.42.2.0/24"} }, false},
+		"another of it": {func(n *corev1.Node) { n.UID = "2" }, false},
 	} {
 		changed := node()
 		test.change(changed)
-		if got := isNews(node(), changed); got != test.want {
+		if got := isSame(node(), changed); got != test.want {
 			t.Errorf("%s: got %t", name, got)
 		}
 	}

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
@@ -112,22 +111,8 @@ func (n *Network) Run(ctx context.Context, ready func()) error {
 	defer factory.Shutdown()
 	defer stopWatching()
 	nodes := factory.Core().V1().Nodes()
-	changed := make(chan struct{}, 1)
-	notify := func(any) {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	if _, err := nodes.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: notify,
-		UpdateFunc: func(before, now any) {
-			if isNews(before.(*corev1.Node), now.(*corev1.Node)) {
-				notify(now)
-			}
-		},
-		DeleteFunc: notify,
-	}); err != nil {
+	changed := objectcache.NewChanges()
+	if _, err := nodes.Informer().AddEventHandler(objectcache.Handler(changed, nil, isSame)); err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
 	factory.StartWithContext(watching)
@@ -219,13 +204,13 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 	return context.Cause(ctx)
 }
 
-// isNews tells whether something has changed that the network of a node depends on. In a large cluster
+// isSame tells whether nothing has changed that the network of a node depends on. In a large cluster
 // each node receives every change of all others, so most of them must be ignored cheaply.
-func isNews(before, now *corev1.Node) bool {
-	return before.UID != now.UID ||
-		!slices.Equal(before.Spec.PodCIDRs, now.Spec.PodCIDRs) ||
-		!maps.Equal(before.Annotations, now.Annotations) ||
-		!slices.Equal(before.Status.Addresses, now.Status.Addresses)
+func isSame(before, now *corev1.Node) bool {
+	return before.UID == now.UID &&
+		slices.Equal(before.Spec.PodCIDRs, now.Spec.PodCIDRs) &&
+		maps.Equal(before.Annotations, now.Annotations) &&
+		slices.Equal(before.Status.Addresses, now.Status.Addresses)
 }
 
 // waitForPodCIDRs returns this node's object when it has a pod CIDR of every family of the cluster.
