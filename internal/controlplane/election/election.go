@@ -257,21 +257,24 @@ func (e *Election) see(lease *coordinationv1.Lease) (held bool) {
 }
 
 // Overdue tells whether another server has the Lease and has not renewed it for 5 s, so that
-// it seems to be gone. It is false if the API does not answer, or if this server leads.
-func (e *Election) Overdue(ctx context.Context) bool {
+// it seems to be gone. It fails if the API does not answer.
+func (e *Election) Overdue(ctx context.Context) (bool, error) {
 	late := func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return e.term == nil && !e.seen.IsZero() && time.Since(e.seen) >= overdue
 	}
 	if !late() {
-		return false
+		return false, nil
 	}
 	// If this server was cut off, its watch may be behind.
 	ctx, cancel := context.WithTimeout(ctx, overduePatience)
 	defer cancel()
 	lease, err := e.watches.CoordinationV1().Leases(leaseNamespace).Get(ctx, leaseName, metav1.GetOptions{})
-	return err == nil && e.see(lease) && late()
+	if err != nil {
+		return false, fmt.Errorf("read Lease %s/%s: %w", leaseNamespace, leaseName, err)
+	}
+	return e.see(lease) && late(), nil
 }
 
 // release releases the Lease if this server holds it.

@@ -353,11 +353,11 @@ func TestOverdue(t *testing.T) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			if got := b.Overdue(t.Context()); got != want {
-				t.Errorf("%v after the start Overdue is %t", time.Since(diary.began), got)
+			if got, err := b.Overdue(t.Context()); got != want || err != nil {
+				t.Errorf("%v after the start Overdue is %t: %v", time.Since(diary.began), got, err)
 			}
-			if a.Overdue(t.Context()) {
-				t.Error("the leader takes itself for gone")
+			if gone, err := a.Overdue(t.Context()); gone || err != nil {
+				t.Errorf("the leader takes itself for gone: %t %v", gone, err)
 			}
 		}
 		check(time.Minute, false)

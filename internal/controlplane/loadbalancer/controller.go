@@ -70,9 +70,9 @@ type Config struct {
 	// Answers asks a node for a sign of life. known is false if the node has never been
 	// connected with this server, so that its silence tells nothing.
 	Answers func(ctx context.Context, node string) (answers, known bool)
-	// Overdue tells whether the elected server seems to be gone. It is nil if there is no
-	// other server.
-	Overdue func(ctx context.Context) bool
+	// Overdue tells whether the elected server seems to be gone. It fails if the API does not
+	// answer. It is nil if there is no other server.
+	Overdue func(ctx context.Context) (bool, error)
 }
 
 // Controller implements the election package's Loops.

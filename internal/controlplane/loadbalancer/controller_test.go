@@ -37,8 +37,8 @@ type harness struct {
 	// silent are the nodes that do not answer, and asked is how often nodes were asked.
 	silent []string
 	asked  int
-	// overdue is whether the elected server seems to be gone.
-	overdue bool
+	// overdue is whether the elected server seems to be gone, and away whether the API is.
+	overdue, away bool
 }
 
 // run runs do beside a term, in a bubble of synctest.
@@ -76,10 +76,13 @@ func beside(t *testing.T, start func(*harness, Config, informers.SharedInformerF
 				h.asked++
 				return !slices.Contains(h.silent, node), node != "node-3"
 			},
-			Overdue: func(context.Context) bool {
+			Overdue: func(context.Context) (bool, error) {
 				h.mu.Lock()
 				defer h.mu.Unlock()
-				return h.overdue
+				if h.away {
+					return false, context.DeadlineExceeded
+				}
+				return h.overdue, nil
 			},
 		}
 		work := start(h, cfg, factory)
@@ -106,11 +109,11 @@ func (h *harness) silence(nodes ...string) {
 	h.silent = nodes
 }
 
-// lose makes the elected server seem to be gone, or not.
-func (h *harness) lose(gone bool) {
+// lose makes the elected server seem to be gone, or the API be away, or not.
+func (h *harness) lose(gone, away bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.overdue = gone
+	h.overdue, h.away = gone, away
 }
 
 // object makes a Node as a kubelet writes it.

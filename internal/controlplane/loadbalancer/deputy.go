@@ -28,7 +28,7 @@ type deputy struct {
 	api      kubernetes.Interface
 	log      *logrus.Entry
 	owner    func(netip.Addr) (string, bool)
-	overdue  func(ctx context.Context) bool
+	overdue  func(ctx context.Context) (bool, error)
 	liveness *liveness
 	synced   []cache.InformerSynced
 	// changes receives when there may be the first Service for the controller, or none.
@@ -127,8 +127,16 @@ func (d *deputy) standIn(ctx context.Context, nodes []*corev1.Node) error {
 		if len(left) == len(service.Status.LoadBalancer.Ingress) {
 			continue
 		}
-		if !asked && !d.overdue(ctx) {
-			return nil
+		if !asked {
+			overdue, err := d.overdue(ctx)
+			if err != nil {
+				// This server itself is probably cut off. If it is elected later, it must not begin
+				// with what it took for silent nodes.
+				d.liveness.forget()
+			}
+			if err != nil || !overdue {
+				return nil
+			}
 		}
 		asked = true
 		if err := d.write(ctx, service, left); err != nil {

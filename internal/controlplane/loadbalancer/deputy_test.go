@@ -43,9 +43,14 @@ func TestDeputy(t *testing.T) {
 		h.silence("node-2")
 		h.want("web", gone+askTimeout, "192.0.2.1", "192.0.2.2")
 
+		t.Log("this server was cut off, and then knows nothing of the nodes")
+		h.lose(false, true)
+		h.want("web", gone-askInterval, "192.0.2.1", "192.0.2.2")
+		h.lose(true, false)
+		h.want("web", askInterval, "192.0.2.1", "192.0.2.2")
+
 		t.Log("the elected server is gone, too")
-		h.lose(true)
-		service := h.want("web", askInterval, "192.0.2.1")
+		service := h.want("web", gone, "192.0.2.1")
 		if c := service.Status.Conditions; len(c) != 1 || c[0].Reason != reasonConflict {
 			t.Errorf("the conditions are %+v", c)
 		}
@@ -101,7 +106,7 @@ func TestHandover(t *testing.T) {
 		}
 	}, func(h *harness) {
 		h.silence("node-2")
-		h.lose(true)
+		h.lose(true, false)
 		h.want("web", misses*askInterval+askTimeout, "192.0.2.1")
 		for range 120 {
 			h.want("web", time.Second, "192.0.2.1")

@@ -36,12 +36,15 @@ func newLiveness(cfg Config) *liveness {
 // answers tells whether a node counts as alive.
 func (l *liveness) answers(node string) bool { return l.missed[node] < misses }
 
+// forget makes all nodes count as alive.
+func (l *liveness) forget() { clear(l.missed) }
+
 // need makes tick receive from time to time, or no longer. Then all nodes count as alive.
 func (l *liveness) need(needed bool) {
 	switch {
 	case !needed:
 		l.pause()
-		clear(l.missed)
+		l.forget()
 	case l.ticker == nil:
 		l.ticker = time.NewTicker(askInterval)
 		l.tick = l.ticker.C
