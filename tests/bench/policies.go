@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -17,7 +18,15 @@ import (
 const (
 	policiesFile = "build/bench/policies.json"
 	// policyRounds is how often each way, and each change of a policy, is measured.
-	policyRounds = 5
+	policyRounds = 7
+	// A cluster has settled if the kedges of both its hosts together have used less than policyQuiet of
+	// a core for policyWatch, policyQuietTimes in succession. It may take policySettleLimit.
+	policyQuiet       = 0.1
+	policyWatch       = 5 * time.Second
+	policyQuietTimes  = 3
+	policySettleLimit = 15 * time.Minute
+	// policyPause is the time between a change of a policy and the next command on the hosts.
+	policyPause = time.Second
 	// crowdNode has the pods that only have addresses.
 	crowdNode      = "crowd"
 	crowdNamespace = "crowd"
@@ -26,7 +35,7 @@ const (
 	switchPolicy = "switch"
 )
 
-// policySteps are the sizes of the cluster that are measured, one after the other.
+// policySteps are the sizes of the clusters that are measured.
 var policySteps = []policyStep{
 	{},
 	{Policies: 10, Pods: 20, Services: 50},
@@ -34,7 +43,7 @@ var policySteps = []policyStep{
 	{Policies: 1000, Pods: 2000, Services: 5000},
 }
 
-// policyStep has the results at one size of the cluster.
+// policyStep has the results of a cluster of one size.
 type policyStep struct {
 	Policies int `json:"policies"`
 	Pods     int `json:"pods"`
@@ -85,30 +94,18 @@ func (r *policiesReport) Table() string {
 }
 
 // crowd fills a cluster with policies, with pods that only have an address, and with Services.
-type crowd struct {
-	client kubernetes.Interface
-	have   policyStep
-}
+type crowd struct{ client kubernetes.Interface }
 
-// grow makes objects until there are as many as a step wants. Half of the policies select the pods
-// that are measured.
-func (c *crowd) grow(ctx context.Context, to policyStep) error {
+// fill makes as many objects as a step wants. Half of the policies select the pods that are measured.
+func (c *crowd) fill(ctx context.Context, to policyStep) error {
 	for _, kind := range []struct {
-		have, want int
-		make       func(ctx context.Context, n int) error
-	}{
-		{c.have.Pods, to.Pods, c.makePod},
-		{c.have.Services, to.Services, c.makeService},
-		{c.have.Policies, to.Policies, c.makePolicy},
-	} {
-		_, err := load(crowdWorkers, func(n int) bool { return kind.have+n < kind.want }, func(n int) error {
-			return kind.make(ctx, kind.have+n)
-		})
-		if err != nil {
+		want int
+		make func(ctx context.Context, n int) error
+	}{{to.Pods, c.makePod}, {to.Services, c.makeService}, {to.Policies, c.makePolicy}} {
+		if _, err := load(crowdWorkers, func(n int) bool { return n < kind.want }, func(n int) error { return kind.make(ctx, n) }); err != nil {
 			return err
 		}
 	}
-	c.have = to
 	return nil
 }
 
