@@ -164,7 +164,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		first = append(first, cfg.Driver)
 	}
 
-	policies := policy.New(policyConfig(cfg, facts))
+	policies := policy.New(policyConfig(cfg, facts, nodeEvents))
 	group.Add(policies, hostComponent, api)
 	var gate kubelet.Gate
 	if policies.Enforces() {
@@ -265,8 +265,8 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 }
 
 // policyConfig returns what enforces NetworkPolicies on a node.
-func policyConfig(cfg Config, facts host.Facts) policy.Config {
-	own := policy.Config{Policies: cfg.Policies, Nftables: facts.Nftables, Metrics: cfg.Metrics.Registerer(metrics.Kubelet)}
+func policyConfig(cfg Config, facts host.Facts, nodeEvents *events.Node) policy.Config {
+	own := policy.Config{Policies: cfg.Policies, Nftables: facts.Nftables, Metrics: cfg.Metrics.Registerer(metrics.Kubelet), WarnPod: nodeEvents.WarnPod}
 	if cfg.Cluster.FlannelBackend != "none" {
 		own.Bridge = network.BridgeName
 	}

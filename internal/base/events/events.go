@@ -1,5 +1,5 @@
 // Package events writes Events into the cluster. Node is the component that warns about
-// files of a node that kedge cannot use.
+// files of a node that kedge cannot use, and about the node's pods.
 package events
 
 import (

@@ -25,11 +25,11 @@ func TestMessage(t *testing.T) {
 
 // TestNode warns before the component runs. The Event is written when it runs.
 func TestNode(t *testing.T) {
-	written := make(chan corev1.Event, 1)
+	written := make(chan corev1.Event, 2)
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var event corev1.Event
-		if err := json.NewDecoder(r.Body).Decode(&event); err != nil || r.Method != http.MethodPost || r.URL.Path != "/api/v1/namespaces/default/events" {
-			t.Errorf("got request %s %s (%v), want POST of an Event in the namespace default", r.Method, r.URL.Path, err)
+		if err := json.NewDecoder(r.Body).Decode(&event); err != nil || r.Method != http.MethodPost || r.URL.Path != "/api/v1/namespaces/"+event.Namespace+"/events" {
+			t.Errorf("got request %s %s (%v), want POST of an Event in its namespace", r.Method, r.URL.Path, err)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
@@ -53,7 +53,15 @@ func TestNode(t *testing.T) {
 	if about := event.InvolvedObject; about.Kind != "Node" || about.Name != "pi" || about.UID != "pi" {
 		t.Errorf("got event about %+v, want the Node pi", about)
 	}
-	if event.Type != corev1.EventTypeWarning || event.Reason != notUsed || event.Message != "a.tar: this is a FIFO" {
+	if event.Namespace != corev1.NamespaceDefault || event.Type != corev1.EventTypeWarning || event.Reason != notUsed || event.Message != "a.tar: this is a FIFO" {
 		t.Errorf("got event %s %s %q, want a warning about a.tar", event.Type, event.Reason, event.Message)
+	}
+	node.WarnPod("shop", "web", "1-2-3", "Reason", "message")
+	event = <-written
+	if about := event.InvolvedObject; about.Kind != "Pod" || about.Namespace != "shop" || about.Name != "web" || about.UID != "1-2-3" {
+		t.Errorf("got event about %+v, want the pod", about)
+	}
+	if event.Namespace != "shop" || event.Type != corev1.EventTypeWarning || event.Reason != "Reason" || event.Message != "message" {
+		t.Errorf("got event %+v", event)
 	}
 }

@@ -39,15 +39,17 @@ const (
 	// much delay.
 	steady = time.Minute
 	// without is the wait after the answer of a server that has no such stream.
-	without = 5 * time.Minute
+	without = time.Minute
 )
 
 // Stream calls apply with updates, the first of which is everything, until it fails or
 // ctx ends.
 type Stream func(ctx context.Context, apply func(netpolicy.Update) error) error
 
-// errNoRoute is the answer of a server of an older version.
-var errNoRoute = errors.New("this node gets no NetworkPolicies, because the server does not know how to tell them: upgrade all servers")
+// errNoRoute is the answer of a server of an older version. A node must not take it for "no
+// policies", because another server may enforce them.
+var errNoRoute = errors.New("this node gets no NetworkPolicies, because a server runs an older kedge that cannot tell them. " +
+	"Upgrade all servers; servers always come before agents. Until then, new pods of this node have no connections")
 
 // Keep calls apply with the updates of a stream until ctx ends. If the stream breaks or
 // apply fails, it waits a moment and begins again, with everything. It returns nil. Nobody

@@ -42,7 +42,7 @@ func TestFrom(t *testing.T) {
 		want   string
 	}{
 		"two updates":           {200, `{"whole":true,"active":true}` + "\n" + `{"active":true}` + "\n" + `{"active":true,"pods":{"a/b":null}}` + "\n", "EOF"},
-		"an older server":       {404, "", "upgrade all servers"},
+		"an older server":       {404, "", "Upgrade all servers"},
 		"a server that starts":  {503, "", "503"},
 		"a stranger":            {401, "", "401"},
 		"another place":         {302, "", "302"},
@@ -109,7 +109,7 @@ func TestKeep(t *testing.T) {
 // TestPatience: Keep says once that the server is old and tries slowly. It tries sooner
 // after other faults.
 func TestPatience(t *testing.T) {
-	for cause, test := range map[error]struct{ least, most int }{errNoRoute: {12, 13}, errors.New("broken"): {200, 400}} {
+	for cause, test := range map[error]struct{ least, most int }{errNoRoute: {59, 61}, errors.New("broken"): {200, 400}} {
 		synctest.Test(t, func(t *testing.T) {
 			said := logrustest.NewLocal(logrus.StandardLogger())
 			defer said.Reset()
@@ -125,6 +125,32 @@ func TestPatience(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestUpgrade has a server that is older than the node, and is then upgraded.
+func TestUpgrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		said := logrustest.NewLocal(logrus.StandardLogger())
+		defer said.Reset()
+		upgraded := time.Now().Add(10*without + without/2)
+		transport := roundTrip(func(r *http.Request) (*http.Response, error) {
+			if time.Now().Before(upgraded) {
+				return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody}, nil
+			}
+			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{"whole":true,"active":true}` + "\n"))}, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		err := From(&rest.Config{Host: "https://x", Transport: transport}).Keep(ctx, func(u netpolicy.Update) error {
+			if late := time.Since(upgraded); !u.Whole || late > without {
+				t.Errorf("got %v %s after the upgrade", u, late)
+			}
+			cancel()
+			return nil
+		})
+		if entries := said.AllEntries(); err != nil || len(entries) != 1 || !strings.Contains(entries[0].Message, "Upgrade all servers") {
+			t.Errorf("got %v, and it said %d things", err, len(entries))
+		}
+	})
 }
 
 // TestSilence has a server that answers and then says nothing.

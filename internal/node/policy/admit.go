@@ -8,6 +8,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 )
 
+const (
+	// closedReason is the reason of the Event about a pod that no server has told of.
+	closedReason = "NetworkPolicyUnknown"
+	// closedText says what that means, and what to do.
+	closedText = "it has no connection except from its own node, until a server tells. If a server is older than this node's kedge, upgrade the servers. " +
+		"Otherwise the log of kedge on this node says why no server answers"
+)
+
 // Running tells which pods have a network when the kubelet starts. Only then the table of an
 // earlier kedge is replaced.
 func (p *Policy) Running(ctx context.Context, sandboxes []netpolicy.Sandbox) {
@@ -46,7 +54,8 @@ func (p *Policy) Admit(ctx context.Context, sandbox netpolicy.Sandbox) error {
 			return ctx.Err()
 		}
 		if late {
-			p.log.Warnf("No server has told which NetworkPolicies are for pod %s/%s: all its connections are forbidden until a server does", sandbox.Namespace, sandbox.Name)
+			p.log.Warnf("No server has told which NetworkPolicies hold for pod %s/%s: "+closedText, sandbox.Namespace, sandbox.Name)
+			p.cfg.WarnPod(sandbox.Namespace, sandbox.Name, sandbox.UID, closedReason, "No server has told this node which NetworkPolicies hold for the pod: "+closedText)
 			break
 		}
 	}

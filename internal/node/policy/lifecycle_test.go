@@ -8,14 +8,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+	"github.com/kedge-dev/kedge/internal/cluster/policystream"
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
@@ -98,6 +103,35 @@ func TestAdmit(t *testing.T) {
 		t.Errorf("without policies there is\n%s", rules)
 	}
 }
+
+// TestOlderServer has a server that knows no route for policies. A new pod has no connection, and its
+// user is told once.
+func TestOlderServer(t *testing.T) {
+	w := newWorld(t)
+	asked := make(chan struct{}, 1)
+	w.policy.cfg.Policies = policystream.From(&rest.Config{Host: "https://server", Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+		asked <- struct{}{}
+		return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody}, nil
+	})}).Keep
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { must(t, w.policy.Run(ctx, func() {})) })
+	<-asked
+	w.policy.Running(ctx, nil)
+	must(t, w.policy.Admit(ctx, w.one.sandbox()))
+	w.reaches(w.two, "tcp", w.one.at(80), false)
+	w.reaches(w.one, "tcp", w.outside.at(80), false)
+	w.reaches(w.node, "tcp", w.one.at(80), true)
+	if len(w.warned) != 1 || !strings.HasPrefix(w.warned[0], "pod1 "+closedReason) || !strings.Contains(w.warned[0], "upgrade the servers") {
+		t.Errorf("the Events are %q", w.warned)
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
 // TestRestart wants that rules of an earlier process stay until the next one knows as much.
 func TestRestart(t *testing.T) {

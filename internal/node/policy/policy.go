@@ -78,6 +78,8 @@ type Config struct {
 	Nftables bool
 	// Metrics is where the component registers its metrics.
 	Metrics prometheus.Registerer
+	// WarnPod writes an Event about a pod. It must not block.
+	WarnPod func(namespace, name, uid, reason, message string)
 }
 
 // Policy is the component. It implements kubelet.Gate.

@@ -37,6 +37,8 @@ type world struct {
 	node, outside         *party
 	one, two, three, four *party
 	parties               map[string]*party
+	// warned are the Events about pods.
+	warned []string
 }
 
 // party is somebody who connects and answers.
@@ -112,7 +114,10 @@ func (w *world) newPolicy() *Policy {
 	p := New(Config{
 		Metrics:  prometheus.NewRegistry(),
 		Policies: func(context.Context, func(netpolicy.Update) error) error { return errors.New("not used") },
-		Bridge:   bridge, Nftables: true, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.43.0.10"), netip.MustParseAddr("fd43::10")},
+		WarnPod: func(_, name, _, reason, message string) {
+			w.warned = append(w.warned, fmt.Sprint(name, " ", reason, ": ", message))
+		},
+		Bridge: bridge, Nftables: true, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.43.0.10"), netip.MustParseAddr("fd43::10")},
 	})
 	p.patience = 50 * time.Millisecond
 	return p
