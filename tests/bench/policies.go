@@ -25,8 +25,10 @@ const (
 	policyWatch       = 5 * time.Second
 	policyQuietTimes  = 3
 	policySettleLimit = 15 * time.Minute
-	// policyPause is the time between a change of a policy and the next command on the hosts.
-	policyPause = time.Second
+	// policyPause is the time between the start of the client and the two changes of a policy. policyLead
+	// is how long before the API's answer a change may be in force.
+	policyPause = 2 * time.Second
+	policyLead  = 50 * time.Millisecond
 	// crowdNode has the pods that only have addresses.
 	crowdNode      = "crowd"
 	crowdNamespace = "crowd"
@@ -51,7 +53,7 @@ type policyStep struct {
 	// Ways are the results of testserver's measure, by way.
 	Ways map[string][]wayResult `json:"ways"`
 	// Forbid and Allow are the seconds from the API's answer about a changed policy until the
-	// first connection that it forbids fails, and until the first that it allows succeeds.
+	// first connection that it forbids fails, and until the first that is allowed again succeeds.
 	Forbid []float64 `json:"forbidSeconds"`
 	Allow  []float64 `json:"allowSeconds"`
 	// Server and Agent are the anonymous memory of each host's kedge in bytes.

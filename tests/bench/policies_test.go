@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +62,8 @@ type policyCluster struct {
 	step  policyStep
 	// to has the address of the pod that answers, by way.
 	to map[string]string
+	// switched is the address of the pod for which a policy changes.
+	switched string
 }
 
 // startPolicyCluster starts a cluster and fills it.
@@ -77,7 +78,7 @@ func startPolicyCluster(t *testing.T, step policyStep) *policyCluster {
 	runMeasured(p.Cluster, "near", server.Name, "serve-measure", podPort)
 	runMeasured(p.Cluster, "switched", p.agent.Name, "serve-doors", podPort)
 	runProbe(p.Cluster, "client", server.Name, "sleep")
-	runProbe(p.Cluster, "watcher", server.Name, "watch-door", net.JoinHostPort(p.Pod("switched").Status.PodIP, podPort))
+	p.switched = net.JoinHostPort(p.Pod("switched").Status.PodIP, podPort)
 	p.to = map[string]string{
 		wayPod:  net.JoinHostPort(p.Pod("far").Status.PodIP, podPort),
 		wayNear: net.JoinHostPort(p.Pod("near").Status.PodIP, podPort),
@@ -141,7 +142,7 @@ func (p *policyCluster) round() {
 		}
 		p.step.Ways[way] = append(p.step.Ways[way], result)
 	}
-	forbid, allow := timeSwitch(p.Cluster)
+	forbid, allow := p.timeSwitch()
 	p.step.Forbid, p.step.Allow = append(p.step.Forbid, forbid), append(p.step.Allow, allow)
 	fmt.Printf("%s: forbidden after %.0f ms, allowed after %.0f ms\n", p.step, 1000*forbid, 1000*allow)
 }
@@ -158,42 +159,61 @@ func (p *policyCluster) readMemory() {
 	}
 }
 
-// timeSwitch makes a policy that forbids the watcher's connections, removes it again, and returns the
-// seconds until the watcher sees each.
-func timeSwitch(c *cluster.Cluster) (forbid, allow float64) {
-	c.Helper()
-	policies := c.Client.NetworkingV1().NetworkPolicies(cluster.Namespace)
-	time.Sleep(policyPause)
-	if _, err := policies.Create(c.Context(), &networkingv1.NetworkPolicy{
+// timeSwitch makes a policy that forbids connections to a pod, and removes it again. It returns the
+// seconds from each answer of the API until the client's connections fail, and until they succeed. They
+// may be negative, because a policy can be in force before the API has answered. The client runs on
+// the other node, and starts no process meanwhile.
+func (p *policyCluster) timeSwitch() (forbid, allow float64) {
+	p.Helper()
+	type result struct {
+		output string
+		err    error
+	}
+	watched := make(chan result, 1)
+	go func() {
+		output, err := cluster.OnNode(p.Server.Host, "client", "/testserver", "watch-door", p.switched, fmt.Sprint((4 * policyPause).Seconds()))
+		watched <- result{output, err}
+	}()
+	time.Sleep(policyPause) // until the client has started
+	policies := p.Client.NetworkingV1().NetworkPolicies(cluster.Namespace)
+	if _, err := policies.Create(p.Context(), &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: switchPolicy},
 		Spec:       networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "switched"}}},
 	}, metav1.CreateOptions{}); err != nil {
-		c.Fatal(err)
+		p.Fatal(err)
 	}
-	forbid = seen(c, time.Now(), "closed")
-	if err := policies.Delete(c.Context(), switchPolicy, metav1.DeleteOptions{}); err != nil {
-		c.Fatal(err)
+	created := time.Now()
+	time.Sleep(policyPause)
+	if err := policies.Delete(p.Context(), switchPolicy, metav1.DeleteOptions{}); err != nil {
+		p.Fatal(err)
 	}
-	return forbid, seen(c, time.Now(), "open")
+	deleted := time.Now()
+	seen := <-watched
+	if seen.err != nil {
+		p.Fatal(seen.err)
+	}
+	forbid, closed := after(seen.output, "closed", created)
+	allow, open := after(seen.output, "open", deleted)
+	if !closed || !open {
+		p.Fatalf("%s: after the policy was made at %d and removed at %d, the client saw\n%s", p.step, created.UnixNano(), deleted.UnixNano(), seen.output)
+	}
+	return forbid, allow
 }
 
-// seen returns how many seconds after a time the watcher first saw a state. It may be negative,
-// because a policy can be in force before the API has answered. The watcher prints the time. Reading
-// it waits a moment, because the start of kubectl takes the processor that the change needs.
-func seen(c *cluster.Cluster, since time.Time, state string) (after float64) {
-	c.Helper()
-	time.Sleep(policyPause)
-	c.Eventually("the watcher to see the door "+state, func() error {
-		lines := strings.Split(c.Kubectl("logs", "watcher", "--tail=1"), " ")
-		if len(lines) != 2 || lines[0] != state {
-			return fmt.Errorf("it printed %q", lines)
+// after returns how many seconds after a time the client of timeSwitch first saw a state. A state that
+// began long before is no answer to the change.
+func after(output, state string, since time.Time) (seconds float64, found bool) {
+	for line := range strings.Lines(output) {
+		var is string
+		var at int64
+		if _, err := fmt.Sscan(line, &is, &at); err != nil || is != state {
+			continue
 		}
-		at, err := strconv.ParseInt(lines[1], 10, 64)
-		after = time.Unix(0, at).Sub(since).Seconds()
-		return err
-	})
-	time.Sleep(policyPause)
-	return after
+		if seconds = time.Unix(0, at).Sub(since).Seconds(); seconds > -policyLead.Seconds() {
+			return seconds, true
+		}
+	}
+	return 0, false
 }
 
 // runMeasured runs testserver in a pod that the crowd's policies select.

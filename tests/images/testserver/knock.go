@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -110,11 +111,21 @@ func hold(address string) error {
 	}
 }
 
-// watchDoor tries connections to an address without an end, and prints a line each time
-// the result changes: open or closed, and the time as nanoseconds since 1970.
-func watchDoor(address string) error {
-	dialer := net.Dialer{Timeout: 20 * time.Millisecond}
-	for last := ""; ; time.Sleep(time.Millisecond) {
+// watchDoor tries connections to an address for a time, and prints a line each time when they begin
+// to fail or to succeed: the state, and when the first attempt in it began, in nanoseconds.
+func watchDoor(address, seconds string) error {
+	duration, err := strconv.ParseFloat(seconds, 64)
+	if err != nil {
+		return err
+	}
+	last := ""
+	for start := time.Now(); time.Since(start).Seconds() < duration; time.Sleep(time.Millisecond) {
+		// A busy machine may be slow to answer, so that a failure needs patience. After a failure, only
+		// a success is news, and the next attempt must not begin late.
+		dialer := net.Dialer{Timeout: 20 * time.Millisecond}
+		if last == "closed" {
+			dialer.Timeout = 3 * time.Millisecond
+		}
 		began, state := time.Now(), "closed"
 		if connection, err := dialer.Dial("tcp", address); err == nil {
 			state = "open"
@@ -127,4 +138,5 @@ func watchDoor(address string) error {
 			last = state
 		}
 	}
+	return nil
 }

@@ -30,7 +30,7 @@ const usage = `testserver COMMAND
   serve-doors PORT        counts UDP and TCP clients at PORT; HTTP 8080 answers with the counts
   knock HOST:PORT         sends UDP datagrams and TCP connections without an end
   hold HOST:PORT          keeps one TCP connection to a serve-doors busy, and ends when it breaks
-  watch-door HOST:PORT    tries connections without an end; prints when they begin to fail or to succeed
+  watch-door HOST:PORT SECONDS  tries connections; prints when they begin to fail or to succeed
   measure ADDRESS SECONDS prints as JSON how fast the way to a serve-measure at HOST:PORT is
   load MILLICORES MIB     uses that much, and answers on port 8080 with JSON of what its cgroup has used
 `
@@ -75,7 +75,7 @@ func main() {
 	case "hold":
 		err = hold(argument(2, ""))
 	case "watch-door":
-		err = watchDoor(argument(2, ""))
+		err = watchDoor(argument(2, ""), argument(3, "0"))
 	case "load":
 		err = load(argument(2, "0"), argument(3, "0"))
 	default:
