@@ -14,7 +14,7 @@ import (
 // crowd makes a model with 50 namespaces, 20 policies and 40 pods in each of them, and 20
 // nodes, one of which is watched. Half of the policies name pods of other namespaces.
 func crowd() (*model, *watcher, func(i int) *pod) {
-	m := newModel()
+	m := newModel(func(string) {})
 	m.setActive(true)
 	w := m.watch("node-0")
 	port := intstr.FromString("web")

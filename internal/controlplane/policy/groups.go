@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -32,6 +33,10 @@ func (m *model) groupOf(p *pod, d direction) *group {
 		return g
 	}
 	content, _, sets := compile(p, d)
+	if tooMany(p, d) {
+		m.warn(fmt.Sprintf("The NetworkPolicies of pod %s have more than %d pairs of a peer and a port together for %s. They isolate the pod, and their rules allow it nothing. "+
+			"Use fewer of them, ranges of ports (endPort), or larger blocks", p.key, maxPairs, d))
+	}
 	text, err := json.Marshal(content)
 	if err != nil {
 		panic(err) // the type has only what JSON has
@@ -83,11 +88,15 @@ type source struct {
 func compile(p *pod, d direction) (content *netpolicy.Group, sources []source, sets []*set) {
 	content = &netpolicy.Group{}
 	named := map[*set]struct{}{}
+	isolatesOnly := tooMany(p, d)
 	for _, policy := range p.policies {
 		if !policy.isolates[d] {
 			continue
 		}
 		content.Policies = append(content.Policies, policy.key)
+		if isolatesOnly {
+			continue
+		}
 		for i := range policy.rules[d] {
 			r := &policy.rules[d][i]
 			for _, compiled := range r.compile(p, named) {

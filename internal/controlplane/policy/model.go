@@ -27,6 +27,8 @@ type model struct {
 	// them by name.
 	groups, named map[string]*group
 	serial        uint64
+	// warn logs a message.
+	warn func(text string)
 	// known says that nodes can be told what holds now. active says that there are
 	// policies, and that pods and namespaces are known.
 	known, active bool
@@ -49,8 +51,9 @@ type namespace struct {
 	selectors map[*selector]struct{}
 }
 
-func newModel() *model {
+func newModel(warn func(text string)) *model {
 	return &model{
+		warn:       warn,
 		namespaces: map[string]*namespace{},
 		pods:       map[string]*pod{},
 		policies:   map[string]*policy{},

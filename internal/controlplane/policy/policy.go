@@ -17,14 +17,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 
+	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
+const name = "policy-compiler"
+
+// tooLargeReason is the reason of the Event about a policy whose rules are not enforced.
+const tooLargeReason = "TooLarge"
+
 // Config is what a Compiler has to know.
 type Config struct {
+	// Client calls as system:kedge:network-policy, until ctx ends.
+	Client func(ctx context.Context) *rest.Config
 	// Informers are the informers that this process shares.
 	Informers objectcache.Source
 	// DNS are the addresses of the cluster's DNS. It is empty if kedge does not answer
@@ -52,11 +63,11 @@ type Compiler struct {
 
 // New makes the component.
 func New(cfg Config) *Compiler {
-	return &Compiler{cfg: cfg, ended: make(chan struct{}), turn: make(chan struct{}, 1), model: newModel()}
+	return &Compiler{cfg: cfg, ended: make(chan struct{}), turn: make(chan struct{}, 1), model: newModel(func(text string) { logrus.WithField("component", name).Warn(text) })}
 }
 
 // Name implements component.Component.
-func (*Compiler) Name() string { return "policy-compiler" }
+func (*Compiler) Name() string { return name }
 
 // Run implements component.Component. It is ready when it can tell nodes what holds.
 func (c *Compiler) Run(ctx context.Context, ready func()) error {
@@ -67,12 +78,18 @@ func (c *Compiler) Run(ctx context.Context, ready func()) error {
 	}
 	defer factory.Shutdown()
 	log := logrus.WithField("component", c.Name())
+	api, err := kubernetes.NewForConfig(c.cfg.Client(ctx))
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	recorder := sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-network-policy", "") })
 	policies, err := factory.Networking().V1().NetworkPolicies().Informer().AddEventHandler(handler(
 		func(object *networkingv1.NetworkPolicy) {
 			c.change(func() {
-				if now := c.model.setPolicy(object); now != nil && now.named > maxNamed {
-					log.Warnf("The egress rules of NetworkPolicy %s have more than %d pairs of a peer and a named port. Only the first ones allow something. "+
-						"Use numbers of ports, or several NetworkPolicies", now.key, maxNamed)
+				if now := c.model.setPolicy(object); now != nil && now.tooLarge != "" {
+					text := now.tooLarge + ". It isolates its pods, and its rules allow nothing. Use selectors of more pods, ranges of ports (endPort), or larger blocks"
+					log.Warnf("NetworkPolicy %s is too large: %s", now.key, text)
+					recorder().Event(object, corev1.EventTypeWarning, tooLargeReason, events.Message("This NetworkPolicy is too large: "+text))
 				}
 			})
 		},

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
@@ -25,6 +26,7 @@ func run(t *testing.T, client *fake.Clientset) (*Compiler, chan struct{}, func()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	objects := objectcache.New(ctx, factory, client)
 	c := New(Config{
+		Client: func(context.Context) *rest.Config { return &rest.Config{} },
 		Informers: func(ctx context.Context) (informers.SharedInformerFactory, error) {
 			return objects.View(ctx, objectcache.Options{}), nil
 		},

@@ -32,7 +32,7 @@ func TestRandom(t *testing.T) {
 	for seed := range rounds {
 		g := generator{rand.New(rand.NewPCG(uint64(seed), 1))}
 		w := &world{map[string]*corev1.Namespace{}, map[string]*corev1.Pod{}, map[string]*networkingv1.NetworkPolicy{}}
-		m := newModel()
+		m := newModel(func(string) {})
 		m.setActive(true)
 		// follower takes every update, and sleeper only some of them.
 		followers := map[string]*state{"n1": {}, "n2": {}}

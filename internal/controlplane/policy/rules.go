@@ -36,8 +36,10 @@ type policy struct {
 	// serial is different for each state of each policy, also if only the numbers of
 	// named ports have changed.
 	serial uint64
-	// named counts the pairs of a peer and a named port in egress rules.
-	named int
+	// tooLarge says why the policy only isolates, if it does. pairs counts the pairs of a peer and a
+	// port in the rules of each direction.
+	tooLarge string
+	pairs    [2]int
 	// uses are the peers of all rules. The model acquires and releases them.
 	uses []*peers
 }
@@ -64,6 +66,9 @@ func (m *model) parse(key string, object *networkingv1.NetworkPolicy) *policy {
 		key: key, namespace: object.Namespace, spec: &object.Spec, serial: m.nextSerial(),
 		pods: selectorOf(&object.Spec.PodSelector), isolates: direct(&object.Spec),
 	}
+	if now.pairs, now.tooLarge = sizeOf(&object.Spec); now.tooLarge != "" {
+		return now
+	}
 	for i, r := range object.Spec.Ingress {
 		now.rules[ingress] = append(now.rules[ingress], m.parseRule(now, ingress, i+1, r.From, r.Ports))
 	}
@@ -77,10 +82,6 @@ func (m *model) parse(key string, object *networkingv1.NetworkPolicy) *policy {
 	}
 	return now
 }
-
-// maxNamed is how many pairs of a peer and a named port the egress rules of a policy may
-// have. Further ones allow nothing: one policy of 1 MB could have 100 million.
-const maxNamed = 1000
 
 func (m *model) parseRule(of *policy, d direction, number int, from []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) rule {
 	r := rule{number: number, anybody: len(from) == 0, anyPort: len(ports) == 0}
@@ -96,9 +97,6 @@ func (m *model) parseRule(of *policy, d direction, number int, from []networking
 	}
 	useNamed := func(key selectorKey, namespaces, pods labels.Selector, block *netpolicy.Block) {
 		for _, name := range names {
-			if of.named++; of.named > maxNamed {
-				return
-			}
 			r.named = append(r.named, use(key, namespaces, pods, name, block))
 		}
 	}

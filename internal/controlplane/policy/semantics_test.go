@@ -39,7 +39,7 @@ func policyOf(t testing.TB, namespace, name, spec string) *networkingv1.NetworkP
 // and dns 5353/UDP), db (app=db, http 9090) in namespace shop, client (app=client) in
 // namespace out, all on node n, and the cluster's DNS.
 func small(t testing.TB) (*model, *state, func()) {
-	m := newModel()
+	m := newModel(func(string) {})
 	m.setActive(true)
 	for _, name := range []string{"shop", "out", "kube-system"} {
 		m.setNamespace(name, map[string]string{"kubernetes.io/metadata.name": name})
@@ -222,10 +222,18 @@ func TestMany(t *testing.T) {
 		rule.Ports = append(rule.Ports, networkingv1.NetworkPolicyPort{Port: &name})
 		rule.To = append(rule.To, networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"n": fmt.Sprint(i)}}})
 	}
-	if now := m.setPolicy(p); now.named <= maxNamed || len(now.uses) > maxNamed {
-		t.Errorf("%d pairs, and %d are used", now.named, len(now.uses))
+	if now := m.setPolicy(p); now.tooLarge == "" || len(now.uses) > 0 {
+		t.Errorf("it is not too large, and %d selectors are used", len(now.uses))
 	}
 	follow()
+	for name, g := range known.groups {
+		if len(g.Policies) != 1 || len(g.Rules) > 0 {
+			t.Errorf("group %s is %v", name, g)
+		}
+	}
+	if len(known.groups) != 1 || len(known.sets) > 0 {
+		t.Errorf("the node knows %v, %v", known.groups, known.sets)
+	}
 	m.deletePolicy("shop/p")
 	follow()
 	if len(m.selectors)+len(known.groups) > 0 {

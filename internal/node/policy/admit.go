@@ -11,6 +11,8 @@ import (
 const (
 	// closedReason is the reason of the Event about a pod that no server has told of.
 	closedReason = "NetworkPolicyUnknown"
+	// excessReason is the reason of the Event about a pod whose group is too large.
+	excessReason = "NetworkPolicyTooLarge"
 	// closedText says what that means, and what to do.
 	closedText = "it has no connection except from its own node, until a server tells. If a server is older than this node's kedge, upgrade the servers. " +
 		"Otherwise the log of kedge on this node says why no server answers"

@@ -53,6 +53,8 @@ type group struct {
 	policies string
 	// everything is true if a rule allows all connections.
 	everything bool
+	// tooLarge is true if the areas are more than maxAreas. Then the group has none.
+	tooLarge bool
 	// ports are for anybody. blocks and areas are of both families.
 	ports  []netpolicy.Ports
 	blocks []span
@@ -106,12 +108,16 @@ func compile(from *netpolicy.Group) *group {
 					g.blocks = append(g.blocks, s)
 				}
 				for _, p := range ranges {
+					if len(g.areas) > maxAreas {
+						break // disjoint refuses them
+					}
 					g.areas = append(g.areas, area{s, p})
 				}
 			}
 		}
 	}
-	g.ports, g.blocks, g.areas = unionPorts(g.ports), union(g.blocks), disjoint(g.areas)
+	g.ports, g.blocks = unionPorts(g.ports), union(g.blocks)
+	g.areas, g.tooLarge = disjoint(g.areas)
 	for _, set := range g.sets {
 		g.grants = append(g.grants, *grants[set])
 	}

@@ -112,12 +112,21 @@ type area struct {
 // String returns the area as nft reads it.
 func (a area) String() string { return a.span.String() + " . " + formatPorts(a.ports) }
 
+// maxAreas is how many areas a group may have. Few areas that overlap can be very many that do not.
+const maxAreas = 20_000
+
 // disjoint returns areas that cover the same addresses and ports, but do not overlap. The
-// kernel's sets refuse elements that overlap.
+// kernel's sets refuse elements that overlap. If the areas are more than maxAreas, before or
+// after, it returns none, and true.
 //
 // It cuts all addresses where an area begins or ends. Between two cuts, every address has
 // the same ports.
-func disjoint(areas []area) (cut []area) {
+func disjoint(areas []area) (cut []area, tooMany bool) {
+	if len(areas) > maxAreas {
+		return nil, true
+	}
+	areas = slices.Clone(areas)
+	slices.SortFunc(areas, func(a, b area) int { return a.first.Compare(b.first) })
 	var cuts []netip.Addr
 	for _, a := range areas {
 		cuts = append(cuts, a.first)
@@ -135,25 +144,32 @@ func disjoint(areas []area) (cut []area) {
 			cut = append(cut, area{pending, ports})
 		}
 	}
+	var open []area // those that have begun and not ended
+	next := 0
 	for i, first := range cuts {
 		last := spanOf(netip.PrefixFrom(first, 0)).last // of the family
 		if i+1 < len(cuts) && cuts[i+1].Is4() == first.Is4() {
 			last = cuts[i+1].Prev()
 		}
 		var ports []netpolicy.Ports
-		for _, a := range areas {
-			if a.first.Is4() == first.Is4() && !first.Less(a.first) && !a.last.Less(first) {
-				ports = append(ports, a.ports)
-			}
+		for ; next < len(areas) && !first.Less(areas[next].first); next++ {
+			open = append(open, areas[next])
+		}
+		// IPv4 comes before IPv6, so that no area is open across families.
+		open = slices.DeleteFunc(open, func(a area) bool { return a.last.Less(first) })
+		for _, a := range open {
+			ports = append(ports, a.ports)
 		}
 		ports = unionPorts(ports)
 		if len(pendingPorts) > 0 && slices.Equal(ports, pendingPorts) && pending.last.Next() == first {
 			pending.last = last
 			continue
 		}
-		flush()
+		if flush(); len(cut) > maxAreas {
+			return nil, true
+		}
 		pending, pendingPorts = span{first, last}, ports
 	}
 	flush()
-	return cut
+	return cut, false
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -167,15 +168,64 @@ func (m *model) knows(s netpolicy.Sandbox) bool {
 	return known && pod.UID == s.UID
 }
 
-// place returns what holds for the addresses of sandboxes. Addresses for which nothing holds are
-// not in it.
-func (m *model) place(sandboxes map[string]netpolicy.Sandbox) map[netip.Addr]placement {
-	placed := map[netip.Addr]placement{}
-	if !m.active {
-		return placed
-	}
+// maxElements is how many elements the sets of all groups may have. nft needs about 1 KiB for each while
+// it writes them.
+const maxElements = 250_000
+
+// excess returns the groups that are too large for the node, or nil. It begins with the largest, so
+// that a namespace with excessive policies does not harm the others.
+func (m *model) excess(sandboxes map[string]netpolicy.Sandbox) map[string]bool {
+	sizes, total := map[string]int{}, 0
 	for _, s := range sandboxes {
-		place := m.placeOf(s)
+		if !m.knows(s) {
+			continue
+		}
+		pod := m.pods[s.Namespace+"/"+s.Name]
+		for _, name := range []string{pod.Ingress, pod.Egress} {
+			if _, counted := sizes[name]; !counted && m.groups[name] != nil {
+				sizes[name] = m.size(m.groups[name])
+				total += sizes[name]
+			}
+		}
+	}
+	if total <= maxElements {
+		return nil
+	}
+	excess := map[string]bool{}
+	for _, name := range slices.SortedFunc(maps.Keys(sizes), func(a, b string) int {
+		return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b))
+	}) {
+		if total <= maxElements {
+			break
+		}
+		excess[name] = true
+		total -= sizes[name]
+	}
+	return excess
+}
+
+// size returns how many elements a group has at most.
+func (m *model) size(g *group) int {
+	if g.tooLarge {
+		return maxElements + 1
+	}
+	size := len(g.ports) + len(g.blocks) + len(g.areas)
+	for i, set := range g.sets {
+		size += len(m.sets[set]) * max(1, len(g.grants[i].singles)+len(g.grants[i].ranges))
+	}
+	return size
+}
+
+// place returns what holds for the addresses of sandboxes. Addresses for which nothing holds are
+// not in it. excess are the groups that are too large.
+func (m *model) place(sandboxes map[string]netpolicy.Sandbox) (placed map[netip.Addr]placement, excess map[string]bool) {
+	placed = map[netip.Addr]placement{}
+	if !m.active {
+		return placed, nil
+	}
+	excess = m.excess(sandboxes)
+	for _, s := range sandboxes {
+		place := m.placeOf(s, excess)
 		if place == (placement{}) {
 			continue
 		}
@@ -193,12 +243,12 @@ func (m *model) place(sandboxes map[string]netpolicy.Sandbox) map[netip.Addr]pla
 			placed[address] = place
 		}
 	}
-	return placed
+	return placed, excess
 }
 
-// placeOf returns what holds for a sandbox. A pod that is not known, or whose group is not, may
-// have no connection.
-func (m *model) placeOf(s netpolicy.Sandbox) (place placement) {
+// placeOf returns what holds for a sandbox. A pod that is not known, or whose group is not or is
+// too large, may have no connection.
+func (m *model) placeOf(s netpolicy.Sandbox, excess map[string]bool) (place placement) {
 	if !m.knows(s) {
 		return placement{closed: true}
 	}
@@ -213,7 +263,7 @@ func (m *model) placeOf(s netpolicy.Sandbox) (place placement) {
 		}
 		g := m.groups[name]
 		switch {
-		case g == nil:
+		case g == nil || excess[name]:
 			return placement{closed: true}
 		case g.everything:
 			// This is as if nothing isolated the pod.

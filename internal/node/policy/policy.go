@@ -97,6 +97,8 @@ type Policy struct {
 	told, listed bool
 	// sandboxes are the pods with a network, by ID.
 	sandboxes map[string]netpolicy.Sandbox
+	// excess are the groups that are too large for the node.
+	excess map[string]bool
 	// kernel is what the table has. It is nil if that is not known.
 	kernel *kernel
 	// news is closed, and replaced, after every change.
@@ -217,7 +219,8 @@ func (p *Policy) enforce(ctx context.Context, before changed) error {
 	if !p.told || !p.listed {
 		return nil
 	}
-	placed := p.model.place(p.sandboxes)
+	placed, excess := p.model.place(p.sandboxes)
+	p.tellExcess(excess)
 	if p.kernel != nil && len(p.kernel.placed) == 0 && len(placed) == 0 {
 		return nil
 	}
@@ -241,6 +244,22 @@ func (p *Policy) enforce(ctx context.Context, before changed) error {
 	}
 	p.kernel = &kernel{placed, variants, map[variant]*group{}}
 	return nil
+}
+
+// tellExcess tells the users of pods whose group is too large, once.
+func (p *Policy) tellExcess(excess map[string]bool) {
+	const text = "the NetworkPolicies of the pod are too large for its node, so all its connections are forbidden, except from the node: " +
+		"they allow too many addresses and ports together. Use ranges of ports (endPort), blocks of addresses, or fewer peers"
+	if len(excess) > 0 {
+		for _, s := range p.sandboxes {
+			pod := p.model.pods[s.Namespace+"/"+s.Name]
+			if p.model.knows(s) && (excess[pod.Ingress] && !p.excess[pod.Ingress] || excess[pod.Egress] && !p.excess[pod.Egress]) {
+				p.log.Warnf("Pod %s/%s: %s", s.Namespace, s.Name, text)
+				p.cfg.WarnPod(s.Namespace, s.Name, s.UID, excessReason, text)
+			}
+		}
+	}
+	p.excess = excess
 }
 
 // errStale says that the kernel has an old state of what is needed.
