@@ -241,6 +241,83 @@ func TestMany(t *testing.T) {
 	}
 }
 
+// TestSize has policies that are as large as possible, and larger ones.
+func TestSize(t *testing.T) {
+	peers := func(n int) (all []networkingv1.NetworkPolicyPeer) {
+		for i := range n {
+			all = append(all, networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"n": fmt.Sprint(i)}}})
+		}
+		return all
+	}
+	blocks := func(n, except int) (all []networkingv1.NetworkPolicyPeer) {
+		for i := range n {
+			block := &networkingv1.IPBlock{CIDR: fmt.Sprintf("10.%d.%d.0/24", i>>8, i&255)}
+			for j := range except {
+				block.Except = append(block.Except, fmt.Sprintf("10.%d.%d.%d/32", i>>8, i&255, j))
+			}
+			all = append(all, networkingv1.NetworkPolicyPeer{IPBlock: block})
+		}
+		return all
+	}
+	ports := func(n int) (all []networkingv1.NetworkPolicyPort) {
+		for i := range n {
+			port := intstr.FromInt(1 + 2*i)
+			all = append(all, networkingv1.NetworkPolicyPort{Port: &port})
+		}
+		return all
+	}
+	for name, test := range map[string]struct {
+		peers []networkingv1.NetworkPolicyPeer
+		ports []networkingv1.NetworkPolicyPort
+		large bool
+	}{
+		"many selectors":     {peers(maxSelectors), ports(maxPairs / maxSelectors), false},
+		"too many selectors": {peers(maxSelectors + 1), nil, true},
+		"many blocks":        {blocks(maxPairs, 0), nil, false},
+		"too many blocks":    {blocks(maxPairs/2, 0), ports(3), true},
+		"many exceptions":    {blocks(maxPairs/100, 99), nil, false},
+		"too many of them":   {blocks(maxPairs/100, 100), nil, true},
+		"too many ports":     {nil, ports(maxPairs + 1), true},
+	} {
+		m, known, follow := small(t)
+		p := policyOf(t, "shop", "p", `{podSelector: {}}`)
+		p.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: test.peers, Ports: test.ports}}
+		now := m.setPolicy(p)
+		follow()
+		if large := now.tooLarge != ""; large != test.large || large && len(now.uses)+len(m.selectors) > 0 {
+			t.Errorf("%s: it is too large: %q, and has %d selectors", name, now.tooLarge, len(m.selectors))
+		}
+		for _, g := range known.groups {
+			if (len(g.Rules) == 0) != test.large {
+				t.Errorf("%s: the group has %d rules", name, len(g.Rules))
+			}
+		}
+	}
+
+	// Two policies that are too large only together.
+	m, known, follow := small(t)
+	for _, name := range []string{"a", "b"} {
+		p := policyOf(t, "shop", name, `{podSelector: {matchLabels: {app: web}}}`)
+		p.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: blocks(maxPairs/2+1, 0)}}
+		if now := m.setPolicy(p); now.tooLarge != "" {
+			t.Errorf("it is too large: %s", now.tooLarge)
+		}
+		follow()
+		for _, g := range known.groups {
+			if want := map[string]int{"a": 1, "b": 0}[name]; len(g.Rules) != want {
+				t.Errorf("with policy %s the group has %d rules, want %d", name, len(g.Rules), want)
+			}
+		}
+	}
+	m.deletePolicy("shop/a")
+	follow()
+	for _, g := range known.groups {
+		if len(g.Rules) != 1 {
+			t.Errorf("with one policy again, the group has %d rules", len(g.Rules))
+		}
+	}
+}
+
 // TestReset has a watcher that takes nothing while very much changes.
 func TestReset(t *testing.T) {
 	m, known, follow := small(t)

@@ -45,6 +45,31 @@ func TestSpans(t *testing.T) {
 	}
 }
 
+// TestTooLarge has blocks that are many, and blocks that are few and become many.
+func TestTooLarge(t *testing.T) {
+	var many, few netpolicy.Rule
+	many.Ports = []netpolicy.Ports{tcp(443, 443)}
+	few.Blocks = []netpolicy.Block{{CIDR: netip.MustParsePrefix("0.0.0.0/0")}}
+	for i := range 10_000 {
+		many.Blocks = append(many.Blocks, netpolicy.Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i << 1), 0}), 24)})
+	}
+	for i := range uint16(1000) {
+		few.Ports = append(few.Ports, tcp(1+2*i, 1+2*i))
+	}
+	if g := compile(groupOf(many)); g.tooLarge || len(g.areas) != 10_000 {
+		t.Errorf("10,000 blocks are %d areas, too large: %t", len(g.areas), g.tooLarge)
+	}
+	if g := compile(groupOf(few)); g.tooLarge || len(g.areas) != 1000 {
+		t.Errorf("1,000 ports are %d areas, too large: %t", len(g.areas), g.tooLarge)
+	}
+	// Each of the many blocks divides the one of the few, which has 1,000 ports.
+	many.Blocks = many.Blocks[:1000]
+	many.Ports = []netpolicy.Ports{tcp(2, 2)}
+	if g := compile(groupOf(many, few)); !g.tooLarge || len(g.areas) > 0 {
+		t.Errorf("together they are %d areas, too large: %t", len(g.areas), g.tooLarge)
+	}
+}
+
 // TestCompile compares random groups with what netpolicy says of them, at addresses and ports where
 // something begins or ends. Elements must not overlap, or the kernel refuses them.
 func TestCompile(t *testing.T) {

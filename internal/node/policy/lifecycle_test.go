@@ -129,6 +129,43 @@ func TestOlderServer(t *testing.T) {
 	}
 }
 
+// TestExcess has a group that is too large for the node. Its pod has no connection, and pods of other
+// groups have theirs. The pod has its connections when the group is smaller.
+func TestExcess(t *testing.T) {
+	w := newWorld(t)
+	large := netpolicy.Rule{Sets: []string{"crowd"}}
+	for port := range uint16(100) {
+		large.Ports = append(large.Ports, tcp(80+2*port, 80+2*port))
+	}
+	crowd := addresses(w.two)
+	for i := range maxElements / 100 {
+		crowd.Add = append(crowd.Add, netip.AddrFrom4([4]byte{10, 99, byte(i >> 8), byte(i)}))
+	}
+	w.start(netpolicy.Update{
+		Sets: map[string]*netpolicy.Change{"crowd": crowd, "few": addresses(w.two)},
+		Groups: map[string]*netpolicy.Group{
+			"LARGE": groupOf(large),
+			"SMALL": groupOf(netpolicy.Rule{Sets: []string{"few"}, Ports: []netpolicy.Ports{tcp(80, 80)}}),
+		},
+		Pods: map[string]*netpolicy.Pod{
+			"ns/pod1": w.one.pod("LARGE", ""), "ns/pod2": w.two.pod("", ""), "ns/pod3": w.three.pod("SMALL", ""), "ns/pod4": w.four.pod("", ""),
+		},
+	})
+	w.reaches(w.two, "tcp", w.one.at(80), false)
+	w.reaches(w.node, "tcp", w.one.at(80), true)
+	w.reaches(w.two, "tcp", w.three.at(80), true)
+	w.reaches(w.two, "tcp", w.three.at(81), false)
+	w.change(netpolicy.Update{Sets: map[string]*netpolicy.Change{"crowd": {Remove: crowd.Add[len(crowd.Add)-2000:]}}})
+	w.reaches(w.two, "tcp", w.one.at(80), true)
+	w.reaches(w.two, "tcp", w.one.at(81), false)
+	w.change(netpolicy.Update{Sets: map[string]*netpolicy.Change{"crowd": {Add: crowd.Add[len(crowd.Add)-2000:]}}})
+	w.reaches(w.two, "tcp", w.one.at(80), false)
+	w.reaches(w.two, "tcp", w.three.at(80), true)
+	if len(w.warned) != 2 || !strings.HasPrefix(w.warned[1], "pod1 "+excessReason) {
+		t.Errorf("the Events are %q", w.warned)
+	}
+}
+
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }

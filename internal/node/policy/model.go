@@ -182,10 +182,12 @@ func (m *model) excess(sandboxes map[string]netpolicy.Sandbox) map[string]bool {
 		}
 		pod := m.pods[s.Namespace+"/"+s.Name]
 		for _, name := range []string{pod.Ingress, pod.Egress} {
-			if _, counted := sizes[name]; !counted && m.groups[name] != nil {
-				sizes[name] = m.size(m.groups[name])
-				total += sizes[name]
+			g := m.groups[name]
+			if _, counted := sizes[name]; counted || g == nil || g.everything {
+				continue
 			}
+			sizes[name] = m.size(g)
+			total += sizes[name]
 		}
 	}
 	if total <= maxElements {
