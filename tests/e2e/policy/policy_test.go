@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/tests/harness"
@@ -259,6 +260,19 @@ spec:
 	if output, err := c.TryKubectl("", append([]string{"exec", "may-not", "--"}, lookup...)...); err == nil {
 		t.Errorf("a pod without a right to use the DNS got %s", output)
 	}
+
+	// A policy that is too large only isolates, and says so.
+	large := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "large"}}
+	large.Spec.Ingress = make([]networkingv1.NetworkPolicyIngressRule, 1)
+	for i := range 1001 {
+		large.Spec.Ingress[0].From = append(large.Spec.Ingress[0].From, networkingv1.NetworkPolicyPeer{
+			PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"number": fmt.Sprint(i)}},
+		})
+	}
+	if _, err := c.Client.NetworkingV1().NetworkPolicies(cluster.Namespace).Create(t.Context(), large, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.Told(cluster.Namespace, "large", "1001 selectors", "its rules allow nothing")
 }
 
 // TestDisabled removes the rules when NetworkPolicies are disabled on a running cluster, and enforces them
