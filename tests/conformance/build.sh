@@ -36,5 +36,6 @@ go -C $suite build -ldflags "-s -w -X main.Version=$(cat "$agnhost/VERSION")" \
 build nnp k8s.io/kubernetes/test/images/nonewprivs
 build consumer k8s.io/kubernetes/test/images/resource-consumer
 build consume-cpu k8s.io/kubernetes/test/images/resource-consumer/consume-cpu
+build regression-issue-74839 k8s.io/kubernetes/test/images/regression-issue-74839
 build etcd go.etcd.io/etcd/server/v3
 build sample-apiserver k8s.io/sample-apiserver $suite/sample-apiserver

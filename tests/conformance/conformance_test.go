@@ -30,6 +30,7 @@ const (
 	kubectl    = "/opt/kubectl"
 	results    = "/var/log/conformance"
 	driverFile = results + "/testdriver.yaml"
+	poolFile   = "/var/lib/kedge/server/manifests/loadbalancerpool.yaml"
 	mirror     = "127.0.0.1:5555"
 	mirrorFile = "/var/lib/kedge/agent/etc/containerd/certs.d/registry.k8s.io/hosts.toml"
 )
@@ -120,6 +121,7 @@ func TestConformance(t *testing.T) {
 	network := harness.NewNetwork(t)
 	first := network.NewHost(t, "server-1")
 	prepare(t, first, built)
+	writePool(t, first)
 	server := first.StartServer(t)
 	keepLog(t, filepath.Join(out, "kedge.log"), server.Log)
 	server.WaitReady()
@@ -205,6 +207,16 @@ func prepare(t *testing.T, host *harness.Host, built string) {
 	if err := registry.Start(); err != nil {
 		t.Fatalf("serve images: %v", err)
 	}
+}
+
+// writePool gives the cluster addresses for Services of type LoadBalancer.
+func writePool(t *testing.T, host *harness.Host) {
+	t.Helper()
+	text, err := os.ReadFile("loadbalancerpool.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host.WriteFile(poolFile, string(text))
 }
 
 // writeDriver gives the host testdriver.yaml, less what this machine's kernel does

@@ -26,7 +26,10 @@ name() {
 	awk -v id="configs[$1]" '$1 == id {
 		gsub(/[",}{]/, " "); n = split($0, f, " ")
 		registry = f[n-2]; sub(/.*list\./, "", registry)
-		print (registry ~ /^Gc/ ? "registry.k8s.io" : "registry.k8s.io/e2e-test-images") "/" f[n-1] ":" f[n]
+		folder = "/e2e-test-images"
+		if (registry ~ /^Gc/) folder = ""
+		if (registry ~ /^BuildImage/) folder = "/build-image"
+		print "registry.k8s.io" folder "/" f[n-1] ":" f[n]
 	}' "$kubernetes/test/utils/image/manifest.go"
 }
 
@@ -167,6 +170,12 @@ base "$root"
 cp "$bin/nnp" "$root/usr/local/bin/nnp"
 chmod 6755 "$root/usr/local/bin/nnp"
 
+# See test/images/regression-issue-74839/Dockerfile. A test of conntrack uses it that is
+# none of conformance.
+root=$roots/regression-issue-74839
+base "$root"
+cp "$bin/regression-issue-74839" "$root/regression-issue-74839"
+
 # See test/images/resource-consumer/Dockerfile. No conformance test uses it, but those of
 # HorizontalPodAutoscalers do.
 root=$roots/resource-consumer
@@ -242,6 +251,8 @@ nginx='"Cmd": ["nginx", "-g", "daemon off;"], "StopSignal": "SIGQUIT"'
 	image AgnhostPrev "tools agnhost" "$agnhost"
 	image Kitten "tools agnhost kitten" "$webserver"
 	image Nautilus "tools agnhost nautilus" "$webserver"
+	# Of this image, only a shell and grep are used.
+	image DistrolessIptables tools '"Cmd": ["bash"]'
 	image GlibcDnsTesting tools '"Cmd": ["bash"]'
 	image BusyBox busybox '"Cmd": ["sh"]'
 	image NonRoot busybox '"Cmd": ["sh"], "User": "1234"'
@@ -249,6 +260,7 @@ nginx='"Cmd": ["nginx", "-g", "daemon off;"], "StopSignal": "SIGQUIT"'
 	image Nginx nginx "$nginx"
 	image NginxNew nginx "$nginx"
 	image Pause pause '"User": "65535:65535", "Entrypoint": ["/pause"]'
+	image RegressionIssue74839 regression-issue-74839 '"Entrypoint": ["/regression-issue-74839"]'
 	image ResourceConsumer resource-consumer '"Entrypoint": ["/consumer"]'
 	image Etcd etcd '"Cmd": ["/usr/local/bin/etcd"]'
 	image APIServer sample-apiserver '"Entrypoint": ["/sample-apiserver"]'

@@ -254,8 +254,14 @@ func TestPlan(t *testing.T) {
 			map[string]want{"web": {addresses: "fd01::1 198.51.100.1"}},
 		},
 		"nobody may announce": {
+			[]*node{aNode(1, func(n *node) { n.available = false })},
+			[]*corev1.Service{aService("web", 2, class(servicelb.PoolClass)), aService("on-1", 1, local, class(servicelb.PoolClass))},
+			[]*pool{aPool(t, "a", false, "198.51.100.1-198.51.100.2")}, nil,
+			map[string]want{"web": {"", reasonUnavailable, []string{"198.51.100.1"}}, "on-1": {"", reasonUnavailable, []string{"198.51.100.2"}}},
+		},
+		"an address of a pool stays without a ready endpoint": {
 			[]*node{aNode(1)}, []*corev1.Service{aService("on-2", 1, local, class(servicelb.PoolClass))}, []*pool{aPool(t, "a", false, "198.51.100.1")}, nil,
-			map[string]want{"on-2": {"", reasonUnavailable, []string{"198.51.100.1"}}},
+			map[string]want{"on-2": {"198.51.100.1", reasonUnavailable, []string{"198.51.100.1", "ready endpoint"}}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -191,7 +191,8 @@ func isEdge(address netip.Addr) bool {
 }
 
 // fromPools gives a Service addresses of pools. If local is not nil, only nodes in it may
-// announce them.
+// announce them. The Service has its addresses also while it has no endpoint, because
+// records of DNS point to them.
 func (w *world) fromPools(service *corev1.Service, o *outcome, shares *shares, local map[string]bool, leases map[netip.Addr]*announced) {
 	asked, err := shares.asked(service)
 	if err != nil {
@@ -215,7 +216,11 @@ func (w *world) fromPools(service *corev1.Service, o *outcome, shares *shares, l
 		}
 		nodes := w.announcers(poolWith(pools, address), local)
 		leases[address] = &announced{nameOf(service), nodes}
-		if len(nodes) == 0 {
+		switch {
+		case len(nodes) > 0:
+		case local != nil && len(w.announcers(poolWith(pools, address), nil)) > 0:
+			o.fail(reasonUnavailable, "No node announces the address %s: externalTrafficPolicy is Local, and no node that may announce it has a ready endpoint", address)
+		default:
 			o.fail(reasonUnavailable, "There are no available nodes for LoadBalancer: no node may announce the address %s", address)
 			continue
 		}

@@ -11,6 +11,7 @@ tool (
 	k8s.io/kubernetes/test/e2e
 	k8s.io/kubernetes/test/images/agnhost
 	k8s.io/kubernetes/test/images/nonewprivs
+	k8s.io/kubernetes/test/images/regression-issue-74839
 	k8s.io/kubernetes/test/images/resource-consumer
 	k8s.io/kubernetes/test/images/resource-consumer/consume-cpu
 )
