@@ -122,10 +122,11 @@ links_of_busybox "$root"
 root=$roots/tools
 base "$root"
 debs "$root" busybox-static bash bind9-dnsutils bind9-host coreutils curl hostname iperf iproute2 libc-bin \
-	netcat-openbsd util-linux
+	netcat-openbsd util-linux wget
 ln -sf nc.openbsd "$root/bin/nc"
 ln -sf bash "$root/bin/sh" # busybox's would prefer its own nc and ip
 ln -s ../../bin/iperf "$root/usr/local/bin/iperf"
+echo "tries = 1" >"$root/etc/wgetrc" # wget is Debian's because busybox's crashes if it gets a timeout
 rm -f "$root/usr/sbin/rtcwake" "$root/usr/sbin/hwclock" # not for a container
 links_of_busybox "$root"
 
