@@ -258,7 +258,7 @@ $(CONFORMANCE)/images/images.tar: tests/conformance/images.sh scripts/aptlists.s
 	tests/conformance/images.sh $(BUILD)/pause
 
 $(CONFORMANCE)/programs.stamp: tests/conformance/build.sh $(wildcard tests/conformance/suite/*/go.* tests/conformance/suite/go.* \
-		tests/conformance/imgtool/*.go tests/conformance/shell/*.go) | packages
+		tests/conformance/coredns/*.go tests/conformance/imgtool/*.go tests/conformance/shell/*.go) | packages
 	tests/conformance/build.sh
 	touch $@
 

@@ -25,6 +25,7 @@ build() {
 
 build imgtool ./tests/conformance/imgtool .
 build shell ./tests/conformance/shell .
+build coredns ./tests/conformance/coredns .
 build ginkgo github.com/onsi/ginkgo/v2/ginkgo
 echo "go test -c k8s.io/kubernetes/test/e2e"
 go -C $suite test -c -vet=off -ldflags "-s -w $version" -o "$bin/e2e.test" k8s.io/kubernetes/test/e2e

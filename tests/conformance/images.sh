@@ -133,7 +133,7 @@ links_of_busybox "$root"
 # See test/images/agnhost/Dockerfile.
 root=$roots/agnhost
 mkdir -p "$root/etc" "$root/uploads" "$root/home/user-defined-in-image"
-cp "$bin/agnhost" "$root/agnhost"
+cp "$bin/agnhost" "$bin/coredns" "$root/"
 ln -s agnhost "$root/agnhost-2"
 cp "$upstream/agnhost/porter/localhost.crt" "$upstream/agnhost/porter/localhost.key" "$root/"
 chmod 644 "$root/localhost.crt" "$root/localhost.key"
