@@ -274,7 +274,7 @@ func run(host *harness.Host, built, out string, selection selection) error {
 		args = append(args, "--skip="+selection.skip)
 	}
 	args = append(args, filepath.Join(built, "bin", "e2e.test"), "--",
-		"--kubeconfig="+kubeconfig, "--kubectl-path="+kubectl, "--provider=skeleton",
+		"--kubeconfig="+kubeconfig, "--kubectl-path="+kubectl, "--provider=skeleton", "--num-nodes=2",
 		// What it makes is none of conformance: who wants it says so.
 		"--storage.testdriver="+driverFile)
 	cmd := host.Command(context.Background(), filepath.Join(built, "bin", "ginkgo"), args...)
