@@ -123,7 +123,13 @@ func printSide(w io.Writer, s *policy.Side, always string) error {
 	if always != "" {
 		fmt.Fprintf(table, "(every pod)\t\t%s\tall\n", always)
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, words := range s.TooLarge {
+		fmt.Fprintf(w, "Too large: %s\n", words)
+	}
+	return nil
 }
 
 // listed joins words. A rule whose peers or ports are all invalid has none.

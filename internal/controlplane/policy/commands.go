@@ -40,6 +40,8 @@ type Side struct {
 	// Policies isolate the pod. If there are none, every connection is allowed.
 	Policies []string `json:"policies"`
 	Rules    []Rule   `json:"rules"`
+	// TooLarge says which rules of the policies are left out, because they are too many.
+	TooLarge []string `json:"tooLarge,omitempty"`
 }
 
 // Rule is a rule of a policy in words.

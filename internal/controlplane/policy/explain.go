@@ -274,9 +274,23 @@ func (m *model) step(p *pod, d direction, peer netip.Addr, protocol uint8, port 
 	if s.Allowed {
 		s.Why, s.ports = "allowed by "+ruleWords(s.Rules), ports
 	} else {
-		s.Why = fmt.Sprintf("isolated by %s, and none of the rules allows this", strings.Join(s.Policies, ", "))
+		isolated := fmt.Sprintf("isolated by %s, and none of the rules allows this", strings.Join(s.Policies, ", "))
+		s.Why = strings.Join(append([]string{isolated}, leftOut(p, d)...), "; ")
 	}
 	return s
+}
+
+// leftOut says which rules of a pod's policies are left out, because they are too many.
+func leftOut(p *pod, d direction) (words []string) {
+	for _, policy := range p.policies {
+		if policy.isolates[d] && policy.tooLarge != "" {
+			words = append(words, fmt.Sprintf("the rules of %s do not count: %s", policy.key, policy.tooLarge))
+		}
+	}
+	if tooMany(p, d) {
+		words = append(words, fmt.Sprintf("no rules count: all those of this pod have together more than %d pairs of a peer and a port", maxPairs))
+	}
+	return words
 }
 
 func ruleWords(rules []RuleName) string {

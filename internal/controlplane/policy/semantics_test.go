@@ -308,6 +308,13 @@ func TestSize(t *testing.T) {
 				t.Errorf("with policy %s the group has %d rules, want %d", name, len(g.Rules), want)
 			}
 		}
+		// What `kedge netpol explain` says agrees.
+		side := m.side(m.pods["shop/web"], ingress)
+		step := m.step(m.pods["shop/web"], ingress, netip.MustParseAddr("192.0.2.1"), 6, 80)
+		words := strings.Join(side.TooLarge, "")
+		if fits := name == "a"; (len(side.Rules) > 0) != fits || (words == "") != fits || !strings.Contains(step.Why, words) {
+			t.Errorf("with policy %s: %d rules, %q, %s", name, len(side.Rules), words, step.Why)
+		}
 	}
 	m.deletePolicy("shop/a")
 	follow()

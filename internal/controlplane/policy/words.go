@@ -10,12 +10,15 @@ import (
 
 // side says what policies say about a pod in one direction.
 func (m *model) side(p *pod, d direction) *Side {
-	s := &Side{Policies: []string{}, Rules: []Rule{}}
+	s := &Side{Policies: []string{}, Rules: []Rule{}, TooLarge: leftOut(p, d)}
 	for _, policy := range p.policies {
 		if !policy.isolates[d] {
 			continue
 		}
 		s.Policies = append(s.Policies, policy.key)
+		if tooMany(p, d) {
+			continue
+		}
 		for _, r := range policy.rules[d] {
 			s.Rules = append(s.Rules, Rule{RuleName{policy.key, r.number}, r.peerWords(), r.portWords(p)})
 		}
