@@ -90,7 +90,7 @@ func policies() []check {
 			pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80}}
 		}),
 
-		{"5.3.1", "the CNI has NetworkPolicies", nil, pass + ": kedge enforces them (internal/node/policy)"},
+		{"5.3.1", "the CNI has NetworkPolicies", policiesInForce, "kedge enforces them (internal/node/policy)"},
 		{"5.3.2", "each namespace has NetworkPolicies", nil, manual + ": see 5.3.1"},
 		{"5.4.1", "Secrets are files rather than variables", nil, manual},
 		{"5.4.2", "Secrets are kept elsewhere", nil, manual + ": they are encrypted here (1.2.28)"},
@@ -146,6 +146,28 @@ func seccompByDefault(b *bench) error {
 		err = errors.New("it has no profile")
 	}
 	return err
+}
+
+// policiesInForce makes a policy for a pod, and looks for what it makes the kernel do.
+func policiesInForce(b *bench) error {
+	b.Kubectl("label", "namespace", cluster.Namespace, "pod-security.kubernetes.io/enforce=privileged")
+	defer b.Kubectl("label", "namespace", cluster.Namespace, "pod-security.kubernetes.io/enforce-")
+	b.RunWeb("isolated", "server-1")
+	b.Apply(`
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: nobody}
+spec: {podSelector: {}}
+`)
+	defer b.Kubectl("delete", "networkpolicy", "nobody")
+	b.Eventually("the policy to be in force", func() error {
+		output, err := b.host.Command(b.Context(), "nft", "list", "table", "inet", "kedge-policy").CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, output)
+		}
+		return err
+	})
+	return nil
 }
 
 // notByAnybody asks the kubelet as a user whom it knows and who has no rights.
