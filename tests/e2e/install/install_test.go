@@ -127,7 +127,7 @@ func lives(t *testing.T, newSystem func(*harness.Network) system) {
 	files = s.installed(t)
 	for _, bad := range []string{
 		"INSTALL_KEDGE_TIMEOUT=10 sh /opt/exits/install.sh",
-		"INSTALL_KEDGE_TIMEOUT=4 sh /opt/hangs/install.sh --disable=local-storage",
+		"INSTALL_KEDGE_TIMEOUT=20 sh /opt/hangs/install.sh --disable=local-storage",
 	} {
 		t.Log(bad)
 		refused(t, host, bad, "nothing was changed: the previous kedge is installed and runs")
