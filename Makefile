@@ -239,8 +239,8 @@ $(BUILD)/prometheus: scripts/debianprogram.sh scripts/aptlists.sh
 CONFORMANCE := build/conformance
 CONFORMANCE_TEST := KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 6h -v ./tests/conformance
 
-conformance: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's conformance tests: FOCUS=, SKIP=, PROCS=4 (root)
-	FOCUS='$(FOCUS)' SKIP='$(SKIP)' LABELS='$(LABELS)' PROCS='$(PROCS)' $(CONFORMANCE_TEST)
+conformance: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's conformance tests: FOCUS=, SKIP=, PROCS=4, AGENTS=1 (root)
+	FOCUS='$(FOCUS)' SKIP='$(SKIP)' LABELS='$(LABELS)' PROCS='$(PROCS)' AGENTS='$(AGENTS)' $(CONFORMANCE_TEST)
 
 conformance-quick: bin/kedge $(CONFORMANCE)/images/images.tar ## a selection of the conformance tests that takes minutes (root)
 	LIST=quick.txt PROCS='$(PROCS)' $(CONFORMANCE_TEST)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/host"
@@ -40,10 +41,11 @@ type selection struct {
 	labels      string // ginkgo's label filter
 	focus, skip string // regular expressions
 	processes   string // tests at a time
+	agents      int    // besides the server, which is a node too
 	names       []string
 }
 
-// selected reads the environment: LABELS, FOCUS, SKIP, PROCS, and LIST, which
+// selected reads the environment: LABELS, FOCUS, SKIP, PROCS, AGENTS, and LIST, which
 // names a file with the only tests to run.
 func selected() (selection, error) {
 	value := func(name, otherwise string) string {
@@ -58,6 +60,10 @@ func selected() (selection, error) {
 		skip:      os.Getenv("SKIP"),
 		processes: value("PROCS", "4"),
 	}
+	var err error
+	if s.agents, err = strconv.Atoi(value("AGENTS", "1")); err != nil || s.agents < 1 {
+		return s, fmt.Errorf("AGENTS is %q, which is not a number of agents", os.Getenv("AGENTS"))
+	}
 	list := os.Getenv("LIST")
 	if list == "" {
 		return s, nil
@@ -65,7 +71,6 @@ func selected() (selection, error) {
 	if s.focus != "" || s.skip != "" {
 		return s, errors.New("FOCUS and SKIP do not go together with a list of tests")
 	}
-	var err error
 	if s.names, err = readList(list); err != nil {
 		return s, err
 	}
@@ -122,14 +127,16 @@ func TestConformance(t *testing.T) {
 	first := network.NewHost(t, "server-1")
 	prepare(t, first, built)
 	writePool(t, first)
-	server := first.StartServer(t)
+	server := first.StartServer(t, zone(selection, 0)...)
 	keepLog(t, filepath.Join(out, "kedge.log"), server.Log)
 	server.WaitReady()
-	second := network.NewHost(t, "agent-1")
-	prepare(t, second, built)
-	agent := second.StartAgent(t, server)
-	keepLog(t, filepath.Join(out, "kedge-agent.log"), agent.Log)
-	agent.WaitReady()
+	for n := 1; n <= selection.agents; n++ {
+		node := network.NewHost(t, fmt.Sprint("agent-", n))
+		prepare(t, node, built)
+		agent := node.StartAgent(t, server, zone(selection, n)...)
+		keepLog(t, filepath.Join(out, fmt.Sprintf("kedge-agent-%d.log", n)), agent.Log)
+		agent.WaitReady()
+	}
 	detected, err := host.Detect()
 	if err != nil {
 		t.Fatal(err)
@@ -158,6 +165,15 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	judge(t, selection, outcomes, runErr)
+}
+
+// zone puts each node into a zone of its own if there are more than the two that most tests need:
+// tests that need more nodes also need zones.
+func zone(selection selection, node int) []string {
+	if selection.agents == 1 {
+		return nil
+	}
+	return []string{fmt.Sprintf("--node-label=%s=zone-%d", corev1.LabelTopologyZone, node)}
 }
 
 // keepLog writes the log of a kedge to a file when the test ends.
@@ -274,7 +290,7 @@ func run(host *harness.Host, built, out string, selection selection) error {
 		args = append(args, "--skip="+selection.skip)
 	}
 	args = append(args, filepath.Join(built, "bin", "e2e.test"), "--",
-		"--kubeconfig="+kubeconfig, "--kubectl-path="+kubectl, "--provider=skeleton", "--num-nodes=2",
+		"--kubeconfig="+kubeconfig, "--kubectl-path="+kubectl, "--provider=skeleton", fmt.Sprintf("--num-nodes=%d", 1+selection.agents),
 		// What it makes is none of conformance: who wants it says so.
 		"--storage.testdriver="+driverFile)
 	cmd := host.Command(context.Background(), filepath.Join(built, "bin", "ginkgo"), args...)
