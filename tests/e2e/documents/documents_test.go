@@ -94,6 +94,7 @@ func (r *reader) read(page guide.Page) {
 			r.Fatalf("%s: %v\n%s\n%s", block, err, block.Text, output)
 		}
 		for text, check := range map[string]func(*reader){
+			"kedge certificate rotate\n":           (*reader).rotated,
 			"rollout status deployment/web":        (*reader).web,
 			"rollout status deployment/prometheus": (*reader).scraped,
 		} {
@@ -102,6 +103,15 @@ func (r *reader) read(page guide.Page) {
 			}
 		}
 	}
+}
+
+// rotated repeats a request to the kubelet, as the page says.
+func (r *reader) rotated() {
+	r.Helper()
+	r.Eventually("the kubelet to answer through the API", func() error {
+		_, err := r.Client.Discovery().RESTClient().Get().AbsPath("/api/v1/nodes/server-1/proxy/healthz").DoRaw(r.Context())
+		return err
+	})
 }
 
 // web opens the web page that README deploys.
