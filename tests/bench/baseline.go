@@ -60,6 +60,8 @@ type baseline struct {
 	host     *harness.Host
 	binaries string
 	values   baselineValues
+	// archives are image archives that are preloaded besides the pause image.
+	archives []string
 	ctx      context.Context
 	running  sync.WaitGroup
 	// programs are the programs that keep has started, in order.
@@ -77,6 +79,7 @@ type baseline struct {
 type baselineValues struct {
 	Kubernetes, Address, State, Helpers, PauseImage string
 	Cgroup, CgroupDriver                            string
+	PodCIDR                                         string
 	Restricted                                      bool
 	OOMScoreAdj                                     int
 	OpenFiles                                       uint64
@@ -96,6 +99,7 @@ func newBaseline(t *testing.T, h *harness.Host, fail context.CancelCauseFunc, re
 		PauseImage:   assets.PauseImage,
 		Cgroup:       h.Cgroup(),
 		CgroupDriver: facts.CgroupDriver,
+		PodCIDR:      "10.244.0.0/16",
 		// These are upstream's defaults, where the kernel allows them.
 		OOMScoreAdj: -999,
 		OpenFiles:   1_000_000,
@@ -128,7 +132,7 @@ func (b *baseline) start() {
 	b.write("/etc/containerd/config.toml", "containerd.toml")
 	b.write("/etc/kubernetes/kubeadm.yaml", "kubeadm.yaml")
 	b.keep("containerd", "--config", "/etc/containerd/config.toml")
-	b.try("preload pause", b.preload)
+	b.try("preload images", b.preload)
 	b.try("set up the cluster", func() error {
 		if err := b.initialise(); err != nil {
 			return err
@@ -288,10 +292,21 @@ func (b *baseline) configureCNI() error {
 	return nil
 }
 
-// preload imports the pause image, which a user of kubeadm would have pulled.
+// preload imports the pause image, which a user of kubeadm would have pulled, and the archives.
 func (b *baseline) preload() error {
+	pause := filepath.Join(filepath.Dir(b.values.Helpers), "images", "pause.tar")
+	for _, archive := range append([]string{pause}, b.archives...) {
+		if err := b.preloadArchive(archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// preloadArchive imports an archive as soon as containerd answers.
+func (b *baseline) preloadArchive(path string) error {
 	for {
-		err := b.importPause()
+		err := b.importArchive(path)
 		if err == nil || b.ctx.Err() != nil {
 			return err
 		}
@@ -304,7 +319,7 @@ func (b *baseline) preload() error {
 	}
 }
 
-func (b *baseline) importPause() error {
+func (b *baseline) importArchive(path string) error {
 	socket := b.host.Path(containerdSocket)
 	if _, err := os.Stat(socket); err != nil {
 		return err
@@ -314,7 +329,7 @@ func (b *baseline) importPause() error {
 		return err
 	}
 	defer client.Close()
-	archive, err := os.Open(filepath.Join(filepath.Dir(b.values.Helpers), "images", "pause.tar"))
+	archive, err := os.Open(path)
 	if err != nil {
 		return err
 	}

@@ -16,10 +16,19 @@ type result struct {
 	Start  startTimes `json:"seconds"`
 	// Warm is the time in seconds from a start on the same data to /readyz.
 	Warm float64 `json:"warmSeconds"`
+	atRest
+}
+
+// atRest has the measurements of a system in an idle time. Memory is in bytes.
+type atRest struct {
 	// PSS and Anonymous are those of everything except the user's pod: processes, shims, the pod's
 	// first process, and Files, which is tmpfs and memfd.
-	PSS            float64 `json:"pss"`
-	Anonymous      float64 `json:"anonymous"`
+	PSS       float64 `json:"pss"`
+	Anonymous float64 `json:"anonymous"`
+	// OwnPSS and OwnAnonymous are those parts of PSS and Anonymous that belong to no pod: they are
+	// without shims and without the pods' first processes.
+	OwnPSS         float64 `json:"ownPSS"`
+	OwnAnonymous   float64 `json:"ownAnonymous"`
 	ShimsPSS       float64 `json:"shimsPSS"`
 	ShimsAnonymous float64 `json:"shimsAnonymous"`
 	Files          float64 `json:"tmpfsAndMemfd"`
@@ -50,33 +59,40 @@ const (
 // measureIdle watches the system while there are no requests, except one `kubectl get pods -A` a
 // minute.
 func (r *result) measureIdle(ctx context.Context, i *installation, idle time.Duration) error {
+	asking, stop := context.WithCancel(ctx)
+	asked := make(chan error, 1)
+	go func() { asked <- i.ask(asking, min(clientInterval/2, idle/2)) }()
+	err := r.atRest.measure(i, idle)
+	stop()
+	return errors.Join(err, <-asked)
+}
+
+// measure watches the system for a time.
+func (r *atRest) measure(i *installation, idle time.Duration) error {
 	written, err := i.disk.Written()
 	if err != nil {
 		return err
 	}
 	r.WrittenBefore = written - i.writtenAtStart
 
-	asking, stop := context.WithCancel(ctx)
-	asked := make(chan error, 1)
-	go func() { asked <- i.ask(asking, min(clientInterval/2, idle/2)) }()
-
-	var pss, anonymous, shimsPSS, shimsAnonymous, files, cgroup []float64
+	var pss, anonymous, ownPSS, ownAnonymous, shimsPSS, shimsAnonymous, files, cgroup []float64
 	var first, last snapshot
 	began := time.Now()
 	for taken := 0; ; taken++ {
 		if last, err = takeSnapshot(i.host); err != nil {
-			err = fmt.Errorf("read processes: %w", err)
-			break
+			return fmt.Errorf("read processes: %w", err)
 		}
-		var counted float64
-		if counted, err = i.memory.Usage(); err != nil {
-			break
+		counted, err := i.memory.Usage()
+		if err != nil {
+			return err
 		}
 		if taken == 0 {
 			first = last
 		}
 		pss = append(pss, last.PSS())
 		anonymous = append(anonymous, last.Anonymous())
+		ownPSS = append(ownPSS, last.Installation.PSS+last.Files)
+		ownAnonymous = append(ownAnonymous, last.Installation.Anonymous+last.Files)
 		shimsPSS = append(shimsPSS, last.Shims.PSS)
 		shimsAnonymous = append(shimsAnonymous, last.Shims.Anonymous)
 		files = append(files, last.Files)
@@ -87,10 +103,6 @@ func (r *result) measureIdle(ctx context.Context, i *installation, idle time.Dur
 		time.Sleep(min(max(sampleInterval, idle/samples), idle-time.Since(began)))
 	}
 	took := time.Since(began)
-	stop()
-	if err := errors.Join(err, <-asked); err != nil {
-		return err
-	}
 	after, err := i.disk.Written()
 	if err != nil {
 		return err
@@ -101,6 +113,7 @@ func (r *result) measureIdle(ctx context.Context, i *installation, idle time.Dur
 	r.Used -= i.usedAtStart
 	r.Written = (after - written) / took.Hours()
 	r.PSS, r.Anonymous = median(pss), median(anonymous)
+	r.OwnPSS, r.OwnAnonymous = median(ownPSS), median(ownAnonymous)
 	r.ShimsPSS, r.ShimsAnonymous = median(shimsPSS), median(shimsAnonymous)
 	r.Files, r.Cgroup = median(files), median(cgroup)
 	r.CPU = 100 * (last.CPU() - first.CPU()) / took.Seconds()

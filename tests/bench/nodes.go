@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/kedge-dev/kedge/tests/harness"
 )
@@ -249,14 +250,14 @@ func cpuOf(agents []*harness.Agent) (float64, error) {
 }
 
 // get requests a path of the API server's own information.
-func get(ctx context.Context, server *harness.Server, path string) ([]byte, error) {
-	return server.Client().Discovery().RESTClient().Get().RequestURI(path).DoRaw(ctx)
+func get(ctx context.Context, client kubernetes.Interface, path string) ([]byte, error) {
+	return client.Discovery().RESTClient().Get().RequestURI(path).DoRaw(ctx)
 }
 
-// collect runs the server's garbage collection, which at this time mostly frees memory of joins. It
-// returns the bytes in use after that.
-func collect(server *harness.Server) (float64, error) {
-	profile, err := get(context.Background(), server, "/debug/pprof/heap?gc=1&debug=1")
+// collect runs the garbage collection of the process that serves the API. It returns the bytes that are
+// in use after that.
+func collect(client kubernetes.Interface) (float64, error) {
+	profile, err := get(context.Background(), client, "/debug/pprof/heap?gc=1&debug=1")
 	if err != nil {
 		return 0, fmt.Errorf("collect garbage: %w", err)
 	}

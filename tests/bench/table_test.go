@@ -37,7 +37,7 @@ func TestVerdict(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	r := &report{Options: options{Runs: 1, Idle: time.Minute}, Once: map[string]map[string]float64{}, Outcomes: map[string]map[string]string{}}
-	r.Runs = []result{{System: kedgeName, PSS: 200 * mebibyte}, {System: baselineName, PSS: 800 * mebibyte}}
+	r.Runs = []result{{System: kedgeName, atRest: atRest{PSS: 200 * mebibyte}}, {System: baselineName, atRest: atRest{PSS: 800 * mebibyte}}}
 	r.set(podRate, kedgeName, 3)
 	r.set(podRate, baselineName, 2)
 	r.outcome(smallMemory, kedgeName, errors.New("it ended"))
