@@ -84,19 +84,25 @@ func (l lived) at(system, step string, f func(atRest) float64) float64 {
 	return l.compare(system, step, step, func(_, at atRest) float64 { return f(at) })
 }
 
-// perUnit returns the bytes of anonymous memory for each of what a step has added, or NaN. Only those
-// of pods contain the shims.
-func (l lived) perUnit(system, step string) float64 {
+// perUnit returns the bytes of memory for each of what a step has added, or NaN.
+func (l lived) perUnit(system, step string, of func(*stage) float64) float64 {
 	before, found := l.find(system, step)
 	if before == nil || found.Number == 0 {
 		return math.NaN()
 	}
-	of := func(s *stage) float64 { return s.Rest.OwnAnonymous }
-	if found.Unit == unitPod {
-		of = func(s *stage) float64 { return s.Rest.Anonymous }
-	}
 	return (of(found) - of(before)) / float64(found.Number)
 }
+
+// anonymousOf returns the function for the anonymous memory that counts for a unit. That of pods contains
+// the shims.
+func anonymousOf(unit string) func(*stage) float64 {
+	if unit == unitPod {
+		return func(s *stage) float64 { return s.Rest.Anonymous }
+	}
+	return func(s *stage) float64 { return s.Rest.OwnAnonymous }
+}
+
+func liveHeapOf(s *stage) float64 { return s.LiveHeap }
 
 // livedTarget is a row with a target of the project.
 type livedTarget struct {
@@ -195,6 +201,14 @@ func writeStages(text *strings.Builder, stages lived, systems []string) {
 	table.Flush()
 }
 
+// quotient returns the ratio of two differences. It means nothing unless both are rises.
+func quotient(rise, other float64) string {
+	if !(rise > 0 && other > 0) {
+		return "-"
+	}
+	return ratio(rise, other)
+}
+
 // writeFigures writes what each added thing takes, and the targets of a life.
 func (r *livedReport) writeFigures(text *strings.Builder, life string, stages lived) {
 	table := tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
@@ -208,19 +222,24 @@ func (r *livedReport) writeFigures(text *strings.Builder, life string, stages li
 		if s.Unit == unitObject {
 			scale, unit = kibibyteBytes, "KiB"
 		}
-		ours, theirs := stages.perUnit(kedgeName, s.Step)/scale, stages.perUnit(baselineName, s.Step)/scale
-		growth := "-"
-		if last, ok := before[s.Unit]; ok && r.Options.Systems[0] == kedgeName {
-			growth = ratio(ours, stages.perUnit(kedgeName, last)/scale)
-		}
+		last := before[s.Unit]
 		before[s.Unit] = s.Step
-		fmt.Fprintf(table, "%s, %s per %s\t%8s\t%8s\t%6s\t%6s\t\t\n", s.Step, unit, s.Unit, number(ours), number(theirs), ratio(ours, theirs), growth)
+		line := func(name string, of func(*stage) float64) {
+			value := func(system, step string) float64 { return stages.perUnit(system, step, of) / scale }
+			ours, theirs := value(kedgeName, s.Step), value(baselineName, s.Step)
+			fmt.Fprintf(table, "%s\t%8s\t%8s\t%6s\t%6s\t\t\n", name, number(ours), number(theirs), quotient(ours, theirs), quotient(ours, value(kedgeName, last)))
+		}
+		line(fmt.Sprintf("%s, %s per %s", s.Step, unit, s.Unit), anonymousOf(s.Unit))
+		line("· live heap", liveHeapOf)
 	}
 	for _, target := range livedTargets(r.Options) {
 		if target.life != life {
 			continue
 		}
 		ours, theirs := target.value(stages, kedgeName)/target.scale, target.value(stages, baselineName)/target.scale
+		if theirs <= 0 {
+			theirs = math.NaN() // a ratio to it would mean nothing
+		}
 		said, verdict := target.target(), target.verdict(ours, theirs)
 		if target.whole && !r.Options.whole() {
 			said, verdict = "", ""

@@ -139,7 +139,7 @@ func (r row) verdict(ours, theirs float64) string {
 	switch {
 	case absolute && relative:
 		return "met"
-	case !absolute && relative && r.ratio > 0:
+	case !absolute && relative && r.ratio > 0 && !math.IsNaN(quotient):
 		return "NOT MET, the ratio is"
 	case absolute && r.most > 0:
 		return "NOT MET, the figure is"

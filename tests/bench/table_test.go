@@ -20,6 +20,7 @@ func TestVerdict(t *testing.T) {
 		{row{most: 260, ratio: 0.38}, 250, 500, "NOT MET, the figure is"},
 		{row{most: 260, ratio: 0.38}, 270, 800, "NOT MET, the ratio is"},
 		{row{most: 260, ratio: 0.38}, 270, 500, "NOT MET"},
+		{row{most: 260, ratio: 0.38}, 270, none, "NOT MET"},
 		{row{most: 8}, 7, none, "met"},
 		{row{most: 8}, 9, none, "NOT MET"},
 		{row{most: 8}, none, 9, ""},
