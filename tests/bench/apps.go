@@ -58,7 +58,7 @@ func (a *apps) run(ctx context.Context) error {
 
 // available waits until the pods of all Deployments are the newest, and available.
 func (a *apps) available(ctx context.Context) error {
-	return until(ctx, "Deployments to be available", func(ctx context.Context) error {
+	err := until(ctx, "Deployments to be available", func(ctx context.Context) error {
 		all, err := a.cluster.client.AppsV1().Deployments(a.namespace()).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -66,12 +66,15 @@ func (a *apps) available(ctx context.Context) error {
 		for _, app := range all.Items {
 			want, is := *app.Spec.Replicas, app.Status
 			if is.ObservedGeneration < app.Generation || is.UpdatedReplicas != want || is.Replicas != want || is.AvailableReplicas != want {
-				return fmt.Errorf("%s has %d new pods, %d pods in all, %d available, of %d: %s",
-					app.Name, is.UpdatedReplicas, is.Replicas, is.AvailableReplicas, want, lastEvents(a.cluster.client))
+				return fmt.Errorf("%s has %d new pods, %d pods in all, %d available, of %d", app.Name, is.UpdatedReplicas, is.Replicas, is.AvailableReplicas, want)
 			}
 		}
 		return nil
 	})
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, lastEvents(a.cluster.client))
+	}
+	return nil
 }
 
 // rollOut replaces the pods of a Deployment, and waits until that is done.

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the baseline's executables into build/bench/bin, from the modules of
-# go.mod and with the flags in the environment: make bench calls it.
+# go.mod and with the flags in the environment, and downloads the modules of
+# custom/modules: make bench calls it.
 set -eu
 
 cd "$(dirname "$0")/../.."
@@ -38,3 +39,9 @@ build coredns ./tests/bench/coredns
 flannel=$(go list -m -f '{{.Dir}}' github.com/flannel-io/flannel)
 grep -v /tencentvpc\" "$flannel/main.go" >$out/_flanneld/main.go
 build flanneld $out/_flanneld/main.go
+
+# TestLived reads CustomResourceDefinitions from these modules. Nothing imports
+# them.
+while read -r _ module _; do
+	go mod download -modfile=$out/go.mod "$module"
+done <tests/bench/custom/modules

@@ -106,13 +106,17 @@ func (c *churn) startJob(ctx context.Context, minute int) error {
 }
 
 func (c *churn) waitJob(ctx context.Context, minute int) error {
-	return until(ctx, "a Job to end", func(ctx context.Context) error {
+	err := until(ctx, "a Job to end", func(ctx context.Context) error {
 		job, err := c.cluster.client.BatchV1().Jobs(churnNamespace).Get(ctx, jobName(minute), metav1.GetOptions{})
 		if err == nil && job.Status.Succeeded == 0 {
-			err = fmt.Errorf("%s has not succeeded: %s", job.Name, lastEvents(c.cluster.client))
+			err = fmt.Errorf("%s has not succeeded", job.Name)
 		}
 		return err
 	})
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, lastEvents(c.cluster.client))
+	}
+	return nil
 }
 
 func (c *churn) renewLeases(ctx context.Context, _ int) error {

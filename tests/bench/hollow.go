@@ -27,11 +27,12 @@ const (
 type hollowNodes struct {
 	cluster *livedCluster
 	count   int
-	// faults has the first failure of a renewal.
-	stop    context.CancelFunc
+	// renewal ends by stop. The goroutines that it ends are counted in running.
 	renewal context.Context
+	stop    context.CancelFunc
 	running sync.WaitGroup
-	faults  chan error
+	// faults has the first failure of a renewal.
+	faults chan error
 }
 
 // add returns a function that adds nodes with podsPerHollow pods each.

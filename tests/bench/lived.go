@@ -173,7 +173,7 @@ func until(ctx context.Context, what string, check func(ctx context.Context) err
 		return last == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for %s: %w", what, errors.Join(err, last))
+		return fmt.Errorf("wait for %s: %w", what, errors.Join(err, context.Cause(ctx), last))
 	}
 	return nil
 }

@@ -31,6 +31,11 @@ func TestLived(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(repository, livedDir), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	for _, path := range slices.Concat(base.paths[kedgeName], base.paths[baselineName]) {
+		if err := leavePageCache(path); err != nil {
+			t.Fatal(err)
+		}
+	}
 	report := &livedReport{origin: base.origin, Options: chosen, Lives: map[string]lived{}}
 	for _, life := range lives {
 		t.Run(life.name, func(t *testing.T) {
