@@ -85,6 +85,8 @@ type livedStep struct {
 	// unit is what the step adds, and number how many.
 	unit   string
 	number int
+	// again says that it adds more of what the step before has added.
+	again bool
 	// burst says that the step leaves memory in use that has to come back. It then rests for longer.
 	burst bool
 	do    func(ctx context.Context) error
@@ -183,6 +185,7 @@ type stage struct {
 	Step   string `json:"step"`
 	Unit   string `json:"unit,omitempty"`
 	Number int    `json:"number,omitempty"`
+	Again  bool   `json:"again,omitempty"`
 	// Seconds is how long the step took, CPU is the processor time in seconds that the system used for it,
 	// and Wrote is how many bytes reached its disk meanwhile.
 	Seconds float64 `json:"seconds"`
@@ -196,7 +199,7 @@ type stage struct {
 
 // take takes a step, and notes what that takes.
 func (c *livedCluster) take(step livedStep) (stage, error) {
-	s := stage{Step: step.name, Unit: step.unit, Number: step.number}
+	s := stage{Step: step.name, Unit: step.unit, Number: step.number, Again: step.again}
 	before, err := takeSnapshot(c.host)
 	if err != nil {
 		return s, err

@@ -213,8 +213,10 @@ func quotient(rise, other float64) string {
 func (r *livedReport) writeFigures(text *strings.Builder, life string, stages lived) {
 	table := tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "\t%8s\t%8s\t%6s\tgrowth\ttarget\t\n", kedgeName, baselineName, "ratio")
-	before := map[string]string{}
+	before := ""
 	for _, s := range stages[r.Options.Systems[0]] {
+		last := before
+		before = s.Step
 		if s.Unit == "" {
 			continue
 		}
@@ -222,12 +224,14 @@ func (r *livedReport) writeFigures(text *strings.Builder, life string, stages li
 		if s.Unit == unitObject {
 			scale, unit = kibibyteBytes, "KiB"
 		}
-		last := before[s.Unit]
-		before[s.Unit] = s.Step
 		line := func(name string, of func(*stage) float64) {
 			value := func(system, step string) float64 { return stages.perUnit(system, step, of) / scale }
 			ours, theirs := value(kedgeName, s.Step), value(baselineName, s.Step)
-			fmt.Fprintf(table, "%s\t%8s\t%8s\t%6s\t%6s\t\t\n", name, number(ours), number(theirs), quotient(ours, theirs), quotient(ours, value(kedgeName, last)))
+			growth := ""
+			if s.Again {
+				growth = quotient(ours, value(kedgeName, last))
+			}
+			fmt.Fprintf(table, "%s\t%8s\t%8s\t%6s\t%6s\t\t\n", name, number(ours), number(theirs), quotient(ours, theirs), growth)
 		}
 		line(fmt.Sprintf("%s, %s per %s", s.Step, unit, s.Unit), anonymousOf(s.Unit))
 		line("· live heap", liveHeapOf)

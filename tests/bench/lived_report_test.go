@@ -27,15 +27,19 @@ func TestLivedTable(t *testing.T) {
 	}
 	report.add("node", kedgeName, at(stepFresh, "", 0, 100, 0))
 	report.add("node", kedgeName, at("+ pods", unitPod, 4, 101, 7))
+	again := at("+ as many again", unitPod, 4, 103, 17)
+	again.Again = true
+	report.add("node", kedgeName, again)
 	table := report.Table()
 	for _, want := range []string{
-		"first, MiB per CRD 1.00 10.0 0.10 -",
-		stepCertManager + ", MiB per CRD 1.00 10.0 0.10 1.00",
+		"first, MiB per CRD 1.00 10.0 0.10",
+		stepCertManager + ", MiB per CRD 1.00 10.0 0.10",
 		"21 CRDs without objects: more than fresh, MiB 21.0 210.0 0.10 ≤ 25, ratio ≤ 0.25 met",
 		"each with 100 objects and a controller, MiB 2.00 20.0 0.10 ≤ 1.5, ratio ≤ 0.25 NOT MET, the ratio is",
 		"each further CRD, MiB 2.00 - - ≤ 0.5, ratio ≤ 0.25 NOT MET",
 		"after all is deleted : fresh 1.30 1.00 1.30 ≤ 1.2 NOT MET",
-		"+ pods, MiB per pod 2.00 - - -",
+		"+ pods, MiB per pod 2.00 - -",
+		"+ as many again, MiB per pod 3.00 - - 1.50",
 	} {
 		if !slices.ContainsFunc(strings.Split(table, "\n"), func(line string) bool {
 			return strings.Join(strings.Fields(line), " ") == want

@@ -69,7 +69,7 @@ func (c *livedCluster) nodeLife() []livedStep {
 	churn := &churn{cluster: c, apps: first, minutes: c.options.of(churnMinutes)}
 	return []livedStep{
 		{name: "+ pods", unit: unitPod, number: first.pods, do: first.run, undo: first.remove},
-		{name: "+ as many again", unit: unitPod, number: second.pods, do: second.run, undo: second.remove},
+		{name: "+ as many again", unit: unitPod, number: second.pods, again: true, do: second.run, undo: second.remove},
 		{name: fmt.Sprintf("+ %d ConfigMaps and Secrets, 1 to 64 KiB", objects.to), unit: unitObject, number: objects.to, do: objects.fill, undo: objects.remove},
 		{name: stepOperators, unit: unitCRD, number: 41, do: operators.define(0, 1, 2, 3, 4), undo: operators.undefine},
 		{name: stepChurn, burst: true, do: churn.run, undo: churn.remove},
@@ -86,7 +86,7 @@ func (c *livedCluster) objectsLife() []livedStep {
 		{name: "+ ConfigMaps of 64 KiB", unit: unitObject, number: large.to, do: large.fill, undo: large.remove},
 		{name: stepMiddle, unit: unitObject, number: middle.to, do: middle.fill, undo: middle.remove},
 		{name: stepSmall, unit: unitObject, number: small.to, do: small.fill},
-		{name: stepAll, unit: unitObject, number: rest.to - rest.from, do: rest.fill, undo: rest.remove},
+		{name: stepAll, unit: unitObject, number: rest.to - rest.from, again: true, do: rest.fill, undo: rest.remove},
 	}
 }
 
@@ -95,6 +95,6 @@ func (c *livedCluster) hollowLife() []livedStep {
 	nodes := &hollowNodes{cluster: c}
 	half := c.options.of(hollowHalf)
 	add := livedStep{name: "+ nodes", unit: unitNode, number: half, do: nodes.add(half)}
-	again := livedStep{name: stepHollow, unit: unitNode, number: half, do: nodes.add(half), undo: nodes.remove}
+	again := livedStep{name: stepHollow, unit: unitNode, number: half, again: true, do: nodes.add(half), undo: nodes.remove}
 	return []livedStep{add, again}
 }
