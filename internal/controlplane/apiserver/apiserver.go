@@ -205,7 +205,8 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 	if err := errors.Join(writeFiles(s.options, &s.config), useAccountKeys(s.options, &s.config)); err != nil {
 		return nil, err
 	}
-	direct := newDirectStorage(s.options.Etcd, s.config.Datastore)
+	copies := newOneCopy()
+	direct := newDirectStorage(s.options.Etcd, s.config.Datastore, copies)
 	completedOptions, err := s.options.Complete(stop)
 	if err != nil {
 		return nil, err
@@ -217,7 +218,7 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 	if s.config.MetricsTLS != nil {
 		further = append(further, resourcemetrics.Scheme())
 	}
-	built, objects, err := newConfig(stop, completedOptions, s.config.Egress, s.loopback(), further...)
+	built, objects, err := newConfig(stop, completedOptions, s.config.Egress, s.loopback(), copies.transform, further...)
 	if err != nil {
 		return nil, err
 	}

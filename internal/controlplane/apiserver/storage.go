@@ -31,6 +31,7 @@ type directStorage struct {
 	// shared says that other API servers compact the datastore too.
 	shared    bool
 	compactor etcd3.Compactor // nil until use
+	copies    *oneCopy
 }
 
 // newDirectStorage returns nil if the datastore is not in this process, or if the user
@@ -38,12 +39,12 @@ type directStorage struct {
 // checks do not dial the datastore.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/options/etcd.go EtcdOptions.ApplyWithStorageFactoryTo
-func newDirectStorage(o *genericoptions.EtcdOptions, datastore Datastore) *directStorage {
+func newDirectStorage(o *genericoptions.EtcdOptions, datastore Datastore, copies *oneCopy) *directStorage {
 	theirs := !slices.Equal(o.StorageConfig.Transport.ServerList, []string{datastore.URL}) || len(o.EtcdServersOverrides) > 0
 	if datastore.NewClient == nil || theirs {
 		return nil
 	}
-	d := &directStorage{newClient: datastore.NewClient, compactionInterval: o.StorageConfig.CompactionInterval, shared: datastore.Shared}
+	d := &directStorage{newClient: datastore.NewClient, compactionInterval: o.StorageConfig.CompactionInterval, shared: datastore.Shared, copies: copies}
 	o.StorageConfig.CompactionInterval = 0
 	o.StorageConfig.DBMetricPollInterval = 0
 	// Upstream's checks of the datastore and of the user's KMS plugins can only be

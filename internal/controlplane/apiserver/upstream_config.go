@@ -10,6 +10,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
@@ -21,11 +22,11 @@ import (
 // loopback, and its informers are those of the cache that newConfig returns, which
 // ends with ctx. Unless the user configures an egress selector, the server dials by
 // egress, a function in this process: upstream can only dial through a proxy's socket.
-// further are the types of APIs that upstream's servers do not have.
+// transform changes objects for these informers. further are the types of APIs that upstream's servers do not have.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-apiserver/app/config.go NewConfig
-func newConfig(ctx context.Context, opts options.CompletedOptions, egress Egress, loopback http.RoundTripper, further ...*runtime.Scheme) (*app.Config, *objectcache.Cache, error) {
-	generic, storage, objects, err := newGenericConfig(ctx, opts, loopback, further)
+func newConfig(ctx context.Context, opts options.CompletedOptions, egress Egress, loopback http.RoundTripper, transform cache.TransformFunc, further ...*runtime.Scheme) (*app.Config, *objectcache.Cache, error) {
+	generic, storage, objects, err := newGenericConfig(ctx, opts, loopback, transform, further)
 	if err != nil {
 		return nil, nil, err
 	}

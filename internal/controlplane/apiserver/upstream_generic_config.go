@@ -15,6 +15,7 @@ import (
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -34,7 +35,7 @@ const resyncPeriod = 10 * time.Minute
 // OpenAPI documents describe.
 //
 //upstream:follows k8s.io/kubernetes/pkg/controlplane/apiserver/config.go BuildGenericConfig
-func newGenericConfig(ctx context.Context, opts options.CompletedOptions, loopback http.RoundTripper, further []*runtime.Scheme) (*genericapiserver.Config, *serverstorage.DefaultStorageFactory, *objectcache.Cache, error) {
+func newGenericConfig(ctx context.Context, opts options.CompletedOptions, loopback http.RoundTripper, transform cache.TransformFunc, further []*runtime.Scheme) (*genericapiserver.Config, *serverstorage.DefaultStorageFactory, *objectcache.Cache, error) {
 	// Upstream skips options that are nil.
 	features, authentication, authorization := opts.Features, opts.Authentication, opts.Authorization
 	opts.Features, opts.Authentication, opts.Authorization = nil, nil, nil
@@ -53,7 +54,7 @@ func newGenericConfig(ctx context.Context, opts options.CompletedOptions, loopba
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("create client of API server: %w", err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(objectcache.WithoutManagedFields))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(transform))
 	return generic, storage, objectcache.New(ctx, factory, client), nil
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // cached is a generic.StorageDecorator. It puts a watch cache before uncached, as
-// upstream's StorageWithCacher does.
+// upstream's StorageWithCacher does, and makes it known to the informers.
 //
 //upstream:follows k8s.io/apiserver/pkg/registry/generic/registry/storage_factory.go StorageWithCacher
 func (d *directStorage) cached(
@@ -44,6 +44,7 @@ func (d *directStorage) cached(
 		destroy()
 		return nil, nil, err
 	}
+	d.copies.add(watchCache{get: cached.Get, key: keyFunc, newFunc: newFunc})
 	delegator := cacher.NewCacheDelegator(cached, uncached)
 	return delegator, sync.OnceFunc(func() {
 		delegator.Stop()
