@@ -30,7 +30,7 @@ const (
 	// The bounds of GOGC, in percent of the live heap. The upper bound is Go's default. A lower
 	// bound than this one would save little memory and collect often.
 	busiest = 100
-	calmest = 15
+	calmest = 25
 	// starting is the upper bound until startingTime has passed. Garbage leaves holes between
 	// objects that stay, and the process keeps what is between the holes. At the start most of the
 	// objects are made that stay. Against Go's default, 60 costs a tenth more processor time until
