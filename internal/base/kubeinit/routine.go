@@ -74,6 +74,14 @@ var routines = []routine{
 	// pkg/volume/util/nestedpendingoperations: Events FailedMount and FailedAttachVolume
 	//upstream:relies-on k8s.io/kubernetes/pkg/util/goroutinemap/exponentialbackoff/exponential_backoff.go ExponentialBackoff.GenerateNoRetriesPermittedMsg
 	{message: "Operation for "},
+	// pkg/scheduler/schedule_one.go, for a pod whose claim has just been made: an Event
+	// FailedScheduling
+	//upstream:relies-on k8s.io/kubernetes/pkg/scheduler/schedule_one.go Scheduler.schedulingAlgorithm
+	{message: "Status after running PostFilter plugins for pod"},
+	// k8s.io/apiserver/pkg/server/dynamiccertificates, at each renewal: a certificate and its
+	// key are two files, and upstream reads them again
+	//upstream:relies-on k8s.io/apiserver/pkg/server/dynamiccertificates/dynamic_serving_content.go DynamicCertKeyPairContent.processNextWorkItem
+	{message: "Unhandled Error", detail: "private key does not match public key"},
 	// k8s.io/apimachinery's runtime.HandleError in containerd's streaming server: the user
 	// who ran the command gets the error
 	//upstream:relies-on k8s.io/cri-streaming/pkg/streaming/remotecommand/exec.go ServeExec
