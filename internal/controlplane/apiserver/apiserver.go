@@ -243,7 +243,7 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 	if err != nil {
 		return nil, err
 	}
-	server, err := createServerChain(built, metricsGroup)
+	server, err := createServerChain(built, metricsGroup, direct)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,8 @@ type directStorage struct {
 	compactionInterval time.Duration
 	// shared says that other API servers compact the datastore too.
 	shared    bool
-	compactor etcd3.Compactor // nil until use
+	compactor etcd3.Compactor    // nil until use
+	client    *kubernetes.Client // nil until use
 	copies    *oneCopy
 }
 
@@ -57,6 +58,7 @@ func newDirectStorage(o *genericoptions.EtcdOptions, datastore Datastore, copies
 // servers are built. Its client and compactor end with ctx.
 func (d *directStorage) use(ctx context.Context, built *app.Config) error {
 	client := d.newClient()
+	d.client = client
 	context.AfterFunc(ctx, func() { client.Close() })
 	d.compactor = startCompactor(ctx, client.Client, d.compactionInterval, d.shared)
 	// Upstream asks each endpoint of a client whether it supports progress requests.

@@ -17,6 +17,8 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/value"
+
+	"github.com/kedge-dev/kedge/internal/controlplane/customresources"
 )
 
 // addStorageChecks adds the two checks of the datastore that upstream's
@@ -62,11 +64,21 @@ type directOptions struct {
 // GetRESTOptions implements generic.RESTOptionsGetter.
 func (d *directOptions) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
 	options, err := d.RESTOptionsGetter.GetRESTOptions(resource, example)
-	if options.Decorator = d.storage.cached; d.uncached(resource) {
+	switch {
+	case d.uncached(resource):
 		options.Decorator = d.storage.uncached
+	case resource == definitionsResource:
+		options.Decorator = customresources.WithBookmarks(d.storage.uncached)
+	default:
+		options.Decorator = d.storage.cached
 	}
 	return options, err
 }
+
+// definitionsResource are CustomResourceDefinitions. A watch cache keeps the last versions
+// of all of them, each a MiB, for clients that hardly exist: the API server watches them
+// once, and so does the garbage collector.
+var definitionsResource = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 
 // transformedOptions returns upstream's options of each resource with a transformer, as
 // upstream's transformerStorageFactory does.

@@ -25,11 +25,12 @@ import (
 // the informer that upstream's CreateServerChain does not return. Their reconciler of
 // endpoints does not delay a stop. The core also serves the API group of metrics, unless
 // it is nil. It stands behind the aggregator, so that an APIService of the user for the
-// same group wins.
+// same group wins. Custom resources are served by kedge's handler, which keeps nothing for
+// kinds that are not used. direct is nil if the datastore is not in this process.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-apiserver/app/server.go Run CreateServerChain
 //upstream:relies-on k8s.io/kube-aggregator/pkg/apiserver/apiserver.go APIAggregator.AddAPIService
-func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInfo) (*aggregator.APIAggregator, error) {
+func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInfo, direct *directStorage) (*aggregator.APIAggregator, error) {
 	core, extensions := config.KubeAPIs.ControlPlane.Generic, config.ApiExtensions.GenericConfig
 	outermost := config.Aggregator.GenericConfig
 	documents := &openapi.Documents{}
@@ -49,11 +50,15 @@ func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInf
 	if err != nil {
 		return nil, err
 	}
+	definitions := extensionsServer.Informers.Apiextensions().V1().CustomResourceDefinitions()
+	if err := serveCustomResources(extensionsServer.GenericAPIServer, completed.ApiExtensions, definitions, direct); err != nil {
+		return nil, err
+	}
 	kubeServer, err := completed.KubeAPIs.New(extensionsServer.GenericAPIServer)
 	if err != nil {
 		return nil, err
 	}
-	coreServer, definitions := kubeServer.ControlPlane.GenericAPIServer, extensionsServer.Informers.Apiextensions().V1().CustomResourceDefinitions()
+	coreServer := kubeServer.ControlPlane.GenericAPIServer
 	served := extensions.MergedResourceConfig.ResourceEnabled(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
 	server, err := controlplaneapiserver.CreateAggregatorServer(completed.Aggregator, coreServer, definitions, served, apiVersionPriorities)
 	if err != nil {

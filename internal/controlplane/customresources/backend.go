@@ -1,0 +1,295 @@
+package customresources
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
+	listers "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// backend is one of upstream's handlers of custom resources. It knows which kinds the
+// handler remembers, and lets it forget those that are not used. Upstream's handler
+// forgets what its informer does not list any more. This one has an informer that
+// leaves out what is to be forgotten.
+type backend struct {
+	upstream    upstreamHandler
+	events      cache.ResourceEventHandler
+	definitions listers.CustomResourceDefinitionLister
+	view        view
+
+	mu sync.Mutex
+	// kinds are those that the handler may remember, by the names of their
+	// definitions.
+	kinds map[string]*kind
+	// sweeping is nil unless a kind is to be forgotten later.
+	sweeping *time.Timer
+	closed   bool
+	// stores destroy the storage that the handler has made and not yet destroyed.
+	stores map[*store]bool
+}
+
+// upstreamHandler is what upstream's handler can do.
+type upstreamHandler interface {
+	http.Handler
+	finalizer.CRClientGetter
+}
+
+// kind is a kind that is in use, or was a short time ago.
+type kind struct {
+	requests    int
+	since, last time.Time
+	// codecs decode and encode objects in the datastore, by version.
+	codecs map[string]runtime.Codec
+	// leaving is closed when the handler has forgotten the kind. It is nil before it
+	// begins to.
+	leaving chan struct{}
+}
+
+// view changes the definitions that the handler sees.
+type view func(*apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition
+
+// unchanged is the view of the full handler.
+func unchanged(definition *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	return definition
+}
+
+// newBackend makes a handler of upstream's. options changes its storage. models are the
+// types of objects' metadata, for server-side apply.
+//
+// Upstream's handler answers requests for discovery too. Such requests do not come
+// here, so it gets no handlers for them. Nor does it get the controller that establishes
+// definitions, to which upstream's other handler tells the changes, and the number of
+// servers, which is for that controller.
+//
+//upstream:relies-on k8s.io/apiextensions-apiserver/pkg/apiserver/customresource_handler.go NewCustomResourceDefinitionHandler crdHandler.ServeHTTP crdHandler.createCustomResourceDefinition crdHandler.removeDeadStorage crdHandler.tearDown crdHandler.getOrCreateServingInfoFor
+//upstream:relies-on k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go completedConfig.New
+func newBackend(c Config, options func(*backend, generic.RESTOptions) generic.RESTOptions, v view, models map[string]*spec.Schema) (*backend, error) {
+	b := &backend{definitions: c.Definitions.Lister(), view: v, kinds: map[string]*kind{}, stores: map[*store]bool{}}
+	handler, err := apiextensions.NewCustomResourceDefinitionHandler(
+		nil, nil, &visible{backend: b}, c.Rest,
+		&restOptions{RESTOptionsGetter: c.Storage, backend: b, change: options},
+		c.Admission, nil, c.ServiceResolver, c.AuthResolverWrapper, 1,
+		c.Authorizer, c.RequestTimeout, c.MinRequestTimeout, models, c.MaxRequestBodyBytes,
+	)
+	if err != nil {
+		return nil, fmt.Errorf("create handler of custom resources: %w", err)
+	}
+	if b.events == nil {
+		return nil, fmt.Errorf("create handler of custom resources: it does not follow its definitions")
+	}
+	b.upstream = handler
+	return b, nil
+}
+
+// enter says that a request for a kind begins. The caller calls leave when it ends.
+func (b *backend) enter(name string) (leave func()) {
+	for {
+		b.mu.Lock()
+		k := b.kinds[name]
+		if k == nil {
+			k = &kind{since: time.Now()}
+			b.kinds[name] = k
+		}
+		if k.leaving == nil {
+			k.requests++
+			b.mu.Unlock()
+			return func() { b.leave(k) }
+		}
+		b.mu.Unlock()
+		<-k.leaving
+	}
+}
+
+func (b *backend) leave(k *kind) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	k.requests--
+	k.last = time.Now()
+	b.sweepAfter(keepTime)
+}
+
+// sweepAfter calls sweep after a time, unless it is going to be called anyway.
+func (b *backend) sweepAfter(duration time.Duration) {
+	if b.sweeping == nil && !b.closed {
+		b.sweeping = time.AfterFunc(duration, b.sweep)
+	}
+}
+
+// sweep lets the handler forget all kinds that were not used in keepTime.
+func (b *backend) sweep() {
+	b.mu.Lock()
+	b.sweeping = nil
+	var leaving []string
+	next := time.Duration(-1)
+	for name, k := range b.kinds {
+		if k.requests > 0 || k.leaving != nil {
+			continue
+		}
+		if rest := keepTime - time.Since(k.last); rest > 0 {
+			if next < 0 || rest < next {
+				next = rest
+			}
+			continue
+		}
+		k.leaving = make(chan struct{})
+		leaving = append(leaving, name)
+	}
+	if next >= 0 {
+		b.sweepAfter(next)
+	}
+	b.mu.Unlock()
+	if len(leaving) > 0 {
+		b.forget(leaving)
+	}
+}
+
+// forget lets the handler forget kinds that are leaving.
+func (b *backend) forget(names []string) {
+	b.removeDead()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, name := range names {
+		close(b.kinds[name].leaving)
+		delete(b.kinds, name)
+	}
+}
+
+// removeDead lets the handler forget all kinds that its informer does not list.
+func (b *backend) removeDead() { b.events.OnDelete(nil) }
+
+// changed lets the handler forget a kind if its definition has changed.
+func (b *backend) changed(definition *apiextensionsv1.CustomResourceDefinition) {
+	b.events.OnAdd(b.view(definition), false)
+}
+
+// close destroys all storage. Watches end. It may be called more than once.
+func (b *backend) close() {
+	b.mu.Lock()
+	b.closed = true
+	if b.sweeping != nil {
+		b.sweeping.Stop()
+		b.sweeping = nil
+	}
+	stores := b.stores
+	b.stores = map[*store]bool{}
+	b.mu.Unlock()
+	// This ends what upstream has started for each storage.
+	b.removeDead()
+	for s := range stores {
+		s.destroy()
+	}
+}
+
+// settled tells whether the handler has remembered a kind for some time.
+func (b *backend) settled(name string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	k := b.kinds[name]
+	return k != nil && time.Since(k.since) >= settleTime
+}
+
+// requests returns how many requests for a kind are being served, watches included.
+func (b *backend) requests(name string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if k := b.kinds[name]; k != nil {
+		return k.requests
+	}
+	return 0
+}
+
+// codec returns the codec for objects of a kind in the datastore.
+func (b *backend) codec(name, version string) (runtime.Codec, error) {
+	defer b.enter(name)()
+	definition, err := b.definitions.Get(name)
+	if err == nil {
+		_, err = b.upstream.GetCustomResourceListerCollectionDeleter(definition)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	codec := b.kinds[name].codecs[version]
+	if codec == nil {
+		return nil, fmt.Errorf("%s has no version %s any more", name, version)
+	}
+	return codec, nil
+}
+
+// keepCodec remembers a codec that the handler has made.
+func (b *backend) keepCodec(name, version string, codec runtime.Codec) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if k := b.kinds[name]; k != nil {
+		if k.codecs == nil {
+			k.codecs = map[string]runtime.Codec{}
+		}
+		k.codecs[version] = codec
+	}
+}
+
+// visible is the informer and the lister of upstream's handler. The handler only adds its
+// event handler to the informer.
+type visible struct {
+	cache.SharedIndexInformer
+	backend *backend
+}
+
+// Informer implements informers.CustomResourceDefinitionInformer.
+func (v *visible) Informer() cache.SharedIndexInformer { return v }
+
+// Lister implements informers.CustomResourceDefinitionInformer.
+func (v *visible) Lister() listers.CustomResourceDefinitionLister {
+	return visibleLister{backend: v.backend}
+}
+
+// AddEventHandler implements cache.SharedInformer.
+func (v *visible) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	v.backend.events = handler
+	return nil, nil
+}
+
+var _ informers.CustomResourceDefinitionInformer = &visible{}
+
+// visibleLister has the definitions that the handler may remember.
+type visibleLister struct {
+	listers.CustomResourceDefinitionListerExpansion
+	backend *backend
+}
+
+// List implements listers.CustomResourceDefinitionLister. The handler forgets what is not
+// in the list.
+func (l visibleLister) List(selector labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	definitions, err := l.backend.definitions.List(selector)
+	if err != nil {
+		return nil, err
+	}
+	l.backend.mu.Lock()
+	defer l.backend.mu.Unlock()
+	return slices.DeleteFunc(definitions, func(d *apiextensionsv1.CustomResourceDefinition) bool {
+		k := l.backend.kinds[d.Name]
+		return l.backend.closed || k != nil && k.leaving != nil
+	}), nil
+}
+
+// Get implements listers.CustomResourceDefinitionLister.
+func (l visibleLister) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	definition, err := l.backend.definitions.Get(name)
+	if err != nil {
+		return nil, err
+	}
+	return l.backend.view(definition), nil
+}

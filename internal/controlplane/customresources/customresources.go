@@ -1,0 +1,182 @@
+// Package customresources serves custom resources with upstream's handler of them, and
+// lets upstream forget what nobody uses. Upstream's handler keeps the schemas,
+// validators, types for server-side apply and watch caches of a kind from the first
+// request until its CustomResourceDefinition is deleted: 11 MiB for a kind of a usual
+// operator. The first request comes at once, because the garbage collector watches all
+// kinds.
+//
+// Here, upstream's handler exists twice. The full one serves as upstream's server would.
+// It forgets a kind that nobody has asked for in some minutes. The light one sees
+// definitions without schemas, and has no watch cache. It serves those who read a kind of
+// which there are no objects. If it meets an object nevertheless, it decodes the object
+// as the full one would. The apiserver package puts this package into the chain of
+// servers.
+package customresources
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
+	listers "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kube-openapi/pkg/common"
+)
+
+const (
+	// keepTime is how long the full handler remembers a kind after the last request for
+	// it. It is longer than the pause after which informers repeat a failed request.
+	keepTime = 5 * time.Minute
+	// settleTime is how long a kind that is used again is still read from the datastore.
+	// The watch cache has to be filled first. It knows nothing of the time before that,
+	// so it would refuse to continue a watch that the light handler has served. Watches
+	// there know a resource version that is at most a minute old, by their bookmarks.
+	settleTime = 2 * time.Minute
+	// fewWatches is how many clients may watch a kind without a watch cache.
+	fewWatches = 4
+)
+
+// Config is what New has to know. What has no comment is as in the configuration of the
+// server for CustomResourceDefinitions.
+type Config struct {
+	// Rest answers all requests other than those for custom resources: it is that
+	// server's own handler.
+	Rest http.Handler
+	// Definitions is the informer of that server, which must not have been started.
+	Definitions informers.CustomResourceDefinitionInformer
+	// Uncached makes storage without a watch cache.
+	Uncached generic.StorageDecorator
+	// Exists tells whether the datastore has a key with a prefix. The answer may be a
+	// little old. If Exists is nil, every kind is taken for one with objects.
+	Exists func(ctx context.Context, prefix string) (bool, error)
+
+	Storage             generic.RESTOptionsGetter
+	Admission           admission.Interface
+	Authorizer          authorizer.Authorizer
+	ServiceResolver     webhook.ServiceResolver
+	AuthResolverWrapper webhook.AuthenticationInfoResolverWrapper
+	RequestTimeout      time.Duration
+	MinRequestTimeout   time.Duration
+	MaxRequestBodyBytes int64
+	OpenAPI             *common.OpenAPIV3Config
+}
+
+// Handler serves custom resources.
+type Handler struct {
+	rest        http.Handler
+	definitions listers.CustomResourceDefinitionLister
+	storage     generic.RESTOptionsGetter
+	exists      func(ctx context.Context, prefix string) (bool, error)
+	full, light *backend
+}
+
+// New makes the handler, and makes it follow the informer. Call Close at the end.
+func New(c Config) (*Handler, error) {
+	if c.Exists == nil {
+		c.Exists = func(context.Context, string) (bool, error) { return true, nil }
+	}
+	h := &Handler{rest: c.Rest, definitions: c.Definitions.Lister(), storage: c.Storage, exists: c.Exists}
+	models, err := staticModels(c.OpenAPI)
+	if err != nil {
+		return nil, err
+	}
+	if h.full, err = newBackend(c, fullOptions, unchanged, models); err != nil {
+		return nil, err
+	}
+	if h.light, err = newBackend(c, lightOptions(h.full, c.Uncached), withoutSchemas, nil); err != nil {
+		return nil, err
+	}
+	_, err = c.Definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { h.changed(nil, object) },
+		UpdateFunc: h.changed,
+		DeleteFunc: func(any) {
+			h.full.removeDead()
+			h.light.removeDead()
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch CustomResourceDefinitions: %w", err)
+	}
+	return h, nil
+}
+
+// changed lets both backends forget what has changed.
+func (h *Handler) changed(before, after any) {
+	was, _ := before.(*apiextensionsv1.CustomResourceDefinition)
+	is, ok := after.(*apiextensionsv1.CustomResourceDefinition)
+	if !ok || was == is {
+		return // the informer repeats everything every few minutes
+	}
+	for _, b := range []*backend{h.full, h.light} {
+		if was != nil && was.UID != is.UID {
+			b.removeDead()
+		}
+		b.changed(is)
+	}
+}
+
+// Close ends watches, and forgets all kinds.
+func (h *Handler) Close() {
+	h.light.close()
+	h.full.close()
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	info, ok := apirequest.RequestInfoFrom(r.Context())
+	if !ok || !info.IsResourceRequest || info.APIGroup == apiextensionsv1.GroupName {
+		h.rest.ServeHTTP(w, r)
+		return
+	}
+	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	if _, err := h.definitions.Get(resource.String()); err != nil {
+		h.rest.ServeHTTP(w, r)
+		return
+	}
+	b := h.full
+	if h.needsLittle(r.Context(), info, resource) {
+		b = h.light
+	}
+	defer b.enter(resource.String())()
+	b.upstream.ServeHTTP(w, r)
+}
+
+// needsLittle tells whether the light handler should serve a request. It can serve any
+// request to read, but it decodes what it reads for each client anew.
+func (h *Handler) needsLittle(ctx context.Context, info *apirequest.RequestInfo, resource schema.GroupResource) bool {
+	if info.Subresource != "" {
+		return false
+	}
+	name := resource.String()
+	settled := h.full.settled(name)
+	switch info.Verb {
+	case "get", "list":
+		return !settled
+	case "watch":
+		return h.light.requests(name) < fewWatches && (!settled || h.empty(ctx, resource))
+	case "deletecollection":
+		return !settled && h.empty(ctx, resource)
+	default:
+		return false
+	}
+}
+
+// empty tells whether there is no object of a kind.
+func (h *Handler) empty(ctx context.Context, resource schema.GroupResource) bool {
+	options, err := h.storage.GetRESTOptions(resource, nil)
+	if err != nil {
+		return false
+	}
+	exists, err := h.exists(ctx, path.Join("/", options.StorageConfig.Prefix, options.ResourcePrefix)+"/")
+	return err == nil && !exists
+}

@@ -1,0 +1,180 @@
+package customresources
+
+import (
+	"context"
+	"io"
+	"slices"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/tools/cache"
+)
+
+// withoutSchemas is the view of the light handler. It returns a definition whose objects
+// may have any content. All that reading needs of a definition is left: names, versions,
+// conversion, columns and selectable fields.
+func withoutSchemas(definition *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	light := *definition
+	light.Spec.Versions = slices.Clone(definition.Spec.Versions)
+	for i := range light.Spec.Versions {
+		anything := true
+		light.Spec.Versions[i].Schema = &apiextensionsv1.CustomResourceValidation{
+			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &anything},
+		}
+	}
+	return &light
+}
+
+// restOptions are the options of a backend's storage.
+type restOptions struct {
+	generic.RESTOptionsGetter
+	backend *backend
+	change  func(*backend, generic.RESTOptions) generic.RESTOptions
+}
+
+// GetRESTOptions implements generic.RESTOptionsGetter.
+func (o *restOptions) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+	options, err := o.RESTOptionsGetter.GetRESTOptions(resource, example)
+	if err != nil {
+		return options, err
+	}
+	options = o.change(o.backend, options)
+	decorate := options.Decorator
+	options.Decorator = func(
+		config *storagebackend.ConfigForResource, prefix string,
+		key func(runtime.Object) (string, error), newObject, newList func() runtime.Object,
+		attributes storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
+	) (storage.Interface, factory.DestroyFunc, error) {
+		made, destroy, err := decorate(config, prefix, key, newObject, newList, attributes, triggers, indexers)
+		if err == nil {
+			destroy = o.backend.keepStore(destroy)
+		}
+		return made, destroy, err
+	}
+	return options, nil
+}
+
+// store is storage that upstream's handler has made.
+type store struct{ destroy factory.DestroyFunc }
+
+// keepStore lets close destroy storage, until somebody else does.
+func (b *backend) keepStore(destroy factory.DestroyFunc) factory.DestroyFunc {
+	s := &store{destroy: destroy}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stores[s] = true
+	return func() {
+		b.mu.Lock()
+		delete(b.stores, s)
+		b.mu.Unlock()
+		s.destroy()
+	}
+}
+
+// fullOptions makes the full handler's storage as upstream does, and remembers the codecs.
+func fullOptions(full *backend, options generic.RESTOptions) generic.RESTOptions {
+	decorate := options.Decorator
+	options.Decorator = func(
+		config *storagebackend.ConfigForResource, prefix string,
+		key func(runtime.Object) (string, error), newObject, newList func() runtime.Object,
+		attributes storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
+	) (storage.Interface, factory.DestroyFunc, error) {
+		full.keepCodec(config.GroupResource.String(), versionOf(newObject), config.Codec)
+		return decorate(config, prefix, key, newObject, newList, attributes, triggers, indexers)
+	}
+	return options
+}
+
+// lightOptions makes the light handler's storage, without a watch cache and with the codecs
+// of the full handler. Nobody counts its objects.
+func lightOptions(full *backend, uncached generic.StorageDecorator) func(*backend, generic.RESTOptions) generic.RESTOptions {
+	uncached = WithBookmarks(uncached)
+	return func(_ *backend, options generic.RESTOptions) generic.RESTOptions {
+		options.CountMetricPollPeriod = 0
+		options.Decorator = func(
+			config *storagebackend.ConfigForResource, prefix string,
+			key func(runtime.Object) (string, error), newObject, newList func() runtime.Object,
+			attributes storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
+		) (storage.Interface, factory.DestroyFunc, error) {
+			own := *config
+			own.Codec = &lateCodec{full: full, name: config.GroupResource.String(), version: versionOf(newObject)}
+			return uncached(&own, prefix, key, newObject, newList, attributes, triggers, indexers)
+		}
+		return options
+	}
+}
+
+// versionOf returns the version of new objects. Upstream's storage sets it.
+//
+//upstream:relies-on k8s.io/apiextensions-apiserver/pkg/registry/customresource/etcd.go NewStorage
+func versionOf(newObject func() runtime.Object) string {
+	return newObject().GetObjectKind().GroupVersionKind().Version
+}
+
+// lateCodec is a codec that the full handler makes when there is something to decode.
+type lateCodec struct {
+	full          *backend
+	name, version string
+}
+
+// Decode implements runtime.Decoder.
+func (c *lateCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	codec, err := c.full.codec(c.name, c.version)
+	if err != nil {
+		return nil, nil, err
+	}
+	return codec.Decode(data, defaults, into)
+}
+
+// Encode implements runtime.Encoder.
+func (c *lateCodec) Encode(object runtime.Object, w io.Writer) error {
+	codec, err := c.full.codec(c.name, c.version)
+	if err != nil {
+		return err
+	}
+	return codec.Encode(object, w)
+}
+
+// Identifier implements runtime.Encoder.
+func (c *lateCodec) Identifier() runtime.Identifier {
+	return runtime.Identifier("late " + c.name + "/" + c.version)
+}
+
+// WithBookmarks adds bookmarks to storage that has no watch cache, for the clients that
+// want them. Without bookmarks, a client that has seen no change for some minutes would
+// have to list everything again, because the datastore has been compacted since. Upstream
+// has no such bookmarks, because it has a watch cache for everything that is watched long.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/storage/etcd3/watcher.go watchChan.startWatching watchChan.transform
+func WithBookmarks(decorate generic.StorageDecorator) generic.StorageDecorator {
+	return func(
+		config *storagebackend.ConfigForResource, prefix string,
+		key func(runtime.Object) (string, error), newObject, newList func() runtime.Object,
+		attributes storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
+	) (storage.Interface, factory.DestroyFunc, error) {
+		made, destroy, err := decorate(config, prefix, key, newObject, newList, attributes, triggers, indexers)
+		if err != nil {
+			return nil, nil, err
+		}
+		return bookmarked{made}, destroy, nil
+	}
+}
+
+type bookmarked struct{ storage.Interface }
+
+// Watch implements storage.Interface.
+func (b bookmarked) Watch(ctx context.Context, key string, options storage.ListOptions) (watch.Interface, error) {
+	options.ProgressNotify = options.Predicate.AllowWatchBookmarks
+	w, err := b.Interface.Watch(ctx, key, options)
+	if err != nil || options.ProgressNotify {
+		return w, err
+	}
+	// A datastore in this process tells its progress to all watches.
+	return watch.Filter(w, func(event watch.Event) (watch.Event, bool) { return event, event.Type != watch.Bookmark }), nil
+}
