@@ -56,7 +56,9 @@ func newControllerContext(ctx context.Context, api API, completed *managerconfig
 	if err != nil {
 		return fail(err)
 	}
-	metadataInformers := metadatainformer.NewSharedInformerFactoryWithOptions(metadataClient, resync(), metadatainformer.WithTransform(objectcache.WithoutManagedFields))
+	period := resync()
+	metadataInformers := objectcache.Metadata(ctx,
+		metadatainformer.NewSharedInformerFactoryWithOptions(metadataClient, period, metadatainformer.WithTransform(objectcache.WithoutManagedFields)), period)
 
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discoveryClient))
 	go wait.Until(mapper.Reset, 30*time.Second, ctx.Done())

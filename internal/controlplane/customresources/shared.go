@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,8 +23,11 @@ const tableTime = time.Minute
 // once. The same templates of pods, selectors and references are in many of them, and
 // each field of a schema takes 512 bytes. A definition whose spec has not changed keeps
 // the spec that the informer has already. Nobody may change a definition of the
-// informer. It has no managedFields, which nobody reads there. Call Share before the
+// informer. It has no managedFields, which nobody reads there. It has all annotations,
+// because upstream's controllers write the status with them. Call Share before the
 // informer is started.
+//
+//upstream:relies-on k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition/strategy.go statusStrategy.PrepareForUpdate
 func Share(informer cache.SharedIndexInformer) error {
 	return informer.SetTransform((&sharing{store: informer.GetStore()}).transform)
 }
@@ -56,8 +60,7 @@ func (s *sharing) transform(object any) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.use()
-	s.parts.share(definition)
-	return definition, nil
+	return s.parts.share(definition), nil
 }
 
 // use makes the table of the parts of all definitions, unless it is there.
@@ -107,10 +110,22 @@ func (p *parts) learn(definition *apiextensionsv1.CustomResourceDefinition) {
 	p.visit(definition, false)
 }
 
-// share replaces parts of a definition, which nobody else has yet, by equal parts that
-// are known.
-func (p *parts) share(definition *apiextensionsv1.CustomResourceDefinition) {
+// share returns a copy of a definition, which nobody else has yet, with known parts in
+// place of equal ones.
+func (p *parts) share(definition *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	p.visit(definition, true)
+	rest := *definition
+	rest.Spec.Versions = slices.Clone(rest.Spec.Versions)
+	for i := range rest.Spec.Versions {
+		rest.Spec.Versions[i].Schema = nil
+	}
+	shared := rest.DeepCopy()
+	for i, version := range definition.Spec.Versions {
+		if version.Schema != nil {
+			shared.Spec.Versions[i].Schema = &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: version.Schema.OpenAPIV3Schema}
+		}
+	}
+	return shared
 }
 
 func (p *parts) visit(definition *apiextensionsv1.CustomResourceDefinition, replace bool) {
@@ -129,8 +144,10 @@ func (p *parts) schema(schema *apiextensionsv1.JSONSchemaProps, replace bool) (*
 	sum := p.content(schema, replace)
 	known, ok := p.schemas[sum]
 	if !ok {
-		known = schema
-		p.schemas[sum] = schema
+		if known = schema; replace {
+			known = compact(schema)
+		}
+		p.schemas[sum] = known
 	}
 	return known, sum
 }
@@ -163,11 +180,7 @@ func (p *parts) content(schema *apiextensionsv1.JSONSchemaProps, replace bool) d
 		rest.Properties = nil
 		fmt.Fprintf(hash, "fields %x\n", sum)
 	}
-	for _, text := range []*string{&schema.Description, &schema.Type, &schema.Format, &schema.Pattern} {
-		if known := p.text(*text); replace {
-			*text = known
-		}
-	}
+	p.texts(schema, replace)
 	text, err := json.Marshal(&rest)
 	if err != nil {
 		// A schema that has no JSON is equal to itself only.
@@ -183,17 +196,21 @@ func (p *parts) fields(fields properties, replace bool) (properties, digest) {
 		return fields, sum
 	}
 	hash := sha256.New()
-	own := make(properties, len(fields)) // a map that has grown has room to spare
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		field := fields[name]
 		fmt.Fprintf(hash, "%q %x\n", name, p.content(&field, replace))
-		own[p.text(name)] = field
+		if replace {
+			fields[name] = field
+		}
 	}
 	sum := digest(hash.Sum(nil))
 	known, ok := p.properties[sum]
 	if !ok {
 		if known = fields; replace {
-			known = own
+			known = make(properties, len(fields))
+			for name, field := range fields {
+				known[p.text(name)] = *compact(&field)
+			}
 		}
 		p.properties[sum] = known
 		p.learned[reflect.ValueOf(known).Pointer()] = sum
@@ -201,12 +218,56 @@ func (p *parts) fields(fields properties, replace bool) (properties, digest) {
 	return known, sum
 }
 
+// compact returns a copy of a schema with the same parts. What is decoded together with a
+// schema is mostly garbage, between which a few objects would keep whole pages of memory.
+// The copies of a definition are made one after the other.
+func compact(schema *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaProps {
+	rest := *schema
+	rest.Properties = nil
+	if schema.Items != nil && schema.Items.Schema != nil {
+		rest.Items = nil
+	}
+	if schema.AdditionalProperties != nil {
+		rest.AdditionalProperties = nil
+	}
+	compacted := rest.DeepCopy()
+	compacted.Properties = schema.Properties
+	if compacted.Items == nil && schema.Items != nil {
+		compacted.Items = &apiextensionsv1.JSONSchemaPropsOrArray{Schema: schema.Items.Schema, JSONSchemas: schema.Items.JSONSchemas}
+	}
+	if values := schema.AdditionalProperties; values != nil {
+		compacted.AdditionalProperties = &apiextensionsv1.JSONSchemaPropsOrBool{Allows: values.Allows, Schema: values.Schema}
+	}
+	return compacted
+}
+
+// texts makes the texts of a schema known. If replace is true, it replaces them.
+func (p *parts) texts(schema *apiextensionsv1.JSONSchemaProps, replace bool) {
+	texts := []*string{&schema.Description, &schema.Type, &schema.Format, &schema.Pattern}
+	for i := range schema.Required {
+		texts = append(texts, &schema.Required[i])
+	}
+	for i := range schema.XListMapKeys {
+		texts = append(texts, &schema.XListMapKeys[i])
+	}
+	if schema.XListType != nil {
+		texts = append(texts, schema.XListType)
+	}
+	for _, text := range texts {
+		if !replace {
+			p.strings[*text] = *text
+			continue
+		}
+		*text = p.text(*text)
+	}
+}
+
 // text returns the known text that is equal to a text.
 func (p *parts) text(text string) string {
 	known, ok := p.strings[text]
 	if !ok {
-		known = text
-		p.strings[text] = text
+		known = strings.Clone(text)
+		p.strings[known] = known
 	}
 	return known
 }

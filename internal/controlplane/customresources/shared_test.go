@@ -20,6 +20,8 @@ func template() apiextensionsv1.JSONSchemaProps {
 			"env": {Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{
 				Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"value": {Type: "string"}},
 			}}},
+			"either": {Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{JSONSchemas: []apiextensionsv1.JSONSchemaProps{{Type: "string"}}}},
+			"open":   {Type: "object", AdditionalProperties: &apiextensionsv1.JSONSchemaPropsOrBool{Allows: true}, Required: []string{"open"}},
 			"labels": {Type: "object", AdditionalProperties: &apiextensionsv1.JSONSchemaPropsOrBool{
 				Allows: true, Schema: &apiextensionsv1.JSONSchemaProps{Type: "string", Description: "a label"},
 			}},
@@ -96,9 +98,11 @@ func TestShareGenerations(t *testing.T) {
 	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
 	s := &sharing{store: store}
 	first := definition("first", map[string]apiextensionsv1.JSONSchemaProps{"a": template()})
-	if _, err := s.transform(first); err != nil {
+	shared, err := s.transform(first)
+	if err != nil {
 		t.Fatal(err)
 	}
+	first = shared.(*apiextensionsv1.CustomResourceDefinition)
 	if err := store.Add(first); err != nil {
 		t.Fatal(err)
 	}
@@ -113,10 +117,11 @@ func TestShareGenerations(t *testing.T) {
 	}
 	again := definition("first", map[string]apiextensionsv1.JSONSchemaProps{"z": template()})
 	again.UID = "again"
-	if _, err := s.transform(again); err != nil {
+	object, err := s.transform(again)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if fieldsOf(again, "z") != fieldsOf(first, "a") {
+	if fieldsOf(object.(*apiextensionsv1.CustomResourceDefinition), "z") != fieldsOf(first, "a") {
 		t.Error("a definition of another UID got another spec, or its own copy")
 	}
 }
