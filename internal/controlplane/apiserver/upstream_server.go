@@ -13,10 +13,12 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
+	"k8s.io/client-go/rest"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 
+	"github.com/kedge-dev/kedge/internal/controlplane/customresources"
 	"github.com/kedge-dev/kedge/internal/controlplane/openapi"
 )
 
@@ -34,6 +36,8 @@ func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInf
 	core, extensions := config.KubeAPIs.ControlPlane.Generic, config.ApiExtensions.GenericConfig
 	outermost := config.Aggregator.GenericConfig
 	documents := &openapi.Documents{}
+	extensions.LoopbackClientConfig = rest.CopyConfig(extensions.LoopbackClientConfig)
+	extensions.LoopbackClientConfig.Wrap(customresources.WithoutSchemas)
 	handlerChain := outermost.BuildHandlerChainFunc
 	outermost.BuildHandlerChainFunc = func(handler http.Handler, c *genericapiserver.Config) http.Handler {
 		return handlerChain(documents.Wrap(handler), c)
