@@ -28,6 +28,7 @@ type backend struct {
 	events      cache.ResourceEventHandler
 	definitions listers.CustomResourceDefinitionLister
 	view        view
+	removing    sync.Mutex
 
 	mu sync.Mutex
 	// kinds are those that the handler may remember, by the names of their
@@ -36,7 +37,7 @@ type backend struct {
 	// sweeping is nil unless a kind is to be forgotten later.
 	sweeping *time.Timer
 	closed   bool
-	// stores destroy the storage that the handler has made and not yet destroyed.
+	// stores are the storage that the handler has made and not yet destroyed.
 	stores map[*store]bool
 }
 
@@ -166,8 +167,14 @@ func (b *backend) forget(names []string) {
 	}
 }
 
-// removeDead lets the handler forget all kinds that its informer does not list.
-func (b *backend) removeDead() { b.events.OnDelete(nil) }
+// removeDead lets the handler forget all kinds that its informer does not list. The
+// handler asks for the list before it locks anything, so calls must not overlap: an older
+// list may lack a kind that is in use again.
+func (b *backend) removeDead() {
+	b.removing.Lock()
+	defer b.removing.Unlock()
+	b.events.OnDelete(nil)
+}
 
 // changed lets the handler forget a kind if its definition has changed.
 func (b *backend) changed(definition *apiextensionsv1.CustomResourceDefinition) {
