@@ -6,25 +6,23 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	registry "k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/kedge-dev/kedge/internal/controlplane/customresources"
 )
 
-// serveCustomResources puts kedge's handler of custom resources before the server for
-// CustomResourceDefinitions, and makes the informer of that server keep equal parts of
-// schemas once. Call it before another server delegates to this one.
+// newExtensionsServer makes the server for CustomResourceDefinitions, as upstream does. It
+// serves custom resources by kedge's handler. Its informer keeps equal parts of schemas
+// once. direct is nil if the datastore is not in this process. Call it before another
+// server delegates to this one.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/genericapiserver.go GenericAPIServer.UnprotectedHandler
-func serveCustomResources(server *genericapiserver.GenericAPIServer, config apiextensionsapiserver.CompletedConfig, definitions informers.CustomResourceDefinitionInformer, direct *directStorage) error {
-	if err := customresources.Share(definitions.Informer()); err != nil {
-		return err
-	}
+//upstream:relies-on k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go completedConfig.New
+func newExtensionsServer(config apiextensionsapiserver.CompletedConfig, delegate genericapiserver.DelegationTarget, direct *directStorage) (*apiextensionsapiserver.CustomResourceDefinitions, error) {
 	generic, extra := config.GenericConfig, config.ExtraConfig
 	c := customresources.Config{
-		Rest: server.Handler.Director, Definitions: definitions, Uncached: registry.UndecoratedStorage,
+		Uncached:  registry.UndecoratedStorage,
 		Storage:   extra.CRDRESTOptionsGetter,
 		Admission: generic.AdmissionControl, Authorizer: generic.Authorization.Authorizer,
 		ServiceResolver: extra.ServiceResolver, AuthResolverWrapper: extra.AuthResolverWrapper,
@@ -34,13 +32,22 @@ func serveCustomResources(server *genericapiserver.GenericAPIServer, config apie
 	if direct != nil {
 		c.Uncached, c.Exists = direct.uncached, direct.exists
 	}
+	extra.CRDRESTOptionsGetter = customresources.Uncached(c.Storage, c.Uncached)
+	server, err := config.New(delegate)
+	if err != nil {
+		return nil, err
+	}
+	c.Rest, c.Definitions = server.GenericAPIServer.Handler.Director, server.Informers.Apiextensions().V1().CustomResourceDefinitions()
+	if err := customresources.Share(c.Definitions.Informer()); err != nil {
+		return nil, err
+	}
 	handler, err := customresources.New(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	server.Handler.Director = handler
-	server.RegisterDestroyFunc(handler.Close)
-	return nil
+	server.GenericAPIServer.Handler.Director = handler
+	server.GenericAPIServer.RegisterDestroyFunc(handler.Close)
+	return server, nil
 }
 
 // exists tells whether the datastore has a key with a prefix. It asks only the member of

@@ -50,19 +50,15 @@ func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInf
 	*reconciler = &endpointReconciler{EndpointReconciler: *reconciler}
 	takeBack := openapi.Lend(core.OpenAPIV3Config)
 	notFound := notfoundhandler.New(core.Serializer, genericapifilters.NoMuxAndDiscoveryIncompleteKey)
-	extensionsServer, err := completed.ApiExtensions.New(genericapiserver.NewEmptyDelegateWithCustomHandler(notFound))
+	extensionsServer, err := newExtensionsServer(completed.ApiExtensions, genericapiserver.NewEmptyDelegateWithCustomHandler(notFound), direct)
 	if err != nil {
-		return nil, err
-	}
-	definitions := extensionsServer.Informers.Apiextensions().V1().CustomResourceDefinitions()
-	if err := serveCustomResources(extensionsServer.GenericAPIServer, completed.ApiExtensions, definitions, direct); err != nil {
 		return nil, err
 	}
 	kubeServer, err := completed.KubeAPIs.New(extensionsServer.GenericAPIServer)
 	if err != nil {
 		return nil, err
 	}
-	coreServer := kubeServer.ControlPlane.GenericAPIServer
+	coreServer, definitions := kubeServer.ControlPlane.GenericAPIServer, extensionsServer.Informers.Apiextensions().V1().CustomResourceDefinitions()
 	served := extensions.MergedResourceConfig.ResourceEnabled(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
 	server, err := controlplaneapiserver.CreateAggregatorServer(completed.Aggregator, coreServer, definitions, served, apiVersionPriorities)
 	if err != nil {

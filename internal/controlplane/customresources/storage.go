@@ -110,6 +110,26 @@ func lightOptions(full *backend, uncached generic.StorageDecorator) func(*backen
 	}
 }
 
+// Uncached returns options for storage without a watch cache, of which nobody counts the
+// objects. Upstream's own handler of custom resources still has to delete the objects
+// of a definition that is deleted. It would make watch caches for that, and fail until
+// they are filled.
+func Uncached(options generic.RESTOptionsGetter, uncached generic.StorageDecorator) generic.RESTOptionsGetter {
+	return uncachedOptions{options, uncached}
+}
+
+type uncachedOptions struct {
+	generic.RESTOptionsGetter
+	uncached generic.StorageDecorator
+}
+
+// GetRESTOptions implements generic.RESTOptionsGetter.
+func (o uncachedOptions) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+	options, err := o.RESTOptionsGetter.GetRESTOptions(resource, example)
+	options.CountMetricPollPeriod, options.Decorator = 0, o.uncached
+	return options, err
+}
+
 // versionOf returns the version of new objects. Upstream's storage sets it.
 //
 //upstream:relies-on k8s.io/apiextensions-apiserver/pkg/registry/customresource/etcd.go NewStorage
