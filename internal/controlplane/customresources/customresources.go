@@ -46,8 +46,8 @@ const (
 	fewWatches = 4
 )
 
-// Config is what New has to know. What has no comment is as in the configuration of the
-// server for CustomResourceDefinitions.
+// Config is what New has to know. A field without a comment has the value that upstream's
+// server for CustomResourceDefinitions has in its configuration.
 type Config struct {
 	// Rest answers all requests other than those for custom resources: it is that
 	// server's own handler.

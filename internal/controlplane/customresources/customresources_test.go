@@ -35,8 +35,9 @@ func color(object any) string {
 	return text
 }
 
-// Who reads a kind without objects does not make the full handler remember the kind. A
-// watch that began then sees everything that happens later, as the full handler shows it.
+// TestReadsOfAKindWithoutObjects wants the full handler not to remember a kind that has no
+// objects when a client reads it. The client's watch must show all later changes, as the
+// full handler shows them.
 func TestReadsOfAKindWithoutObjects(t *testing.T) {
 	c := newTestCluster(t)
 	c.define(widgetDefinition("1", 1, "red"))
@@ -47,7 +48,7 @@ func TestReadsOfAKindWithoutObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(list.Items) != 0 || list.GetResourceVersion() == "" || list.GetKind() != "WidgetList" {
-		t.Errorf("got the list %v, want an empty one with a resource version", list)
+		t.Errorf("the list is %v. It must be empty and have a resource version", list)
 	}
 	watches := map[string]watch.Interface{}
 	for name, options := range map[string]metav1.ListOptions{

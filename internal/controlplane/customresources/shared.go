@@ -218,9 +218,9 @@ func (p *parts) fields(fields properties, replace bool) (properties, digest) {
 	return known, sum
 }
 
-// compact returns a copy of a schema with the same parts. What is decoded together with a
-// schema is mostly garbage, between which a few objects would keep whole pages of memory.
-// The copies of a definition are made one after the other.
+// compact returns a copy of a schema with the same parts. The decoder leaves a schema among
+// garbage, where it would hold whole pages of memory. The copies of all schemas of a
+// definition lie beside each other, because they are made one after the other.
 func compact(schema *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaProps {
 	rest := *schema
 	rest.Properties = nil

@@ -119,8 +119,8 @@ func (d *deputy) standIn(ctx context.Context, nodes []*corev1.Node) error {
 		}
 		left := slices.DeleteFunc(slices.Clone(service.Status.LoadBalancer.Ingress), func(one corev1.LoadBalancerIngress) bool {
 			address, err := netip.ParseAddr(one.IP)
-			// Nodes themselves move the addresses of pools. Of an external address that several
-			// nodes have, one that answers is enough.
+			// The nodes move addresses of pools themselves. Several nodes can have the same
+			// external address: it stays if one of them answers.
 			isNodes := one.IPMode != nil && *one.IPMode == corev1.LoadBalancerIPModeProxy
 			return err == nil && isNodes && silent[address] && !alive[address]
 		})

@@ -173,8 +173,8 @@ func TestCustom(t *testing.T) {
 	})
 }
 
-// TestCustomChanges wants a document to be another after a change of a definition,
-// and only then.
+// TestCustomChanges wants a change of a definition to change the documents that describe
+// this definition, and no others.
 func TestCustomChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCustomChain(t)
