@@ -18,18 +18,7 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 // -run selects parts of it: see README.md.
 func TestBench(t *testing.T) {
 	harness.Require(t)
-	options, err := readOptions()
-	if err != nil {
-		t.Fatal(err)
-	}
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	report, err := newReport(repository, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := startReport(t)
 	fmt.Println(report.Machine)
 	chosen, parts := 0, 0
 	part := func(t *testing.T, name string, f func(t *testing.T)) {
@@ -54,7 +43,7 @@ func TestBench(t *testing.T) {
 		part(t, "curves/"+system, func(t *testing.T) { measureCurves(t, report, system) })
 	}
 	order := systems()
-	for i := range options.Runs {
+	for i := range report.Options.Runs {
 		part(t, fmt.Sprint("run-", i+1), func(t *testing.T) {
 			var runs []result
 			for _, system := range order {
@@ -82,7 +71,7 @@ func TestBench(t *testing.T) {
 	if t.Failed() {
 		t.Fatal("not everything could be measured")
 	}
-	out := filepath.Join(repository, filepath.Dir(resultFile))
+	out := filepath.Join(report.repository, filepath.Dir(resultFile))
 	if len(report.Curves) == len(systems()) {
 		if err := report.writeCurves(out); err != nil {
 			t.Fatal(err)
@@ -91,7 +80,25 @@ func TestBench(t *testing.T) {
 	if chosen < parts {
 		return // -run chose some: the last whole result stays
 	}
-	if err := writeJSON(filepath.Join(repository, resultFile), report); err != nil {
+	if err := writeJSON(filepath.Join(report.repository, resultFile), report); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// startReport returns an empty report with the settings of the environment.
+func startReport(t *testing.T) *report {
+	t.Helper()
+	options, err := readOptions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newReport(repository, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }

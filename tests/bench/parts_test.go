@@ -14,30 +14,19 @@ import (
 // all parts and one without are watched at the same time, as often as BENCH_RUNS says.
 func TestParts(t *testing.T) {
 	harness.Require(t)
-	options, err := readOptions()
-	if err != nil {
-		t.Fatal(err)
-	}
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	report, err := newReport(repository, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := startReport(t)
 	ways := partsWays()
 	results := map[string][]result{}
-	for round := range options.Runs {
+	for round := range report.Options.Runs {
 		t.Run(fmt.Sprint("run-", round+1), func(t *testing.T) { measureParts(t, report, ways, results) })
 		slices.Reverse(ways)
 	}
 	if t.Failed() {
 		t.Fatal("not everything could be measured")
 	}
-	parts := &partsReport{origin: report.origin, Options: options, Results: results}
+	parts := &partsReport{origin: report.origin, Options: report.Options, Results: results}
 	fmt.Print(parts.Table())
-	if err := writeJSON(filepath.Join(repository, partsFile), parts); err != nil {
+	if err := writeJSON(filepath.Join(report.repository, partsFile), parts); err != nil {
 		t.Fatal(err)
 	}
 }
