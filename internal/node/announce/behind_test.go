@@ -3,6 +3,7 @@ package announce
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,7 @@ import (
 )
 
 // held returns version i of a Lease that another host has.
-func held(i int) *coordinationv1.Lease {
+func held(i int64) *coordinationv1.Lease {
 	other, now := "other", metav1.NowMicro()
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: vipNamespace, Name: vipLease, ResourceVersion: fmt.Sprint(i)},
@@ -29,29 +30,33 @@ func held(i int) *coordinationv1.Lease {
 func TestBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := fake.NewClientset()
-		asked, answers, reconnected := 0, true, 0
+		// The test and the contender both use these.
+		var asked, reconnected, version atomic.Int64
+		var silent atomic.Bool
 		api.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-			asked++
-			if !answers {
+			asked.Add(1)
+			if silent.Load() {
 				time.Sleep(lookTimeout)
 				return true, nil, context.DeadlineExceeded
 			}
 			return false, nil, nil
 		})
-		version := 1
+		version.Store(1)
 		api.PrependReactor("update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			version++
+			if silent.Load() {
+				return true, nil, context.DeadlineExceeded
+			}
 			written := action.(clienttesting.UpdateAction).GetObject().(*coordinationv1.Lease).DeepCopy()
-			written.ResourceVersion = fmt.Sprint(version)
+			written.ResourceVersion = fmt.Sprint(version.Add(1))
 			return true, written, api.Tracker().Update(action.GetResource(), written, vipNamespace)
 		})
 		host := &fakeHost{}
 		ctx, cancel := context.WithCancel(t.Context())
 		c := New(Config{
 			Address: address, Leases: api.CoordinationV1().Leases(vipNamespace), Identity: "this", Host: host,
-			Reconnect: func(time.Time) { reconnected++ }, Log: logrus.WithField("component", "test"),
+			Reconnect: func(time.Time) { reconnected.Add(1) }, Log: logrus.WithField("component", "test"),
 		})
-		lease := held(version)
+		lease := held(version.Load())
 		if err := api.Tracker().Add(lease); err != nil {
 			t.Fatal(err)
 		}
@@ -63,8 +68,7 @@ func TestBehind(t *testing.T) {
 		renew := func(times int, told bool) {
 			t.Helper()
 			for range times {
-				version++
-				lease = held(version)
+				lease = held(version.Add(1))
 				if err := api.Tracker().Update(coordinationv1.SchemeGroupVersion.WithResource("leases"), lease, vipNamespace); err != nil {
 					t.Fatal(err)
 				}
@@ -80,14 +84,14 @@ func TestBehind(t *testing.T) {
 		}
 		c.See(lease, 0)
 		renew(60, true)
-		if asked > 0 {
-			t.Errorf("the API was asked %d times while the watch told everything", asked)
+		if n := asked.Load(); n > 0 {
+			t.Errorf("the API was asked %d times while the watch told everything", n)
 		}
 
 		t.Log("the watch is behind")
 		renew(60, false)
-		if asked == 0 || reconnected > 0 {
-			t.Errorf("the API was asked %d times, and connected to again %d times", asked, reconnected)
+		if a, r := asked.Load(), reconnected.Load(); a == 0 || r > 0 {
+			t.Errorf("the API was asked %d times, and connected to again %d times", a, r)
 		}
 		time.Sleep(leaseDuration) // the last renewal was renewInterval ago
 		synctest.Wait()
@@ -100,13 +104,10 @@ func TestBehind(t *testing.T) {
 		}
 
 		t.Log("the API does not answer")
-		answers = false
-		api.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, context.DeadlineExceeded
-		})
+		silent.Store(true)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if reconnected == 0 {
+		if reconnected.Load() == 0 {
 			t.Error("the host kept connections on which the API does not answer")
 		}
 		if host.has() {

@@ -55,7 +55,10 @@ func TestLinux(t *testing.T) {
 		t.Skip("needs root: it makes interfaces")
 	}
 	testutil.Command(t, "ip link add near type veth peer name far")
-	t.Cleanup(func() { testutil.Command(t, "ip link del near") })
+	t.Cleanup(func() {
+		testutil.Command(t, "ip link del near")
+		testutil.Command(t, "ip address del 192.0.2.129/28 dev lo")
+	})
 	for _, command := range []string{
 		"ip link set lo up", "ip link set near up", "ip link set far up",
 		"ip address add 192.0.2.1/24 dev near", "ip address add 192.0.2.129/28 dev lo", "ip address add fd00::1/64 dev near nodad",
