@@ -2,55 +2,172 @@ package objectcache
 
 import (
 	"context"
+	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 )
 
-// Metadata returns a view of a factory of informers of objects' metadata, for a component
-// that ends with ctx and must then call Shutdown. As with other views, handlers share
-// what an informer tells, and informers run with ctx. The garbage collector and the quotas
-// add a handler each to the informer of every kind of custom resource. resync is the
-// period for handlers that name none.
-func Metadata(ctx context.Context, factory metadatainformer.SharedInformerFactory, resync time.Duration) metadatainformer.SharedInformerFactory {
-	v := &view{
-		Cache:    &Cache{ctx: ctx, hubs: map[cache.SharedIndexInformer]*hub{}},
-		Options:  Options{Resync: resync},
-		ctx:      ctx,
-		handlers: map[*listener]bool{},
-		started:  make(chan struct{}),
-	}
-	close(v.started)
-	return &metadataView{factory, v}
-}
-
-type metadataView struct {
-	metadatainformer.SharedInformerFactory
-	view *view
-}
-
-// ForResource implements metadatainformer.SharedInformerFactory.
-func (m *metadataView) ForResource(resource schema.GroupVersionResource) informers.GenericInformer {
-	return &generic{m.SharedInformerFactory.ForResource(resource), m.view}
-}
-
-// Start implements metadatainformer.SharedInformerFactory. It ignores the channel: Metadata
-// has got the context that counts.
+// Metadata returns a factory of informers of objects' metadata, for a component that ends
+// with ctx and must then call Shutdown. As with views, handlers share what an informer
+// tells. resync is the period for handlers that name none.
 //
-//upstream:relies-on k8s.io/client-go/metadata/metadatainformer/informer.go metadataSharedInformerFactory.StartWithContext
-func (m *metadataView) Start(stop <-chan struct{}) {
-	if factory, ok := m.SharedInformerFactory.(interface{ StartWithContext(context.Context) }); ok {
-		factory.StartWithContext(m.view.ctx)
+// The garbage collector and the quotas have a handler each for every kind of custom
+// resource. When a kind is gone, both stop their controllers of it, and then this
+// factory ends the informer. Upstream's would ask for the kind for ever.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/garbagecollector/graph_builder.go GraphBuilder.controllerFor GraphBuilder.syncMonitors
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/resourcequota/resource_quota_monitor.go QuotaMonitor.controllerFor QuotaMonitor.SyncMonitors
+//upstream:relies-on k8s.io/client-go/metadata/metadatainformer/informer.go SharedInformerFactory
+func Metadata(ctx context.Context, client metadata.Interface, resync time.Duration) metadatainformer.SharedInformerFactory {
+	return &metadataFactory{ctx: ctx, client: client, resync: resync, kinds: map[schema.GroupVersionResource]*metadataKind{}}
+}
+
+type metadataFactory struct {
+	ctx    context.Context
+	client metadata.Interface
+	resync time.Duration
+
+	mu      sync.Mutex
+	kinds   map[schema.GroupVersionResource]*metadataKind
+	running sync.WaitGroup
+}
+
+// metadataKind is the informer of a kind, for all that use it.
+type metadataKind struct {
+	informers.GenericInformer
+	cache   *Cache
+	end     context.CancelFunc
+	started bool
+	users   int // those that run a controller
+}
+
+// ForResource implements metadatainformer.SharedInformerFactory. A caller that runs the
+// informer's controller uses the informer until that ends.
+func (m *metadataFactory) ForResource(resource schema.GroupVersionResource) informers.GenericInformer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	kind, ok := m.kinds[resource]
+	if !ok {
+		ctx, end := context.WithCancel(m.ctx)
+		kind = &metadataKind{
+			GenericInformer: metadatainformer.NewFilteredMetadataInformer(m.client, resource, metav1.NamespaceAll, 0,
+				cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, nil),
+			cache: &Cache{ctx: ctx, hubs: map[cache.SharedIndexInformer]*hub{}},
+			end:   end,
+		}
+		// This fails only for an informer that runs.
+		_ = kind.Informer().SetTransform(WithoutManagedFields)
+		m.kinds[resource] = kind
+	}
+	started := make(chan struct{})
+	close(started)
+	return &metadataUse{
+		metadataKind: kind,
+		view:         &view{Cache: kind.cache, Options: Options{Resync: m.resync}, ctx: kind.cache.ctx, started: started, handlers: map[*listener]bool{}},
+		enter:        func() { m.enter(kind) },
+		leave:        func() { m.leave(resource, kind) },
+	}
+}
+
+func (m *metadataFactory) enter(kind *metadataKind) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	kind.users++
+}
+
+// leave ends the informer of a kind that nobody uses any more.
+func (m *metadataFactory) leave(resource schema.GroupVersionResource, kind *metadataKind) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if kind.users--; kind.users > 0 {
 		return
 	}
-	m.SharedInformerFactory.Start(stop)
+	kind.end()
+	if m.kinds[resource] == kind {
+		delete(m.kinds, resource)
+	}
+}
+
+// Start implements metadatainformer.SharedInformerFactory. It starts what somebody uses. It
+// ignores the channel: Metadata has got the context that counts.
+func (m *metadataFactory) Start(<-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, kind := range m.kinds {
+		if !kind.started && kind.users > 0 {
+			kind.started = true
+			m.running.Go(func() { kind.Informer().RunWithContext(kind.cache.ctx) })
+		}
+	}
+}
+
+// WaitForCacheSync implements metadatainformer.SharedInformerFactory.
+func (m *metadataFactory) WaitForCacheSync(stop <-chan struct{}) map[schema.GroupVersionResource]bool {
+	started := map[schema.GroupVersionResource]cache.SharedIndexInformer{}
+	m.mu.Lock()
+	for resource, kind := range m.kinds {
+		if kind.started {
+			started[resource] = kind.Informer()
+		}
+	}
+	m.mu.Unlock()
+	synced := map[schema.GroupVersionResource]bool{}
+	for resource, informer := range started {
+		synced[resource] = cache.WaitForCacheSync(stop, informer.HasSynced)
+	}
+	return synced
 }
 
 // Shutdown implements metadatainformer.SharedInformerFactory.
-func (m *metadataView) Shutdown() {
-	m.view.Shutdown()
-	m.SharedInformerFactory.Shutdown()
+func (m *metadataFactory) Shutdown() {
+	m.mu.Lock()
+	for _, kind := range m.kinds {
+		kind.end()
+	}
+	m.mu.Unlock()
+	m.running.Wait()
+}
+
+// metadataUse is an informer for one that uses it.
+type metadataUse struct {
+	*metadataKind
+	view         *view
+	enter, leave func()
+}
+
+// Informer implements informers.GenericInformer.
+func (u *metadataUse) Informer() cache.SharedIndexInformer {
+	return &usedInformer{&informer{u.GenericInformer.Informer(), u.view}, u}
+}
+
+type usedInformer struct {
+	*informer
+	use *metadataUse
+}
+
+// GetController implements cache.SharedInformer.
+func (i *usedInformer) GetController() cache.Controller {
+	i.use.enter()
+	//nolint:staticcheck // SA1019: the garbage collector and the quotas call it.
+	return &useController{i.informer.GetController(), i.use}
+}
+
+// useController is the controller that a user of an informer runs as long as it wants to be
+// told of changes. Upstream's does nothing.
+type useController struct {
+	cache.Controller
+	use *metadataUse
+}
+
+// Run implements cache.Controller.
+func (c *useController) Run(stop <-chan struct{}) {
+	<-stop
+	c.use.view.Shutdown()
+	c.use.leave()
 }

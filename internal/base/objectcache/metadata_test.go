@@ -2,6 +2,8 @@ package objectcache
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -9,12 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata/fake"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 )
 
-// Handlers of an informer of metadata get what they get from upstream's factory, and nothing
-// is left of it in the end.
+// Handlers of an informer of metadata get what they get from upstream's factory. The informer
+// ends with the last controller, and then begins anew.
 func TestMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -22,43 +23,76 @@ func TestMetadata(t *testing.T) {
 		if err := metav1.AddMetaToScheme(scheme); err != nil {
 			t.Fatal(err)
 		}
-		widget := func(name string) *metav1.PartialObjectMetadata {
-			return &metav1.PartialObjectMetadata{
-				TypeMeta:   metav1.TypeMeta{APIVersion: "example.com/v1", Kind: "Widget"},
-				ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"},
-			}
+		widget := &metav1.PartialObjectMetadata{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "example.com/v1", Kind: "Widget"},
+			ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "a"},
 		}
-		client := fake.NewSimpleMetadataClient(scheme, widget("one"))
-		factory := Metadata(ctx, metadatainformer.NewSharedInformerFactory(client, 0), 0)
+		client := fake.NewSimpleMetadataClient(scheme, widget)
+		factory := Metadata(ctx, client, 0)
 		resource := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
-		informer := factory.ForResource(resource)
-		var told [2][]string
-		for i := range told {
+		var mu sync.Mutex
+		told := map[int][]string{}
+		// use does what the garbage collector does. The function that it returns stops the controller.
+		use := func(n int) (end func()) {
 			tell := func(what string) func(any) {
-				return func(object any) { told[i] = append(told[i], what+" "+object.(*metav1.PartialObjectMetadata).Name) }
+				return func(object any) {
+					mu.Lock()
+					defer mu.Unlock()
+					told[n] = append(told[n], what+" "+object.(*metav1.PartialObjectMetadata).Name)
+				}
 			}
-			if _, err := factory.ForResource(resource).Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: tell("add"), DeleteFunc: tell("delete")}); err != nil {
+			found := factory.ForResource(resource)
+			if _, err := found.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: tell("add"), DeleteFunc: tell("delete")}); err != nil {
 				t.Fatal(err)
 			}
+			controller, stopped := found.Informer().GetController(), make(chan struct{})
+			factory.Start(nil)
+			go controller.Run(stopped)
+			synctest.Wait()
+			return func() {
+				close(stopped)
+				synctest.Wait()
+			}
 		}
-		factory.Start(nil)
+		check := func(n int, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(told[n], want) {
+				t.Errorf("handler %d was told %v, want %v", n, told[n], want)
+			}
+		}
+		endFirst, endSecond := use(1), use(2)
 		if synced := factory.WaitForCacheSync(ctx.Done()); !synced[resource] {
 			t.Error("the informer has not synced")
 		}
-		synctest.Wait()
-		if err := client.Resource(resource).Namespace("a").Delete(ctx, "one", metav1.DeleteOptions{}); err != nil {
+		informer := factory.ForResource(resource)
+		endFirst()
+		widgets := client.Resource(resource).Namespace("a")
+		if err := widgets.Delete(ctx, "one", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait()
-		for i := range told {
-			if len(told[i]) != 2 || told[i][0] != "add one" || told[i][1] != "delete one" {
-				t.Errorf("handler %d was told %v", i, told[i])
-			}
-		}
+		check(1, "add one")
+		check(2, "add one", "delete one")
 		if objects, err := informer.Lister().List(labels.Everything()); err != nil || len(objects) != 0 {
 			t.Errorf("the lister has %v, %v", objects, err)
 		}
+		if informer.Informer().IsStopped() {
+			t.Error("the informer has ended while a controller runs")
+		}
+		endSecond()
+		if !informer.Informer().IsStopped() {
+			t.Error("the informer runs without a controller")
+		}
+
+		if err := client.Tracker().Add(widget); err != nil {
+			t.Fatal(err)
+		}
+		endThird := use(3)
+		check(3, "add one")
 		stop()
+		endThird()
 		factory.Shutdown()
 	})
 }

@@ -39,6 +39,7 @@ func (d *directStorage) cached(
 		IndexerFuncs:        triggers,
 		Indexers:            indexers,
 		Codec:               config.Codec,
+		Clock:               bookmarkClock{},
 	})
 	if err != nil {
 		destroy()

@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/restmapper"
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
 	genericmanager "k8s.io/controller-manager/app"
@@ -56,9 +55,7 @@ func newControllerContext(ctx context.Context, api API, completed *managerconfig
 	if err != nil {
 		return fail(err)
 	}
-	period := resync()
-	metadataInformers := objectcache.Metadata(ctx,
-		metadatainformer.NewSharedInformerFactoryWithOptions(metadataClient, period, metadatainformer.WithTransform(objectcache.WithoutManagedFields)), period)
+	metadataInformers := objectcache.Metadata(ctx, metadataClient, resync())
 
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discoveryClient))
 	go wait.Until(mapper.Reset, 30*time.Second, ctx.Done())
