@@ -33,6 +33,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/controlplane/apiserver/renewals"
 	"github.com/kedge-dev/kedge/internal/controlplane/healthport"
 	"github.com/kedge-dev/kedge/internal/controlplane/nodescope"
 	"github.com/kedge-dev/kedge/internal/controlplane/resourcemetrics"
@@ -237,6 +238,9 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 
 	if err := nodescope.Use(&generic.Config, s.config.Scopes); err != nil {
 		return nil, err
+	}
+	if direct != nil {
+		renewals.Use(&generic.Config, &direct.leases, built.KubeAPIs.ControlPlane.Generic.AdmissionControl)
 	}
 
 	metricsGroup, err := s.metricsGroup(stop, built)

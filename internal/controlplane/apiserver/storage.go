@@ -16,6 +16,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/utils/clock"
+
+	"github.com/kedge-dev/kedge/internal/controlplane/apiserver/renewals"
 )
 
 // directStorage makes the API server's storage over a datastore in this process, with
@@ -33,6 +35,7 @@ type directStorage struct {
 	compactor etcd3.Compactor    // nil until use
 	client    *kubernetes.Client // nil until use
 	copies    *oneCopy
+	leases    renewals.Leases
 }
 
 // newDirectStorage returns nil if the datastore is not in this process, or if the user

@@ -11,6 +11,9 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/apis/coordination"
+
+	"github.com/kedge-dev/kedge/internal/controlplane/apiserver/renewals"
 )
 
 // cached is a generic.StorageDecorator. It puts a watch cache before uncached, as
@@ -47,9 +50,14 @@ func (d *directStorage) cached(
 	}
 	d.copies.add(watchCache{get: cached.Get, key: keyFunc, newFunc: newFunc})
 	delegator := cacher.NewCacheDelegator(cached, uncached)
+	if config.GroupResource == leasesResource {
+		d.leases = renewals.Leases{Storage: delegator, Prefix: resourcePrefix}
+	}
 	return delegator, sync.OnceFunc(func() {
 		delegator.Stop()
 		cached.Stop()
 		destroy()
 	}), nil
 }
+
+var leasesResource = coordination.Resource("leases")
