@@ -36,6 +36,7 @@ type directStorage struct {
 	client    *kubernetes.Client // nil until use
 	copies    *oneCopy
 	leases    renewals.Leases
+	histories histories
 }
 
 // newDirectStorage returns nil if the datastore is not in this process, or if the user
@@ -48,7 +49,7 @@ func newDirectStorage(o *genericoptions.EtcdOptions, datastore Datastore, copies
 	if datastore.NewClient == nil || theirs {
 		return nil
 	}
-	d := &directStorage{newClient: datastore.NewClient, compactionInterval: o.StorageConfig.CompactionInterval, shared: datastore.Shared, copies: copies}
+	d := &directStorage{newClient: datastore.NewClient, compactionInterval: o.StorageConfig.CompactionInterval, shared: datastore.Shared, copies: copies, histories: histories{all: map[*history]bool{}}}
 	o.StorageConfig.CompactionInterval = 0
 	o.StorageConfig.DBMetricPollInterval = 0
 	// Upstream's checks of the datastore and of the user's KMS plugins can only be
@@ -63,6 +64,7 @@ func (d *directStorage) use(ctx context.Context, built *app.Config) error {
 	client := d.newClient()
 	d.client = client
 	context.AfterFunc(ctx, func() { client.Close() })
+	go d.histories.run(ctx)
 	d.compactor = startCompactor(ctx, client.Client, d.compactionInterval, d.shared)
 	// Upstream asks each endpoint of a client whether it supports progress requests.
 	// This client has no endpoint, so upstream would find no support.

@@ -48,12 +48,19 @@ func (d *directStorage) cached(
 		destroy()
 		return nil, nil, err
 	}
+	forgotten, err := d.histories.add(cached, config.GroupResource)
+	if err != nil {
+		cached.Stop()
+		destroy()
+		return nil, nil, err
+	}
 	d.copies.add(watchCache{get: cached.Get, key: keyFunc, newFunc: newFunc})
 	delegator := cacher.NewCacheDelegator(cached, uncached)
 	if config.GroupResource == leasesResource {
 		d.leases = renewals.Leases{Storage: delegator, Prefix: resourcePrefix}
 	}
 	return delegator, sync.OnceFunc(func() {
+		forgotten()
 		delegator.Stop()
 		cached.Stop()
 		destroy()

@@ -1,0 +1,147 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+	"unsafe"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	"k8s.io/apiserver/pkg/storage/cacher/metrics"
+)
+
+const (
+	// remembered is how long watch caches remember changes. A client that comes back later lists
+	// all objects again. Others are never so far behind: they get a bookmark every minute.
+	remembered = 3 * time.Minute
+	// forgetInterval is how often they forget what is older.
+	forgetInterval = time.Minute
+	// leastCapacity is that of a new watch cache.
+	leastCapacity = 100
+)
+
+// histories make watch caches forget changes that are long ago. Upstream's forget a change
+// only when another one of the same kind takes its place. Each change has the object before
+// and after it. So all objects of a large namespace that was deleted would stay in memory,
+// until as many others have changed.
+type histories struct {
+	mu  sync.Mutex
+	all map[*history]bool
+}
+
+// add adds the history of a watch cache. The function that it returns takes it out.
+func (h *histories) add(c *cacher.Cacher, resource schema.GroupResource) (remove func(), err error) {
+	added, err := historyOf(c, resource)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all[added] = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.all, added)
+	}, nil
+}
+
+// run lets the histories forget until ctx ends.
+func (h *histories) run(ctx context.Context) {
+	tick := time.NewTicker(forgetInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			h.mu.Lock()
+			for one := range h.all {
+				one.forget(now.Add(-remembered))
+			}
+			h.mu.Unlock()
+		}
+	}
+}
+
+// history is the ring of changes in a watch cache. Upstream has no function for what forget
+// does, so this package reaches for the private fields.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/cacher.go Cacher
+//upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/watch_cache.go watchCache watchCacheEvent watchCache.updateCache watchCache.resizeCacheLocked watchCache.doCacheResizeLocked watchCache.getAllEventsSinceLocked
+//upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/watch_cache_interval.go watchCacheInterval
+type history struct {
+	resource schema.GroupResource
+	mu       *sync.RWMutex
+	// changes is the ring. Those with the numbers from start to before end are in it, each in
+	// the place of its number modulo capacity.
+	changes              reflect.Value
+	capacity, start, end *int
+	// removed says that the ring no longer has all changes since the last list.
+	removed *bool
+}
+
+func historyOf(c *cacher.Cacher, resource schema.GroupResource) (*history, error) {
+	cache := reflect.ValueOf(c).Elem().FieldByName("watchCache")
+	if cache.Kind() != reflect.Pointer || cache.IsNil() {
+		return nil, fmt.Errorf("find history: a %T has no watchCache", c)
+	}
+	cache = cache.Elem()
+	ring := cache.FieldByName("cache")
+	if ring.Kind() != reflect.Slice {
+		return nil, fmt.Errorf("find history: a %s has no cache", cache.Type())
+	}
+	if recorded, ok := ring.Type().Elem().Elem().FieldByName("RecordTime"); !ok || recorded.Type != reflect.TypeFor[time.Time]() {
+		return nil, fmt.Errorf("find history: a %s has no RecordTime", ring.Type().Elem().Elem())
+	}
+	h := &history{resource: resource, changes: reflect.NewAt(ring.Type(), unsafe.Pointer(ring.UnsafeAddr())).Elem()}
+	var err error
+	find := func(name string, into any) {
+		field, pointer := cache.FieldByName(name), reflect.ValueOf(into).Elem()
+		if !field.IsValid() || field.Type() != pointer.Type().Elem() {
+			err = fmt.Errorf("find history: a %s has no %s of the kind that is expected", cache.Type(), name)
+			return
+		}
+		pointer.Set(reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())))
+	}
+	find("RWMutex", &h.mu)
+	find("capacity", &h.capacity)
+	find("startIndex", &h.start)
+	find("endIndex", &h.end)
+	find("removedEventSinceRelist", &h.removed)
+	return h, err
+}
+
+// forget forgets changes that are older than a time, except the last one: the watch cache
+// could not tell then from when on it remembers.
+func (h *history) forget(before time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	start, end := *h.start, *h.end
+	for start < end-1 && h.at(start).Before(before) {
+		start++
+	}
+	if start == *h.start {
+		return
+	}
+	capacity := leastCapacity
+	for capacity < end-start {
+		capacity *= 2
+	}
+	kept := reflect.MakeSlice(h.changes.Type(), capacity, capacity)
+	for i := start; i < end; i++ {
+		kept.Index(i % capacity).Set(h.changes.Index(i % *h.capacity))
+	}
+	h.changes.Set(kept)
+	if capacity != *h.capacity {
+		metrics.RecordsWatchCacheCapacityChange(h.resource, *h.capacity, capacity)
+	}
+	*h.start, *h.capacity, *h.removed = start, capacity, true
+}
+
+// at returns when a change happened.
+func (h *history) at(number int) time.Time {
+	return h.changes.Index(number % *h.capacity).Elem().FieldByName("RecordTime").Interface().(time.Time)
+}
