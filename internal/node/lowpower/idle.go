@@ -40,6 +40,9 @@ const (
 	// The process is idle from GOGC rests downwards, until GOGC rises above wakes.
 	rests = 30
 	wakes = 60
+	// A process at rest gives memory back again when the live heap has shrunk by 1/shrinkShare.
+	// That happens minutes after a burst, when caches forget it.
+	shrinkShare = 16
 	// limitShare sets the memory limit to 1/2 of the machine's memory. At the limit the garbage
 	// collector works against any further growth of the heap.
 	limitShare = 2
@@ -60,7 +63,8 @@ func New(total uint64) component.Component {
 }
 
 // watch measures the rate of allocation until ctx is cancelled, and sets GOGC by it if setGOGC is
-// true. When the process becomes idle, watch returns unused memory to the system at once.
+// true. When the process becomes idle, and when its heap shrinks later, watch returns unused memory
+// to the system at once.
 func watch(ctx context.Context, setGOGC bool) {
 	log := logrus.WithField("component", "idle")
 	ticker := time.NewTicker(interval)
@@ -69,7 +73,7 @@ func watch(ctx context.Context, setGOGC bool) {
 	if setGOGC {
 		debug.SetGCPercent(percent)
 	}
-	last, _ := heap()
+	last, most := heap() // most is the largest live heap since memory was given back
 	for {
 		select {
 		case <-ticker.C:
@@ -79,6 +83,7 @@ func watch(ctx context.Context, setGOGC bool) {
 		allocated, live := heap()
 		next := gogc(allocated-last, live)
 		last = allocated
+		most = max(most, live)
 		if time.Since(started) < startingTime {
 			next = min(next, starting)
 		}
@@ -90,6 +95,7 @@ func watch(ctx context.Context, setGOGC bool) {
 		case !resting && next <= rests:
 			resting = true
 			debug.FreeOSMemory()
+			most = live
 			log.Debug("at rest")
 			if err := setTimerSlack(restingSlack); err != nil {
 				log.Debugf("cannot allow timers to be late: %v", err)
@@ -100,6 +106,10 @@ func watch(ctx context.Context, setGOGC bool) {
 			if err := setTimerSlack(kernelSlack); err != nil {
 				log.Debugf("cannot make timers exact again: %v", err)
 			}
+		case resting && live < most-most/shrinkShare:
+			debug.FreeOSMemory()
+			most = live
+			log.Debugf("the live heap has shrunk to %d bytes", live)
 		}
 	}
 }
