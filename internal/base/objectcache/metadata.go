@@ -23,7 +23,7 @@ import (
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/controller/garbagecollector/graph_builder.go GraphBuilder.controllerFor GraphBuilder.syncMonitors
 //upstream:relies-on k8s.io/kubernetes/pkg/controller/resourcequota/resource_quota_monitor.go QuotaMonitor.controllerFor QuotaMonitor.SyncMonitors
-//upstream:relies-on k8s.io/client-go/metadata/metadatainformer/informer.go SharedInformerFactory
+//upstream:relies-on k8s.io/client-go/metadata/metadatainformer/interface.go SharedInformerFactory
 func Metadata(ctx context.Context, client metadata.Interface, resync time.Duration) metadatainformer.SharedInformerFactory {
 	return &metadataFactory{ctx: ctx, client: client, resync: resync, kinds: map[schema.GroupVersionResource]*metadataKind{}}
 }
