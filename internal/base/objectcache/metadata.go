@@ -154,7 +154,6 @@ type usedInformer struct {
 // GetController implements cache.SharedInformer.
 func (i *usedInformer) GetController() cache.Controller {
 	i.use.enter()
-	//nolint:staticcheck // SA1019: the garbage collector and the quotas call it.
 	return &useController{i.informer.GetController(), i.use}
 }
 
