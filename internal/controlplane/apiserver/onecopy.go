@@ -36,11 +36,12 @@ type watchCache struct {
 
 func newOneCopy() *oneCopy { return &oneCopy{kinds: map[schema.GroupKind]watchCache{}} }
 
-// add makes the watch cache of a kind known. Kinds of other schemes, which the informers do
-// not have, are ignored.
+// add makes the watch cache of a kind known. Kinds of other schemes and custom resources,
+// which the informers do not have, are ignored.
 func (o *oneCopy) add(c watchCache) {
 	kinds, _, err := legacyscheme.Scheme.ObjectKinds(c.newFunc())
-	if err != nil {
+	// The scheme also names the kind of any unstructured object.
+	if err != nil || !legacyscheme.Scheme.Recognizes(kinds[0]) {
 		return
 	}
 	o.mu.Lock()

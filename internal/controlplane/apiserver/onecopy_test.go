@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
@@ -149,5 +150,17 @@ func TestOneCopy(t *testing.T) {
 	}
 	if got, _ := copies.transform(&corev1.Secret{}); got == nil {
 		t.Error("a kind without a watch cache got lost")
+	}
+}
+
+// TestOneCopyIgnores has a custom resource. Its watch cache goes with its definition, so
+// nobody else may keep it.
+func TestOneCopyIgnores(t *testing.T) {
+	copies := newOneCopy()
+	widget := &unstructured.Unstructured{}
+	widget.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"})
+	copies.add(watchCache{newFunc: func() runtime.Object { return widget }})
+	if len(copies.kinds) != 0 {
+		t.Errorf("copies keep %d watch caches", len(copies.kinds))
 	}
 }
