@@ -31,7 +31,7 @@ const (
 	stepHollow      = "+ the other half of them"
 )
 
-// What the table counts.
+// These are the units of which the table says what one takes, as in MiB per CRD.
 const (
 	unitCRD    = "CRD"
 	unitPod    = "pod"

@@ -19,7 +19,7 @@ import (
 //
 // The garbage collector and the quotas have a handler each for every kind of custom
 // resource. When a kind is gone, both stop their controllers of it, and then this
-// factory ends the informer. Upstream's would ask for the kind for ever.
+// factory ends the informer. Upstream's factory would ask for the kind for ever.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/controller/garbagecollector/graph_builder.go GraphBuilder.controllerFor GraphBuilder.syncMonitors
 //upstream:relies-on k8s.io/kubernetes/pkg/controller/resourcequota/resource_quota_monitor.go QuotaMonitor.controllerFor QuotaMonitor.SyncMonitors
@@ -27,6 +27,10 @@ import (
 func Metadata(ctx context.Context, client metadata.Interface, resync time.Duration) metadatainformer.SharedInformerFactory {
 	return &metadataFactory{ctx: ctx, client: client, resync: resync, kinds: map[schema.GroupVersionResource]*metadataKind{}}
 }
+
+// lingerTime is how long an informer goes on without users. Upstream asks for an informer first
+// and for its controller just afterwards. In between, the last other user may leave.
+const lingerTime = time.Minute
 
 type metadataFactory struct {
 	ctx    context.Context
@@ -81,17 +85,19 @@ func (m *metadataFactory) enter(kind *metadataKind) {
 	kind.users++
 }
 
-// leave ends the informer of a kind that nobody uses any more.
+// leave ends the informer of a kind if nobody uses it after lingerTime.
 func (m *metadataFactory) leave(resource schema.GroupVersionResource, kind *metadataKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if kind.users--; kind.users > 0 {
-		return
-	}
-	kind.end()
-	if m.kinds[resource] == kind {
-		delete(m.kinds, resource)
-	}
+	kind.users--
+	time.AfterFunc(lingerTime, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if kind.users == 0 && m.kinds[resource] == kind {
+			kind.end()
+			delete(m.kinds, resource)
+		}
+	})
 }
 
 // Start implements metadatainformer.SharedInformerFactory. It starts what somebody uses. It

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -15,7 +16,7 @@ import (
 )
 
 // Handlers of an informer of metadata get what they get from upstream's factory. The informer
-// ends with the last controller, and then begins anew.
+// ends some time after the last controller, and then begins anew.
 func TestMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -82,6 +83,11 @@ func TestMetadata(t *testing.T) {
 			t.Error("the informer has ended while a controller runs")
 		}
 		endSecond()
+		if informer.Informer().IsStopped() {
+			t.Error("the informer has ended at once")
+		}
+		time.Sleep(lingerTime)
+		synctest.Wait()
 		if !informer.Informer().IsStopped() {
 			t.Error("the informer runs without a controller")
 		}

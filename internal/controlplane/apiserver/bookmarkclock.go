@@ -11,8 +11,8 @@ import (
 // does not wait for this.
 const bookmarkInterval = 10 * time.Second
 
-// bookmarkClock is the real clock for watch caches. Upstream's look for bookmarks that are due
-// every second. Each look takes little, but there is a watch cache for every kind, and all of
+// bookmarkClock is the real clock for watch caches. With upstream's clock, a watch cache looks
+// every second for bookmarks that are due. Each look takes little, but there is a watch cache for every kind, and all of
 // them look even if nobody watches.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/cacher.go Cacher.dispatchEvents

@@ -23,8 +23,8 @@ const (
 	leastCapacity = 100
 )
 
-// histories make watch caches forget changes that are long ago. Upstream's forget a change
-// only when another one of the same kind takes its place. Each change has the object before
+// histories make watch caches forget changes that are long ago. Without them, a watch cache
+// forgets a change only when another one of the same kind takes its place. Each change has the object before
 // and after it. So all objects of a large namespace that was deleted would stay in memory,
 // until as many others have changed.
 type histories struct {

@@ -173,8 +173,8 @@ func TestCustom(t *testing.T) {
 	})
 }
 
-// TestCustomChanges wants a change of a definition to change the documents that describe
-// this definition, and no others.
+// TestCustomChanges changes a definition. The documents that describe it must change, and no
+// others may.
 func TestCustomChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCustomChain(t)

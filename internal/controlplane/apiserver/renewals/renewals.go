@@ -204,7 +204,8 @@ func manages(fields []metav1.ManagedFieldsEntry, manager string) bool {
 	return found
 }
 
-// ask asks admission, which may change the Lease. What is then stored must still be a renewal.
+// ask asks admission. Admission may change the Lease. If the changed Lease is not a renewal any
+// more, ask returns errOther.
 func (h *handler) ask(ctx context.Context, info *request.RequestInfo, before, now *coordination.Lease) error {
 	user, _ := request.UserFrom(ctx)
 	options := &metav1.UpdateOptions{TypeMeta: metav1.TypeMeta{APIVersion: metav1.SchemeGroupVersion.String(), Kind: "UpdateOptions"}}
