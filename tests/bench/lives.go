@@ -47,7 +47,9 @@ var lives = []life{
 	{name: "hollow", title: "many nodes, with 5 pods each", alone: true, steps: (*livedCluster).hollowLife},
 }
 
-// customLife adds CustomResourceDefinitions without objects, then objects of them.
+// customLife adds CustomResourceDefinitions without objects, then objects of them. Then nobody
+// changes these objects for as long as after a burst. kedge keeps what serves a kind for five minutes
+// after the last change.
 func (c *livedCluster) customLife() []livedStep {
 	core := &customResources{cluster: c, projects: []string{"prometheus-operator", "argo-rollouts", "cert-manager"}, each: c.options.of(customEach)}
 	further := &customResources{cluster: c, projects: []string{"traefik", "gateway-api"}}
@@ -55,7 +57,7 @@ func (c *livedCluster) customLife() []livedStep {
 		{name: "+ 10 CRDs of prometheus-operator", unit: unitCRD, number: 10, do: core.define(0)},
 		{name: "+ 5 CRDs of argo-rollouts", unit: unitCRD, number: 5, do: core.define(1)},
 		{name: stepCertManager, unit: unitCRD, number: 6, do: core.define(2), undo: core.undefine},
-		{name: stepCustom, do: core.use, undo: core.unuse},
+		{name: stepCustom, burst: true, do: core.use, undo: core.unuse},
 		{name: stepFurther, unit: unitCRD, number: 20, do: further.define(0, 1), undo: further.undefine},
 	}
 }

@@ -1,6 +1,7 @@
 package customresources
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -29,13 +30,17 @@ type backend struct {
 	definitions listers.CustomResourceDefinitionLister
 	view        view
 	removing    sync.Mutex
+	// room tells how many more watches of a kind another handler can take. It is nil if
+	// there is no such handler.
+	room func(name string) int
 
 	mu sync.Mutex
 	// kinds are those that the handler may remember, by the names of their
 	// definitions.
 	kinds map[string]*kind
-	// sweeping is nil unless a kind is to be forgotten later.
+	// sweeping is nil unless a kind is to be forgotten later, at due.
 	sweeping *time.Timer
+	due      time.Time
 	closed   bool
 	// stores are the storage that the handler has made and not yet destroyed.
 	stores map[*store]bool
@@ -49,8 +54,13 @@ type upstreamHandler interface {
 
 // kind is a kind that is in use, or was a short time ago.
 type kind struct {
-	requests    int
+	requests int
+	// watches are those that the handler may end: their clients begin them again.
+	watches map[*informerWatch]bool
+	// last is when the last request began or ended, or when an object was decoded.
 	since, last time.Time
+	// resting says that nothing but watches is left, and that the handler has ended them.
+	resting bool
 	// codecs decode and encode objects in the datastore, by version.
 	codecs map[string]runtime.Codec
 	// leaving is closed when the handler has forgotten the kind. It is nil before it
@@ -94,8 +104,47 @@ func newBackend(c Config, options func(*backend, generic.RESTOptions) generic.RE
 	return b, nil
 }
 
+// informerWatch is a watch that an informer has begun.
+type informerWatch struct{ end context.CancelFunc }
+
 // enter says that a request for a kind begins. The caller calls leave when it ends.
 func (b *backend) enter(name string) (leave func()) {
+	k := b.lock(name)
+	defer b.mu.Unlock()
+	k.requests++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		k.requests--
+		b.used(k)
+	}
+}
+
+// enterWatch says that an informer begins to watch a kind. The watch does not keep the
+// handler from forgetting the kind: the handler calls end then. The caller calls leave
+// when the watch has ended.
+func (b *backend) enterWatch(name string, end context.CancelFunc) (leave func()) {
+	k, w := b.lock(name), &informerWatch{end}
+	defer b.mu.Unlock()
+	if k.watches == nil {
+		k.watches = map[*informerWatch]bool{}
+	}
+	k.watches[w] = true
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(k.watches, w)
+		if k.resting {
+			b.sweepAfter(0)
+		} else {
+			b.used(k)
+		}
+	}
+}
+
+// lock waits until a kind is not being forgotten, and returns it with b.mu locked. The
+// kind is in use from then on.
+func (b *backend) lock(name string) *kind {
 	for {
 		b.mu.Lock()
 		k := b.kinds[name]
@@ -104,56 +153,65 @@ func (b *backend) enter(name string) (leave func()) {
 			b.kinds[name] = k
 		}
 		if k.leaving == nil {
-			k.requests++
-			b.mu.Unlock()
-			return func() { b.leave(k) }
+			b.used(k)
+			return k
 		}
 		b.mu.Unlock()
 		<-k.leaving
 	}
 }
 
-func (b *backend) leave(k *kind) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	k.requests--
-	k.last = time.Now()
+// used notes that a kind is in use.
+func (b *backend) used(k *kind) {
+	k.last, k.resting = time.Now(), false
 	b.sweepAfter(keepTime)
 }
 
-// sweepAfter calls sweep after a time, unless it is going to be called anyway.
+// sweepAfter calls sweep after a time, unless it is going to be called before that.
 func (b *backend) sweepAfter(duration time.Duration) {
-	if b.sweeping == nil && !b.closed {
-		b.sweeping = time.AfterFunc(duration, b.sweep)
+	due := time.Now().Add(duration)
+	if b.closed || b.sweeping != nil && !due.Before(b.due) {
+		return
 	}
+	if b.sweeping != nil {
+		b.sweeping.Stop()
+	}
+	b.due, b.sweeping = due, time.AfterFunc(duration, b.sweep)
 }
 
-// sweep lets the handler forget all kinds that were not used in keepTime.
+// sweep lets the handler forget all kinds that were not used in keepTime. If such a kind
+// is still watched, sweep ends the watches. The kind is forgotten when the last one has
+// ended. So a client that does not read its watch can only keep the kind in memory.
 func (b *backend) sweep() {
 	b.mu.Lock()
 	b.sweeping = nil
 	var leaving []string
-	next := time.Duration(-1)
 	for name, k := range b.kinds {
-		if k.requests > 0 || k.leaving != nil {
+		if k.requests > 0 || k.leaving != nil || len(k.watches) > 0 && !b.hasRoom(name, k) {
 			continue
 		}
 		if rest := keepTime - time.Since(k.last); rest > 0 {
-			if next < 0 || rest < next {
-				next = rest
-			}
+			b.sweepAfter(rest)
 			continue
 		}
-		k.leaving = make(chan struct{})
-		leaving = append(leaving, name)
-	}
-	if next >= 0 {
-		b.sweepAfter(next)
+		k.resting = true
+		for w := range k.watches {
+			w.end()
+		}
+		if len(k.watches) == 0 {
+			k.leaving = make(chan struct{})
+			leaving = append(leaving, name)
+		}
 	}
 	b.mu.Unlock()
 	if len(leaving) > 0 {
 		b.forget(leaving)
 	}
+}
+
+// hasRoom tells whether another handler can take all watches of a kind.
+func (b *backend) hasRoom(name string, k *kind) bool {
+	return b.room != nil && len(k.watches) <= b.room(name)
 }
 
 // forget lets the handler forget kinds that are leaving.
@@ -199,12 +257,13 @@ func (b *backend) close() {
 	}
 }
 
-// settled tells whether the handler has remembered a kind for some time.
+// settled tells whether the handler has remembered a kind for some time, and is going to
+// remember it.
 func (b *backend) settled(name string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	k := b.kinds[name]
-	return k != nil && time.Since(k.since) >= settleTime
+	return k != nil && !k.resting && time.Since(k.since) >= settleTime
 }
 
 // requests returns how many requests for a kind are being served, watches included.
@@ -234,6 +293,15 @@ func (b *backend) codec(name, version string) (runtime.Codec, error) {
 		return nil, fmt.Errorf("%s has no version %s any more", name, version)
 	}
 	return codec, nil
+}
+
+// decoded notes that the handler has decoded an object of a kind.
+func (b *backend) decoded(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if k := b.kinds[name]; k != nil && k.leaving == nil {
+		b.used(k)
+	}
 }
 
 // keepCodec remembers a codec that the handler has made.

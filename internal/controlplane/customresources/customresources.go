@@ -6,11 +6,11 @@
 // kinds.
 //
 // Here, upstream's handler exists twice. The full one serves as upstream's server would.
-// It forgets a kind that nobody has asked for in some minutes. The light one sees
-// definitions without schemas, and has no watch cache. It serves those who read a kind of
-// which there are no objects. If it meets an object nevertheless, it decodes the object
-// as the full one would. The apiserver package puts this package into the chain of
-// servers.
+// It forgets a kind that was not used for some minutes. The light one sees definitions
+// without schemas, and has no watch cache. It serves those who read or watch a kind that
+// the full one does not remember. If it meets an object, it decodes the object as the full
+// one would, which then remembers the kind again. So a kind takes memory while its objects
+// change. The apiserver package puts this package into the chain of servers.
 package customresources
 
 import (
@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"net/http"
 	"path"
+	"strconv"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -35,8 +36,10 @@ import (
 
 const (
 	// keepTime is how long the full handler remembers a kind after the last request for
-	// it. It is longer than the pause after which informers repeat a failed request.
-	keepTime = 5 * time.Minute
+	// it, or the last change of its objects. It is longer than the pause after which
+	// informers repeat a failed request, and shorter than the five minutes in which the
+	// memory of a burst should come back.
+	keepTime = 3 * time.Minute
 	// settleTime is how long a kind that is used again is still read from the datastore.
 	// The watch cache has to be filled first. It knows nothing of the time before that,
 	// so it would refuse to continue a watch that the light handler has served. Watches
@@ -96,6 +99,7 @@ func New(c Config) (*Handler, error) {
 	if h.light, err = newBackend(c, lightOptions(h.full, c.Uncached), withoutSchemas, nil); err != nil {
 		return nil, err
 	}
+	h.full.room = func(name string) int { return fewWatches - h.light.requests(name) }
 	_, err = c.Definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { h.changed(nil, object) },
 		UpdateFunc: h.changed,
@@ -147,8 +151,22 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.needsLittle(r.Context(), info, resource) {
 		b = h.light
 	}
-	defer b.enter(resource.String())()
+	if b == h.full && byInformer(r, info) {
+		ctx, end := context.WithCancel(r.Context())
+		defer end()
+		defer b.enterWatch(resource.String(), end)()
+		r = r.WithContext(ctx)
+	} else {
+		defer b.enter(resource.String())()
+	}
 	b.upstream.ServeHTTP(w, r)
+}
+
+// byInformer tells whether a request is a watch whose client begins it again when it ends:
+// only such clients need bookmarks.
+func byInformer(r *http.Request, info *apirequest.RequestInfo) bool {
+	bookmarks, err := strconv.ParseBool(r.URL.Query().Get("allowWatchBookmarks"))
+	return info.Verb == "watch" && err == nil && bookmarks
 }
 
 // needsLittle tells whether the light handler should serve a request. It can serve any

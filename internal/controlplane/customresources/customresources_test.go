@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -256,6 +257,93 @@ func TestForget(t *testing.T) {
 	}
 	if event := c.next(w); event.Type != watch.Deleted {
 		t.Errorf("the watch got %v", event)
+	}
+}
+
+// The watches of informers do not keep a kind in the memory of the full handler. It ends
+// them, and the light handler continues them.
+func TestQuietKind(t *testing.T) {
+	c := newTestCluster(t)
+	c.define(widgetDefinition("1", 1, "red"))
+	ctx := t.Context()
+	client := c.Resource(widgets).Namespace("a")
+	one, err := client.Create(ctx, widget("one", map[string]any{}), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	informer := metav1.ListOptions{ResourceVersion: one.GetResourceVersion(), AllowWatchBookmarks: true}
+	follow := func() watch.Interface {
+		t.Helper()
+		w, err := client.Watch(ctx, informer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(w.Stop)
+		return w
+	}
+	settle(c.full)
+	var watches []watch.Interface
+	for range fewWatches + 1 {
+		watches = append(watches, follow())
+	}
+	age(c.full)
+	if got := watching(c.full); got != fewWatches+1 {
+		t.Fatalf("%d watches are left, although the light handler cannot take all %d", got, fewWatches+1)
+	}
+	watches[0].Stop()
+	c.until("a watch has ended", func() bool { return watching(c.full) == fewWatches })
+
+	age(c.full)
+	for _, w := range watches {
+		for range w.ResultChan() {
+		}
+	}
+	c.until("the full handler has forgotten the kind", func() bool { return !known(c.full) })
+	w := follow()
+	if known(c.full) {
+		t.Error("an informer that continued its watch made the full handler remember the kind")
+	}
+	if _, err := client.Patch(ctx, "one", "application/merge-patch+json", []byte(`{"spec":{"size":7}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if event := c.next(w); event.Type != watch.Modified || color(event.Object) != "red" {
+		t.Errorf("the continued watch got %v", event)
+	}
+}
+
+// A change that another server has made counts as use of a kind.
+func TestChangeOfAnotherServer(t *testing.T) {
+	c := newTestCluster(t)
+	c.define(widgetDefinition("1", 1, "red"))
+	ctx := t.Context()
+	client := c.Resource(widgets).Namespace("a")
+	one, err := client.Create(ctx, widget("one", map[string]any{}), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	settle(c.full)
+	w, err := client.Watch(ctx, metav1.ListOptions{ResourceVersion: one.GetResourceVersion(), AllowWatchBookmarks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	unused := time.Now().Add(-keepTime)
+	c.full.mu.Lock()
+	c.full.kinds["widgets.example.com"].last = unused
+	c.full.mu.Unlock()
+	stored, err := c.datastore.Get(ctx, "/registry/example.com/widgets/a/one")
+	if err != nil || len(stored.Kvs) != 1 {
+		t.Fatalf("the datastore has %v, %v", stored, err)
+	}
+	if _, err := c.datastore.Put(ctx, "/registry/example.com/widgets/a/one", string(stored.Kvs[0].Value)); err != nil {
+		t.Fatal(err)
+	}
+	if event := c.next(w); event.Type != watch.Modified {
+		t.Errorf("the watch got %v", event)
+	}
+	c.full.sweep()
+	if watching(c.full) != 1 {
+		t.Error("the full handler ended a watch just after a change")
 	}
 }
 

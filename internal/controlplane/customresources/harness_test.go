@@ -232,6 +232,16 @@ func known(b *backend) bool {
 	return b.kinds["widgets.example.com"] != nil
 }
 
+// watching returns how many informers watch widgets.
+func watching(b *backend) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if k := b.kinds["widgets.example.com"]; k != nil {
+		return len(k.watches)
+	}
+	return 0
+}
+
 // age makes a backend believe that nobody has used its kinds for long, and lets it forget
 // them.
 func age(b *backend) {

@@ -78,6 +78,7 @@ func (b *backend) keepStore(destroy factory.DestroyFunc) factory.DestroyFunc {
 }
 
 // fullOptions makes the full handler's storage as upstream does, and remembers the codecs.
+// Its watch cache decodes each change, also those that other servers have made.
 func fullOptions(full *backend, options generic.RESTOptions) generic.RESTOptions {
 	decorate := options.Decorator
 	options.Decorator = func(
@@ -85,10 +86,24 @@ func fullOptions(full *backend, options generic.RESTOptions) generic.RESTOptions
 		key func(runtime.Object) (string, error), newObject, newList func() runtime.Object,
 		attributes storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
 	) (storage.Interface, factory.DestroyFunc, error) {
-		full.keepCodec(config.GroupResource.String(), versionOf(newObject), config.Codec)
-		return decorate(config, prefix, key, newObject, newList, attributes, triggers, indexers)
+		own, name := *config, config.GroupResource.String()
+		full.keepCodec(name, versionOf(newObject), config.Codec)
+		own.Codec = &notedCodec{Codec: config.Codec, decoded: func() { full.decoded(name) }}
+		return decorate(&own, prefix, key, newObject, newList, attributes, triggers, indexers)
 	}
 	return options
+}
+
+// notedCodec is a codec that tells of each object that it decodes.
+type notedCodec struct {
+	runtime.Codec
+	decoded func()
+}
+
+// Decode implements runtime.Decoder.
+func (c *notedCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	c.decoded()
+	return c.Codec.Decode(data, defaults, into)
 }
 
 // lightOptions makes the light handler's storage, without a watch cache and with the codecs

@@ -115,8 +115,12 @@ func (t *Targets) Lead(ctx context.Context, ready func()) error {
 	queue := namequeue.New(name, firstRetry, lastRetry)
 	all := cache.ObjectName{Name: name}
 	changed := cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { queue.Add(all) },
-		UpdateFunc: func(any, any) { queue.Add(all) },
+		AddFunc: func(any) { queue.Add(all) },
+		UpdateFunc: func(before, now any) {
+			if a, isNode := before.(*corev1.Node); !isNode || !sameTargets(a, now.(*corev1.Node)) {
+				queue.Add(all)
+			}
+		},
 		DeleteFunc: func(any) { queue.Add(all) },
 	}
 	nodes, endpoints := factory.Core().V1().Nodes().Informer(), factory.Discovery().V1().EndpointSlices().Informer()
@@ -134,6 +138,14 @@ func (t *Targets) Lead(ctx context.Context, ready func()) error {
 	queue.Work(ctx, func(ctx context.Context, _ cache.ObjectName) error { return t.sync(ctx) },
 		func(_ cache.ObjectName, err error) { t.log.Warn(err) })
 	return nil
+}
+
+// sameTargets tells whether two states of a node have the same targets. Most changes of a node are
+// reports that it is well.
+func sameTargets(before, now *corev1.Node) bool {
+	return maps.Equal(before.Labels, now.Labels) &&
+		slices.Equal(before.Status.Addresses, now.Status.Addresses) &&
+		before.Status.DaemonEndpoints == now.Status.DaemonEndpoints
 }
 
 // ofAPI tells whether an object, which may be deleted, is an EndpointSlice of the Service

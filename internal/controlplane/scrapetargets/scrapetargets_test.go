@@ -97,6 +97,26 @@ func TestWanted(t *testing.T) {
 	}
 }
 
+// A report that a node is well makes no difference.
+func TestSameTargets(t *testing.T) {
+	before := node("server-1", "control-plane", "InternalIP=192.0.2.1")
+	for name, test := range map[string]struct {
+		change func(*corev1.Node)
+		want   bool
+	}{
+		"report":  {func(n *corev1.Node) { n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}} }, true},
+		"role":    {func(n *corev1.Node) { n.Labels[etcdLabel] = "true" }, false},
+		"address": {func(n *corev1.Node) { n.Status.Addresses[0].Address = "192.0.2.2" }, false},
+		"port":    {func(n *corev1.Node) { n.Status.DaemonEndpoints.KubeletEndpoint.Port = 10251 }, false},
+	} {
+		now := before.DeepCopy()
+		test.change(now)
+		if got := sameTargets(before, now); got != test.want {
+			t.Errorf("%s: same is %v", name, got)
+		}
+	}
+}
+
 func text(subsets []corev1.EndpointSubset) string {
 	var all []string
 	for _, s := range subsets {

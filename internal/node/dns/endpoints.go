@@ -82,7 +82,7 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 	nodes, nodeSync := factory.Core().V1().Nodes().Lister(), factory.Core().V1().Nodes().Informer()
 	existing, sliceSync := factory.Discovery().V1().EndpointSlices().Lister(), factory.Discovery().V1().EndpointSlices().Informer()
 	// Adding a handler fails only on an informer that has stopped.
-	_, _ = nodeSync.AddEventHandler(objectcache.Handler[*corev1.Node](changes, nil, nil))
+	_, _ = nodeSync.AddEventHandler(objectcache.Handler(changes, nil, sameAddresses))
 	// The informer has all slices of the cluster.
 	_, _ = sliceSync.AddEventHandler(objectcache.Handler(changes, isOurs, nil))
 	factory.StartWithContext(ctx)
@@ -125,6 +125,12 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 			ready()
 		}
 	}
+}
+
+// sameAddresses tells whether two states of a node need the same endpoints. Most changes of a node are
+// reports that it is well.
+func sameAddresses(before, now *corev1.Node) bool {
+	return maps.Equal(internalIPs(before), internalIPs(now))
 }
 
 // isOurs tells whether kedge manages a slice.

@@ -58,6 +58,19 @@ func TestWantedSlices(t *testing.T) {
 	}
 }
 
+// A report that a node is well makes no difference.
+func TestSameAddresses(t *testing.T) {
+	before := node("a", "192.0.2.1", "2001:db8::1")
+	well := before.DeepCopy()
+	well.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
+	if !sameAddresses(before, well) {
+		t.Error("a report counts as a change of addresses")
+	}
+	if sameAddresses(before, node("a", "192.0.2.1", "2001:db8::2")) {
+		t.Error("another address counts as the same")
+	}
+}
+
 // TestEndpoints follows nodes that come and go, and repairs a slice that somebody has changed.
 func TestEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
