@@ -46,7 +46,7 @@ const (
 	// there know a resource version that is at most a minute old, by their bookmarks.
 	settleTime = 2 * time.Minute
 	// fewWatches is how many clients may watch a kind without a watch cache.
-	fewWatches = 4
+	fewWatches = 8
 )
 
 // Config is what New has to know. A field without a comment has the value that upstream's
