@@ -112,6 +112,7 @@ func (b *backend) enter(name string) (leave func()) {
 	k := b.lock(name)
 	defer b.mu.Unlock()
 	k.requests++
+	b.used(k)
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -120,9 +121,9 @@ func (b *backend) enter(name string) (leave func()) {
 	}
 }
 
-// enterWatch says that an informer begins to watch a kind. The watch does not keep the
-// handler from forgetting the kind: the handler calls end then. The caller calls leave
-// when the watch has ended.
+// enterWatch says that an informer begins to watch a kind. That is not a use of the kind,
+// because informers begin their watches again every few minutes. When the handler is going
+// to forget the kind, it calls end. The caller calls leave when the watch has ended.
 func (b *backend) enterWatch(name string, end context.CancelFunc) (leave func()) {
 	k, w := b.lock(name), &informerWatch{end}
 	defer b.mu.Unlock()
@@ -130,36 +131,35 @@ func (b *backend) enterWatch(name string, end context.CancelFunc) (leave func())
 		k.watches = map[*informerWatch]bool{}
 	}
 	k.watches[w] = true
+	b.sweepAfter(k.rest())
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		delete(k.watches, w)
-		if k.resting {
-			b.sweepAfter(0)
-		} else {
-			b.used(k)
-		}
+		b.sweepAfter(k.rest())
 	}
 }
 
-// lock waits until a kind is not being forgotten, and returns it with b.mu locked. The
-// kind is in use from then on.
+// lock waits until a kind is not being forgotten, and returns it with b.mu locked.
 func (b *backend) lock(name string) *kind {
 	for {
 		b.mu.Lock()
 		k := b.kinds[name]
 		if k == nil {
-			k = &kind{since: time.Now()}
+			now := time.Now()
+			k = &kind{since: now, last: now}
 			b.kinds[name] = k
 		}
 		if k.leaving == nil {
-			b.used(k)
 			return k
 		}
 		b.mu.Unlock()
 		<-k.leaving
 	}
 }
+
+// rest returns how long a kind must not be used until it can be forgotten.
+func (k *kind) rest() time.Duration { return keepTime - time.Since(k.last) }
 
 // used notes that a kind is in use.
 func (b *backend) used(k *kind) {
@@ -190,7 +190,7 @@ func (b *backend) sweep() {
 		if k.requests > 0 || k.leaving != nil || len(k.watches) > 0 && !b.hasRoom(name, k) {
 			continue
 		}
-		if rest := keepTime - time.Since(k.last); rest > 0 {
+		if rest := k.rest(); rest > 0 {
 			b.sweepAfter(rest)
 			continue
 		}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -283,17 +282,17 @@ func TestQuietKind(t *testing.T) {
 	}
 	settle(c.full)
 	var watches []watch.Interface
-	for range fewWatches + 1 {
+	for range fewWatches {
 		watches = append(watches, follow())
 	}
-	age(c.full)
+	quiet(c.full)
+	// An informer that begins its watch does not use the kind.
+	watches = append(watches, follow())
+	c.full.sweep()
 	if got := watching(c.full); got != fewWatches+1 {
 		t.Fatalf("%d watches are left, although the light handler cannot take all %d", got, fewWatches+1)
 	}
 	watches[0].Stop()
-	c.until("a watch has ended", func() bool { return watching(c.full) == fewWatches })
-
-	age(c.full)
 	for _, w := range watches {
 		for range w.ResultChan() {
 		}
@@ -327,10 +326,7 @@ func TestChangeOfAnotherServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	unused := time.Now().Add(-keepTime)
-	c.full.mu.Lock()
-	c.full.kinds["widgets.example.com"].last = unused
-	c.full.mu.Unlock()
+	quiet(c.full)
 	stored, err := c.datastore.Get(ctx, "/registry/example.com/widgets/a/one")
 	if err != nil || len(stored.Kvs) != 1 {
 		t.Fatalf("the datastore has %v, %v", stored, err)

@@ -245,12 +245,17 @@ func watching(b *backend) int {
 // age makes a backend believe that nobody has used its kinds for long, and lets it forget
 // them.
 func age(b *backend) {
+	quiet(b)
+	b.sweep()
+}
+
+// quiet makes a backend believe that nobody has used its kinds for long.
+func quiet(b *backend) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, k := range b.kinds {
 		k.last = k.last.Add(-keepTime)
 	}
-	b.mu.Unlock()
-	b.sweep()
 }
 
 // settle makes a backend believe that it has remembered its kinds for long.
