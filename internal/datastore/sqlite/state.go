@@ -20,6 +20,7 @@ type state struct {
 	// compacted is the revision below which nothing can be read.
 	compacted int64
 	memory    memory
+	shelf     shelf
 	watches   watches.Set
 	// ended is true if no revision will follow.
 	ended bool
@@ -42,8 +43,11 @@ func (s *state) publish(written, changes []version, revision int64) {
 	}
 	events := make([]*server.Event, len(changes))
 	for i, v := range changes {
-		s.memory.add(v)
 		events[i] = v.Event
+		if v.durability == volatile {
+			v = s.shelf.put(v)
+		}
+		s.memory.add(v)
 	}
 	if len(events) > 0 {
 		s.watches.Deliver(events)
