@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/assets"
@@ -175,7 +177,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		NodeName:        cfg.Node.Name,
 		NodeIPs:         cfg.Node.IPs,
 		ExternalIPs:     cfg.Settings.ExternalIPs(),
-		Client:          cfg.nodeClient(),
+		Client:          objectcache.Share(cfg.nodeClient(), cfg.Informers, &corev1.Node{}, &corev1.Service{}),
 		RuntimeSocket:   socket,
 		Runtime:         reader,
 		Gate:            gate,
@@ -240,8 +242,10 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	onNode := []component.Component{kubeletComponent, networkComponent, proxyComponent}
 	if cfg.Cluster.Has(config.CoreDNS) {
 		dnsComponent := dns.New(dns.Config{
-			Plugins:       cfg.Process.DNS,
-			Client:        cfg.Clients.ClientConfig("system:kedge:dns", pki.NodeGroup(cfg.Node.Name)),
+			Plugins: cfg.Process.DNS,
+			Client:  cfg.Clients.ClientConfig("system:kedge:dns", pki.NodeGroup(cfg.Node.Name)),
+			Objects: objectcache.Share(cfg.Clients.ClientConfig(pki.ProxyUser, pki.NodeGroup(cfg.Node.Name)), cfg.Informers,
+				&corev1.Service{}, &discoveryv1.EndpointSlice{}, &corev1.Namespace{}),
 			NodeName:      cfg.Node.Name,
 			NodeIPs:       cfg.Node.IPs,
 			PodCIDRs:      podCIDRs,
@@ -254,7 +258,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		onNode = append(onNode, dnsComponent)
 	}
 
-	node := nodewatch.New(cfg.nodeClient(), cfg.Node.Name)
+	node := nodewatch.New(objectcache.Share(cfg.nodeClient(), cfg.Informers, &corev1.Node{}), cfg.Node.Name)
 	group.Add(node, onNode...)
 	// All faults in the user's arguments together. The caller then does not run the
 	// group.

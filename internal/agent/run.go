@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
+
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
@@ -15,6 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/policystream"
@@ -144,13 +147,13 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 	if identity.Settings.Cluster.Has(config.NetworkPolicy) {
 		policies = policystream.From(clients.ClientConfig(kubelet)).Keep
 	}
+	group.Add(objects, renewer)
 	group.Add(servers.Follow(serverlb.FollowConfig{
-		Source: serverlb.Endpoints(clients.ClientConfig(kubelet)),
+		Source: serverlb.Endpoints(objectcache.Share(clients.ClientConfig(kubelet), objects.Informers, &discoveryv1.EndpointSlice{})),
 		Path:   serverlb.ReadyPath,
 		TLS:    identity.TLS(kubelet),
-	}))
+	}), objects)
 
-	group.Add(objects, renewer)
 	node, err := AddTo(group, Config{
 		Process:         process,
 		Dir:             dir,

@@ -20,6 +20,7 @@ import (
 // because every node may read what the proxy may.
 type Objects struct {
 	client *rest.Config
+	node   string
 
 	mu    sync.Mutex
 	cache *objectcache.Cache // nil until Run
@@ -27,7 +28,7 @@ type Objects struct {
 
 // NewObjects makes the component for a node.
 func NewObjects(clients *Clients, node string) *Objects {
-	return &Objects{client: clients.ClientConfig(pki.ProxyUser, pki.NodeGroup(node))}
+	return &Objects{client: clients.ClientConfig(pki.ProxyUser, pki.NodeGroup(node)), node: node}
 }
 
 // Name implements component.Component.
@@ -40,7 +41,7 @@ func (o *Objects) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(o.trim))
 	o.mu.Lock()
 	o.cache = objectcache.New(ctx, factory, client)
 	o.mu.Unlock()
@@ -61,9 +62,9 @@ func (o *Objects) Informers(ctx context.Context) (informers.SharedInformerFactor
 }
 
 // trim drops the fields that no component of an agent reads and that take most of the
-// memory.
-func trim(object any) (any, error) {
-	if node, ok := object.(*corev1.Node); ok {
+// memory. The node's own images stay: the kubelet writes them again if they are missing.
+func (o *Objects) trim(object any) (any, error) {
+	if node, ok := object.(*corev1.Node); ok && node.Name != o.node {
 		node.Status.Images = nil
 	}
 	return objectcache.WithoutManagedFields(object)

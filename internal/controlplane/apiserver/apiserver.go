@@ -156,7 +156,7 @@ func (s *Server) RequestTimeout() time.Duration {
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	// All programs share the feature gates. Their constructors have parsed the
 	// arguments already, and every other component starts after this one.
-	if err := errors.Join(setGates(), compatibility.DefaultComponentGlobalsRegistry.Set()); err != nil {
+	if err := errors.Join(setGates(s.options), compatibility.DefaultComponentGlobalsRegistry.Set()); err != nil {
 		return fmt.Errorf("set feature gates: %w", err)
 	}
 	// stop ends upstream's server, which waits for its requests; abort ends those.

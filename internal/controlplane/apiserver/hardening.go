@@ -74,11 +74,15 @@ func setAuditLimits(o *options.ServerRunOptions) {
 	log.MaxAge, log.MaxBackups, log.MaxSize = auditDays, auditFiles, auditMegabytes
 }
 
+// audited tells whether the user's arguments ask for an audit log.
+func audited(o *options.ServerRunOptions) bool {
+	return o.Audit.LogOptions.Path != "" || o.Audit.WebhookOptions.ConfigFile != ""
+}
+
 // useFiles sets the paths of kedge's audit policy and admission configuration where the
 // user's arguments, which are parsed before, set none. writeFiles writes those files.
 func useFiles(o *options.ServerRunOptions, c *Config) {
-	audited := o.Audit.LogOptions.Path != "" || o.Audit.WebhookOptions.ConfigFile != ""
-	if audited && o.Audit.PolicyFile == "" {
+	if audited(o) && o.Audit.PolicyFile == "" {
 		o.Audit.PolicyFile = c.Dir.AuditPolicy()
 	}
 	if c.PodSecurityStandard != "" {

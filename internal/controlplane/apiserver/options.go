@@ -136,7 +136,10 @@ func preferNames(o *options.ServerRunOptions, flags cliflag.NamedFlagSets, egres
 
 // setGates sets the feature gates for which kedge has another default than upstream.
 // The gates in the user's arguments win, because they are set later.
-func setGates() error {
+//
+//upstream:relies-on k8s.io/apiserver/pkg/server/routine/routine.go WithRoutine
+//upstream:relies-on k8s.io/apiserver/pkg/endpoints/handlers/get.go handleWatch
+func setGates(o *options.ServerRunOptions) error {
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{
 		// With these a server tells other servers every 10 seconds, in two places, that
 		// it is there. One server has no others.
@@ -150,5 +153,9 @@ func setGates() error {
 		// priority and fairness weighs lists by size. Without it, it weighs them by the
 		// number of objects.
 		string(features.SizeBasedListCostEstimate): false,
+		// With this a watch keeps the stack of its last function, and not those of all
+		// handlers before it. But an audit log would say of a watch, when it begins,
+		// that it has ended.
+		string(features.APIServingWithRoutine): !audited(o),
 	})
 }

@@ -44,8 +44,10 @@ const resolvConfInterval = 30 * time.Second
 type Config struct {
 	// Plugins are from Register.
 	Plugins *Plugins
-	// Client reads the API as system:kedge:dns.
-	Client   *rest.Config
+	// Client writes Events as system:kedge:dns.
+	Client *rest.Config
+	// Objects reads Services, EndpointSlices, namespaces and the ConfigMap coredns-custom.
+	Objects  *rest.Config
 	NodeName string
 	// NodeIPs are the addresses to listen on: the node's InternalIPs, one per family.
 	NodeIPs []netip.Addr
@@ -66,7 +68,8 @@ type DNS struct {
 	cfg    Config
 	log    *logrus.Entry
 	source *source
-	api    kubernetes.Interface
+	// events and objects are made of Config.Client and Config.Objects.
+	events, objects kubernetes.Interface
 
 	// The following fields belong to Run's goroutine.
 	corefile corefile
@@ -78,7 +81,7 @@ type DNS struct {
 
 // New returns the DNS of a node.
 func New(cfg Config) *DNS {
-	return &DNS{cfg: cfg, log: logrus.WithField("component", Name), source: &source{client: cfg.Client}}
+	return &DNS{cfg: cfg, log: logrus.WithField("component", Name), source: &source{client: cfg.Objects}}
 }
 
 // Name implements component.Component.
@@ -87,7 +90,10 @@ func (*DNS) Name() string { return Name }
 // Run implements component.Component. It is ready when it knows the cluster's
 // Services and answers for one on each of the node's addresses.
 func (d *DNS) Run(ctx context.Context, ready func()) (err error) {
-	if d.api, err = kubernetes.NewForConfig(d.cfg.Client); err != nil {
+	if d.events, err = kubernetes.NewForConfig(d.cfg.Client); err != nil {
+		return fmt.Errorf("make client of events: %w", err)
+	}
+	if d.objects, err = kubernetes.NewForConfig(d.cfg.Objects); err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
 	for _, address := range d.cfg.NodeIPs {
@@ -137,7 +143,7 @@ func (d *DNS) Run(ctx context.Context, ready func()) (err error) {
 	d.running = text
 
 	parts := make(chan *corev1.ConfigMap)
-	tasks.Go(func() { watchCustom(ctx, d.api, parts) })
+	tasks.Go(func() { watchCustom(ctx, d.objects, parts) })
 	tasks.Go(func() {
 		if d.waitAnswers(ctx) {
 			ready()
@@ -182,7 +188,7 @@ func (d *DNS) customize(ctx context.Context, configMap *corev1.ConfigMap) {
 		return
 	}
 	d.log.Warnf("cannot use ConfigMap %s/%s, the former configuration stays in use: %v", namespace, customName, err)
-	if err := refuse(ctx, d.api, d.cfg.NodeName, configMap, err); err != nil && ctx.Err() == nil {
+	if err := refuse(ctx, d.events, d.cfg.NodeName, configMap, err); err != nil && ctx.Err() == nil {
 		d.log.Warnf("cannot write an Event about that ConfigMap: %v", err)
 	}
 }

@@ -121,6 +121,7 @@ func TestDNS(t *testing.T) {
 	component := New(Config{
 		Plugins:       plugins,
 		Client:        api.config(),
+		Objects:       api.config(),
 		NodeName:      "node1",
 		NodeIPs:       []netip.Addr{netip.MustParseAddr("192.0.2.1")},
 		PodCIDRs:      []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")},
@@ -278,6 +279,7 @@ func TestStopWhileStarting(t *testing.T) {
 		component := New(Config{
 			Plugins:       plugins,
 			Client:        api.config(),
+			Objects:       api.config(),
 			NodeName:      "node1",
 			NodeIPs:       []netip.Addr{netip.MustParseAddr("192.0.2.1")},
 			ClusterDomain: "cluster.local",

@@ -12,6 +12,8 @@ import (
 	sidecar "github.com/kubernetes-csi/external-snapshotter/v8/pkg/sidecar-controller"
 	"github.com/kubernetes-csi/external-snapshotter/v8/pkg/snapshotter"
 	"github.com/kubernetes-csi/external-snapshotter/v8/pkg/utils"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -36,9 +38,14 @@ const (
 func newSnapshots(cfg Config, api kubernetes.Interface, client snapshotclient.Interface, changed func()) component.Component {
 	return component.Func("snapshots", func(ctx context.Context, ready func()) error {
 		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		ready()
+		if err := awaitUse(ctx, cfg, client); err != nil || ctx.Err() != nil {
+			return err
+		}
 		trim := snapshotinformers.WithTransform(objectcache.WithoutManagedFields)
 		own := snapshotinformers.NewSharedInformerFactoryWithOptions(client, snapshotResync, trim, snapshotinformers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.LabelSelector = utils.VolumeSnapshotContentManagedByLabel + "=" + cfg.Node
+			o.LabelSelector = ownContents(cfg.Node)
 		}))
 		all := snapshotinformers.NewSharedInformerFactoryWithOptions(client, snapshotResync, trim)
 		defer own.Shutdown()
@@ -50,8 +57,8 @@ func newSnapshots(cfg Config, api kubernetes.Interface, client snapshotclient.In
 		// Adding a handler fails only on an informer that has stopped.
 		_, _ = contents.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { use() }})
 		own.Start(ctx.Done())
-		ready()
-		// Most nodes never have a snapshot, so the controller starts with the first one.
+		// Most nodes with volumes never have a snapshot, so the controller starts with the
+		// first one.
 		select {
 		case <-used:
 		case <-ctx.Done():
@@ -66,6 +73,47 @@ func newSnapshots(cfg Config, api kubernetes.Interface, client snapshotclient.In
 		running.Wait()
 		return nil
 	})
+}
+
+// awaitUse returns when there can be snapshots of this node, or when ctx ends. Most nodes
+// have no volumes, and need not watch. Only a node that has a PersistentVolume gets a new
+// snapshot. Older ones, whose volumes may be gone, are on the disk or in the API.
+func awaitUse(ctx context.Context, cfg Config, client snapshotclient.Interface) error {
+	made, err := cfg.Driver.ListSnapshots(ctx, &csi.ListSnapshotsRequest{MaxEntries: 1})
+	if err != nil || len(made.GetEntries()) > 0 {
+		return nil
+	}
+	known, err := client.SnapshotV1().VolumeSnapshotContents().List(ctx, metav1.ListOptions{LabelSelector: ownContents(cfg.Node), Limit: 1})
+	// A new cluster does not know the kind yet.
+	if err != nil && !apierrors.IsNotFound(err) || err == nil && len(known.Items) > 0 {
+		return nil
+	}
+	factory, err := cfg.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	used := make(chan struct{})
+	use := sync.OnceFunc(func() { close(used) })
+	// Adding a handler fails only on an informer that has stopped.
+	_, _ = factory.Core().V1().PersistentVolumes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
+		if volume, ok := object.(*corev1.PersistentVolume); ok {
+			if node, ours := localstorage.NodeOf(volume); ours && node == cfg.Node {
+				use()
+			}
+		}
+	}})
+	factory.StartWithContext(ctx)
+	select {
+	case <-used:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// ownContents selects the VolumeSnapshotContents of a node.
+func ownContents(node string) string {
+	return utils.VolumeSnapshotContentManagedByLabel + "=" + node
 }
 
 // driver is the snapshotter that upstream's controller calls.
