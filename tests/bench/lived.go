@@ -230,7 +230,7 @@ func (c *livedCluster) measure(s *stage) error { return s.Rest.measure(c.install
 // the beginning of the names of files.
 func (c *livedCluster) saveProfiles(s *stage, path string) error {
 	var err error
-	if s.LiveHeap, err = collect(c.client); err != nil {
+	if s.LiveHeap, _, err = collect(c.client); err != nil {
 		return err
 	}
 	for _, name := range []string{"heap", "goroutine"} {

@@ -66,8 +66,10 @@ type nodesStep struct {
 	// AgentsCPU is the processor time in seconds that all agents, including earlier ones, needed in
 	// this step.
 	AgentsCPU float64 `json:"agentsCPUSeconds"`
-	// LiveHeap is the size of Go objects in bytes after a garbage collection.
+	// LiveHeap is the size of Go objects in bytes after a garbage collection, and Stacks that of
+	// the stacks of goroutines.
 	LiveHeap float64   `json:"liveHeap"`
+	Stacks   float64   `json:"stacks"`
 	Idle     nodesIdle `json:"idle"`
 }
 
@@ -114,6 +116,7 @@ var nodesRows = []nodesRow{
 	{"PSS, MiB", mebibyte, func(s nodesStep) float64 { return s.Idle.PSS }},
 	{"anonymous, MiB", mebibyte, func(s nodesStep) float64 { return s.Idle.Anonymous }},
 	{"live Go heap, MiB", mebibyte, func(s nodesStep) float64 { return s.LiveHeap }},
+	{"stacks, MiB", mebibyte, func(s nodesStep) float64 { return s.Stacks }},
 	{"CPU, % of a core", 1, func(s nodesStep) float64 { return s.Idle.CPU }},
 	{"written, KiB a minute", 1024, func(s nodesStep) float64 { return s.Idle.Written }},
 }
@@ -254,21 +257,32 @@ func get(ctx context.Context, client kubernetes.Interface, path string) ([]byte,
 	return client.Discovery().RESTClient().Get().RequestURI(path).DoRaw(ctx)
 }
 
-// collect runs the garbage collection of the process that serves the API. It returns the bytes that are
-// in use after that.
-func collect(client kubernetes.Interface) (float64, error) {
+// collect runs the garbage collection of the process that serves the API. It returns the bytes of
+// objects and of stacks that are in use after that.
+func collect(client kubernetes.Interface) (heap, stacks float64, err error) {
 	profile, err := get(context.Background(), client, "/debug/pprof/heap?gc=1&debug=1")
 	if err != nil {
-		return 0, fmt.Errorf("collect garbage: %w", err)
+		return 0, 0, fmt.Errorf("collect garbage: %w", err)
 	}
 	// runtime.MemStats follow the profile as comments.
 	lines := bufio.NewScanner(bytes.NewReader(profile))
 	for lines.Scan() {
+		if text, ok := strings.CutPrefix(lines.Text(), "# Stack = "); ok {
+			inUse, _, _ := strings.Cut(text, " / ")
+			if stacks, err = strconv.ParseFloat(inUse, 64); err != nil {
+				return 0, 0, fmt.Errorf("collect garbage: %w", err)
+			}
+		}
 		if text, ok := strings.CutPrefix(lines.Text(), "# HeapAlloc = "); ok {
-			return strconv.ParseFloat(text, 64)
+			if heap, err = strconv.ParseFloat(text, 64); err != nil {
+				return 0, 0, fmt.Errorf("collect garbage: %w", err)
+			}
 		}
 	}
-	return 0, fmt.Errorf("collect garbage: the profile has no HeapAlloc")
+	if heap == 0 || stacks == 0 {
+		return 0, 0, fmt.Errorf("collect garbage: the profile has no HeapAlloc, or no Stack")
+	}
+	return heap, stacks, nil
 }
 
 func writeJSON(path string, value any) error {

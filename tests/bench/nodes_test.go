@@ -70,7 +70,7 @@ func TestNodes(t *testing.T) {
 
 		time.Sleep(options.Settle)
 		// At this time a collection mostly frees memory of joins.
-		if step.LiveHeap, err = collect(server.Client()); err != nil {
+		if step.LiveHeap, step.Stacks, err = collect(server.Client()); err != nil {
 			t.Fatal(err)
 		}
 		if err := step.Idle.measure(host, options.Idle); err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -142,6 +143,13 @@ func (s *sharing) answer(ctx context.Context, asked askedWatch, kind runtime.Obj
 	return body, nil
 }
 
+// The fields by which a watch may select objects.
+const (
+	nameField      = metav1.ObjectNameField
+	namespaceField = "metadata.namespace"
+	clusterIPField = "spec.clusterIP"
+)
+
 // askedWatch is a watch that begins with all objects.
 type askedWatch struct {
 	resource  schema.GroupVersionResource
@@ -181,7 +189,13 @@ func parseWatch(request *http.Request) (asked askedWatch, ok bool) {
 		return asked, false
 	}
 	for _, requirement := range asked.fields.Requirements() {
-		if requirement.Field != metav1.ObjectNameField && requirement.Field != "metadata.namespace" {
+		switch requirement.Field {
+		case nameField, namespaceField:
+		case clusterIPField: // which the kubelet selects Services by
+			if asked.resource != corev1.SchemeGroupVersion.WithResource("services") {
+				return asked, false
+			}
+		default:
 			return asked, false
 		}
 	}
@@ -194,9 +208,14 @@ func (a askedWatch) selects(object any) bool {
 		object = gone.Obj
 	}
 	accessor, err := meta.Accessor(object)
-	return err == nil && (a.namespace == "" || accessor.GetNamespace() == a.namespace) &&
-		a.labels.Matches(labels.Set(accessor.GetLabels())) &&
-		a.fields.Matches(fields.Set{metav1.ObjectNameField: accessor.GetName(), "metadata.namespace": accessor.GetNamespace()})
+	if err != nil || a.namespace != "" && accessor.GetNamespace() != a.namespace || !a.labels.Matches(labels.Set(accessor.GetLabels())) {
+		return false
+	}
+	known := fields.Set{nameField: accessor.GetName(), namespaceField: accessor.GetNamespace()}
+	if service, ok := object.(*corev1.Service); ok {
+		known[clusterIPField] = service.Spec.ClusterIP
+	}
+	return a.fields.Matches(known)
 }
 
 // eventWriter writes a watch as the API server does.

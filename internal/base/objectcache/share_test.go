@@ -51,7 +51,9 @@ func TestShare(t *testing.T) {
 			Spec:       corev1.ServiceSpec{ClusterIP: "10.43.0.10"},
 		}
 	}
-	api := fake.NewClientset(service("first", "seen"), service("hidden", "other"),
+	headless := service("headless", "seen")
+	headless.Spec.ClusterIP = corev1.ClusterIPNone
+	api := fake.NewClientset(service("first", "seen"), service("hidden", "other"), headless,
 		&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default"}, AddressType: discoveryv1.AddressTypeIPv4},
 		&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "other"}, AddressType: discoveryv1.AddressTypeIPv4})
 	shared := New(ctx, informers.NewSharedInformerFactory(api, 0), api)
@@ -65,7 +67,7 @@ func TestShare(t *testing.T) {
 	}
 
 	own := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(options *metav1.ListOptions) {
-		options.LabelSelector = "class=seen"
+		options.LabelSelector, options.FieldSelector = "class=seen", "spec.clusterIP!=None"
 	}))
 	changes := make(chan string, 10)
 	tell := func(what string) func(any) {
@@ -146,7 +148,9 @@ func TestSharePasses(t *testing.T) {
 		{path: "/api/v1/services", query: whole, shared: true},
 		{path: "/api/v1/namespaces/default/services", query: whole, shared: true},
 		{path: "/api/v1/services", query: whole + "&fieldSelector=metadata.name%3Dx&labelSelector=a+in+%28b%29", shared: true},
+		{path: "/api/v1/services", query: whole + "&fieldSelector=spec.clusterIP%21%3DNone", shared: true},
 		{path: "/apis/discovery.k8s.io/v1/endpointslices", query: whole, shared: true},
+		{path: "/apis/discovery.k8s.io/v1/endpointslices", query: whole + "&fieldSelector=spec.clusterIP%21%3DNone"},
 		{path: "/api/v1/services", query: "watch=true&resourceVersion=7"},
 		{path: "/api/v1/services", query: "sendInitialEvents=true"},
 		{path: "/api/v1/services", query: whole + "&fieldSelector=spec.type%3DNodePort"},
