@@ -136,11 +136,16 @@ func preferNames(o *options.ServerRunOptions, flags cliflag.NamedFlagSets, egres
 
 // setGates sets the feature gates for which kedge has another default than upstream.
 // The gates in the user's arguments win, because they are set later.
+func setGates(o *options.ServerRunOptions) error {
+	return utilfeature.DefaultMutableFeatureGate.SetFromMap(gates(o))
+}
+
+// gates are what setGates sets.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/routine/routine.go WithRoutine
 //upstream:relies-on k8s.io/apiserver/pkg/endpoints/handlers/get.go handleWatch
-func setGates(o *options.ServerRunOptions) error {
-	return utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{
+func gates(o *options.ServerRunOptions) map[string]bool {
+	return map[string]bool{
 		// With these a server tells other servers every 10 seconds, in two places, that
 		// it is there. One server has no others.
 		string(features.APIServerIdentity):                   false,
@@ -157,5 +162,5 @@ func setGates(o *options.ServerRunOptions) error {
 		// handlers before it. But an audit log would say of a watch, when it begins,
 		// that it has ended.
 		string(features.APIServingWithRoutine): !audited(o),
-	})
+	}
 }

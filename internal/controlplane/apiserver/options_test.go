@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"k8s.io/apiserver/pkg/features"
+
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/controlplane/restriction"
@@ -32,6 +34,30 @@ func TestRestrictionIsOn(t *testing.T) {
 		order := o.Admission.GenericAdmission.RecommendedPluginOrder
 		if order[len(order)-1] != restriction.Name || len(o.Admission.PluginNames) > 0 && !slices.Contains(o.Admission.PluginNames, restriction.Name) {
 			t.Errorf("%s: the plugins are %v of %v", name, o.Admission.PluginNames, order)
+		}
+	}
+}
+
+// TestAuditedWatches wants watches to be served by all handlers up to their end if there
+// is an audit log, so that it says when they have ended.
+func TestAuditedWatches(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		want bool
+	}{
+		"by default":   {want: true},
+		"to a file":    {args: []string{"audit-log-path=/var/log/audit.log"}},
+		"to a webhook": {args: []string{"audit-webhook-config-file=/etc/webhook.yaml"}},
+	} {
+		o, err := newOptions(&Config{
+			Addr: &net.TCPAddr{Port: 6443}, AdvertiseAddress: netip.MustParseAddr("192.0.2.1"), Cluster: config.Default().Cluster,
+			Dir: datadir.Dir(t.TempDir()), Args: test.args,
+		})
+		if err != nil {
+			t.Fatalf("%s: make options: %v", name, err)
+		}
+		if got := gates(o)[string(features.APIServingWithRoutine)]; got != test.want {
+			t.Errorf("%s: got %v, want %v", name, got, test.want)
 		}
 	}
 }

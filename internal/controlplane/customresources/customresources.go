@@ -29,6 +29,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/server/routine"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kube-openapi/pkg/common"
@@ -151,15 +152,42 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.needsLittle(r.Context(), info, resource) {
 		b = h.light
 	}
-	if b == h.full && byInformer(r, info) {
-		ctx, end := context.WithCancel(r.Context())
-		defer end()
-		defer b.enterWatch(resource.String(), end)()
-		r = r.WithContext(ctx)
-	} else {
-		defer b.enter(resource.String())()
-	}
+	r, leave := h.enter(b, r, info, resource.String())
+	defer whenServed(r.Context(), leave)
 	b.upstream.ServeHTTP(w, r)
+}
+
+// enter says to a backend that a request for a kind begins. It returns the request, which
+// the full handler can end if it is an informer's watch. The caller calls leave when the
+// request has been served.
+func (h *Handler) enter(b *backend, r *http.Request, info *apirequest.RequestInfo, name string) (entered *http.Request, leave func()) {
+	if b != h.full || !byInformer(r, info) {
+		return r, b.enter(name)
+	}
+	ctx, end := context.WithCancel(r.Context())
+	left := b.enterWatch(name, end)
+	return r.WithContext(ctx), func() {
+		left()
+		end()
+	}
+}
+
+// whenServed calls leave when a request has been served whose handler returns. A watch
+// goes on after that: the API server's outer handler calls the rest, so that the stack of
+// all handlers is free by then.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/server/routine/routine.go WithRoutine TaskFrom
+func whenServed(ctx context.Context, leave func()) {
+	rest := routine.TaskFrom(ctx)
+	if rest == nil || rest.Func == nil {
+		leave()
+		return
+	}
+	serve := rest.Func
+	rest.Func = func() {
+		defer leave()
+		serve()
+	}
 }
 
 // byInformer tells whether a request is a watch whose client begins it again when it ends:

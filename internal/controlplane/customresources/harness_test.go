@@ -31,7 +31,9 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/server/routine"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
@@ -138,7 +140,8 @@ func asUser(handler http.Handler) http.Handler {
 		if info.Namespace != "" {
 			ctx = apirequest.WithNamespace(ctx, info.Namespace)
 		}
-		handler.ServeHTTP(w, r.WithContext(ctx))
+		// As in the API server, watches go on after their handler has returned.
+		routine.WithRoutine(handler, genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString())).ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
