@@ -4,9 +4,11 @@ import (
 	"context"
 	"sync"
 	"time"
+	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
@@ -66,7 +68,7 @@ func (m *metadataFactory) ForResource(resource schema.GroupVersionResource) info
 			end:   end,
 		}
 		// This fails only for an informer that runs.
-		_ = kind.Informer().SetTransform(WithoutManagedFields)
+		_ = kind.Informer().SetTransform(identity)
 		m.kinds[resource] = kind
 	}
 	started := make(chan struct{})
@@ -77,6 +79,33 @@ func (m *metadataFactory) ForResource(resource schema.GroupVersionResource) info
 		enter:        func() { m.enter(kind) },
 		leave:        func() { m.leave(resource, kind) },
 	}
+}
+
+// identity is a cache.TransformFunc. It leaves of an object's metadata what says which object
+// it is, in which version, whose, and whether it may go. Labels and annotations of custom
+// resources can be larger than all of that, and the garbage collector and the quotas do not
+// read them. The names lie in one piece of memory: small pieces that come in a burst and
+// stay would keep most of the memory of the burst.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/garbagecollector/graph_builder.go GraphBuilder.processGraphChanges
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/resourcequota/resource_quota_monitor.go QuotaMonitor.processResourceChanges
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/storageversionmigrator/storageversionmigrator.go SVMController.runMigration
+func identity(object any) (any, error) {
+	is, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return object, nil
+	}
+	kept := &metav1.PartialObjectMetadata{TypeMeta: unique.Make(is.TypeMeta).Value(), ObjectMeta: metav1.ObjectMeta{
+		Namespace:         unique.Make(is.Namespace).Value(),
+		DeletionTimestamp: is.DeletionTimestamp, OwnerReferences: is.OwnerReferences, Finalizers: is.Finalizers,
+	}}
+	names := is.Name + string(is.UID) + is.ResourceVersion
+	next := func(name string) (piece string) {
+		piece, names = names[:len(name)], names[len(name):]
+		return piece
+	}
+	kept.Name, kept.UID, kept.ResourceVersion = next(is.Name), types.UID(next(string(is.UID))), next(is.ResourceVersion)
+	return kept, nil
 }
 
 func (m *metadataFactory) enter(kind *metadataKind) {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -101,4 +102,26 @@ func TestMetadata(t *testing.T) {
 		endThird()
 		factory.Shutdown()
 	})
+}
+
+// What the garbage collector and the quotas read of an object stays, and nothing else.
+func TestIdentity(t *testing.T) {
+	deleted := metav1.Now()
+	object := &metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "one", Namespace: "a", UID: "1-2", ResourceVersion: "7", DeletionTimestamp: &deleted,
+			OwnerReferences: []metav1.OwnerReference{{Name: "owner", UID: "3"}}, Finalizers: []string{"foregroundDeletion"},
+		},
+	}
+	want := object.DeepCopy()
+	object.Labels, object.Annotations = map[string]string{"a": "b"}, map[string]string{"c": "d"}
+	object.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+	got, err := identity(object)
+	if err != nil || !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	if got, err := identity("another object"); got != "another object" || err != nil {
+		t.Errorf("another object became %v, %v", got, err)
+	}
 }

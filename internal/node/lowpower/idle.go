@@ -4,7 +4,7 @@
 // By default Go lets a heap grow to twice its live size before it collects garbage. In a process
 // that mostly waits, half of the memory is then garbage. This package lets the heap grow by what is
 // allocated in a fixed time instead. That is little while the process is idle. Under load it is
-// Go's own limit, because more frequent collections would cost processor time.
+// half of the live heap, because more frequent collections would cost processor time.
 //
 // An idle process spends most of its processor time on waking up, for hundreds of unrelated timers.
 // While kedge is idle, the kernel may delay these timers a little so that several expire together:
@@ -27,19 +27,16 @@ const (
 	// interval is how often the rate of allocation is measured. It is also the intended time
 	// between two collections.
 	interval = 10 * time.Second
-	// The bounds of GOGC, in percent of the live heap. The upper bound is Go's default. A lower
-	// bound than this one would save little memory and collect often.
-	busiest = 100
+	// The bounds of GOGC, in percent of the live heap. Garbage leaves holes between objects that
+	// stay, and the process keeps what is between the holes. So a burst leaves the more behind, the
+	// more garbage there was at once. Against Go's default, which is 100, the upper bound saves 10 MiB
+	// after the start, and costs hardly any processor time. A lower bound than this one would save
+	// little memory and collect often.
+	busiest = 50
 	calmest = 25
-	// starting is the upper bound until startingTime has passed. Garbage leaves holes between
-	// objects that stay, and the process keeps what is between the holes. At the start most of the
-	// objects are made that stay. Against Go's default, 60 costs a tenth more processor time until
-	// a server is ready. It then keeps 7 MiB less.
-	starting     = 60
-	startingTime = time.Minute
 	// The process is idle from GOGC rests downwards, until GOGC rises above wakes.
 	rests = 30
-	wakes = 60
+	wakes = 40
 	// A process at rest gives memory back again when the live heap has shrunk by 1/shrinkShare.
 	// That happens minutes after a burst, when caches forget it.
 	shrinkShare = 16
@@ -69,7 +66,7 @@ func watch(ctx context.Context, setGOGC bool) {
 	log := logrus.WithField("component", "idle")
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	percent, resting, started := starting, false, time.Now()
+	percent, resting := busiest, false
 	if setGOGC {
 		debug.SetGCPercent(percent)
 	}
@@ -84,9 +81,6 @@ func watch(ctx context.Context, setGOGC bool) {
 		next := gogc(allocated-last, live)
 		last = allocated
 		most = max(most, live)
-		if time.Since(started) < startingTime {
-			next = min(next, starting)
-		}
 		if setGOGC && differs(next, percent) {
 			debug.SetGCPercent(next)
 			percent = next
