@@ -96,6 +96,11 @@ type parts struct {
 	properties map[digest]properties
 	// learned are the properties that definitions share already, by their address.
 	learned map[uintptr]digest
+	// rest is a schema without the parts that have a digest of their own. One for all
+	// leaves less garbage.
+	rest apiextensionsv1.JSONSchemaProps
+	// odd counts the schemas that have no JSON.
+	odd int
 }
 
 func newParts() *parts {
@@ -145,7 +150,8 @@ func (p *parts) schema(schema *apiextensionsv1.JSONSchemaProps, replace bool) (*
 	known, ok := p.schemas[sum]
 	if !ok {
 		if known = schema; replace {
-			known = compact(schema)
+			known = &apiextensionsv1.JSONSchemaProps{}
+			compact(schema, known)
 		}
 		p.schemas[sum] = known
 	}
@@ -155,13 +161,12 @@ func (p *parts) schema(schema *apiextensionsv1.JSONSchemaProps, replace bool) (*
 // content returns the digest of a schema: two schemas with one digest have the same JSON.
 // If replace is true, it replaces the parts of the schema.
 func (p *parts) content(schema *apiextensionsv1.JSONSchemaProps, replace bool) digest {
-	hash, rest := sha256.New(), *schema
+	hash := sha256.New()
 	if items := schema.Items; items != nil && items.Schema != nil {
 		known, sum := p.schema(items.Schema, replace)
 		if replace {
 			items.Schema = known
 		}
-		rest.Items = nil
 		fmt.Fprintf(hash, "items %x\n", sum)
 	}
 	if values := schema.AdditionalProperties; values != nil && values.Schema != nil {
@@ -169,7 +174,6 @@ func (p *parts) content(schema *apiextensionsv1.JSONSchemaProps, replace bool) d
 		if replace {
 			values.Schema = known
 		}
-		rest.AdditionalProperties = nil
 		fmt.Fprintf(hash, "values %x\n", sum)
 	}
 	if len(schema.Properties) > 0 {
@@ -177,14 +181,22 @@ func (p *parts) content(schema *apiextensionsv1.JSONSchemaProps, replace bool) d
 		if replace {
 			schema.Properties = known
 		}
-		rest.Properties = nil
 		fmt.Fprintf(hash, "fields %x\n", sum)
 	}
 	p.texts(schema, replace)
-	text, err := json.Marshal(&rest)
+	p.rest = *schema
+	p.rest.Properties = nil
+	if p.rest.Items != nil && p.rest.Items.Schema != nil {
+		p.rest.Items = nil
+	}
+	if p.rest.AdditionalProperties != nil && p.rest.AdditionalProperties.Schema != nil {
+		p.rest.AdditionalProperties = nil
+	}
+	text, err := json.Marshal(&p.rest)
 	if err != nil {
-		// A schema that has no JSON is equal to itself only.
-		text = fmt.Appendf(nil, "%p", schema)
+		// A schema that has no JSON is equal to no other.
+		p.odd++
+		text = fmt.Appendf(nil, "odd %d", p.odd)
 	}
 	hash.Write(text)
 	return digest(hash.Sum(nil))
@@ -196,8 +208,9 @@ func (p *parts) fields(fields properties, replace bool) (properties, digest) {
 		return fields, sum
 	}
 	hash := sha256.New()
+	var field, compacted apiextensionsv1.JSONSchemaProps
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		field := fields[name]
+		field = fields[name]
 		fmt.Fprintf(hash, "%q %x\n", name, p.content(&field, replace))
 		if replace {
 			fields[name] = field
@@ -208,8 +221,10 @@ func (p *parts) fields(fields properties, replace bool) (properties, digest) {
 	if !ok {
 		if known = fields; replace {
 			known = make(properties, len(fields))
-			for name, field := range fields {
-				known[p.text(name)] = *compact(&field)
+			for name := range fields {
+				field = fields[name]
+				compact(&field, &compacted)
+				known[p.text(name)] = compacted
 			}
 		}
 		p.properties[sum] = known
@@ -218,10 +233,11 @@ func (p *parts) fields(fields properties, replace bool) (properties, digest) {
 	return known, sum
 }
 
-// compact returns a copy of a schema with the same parts. The decoder leaves a schema among
+// compact makes a copy of a schema with the same parts. The decoder leaves a schema among
 // garbage, where it would hold whole pages of memory. The copies of all schemas of a
-// definition lie beside each other, because they are made one after the other.
-func compact(schema *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaProps {
+// definition lie beside each other, because they are made one after the other, and because
+// nothing else of their size is made meanwhile.
+func compact(schema, into *apiextensionsv1.JSONSchemaProps) {
 	rest := *schema
 	rest.Properties = nil
 	if schema.Items != nil && schema.Items.Schema != nil {
@@ -230,15 +246,14 @@ func compact(schema *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchem
 	if schema.AdditionalProperties != nil {
 		rest.AdditionalProperties = nil
 	}
-	compacted := rest.DeepCopy()
-	compacted.Properties = schema.Properties
-	if compacted.Items == nil && schema.Items != nil {
-		compacted.Items = &apiextensionsv1.JSONSchemaPropsOrArray{Schema: schema.Items.Schema, JSONSchemas: schema.Items.JSONSchemas}
+	rest.DeepCopyInto(into)
+	into.Properties = schema.Properties
+	if into.Items == nil && schema.Items != nil {
+		into.Items = &apiextensionsv1.JSONSchemaPropsOrArray{Schema: schema.Items.Schema, JSONSchemas: schema.Items.JSONSchemas}
 	}
 	if values := schema.AdditionalProperties; values != nil {
-		compacted.AdditionalProperties = &apiextensionsv1.JSONSchemaPropsOrBool{Allows: values.Allows, Schema: values.Schema}
+		into.AdditionalProperties = &apiextensionsv1.JSONSchemaPropsOrBool{Allows: values.Allows, Schema: values.Schema}
 	}
-	return compacted
 }
 
 // texts makes the texts of a schema known. If replace is true, it replaces them.
