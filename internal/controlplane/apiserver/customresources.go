@@ -27,7 +27,7 @@ func newExtensionsServer(config apiextensionsapiserver.CompletedConfig, delegate
 		Admission: generic.AdmissionControl, Authorizer: generic.Authorization.Authorizer,
 		ServiceResolver: extra.ServiceResolver, AuthResolverWrapper: extra.AuthResolverWrapper,
 		RequestTimeout: generic.RequestTimeout, MinRequestTimeout: time.Duration(generic.MinRequestTimeout) * time.Second,
-		MaxRequestBodyBytes: generic.MaxRequestBodyBytes, OpenAPI: generic.OpenAPIV3Config,
+		MaxRequestBodyBytes: generic.MaxRequestBodyBytes,
 	}
 	if direct != nil {
 		c.Uncached, c.Exists = direct.uncached, direct.exists

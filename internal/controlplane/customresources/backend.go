@@ -76,8 +76,9 @@ func unchanged(definition *apiextensionsv1.CustomResourceDefinition) *apiextensi
 	return definition
 }
 
-// newBackend makes a handler of upstream's. options changes its storage. models are the
-// types of objects' metadata, for server-side apply.
+// newBackend makes a handler of upstream's. options changes its storage. models are types
+// that it adds to those of each definition, for server-side apply. Without models it has no
+// types at all.
 //
 // Upstream's handler answers requests for discovery too. Such requests do not come
 // here, so it gets no handlers for them. Nor does it get the controller that establishes

@@ -32,7 +32,7 @@ import (
 	"k8s.io/apiserver/pkg/server/routine"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 const (
@@ -72,7 +72,6 @@ type Config struct {
 	RequestTimeout      time.Duration
 	MinRequestTimeout   time.Duration
 	MaxRequestBodyBytes int64
-	OpenAPI             *common.OpenAPIV3Config
 }
 
 // Handler serves custom resources.
@@ -90,11 +89,9 @@ func New(c Config) (*Handler, error) {
 		c.Exists = func(context.Context, string) (bool, error) { return true, nil }
 	}
 	h := &Handler{rest: c.Rest, definitions: c.Definitions.Lister(), storage: c.Storage, exists: c.Exists}
-	models, err := staticModels(c.OpenAPI)
-	if err != nil {
-		return nil, err
-	}
-	if h.full, err = newBackend(c, fullOptions, unchanged, models); err != nil {
+	var err error
+	// Each definition has the types of metadata among its own, so there is nothing to add.
+	if h.full, err = newBackend(c, fullOptions, unchanged, map[string]*spec.Schema{}); err != nil {
 		return nil, err
 	}
 	if h.light, err = newBackend(c, lightOptions(h.full, c.Uncached), withoutSchemas, nil); err != nil {
