@@ -109,6 +109,9 @@ var startingErrors = []string{
 	// pkg/controlplane/controller/legacytokentracking, until kube-system exists
 	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking/controller.go Controller.processNext
 	"Error while syncing ConfigMap",
+	// pkg/controller/serviceaccount, until that ConfigMap exists
+	//upstream:relies-on k8s.io/kubernetes/pkg/controller/serviceaccount/legacy_serviceaccount_token_cleaner.go LegacySATokenCleaner.evaluateSATokens
+	"Getting lastest possible tracked_since time",
 	// k8s.io/apiserver/pkg/storage/etcd3/watcher.go, if a watch ends before it has begun
 	//upstream:relies-on k8s.io/apiserver/pkg/storage/etcd3/watcher.go watchChan.startWatching
 	"failed to sync with latest state: context canceled",
