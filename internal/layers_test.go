@@ -27,7 +27,8 @@ var rooms = map[string][]string{
 	"inspect":      {"base", "cluster", "datastore", "node"},
 	"agent":        {"base", "cluster", "inspect", "node"},
 	"server":       {"agent", "base", "cluster", "controlplane", "datastore", "inspect", "node"},
-	"cli":          {"agent", "base", "cluster", "controlplane", "datastore", "inspect", "node", "removal", "server"},
+	"adopt":        {"base", "cluster", "controlplane", "datastore"},
+	"cli":          {"adopt", "agent", "base", "cluster", "controlplane", "datastore", "inspect", "node", "removal", "server"},
 	"testutil":     {},
 	"upstream":     {},
 }

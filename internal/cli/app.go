@@ -61,6 +61,7 @@ func newApp(work *workload) *cli.App {
 			tokenCommand(),
 			nodeCommand(),
 			snapshotCommand(),
+			adoptCommand(),
 			secretsEncryptCommand(),
 			certificateCommand(),
 			imageCommand(),

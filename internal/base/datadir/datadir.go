@@ -27,6 +27,10 @@ const RuntimeLink = RunDir + "/cri.sock"
 // wiped can join again under its name.
 const NodePassword = "/etc/kedge/node/password"
 
+// K3sNodePassword is k3s's file for the same. A machine that was a node of k3s, and has no
+// NodePassword, stays the same node by it.
+const K3sNodePassword = "/etc/rancher/node/password"
+
 // DNSFolder holds the only files of this host that the ConfigMap coredns-custom may name.
 // Root puts them there.
 const DNSFolder = "/etc/kedge/dns"
@@ -64,6 +68,16 @@ func (d Dir) LockFile() string { return d.join("lock") }
 
 // ClockFile records the latest time that kedge has seen.
 func (d Dir) ClockFile() string { return d.join("clock") }
+
+// Server is the folder of everything that makes this host a server.
+func (d Dir) Server() string { return d.join("server") }
+
+// Adopting is a data directory in which the folder of a server is built from another
+// program's state. It exists only while that happens, or if it was interrupted.
+func (d Dir) Adopting() Dir { return Dir(d.join("adopting")) }
+
+// Adopted is the file that says what was not taken from another program's state.
+func (d Dir) Adopted() string { return d.join("server", "adopted.txt") }
 
 // ServerToken is the file with the join token.
 func (d Dir) ServerToken() string { return d.join("server", "token") }
@@ -174,7 +188,7 @@ func (d Dir) RegistryCerts() string { return d.join("agent", "etc", "containerd"
 // All returns everything that kedge makes in the data directory. The directory may hold
 // other files of the user.
 func (d Dir) All() []string {
-	return []string{d.join("server"), d.join("agent"), d.Storage(), d.Assets(), d.ClockFile(), d.LockFile()}
+	return []string{d.Server(), string(d.Adopting()), d.join("agent"), d.Storage(), d.Assets(), d.ClockFile(), d.LockFile()}
 }
 
 // MakeServer makes the folders of a server that are missing.

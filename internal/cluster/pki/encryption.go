@@ -22,12 +22,12 @@ const EncryptionKey = "encryption.key"
 // from the authority's key, which all servers of the cluster have and nobody else. So all
 // servers of a cluster that had no such file make the same one. The file stays when the
 // authority is replaced.
-func ensureEncryptionKey(folder string, authority *authority) (string, error) {
+func ensureEncryptionKey(folder, authorityKey string) (string, error) {
 	file := filepath.Join(folder, EncryptionKey)
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		return file, err
 	}
-	text, err := os.ReadFile(authority.keyFile)
+	text, err := os.ReadFile(authorityKey)
 	if err != nil {
 		return "", fmt.Errorf("make %s: %w", file, err)
 	}
@@ -36,4 +36,14 @@ func ensureEncryptionKey(folder string, authority *authority) (string, error) {
 		return "", fmt.Errorf("make %s: %w", file, err)
 	}
 	return file, datadir.WriteFile(file, []byte(hex.EncodeToString(derived)+"\n"), keyMode)
+}
+
+// KeepEncryptionKey returns the content of that file in a data directory that has the
+// authorities. If the file is missing, KeepEncryptionKey makes it.
+func KeepEncryptionKey(dir datadir.Dir) ([]byte, error) {
+	file, err := ensureEncryptionKey(dir.ServerTLS(), filepath.Join(dir.ServerTLS(), "server-ca.key"))
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(file)
 }

@@ -15,7 +15,7 @@ func TestEncryptionKey(t *testing.T) {
 		if err := os.WriteFile(a.keyFile, []byte(authorityKey), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		file, err := ensureEncryptionKey(folder, a)
+		file, err := ensureEncryptionKey(folder, a.keyFile)
 		if err != nil {
 			t.Fatal(err)
 		}

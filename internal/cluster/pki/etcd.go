@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
@@ -108,6 +109,10 @@ func Secrets(dir datadir.Dir) (map[string][]byte, error) {
 	}
 	return secrets, nil
 }
+
+// SharedFiles are the paths, in the folder of the authorities, of the files that all
+// servers of a cluster share. k3s has the same names for them, except EncryptionKey.
+func SharedFiles() []string { return slices.Clone(shared) }
 
 // KeepSecrets writes what Secrets returned on another server. It writes the servers'
 // authority last, so if that is there, all files are.

@@ -200,7 +200,7 @@ func EnsureServer(o ServerOptions) (*Server, error) {
 	if err := s.writeRootCA(); err != nil {
 		return nil, err
 	}
-	if s.EncryptionKeyFile, err = ensureEncryptionKey(folder, s.serverCA); err != nil {
+	if s.EncryptionKeyFile, err = ensureEncryptionKey(folder, s.serverCA.keyFile); err != nil {
 		return nil, err
 	}
 	// RSA, though ECDSA would be faster: clouds that federate with the cluster's service

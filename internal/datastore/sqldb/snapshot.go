@@ -74,6 +74,49 @@ type ownError struct{ error }
 // Unwrap lets errors.Is find the cause.
 func (e ownError) Unwrap() error { return e.error }
 
+// Export calls each with every present object, in the order of revisions, as package
+// etcd's Export says. Older values cannot be read.
+func (d *Datastore) Export(ctx context.Context, each func(*mvccpb.Event) error) (revision, compacted int64, err error) {
+	err = d.connected(ctx, func(db *sql.DB) error {
+		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+		if err != nil {
+			return err
+		}
+		// The transaction has changed nothing, so the result does not matter.
+		defer func() { _ = tx.Rollback() }()
+		if err := tx.QueryRowContext(ctx, head).Scan(&revision); err != nil {
+			return err
+		}
+		rows, err := tx.QueryContext(ctx, current+" ORDER BY id")
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			kv, err := scanObject(rows)
+			if err != nil {
+				return err
+			}
+			if err := each(&mvccpb.Event{Kv: kv}); err != nil {
+				return ownError{err}
+			}
+		}
+		return rows.Err()
+	})
+	return revision, revision, err
+}
+
+// scanObject returns a row of current.
+func scanObject(rows *sql.Rows) (*mvccpb.KeyValue, error) {
+	var kv mvccpb.KeyValue
+	var created bool
+	err := rows.Scan(&kv.ModRevision, &kv.Key, &created, &kv.CreateRevision, &kv.Lease, &kv.Value)
+	if created {
+		kv.CreateRevision = kv.ModRevision
+	}
+	return &kv, err
+}
+
 func writeObjects(path string, rows *sql.Rows) (err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -86,13 +129,9 @@ func writeObjects(path string, rows *sql.Rows) (err error) {
 	}()
 	out := bufio.NewWriter(file)
 	for rows.Next() {
-		var kv mvccpb.KeyValue
-		var created bool
-		if err := rows.Scan(&kv.ModRevision, &kv.Key, &created, &kv.CreateRevision, &kv.Lease, &kv.Value); err != nil {
+		kv, err := scanObject(rows)
+		if err != nil {
 			return err
-		}
-		if created {
-			kv.CreateRevision = kv.ModRevision
 		}
 		text, err := kv.Marshal()
 		if err != nil {

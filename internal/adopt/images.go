@@ -1,0 +1,5 @@
+package adopt
+
+import "context"
+
+func (a *adoption) takeImages(ctx context.Context) error { return nil }
