@@ -27,7 +27,7 @@ var rooms = map[string][]string{
 	"inspect":      {"base", "cluster", "datastore", "node"},
 	"agent":        {"base", "cluster", "inspect", "node"},
 	"server":       {"agent", "base", "cluster", "controlplane", "datastore", "inspect", "node"},
-	"adopt":        {"base", "cluster", "controlplane", "datastore"},
+	"adopt":        {"base", "cluster", "controlplane", "datastore", "node"},
 	"cli":          {"adopt", "agent", "base", "cluster", "controlplane", "datastore", "inspect", "node", "removal", "server"},
 	"testutil":     {},
 	"upstream":     {},

@@ -109,8 +109,8 @@ func (o *objects) look(ctx context.Context, key string, text []byte, revision in
 	f := &finding{revision: revision}
 	o.found[key] = f
 	switch {
-	case strings.HasPrefix(key, "compact_rev_key"), key == registry+"health":
-		f.reason, f.silent = "it is the datastore's own", true
+	case strings.HasPrefix(key, "compact_rev_key"), key == registry+"health", strings.HasPrefix(key, registry+"masterleases/"):
+		f.reason, f.silent = "it is the datastore's own, or says which API servers run", true
 		return nil
 	case strings.HasPrefix(key, "/bootstrap/"):
 		f.name, f.reason = key, "it is k3s's copy of the authorities and keys, which kedge has in files"

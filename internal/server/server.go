@@ -222,7 +222,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		return faults
 	}
 
-	password, err := join.EnsurePassword(datadir.NodePassword)
+	password, err := join.EnsurePassword(datadir.NodePassword, datadir.K3sNodePassword)
 	if err != nil {
 		return err
 	}

@@ -238,7 +238,7 @@ func (i *Identity) learn(ctx context.Context, c *client, authorize func(*http.Re
 // certify asks the server to sign the node's certificates, and keeps them. With newKeys
 // they are for new keys.
 func (i *Identity) certify(ctx context.Context, c *client, path string, newKeys bool, authorize func(*http.Request)) error {
-	password, err := EnsurePassword(i.cfg.PasswordFile)
+	password, err := EnsurePassword(i.cfg.PasswordFile, datadir.K3sNodePassword)
 	if err != nil {
 		return err
 	}

@@ -12,22 +12,34 @@ import (
 )
 
 // EnsurePassword returns the node's password from the file path. If the file is missing
-// or empty, it makes a password and writes the file.
-func EnsurePassword(path string) (string, error) {
-	text, err := os.ReadFile(path)
-	password := strings.TrimSpace(string(text))
-	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("read node password: %w", err)
-	case password != "":
-		return password, nil
+// or empty, it writes the file with the password in the file k3s, so that a machine that
+// was a node of k3s stays the same node. If that file is missing too, EnsurePassword makes
+// a password.
+func EnsurePassword(path, k3s string) (string, error) {
+	password, err := readPassword(path)
+	if err != nil || password != "" {
+		return password, err
+	}
+	if password, err = readPassword(k3s); err != nil {
+		return "", err
+	}
+	if password == "" {
+		password = newSecret()
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", fmt.Errorf("keep node password: %w", datadir.Explain(err))
 	}
-	password = newSecret()
 	if err := datadir.WriteFile(path, []byte(password+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("keep node password: %w", err)
 	}
 	return password, nil
+}
+
+// readPassword returns the password in a file, or an empty text if the file is missing.
+func readPassword(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read node password: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
 }

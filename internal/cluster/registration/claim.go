@@ -89,6 +89,13 @@ func (r *Registry) checkAddresses(ctx context.Context, claim Claim) error {
 			secret, err := r.client.CoreV1().Secrets(namespace).Get(ctx, owner+suffix, metav1.GetOptions{})
 			switch {
 			case apierrors.IsNotFound(err):
+				own, err := provesK3s(ctx, r.client, owner, claim.Password)
+				if err != nil {
+					return err
+				}
+				if !own {
+					return &AddressError{ip, owner}
+				}
 			case err != nil:
 				return fmt.Errorf("read registration: %w", err)
 			case !protects(secret, claim.Password):
@@ -105,6 +112,16 @@ func take(ctx context.Context, client kubernetes.Interface, claim Claim, force b
 	secrets := client.CoreV1().Secrets(namespace)
 	secret, err := secrets.Get(ctx, claim.Node+suffix, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
+		if force {
+			return create(ctx, client, claim)
+		}
+		own, err := provesK3s(ctx, client, claim.Node, claim.Password)
+		if err != nil {
+			return "", err
+		}
+		if !own {
+			return "", &TakenError{claim.Node}
+		}
 		return create(ctx, client, claim)
 	}
 	if err != nil {
