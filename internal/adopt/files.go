@@ -62,6 +62,7 @@ func (a *adoption) takeToken(context.Context) error {
 	if _, err := join.EnsureToken(a.made, secret, authority); err != nil {
 		return err
 	}
+	a.report.note("The secret of the join token stays the same, and the token begins with another hash: to join nodes, use the whole token in %s", a.dir.ServerToken())
 	if agents := a.agentSecret(); agents != "" && agents != secret && a.Settings.Server.AgentToken == "" {
 		a.report.note("k3s has a token of its own for agents. To keep it, set agent-token in kedge's configuration to its secret, which is in %s", a.k3s.server("cred", "passwd"))
 	}

@@ -15,9 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage/value"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/version"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 )
 
@@ -34,6 +36,8 @@ const (
 	balancerLabel = "svccontroller.k3s.cattle.io/svcname"
 	// accountUID is on a Secret with the token of a ServiceAccount.
 	accountUID = corev1.ServiceAccountUIDKey
+	// k3sNewcomers is the group of bootstrap tokens with which nodes join k3s.
+	k3sNewcomers = "system:bootstrappers:k3s:default-node-token"
 )
 
 // replaced are the manifests of k3s in whose place kedge has something of its own, with
@@ -109,8 +113,11 @@ func (o *objects) look(ctx context.Context, key string, text []byte, revision in
 	f := &finding{revision: revision}
 	o.found[key] = f
 	switch {
-	case strings.HasPrefix(key, "compact_rev_key"), key == registry+"health", strings.HasPrefix(key, registry+"masterleases/"):
-		f.reason, f.silent = "it is the datastore's own, or says which API servers run", true
+	case strings.HasPrefix(key, "compact_rev_key"), key == registry+"health":
+		f.reason, f.silent = "it is the datastore's own", true
+		return nil
+	case strings.HasPrefix(key, registry+"masterleases/"), key == registry+"services/endpoints/default/kubernetes", key == registry+"endpointslices/default/kubernetes":
+		f.reason, f.silent = "it says where the API servers of k3s are", true
 		return nil
 	case strings.HasPrefix(key, "/bootstrap/"):
 		f.name, f.reason = key, "it is k3s's copy of the authorities and keys, which kedge has in files"
@@ -283,6 +290,9 @@ func (o *objects) taken(ctx context.Context, key string, text []byte) ([]byte, e
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", key, err)
 	}
+	if secret, ok := read.Object.(*corev1.Secret); ok && admitNodes(secret) {
+		return read.Encode()
+	}
 	own := func(finalizer string) bool { return ownFinalizer(read.Kind.GroupKind(), finalizer) }
 	if !slices.ContainsFunc(accessor.GetFinalizers(), own) {
 		return plain, nil
@@ -293,6 +303,17 @@ func (o *objects) taken(ctx context.Context, key string, text []byte) ([]byte, e
 	}
 	accessor.SetFinalizers(left)
 	return read.Encode()
+}
+
+// admitNodes lets nodes join kedge with a bootstrap token with which they could join k3s.
+// It returns true if it has changed the Secret.
+func admitNodes(secret *corev1.Secret) bool {
+	groups := strings.Split(string(secret.Data[bootstrapapi.BootstrapTokenExtraGroupsKey]), ",")
+	if secret.Type != bootstrapapi.SecretTypeBootstrapToken || !slices.Contains(groups, k3sNewcomers) || slices.Contains(groups, join.NewcomersGroup) {
+		return false
+	}
+	secret.Data[bootstrapapi.BootstrapTokenExtraGroupsKey] = []byte(strings.Join(append(groups, join.NewcomersGroup), ","))
+	return true
 }
 
 // ownFinalizer tells whether a finalizer waits for a controller of k3s. With such a

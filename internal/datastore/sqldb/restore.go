@@ -105,7 +105,7 @@ func (d *Datastore) alone(ctx context.Context, db *sql.DB) error {
 		}
 		if time.Since(begun) > closing {
 			hosts := slices.Compact(slices.Sorted(maps.Values(others)))
-			return ownError{fmt.Errorf("%s is in use from %s: stop kedge on every server that uses it, and everything else that uses it as this user",
+			return ownError{fmt.Errorf("%s is in use from %s: stop kedge on every server that uses it, k3s too, and everything else that uses it as this user",
 				d.target, strings.Join(hosts, ", "))}
 		}
 	}

@@ -75,9 +75,13 @@ type ownError struct{ error }
 func (e ownError) Unwrap() error { return e.error }
 
 // Export calls each with every present object, in the order of revisions, as package
-// etcd's Export says. Older values cannot be read.
+// etcd's Export says. Older values cannot be read. It fails if anybody else uses the
+// database.
 func (d *Datastore) Export(ctx context.Context, each func(*mvccpb.Event) error) (revision, compacted int64, err error) {
 	err = d.connected(ctx, func(db *sql.DB) error {
+		if err := d.alone(ctx, db); err != nil {
+			return err
+		}
 		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 		if err != nil {
 			return err

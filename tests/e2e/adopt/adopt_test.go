@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"io/fs"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/crypto/scrypt"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -336,6 +338,10 @@ func testNodePassword(t *testing.T, archive string) {
 	}
 	server := host.StartServer(t)
 	server.WaitReady()
+	// The hash in the folder is not that of the password.
+	c := cluster.Of(t, server)
+	c.Kubectl("delete", "secret", "k3s-one.node-password.k3s", "--namespace=kube-system")
+	c.Kubectl("create", "secret", "generic", "k3s-one.node-password.k3s", "--namespace=kube-system", "--from-literal=hash="+k3sHash(t, strings.TrimSpace(string(password))))
 
 	other := cluster.NewHost(t, network, node)
 	agent := other.StartAgent(t, server)
@@ -347,4 +353,15 @@ func testNodePassword(t *testing.T, archive string) {
 	other.WriteFile(file, string(password))
 	agent.Start()
 	agent.WaitReady()
+}
+
+// k3sHash returns k3s's hash of a password.
+func k3sHash(t *testing.T, password string) string {
+	t.Helper()
+	salt := []byte("saltsalt")
+	key, err := scrypt.Key([]byte(password), salt, 1<<15, 8, 1, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("$1:%x:15:8:1:%s", salt, base64.RawStdEncoding.EncodeToString(key))
 }
