@@ -19,8 +19,10 @@ import (
 	"testing"
 
 	"golang.org/x/crypto/scrypt"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
@@ -97,6 +99,7 @@ func testAdopt(t *testing.T, archive, list, containerd string) {
 	copyAll(t, containerd, host.Path("/var/lib/rancher/k3s/agent/containerd"))
 	before := hash(t, host)
 
+	refusesWhileInUse(t, host)
 	killAtTenPoints(t, host, before)
 	output, err := host.Kedge(t.Context(), "adopt", "k3s").Output()
 	if err != nil {
@@ -121,6 +124,7 @@ func testAdopt(t *testing.T, archive, list, containerd string) {
 	c := cluster.Of(t, server)
 	wantObjects(c, list, said)
 	wantContents(c)
+	wantCredentials(c)
 	wantFile(c)
 	deleteNode(c)
 	if now := hash(t, host); now != before {
@@ -364,4 +368,77 @@ func k3sHash(t *testing.T, password string) string {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("$1:%x:15:8:1:%s", salt, base64.RawStdEncoding.EncodeToString(key))
+}
+
+// refusesWhileInUse fails unless an adoption is refused while a process uses k3s's datastore, or keeps a
+// container of k3s.
+func refusesWhileInUse(t *testing.T, host *harness.Host) {
+	t.Helper()
+	const open = "exec 9<$(ls /var/lib/rancher/k3s/server/db/state.db /var/lib/rancher/k3s/server/db/etcd/member/snap/db 2>/dev/null); "
+	for script, want := range map[string]string{
+		open: "uses k3s's datastore",
+		"":   "pods of k3s still run on this host",
+	} {
+		arguments := []string{"-c", script + "echo; read line", "sh"}
+		if script != open {
+			arguments = append(arguments, "/run/k3s/containerd/containerd.sock")
+		}
+		cmd := host.Command(context.Background(), "sh", arguments...)
+		input, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer input.Close()
+		output, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = output.Read(make([]byte, 1)) // now it is in place
+		said, err := host.Kedge(t.Context(), "adopt", "k3s").CombinedOutput()
+		if err == nil || !strings.Contains(string(said), want) || !strings.Contains(string(said), "run k3s-killall.sh") {
+			t.Errorf("%v: %s, want %q", err, said, want)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	if _, err := os.Stat(host.Path("/var/lib/kedge/adopting")); err == nil {
+		t.Error("it has begun all the same")
+	}
+}
+
+// wantCredentials fails unless k3s's kubeconfig, a token that it made for a ServiceAccount, and the
+// secret of its join token are valid.
+func wantCredentials(c *cluster.Cluster) {
+	c.Helper()
+	host := c.Server.Host
+	nodes := c.Kubectl("--kubeconfig=/etc/rancher/k3s/k3s.yaml", "--server=https://127.0.0.1:6443", "get", "nodes", "-o", "name")
+	if nodes != "node/"+node {
+		c.Errorf("with k3s's kubeconfig: %q", nodes)
+	}
+	secrets, err := c.Client.CoreV1().Secrets("apps").List(c.Context(), metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeServiceAccountToken)})
+	if err != nil || len(secrets.Items) == 0 {
+		c.Fatalf("tokens of ServiceAccounts: %v, %v", secrets, err)
+	}
+	config := c.Server.RESTConfig()
+	config.TLSClientConfig.CertData, config.TLSClientConfig.KeyData = nil, nil
+	config.BearerToken = string(secrets.Items[0].Data[corev1.ServiceAccountTokenKey])
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		c.Fatal(err)
+	}
+	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(c.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:apps:default" {
+		c.Errorf("the token of the ServiceAccount is that of %v, %v", who, err)
+	}
+	old, err := os.ReadFile(host.Path("/var/lib/rancher/k3s/server/token"))
+	if err != nil {
+		c.Fatal(err)
+	}
+	_, want, _ := strings.Cut(strings.TrimSpace(string(old)), "::")
+	if _, got, _ := strings.Cut(c.Server.Token(), "::"); got != want {
+		c.Errorf("the join token ends in %q, want %q", got, want)
+	}
 }
