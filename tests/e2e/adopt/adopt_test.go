@@ -58,7 +58,7 @@ func TestAdopt(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(archive), ".tar.zst")
 		t.Run(name, func(t *testing.T) { testAdopt(t, archive, filepath.Join(folder, name+".objects"), containerd) })
 	}
-	t.Run("node password", func(t *testing.T) { testNodePassword(t, archives[0]) })
+	t.Run("node password", func(t *testing.T) { testNodePassword(t, archives[len(archives)-1]) })
 }
 
 // pulled returns a root folder of containerd that has the image of the pods. k3s's folders have none,
@@ -336,11 +336,14 @@ func testNodePassword(t *testing.T, archive string) {
 	if err := os.Remove(host.Path(file)); err != nil {
 		t.Fatal(err)
 	}
-	output, err := host.Kedge(t.Context(), "adopt", "k3s").Output()
+	output, err := host.Kedge(t.Context(), "adopt", "k3s", "--cluster-init").Output()
 	if err != nil || !strings.Contains(string(output), "This host will be the node server-1, and the cluster has only [k3s-one]") {
 		t.Fatalf("%v: %s", err, output)
 	}
-	server := host.StartServer(t)
+	if _, err := os.Stat(host.Path("/var/lib/kedge/server/db/etcd/member")); err != nil {
+		t.Errorf("with cluster-init: %v", err)
+	}
+	server := host.StartServer(t, "--cluster-init")
 	server.WaitReady()
 	// The hash in the folder is not that of the password.
 	c := cluster.Of(t, server)
@@ -357,6 +360,7 @@ func testNodePassword(t *testing.T, archive string) {
 	other.WriteFile(file, string(password))
 	agent.Start()
 	agent.WaitReady()
+	wantContents(c)
 }
 
 // k3sHash returns k3s's hash of a password.
