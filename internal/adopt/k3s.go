@@ -116,10 +116,10 @@ func flags(unit string) map[string]string {
 	return found
 }
 
-// lines returns the lines of a file, none if the file cannot be read.
+// lines returns the lines of a file without their ends, none if the file cannot be read.
 func lines(file string) func(yield func(string) bool) {
 	text, _ := os.ReadFile(file)
-	return strings.Lines(string(text))
+	return strings.SplitSeq(string(text), "\n")
 }
 
 // datastore returns k3s's setting of a database.
