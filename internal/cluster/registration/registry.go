@@ -345,7 +345,8 @@ func (r *Registry) Owner(ip netip.Addr) (node string, found bool) {
 }
 
 // owners returns the nodes that have an address. If a node has certificates of an older
-// kedge, the addresses in its Node's status count.
+// kedge, or has not joined since its cluster was adopted from k3s, the addresses in its
+// Node's status count.
 func (r *Registry) owners(ip netip.Addr) (owners []string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -363,6 +364,11 @@ func (r *Registry) owners(ip netip.Addr) (owners []string, err error) {
 			addresses = reported
 		}
 		if slices.Contains(addresses, ip) {
+			owners = append(owners, node)
+		}
+	}
+	for node, reported := range r.addresses {
+		if _, registered := r.registrations[node]; !registered && slices.Contains(reported, ip) {
 			owners = append(owners, node)
 		}
 	}
