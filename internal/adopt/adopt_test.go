@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
@@ -71,7 +72,7 @@ func allRows(t *testing.T, encrypt func(*testing.T, string, []byte) []byte) (row
 		secretRow(t, encrypt, password("first")),
 		secretRow(t, encrypt, password("correct-horse")),
 		secretRow(t, encrypt, token),
-		{key: registry + "podsecuritypolicy/old", text: []byte(`{"kind":"PodSecurityPolicy","apiVersion":"policy/v1beta1","metadata":{"name":"old"}}`)},
+		{key: registry + "podsecuritypolicy/old", text: unknown(t, "policy/v1beta1", "PodSecurityPolicy")},
 		// Of this version, Kubernetes still reads what is stored.
 		{key: registry + "ingress/apps/old", text: []byte(`{"kind":"Ingress","apiVersion":"extensions/v1beta1","metadata":{"name":"old","namespace":"apps"}}`)},
 		{key: registry + "gone.example.com/things/x", text: []byte(`{"kind":"Thing","apiVersion":"gone.example.com/v1","metadata":{"name":"x"}}`)},
@@ -85,6 +86,16 @@ func allRows(t *testing.T, encrypt func(*testing.T, string, []byte) []byte) (row
 		{key: registry + "services/specs/default/kubernetes", text: stored(t, api)},
 		{key: registry + "services/specs/apps/web", text: stored(t, web)},
 	}, reasons
+}
+
+// unknown returns a stored object of a kind that this version of Kubernetes does not have.
+func unknown(t *testing.T, version, kind string) []byte {
+	t.Helper()
+	text, err := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: version, Kind: kind}, Raw: []byte{1}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append([]byte("k8s\x00"), text...)
 }
 
 // contents returns the present keys of an exported datastore.
