@@ -49,8 +49,9 @@ type adoption struct {
 }
 
 // Run makes a server of what k3s has left on this host, in the data directory of the
-// settings. It fails before it writes anything if k3s or its pods run, if kedge has state
-// there, or if k3s's state cannot be taken as a whole. Errors say what to do.
+// settings. It fails before it writes anything if k3s or its pods run, or if kedge has
+// state there. It fails and removes what it has built if k3s's state cannot be taken as a
+// whole. Errors say what to do.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	a := &adoption{Config: cfg, dir: datadir.Dir(cfg.Settings.DataDir), report: &Report{}}
 	var err error
