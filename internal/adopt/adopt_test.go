@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -85,6 +86,8 @@ func allRows(t *testing.T, encrypt func(*testing.T, string, []byte) []byte) (row
 		{key: registry + "minions/one", text: stored(t, node)},
 		{key: registry + "services/specs/default/kubernetes", text: stored(t, api)},
 		{key: registry + "services/specs/apps/web", text: stored(t, web)},
+		// After a crash, a Lease would get a new revision.
+		{key: registry + "leases/kube-node-lease/one", text: stored(t, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "kube-node-lease"}})},
 	}, reasons
 }
 
@@ -302,7 +305,7 @@ func TestRefusals(t *testing.T) {
 		}, "put the file back"},
 		"other keys": {func(t *testing.T, root string, _ *corev1.Node, _ *config.Config) {
 			write(t, filepath.Join(root, k3sData, "server/cred/encryption-config.json"), strings.ReplaceAll(keysFile("aescbc"), "aescbckey", "other"))
-		}, "none of k3s's keys fits"},
+		}, "put the file back that k3s used last"},
 		"kms": {func(t *testing.T, root string, _ *corev1.Node, _ *config.Config) {
 			write(t, filepath.Join(root, k3sData, "server/cred/encryption-config.json"), `{"resources":[{"resources":["secrets"],"providers":[{"kms":{"name":"x"}}]}]}`)
 		}, "encrypt Secrets with aescbc or secretbox first"},

@@ -20,7 +20,7 @@ import (
 // encrypted begins the values that an API server has encrypted.
 var encrypted = []byte("k8s:enc:")
 
-// k3sSecrets returns what decrypts k3s's Secrets. It decrypts nothing if k3s does not
+// secrets returns what decrypts k3s's Secrets. It decrypts nothing if k3s does not
 // encrypt them. The file has the form of kube-apiserver's --encryption-provider-config,
 // with the two providers that k3s knows.
 func (k *installation) secrets() (value.Transformer, error) {
@@ -46,7 +46,7 @@ func (k *installation) secrets() (value.Transformer, error) {
 			known = append(known, found...)
 		}
 	}
-	return value.NewPrefixTransformers(errors.New("none of k3s's keys fits"), known...), nil
+	return value.NewPrefixTransformers(fmt.Errorf("none of the keys in %s fits: put the file back that k3s used last, from a backup or from another server", file), known...), nil
 }
 
 // transformers returns one transformer for each key of a provider.
