@@ -20,7 +20,9 @@
 #   INSTALL_KEDGE_BIN_DIR      the folder of the executable (default: /usr/local/bin)
 #   INSTALL_KEDGE_SKIP_START   true: do not start it, nor restart the one that runs
 #   INSTALL_KEDGE_SKIP_ENABLE  true: do not start it at boot
+#   INSTALL_KEDGE_SYMLINK      skip: make no kubectl, crictl and ctr; force: replace those that are there
 #   INSTALL_KEDGE_TIMEOUT      seconds until a new version must be ready (default: 300)
+#   K3S_*, INSTALL_K3S_*       are taken as KEDGE_* and INSTALL_KEDGE_*, or refused with what to do
 set -eu
 umask 022
 
@@ -37,7 +39,7 @@ rotation=/etc/logrotate.d/kedge
 
 # Flags whose values are secrets. They become variables of $environment: every user of
 # the host may read the unit, and the command line of a process.
-secret_flags='token agent-token datastore-endpoint s3-access-key s3-secret-key'
+secret_flags='token t agent-token datastore-endpoint s3-access-key s3-secret-key cluster-secret etcd-s3-access-key etcd-s3-secret-key vpn-auth'
 
 say() { echo "kedge: $*"; }
 
@@ -84,6 +86,33 @@ look_around() {
 	case $timeout in
 	*[!0-9]*) fail "INSTALL_KEDGE_TIMEOUT is '$timeout': it has to be a number of seconds" ;;
 	esac
+}
+
+# take_k3s_variables takes what was written for k3s: INSTALL_K3S_NAME as INSTALL_KEDGE_NAME,
+# and K3S_NAME as KEDGE_NAME, which the executable understands.
+take_k3s_variables() {
+	for name in $(env | sed -n 's/^INSTALL_K3S_\([A-Z0-9_]*\)=..*/\1/p'); do
+		case $name in
+		EXEC | BIN_DIR | SKIP_START | SKIP_ENABLE | SYMLINK)
+			eval "[ -n \"\${INSTALL_KEDGE_$name:-}\" ] || INSTALL_KEDGE_$name=\$INSTALL_K3S_$name"
+			say "taking INSTALL_K3S_$name as INSTALL_KEDGE_$name"
+			;;
+		TYPE | SELINUX_WARN | SKIP_SELINUX_RPM) say "INSTALL_K3S_$name has no effect" ;;
+		VERSION) fail "INSTALL_K3S_VERSION: Set INSTALL_KEDGE_VERSION to a release of kedge, or leave it out for the latest." ;;
+		COMMIT) fail "INSTALL_K3S_COMMIT: Set INSTALL_KEDGE_FROM to a checkout of the commit." ;;
+		PR) fail "INSTALL_K3S_PR: Set INSTALL_KEDGE_FROM to a checkout of the pull request." ;;
+		CHANNEL) fail "INSTALL_K3S_CHANNEL: kedge has no channels: leave it out for the latest release, or set INSTALL_KEDGE_VERSION." ;;
+		CHANNEL_URL) fail "INSTALL_K3S_CHANNEL_URL: kedge has no channels: set INSTALL_KEDGE_FROM to the URL of a release." ;;
+		SKIP_DOWNLOAD) fail "INSTALL_K3S_SKIP_DOWNLOAD: Set INSTALL_KEDGE_FROM to the folder or the file of a release." ;;
+		BIN_DIR_READ_ONLY) fail "INSTALL_K3S_BIN_DIR_READ_ONLY: Set INSTALL_KEDGE_BIN_DIR to a folder that can be written to." ;;
+		NAME) fail "INSTALL_K3S_NAME: The service is always called kedge: leave it out." ;;
+		SYSTEMD_DIR) fail "INSTALL_K3S_SYSTEMD_DIR: The unit is always in /etc/systemd/system: leave it out." ;;
+		*) say "INSTALL_K3S_$name is not known, and has no effect" ;;
+		esac
+	done
+	for name in $(env | sed -n 's/^K3S_\([A-Z0-9_]*\)=..*/\1/p'); do
+		eval "[ -n \"\${KEDGE_$name:-}\" ] || export KEDGE_$name=\"\$K3S_$name\""
+	done
 }
 
 # -- Where it comes from ------------------------------------------------------
@@ -265,6 +294,7 @@ without_secrets() {
 		-*) name=${name#-} ;;
 		*) name= ;;
 		esac
+		[ "$name" != t ] || name=token # as in k3s
 		case " $secret_flags " in
 		*" ${name:-/} "*)
 			case $word in
@@ -482,9 +512,15 @@ finish() {
 # link makes kubectl, crictl and ctr where this host has none.
 link() {
 	for name in kubectl crictl ctr; do
-		if ! command -v "$name" >/dev/null && [ ! -e "$bin_dir/$name" ]; then
-			ln -s kedge "$bin_dir/$name"
-		fi
+		case ${INSTALL_KEDGE_SYMLINK:-} in
+		skip) ;;
+		force) ln -sfn kedge "$bin_dir/$name" ;;
+		*)
+			if ! command -v "$name" >/dev/null && [ ! -e "$bin_dir/$name" ]; then
+				ln -s kedge "$bin_dir/$name"
+			fi
+			;;
+		esac
 		[ "$(readlink "$bin_dir/$name" 2>/dev/null)" != kedge ] || echo "$bin_dir/$name"
 	done
 }
@@ -498,6 +534,7 @@ write_manifest() {
 }
 
 install_kedge() {
+	take_k3s_variables
 	look_around
 	find_source
 	choose_command "$@"

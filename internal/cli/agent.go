@@ -45,28 +45,32 @@ func runAgent(ctx context.Context, cfg *config.Config, process *agent.Process, l
 	return startAnew(err, environment)
 }
 
-// tokenEnv is the variable of the token.
-const tokenEnv = "KEDGE_TOKEN"
-
 // forgetToken takes the token of a node that has joined out of the environment of the
 // processes that it starts, which may run for months. With the server's token, anybody
 // who becomes root on the node would get the whole cluster: forgetToken also removes
 // that from the file that install.sh wrote, and warns.
 func forgetToken(text string) {
-	if err := os.Unsetenv(tokenEnv); err != nil {
-		logrus.Warnf("Processes of this node inherit %s: %v", tokenEnv, err)
+	variables := config.Variables("token")
+	for _, variable := range variables {
+		if err := os.Unsetenv(variable); err != nil {
+			logrus.Warnf("Processes of this node inherit %s: %v", variable, err)
+		}
 	}
 	token, err := join.ParseToken(text)
 	if err != nil || token.User != join.ServerUser {
 		return
 	}
-	removed, err := install.Forget("/", tokenEnv, text)
+	removed := false
+	for _, variable := range variables {
+		gone, fault := install.Forget("/", variable, text)
+		removed, err = removed || gone, errors.Join(err, fault)
+	}
 	switch {
 	case err != nil:
 		logrus.Warnf("This node was given the server's token, and anybody who reads that controls the whole cluster. kedge could not remove it from %s: remove it yourself: %v", install.EnvironmentFile, err)
 	case removed:
 		logrus.Warnf("This node was given the server's token, and anybody who reads that controls the whole cluster. kedge has removed it from %s: "+
-			"a node that has joined needs no token. If this node must join again, run `kedge token create` on a server, and write %s='TOKEN' there", install.EnvironmentFile, tokenEnv)
+			"a node that has joined needs no token. If this node must join again, run `kedge token create` on a server, and write %s='TOKEN' there", install.EnvironmentFile, variables[0])
 	default:
 		logrus.Warnf("This node was given the server's token, and anybody who reads that controls the whole cluster. Remove it from this host: `kedge config print` shows where it is set. " +
 			"A node that has joined needs no token. Other nodes join with a token of `kedge token create`")

@@ -36,8 +36,9 @@ func HideSecrets() {
 // flags. They share the memory of args.
 func secretValues(args []string) []string {
 	secret := map[string]bool{}
-	for _, field := range config.Default().Fields() {
-		secret[field.Key] = field.Secret
+	for _, name := range config.SecretFlags() {
+		// Letters are flags of these two commands only.
+		secret[name] = len(name) > 1 || len(args) > 1 && (args[1] == "server" || args[1] == "agent")
 	}
 	var values []string
 	for i, word := range args {

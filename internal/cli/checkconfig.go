@@ -37,6 +37,9 @@ func checkConfig(c *cli.Context, cfg *config.Config) error {
 	if check.Kedge, err = datadir.Dir(cfg.DataDir).Holder(); err != nil {
 		return err
 	}
+	for _, notice := range cfg.Notices {
+		fmt.Fprintln(c.App.Writer, notice)
+	}
 	checks := host.CheckHost(c.Context, check)
 	if err := printChecks(c.App.Writer, checks); err != nil {
 		return fmt.Errorf("print checks: %w", err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -13,13 +14,22 @@ import (
 	"github.com/kedge-dev/kedge/internal/inspect/settings"
 )
 
-const (
-	configFlag    = "config"
-	configFileEnv = "KEDGE_CONFIG_FILE"
-)
+const configFlag = "config"
 
-// configFlags makes a flag of each setting of the role, and --config.
-func configFlags(role config.Role) []cli.Flag { return settingFlags(role, "", nil) }
+// configFlags makes a flag of each setting of the role, and --config. Some have a letter,
+// as in k3s.
+func configFlags(role config.Role) []cli.Flag {
+	flags := settingFlags(role, "", nil)
+	for _, f := range flags {
+		switch f := f.(type) {
+		case *cli.StringFlag:
+			f.Aliases = append(f.Aliases, config.Letters(f.Name)...)
+		case *cli.StringSliceFlag:
+			f.Aliases = append(f.Aliases, config.Letters(f.Name)...)
+		}
+	}
+	return flags
+}
 
 // serverFlags are the flags of a command that reads the server's configuration: its own
 // ones, and below them those of the server.
@@ -41,7 +51,7 @@ func settingFlags(role config.Role, category string, hidden func(key string) boo
 		Aliases:  []string{"c"},
 		Usage:    "configuration file. Its keys are the names of the flags",
 		Value:    config.DefaultPath,
-		EnvVars:  []string{configFileEnv},
+		EnvVars:  config.FileVariables,
 		Category: category,
 	}}
 	for _, f := range config.Default().Fields() {
@@ -57,6 +67,14 @@ func settingFlags(role config.Role, category string, hidden func(key string) boo
 			flags = append(flags, &cli.StringSliceFlag{Name: f.Key, Usage: usage, DefaultText: f.String(), Category: category, Hidden: hide})
 		default:
 			flags = append(flags, &cli.StringFlag{Name: f.Key, Usage: usage, DefaultText: f.String(), Category: category, Hidden: hide})
+		}
+	}
+	// k3s's names are for users who come from there. The help does not show them.
+	for _, row := range config.K3sOnly() {
+		if row.IsSwitch() {
+			flags = append(flags, &cli.BoolFlag{Name: row.Key, Hidden: true})
+		} else {
+			flags = append(flags, &cli.StringSliceFlag{Name: row.Key, Hidden: true})
 		}
 	}
 	return flags
@@ -81,20 +99,36 @@ func loadSources(c *cli.Context) (*config.Config, config.Sources, error) {
 // urfave/cli, whose flags of all commands are a MiB.
 type givenFlags struct {
 	configFile string
-	values     map[string][]string
+	values     []givenFlag
+}
+
+type givenFlag struct {
+	name   string
+	values []string
 }
 
 func flagsOf(c *cli.Context) givenFlags {
-	given := givenFlags{configFile: c.String(configFlag), values: map[string][]string{}}
+	given := givenFlags{configFile: c.String(configFlag)}
+	add := func(name string, values ...string) { given.values = append(given.values, givenFlag{name, values}) }
+	// Of two names of a setting, kedge's wins.
+	for _, row := range config.K3sOnly() {
+		switch {
+		case !c.IsSet(row.Key):
+		case row.IsSwitch():
+			add(row.Key, strconv.FormatBool(c.Bool(row.Key)))
+		default:
+			add(row.Key, c.StringSlice(row.Key)...)
+		}
+	}
 	for _, f := range config.Default().Fields() {
 		switch {
 		case !c.IsSet(f.Key):
 		case f.IsBool():
-			given.values[f.Key] = []string{strconv.FormatBool(c.Bool(f.Key))}
+			add(f.Key, strconv.FormatBool(c.Bool(f.Key)))
 		case f.IsList():
-			given.values[f.Key] = c.StringSlice(f.Key)
+			add(f.Key, c.StringSlice(f.Key)...)
 		default:
-			given.values[f.Key] = []string{c.String(f.Key)}
+			add(f.Key, c.String(f.Key))
 		}
 	}
 	return given
@@ -105,18 +139,12 @@ func flagsOf(c *cli.Context) givenFlags {
 func (g givenFlags) load(adapt ...func(*config.Config) error) (*config.Config, config.Sources, error) {
 	flags := func(cfg *config.Config) error {
 		var faults []error
-		for _, f := range cfg.Fields() {
-			if values, ok := g.values[f.Key]; ok {
-				faults = append(faults, f.Set(values...))
-			}
+		for _, flag := range g.values {
+			faults = append(faults, cfg.SetFlag(flag.name, flag.values...))
 		}
 		return errors.Join(faults...)
 	}
-	cfg, sources, err := config.LoadSources(g.configFile, append([]func(*config.Config) error{flags}, adapt...)...)
-	for key := range g.values {
-		sources[key] = "--" + key
-	}
-	return cfg, sources, err
+	return config.LoadSources(g.configFile, append([]func(*config.Config) error{flags}, adapt...)...)
 }
 
 // withConfig is the action of a command that takes the server's configuration, which
@@ -149,10 +177,11 @@ func byRunning(do cli.ActionFunc, own ...string) cli.ActionFunc {
 // agree compares the flags that the user gave with the settings of the kedge that runs.
 // If none runs, the command itself says so.
 func agree(c *cli.Context, own []string, ask func() (settings.Printed, error)) error {
-	if !c.IsSet(configFlag) && !slices.ContainsFunc(config.Default().Fields(), func(f config.Field) bool { return c.IsSet(f.Key) }) {
+	given := flagsOf(c)
+	if !c.IsSet(configFlag) && len(given.values) == 0 {
 		return nil
 	}
-	cfg, err := loadConfig(c)
+	cfg, sources, err := given.load()
 	if err != nil {
 		return err
 	}
@@ -165,7 +194,7 @@ func agree(c *cli.Context, own []string, ask func() (settings.Printed, error)) e
 	}
 	var faults []error
 	for _, f := range cfg.Fields() {
-		compared := c.IsSet(f.Key) || f.Key == "data-dir" && c.IsSet(configFlag)
+		compared := strings.HasPrefix(sources[f.Key], "--") || f.Key == "data-dir" && c.IsSet(configFlag)
 		if !compared || slices.Contains(own, f.Key) {
 			continue
 		}

@@ -63,6 +63,9 @@ func runLogged(ctx context.Context, role config.Role, load settings.Load, cfg *c
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
+	for _, notice := range cfg.Notices {
+		logrus.WithField("component", "config").Info(notice)
+	}
 	own := settings.New(role, load, cfg, sources, log, process.Verbosity.Set)
 	local := localapi.New(datadir.LocalSocket, own.Routes()...)
 	// Commands get answers until run has ended.

@@ -44,7 +44,9 @@ func asService(host *install.Host, c *cli.Context) error {
 	}
 	given, own := c.LocalFlagNames(), flag.NewFlagSet("", flag.ContinueOnError)
 	own.SetOutput(io.Discard)
+	configured := false
 	for _, f := range configFlags(config.ServerRole) {
+		configured = configured || slices.Contains(given, f.Names()[0])
 		set := func(value string) error { return c.Set(f.Names()[0], value) }
 		for _, name := range f.Names() {
 			if _, isBool := f.(*cli.BoolFlag); isBool {
@@ -55,12 +57,14 @@ func asService(host *install.Host, c *cli.Context) error {
 		}
 	}
 	// The variable was looked at before it was known.
-	if file := os.Getenv(configFileEnv); file != "" && !c.IsSet(configFlag) {
-		if err := c.Set(configFlag, file); err != nil {
-			return fmt.Errorf("take the service's %s: %w", configFileEnv, err)
+	for _, variable := range config.FileVariables {
+		if file := os.Getenv(variable); file != "" && !c.IsSet(configFlag) {
+			if err := c.Set(configFlag, file); err != nil {
+				return fmt.Errorf("take the service's %s: %w", variable, err)
+			}
 		}
 	}
-	if slices.ContainsFunc(given, func(name string) bool { return own.Lookup(name) != nil }) {
+	if configured {
 		return nil
 	}
 	if err := own.Parse(host.Flags); err != nil {

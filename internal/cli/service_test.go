@@ -41,13 +41,13 @@ func TestAsService(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KEDGE_TOKEN", "")
-			t.Setenv(configFileEnv, "") // back as it was at the end
-			os.Unsetenv(configFileEnv)
-			host := &install.Host{Flags: test.service, Environment: []string{"KEDGE_TOKEN=hush", configFileEnv + "=" + test.env}}
+			t.Setenv("KEDGE_CONFIG_FILE", "") // back as it was at the end
+			os.Unsetenv("KEDGE_CONFIG_FILE")
+			host := &install.Host{Flags: test.service, Environment: []string{"KEDGE_TOKEN=hush", "KEDGE_CONFIG_FILE" + "=" + test.env}}
 			var got *config.Config
 			command := &cli.Command{
 				Name:  "command",
-				Flags: append(configFlags(config.ServerRole), &cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}}),
+				Flags: append(serverFlags(), &cli.StringFlag{Name: outputFlag, Aliases: []string{"o"}}),
 				Action: func(c *cli.Context) error {
 					err := asService(host, c)
 					if err != nil {

@@ -165,7 +165,7 @@ var kubeconfigLess = []string{"token rotate", "certificate check", "certificate 
 // configuration, and to be led to the API and to print in the same way.
 func TestFamilies(t *testing.T) {
 	var settings []string
-	for _, f := range configFlags(config.ServerRole) {
+	for _, f := range settingFlags(config.ServerRole, "", nil) {
 		settings = append(settings, f.Names()...)
 	}
 	families := map[string][]leaf{}

@@ -30,6 +30,12 @@ type Config struct {
 	Server  Server
 	Cluster Cluster
 	Node    Node
+
+	// Notices are what the user should know about the configuration, in whole sentences:
+	// for example that a name is k3s's, or that a variable means nothing.
+	Notices []string
+	// flags are the sources of what SetFlag set, until they are loaded.
+	flags Sources
 }
 
 // Agent is how an agent, or a server that is not the first, finds its cluster.

@@ -46,7 +46,9 @@ func fieldsOf(v reflect.Value) []Field {
 		tag := v.Type().Field(i).Tag
 		key, isSetting := tag.Lookup("key")
 		if !isSetting {
-			fields = append(fields, fieldsOf(v.Field(i))...)
+			if v.Field(i).Kind() == reflect.Struct {
+				fields = append(fields, fieldsOf(v.Field(i))...)
+			}
 			continue
 		}
 		fields = append(fields, Field{

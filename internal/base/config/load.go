@@ -21,9 +21,10 @@ const DefaultPath = "/etc/kedge/config.yaml"
 
 // Load reads the configuration: the defaults, over them the file at path and
 // the drop-ins in the folder path.d in the order of their names, over them
-// KEDGE_* variables of the environment, over them the overrides (the flags).
+// KEDGE_* and K3S_* variables of the environment, over them the overrides (the flags).
 // A drop-in's key ending in + adds to a list instead of replacing it. It
-// returns every fault it finds, not only the first.
+// returns every fault it finds, not only the first. Names of k3s's mean what the table of
+// K3sKeys says.
 func Load(path string, overrides ...func(*Config) error) (*Config, error) {
 	c, _, err := LoadSources(path, overrides...)
 	if err != nil {
@@ -32,8 +33,8 @@ func Load(path string, overrides ...func(*Config) error) (*Config, error) {
 	return c, nil
 }
 
-// LoadSources is Load, and tells where values came from too, but those of the
-// overrides. With an error come the values that could be read.
+// LoadSources is Load, and tells where values came from too, except those that overrides
+// set without SetFlag. With an error come the values that could be read.
 func LoadSources(path string, overrides ...func(*Config) error) (*Config, Sources, error) {
 	c, sources := Default(), Sources{}
 	var faults []error
@@ -48,6 +49,8 @@ func LoadSources(path string, overrides ...func(*Config) error) (*Config, Source
 	for _, override := range overrides {
 		faults = append(faults, override(c))
 	}
+	maps.Copy(sources, c.flags)
+	c.flags = nil
 	if c.TokenFile != "" && c.Token == "" {
 		token, err := os.ReadFile(c.TokenFile)
 		if c.Token = strings.TrimSpace(string(token)); err == nil && c.Token == "" {
@@ -75,12 +78,23 @@ func configFiles(path string) ([]string, error) {
 	case path != DefaultPath:
 		return nil, fmt.Errorf("read configuration: %s does not exist; give another path with --config", path)
 	}
-	dropIns, err := filepath.Glob(filepath.Join(path+".d", "*.yaml"))
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+	dropIns, err := DropIns(path)
+	return append(files, dropIns...), err
+}
+
+// DropIns returns the files in the folder path.d that are read after the configuration file
+// at path, in their order.
+func DropIns(path string) ([]string, error) {
+	var dropIns []string
+	for _, ending := range []string{"*.yaml", "*.yml"} {
+		files, err := filepath.Glob(filepath.Join(path+".d", ending))
+		if err != nil {
+			return nil, fmt.Errorf("read configuration: %w", err)
+		}
+		dropIns = append(dropIns, files...)
 	}
 	slices.Sort(dropIns)
-	return append(files, dropIns...), nil
+	return dropIns, nil
 }
 
 func (c *Config) loadFile(path string, sources Sources) error {
@@ -101,59 +115,66 @@ func (c *Config) loadFile(path string, sources Sources) error {
 	for _, name := range names {
 		node := settings[name]
 		key, add := strings.CutSuffix(name, "+")
-		fault := func(err error) error { return fmt.Errorf("%s:%d: %w", path, node.Line, err) }
-		field, err := c.field(key)
-		if err != nil {
-			faults = append(faults, fault(err))
-			continue
-		}
-		texts, err := scalars(field, node)
 		source := fmt.Sprintf("%s:%d", path, node.Line)
-		if err == nil {
-			if add && field.IsList() && field.String() != "" {
-				texts = append(slices.Clone(field.value.Interface().([]string)), texts...)
-				source = sources.of(key) + ", " + source
-			}
-			err = field.Set(texts...)
-			sources[key] = source
+		given := given{list: node.Kind == yaml.SequenceNode, add: add, source: source}
+		if given.values, err = scalars(key, node); err == nil {
+			err = c.set(key, given, sources)
 		}
 		if err != nil {
-			faults = append(faults, fault(err))
+			faults = append(faults, fmt.Errorf("%s: %w", source, err))
 		}
 	}
 	return errors.Join(faults...)
 }
 
-// scalars returns the text of a YAML scalar, or those of a sequence of them.
-func scalars(f Field, node yaml.Node) ([]string, error) {
+// given is what a file, a variable or a flag says about a setting.
+type given struct {
+	values []string
+	// list says that the values were written as a list, and add that they are added to
+	// what there is.
+	list, add bool
+	// source says where it was said, as Sources do.
+	source string
+}
+
+// set gives the setting that a name means the values that were given. The name is one of
+// kedge's or one of k3s's: see translate.
+func (c *Config) set(name string, given given, sources Sources) error {
+	key, values, err := c.translate(name, given.values, given.source)
+	if err != nil || key == "" {
+		return err
+	}
+	field, err := c.field(key)
+	if err != nil {
+		return err
+	}
+	if given.list && !field.IsList() {
+		return &FieldError{name, "takes one value, got a list"}
+	}
+	source := given.source
+	if given.add && field.IsList() && field.String() != "" {
+		values = append(slices.Clone(field.value.Interface().([]string)), values...)
+		source = sources.of(key) + ", " + source
+	}
+	sources[key] = source
+	return field.Set(values...)
+}
+
+// scalars returns the text of a YAML scalar, or those of a sequence of them. name is that
+// of the setting.
+func scalars(name string, node yaml.Node) ([]string, error) {
 	nodes := []*yaml.Node{&node}
 	if node.Kind == yaml.SequenceNode {
-		if !f.IsList() {
-			return nil, &FieldError{f.Key, "takes one value, got a list"}
-		}
 		nodes = node.Content
 	}
 	texts := make([]string, len(nodes))
 	for i, n := range nodes {
 		if n.Kind != yaml.ScalarNode {
-			return nil, &FieldError{f.Key, "takes plain values, got a mapping or a nested list"}
+			return nil, &FieldError{name, "takes plain values, got a mapping or a nested list"}
 		}
 		texts[i] = n.Value
 	}
 	return texts, nil
-}
-
-func (c *Config) loadEnv(sources Sources) error {
-	var faults []error
-	for _, f := range c.Fields() {
-		if text, ok := os.LookupEnv(f.Env()); ok && text != "" {
-			if err := f.Set(text); err != nil {
-				faults = append(faults, fmt.Errorf("environment variable %s: %w", f.Env(), err))
-			}
-			sources[f.Key] = "$" + f.Env()
-		}
-	}
-	return errors.Join(faults...)
 }
 
 // field finds a setting by its key. If there is none, the error names a similar key.
@@ -165,6 +186,11 @@ func (c *Config) field(key string) (Field, error) {
 			return f, nil
 		}
 		keys = append(keys, f.Key)
+	}
+	for _, row := range k3sKeys {
+		if row.Verdict == Alias {
+			keys = append(keys, row.Key)
+		}
 	}
 	hint := "run `kedge server --help` for the list"
 	if similar := Nearest(key, keys); similar != "" {

@@ -9,37 +9,76 @@ import (
 	"testing"
 )
 
-const (
-	flagsPage  = "../../../docs/configuration.md"
-	flagsBegin = "<!-- Flags, written by go test ./internal/base/config -run TestFlagsPage -update -->\n"
-	flagsEnd   = "<!-- End of flags -->\n"
-)
-
-var update = flag.Bool("update", false, "write the tables of flags into docs/configuration.md")
+var update = flag.Bool("update", false, "write the tables into the pages of docs")
 
 // TestFlagsPage compares the tables of flags in docs/configuration.md with the tags of
-// Config. With -update it writes them.
+// Config, and the tables of k3s's names in docs/from-k3s.md with the verdicts on them. With
+// -update it writes them.
 func TestFlagsPage(t *testing.T) {
-	content, err := os.ReadFile(flagsPage)
+	for page, tables := range map[string]string{"configuration.md": flagTables(), "from-k3s.md": k3sTables()} {
+		compareTables(t, "../../../docs/"+page, tables)
+	}
+}
+
+// compareTables wants a page to have tables between two comments.
+func compareTables(t *testing.T, page, tables string) {
+	t.Helper()
+	const begin, end = "<!-- Flags, written by go test ./internal/base/config -run TestFlagsPage -update -->\n", "<!-- End of flags -->\n"
+	content, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := string(content)
-	before, rest, found := strings.Cut(text, flagsBegin)
-	_, after, foundEnd := strings.Cut(rest, flagsEnd)
+	before, rest, found := strings.Cut(text, begin)
+	_, after, foundEnd := strings.Cut(rest, end)
 	if !found || !foundEnd {
-		t.Fatalf("%s has no lines %q and %q", flagsPage, flagsBegin, flagsEnd)
+		t.Fatalf("%s has no lines %q and %q", page, begin, end)
 	}
-	want := before + flagsBegin + "\n" + flagTables() + "\n" + flagsEnd + after
+	want := before + begin + "\n" + tables + "\n" + end + after
 	switch {
 	case text == want:
 	case *update:
-		if err := os.WriteFile(flagsPage, []byte(want), 0o644); err != nil {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	default:
-		t.Errorf("the tables of flags in %s are out of date: run go test ./internal/base/config -run TestFlagsPage -update", flagsPage)
+		t.Errorf("the tables in %s are out of date: run go test ./internal/base/config -run TestFlagsPage -update", page)
 	}
+}
+
+// k3sTables are the verdicts on k3s's keys, on their values, and on the variables of its
+// install.sh.
+func k3sTables() string {
+	var text bytes.Buffer
+	table := func(title, head string) {
+		fmt.Fprintf(&text, "%s\n\n| %s | verdict | in kedge |\n| --- | --- | --- |\n", title, head)
+	}
+	row := func(name string, verdict Verdict, to, says string) {
+		if to != "" {
+			to = "`" + to + "`. "
+		}
+		says = strings.ReplaceAll(says, "docs/", "")
+		fmt.Fprintf(&text, "| `%s` | %s | %s |\n", name, verdict, strings.TrimSpace(to+says))
+	}
+	table("Keys, which are also flags:", "k3s")
+	for _, k := range k3sKeys {
+		row(k.Key, k.Verdict, k.To, k.Says)
+	}
+	table("\nValues with a verdict of their own:", "k3s")
+	for _, v := range k3sValues {
+		if v.Says != "" || v.To != "" {
+			row(v.Key+": "+v.Value, v.Verdict, v.To, v.Says)
+		}
+	}
+	table("\nVariables of `install.sh`:", "k3s")
+	for _, k := range k3sInstallVariables {
+		to := ""
+		if k.Verdict == Same {
+			to = "INSTALL_KEDGE_" + k.Key
+		}
+		row("INSTALL_K3S_"+k.Key, k.Verdict, to, k.Says)
+	}
+	return text.String()
 }
 
 // flagTables are the flags of servers and agents, and those of servers only.

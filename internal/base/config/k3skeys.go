@@ -1,0 +1,232 @@
+package config
+
+// k3sKeys are the flags of `k3s server` and `k3s agent` as of v1.36, which are also the keys
+// of k3s's configuration file: those of its documentation, and those that its help does not
+// show. Sentences are for users.
+var k3sKeys = []K3sKey{
+	// Configuration and log
+	{"config", Same, "", ""},
+	{"debug", Same, "", ""},
+	{"v", Same, "", ""},
+	{"vmodule", Needless, "", "kedge sets levels for components, not for files: use log-level, as in log-level: info,scheduler=debug."},
+	{"log", Same, "", ""},
+	{"alsologtostderr", Same, "", ""},
+
+	// Addresses
+	{"bind-address", Same, "", ""},
+	{"https-listen-port", Same, "", ""},
+	{"supervisor-port", Refused, "", "kedge has one port for everything: remove the key, and set https-listen-port."},
+	{"apiserver-port", Refused, "", "kedge has one port for everything: remove the key, and set https-listen-port."},
+	{"apiserver-bind-address", Refused, "", "kedge has one port for everything: remove the key, and set bind-address."},
+	{"advertise-address", Same, "", "The default is node-ip. k3s takes node-external-ip if it is set."},
+	{"advertise-port", Refused, "", "Other nodes reach kedge at https-listen-port: remove the key, and set https-listen-port to this port."},
+	{"tls-san", Same, "", ""},
+	{"tls-san-security", Needless, "", "kedge's certificate is only for the addresses of the server, for the names of the API in the cluster and for tls-san. A connection adds no name to it."},
+	{"data-dir", Same, "", "The default is /var/lib/kedge."},
+
+	// Network of the cluster
+	{"cluster-cidr", Same, "", ""},
+	{"service-cidr", Same, "", ""},
+	{"service-node-port-range", Same, "", ""},
+	{"cluster-dns", Same, "", ""},
+	{"cluster-domain", Same, "", ""},
+	{"flannel-backend", Same, "", ""},
+	{"flannel-ipv6-masq", Refused, "", "kedge always masquerades pods' IPv6 addresses: remove the key."},
+	{"flannel-external-ip", Refused, "", "kedge uses node-external-ip between nodes whenever it is set: remove the key."},
+	{"no-flannel", Alias, "flannel-backend", ""},
+	{"egress-selector-mode", Needless, "", "kedge's API server reaches nodes and pods directly where it can, and through the node's tunnel where it cannot."},
+	{"servicelb-namespace", Needless, "", "kedge's load balancer runs no pods."},
+
+	// The administrator's kubeconfig
+	{"write-kubeconfig", Same, "", "The default is /etc/kedge/kedge.yaml."},
+	{"write-kubeconfig-mode", Same, "", ""},
+	{"write-kubeconfig-group", Refused, "", "kedge cannot set the group yet: remove the key, and run `chgrp` after the start."},
+	{"helm-job-image", Needless, "", "kedge installs charts itself, without Jobs."},
+	{"helm-controller-arg", Needless, "", "kedge installs charts itself, without k3s's Helm controller."},
+
+	// Joining
+	{"token", Same, "", ""},
+	{"token-file", Same, "", ""},
+	{"cluster-secret", Alias, "token", ""},
+	{"agent-token", Same, "", ""},
+	{"agent-token-file", Refused, "", "kedge does not read this file yet: put its content into agent-token."},
+	{"server", Same, "", ""},
+	{"cluster-init", Same, "", ""},
+	{"cluster-reset", Same, "", ""},
+	{"cluster-reset-restore-path", Refused, "", "Remove the key, stop kedge, run `kedge snapshot restore FILE` and start kedge."},
+
+	// Arguments of upstream's programs
+	{"kube-apiserver-arg", Same, "", ""},
+	{"etcd-arg", Refused, "", "kedge sets etcd's arguments itself: remove the key."},
+	{"kube-controller-manager-arg", Same, "", ""},
+	{"kube-controller-arg", Alias, "kube-controller-manager-arg", ""},
+	{"kube-scheduler-arg", Same, "", ""},
+	{"kube-cloud-controller-manager-arg", Needless, "", "kedge runs no cloud controller manager."},
+	{"kube-cloud-controller-arg", Needless, "", "kedge runs no cloud controller manager."},
+
+	// Datastore
+	{"datastore-endpoint", Same, "", ""},
+	{"datastore-cafile", Same, "", ""},
+	{"datastore-certfile", Same, "", ""},
+	{"datastore-keyfile", Same, "", ""},
+	{"kine-tls", Needless, "", "kedge's API server reaches its own datastore within the process."},
+	{"etcd-expose-metrics", Needless, "", "Prometheus finds etcd's metrics at /metrics/etcd of the kubelet's port, with TLS and a right: see docs/observing.md."},
+
+	// Snapshots
+	{"etcd-disable-snapshots", Alias, "disable-snapshots", ""},
+	{"etcd-snapshot-name", Needless, "", "kedge calls scheduled snapshots scheduled-NODE-TIME."},
+	{"etcd-snapshot-schedule-cron", Alias, "snapshot-schedule-cron", ""},
+	{"etcd-snapshot-reconcile-interval", Needless, "", "kedge looks at the folder and at S3 when somebody lists snapshots."},
+	{"etcd-snapshot-retention", Alias, "snapshot-retention", ""},
+	{"etcd-snapshot-dir", Alias, "snapshot-dir", "The default is server/snapshots in the data directory."},
+	{"etcd-snapshot-compress", Needless, "", "kedge compresses all snapshots."},
+	{"etcd-s3", Alias, "s3", ""},
+	{"etcd-s3-endpoint", Alias, "s3-endpoint", ""},
+	{"etcd-s3-endpoint-ca", Alias, "s3-endpoint-ca", ""},
+	{"etcd-s3-skip-ssl-verify", Alias, "s3-skip-ssl-verify", ""},
+	{"etcd-s3-access-key", Alias, "s3-access-key", ""},
+	{"etcd-s3-secret-key", Alias, "s3-secret-key", ""},
+	{"etcd-s3-session-token", Refused, "", "kedge cannot use session tokens yet: remove the key, and use keys that do not expire."},
+	{"etcd-s3-bucket", Alias, "s3-bucket", ""},
+	{"etcd-s3-bucket-lookup-type", Needless, "", "kedge chooses the form of the bucket's address by the endpoint."},
+	{"etcd-s3-region", Alias, "s3-region", ""},
+	{"etcd-s3-folder", Alias, "s3-folder", ""},
+	{"etcd-s3-retention", Refused, "", "kedge keeps as many snapshots in S3 as on the host: remove the key, and set snapshot-retention."},
+	{"etcd-s3-proxy", Refused, "", "Remove the key, and set HTTPS_PROXY in kedge's environment."},
+	{"etcd-s3-config-secret", Alias, "s3-config-secret", ""},
+	{"etcd-s3-insecure", Alias, "s3-insecure", ""},
+	{"etcd-s3-timeout", Needless, "", "kedge gives a transfer 30 minutes, and every other request one minute."},
+
+	// Parts of the cluster
+	{"default-local-storage-path", Same, "", "The default is storage in the data directory."},
+	{"disable", Same, "", ""},
+	{"no-deploy", Alias, "disable", ""},
+	{"disable-scheduler", Same, "", ""},
+	{"disable-cloud-controller", Refused, "", "kedge runs no cloud controller manager: remove the key. For another one set kubelet-arg: cloud-provider=external on all nodes."},
+	{"disable-kube-proxy", Refused, "", "kedge's service proxy cannot be left out yet: remove the key, and leave the proxy of your network off."},
+	{"disable-network-policy", Same, "", ""},
+	{"disable-helm-controller", Refused, "", "kedge's Helm controller cannot be left out yet: remove the key. It does nothing in a cluster without HelmCharts."},
+	{"disable-apiserver", Same, "", "Set disable-controller-manager and disable-scheduler too."},
+	{"disable-controller-manager", Same, "", ""},
+	{"disable-etcd", Same, "", ""},
+	{"disable-agent", Same, "", ""},
+	{"embedded-registry", Same, "", ""},
+	{"supervisor-metrics", Needless, "", "kedge's metrics are always at /metrics of https-listen-port, for who has the right: see docs/observing.md."},
+
+	// Node
+	{"node-name", Same, "", ""},
+	{"with-node-id", Refused, "", "kedge does not make names of nodes yet: remove the key, and set node-name to a name that no other node has."},
+	{"node-label", Same, "", ""},
+	{"node-taint", Same, "", ""},
+	{"image-credential-provider-bin-dir", Refused, "", "Remove the key, and set kubelet-arg: image-credential-provider-bin-dir=FOLDER."},
+	{"image-credential-provider-config", Refused, "", "Remove the key, and set kubelet-arg: image-credential-provider-config=FILE."},
+	{"docker", Refused, "", "kedge brings containerd: remove the key. To keep Docker, run cri-dockerd yourself, and set container-runtime-endpoint to its socket."},
+	{"container-runtime-endpoint", Same, "", ""},
+	{"default-runtime", Same, "", ""},
+	{"image-service-endpoint", Refused, "", "Remove the key. For an image service of your own set container-runtime-endpoint to a runtime that has it."},
+	{"disable-default-registry-endpoint", Refused, "", "kedge cannot leave the registry itself out yet: remove the key, and block the registry by a firewall."},
+	{"nonroot-devices", Refused, "", "Remove the key, and write device_ownership_from_security_context = true below [plugins.'io.containerd.cri.v1.runtime'] in /etc/kedge/containerd/devices.toml."},
+	{"pause-image", Needless, "", "kedge's pause image is part of the executable."},
+	{"snapshotter", Same, "", ""},
+	{"private-registry", Same, "", "The default is /etc/kedge/registries.yaml."},
+	{"system-default-registry", Needless, "", "kedge pulls no images for its own parts."},
+	{"airgap-extra-registry", Refused, "", "Remove the key, and name the registry as a mirror in registries.yaml."},
+	{"node-ip", Same, "", ""},
+	{"node-external-ip", Same, "", ""},
+	{"node-internal-dns", Refused, "", "kedge does not tell names of nodes yet: remove the key."},
+	{"node-external-dns", Refused, "", "kedge does not tell names of nodes yet: remove the key."},
+	{"resolv-conf", Same, "", ""},
+	{"flannel-iface", Same, "", ""},
+	{"flannel-conf", Refused, "", "kedge makes flannel's configuration of flannel-backend and cluster-cidr: remove the key. For other settings bring a network of your own: see docs/own-cni.md."},
+	{"flannel-cni-conf", Refused, "", "kedge makes flannel's CNI configuration itself: remove the key. For other plugins bring a network of your own: see docs/own-cni.md."},
+	{"vpn-auth", Refused, "", "Remove the key, run the VPN on the host, and set node-ip to the address of the host in the VPN."},
+	{"vpn-auth-file", Refused, "", "Remove the key, run the VPN on the host, and set node-ip to the address of the host in the VPN."},
+	{"kubelet-arg", Same, "", ""},
+	{"kube-proxy-arg", Same, "", ""},
+	{"protect-kernel-defaults", Same, "", ""},
+	{"selinux", Same, "", ""},
+	{"disable-selinux", Needless, "", "SELinux is off unless selinux is set."},
+	{"lb-server-port", Needless, "", "A node of kedge reaches the servers without a port of its own."},
+	{"disable-apiserver-lb", Needless, "", "A node of kedge uses the address in server until it knows the servers."},
+
+	// Secrets, and what k3s calls experimental
+	{"secrets-encryption", Same, "", "The default is true."},
+	{"secrets-encryption-provider", Needless, "", "kedge chooses the cipher of new keys, and reads what other keys have encrypted."},
+	{"enable-pprof", Needless, "", "`kedge support-bundle` has the profiles of the running process."},
+	{"rootless", Refused, "", "kedge makes networks and mounts, which needs root: remove the key, and run kedge as root."},
+	{"prefer-bundled-bin", Needless, "", "kedge always prefers its own programs."},
+}
+
+// k3sValues are the values of k3s's keys that have a verdict of their own.
+var k3sValues = []K3sValue{
+	{"flannel-backend", "wireguard", Alias, "wireguard-native", ""},
+	{"flannel-backend", "ipsec", Refused, "", "Use flannel-backend: wireguard-native, which encrypts too. Set the same on all servers."},
+	{"no-flannel", "true", Alias, "none", ""},
+	{"no-flannel", "false", Needless, "", ""},
+	{"advertise-port", "0", Needless, "", ""},
+	{"disable", "traefik", Needless, "", "kedge has no Traefik, so there is none to disable."},
+	{"disable", "runtimes", Needless, "", "kedge has RuntimeClasses only for the runtimes that the server finds on its host."},
+}
+
+// k3sSwitches are the keys above that are true or false, and not settings of kedge's.
+var k3sSwitches = []string{
+	"disable-apiserver-lb", "disable-cloud-controller", "disable-default-registry-endpoint", "disable-helm-controller", "disable-kube-proxy",
+	"disable-selinux", "docker", "enable-pprof", "etcd-disable-snapshots", "etcd-expose-metrics", "etcd-s3", "etcd-s3-insecure",
+	"etcd-s3-skip-ssl-verify", "etcd-snapshot-compress", "flannel-external-ip", "flannel-ipv6-masq", "kine-tls", "no-flannel",
+	"nonroot-devices", "prefer-bundled-bin", "rootless", "supervisor-metrics", "tls-san-security", "with-node-id",
+}
+
+// k3sVariables are the variables of k3s's server and agent, and the keys that they mean.
+var k3sVariables = map[string]string{
+	"K3S_AGENT_TOKEN":             "agent-token",
+	"K3S_AGENT_TOKEN_FILE":        "agent-token-file",
+	"K3S_CLUSTER_INIT":            "cluster-init",
+	"K3S_CLUSTER_RESET":           "cluster-reset",
+	"K3S_CLUSTER_SECRET":          "cluster-secret",
+	"K3S_CONFIG_FILE":             "config",
+	"K3S_DATASTORE_CAFILE":        "datastore-cafile",
+	"K3S_DATASTORE_CERTFILE":      "datastore-certfile",
+	"K3S_DATASTORE_ENDPOINT":      "datastore-endpoint",
+	"K3S_DATASTORE_KEYFILE":       "datastore-keyfile",
+	"K3S_DATA_DIR":                "data-dir",
+	"K3S_DEBUG":                   "debug",
+	"K3S_KUBECONFIG_GROUP":        "write-kubeconfig-group",
+	"K3S_KUBECONFIG_MODE":         "write-kubeconfig-mode",
+	"K3S_KUBECONFIG_OUTPUT":       "write-kubeconfig",
+	"K3S_LB_SERVER_PORT":          "lb-server-port",
+	"K3S_NODE_NAME":               "node-name",
+	"K3S_RESOLV_CONF":             "resolv-conf",
+	"K3S_SELINUX":                 "selinux",
+	"K3S_SYSTEM_DEFAULT_REGISTRY": "system-default-registry",
+	"K3S_TOKEN":                   "token",
+	"K3S_TOKEN_FILE":              "token-file",
+	"K3S_URL":                     "server",
+	"K3S_VPN_AUTH":                "vpn-auth",
+	"K3S_VPN_AUTH_FILE":           "vpn-auth-file",
+}
+
+// k3sLetters are the keys that a single letter stands for on k3s's command line.
+var k3sLetters = map[string]string{
+	"token": "t", "server": "s", "data-dir": "d", "node-ip": "i", "log": "l", "write-kubeconfig": "o",
+}
+
+// k3sInstallVariables are the variables of k3s's install.sh, without INSTALL_K3S_.
+var k3sInstallVariables = []K3sKey{
+	{"EXEC", Same, "", ""},
+	{"BIN_DIR", Same, "", ""},
+	{"SKIP_START", Same, "", ""},
+	{"SKIP_ENABLE", Same, "", ""},
+	{"SYMLINK", Same, "", ""},
+	{"TYPE", Needless, "", "The service tells systemd when kedge is ready."},
+	{"SELINUX_WARN", Needless, "", "install.sh installs no SELinux policy."},
+	{"SKIP_SELINUX_RPM", Needless, "", "install.sh installs no SELinux policy."},
+	{"VERSION", Refused, "", "Set INSTALL_KEDGE_VERSION to a release of kedge, or leave it out for the latest."},
+	{"COMMIT", Refused, "", "Set INSTALL_KEDGE_FROM to a checkout of the commit."},
+	{"PR", Refused, "", "Set INSTALL_KEDGE_FROM to a checkout of the pull request."},
+	{"CHANNEL", Refused, "", "kedge has no channels: leave it out for the latest release, or set INSTALL_KEDGE_VERSION."},
+	{"CHANNEL_URL", Refused, "", "kedge has no channels: set INSTALL_KEDGE_FROM to the URL of a release."},
+	{"SKIP_DOWNLOAD", Refused, "", "Set INSTALL_KEDGE_FROM to the folder or the file of a release."},
+	{"BIN_DIR_READ_ONLY", Refused, "", "Set INSTALL_KEDGE_BIN_DIR to a folder that can be written to."},
+	{"NAME", Refused, "", "The service is always called kedge: leave it out."},
+	{"SYSTEMD_DIR", Refused, "", "The unit is always in /etc/systemd/system: leave it out."},
+}
