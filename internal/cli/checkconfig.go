@@ -19,10 +19,20 @@ import (
 
 func checkConfigCommand() *cli.Command {
 	return &cli.Command{
-		Name:   "check-config",
-		Usage:  "check the configuration and this host: arguments, kernel, cgroups, ports, firewalls, memory, disk and clock. The exit status is 1 if kedge cannot run",
-		Flags:  serverFlags(),
-		Action: withConfig(checkConfig),
+		Name: "check-config",
+		Usage: "check the configuration and this host: arguments, kernel, cgroups, ports, firewalls, memory, disk and clock. The exit status is 1 if kedge cannot run. " +
+			"With --from, say what of an installation of k3s works, changes and cannot work. The exit status is then 2 if something changes, and 1 if something cannot work",
+		Flags: serverFlags(
+			&cli.StringFlag{Name: fromFlag, Usage: "`FOLDER` with an installation of k3s: the root of its host, or of a copy of its files"},
+			&cli.StringFlag{Name: kubeconfigFlag, Usage: "with --from: the k3s cluster's kubeconfig, to look at its objects too"},
+			formatFlag()),
+		Before: noArguments,
+		Action: func(c *cli.Context) error {
+			if c.IsSet(fromFlag) {
+				return checkK3s(c)
+			}
+			return withConfig(checkConfig)(c)
+		},
 	}
 }
 
@@ -38,10 +48,10 @@ func checkConfig(c *cli.Context, cfg *config.Config) error {
 		return err
 	}
 	for _, notice := range cfg.Notices {
-		fmt.Fprintln(c.App.Writer, notice)
+		fmt.Fprintln(c.App.ErrWriter, notice)
 	}
 	checks := host.CheckHost(c.Context, check)
-	if err := printChecks(c.App.Writer, checks); err != nil {
+	if err := printAs(c.App.Writer, c.String(outputFlag), checks, func(w io.Writer) error { return printChecks(w, checks) }); err != nil {
 		return fmt.Errorf("print checks: %w", err)
 	}
 	if host.Worst(checks) == host.Fail {

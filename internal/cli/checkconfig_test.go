@@ -1,15 +1,18 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/inspect/fromk3s"
 )
 
 // TestCheckConfigFindsAllFaults has a fault in the arguments of each of upstream's
@@ -50,6 +53,37 @@ func TestCheckConfigFindsAllFaults(t *testing.T) {
 	}
 	defer lock.Release()
 	find("ok", "kedge itself has it")
+}
+
+// TestCheckK3s has an installation of k3s in which one thing works, one changes and one
+// cannot work, and each exit status.
+func TestCheckK3s(t *testing.T) {
+	folder := t.TempDir()
+	file := filepath.Join(folder, "etc/rancher/k3s/config.yaml")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]struct {
+		status int
+		line   string
+	}{
+		"node-name: a\n":                {0, `works +/etc/rancher/k3s/config.yaml:1 +node-name`},
+		"etcd-s3-bucket: a\n":           {2, `changes +/etc/rancher/k3s/config.yaml:1 +etcd-s3-bucket +This is k3s's name: kedge's is s3-bucket`},
+		"pause-image: a\ndocker: true\n": {1, `cannot +/etc/rancher/k3s/config.yaml:2 +docker +k3s has this, and kedge does not.`},
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := run(t, "check-config", "--from="+folder)
+		if status := ExitStatus(err); (err != nil || want.status != 0) && status != want.status || !regexp.MustCompile("(?m)^"+want.line).MatchString(out) {
+			t.Errorf("%s: %v, and\n%s", text, err, out)
+		}
+	}
+	out, _ := run(t, "check-config", "--from="+folder, "-o", "json")
+	var found []fromk3s.Finding
+	if err := json.Unmarshal([]byte(out), &found); err != nil || fromk3s.Worst(found) != fromk3s.Cannot {
+		t.Errorf("%v: %s", err, out)
+	}
 }
 
 // TestPortsFollowArguments has ports that the user has changed.

@@ -31,9 +31,9 @@ type Config struct {
 	Cluster Cluster
 	Node    Node
 
-	// Notices are what the user should know about the configuration, in whole sentences:
-	// for example that a name is k3s's, or that a variable means nothing.
-	Notices []string
+	// Notices are what the user should know about names in the configuration: for example
+	// that one is k3s's, or that a variable means nothing.
+	Notices []Notice
 	// flags are the sources of what SetFlag set, until they are loaded.
 	flags Sources
 }

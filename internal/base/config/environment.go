@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 )
@@ -40,11 +39,12 @@ func Variables(key string) []string {
 
 // loadEnv reads the environment: first the variables of S3, then k3s's, then those that are
 // k3s's with another prefix, and then kedge's own. What comes later wins.
-func (c *Config) loadEnv(sources Sources) error {
+// environment has NAME=value.
+func (c *Config) loadEnv(environment []string, sources Sources) error {
 	var faults []error
 	passes := [4][]string{}
-	means := map[string]string{}
-	for _, variable := range os.Environ() {
+	means, values := map[string]string{}, map[string]string{}
+	for _, variable := range environment {
 		name, value, _ := strings.Cut(variable, "=")
 		if value == "" || slices.Contains(FileVariables, name) {
 			continue
@@ -54,22 +54,22 @@ func (c *Config) loadEnv(sources Sources) error {
 			continue
 		}
 		if key == "" {
-			c.note("$"+name, "No setting has this variable%s.", c.similarVariable(name))
+			c.note(Notice{"$" + name, name, Needless, "No setting has this variable" + c.similarVariable(name)})
 			continue
 		}
-		means[name] = key
+		means[name], values[name] = key, value
 		passes[pass] = append(passes[pass], name)
 	}
 	for i, names := range passes {
 		slices.Sort(names)
 		for _, name := range names {
 			key := means[name]
-			err := c.set(key, given{values: []string{os.Getenv(name)}, source: "$" + name}, sources)
+			err := c.set(key, given{values: []string{values[name]}, source: "$" + name}, sources)
 			if err != nil {
 				faults = append(faults, fmt.Errorf("environment variable %s: %w", name, err))
 			}
 			if own := Variables(key); i == 1 && len(own) > 0 {
-				c.note("$"+name, "This is k3s's name: kedge's is %s.", own[0])
+				c.note(Notice{"$" + name, name, Alias, "This is k3s's name: kedge's is " + own[0] + "."})
 			}
 		}
 	}
@@ -113,7 +113,7 @@ func (c *Config) similarVariable(name string) string {
 	suffix := strings.TrimPrefix(strings.TrimPrefix(name, ownPrefix), k3sPrefix)
 	similar := Nearest(suffix, keys)
 	if similar == "" {
-		return ""
+		return "."
 	}
 	return ": did you mean " + Variables(similar)[0] + "?"
 }

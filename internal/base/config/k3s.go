@@ -1,9 +1,9 @@
 package config
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Verdict says what becomes of a name of k3s's.
@@ -110,6 +110,25 @@ func (k K3sKey) Judge(value string) (verdict Verdict, says string) {
 	return k.Verdict, k.Says
 }
 
+// Notice is what the user should know about a name in the configuration.
+type Notice struct {
+	// Source is where the name was given: FILE:LINE, $VARIABLE or --FLAG.
+	Source string
+	// Name is the key that was given, or the variable.
+	Name    string
+	Verdict Verdict
+	// Says has whole sentences. It is never a secret.
+	Says string
+}
+
+// String is the notice in a line of a log.
+func (n Notice) String() string {
+	if strings.HasSuffix(n.Source, n.Name) {
+		return n.Source + ": " + n.Says
+	}
+	return n.Source + ": " + n.Name + ": " + n.Says
+}
+
 // translate returns the key and the values by which kedge has what a name and its values
 // mean, which source gave. The key is empty if there is nothing to set. translate notes
 // what the user should know. A name that k3s does not have is returned as it is.
@@ -121,40 +140,38 @@ func (c *Config) translate(name string, values []string, source string) (key str
 	key = name
 	if row.Verdict == Alias {
 		key = row.To
-		c.note(source, "%s is k3s's name: kedge's is %s.", name, key)
+		c.note(Notice{source, name, Alias, "This is k3s's name: kedge's is " + key + "."})
 	}
 	for _, value := range values {
 		switch verdict, says := row.Judge(value); verdict {
 		case Refused:
-			return "", nil, &FieldError{name, "k3s has this, and kedge does not. " + says}
+			says = "k3s has this, and kedge does not. " + says
+			c.note(Notice{source, name, Refused, says})
+			return "", nil, &FieldError{name, says}
 		case Needless:
 			if says != "" {
-				c.note(source, "%s: %s", name, says)
+				c.note(Notice{source, name, Needless, says})
 			}
 			if row.Verdict != Same {
 				return "", nil, nil
 			}
-			translated = append(translated, value)
 		case Alias:
-			to := value
 			for _, v := range k3sValues {
 				if v.Key == name && v.Value == value && v.To != "" {
-					to = v.To
-					c.note(source, "%s %s is k3s's: kedge has %s %s.", name, value, key, to)
+					c.note(Notice{source, name, Alias, "The value " + value + " is k3s's: kedge has " + key + ": " + v.To + "."})
+					value = v.To
 				}
 			}
-			translated = append(translated, to)
 		case Same:
-			translated = append(translated, value)
 		}
+		translated = append(translated, value)
 	}
 	return key, translated, nil
 }
 
 // note keeps what the user should know about the configuration, once.
-func (c *Config) note(source, format string, args ...any) {
-	text := source + ": " + fmt.Sprintf(format, args...)
-	if !slices.Contains(c.Notices, text) {
-		c.Notices = append(c.Notices, text)
+func (c *Config) note(n Notice) {
+	if !slices.Contains(c.Notices, n) {
+		c.Notices = append(c.Notices, n)
 	}
 }

@@ -210,10 +210,13 @@ advertise-port: 0
 	if got := sources["snapshot-dir"]; got != "--etcd-snapshot-dir" {
 		t.Errorf("snapshot-dir is from %s", got)
 	}
-	notices := strings.Join(c.Notices, "\n")
+	notices := ""
+	for _, notice := range c.Notices {
+		notices += notice.String() + "\n"
+	}
 	for _, want := range []string{
-		":2: etcd-s3 is k3s's name: kedge's is s3.",
-		"flannel-backend wireguard is k3s's: kedge has flannel-backend wireguard-native.",
+		":2: etcd-s3: This is k3s's name: kedge's is s3.",
+		"flannel-backend: The value wireguard is k3s's: kedge has flannel-backend: wireguard-native.",
 		"pause-image: kedge's pause image is part of the executable.",
 		"$K3S_KUBECONFIG_MODE: This is k3s's name: kedge's is KEDGE_WRITE_KUBECONFIG_MODE.",
 		"$KEDGE_NODE_NAEM: No setting has this variable: did you mean KEDGE_NODE_NAME?",

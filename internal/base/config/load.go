@@ -36,16 +36,22 @@ func Load(path string, overrides ...func(*Config) error) (*Config, error) {
 // LoadSources is Load, and tells where values came from too, except those that overrides
 // set without SetFlag. With an error come the values that could be read.
 func LoadSources(path string, overrides ...func(*Config) error) (*Config, Sources, error) {
-	c, sources := Default(), Sources{}
-	var faults []error
 	files, err := configFiles(path)
 	if err != nil {
-		return c, sources, err
+		return Default(), Sources{}, err
 	}
+	return LoadFiles(files, os.Environ(), overrides...)
+}
+
+// LoadFiles is LoadSources for some files and an environment of NAME=value. With it,
+// `kedge check-config` reads the configuration of a service that does not run.
+func LoadFiles(files, environment []string, overrides ...func(*Config) error) (*Config, Sources, error) {
+	c, sources := Default(), Sources{}
+	var faults []error
 	for _, file := range files {
 		faults = append(faults, c.loadFile(file, sources))
 	}
-	faults = append(faults, c.loadEnv(sources))
+	faults = append(faults, c.loadEnv(environment, sources))
 	for _, override := range overrides {
 		faults = append(faults, override(c))
 	}
@@ -144,9 +150,10 @@ func (c *Config) set(name string, given given, sources Sources) error {
 	if err != nil || key == "" {
 		return err
 	}
-	field, err := c.field(key)
-	if err != nil {
-		return err
+	field, fault := c.field(key)
+	if fault != nil {
+		c.note(Notice{given.source, name, Refused, fault.Detail})
+		return fault
 	}
 	if given.list && !field.IsList() {
 		return &FieldError{name, "takes one value, got a list"}
@@ -178,7 +185,7 @@ func scalars(name string, node yaml.Node) ([]string, error) {
 }
 
 // field finds a setting by its key. If there is none, the error names a similar key.
-func (c *Config) field(key string) (Field, error) {
+func (c *Config) field(key string) (Field, *FieldError) {
 	fields := c.Fields()
 	var keys []string
 	for _, f := range fields {

@@ -1,0 +1,240 @@
+// Package fromk3s reads an installation of k3s and says what of it works with kedge as it
+// is, what changes and what cannot work. It changes nothing. The cli package calls it for
+// `kedge check-config --from`.
+package fromk3s
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
+)
+
+// Result says what becomes of a part of an installation.
+type Result string
+
+// The results, from the best to the worst.
+const (
+	Works   Result = "works"
+	Changes Result = "changes"
+	Cannot  Result = "cannot"
+)
+
+// Finding is what was found about one part of an installation.
+type Finding struct {
+	Result Result `json:"result"`
+	// Source is a path in the installation, with a line if that is known, or "cluster".
+	Source string `json:"source"`
+	// Name is a key, a variable, a flag or an object.
+	Name string `json:"name"`
+	// Says has sentences: what changes, or what to do. It is empty for most of what works.
+	Says string `json:"says,omitempty"`
+}
+
+// Worst returns the worst result of findings.
+func Worst(findings []Finding) Result {
+	worst := Works
+	for _, f := range findings {
+		if f.Result == Cannot || f.Result == Changes && worst == Works {
+			worst = f.Result
+		}
+	}
+	return worst
+}
+
+// The folders of k3s, below the root of a host.
+const (
+	configFolder   = "/etc/rancher/k3s"
+	dataFolder     = "/var/lib/rancher/k3s"
+	manifestFolder = "server/manifests"
+)
+
+// Look reads the installation of k3s in folder: the root of a host or of a copy of one. It
+// may also be one of k3s's own two folders in it. If cluster is not nil, Look also reads
+// the objects of the cluster that k3s serves. It fails if there is no k3s in folder.
+func Look(ctx context.Context, folder string, cluster *rest.Config) ([]Finding, error) {
+	root := filepath.Clean(folder)
+	for _, inside := range []string{configFolder, dataFolder} {
+		if above, ok := strings.CutSuffix(root, inside); ok {
+			root = filepath.Clean("/" + above)
+			if !filepath.IsAbs(folder) {
+				root = filepath.Clean("./" + above)
+			}
+		}
+	}
+	i := &installation{root: root}
+	if !i.exists(configFolder) && !i.exists(dataFolder) && cluster == nil {
+		return nil, fmt.Errorf("no k3s in %s: it has neither %s nor %s. Give the root of the host, which is / for this one, or of a copy of these folders", folder, configFolder, dataFolder)
+	}
+	faults := []error{i.configuration(), i.registries(), i.manifests()}
+	if cluster != nil {
+		faults = append(faults, i.cluster(ctx, cluster))
+	}
+	return i.found, errors.Join(faults...)
+}
+
+// installation is one of k3s, whose files are below root.
+type installation struct {
+	root  string
+	found []Finding
+	// data is k3s's data-dir, below root.
+	data string
+}
+
+func (i *installation) add(result Result, source, name, says string) {
+	i.found = append(i.found, Finding{result, source, name, says})
+}
+
+func (i *installation) path(path string) string { return filepath.Join(i.root, path) }
+
+func (i *installation) exists(path string) bool {
+	_, err := os.Stat(i.path(path))
+	return err == nil
+}
+
+// shown returns a source of the configuration without the root.
+func (i *installation) shown(source string) string {
+	if i.root == "/" || i.root == "." {
+		return source
+	}
+	return strings.ReplaceAll(source, i.root+"/", "/")
+}
+
+// configuration reads the configuration file, its drop-ins, and the flags and the
+// environment of the service.
+func (i *installation) configuration() error {
+	service, err := i.service()
+	if err != nil {
+		return err
+	}
+	file := i.path(configFolder + "/config.yaml")
+	if other := service.configFile(); other != "" {
+		file = i.path(other)
+	}
+	files, err := config.DropIns(file)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(file); err == nil {
+		files = slices.Insert(files, 0, file)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read k3s's configuration: %w", err)
+	}
+	cfg, sources, fault := config.LoadFiles(files, service.environment, func(c *config.Config) error {
+		var faults []error
+		for _, flag := range service.flags {
+			faults = append(faults, c.SetFlag(flag.name, flag.values...))
+		}
+		return errors.Join(faults...)
+	})
+	noted := map[string]bool{}
+	for _, notice := range cfg.Notices {
+		result := Changes
+		row, _ := config.K3sKeyOf(notice.Name)
+		switch {
+		case notice.Verdict == config.Refused:
+			result = Cannot
+		case notice.Verdict == config.Needless && row.Verdict == config.Same:
+			result = Works // only one value of it needs nothing
+		}
+		noted[notice.Source] = true
+		i.add(result, i.where(notice.Source, service), notice.Name, notice.Says)
+	}
+	for _, field := range cfg.Fields() {
+		for source := range strings.SplitSeq(sources[field.Key], ", ") {
+			if source != "" && !noted[source] {
+				i.add(Works, i.where(source, service), field.Key, "")
+			}
+		}
+	}
+	i.faults(fault, cfg, sources, service)
+	slices.SortStableFunc(i.found, inOrder)
+	i.data = dataFolder
+	if sources["data-dir"] != "" {
+		i.data = cfg.DataDir
+		i.add(Changes, i.where(sources["data-dir"], service), "data-dir", "kedge makes files of its own: give it another folder than k3s's.")
+	}
+	return nil
+}
+
+// inOrder compares the places of findings: first by files, then by lines.
+func inOrder(a, b Finding) int {
+	fileA, lineA, _ := strings.Cut(a.Source, ":")
+	fileB, lineB, _ := strings.Cut(b.Source, ":")
+	numberA, _ := strconv.Atoi(lineA)
+	numberB, _ := strconv.Atoi(lineB)
+	return cmp.Or(strings.Compare(fileA, fileB), numberA-numberB)
+}
+
+// faults adds what is wrong with the configuration beyond the names in it: values that
+// cannot be read, and what Validate says.
+func (i *installation) faults(fault error, cfg *config.Config, sources config.Sources, service *service) {
+	for _, err := range flatten(fault) {
+		var field *config.FieldError
+		switch {
+		case !errors.As(err, &field):
+			i.add(Cannot, configFolder, "config.yaml", i.shown(err.Error()))
+		case slices.ContainsFunc(cfg.Notices, func(n config.Notice) bool { return n.Name == field.Key && n.Verdict == config.Refused }):
+		case field.Key == "token-file" || field.Key == "agent-token-file":
+			// The file need not be in a copy.
+		default:
+			source := sources[field.Key]
+			if source == "" {
+				source = configFolder
+			}
+			i.add(Cannot, i.where(source, service), field.Key, field.Detail)
+		}
+	}
+}
+
+// flatten returns the errors that were joined to one.
+func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, flatten(e)...)
+	}
+	return all
+}
+
+// where returns the file of a source: variables and flags are the service's.
+func (i *installation) where(source string, service *service) string {
+	switch {
+	case strings.HasPrefix(source, "$"):
+		return service.variableFile
+	case strings.HasPrefix(source, "--"):
+		return service.unit
+	}
+	return i.shown(source)
+}
+
+// registries reads registries.yaml with the code that reads kedge's.
+func (i *installation) registries() error {
+	const file = configFolder + "/registries.yaml"
+	if !i.exists(file) {
+		return nil
+	}
+	if _, err := registries.New(i.path(file), nil, nil); err != nil {
+		i.add(Cannot, file, "registries.yaml", i.shown(err.Error())+".")
+		return nil
+	}
+	i.add(Works, file, "registries.yaml", "Copy the file to /etc/kedge/registries.yaml.")
+	return nil
+}
