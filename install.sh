@@ -39,7 +39,7 @@ rotation=/etc/logrotate.d/kedge
 
 # Flags whose values are secrets. They become variables of $environment: every user of
 # the host may read the unit, and the command line of a process.
-secret_flags='token t agent-token datastore-endpoint s3-access-key s3-secret-key cluster-secret etcd-s3-access-key etcd-s3-secret-key vpn-auth'
+secret_flags='token t agent-token datastore-endpoint s3-access-key s3-secret-key s3-session-token s3-proxy cluster-secret etcd-s3-access-key etcd-s3-secret-key etcd-s3-session-token etcd-s3-proxy vpn-auth'
 
 say() { echo "kedge: $*"; }
 

@@ -177,6 +177,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		NodeName:        cfg.Node.Name,
 		NodeIPs:         cfg.Node.IPs,
 		ExternalIPs:     cfg.Settings.ExternalIPs(),
+		CloudController: cfg.Cluster.DisableCloudController,
 		Client:          objectcache.Share(cfg.nodeClient(), cfg.Informers, &corev1.Node{}, &corev1.Service{}),
 		RuntimeSocket:   socket,
 		Runtime:         reader,
@@ -194,24 +195,32 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		Labels:          cfg.Settings.NodeLabels,
 		Taints:          cfg.Settings.NodeTaints,
 		ProtectKernel:   cfg.Settings.ProtectKernelDefaults,
-		Paths:           cfg.Metrics.Paths(metrics.Kubelet),
-		Args:            cfg.Settings.KubeletArgs,
+
+		CredentialProviders: cfg.Settings.ImageCredentialProviderBinDir,
+		CredentialConfig:    cfg.Settings.ImageCredentialProviderConfig,
+
+		Paths: cfg.Metrics.Paths(metrics.Kubelet),
+		Args:  cfg.Settings.KubeletArgs,
 	})
 	group.Add(kubeletComponent, append(first, runtime, api)...)
 
-	networkComponent := network.New(network.Config{
-		Client:      cfg.Clients.ClientConfig("system:kedge:flannel", pki.NodeGroup(cfg.Node.Name)),
-		Informers:   cfg.Informers,
-		NodeName:    cfg.Node.Name,
-		NodeIPs:     cfg.Node.IPs,
-		ExternalIPs: cfg.Settings.ExternalIPs(),
-		Interface:   cfg.Settings.FlannelIface,
-		Cluster:     cfg.Cluster,
-		ConfDir:     cniConfDir(cfg),
-		Nftables:    facts.Nftables,
-	})
+	onLink := network.Config{
+		Client:    cfg.Clients.ClientConfig("system:kedge:flannel", pki.NodeGroup(cfg.Node.Name)),
+		Informers: cfg.Informers,
+		NodeName:  cfg.Node.Name,
+		NodeIPs:   cfg.Node.IPs,
+		Interface: cfg.Settings.FlannelIface,
+		Cluster:   cfg.Cluster,
+		ConfDir:   cniConfDir(cfg),
+		Nftables:  facts.Nftables,
+	}
+	if cfg.Cluster.FlannelExternalIP {
+		onLink.ExternalIPs = cfg.Settings.ExternalIPs()
+	}
+	networkComponent := network.New(onLink)
 	group.Add(networkComponent, hostComponent, api)
 
+	onNode := []component.Component{kubeletComponent, networkComponent}
 	proxyComponent, proxyFault := proxy.New(proxy.Config{
 		Client:      cfg.Clients.ClientConfig(pki.ProxyUser, pki.NodeGroup(cfg.Node.Name)),
 		Informers:   cfg.Informers,
@@ -223,7 +232,13 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		Nftables:    facts.Nftables,
 		Args:        cfg.Settings.KubeProxyArgs,
 	})
-	group.Add(proxyComponent, hostComponent, api)
+	if cfg.Cluster.DisableKubeProxy {
+		// What an earlier start left would compete with the user's.
+		group.Add(component.Step("proxy-rules", proxy.RemoveRules), hostComponent)
+	} else {
+		group.Add(proxyComponent, hostComponent, api)
+		onNode = append(onNode, proxyComponent)
+	}
 
 	if cfg.Cluster.Has(config.ServiceLB) {
 		balancer := loadbalancer.Config{
@@ -231,7 +246,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 			Informers: cfg.Informers,
 			NodeName:  cfg.Node.Name,
 			Addresses: slices.Concat(cfg.Node.IPs, cfg.Settings.ExternalIPs()),
-			Reserved:  slices.Concat(Ports(cfg.Settings, cfg.Node.IPs), ClusterPorts(cfg.Cluster), cfg.ServerPorts),
+			Reserved:  slices.Concat(Ports(cfg.Settings, cfg.Cluster, cfg.Node.IPs), ClusterPorts(cfg.Cluster), cfg.ServerPorts),
 		}
 		if cfg.Reconnect != nil {
 			balancer.Reconnect = func(began time.Time) { cfg.Reconnect(servicelb.User, began) }
@@ -239,7 +254,6 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		group.Add(loadbalancer.New(balancer), hostComponent, api)
 	}
 
-	onNode := []component.Component{kubeletComponent, networkComponent, proxyComponent}
 	if cfg.Cluster.Has(config.CoreDNS) {
 		dnsComponent := dns.New(dns.Config{
 			Plugins: cfg.Process.DNS,
@@ -309,7 +323,10 @@ func NewDriver(dir datadir.Dir, node string, settings config.Node, cluster confi
 
 // Metered returns the parts of a node that have metrics.
 func Metered(cluster config.Cluster) []metrics.Part {
-	parts := []metrics.Part{metrics.Kubelet, metrics.Proxy}
+	parts := []metrics.Part{metrics.Kubelet}
+	if !cluster.DisableKubeProxy {
+		parts = append(parts, metrics.Proxy)
+	}
 	if cluster.Has(config.CoreDNS) {
 		parts = append(parts, metrics.DNS)
 	}

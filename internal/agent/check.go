@@ -42,7 +42,7 @@ func CheckArguments(node string, settings config.Node, cluster config.Cluster) e
 
 // Ports are those that a node with these addresses listens on, as far as they are known
 // before it joins a cluster.
-func Ports(settings config.Node, ips []netip.Addr) []host.Port {
+func Ports(settings config.Node, cluster config.Cluster, ips []netip.Addr) []host.Port {
 	var list []host.Port
 	// A file of the user's may say another port of the kubelet: it is not read here.
 	args := settings.KubeletArgs
@@ -56,7 +56,7 @@ func Ports(settings config.Node, ips []netip.Addr) []host.Port {
 		}
 	}
 	health := cmp.Or(config.Argument(settings.KubeProxyArgs, "healthz-bind-address"), "127.0.0.1:10256")
-	if _, _, err := net.SplitHostPort(health); err == nil {
+	if _, _, err := net.SplitHostPort(health); err == nil && !cluster.DisableKubeProxy {
 		list = append(list, host.Port{Network: "tcp", Address: health, Use: "the health of the service proxy", Change: "--kube-proxy-arg healthz-bind-address=ADDRESS:PORT"})
 	}
 	return list
@@ -83,5 +83,7 @@ func check(ctx context.Context, cfg *config.Config, name string) error {
 	if err != nil {
 		node.IPs = nil
 	}
-	return errors.Join(CheckArguments(name, cfg.Node, cfg.Cluster), host.CheckPorts(ctx, Ports(cfg.Node, node.IPs)))
+	cluster := cfg.Cluster
+	cluster.DisableKubeProxy = true // whether the cluster has the proxy, the agent learns when it joins
+	return errors.Join(CheckArguments(name, cfg.Node, cfg.Cluster), host.CheckPorts(ctx, Ports(cfg.Node, cluster, node.IPs)))
 }

@@ -58,6 +58,7 @@ func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers as
 	if err != nil {
 		return nil, "", nil, err
 	}
+	source.MirrorsOnly = cfg.Settings.DisableDefaultRegistryEndpoint
 	group.Add(source)
 	own = containerd.New(containerd.Config{
 		Root:           cfg.Dir.Containerd(),
@@ -75,6 +76,7 @@ func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers as
 		Snapshotter:    cfg.Settings.Snapshotter,
 		DefaultRuntime: cfg.Settings.DefaultRuntime,
 		SELinux:        cfg.Settings.SELinux,
+		NonrootDevices: cfg.Settings.NonrootDevices,
 		Facts:          facts,
 		Warn:           warn,
 		Verbosity:      cfg.Process.Verbosity,

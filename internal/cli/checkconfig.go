@@ -69,7 +69,7 @@ func whatToCheck(cfg *config.Config, role config.Role) (check host.CheckConfig, 
 		return check, err
 	}
 	if role == config.AgentRole {
-		check.Ports = agent.Ports(cfg.Node, node.IPs)
+		check.Ports = agent.Ports(cfg.Node, cfg.Cluster, node.IPs)
 		return check, agent.CheckArguments(node.Name, cfg.Node, cfg.Cluster)
 	}
 	check.Ports = server.Ports(cfg, node)

@@ -67,8 +67,8 @@ func TestCheckK3s(t *testing.T) {
 		status int
 		line   string
 	}{
-		"node-name: a\n":                {0, `works +/etc/rancher/k3s/config.yaml:1 +node-name`},
-		"etcd-s3-bucket: a\n":           {2, `changes +/etc/rancher/k3s/config.yaml:1 +etcd-s3-bucket +This is k3s's name: kedge's is s3-bucket`},
+		"node-name: a\n":                 {0, `works +/etc/rancher/k3s/config.yaml:1 +node-name`},
+		"etcd-s3-bucket: a\n":            {2, `changes +/etc/rancher/k3s/config.yaml:1 +etcd-s3-bucket +This is k3s's name: kedge's is s3-bucket`},
 		"pause-image: a\ndocker: true\n": {1, `cannot +/etc/rancher/k3s/config.yaml:2 +docker +k3s has this, and kedge does not.`},
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -76,7 +76,7 @@ func Ports(cfg *config.Config, node host.Node) []host.Port {
 	if !roles.node {
 		return list
 	}
-	return slices.Concat(list, agent.Ports(cfg.Node, node.IPs), agent.ClusterPorts(cfg.Cluster))
+	return slices.Concat(list, agent.Ports(cfg.Node, cfg.Cluster, node.IPs), agent.ClusterPorts(cfg.Cluster))
 }
 
 // metricsPort returns where the controllers or the scheduler of this server serve their

@@ -112,11 +112,13 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 			Disable: s.cfg.Cluster.DisabledManifests(),
 			Client:  as(api, "system:kedge:manifests"),
 		})), before...)
-		group.Add(led("helm", leader, helm.New(helm.Config{
-			Charts: s.dir.Charts(),
-			Server: s.node.Name,
-			Client: as(api, "system:kedge:helm"),
-		})), before...)
+		if !s.cfg.Cluster.DisableHelmController {
+			group.Add(led("helm", leader, helm.New(helm.Config{
+				Charts: s.dir.Charts(),
+				Server: s.node.Name,
+				Client: as(api, "system:kedge:helm"),
+			})), before...)
+		}
 	}
 	if s.cfg.Cluster.Has(config.CoreDNS) {
 		group.Add(dns.NewEndpoints(dns.EndpointsConfig{

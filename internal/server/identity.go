@@ -93,5 +93,11 @@ func establish(cfg *config.Config, roles roles, dir datadir.Dir, node host.Node,
 		return nil, nil, fmt.Errorf("read write-kubeconfig-mode: %w", err)
 	}
 	summary.Kubeconfig = cfg.Server.WriteKubeconfig
-	return certificates, summary, certificates.WriteKubeconfig(cfg.Server.WriteKubeconfig, os.FileMode(mode), "https://"+cfg.Server.LocalAddress())
+	return certificates, summary, certificates.WriteKubeconfig(pki.KubeconfigFile{
+		Path:   cfg.Server.WriteKubeconfig,
+		Mode:   os.FileMode(mode),
+		Group:  cfg.Server.WriteKubeconfigGroup,
+		Name:   cfg.Server.WriteKubeconfigName,
+		Server: "https://" + cfg.Server.LocalAddress(),
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Config is everything a user can set.
@@ -70,6 +71,8 @@ type Server struct {
 	TLSSAN           []string `key:"tls-san" role:"server" usage:"additional host name or address for which the API's certificate is valid"`
 	// AgentToken is a second secret, with which nodes can join but not servers.
 	AgentToken string `key:"agent-token" role:"server" secret:"true" usage:"additional secret with which only agents can join"`
+	// AgentTokenFile is a file to read it from instead.
+	AgentTokenFile string `key:"agent-token-file" role:"server" usage:"file with the agent-token"`
 	// ClusterInit and ClusterReset are for several servers with embedded etcd: the
 	// first, and the last that is left.
 	ClusterInit  bool `key:"cluster-init" role:"server" usage:"begin a cluster of several servers with embedded etcd. Existing state in SQLite moves to etcd. The other servers join with server and token"`
@@ -84,6 +87,8 @@ type Server struct {
 	DisableEtcd              bool   `key:"disable-etcd" role:"server" usage:"run no etcd on this server: it runs only the control plane, and joins a server that has etcd"`
 	WriteKubeconfig          string `key:"write-kubeconfig" role:"server" usage:"where to write the administrator's kubeconfig"`
 	WriteKubeconfigMode      string `key:"write-kubeconfig-mode" role:"server" usage:"file mode of the kubeconfig, in octal"`
+	WriteKubeconfigGroup     string `key:"write-kubeconfig-group" role:"server" usage:"group of the kubeconfig, which may read the file if its mode says so, as 0640 does (default: root's)"`
+	WriteKubeconfigName      string `key:"write-kubeconfig-name" role:"server" usage:"name of the cluster, the user and the context in the kubeconfig"`
 
 	Snapshots Snapshots
 
@@ -123,7 +128,28 @@ type S3 struct {
 	Folder        string `key:"s3-folder" role:"server" usage:"folder in the bucket. Use another folder for each cluster"`
 	Insecure      bool   `key:"s3-insecure" role:"server" usage:"S3 without TLS"`
 	// ConfigSecret is a Secret in kube-system whose keys are those above.
+	// SessionToken belongs to keys that expire.
+	SessionToken string `key:"s3-session-token" role:"server" secret:"true" usage:"session token, if the S3 keys are temporary"`
+	// BucketLookupType is one of bucketLookupTypes.
+	BucketLookupType string `key:"s3-bucket-lookup-type" role:"server" usage:"where the name of the bucket is in S3's URLs: dns (BUCKET.HOST), path (HOST/BUCKET), or auto to choose by the host"`
+	// Proxy may hold a password.
+	Proxy string `key:"s3-proxy" role:"server" secret:"url" usage:"proxy for S3, as http://HOST:PORT (default: the one in kedge's environment)"`
+	// Timeout is a duration: see TransferTimeout.
+	Timeout string `key:"s3-timeout" role:"server" usage:"how long sending or fetching a snapshot may take"`
+	// Retention is 0 for that of the snapshots on the host.
+	Retention    int    `key:"s3-retention" role:"server" usage:"how many scheduled snapshots to keep in S3 (default: snapshot-retention)"`
 	ConfigSecret string `key:"s3-config-secret" role:"server" usage:"name of a Secret in the namespace kube-system that has s3 settings, such as s3-access-key and s3-secret-key"`
+}
+
+// defaultTransferTimeout is the default of s3-timeout.
+const defaultTransferTimeout = 30 * time.Minute
+
+// TransferTimeout returns Timeout parsed, or the default if it is no duration above 0.
+func (s *S3) TransferTimeout() time.Duration {
+	if timeout, err := time.ParseDuration(s.Timeout); err == nil && timeout > 0 {
+		return timeout
+	}
+	return defaultTransferTimeout
 }
 
 // Datastore is a database or an etcd of the user's own.
@@ -154,20 +180,27 @@ type Cluster struct {
 	// DisableNetworkPolicy is k3s's flag. It does what network-policy in Disable does.
 	DisableNetworkPolicy bool `key:"disable-network-policy" role:"server" usage:"do not enforce NetworkPolicies, for example because a CNI of your own does"`
 	// EmbeddedRegistry concerns registries that a node's PrivateRegistry lists.
-	EmbeddedRegistry bool   `key:"embedded-registry" role:"server" usage:"nodes share images with each other. This applies to the registries that the private-registry file lists as mirrors"`
-	FlannelBackend   string `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, or none to bring another CNI"`
+	EmbeddedRegistry bool `key:"embedded-registry" role:"server" usage:"nodes share images with each other. This applies to the registries that the private-registry file lists as mirrors"`
+	// The next three leave out parts that other programs replace.
+	DisableCloudController bool   `key:"disable-cloud-controller" role:"server" usage:"leave the addresses, the provider ID and the first taint of each node to a cloud controller manager of your own"`
+	DisableKubeProxy       bool   `key:"disable-kube-proxy" role:"server" usage:"run no service proxy, because a CNI of your own replaces it"`
+	DisableHelmController  bool   `key:"disable-helm-controller" role:"server" usage:"leave HelmCharts alone"`
+	FlannelBackend         string `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, or none to bring another CNI"`
+	// FlannelExternalIP is for nodes that reach each other only by NodeExternalIP.
+	FlannelExternalIP bool `key:"flannel-external-ip" role:"server" usage:"send traffic between pods of different nodes to the node-external-ip of each node that has one"`
+	FlannelIPv6Masq   bool `key:"flannel-ipv6-masq" role:"server" usage:"give packets of pods to IPv6 addresses outside the cluster the address of the node. Set it to false if other networks know the pods' addresses"`
 }
 
 // Node is one node.
 type Node struct {
-	NodeName string   `key:"node-name" usage:"name of this node (default: the host's name)"`
-	NodeIP   []string `key:"node-ip" usage:"address of this node. Two addresses, one of each family, for dual-stack (default: the address of the default route)"`
-	// NodeExternalIP and FlannelIface are for nodes that reach each other by
-	// other addresses than NodeIP.
-	NodeExternalIP []string `key:"node-external-ip" usage:"address at which pods of other nodes reach pods of this node, and which users see. Two addresses, one of each family, for dual-stack (default: node-ip)"`
+	NodeName string `key:"node-name" usage:"name of this node (default: the host's name)"`
+	// WithNodeID is for hosts with equal names.
+	WithNodeID     bool     `key:"with-node-id" usage:"append an ID to the name of this node. The ID is made at the first start, and kept in /etc/kedge/node/id"`
+	NodeIP         []string `key:"node-ip" usage:"address of this node. Two addresses, one of each family, for dual-stack (default: the address of the default route)"`
+	NodeExternalIP []string `key:"node-external-ip" usage:"address of this node for users outside its network. Two addresses, one of each family, for dual-stack. Other nodes use it only with flannel-external-ip"`
 	FlannelIface   string   `key:"flannel-iface" usage:"interface for traffic between pods of different nodes (default: the one with node-ip)"`
 	// NodeLabels and NodeTaints are NAME=VALUE and NAME=VALUE:EFFECT.
-	NodeLabels []string `key:"node-label" usage:"label to register this node with, as name=value"`
+	NodeLabels []string `key:"node-label" usage:"label to register this node with, as name=value, or as name with an empty value"`
 	NodeTaints []string `key:"node-taint" usage:"taint to register this node with, as name=value:effect"`
 	ResolvConf string   `key:"resolv-conf" usage:"resolv.conf for names outside the cluster (default: the host's)"`
 	// ContainerRuntimeEndpoint is a socket, with or without unix:// before it:
@@ -175,8 +208,15 @@ type Node struct {
 	ContainerRuntimeEndpoint string `key:"container-runtime-endpoint" usage:"socket of your own container runtime, such as unix:///run/crio/crio.sock, in place of kedge's containerd. The runtime finds kedge's network in /etc/cni/net.d and /opt/cni/bin"`
 	// PrivateRegistry is a file that need not be there.
 	PrivateRegistry string `key:"private-registry" usage:"file with mirrors, credentials and TLS settings of image registries, in the format of k3s's registries.yaml"`
-	Snapshotter     string `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`
-	DefaultRuntime  string `key:"default-runtime" usage:"containerd's default runtime"`
+	// DisableDefaultRegistryEndpoint is about registries that PrivateRegistry lists.
+	DisableDefaultRegistryEndpoint bool `key:"disable-default-registry-endpoint" usage:"never ask a registry itself if the private-registry file lists it as a mirror"`
+	// The two of a credential provider are the kubelet's own.
+	ImageCredentialProviderBinDir string `key:"image-credential-provider-bin-dir" usage:"folder of the kubelet's credential providers, which get passwords of image registries"`
+	ImageCredentialProviderConfig string `key:"image-credential-provider-config" usage:"configuration of the kubelet's credential providers"`
+	// NonrootDevices is containerd's device_ownership_from_security_context.
+	NonrootDevices bool   `key:"nonroot-devices" usage:"containers that do not run as root own the devices that they are given"`
+	Snapshotter    string `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`
+	DefaultRuntime string `key:"default-runtime" usage:"containerd's default runtime"`
 	// DefaultLocalStoragePath is empty for the folder in the data directory.
 	DefaultLocalStoragePath string `key:"default-local-storage-path" usage:"folder of this node's local volumes (default: storage in the data directory)"`
 	// ProtectKernelDefaults has the kubelet set nothing in /proc/sys.
@@ -195,11 +235,12 @@ func Default() *Config {
 			HTTPSListenPort:     6443,
 			WriteKubeconfig:     "/etc/kedge/kedge.yaml",
 			WriteKubeconfigMode: "0600",
+			WriteKubeconfigName: "default",
 			SecretsEncryption:   true,
 			Snapshots: Snapshots{
 				ScheduleCron: "0 */12 * * *",
 				Retention:    5,
-				S3Settings:   S3{Endpoint: "s3.amazonaws.com", Region: "us-east-1"},
+				S3Settings:   S3{Endpoint: "s3.amazonaws.com", Region: "us-east-1", BucketLookupType: "auto", Timeout: "30m"},
 			},
 		},
 		Cluster: Cluster{
@@ -208,6 +249,7 @@ func Default() *Config {
 			ServiceNodePortRange: "30000-32767",
 			ClusterDomain:        "cluster.local",
 			FlannelBackend:       "vxlan",
+			FlannelIPv6Masq:      true,
 		},
 		Node: Node{DefaultRuntime: "runc", PrivateRegistry: "/etc/kedge/registries.yaml"},
 	}

@@ -57,21 +57,31 @@ func LoadFiles(files, environment []string, overrides ...func(*Config) error) (*
 	}
 	maps.Copy(sources, c.flags)
 	c.flags = nil
-	if c.TokenFile != "" && c.Token == "" {
-		token, err := os.ReadFile(c.TokenFile)
-		if c.Token = strings.TrimSpace(string(token)); err == nil && c.Token == "" {
-			err = fmt.Errorf("%s is empty: write the token into it", c.TokenFile)
-		}
-		if err != nil {
-			faults = append(faults, &FieldError{"token-file", err.Error()})
-		}
-		sources["token"] = c.TokenFile
-	} else if c.TokenFile != "" {
-		faults = append(faults, &FieldError{"token-file", "cannot be set with token. Remove one of them"})
-	}
+	faults = append(faults,
+		readToken("token", &c.Token, c.TokenFile, sources),
+		readToken("agent-token", &c.Server.AgentToken, c.Server.AgentTokenFile, sources))
 	faults = append(faults, c.Validate())
 	c.applyProfile(sources)
 	return c, sources, errors.Join(faults...)
+}
+
+// readToken reads the token of a key from a file, if there is one.
+func readToken(key string, token *string, file string, sources Sources) error {
+	switch {
+	case file == "":
+		return nil
+	case *token != "":
+		return &FieldError{key + "-file", "cannot be set with " + key + ". Remove one of them"}
+	}
+	text, err := os.ReadFile(file)
+	if *token = strings.TrimSpace(string(text)); err == nil && *token == "" {
+		err = fmt.Errorf("%s is empty: write the token into it", file)
+	}
+	sources[key] = file
+	if err != nil {
+		return &FieldError{key + "-file", err.Error()}
+	}
+	return nil
 }
 
 func configFiles(path string) ([]string, error) {

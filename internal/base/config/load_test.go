@@ -101,6 +101,30 @@ func TestLoadJSON(t *testing.T) {
 	}
 }
 
+// TestTokenFiles reads both tokens from files.
+func TestTokenFiles(t *testing.T) {
+	dir := t.TempDir()
+	for file, text := range map[string]string{
+		"token": "secret-1\n", "agent": "secret-2\n", "empty": "\n",
+		"config.yaml": "token-file: " + dir + "/token\nagent-token-file: " + dir + "/agent\n",
+		"both.yaml":   "agent-token: x\nagent-token-file: " + dir + "/agent\n",
+		"empty.yaml":  "agent-token-file: " + dir + "/empty\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, sources, err := LoadSources(dir + "/config.yaml")
+	if err != nil || c.Token != "secret-1" || c.Server.AgentToken != "secret-2" || sources["agent-token"] != dir+"/agent" {
+		t.Errorf("got %q, %q, %v, %v", c.Token, c.Server.AgentToken, sources, err)
+	}
+	for file, want := range map[string]string{"both.yaml": "agent-token-file: cannot be set with agent-token", "empty.yaml": "agent-token-file: " + dir + "/empty is empty"} {
+		if _, err := Load(filepath.Join(dir, file)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v", file, err)
+		}
+	}
+}
+
 func TestLoadMissingFile(t *testing.T) {
 	_, err := Load(filepath.Join(t.TempDir(), "none.yaml"))
 	if err == nil || !strings.Contains(err.Error(), "--config") {

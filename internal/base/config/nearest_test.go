@@ -39,7 +39,7 @@ func TestNearest(t *testing.T) {
 // TestUnknownKeys has the hint in the message about a file.
 func TestUnknownKeys(t *testing.T) {
 	c := Default()
-	_, err := c.field("disable-cloud-controller")
+	_, err := c.field("disable-cloud-controllers")
 	if err == nil || strings.Contains(err.Error(), "did you mean") || !strings.Contains(err.Error(), "kedge server --help") {
 		t.Errorf("got %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/robfig/cron/v3"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -19,6 +20,9 @@ var flannelBackends = []string{"vxlan", "host-gw", "wireguard-native", "none"}
 
 // snapshotters are the values of snapshotter; empty chooses by the kernel.
 var snapshotters = []string{"", "overlayfs", "native"}
+
+// bucketLookupTypes are the values of s3-bucket-lookup-type.
+var bucketLookupTypes = []string{"auto", "dns", "path"}
 
 // podSecurityStandards are Kubernetes's own; empty is its default.
 var podSecurityStandards = []string{"", "privileged", "baseline", "restricted"}
@@ -104,6 +108,9 @@ func (v *validator) server(s *Server) {
 	}
 	if mode, err := strconv.ParseUint(s.WriteKubeconfigMode, 8, 32); err != nil || mode > 0o777 {
 		v.fault("write-kubeconfig-mode", "invalid file mode %q: use an octal number, such as 0600", s.WriteKubeconfigMode)
+	}
+	if s.WriteKubeconfigName == "" {
+		v.fault("write-kubeconfig-name", "is empty: use a name such as default")
 	}
 	v.token("agent-token", s.AgentToken)
 	v.oneOf("pod-security-standard", s.PodSecurityStandard, podSecurityStandards)
@@ -195,6 +202,19 @@ func (v *validator) snapshots(s *Snapshots) {
 	if (bucket.AccessKey == "") != (bucket.SecretKey == "") {
 		v.fault("s3-secret-key", "set both s3-access-key and s3-secret-key, or neither")
 	}
+	if bucket.SessionToken != "" && bucket.SecretKey == "" {
+		v.fault("s3-session-token", "belongs to keys: set s3-access-key and s3-secret-key too")
+	}
+	v.oneOf("s3-bucket-lookup-type", bucket.BucketLookupType, bucketLookupTypes)
+	if u, err := url.Parse(bucket.Proxy); bucket.Proxy != "" && (err != nil || u.Hostname() == "" || !slices.Contains([]string{"http", "https", "socks5"}, u.Scheme)) {
+		v.fault("s3-proxy", "is no address of a proxy: use http://HOST:PORT")
+	}
+	if timeout, err := time.ParseDuration(bucket.Timeout); err != nil || timeout <= 0 {
+		v.fault("s3-timeout", "invalid duration %q: use one such as 30m", bucket.Timeout)
+	}
+	if bucket.Retention < 0 {
+		v.fault("s3-retention", "invalid number %d: use 1 or more, or 0 for snapshot-retention", bucket.Retention)
+	}
 	if bucket.EndpointCA != "" && !filepath.IsAbs(bucket.EndpointCA) {
 		v.fault("s3-endpoint-ca", "%q is not an absolute path: begin it with /", bucket.EndpointCA)
 	}
@@ -285,8 +305,8 @@ func (v *validator) node(n *Node, families int) {
 		}
 	}
 	for _, label := range n.NodeLabels {
-		name, value, ok := strings.Cut(label, "=")
-		if !ok || len(validation.IsQualifiedName(name)) > 0 || len(validation.IsValidLabelValue(value)) > 0 {
+		name, value, _ := strings.Cut(label, "=")
+		if len(validation.IsQualifiedName(name)) > 0 || len(validation.IsValidLabelValue(value)) > 0 {
 			v.fault("node-label", "invalid label %q: use NAME=VALUE, such as zone=a", label)
 		}
 	}
@@ -313,6 +333,14 @@ func (v *validator) node(n *Node, families int) {
 		v.fault("private-registry", "%q is not an absolute path: begin it with /", n.PrivateRegistry)
 	}
 	v.oneOf("snapshotter", n.Snapshotter, snapshotters)
+	if (n.ImageCredentialProviderBinDir == "") != (n.ImageCredentialProviderConfig == "") {
+		v.fault("image-credential-provider-config", "set both image-credential-provider-bin-dir and image-credential-provider-config, or neither")
+	}
+	for _, path := range [][2]string{{"image-credential-provider-bin-dir", n.ImageCredentialProviderBinDir}, {"image-credential-provider-config", n.ImageCredentialProviderConfig}} {
+		if path[1] != "" && !filepath.IsAbs(path[1]) {
+			v.fault(path[0], "%q is not an absolute path: begin it with /", path[1])
+		}
+	}
 	if n.DefaultRuntime == "" {
 		v.fault("default-runtime", "is empty: use the name of a runtime of containerd, such as runc")
 	}

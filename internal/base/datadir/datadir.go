@@ -31,6 +31,9 @@ const NodePassword = "/etc/kedge/node/password"
 // NodePassword, stays the same node by it.
 const K3sNodePassword = "/etc/rancher/node/password"
 
+// NodeID is the file with the ID in the name of a node with the setting with-node-id.
+const NodeID = "/etc/kedge/node/id"
+
 // DNSFolder holds the only files of this host that the ConfigMap coredns-custom may name.
 // Root puts them there.
 const DNSFolder = "/etc/kedge/dns"

@@ -5,10 +5,15 @@
 package host
 
 import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -17,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // Node is who this machine is in the cluster.
@@ -53,7 +59,36 @@ func NodeName(cfg config.Node) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read host name: %w", err)
 	}
-	return nodeName(cfg.NodeName, hostname)
+	name, err := nodeName(cfg.NodeName, hostname)
+	if err != nil || !cfg.WithNodeID {
+		return name, err
+	}
+	id, err := ensureID(datadir.NodeID)
+	if err != nil {
+		return "", err
+	}
+	return nodeName(name+"-"+id, hostname)
+}
+
+// ensureID returns the ID in a file, and makes it if there is none.
+func ensureID(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if id := strings.TrimSpace(string(text)); err == nil && id != "" {
+		return id, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read the ID of this node: %w", err)
+	}
+	random := make([]byte, 4)
+	_, _ = rand.Read(random) // it never fails
+	id := hex.EncodeToString(random)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", fmt.Errorf("keep the ID of this node: %w", err)
+	}
+	if err := datadir.WriteFile(path, []byte(id+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("keep the ID of this node: %w", err)
+	}
+	return id, nil
 }
 
 // IsHere tells whether all the node's addresses are the host's at the moment.

@@ -2,6 +2,7 @@ package host
 
 import (
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -34,6 +35,18 @@ func TestNodeName(t *testing.T) {
 		if got != test.want || (err != nil) != (test.err != "") || err != nil && !strings.Contains(err.Error(), test.err) {
 			t.Errorf("nodeName(%q, %q) is %q, %v", test.configured, test.hostname, got, err)
 		}
+	}
+}
+
+// TestNodeID keeps the ID that it makes.
+func TestNodeID(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "node", "id")
+	first, err := ensureID(file)
+	if err != nil || len(first) != 8 {
+		t.Fatalf("got %q, %v", first, err)
+	}
+	if again, err := ensureID(file); err != nil || again != first {
+		t.Errorf("got %q, %v, want %q", again, err, first)
 	}
 }
 

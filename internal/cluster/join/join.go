@@ -197,6 +197,7 @@ func (i *Identity) resume(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the cluster's settings of the last start: %w", err)
 	}
+	i.Settings = defaultSettings()
 	if err := json.Unmarshal(text, &i.Settings); err != nil {
 		return fmt.Errorf("read %s: %w", i.cfg.Dir.ClusterSettings(), err)
 	}
@@ -210,7 +211,7 @@ func (i *Identity) client(config *tls.Config) *client {
 
 // learn asks the server for the cluster's settings, and keeps them.
 func (i *Identity) learn(ctx context.Context, c *client, authorize func(*http.Request)) error {
-	var settings Settings
+	settings := defaultSettings()
 	if err := c.call(ctx, http.MethodGet, ClusterPath, authorize, nil, &settings); err != nil {
 		return err
 	}

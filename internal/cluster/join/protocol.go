@@ -26,6 +26,9 @@ const (
 	EtcdPath = "/v1-kedge/server/etcd"
 )
 
+// defaultSettings are those of a server that is too old to say some of them.
+func defaultSettings() Settings { return Settings{Cluster: config.Default().Cluster} }
+
 // Settings is what a server tells its nodes about the cluster.
 type Settings struct {
 	// Version is the version of the server's build: Kubernetes's with kedge's own.

@@ -202,7 +202,7 @@ func (j *ServerJoin) ask(ctx context.Context) (Settings, map[string][]byte, erro
 	}
 	c := j.client()
 	defer c.close()
-	var settings Settings
+	settings := defaultSettings()
 	if err := c.call(ctx, http.MethodGet, ClusterPath, j.token.Authorize, nil, &settings); err != nil {
 		return Settings{}, nil, err
 	}

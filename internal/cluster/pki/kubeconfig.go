@@ -5,19 +5,27 @@ import (
 	"crypto/tls"
 	"fmt"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"syscall"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// kubeconfigFile is an administrator's kubeconfig that kedge keeps up to date.
-type kubeconfigFile struct {
-	path   string
-	mode   os.FileMode
-	server string
+// KubeconfigFile is an administrator's kubeconfig that kedge keeps up to date.
+type KubeconfigFile struct {
+	Path string
+	Mode os.FileMode
+	// Group owns the file, besides root: a name or a number, or empty for root's.
+	Group string
+	// Name is that of the cluster, the user and the context.
+	Name string
+	// Server is the URL of the API, such as https://127.0.0.1:6443.
+	Server string
 }
 
 // kubeconfig is the part of k8s.io/client-go/tools/clientcmd/api/v1.Config
@@ -58,57 +66,82 @@ type namedContexts struct {
 	} `json:"context"`
 }
 
-// WriteKubeconfig writes the administrator's kubeconfig for the API at server, a URL such
-// as https://127.0.0.1:6443. It is written again whenever its certificate is renewed.
-func (s *Server) WriteKubeconfig(path string, mode os.FileMode, server string) error {
+// WriteKubeconfig writes the administrator's kubeconfig. It is written again whenever its
+// certificate is renewed.
+func (s *Server) WriteKubeconfig(file KubeconfigFile) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	file := kubeconfigFile{path, mode, server}
 	if err := s.writeKubeconfig(file); err != nil {
 		return err
 	}
-	s.kubeconfigs = slices.DeleteFunc(s.kubeconfigs, func(f kubeconfigFile) bool { return f.path == path })
+	s.kubeconfigs = slices.DeleteFunc(s.kubeconfigs, func(f KubeconfigFile) bool { return f.Path == file.Path })
 	s.kubeconfigs = append(s.kubeconfigs, file)
 	return nil
 }
 
 // writeKubeconfig writes a kubeconfig, unless the file is up to date.
-func (s *Server) writeKubeconfig(file kubeconfigFile) error {
+func (s *Server) writeKubeconfig(file KubeconfigFile) error {
 	key, err := os.ReadFile(s.adminLeaf.keyFile)
 	if err != nil {
 		return fmt.Errorf("make kubeconfig: %w", err)
 	}
-	text, err := renderKubeconfig(file.server, s.ServerCA(), s.admin.Load(), key)
+	text, err := renderKubeconfig(file, s.ServerCA(), s.admin.Load(), key)
 	if err != nil {
 		return fmt.Errorf("make kubeconfig: %w", err)
 	}
-	old, err := os.ReadFile(file.path)
+	gid, err := groupID(file.Group)
+	if err != nil {
+		return err
+	}
+	old, err := os.ReadFile(file.Path)
 	if err == nil && bytes.Equal(old, text) {
-		info, err := os.Stat(file.path)
-		if err == nil && info.Mode().Perm() == file.mode {
+		info, err := os.Stat(file.Path)
+		if err == nil && info.Mode().Perm() == file.Mode && (gid < 0 || info.Sys().(*syscall.Stat_t).Gid == uint32(gid)) {
 			return nil
 		}
 	}
 	// 0755: if the file's mode lets other users read it, they must be able to reach it.
-	if err := os.MkdirAll(filepath.Dir(file.path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(file.Path), 0o755); err != nil {
 		return fmt.Errorf("write kubeconfig: %w", datadir.Explain(err))
 	}
-	if err := datadir.WriteFile(file.path, text, file.mode); err != nil {
+	if err := datadir.WriteFile(file.Path, text, file.Mode); err != nil {
 		return fmt.Errorf("write kubeconfig (--write-kubeconfig sets the path): %w", err)
+	}
+	if err := os.Chown(file.Path, -1, gid); gid >= 0 && err != nil {
+		return fmt.Errorf("set write-kubeconfig-group: %w", err)
 	}
 	return nil
 }
 
-// renderKubeconfig makes the text. The one cluster, user and context are named
-// default, as k3s names them.
-func renderKubeconfig(server string, ca []byte, cert *tls.Certificate, key []byte) ([]byte, error) {
-	const name = "default"
+// groupID returns the number of a group, which is given by name or by number. It is -1
+// without a group.
+func groupID(group string) (int, error) {
+	if group == "" {
+		return -1, nil
+	}
+	if gid, err := strconv.ParseUint(group, 10, 31); err == nil {
+		return int(gid), nil
+	}
+	found, err := user.LookupGroup(group)
+	if err != nil {
+		return 0, fmt.Errorf("write-kubeconfig-group: this host has no group %q: make it, or set another: %w", group, err)
+	}
+	gid, err := strconv.Atoi(found.Gid)
+	if err != nil {
+		return 0, fmt.Errorf("write-kubeconfig-group: read the number of %s: %w", group, err)
+	}
+	return gid, nil
+}
+
+// renderKubeconfig makes the text.
+func renderKubeconfig(file KubeconfigFile, ca []byte, cert *tls.Certificate, key []byte) ([]byte, error) {
+	name := file.Name
 	k := kubeconfig{
 		APIVersion: "v1", Kind: "Config",
 		Clusters: []namedCluster{{Name: name}}, Users: []namedUser{{Name: name}}, Contexts: []namedContexts{{Name: name}},
 		CurrentContext: name,
 	}
-	k.Clusters[0].Cluster.Server, k.Clusters[0].Cluster.CA = server, ca
+	k.Clusters[0].Cluster.Server, k.Clusters[0].Cluster.CA = file.Server, ca
 	k.Users[0].User.Cert, k.Users[0].User.Key = encodeDER(cert.Certificate), key
 	k.Contexts[0].Context.Cluster, k.Contexts[0].Context.User = name, name
 	return yaml.Marshal(k)

@@ -127,7 +127,7 @@ type Server struct {
 	servingLeaf *leaf
 	adminLeaf   *leaf
 	nodeLeaf    *leaf
-	kubeconfigs []kubeconfigFile
+	kubeconfigs []KubeconfigFile
 
 	// The names and addresses in the leaves. They do not change.
 	nodeName string

@@ -21,7 +21,7 @@ func TestRenew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := ensure(t, o)
 		kubeconfig := filepath.Join(t.TempDir(), "etc", "kedge.yaml")
-		if err := s.WriteKubeconfig(kubeconfig, 0o600, "https://127.0.0.1:6443"); err != nil {
+		if err := s.WriteKubeconfig(KubeconfigFile{Path: kubeconfig, Mode: 0o600, Server: "https://127.0.0.1:6443"}); err != nil {
 			t.Fatal(err)
 		}
 		firstKubeconfig, err := os.ReadFile(kubeconfig)

@@ -42,9 +42,6 @@ func (s *Snapshots) Routes() []localapi.Route {
 			return answer{files}, err
 		}),
 		localapi.Answer(localapi.PruneSnapshots, func(ctx context.Context, r request) (answer, error) {
-			if r.Retention == 0 {
-				r.Retention = s.cfg.Settings.Retention
-			}
 			files, err := s.prune(ctx, r.Name, r.Retention)
 			return answer{files}, err
 		}),

@@ -1,11 +1,13 @@
 package snapshot
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -25,10 +27,8 @@ import (
 )
 
 const (
-	// transferTimeout limits how long sending or fetching a snapshot may take.
-	// requestTimeout limits all other requests.
-	transferTimeout = 30 * time.Minute
-	requestTimeout  = time.Minute
+	// requestTimeout limits requests that transfer no snapshot: s3-timeout is for those.
+	requestTimeout = time.Minute
 	// s3Attempts is how many attempts a request has.
 	s3Attempts = 3
 )
@@ -59,24 +59,53 @@ func (s *Snapshots) s3(ctx context.Context) (*bucket, error) {
 	return newBucket(settings, authority)
 }
 
-// overlay replaces settings by the values in a Secret. The Secret's keys are
-// those of the configuration, except that s3-endpoint-ca is the authority itself,
-// in PEM.
+// kept returns how many scheduled snapshots are kept at a place: schemeS3, or another.
+func (s *Snapshots) kept(ctx context.Context, place string) int {
+	if place == schemeS3 {
+		if b, err := s.s3(ctx); err == nil && b.Retention > 0 {
+			return b.Retention
+		}
+	}
+	return s.cfg.Settings.Retention
+}
+
+// overlay replaces settings by the values in a Secret that are not empty. The Secret's
+// keys are those of the configuration, or k3s's, which begin with etcd-. s3-endpoint-ca is
+// the authority itself, in PEM.
 func overlay(settings *config.S3, data map[string][]byte) (authority []byte, err error) {
+	data = maps.Clone(data)
+	for key, value := range data {
+		if name, theirs := strings.CutPrefix(key, "etcd-"); theirs && len(data[name]) == 0 {
+			data[name] = value
+		}
+	}
 	for key, target := range map[string]*string{
 		"s3-endpoint": &settings.Endpoint, "s3-bucket": &settings.Bucket, "s3-region": &settings.Region,
 		"s3-folder": &settings.Folder, "s3-access-key": &settings.AccessKey, "s3-secret-key": &settings.SecretKey,
+		"s3-session-token": &settings.SessionToken, "s3-bucket-lookup-type": &settings.BucketLookupType,
+		"s3-proxy": &settings.Proxy, "s3-timeout": &settings.Timeout,
 	} {
-		if value, ok := data[key]; ok {
-			*target = strings.TrimSpace(string(value))
+		if value := strings.TrimSpace(string(data[key])); value != "" {
+			*target = value
 		}
 	}
+	if timeout, err := time.ParseDuration(settings.Timeout); settings.Timeout != "" && (err != nil || timeout <= 0) {
+		return nil, errors.New("s3-timeout is no duration such as 30m")
+	}
 	for key, target := range map[string]*bool{"s3-insecure": &settings.Insecure, "s3-skip-ssl-verify": &settings.SkipSSLVerify} {
-		if value, ok := data[key]; ok {
-			if *target, err = strconv.ParseBool(strings.TrimSpace(string(value))); err != nil {
+		if value := strings.TrimSpace(string(data[key])); value != "" {
+			if *target, err = strconv.ParseBool(value); err != nil {
 				return nil, fmt.Errorf("%s is neither true nor false", key)
 			}
 		}
+	}
+	if value := strings.TrimSpace(string(data["s3-retention"])); value != "" {
+		if settings.Retention, err = strconv.Atoi(value); err != nil || settings.Retention < 0 {
+			return nil, errors.New("s3-retention is no number")
+		}
+	}
+	if len(bytes.TrimSpace(data["s3-endpoint-ca"])) == 0 {
+		return nil, nil
 	}
 	return data["s3-endpoint-ca"], nil
 }
@@ -108,20 +137,31 @@ func newBucket(settings config.S3, authority []byte) (*bucket, error) {
 		}
 		transport.TLSClientConfig.RootCAs = pool
 	}
+	if settings.Proxy != "" {
+		proxy, err := url.Parse(settings.Proxy)
+		if err != nil {
+			// The address may have a password.
+			return nil, errors.New("s3-proxy is no address of a proxy: use http://HOST:PORT")
+		}
+		transport.Proxy = http.ProxyURL(proxy)
+	}
 	// Without keys, the client uses the machine's role in a cloud, as other S3 programs do.
-	keys := credentials.NewStaticV4(settings.AccessKey, settings.SecretKey, "")
+	keys := credentials.NewStaticV4(settings.AccessKey, settings.SecretKey, settings.SessionToken)
 	if settings.AccessKey == "" && settings.SecretKey == "" {
 		keys = credentials.NewIAM("")
 	}
 	client, err := minio.New(settings.Endpoint, &minio.Options{
 		Creds: keys, Secure: !settings.Insecure, Region: settings.Region,
-		Transport: transport, MaxRetries: s3Attempts,
+		Transport: transport, MaxRetries: s3Attempts, BucketLookup: lookups[settings.BucketLookupType],
 	})
 	if err != nil {
 		return nil, fmt.Errorf("use s3-endpoint %s: %w", settings.Endpoint, err)
 	}
 	return &bucket{client, settings}, nil
 }
+
+// lookups are the values of s3-bucket-lookup-type.
+var lookups = map[string]minio.BucketLookupType{"": minio.BucketLookupAuto, "auto": minio.BucketLookupAuto, "dns": minio.BucketLookupDNS, "path": minio.BucketLookupPath}
 
 // key returns the object name of a file in the bucket.
 func (b *bucket) key(name string) string {
@@ -151,7 +191,7 @@ func (s *Snapshots) send(ctx context.Context, name string) (unsent string, err e
 		return name, err
 	}
 	done := map[string]bool{}
-	for _, f := range append(there, surplus(here, s.cfg.NodeName, "", s.cfg.Settings.Retention)...) {
+	for _, f := range append(there, surplus(here, s.cfg.NodeName, "", s.kept(ctx, schemeS3))...) {
 		done[f.Name] = true
 	}
 	slices.SortFunc(here, newestFirst)
@@ -172,7 +212,7 @@ func (s *Snapshots) upload(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, transferTimeout)
+	ctx, cancel := context.WithTimeout(ctx, b.TransferTimeout())
 	defer cancel()
 	_, err = b.client.FPutObject(ctx, b.Bucket, b.key(name), filepath.Join(s.cfg.folder(), name), minio.PutObjectOptions{
 		ContentType: "application/zstd", NumThreads: 1,
@@ -229,7 +269,7 @@ func (s *Snapshots) removeS3(ctx context.Context, name string) error {
 
 // fetch writes a snapshot from S3 to target.
 func (b *bucket) fetch(ctx context.Context, name, target string) error {
-	ctx, cancel := context.WithTimeout(ctx, transferTimeout)
+	ctx, cancel := context.WithTimeout(ctx, b.TransferTimeout())
 	defer cancel()
 	if err := b.client.FGetObject(ctx, b.Bucket, b.key(name), target, minio.GetObjectOptions{}); err != nil {
 		return b.explain("fetch "+name+" from", err)

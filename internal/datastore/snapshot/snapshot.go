@@ -151,7 +151,7 @@ func (s *Snapshots) keepSchedule(ctx context.Context) {
 		// save and prune log their errors. Prune runs also if only S3 failed, so
 		// that the disk does not fill up.
 		if file, _ := s.save(ctx, Scheduled); file != nil {
-			_, _ = s.prune(ctx, Scheduled, s.cfg.Settings.Retention)
+			_, _ = s.prune(ctx, Scheduled, 0)
 		}
 	}
 }
@@ -285,10 +285,11 @@ func (s *Snapshots) delete(ctx context.Context, names []string) ([]File, error) 
 }
 
 // prune deletes the older snapshots of this node in each place, and keeps as many
-// of each name as retention says. If name is not empty, it deletes only snapshots
+// of each name as retention says, or as the settings say if it is 0. If name is not
+// empty, it deletes only snapshots
 // of that name.
 func (s *Snapshots) prune(ctx context.Context, name string, retention int) ([]File, error) {
-	if retention < 1 {
+	if retention < 0 {
 		return nil, fmt.Errorf("retention must be at least 1, not %d; `kedge snapshot delete` deletes single snapshots", retention)
 	}
 	s.mu.Lock()
@@ -300,8 +301,12 @@ func (s *Snapshots) prune(ctx context.Context, name string, retention int) ([]Fi
 		byPlace[place] = append(byPlace[place], f)
 	}
 	var old []File
-	for _, same := range byPlace {
-		old = append(old, surplus(same, s.cfg.NodeName, name, retention)...)
+	for place, same := range byPlace {
+		keep := retention
+		if keep == 0 {
+			keep = s.kept(ctx, place+"://")
+		}
+		old = append(old, surplus(same, s.cfg.NodeName, name, keep)...)
 	}
 	removed, err := s.remove(ctx, old)
 	if err = errors.Join(listErr, err); err != nil {

@@ -80,6 +80,7 @@ type (
 	runtimeConfig struct {
 		EnableSELinux       bool             `toml:"enable_selinux,omitempty"`
 		RestrictOOMScoreAdj bool             `toml:"restrict_oom_score_adj,omitempty"`
+		DeviceOwnership     bool             `toml:"device_ownership_from_security_context,omitempty"`
 		StatsCollectPeriod  string           `toml:"stats_collect_period"`
 		CNI                 cniConfig        `toml:"cni"`
 		Containerd          containerdConfig `toml:"containerd"`
@@ -154,6 +155,7 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 			Runtime: runtimeConfig{
 				EnableSELinux:       cfg.SELinux,
 				RestrictOOMScoreAdj: !cfg.Facts.SysResource,
+				DeviceOwnership:     cfg.NonrootDevices,
 				// Upstream's default asks every shim every second, for a value that only crictl shows.
 				StatsCollectPeriod: "10s",
 				CNI:                cniConfig{BinDirs: cfg.CNIBinDirs, ConfDir: cfg.CNIConfDir},

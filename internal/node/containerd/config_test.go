@@ -24,7 +24,7 @@ func sampleConfig(dir string) Config {
 func TestGenerate(t *testing.T) {
 	runtimes := []Runtime{{"runc", runcType, ""}, {"crun", runcType, "/usr/bin/crun"}, {"spin", "io.containerd.spin.v2", "/opt/kwasm/bin/containerd-shim-spin-v2"}}
 	constrained := sampleConfig("/etc/kedge")
-	constrained.SELinux = true
+	constrained.SELinux, constrained.NonrootDevices = true, true
 	constrained.Facts = host.Facts{CgroupVersion: 1, CgroupDriver: host.DriverCgroupfs}
 	for name, file := range map[string]*fileConfig{
 		"systemd":     generate(sampleConfig("/etc/kedge"), overlayfs, runtimes, streamPort),

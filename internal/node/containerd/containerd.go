@@ -69,6 +69,8 @@ type Config struct {
 	// DefaultRuntime is the handler for pods that have no RuntimeClass.
 	DefaultRuntime string
 	SELinux        bool
+	// NonrootDevices gives containers that do not run as root the devices of their pod.
+	NonrootDevices bool
 	Facts          host.Facts
 	// Warn tells users about a fault in one of their files, by an Event of the node. It does not log.
 	Warn func(message string)

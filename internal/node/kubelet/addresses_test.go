@@ -67,3 +67,38 @@ func TestExternalAddresses(t *testing.T) {
 		t.Error("kedge and a cloud's controller would both set the addresses")
 	}
 }
+
+// TestCloudController leaves addresses and the provider ID to a cloud controller of the user's.
+func TestCloudController(t *testing.T) {
+	for name, test := range map[string]struct {
+		cloud    bool
+		args     []string
+		provider string
+		id       string
+	}{
+		"none":             {false, nil, "", "kedge://node-1"},
+		"by the setting":   {true, nil, externalProvider, ""},
+		"by an argument":   {false, []string{"cloud-provider=external"}, externalProvider, ""},
+		"with an ID given": {true, []string{"provider-id=aws:///i-1"}, externalProvider, "aws:///i-1"},
+	} {
+		cfg := testConfig()
+		cfg.CloudController, cfg.Args = test.cloud, test.args
+		cfg.ExternalIPs = nil
+		k, err := New(cfg)
+		must(t, err)
+		if k.ownsAddresses || k.server.CloudProvider != test.provider || k.server.ProviderID != test.id {
+			t.Errorf("%s: got %q, %q, %t", name, k.server.CloudProvider, k.server.ProviderID, k.ownsAddresses)
+		}
+	}
+}
+
+// TestCredentialProviders hands the folder and the file to the kubelet.
+func TestCredentialProviders(t *testing.T) {
+	cfg := testConfig()
+	cfg.CredentialProviders, cfg.CredentialConfig = "/opt/bin", "/etc/providers.yaml"
+	k, err := New(cfg)
+	must(t, err)
+	if k.server.ImageCredentialProviderBinDir != "/opt/bin" || k.server.ImageCredentialProviderConfigPath != "/etc/providers.yaml" {
+		t.Errorf("got %q and %q", k.server.ImageCredentialProviderBinDir, k.server.ImageCredentialProviderConfigPath)
+	}
+}

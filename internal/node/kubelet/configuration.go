@@ -52,6 +52,10 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	flags.RootDirectory = cfg.Root
 	flags.CertDirectory = filepath.Join(cfg.Root, "pki")
 
+	flags.ImageCredentialProviderBinDir, flags.ImageCredentialProviderConfigPath = cfg.CredentialProviders, cfg.CredentialConfig
+	if cfg.CloudController {
+		flags.CloudProvider = externalProvider
+	}
 	for _, label := range cfg.Labels {
 		name, value, _ := strings.Cut(label, "=")
 		flags.NodeLabels[name] = value
@@ -61,7 +65,7 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	if kc.RegisterWithTaints, _, err = taints.ParseTaints(cfg.Taints); err != nil {
 		return nil, fmt.Errorf("node-taint: %w", err)
 	}
-	kc.ProviderID = "kedge://" + cfg.NodeName
+	kc.ProviderID = ownProviderID(cfg.NodeName)
 	kc.ContainerRuntimeEndpoint = "unix://" + cfg.RuntimeSocket
 	kc.StaticPodPath = cfg.StaticPods
 	kc.ClusterDomain = cfg.ClusterDomain
@@ -116,6 +120,9 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	}
 	return server, nil
 }
+
+// ownProviderID is the provider ID of a node that no cloud provider knows.
+func ownProviderID(node string) string { return "kedge://" + node }
 
 func addresses(ips []netip.Addr) []string {
 	texts := make([]string, len(ips))

@@ -42,6 +42,12 @@ type Config struct {
 	// ExternalIPs are the addresses under which networks that cannot reach NodeIPs reach the
 	// node: none, or one of each family.
 	ExternalIPs []netip.Addr
+	// CloudController is true if a cloud controller manager of the user's sets the node's
+	// addresses and provider ID.
+	CloudController bool
+	// CredentialProviders is the folder of programs that get passwords of registries, and
+	// CredentialConfig says which. Both are empty if there are none.
+	CredentialProviders, CredentialConfig string
 	// Client reaches the API as the node (system:node:NAME).
 	Client *rest.Config
 	// RuntimeSocket is the path of the socket that serves the CRI.
@@ -100,8 +106,13 @@ func New(cfg Config) (*Kubelet, error) {
 		return nil, err
 	}
 	k := &Kubelet{cfg: cfg, server: server}
-	// If the user names a cloud provider, its controller sets the addresses.
-	if len(cfg.ExternalIPs) > 0 && server.CloudProvider == "" {
+	switch {
+	case server.CloudProvider != "":
+		// The controller of the user's cloud provider sets the addresses and the provider ID.
+		if server.ProviderID == ownProviderID(cfg.NodeName) {
+			server.ProviderID = ""
+		}
+	case len(cfg.ExternalIPs) > 0:
 		k.ownsAddresses, server.CloudProvider = true, externalProvider
 	}
 	return k, nil

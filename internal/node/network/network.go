@@ -169,7 +169,7 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 		return err
 	}
 	if n.cfg.Nftables {
-		if err := masquerade(ctx, podCIDRs, n.cfg.Cluster.PodCIDRs()); err != nil {
+		if err := masquerade(ctx, n.masqueraded(podCIDRs), n.cfg.Cluster.PodCIDRs()); err != nil {
 			return err
 		}
 	}
@@ -202,6 +202,13 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 		return fmt.Errorf("flannel's backend %s ended unexpectedly", n.cfg.Cluster.FlannelBackend)
 	}
 	return context.Cause(ctx)
+}
+
+// masqueraded returns those of the node's pod CIDRs whose packets get the address of the node.
+func (n *Network) masqueraded(podCIDRs []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(podCIDRs), func(own netip.Prefix) bool {
+		return own.Addr().Is6() && !n.cfg.Cluster.FlannelIPv6Masq
+	})
 }
 
 // isSame tells whether nothing has changed that the network of a node depends on. In a large cluster

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
@@ -34,6 +35,15 @@ func Cleanup(ctx context.Context) error {
 	}
 	errs = append(errs, os.RemoveAll(modeFile))
 	return errors.Join(errs...)
+}
+
+// RemoveRules removes the rules that a Proxy has made since the host was booted. It leaves
+// those of a kube-proxy of the user's alone.
+func RemoveRules(ctx context.Context) error {
+	if _, err := os.Stat(modeFile); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return Cleanup(ctx)
 }
 
 // cleanIPTables removes the rules of the iptables mode. Unlike upstream's clean-up, it also removes

@@ -123,7 +123,7 @@ func TestExternalIP(t *testing.T) {
 	network := harness.NewNetwork(t)
 	first, second := cluster.NewHost(t, network, "server-1"), cluster.NewHost(t, network, "agent-1")
 	ofFirst, ofSecond := harness.Cable(t, first, second)
-	server := first.StartServer(t, "--node-external-ip="+ofFirst.String())
+	server := first.StartServer(t, "--flannel-external-ip", "--node-external-ip="+ofFirst.String())
 	server.WaitReady()
 	c := cluster.Of(t, server)
 	agent := second.StartAgent(t, server)

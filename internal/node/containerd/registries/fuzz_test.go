@@ -49,7 +49,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		hosts, err := s.hosts(t.Context(), Pull{Credentials: none}, registry)
+		hosts, err := s.hosts(t.Context(), Pull{Credentials: none}, registry, false)
 		if err != nil {
 			return
 		}

@@ -33,7 +33,7 @@ type Pull struct {
 // hosts returns the hosts to ask for the images of a registry, in order. Upstream's hosts.toml has
 // neither rewrites nor credentials, so kedge does not use it for mirrors. A user's hosts.toml is
 // still read for the registry itself.
-func (s *settings) hosts(ctx context.Context, pull Pull, registry string) ([]docker.RegistryHost, error) {
+func (s *settings) hosts(ctx context.Context, pull Pull, registry string, mirrorsOnly bool) ([]docker.RegistryHost, error) {
 	origin, err := docker.DefaultHost(registry)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (s *settings) hosts(ctx context.Context, pull Pull, registry string) ([]doc
 		all = append(all, host)
 	}
 	// The registry itself comes last, unless the last endpoint is the registry.
-	if n := len(endpoints); n > 0 && endpoints[n-1].host == origin {
+	if n := len(endpoints); n > 0 && endpoints[n-1].host == origin || mirrorsOnly && s.mirror(registry) != nil {
 		return all, nil
 	}
 	last, err := s.origin(ctx, pull, registry, origin)

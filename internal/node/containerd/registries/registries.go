@@ -28,6 +28,10 @@ const registryPatience = 10 * time.Second
 // Registries is the component that follows registries.yaml. A change of the file applies to the
 // next pull.
 type Registries struct {
+	// MirrorsOnly keeps registries that the file lists as mirrors from being asked
+	// themselves. Set it before Run.
+	MirrorsOnly bool
+
 	path string
 	// peers are the other nodes, or nil if they do not share images.
 	peers http.RoundTripper
@@ -113,7 +117,7 @@ func (r *Registries) Fetcher(pull Pull) (transfer.ImageFetcher, error) {
 		Headers: pull.Header,
 		Hosts: func(registry string) ([]docker.RegistryHost, error) {
 			// Upstream uses this context only for its log. The resolver outlives the request's context.
-			hosts, err := now.hosts(context.Background(), pull, registry)
+			hosts, err := now.hosts(context.Background(), pull, registry, r.MirrorsOnly)
 			if shared {
 				// Content may come from any node, because its digest is checked.
 				hosts = append([]docker.RegistryHost{r.peerHost(docker.HostCapabilityPull)}, hosts...)

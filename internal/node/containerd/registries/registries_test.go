@@ -107,7 +107,7 @@ mirrors:
 		"itself.test": {"https://mirror.test/v2", "https://itself.test/v2"},
 		"alone.test":  {"https://alone.test/v2"},
 	} {
-		hosts, err := s.hosts(t.Context(), Pull{Credentials: none}, registry)
+		hosts, err := s.hosts(t.Context(), Pull{Credentials: none}, registry, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,6 +117,20 @@ mirrors:
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: asks %v, want %v", registry, got, want)
+		}
+	}
+}
+
+// TestMirrorsOnly asks only the mirrors of a registry that has some.
+func TestMirrorsOnly(t *testing.T) {
+	s, err := parse([]byte("mirrors: {docker.io: {endpoint: [mirror.test]}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for registry, want := range map[string]string{"docker.io": "mirror.test", "other.test": "other.test"} {
+		hosts, err := s.hosts(t.Context(), Pull{Credentials: none}, registry, true)
+		if err != nil || len(hosts) != 1 || hosts[0].Host != want {
+			t.Errorf("%s: got %v, %v", registry, hosts, err)
 		}
 	}
 }
