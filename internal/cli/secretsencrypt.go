@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -23,18 +24,33 @@ func secretsEncryptCommand() *cli.Command {
 			Before: noArguments,
 			Action: byRunning(encryptionStatus),
 		}, {
-			Name:   "rotate",
-			Usage:  "make a new key, encrypt all Secrets again with it, and drop the old key. The server continues if you interrupt this command",
-			Flags:  runningFlags(nil),
-			Before: noArguments,
-			Action: byRunning(func(c *cli.Context) error { return rewriteSecrets(c, encryption.AskRotate) }),
+			Name:    "rotate",
+			Aliases: []string{"rotate-keys"}, // k3s's name
+			Usage:   "make a new key, encrypt all Secrets again with it, and drop the old key. The server continues if you interrupt this command",
+			Flags:   runningFlags(nil),
+			Before:  noArguments,
+			Action:  byRunning(func(c *cli.Context) error { return rewriteSecrets(c, encryption.AskRotate) }),
 		}, {
 			Name:   "reencrypt",
 			Usage:  "encrypt again all Secrets that are not stored as the configuration says. The server continues if you interrupt this command",
-			Flags:  runningFlags(nil),
+			Flags:  runningFlags([]cli.Flag{&cli.BoolFlag{Name: "force", Hidden: true}, &cli.BoolFlag{Name: "skip", Hidden: true}}), // k3s's
 			Before: noArguments,
 			Action: byRunning(func(c *cli.Context) error { return rewriteSecrets(c, encryption.AskReencrypt) }),
-		}},
+		},
+			instead("prepare", "There is nothing to prepare: run `kedge secrets-encrypt rotate`, which makes a key, encrypts all Secrets again and drops the old key"),
+			instead("enable", "Set secrets-encryption: true on all servers, restart them one at a time, and run `kedge secrets-encrypt reencrypt`"),
+			instead("disable", "Set secrets-encryption: false on all servers, restart them one at a time, and run `kedge secrets-encrypt reencrypt`"),
+		},
+	}
+}
+
+// instead makes a command of k3s's that only says what to do with kedge.
+func instead(name, says string) *cli.Command {
+	return &cli.Command{
+		Name:   name,
+		Hidden: true,
+		Flags:  runningFlags(nil),
+		Action: func(*cli.Context) error { return errors.New(says) },
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
 )
 
@@ -38,5 +39,24 @@ func TestPrintEncryption(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestK3sCommands has the names of commands that k3s's users type.
+func TestK3sCommands(t *testing.T) {
+	for words, want := range map[string]string{
+		"secrets-encrypt prepare": "nothing to prepare", "secrets-encrypt enable": "Set secrets-encryption: true", "secrets-encrypt disable": "Set secrets-encryption: false",
+	} {
+		if _, err := run(t, strings.Fields(words)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v", words, err)
+		}
+	}
+	for _, words := range []string{"etcd-snapshot --help", "secrets-encrypt rotate-keys --help", "secrets-encrypt reencrypt --force --skip --help"} {
+		if _, err := run(t, strings.Fields(words)...); err != nil {
+			t.Errorf("%s: %v", words, err)
+		}
+	}
+	if out, err := run(t, "token", "generate"); err != nil || !join.IsBootstrapSecret(strings.TrimSpace(out)) {
+		t.Errorf("token generate: %q, %v", out, err)
 	}
 }

@@ -23,8 +23,9 @@ const (
 
 func snapshotCommand() *cli.Command {
 	return &cli.Command{
-		Name:  "snapshot",
-		Usage: "on a server: save and restore everything that the cluster's API stores",
+		Name:    "snapshot",
+		Aliases: []string{"etcd-snapshot"}, // k3s's name
+		Usage:   "on a server: save and restore everything that the cluster's API stores",
 		Subcommands: []*cli.Command{{
 			Name:  "save",
 			Usage: "save a snapshot and print its location. With the setting s3, also save it in S3",
@@ -36,7 +37,7 @@ func snapshotCommand() *cli.Command {
 			Before: noArguments,
 		}, {
 			Name:    "list",
-			Aliases: []string{"ls"},
+			Aliases: []string{"ls", "l"},
 			Usage:   "list snapshots. The server may be stopped",
 			Flags:   serverFlags(formatFlag()),
 			Action:  withConfig(listSnapshots),

@@ -42,15 +42,24 @@ func tokenCommand() *cli.Command {
 		Name:  "token",
 		Usage: "on a server: make, list, delete and replace tokens with which nodes join",
 		Subcommands: []*cli.Command{{
-			Name:  "create",
-			Usage: "make a join token that expires, and print it",
+			Name:      "create",
+			Usage:     "make a join token that expires, and print it",
+			ArgsUsage: "[TOKEN OF kedge token generate]",
 			Flags: runningFlags([]cli.Flag{
 				kubeconfig,
 				&cli.GenericFlag{Name: ttlFlag, Usage: "how `LONG` the token is valid, such as 30m, 24h or 720h; 0 for no end", Value: &day, DefaultText: "24h"},
 				&cli.StringFlag{Name: descriptionFlag, Usage: "purpose of the token, which `kedge token list` shows"},
 			}),
-			Before: noArguments,
 			Action: createToken,
+		}, {
+			Name:   "generate",
+			Usage:  "print a new secret for `kedge token create`, and do nothing else",
+			Flags:  runningFlags([]cli.Flag{kubeconfig}),
+			Before: noArguments,
+			Action: func(c *cli.Context) error {
+				fmt.Fprintln(c.App.Writer, join.GenerateToken())
+				return nil
+			},
 		}, {
 			Name:   "list",
 			Usage:  "list the tokens that `kedge token create` made",
@@ -98,6 +107,9 @@ func connect(c *cli.Context) (kubernetes.Interface, *rest.Config, error) {
 }
 
 func createToken(c *cli.Context) error {
+	if c.NArg() > 1 {
+		return fmt.Errorf("`kedge token create` takes at most one token, got %d", c.NArg())
+	}
 	client, cfg, err := connect(c)
 	if err != nil {
 		return err
@@ -106,7 +118,7 @@ func createToken(c *cli.Context) error {
 	if err := rest.LoadTLSFiles(cfg); err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
-	token, err := join.CreateToken(c.Context, client, cfg.CAData, time.Duration(*c.Generic(ttlFlag).(*lifetime)), c.String(descriptionFlag))
+	token, err := join.CreateToken(c.Context, client, cfg.CAData, c.Args().First(), time.Duration(*c.Generic(ttlFlag).(*lifetime)), c.String(descriptionFlag))
 	if err != nil {
 		return err
 	}

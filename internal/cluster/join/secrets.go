@@ -3,6 +3,7 @@ package join
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"math/big"
 	"slices"
@@ -27,17 +28,27 @@ type Listed struct {
 	Joins bool
 }
 
-// CreateToken makes a join token in the cluster that client reaches. The token expires
-// after ttl, or never if ttl is zero. caPEM is the cluster's authority.
-func CreateToken(ctx context.Context, client kubernetes.Interface, caPEM []byte, ttl time.Duration, description string) (Token, error) {
+// GenerateToken returns a new secret for CreateToken: ID.SECRET.
+func GenerateToken() string { return randomText(6) + "." + randomText(16) }
+
+// CreateToken makes a join token in the cluster that client reaches. Its secret is that of
+// GenerateToken, or a new one if secret is empty. The token expires after ttl, or never if
+// ttl is zero. caPEM is the cluster's authority.
+func CreateToken(ctx context.Context, client kubernetes.Interface, caPEM []byte, secret string, ttl time.Duration, description string) (Token, error) {
+	if secret == "" {
+		secret = GenerateToken()
+	}
+	if !bootstrapSecret.MatchString(secret) {
+		return Token{}, errors.New("invalid token: use ID.SECRET, as `kedge token generate` prints it: 6 and 16 lower-case letters and digits")
+	}
+	id, key, _ := strings.Cut(secret, ".")
 	hash, err := pki.CAHash(caPEM)
 	if err != nil {
 		return Token{}, err
 	}
-	id, secret := randomText(6), randomText(16)
 	data := map[string]string{
 		bootstrapapi.BootstrapTokenIDKey:               id,
-		bootstrapapi.BootstrapTokenSecretKey:           secret,
+		bootstrapapi.BootstrapTokenSecretKey:           key,
 		bootstrapapi.BootstrapTokenUsageAuthentication: "true",
 		bootstrapapi.BootstrapTokenExtraGroupsKey:      NewcomersGroup,
 		bootstrapapi.BootstrapTokenDescriptionKey:      description,
@@ -53,7 +64,7 @@ func CreateToken(ctx context.Context, client kubernetes.Interface, caPEM []byte,
 	if err != nil {
 		return Token{}, fmt.Errorf("create token: %w", err)
 	}
-	return Token{Hash: hash, Secret: id + "." + secret}, nil
+	return Token{Hash: hash, Secret: secret}, nil
 }
 
 // ListTokens returns the cluster's bootstrap tokens, the first to expire first.

@@ -22,11 +22,11 @@ func TestBootstrapTokens(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	forever, err := CreateToken(t.Context(), client, ca, 0, "attic")
+	forever, err := CreateToken(t.Context(), client, ca, "", 0, "attic")
 	if err != nil {
 		t.Fatal(err)
 	}
-	short, err := CreateToken(t.Context(), client, ca, time.Hour, "")
+	short, err := CreateToken(t.Context(), client, ca, "", time.Hour, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,5 +55,22 @@ func TestBootstrapTokens(t *testing.T) {
 	}
 	if err := DeleteToken(t.Context(), client, "abcdef"); err == nil || !strings.Contains(err.Error(), "abcdef") {
 		t.Errorf("deleting a token that does not exist: got error %v, want one with its ID", err)
+	}
+}
+
+// TestGivenToken makes a token of a secret that the user generated.
+func TestGivenToken(t *testing.T) {
+	ca := newAuthority(t)
+	client := fake.NewClientset()
+	secret := GenerateToken()
+	token, err := CreateToken(t.Context(), client, ca, secret, 0, "")
+	if err != nil || token.Secret != secret {
+		t.Fatalf("got %v, %v, want %s", token, err, secret)
+	}
+	if _, err := ParseToken(token.String()); err != nil {
+		t.Error(err)
+	}
+	if _, err := CreateToken(t.Context(), client, ca, "short", 0, ""); err == nil || strings.Contains(err.Error(), "short") {
+		t.Errorf("a secret of another form: got %v", err)
 	}
 }
