@@ -16,7 +16,9 @@ const (
 var FileVariables = []string{ownPrefix + "CONFIG_FILE", k3sPrefix + "CONFIG_FILE"}
 
 // awsVariables are the variables of S3's keys that k3s and other programs take.
-var awsVariables = map[string]string{"AWS_ACCESS_KEY_ID": "s3-access-key", "AWS_SECRET_ACCESS_KEY": "s3-secret-key"}
+var awsVariables = map[string]string{
+	"AWS_ACCESS_KEY_ID": "s3-access-key", "AWS_SECRET_ACCESS_KEY": "s3-secret-key", "AWS_SESSION_TOKEN": "s3-session-token",
+}
 
 // Variables returns the names of all environment variables that set a key of kedge's. The
 // first is kedge's own.

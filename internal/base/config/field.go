@@ -104,7 +104,7 @@ func (f Field) Set(texts ...string) error {
 	if f.IsList() {
 		var list []string
 		for _, text := range texts {
-			if strings.HasSuffix(f.Key, "-arg") {
+			if isArgument(f.Key) {
 				list = append(list, text)
 				continue
 			}
@@ -141,6 +141,9 @@ func (f Field) Set(texts ...string) error {
 	}
 	return nil
 }
+
+// isArgument tells whether a key is for arguments of an upstream program.
+func isArgument(key string) bool { return strings.HasSuffix(key, "-arg") }
 
 // FieldError is a fault in one setting.
 type FieldError struct {

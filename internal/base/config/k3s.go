@@ -33,7 +33,8 @@ type K3sKey struct {
 }
 
 // K3sValue is the verdict on one value of a key of k3s's, which goes before the verdict on
-// the key. To is kedge's value, if the verdict is Alias.
+// the key. A value NAME= stands for an argument of an upstream program with any value. To
+// is kedge's value, if the verdict is Alias.
 type K3sValue struct {
 	Key, Value string
 	Verdict    Verdict
@@ -96,11 +97,19 @@ func K3sKeyOf(key string) (K3sKey, bool) {
 	return K3sKey{}, false
 }
 
+// is tells whether the verdict is on a value.
+func (v K3sValue) is(value string) bool {
+	if strings.HasSuffix(v.Value, "=") {
+		return strings.HasPrefix(strings.TrimLeft(value, "-"), v.Value)
+	}
+	return v.Value == value
+}
+
 // Judge returns the verdict on a key of k3s's that has a value: that on the value, if there
 // is one, or that on the key. A switch that is off needs nothing.
 func (k K3sKey) Judge(value string) (verdict Verdict, says string) {
 	for _, row := range k3sValues {
-		if row.Key == k.Key && row.Value == value {
+		if row.Key == k.Key && row.is(value) {
 			return row.Verdict, row.Says
 		}
 	}
@@ -154,6 +163,9 @@ func (c *Config) translate(name string, values []string, source string) (key str
 			}
 			if row.Verdict != Same {
 				return "", nil, nil
+			}
+			if isArgument(name) {
+				continue // the program would refuse it
 			}
 		case Alias:
 			for _, v := range k3sValues {

@@ -164,6 +164,7 @@ var k3sValues = []K3sValue{
 	{"no-flannel", "true", Alias, "none", ""},
 	{"no-flannel", "false", Needless, "", ""},
 	{"advertise-port", "0", Needless, "", ""},
+	{"kube-proxy-arg", "metrics-bind-address=", Needless, "", "Prometheus finds the service proxy's metrics at /metrics of the kubelet's port, with TLS and a right: see docs/observing.md."},
 	{"disable", "traefik", Needless, "", "kedge has no Traefik, so there is none to disable."},
 	{"disable", "runtimes", Needless, "", "kedge has RuntimeClasses only for the runtimes that the server finds on its host."},
 }

@@ -189,7 +189,9 @@ func scalars(name string, node yaml.Node) ([]string, error) {
 		if n.Kind != yaml.ScalarNode {
 			return nil, &FieldError{name, "takes plain values, got a mapping or a nested list"}
 		}
-		texts[i] = n.Value
+		if n.Tag != "!!null" {
+			texts[i] = n.Value
+		}
 	}
 	return texts, nil
 }
