@@ -20,13 +20,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/healthport"
 	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
+	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 )
 
 // CheckArguments returns all faults in the user's arguments for upstream's programs that
 // a server runs. It changes nothing, and nothing needs to run.
 func CheckArguments(cfg *config.Config) error {
 	roles := rolesOf(cfg, datadir.Dir(cfg.DataDir))
-	var faults []error
+	faults := []error{etcd.CheckArguments(cfg.Server.EtcdArgs)}
 	if roles.api {
 		faults = append(faults, apiserver.CheckArguments(cfg.Server.KubeAPIServerArgs))
 	}

@@ -99,6 +99,7 @@ type Server struct {
 	SecretsEncryption bool `key:"secrets-encryption" role:"server" usage:"encrypt Secrets in the datastore. Set the same on all servers"`
 
 	KubeAPIServerArgs         []string `key:"kube-apiserver-arg" role:"server" usage:"argument of upstream's kube-apiserver, as name=value"`
+	EtcdArgs                  []string `key:"etcd-arg" role:"server" usage:"argument of upstream's etcd, as name=value, for embedded etcd. Others than limits and intervals are kedge's own"`
 	KubeControllerManagerArgs []string `key:"kube-controller-manager-arg" role:"server" usage:"argument of upstream's kube-controller-manager, as name=value"`
 	KubeSchedulerArgs         []string `key:"kube-scheduler-arg" role:"server" usage:"argument of upstream's kube-scheduler, as name=value"`
 }

@@ -57,7 +57,7 @@ var k3sKeys = []K3sKey{
 
 	// Arguments of upstream's programs
 	{"kube-apiserver-arg", Same, "", ""},
-	{"etcd-arg", Refused, "", "kedge sets etcd's arguments itself: remove the key."},
+	{"etcd-arg", Same, "", "Limits and intervals can be set. Names, addresses, certificates and files are kedge's own."},
 	{"kube-controller-manager-arg", Same, "", ""},
 	{"kube-controller-arg", Alias, "kube-controller-manager-arg", ""},
 	{"kube-scheduler-arg", Same, "", ""},
@@ -164,7 +164,8 @@ var k3sValues = []K3sValue{
 	{"no-flannel", "true", Alias, "none", ""},
 	{"no-flannel", "false", Needless, "", ""},
 	{"advertise-port", "0", Needless, "", ""},
-	{"kube-proxy-arg", "metrics-bind-address=", Needless, "", "Prometheus finds the service proxy's metrics at /metrics of the kubelet's port, with TLS and a right: see docs/observing.md."},
+	{"etcd-arg", "listen-metrics-urls=", Needless, "", "Prometheus finds etcd's metrics at /metrics/etcd of the kubelet's port, with TLS and a right: see docs/observing.md."},
+	{"kube-proxy-arg", "metrics-bind-address=", Needless, "", "Prometheus finds the service proxy's metrics at /metrics/proxy of the kubelet's port, with TLS and a right: see docs/observing.md."},
 	{"disable", "traefik", Needless, "", "kedge has no Traefik, so there is none to disable."},
 	{"disable", "runtimes", Needless, "", "kedge has RuntimeClasses only for the runtimes that the server finds on its host."},
 }

@@ -120,6 +120,7 @@ func (v *validator) server(s *Server) {
 	v.snapshots(&s.Snapshots)
 	v.datastore(&s.Datastore)
 	v.arguments("kube-apiserver-arg", s.KubeAPIServerArgs)
+	v.arguments("etcd-arg", s.EtcdArgs)
 	v.arguments("kube-controller-manager-arg", s.KubeControllerManagerArgs)
 	v.arguments("kube-scheduler-arg", s.KubeSchedulerArgs)
 }

@@ -154,6 +154,7 @@ func etcdConfig(cfg *config.Config, dir datadir.Dir, node host.Node, certificate
 	return etcd.Config{
 		Dir: dir.Etcd(), Node: node.Name, Address: node.IPs[0].String(), Files: certificates.Etcd,
 		Socket: datadir.DatastoreSocket, Public: cfg.Server.PublicAddress(node.IPs[0]),
+		Args: cfg.Server.EtcdArgs,
 	}
 }
 

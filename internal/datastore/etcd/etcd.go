@@ -98,6 +98,8 @@ type Config struct {
 	// Socket is the path of the unix socket for etcdctl. Only root can open its
 	// folder.
 	Socket string
+	// Args are the user's arguments of upstream's etcd, as name=value.
+	Args []string
 	// Join asks the cluster to admit this member, and waits as long as that takes.
 	// If it is nil, the member begins a new cluster. It is not called if there is
 	// already a member in Dir.
@@ -335,7 +337,7 @@ func (m *Member) config(initial string, existing bool) (*embed.Config, error) {
 	c.StrictReconfigCheck = false
 	c.EnableGRPCGateway = false
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(m.log, m.fail))
-	return c, nil
+	return c, apply(c, m.cfg.Args)
 }
 
 func peerTLS(files pki.EtcdFiles) transport.TLSInfo {
