@@ -4,6 +4,9 @@
 package localstorage
 
 import (
+	"maps"
+
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
@@ -11,6 +14,9 @@ import (
 const (
 	// Driver is the name of kedge's CSI driver.
 	Driver = "local.kedge.dev"
+	// K3sProvisioner is the provisioner of k3s's StorageClass local-path. kedge makes the
+	// volumes of classes that have it, so that k3s's claims and charts work.
+	K3sProvisioner = "rancher.io/local-path"
 	// TopologyKey is the label with the name of a Node. The kubelet sets it when the
 	// driver registers. Volumes and claims have the label too: by it, the API shows them
 	// to their own node and not to others. A claim that waits for room on any node has it
@@ -34,6 +40,29 @@ const (
 	//upstream:relies-on sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller/controller.go finalizerPV
 	VolumeFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 )
+
+// Provisions tells whether kedge makes the volumes of classes with a provisioner.
+func Provisions(provisioner string) bool {
+	return provisioner == Driver || provisioner == K3sProvisioner
+}
+
+// Parameters returns the parameters of a class for the driver. Sizes of volumes of
+// K3sProvisioner are not limited, as in k3s, and nodePath is its name of baseDirectory.
+func Parameters(class *storagev1.StorageClass) map[string]string {
+	if class.Provisioner != K3sProvisioner {
+		return class.Parameters
+	}
+	parameters := maps.Clone(class.Parameters)
+	if parameters == nil {
+		parameters = map[string]string{}
+	}
+	if folder, ok := parameters["nodePath"]; ok {
+		delete(parameters, "nodePath")
+		parameters["baseDirectory"] = folder
+	}
+	parameters["enforce"] = "none"
+	return parameters
+}
 
 // JSON returns a copy of client for objects that have no other encoding: those of
 // CustomResourceDefinitions.

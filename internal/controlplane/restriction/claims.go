@@ -15,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/warning"
+
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
 const (
@@ -93,7 +95,7 @@ func (p *plugin) checkVolume(ctx context.Context, a admission.Attributes, o admi
 		return fmt.Errorf("read claim %s/%s: %w", ref.Namespace, ref.Name, err)
 	}
 	chosen := ""
-	if err == nil && claim.UID == ref.UID && claim.Annotations[provisionerAnnotation] == driver {
+	if err == nil && claim.UID == ref.UID && localstorage.Provisions(claim.Annotations[provisionerAnnotation]) {
 		chosen = claim.Annotations[nodeAnnotation]
 	}
 	if chosen == "" || !slices.Contains(nodesOf(a.GetUserInfo()), chosen) {
@@ -115,7 +117,7 @@ func (p *plugin) checkCapacity(ctx context.Context, a admission.Attributes, o ad
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("read StorageClass %s: %w", capacity.StorageClassName, err)
 	}
-	if err == nil && class.Provisioner != driver {
+	if err == nil && !localstorage.Provisions(class.Provisioner) {
 		return nil
 	}
 	allowed, err := p.mayEverything(ctx, a.GetUserInfo())

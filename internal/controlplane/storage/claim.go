@@ -97,7 +97,7 @@ func (c *claims) place(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 	if err != nil {
 		return err
 	}
-	if class.Provisioner != localstorage.Driver {
+	if !localstorage.Provisions(class.Provisioner) {
 		return nil
 	}
 	chosen := claim.Annotations[localstorage.NodeAnnotation]

@@ -116,7 +116,6 @@ func (i *installation) objects(source string, text []byte) error {
 var judged = []schema.GroupVersionResource{
 	{Group: "networking.k8s.io", Version: "v1", Resource: "ingresses"},
 	{Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"},
-	{Version: "v1", Resource: "persistentvolumeclaims"},
 	{Group: "helm.cattle.io", Version: "v1", Resource: "helmcharts"},
 	{Group: "helm.cattle.io", Version: "v1", Resource: "helmchartconfigs"},
 	{Group: "k3s.cattle.io", Version: "v1", Resource: "addons"},

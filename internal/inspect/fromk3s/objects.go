@@ -44,9 +44,6 @@ var removed = []struct {
 	{"certificates.k8s.io/v1beta1", []string{"CertificateSigningRequest"}, "certificates.k8s.io/v1"},
 }
 
-// localPath is the provisioner of k3s's StorageClass local-path.
-const localPath = "rancher.io/local-path"
-
 // judge says what becomes of an object: in a manifest, or in the cluster.
 func judge(object *unstructured.Unstructured) (Result, string) {
 	version, kind := object.GetAPIVersion(), object.GetKind()
@@ -75,10 +72,6 @@ func judge(object *unstructured.Unstructured) (Result, string) {
 		return Cannot, "kedge has Helm 3 only. Remove helmVersion."
 	case kind == "Ingress" && group == "networking.k8s.io":
 		return Changes, "kedge has no ingress controller, so it has no effect until you install one: see docs/add-ons.md."
-	case kind == "StorageClass" && text("provisioner") == localPath:
-		return Changes, "kedge's provisioner is local.kedge.dev. Claims that name this class need a StorageClass of this name with that provisioner."
-	case kind == "PersistentVolumeClaim" && text("spec", "storageClassName") == "local-path":
-		return Changes, "kedge's class of local volumes is called local. Make a StorageClass local-path with the provisioner local.kedge.dev, or name the class local."
 	}
 	return Works, ""
 }

@@ -160,7 +160,7 @@ func (c *capacities) sync(ctx context.Context, node *corev1.Node, classes []*sto
 		gone[name] = true
 	}
 	for _, class := range classes {
-		if class.Provisioner != localstorage.Driver {
+		if !localstorage.Provisions(class.Provisioner) {
 			continue
 		}
 		name := capacityName(c.Node, class.Name)
@@ -214,7 +214,7 @@ func (c *capacities) wanted(ctx context.Context, name string, class *storagev1.S
 		StorageClassName: class.Name,
 	}
 	answer, err := c.Driver.GetCapacity(ctx, &csi.GetCapacityRequest{
-		Parameters:         class.Parameters,
+		Parameters:         localstorage.Parameters(class),
 		AccessibleTopology: topology(c.Node),
 		VolumeCapabilities: []*csi.VolumeCapability{{
 			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},

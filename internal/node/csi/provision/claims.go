@@ -116,7 +116,7 @@ func (c *claims) isMine(object any) bool {
 	}
 	switch object := object.(type) {
 	case *corev1.PersistentVolumeClaim:
-		return object.Annotations[localstorage.ProvisionerAnnotation] == localstorage.Driver && object.Annotations[localstorage.NodeAnnotation] == c.Node
+		return localstorage.Provisions(object.Annotations[localstorage.ProvisionerAnnotation]) && object.Annotations[localstorage.NodeAnnotation] == c.Node
 	case *corev1.PersistentVolume:
 		node, ours := localstorage.NodeOf(object)
 		return ours && node == c.Node
@@ -156,7 +156,7 @@ func (c *claims) syncClaim(ctx context.Context, name cache.ObjectName) error {
 	if err != nil {
 		return fmt.Errorf("get StorageClass of claim: %w", err)
 	}
-	if class.Provisioner != localstorage.Driver {
+	if !localstorage.Provisions(class.Provisioner) {
 		return nil
 	}
 	made, err := c.provision(ctx, claim, class)

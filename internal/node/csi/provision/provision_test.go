@@ -135,6 +135,32 @@ func start(t *testing.T, driver *fakeDriver, api kubernetes.Interface, snapshots
 	synctest.Wait()
 }
 
+// TestK3sClass makes the volume of a class with k3s's provisioner, as k3s would.
+func TestK3sClass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		driver := &fakeDriver{}
+		api := fake.NewClientset(class("local", func(c *storagev1.StorageClass) {
+			c.Provisioner, c.Parameters = localstorage.K3sProvisioner, map[string]string{"nodePath": "/srv"}
+		}))
+		start(t, driver, api)
+		theirs := claim("mine", "here", func(c *corev1.PersistentVolumeClaim) {
+			c.Annotations[localstorage.ProvisionerAnnotation] = localstorage.K3sProvisioner
+		})
+		if _, err := api.CoreV1().PersistentVolumeClaims("default").Create(t.Context(), theirs, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		volume, err := api.CoreV1().PersistentVolumes().Get(t.Context(), "pvc-uid-of-x", metav1.GetOptions{})
+		if err != nil || volume.Spec.CSI == nil || volume.Spec.CSI.Driver != localstorage.Driver {
+			t.Fatalf("got %+v, %v", volume, err)
+		}
+		if r := driver.created[0]; r.Parameters["enforce"] != "none" || r.Parameters["baseDirectory"] != "/srv" || len(r.Parameters) != 2 {
+			t.Errorf("the driver was asked with %v", r.Parameters)
+		}
+	})
+}
+
 // TestVolume follows a volume from the claim to its end. Claims and volumes of others must stay
 // untouched.
 func TestVolume(t *testing.T) {

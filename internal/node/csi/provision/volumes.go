@@ -117,7 +117,7 @@ func (c *claims) request(ctx context.Context, claim *corev1.PersistentVolumeClai
 		Name:                volumeName(claim),
 		CapacityRange:       &csi.CapacityRange{RequiredBytes: size.Value()},
 		VolumeCapabilities:  []*csi.VolumeCapability{capability},
-		Parameters:          class.Parameters,
+		Parameters:          localstorage.Parameters(class),
 		VolumeContentSource: source,
 		AccessibilityRequirements: &csi.TopologyRequirement{
 			Requisite: []*csi.Topology{topology(c.Node)},
