@@ -153,7 +153,7 @@ func (i *installation) configuration() error {
 	}
 	for _, field := range cfg.Fields() {
 		for source := range strings.SplitSeq(sources[field.Key], ", ") {
-			if source != "" && !noted[source] {
+			if source != "" && !noted[source] && field.Key != "data-dir" {
 				i.add(Works, i.where(source, service), field.Key, "")
 			}
 		}
