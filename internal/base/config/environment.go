@@ -70,8 +70,8 @@ func (c *Config) loadEnv(environment []string, sources Sources) error {
 			if err != nil {
 				faults = append(faults, fmt.Errorf("environment variable %s: %w", name, err))
 			}
-			if own := Variables(key); i == 1 && len(own) > 0 {
-				c.note(Notice{"$" + name, name, Alias, "This is k3s's name: kedge's is " + own[0] + "."})
+			if row, _ := K3sKeyOf(key); i == 1 && row.Verdict == Same {
+				c.note(Notice{"$" + name, name, Alias, "This is k3s's name: kedge's is " + Variables(key)[0] + "."})
 			}
 		}
 	}

@@ -187,6 +187,7 @@ advertise-port: 0
 	for name, value := range map[string]string{
 		"K3S_KUBECONFIG_MODE": "644", "KEDGE_KUBECONFIG_OUTPUT": "/tmp/k.yaml", "K3S_TOKEN": "theirs", "KEDGE_TOKEN": "ours", "AWS_SECRET_ACCESS_KEY": "hush",
 		"KEDGE_NODE_NAEM": "x", "K3S_NO_SUCH": "x", "KEDGE_ETCD_S3_FOLDER": "/f",
+		"K3S_LB_SERVER_PORT": "6444", "K3S_CLUSTER_SECRET": "older",
 	} {
 		t.Setenv(name, value)
 	}
@@ -222,12 +223,14 @@ advertise-port: 0
 		"$KEDGE_NODE_NAEM: No setting has this variable: did you mean KEDGE_NODE_NAME?",
 		"$K3S_NO_SUCH: No setting has this variable.",
 		"disable: kedge has no Traefik",
+		"$K3S_LB_SERVER_PORT: lb-server-port: A node of kedge reaches",
+		"$K3S_CLUSTER_SECRET: cluster-secret: This is k3s's name: kedge's is token.",
 	} {
 		if !strings.Contains(notices, want) {
 			t.Errorf("want %q in\n%s", want, notices)
 		}
 	}
-	if strings.Contains(notices, "rootless") || strings.Contains(notices, "hush") || strings.Contains(notices, "ours") {
+	if strings.Contains(notices, "kedge's is K3S_") || strings.Contains(notices, "rootless") || strings.Contains(notices, "hush") || strings.Contains(notices, "ours") {
 		t.Errorf("got\n%s", notices)
 	}
 }
@@ -248,5 +251,15 @@ func TestK3sRefused(t *testing.T) {
 	}
 	if err := c.set("flannel-backend", given{values: []string{"ipsec"}, source: "here"}, sources); err == nil || !strings.Contains(err.Error(), "wireguard-native") {
 		t.Errorf("flannel-backend ipsec: got %v", err)
+	}
+}
+
+// TestNoFlannel has the switch that k3s had before flannel-backend, on and off.
+func TestNoFlannel(t *testing.T) {
+	for value, want := range map[string]string{"true": "none", "false": "vxlan"} {
+		c := Default()
+		if err := c.set("no-flannel", given{values: []string{value}, source: "here"}, Sources{}); err != nil || c.Cluster.FlannelBackend != want {
+			t.Errorf("no-flannel %s: %q, %v", value, c.Cluster.FlannelBackend, err)
+		}
 	}
 }
