@@ -204,6 +204,10 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	})
 	group.Add(kubeletComponent, append(first, runtime, api)...)
 
+	backend, err := network.ReadConf(cfg.Settings.FlannelConf, cfg.Cluster)
+	if err != nil {
+		return nil, err
+	}
 	onLink := network.Config{
 		Client:    cfg.Clients.ClientConfig("system:kedge:flannel", pki.NodeGroup(cfg.Node.Name)),
 		Informers: cfg.Informers,
@@ -211,6 +215,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		NodeIPs:   cfg.Node.IPs,
 		Interface: cfg.Settings.FlannelIface,
 		Cluster:   cfg.Cluster,
+		Backend:   backend,
 		ConfDir:   cniConfDir(cfg),
 		Nftables:  facts.Nftables,
 	}

@@ -200,6 +200,8 @@ type Node struct {
 	NodeIP         []string `key:"node-ip" usage:"address of this node. Two addresses, one of each family, for dual-stack (default: the address of the default route)"`
 	NodeExternalIP []string `key:"node-external-ip" usage:"address of this node for users outside its network. Two addresses, one of each family, for dual-stack. Other nodes use it only with flannel-external-ip"`
 	FlannelIface   string   `key:"flannel-iface" usage:"interface for traffic between pods of different nodes (default: the one with node-ip)"`
+	// FlannelConf is a file in flannel's own format: see network.ReadConf.
+	FlannelConf string `key:"flannel-conf" usage:"file with settings of flannel's backend, in the format of flannel's configuration: MTU, DirectRouting (vxlan), PersistentKeepaliveInterval (wireguard-native)"`
 	// NodeLabels and NodeTaints are NAME=VALUE and NAME=VALUE:EFFECT.
 	NodeLabels []string `key:"node-label" usage:"label to register this node with, as name=value, or as name with an empty value"`
 	NodeTaints []string `key:"node-taint" usage:"taint to register this node with, as name=value:effect"`

@@ -324,6 +324,9 @@ func (v *validator) node(n *Node, families int) {
 	if n.ResolvConf != "" && !filepath.IsAbs(n.ResolvConf) {
 		v.fault("resolv-conf", "%q is not an absolute path: begin it with /", n.ResolvConf)
 	}
+	if n.FlannelConf != "" && !filepath.IsAbs(n.FlannelConf) {
+		v.fault("flannel-conf", "%q is not an absolute path: begin it with /", n.FlannelConf)
+	}
 	if n.DefaultLocalStoragePath != "" && !filepath.IsAbs(n.DefaultLocalStoragePath) {
 		v.fault("default-local-storage-path", "%q is not an absolute path: begin it with /", n.DefaultLocalStoragePath)
 	}

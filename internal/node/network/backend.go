@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -44,7 +45,11 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 			l.sources = append(l.sources, address.Unmap())
 		}
 	}
-	l.config = &subnet.Config{Backend: json.RawMessage("{}")}
+	l.config = &subnet.Config{}
+	settings := maps.Clone(n.cfg.Backend)
+	if settings == nil {
+		settings = map[string]any{}
+	}
 	for _, cluster := range n.cfg.Cluster.PodCIDRs() {
 		inCluster := func(own netip.Prefix) bool {
 			return own.Bits() >= cluster.Bits() && cluster.Contains(own.Addr())
@@ -69,10 +74,10 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 	case "vxlan":
 		newBackend, l.config.BackendType = vxlan.New, "vxlan"
 		//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan_network.go
-		if l.config.EnableIPv6 {
+		if _, set := settings["MTU"]; l.config.EnableIPv6 && !set {
 			// flannel subtracts the overhead of IPv4 (encapOverhead in
 			// pkg/backend/vxlan/vxlan_network.go).
-			l.config.Backend = fmt.Appendf(nil, `{"MTU": %d}`, iface.Iface.MTU-ipv6Overhead)
+			settings["MTU"] = iface.Iface.MTU - ipv6Overhead
 		}
 	case "host-gw":
 		newBackend, l.config.BackendType = hostgw.New, "host-gw"
@@ -84,6 +89,9 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 		ctx = context.WithoutCancel(ctx)
 	default:
 		return nil, fmt.Errorf("unknown flannel-backend %q", n.cfg.Cluster.FlannelBackend)
+	}
+	if l.config.Backend, err = json.Marshal(settings); err != nil {
+		return nil, fmt.Errorf("configure flannel backend: %w", err)
 	}
 	b, err := newBackend(l, iface)
 	if err != nil {

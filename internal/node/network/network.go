@@ -54,6 +54,8 @@ type Config struct {
 	Interface   string
 	// Cluster provides the pod CIDRs and the backend.
 	Cluster config.Cluster
+	// Backend has settings of flannel's backend, from ReadConf.
+	Backend map[string]any
 	// ConfDir is the folder for the CNI configuration.
 	ConfDir string
 	// Nftables is true if the kernel has nftables. Without it the CNI plugins masquerade with

@@ -102,11 +102,13 @@ func TestNetwork(t *testing.T) {
 		nodeIPs       []netip.Addr
 		cluster, own  []string
 		links         []string
-		mtu           int // with a link of 1500
+		mtu           int  // with a link of 1500
+		visible       bool // IPv6 addresses of pods are visible outside
 	}{
-		{"vxlan", "vxlan", []netip.Addr{v4}, []string{"10.42.0.0/16"}, []string{"10.42.0.0/24"}, []string{"flannel.1"}, 1450},
-		{"vxlan dual-stack", "vxlan", []netip.Addr{v4, v6}, []string{"10.42.0.0/16", "fd42::/48"}, []string{"10.42.0.0/24", "fd42::/64"}, []string{"flannel.1", "flannel-v6.1"}, 1430},
-		{"host-gw", "host-gw", []netip.Addr{v4}, []string{"10.42.0.0/16"}, []string{"10.42.0.0/24"}, nil, 1500},
+		{"vxlan", "vxlan", []netip.Addr{v4}, []string{"10.42.0.0/16"}, []string{"10.42.0.0/24"}, []string{"flannel.1"}, 1450, false},
+		{"vxlan dual-stack", "vxlan", []netip.Addr{v4, v6}, []string{"10.42.0.0/16", "fd42::/48"}, []string{"10.42.0.0/24", "fd42::/64"}, []string{"flannel.1", "flannel-v6.1"}, 1430, false},
+		{"vxlan dual-stack without masquerading", "vxlan", []netip.Addr{v4, v6}, []string{"10.42.0.0/16", "fd42::/48"}, []string{"10.42.0.0/24", "fd42::/64"}, []string{"flannel.1", "flannel-v6.1"}, 1430, true},
+		{"host-gw", "host-gw", []netip.Addr{v4}, []string{"10.42.0.0/16"}, []string{"10.42.0.0/24"}, nil, 1500, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			host(t)
@@ -133,7 +135,7 @@ func TestNetwork(t *testing.T) {
 			defer give.Stop()
 			cfg := Config{
 				NodeName: "a", NodeIPs: test.nodeIPs, ConfDir: t.TempDir(), Nftables: true,
-				Cluster: config.Cluster{ClusterCIDR: test.cluster, FlannelBackend: test.backend},
+				Cluster: config.Cluster{ClusterCIDR: test.cluster, FlannelBackend: test.backend, FlannelIPv6Masq: !test.visible},
 			}
 			stop := start(t, cfg, client)
 
@@ -147,8 +149,10 @@ func TestNetwork(t *testing.T) {
 				t.Errorf("want MTU %d in the CNI configuration (%v), got\n%s", test.mtu, err, conf)
 			}
 			for _, cidr := range test.own {
-				if rules := testutil.Command(t, "nft list table inet kedge-network"); !strings.Contains(rules, "saddr "+cidr) {
-					t.Errorf("pods of %s are not masqueraded:\n%s", cidr, rules)
+				wanted := !test.visible || !strings.Contains(cidr, ":")
+				rules := testutil.Command(t, "nft list chain inet kedge-network postrouting")
+				if strings.Contains(rules, "saddr "+cidr) != wanted {
+					t.Errorf("pods of %s are masqueraded, want %t:\n%s", cidr, wanted, rules)
 				}
 			}
 			node, err := client.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
@@ -214,6 +218,23 @@ func TestNetwork(t *testing.T) {
 				t.Errorf("clean up again: %v", err)
 			}
 		})
+	}
+}
+
+// TestMTU has an MTU of the user's, which later starts keep.
+func TestMTU(t *testing.T) {
+	host(t)
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.42.0.0/24"}}})
+	cfg := Config{
+		NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ConfDir: t.TempDir(), Nftables: true,
+		Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: "vxlan"}, Backend: map[string]any{"MTU": 1400.0},
+	}
+	for range 2 {
+		stop := start(t, cfg, client)
+		stop()
+		if got := mtu(t, "flannel.1"); got != 1350 {
+			t.Errorf("flannel.1 has MTU %d, want 1350", got)
+		}
 	}
 }
 
