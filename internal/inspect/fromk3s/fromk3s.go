@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,6 +79,7 @@ func Look(ctx context.Context, folder string, cluster *rest.Config) ([]Finding, 
 		return nil, fmt.Errorf("no k3s in %s: it has neither %s nor %s. Give the root of the host, which is / for this one, or of a copy of these folders", folder, configFolder, dataFolder)
 	}
 	faults := []error{i.configuration(), i.registries(), i.manifests()}
+	i.datastore()
 	if cluster != nil {
 		faults = append(faults, i.cluster(ctx, cluster))
 	}
@@ -151,6 +153,10 @@ func (i *installation) configuration() error {
 		noted[notice.Source] = true
 		i.add(result, i.where(notice.Source, service), notice.Name, notice.Says)
 	}
+	if source := sources["token"]; source != "" && cfg.Agent.Server != "" {
+		noted[source] = true
+		i.add(Changes, i.where(source, service), "token", "A node joins with a token of its kedge cluster: run `kedge token create` on a server of it. A short token, without K10...::, is refused.")
+	}
 	for _, field := range cfg.Fields() {
 		for source := range strings.SplitSeq(sources[field.Key], ", ") {
 			if source != "" && !noted[source] && field.Key != "data-dir" {
@@ -223,6 +229,19 @@ func (i *installation) where(source string, service *service) string {
 		return service.unit
 	}
 	return i.shown(source)
+}
+
+// datastores are the places of k3s's own datastores, below its data-dir.
+var datastores = map[string]string{"SQLite": "server/db/state.db", "etcd": "server/db/etcd"}
+
+// datastore tells what becomes of the objects of a cluster whose datastore is k3s's own.
+func (i *installation) datastore() {
+	for _, name := range slices.Sorted(maps.Keys(datastores)) {
+		path := filepath.Join(i.data, datastores[name])
+		if i.exists(path) {
+			i.add(Changes, path, name, "These are the objects of the cluster. A kedge with a data-dir of its own begins an empty cluster.")
+		}
+	}
 }
 
 // registries reads registries.yaml with the code that reads kedge's.

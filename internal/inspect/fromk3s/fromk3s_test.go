@@ -84,6 +84,7 @@ func TestLook(t *testing.T) {
 	want(t, found, Cannot, "deep/mine.yaml", "PodDisruptionBudget p", "policy/v1.")
 	want(t, found, Cannot, "broken.yaml", "", "no manifest")
 	want(t, found, Changes, "traefik-config.yaml", "HelmChartConfig kube-system/traefik", "no effect")
+	want(t, found, Changes, "/var/lib/rancher/k3s/server/db/state.db", "SQLite", "empty cluster")
 	if Worst(found) != Cannot {
 		t.Errorf("the worst is %s", Worst(found))
 	}
@@ -118,6 +119,7 @@ func TestAgentOfOpenRC(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, found, Changes, "/etc/rancher/k3s/k3s-agent.env", "K3S_URL", "KEDGE_URL")
+	want(t, found, Changes, "/etc/rancher/k3s/k3s-agent.env", "token", "kedge token create")
 	if !slices.ContainsFunc(found, func(f Finding) bool { return f.Name == "node-label" && f.Source == "/etc/init.d/k3s-agent" }) {
 		t.Errorf("no node-label in %+v", found)
 	}
