@@ -106,14 +106,15 @@ func (v K3sValue) is(value string) bool {
 }
 
 // Judge returns the verdict on a key of k3s's that has a value: that on the value, if there
-// is one, or that on the key. A switch that is off needs nothing.
+// is one, or that on the key. What is empty, and a switch that is off, needs nothing.
 func (k K3sKey) Judge(value string) (verdict Verdict, says string) {
 	for _, row := range k3sValues {
 		if row.Key == k.Key && row.is(value) {
 			return row.Verdict, row.Says
 		}
 	}
-	if on, err := strconv.ParseBool(value); err == nil && !on && k.IsSwitch() && k.Verdict == Refused {
+	on, err := strconv.ParseBool(value)
+	if k.Verdict == Refused && (value == "" || k.IsSwitch() && err == nil && !on) {
 		return Needless, ""
 	}
 	return k.Verdict, k.Says
@@ -150,6 +151,9 @@ func (c *Config) translate(name string, values []string, source string) (key str
 	if row.Verdict == Alias {
 		key = row.To
 		c.note(Notice{source, name, Alias, "This is k3s's name: kedge's is " + key + "."})
+	}
+	if len(values) == 0 && (row.Verdict == Needless || row.Verdict == Refused) {
+		return "", nil, nil
 	}
 	for _, value := range values {
 		switch verdict, says := row.Judge(value); verdict {

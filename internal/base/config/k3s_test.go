@@ -170,6 +170,9 @@ flannel-backend: wireguard
 disable: [traefik, servicelb]
 disable-etcd: false
 rootless: false
+helm-controller-arg: []
+vpn-auth: ""
+airgap-extra-registry: null
 pause-image: rancher/pause:1
 kube-controller-arg: [v=2]
 kube-controller-arg+: [v=3]

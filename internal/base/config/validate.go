@@ -18,17 +18,11 @@ import (
 // flannelBackends are the values of flannel-backend.
 var flannelBackends = []string{"vxlan", "host-gw", "wireguard-native", "none"}
 
-// snapshotters are the values of snapshotter; empty chooses by the kernel.
-var snapshotters = []string{"", "overlayfs", "native"}
-
 // bucketLookupTypes are the values of s3-bucket-lookup-type.
 var bucketLookupTypes = []string{"auto", "dns", "path"}
 
 // podSecurityStandards are Kubernetes's own; empty is its default.
 var podSecurityStandards = []string{"", "privileged", "baseline", "restricted"}
-
-// taintEffects are Kubernetes's own.
-var taintEffects = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
 
 // Validate returns all that is wrong with c at once, each as a FieldError.
 func (c *Config) Validate() error {
@@ -286,77 +280,6 @@ func (v *validator) cluster(c *Cluster) {
 			v.fault("disable", "%q is a file name: remove its extension, as in disable: %s", part, strings.TrimSuffix(part, filepath.Ext(part)))
 		}
 	}
-}
-
-func (v *validator) node(n *Node, families int) {
-	if n.NodeName != "" {
-		for _, detail := range validation.IsDNS1123Subdomain(n.NodeName) {
-			v.fault("node-name", "%q: %s", n.NodeName, detail)
-		}
-	}
-	if len(n.NodeIP) > max(families, 1) {
-		v.fault("node-ip", "has %d addresses, but the cluster has %d address family: use one address of each family", len(n.NodeIP), families)
-	}
-	if len(n.NodeExternalIP) > max(families, 1) {
-		v.fault("node-external-ip", "has %d addresses, but the cluster has %d address family: use one address of each family", len(n.NodeExternalIP), families)
-	}
-	for _, text := range n.NodeExternalIP {
-		if a, ok := v.address("node-external-ip", text); ok && !a.IsGlobalUnicast() {
-			v.fault("node-external-ip", "other nodes cannot reach %s: use an address that they can reach", a)
-		}
-	}
-	for _, label := range n.NodeLabels {
-		name, value, _ := strings.Cut(label, "=")
-		if len(validation.IsQualifiedName(name)) > 0 || len(validation.IsValidLabelValue(value)) > 0 {
-			v.fault("node-label", "invalid label %q: use NAME=VALUE, such as zone=a", label)
-		}
-	}
-	for _, taint := range n.NodeTaints {
-		if !isTaint(taint) {
-			v.fault("node-taint", "invalid taint %q: use NAME=VALUE:EFFECT, where EFFECT is one of %s", taint, strings.Join(taintEffects, ", "))
-		}
-	}
-	for _, text := range n.NodeIP {
-		if a, ok := v.address("node-ip", text); ok && (a.IsUnspecified() || a.IsLoopback() || a.IsMulticast()) {
-			v.fault("node-ip", "%s cannot be a node's address: use an address of this host that other nodes can reach", a)
-		}
-	}
-	if n.ResolvConf != "" && !filepath.IsAbs(n.ResolvConf) {
-		v.fault("resolv-conf", "%q is not an absolute path: begin it with /", n.ResolvConf)
-	}
-	if n.FlannelConf != "" && !filepath.IsAbs(n.FlannelConf) {
-		v.fault("flannel-conf", "%q is not an absolute path: begin it with /", n.FlannelConf)
-	}
-	if n.DefaultLocalStoragePath != "" && !filepath.IsAbs(n.DefaultLocalStoragePath) {
-		v.fault("default-local-storage-path", "%q is not an absolute path: begin it with /", n.DefaultLocalStoragePath)
-	}
-	if socket := n.RuntimeSocket(); socket != "" && !filepath.IsAbs(socket) {
-		v.fault("container-runtime-endpoint", "%q is not the path of a socket: use one such as unix:///run/crio/crio.sock", n.ContainerRuntimeEndpoint)
-	}
-	if !filepath.IsAbs(n.PrivateRegistry) {
-		v.fault("private-registry", "%q is not an absolute path: begin it with /", n.PrivateRegistry)
-	}
-	v.oneOf("snapshotter", n.Snapshotter, snapshotters)
-	if (n.ImageCredentialProviderBinDir == "") != (n.ImageCredentialProviderConfig == "") {
-		v.fault("image-credential-provider-config", "set both image-credential-provider-bin-dir and image-credential-provider-config, or neither")
-	}
-	for _, path := range [][2]string{{"image-credential-provider-bin-dir", n.ImageCredentialProviderBinDir}, {"image-credential-provider-config", n.ImageCredentialProviderConfig}} {
-		if path[1] != "" && !filepath.IsAbs(path[1]) {
-			v.fault(path[0], "%q is not an absolute path: begin it with /", path[1])
-		}
-	}
-	if n.DefaultRuntime == "" {
-		v.fault("default-runtime", "is empty: use the name of a runtime of containerd, such as runc")
-	}
-	v.arguments("kubelet-arg", n.KubeletArgs)
-	v.arguments("kube-proxy-arg", n.KubeProxyArgs)
-}
-
-func isTaint(text string) bool {
-	rest, effect, ok := strings.Cut(text, ":")
-	name, value, _ := strings.Cut(rest, "=")
-	return ok && slices.Contains(taintEffects, effect) &&
-		len(validation.IsQualifiedName(name)) == 0 && len(validation.IsValidLabelValue(value)) == 0
 }
 
 func (v *validator) oneOf(key, value string, known []string) {
