@@ -19,6 +19,8 @@ import (
 const (
 	nameFlag      = "name"
 	retentionFlag = "snapshot-retention"
+	// k3sRetentionFlag is k3s's name of it.
+	k3sRetentionFlag = "etcd-snapshot-retention"
 )
 
 func snapshotCommand() *cli.Command {
@@ -79,7 +81,7 @@ func printChanged(c *cli.Context, files []snapshot.File, err error) error {
 
 func pruneSnapshots(c *cli.Context) error {
 	retention := 0
-	if c.IsSet(retentionFlag) {
+	if c.IsSet(retentionFlag) || c.IsSet(k3sRetentionFlag) {
 		cfg, err := loadConfig(c)
 		if err != nil {
 			return err
