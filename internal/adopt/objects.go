@@ -50,6 +50,7 @@ var replaced = map[string]struct {
 	"ccm":                        {"it is a right of k3s's cloud controller, which kedge does not have", ""},
 	"rolebindings":               {"it is a right of k3s's own components", ""},
 	"coredns":                    {"kedge has the cluster's DNS built in", config.CoreDNS},
+	"local-storage":              {"kedge has the class local-path built in, and makes its new volumes", config.LocalStorage},
 	"aggregated-metrics-reader":  {metricsReason, config.MetricsServer},
 	"auth-delegator":             {metricsReason, config.MetricsServer},
 	"auth-reader":                {metricsReason, config.MetricsServer},

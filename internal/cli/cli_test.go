@@ -15,6 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
+	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
 // run runs a command and returns its output. A server or an agent that should have been refused
@@ -31,6 +32,7 @@ func run(t *testing.T, args ...string) (string, error) {
 }
 
 func TestFlagsReachTheConfiguration(t *testing.T) {
+	testutil.WithoutSettings(t)
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte("node-name: file\ndebug: true\n"), 0o600); err != nil {
 		t.Fatal(err)

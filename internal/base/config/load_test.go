@@ -7,9 +7,12 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
 func TestLoadGoodFiles(t *testing.T) {
+	testutil.WithoutSettings(t)
 	full := Default()
 	full.DataDir = "/srv/kedge"
 	full.Log.Debug, full.Log.Verbosity, full.Log.Level = true, 4, []string{"info", "scheduler=debug"}

@@ -360,6 +360,11 @@ func TestRevoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the Node to be seen", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.registrations["edge"].Registered
+	})
 	if err := Revoke(t.Context(), client, "edge"); err != nil {
 		t.Fatal(err)
 	}

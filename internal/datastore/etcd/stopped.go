@@ -112,7 +112,7 @@ func (s Stopped) read(ctx context.Context, logger *zap.Logger, each func(*mvccpb
 		return 0, err
 	}
 	for _, entry := range entries {
-		if err := apply(ctx, logger, store, leases, entry); err != nil {
+		if err := applyEntry(ctx, logger, store, leases, entry); err != nil {
 			return 0, fmt.Errorf("apply entry %d of etcd's log: %w", entry.Index, err)
 		}
 	}
@@ -149,12 +149,12 @@ func (s Stopped) missing(logger *zap.Logger, db backend.Backend) ([]raftpb.Entry
 	}), nil
 }
 
-// apply does what a member does with an entry of its log, as far as it changes keys and
+// applyEntry does what a member does with an entry of its log, as far as it changes keys and
 // leases. A request that a member would refuse changes nothing here too.
 //
 //upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/apply/apply.go applierV3backend.Put applierV3backend.DeleteRange applierV3backend.Txn applierV3backend.LeaseGrant applierV3backend.LeaseRevoke
 //upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/server.go EtcdServer.applyEntryNormal
-func apply(ctx context.Context, logger *zap.Logger, store mvcc.KV, leases lease.Lessor, entry raftpb.Entry) error {
+func applyEntry(ctx context.Context, logger *zap.Logger, store mvcc.KV, leases lease.Lessor, entry raftpb.Entry) error {
 	if entry.Type != raftpb.EntryNormal || len(entry.Data) == 0 {
 		return nil
 	}

@@ -239,7 +239,7 @@ func (i *installation) datastore() {
 	for _, name := range slices.Sorted(maps.Keys(datastores)) {
 		path := filepath.Join(i.data, datastores[name])
 		if i.exists(path) {
-			i.add(Changes, path, name, "These are the objects of the cluster. A kedge with a data-dir of its own begins an empty cluster.")
+			i.add(Changes, path, name, "These are the objects of the cluster. `kedge adopt k3s` takes them over. Without it, kedge begins an empty cluster.")
 		}
 	}
 }
