@@ -34,7 +34,6 @@ const (
 	// node is the name of the only node of the clusters.
 	node = "k3s-one"
 	// volume is the folder of the volume of the claim apps/data.
-	volume = "/var/lib/rancher/k3s/storage/pvc-11111111-2222-3333-4444-555555555555_apps_data"
 	// revisions is more than the revisions of k3s's datastores.
 	revisions = 1000
 )
