@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/base/shelf"
 )
 
 // Metadata returns a factory of informers of objects' metadata, for a component that ends
@@ -68,7 +70,7 @@ func (m *metadataFactory) ForResource(resource schema.GroupVersionResource) info
 			end:   end,
 		}
 		// This fails only for an informer that runs.
-		_ = kind.Informer().SetTransform(identity)
+		_ = kind.Informer().SetTransform(identities())
 		m.kinds[resource] = kind
 	}
 	started := make(chan struct{})
@@ -81,31 +83,27 @@ func (m *metadataFactory) ForResource(resource schema.GroupVersionResource) info
 	}
 }
 
-// identity is a cache.TransformFunc. It leaves of an object's metadata what says which object
-// it is, in which version, whose, and whether it may go. Labels and annotations of custom
-// resources can be larger than all of that, and the garbage collector and the quotas do not
-// read them. The names lie in one piece of memory: small pieces that come in a burst and
-// stay would keep most of the memory of the burst.
+// identities returns a cache.TransformFunc that leaves of an object's metadata what says
+// which object it is, in which version, whose, and whether it may go. Labels and
+// annotations of custom resources can be larger than all of that, and the garbage collector
+// and the quotas do not read them.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/controller/garbagecollector/graph_builder.go GraphBuilder.processGraphChanges
 //upstream:relies-on k8s.io/kubernetes/pkg/controller/resourcequota/resource_quota_monitor.go QuotaMonitor.processResourceChanges
 //upstream:relies-on k8s.io/kubernetes/pkg/controller/storageversionmigrator/storageversionmigrator.go SVMController.runMigration
-func identity(object any) (any, error) {
-	is, ok := object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return object, nil
+func identities() cache.TransformFunc {
+	var s shelf.Shelf[metav1.PartialObjectMetadata]
+	return func(object any) (any, error) {
+		is, ok := object.(*metav1.PartialObjectMetadata)
+		if !ok {
+			return object, nil
+		}
+		kept := s.Place()
+		kept.TypeMeta, kept.Namespace = unique.Make(is.TypeMeta).Value(), unique.Make(is.Namespace).Value()
+		kept.Name, kept.UID, kept.ResourceVersion = s.String(is.Name), types.UID(s.String(string(is.UID))), s.String(is.ResourceVersion)
+		kept.DeletionTimestamp, kept.OwnerReferences, kept.Finalizers = is.DeletionTimestamp, is.OwnerReferences, is.Finalizers
+		return kept, nil
 	}
-	kept := &metav1.PartialObjectMetadata{TypeMeta: unique.Make(is.TypeMeta).Value(), ObjectMeta: metav1.ObjectMeta{
-		Namespace:         unique.Make(is.Namespace).Value(),
-		DeletionTimestamp: is.DeletionTimestamp, OwnerReferences: is.OwnerReferences, Finalizers: is.Finalizers,
-	}}
-	names := is.Name + string(is.UID) + is.ResourceVersion
-	next := func(name string) (piece string) {
-		piece, names = names[:len(name)], names[len(name):]
-		return piece
-	}
-	kept.Name, kept.UID, kept.ResourceVersion = next(is.Name), types.UID(next(string(is.UID))), next(is.ResourceVersion)
-	return kept, nil
 }
 
 func (m *metadataFactory) enter(kind *metadataKind) {

@@ -105,7 +105,7 @@ func TestMetadata(t *testing.T) {
 }
 
 // What the garbage collector and the quotas read of an object stays, and nothing else.
-func TestIdentity(t *testing.T) {
+func TestIdentities(t *testing.T) {
 	deleted := metav1.Now()
 	object := &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"},
@@ -117,11 +117,12 @@ func TestIdentity(t *testing.T) {
 	want := object.DeepCopy()
 	object.Labels, object.Annotations = map[string]string{"a": "b"}, map[string]string{"c": "d"}
 	object.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
-	got, err := identity(object)
+	transform := identities()
+	got, err := transform(object)
 	if err != nil || !equality.Semantic.DeepEqual(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
-	if got, err := identity("another object"); got != "another object" || err != nil {
+	if got, err := transform("another object"); got != "another object" || err != nil {
 		t.Errorf("another object became %v, %v", got, err)
 	}
 }

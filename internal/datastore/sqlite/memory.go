@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/kedge-dev/kedge/internal/base/shelf"
 )
 
 // durability says when a change must be on the disk.
@@ -37,6 +39,25 @@ func (v version) row() int64 {
 		return v.follows
 	}
 	return v.KV.ModRevision
+}
+
+// place is where a volatile version lies. In a large cluster a renewal of a Lease comes
+// every few milliseconds, while other objects come and go.
+type place struct {
+	event server.Event
+	kv    server.KeyValue
+}
+
+// onShelf returns v with a copy of its event on a shelf.
+func onShelf(s *shelf.Shelf[place], v version) version {
+	p := s.Place()
+	p.event, p.kv = *v.Event, *v.KV
+	p.event.KV, p.kv.Value = &p.kv, s.Bytes(v.KV.Value)
+	if v.PrevKV != nil {
+		p.kv.Key = v.PrevKV.Key // an equal string
+	}
+	v.Event = &p.event
+	return v
 }
 
 // memory has the versions that are not in the database: the deferred ones until

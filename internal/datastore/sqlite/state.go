@@ -5,6 +5,7 @@ import (
 
 	"github.com/k3s-io/kine/pkg/server"
 
+	"github.com/kedge-dev/kedge/internal/base/shelf"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/watches"
 )
 
@@ -20,7 +21,7 @@ type state struct {
 	// compacted is the revision below which nothing can be read.
 	compacted int64
 	memory    memory
-	shelf     shelf
+	shelf     shelf.Shelf[place]
 	watches   watches.Set
 	// ended is true if no revision will follow.
 	ended bool
@@ -45,7 +46,7 @@ func (s *state) publish(written, changes []version, revision int64) {
 	for i, v := range changes {
 		events[i] = v.Event
 		if v.durability == volatile {
-			v = s.shelf.put(v)
+			v = onShelf(&s.shelf, v)
 		}
 		s.memory.add(v)
 	}

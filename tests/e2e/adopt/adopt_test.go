@@ -33,7 +33,6 @@ const (
 	variable = "KEDGE_K3S_FOLDERS"
 	// node is the name of the only node of the clusters.
 	node = "k3s-one"
-	// volume is the folder of the volume of the claim apps/data.
 	// revisions is more than the revisions of k3s's datastores.
 	revisions = 1000
 )
