@@ -63,22 +63,24 @@ func TestCheckK3s(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for text, want := range map[string]struct {
+	for _, test := range []struct {
+		text   string
 		status int
 		line   string
 	}{
-		"node-name: a\n":                 {0, `works +/etc/rancher/k3s/config.yaml:1 +node-name`},
-		"etcd-s3-bucket: a\n":            {2, `changes +/etc/rancher/k3s/config.yaml:1 +etcd-s3-bucket +This is k3s's name: kedge's is s3-bucket`},
-		"pause-image: a\ndocker: true\n": {1, `cannot +/etc/rancher/k3s/config.yaml:2 +docker +k3s has this, and kedge does not.`},
+		{"node-name: a\n", 0, `works +/etc/rancher/k3s/config.yaml:1 +node-name`},
+		{"etcd-s3-bucket: a\n", 2, `changes +/etc/rancher/k3s/config.yaml:1 +etcd-s3-bucket +This is k3s's name: kedge's is s3-bucket`},
+		{"pause-image: a\ndocker: true\n", 1, `cannot +/etc/rancher/k3s/config.yaml:2 +docker +k3s has this, and kedge does not.`},
 	} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(test.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		out, err := run(t, "check-config", "--from="+folder)
-		if status := ExitStatus(err); (err != nil || want.status != 0) && status != want.status || !regexp.MustCompile("(?m)^"+want.line).MatchString(out) {
-			t.Errorf("%s: %v, and\n%s", text, err, out)
+		if status := ExitStatus(err); (err != nil || test.status != 0) && status != test.status || !regexp.MustCompile("(?m)^"+test.line).MatchString(out) {
+			t.Errorf("%s: %v, and\n%s", test.text, err, out)
 		}
 	}
+	// The last one is still there.
 	out, _ := run(t, "check-config", "--from="+folder, "-o", "json")
 	var found []fromk3s.Finding
 	if err := json.Unmarshal([]byte(out), &found); err != nil || fromk3s.Worst(found) != fromk3s.Cannot {
