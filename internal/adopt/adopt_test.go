@@ -74,7 +74,7 @@ func allRows(t *testing.T, encrypt func(*testing.T, string, []byte) []byte) (row
 		secretRow(t, encrypt, password("correct-horse")),
 		secretRow(t, encrypt, token),
 		{key: registry + "podsecuritypolicy/old", text: unknown(t, "policy/v1beta1", "PodSecurityPolicy")},
-		// Of this version, Kubernetes still reads what is stored.
+		// Kubernetes still reads stored objects of this version.
 		{key: registry + "ingress/apps/old", text: []byte(`{"kind":"Ingress","apiVersion":"extensions/v1beta1","metadata":{"name":"old","namespace":"apps"}}`)},
 		{key: registry + "gone.example.com/things/x", text: []byte(`{"kind":"Thing","apiVersion":"gone.example.com/v1","metadata":{"name":"x"}}`)},
 		{key: registry + "roles/kube-system/of-theirs", text: []byte(`{"kind":"Role","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"of-theirs","namespace":"kube-system",` +
@@ -282,7 +282,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// What cannot be taken as a whole is refused, with what to do.
+// An adoption refuses a k3s of which it cannot take everything, and says what to do.
 func TestRefusals(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(t *testing.T, root string, node *corev1.Node, a *config.Config)

@@ -238,7 +238,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		Args:        cfg.Settings.KubeProxyArgs,
 	})
 	if cfg.Cluster.DisableKubeProxy {
-		// What an earlier start left would compete with the user's.
+		// Objects that an earlier start has left would compete with the user's.
 		group.Add(component.Step("proxy-rules", proxy.RemoveRules), hostComponent)
 	} else {
 		group.Add(proxyComponent, hostComponent, api)
