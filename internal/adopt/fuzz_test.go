@@ -14,8 +14,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 )
 
-// FuzzObject reads anything as a stored object. What is taken can be read again, is of the
-// same kind and has the same name.
+// FuzzObject reads anything as a stored object. An object that is taken can be read again,
+// and then has the same kind and name.
 func FuzzObject(f *testing.F) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Finalizers: []string{"wrangler.cattle.io/node"}}}
 	text, err := runtime.Encode(scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion), node)

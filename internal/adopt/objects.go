@@ -74,7 +74,8 @@ type finding struct {
 	kind            schema.GroupVersionKind
 	namespace, name string
 	uid             string
-	// owners are the UIDs of objects without which this one is of no use.
+	// owners are the UIDs of objects that this one belongs to. It is left out if all of
+	// them are.
 	owners []string
 	// custom is true for an object that only a CustomResourceDefinition can define.
 	custom bool
@@ -219,7 +220,7 @@ func (o *objects) ownPart(kind schema.GroupVersionKind, object metav1.Object) st
 	return ""
 }
 
-// ownersOf returns the UIDs of objects without which this one is of no use. A Service has
+// ownersOf returns the UIDs of objects that this one belongs to. A Service has
 // a name in place of the UID, because not all that belongs to it has that.
 func ownersOf(object any, accessor metav1.Object) (owners []string) {
 	for _, owner := range accessor.GetOwnerReferences() {

@@ -40,7 +40,7 @@ func Variables(key string) []string {
 }
 
 // loadEnv reads the environment: first the variables of S3, then k3s's, then those that are
-// k3s's with another prefix, and then kedge's own. What comes later wins.
+// k3s's with another prefix, and then kedge's own. A later variable wins over an earlier one.
 // environment has NAME=value.
 func (c *Config) loadEnv(environment []string, sources Sources) error {
 	var faults []error

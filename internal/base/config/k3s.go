@@ -106,7 +106,7 @@ func (v K3sValue) is(value string) bool {
 }
 
 // Judge returns the verdict on a key of k3s's that has a value: that on the value, if there
-// is one, or that on the key. What is empty, and a switch that is off, needs nothing.
+// is one, or that on the key. An empty value, and a switch that is off, need nothing.
 func (k K3sKey) Judge(value string) (verdict Verdict, says string) {
 	for _, row := range k3sValues {
 		if row.Key == k.Key && row.is(value) {

@@ -21,8 +21,10 @@ const (
 	// until it joins with kedge. k3sHashKey is the key of the hash.
 	k3sSuffix  = ".node-password.k3s"
 	k3sHashKey = "hash"
-	// scryptMost limits the logarithm of the memory that a hash takes, to a GiB.
-	scryptMost = 20
+	// scryptMost limits each parameter of a hash, and scryptBytes the memory that it takes.
+	// k3s's own hashes take 32 MiB.
+	scryptMost  = 20
+	scryptBytes = 128 << 20
 )
 
 // provesK3s tells whether a password is that of a Node that joined with k3s, or there is
@@ -63,6 +65,9 @@ func matchesK3s(hash, password string) bool {
 		if numbers[i], err = strconv.Atoi(text); err != nil || numbers[i] < 1 || numbers[i] > scryptMost {
 			return false
 		}
+	}
+	if 128*numbers[1]<<numbers[0] > scryptBytes {
+		return false
 	}
 	want, err := base64.RawStdEncoding.DecodeString(parts[5])
 	if err != nil || len(want) == 0 {

@@ -35,6 +35,7 @@ func TestMatchesK3s(t *testing.T) {
 		{"$1:616263:abc", "one", false},
 		{"$1:73616c74:40:8:1:AAAA", "one", false},
 		{"$1:73616c74:4:8:-1:AAAA", "one", false},
+		{"$1:73616c74:20:20:20:AAAA", "one", false},
 		{"$1:73616c74:4:8:1:", "one", false},
 		{"$1:73616c74:4:8:1:!", "one", false},
 		{"$1:x:4:8:1:AAAA", "one", false},

@@ -11,9 +11,9 @@ import (
 // does not wait for this.
 const bookmarkInterval = 10 * time.Second
 
-// bookmarkClock is the real clock for watch caches. With upstream's clock, a watch cache looks
-// every second for bookmarks that are due. Each look takes little, but there is a watch cache for every kind, and all of
-// them look even if nobody watches.
+// bookmarkClock is the real clock for watch caches. With upstream's clock, a watch cache
+// looks every second for bookmarks that are due. Each look takes little, but there is a
+// watch cache for every kind, and all of them look even if nobody watches.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/cacher.go Cacher.dispatchEvents
 //upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/compactor.go compactor.Run

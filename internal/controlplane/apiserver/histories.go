@@ -24,9 +24,9 @@ const (
 )
 
 // histories make watch caches forget changes that are long ago. Without them, a watch cache
-// forgets a change only when another one of the same kind takes its place. Each change has the object before
-// and after it. So all objects of a large namespace that was deleted would stay in memory,
-// until as many others have changed.
+// forgets a change only when another one of the same kind takes its place. Each change has
+// the object before and after it. So all objects of a large namespace that was deleted would
+// stay in memory, until as many others have changed.
 type histories struct {
 	mu  sync.Mutex
 	all map[*history]bool
