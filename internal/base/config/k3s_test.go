@@ -76,7 +76,7 @@ func TestK3sRows(t *testing.T) {
 	for _, value := range k3sValues {
 		row, known := K3sKeyOf(value.Key)
 		if !known || (value.To != "") != (value.Verdict == Alias) || row.IsSwitch() && value.Value != "true" && value.Value != "false" {
-			t.Errorf("%+v is of no use", value)
+			t.Errorf("%+v: a row of a value needs a key of the table, and another value exactly if its verdict is %q", value, Alias)
 		}
 		if value.Verdict == Refused {
 			checkSays(t, value.Key, value.Verdict, value.Says)
