@@ -16,7 +16,7 @@ import (
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
-	"github.com/kedge-dev/kedge/tests/harness/image"
+	"github.com/kedge-dev/kedge/tests/harness/registry"
 )
 
 var suite harness.Suite
@@ -24,34 +24,18 @@ var suite harness.Suite
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 const (
+	registryName   = "mirror.test"
 	registriesFile = "/etc/kedge/registries.yaml"
 	authorityFile  = "/etc/kedge/mirror.crt"
 	imagesFolder   = "/var/lib/kedge/agent/images"
 )
 
-// program returns the program that is in all images.
-func program(t *testing.T) []byte {
-	t.Helper()
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := image.Testserver(repository); err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(image.TestserverProgram(repository))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
-}
-
 // newHost makes a host that knows the names of the registries and their certificate authority.
-func newHost(t *testing.T, network *harness.Network, r *registry, name string) *harness.Host {
+func newHost(t *testing.T, network *harness.Network, r *registry.Registry, name string) *harness.Host {
 	t.Helper()
 	host := network.NewHost(t, name)
-	host.WriteFile("/etc/hosts", fmt.Sprintf("127.0.0.1 localhost\n%s %s registry.test\n", r.host.Address, registryName))
-	host.WriteFile(authorityFile, string(r.authority))
+	host.WriteFile("/etc/hosts", fmt.Sprintf("127.0.0.1 localhost\n%s %s registry.test\n", r.Host.Address, registryName))
+	host.WriteFile(authorityFile, string(r.Authority))
 	host.WriteFile(registriesFile, registriesYAML("first"))
 	return host
 }
@@ -89,10 +73,10 @@ spec:
 func TestImages(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	r := startRegistry(t, network)
-	r.add(t, "mirror/app:1", archive(t, "registry.test/app:1"))
-	r.add(t, "mirror/app:2", archive(t, "registry.test/app:2"))
-	r.add(t, "mirror/listed:1", archive(t, "registry.test/listed:1"))
+	r := registry.Start(t, network, registryName)
+	r.Add(t, "mirror/app:1", registry.Archive(t, "registry.test/app:1"))
+	r.Add(t, "mirror/app:2", registry.Archive(t, "registry.test/app:2"))
+	r.Add(t, "mirror/listed:1", registry.Archive(t, "registry.test/listed:1"))
 
 	t.Log("a broken registries.yaml is refused at the start")
 	host := newHost(t, network, r, "server-1")
@@ -111,7 +95,7 @@ func TestImages(t *testing.T) {
 	c.Pod("first")
 
 	t.Log("registries.yaml is reloaded, and a broken one is not used")
-	r.setPassword("second")
+	r.SetPassword("second")
 	run(c, "second", "server-1", "registry.test/app:2")
 	c.Told(cluster.Namespace, "second", "401 Unauthorized")
 	host.WriteFile(registriesFile, "mirrors: [")
@@ -123,7 +107,7 @@ func TestImages(t *testing.T) {
 
 	t.Log("archives and lists in the folder, while kedge runs")
 	host.WriteFile(imagesFolder+"/broken.tar.zst", "not an archive")
-	host.WriteFile(imagesFolder+"/archive.tar", string(archive(t, "nowhere.test/preloaded:1")))
+	host.WriteFile(imagesFolder+"/archive.tar", string(registry.Archive(t, "nowhere.test/preloaded:1")))
 	host.WriteFile(imagesFolder+"/list.txt", "# of an air gap\nregistry.test/listed:1\n")
 	server.WaitLog("broken.tar.zst (kedge tries again when the file changes)")
 	c.Told(metav1.NamespaceDefault, "server-1", "broken.tar.zst (kedge tries again when the file changes)")
@@ -140,7 +124,7 @@ func TestImages(t *testing.T) {
 	wantPinned(c, "registry.test/listed:1", false)
 
 	t.Log("kedge image")
-	host.WriteFile("/run/imported.tar", string(archive(t, "nowhere.test/imported:1")))
+	host.WriteFile("/run/imported.tar", string(registry.Archive(t, "nowhere.test/imported:1")))
 	if got := kedge(c, "image", "import", "/run/imported.tar"); got != "nowhere.test/imported:1\n" {
 		t.Errorf("import prints %q", got)
 	}
@@ -169,15 +153,15 @@ func TestImages(t *testing.T) {
 	other := newHost(t, network, r, "agent-1")
 	other.WriteFile(registriesFile, registriesYAML("second"))
 	other.StartAgent(t, server).WaitReady()
-	before := r.pulled("mirror/app", "blobs")
+	before := r.Pulled("mirror/app", "blobs")
 	run(c, "shared", "agent-1", "registry.test/app:2")
 	c.Pod("shared")
-	if after := r.pulled("mirror/app", "blobs"); after != before {
+	if after := r.Pulled("mirror/app", "blobs"); after != before {
 		t.Errorf("the registry was asked for content %d times more", after-before)
 	}
 
 	t.Log("this also works without the registry")
-	r.stop()
+	r.Stop()
 	run(c, "offline", "agent-1", "registry.test/app:1")
 	c.Pod("offline")
 	run(c, "nowhere", "agent-1", "registry.test/nothing:1")

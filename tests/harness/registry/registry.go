@@ -1,4 +1,6 @@
-package images
+// Package registry serves images to hosts of tests/harness, as a private registry does: with a password,
+// and with TLS by an authority of its own. Tests below tests/ call it.
+package registry
 
 import (
 	"archive/tar"
@@ -7,6 +9,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
 	"path"
 	"runtime"
 	"slices"
@@ -20,10 +23,28 @@ import (
 	"github.com/kedge-dev/kedge/scripts/ociimage"
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// archive makes an image archive. The images differ only in their names.
-func archive(t *testing.T, name string) []byte {
+// program returns the program that is in all images.
+func program(t *testing.T) []byte {
+	t.Helper()
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := image.Testserver(repository); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(image.TestserverProgram(repository))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// Archive makes an image archive. The images differ only in their names.
+func Archive(t *testing.T, name string) []byte {
 	t.Helper()
 	data, err := ociimage.Archive(name, runtime.GOARCH, ocispec.ImageConfig{Env: []string{"PATH=/"}, Entrypoint: []string{"/testserver"}, Cmd: []string{"sleep"}}, []ociimage.File{
 		{Name: "testserver", Mode: 0o755, Data: program(t)},
@@ -35,12 +56,14 @@ func archive(t *testing.T, name string) []byte {
 	return data
 }
 
-// registry is a registry to pull from. It requires a password, and TLS with an authority that hosts
-// do not know by default.
-type registry struct {
-	host      *harness.Host
-	server    *http.Server
-	authority []byte
+// Registry is a registry to pull from, at port 5000. It requires a password of the user reader, and TLS
+// with an authority that hosts do not know by default.
+type Registry struct {
+	Host *harness.Host
+	// Authority is the certificate of the authority in PEM.
+	Authority []byte
+
+	server *http.Server
 
 	mu       sync.Mutex
 	password string
@@ -49,34 +72,35 @@ type registry struct {
 	asked    []string
 }
 
-const registryName = "mirror.test"
-
-// startRegistry serves a registry on a host of its own, in the test's process.
-func startRegistry(t *testing.T, network *harness.Network) *registry {
+// Start serves a registry on a host of its own, in the test's process. Its certificate is for a name.
+// The password is "first".
+func Start(t *testing.T, network *harness.Network, name string) *Registry {
 	t.Helper()
-	certificate, key := cluster.Certificate(t, registryName)
+	certificate, key := cluster.Certificate(t, name)
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &registry{host: network.NewHost(t, "registry"), authority: certificate, password: "first", blobs: map[string][]byte{}, tags: map[string]digest.Digest{}}
+	r := &Registry{Host: network.NewHost(t, "registry"), Authority: certificate, password: "first", blobs: map[string][]byte{}, tags: map[string]digest.Digest{}}
 	r.server = &http.Server{Handler: r, TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}}}
-	listener := r.host.Listen(":5000")
+	listener := r.Host.Listen(":5000")
 	go func() { _ = r.server.ServeTLS(listener, "", "") }()
-	t.Cleanup(r.stop)
+	t.Cleanup(r.Stop)
 	return r
 }
 
-func (r *registry) stop() { _ = r.server.Close() }
+// Stop stops the registry.
+func (r *Registry) Stop() { _ = r.server.Close() }
 
-func (r *registry) setPassword(password string) {
+// SetPassword replaces the password.
+func (r *Registry) SetPassword(password string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.password = password
 }
 
-// add adds an image as REPOSITORY:TAG.
-func (r *registry) add(t *testing.T, name string, data []byte) {
+// Add adds an image as REPOSITORY:TAG.
+func (r *Registry) Add(t *testing.T, name string, data []byte) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,8 +127,8 @@ func (r *registry) add(t *testing.T, name string, data []byte) {
 	}
 }
 
-// pulled returns how often manifests or blobs of a repository were requested.
-func (r *registry) pulled(repository, objects string) (count int) {
+// Pulled returns how often manifests or blobs of a repository were requested.
+func (r *Registry) Pulled(repository, objects string) (count int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, path := range r.asked {
@@ -116,7 +140,7 @@ func (r *registry) pulled(repository, objects string) (count int) {
 }
 
 // ServeHTTP implements http.Handler.
-func (r *registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if user, password, _ := request.BasicAuth(); user != "reader" || password != r.password {
