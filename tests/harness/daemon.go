@@ -39,11 +39,13 @@ type daemon struct {
 // the log.
 func (h *Host) startDaemon(t T, command string, args ...string) *daemon {
 	t.Helper()
-	d := &daemon{
-		Host: h,
-		t:    t,
-		args: append([]string{command, "--kubelet-arg=cgroup-root=" + h.Cgroup()}, args...),
-	}
+	return h.startCommand(t, append([]string{command, "--kubelet-arg=cgroup-root=" + h.Cgroup()}, args...)...)
+}
+
+// startCommand is startDaemon without the argument that every kedge of the tests needs.
+func (h *Host) startCommand(t T, args ...string) *daemon {
+	t.Helper()
+	d := &daemon{Host: h, t: t, args: args}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the end of the log of kedge on %s:\n%s", h.Name, d.LogTail())

@@ -28,6 +28,14 @@ func (h *Host) StartServer(t T, args ...string) *Server {
 	return &Server{h.startDaemon(t, "server", args...)}
 }
 
+// StartConfiguredServer starts `kedge server` without arguments, so that only the files of the host
+// configure it, and does not wait for it. It adds a drop-in that puts pods into the host's cgroup.
+func (h *Host) StartConfiguredServer(t T) *Server {
+	t.Helper()
+	h.WriteFile("/etc/kedge/config.yaml.d/99-harness.yaml", "kubelet-arg+: [cgroup-root="+h.Cgroup()+"]\n")
+	return &Server{h.startCommand(t, "server")}
+}
+
 // Restart stops the server in order, starts it and waits until it is ready.
 func (s *Server) Restart() {
 	s.t.Helper()
