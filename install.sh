@@ -97,12 +97,14 @@ take_k3s_variables() {
 			eval "[ -n \"\${INSTALL_KEDGE_$name:-}\" ] || INSTALL_KEDGE_$name=\$INSTALL_K3S_$name"
 			say "taking INSTALL_K3S_$name as INSTALL_KEDGE_$name"
 			;;
-		TYPE | SELINUX_WARN | SKIP_SELINUX_RPM) say "INSTALL_K3S_$name has no effect" ;;
+		TYPE | SELINUX_WARN | SKIP_SELINUX_RPM | FORCE_RESTART) say "INSTALL_K3S_$name has no effect" ;;
 		VERSION) fail "INSTALL_K3S_VERSION: Set INSTALL_KEDGE_VERSION to a release of kedge, or leave it out for the latest." ;;
 		COMMIT) fail "INSTALL_K3S_COMMIT: Set INSTALL_KEDGE_FROM to a checkout of the commit." ;;
 		PR) fail "INSTALL_K3S_PR: Set INSTALL_KEDGE_FROM to a checkout of the pull request." ;;
 		CHANNEL) fail "INSTALL_K3S_CHANNEL: kedge has no channels: leave it out for the latest release, or set INSTALL_KEDGE_VERSION." ;;
 		CHANNEL_URL) fail "INSTALL_K3S_CHANNEL_URL: kedge has no channels: set INSTALL_KEDGE_FROM to the URL of a release." ;;
+		MIRROR) fail "INSTALL_K3S_MIRROR: Set INSTALL_KEDGE_FROM to the URL of a release on a mirror." ;;
+		MIRROR_URL) fail "INSTALL_K3S_MIRROR_URL: Set INSTALL_KEDGE_FROM to the URL of a release on a mirror." ;;
 		SKIP_DOWNLOAD) fail "INSTALL_K3S_SKIP_DOWNLOAD: Set INSTALL_KEDGE_FROM to the folder or the file of a release." ;;
 		BIN_DIR_READ_ONLY) fail "INSTALL_K3S_BIN_DIR_READ_ONLY: Set INSTALL_KEDGE_BIN_DIR to a folder that can be written to." ;;
 		NAME) fail "INSTALL_K3S_NAME: The service is always called kedge: leave it out." ;;

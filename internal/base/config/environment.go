@@ -51,6 +51,10 @@ func (c *Config) loadEnv(environment []string, sources Sources) error {
 		if value == "" || slices.Contains(FileVariables, name) {
 			continue
 		}
+		if says := k3sNoKeys[noOwnPrefix(name)]; says != "" {
+			c.note(Notice{"$" + name, name, Needless, says})
+			continue
+		}
 		key, pass := c.variable(name)
 		if pass < 0 {
 			continue
@@ -76,6 +80,14 @@ func (c *Config) loadEnv(environment []string, sources Sources) error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// noOwnPrefix returns the name of a variable as k3s has it.
+func noOwnPrefix(name string) string {
+	if suffix, own := strings.CutPrefix(name, ownPrefix); own {
+		return k3sPrefix + suffix
+	}
+	return name
 }
 
 // variable returns the key that a variable means, empty if it should be one of kedge's and

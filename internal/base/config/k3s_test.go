@@ -118,6 +118,10 @@ func TestK3sVariables(t *testing.T) {
 			}
 			continue
 		}
+		if says := k3sNoKeys[name]; says != "" {
+			checkSays(t, name, Needless, says)
+			continue
+		}
 		key := k3sVariables[name] + awsVariables[name]
 		if key != configKey {
 			if got, _ := Default().variable(name); got == "" || got != key {
@@ -125,7 +129,7 @@ func TestK3sVariables(t *testing.T) {
 			}
 		}
 	}
-	for name := range maps.Keys(k3sVariables) {
+	for _, name := range slices.AppendSeq(slices.Collect(maps.Keys(k3sVariables)), maps.Keys(k3sNoKeys)) {
 		if !slices.Contains(names, name) {
 			t.Errorf("k3s has no %s", name)
 		}
@@ -191,6 +195,7 @@ advertise-port: 0
 		"K3S_KUBECONFIG_MODE": "644", "KEDGE_KUBECONFIG_OUTPUT": "/tmp/k.yaml", "K3S_TOKEN": "theirs", "KEDGE_TOKEN": "ours", "AWS_SECRET_ACCESS_KEY": "hush",
 		"KEDGE_NODE_NAEM": "x", "K3S_NO_SUCH": "x", "KEDGE_ETCD_S3_FOLDER": "/f",
 		"K3S_LB_SERVER_PORT": "6444", "K3S_CLUSTER_SECRET": "older",
+		"KEDGE_AGENT_HTTP_PROXY_ALLOWED": "true", "CONTAINERD_HTTPS_PROXY": "http://proxy", "CONTAINERD_NAMESPACE": "k8s.io",
 	} {
 		t.Setenv(name, value)
 	}
@@ -227,13 +232,14 @@ advertise-port: 0
 		"$K3S_NO_SUCH: No setting has this variable.",
 		"disable: kedge has no Traefik",
 		"$K3S_LB_SERVER_PORT: lb-server-port: A node of kedge reaches",
+		"$KEDGE_AGENT_HTTP_PROXY_ALLOWED: A node of kedge reaches the servers directly", "$CONTAINERD_HTTPS_PROXY: containerd is a part of kedge: set HTTPS_PROXY.",
 		"$K3S_CLUSTER_SECRET: cluster-secret: This is k3s's name: kedge's is token.",
 	} {
 		if !strings.Contains(notices, want) {
 			t.Errorf("want %q in\n%s", want, notices)
 		}
 	}
-	if strings.Contains(notices, "kedge's is K3S_") || strings.Contains(notices, "rootless") || strings.Contains(notices, "hush") || strings.Contains(notices, "ours") {
+	if strings.Contains(notices, "kedge's is K3S_") || strings.Contains(notices, "CONTAINERD_NAMESPACE") || strings.Contains(notices, "rootless") || strings.Contains(notices, "hush") || strings.Contains(notices, "ours") {
 		t.Errorf("got\n%s", notices)
 	}
 }

@@ -2,7 +2,7 @@ package config
 
 // k3sKeys are the flags of `k3s server` and `k3s agent` as of v1.36, which are also the keys
 // of k3s's configuration file: those of its documentation, and those that its help does not
-// show. Sentences are for users.
+// show. testdata says where each is documented. Sentences are for users.
 var k3sKeys = []K3sKey{
 	// Configuration and log
 	{"config", Same, "", ""},
@@ -209,6 +209,15 @@ var k3sVariables = map[string]string{
 	"K3S_VPN_AUTH_FILE":           "vpn-auth-file",
 }
 
+// k3sNoKeys are the variables of k3s's server and agent that mean no key, with what the user
+// should know.
+var k3sNoKeys = map[string]string{
+	"K3S_AGENT_HTTP_PROXY_ALLOWED": "A node of kedge reaches the servers directly, never through a proxy.",
+	"CONTAINERD_HTTP_PROXY":        "containerd is a part of kedge: set HTTP_PROXY.",
+	"CONTAINERD_HTTPS_PROXY":       "containerd is a part of kedge: set HTTPS_PROXY.",
+	"CONTAINERD_NO_PROXY":          "containerd is a part of kedge: set NO_PROXY. kedge adds the addresses of the cluster to it.",
+}
+
 // k3sLetters are the keys that a single letter stands for on k3s's command line.
 var k3sLetters = map[string]string{
 	"token": "t", "server": "s", "data-dir": "d", "node-ip": "i", "log": "l", "write-kubeconfig": "o",
@@ -224,11 +233,14 @@ var k3sInstallVariables = []K3sKey{
 	{"TYPE", Needless, "", "The service tells systemd when kedge is ready."},
 	{"SELINUX_WARN", Needless, "", "install.sh installs no SELinux policy."},
 	{"SKIP_SELINUX_RPM", Needless, "", "install.sh installs no SELinux policy."},
+	{"FORCE_RESTART", Needless, "", "install.sh restarts kedge if it has changed anything."},
 	{"VERSION", Refused, "", "Set INSTALL_KEDGE_VERSION to a release of kedge, or leave it out for the latest."},
 	{"COMMIT", Refused, "", "Set INSTALL_KEDGE_FROM to a checkout of the commit."},
 	{"PR", Refused, "", "Set INSTALL_KEDGE_FROM to a checkout of the pull request."},
 	{"CHANNEL", Refused, "", "kedge has no channels: leave it out for the latest release, or set INSTALL_KEDGE_VERSION."},
 	{"CHANNEL_URL", Refused, "", "kedge has no channels: set INSTALL_KEDGE_FROM to the URL of a release."},
+	{"MIRROR", Refused, "", "Set INSTALL_KEDGE_FROM to the URL of a release on a mirror."},
+	{"MIRROR_URL", Refused, "", "Set INSTALL_KEDGE_FROM to the URL of a release on a mirror."},
 	{"SKIP_DOWNLOAD", Refused, "", "Set INSTALL_KEDGE_FROM to the folder or the file of a release."},
 	{"BIN_DIR_READ_ONLY", Refused, "", "Set INSTALL_KEDGE_BIN_DIR to a folder that can be written to."},
 	{"NAME", Refused, "", "The service is always called kedge: leave it out."},

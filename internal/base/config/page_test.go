@@ -4,10 +4,16 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
+
+// k3sVersion is the version of k3s that the tables of its names follow. testdata says where
+// each name is documented.
+const k3sVersion = "v1.36"
 
 var update = flag.Bool("update", false, "write the tables into the pages of docs")
 
@@ -60,6 +66,7 @@ func k3sTables() string {
 		says = strings.ReplaceAll(says, "docs/", "")
 		fmt.Fprintf(&text, "| `%s` | %s | %s |\n", name, verdict, strings.TrimSpace(to+says))
 	}
+	fmt.Fprintf(&text, "The tables follow k3s %s.\n\n", k3sVersion)
 	table("Keys, which are also flags:", "k3s")
 	for _, k := range k3sKeys {
 		row(k.Key, k.Verdict, k.To, k.Says)
@@ -69,6 +76,10 @@ func k3sTables() string {
 		if v.Says != "" || v.To != "" {
 			row(v.Key+": "+v.Value, v.Verdict, v.To, v.Says)
 		}
+	}
+	table("\nVariables that are no keys:", "k3s")
+	for _, name := range slices.Sorted(maps.Keys(k3sNoKeys)) {
+		row(name, Needless, "", k3sNoKeys[name])
 	}
 	table("\nVariables of `install.sh`:", "k3s")
 	for _, k := range k3sInstallVariables {
