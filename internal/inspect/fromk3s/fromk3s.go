@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/k3sservice"
 	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
 )
 
@@ -116,12 +117,15 @@ func (i *installation) shown(source string) string {
 // configuration reads the configuration file, its drop-ins, and the flags and the
 // environment of the service.
 func (i *installation) configuration() error {
-	service, err := i.service()
+	service, err := k3sservice.Read(i.root)
 	if err != nil {
 		return err
 	}
+	if service.DropIns != "" {
+		i.add(Changes, service.DropIns, filepath.Base(strings.TrimSuffix(service.Unit, ".service")), "Copy what you need of it to /etc/systemd/system/kedge.service.d.")
+	}
 	file := i.path(configFolder + "/config.yaml")
-	if other := service.configFile(); other != "" {
+	if other := service.ConfigFile(); other != "" {
 		file = i.path(other)
 	}
 	files, err := config.DropIns(file)
@@ -133,10 +137,10 @@ func (i *installation) configuration() error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read k3s's configuration: %w", err)
 	}
-	cfg, sources, fault := config.LoadFiles(files, service.environment, func(c *config.Config) error {
+	cfg, sources, fault := config.LoadFiles(files, service.Environment, func(c *config.Config) error {
 		var faults []error
-		for _, flag := range service.flags {
-			faults = append(faults, c.SetFlag(flag.name, flag.values...))
+		for _, flag := range service.Flags {
+			faults = append(faults, c.SetFlag(flag.Name, flag.Values...))
 		}
 		return errors.Join(faults...)
 	})
@@ -185,7 +189,7 @@ func inOrder(a, b Finding) int {
 
 // faults adds what is wrong with the configuration beyond the names in it: values that
 // cannot be read, and what Validate says.
-func (i *installation) faults(fault error, cfg *config.Config, sources config.Sources, service *service) {
+func (i *installation) faults(fault error, cfg *config.Config, sources config.Sources, service *k3sservice.Service) {
 	for _, err := range flatten(fault) {
 		var field *config.FieldError
 		switch {
@@ -221,12 +225,12 @@ func flatten(err error) []error {
 }
 
 // where returns the file of a source: variables and flags are the service's.
-func (i *installation) where(source string, service *service) string {
+func (i *installation) where(source string, service *k3sservice.Service) string {
 	switch {
 	case strings.HasPrefix(source, "$"):
-		return service.variableFile
+		return service.VariableFile
 	case strings.HasPrefix(source, "--"):
-		return service.unit
+		return service.Unit
 	}
 	return i.shown(source)
 }
