@@ -58,7 +58,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if a.k3s, err = find(cfg.Root); err != nil {
 		return nil, err
 	}
-	if err := a.k3s.checkStopped(cfg.Root); err != nil {
+	if err := a.k3s.checkStopped(); err != nil {
 		return nil, err
 	}
 	if err := checkTarget(cfg.Settings); err != nil {
@@ -129,6 +129,8 @@ func checkTarget(cfg *config.Config) error {
 			". For several servers, set cluster-init: true instead")
 	case cfg.Agent.Server != "":
 		return errors.New("kedge's configuration has server, which joins another cluster: " + leave)
+	case cfg.Server.APIServerArg(providerArgument) != "":
+		return errors.New("kedge's configuration has encryption-provider-config in kube-apiserver-arg, and then kedge could not read the Secrets that it adopts: leave it out. kedge encrypts Secrets with keys of its own")
 	case cfg.Server.DisableEtcd:
 		return errors.New("kedge's configuration has disable-etcd, and such a server keeps no objects: " + leave)
 	}

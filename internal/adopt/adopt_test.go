@@ -51,6 +51,12 @@ func allRows(t *testing.T, encrypt func(*testing.T, string, []byte) []byte) (row
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-abcdef", Namespace: "kube-system"}, Type: bootstrapapi.SecretTypeBootstrapToken,
 		Data: map[string][]byte{bootstrapapi.BootstrapTokenExtraGroupsKey: []byte(k3sNewcomers)},
 	}
+	immutable := true
+	proof := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "one.node-password.k3s", Namespace: "kube-system", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "one", UID: "of-node-one"}}},
+		Type:       "k3s.cattle.io/node-password", Immutable: &immutable, Data: map[string][]byte{"hash": []byte("$1:00:15:8:1:00")},
+	}
+	node.UID = "of-node-one"
 	reasons = map[string]string{
 		"/bootstrap/0123456789ab":                "k3s's copy of the authorities",
 		registry + "podsecuritypolicy/old":       "has no kind PodSecurityPolicy of policy/v1beta1",
@@ -73,6 +79,8 @@ func allRows(t *testing.T, encrypt func(*testing.T, string, []byte) []byte) (row
 		secretRow(t, encrypt, password("first")),
 		secretRow(t, encrypt, password("correct-horse")),
 		secretRow(t, encrypt, token),
+		secretRow(t, encrypt, proof),
+		{key: "gap-13", deleted: true}, // of a transaction that failed
 		{key: registry + "podsecuritypolicy/old", text: unknown(t, "policy/v1beta1", "PodSecurityPolicy")},
 		// Kubernetes still reads stored objects of this version.
 		{key: registry + "ingress/apps/old", text: []byte(`{"kind":"Ingress","apiVersion":"extensions/v1beta1","metadata":{"name":"old","namespace":"apps"}}`)},
@@ -247,16 +255,17 @@ func TestCrash(t *testing.T) {
 	}
 	checkContents(t, a, rows, reasons, contents(t, sqlite.New(sqlite.Config{Dir: a.dir.ServerDB()}).Export))
 	for file, want := range map[string]string{
-		filepath.Join(a.dir.Manifests(), "mine.yaml"): "mine",
-		filepath.Join(a.dir.Charts(), "a.tgz"):        "chart",
-		filepath.Join(a.dir.Images(), "a.tar"):        "archive",
-		a.Settings.Node.PrivateRegistry:               "mirrors: {}\n",
+		filepath.Join(a.dir.Manifests(), "mine.yaml"):           "mine",
+		filepath.Join(a.dir.Manifests(), "traefik.config.yaml"): "mine",
+		filepath.Join(a.dir.Charts(), "a.tgz"):                  "chart",
+		filepath.Join(a.dir.Images(), "a.tar"):                  "archive",
+		a.Settings.Node.PrivateRegistry:                         "mirrors: {}\n",
 	} {
 		if text, err := os.ReadFile(file); err != nil || string(text) != want {
 			t.Errorf("%s is %q, %v, want %q", file, text, err, want)
 		}
 	}
-	for _, file := range []string{filepath.Join(a.dir.Manifests(), "coredns.yaml"), filepath.Join(a.dir.Manifests(), "metrics-server"), string(a.made)} {
+	for _, file := range []string{filepath.Join(a.dir.Manifests(), "coredns.yaml"), filepath.Join(a.dir.Manifests(), "coredns.yaml.skip"), filepath.Join(a.dir.Images(), ".cache.json"), filepath.Join(a.dir.Manifests(), "metrics-server"), string(a.made)} {
 		if _, err := os.Stat(file); err == nil {
 			t.Errorf("there is %s", file)
 		}
@@ -357,35 +366,15 @@ func TestTarget(t *testing.T) {
 		"datastore-endpoint": func(c *config.Config) { c.Server.Datastore.Endpoint = "postgres://u:p@192.0.2.1/x" },
 		"has server":         func(c *config.Config) { c.Agent.Server = "https://192.0.2.1:6443" },
 		"disable-etcd":       func(c *config.Config) { c.Server.DisableEtcd = true },
+		"encryption-provider-config": func(c *config.Config) {
+			c.Server.KubeAPIServerArgs = []string{"encryption-provider-config=/etc/keys.yaml"}
+		},
 	} {
 		cfg := config.Default()
 		change(cfg)
 		if err := checkTarget(cfg); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("got error %v, want %q", err, want)
 		}
-	}
-}
-
-// k3s's settings are found where its users put them.
-func TestSettings(t *testing.T) {
-	root := newK3s(t, nil)
-	if err := os.Rename(filepath.Join(root, k3sData), filepath.Join(root, "elsewhere")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := find(root); err == nil || !strings.Contains(err.Error(), "no files of a k3s server") {
-		t.Errorf("got error %v", err)
-	}
-	write(t, filepath.Join(root, k3sEtc, "config.yaml"), "data-dir: /nowhere\ndatastore-cafile: /ca\n")
-	write(t, filepath.Join(root, k3sEtc, "config.yaml.d/1.yaml"), "data-dir: /nowhere-else\n")
-	write(t, filepath.Join(root, "etc/systemd/system/k3s.service.env"), "K3S_DATASTORE_ENDPOINT='mysql://u:p@tcp(192.0.2.1)/k3s'\nHTTP_PROXY=x\n")
-	write(t, filepath.Join(root, "etc/systemd/system/k3s.service"), "[Service]\nExecStart=/usr/local/bin/k3s \\\n    server \\\n\t'--data-dir' \\\n\t'/elsewhere' \\\n\t'--datastore-certfile=/crt' \\\n")
-	k, err := find(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := config.Datastore{Endpoint: "mysql://u:p@tcp(192.0.2.1)/k3s", CAFile: "/ca", CertFile: "/crt"}
-	if got := k.datastore(); got != want || k.data != filepath.Join(root, "elsewhere") {
-		t.Errorf("got %v in %s, want %v", got, k.data, want)
 	}
 }
 
@@ -398,11 +387,11 @@ func TestStopped(t *testing.T) {
 	}
 	write(t, filepath.Join(root, "proc/1/cmdline"), "/sbin/init\x00")
 	write(t, filepath.Join(root, "proc/self/cmdline"), shimAddress)
-	if err := k.checkStopped(root); err != nil {
+	if err := k.checkStopped(); err != nil {
 		t.Error(err)
 	}
 	write(t, filepath.Join(root, "proc/7/cmdline"), "containerd-shim-runc-v2\x00-namespace\x00k8s.io\x00-address\x00"+shimAddress+"\x00")
-	if err := k.checkStopped(root); err == nil || !strings.Contains(err.Error(), "process 7") {
+	if err := k.checkStopped(); err == nil || !strings.Contains(err.Error(), "process 7") {
 		t.Errorf("with a shim: %v", err)
 	}
 	if err := os.RemoveAll(filepath.Join(root, "proc/7")); err != nil {
@@ -415,7 +404,7 @@ func TestStopped(t *testing.T) {
 	if err := os.Symlink(k.server("db", "state.db"), filepath.Join(root, "proc/8/fd/3")); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.checkStopped(root); err == nil || !strings.Contains(err.Error(), "process 8 uses k3s's datastore") {
+	if err := k.checkStopped(); err == nil || !strings.Contains(err.Error(), "process 8 uses k3s's datastore") {
 		t.Errorf("with k3s: %v", err)
 	}
 }

@@ -82,20 +82,23 @@ func (a *adoption) agentSecret() string {
 
 // takeManifests copies the manifests of the user, and all charts: HelmCharts name those.
 func (a *adoption) takeManifests(context.Context) error {
-	own := func(path string) bool {
-		first, _, _ := strings.Cut(path, "/")
-		first, _, _ = strings.Cut(first, ".")
-		return slices.Contains(packaged, first)
-	}
 	return errors.Join(
-		copyTree(a.k3s.server("manifests"), a.made.Manifests(), own),
+		copyTree(a.k3s.server("manifests"), a.made.Manifests(), isPackaged),
 		copyTree(a.k3s.server("static", "charts"), a.made.Charts(), nil),
 	)
 }
 
+// isPackaged tells whether k3s itself writes a file or folder in its folder of manifests.
+// With the ending .skip, the user keeps k3s from applying such a file.
+func isPackaged(name string) bool {
+	name = strings.TrimSuffix(name, ".skip")
+	return slices.Contains(packaged, strings.TrimSuffix(name, ".yaml"))
+}
+
 // takeRegistries copies registries.yaml, unless kedge has one.
 func (a *adoption) takeRegistries(context.Context) error {
-	text, err := os.ReadFile(filepath.Join(a.k3s.etc, "registries.yaml"))
+	theirs := a.k3s.path("private-registry", filepath.Join(a.k3s.etc, "registries.yaml"))
+	text, err := os.ReadFile(theirs)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -106,7 +109,7 @@ func (a *adoption) takeRegistries(context.Context) error {
 	existing, err := os.ReadFile(file)
 	switch {
 	case err == nil && !bytes.Equal(existing, text):
-		a.report.note("%s was there already and stays. k3s's is %s", file, filepath.Join(a.k3s.etc, "registries.yaml"))
+		a.report.note("%s was there already and stays. k3s's is %s", file, theirs)
 		return nil
 	case err == nil:
 		return nil
@@ -119,10 +122,12 @@ func (a *adoption) takeRegistries(context.Context) error {
 	return datadir.WriteFile(file, text, 0o600)
 }
 
-// takeArchives copies the archives of images and the static pods of the user.
+// takeArchives copies the archives of images and the static pods of the user. k3s keeps a
+// list of the archives that it has imported in the hidden file .cache.json.
 func (a *adoption) takeArchives(context.Context) error {
+	hidden := func(name string) bool { return strings.HasPrefix(name, ".") }
 	return errors.Join(
-		copyTree(filepath.Join(a.k3s.data, "agent", "images"), a.dir.Images(), nil),
+		copyTree(filepath.Join(a.k3s.data, "agent", "images"), a.dir.Images(), hidden),
 		copyTree(filepath.Join(a.k3s.data, "agent", "pod-manifests"), a.dir.StaticPods(), nil),
 	)
 }

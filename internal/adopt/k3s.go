@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/k3sservice"
 )
 
 // Paths of k3s.
@@ -25,12 +26,13 @@ const (
 	shimAddress = "/run/k3s/containerd/containerd.sock"
 )
 
-// installation is where k3s has its files, and the few of its settings that say where
-// its objects are.
+// installation is where k3s has its files, and its settings.
 type installation struct {
+	root string
 	// data is k3s's data directory. etc has its configuration.
 	data, etc string
-	settings  map[string]string
+	// settings are the values that k3s's configuration has, by k3s's keys.
+	settings map[string][]string
 }
 
 // server returns the path of a file of the server.
@@ -38,17 +40,22 @@ func (k *installation) server(parts ...string) string {
 	return filepath.Join(append([]string{k.data, "server"}, parts...)...)
 }
 
+// path returns the path, below the root, that a setting of k3s has, or else another one.
+func (k *installation) path(key, other string) string {
+	if value := k.setting(key); value != "" {
+		return filepath.Join(k.root, value)
+	}
+	return other
+}
+
 // find finds k3s's files below root. It fails if k3s has never run a server there.
 func find(root string) (*installation, error) {
-	k := &installation{etc: filepath.Join(root, k3sEtc), settings: map[string]string{}}
-	if err := k.readSettings(root); err != nil {
+	k := &installation{root: root, etc: filepath.Join(root, k3sEtc)}
+	var err error
+	if k.settings, err = readSettings(root); err != nil {
 		return nil, err
 	}
-	data := k.settings["data-dir"]
-	if data == "" {
-		data = k3sData
-	}
-	k.data = filepath.Join(root, data)
+	k.data = k.path("data-dir", filepath.Join(root, k3sData))
 	if _, err := os.Stat(k.server("tls", "server-ca.key")); err != nil {
 		return nil, fmt.Errorf("this host has no files of a k3s server in %s (%w): run this command on a host on which `k3s server` has run. "+
 			"On a host that ran `k3s agent`, there is nothing to adopt: run `kedge agent` there", k.data, err)
@@ -58,62 +65,76 @@ func find(root string) (*installation, error) {
 
 // readSettings reads, in the order of k3s's precedence, the files of its configuration,
 // and the environment and the flags of its service.
-func (k *installation) readSettings(root string) error {
-	files, err := filepath.Glob(filepath.Join(k.etc, "config.yaml.d", "*.y*ml"))
+func readSettings(root string) (map[string][]string, error) {
+	service, err := k3sservice.Read(root)
 	if err != nil {
-		return fmt.Errorf("find k3s's configuration: %w", err)
+		return nil, err
 	}
-	for _, file := range append([]string{filepath.Join(k.etc, "config.yaml")}, files...) {
-		text, err := os.ReadFile(file)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		values := map[string]any{}
-		if err == nil {
-			err = yaml.Unmarshal(text, &values)
-		}
-		if err != nil {
-			return fmt.Errorf("read k3s's configuration %s: %w", file, err)
-		}
-		for name, value := range values {
-			k.settings[strings.TrimSuffix(name, "+")] = fmt.Sprint(value)
+	file := filepath.Join(root, k3sEtc, "config.yaml")
+	if other := service.ConfigFile(); other != "" {
+		file = filepath.Join(root, other)
+	}
+	files, err := config.DropIns(file)
+	if err != nil {
+		return nil, err
+	}
+	settings := map[string][]string{}
+	for _, file := range append([]string{file}, files...) {
+		if err := readFile(settings, file); err != nil {
+			return nil, fmt.Errorf("read k3s's configuration %s: %w", file, err)
 		}
 	}
-	unit := filepath.Join(root, "/etc/systemd/system/k3s.service")
-	for line := range lines(unit + ".env") {
-		name, value, _ := strings.Cut(line, "=")
+	for _, variable := range service.Environment {
+		name, value, _ := strings.Cut(variable, "=")
 		if key, ours := strings.CutPrefix(name, "K3S_"); ours {
-			k.settings[strings.ToLower(strings.ReplaceAll(key, "_", "-"))] = strings.Trim(value, `"'`)
+			settings[strings.ToLower(strings.ReplaceAll(key, "_", "-"))] = []string{value}
 		}
 	}
-	maps.Copy(k.settings, flags(unit))
-	return nil
+	for _, flag := range service.Flags {
+		settings[flag.Name] = flag.Values
+	}
+	return settings, nil
 }
 
-// flags returns the flags of the service in a unit of systemd. install.sh of k3s writes
-// one word in each line.
-func flags(unit string) map[string]string {
-	var words []string
-	for line := range lines(unit) {
-		for _, word := range strings.Fields(line) {
-			if word = strings.Trim(word, `\'"`); word != "" {
-				words = append(words, word)
+// readFile reads a file of k3s's configuration, if it is there. A key that ends in + adds
+// values to those of earlier files.
+func readFile(settings map[string][]string, file string) error {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	values := map[string]any{}
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		list, isList := values[name].([]any)
+		if !isList {
+			list = []any{values[name]}
+		}
+		key, adds := strings.CutSuffix(name, "+")
+		if !adds {
+			settings[key] = nil
+		}
+		for _, value := range list {
+			if value != nil {
+				settings[key] = append(settings[key], fmt.Sprint(value))
 			}
 		}
 	}
-	found := map[string]string{}
-	for i, word := range words {
-		name, is := strings.CutPrefix(word, "--")
-		if !is {
-			continue
-		}
-		name, value, assigned := strings.Cut(name, "=")
-		if !assigned && i+1 < len(words) {
-			value = words[i+1]
-		}
-		found[name] = value
+	return nil
+}
+
+// setting returns the last value of a key, or an empty text.
+func (k *installation) setting(key string) string {
+	values := k.settings[key]
+	if len(values) == 0 {
+		return ""
 	}
-	return found
+	return values[len(values)-1]
 }
 
 // lines returns the lines of a file without their ends, none if the file cannot be read.
@@ -125,16 +146,16 @@ func lines(file string) func(yield func(string) bool) {
 // datastore returns k3s's setting of a database.
 func (k *installation) datastore() config.Datastore {
 	return config.Datastore{
-		Endpoint: k.settings["datastore-endpoint"],
-		CAFile:   k.settings["datastore-cafile"],
-		CertFile: k.settings["datastore-certfile"],
-		KeyFile:  k.settings["datastore-keyfile"],
+		Endpoint: k.setting("datastore-endpoint"),
+		CAFile:   k.setting("datastore-cafile"),
+		CertFile: k.setting("datastore-certfile"),
+		KeyFile:  k.setting("datastore-keyfile"),
 	}
 }
 
 // checkStopped fails if a process has k3s's datastore open, or keeps a container of k3s.
-func (k *installation) checkStopped(root string) error {
-	processes, err := filepath.Glob(filepath.Join(root, "/proc/[0-9]*"))
+func (k *installation) checkStopped() error {
+	processes, err := filepath.Glob(filepath.Join(k.root, "/proc/[0-9]*"))
 	if err != nil {
 		return fmt.Errorf("list processes: %w", err)
 	}

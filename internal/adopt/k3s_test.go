@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/aes"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/x509"
 	"database/sql"
 	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -38,6 +42,16 @@ import (
 const kineSchema = `CREATE TABLE kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name INTEGER, created INTEGER, deleted INTEGER,
 	create_revision INTEGER, prev_revision INTEGER, lease INTEGER, value BLOB, old_value BLOB);
 	CREATE UNIQUE INDEX kine_name_prev_revision_uindex ON kine (name, prev_revision);`
+
+// newerKineSchema is the table as k3s v1.36 makes it.
+const newerKineSchema = `CREATE TABLE kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, created INTEGER, deleted INTEGER,
+	create_revision INTEGER, prev_revision INTEGER, lease INTEGER, value BLOB, old_value BLOB);
+	CREATE INDEX kine_name_index ON kine (name);
+	CREATE INDEX kine_name_id_index ON kine (name,id);
+	CREATE INDEX kine_id_deleted_index ON kine (id,deleted);
+	CREATE INDEX kine_prev_revision_index ON kine (prev_revision);
+	CREATE UNIQUE INDEX kine_name_prev_revision_uindex ON kine (name, prev_revision);
+	CREATE INDEX kine_id_compact_rev_key_with_prev_revision_index ON kine(id, name, prev_revision) WHERE name != 'compact_rev_key' AND prev_revision != 0`
 
 // row is a row of kine's table. Its revision is its place in the list.
 type row struct {
@@ -98,6 +112,23 @@ func configMap(t *testing.T, name, data string) []byte {
 	return stored(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "apps", UID: "1"}, Data: map[string]string{"a": data}})
 }
 
+// keepOldKey adds a second key to that of service accounts. k3s keeps the keys that it has
+// replaced behind the one that signs, which it also puts into a file of its own.
+func keepOldKey(t *testing.T, folder string) {
+	t.Helper()
+	first, err := os.ReadFile(filepath.Join(folder, "service.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	write(t, filepath.Join(folder, "service.key"), string(first)+string(second))
+	write(t, filepath.Join(folder, "service.current.key"), string(first))
+}
+
 // newK3s makes the files of a k3s server that was killed: its database has the rows only in
 // its log. It returns the root folder.
 func newK3s(t *testing.T, rows []row) string {
@@ -117,12 +148,16 @@ func newK3s(t *testing.T, rows []row) string {
 	if err := os.Remove(filepath.Join(data.ServerTLS(), pki.EncryptionKey)); err != nil {
 		t.Fatal(err)
 	}
+	keepOldKey(t, data.ServerTLS())
 	write(t, data.ServerToken(), "K10"+strings.Repeat("0", 64)+"::server:secret\n")
 	write(t, filepath.Join(data.Manifests(), "mine.yaml"), "mine")
 	write(t, filepath.Join(data.Manifests(), "coredns.yaml"), "theirs")
 	write(t, filepath.Join(data.Manifests(), "metrics-server", "service.yaml"), "theirs")
 	write(t, filepath.Join(data.Charts(), "a.tgz"), "chart")
 	write(t, filepath.Join(data.Images(), "a.tar"), "archive")
+	write(t, filepath.Join(data.Images(), ".cache.json"), "{}")
+	write(t, filepath.Join(data.Manifests(), "coredns.yaml.skip"), "")
+	write(t, filepath.Join(data.Manifests(), "traefik.config.yaml"), "mine")
 	write(t, filepath.Join(root, k3sEtc, "registries.yaml"), "mirrors: {}\n")
 	writeRows(t, data.SQLite(), rows)
 	return root
@@ -142,13 +177,19 @@ func write(t *testing.T, path, text string) {
 // writeRows makes k3s's database.
 func writeRows(t *testing.T, file string, rows []row) {
 	t.Helper()
+	writeTable(t, file, kineSchema, rows)
+}
+
+// writeTable makes k3s's database with a table of a version of k3s.
+func writeTable(t *testing.T, file, schema string, rows []row) {
+	t.Helper()
 	made := filepath.Join(t.TempDir(), "state.db")
 	db, err := sql.Open("sqlite3", "file:"+made+"?_journal_mode=WAL")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := db.Exec(kineSchema); err != nil {
+	if _, err := db.Exec(schema); err != nil {
 		t.Fatal(err)
 	}
 	last, created := map[string]int{}, map[string]int{}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -20,8 +21,10 @@ type Report struct {
 	LeftOut []LeftOut
 	// Notes are sentences for the user.
 	Notes []string
-	// k3s is k3s's data directory.
-	k3s string
+	// volumes is the folder of k3s's volumes of the class local-path, and uninstallDeletes
+	// says that k3s's script deletes it.
+	volumes          string
+	uninstallDeletes bool
 }
 
 // LeftOut is an object that was not taken, and the reason.
@@ -54,16 +57,21 @@ func (r *Report) Write(w io.Writer) error {
 
 // Next says what to do after an adoption, and how to go back.
 func (r *Report) Next() string {
+	keep := ""
+	if r.uninstallDeletes {
+		keep = " Do not run k3s-uninstall.sh while you need them: it deletes them."
+	}
 	return fmt.Sprintf(`
 Start kedge now: each pod restarts once. Disable k3s, so that it does not start with the host (systemctl disable k3s).
 To go back to k3s: stop kedge and its pods with `+"`kedge killall`"+`, and start k3s. k3s continues with its own state, as it was when it was stopped.
-Volumes of the class local-path stay in %s/storage, and both use the same files. Do not run k3s-uninstall.sh while you need them: it deletes them.
-`, r.k3s)
+Volumes of the class local-path stay in %s, and both use the same files.%s
+`, r.volumes, keep)
 }
 
 // writeReport puts the report beside the state.
 func (a *adoption) writeReport(context.Context) error {
-	a.report.k3s = a.k3s.data
+	a.report.volumes = a.k3s.path("default-local-storage-path", filepath.Join(a.k3s.data, "storage"))
+	a.report.uninstallDeletes = strings.HasPrefix(a.report.volumes, a.k3s.data+"/")
 	slices.SortFunc(a.report.LeftOut, func(x, y LeftOut) int {
 		return cmp.Or(cmp.Compare(x.Reason, y.Reason), cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})

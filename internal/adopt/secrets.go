@@ -5,48 +5,82 @@ import (
 	"context"
 	"crypto/aes"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	"k8s.io/apiserver/pkg/storage/value"
 	aestransformer "k8s.io/apiserver/pkg/storage/value/encrypt/aes"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/secretbox"
+	"sigs.k8s.io/yaml"
 )
 
 // encrypted begins the values that an API server has encrypted.
 var encrypted = []byte("k8s:enc:")
 
+// providerArgument is the argument of the API server that names a file with keys.
+const providerArgument = "encryption-provider-config"
+
+// keyFiles returns the files with the keys of k3s's Secrets: k3s's own, which may not be
+// there, and the one that its configuration names, if it names one.
+func (k *installation) keyFiles() (own, configured string) {
+	for _, arg := range k.settings["kube-apiserver-arg"] {
+		if name, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); name == providerArgument {
+			configured = filepath.Join(k.root, value)
+		}
+	}
+	return k.server("cred", "encryption-config.json"), configured
+}
+
 // secrets returns what decrypts k3s's Secrets. It decrypts nothing if k3s does not
-// encrypt them. The file has the form of kube-apiserver's --encryption-provider-config,
-// with the two providers that k3s knows.
+// encrypt them. While keys are replaced, and after encryption was turned off, a file has
+// keys besides the first one, and Secrets can be encrypted with each of them.
 func (k *installation) secrets() (value.Transformer, error) {
-	file := k.server("cred", "encryption-config.json")
-	text, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
+	own, configured := k.keyFiles()
+	var known []value.PrefixTransformer
+	var files []string
+	for _, file := range []string{own, configured} {
+		found, err := readKeys(file)
+		if errors.Is(err, fs.ErrNotExist) && file != configured || file == "" {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the keys of k3s's Secrets in %s: %w", file, err)
+		}
+		known, files = append(known, found...), append(files, file)
+	}
+	if len(files) == 0 {
 		return nil, nil
 	}
-	var configuration apiserverv1.EncryptionConfiguration
-	if err == nil {
-		err = json.Unmarshal(text, &configuration)
-	}
+	return value.NewPrefixTransformers(fmt.Errorf("none of the keys in %s fits: put the file back that k3s used last, from a backup or from another server",
+		strings.Join(files, " and ")), known...), nil
+}
+
+// readKeys reads a file of the form of kube-apiserver's --encryption-provider-config, in
+// JSON or YAML, with the two providers that k3s knows.
+func readKeys(file string) (known []value.PrefixTransformer, err error) {
+	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("read the keys of k3s's Secrets in %s: %w", file, err)
+		return nil, err
 	}
-	var known []value.PrefixTransformer
+	var configuration apiserverv1.EncryptionConfiguration
+	if err := yaml.Unmarshal(text, &configuration); err != nil {
+		return nil, err
+	}
 	for _, resource := range configuration.Resources {
 		for _, provider := range resource.Providers {
 			found, err := transformers(provider)
 			if err != nil {
-				return nil, fmt.Errorf("read the keys of k3s's Secrets in %s: %w", file, err)
+				return nil, err
 			}
 			known = append(known, found...)
 		}
 	}
-	return value.NewPrefixTransformers(fmt.Errorf("none of the keys in %s fits: put the file back that k3s used last, from a backup or from another server", file), known...), nil
+	return known, nil
 }
 
 // transformers returns one transformer for each key of a provider.
