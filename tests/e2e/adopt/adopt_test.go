@@ -424,16 +424,9 @@ func wantCredentials(c *cluster.Cluster) {
 	if err != nil || len(secrets.Items) == 0 {
 		c.Fatalf("tokens of ServiceAccounts: %v, %v", secrets, err)
 	}
-	config := c.Server.RESTConfig()
-	config.TLSClientConfig.CertData, config.TLSClientConfig.KeyData = nil, nil
-	config.BearerToken = string(secrets.Items[0].Data[corev1.ServiceAccountTokenKey])
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		c.Fatal(err)
-	}
-	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(c.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:apps:default" {
-		c.Errorf("the token of the ServiceAccount is that of %v, %v", who, err)
+	who, err := userOf(c, string(secrets.Items[0].Data[corev1.ServiceAccountTokenKey]))
+	if err != nil || who != "system:serviceaccount:apps:default" {
+		c.Errorf("the token of the ServiceAccount is that of %q, %v", who, err)
 	}
 	old, err := os.ReadFile(host.Path("/var/lib/rancher/k3s/server/token"))
 	if err != nil {
@@ -443,4 +436,21 @@ func wantCredentials(c *cluster.Cluster) {
 	if _, got, _ := strings.Cut(c.Server.Token(), "::"); got != want {
 		c.Errorf("the join token ends in %q, want %q", got, want)
 	}
+}
+
+// userOf returns the name of the user whom the API recognizes by a token.
+func userOf(c *cluster.Cluster, token string) (string, error) {
+	c.Helper()
+	config := c.Server.RESTConfig()
+	config.TLSClientConfig.CertData, config.TLSClientConfig.KeyData = nil, nil
+	config.BearerToken = token
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return "", err
+	}
+	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(c.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return who.Status.UserInfo.Username, nil
 }
