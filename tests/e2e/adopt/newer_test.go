@@ -204,6 +204,13 @@ func replaceKey(t *testing.T, folder string) {
 // have the same names and forms.
 func TestNewer(t *testing.T) {
 	harness.Require(t)
+	t.Run("sqlite", func(t *testing.T) { testNewer(t, "/db/state.db") })
+	t.Run("etcd", func(t *testing.T) { testNewer(t, "/db/etcd/member", "--cluster-init") })
+}
+
+// testNewer adopts from a datastore, which is a file or folder of the server's, and for which a kedge
+// needs arguments.
+func testNewer(t *testing.T, datastore string, args ...string) {
 	network := harness.NewNetwork(t)
 	host := cluster.NewHost(t, network, node)
 	secret := make([]byte, 32)
@@ -211,7 +218,7 @@ func TestNewer(t *testing.T) {
 	keys := fmt.Sprintf("kind: EncryptionConfiguration\napiVersion: apiserver.config.k8s.io/v1\nresources:\n- resources: [secrets]\n  providers:\n"+
 		"  - secretbox: {keys: [{name: secretboxkey, secret: %s}]}\n  - identity: {}\n", base64.StdEncoding.EncodeToString(secret))
 	host.WriteFile("/etc/kedge/keys.yaml", keys)
-	server := host.StartServer(t, "--disable=coredns,metrics-server,servicelb", "--kube-apiserver-arg=encryption-provider-config=/etc/kedge/keys.yaml")
+	server := host.StartServer(t, append(args, "--disable=coredns,metrics-server,servicelb", "--kube-apiserver-arg=encryption-provider-config=/etc/kedge/keys.yaml")...)
 	server.WaitReady()
 	c := cluster.Of(t, server)
 	c.Eventually("the parts of k3s to be applied", func() error {
@@ -243,7 +250,7 @@ func TestNewer(t *testing.T) {
 		}
 		return nil
 	})
-	server.Terminate()
+	server.Kill9()
 
 	other := cluster.NewHost(t, network, "server-2")
 	copyAll(t, host.Path("/var/lib/kedge/server"), other.Path(newerData+"/server"))
@@ -274,6 +281,11 @@ func TestNewer(t *testing.T) {
 	}
 	if !strings.Contains(string(output), "stay in /opt/volumes, and") {
 		t.Error("it does not say where volumes are")
+	}
+	for _, file := range []string{newerData + "/server", "/var/lib/kedge/server"} {
+		if _, err := os.Stat(other.Path(file + datastore)); err != nil {
+			t.Error(err)
+		}
 	}
 	server = other.StartServer(t, "--node-name="+node, "--embedded-registry")
 	server.WaitAPI()
