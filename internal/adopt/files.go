@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/k3shost"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
@@ -122,11 +123,17 @@ func (a *adoption) takeRegistries(context.Context) error {
 	return datadir.WriteFile(file, text, 0o600)
 }
 
-// takeArchives copies the archives of images and the static pods of the user. k3s keeps a
-// list of the archives that it has imported in the hidden file .cache.json.
+// takeArchives copies the archives of images and the static pods of the user, and names the
+// files of the user that stay. k3s keeps a list of the archives that it has imported in the
+// hidden file .cache.json.
 func (a *adoption) takeArchives(context.Context) error {
 	hidden := func(name string) bool { return strings.HasPrefix(name, ".") }
+	files, err := k3shost.Files(a.k3s.data)
+	for _, file := range files {
+		a.report.note("kedge does not read %s. %s", file.Path, strings.TrimSuffix(file.Do, "."))
+	}
 	return errors.Join(
+		err,
 		copyTree(filepath.Join(a.k3s.data, "agent", "images"), a.dir.Images(), hidden),
 		copyTree(filepath.Join(a.k3s.data, "agent", "pod-manifests"), a.dir.StaticPods(), nil),
 	)

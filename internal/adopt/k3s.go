@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/k3sservice"
+	"github.com/kedge-dev/kedge/internal/base/k3shost"
 )
 
 // Paths of k3s.
@@ -66,7 +66,7 @@ func find(root string) (*installation, error) {
 // readSettings reads, in the order of k3s's precedence, the files of its configuration,
 // and the environment and the flags of its service.
 func readSettings(root string) (map[string][]string, error) {
-	service, err := k3sservice.Read(root)
+	service, err := k3shost.ReadService(root)
 	if err != nil {
 		return nil, err
 	}

@@ -118,13 +118,17 @@ resources:
 	})
 }
 
-// k3s's settings say where registries.yaml and volumes are.
+// k3s's settings say where registries.yaml and volumes are. Files that stay are named.
 func TestPlaces(t *testing.T) {
 	root := newK3s(t, nil)
 	write(t, filepath.Join(root, k3sEtc, "config.yaml"), "private-registry: /srv/registries.yaml\ndefault-local-storage-path: /srv/volumes\n")
 	write(t, filepath.Join(root, "srv/registries.yaml"), "mirrors: {a: {endpoint: [https://b]}}\n")
+	write(t, filepath.Join(root, k3sData, "agent/etc/kubelet.conf.d/50-mine.conf"), "")
 	a := newAdoption(t, root)
 	run(t, a)
+	if notes := strings.Join(a.report.Notes, "\n"); !strings.Contains(notes, "50-mine.conf. Copy it to /etc/kedge/kubelet.conf.d") {
+		t.Errorf("it says %s", notes)
+	}
 	if text, err := os.ReadFile(a.Settings.Node.PrivateRegistry); err != nil || !strings.Contains(string(text), "https://b") {
 		t.Errorf("registries.yaml is %q, %v", text, err)
 	}

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/k3sservice"
+	"github.com/kedge-dev/kedge/internal/base/k3shost"
 	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
 )
 
@@ -79,7 +79,7 @@ func Look(ctx context.Context, folder string, cluster *rest.Config) ([]Finding, 
 	if !i.exists(configFolder) && !i.exists(dataFolder) && cluster == nil {
 		return nil, fmt.Errorf("no k3s in %s: it has neither %s nor %s. Give the root of the host, which is / for this one, or of a copy of these folders", folder, configFolder, dataFolder)
 	}
-	faults := []error{i.configuration(), i.registries(), i.manifests()}
+	faults := []error{i.configuration(), i.registries(), i.manifests(), i.files()}
 	i.datastore()
 	if cluster != nil {
 		faults = append(faults, i.cluster(ctx, cluster))
@@ -117,7 +117,7 @@ func (i *installation) shown(source string) string {
 // configuration reads the configuration file, its drop-ins, and the flags and the
 // environment of the service.
 func (i *installation) configuration() error {
-	service, err := k3sservice.Read(i.root)
+	service, err := k3shost.ReadService(i.root)
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func inOrder(a, b Finding) int {
 
 // faults adds what is wrong with the configuration beyond the names in it: values that
 // cannot be read, and what Validate says.
-func (i *installation) faults(fault error, cfg *config.Config, sources config.Sources, service *k3sservice.Service) {
+func (i *installation) faults(fault error, cfg *config.Config, sources config.Sources, service *k3shost.Service) {
 	for _, err := range flatten(fault) {
 		var field *config.FieldError
 		switch {
@@ -225,7 +225,7 @@ func flatten(err error) []error {
 }
 
 // where returns the file of a source: variables and flags are the service's.
-func (i *installation) where(source string, service *k3sservice.Service) string {
+func (i *installation) where(source string, service *k3shost.Service) string {
 	switch {
 	case strings.HasPrefix(source, "$"):
 		return service.VariableFile
@@ -246,6 +246,15 @@ func (i *installation) datastore() {
 			i.add(Changes, path, name, "These are the objects of the cluster. `kedge adopt k3s` takes them over. Without it, kedge begins an empty cluster.")
 		}
 	}
+}
+
+// files tells what to do with files that set the kubelet and containerd.
+func (i *installation) files() error {
+	files, err := k3shost.Files(i.path(i.data))
+	for _, file := range files {
+		i.add(Changes, i.shown(file.Path), filepath.Base(file.Path), file.Do)
+	}
+	return err
 }
 
 // registries reads registries.yaml with the code that reads kedge's.

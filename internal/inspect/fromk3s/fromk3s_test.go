@@ -57,6 +57,8 @@ func TestLook(t *testing.T) {
 		manifests("traefik-config.yaml"):         "apiVersion: helm.cattle.io/v1\nkind: HelmChartConfig\nmetadata: {name: traefik, namespace: kube-system}\n",
 		manifests("notes.txt"):                   "no manifest",
 		"var/lib/rancher/k3s/server/db/state.db": "",
+
+		"var/lib/rancher/k3s/agent/etc/kubelet.conf.d/50-mine.conf": "kind: KubeletConfiguration\n",
 	})
 	found, err := Look(t.Context(), root, nil)
 	if err != nil {
@@ -71,6 +73,7 @@ func TestLook(t *testing.T) {
 	want(t, found, Works, config+".d/10.yml:1", "tls-san", "")
 	want(t, found, Changes, config+".d/10.yml:2", "pause-image", "part of the executable")
 	want(t, found, Works, "/etc/rancher/k3s/registries.yaml", "registries.yaml", "Copy")
+	want(t, found, Changes, "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/50-mine.conf", "50-mine.conf", "config-dir=")
 	const unit = "/etc/systemd/system/k3s.service"
 	want(t, found, Works, unit, "disable", "no Traefik")
 	want(t, found, Works, unit, "token", "")

@@ -1,4 +1,4 @@
-package k3sservice
+package k3shost
 
 import (
 	"strings"

@@ -1,6 +1,7 @@
-// Package k3sservice reads the service that k3s's install.sh has made on a host: its flags and
-// its environment. The packages inspect/fromk3s and adopt call it.
-package k3sservice
+// Package k3shost reads what k3s's install.sh and k3s's users have put on a host: the flags and
+// the environment of the service, and settings of the kubelet and of containerd. The packages
+// inspect/fromk3s and adopt call it.
+package k3shost
 
 import (
 	"errors"
@@ -42,9 +43,9 @@ type Flag struct {
 	Values []string
 }
 
-// Read finds k3s's service on the host whose files are below root. The service is empty if
+// ReadService finds k3s's service on the host whose files are below root. The service is empty if
 // there is none. Of several, the server's is read. The error is one of reading a file.
-func Read(root string) (*Service, error) {
+func ReadService(root string) (*Service, error) {
 	s := &Service{}
 	for _, kind := range kinds {
 		units, err := find(filepath.Join(root, kind.folder), kind.ending)
