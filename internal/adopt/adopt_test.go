@@ -19,6 +19,7 @@ import (
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/k3shost"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
@@ -141,7 +142,7 @@ func TestObjects(t *testing.T) {
 			rows, reasons := allRows(t, test.encrypt)
 			root := newK3s(t, rows)
 			if test.provider != "" {
-				write(t, filepath.Join(root, k3sData, "server/cred/encryption-config.json"), keysFile(test.provider))
+				write(t, filepath.Join(root, k3shost.DataFolder, "server/cred/encryption-config.json"), keysFile(test.provider))
 			}
 			a := newAdoption(t, root)
 			if test.change != nil {
@@ -235,7 +236,7 @@ func checkContents(t *testing.T, a *adoption, rows []row, reasons map[string]str
 func TestCrash(t *testing.T) {
 	rows, reasons := allRows(t, aescbc)
 	root := newK3s(t, rows)
-	write(t, filepath.Join(root, k3sData, "server/cred/encryption-config.json"), keysFile("aescbc"))
+	write(t, filepath.Join(root, k3shost.DataFolder, "server/cred/encryption-config.json"), keysFile("aescbc"))
 	before := sums(t, root)
 	for end := range newAdoption(t, root).steps() {
 		a := newAdoption(t, root)
@@ -255,11 +256,11 @@ func TestCrash(t *testing.T) {
 	}
 	checkContents(t, a, rows, reasons, contents(t, sqlite.New(sqlite.Config{Dir: a.dir.ServerDB()}).Export))
 	for file, want := range map[string]string{
-		filepath.Join(a.dir.Manifests(), "mine.yaml"):           "mine",
-		filepath.Join(a.dir.Manifests(), "traefik.config.yaml"): "mine",
-		filepath.Join(a.dir.Charts(), "a.tgz"):                  "chart",
-		filepath.Join(a.dir.Images(), "a.tar"):                  "archive",
-		a.Settings.Node.PrivateRegistry:                         "mirrors: {}\n",
+		filepath.Join(a.dir.Manifests(), "mine.yaml"):                    "mine",
+		filepath.Join(a.dir.Manifests(), "traefik.settings.Config.yaml"): "mine",
+		filepath.Join(a.dir.Charts(), "a.tgz"):                           "chart",
+		filepath.Join(a.dir.Images(), "a.tar"):                           "archive",
+		a.Settings.Node.PrivateRegistry:                                  "mirrors: {}\n",
 	} {
 		if text, err := os.ReadFile(file); err != nil || string(text) != want {
 			t.Errorf("%s is %q, %v, want %q", file, text, err, want)
@@ -313,27 +314,27 @@ func TestRefusals(t *testing.T) {
 			remove(t, root, "cred/encryption-config.json")
 		}, "put the file back"},
 		"other keys": {func(t *testing.T, root string, _ *corev1.Node, _ *config.Config) {
-			write(t, filepath.Join(root, k3sData, "server/cred/encryption-config.json"), strings.ReplaceAll(keysFile("aescbc"), "aescbckey", "other"))
+			write(t, filepath.Join(root, k3shost.DataFolder, "server/cred/encryption-config.json"), strings.ReplaceAll(keysFile("aescbc"), "aescbckey", "other"))
 		}, "put the file back that k3s used last"},
 		"kms": {func(t *testing.T, root string, _ *corev1.Node, _ *config.Config) {
-			write(t, filepath.Join(root, k3sData, "server/cred/encryption-config.json"), `{"resources":[{"resources":["secrets"],"providers":[{"kms":{"name":"x"}}]}]}`)
+			write(t, filepath.Join(root, k3shost.DataFolder, "server/cred/encryption-config.json"), `{"resources":[{"resources":["secrets"],"providers":[{"kms":{"name":"x"}}]}]}`)
 		}, "encrypt Secrets with aescbc or secretbox first"},
 		"no account key": {func(t *testing.T, root string, _ *corev1.Node, _ *config.Config) { remove(t, root, "tls/service.key") }, "start k3s once"},
 		"no token":       {func(t *testing.T, root string, _ *corev1.Node, _ *config.Config) { remove(t, root, "token") }, "start k3s once"},
 		"no database":    {func(t *testing.T, root string, _ *corev1.Node, _ *config.Config) { remove(t, root, "db/state.db") }, "keeps no objects on this host"},
 		"an etcd of theirs": {func(t *testing.T, root string, _ *corev1.Node, _ *config.Config) {
-			write(t, filepath.Join(root, k3sEtc, "config.yaml"), "datastore-endpoint: https://192.0.2.9:2379\n")
+			write(t, filepath.Join(root, k3shost.ConfigFolder, "config.yaml"), "datastore-endpoint: https://192.0.2.9:2379\n")
 		}, "an etcd of your own"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
 			cfg := config.Default()
 			root := newK3s(t, nil)
-			write(t, filepath.Join(root, k3sData, "server/cred/encryption-config.json"), keysFile("aescbc"))
+			write(t, filepath.Join(root, k3shost.DataFolder, "server/cred/encryption-config.json"), keysFile("aescbc"))
 			test.change(t, root, node, cfg)
-			if _, err := os.Stat(filepath.Join(root, k3sData, "server/db/state.db")); err == nil {
+			if _, err := os.Stat(filepath.Join(root, k3shost.DataFolder, "server/db/state.db")); err == nil {
 				api := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default"}, Spec: corev1.ServiceSpec{ClusterIP: "10.43.0.1"}}
-				writeRows(t, filepath.Join(root, k3sData, "server/db/state.db"), []row{
+				writeRows(t, filepath.Join(root, k3shost.DataFolder, "server/db/state.db"), []row{
 					{key: registry + "minions/one", text: stored(t, node)},
 					{key: registry + "services/specs/default/kubernetes", text: stored(t, api)},
 					secretRow(t, aescbc, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "apps"}}),
@@ -354,7 +355,7 @@ func TestRefusals(t *testing.T) {
 
 func remove(t *testing.T, root, file string) {
 	t.Helper()
-	if err := os.Remove(filepath.Join(root, k3sData, "server", file)); err != nil {
+	if err := os.Remove(filepath.Join(root, k3shost.DataFolder, "server", file)); err != nil {
 		t.Fatal(err)
 	}
 }

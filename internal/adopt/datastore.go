@@ -69,7 +69,7 @@ func (a *adoption) source() (export etcd.Export, isEtcd bool, err error) {
 	scratch := filepath.Join(string(a.made), "k3s")
 	member, file := a.k3s.server("db", "etcd"), a.k3s.server("db", "state.db")
 	_, missing := os.Stat(file)
-	switch settings := a.k3s.datastore(); {
+	switch settings := a.k3s.settings.Config.Server.Datastore; {
 	case settings.IsEtcd():
 		return nil, false, errors.New("k3s keeps its objects in an etcd of your own (datastore-endpoint), which kedge does not adopt: " +
 			"with k3s, restore a snapshot of it into k3s's embedded etcd (`k3s server --cluster-init --cluster-reset --cluster-reset-restore-path FILE`) first")

@@ -73,7 +73,8 @@ func (a *adoption) takeToken(context.Context) error {
 // agentSecret returns the secret with which k3s's agents join, or an empty text. k3s's
 // file has lines of SECRET,USER,USER,GROUP.
 func (a *adoption) agentSecret() string {
-	for line := range lines(a.k3s.server("cred", "passwd")) {
+	text, _ := os.ReadFile(a.k3s.server("cred", "passwd")) // k3s may have none
+	for line := range strings.Lines(string(text)) {
 		if fields := strings.Split(strings.TrimSpace(line), ","); len(fields) > 2 && fields[1] == "node" {
 			return fields[0]
 		}
@@ -98,7 +99,7 @@ func isPackaged(name string) bool {
 
 // takeRegistries copies registries.yaml, unless kedge has one.
 func (a *adoption) takeRegistries(context.Context) error {
-	theirs := a.k3s.path("private-registry", filepath.Join(a.k3s.etc, "registries.yaml"))
+	theirs := a.k3s.registries()
 	text, err := os.ReadFile(theirs)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -34,6 +34,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/k3shost"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
@@ -134,7 +135,7 @@ func keepOldKey(t *testing.T, folder string) {
 func newK3s(t *testing.T, rows []row) string {
 	t.Helper()
 	root := t.TempDir()
-	data := datadir.Dir(filepath.Join(root, k3sData))
+	data := datadir.Dir(filepath.Join(root, k3shost.DataFolder))
 	if err := errors.Join(data.MakeServer(), data.MakeAgent()); err != nil {
 		t.Fatal(err)
 	}
@@ -157,8 +158,8 @@ func newK3s(t *testing.T, rows []row) string {
 	write(t, filepath.Join(data.Images(), "a.tar"), "archive")
 	write(t, filepath.Join(data.Images(), ".cache.json"), "{}")
 	write(t, filepath.Join(data.Manifests(), "coredns.yaml.skip"), "")
-	write(t, filepath.Join(data.Manifests(), "traefik.config.yaml"), "mine")
-	write(t, filepath.Join(root, k3sEtc, "registries.yaml"), "mirrors: {}\n")
+	write(t, filepath.Join(data.Manifests(), "traefik.settings.Config.yaml"), "mine")
+	write(t, filepath.Join(root, k3shost.ConfigFolder, "registries.yaml"), "mirrors: {}\n")
 	writeRows(t, data.SQLite(), rows)
 	return root
 }

@@ -9,20 +9,21 @@ import (
 	"testing"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/k3shost"
 	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
 
 // k3s's settings are found where its users put them.
 func TestSettings(t *testing.T) {
 	root := newK3s(t, nil)
-	if err := os.Rename(filepath.Join(root, k3sData), filepath.Join(root, "elsewhere")); err != nil {
+	if err := os.Rename(filepath.Join(root, k3shost.DataFolder), filepath.Join(root, "elsewhere")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := find(root); err == nil || !strings.Contains(err.Error(), "no files of a k3s server") {
 		t.Errorf("got error %v", err)
 	}
-	write(t, filepath.Join(root, k3sEtc, "config.yaml"), "data-dir: /nowhere\ndatastore-cafile: /ca\n")
-	write(t, filepath.Join(root, k3sEtc, "config.yaml.d/1.yaml"), "data-dir: /nowhere-else\n")
+	write(t, filepath.Join(root, k3shost.ConfigFolder, "config.yaml"), "data-dir: /nowhere\ndatastore-cafile: /ca\n")
+	write(t, filepath.Join(root, k3shost.ConfigFolder, "config.yaml.d/1.yaml"), "data-dir: /nowhere-else\n")
 	write(t, filepath.Join(root, "etc/systemd/system/k3s.service.env"), "K3S_DATASTORE_ENDPOINT='mysql://u:p@tcp(192.0.2.1)/k3s'\nHTTP_PROXY=x\n")
 	write(t, filepath.Join(root, "etc/systemd/system/k3s.service"), "[Service]\nExecStart=/usr/local/bin/k3s \\\n    server \\\n\t'--data-dir' \\\n\t'/elsewhere' \\\n\t'--datastore-certfile=/crt' \\\n")
 	k, err := find(root)
@@ -30,7 +31,7 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := config.Datastore{Endpoint: "mysql://u:p@tcp(192.0.2.1)/k3s", CAFile: "/ca", CertFile: "/crt"}
-	if got := k.datastore(); got != want || k.data != filepath.Join(root, "elsewhere") {
+	if got := k.settings.Config.Server.Datastore; got != want || k.data != filepath.Join(root, "elsewhere") {
 		t.Errorf("got %v in %s, want %v", got, k.data, want)
 	}
 }
@@ -50,10 +51,10 @@ func TestService(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := newK3s(t, nil)
-			if err := os.Rename(filepath.Join(root, k3sData), filepath.Join(root, "elsewhere")); err != nil {
+			if err := os.Rename(filepath.Join(root, k3shost.DataFolder), filepath.Join(root, "elsewhere")); err != nil {
 				t.Fatal(err)
 			}
-			write(t, filepath.Join(root, k3sEtc, "config.yaml"), "datastore-endpoint: mysql://a\n")
+			write(t, filepath.Join(root, k3shost.ConfigFolder, "config.yaml"), "datastore-endpoint: mysql://a\n")
 			for file, text := range test.files {
 				write(t, filepath.Join(root, file), text)
 			}
@@ -61,10 +62,10 @@ func TestService(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := k.setting("datastore-endpoint"); got != test.want {
+			if got := k.settings.Config.Server.Datastore.Endpoint; got != test.want {
 				t.Errorf("the datastore is %s, want %s", got, test.want)
 			}
-			if sans := k.settings["tls-san"]; name == "added values" && strings.Join(sans, ",") != "a,b" {
+			if sans := k.settings.Config.Server.TLSSAN; name == "added values" && strings.Join(sans, ",") != "a,b" {
 				t.Errorf("tls-san is %v", sans)
 			}
 		})
@@ -95,11 +96,11 @@ resources:
 		t.Run(name, func(t *testing.T) {
 			rows, reasons := allRows(t, aescbc)
 			root := newK3s(t, nil)
-			writeTable(t, filepath.Join(root, k3sData, "server/db/state.db"), newerKineSchema, rows)
-			write(t, filepath.Join(root, k3sEtc, "config.yaml"), test.config)
+			writeTable(t, filepath.Join(root, k3shost.DataFolder, "server/db/state.db"), newerKineSchema, rows)
+			write(t, filepath.Join(root, k3shost.ConfigFolder, "config.yaml"), test.config)
 			if test.own != "" {
-				write(t, filepath.Join(root, k3sData, "server/cred/encryption-config.json"), test.own)
-				write(t, filepath.Join(root, k3sData, "server/cred/encryption-state.json"), "reencrypt_finished-00")
+				write(t, filepath.Join(root, k3shost.DataFolder, "server/cred/encryption-config.json"), test.own)
+				write(t, filepath.Join(root, k3shost.DataFolder, "server/cred/encryption-state.json"), "reencrypt_finished-00")
 			}
 			if test.configured != "" {
 				write(t, filepath.Join(root, "etc/k3s-keys.yaml"), test.configured)
@@ -111,7 +112,7 @@ resources:
 	}
 	t.Run("missing", func(t *testing.T) {
 		root := newK3s(t, nil)
-		write(t, filepath.Join(root, k3sEtc, "config.yaml"), argument)
+		write(t, filepath.Join(root, k3shost.ConfigFolder, "config.yaml"), argument)
 		if err := newAdoption(t, root).run(t.Context()); err == nil || !strings.Contains(err.Error(), "/etc/k3s-keys.yaml: no such file") {
 			t.Errorf("got error %v", err)
 		}
@@ -121,9 +122,9 @@ resources:
 // k3s's settings say where registries.yaml and volumes are. Files that stay are named.
 func TestPlaces(t *testing.T) {
 	root := newK3s(t, nil)
-	write(t, filepath.Join(root, k3sEtc, "config.yaml"), "private-registry: /srv/registries.yaml\ndefault-local-storage-path: /srv/volumes\n")
+	write(t, filepath.Join(root, k3shost.ConfigFolder, "config.yaml"), "private-registry: /srv/registries.yaml\ndefault-local-storage-path: /srv/volumes\n")
 	write(t, filepath.Join(root, "srv/registries.yaml"), "mirrors: {a: {endpoint: [https://b]}}\n")
-	write(t, filepath.Join(root, k3sData, "agent/etc/kubelet.conf.d/50-mine.conf"), "")
+	write(t, filepath.Join(root, k3shost.DataFolder, "agent/etc/kubelet.conf.d/50-mine.conf"), "")
 	a := newAdoption(t, root)
 	run(t, a)
 	if notes := strings.Join(a.report.Notes, "\n"); !strings.Contains(notes, "50-mine.conf. Copy it to /etc/kedge/kubelet.conf.d") {
@@ -134,5 +135,20 @@ func TestPlaces(t *testing.T) {
 	}
 	if next := a.report.Next(); !strings.Contains(next, "stay in "+filepath.Join(root, "srv/volumes")+", and") || strings.Contains(next, "uninstall") {
 		t.Errorf("it says %s", next)
+	}
+}
+
+// A configuration that cannot be read may hide where the objects are. What kedge does not
+// have is no reason to stop.
+func TestUnreadableSettings(t *testing.T) {
+	root := newK3s(t, nil)
+	file := filepath.Join(root, k3shost.ConfigFolder, "config.yaml")
+	write(t, file, "docker: true\nno-such-key: 1\n")
+	if _, err := find(root); err != nil {
+		t.Error(err)
+	}
+	write(t, file, "a: [\n")
+	if _, err := find(root); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("got error %v", err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -70,7 +69,7 @@ Volumes of the class local-path stay in %s, and both use the same files.%s
 
 // writeReport puts the report beside the state.
 func (a *adoption) writeReport(context.Context) error {
-	a.report.volumes = a.k3s.path("default-local-storage-path", filepath.Join(a.k3s.data, "storage"))
+	a.report.volumes = a.k3s.volumes()
 	a.report.uninstallDeletes = strings.HasPrefix(a.report.volumes, a.k3s.data+"/")
 	slices.SortFunc(a.report.LeftOut, func(x, y LeftOut) int {
 		return cmp.Or(cmp.Compare(x.Reason, y.Reason), cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))

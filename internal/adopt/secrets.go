@@ -28,10 +28,8 @@ const providerArgument = "encryption-provider-config"
 // keyFiles returns the files with the keys of k3s's Secrets: k3s's own, which may not be
 // there, and the one that its configuration names, if it names one.
 func (k *installation) keyFiles() (own, configured string) {
-	for _, arg := range k.settings["kube-apiserver-arg"] {
-		if name, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); name == providerArgument {
-			configured = filepath.Join(k.root, value)
-		}
+	if file := k.settings.Config.Server.APIServerArg(providerArgument); file != "" {
+		configured = filepath.Join(k.root, file)
 	}
 	return k.server("cred", "encryption-config.json"), configured
 }

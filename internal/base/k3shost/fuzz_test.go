@@ -14,15 +14,15 @@ func FuzzUnit(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		s := &Service{Unit: "unit"}
+		s := &service{unit: "unit"}
 		s.read(text)
-		for i, flag := range s.Flags {
-			if len(flag.Values) == 0 || strings.HasPrefix(flag.Name, "-") {
+		for i, flag := range s.flags {
+			if len(flag.values) == 0 || strings.HasPrefix(flag.name, "-") {
 				t.Errorf("flag %+v", flag)
 			}
-			for _, other := range s.Flags[:i] {
-				if other.Name == flag.Name {
-					t.Errorf("%s is there twice", flag.Name)
+			for _, other := range s.flags[:i] {
+				if other.name == flag.name {
+					t.Errorf("%s is there twice", flag.name)
 				}
 			}
 		}

@@ -1,6 +1,6 @@
-// Package k3shost reads what k3s's install.sh and k3s's users have put on a host: the flags and
-// the environment of the service, and settings of the kubelet and of containerd. The packages
-// inspect/fromk3s and adopt call it.
+// Package k3shost reads how k3s is configured on a host: its configuration file and drop-ins, the
+// flags and the environment of its service, and settings of the kubelet and of containerd. It
+// changes nothing. The packages inspect/fromk3s and adopt call it.
 package k3shost
 
 import (
@@ -19,61 +19,58 @@ import (
 // and scripts of OpenRC.
 var kinds = []struct{ folder, ending string }{{"/etc/systemd/system", ".service"}, {"/etc/init.d", ""}}
 
-// openRCFolder is where install.sh puts the environment of services of OpenRC.
-const openRCFolder = "/etc/rancher/k3s"
-
-// Service is what k3s's service gives to k3s. Paths are those on the host.
-type Service struct {
-	// Unit is the path of the unit of systemd, or of the script of OpenRC. DropIns is the
+// service is what k3s's service gives to k3s. Paths are those on the host.
+type service struct {
+	// unit is the path of the unit of systemd, or of the script of OpenRC. dropIns is the
 	// folder of drop-ins of the unit. Both are empty if there is none.
-	Unit, DropIns string
-	// VariableFile is the path of the file with the environment, and Environment has its
+	unit, dropIns string
+	// variableFile is the path of the file with the environment, and environment has its
 	// variables as NAME=value.
-	VariableFile string
-	Environment  []string
-	// Flags are the flags of the command line except --config, in their order, each once.
-	Flags []Flag
+	variableFile string
+	environment  []string
+	// flags are the flags of the command line except --config, in their order, each once.
+	flags []flag
 
 	config string
 }
 
-// Flag is a flag of a command line with all of its values. A switch has the value true.
-type Flag struct {
-	Name   string
-	Values []string
+// flag is a flag of a command line with all of its values. A switch has the value true.
+type flag struct {
+	name   string
+	values []string
 }
 
-// ReadService finds k3s's service on the host whose files are below root. The service is empty if
+// readService finds k3s's service on the host whose files are below root. The service is empty if
 // there is none. Of several, the server's is read. The error is one of reading a file.
-func ReadService(root string) (*Service, error) {
-	s := &Service{}
+func readService(root string) (*service, error) {
+	s := &service{}
 	for _, kind := range kinds {
 		units, err := find(filepath.Join(root, kind.folder), kind.ending)
 		if err != nil {
 			return nil, err
 		}
-		if len(units) == 0 || s.Unit != "" {
+		if len(units) == 0 || s.unit != "" {
 			continue
 		}
-		s.Unit = filepath.Join(kind.folder, units[0])
-		text, err := os.ReadFile(filepath.Join(root, s.Unit))
+		s.unit = filepath.Join(kind.folder, units[0])
+		text, err := os.ReadFile(filepath.Join(root, s.unit))
 		if err != nil {
 			return nil, fmt.Errorf("read k3s's service: %w", err)
 		}
 		s.read(string(text))
-		if _, err := os.Stat(filepath.Join(root, s.Unit+".d")); err == nil {
-			s.DropIns = s.Unit + ".d"
+		if _, err := os.Stat(filepath.Join(root, s.unit+".d")); err == nil {
+			s.dropIns = s.unit + ".d"
 		}
-		if err := s.readEnvironment(root, s.Unit+".env"); err != nil {
+		if err := s.readEnvironment(root, s.unit+".env"); err != nil {
 			return nil, err
 		}
 	}
-	files, err := find(filepath.Join(root, openRCFolder), ".env")
+	files, err := find(filepath.Join(root, ConfigFolder), ".env")
 	if err != nil {
 		return nil, err
 	}
 	for _, file := range files {
-		if err := s.readEnvironment(root, filepath.Join(openRCFolder, file)); err != nil {
+		if err := s.readEnvironment(root, filepath.Join(ConfigFolder, file)); err != nil {
 			return nil, err
 		}
 	}
@@ -102,7 +99,7 @@ func find(folder, ending string) ([]string, error) {
 }
 
 // readEnvironment reads the NAME=value lines of a file, if it is there.
-func (s *Service) readEnvironment(root, file string) error {
+func (s *service) readEnvironment(root, file string) error {
 	text, err := os.ReadFile(filepath.Join(root, file))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -110,20 +107,20 @@ func (s *Service) readEnvironment(root, file string) error {
 	if err != nil {
 		return fmt.Errorf("read the environment of k3s's service: %w", err)
 	}
-	s.VariableFile = file
+	s.variableFile = file
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimPrefix(strings.TrimSpace(line), "export ")
 		if name, value, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
-			s.Environment = append(s.Environment, name+"="+strings.Trim(value, `'"`))
+			s.environment = append(s.environment, name+"="+strings.Trim(value, `'"`))
 		}
 	}
 	return nil
 }
 
-// ConfigFile returns the configuration file that the service names, empty if it names none.
-func (s *Service) ConfigFile() string {
+// configFile returns the configuration file that the service names, empty if it names none.
+func (s *service) configFile() string {
 	file := s.config
-	for _, variable := range s.Environment {
+	for _, variable := range s.environment {
 		if name, value, _ := strings.Cut(variable, "="); slices.Contains(config.FileVariables, name) && file == "" {
 			file = value
 		}
@@ -132,13 +129,13 @@ func (s *Service) ConfigFile() string {
 }
 
 // read reads a unit of systemd or a script of OpenRC.
-func (s *Service) read(unit string) {
+func (s *service) read(unit string) {
 	unit = strings.ReplaceAll(unit, "\\\n", " ")
 	for line := range strings.Lines(unit) {
 		line = strings.TrimSpace(line)
 		if variable, ok := strings.CutPrefix(line, "Environment="); ok {
-			s.Environment = append(s.Environment, strings.Trim(variable, `'"`))
-			s.VariableFile = s.Unit
+			s.environment = append(s.environment, strings.Trim(variable, `'"`))
+			s.variableFile = s.unit
 		}
 		command, ok := strings.CutPrefix(line, "ExecStart=")
 		if !ok {
@@ -179,7 +176,7 @@ func words(command string) []string {
 }
 
 // setFlags takes the flags of a command line: k3s server --FLAG VALUE --FLAG=VALUE.
-func (s *Service) setFlags(line []string) {
+func (s *service) setFlags(line []string) {
 	switches, letters := map[string]bool{}, map[string]string{}
 	for _, f := range config.Default().Fields() {
 		switches[f.Key] = f.IsBool()
@@ -211,11 +208,11 @@ func (s *Service) setFlags(line []string) {
 			s.config = value
 			continue
 		}
-		at := slices.IndexFunc(s.Flags, func(f Flag) bool { return f.Name == name })
+		at := slices.IndexFunc(s.flags, func(f flag) bool { return f.name == name })
 		if at < 0 {
-			s.Flags = append(s.Flags, Flag{Name: name})
-			at = len(s.Flags) - 1
+			s.flags = append(s.flags, flag{name: name})
+			at = len(s.flags) - 1
 		}
-		s.Flags[at].Values = append(s.Flags[at].Values, value)
+		s.flags[at].values = append(s.flags[at].values, value)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -55,19 +54,15 @@ func Worst(findings []Finding) Result {
 	return worst
 }
 
-// The folders of k3s, below the root of a host.
-const (
-	configFolder   = "/etc/rancher/k3s"
-	dataFolder     = "/var/lib/rancher/k3s"
-	manifestFolder = "server/manifests"
-)
+// manifestFolder is in k3s's folder of data.
+const manifestFolder = "server/manifests"
 
 // Look reads the installation of k3s in folder: the root of a host or of a copy of one. It
 // may also be one of k3s's own two folders in it. If cluster is not nil, Look also reads
 // the objects of the cluster that k3s serves. It fails if there is no k3s in folder.
 func Look(ctx context.Context, folder string, cluster *rest.Config) ([]Finding, error) {
 	root := filepath.Clean(folder)
-	for _, inside := range []string{configFolder, dataFolder} {
+	for _, inside := range []string{k3shost.ConfigFolder, k3shost.DataFolder} {
 		if above, ok := strings.CutSuffix(root, inside); ok {
 			root = filepath.Clean("/" + above)
 			if !filepath.IsAbs(folder) {
@@ -76,8 +71,8 @@ func Look(ctx context.Context, folder string, cluster *rest.Config) ([]Finding, 
 		}
 	}
 	i := &installation{root: root}
-	if !i.exists(configFolder) && !i.exists(dataFolder) && cluster == nil {
-		return nil, fmt.Errorf("no k3s in %s: it has neither %s nor %s. Give the root of the host, which is / for this one, or of a copy of these folders", folder, configFolder, dataFolder)
+	if !i.exists(k3shost.ConfigFolder) && !i.exists(k3shost.DataFolder) && cluster == nil {
+		return nil, fmt.Errorf("no k3s in %s: it has neither %s nor %s. Give the root of the host, which is / for this one, or of a copy of these folders", folder, k3shost.ConfigFolder, k3shost.DataFolder)
 	}
 	faults := []error{i.configuration(), i.registries(), i.manifests(), i.files()}
 	i.datastore()
@@ -114,36 +109,17 @@ func (i *installation) shown(source string) string {
 	return strings.ReplaceAll(source, i.root+"/", "/")
 }
 
-// configuration reads the configuration file, its drop-ins, and the flags and the
+// configuration judges the configuration file, its drop-ins, and the flags and the
 // environment of the service.
 func (i *installation) configuration() error {
-	service, err := k3shost.ReadService(i.root)
+	settings, err := k3shost.Read(i.root)
 	if err != nil {
 		return err
 	}
-	if service.DropIns != "" {
-		i.add(Changes, service.DropIns, filepath.Base(strings.TrimSuffix(service.Unit, ".service")), "Copy what you need of it to /etc/systemd/system/kedge.service.d.")
+	if settings.DropIns != "" {
+		i.add(Changes, settings.DropIns, filepath.Base(strings.TrimSuffix(settings.Unit, ".service")), "Copy what you need of it to /etc/systemd/system/kedge.service.d.")
 	}
-	file := i.path(configFolder + "/config.yaml")
-	if other := service.ConfigFile(); other != "" {
-		file = i.path(other)
-	}
-	files, err := config.DropIns(file)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(file); err == nil {
-		files = slices.Insert(files, 0, file)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read k3s's configuration: %w", err)
-	}
-	cfg, sources, fault := config.LoadFiles(files, service.Environment, func(c *config.Config) error {
-		var faults []error
-		for _, flag := range service.Flags {
-			faults = append(faults, c.SetFlag(flag.Name, flag.Values...))
-		}
-		return errors.Join(faults...)
-	})
+	cfg, sources := settings.Config, settings.Sources
 	noted := map[string]bool{}
 	for _, notice := range cfg.Notices {
 		result := Changes
@@ -155,25 +131,24 @@ func (i *installation) configuration() error {
 			result = Works // only one value of it needs nothing
 		}
 		noted[notice.Source] = true
-		i.add(result, i.where(notice.Source, service), notice.Name, notice.Says)
+		i.add(result, i.where(notice.Source, settings), notice.Name, notice.Says)
 	}
 	if source := sources["token"]; source != "" && cfg.Agent.Server != "" {
 		noted[source] = true
-		i.add(Changes, i.where(source, service), "token", "A node joins with a token of its kedge cluster: run `kedge token create` on a server of it. A short token, without K10...::, is refused.")
+		i.add(Changes, i.where(source, settings), "token", "A node joins with a token of its kedge cluster: run `kedge token create` on a server of it. A short token, without K10...::, is refused.")
 	}
 	for _, field := range cfg.Fields() {
 		for source := range strings.SplitSeq(sources[field.Key], ", ") {
 			if source != "" && !noted[source] && field.Key != "data-dir" {
-				i.add(Works, i.where(source, service), field.Key, "")
+				i.add(Works, i.where(source, settings), field.Key, "")
 			}
 		}
 	}
-	i.faults(fault, cfg, sources, service)
+	i.faults(settings)
 	slices.SortStableFunc(i.found, inOrder)
-	i.data = dataFolder
-	if sources["data-dir"] != "" {
-		i.data = cfg.DataDir
-		i.add(Changes, i.where(sources["data-dir"], service), "data-dir", "kedge makes files of its own: give it another folder than k3s's.")
+	i.data = settings.DataDir()
+	if source := sources["data-dir"]; source != "" {
+		i.add(Changes, i.where(source, settings), "data-dir", "kedge makes files of its own: give it another folder than k3s's.")
 	}
 	return nil
 }
@@ -189,48 +164,29 @@ func inOrder(a, b Finding) int {
 
 // faults adds what is wrong with the configuration beyond the names in it: values that
 // cannot be read, and what Validate says.
-func (i *installation) faults(fault error, cfg *config.Config, sources config.Sources, service *k3shost.Service) {
-	for _, err := range flatten(fault) {
+func (i *installation) faults(settings *k3shost.Settings) {
+	for _, err := range settings.Faults {
 		var field *config.FieldError
 		switch {
 		case !errors.As(err, &field):
-			i.add(Cannot, configFolder, "config.yaml", i.shown(err.Error()))
-		case slices.ContainsFunc(cfg.Notices, func(n config.Notice) bool { return n.Name == field.Key && n.Verdict == config.Refused }):
+			i.add(Cannot, k3shost.ConfigFolder, "config.yaml", i.shown(err.Error()))
+		case slices.ContainsFunc(settings.Config.Notices, func(n config.Notice) bool { return n.Name == field.Key && n.Verdict == config.Refused }):
 		case field.Key == "token-file" || field.Key == "agent-token-file":
 			// The file need not be in a copy.
 		default:
-			source := sources[field.Key]
-			if source == "" {
-				source = configFolder
-			}
-			i.add(Cannot, i.where(source, service), field.Key, field.Detail)
+			source := cmp.Or(settings.Sources[field.Key], k3shost.ConfigFolder)
+			i.add(Cannot, i.where(source, settings), field.Key, field.Detail)
 		}
 	}
 }
 
-// flatten returns the errors that were joined to one.
-func flatten(err error) []error {
-	if err == nil {
-		return nil
-	}
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return []error{err}
-	}
-	var all []error
-	for _, e := range joined.Unwrap() {
-		all = append(all, flatten(e)...)
-	}
-	return all
-}
-
 // where returns the file of a source: variables and flags are the service's.
-func (i *installation) where(source string, service *k3shost.Service) string {
+func (i *installation) where(source string, settings *k3shost.Settings) string {
 	switch {
 	case strings.HasPrefix(source, "$"):
-		return service.VariableFile
+		return settings.VariableFile
 	case strings.HasPrefix(source, "--"):
-		return service.Unit
+		return settings.Unit
 	}
 	return i.shown(source)
 }
@@ -259,7 +215,7 @@ func (i *installation) files() error {
 
 // registries reads registries.yaml with the code that reads kedge's.
 func (i *installation) registries() error {
-	const file = configFolder + "/registries.yaml"
+	const file = k3shost.ConfigFolder + "/registries.yaml"
 	if !i.exists(file) {
 		return nil
 	}

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic/fake"
+
+	"github.com/kedge-dev/kedge/internal/base/k3shost"
 )
 
 // install writes files of an installation, by their paths below its root.
@@ -96,7 +98,7 @@ func TestLook(t *testing.T) {
 			t.Errorf("a secret or the root is in %+v", f)
 		}
 	}
-	inside, err := Look(t.Context(), root+configFolder, nil)
+	inside, err := Look(t.Context(), root+k3shost.ConfigFolder, nil)
 	if err != nil || len(inside) != len(found) {
 		t.Errorf("from inside: %d findings, not %d: %v", len(inside), len(found), err)
 	}
