@@ -43,7 +43,7 @@ func (r *Registry) Join(ctx context.Context, claim Claim) (uid string, err error
 	if err := r.checkAddresses(ctx, claim); err != nil {
 		return "", err
 	}
-	return take(ctx, r.client, claim, false)
+	return take(ctx, r.client, r.former, claim, false)
 }
 
 // Renew checks that a server may sign new certificates for a node, and returns the UID
@@ -89,7 +89,7 @@ func (r *Registry) checkAddresses(ctx context.Context, claim Claim) error {
 			secret, err := r.client.CoreV1().Secrets(namespace).Get(ctx, owner+suffix, metav1.GetOptions{})
 			switch {
 			case apierrors.IsNotFound(err):
-				own, err := provesK3s(ctx, r.client, owner, claim.Password)
+				own, err := r.former.proves(ctx, r.client, owner, claim.Password)
 				if err != nil {
 					return err
 				}
@@ -107,15 +107,15 @@ func (r *Registry) checkAddresses(ctx context.Context, claim Claim) error {
 }
 
 // take makes the registration of a claim, or keeps the one that is there. With force it
-// also takes a name that another node has.
-func take(ctx context.Context, client kubernetes.Interface, claim Claim, force bool) (uid string, err error) {
+// also takes a name that another node has, and needs no former.
+func take(ctx context.Context, client kubernetes.Interface, former former, claim Claim, force bool) (uid string, err error) {
 	secrets := client.CoreV1().Secrets(namespace)
 	secret, err := secrets.Get(ctx, claim.Node+suffix, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		if force {
 			return create(ctx, client, claim)
 		}
-		own, err := provesK3s(ctx, client, claim.Node, claim.Password)
+		own, err := former.proves(ctx, client, claim.Node, claim.Password)
 		if err != nil {
 			return "", err
 		}
@@ -222,7 +222,7 @@ func NewServerNode(client kubernetes.Interface, claim Claim) component.Component
 func registerWhenAllowed(ctx context.Context, client kubernetes.Interface, claim Claim) error {
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, apiPatience) {
 		asking, cancel := context.WithTimeout(ctx, apiPatience)
-		_, err := take(asking, client, claim, true)
+		_, err := take(asking, client, nil, claim, true)
 		cancel()
 		if err == nil {
 			return nil

@@ -27,9 +27,14 @@ const (
 	scryptBytes = 128 << 20
 )
 
-// provesK3s tells whether a password is that of a Node that joined with k3s, or there is
-// no such Node.
-func provesK3s(ctx context.Context, client kubernetes.Interface, node, password string) (bool, error) {
+// former checks passwords of Nodes that joined with k3s. A check takes up to scryptBytes of
+// memory, so each one waits until the one before it has ended. former is a channel of
+// capacity 1, which holds a value during a check.
+type former chan struct{}
+
+// proves tells whether a password is that of a Node that joined with k3s, or there is no
+// such Node. It fails if ctx ends before the check begins.
+func (f former) proves(ctx context.Context, client kubernetes.Interface, node, password string) (bool, error) {
 	secret, err := client.CoreV1().Secrets(namespace).Get(ctx, strings.ToLower(node)+k3sSuffix, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return true, nil
@@ -44,7 +49,13 @@ func provesK3s(ctx context.Context, client kubernetes.Interface, node, password 
 	if err != nil {
 		return false, fmt.Errorf("look for node: %w", err)
 	}
-	return matchesK3s(string(secret.Data[k3sHashKey]), password), nil
+	select {
+	case f <- struct{}{}:
+		defer func() { <-f }()
+		return matchesK3s(string(secret.Data[k3sHashKey]), password), nil
+	case <-ctx.Done():
+		return false, fmt.Errorf("wait for other nodes that join: %w", ctx.Err())
+	}
 }
 
 // matchesK3s tells whether a hash is that of a password. k3s's hashes are

@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -76,5 +77,45 @@ func TestJoinFromK3s(t *testing.T) {
 	}
 	if err := registerWhenAllowed(t.Context(), newClient(nodeNamed("edge"), secret), claimOf("edge", "two")); err != nil {
 		t.Errorf("a server: %v", err)
+	}
+}
+
+// Checks of k3s's hashes take much memory: the second waits for the first, until its request
+// ends. Who needs no check does not wait.
+func TestJoinFromK3sWaits(t *testing.T) {
+	hash := func(node string) *corev1.Secret {
+		return &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: node + k3sSuffix, Namespace: namespace},
+			Data:       map[string][]byte{k3sHashKey: []byte(k3sHash(t, "one"))},
+		}
+	}
+	client := newClient(nodeNamed("edge", "192.0.2.1"), nodeNamed("far", "192.0.2.2"), hash("edge"), hash("far"))
+	r := start(t, client)
+	r.former <- struct{}{} // a check that lasts
+	if _, err := r.Join(t.Context(), claimOf("new", "two")); err != nil {
+		t.Errorf("a new node: %v", err)
+	}
+	for _, claim := range []Claim{claimOf("edge", "one"), claimOf("other", "one", "192.0.2.2")} {
+		ctx, cancel := context.WithCancel(t.Context())
+		joined := make(chan error, 1)
+		go func() {
+			_, err := r.Join(ctx, claim)
+			joined <- err
+		}()
+		cancel()
+		if err := <-joined; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s during a check: got error %v, want that its request has ended", claim.Node, err)
+		}
+	}
+	joined := make(chan error, 2)
+	for _, node := range []string{"edge", "far"} {
+		go func() {
+			_, err := r.Join(t.Context(), claimOf(node, "one"))
+			joined <- err
+		}()
+	}
+	<-r.former
+	if err := errors.Join(<-joined, <-joined); err != nil {
+		t.Errorf("after the check: %v", err)
 	}
 }

@@ -37,6 +37,7 @@ const (
 type Registry struct {
 	log    *logrus.Entry
 	client kubernetes.Interface
+	former former
 
 	mu sync.Mutex
 	// known says that registrations has all of them.
@@ -56,6 +57,7 @@ type Registry struct {
 func New() *Registry {
 	return &Registry{
 		log:           logrus.WithField("component", "registrations"),
+		former:        make(former, 1),
 		registrations: map[string]Registration{},
 		addresses:     map[string][]netip.Addr{},
 		gone:          map[string]bool{},
