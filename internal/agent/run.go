@@ -72,10 +72,11 @@ func Run(ctx context.Context, cfg *config.Config, process *Process, local *local
 	clock.Settle(ctx)
 	servers := serverlb.New(serverlb.Config{Server: cfg.Agent.Address(), NodeName: name, File: dir.Servers()})
 	identity, err := join.Join(ctx, join.Config{
-		Server: cfg.Agent.Address(),
-		Dial:   servers.DialContext,
-		Token:  cfg.Token,
-		Name:   name,
+		Server:     cfg.Agent.Address(),
+		Dial:       servers.DialContext,
+		Token:      cfg.Token,
+		ShortToken: cfg.Agent.InsecureShortToken,
+		Name:       name,
 		Resolve: func(s join.Settings) (host.Node, error) {
 			return host.ResolveNode(cfg.Node, s.Cluster.PodCIDRs())
 		},

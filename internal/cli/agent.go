@@ -56,10 +56,15 @@ func forgetToken(text string) {
 			logrus.Warnf("Processes of this node inherit %s: %v", variable, err)
 		}
 	}
-	token, err := join.ParseToken(text)
-	if err != nil || token.User != join.ServerUser {
+	admitsServers, short := join.AdmitsServers(text)
+	if !admitsServers {
 		return
 	}
+	given := "This node was given the server's token, and anybody who reads that controls the whole cluster."
+	if short {
+		given = "This node was given a short token. If it is the server's, anybody who reads it controls the whole cluster."
+	}
+	var err error
 	removed := false
 	for _, variable := range variables {
 		gone, fault := install.Forget("/", variable, text)
@@ -67,13 +72,13 @@ func forgetToken(text string) {
 	}
 	switch {
 	case err != nil:
-		logrus.Warnf("This node was given the server's token, and anybody who reads that controls the whole cluster. kedge could not remove it from %s: remove it yourself: %v", install.EnvironmentFile, err)
+		logrus.Warnf("%s kedge could not remove it from %s: remove it yourself: %v", given, install.EnvironmentFile, err)
 	case removed:
-		logrus.Warnf("This node was given the server's token, and anybody who reads that controls the whole cluster. kedge has removed it from %s: "+
-			"a node that has joined needs no token. If this node must join again, run `kedge token create` on a server, and write %s='TOKEN' there", install.EnvironmentFile, variables[0])
+		logrus.Warnf("%s kedge has removed it from %s: "+
+			"a node that has joined needs no token. If this node must join again, run `kedge token create` on a server, and write %s='TOKEN' there", given, install.EnvironmentFile, variables[0])
 	default:
-		logrus.Warnf("This node was given the server's token, and anybody who reads that controls the whole cluster. Remove it from this host: `kedge config print` shows where it is set. " +
-			"A node that has joined needs no token. Other nodes join with a token of `kedge token create`")
+		logrus.Warnf("%s Remove it from this host: `kedge config print` shows where it is set. "+
+			"A node that has joined needs no token. Other nodes join with a token of `kedge token create`", given)
 	}
 }
 

@@ -43,6 +43,8 @@ type Config struct {
 type Agent struct {
 	// Server is https://HOST:PORT; see Address.
 	Server string `key:"server" env:"KEDGE_URL" usage:"server to join, as https://HOST:6443"`
+	// InsecureShortToken is about a token that pins no authority.
+	InsecureShortToken bool `key:"insecure-short-token" usage:"join with a short token, which is the secret alone and proves nothing. Whoever answers at the address of the server when this host joins gets the secret, and controls this host"`
 }
 
 // Log is how much is logged, and where. Fields with the tag reload can be changed

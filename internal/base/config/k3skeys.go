@@ -45,8 +45,8 @@ var k3sKeys = []K3sKey{
 	{"helm-controller-arg", Needless, "", "kedge installs charts itself, without k3s's Helm controller."},
 
 	// Joining
-	{"token", Same, "", ""},
-	{"token-file", Same, "", ""},
+	{"token", Same, "", "To join with a short token, without K10...::, set insecure-short-token: true."},
+	{"token-file", Same, "", "As token."},
 	{"cluster-secret", Alias, "token", ""},
 	{"agent-token", Same, "", ""},
 	{"agent-token-file", Same, "", ""},

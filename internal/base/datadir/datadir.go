@@ -72,6 +72,10 @@ func (d Dir) LockFile() string { return d.join("lock") }
 // ClockFile records the latest time that kedge has seen.
 func (d Dir) ClockFile() string { return d.join("clock") }
 
+// TrustedCA has the hash of the certificate authority that a machine trusted with a short
+// token, until the machine has joined.
+func (d Dir) TrustedCA() string { return d.join("trusted-ca") }
+
 // Server is the folder of everything that makes this host a server.
 func (d Dir) Server() string { return d.join("server") }
 
@@ -191,7 +195,7 @@ func (d Dir) RegistryCerts() string { return d.join("agent", "etc", "containerd"
 // All returns everything that kedge makes in the data directory. The directory may hold
 // other files of the user.
 func (d Dir) All() []string {
-	return []string{d.Server(), string(d.Adopting()), d.join("agent"), d.Storage(), d.Assets(), d.ClockFile(), d.LockFile()}
+	return []string{d.Server(), string(d.Adopting()), d.join("agent"), d.Storage(), d.Assets(), d.ClockFile(), d.TrustedCA(), d.LockFile()}
 }
 
 // MakeServer makes the folders of a server that are missing.

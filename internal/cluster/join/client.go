@@ -101,7 +101,7 @@ func (c *client) call(ctx context.Context, method, path string, authorize func(*
 	case response.StatusCode == http.StatusUnauthorized:
 		return errUnauthorized
 	case response.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("the program that answers at %s is not a kedge server that nodes can join: correct --server", c.server)
+		return c.noServer()
 	case response.StatusCode >= 500 || response.StatusCode == http.StatusTooManyRequests:
 		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
 		return retryable{fmt.Errorf("the server at %s is not ready: %s", c.server, text), time.Duration(seconds) * time.Second}

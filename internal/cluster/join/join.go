@@ -39,6 +39,8 @@ type Config struct {
 	// Token is needed when the node joins for the first time, and after its
 	// certificates expired.
 	Token string
+	// ShortToken allows Token to be the secret alone: see parseConfigured.
+	ShortToken bool
 	// Name is the node's name. Resolve returns the whole description of the node,
 	// which depends on the settings of the cluster.
 	Name    string
@@ -87,14 +89,17 @@ func Join(ctx context.Context, cfg Config) (*Identity, error) {
 		return nil, fmt.Errorf("%w: give a join token with --token-file, or as KEDGE_TOKEN in /etc/kedge/kedge.env if kedge is a service; "+
 			"`kedge token create` makes one on a server", why)
 	}
-	token, err := ParseToken(cfg.Token)
+	token, err := parseConfigured(cfg.Token, cfg.ShortToken)
 	if err != nil {
 		return nil, err
 	}
 	if !errors.Is(why, pki.ErrNotJoined) {
 		i.log.Warnf("Joining again: %v", why)
 	}
-	return i, retry(ctx, i.log, func() error { return i.join(ctx, token) })
+	if err := retry(ctx, i.log, func() error { return i.join(ctx, token) }); err != nil {
+		return nil, err
+	}
+	return i, forgetTrusted(cfg.Dir)
 }
 
 // errFormer is the meaning of errUnauthorized for a node that shows certificates of an
@@ -136,7 +141,14 @@ func (i *Identity) join(ctx context.Context, token Token) error {
 	// Not verified by TLS: the answer is the authority itself, whose hash is compared.
 	unverified := i.client(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true})
 	defer unverified.close()
-	authority, err := unverified.pinned(ctx, token.Hash)
+	pins, kept := []string{token.Hash}, ""
+	if token.Hash == "" {
+		var err error
+		if pins, kept, err = unverified.pins(ctx, i.cfg.Dir, i.ServerCAFile(), i.log); err != nil {
+			return err
+		}
+	}
+	authority, err := unverified.pinned(ctx, kept, pins...)
 	if err != nil {
 		return err
 	}
@@ -144,36 +156,52 @@ func (i *Identity) join(ctx context.Context, token Token) error {
 	roots.AppendCertsFromPEM(authority)
 	c := i.client(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: pki.APIName, Time: i.cfg.Clock.Now})
 	defer c.close()
-	if err := i.learn(ctx, c, token.Authorize); err != nil {
+	for _, meaning := range token.meanings() {
+		token = meaning
+		if err = i.learn(ctx, c, token.Authorize); !errors.Is(err, errUnauthorized) {
+			break
+		}
+	}
+	if err != nil {
 		return err
 	}
 	return i.certify(ctx, c, JoinPath, false, token.Authorize)
 }
 
-// pinned returns the server's authority that has the token's hash, or one of the known
-// hashes. The caller must trust only that one: the program that answers may have added
-// others.
-func (c *client) pinned(ctx context.Context, hash string, known ...string) ([]byte, error) {
+// pinned returns the server's authority that has one of the hashes. The first is that of the
+// token, unless kept is the file that they are from. The caller must trust only that one: the
+// program that answers may have added others.
+func (c *client) pinned(ctx context.Context, kept string, hashes ...string) ([]byte, error) {
 	var authority []byte
 	if err := c.call(ctx, http.MethodGet, CACertsPath, nil, nil, &authority); err != nil {
 		return nil, err
 	}
 	found, err := pki.CAHash(authority)
 	if err != nil {
-		return nil, fmt.Errorf("the program that answers at %s is not a kedge server that nodes can join: correct --server", c.server)
+		return nil, c.noServer()
 	}
-	for _, hash := range append([]string{hash}, known...) {
+	for _, hash := range hashes {
 		if pinned := pki.FindCA(authority, hash); pinned != nil {
 			return pinned, nil
 		}
 	}
-	return nil, &otherAuthorityError{c.server, found, hash}
+	return nil, &otherAuthorityError{c.server, found, hashes[0], kept}
 }
 
-// otherAuthorityError says that a server is not of the token's cluster.
-type otherAuthorityError struct{ server, found, hash string }
+// noServer says that the program that answers is not a server of kedge.
+func (c *client) noServer() error {
+	return fmt.Errorf("the program that answers at %s is not a kedge server that nodes can join: correct --server", c.server)
+}
+
+// otherAuthorityError says that a server is not of the token's cluster, or of the one that
+// this machine trusted with a short token. It keeps the hash of that one in the file kept.
+type otherAuthorityError struct{ server, found, hash, kept string }
 
 func (e *otherAuthorityError) Error() string {
+	if e.kept != "" {
+		return fmt.Sprintf("the server at %s is not the one that this host has trusted since it first used its short token: its certificate authority has the hash %s, and that one's has %s. "+
+			"Correct --server. If the first server was the wrong one, remove %s. If both are right, something on the way poses as the server, and may have the token", e.server, e.found, e.hash, e.kept)
+	}
 	return fmt.Sprintf("the server at %s is not of the token's cluster: its certificate authority has the hash %s, and the token has %s. "+
 		"Correct --server or --token. If that cluster's certificate authorities were replaced (`kedge certificate rotate-ca`), use the new token, which is in server/token there. "+
 		"If both are right, something on the way poses as the server", e.server, e.found, e.hash)

@@ -31,7 +31,9 @@ type ServerConfig struct {
 	Dial   Dial
 	// Token is needed when the server joins for the first time.
 	Token string
-	Dir   datadir.Dir
+	// ShortToken allows Token to be the secret alone: see parseConfigured.
+	ShortToken bool
+	Dir        datadir.Dir
 	// Cluster is this server's settings of the cluster.
 	Cluster config.Cluster
 	Clock   *pki.Clock
@@ -52,9 +54,12 @@ func JoinServer(ctx context.Context, cfg ServerConfig, before bool) (*ServerJoin
 	if cfg.Token == "" {
 		return nil, errors.New("a server needs the cluster's token to join it: give the token with --token or --token-file; it is in server/token in the data directory of each server")
 	}
-	token, err := ParseToken(cfg.Token)
+	token, err := parseConfigured(cfg.Token, cfg.ShortToken)
 	if err != nil {
 		return nil, err
+	}
+	if token.Hash == "" {
+		token.User = ServerUser
 	}
 	if token.User != ServerUser {
 		return nil, errors.New("this token is for agents: use the server token, which is in server/token in the data directory of each server")
@@ -63,7 +68,10 @@ func JoinServer(ctx context.Context, cfg ServerConfig, before bool) (*ServerJoin
 	if err := j.checkOwn(); err != nil {
 		return nil, err
 	}
-	return j, retry(ctx, j.log, func() error { return j.take(ctx) })
+	if err := retry(ctx, j.log, func() error { return j.take(ctx) }); err != nil {
+		return nil, err
+	}
+	return j, forgetTrusted(cfg.Dir)
 }
 
 // ServerJoin is a server that joins.
@@ -77,19 +85,25 @@ type ServerJoin struct {
 	log   *logrus.Entry
 }
 
-// checkOwn fails if this server already has a cluster of its own.
+// checkOwn fails if this server already has a cluster of its own. With a short token, trust
+// finds out whether the authority here is that of the other server.
 func (j *ServerJoin) checkOwn() error {
-	authority, err := os.ReadFile(filepath.Join(j.cfg.Dir.ServerTLS(), "server-ca.crt"))
+	authority, err := os.ReadFile(j.authorities())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("read authority: %w", err)
 	}
-	if _, err := os.Stat(j.cfg.Dir.SQLite()); err == nil || pki.FindCA(authority, j.token.Hash) == nil {
+	if _, err := os.Stat(j.cfg.Dir.SQLite()); err == nil || j.token.Hash != "" && pki.FindCA(authority, j.token.Hash) == nil {
 		return j.otherCluster()
 	}
 	return nil
+}
+
+// authorities returns the file with the authorities that this server has of its cluster.
+func (j *ServerJoin) authorities() string {
+	return filepath.Join(j.cfg.Dir.ServerTLS(), "server-ca.crt")
 }
 
 // otherCluster says that this server has a cluster of its own.
@@ -104,6 +118,10 @@ func (j *ServerJoin) otherCluster() error {
 // compared clocks, versions and settings.
 func (j *ServerJoin) take(ctx context.Context) error {
 	theirs, secrets, err := j.ask(ctx)
+	var other *otherAuthorityError
+	if errors.As(err, &other) && other.kept == j.authorities() {
+		return j.otherCluster()
+	}
 	if err != nil {
 		return err
 	}
@@ -173,19 +191,24 @@ func (j *ServerJoin) keep(secrets map[string][]byte) error {
 // only the old one, and the kept token the hash of the new one. Therefore it also accepts
 // every authority that this server has.
 func (j *ServerJoin) trust(ctx context.Context) error {
+	unverified := newClient(j.cfg.Server, j.cfg.Dial, &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}, j.cfg.Clock.Now)
+	defer unverified.close()
 	own, err := pki.Secrets(j.cfg.Dir)
 	if err != nil {
 		return err
 	}
-	var known []string
-	if authority, joined := own["server-ca.crt"]; joined {
-		if known, err = pki.CAHashes(authority); err != nil {
-			return err
-		}
+	pins, kept := []string{j.token.Hash}, ""
+	if j.token.Hash == "" {
+		pins, kept, err = unverified.pins(ctx, j.cfg.Dir, j.authorities(), j.log)
+	} else if authority, joined := own["server-ca.crt"]; joined {
+		var known []string
+		known, err = pki.CAHashes(authority)
+		pins = append(pins, known...)
 	}
-	unverified := newClient(j.cfg.Server, j.cfg.Dial, &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}, j.cfg.Clock.Now)
-	defer unverified.close()
-	authority, err := unverified.pinned(ctx, j.token.Hash, known...)
+	if err != nil {
+		return err
+	}
+	authority, err := unverified.pinned(ctx, kept, pins...)
 	if err != nil {
 		return err
 	}

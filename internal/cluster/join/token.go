@@ -50,7 +50,7 @@ func ParseToken(text string) (Token, error) {
 	if parts == nil {
 		return Token{}, errors.New("the token does not begin with the hash of the cluster's certificate authority, and without it " +
 			"a node cannot tell its cluster from an impostor: give the whole token, K10...::..., " +
-			"as it is in server/token in the server's data directory or as `kedge token create` prints it there")
+			"as it is in /var/lib/kedge/server/token on the server (server/token in its data directory) or as `kedge token create` prints it there")
 	}
 	token := Token{Hash: parts[1]}
 	user, secret, found := strings.Cut(parts[2], ":")

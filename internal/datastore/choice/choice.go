@@ -177,10 +177,11 @@ func Join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.C
 		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, cfg.Agent.Address())
 		},
-		Token:   cfg.Token,
-		Dir:     dir,
-		Cluster: cfg.Cluster,
-		Clock:   clock,
+		Token:      cfg.Token,
+		ShortToken: cfg.Agent.InsecureShortToken,
+		Dir:        dir,
+		Cluster:    cfg.Cluster,
+		Clock:      clock,
 	}, member || cfg.Server.DisableEtcd && noToken == nil)
 }
 

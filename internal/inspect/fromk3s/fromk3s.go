@@ -135,7 +135,7 @@ func (i *installation) configuration() error {
 	}
 	if source := sources["token"]; source != "" && cfg.Agent.Server != "" {
 		noted[source] = true
-		i.add(Changes, i.where(source, settings), "token", "A node joins with a token of its kedge cluster: run `kedge token create` on a server of it. A short token, without K10...::, is refused.")
+		i.add(Changes, i.where(source, settings), "token", "A node joins with a token of its kedge cluster: run `kedge token create` on a server of it. A short token, without K10...::, is refused unless insecure-short-token is set.")
 	}
 	for _, field := range cfg.Fields() {
 		for source := range strings.SplitSeq(sources[field.Key], ", ") {

@@ -189,6 +189,7 @@ func TestJoin(t *testing.T) {
 	}{
 		"no token":        {address, "", nil, "has not joined a cluster: give a join token"},
 		"bare token":      {address, "secret", nil, "give the whole token"},
+		"short and wrong": {address, "secret", []string{"--insecure-short-token"}, "the server does not accept the token"},
 		"wrong token":     {address, token + "0", nil, "the server does not accept the token"},
 		"wrong authority": {address, strings.Replace(token, token[3:7], "0000", 1), nil, "is not of the token's cluster"},
 		"name taken":      {address, token, []string{"--node-name=agent-1"}, "the name agent-1 is taken by another node"},
@@ -206,6 +207,24 @@ func TestJoin(t *testing.T) {
 			a.stop()
 		})
 	}
+
+	t.Run("a short token, where it is allowed", func(t *testing.T) {
+		_, secret, _ := strings.Cut(token, "::server:")
+		host := network.NewHost(t, "agent-4")
+		a := start(t, host, address, secret, "--insecure-short-token")
+		a.says(t, "The hash of its certificate authority is "+token[3:67])
+		a.says(t, "This node was given a short token")
+		a.says(t, "node agent-4 is ready")
+		a.stop()
+		if _, err := os.Stat(host.Path("/var/lib/kedge/trusted-ca")); !os.IsNotExist(err) {
+			t.Errorf("the node keeps what it trusted first: %v", err)
+		}
+		a = start(t, host, address, secret)
+		a.says(t, "node agent-4 is ready")
+		if output := a.output.String(); strings.Contains(output, "without proof") {
+			t.Errorf("the node trusts a server anew:\n%s", output)
+		}
+	})
 
 	t.Run("a token that has ended", func(t *testing.T) {
 		short := kedge(t, first, "token", "create", "--ttl=1s")
