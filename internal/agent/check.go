@@ -66,7 +66,7 @@ func Ports(settings config.Node, cluster config.Cluster, ips []netip.Addr) []hos
 func ClusterPorts(cluster config.Cluster) []host.Port {
 	var list []host.Port
 	if cluster.FlannelBackend == "vxlan" {
-		list = append(list, host.Port{Network: "udp", Address: ":8472", Use: "VXLAN between nodes", Remote: true})
+		list = append(list, host.Port{Network: "udp", Address: ":" + strconv.Itoa(cluster.VXLAN.Port), Use: "VXLAN between nodes", Remote: true})
 	}
 	if cluster.EmbeddedRegistry {
 		list = append(list, host.Port{Network: "tcp", Address: ":" + strconv.Itoa(peers.Port), Use: "images for other nodes", Remote: true})

@@ -189,6 +189,7 @@ type Cluster struct {
 	DisableKubeProxy       bool   `key:"disable-kube-proxy" role:"server" usage:"run no service proxy, because a CNI of your own replaces it"`
 	DisableHelmController  bool   `key:"disable-helm-controller" role:"server" usage:"leave HelmCharts alone"`
 	FlannelBackend         string `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, or none to bring another CNI"`
+	VXLAN                  VXLAN
 	// FlannelExternalIP is for nodes that reach each other only by NodeExternalIP.
 	FlannelExternalIP bool `key:"flannel-external-ip" role:"server" usage:"send traffic between pods of different nodes to the node-external-ip of each node that has one"`
 	FlannelIPv6Masq   bool `key:"flannel-ipv6-masq" role:"server" usage:"give packets of pods to IPv6 addresses outside the cluster the address of the node. Set it to false if other networks know the pods' addresses"`
@@ -203,7 +204,7 @@ type Node struct {
 	NodeExternalIP []string `key:"node-external-ip" usage:"address of this node for users outside its network. Two addresses, one of each family, for dual-stack. Other nodes use it only with flannel-external-ip"`
 	FlannelIface   string   `key:"flannel-iface" usage:"interface for traffic between pods of different nodes (default: the one with node-ip)"`
 	// FlannelConf is a file in flannel's own format: see network.ReadConf.
-	FlannelConf string `key:"flannel-conf" usage:"file with settings of flannel's backend, in the format of flannel's configuration: MTU, DirectRouting (vxlan), PersistentKeepaliveInterval (wireguard-native)"`
+	FlannelConf string `key:"flannel-conf" usage:"file with settings of flannel's backend, in the format of flannel's configuration: MTU, DirectRouting (vxlan), PersistentKeepaliveInterval (wireguard-native). On servers also VNI and Port (vxlan), which are then those of all nodes"`
 	// NodeLabels and NodeTaints are NAME=VALUE and NAME=VALUE:EFFECT.
 	NodeLabels []string `key:"node-label" usage:"label to register this node with, as name=value, or as name with an empty value"`
 	NodeTaints []string `key:"node-taint" usage:"taint to register this node with, as name=value:effect"`
@@ -254,6 +255,7 @@ func Default() *Config {
 			ServiceNodePortRange: "30000-32767",
 			ClusterDomain:        "cluster.local",
 			FlannelBackend:       "vxlan",
+			VXLAN:                VXLAN{VNI: 1, Port: 8472},
 			FlannelIPv6Masq:      true,
 		},
 		Node: Node{DefaultRuntime: "runc", PrivateRegistry: "/etc/kedge/registries.yaml"},

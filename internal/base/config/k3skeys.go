@@ -137,7 +137,7 @@ var k3sKeys = []K3sKey{
 	{"node-external-dns", Refused, "", "A Node has no name of a host except its own, so that no node passes for another host: remove the key."},
 	{"resolv-conf", Same, "", ""},
 	{"flannel-iface", Same, "", ""},
-	{"flannel-conf", Same, "", "MTU, DirectRouting and PersistentKeepaliveInterval can be set. kedge refuses a file whose other settings contradict flannel-backend or cluster-cidr."},
+	{"flannel-conf", Same, "", "MTU, DirectRouting and PersistentKeepaliveInterval can be set, and on servers VNI and Port, which are then those of all nodes. kedge refuses a file whose other settings contradict flannel-backend or cluster-cidr."},
 	{"flannel-cni-conf", Refused, "", "kedge makes flannel's CNI configuration itself: remove the key. For other plugins bring a network of your own: see docs/own-cni.md."},
 	{"vpn-auth", Refused, "", "Remove the key, run the VPN on the host, and set node-ip to the address of the host in the VPN."},
 	{"vpn-auth-file", Refused, "", "Remove the key, run the VPN on the host, and set node-ip to the address of the host in the VPN."},

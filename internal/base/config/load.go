@@ -60,7 +60,7 @@ func LoadFiles(files, environment []string, overrides ...func(*Config) error) (*
 	faults = append(faults,
 		readToken("token", &c.Token, c.TokenFile, sources),
 		readToken("agent-token", &c.Server.AgentToken, c.Server.AgentTokenFile, sources))
-	faults = append(faults, c.Validate())
+	faults = append(faults, c.readVXLAN(), c.Validate())
 	c.applyProfile(sources)
 	return c, sources, errors.Join(faults...)
 }

@@ -22,6 +22,9 @@ func checkSettings(own, theirs config.Cluster, server string) error {
 			faults = append(faults, fmt.Errorf("%s is %s here and %s there", field.Key, here, there))
 		}
 	}
+	if own.VXLAN != theirs.VXLAN {
+		faults = append(faults, fmt.Errorf("flannel-conf has VNI %d and Port %d here, and VNI %d and Port %d there", own.VXLAN.VNI, own.VXLAN.Port, theirs.VXLAN.VNI, theirs.VXLAN.Port))
+	}
 	if len(faults) > 0 {
 		return fmt.Errorf("this server cannot join the cluster of the server at %s, which has other settings; give this one the same:\n%w",
 			server, errors.Join(faults...))

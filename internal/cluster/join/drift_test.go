@@ -18,6 +18,7 @@ func TestCheckSettings(t *testing.T) {
 		"default DNS, written out": {func(c *config.Cluster) { c.ClusterDNS = []string{"10.43.0.10"} }, nil},
 		"pods":                     {func(c *config.Cluster) { c.ClusterCIDR = []string{"10.52.0.0/16"} }, []string{"cluster-cidr is 10.42.0.0/16 here and 10.52.0.0/16 there"}},
 		"backend":                  {func(c *config.Cluster) { c.FlannelBackend = "none" }, []string{"flannel-backend is vxlan here and none there"}},
+		"port of VXLAN":            {func(c *config.Cluster) { c.VXLAN.Port = 4789 }, []string{"flannel-conf has VNI 1 and Port 8472 here, and VNI 1 and Port 4789 there"}},
 		"Services, and their DNS": {func(c *config.Cluster) { c.ServiceCIDR = []string{"10.53.0.0/16"} },
 			[]string{"service-cidr is 10.43.0.0/16 here", "cluster-dns is 10.43.0.10 here and 10.53.0.10 there"}},
 	} {

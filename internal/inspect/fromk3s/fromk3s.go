@@ -171,8 +171,8 @@ func (i *installation) faults(settings *k3shost.Settings) {
 		case !errors.As(err, &field):
 			i.add(Cannot, k3shost.ConfigFolder, "config.yaml", i.shown(err.Error()))
 		case slices.ContainsFunc(settings.Config.Notices, func(n config.Notice) bool { return n.Name == field.Key && n.Verdict == config.Refused }):
-		case field.Key == "token-file" || field.Key == "agent-token-file":
-			// The file need not be in a copy.
+		case slices.Contains([]string{"token-file", "agent-token-file", "flannel-conf"}, field.Key) && i.root != "/":
+			// These files need not be in a copy, and are looked for below / only.
 		default:
 			source := cmp.Or(settings.Sources[field.Key], k3shost.ConfigFolder)
 			i.add(Cannot, i.where(source, settings), field.Key, field.Detail)

@@ -73,6 +73,11 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 	switch n.cfg.Cluster.FlannelBackend {
 	case "vxlan":
 		newBackend, l.config.BackendType = vxlan.New, "vxlan"
+		settings["VNI"], settings["Port"] = n.cfg.Cluster.VXLAN.VNI, n.cfg.Cluster.VXLAN.Port
+		// The fence knows only the port of now.
+		if err := removeVXLAN(n.cfg.Cluster.VXLAN.VNI); err != nil {
+			return nil, err
+		}
 		//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan_network.go
 		if _, set := settings["MTU"]; l.config.EnableIPv6 && !set {
 			// flannel subtracts the overhead of IPv4 (encapOverhead in
@@ -106,20 +111,22 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 		return nil, fmt.Errorf("set up flannel backend %s: %w", n.cfg.Cluster.FlannelBackend, err)
 	}
 	if l.config.BackendType == "vxlan" {
-		return &vxlanNetwork{registered, l, f}, nil
+		return &vxlanNetwork{registered, l, f, n.cfg.Cluster.VXLAN.VNI}, nil
 	}
 	return registered, nil
 }
 
-// alignMTU sets the MTU in bytes of the existing bridge and of flannel's devices. Devices from an
+// alignMTU sets the MTU in bytes of the existing bridge and of flannel's devices, which have vni if
+// they are of VXLAN. Devices from an
 // earlier start keep their MTU, although the link to the other nodes may have changed: see
 // ensureLink of flannel's pkg/backend/vxlan/device.go, and ensureBridge of the CNI plugin. Running
 // pods learn the new MTU when their packets are forwarded.
 //
 //upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/device.go ensureLink
 //upstream:relies-on github.com/containernetworking/plugins/plugins/main/bridge/bridge.go ensureBridge
-func alignMTU(mtu int) error {
-	for _, name := range []string{BridgeName, vxlanDevice, vxlanDeviceV6, "flannel-wg", "flannel-wg-v6"} {
+func alignMTU(mtu, vni int) error {
+	vxlan, vxlanV6 := vxlanDevices(vni)
+	for _, name := range []string{BridgeName, vxlan, vxlanV6, "flannel-wg", "flannel-wg-v6"} {
 		link, err := netlink.LinkByName(name)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
 			continue

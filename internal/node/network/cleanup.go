@@ -88,7 +88,7 @@ func removeLinks() error {
 		attrs := link.Attrs()
 		switch {
 		case attrs.Name == BridgeName && link.Type() == "bridge":
-		case attrs.Name == "flannel.1", attrs.Name == "flannel-v6.1", attrs.Name == "flannel-wg", attrs.Name == "flannel-wg-v6":
+		case isVXLAN(link), attrs.Name == "flannel-wg", attrs.Name == "flannel-wg-v6":
 		case bridge != 0 && attrs.MasterIndex == bridge && link.Type() == "veth":
 		case strings.HasPrefix(attrs.Name, "bwp") && link.Type() == "ifb":
 		default:

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
@@ -16,8 +17,7 @@ import (
 // flannelTypes are flannel's names of the backends.
 var flannelTypes = map[string]string{"vxlan": "vxlan", "host-gw": "host-gw", "wireguard-native": "wireguard"}
 
-// backendKeys are the settings of flannel's backends that a user may make. VNI and the ports are
-// the same on all nodes, and the fence and the checks of a host know them.
+// backendKeys are the settings of flannel's backends that a user may make on each node.
 //
 //upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan.go VXLANBackend.RegisterNetwork
 //upstream:relies-on github.com/flannel-io/flannel/pkg/backend/wireguard/wireguard.go WireguardBackend.RegisterNetwork
@@ -27,7 +27,7 @@ var backendKeys = map[string][]string{
 }
 
 // backendDefaults are the values of settings that a file may repeat.
-var backendDefaults = map[string]string{"VNI": "1", "Port": "8472", "ListenPort": "51820", "ListenPortV6": "51821", "Mode": `"separate"`}
+var backendDefaults = map[string]string{"ListenPort": "51820", "ListenPortV6": "51821", "Mode": `"separate"`}
 
 // ReadConf reads a file in the format of flannel's configuration, for the setting flannel-conf, and
 // returns the settings of the backend in it. It fails if the file says something else than the
@@ -63,7 +63,7 @@ func ReadConf(path string, cluster config.Cluster) (map[string]any, error) {
 	if conf.SubnetLen+conf.IPv6SubnetLen != 0 {
 		fault("SubnetLen has no effect: remove it, and set kube-controller-manager-arg: node-cidr-mask-size=BITS on the servers")
 	}
-	backend := map[string]any{}
+	backend, shared := map[string]any{}, map[string]int{"VNI": cluster.VXLAN.VNI, "Port": cluster.VXLAN.Port}
 	for _, key := range slices.Sorted(maps.Keys(conf.Backend)) {
 		value := conf.Backend[key]
 		switch {
@@ -77,6 +77,10 @@ func ReadConf(path string, cluster config.Cluster) (map[string]any, error) {
 				fault("%s: %w", key, err)
 			}
 			backend[key] = parsed
+		case cluster.FlannelBackend == "vxlan" && shared[key] != 0:
+			if string(value) != strconv.Itoa(shared[key]) {
+				fault("%s is %s, and the cluster's is %d: remove it, or set the same in flannel-conf on the servers and restart them", key, value, shared[key])
+			}
 		case backendDefaults[key] == string(value):
 		default:
 			fault("%s cannot be set: remove it. flannel-backend %s takes only %v", key, cluster.FlannelBackend, backendKeys[cluster.FlannelBackend])

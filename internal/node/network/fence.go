@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,11 +19,10 @@ import (
 )
 
 const (
-	// vxlanPort is flannel's port on Linux, the kernel's default (pkg/backend/vxlan/vxlan.go).
-	//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan.go VXLANBackend.RegisterNetwork
-	vxlanPort = 8472
-	// fenceFile exists if iptables may have rules of the fence. A reboot removes both.
+	// fenceFile exists if iptables may have rules of the fence. It has the port that they are for,
+	// or nothing for olderPort. A reboot removes the file and the rules.
 	fenceFile = datadir.RunDir + "/network-iptables"
+	olderPort = "8472"
 )
 
 // The chains of the fence, in masqueradeTable or of iptables.
@@ -48,8 +48,8 @@ const (
 type fence struct {
 	// nft is nil without nftables.
 	nft knftables.Interface
-	// vxlan is true if the backend is vxlan.
-	vxlan bool
+	// port is the UDP port of VXLAN, or 0 if the backend is another one.
+	port int
 	// pods are this node's pod CIDRs.
 	pods []netip.Prefix
 	// nodes are the addresses in the kernel's rules, sorted. set is true if there are rules.
@@ -57,8 +57,8 @@ type fence struct {
 	set   bool
 }
 
-func newFence(nftables, isVXLAN bool, pods []netip.Prefix) (*fence, error) {
-	f := &fence{vxlan: isVXLAN, pods: pods}
+func newFence(nftables bool, port int, pods []netip.Prefix) (*fence, error) {
+	f := &fence{port: port, pods: pods}
 	if !nftables {
 		return f, nil
 	}
@@ -73,7 +73,7 @@ func newFence(nftables, isVXLAN bool, pods []netip.Prefix) (*fence, error) {
 // changed.
 func (f *fence) update(ctx context.Context, nodes []*corev1.Node) error {
 	var addresses []netip.Addr
-	if f.vxlan {
+	if f.port != 0 {
 		addresses = nodeAddresses(nodes)
 	}
 	if f.set && slices.Equal(f.nodes, addresses) {
@@ -138,11 +138,11 @@ func (f *fence) transaction(nodes []netip.Addr) *knftables.Transaction {
 			}
 		}
 		for _, own := range f.pods {
-			if !f.vxlan || own.Addr().Is4() != is4 {
+			if f.port == 0 || own.Addr().Is4() != is4 {
 				continue
 			}
-			tx.Add(&knftables.Rule{Chain: inputChain, Rule: knftables.Concat("udp dport", vxlanPort, family.protocol, "saddr != @"+family.set, "drop")})
-			to := knftables.Concat("udp dport", vxlanPort, family.protocol, "daddr @"+family.set)
+			tx.Add(&knftables.Rule{Chain: inputChain, Rule: knftables.Concat("udp dport", f.port, family.protocol, "saddr != @"+family.set, "drop")})
+			to := knftables.Concat("udp dport", f.port, family.protocol, "daddr @"+family.set)
 			tx.Add(&knftables.Rule{Chain: forwardChain, Rule: knftables.Concat(to, family.protocol, "saddr", own, "drop")})
 			tx.Add(&knftables.Rule{Chain: forwardChain, Rule: knftables.Concat(to, "ct status dnat drop")})
 		}
@@ -161,10 +161,16 @@ func addChain(tx *knftables.Transaction, name string, hook knftables.BaseChainHo
 // iptables is update for a kernel without nftables. It writes only the rules for VXLAN, with a list of
 // addresses for each family.
 func (f *fence) iptables(ctx context.Context, nodes []netip.Addr) error {
-	if !f.vxlan {
+	if f.port == 0 {
 		return removeIPTables(ctx)
 	}
-	if err := os.WriteFile(fenceFile, nil, 0o600); err != nil {
+	port := strconv.Itoa(f.port)
+	if before, err := os.ReadFile(fenceFile); err == nil && cmp.Or(string(before), olderPort) != port {
+		if err := removeIPTables(ctx); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(fenceFile, []byte(port), 0o600); err != nil {
 		return err
 	}
 	for _, own := range f.pods {
@@ -185,7 +191,7 @@ func (f *fence) iptables(ctx context.Context, nodes []netip.Addr) error {
 		if output, err := restore.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", program+"-restore", err, strings.TrimSpace(string(output)))
 		}
-		for _, jump := range iptablesJumps(own) {
+		for _, jump := range iptablesJumps(own, port) {
 			if iptables(ctx, program, "-C", jump) == nil {
 				continue
 			}
@@ -197,9 +203,8 @@ func (f *fence) iptables(ctx context.Context, nodes []netip.Addr) error {
 	return nil
 }
 
-// iptablesJumps returns the rules that jump to the chains of the fence.
-func iptablesJumps(pods netip.Prefix) [][]string {
-	port := strconv.Itoa(vxlanPort)
+// iptablesJumps returns the rules that jump to the chains of the fence, for packets to a UDP port.
+func iptablesJumps(pods netip.Prefix, port string) [][]string {
 	return [][]string{
 		{"INPUT", "-p", "udp", "--dport", port, "-j", iptablesInput},
 		{"FORWARD", "-s", pods.String(), "-p", "udp", "--dport", port, "-j", iptablesForward},

@@ -41,10 +41,10 @@ func TestFenceRules(t *testing.T) {
 	const loopback = `add rule inet kedge-network loopback iifname != "lo" ip daddr 127.0.0.0/8 drop`
 	nodes := []*corev1.Node{withAddresses("a", map[string]string{annotationIP: "192.0.2.2", annotationIPv6: "2001:db8::2"})}
 	for name, test := range map[string]struct {
-		vxlan      bool
+		port       int
 		pods, want []string
 	}{
-		"vxlan": {true, []string{"10.42.0.0/24"}, []string{
+		"vxlan": {8472, []string{"10.42.0.0/24"}, []string{
 			`add element inet kedge-network nodes { 192.0.2.2 }`,
 			`add element inet kedge-network nodes6 { 2001:db8::2 }`,
 			loopback,
@@ -52,15 +52,15 @@ func TestFenceRules(t *testing.T) {
 			`add rule inet kedge-network vxlan-forward udp dport 8472 ip daddr @nodes ip saddr 10.42.0.0/24 drop`,
 			`add rule inet kedge-network vxlan-input udp dport 8472 ip saddr != @nodes drop`,
 		}},
-		"vxlan IPv6": {true, []string{"fd42::/64"}, []string{
+		"vxlan IPv6, with another port": {4789, []string{"fd42::/64"}, []string{
 			`add element inet kedge-network nodes { 192.0.2.2 }`,
 			`add element inet kedge-network nodes6 { 2001:db8::2 }`,
 			loopback,
-			`add rule inet kedge-network vxlan-forward udp dport 8472 ip6 daddr @nodes6 ct status dnat drop`,
-			`add rule inet kedge-network vxlan-forward udp dport 8472 ip6 daddr @nodes6 ip6 saddr fd42::/64 drop`,
-			`add rule inet kedge-network vxlan-input udp dport 8472 ip6 saddr != @nodes6 drop`,
+			`add rule inet kedge-network vxlan-forward udp dport 4789 ip6 daddr @nodes6 ct status dnat drop`,
+			`add rule inet kedge-network vxlan-forward udp dport 4789 ip6 daddr @nodes6 ip6 saddr fd42::/64 drop`,
+			`add rule inet kedge-network vxlan-input udp dport 4789 ip6 saddr != @nodes6 drop`,
 		}},
-		"host-gw": {false, []string{"10.42.0.0/24"}, []string{loopback}},
+		"host-gw": {0, []string{"10.42.0.0/24"}, []string{loopback}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pods, err := parseCIDRs(test.pods)
@@ -68,7 +68,7 @@ func TestFenceRules(t *testing.T) {
 				t.Fatal(err)
 			}
 			fake := knftables.NewFake(masqueradeTable.family, masqueradeTable.name)
-			f := &fence{nft: fake, vxlan: test.vxlan, pods: pods}
+			f := &fence{nft: fake, port: test.port, pods: pods}
 			for range 2 { // the second time it replaces its own rules
 				f.set = false
 				if err := f.update(t.Context(), nodes); err != nil {
@@ -94,7 +94,7 @@ func TestFenceRules(t *testing.T) {
 func TestFenceIPTables(t *testing.T) {
 	host(t)
 	testutil.Command(t, "mkdir -p /run/kedge")
-	f, err := newFence(false, true, []netip.Prefix{netip.MustParsePrefix("10.42.0.0/24")})
+	f, err := newFence(false, 8472, []netip.Prefix{netip.MustParsePrefix("10.42.0.0/24")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +120,13 @@ func TestFenceIPTables(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
+	}
+	f.port, f.set = 4789, false
+	if err := f.update(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if rules := testutil.Command(t, "iptables-save -t filter"); strings.Contains(rules, "8472") || strings.Count(rules, "--dport 4789") != 3 {
+		t.Errorf("with another port: got rules\n%s", rules)
 	}
 	for range 2 {
 		if err := removeIPTables(t.Context()); err != nil {

@@ -20,7 +20,7 @@ import (
 func TestFencePackets(t *testing.T) {
 	host(t)
 	t.Cleanup(func() { testutil.Command(t, "umount /run/netns") }) // ip makes this folder a mount
-	const inHere = ""
+	const inHere, vxlanPort = "", 8472
 	namespaces := map[string]string{"fence-node": "192.0.2.2/24", "fence-host": "192.0.2.9/24", "fence-pod": "10.42.0.5/24"}
 	setUp := []string{
 		"ip link add lan type bridge", "ip link set lan up", "ip address flush dev eth0", "ip address add 192.0.2.1/24 dev lan",
@@ -109,7 +109,7 @@ func TestFencePackets(t *testing.T) {
 	}
 	for _, fenced := range []bool{false, true} {
 		if fenced {
-			f, err := newFence(true, true, []netip.Prefix{netip.MustParsePrefix("10.42.0.0/24")})
+			f, err := newFence(true, vxlanPort, []netip.Prefix{netip.MustParsePrefix("10.42.0.0/24")})
 			if err == nil {
 				err = f.update(t.Context(), []*corev1.Node{
 					withAddresses("a", map[string]string{annotationIP: "192.0.2.1"}), withAddresses("b", map[string]string{annotationIP: "192.0.2.2"}),

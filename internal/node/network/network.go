@@ -154,7 +154,11 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("read pod CIDR of node %s: %w", n.cfg.NodeName, err)
 	}
-	f, err := newFence(n.cfg.Nftables, n.cfg.Cluster.FlannelBackend == "vxlan", podCIDRs)
+	vxlanPort := 0
+	if n.cfg.Cluster.FlannelBackend == "vxlan" {
+		vxlanPort = n.cfg.Cluster.VXLAN.Port
+	}
+	f, err := newFence(n.cfg.Nftables, vxlanPort, podCIDRs)
 	if err != nil {
 		return err
 	}
@@ -175,7 +179,7 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 			return err
 		}
 	}
-	if err := alignMTU(backend.MTU()); err != nil {
+	if err := alignMTU(backend.MTU(), n.cfg.Cluster.VXLAN.VNI); err != nil {
 		return err
 	}
 	conf := conflist{PodCIDRs: podCIDRs, MTU: backend.MTU(), Nftables: n.cfg.Nftables}

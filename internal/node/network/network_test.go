@@ -95,6 +95,9 @@ func start(t *testing.T, cfg Config, client kubernetes.Interface) (stop func()) 
 	}
 }
 
+// usual are the VNI and the port without flannel-conf.
+var usual = config.Default().Cluster.VXLAN
+
 func TestNetwork(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	for _, test := range []struct {
@@ -135,7 +138,7 @@ func TestNetwork(t *testing.T) {
 			defer give.Stop()
 			cfg := Config{
 				NodeName: "a", NodeIPs: test.nodeIPs, ConfDir: t.TempDir(), Nftables: true,
-				Cluster: config.Cluster{ClusterCIDR: test.cluster, FlannelBackend: test.backend, FlannelIPv6Masq: !test.visible},
+				Cluster: config.Cluster{ClusterCIDR: test.cluster, FlannelBackend: test.backend, VXLAN: usual, FlannelIPv6Masq: !test.visible},
 			}
 			stop := start(t, cfg, client)
 
@@ -227,7 +230,7 @@ func TestMTU(t *testing.T) {
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.42.0.0/24"}}})
 	cfg := Config{
 		NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ConfDir: t.TempDir(), Nftables: true,
-		Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: "vxlan"}, Backend: map[string]any{"MTU": 1400.0},
+		Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: "vxlan", VXLAN: usual}, Backend: map[string]any{"MTU": 1400.0},
 	}
 	for range 2 {
 		stop := start(t, cfg, client)
@@ -235,6 +238,43 @@ func TestMTU(t *testing.T) {
 		if got := mtu(t, "flannel.1"); got != 1350 {
 			t.Errorf("flannel.1 has MTU %d, want 1350", got)
 		}
+	}
+}
+
+// TestVXLAN changes the VNI and the port, as a user does with flannel-conf on all servers and a
+// restart. Nothing of the earlier ones stays, and a node that has them still is not reached.
+func TestVXLAN(t *testing.T) {
+	host(t)
+	peer := other("b", "10.42.1.0/24", "192.0.2.2")
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.42.0.0/24"}}}, peer)
+	cfg := Config{
+		NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ConfDir: t.TempDir(), Nftables: true,
+		Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: "vxlan", VXLAN: usual},
+	}
+	stop := start(t, cfg, client)
+	eventually(t, "a route to the peer", func() bool { return strings.Contains(testutil.Command(t, "ip route"), "10.42.1.0/24 via") })
+	stop()
+	cfg.Cluster.VXLAN = config.VXLAN{VNI: 4096, Port: 4789}
+	stop = start(t, cfg, client)
+	if exists("flannel.1") || strings.Contains(testutil.Command(t, "ip route"), "10.42.1.0/24") {
+		t.Error("the device of the earlier VNI is there, or the route to the peer with that VNI")
+	}
+	if about := testutil.Command(t, "ip -d link show flannel.4096"); !strings.Contains(about, "vxlan id 4096") || !strings.Contains(about, "dstport 4789") {
+		t.Errorf("the device is\n%s", about)
+	}
+	if rules := testutil.Command(t, "nft list table inet kedge-network"); strings.Contains(rules, "8472") || !strings.Contains(rules, "udp dport 4789") {
+		t.Errorf("the rules are\n%s", rules)
+	}
+	peer.Annotations[annotationData] = strings.Replace(peer.Annotations[annotationData], `"VNI":1`, `"VNI":4096`, 1)
+	if _, err := client.CoreV1().Nodes().Update(t.Context(), peer, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a route to the peer that has changed too", func() bool {
+		return strings.Contains(testutil.Command(t, "ip route"), "10.42.1.0/24 via 10.42.1.0 dev flannel.4096")
+	})
+	stop()
+	if err := Cleanup(t.Context(), []string{cfg.ConfDir}, cfg.Cluster.PodCIDRs()); err != nil || exists("flannel.4096") {
+		t.Errorf("clean up: %v, and flannel.4096 exists: %t", err, exists("flannel.4096"))
 	}
 }
 
@@ -246,7 +286,7 @@ func TestNetworkFollowsPodCIDR(t *testing.T) {
 	})
 	cfg := Config{
 		NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ConfDir: t.TempDir(), Nftables: true,
-		Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: "vxlan"},
+		Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: "vxlan", VXLAN: usual},
 	}
 	stop := start(t, cfg, client)
 	defer stop()
@@ -299,7 +339,7 @@ func TestNetworkRefuses(t *testing.T) {
 			}
 			n := New(Config{
 				NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr(test.nodeIP)}, ConfDir: t.TempDir(), Nftables: true,
-				Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: test.backend},
+				Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: test.backend, VXLAN: usual},
 			})
 			n.client = fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{PodCIDRs: []string{test.own}}})
 			n.cfg.Informers = objectcache.Own(n.client)

@@ -22,12 +22,41 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// The devices that flannel's vxlan backend makes for its default VNI (pkg/backend/vxlan/vxlan.go).
-const (
-	//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan.go createVXLANDevice defaultVNI
-	vxlanDevice   = "flannel.1"
-	vxlanDeviceV6 = "flannel-v6.1"
-)
+// vxlanDevices returns the names of the devices that flannel's vxlan backend makes for a VNI
+// (pkg/backend/vxlan/vxlan.go).
+//
+//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan.go createVXLANDevice
+func vxlanDevices(vni int) (v4, v6 string) {
+	return fmt.Sprintf("flannel.%d", vni), fmt.Sprintf("flannel-v6.%d", vni)
+}
+
+// isVXLAN tells whether a link is a device of flannel's vxlan backend, with any VNI.
+func isVXLAN(link netlink.Link) bool {
+	vxlan, is := link.(*netlink.Vxlan)
+	if !is {
+		return false
+	}
+	v4, v6 := vxlanDevices(vxlan.VxlanId)
+	return vxlan.Name == v4 || vxlan.Name == v6
+}
+
+// removeVXLAN removes the devices of flannel's vxlan backend that have another VNI than vni. An
+// earlier start may have made them.
+func removeVXLAN(vni int) error {
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, link := range links {
+		if !isVXLAN(link) || link.(*netlink.Vxlan).VxlanId == vni {
+			continue
+		}
+		if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("remove interface %s, which has another VNI: %w", link.Attrs().Name, err)
+		}
+	}
+	return nil
+}
 
 // vxlanRetry is the wait before a failed update of the devices, or a lost subscription, is tried again.
 const vxlanRetry = time.Second
@@ -42,6 +71,7 @@ type vxlanNetwork struct {
 	backend.Network
 	leases *leases
 	fence  *fence
+	vni    int
 }
 
 // peer is another node in one address family.
@@ -95,11 +125,12 @@ func (v *vxlanNetwork) Run(ctx context.Context) {
 // devices returns the devices of the cluster's address families.
 func (v *vxlanNetwork) devices() []string {
 	var names []string
+	v4, v6 := vxlanDevices(v.vni)
 	if v.leases.config.EnableIPv4 {
-		names = append(names, vxlanDevice)
+		names = append(names, v4)
 	}
 	if v.leases.config.EnableIPv6 {
-		names = append(names, vxlanDeviceV6)
+		names = append(names, v6)
 	}
 	return names
 }
@@ -120,7 +151,7 @@ func (v *vxlanNetwork) update(known, current map[string]lease.Lease) error {
 	}
 	for name, old := range known {
 		if now, ok := current[name]; !ok || !reflect.DeepEqual(now, old) {
-			peers, _ := peersOf(old)
+			peers, _ := peersOf(old, v.vni)
 			each(name, peers, peer.remove)
 			delete(known, name)
 		}
@@ -129,7 +160,7 @@ func (v *vxlanNetwork) update(known, current map[string]lease.Lease) error {
 		if _, ok := known[name]; ok {
 			continue
 		}
-		peers, err := peersOf(now)
+		peers, err := peersOf(now, v.vni)
 		if err != nil {
 			// Trying again is useless until the node's annotations change.
 			v.leases.log.Warnf("Cannot reach the pods of node %s: %v", name, err)
@@ -141,18 +172,24 @@ func (v *vxlanNetwork) update(known, current map[string]lease.Lease) error {
 	return errors.Join(faults...)
 }
 
-// peersOf returns the peers that flannel's data in a lease describe.
+// peersOf returns the peers that flannel's data in a lease describe. vni is this node's.
 //
 //upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan.go newSubnetAttrs hardwareAddr.MarshalJSON
-func peersOf(l lease.Lease) ([]peer, error) {
+func peersOf(l lease.Lease, vni int) ([]peer, error) {
 	if l.Attrs.BackendType != "vxlan" {
 		return nil, fmt.Errorf("it has flannel-backend %s, but this node has vxlan", l.Attrs.BackendType)
 	}
 	var peers []peer
 	add := func(device string, data json.RawMessage, pods *net.IPNet, host net.IP) error {
-		var about struct{ VtepMAC string }
+		about := struct {
+			VNI     int
+			VtepMAC string
+		}{VNI: vni}
 		if err := json.Unmarshal(data, &about); err != nil {
 			return fmt.Errorf("read the node's annotation about %s: %w", device, err)
+		}
+		if about.VNI != vni {
+			return fmt.Errorf("it has VNI %d, but this node has %d: restart kedge on both, so that they have the flannel-conf of the servers", about.VNI, vni)
 		}
 		vtep, err := net.ParseMAC(about.VtepMAC)
 		if err != nil {
@@ -162,11 +199,12 @@ func peersOf(l lease.Lease) ([]peer, error) {
 		return nil
 	}
 	var v4, v6 error
+	device, deviceV6 := vxlanDevices(vni)
 	if l.EnableIPv4 {
-		v4 = add(vxlanDevice, l.Attrs.BackendData, l.Subnet.ToIPNet(), l.Attrs.PublicIP.ToIP())
+		v4 = add(device, l.Attrs.BackendData, l.Subnet.ToIPNet(), l.Attrs.PublicIP.ToIP())
 	}
 	if l.EnableIPv6 {
-		v6 = add(vxlanDeviceV6, l.Attrs.BackendV6Data, l.IPv6Subnet.ToIPNet(), l.Attrs.PublicIPv6.ToIP())
+		v6 = add(deviceV6, l.Attrs.BackendV6Data, l.IPv6Subnet.ToIPNet(), l.Attrs.PublicIPv6.ToIP())
 	}
 	return peers, errors.Join(v4, v6)
 }

@@ -42,6 +42,7 @@ func TestWatchDevicesOutlivesItsSubscription(t *testing.T) {
 // TestPeers adds a peer with both families twice, and removes it twice.
 func TestPeers(t *testing.T) {
 	host(t)
+	vxlanDevice, vxlanDeviceV6 := vxlanDevices(1)
 	for device, local := range map[string]string{vxlanDevice: "192.0.2.1", vxlanDeviceV6: "2001:db8::1"} {
 		testutil.Command(t, "ip link add "+device+" type vxlan id 1 dstport 8472 dev eth0 nolearning local "+local)
 		testutil.Command(t, "ip link set "+device+" up")

@@ -75,18 +75,22 @@ func received(c *cluster.Cluster, host *harness.Host, name string) int {
 }
 
 // TestFlannelInterface sends the pods' traffic over a second interface, and everything else over
-// the first.
+// the first. The server's file sets the VNI and the port of all nodes.
 func TestFlannelInterface(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	first, second := cluster.NewHost(t, network, "server-1"), cluster.NewHost(t, network, "agent-1")
 	harness.Cable(t, first, second)
-	server := first.StartServer(t, "--flannel-iface=eth1")
+	first.WriteFile("/etc/flannel.json", `{"Network": "10.42.0.0/16", "Backend": {"Type": "vxlan", "VNI": 4096, "Port": 4789}}`)
+	server := first.StartServer(t, "--flannel-iface=eth1", "--flannel-conf=/etc/flannel.json")
 	server.WaitReady()
 	c := cluster.Of(t, server)
 	second.StartAgent(t, server, "--flannel-iface=eth1").WaitReady()
 	reachEachOther(c, c.RunWeb("here", first.Name), c.RunWeb("there", second.Name))
-	wantMTU(c, second, "there", 1450, "flannel.1", "cni0")
+	wantMTU(c, second, "there", 1450, "flannel.4096", "cni0")
+	if device := run(c, second, "ip", "-d", "link", "show", "flannel.4096"); !strings.Contains(device, "dstport 4789") {
+		t.Errorf("the agent's device is\n%s", device)
+	}
 
 	c.Apply(`
 apiVersion: v1
