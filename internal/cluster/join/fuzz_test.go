@@ -28,6 +28,15 @@ func FuzzParseToken(f *testing.F) {
 			if token != (Token{}) {
 				t.Errorf("%q is refused, and is %+v", text, token)
 			}
+			short, err := parseConfigured(text, true)
+			for _, meaning := range short.meanings() {
+				r := &http.Request{Header: http.Header{}}
+				meaning.Authorize(r)
+				_, secret, basic := r.BasicAuth()
+				if err == nil && (short.Hash != "" || basic && secret != strings.TrimSpace(text) || !basic && !IsBootstrapSecret(meaning.Secret)) {
+					t.Errorf("the short token %q is %+v, and is shown as %q", text, short, secret)
+				}
+			}
 			return
 		}
 		if again, err := ParseToken(token.String()); err != nil || again != token {
