@@ -238,6 +238,7 @@ func TestRefusals(t *testing.T) {
 	one := found(t, network)
 	args := joining(one)
 	token := one.Token()
+	_, secret, _ := strings.Cut(token, "::server:")
 	other := network.NewHost(t, "other")
 
 	for name, fault := range map[string]struct {
@@ -246,6 +247,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		"no token":        {args[:1], "a server needs the cluster's token"},
 		"wrong token":     {[]string{args[0], args[1] + "0"}, "the server does not accept the token"},
+		"short token":     {[]string{args[0], "--token=" + secret}, "give the whole token, K10...::..., as it is in /var/lib/kedge/server/token"},
 		"agent token":     {[]string{args[0], "--token=" + strings.Replace(token, "::server:", "::node:", 1)}, "this token is for agents"},
 		"other authority": {[]string{args[0], strings.Replace(args[1], token[3:7], "0000", 1)}, "is not of the token's cluster"},
 		"other settings":  {append([]string{"--cluster-cidr=10.52.0.0/16", "--cluster-domain=example.org"}, args...), "cluster-cidr is 10.52.0.0/16 here and 10.42.0.0/16 there"},
@@ -275,12 +277,15 @@ func TestRefusals(t *testing.T) {
 		ends(t, single.Host.StartServer(t, args...), "this server has a cluster of its own")
 	})
 
-	t.Run("drifted secrets", func(t *testing.T) {
+	t.Run("drifted secrets, with a short token", func(t *testing.T) {
 		if err := os.RemoveAll(other.Path("/var/lib/kedge/server")); err != nil {
 			t.Fatal(err)
 		}
-		joined := other.StartServer(t, args...)
+		joined := other.StartServer(t, args[0], "--token="+secret, "--insecure-short-token")
 		joined.WaitReady()
+		if joined.Token() != token {
+			t.Errorf("the token is %s, want %s", joined.Token(), token)
+		}
 		joined.Terminate()
 		key := other.Path("/var/lib/kedge/server/tls/service.key")
 		if err := os.WriteFile(key, []byte("another"), 0o600); err != nil {

@@ -26,6 +26,7 @@ etcd-snapshot-compress: true
 pause-image: rancher/pause:3.6
 nonroot-devices: true
 agent-token-file: /etc/kedge/agent-token
+token: mysecret
 docker: false
 `)
 	host.WriteFile("/etc/kedge/config.yaml.d/10.yml", "kube-controller-arg: [concurrent-service-syncs=2]\n")
@@ -59,6 +60,9 @@ docker: false
 	}
 	if value, ok := node.Labels["plain"]; !ok || value != "" || node.Labels["example.com/edge"] != "true" {
 		t.Errorf("the node has the labels %v", node.Labels)
+	}
+	if token := run(t, host, "cat", "/var/lib/kedge/server/token"); !regexp.MustCompile(`^K10[0-9a-f]{64}::server:mysecret\s*$`).MatchString(token) {
+		t.Errorf("the token is %s", token)
 	}
 	if got := run(t, host, "stat", "-c", "%a %g", "/etc/kedge/kedge.yaml"); strings.TrimSpace(got) != "640 12345" {
 		t.Errorf("the kubeconfig is of %s", got)
