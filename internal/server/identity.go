@@ -81,6 +81,9 @@ func establish(cfg *config.Config, roles roles, dir datadir.Dir, node host.Node,
 	if _, err := join.EnsureToken(dir, configured, certificates.ServerCA()); err != nil {
 		return nil, nil, err
 	}
+	if err := join.LinkNodeToken(dir); err != nil {
+		return nil, nil, err
+	}
 	if err := join.EnsureAgentToken(dir, cfg.Server.AgentToken, certificates.ServerCA()); err != nil {
 		return nil, nil, err
 	}

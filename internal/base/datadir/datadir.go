@@ -89,6 +89,9 @@ func (d Dir) Adopted() string { return d.join("server", "adopted.txt") }
 // ServerToken is the file with the join token.
 func (d Dir) ServerToken() string { return d.join("server", "token") }
 
+// NodeToken is k3s's name of the file with the join token: a link to ServerToken.
+func (d Dir) NodeToken() string { return d.join("server", "node-token") }
+
 // AgentToken is the file with the token for agents only, if there is one.
 func (d Dir) AgentToken() string { return d.join("server", "agent-token") }
 

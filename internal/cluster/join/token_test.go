@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"io"
 	"math/big"
 	"net/http"
@@ -115,6 +116,36 @@ func TestEnsureTokenMakesOneAndKeepsIt(t *testing.T) {
 	}
 	if second, err := EnsureToken(dir, "", ca); err != nil || second != first {
 		t.Errorf("then got %q, %v", second, err)
+	}
+}
+
+// TestLinkNodeToken makes the link once, and replaces what else has its name.
+func TestLinkNodeToken(t *testing.T) {
+	dir := newDir(t)
+	token, err := EnsureToken(dir, "", newAuthority(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, before := range []func() error{
+		func() error { return nil },
+		func() error { return nil },
+		func() error { return os.Remove(dir.NodeToken()) },
+		func() error {
+			return errors.Join(os.Remove(dir.NodeToken()), os.WriteFile(dir.NodeToken(), []byte("old"), 0o600))
+		},
+	} {
+		if err := before(); err != nil {
+			t.Fatal(err)
+		}
+		if err := LinkNodeToken(dir); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(dir.NodeToken()); err != nil || string(text) != token+"\n" {
+			t.Errorf("it leads to %q, %v", text, err)
+		}
+		if leads, err := os.Readlink(dir.NodeToken()); err != nil || leads != "token" {
+			t.Errorf("it is a link to %q, %v", leads, err)
+		}
 	}
 }
 
