@@ -148,6 +148,7 @@ func TestCluster(t *testing.T) {
 	if err := i.clusterOf(t.Context(), fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds,
 		object("networking.k8s.io/v1", "Ingress", "web", nil),
 		object("storage.k8s.io/v1", "StorageClass", "fast", map[string]any{"provisioner": "rancher.io/local-path"}),
+		object("storage.k8s.io/v1", "StorageClass", "pattern", map[string]any{"provisioner": "rancher.io/local-path", "parameters": map[string]any{"pathPattern": "x"}}),
 		object("storage.k8s.io/v1", "StorageClass", "other", map[string]any{"provisioner": "nfs"}),
 		object("upgrade.cattle.io/v1", "Plan", "all", nil),
 	)); err != nil {
@@ -156,5 +157,6 @@ func TestCluster(t *testing.T) {
 	want(t, i.found, Changes, "cluster", "Ingress web", "ingress controller")
 	want(t, i.found, Works, "cluster", "StorageClass fast", "")
 	want(t, i.found, Works, "cluster", "StorageClass other", "")
+	want(t, i.found, Cannot, "cluster", "StorageClass pattern", "without pathPattern")
 	want(t, i.found, Cannot, "cluster", "Plan all", "install.sh")
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
 // removed are kinds that Kubernetes 1.36 does not have in a version that it once had, and
@@ -70,6 +72,8 @@ func judge(object *unstructured.Unstructured) (Result, string) {
 		return Changes, "It has no effect until there is a HelmChart called traefik."
 	case kind == "HelmChart" && group == "helm.cattle.io" && text("spec", "helmVersion") == "v2":
 		return Cannot, "kedge has Helm 3 only. Remove helmVersion."
+	case kind == "StorageClass" && group == "storage.k8s.io" && text("provisioner") == localstorage.K3sProvisioner && text("parameters", "pathPattern") != "":
+		return Cannot, "kedge gives the folders of volumes names of its own. Make the class without pathPattern: a class cannot be changed."
 	case kind == "Ingress" && group == "networking.k8s.io":
 		return Changes, "kedge has no ingress controller, so it has no effect until you install one: see docs/add-ons.md."
 	}

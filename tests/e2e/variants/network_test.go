@@ -166,14 +166,7 @@ func TestOwnCNI(t *testing.T) {
 		}
 		return err
 	})
-	host.WriteFile("/etc/cni/net.d/50-own.conflist", `{
-  "cniVersion": "1.0.0",
-  "name": "own",
-  "plugins": [{
-    "type": "bridge", "bridge": "own0", "isDefaultGateway": true, "hairpinMode": true, "ipMasq": true,
-    "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.42.0.0/24"}]]}
-  }]
-}`)
+	host.WriteFile("/etc/cni/net.d/50-own.conflist", ownNetwork)
 	server.WaitReady()
 	c := newCluster(t, server)
 	c.works()
