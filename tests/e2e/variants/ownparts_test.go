@@ -161,7 +161,7 @@ spec: {terminationGracePeriodSeconds: 1, containers: [{name: main, image: %q, ar
 `, testserver, testserver))
 	c.eventually("the pod to wait for the cloud", func() error {
 		events := c.kubectl("get", "events", "--field-selector=involvedObject.name=waiting")
-		if !strings.Contains(events, "node.cloudprovider.kubernetes.io/uninitialized") {
+		if !strings.Contains(events, "2 node(s) had untolerated taint(s)") {
 			return fmt.Errorf("its events are\n%s", events)
 		}
 		return nil
