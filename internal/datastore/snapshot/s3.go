@@ -89,6 +89,9 @@ func overlay(settings *config.S3, data map[string][]byte) (authority []byte, err
 			*target = value
 		}
 	}
+	if name := bytes.TrimSpace(data["s3-endpoint-ca-name"]); len(name) > 0 {
+		return nil, fmt.Errorf("etcd-s3-endpoint-ca-name is the ConfigMap %s, which kedge does not read: copy its certificates into the Secret, as the key s3-endpoint-ca", name)
+	}
 	if timeout, err := time.ParseDuration(settings.Timeout); settings.Timeout != "" && (err != nil || timeout <= 0) {
 		return nil, errors.New("s3-timeout is no duration such as 30m")
 	}
@@ -289,11 +292,17 @@ func (b *bucket) explain(what string, err error) error {
 	case code == "NoSuchKey":
 		hint = ": `kedge snapshot list` lists what is there"
 	case code == "AccessDenied", code == "InvalidAccessKeyId", code == "SignatureDoesNotMatch":
-		hint = ": check s3-access-key and s3-secret-key, and their rights in the bucket"
+		hint = ": check s3-access-key and s3-secret-key, and their rights in the bucket. Temporary keys need s3-session-token too"
+	case code == "InvalidToken", code == "ExpiredToken":
+		hint = ": set s3-session-token, s3-access-key and s3-secret-key to new ones"
 	case code == "AuthorizationHeaderMalformed", code == "PermanentRedirect":
 		hint = ": check s3-region"
 	case errors.As(err, &unknown):
 		hint = ": set s3-endpoint-ca to the authority of its certificate"
+	case errors.Is(err, context.DeadlineExceeded):
+		hint = fmt.Sprintf(": check s3-endpoint, and check that this host can reach it. A transfer may take s3-timeout, which is %s", b.TransferTimeout())
+	case b.Proxy != "" && (errors.As(err, &dial) || errors.As(err, &request)):
+		hint = ": check s3-proxy and s3-endpoint, and check that this host can reach the proxy"
 	case errors.As(err, &dial), errors.As(err, &request):
 		hint = ": check s3-endpoint, and check that this host can reach it"
 	}

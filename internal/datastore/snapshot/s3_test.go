@@ -5,12 +5,15 @@ import (
 	"encoding/pem"
 	"errors"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/minio/minio-go/v7"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/testutil/s3"
@@ -40,6 +43,7 @@ func TestS3Faults(t *testing.T) {
 		"no authority":      {func(s *config.S3) { s.EndpointCA = empty }, "no certificate in PEM"},
 		"no such file":      {func(s *config.S3) { s.EndpointCA = folder + "/none" }, "read s3-endpoint-ca"},
 		"nobody there":      {func(s *config.S3) { s.Endpoint = "127.0.0.1:1" }, "check s3-endpoint"},
+		"no proxy":          {func(s *config.S3) { s.Proxy = "http://edge:hush@127.0.0.1:1" }, "check s3-proxy and s3-endpoint"},
 		"a Secret":          {func(s *config.S3) { s.ConfigSecret = "s3" }, "set the bucket and the keys with the other s3 flags"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -53,7 +57,25 @@ func TestS3Faults(t *testing.T) {
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
+			if err != nil && strings.Contains(err.Error(), "hush") {
+				t.Errorf("the password of the proxy is told: %v", err)
+			}
 		})
+	}
+}
+
+// TestExplain says which setting mends a refusal by S3, or a transfer that takes too long.
+func TestExplain(t *testing.T) {
+	b := &bucket{S3: config.S3{Bucket: "backups", Endpoint: "s3.test", Timeout: "3s"}}
+	for want, fault := range map[string]error{
+		"s3-session-token too":           minio.ErrorResponse{Code: "AccessDenied"},
+		"set s3-session-token":           minio.ErrorResponse{Code: "ExpiredToken"},
+		"s3-timeout, which is 3s":        &url.Error{Op: "Put", URL: "https://s3.test", Err: context.DeadlineExceeded},
+		"check that this host can reach": &url.Error{Op: "Put", URL: "https://s3.test", Err: errors.New("reset")},
+	} {
+		if err := b.explain("send to", fault); !errors.Is(err, fault) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
 	}
 }
 
@@ -80,7 +102,7 @@ func TestOverlay(t *testing.T) {
 	if err != nil || authority != nil || settings != want {
 		t.Errorf("got %+v, %q, %v, want %+v", settings, authority, err, want)
 	}
-	for key, value := range map[string]string{"etcd-s3-timeout": "soon", "s3-retention": "many", "s3-insecure": "perhaps"} {
+	for key, value := range map[string]string{"etcd-s3-timeout": "soon", "s3-retention": "many", "s3-insecure": "perhaps", "etcd-s3-endpoint-ca-name": "trust"} {
 		if _, err := overlay(&settings, text(map[string]string{key: value})); err == nil {
 			t.Errorf("%s %s is accepted", key, value)
 		}
