@@ -91,14 +91,3 @@ func TestCloudController(t *testing.T) {
 		}
 	}
 }
-
-// TestCredentialProviders hands the folder and the file to the kubelet.
-func TestCredentialProviders(t *testing.T) {
-	cfg := testConfig()
-	cfg.CredentialProviders, cfg.CredentialConfig = "/opt/bin", "/etc/providers.yaml"
-	k, err := New(cfg)
-	must(t, err)
-	if k.server.ImageCredentialProviderBinDir != "/opt/bin" || k.server.ImageCredentialProviderConfigPath != "/etc/providers.yaml" {
-		t.Errorf("got %q and %q", k.server.ImageCredentialProviderBinDir, k.server.ImageCredentialProviderConfigPath)
-	}
-}

@@ -92,7 +92,8 @@ type Kubelet struct {
 	ownsAddresses bool
 }
 
-// New returns a kubelet. The error lists every fault in cfg.Args.
+// New returns a kubelet. The error lists every fault in cfg.Args, or in the
+// configuration of credential providers.
 func New(cfg Config) (*Kubelet, error) {
 	own, err := readLimits()
 	if err != nil {
@@ -103,6 +104,9 @@ func New(cfg Config) (*Kubelet, error) {
 		return nil, err
 	}
 	if err := applyArguments(server, cfg.Args); err != nil {
+		return nil, err
+	}
+	if err := checkCredentialProviders(server.ImageCredentialProviderBinDir, server.ImageCredentialProviderConfigPath); err != nil {
 		return nil, err
 	}
 	k := &Kubelet{cfg: cfg, server: server}
