@@ -8,6 +8,7 @@ import (
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/registry"
 )
 
 // The folder and the configuration of credential providers, where k3s has them.
@@ -30,9 +31,9 @@ END
 func TestCredentialProviders(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	r := startRegistry(t, network)
+	r := registry.Start(t, network, registryName)
 	for _, tag := range []string{"1", "2"} {
-		r.add(t, "app:"+tag, archive(t, registryName+":5000/app:"+tag))
+		r.Add(t, "app:"+tag, registry.Archive(t, registryName+":5000/app:"+tag))
 	}
 	host := newHost(t, network, r, "server-1")
 	host.WriteFile(registriesFile, fmt.Sprintf("configs:\n  %q: {tls: {ca_file: %s}}\n", registryName+":5000", authorityFile))
@@ -77,7 +78,7 @@ providers:
 	}
 
 	t.Log("a new password")
-	r.setPassword("second")
+	r.SetPassword("second")
 	host.WriteFile("/run/password", "second")
 	run(c, "second", "server-1", registryName+":5000/app:2")
 	c.Pod("second")
