@@ -213,7 +213,7 @@ func testHAEtcd(t *testing.T) {
 	c.Kubectl("--server=https://k3s.example.com:6443", "get", "nodes")
 
 	second := newHost(t, network, "server-2", "ha-etcd-next", name)
-	wantRefused(t, second.StartConfiguredServer(t), "give the whole token, K10...::..., as it is in server/token in the server's data directory")
+	wantRefused(t, second.StartConfiguredServer(t), "give the whole token, K10...::..., as it is in /var/lib/kedge/server/token on the server")
 	token := c.Server.Token()
 	if !strings.HasSuffix(token, "::server:SECRET") {
 		t.Errorf("the token is %q", token)
