@@ -138,8 +138,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// A configuration that cannot be read may hide where the objects are. What kedge does not
-// have is no reason to stop.
+// A configuration that cannot be read may hide where the objects are, so find stops. A key that kedge
+// does not have is no reason to stop.
 func TestUnreadableSettings(t *testing.T) {
 	root := newK3s(t, nil)
 	file := filepath.Join(root, k3shost.ConfigFolder, "config.yaml")

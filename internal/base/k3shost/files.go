@@ -13,8 +13,8 @@ type File struct {
 	Do string
 }
 
-// places are where such files are, below k3s's data directory. Of those of the kubelet, k3s
-// writes some itself: its defaults, and copies of what kubelet-arg names.
+// places are where such files are, below k3s's data directory. k3s itself writes some of the
+// kubelet's: its defaults, and copies of what kubelet-arg names.
 var places = []struct {
 	pattern string
 	k3s     []string

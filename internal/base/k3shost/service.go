@@ -41,7 +41,7 @@ type flag struct {
 }
 
 // readService finds k3s's service on the host whose files are below root. The service is empty if
-// there is none. Of several, the server's is read. The error is one of reading a file.
+// there is none. If there are several, it is the server's. The error is one of reading a file.
 func readService(root string) (*service, error) {
 	s := &service{}
 	for _, kind := range kinds {
