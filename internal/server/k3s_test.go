@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "write the golden files of TestK3sSetUps
 
 // TestK3sSetUps loads configurations of k3s as people have them, and checks their arguments
 // as a start does. Each can start a kedge, or is refused with the sentence that is wanted.
-// What the log says of the names in a configuration is in a golden file beside it. The
+// A golden file beside each configuration has what the log says of the names in it. The
 // scenario tests/e2e/k3ssetups starts kedge with the same files.
 func TestK3sSetUps(t *testing.T) {
 	files, err := filepath.Glob("testdata/k3s/*.yaml")

@@ -24,8 +24,8 @@ const (
 	largestVNIv6 = 9_999
 )
 
-// readVXLAN takes VXLAN from the file of FlannelConf, if there is one. What else is in the
-// file is for network.ReadConf, which also says if it is no JSON.
+// readVXLAN takes VXLAN from the file of FlannelConf, if there is one. network.ReadConf reads the
+// rest of the file.
 func (c *Config) readVXLAN() error {
 	path := c.Node.FlannelConf
 	if path == "" || c.Cluster.FlannelBackend != "vxlan" {

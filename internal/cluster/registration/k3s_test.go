@@ -81,7 +81,7 @@ func TestJoinFromK3s(t *testing.T) {
 }
 
 // Checks of k3s's hashes take much memory: the second waits for the first, until its request
-// ends. Who needs no check does not wait.
+// ends. A join that needs no check does not wait.
 func TestJoinFromK3sWaits(t *testing.T) {
 	hash := func(node string) *corev1.Secret {
 		return &corev1.Secret{

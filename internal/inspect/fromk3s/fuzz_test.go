@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// FuzzManifest reads anything as a manifest. What is judged has a verdict, and a sentence if
-// it cannot work.
+// FuzzManifest reads anything as a manifest. Each object in it gets a verdict, and a sentence if it
+// cannot work.
 func FuzzManifest(f *testing.F) {
 	for _, text := range []string{
 		"apiVersion: v1\nkind: List\nitems: [{apiVersion: policy/v1beta1, kind: PodDisruptionBudget, metadata: {name: a}}]\n", "a: [\n", "---\n---\n", "[]", "{\"kind\": 1}",

@@ -30,7 +30,7 @@ spec: {entryPoints: [web], routes: [{match: Host("web.example.com"), kind: Rule,
 )
 
 // ingresses applies what needs an ingress controller. check-config has told that before, and the cluster
-// tells it too. What has its kind is applied.
+// tells it too. Objects whose kinds exist are applied.
 func (s *scenario) ingresses() {
 	s.Log("before the move")
 	const old = "/var/lib/rancher/k3s/server/manifests/"
