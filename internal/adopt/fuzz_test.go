@@ -25,6 +25,7 @@ func FuzzObject(f *testing.F) {
 	f.Add(text)
 	for _, seed := range []string{
 		"", "{", "k8s\x00", `{"kind":"Node","apiVersion":"v1","metadata":{"finalizers":["wrangler.cattle.io/node"]}}`,
+		`{"Kind":"Node","apiVersion":"v1","metadata":{"finalizers":["wrangler.cattle.io/node"]}}`,
 		`{"kind":"HelmChart","apiVersion":"helm.cattle.io/v1","metadata":{"name":"h","finalizers":["wrangler.cattle.io/x","y"]},"spec":null}`,
 		`{"kind":"HelmChart","apiVersion":"helm.cattle.io/v1","metadata":null}`,
 		`{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1beta1","spec":{}}`,

@@ -59,6 +59,8 @@ func (s *StoredObjects) Read(text []byte) (*Stored, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read stored object: %w", err)
 		}
+		// A text may name its kind in other letters ("Kind"), which the object then lacks.
+		versioned.GetObjectKind().SetGroupVersionKind(*kind)
 		stored := &Stored{Kind: *kind, Object: versioned, encoder: encoderOf(codecs, text)}
 		// The API server uses the internal version.
 		_, stored.Fault = runtime.Decode(codecs.UniversalDecoder(), text)
