@@ -1,0 +1,52 @@
+package compile
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// compiler is one run of Compile.
+type compiler struct {
+	in  *Input
+	out *Result
+	// listeners are all listeners of kedge's Gateways, also those that cannot be used. The
+	// order is that of precedence: older Gateways first, and each Gateway's own listeners
+	// before those of its listener sets.
+	listeners []*listener
+}
+
+// listener is a listener of a Gateway or of a listener set, as routes see it.
+type listener struct {
+	gateway *gwv1.Gateway
+	// set is the listener set that has the listener, or nil if the Gateway itself has it.
+	set      *gwv1.ListenerSet
+	name     gwv1.SectionName
+	port     gwv1.PortNumber
+	protocol gwv1.ProtocolType
+	// tlsMode is empty if the listener has no TLS.
+	tlsMode gwv1.TLSModeType
+	// hostname is empty for all names.
+	hostname string
+	// kinds are the kinds of routes that the listener takes.
+	kinds []gwv1.RouteGroupKind
+	// usable says that the listener serves: it is accepted, and in no conflict.
+	usable bool
+	// routes are the names of the routes in State that are attached, and attached is how
+	// many route objects that are, with those that have nothing to serve.
+	routes   []string
+	attached int32
+}
+
+// parentNamespace returns the namespace of the object that has the listener.
+func (l *listener) parentNamespace() string {
+	if l.set != nil {
+		return l.set.Namespace
+	}
+	return l.gateway.Namespace
+}
+
+// admits tells whether routes of a namespace may attach, by allowedRoutes.
+func (l *listener) admits(namespace *corev1.Namespace) bool {
+	return namespace != nil && false // in listeners.go
+}
