@@ -67,7 +67,8 @@ func (*Addons) Name() string { return "addons" }
 //
 // Run is ready when all objects exist, even as an earlier kedge applied them.
 // Until then a webhook of the user may refuse all writes, because the node has
-// yet to start the webhook's pod.
+// yet to start the webhook's pod. The definitions of the Gateway API come last, because
+// they are large and nothing waits for them.
 func (a *Addons) Run(ctx context.Context, ready func()) error {
 	objects, err := a.objects()
 	if err != nil {
@@ -76,10 +77,7 @@ func (a *Addons) Run(ctx context.Context, ready func()) error {
 	if err := a.connect(); err != nil {
 		return err
 	}
-	var later []*unstructured.Unstructured
-	if a.cfg.Cluster.RunsGateway() {
-		objects, later = withoutGatewayAPI(objects)
-	}
+	objects, ofGatewayAPI := withoutGatewayAPI(objects)
 	announce := sync.OnceFunc(ready)
 	if !a.retry(ctx, func() (err error) {
 		var missing bool
@@ -91,11 +89,11 @@ func (a *Addons) Run(ctx context.Context, ready func()) error {
 	}) {
 		return nil
 	}
-	if a.cfg.Cluster.RunsGateway() && !a.retry(ctx, func() error { return a.applyGatewayAPI(ctx, later) }) {
-		return nil
-	}
 	if err := a.removeDisabled(ctx); err != nil && ctx.Err() == nil {
 		a.log.Warnf("Cannot remove all objects of disabled parts. The next start of kedge tries again: %v", err)
+	}
+	if a.cfg.Cluster.RunsGateway() {
+		a.retry(ctx, func() error { return a.applyGatewayAPI(ctx, ofGatewayAPI) })
 	}
 	<-ctx.Done()
 	return nil
