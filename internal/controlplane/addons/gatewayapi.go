@@ -97,7 +97,7 @@ func (a *Addons) applyGatewayAPI(ctx context.Context, objects []*unstructured.Un
 		return err
 	}
 	for _, d := range wanted {
-		if found := live[d.Meta.Name]; found != nil && found.Meta.Annotations[digestAnnotation] == d.digest {
+		if found := live[d.Meta.Name]; found != nil && found.Annotations[digestAnnotation] == d.digest {
 			continue
 		}
 		object := &unstructured.Unstructured{}

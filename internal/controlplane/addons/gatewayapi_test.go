@@ -225,12 +225,12 @@ func TestGatewayDisabled(t *testing.T) {
 	var deleted []string
 	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		switch action := action.(type) {
+		case clienttesting.DeleteAction:
+			deleted = append(deleted, action.GetResource().Resource)
 		case clienttesting.GetAction:
 			live := &unstructured.Unstructured{Object: map[string]any{}}
 			live.SetAnnotations(map[string]string{digestAnnotation: "of some kedge"})
 			return true, live, nil
-		case clienttesting.DeleteAction:
-			deleted = append(deleted, action.GetResource().Resource)
 		}
 		return true, &unstructured.UnstructuredList{}, nil
 	})

@@ -145,15 +145,20 @@ func TestCluster(t *testing.T) {
 		return object
 	}
 	i := &installation{}
-	if err := i.clusterOf(t.Context(), fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds,
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds,
 		object("networking.k8s.io/v1", "Ingress", "web", map[string]any{"spec": map[string]any{"ingressClassName": "traefik"}}),
-		object("gateway.networking.k8s.io/v1", "Gateway", "web", map[string]any{"spec": map[string]any{"gatewayClassName": "traefik"}}),
 		object("traefik.io/v1alpha1", "IngressRoute", "web", nil),
 		object("storage.k8s.io/v1", "StorageClass", "fast", map[string]any{"provisioner": "rancher.io/local-path"}),
 		object("storage.k8s.io/v1", "StorageClass", "pattern", map[string]any{"provisioner": "rancher.io/local-path", "parameters": map[string]any{"pathPattern": "x"}}),
 		object("storage.k8s.io/v1", "StorageClass", "other", map[string]any{"provisioner": "nfs"}),
 		object("upgrade.cattle.io/v1", "Plan", "all", nil),
-	)); err != nil {
+	)
+	// The client would guess another name for the resource.
+	gateway := object("gateway.networking.k8s.io/v1", "Gateway", "web", map[string]any{"spec": map[string]any{"gatewayClassName": "traefik"}})
+	if err := client.Tracker().Create(schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "gateways"}, gateway, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.clusterOf(t.Context(), client); err != nil {
 		t.Fatal(err)
 	}
 	want(t, i.found, Changes, "cluster", "Ingress web", "gateway-ingress-classes: traefik")
