@@ -12,8 +12,8 @@ const gatewayDefinitions = "gateway/definitions.json.gz"
 
 // GatewayDefinitions returns the CustomResourceDefinitions of the Gateway API, each as
 // JSON. They are those of the standard channel of the module sigs.k8s.io/gateway-api, in
-// the version of go.mod. Of each description they have only the first sentence, because
-// every server keeps the descriptions in memory. scripts/gatewayapi writes the file.
+// the version of go.mod, without most descriptions, because every server keeps the
+// definitions in memory. scripts/gatewayapi writes the file.
 func GatewayDefinitions() ([][]byte, error) {
 	file, err := Files.Open(gatewayDefinitions)
 	if err != nil {

@@ -1,7 +1,8 @@
 // Command gatewayapi writes the CustomResourceDefinitions of the Gateway API as the package
-// manifests embeds them: those of the standard channel, with the first sentence of each
-// description. They are 1.2 MB as the module has them, and 23 kB then. Call it when go.mod
-// has another version of sigs.k8s.io/gateway-api:
+// manifests embeds them: those of the standard channel, as small as they can be without a
+// difference for objects. Each server keeps the definitions in memory, and a new cluster
+// works through each of them several times. Call it when go.mod has another version of
+// sigs.k8s.io/gateway-api:
 //
 //	go run ./scripts/gatewayapi >manifests/gateway/definitions.json.gz
 package main
@@ -19,6 +20,7 @@ import (
 	"regexp"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
@@ -83,7 +85,9 @@ func definitions() ([]byte, error) {
 			if object["kind"] != "CustomResourceDefinition" {
 				continue
 			}
-			shorten(object)
+			if err := shorten(object); err != nil {
+				return nil, fmt.Errorf("shorten %s: %w", file, err)
+			}
 			line, err := json.Marshal(object)
 			if err != nil {
 				return nil, fmt.Errorf("encode %s: %w", file, err)
@@ -95,21 +99,59 @@ func definitions() ([]byte, error) {
 	return lines.Bytes(), nil
 }
 
-// shorten replaces all descriptions in a part of an object by their first sentences. A
-// property that is called description is no text, and stays.
-func shorten(part any) {
+// deepest is down to which depth of fields descriptions stay, so that `kubectl explain`
+// explains, for example, gateway.spec.listeners.
+const deepest = 3
+
+// shorten makes the schemas of a definition small. Versions that are not served keep only
+// their names, because objects may have been stored in them. In v1, the upper fields keep the
+// first sentences of their descriptions. The other served versions have the same fields.
+func shorten(definition map[string]any) error {
+	versions, found, err := unstructured.NestedSlice(definition, "spec", "versions")
+	if err != nil || !found {
+		return fmt.Errorf("it has no versions: %w", err)
+	}
+	for _, each := range versions {
+		version, is := each.(map[string]any)
+		if !is {
+			return errors.New("a version is no object")
+		}
+		switch {
+		case version["served"] != true:
+			version["schema"] = map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}
+		case version["name"] == "v1":
+			describe(version["schema"], deepest)
+		default:
+			describe(version["schema"], -1)
+		}
+	}
+	return unstructured.SetNestedSlice(definition, versions, "spec", "versions")
+}
+
+// describe shortens descriptions in a part of a schema to their first sentences, and removes
+// those of fields that are deeper than depth. A field that is called description stays.
+func describe(part any, depth int) {
 	switch part := part.(type) {
 	case map[string]any:
 		for key, value := range part {
-			if text, is := value.(string); is && key == "description" {
+			text, isText := value.(string)
+			fields, hasFields := value.(map[string]any)
+			switch {
+			case key == "description" && isText && depth < 0:
+				delete(part, key)
+			case key == "description" && isText:
 				part[key] = sentence(text)
-			} else {
-				shorten(value)
+			case key == "properties" && hasFields:
+				for _, field := range fields {
+					describe(field, depth-1)
+				}
+			default:
+				describe(value, depth)
 			}
 		}
 	case []any:
 		for _, each := range part {
-			shorten(each)
+			describe(each, depth)
 		}
 	}
 }
