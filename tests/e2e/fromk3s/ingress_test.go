@@ -10,7 +10,7 @@ const (
 	ingress = `
 apiVersion: networking.k8s.io/v1
 kind: Ingress
-metadata: {name: web}
+metadata: {name: web, annotations: {traefik.ingress.kubernetes.io/router.priority: "1"}}
 spec:
   rules: [{host: web.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]
 `
@@ -29,8 +29,9 @@ spec: {entryPoints: [web], routes: [{match: Host("web.example.com"), kind: Rule,
 `
 )
 
-// ingresses applies what needs an ingress controller. check-config has told that before, and the cluster
-// tells it too. Objects whose kinds exist are applied.
+// ingresses applies what k3s's ingress controller serves, in a cluster that has disabled kedge's gateway as
+// it had disabled Traefik. check-config has told before what the gateway would not serve. Objects whose
+// kinds exist are applied.
 func (s *scenario) ingresses() {
 	s.Log("before the move")
 	const old = "/var/lib/rancher/k3s/server/manifests/"
@@ -40,8 +41,8 @@ func (s *scenario) ingresses() {
 		s.Error("check-config finds nothing to tell")
 	}
 	for name, says := range map[string]string{
-		"Ingress web":      "it has no effect until you install one: see docs/add-ons.md",
-		"IngressRoute web": "Install it from its chart first: see docs/add-ons.md",
+		"Ingress web":      "The gateway ignores traefik.ingress.kubernetes.io/router.priority",
+		"IngressRoute web": "install Traefik from its chart first: see docs/gateway.md",
 	} {
 		found := false
 		for line := range strings.Lines(string(output)) {
