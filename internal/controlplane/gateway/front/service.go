@@ -26,11 +26,6 @@ const (
 
 	managedByLabel = "app.kubernetes.io/managed-by"
 	managedBy      = "kedge"
-	// gatewayLabel and classLabel are those of GEP-1762.
-	gatewayLabel = gwv1.GatewayNameLabelKey
-	classLabel   = "gateway.networking.k8s.io/gateway-class-name"
-	// maxLabel is how many bytes the value of a label may have.
-	maxLabel = 63
 )
 
 // Service returns the Service that a front wants. Its ports have no node ports yet: see
@@ -82,13 +77,6 @@ func labelsOf(f Front) map[string]string {
 	}
 	all[Label] = f.Name.Name
 	all[managedByLabel] = managedBy
-	if f.Gateway != nil {
-		for key, value := range map[string]string{gatewayLabel: f.Gateway.Name, classLabel: string(f.Gateway.Spec.GatewayClassName)} {
-			if delete(all, key); len(value) <= maxLabel {
-				all[key] = value
-			}
-		}
-	}
 	return all
 }
 

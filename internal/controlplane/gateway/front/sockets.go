@@ -2,6 +2,7 @@ package front
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,14 +36,21 @@ func Sockets(fronts []Front, service func(types.NamespacedName) *corev1.Service,
 			}
 			sockets[socketName(number, port.Transport)] = &routing.Socket{
 				Transport: port.Transport, Port: number, PublicPort: port.Number, Listeners: port.Listeners,
-				// Answers must not promise HTTP/3 before there is a socket for it.
-				HTTP3:         port.HTTP3 && (port.Transport == routing.UDP || socketOf(of, port.Number, routing.UDP) != 0),
+				HTTP3:         port.HTTP3 && f.hasHTTP3(of, port.Number),
 				ProxyProtocol: options.ProxyProtocol && port.Transport == routing.TCP,
 				Trusted:       options.Trusted,
 			}
 		}
 	}
 	return sockets
+}
+
+// hasHTTP3 tells whether there is a socket for HTTP/3 on a port. Without one, answers must
+// not promise it.
+func (f *Front) hasHTTP3(service *corev1.Service, number uint16) bool {
+	return socketOf(service, number, routing.UDP) != 0 && slices.ContainsFunc(f.Ports, func(port Port) bool {
+		return port.Number == number && port.Transport == routing.UDP && port.HTTP3
+	})
 }
 
 // socketOf returns the port that nodes listen on for a port of a front, or zero if it is not
