@@ -67,12 +67,13 @@ type stage struct {
 	waits []func(ctx context.Context) bool
 }
 
-// newStage makes a stage. If shared is true, it has a factory of the process's informers.
-func (s *sources) newStage(ctx context.Context, shared bool) (*stage, context.Context, error) {
+// newStage makes a stage. Its context ends with the stage. If shared is not nil, the stage
+// has a factory of it.
+func newStage(ctx context.Context, shared objectcache.Source) (*stage, context.Context, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	made := &stage{cancel: cancel}
-	if shared {
-		factory, err := s.cfg.Informers(ctx)
+	if shared != nil {
+		factory, err := shared(ctx)
 		if err != nil {
 			cancel()
 			return nil, nil, err
@@ -135,7 +136,7 @@ func (s *sources) watch(ctx context.Context, of *stage, kind schema.GroupVersion
 // startBase starts what is always watched, and waits for it until ctx ends.
 func (s *sources) startBase(ctx context.Context) (err error) {
 	var own context.Context
-	if s.base, own, err = s.newStage(ctx, true); err != nil {
+	if s.base, own, err = newStage(ctx, s.cfg.Informers); err != nil {
 		return err
 	}
 	s.classes = s.watch(own, s.base, classes, typed[gwv1.GatewayClass])
@@ -154,7 +155,7 @@ func (s *sources) startBase(ctx context.Context) (err error) {
 
 // startObjects starts what every Gateway and Ingress needs.
 func (s *sources) startObjects(ctx context.Context) error {
-	made, own, err := s.newStage(ctx, true)
+	made, own, err := newStage(ctx, s.cfg.Informers)
 	if err != nil {
 		return err
 	}
@@ -191,7 +192,7 @@ func (s *sources) startObjects(ctx context.Context) error {
 
 // startRoutes starts what only Gateways need.
 func (s *sources) startRoutes(ctx context.Context) error {
-	made, own, err := s.newStage(ctx, false)
+	made, own, err := newStage(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -218,7 +219,7 @@ func (s *sources) startRoutes(ctx context.Context) error {
 
 // startConfigs starts reading ConfigMaps.
 func (s *sources) startConfigs(ctx context.Context) error {
-	made, own, err := s.newStage(ctx, true)
+	made, own, err := newStage(ctx, s.cfg.Informers)
 	if err != nil {
 		return err
 	}
