@@ -168,8 +168,7 @@ func (s *sources) startObjects(ctx context.Context) error {
 			return s.touched(serviceKind, service.Namespace, service.Name)
 		}, nil),
 		discovery.EndpointSlices().Informer(): objectcache.Handler(s.changes, func(slice *discoveryv1.EndpointSlice) bool {
-			// Those of fronts are kedge's own.
-			return !front.IsSlice(slice) && s.touched(serviceKind, slice.Namespace, slice.Labels[discoveryv1.LabelServiceName])
+			return s.touched(serviceKind, slice.Namespace, slice.Labels[discoveryv1.LabelServiceName])
 		}, nil),
 		core.Secrets().Informer(): objectcache.Handler(s.changes, func(secret *corev1.Secret) bool {
 			return s.touched(secretKind, secret.Namespace, secret.Name)
