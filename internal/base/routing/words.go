@@ -93,16 +93,14 @@ func steps(re *syntax.Regexp) int {
 	if re.Op == syntax.OpLiteral {
 		return min(len(re.Rune), enough)
 	}
-	size := 1
+	size := 0
 	for _, sub := range re.Sub {
 		size = min(size+steps(sub), enough)
 	}
-	switch {
-	case re.Op == syntax.OpRepeat:
+	if re.Op == syntax.OpRepeat {
 		// Both are at most 1000, and Max is -1 if there is no limit.
-		size = min(size*max(re.Min, re.Max, 1)+1, enough)
-	case re.Op == syntax.OpCapture, re.Op == syntax.OpAlternate:
-		size++
+		size = min(size*max(re.Min, re.Max, 1), enough)
 	}
-	return min(size+len(re.Rune)/16, enough)
+	// Groups take two. Classes have pairs of runes, which equal classes share.
+	return min(size+2+len(re.Rune)/16, enough)
 }
