@@ -91,8 +91,8 @@ func TestNoStreams(t *testing.T) {
 	}
 }
 
-// TestRoutes has a node that follows its routes. The update without changes is small.
-func TestRoutes(t *testing.T) {
+// TestRoutesAndKeepAlive has a node that follows its routes. The update without changes is small.
+func TestRoutesAndKeepAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var written strings.Builder
 		s := &Supervisor{cfg: Config{Routes: func(_ context.Context, _ string, send func(routing.Update) error) error {
