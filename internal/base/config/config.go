@@ -294,6 +294,7 @@ type Part string
 // the cluster.
 const (
 	CoreDNS       Part = "coredns"
+	Gateway       Part = "gateway"
 	LocalStorage  Part = "local-storage"
 	MetricsServer Part = "metrics-server"
 	NetworkPolicy Part = "network-policy"

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
-	"github.com/kedge-dev/kedge/internal/cluster/policystream"
+	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
@@ -71,7 +71,7 @@ func TestStream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*cluster.Patience)
 	defer cancel()
 	go func() {
-		ended <- policystream.From(&rest.Config{Host: "https://" + c.Server.Host.Address.String() + ":6443", Transport: transport})(ctx,
+		ended <- nodestream.Policies().From(&rest.Config{Host: "https://" + c.Server.Host.Address.String() + ":6443", Transport: transport})(ctx,
 			func(u netpolicy.Update) error {
 				select {
 				case updates <- u:

@@ -12,8 +12,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
-	"github.com/kedge-dev/kedge/internal/cluster/policystream"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 )
 
@@ -33,10 +34,10 @@ func TestPolicies(t *testing.T) {
 				return nil
 			}
 			address := start(t, c)
-			follow := func(node string) (policystream.Stream, chan netpolicy.Update) {
+			follow := func(node string) (nodestream.Stream[netpolicy.Update], chan netpolicy.Update) {
 				transport := &http.Transport{TLSClientConfig: c.node(t, node).TLS(pki.NodeUser(node)), ForceAttemptHTTP2: http2}
 				t.Cleanup(transport.CloseIdleConnections)
-				return policystream.From(&rest.Config{Host: "https://" + address, Transport: transport}), make(chan netpolicy.Update, 1)
+				return nodestream.Policies().From(&rest.Config{Host: "https://" + address, Transport: transport}), make(chan netpolicy.Update, 1)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -71,20 +72,45 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestNoPolicies has servers that cannot tell a node anything.
-func TestNoPolicies(t *testing.T) {
+// TestNoStreams has servers that cannot tell a node anything.
+func TestNoStreams(t *testing.T) {
 	c := newCluster(t)
 	edge := certificate(t, c.node(t, "edge"), pki.NodeUser("edge"))
-	ask := func() int {
-		return c.call("GET", policystream.Path, nil, func(r *http.Request) { r.TLS.PeerCertificates = edge }).Code
+	for _, path := range []string{nodestream.PoliciesPath, nodestream.RoutesPath} {
+		ask := func() int {
+			return c.call("GET", path, nil, func(r *http.Request) { r.TLS.PeerCertificates = edge }).Code
+		}
+		c.cfg.APIServers = nil
+		if code := ask(); code != http.StatusNotFound {
+			t.Errorf("%s: a server that knows nothing answers %d", path, code)
+		}
+		c.cfg.APIServers = func() []string { return nil }
+		if code := ask(); code != http.StatusServiceUnavailable {
+			t.Errorf("%s: a server without an API server answers %d", path, code)
+		}
 	}
-	if code := ask(); code != http.StatusNotFound {
-		t.Errorf("a server that enforces no policies answers %d", code)
-	}
-	c.cfg.APIServers = func() []string { return nil }
-	if code := ask(); code != http.StatusServiceUnavailable {
-		t.Errorf("a server without an API server answers %d", code)
-	}
+}
+
+// TestRoutesAndKeepAlive has a node that follows its routes. The update without changes is small.
+func TestRoutesAndKeepAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written strings.Builder
+		s := &Supervisor{cfg: Config{Routes: func(_ context.Context, _ string, send func(routing.Update) error) error {
+			if err := send(routing.Update{Whole: true, State: routing.State{Backends: map[string]*routing.Backend{"b": {Name: "b"}}}}); err != nil {
+				return err
+			}
+			time.Sleep(nodestream.KeepAlive + time.Second)
+			return send(routing.Update{State: routing.State{Backends: map[string]*routing.Backend{"b": nil}}})
+		}}}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, nodestream.RoutesPath, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodeStream(s, nodestream.Routes(), s.cfg.Routes).ServeHTTP(&slowWriter{Builder: &written}, r)
+		if want := `{"whole":true,"backends":{"b":{"name":"b"}}}` + "\n{}\n" + `{"backends":{"b":null}}` + "\n"; written.String() != want {
+			t.Errorf("got %q", written.String())
+		}
+	})
 }
 
 // TestKeepAlive wants updates without changes while nothing happens. They say the same
@@ -94,18 +120,18 @@ func TestKeepAlive(t *testing.T) {
 		var written strings.Builder
 		w := &slowWriter{Builder: &written}
 		s := &Supervisor{cfg: Config{Policies: func(ctx context.Context, _ string, send func(netpolicy.Update) error) error {
-			time.Sleep(10 * policystream.KeepAlive) // nothing is known yet
+			time.Sleep(10 * nodestream.KeepAlive) // nothing is known yet
 			if err := send(netpolicy.Update{Whole: true, Active: true}); err != nil {
 				return err
 			}
-			time.Sleep(policystream.KeepAlive*5/2 + time.Second)
+			time.Sleep(nodestream.KeepAlive*5/2 + time.Second)
 			return errors.New("over")
 		}}}
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, policystream.Path, nil)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, nodestream.PoliciesPath, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.policies(w, r)
+		nodeStream(s, nodestream.Policies(), s.cfg.Policies).ServeHTTP(w, r)
 		want := `{"whole":true,"active":true}` + "\n" + strings.Repeat(`{"active":true}`+"\n", strings.Count(written.String(), "\n")-1)
 		if lines := strings.Count(written.String(), "\n"); written.String() != want || lines < 3 || lines > 4 {
 			t.Errorf("got %q", written.String())
@@ -133,19 +159,20 @@ func TestStreams(t *testing.T) {
 	var contexts []context.Context
 	var ends []func()
 	for range maxStreams + 2 {
-		ctx, end := s.begin(t.Context(), "edge")
+		ctx, end := s.begin(t.Context(), "/a", "edge")
 		contexts, ends = append(contexts, ctx), append(ends, end)
 	}
-	other, endOther := s.begin(t.Context(), "other")
+	other, endOther := s.begin(t.Context(), "/a", "other")
+	another, endAnother := s.begin(t.Context(), "/b", "edge")
 	for i, ctx := range contexts {
 		if ended := ctx.Err() != nil; ended != (i < 2) {
 			t.Errorf("stream %d has ended: %t", i, ended)
 		}
 	}
-	if other.Err() != nil {
-		t.Error("the stream of another node has ended")
+	if other.Err() != nil || another.Err() != nil {
+		t.Error("the stream of another node, or of another kind, has ended")
 	}
-	for _, end := range append(ends, endOther) {
+	for _, end := range append(ends, endOther, endAnother) {
 		end()
 	}
 	if len(s.open) > 0 {

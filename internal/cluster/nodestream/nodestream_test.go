@@ -1,4 +1,4 @@
-package policystream
+package nodestream
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
@@ -54,7 +55,7 @@ func TestFrom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := serve(t, func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Path != Path || r.ProtoMajor != 2 {
+				if r.URL.Path != PoliciesPath || r.ProtoMajor != 2 {
 					t.Errorf("got %s %s", r.Proto, r.URL)
 				}
 				if test.status == 302 {
@@ -64,7 +65,7 @@ func TestFrom(t *testing.T) {
 				_, _ = io.WriteString(w, test.answer)
 			})
 			var applied []netpolicy.Update
-			err := From(client)(t.Context(), func(u netpolicy.Update) error {
+			err := Policies().From(client)(t.Context(), func(u netpolicy.Update) error {
 				if u.Groups != nil {
 					return refused
 				}
@@ -95,7 +96,7 @@ func TestKeep(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var applied []netpolicy.Update
-	err := From(client).Keep(ctx, func(u netpolicy.Update) error {
+	err := Policies().Keep(Policies().From(client))(ctx, func(u netpolicy.Update) error {
 		if applied = append(applied, u); len(applied) == 3 {
 			cancel()
 		}
@@ -106,24 +107,43 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestPatience: Keep says once that the server is old and tries slowly. It tries sooner
-// after other faults.
+// TestPatience: Keep says once that a server has no stream, and tries slowly. It tries sooner
+// after other faults. It is a warning, unless the server may be right.
 func TestPatience(t *testing.T) {
-	for cause, test := range map[error]struct{ least, most int }{errNoRoute: {59, 61}, errors.New("broken"): {200, 400}} {
-		synctest.Test(t, func(t *testing.T) {
-			said := logrustest.NewLocal(logrus.StandardLogger())
-			defer said.Reset()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-			defer cancel()
-			attempts := 0
-			_ = Stream(func(context.Context, func(netpolicy.Update) error) error { attempts++; return cause }).Keep(ctx, nil)
-			if attempts < test.least || attempts > test.most {
-				t.Errorf("%v: %d attempts", cause, attempts)
-			}
-			if entries := said.AllEntries(); len(entries) != 1 || entries[0].Level != logrus.WarnLevel {
-				t.Errorf("%v: it said %d things", cause, len(entries))
-			}
+	broken := errors.New("broken")
+	for name, test := range map[string]struct {
+		keep        func(ctx context.Context, attempt func() error)
+		least, most int
+		level       logrus.Level
+	}{
+		"policies of an older server": {attempts(Policies(), errNoPolicies), 59, 61, logrus.WarnLevel},
+		"routes of an older server":   {attempts(Routes(), errNoRoutes), 59, 61, logrus.InfoLevel},
+		"policies that break":         {attempts(Policies(), broken), 200, 400, logrus.WarnLevel},
+		"routes that break":           {attempts(Routes(), broken), 200, 400, logrus.WarnLevel},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				said := logrustest.NewLocal(logrus.StandardLogger())
+				defer said.Reset()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				count := 0
+				test.keep(ctx, func() error { count++; return nil })
+				if count < test.least || count > test.most {
+					t.Errorf("%d attempts", count)
+				}
+				if entries := said.AllEntries(); len(entries) != 1 || entries[0].Level != test.level {
+					t.Errorf("it said %v", entries)
+				}
+			})
 		})
+	}
+}
+
+// attempts returns a function that keeps a stream that fails again and again.
+func attempts[U any](kind Kind[U], cause error) func(context.Context, func() error) {
+	return func(ctx context.Context, attempt func() error) {
+		_ = kind.Keep(func(context.Context, func(U) error) error { return errors.Join(attempt(), cause) })(ctx, nil)
 	}
 }
 
@@ -140,7 +160,8 @@ func TestUpgrade(t *testing.T) {
 			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{"whole":true,"active":true}` + "\n"))}, nil
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		err := From(&rest.Config{Host: "https://x", Transport: transport}).Keep(ctx, func(u netpolicy.Update) error {
+		kept := Policies().Keep(Policies().From(&rest.Config{Host: "https://x", Transport: transport}))
+		err := kept(ctx, func(u netpolicy.Update) error {
 			if late := time.Since(upgraded); !u.Whole || late > without {
 				t.Errorf("got %v %s after the upgrade", u, late)
 			}
@@ -171,7 +192,7 @@ func TestSilence(t *testing.T) {
 			return &http.Response{StatusCode: 200, Body: reader}, nil
 		})
 		applied := 0
-		err := From(&rest.Config{Host: "https://x", Transport: transport})(t.Context(), func(netpolicy.Update) error { applied++; return nil })
+		err := Policies().From(&rest.Config{Host: "https://x", Transport: transport})(t.Context(), func(netpolicy.Update) error { applied++; return nil })
 		if took := time.Since(began); err == nil || took != 5*KeepAlive+silence || applied != 1 {
 			t.Errorf("after %s and %d updates: %v", took, applied, err)
 		}
@@ -184,7 +205,7 @@ func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { re
 
 // TestLongLine limits what a server can make a node keep in memory.
 func TestLongLine(t *testing.T) {
-	d := NewDecoder(endless{})
+	d := Policies().NewDecoder(endless{})
 	d.limit = 1 << 20
 	if _, err := d.Next(); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
 		t.Errorf("got %v", err)
@@ -213,7 +234,7 @@ func TestDecoder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d := NewDecoder(strings.NewReader(text.String()))
+	d := Policies().NewDecoder(strings.NewReader(text.String()))
 	for _, want := range sent {
 		if got, err := d.Next(); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v, %v", got, err)
@@ -221,5 +242,28 @@ func TestDecoder(t *testing.T) {
 	}
 	if _, err := d.Next(); !errors.Is(err, io.EOF) {
 		t.Error(err)
+	}
+}
+
+// TestRoutes has a server that tells a node its routes, and changes one of them.
+func TestRoutes(t *testing.T) {
+	first := routing.State{Routes: map[string]*routing.Route{"a": {Name: "a"}, "b": {Name: "b"}}}
+	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != RoutesPath {
+			t.Errorf("got %s", r.URL)
+		}
+		for _, update := range []routing.Update{{Whole: true, State: first}, Routes().Still(routing.Update{Whole: true}), {State: routing.State{Routes: map[string]*routing.Route{"a": nil}}}} {
+			_ = Encode(w, update)
+		}
+	})
+	var state *routing.State
+	count := 0
+	err := Routes().From(client)(t.Context(), func(u routing.Update) error {
+		count++
+		state = state.With(u)
+		return nil
+	})
+	if !errors.Is(err, io.EOF) || count != 2 || len(state.Routes) != 1 || state.Routes["b"] == nil {
+		t.Errorf("got %v, %d updates and %v", err, count, state)
 	}
 }
