@@ -2,8 +2,11 @@ package compile
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
 // compiler is one run of Compile.
@@ -14,6 +17,32 @@ type compiler struct {
 	// order is that of precedence: older Gateways first, and each Gateway's own listeners
 	// before those of its listener sets.
 	listeners []*listener
+	// grants are the ReferenceGrants, by their namespace.
+	grants map[string][]*gwv1.ReferenceGrant
+}
+
+func newCompiler(in *Input) *compiler {
+	return &compiler{
+		in: in,
+		out: &Result{
+			State: routing.State{
+				Routes: map[string]*routing.Route{}, Backends: map[string]*routing.Backend{}, Certificates: map[string]*routing.Certificate{},
+			},
+			Classes:      map[*gwv1.GatewayClass]*gwv1.GatewayClassStatus{},
+			Gateways:     map[*gwv1.Gateway]*gwv1.GatewayStatus{},
+			ListenerSets: map[*gwv1.ListenerSet]*gwv1.ListenerSetStatus{},
+			HTTPRoutes:   map[*gwv1.HTTPRoute]*gwv1.HTTPRouteStatus{},
+			GRPCRoutes:   map[*gwv1.GRPCRoute]*gwv1.GRPCRouteStatus{},
+			TLSRoutes:    map[*gwv1.TLSRoute]*gwv1.TLSRouteStatus{},
+			TCPRoutes:    map[*gwv1.TCPRoute]*gwv1.TCPRouteStatus{},
+			UDPRoutes:    map[*gwv1.UDPRoute]*gwv1.UDPRouteStatus{},
+			Policies:     map[*gwv1.BackendTLSPolicy]*gwv1.PolicyStatus{},
+			Secrets:      map[types.NamespacedName]bool{},
+			ConfigMaps:   map[types.NamespacedName]bool{},
+			Services:     map[types.NamespacedName]bool{},
+		},
+		grants: grantsByNamespace(in.Grants),
+	}
 }
 
 // listener is a listener of a Gateway or of a listener set, as routes see it.
