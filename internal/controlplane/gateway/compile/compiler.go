@@ -19,6 +19,25 @@ type compiler struct {
 	listeners []*listener
 	// grants are the ReferenceGrants, by their namespace.
 	grants map[string][]*gwv1.ReferenceGrant
+	// gatewayOf has the Gateways of kedge's classes, and ordered has them in the order of
+	// precedence.
+	gatewayOf map[*gwv1.Gateway]*gateway
+	ordered   []*gateway
+	// checked are the Secrets that were read for their certificates.
+	checked map[types.NamespacedName]checked
+	// bundles are the ConfigMaps that were read for certificates of authorities.
+	bundles map[types.NamespacedName]bundle
+	// reaches are the fronts that were looked at.
+	reaches map[types.NamespacedName]*reach
+	// clientCertificates are the names of the certificates that Gateways show to backends
+	// with TLS (spec.tls.backend). gateways() fills it. A Gateway without one is not in it.
+	// The routes give the certificates to the nodes.
+	clientCertificates map[*gwv1.Gateway]string
+	// backendTLS are the BackendTLSPolicies, and who uses them.
+	backendTLS backendPolicies
+	// backends are those that a route of this run asked for, by the name in State. Nodes get
+	// those that a listener uses.
+	backends map[string]*routing.Backend
 }
 
 func newCompiler(in *Input) *compiler {
@@ -41,7 +60,14 @@ func newCompiler(in *Input) *compiler {
 			ConfigMaps:   map[types.NamespacedName]bool{},
 			Services:     map[types.NamespacedName]bool{},
 		},
-		grants: grantsByNamespace(in.Grants),
+		grants:    grantsByNamespace(in.Grants),
+		gatewayOf: map[*gwv1.Gateway]*gateway{},
+		checked:   map[types.NamespacedName]checked{},
+		bundles:   map[types.NamespacedName]bundle{},
+		reaches:   map[types.NamespacedName]*reach{},
+
+		clientCertificates: map[*gwv1.Gateway]string{},
+		backends:           map[string]*routing.Backend{},
 	}
 }
 
@@ -65,17 +91,17 @@ type listener struct {
 	// many route objects that are, with those that have nothing to serve.
 	routes   []string
 	attached int32
-}
 
-// parentNamespace returns the namespace of the object that has the listener.
-func (l *listener) parentNamespace() string {
-	if l.set != nil {
-		return l.set.Namespace
-	}
-	return l.gateway.Namespace
-}
-
-// admits tells whether routes of a namespace may attach, by allowedRoutes.
-func (l *listener) admits(namespace *corev1.Namespace) bool {
-	return namespace != nil && false // in listeners.go
+	// namespaces says whose routes may attach.
+	namespaces admission
+	// certificates are names of certificates in State.
+	certificates []string
+	// clientAuthorities and insecureFallback are those of routing.Listener.
+	clientAuthorities string
+	insecureFallback  bool
+	// accepted, resolved and conflict are what is wrong with the listener. Their reasons are
+	// those of its conditions.
+	accepted, resolved, conflict fault
+	// overlaps names another listener of the port whose host names are also this one's.
+	overlaps string
 }
