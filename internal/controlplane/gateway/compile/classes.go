@@ -1,10 +1,6 @@
 package compile
 
 import (
-	"slices"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 

@@ -31,7 +31,7 @@ type compiler struct {
 	reaches map[types.NamespacedName]*reach
 	// clientCertificates are the names of the certificates that Gateways show to backends
 	// with TLS (spec.tls.backend). gateways() fills it. A Gateway without one is not in it.
-	// The routes give the certificates to the nodes.
+	// finish() gives those to the nodes that backends in State name.
 	clientCertificates map[*gwv1.Gateway]string
 	// backendTLS are the BackendTLSPolicies, and who uses them.
 	backendTLS backendPolicies

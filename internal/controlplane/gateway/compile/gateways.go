@@ -67,6 +67,9 @@ func (c *compiler) gateways() {
 	shared := claims{}
 	for _, g := range c.ordered {
 		g.decide(shared)
+		if g.accepted && g.clientCertificate != "" {
+			c.clientCertificates[g.object] = g.clientCertificate
+		}
 		c.listeners = append(c.listeners, g.listeners...)
 		for _, set := range g.sets {
 			c.listeners = append(c.listeners, set.listeners...)
@@ -148,17 +151,6 @@ func (c *compiler) chooseFront(g *gateway) {
 	if len(g.addresses) > 0 || g.annotations[servicelb.PoolAnnotation] != "" || c.in.Offered(g.object.Namespace, g.labels) {
 		g.front = types.NamespacedName{Namespace: g.object.Namespace, Name: serviceName(g.object.Name)}
 	}
-}
-
-// clientCertificate returns the name of the certificate that backends of a Gateway see. It is
-// empty if there is none. The nodes get the certificate.
-func (c *compiler) clientCertificate(object *gwv1.Gateway) string {
-	g := c.gatewayOf[object]
-	if g == nil || !g.accepted || g.clientCertificate == "" {
-		return ""
-	}
-	c.serve(g.clientCertificate)
-	return g.clientCertificate
 }
 
 // decide says which listeners are served. Gateways that share a front cannot all use a port

@@ -18,6 +18,11 @@ const parentNotProgrammed gwv1.ListenerSetConditionReason = "ParentNotProgrammed
 // are attached already.
 func (c *compiler) finish() {
 	c.fronts()
+	for _, backend := range c.out.State.Backends {
+		if backend.TLS != nil {
+			c.serve(backend.TLS.ClientCertificate)
+		}
+	}
 	for _, g := range c.ordered {
 		c.out.Gateways[g.object] = c.gatewayStatus(g)
 		for _, set := range g.sets {
