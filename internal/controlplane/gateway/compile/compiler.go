@@ -65,8 +65,7 @@ func newCompiler(in *Input) *compiler {
 		bundles:   map[types.NamespacedName]bundle{},
 		reaches:   map[types.NamespacedName]*reach{},
 
-		clientCertificates: map[*gwv1.Gateway]string{},
-		backends:           map[string]*routing.Backend{},
+		backends: map[string]*routing.Backend{},
 	}
 }
 
