@@ -65,7 +65,8 @@ func newCompiler(in *Input) *compiler {
 		bundles:   map[types.NamespacedName]bundle{},
 		reaches:   map[types.NamespacedName]*reach{},
 
-		backends: map[string]*routing.Backend{},
+		clientCertificates: map[*gwv1.Gateway]string{},
+		backends:           map[string]*routing.Backend{},
 	}
 }
 
