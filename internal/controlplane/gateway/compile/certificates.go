@@ -17,8 +17,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
-// authorityKey is the key of a ConfigMap that has certificates of authorities.
-const authorityKey = "ca.crt"
+const (
+	// authorityKey is the key of a ConfigMap that has certificates of authorities.
+	authorityKey = "ca.crt"
+	// maxAuthorities is how many bytes the certificates of authorities may have together. Each
+	// listener and each backend has a copy of them on its way to the nodes.
+	maxAuthorities = 256 << 10
+)
 
 // referrer is the object that refers to others: the one that a ReferenceGrant names.
 type referrer struct{ kind, namespace string }
@@ -175,8 +180,11 @@ func parseAuthorities(text string) (string, error) {
 		}
 		found.Write(pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes}))
 	}
-	if found.Len() == 0 {
+	switch {
+	case found.Len() == 0:
 		return "", errors.New("it has no certificate in PEM")
+	case found.Len() > maxAuthorities:
+		return "", fmt.Errorf("its certificates have %d bytes in PEM: leave authorities out until they have %d", found.Len(), maxAuthorities)
 	}
 	return found.String(), nil
 }

@@ -214,9 +214,10 @@ func TestParseAuthorities(t *testing.T) {
 	if err != nil || strings.Count(text, "CERTIFICATE--") != 4 || strings.Contains(text, "KEY") || strings.Contains(text, "text") {
 		t.Errorf("the authorities are %q, %v", text, err)
 	}
-	for _, wrong := range []string{"", "text", string(key), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"} {
+	many := strings.Repeat(string(chain), maxAuthorities/len(chain)+1)
+	for _, wrong := range []string{"", "text", many, string(key), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"} {
 		if _, err := parseAuthorities(wrong); err == nil {
-			t.Errorf("%q has authorities", wrong)
+			t.Errorf("%.100q has authorities", wrong)
 		}
 	}
 }
