@@ -120,7 +120,7 @@ func (w *world) add(t *testing.T, manifests string) {
 			namespace := decode[corev1.Namespace](t, document)
 			w.namespaces[namespace.Name] = namespace
 		default:
-			t.Fatalf("a manifest has the kind %q", kind.Kind)
+			w.addForRoutes(t, kind.Kind, document, created)
 		}
 	}
 }
