@@ -6,7 +6,8 @@ import (
 
 // maxRegexp is how many parts a regular expression may have when its repetitions are written
 // out. Each part takes about 100 bytes in every node, so that an expression takes at most some
-// hundred kilobytes. A text of 1,024 characters could otherwise become as large as 100 MB.
+// hundred kilobytes. The value of a header may have 4,096 characters, which could otherwise
+// stand for 600,000 parts.
 const maxRegexp = 4096
 
 // checkRegexp tells whether nodes can match a regular expression.
