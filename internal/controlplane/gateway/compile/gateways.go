@@ -64,7 +64,6 @@ func (c *compiler) gateways() {
 		c.ordered = append(c.ordered, g)
 		c.gatewayOf[object] = g
 	}
-	c.clientCertificates = map[*gwv1.Gateway]string{}
 	shared := claims{}
 	for _, g := range c.ordered {
 		g.decide(shared)

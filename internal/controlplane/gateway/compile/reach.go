@@ -97,7 +97,8 @@ func (r *reach) addressFault(asked []string) fault {
 	case !assigned && why != "":
 		return faultOf(gwv1.GatewayReasonAddressNotAssigned, "the Service %s has no address%s", r.name, why)
 	case !assigned:
-		return faultOf(gwv1.GatewayReasonAddressNotAssigned, "the Service %s has no address yet. `kubectl describe service --namespace=%s %s` shows what its load balancer says",
+		return faultOf(gwv1.GatewayReasonAddressNotAssigned,
+			"the Service %s has no address yet. `kubectl describe service --namespace=%s %s` shows what its load balancer says",
 			r.name, r.name.Namespace, r.name.Name)
 	}
 	return fault{}
@@ -129,7 +130,8 @@ func (r *reach) listens(at endpoint) bool {
 func (r *reach) portFault(listeners []*listener) fault {
 	for _, l := range listeners {
 		if l.usable && !r.listens(l.endpoint()) {
-			return faultOf(gwv1.GatewayReasonPending, "no node listens on port %d (%s) yet. The annotation gateway.kedge.dev/listening of a Node says what the node listens on",
+			return faultOf(gwv1.GatewayReasonPending,
+				"no node listens on port %d (%s) yet. The annotation gateway.kedge.dev/listening of a Node says what the node listens on",
 				l.port, l.transport())
 		}
 	}
