@@ -17,7 +17,8 @@ func NameOf(namespace, service string, port int32) string {
 }
 
 // Of returns the endpoints of a port of a Service, sorted. If none is ready, it returns
-// those that are terminating and still serve, as the service proxy does.
+// those that are terminating and still serve, as the service proxy does. Endpoints at
+// addresses that a gateway must not connect to are left out.
 func Of(port *corev1.ServicePort, of []*discoveryv1.EndpointSlice) []netip.AddrPort {
 	var ready, serving []netip.AddrPort
 	for _, slice := range of {
@@ -32,7 +33,7 @@ func Of(port *corev1.ServicePort, of []*discoveryv1.EndpointSlice) []netip.AddrP
 				continue
 			}
 			address, err := netip.ParseAddr(endpoint.Addresses[0])
-			if err != nil {
+			if err != nil || !isAllowed(address) {
 				continue // the API server refuses such an address
 			}
 			found := netip.AddrPortFrom(address, number)
@@ -49,6 +50,19 @@ func Of(port *corev1.ServicePort, of []*discoveryv1.EndpointSlice) []netip.AddrP
 	}
 	slices.SortFunc(ready, netip.AddrPort.Compare)
 	return slices.Compact(ready)
+}
+
+// isAllowed tells whether a gateway may connect to an address. Users write EndpointSlices by
+// hand, and a gateway connects from the node itself. So it never connects to services of the
+// node that listen on loopback only, nor to link-local addresses, where clouds serve
+// credentials of the node (169.254.169.254).
+//
+// Addresses of nodes are allowed. Pods with hostNetwork have them, and Services without a
+// selector often point at another machine of the network. What listens there is open to every
+// pod anyway, and the ports of the cluster itself ask for credentials.
+func isAllowed(address netip.Addr) bool {
+	plain := address.Unmap()
+	return plain.Zone() == "" && !plain.IsLoopback() && !plain.IsUnspecified() && !plain.IsLinkLocalUnicast() && !plain.IsMulticast()
 }
 
 // portOf returns the number that a port of a Service has in a slice, or zero.
