@@ -111,7 +111,7 @@ func readCertificate(secret *corev1.Secret) (*routing.Certificate, *x509.Certifi
 // redirects finds Ingresses that send clients to HTTPS where there is none.
 func (c *compiler) redirects() {
 	for _, e := range c.entries {
-		if !e.settings.redirect {
+		if !e.settings.redirect || e.settings.closed {
 			continue
 		}
 		for _, host := range e.hosts {
