@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,8 +63,13 @@ func faultsOf(newest *compiled) []fault {
 const reasonTaken = "ServiceExists"
 
 // isFault tells whether a condition says that the user has to mend something. Conditions
-// about what kedge is still doing are not of that kind.
+// about what kedge is still doing are not of that kind. Those that sum up the conditions of
+// listeners would say the same again.
 func isFault(condition *metav1.Condition) bool {
+	switch condition.Reason {
+	case string(gwv1.GatewayReasonListenersNotValid), string(gwv1.GatewayReasonListenersNotResolved):
+		return false
+	}
 	switch condition.Type {
 	case string(gwv1.GatewayConditionAccepted), string(gwv1.ListenerConditionResolvedRefs):
 		return condition.Status == metav1.ConditionFalse && condition.Reason != string(gwv1.GatewayReasonPending)
@@ -81,13 +87,13 @@ func conditionsOf(status any) []metav1.Condition {
 	case *gwv1.GatewayStatus:
 		all := slices.Clone(status.Conditions)
 		for i := range status.Listeners {
-			all = append(all, status.Listeners[i].Conditions...)
+			all = append(all, ofListener(status.Listeners[i].Name, status.Listeners[i].Conditions)...)
 		}
 		return all
 	case *gwv1.ListenerSetStatus:
 		all := slices.Clone(status.Conditions)
 		for i := range status.Listeners {
-			all = append(all, status.Listeners[i].Conditions...)
+			all = append(all, ofListener(status.Listeners[i].Name, status.Listeners[i].Conditions)...)
 		}
 		return all
 	case *gwv1.HTTPRouteStatus:
@@ -110,6 +116,15 @@ func conditionsOf(status any) []metav1.Condition {
 		return all
 	}
 	return nil
+}
+
+// ofListener returns conditions whose messages name their listener.
+func ofListener(name gwv1.SectionName, conditions []metav1.Condition) []metav1.Condition {
+	named := slices.Clone(conditions)
+	for i := range named {
+		named[i].Message = fmt.Sprintf("listener %s: %s", name, named[i].Message)
+	}
+	return named
 }
 
 func conditionsOfParents(parents []gwv1.RouteParentStatus) []metav1.Condition {

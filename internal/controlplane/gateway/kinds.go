@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,12 +41,19 @@ func resource(name string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: gwv1.GroupName, Version: gwv1.GroupVersion.Version, Resource: name}
 }
 
+// A kind that the API server does not know is looked for after firstLook, and then after twice
+// as long each time, up to lastLook.
+const (
+	firstLook = time.Second
+	lastLook  = time.Minute
+)
+
 // watched are the objects of a custom kind. It has only what one reader needs of an informer:
 // the store, and a function that is called after each change.
 type watched struct {
 	cache.Store
 	synced <-chan struct{}
-	// absent is closed when the API server does not know the kind. Then it has no objects.
+	// absent is closed if the API server does not know the kind. Then there are no objects yet.
 	absent    chan struct{}
 	setAbsent func()
 }
@@ -62,11 +70,7 @@ func watchKind(ctx context.Context, running *sync.WaitGroup, client dynamic.Inte
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-				list, err := of.List(ctx, options)
-				if apierrors.IsNotFound(err) {
-					w.setAbsent()
-				}
-				return list, err
+				return of.List(ctx, options)
 			},
 			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 				return of.Watch(ctx, options)
@@ -77,8 +81,29 @@ func watchKind(ctx context.Context, running *sync.WaitGroup, client dynamic.Inte
 		Transform:  convert,
 	})
 	w.Store, w.synced = store, controller.HasSyncedChecker().Done()
-	running.Go(func() { controller.RunWithContext(ctx) })
+	running.Go(func() {
+		if w.await(ctx, of) {
+			controller.RunWithContext(ctx)
+		}
+	})
 	return w
+}
+
+// await waits until the API server knows the kind. At the first start of a cluster that takes
+// a moment, and a reflector would log errors. It returns false if ctx ends before.
+func (w *watched) await(ctx context.Context, of dynamic.ResourceInterface) bool {
+	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+		_, err := of.List(ctx, metav1.ListOptions{Limit: 1})
+		if !apierrors.IsNotFound(err) {
+			return ctx.Err() == nil
+		}
+		w.setAbsent()
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(pause):
+		}
+	}
 }
 
 // wait waits until all objects are there. It returns false if ctx ends before.

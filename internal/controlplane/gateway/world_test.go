@@ -306,7 +306,7 @@ func (w *world) listed() (kinds []string) {
 	w.api.ClearActions()
 	w.custom.ClearActions()
 	slices.Sort(kinds)
-	return kinds
+	return slices.Compact(kinds)
 }
 
 // writes returns what was written since the last call.

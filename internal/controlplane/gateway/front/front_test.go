@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -260,6 +261,11 @@ func TestSlices(t *testing.T) {
 	}
 	if !reflect.DeepEqual(found, want) {
 		t.Errorf("got  %v\nwant %v", found, want)
+	}
+	for _, labels := range []map[string]string{got[0].Labels, service.Labels, Service(Front{Name: Shared}).Labels} {
+		if faults := validation.ValidateLabels(labels, nil); len(faults) > 0 {
+			t.Error(faults)
+		}
 	}
 	service.Spec.IPFamilies = service.Spec.IPFamilies[:1]
 	if got := Slices(f, service, []Node{node("b", all, "2001:db8::2")}); len(got) != 0 {

@@ -19,7 +19,7 @@ const (
 	ListeningAnnotation = gateways.ListeningAnnotation
 	// SliceManager is the value of the label endpointslice.kubernetes.io/managed-by of the
 	// EndpointSlices of fronts.
-	SliceManager = "kedge.dev/gateway"
+	SliceManager = "gateway.kedge.dev"
 	// maxEndpoints is how many endpoints an EndpointSlice may have
 	// (k8s.io/kubernetes/pkg/apis/discovery/validation/validation.go).
 	maxEndpoints = 1000
@@ -142,5 +142,7 @@ func sliceOf(service *corev1.Service, family discoveryv1.AddressType, number int
 
 // IsSlice tells whether kedge has made an EndpointSlice for a front.
 func IsSlice(slice *discoveryv1.EndpointSlice) bool {
-	return slice.Labels[discoveryv1.LabelManagedBy] == SliceManager
+	owner := metav1.GetControllerOf(slice)
+	return slice.Labels[discoveryv1.LabelManagedBy] == SliceManager &&
+		owner != nil && owner.Kind == "Service" && owner.Name == slice.Labels[discoveryv1.LabelServiceName]
 }
