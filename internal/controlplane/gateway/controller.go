@@ -80,7 +80,7 @@ func (*Controller) Follow(ctx context.Context) error {
 	return nil
 }
 
-// Lead implements the election package's Loops. It is ready at once: nothing waits for it.
+// Lead implements the election package's Loops. It is ready when it has read what it writes.
 func (c *Controller) Lead(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
