@@ -32,7 +32,7 @@ func Of(port *corev1.ServicePort, of []*discoveryv1.EndpointSlice) []netip.AddrP
 				continue
 			}
 			address, err := netip.ParseAddr(endpoint.Addresses[0])
-			if err != nil {
+			if err != nil || !forwardable(address) {
 				continue // the API server refuses such an address
 			}
 			found := netip.AddrPortFrom(address, number)
