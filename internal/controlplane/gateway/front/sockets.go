@@ -1,0 +1,84 @@
+package front
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
+)
+
+// Options are the settings of the cluster that all sockets have.
+type Options struct {
+	// ProxyProtocol says that connections of Trusted begin with a header of the PROXY protocol.
+	ProxyProtocol bool
+	// Trusted are ranges of proxies in front of kedge.
+	Trusted []netip.Prefix
+}
+
+// Sockets returns what nodes listen on for fronts, by name. service returns the Service of a
+// front, or nil. A port has no socket until its Service says which one it is.
+func Sockets(fronts []Front, service func(types.NamespacedName) *corev1.Service, options Options) map[string]*routing.Socket {
+	sockets := map[string]*routing.Socket{}
+	for _, f := range fronts {
+		of := service(f.Name)
+		if of == nil || !IsFront(of) {
+			continue
+		}
+		for _, port := range f.Ports {
+			number := socketOf(of, port.Number, port.Transport)
+			if number == 0 {
+				continue
+			}
+			sockets[socketName(number, port.Transport)] = &routing.Socket{
+				Transport: port.Transport, Port: number, PublicPort: port.Number, Listeners: port.Listeners,
+				HTTP3:         port.HTTP3 && f.hasHTTP3(of, port.Number),
+				ProxyProtocol: options.ProxyProtocol && port.Transport == routing.TCP,
+				Trusted:       options.Trusted,
+			}
+		}
+	}
+	return sockets
+}
+
+// hasHTTP3 tells whether there is a socket for HTTP/3 on a port. Without one, answers must
+// not promise it.
+func (f *Front) hasHTTP3(service *corev1.Service, number uint16) bool {
+	return socketOf(service, number, routing.UDP) != 0 && slices.ContainsFunc(f.Ports, func(port Port) bool {
+		return port.Number == number && port.Transport == routing.UDP && port.HTTP3
+	})
+}
+
+// socketOf returns the port that nodes listen on for a port of a front, or zero if it is not
+// known yet.
+func socketOf(service *corev1.Service, number uint16, transport routing.Transport) uint16 {
+	for _, port := range service.Spec.Ports {
+		if port.Port == int32(number) && protocol(&port) == protocolOf(transport) {
+			return socketOfPort(&port)
+		}
+	}
+	return 0
+}
+
+func socketOfPort(port *corev1.ServicePort) uint16 {
+	if port.NodePort == 0 || port.TargetPort != intstr.FromInt32(port.NodePort) {
+		return 0
+	}
+	return uint16(port.NodePort)
+}
+
+func protocol(port *corev1.ServicePort) corev1.Protocol {
+	if port.Protocol == "" {
+		return corev1.ProtocolTCP
+	}
+	return port.Protocol
+}
+
+// socketName returns the name of a socket: NUMBER/TRANSPORT.
+func socketName(number uint16, transport routing.Transport) string {
+	return strconv.Itoa(int(number)) + "/" + string(transport)
+}
