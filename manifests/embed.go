@@ -8,5 +8,5 @@ import "embed"
 // Files are the manifests, each with one or more YAML documents. A folder has those
 // of the part of the cluster whose name it has (config.Part).
 //
-//go:embed *.yaml */*.yaml
+//go:embed *.yaml */*.yaml gateway/definitions.json.gz
 var Files embed.FS

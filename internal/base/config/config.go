@@ -179,7 +179,7 @@ type Cluster struct {
 	ClusterDNS           []string `key:"cluster-dns" role:"server" usage:"address of the cluster's DNS (default: the tenth of each service-cidr)"`
 	ClusterDomain        string   `key:"cluster-domain" role:"server" usage:"domain of the cluster's names"`
 	// Disable are names of disabled parts: see Has and DisabledManifests.
-	Disable []string `key:"disable" role:"server" usage:"remove a part of the cluster: coredns, local-storage, metrics-server, network-policy, servicelb, or the name of a file or a folder in server/manifests, without .yaml"`
+	Disable []string `key:"disable" role:"server" usage:"remove a part of the cluster: coredns, gateway, local-storage, metrics-server, network-policy, servicelb, or the name of a file or a folder in server/manifests, without .yaml"`
 	// DisableNetworkPolicy is k3s's flag. It does what network-policy in Disable does.
 	DisableNetworkPolicy bool `key:"disable-network-policy" role:"server" usage:"do not enforce NetworkPolicies, for example because a CNI of your own does"`
 	// EmbeddedRegistry concerns registries that a node's PrivateRegistry lists.
@@ -193,6 +193,7 @@ type Cluster struct {
 	// FlannelExternalIP is for nodes that reach each other only by NodeExternalIP.
 	FlannelExternalIP bool `key:"flannel-external-ip" role:"server" usage:"send traffic between pods of different nodes to the node-external-ip of each node that has one"`
 	FlannelIPv6Masq   bool `key:"flannel-ipv6-masq" role:"server" usage:"give packets of pods to IPv6 addresses outside the cluster the address of the node. Set it to false if other networks know the pods' addresses"`
+	Gateway           GatewaySettings
 }
 
 // Node is one node.
@@ -294,6 +295,7 @@ type Part string
 // the cluster.
 const (
 	CoreDNS       Part = "coredns"
+	Gateway       Part = "gateway"
 	LocalStorage  Part = "local-storage"
 	MetricsServer Part = "metrics-server"
 	NetworkPolicy Part = "network-policy"
@@ -302,12 +304,20 @@ const (
 
 // Parts returns all parts.
 func Parts() []Part {
-	return []Part{CoreDNS, LocalStorage, MetricsServer, NetworkPolicy, ServiceLB}
+	return []Part{CoreDNS, Gateway, LocalStorage, MetricsServer, NetworkPolicy, ServiceLB}
 }
 
 // Has tells whether the cluster has a part.
 func (c *Cluster) Has(part Part) bool {
-	return !slices.Contains(c.Disable, string(part)) && (part != NetworkPolicy || !c.DisableNetworkPolicy)
+	switch {
+	case slices.Contains(c.Disable, string(part)):
+		return false
+	case part == Gateway:
+		return !slices.Contains(c.Disable, traefik)
+	case part == NetworkPolicy:
+		return !c.DisableNetworkPolicy
+	}
+	return true
 }
 
 // EnforcesPolicies tells whether NetworkPolicies are enforced, by kedge or probably by a
@@ -316,7 +326,8 @@ func (c *Cluster) EnforcesPolicies() bool {
 	return c.Has(NetworkPolicy) || c.FlannelBackend == "none"
 }
 
-// DisabledManifests are the names in Disable that are not of kedge's own parts.
+// DisabledManifests are the names in Disable that are not of kedge's own parts. The name
+// traefik is among them, so that a manifest of that name stays disabled as in k3s.
 func (c *Cluster) DisabledManifests() []string {
 	return slices.DeleteFunc(slices.Clone(c.Disable), func(name string) bool { return slices.Contains(Parts(), Part(name)) })
 }

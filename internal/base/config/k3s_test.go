@@ -230,7 +230,6 @@ advertise-port: 0
 		"$K3S_KUBECONFIG_MODE: This is k3s's name: kedge's is KEDGE_WRITE_KUBECONFIG_MODE.",
 		"$KEDGE_NODE_NAEM: No setting has this variable: did you mean KEDGE_NODE_NAME?",
 		"$K3S_NO_SUCH: No setting has this variable.",
-		"disable: kedge has no Traefik",
 		"$K3S_LB_SERVER_PORT: lb-server-port: A node of kedge reaches",
 		"$KEDGE_AGENT_HTTP_PROXY_ALLOWED: A node of kedge reaches the servers directly", "$CONTAINERD_HTTPS_PROXY: containerd is a part of kedge: set HTTPS_PROXY.",
 		"$K3S_CLUSTER_SECRET: cluster-secret: This is k3s's name: kedge's is token.",

@@ -168,7 +168,7 @@ var k3sValues = []K3sValue{
 	{"kube-controller-manager-arg", "cert-dir=", Needless, "", "kedge serves the controllers' port with a certificate of its own authority: /cacerts of https-listen-port has the authority."},
 	{"kube-scheduler-arg", "cert-dir=", Needless, "", "kedge serves the scheduler's port with a certificate of its own authority: /cacerts of https-listen-port has the authority."},
 	{"kube-proxy-arg", "metrics-bind-address=", Needless, "", "Prometheus finds the service proxy's metrics at /metrics/proxy of the kubelet's port, with TLS and a right: see docs/observing.md."},
-	{"disable", "traefik", Needless, "", "kedge has no Traefik, so there is none to disable."},
+	{"disable", "traefik", Same, "", "It switches off the gateway, which kedge has in place of Traefik. `disable: gateway` does the same."},
 	{"disable", "runtimes", Needless, "", "kedge has RuntimeClasses only for the runtimes that the server finds on its host."},
 }
 

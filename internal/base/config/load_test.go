@@ -25,6 +25,10 @@ func TestLoadGoodFiles(t *testing.T) {
 	full.Cluster.ServiceCIDR = []string{"10.43.0.0/16", "fd00:43::/112"}
 	full.Cluster.ClusterDNS = []string{"10.43.0.10"}
 	full.Cluster.FlannelBackend = "host-gw"
+	full.Cluster.Gateway = GatewaySettings{
+		IngressClasses: []string{"traefik", "nginx"}, TrustedProxies: []string{"192.0.2.0/24", "2001:db8::1"},
+		ProxyProtocol: true, AccessLog: true,
+	}
 	full.Node.ContainerRuntimeEndpoint = "unix:///run/crio/crio.sock"
 	for name, want := range map[string]*Config{"full": full, "empty": Default()} {
 		got, err := Load(filepath.Join("testdata", name+".good.yaml"))

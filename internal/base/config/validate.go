@@ -275,6 +275,7 @@ func (v *validator) cluster(c *Cluster) {
 		v.fault("cluster-domain", "invalid domain name %q: use a name such as cluster.local", c.ClusterDomain)
 	}
 	v.oneOf("flannel-backend", c.FlannelBackend, flannelBackends)
+	v.gateway(&c.Gateway)
 	for _, part := range c.Disable {
 		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(part)) {
 			v.fault("disable", "%q is a file name: remove its extension, as in disable: %s", part, strings.TrimSuffix(part, filepath.Ext(part)))

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
@@ -49,6 +50,8 @@ type Addons struct {
 	cfg    Config
 	log    *logrus.Entry
 	client dynamic.Interface
+	// metadata reads large objects without their content.
+	metadata metadata.Interface
 }
 
 // New makes the component, which implements component.Component.
@@ -64,26 +67,59 @@ func (*Addons) Name() string { return "addons" }
 //
 // Run is ready when all objects exist, even as an earlier kedge applied them.
 // Until then a webhook of the user may refuse all writes, because the node has
-// yet to start the webhook's pod.
+// yet to start the webhook's pod. The definitions of the Gateway API come last, because
+// they are large and nothing waits for them.
 func (a *Addons) Run(ctx context.Context, ready func()) error {
 	objects, err := a.objects()
 	if err != nil {
 		return err
 	}
-	if a.client == nil {
-		if a.client, err = dynamic.NewForConfig(a.cfg.Client); err != nil {
-			return fmt.Errorf("make client: %w", err)
-		}
+	if err := a.connect(); err != nil {
+		return err
 	}
+	objects, ofGatewayAPI := withoutGatewayAPI(objects)
 	announce := sync.OnceFunc(ready)
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+	if !a.retry(ctx, func() (err error) {
 		var missing bool
 		objects, missing, err = a.applyAll(ctx, objects)
 		if !missing {
 			announce()
 		}
-		if len(objects) == 0 {
-			break
+		return err
+	}) {
+		return nil
+	}
+	if err := a.removeDisabled(ctx); err != nil && ctx.Err() == nil {
+		a.log.Warnf("Cannot remove all objects of disabled parts. The next start of kedge tries again: %v", err)
+	}
+	if a.cfg.Cluster.RunsGateway() {
+		a.retry(ctx, func() error { return a.applyGatewayAPI(ctx, ofGatewayAPI) })
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// connect makes the clients, unless a test has made them.
+func (a *Addons) connect() (err error) {
+	if a.client == nil {
+		if a.client, err = dynamic.NewForConfig(a.cfg.Client); err != nil {
+			return fmt.Errorf("make client: %w", err)
+		}
+	}
+	if a.metadata == nil {
+		if a.metadata, err = metadata.NewForConfig(a.cfg.Client); err != nil {
+			return fmt.Errorf("make client for metadata: %w", err)
+		}
+	}
+	return nil
+}
+
+// retry calls attempt until it succeeds. It returns false if ctx ends before that.
+func (a *Addons) retry(ctx context.Context, attempt func() error) bool {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		err := attempt()
+		if err == nil {
+			return true
 		}
 		// The first attempts usually fail while the server starts.
 		if wait > time.Second && ctx.Err() == nil {
@@ -91,15 +127,10 @@ func (a *Addons) Run(ctx context.Context, ready func()) error {
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return false
 		case <-time.After(wait):
 		}
 	}
-	if err := a.removeDisabled(ctx); err != nil && ctx.Err() == nil {
-		a.log.Warnf("Cannot remove all objects of disabled parts. The next start of kedge tries again: %v", err)
-	}
-	<-ctx.Done()
-	return nil
 }
 
 // objects returns everything that has to be applied.
@@ -146,7 +177,7 @@ func (a *Addons) removeDisabled(ctx context.Context) error {
 			return err
 		}
 		for _, object := range objects {
-			if object.GetKind() == "CustomResourceDefinition" {
+			if object.GetKind() == definitionKind {
 				continue
 			}
 			client := a.resource(object)
@@ -228,7 +259,7 @@ func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) (
 	default:
 		there = true
 	}
-	if object.GetKind() == storageClassKind {
+	if defaultAnnotations[object.GetKind()] != "" {
 		if object, err = a.withDefault(ctx, object, live); err != nil {
 			return there, err
 		}
@@ -239,8 +270,9 @@ func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) (
 	_, err = client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 	// Some fields cannot be changed in place: the addresses of a Service when
 	// cluster-dns changes, the role of a binding, and the handler of a
-	// RuntimeClass.
-	if there && apierrors.IsInvalid(err) {
+	// RuntimeClass. A CustomResourceDefinition is never deleted, because the user's
+	// objects would go with it.
+	if there && apierrors.IsInvalid(err) && object.GetKind() != definitionKind {
 		if err := client.Delete(ctx, object.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return true, fmt.Errorf("delete to create it again: %w", err)
 		}

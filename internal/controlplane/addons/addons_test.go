@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/manifests"
@@ -42,7 +43,7 @@ func TestManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), apiextensionsv1.AddToScheme(known), apiregistrationv1.AddToScheme(known), snapshotv1.AddToScheme(known)); err != nil {
+	if err := errors.Join(scheme.AddToScheme(known), apiextensionsv1.AddToScheme(known), apiregistrationv1.AddToScheme(known), snapshotv1.AddToScheme(known), gwv1.Install(known)); err != nil {
 		t.Fatal(err)
 	}
 	decoder := serializer.NewCodecFactory(known, serializer.EnableStrict).UniversalDeserializer()
@@ -90,7 +91,8 @@ func TestManifests(t *testing.T) {
 
 func newFake() *fake.FakeDynamicClient {
 	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		{Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"}: "StorageClassList",
+		{Group: "networking.k8s.io", Version: "v1", Resource: "ingressclasses"}: "IngressClassList",
+		{Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"}:    "StorageClassList",
 	})
 }
 
@@ -133,7 +135,7 @@ func TestRun(t *testing.T) {
 			return true, nil, nil
 		})
 		addons := New(Config{Cluster: config.Default().Cluster, RuntimeClasses: []string{"crun"}})
-		addons.client = client
+		addons.client, addons.metadata = client, newMetadata(t, asItIs)
 		ctx, cancel := context.WithCancel(t.Context())
 		ready, done := make(chan struct{}), make(chan error, 1)
 		go func() { done <- addons.Run(ctx, func() { close(ready) }) }()
@@ -165,7 +167,7 @@ func TestRunCancelled(t *testing.T) {
 			return true, nil, apierrors.NewServiceUnavailable("not yet")
 		})
 		addons := New(Config{Cluster: config.Default().Cluster})
-		addons.client = client
+		addons.client, addons.metadata = client, newMetadata(t, asItIs)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- addons.Run(ctx, func() { t.Error("ready") }) }()
@@ -226,7 +228,7 @@ func TestRunBehindWebhook(t *testing.T) {
 			return true, nil, nil
 		})
 		addons := New(Config{Cluster: cluster})
-		addons.client = client
+		addons.client, addons.metadata = client, newMetadata(t, asItIs)
 		ctx, cancel := context.WithCancel(t.Context())
 		ready, done := make(chan struct{}), make(chan error, 1)
 		go func() { done <- addons.Run(ctx, func() { close(ready) }) }()

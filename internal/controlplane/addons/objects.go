@@ -129,7 +129,7 @@ func isLeftAlone(live *unstructured.Unstructured) bool {
 		if service(live) != "" {
 			return true
 		}
-	case "CustomResourceDefinition", snapshotClassKind, storageClassKind:
+	case definitionKind, gatewayClassKind, ingressClassKind, snapshotClassKind, storageClassKind:
 		if annotations[digestAnnotation] == "" {
 			return true
 		}

@@ -88,6 +88,8 @@ type installation struct {
 	found []Finding
 	// data is k3s's data-dir, below root.
 	data string
+	// noGateway says that the configuration disables Traefik, and with it kedge's gateway.
+	noGateway bool
 }
 
 func (i *installation) add(result Result, source, name, says string) {
@@ -146,7 +148,7 @@ func (i *installation) configuration() error {
 	}
 	i.faults(settings)
 	slices.SortStableFunc(i.found, inOrder)
-	i.data = settings.DataDir()
+	i.data, i.noGateway = settings.DataDir(), !cfg.Cluster.RunsGateway()
 	if source := sources["data-dir"]; source != "" {
 		i.add(Changes, i.where(source, settings), "data-dir", "kedge makes files of its own: give it another folder than k3s's.")
 	}

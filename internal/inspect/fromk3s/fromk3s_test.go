@@ -77,7 +77,7 @@ func TestLook(t *testing.T) {
 	want(t, found, Works, "/etc/rancher/k3s/registries.yaml", "registries.yaml", "Copy")
 	want(t, found, Changes, "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/50-mine.conf", "50-mine.conf", "config-dir=")
 	const unit = "/etc/systemd/system/k3s.service"
-	want(t, found, Works, unit, "disable", "no Traefik")
+	want(t, found, Works, unit, "disable", "")
 	want(t, found, Works, unit, "token", "")
 	want(t, found, Cannot, unit, "docker", "cri-dockerd")
 	want(t, found, Changes, unit+".env", "K3S_KUBECONFIG_MODE", "KEDGE_WRITE_KUBECONFIG_MODE")
@@ -145,18 +145,60 @@ func TestCluster(t *testing.T) {
 		return object
 	}
 	i := &installation{}
-	if err := i.clusterOf(t.Context(), fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds,
-		object("networking.k8s.io/v1", "Ingress", "web", nil),
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds,
+		object("networking.k8s.io/v1", "Ingress", "web", map[string]any{"spec": map[string]any{"ingressClassName": "traefik"}}),
+		object("traefik.io/v1alpha1", "IngressRoute", "web", nil),
 		object("storage.k8s.io/v1", "StorageClass", "fast", map[string]any{"provisioner": "rancher.io/local-path"}),
 		object("storage.k8s.io/v1", "StorageClass", "pattern", map[string]any{"provisioner": "rancher.io/local-path", "parameters": map[string]any{"pathPattern": "x"}}),
 		object("storage.k8s.io/v1", "StorageClass", "other", map[string]any{"provisioner": "nfs"}),
 		object("upgrade.cattle.io/v1", "Plan", "all", nil),
-	)); err != nil {
+	)
+	// The client would guess another name for the resource.
+	gateway := object("gateway.networking.k8s.io/v1", "Gateway", "web", map[string]any{"spec": map[string]any{"gatewayClassName": "traefik"}})
+	if err := client.Tracker().Create(schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "gateways"}, gateway, ""); err != nil {
 		t.Fatal(err)
 	}
-	want(t, i.found, Changes, "cluster", "Ingress web", "ingress controller")
+	if err := i.clusterOf(t.Context(), client); err != nil {
+		t.Fatal(err)
+	}
+	want(t, i.found, Changes, "cluster", "Ingress web", "gateway-ingress-classes: traefik")
+	want(t, i.found, Changes, "cluster", "Gateway web", "gatewayClassName: kedge")
+	want(t, i.found, Cannot, "cluster", "IngressRoute web", "does not serve kinds of Traefik")
 	want(t, i.found, Works, "cluster", "StorageClass fast", "")
 	want(t, i.found, Works, "cluster", "StorageClass other", "")
 	want(t, i.found, Cannot, "cluster", "StorageClass pattern", "without pathPattern")
 	want(t, i.found, Cannot, "cluster", "Plan all", "install.sh")
+}
+
+// TestIngresses judges Ingresses by their classes and annotations.
+func TestIngresses(t *testing.T) {
+	const middleware = "traefik.ingress.kubernetes.io/router.middlewares"
+	for name, test := range map[string]struct {
+		class, annotation string
+		noGateway         bool
+		want              Result
+		says              string
+	}{
+		"without a class":         {"", "", false, Works, ""},
+		"of kedge":                {"kedge", "", false, Works, ""},
+		"of another controller":   {"nginx", "nginx.ingress.kubernetes.io/x", false, Works, ""},
+		"of Traefik":              {"traefik", "", false, Changes, "Set gateway-ingress-classes: traefik"},
+		"with annotations":        {"", middleware, false, Changes, "The gateway ignores " + middleware},
+		"with both":               {"traefik", middleware, false, Changes, "The gateway ignores " + middleware},
+		"where Traefik is absent": {"traefik", middleware, true, Works, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ingress := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+				"spec": map[string]any{"ingressClassName": test.class},
+			}}
+			if test.annotation != "" {
+				ingress.SetAnnotations(map[string]string{test.annotation: "x"})
+			}
+			i := &installation{noGateway: test.noGateway}
+			if got, says := i.judge(ingress); got != test.want || !strings.Contains(says, test.says) {
+				t.Errorf("got %s, %q", got, says)
+			}
+		})
+	}
 }

@@ -13,6 +13,7 @@ func FuzzManifest(f *testing.F) {
 	for _, text := range []string{
 		"apiVersion: v1\nkind: List\nitems: [{apiVersion: policy/v1beta1, kind: PodDisruptionBudget, metadata: {name: a}}]\n", "a: [\n", "---\n---\n", "[]", "{\"kind\": 1}",
 		"apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata: {name: a, namespace: b}\nspec: {helmVersion: v2}\n",
+		"apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: a, annotations: {traefik.ingress.kubernetes.io/x: y}}\nspec: {ingressClassName: traefik}\n",
 	} {
 		f.Add(text)
 	}
@@ -24,6 +25,6 @@ func FuzzManifest(f *testing.F) {
 				t.Errorf("found %+v", found)
 			}
 		}
-		_, _ = judge(&unstructured.Unstructured{Object: map[string]any{}})
+		_, _ = i.judge(&unstructured.Unstructured{Object: map[string]any{}})
 	})
 }

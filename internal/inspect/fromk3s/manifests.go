@@ -24,13 +24,14 @@ import (
 // packaged are the manifests that k3s writes itself: the name of each without its ending,
 // and what kedge has instead.
 var packaged = map[string]string{
-	"ccm":            "kedge needs no cloud controller manager.",
-	"coredns":        "kedge serves DNS itself.",
-	"local-storage":  "kedge makes local volumes itself.",
-	"metrics-server": "kedge serves metrics.k8s.io itself.",
-	"rolebindings":   "kedge has rights of its own.",
-	"runtimes":       "kedge makes RuntimeClasses of the runtimes that it finds.",
-	"traefik":        "kedge has no Traefik. Install it from its chart if you use it: see docs/add-ons.md.",
+	"ccm":             "kedge needs no cloud controller manager.",
+	"coredns":         "kedge serves DNS itself.",
+	"gateway-api-crd": "kedge has the kinds of the Gateway API itself.",
+	"local-storage":   "kedge makes local volumes itself.",
+	"metrics-server":  "kedge serves metrics.k8s.io itself.",
+	"rolebindings":    "kedge has rights of its own.",
+	"runtimes":        "kedge makes RuntimeClasses of the runtimes that it finds.",
+	traefik:           "kedge's gateway takes the place of Traefik: see docs/gateway.md.",
 }
 
 // manifests reads the manifests that k3s applies by itself.
@@ -106,7 +107,7 @@ func (i *installation) objects(source string, text []byte) error {
 			items = list.Items
 		}
 		for _, item := range items {
-			result, says := judge(&item)
+			result, says := i.judge(&item)
 			i.add(result, source, nameOf(&item), says)
 		}
 	}
@@ -115,6 +116,7 @@ func (i *installation) objects(source string, text []byte) error {
 // judged are the kinds of objects in a cluster that judge has something to say about.
 var judged = []schema.GroupVersionResource{
 	{Group: "networking.k8s.io", Version: "v1", Resource: "ingresses"},
+	{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "gateways"},
 	{Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"},
 	{Group: "helm.cattle.io", Version: "v1", Resource: "helmcharts"},
 	{Group: "helm.cattle.io", Version: "v1", Resource: "helmchartconfigs"},
@@ -147,7 +149,7 @@ func (i *installation) clusterOf(ctx context.Context, client dynamic.Interface) 
 			return fmt.Errorf("list %s of the cluster: %w", kind.Resource, err)
 		}
 		for _, item := range list.Items {
-			result, says := judge(&item)
+			result, says := i.judge(&item)
 			i.add(result, "cluster", nameOf(&item), says)
 		}
 	}

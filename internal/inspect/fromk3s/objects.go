@@ -47,7 +47,7 @@ var removed = []struct {
 }
 
 // judge says what becomes of an object: in a manifest, or in the cluster.
-func judge(object *unstructured.Unstructured) (Result, string) {
+func (i *installation) judge(object *unstructured.Unstructured) (Result, string) {
 	version, kind := object.GetAPIVersion(), object.GetKind()
 	for _, row := range removed {
 		if row.version == version && (len(row.kinds) == 0 || slices.Contains(row.kinds, kind)) {
@@ -61,21 +61,23 @@ func judge(object *unstructured.Unstructured) (Result, string) {
 	}
 	switch {
 	case group == "traefik.io" || group == "traefik.containo.us":
-		return Cannot, "kedge has no Traefik. Install it from its chart first: see docs/add-ons.md."
+		return Cannot, "kedge's gateway does not serve kinds of Traefik. Write an Ingress or an HTTPRoute, or install Traefik from its chart first: see docs/gateway.md."
 	case group == "upgrade.cattle.io":
 		return Cannot, "kedge has no system-upgrade-controller. Upgrade with install.sh: see docs/upgrades.md."
 	case group == "k3s.cattle.io" && kind == "Addon":
 		return Changes, "kedge keeps no Addons. It keeps what it applied in ConfigMaps of its own."
 	case group == "k3s.cattle.io" && kind == "ETCDSnapshotFile":
 		return Changes, "kedge keeps no objects of snapshots: `kedge snapshot list` lists them."
-	case kind == "HelmChartConfig" && group == "helm.cattle.io" && object.GetName() == "traefik":
-		return Changes, "It has no effect until there is a HelmChart called traefik."
+	case kind == "HelmChartConfig" && group == "helm.cattle.io" && object.GetName() == traefik:
+		return Changes, "It has no effect until there is a HelmChart called traefik. The gateway has settings of its own: see docs/gateway.md."
 	case kind == "HelmChart" && group == "helm.cattle.io" && text("spec", "helmVersion") == "v2":
 		return Cannot, "kedge has Helm 3 only. Remove helmVersion."
 	case kind == "StorageClass" && group == "storage.k8s.io" && text("provisioner") == localstorage.K3sProvisioner && text("parameters", "pathPattern") != "":
 		return Cannot, "kedge gives the folders of volumes names of its own. Make the class without pathPattern: a class cannot be changed."
-	case kind == "Ingress" && group == "networking.k8s.io":
-		return Changes, "kedge has no ingress controller, so it has no effect until you install one: see docs/add-ons.md."
+	case kind == "Ingress" && group == "networking.k8s.io" && !i.noGateway:
+		return judgeIngress(object)
+	case kind == "Gateway" && group == "gateway.networking.k8s.io" && !i.noGateway && text("spec", "gatewayClassName") == traefik:
+		return Changes, "The gateway serves the class kedge. Set gatewayClassName: kedge."
 	}
 	return Works, ""
 }

@@ -99,7 +99,7 @@ func TestDisabled(t *testing.T) {
 	if err := addons.removeDisabled(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	left, err := addons.storageClasses().List(t.Context(), metav1.ListOptions{})
+	left, err := addons.resource(storageClass("local", "", true)).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(left.Items) != 1 || left.Items[0].GetName() != "local-unlimited" {
 		t.Errorf("got StorageClasses %v, %v, want local-unlimited alone", left, err)
 	}

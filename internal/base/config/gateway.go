@@ -1,0 +1,79 @@
+package config
+
+import (
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// GatewayClass is the name of kedge's own IngressClass and GatewayClass.
+const GatewayClass = "kedge"
+
+// traefik is k3s's ingress controller. Its name in Cluster.Disable disables the gateway.
+const traefik = "traefik"
+
+// GatewaySettings are those of the gateway, the same on all nodes.
+type GatewaySettings struct {
+	// IngressClasses need not have an object: see ServesIngressClass.
+	IngressClasses []string `key:"gateway-ingress-classes" role:"server" usage:"name of an IngressClass that the gateway serves in addition to its own class kedge, such as traefik or nginx"`
+	// TrustedProxies are CIDRs and addresses: see TrustedPrefixes.
+	TrustedProxies []string `key:"gateway-trusted-proxies" role:"server" usage:"range of addresses of proxies in front of the gateway. The gateway believes what they say about the client: in X-Forwarded headers, and with gateway-proxy-protocol in the PROXY protocol"`
+	ProxyProtocol  bool     `key:"gateway-proxy-protocol" role:"server" usage:"connections from gateway-trusted-proxies to the gateway begin with the PROXY protocol"`
+	AccessLog      bool     `key:"gateway-access-log" role:"server" usage:"log each request that the gateway answers"`
+}
+
+// ServesIngressClass tells whether the gateway serves the Ingresses of a class.
+func (g *GatewaySettings) ServesIngressClass(name string) bool {
+	return name == GatewayClass || slices.Contains(g.IngressClasses, name)
+}
+
+// TrustedPrefixes returns TrustedProxies parsed. It is for a validated Config.
+func (g *GatewaySettings) TrustedPrefixes() []netip.Prefix {
+	var prefixes []netip.Prefix
+	for _, text := range g.TrustedProxies {
+		prefix, err := parseProxies(text)
+		if err != nil {
+			panic(err)
+		}
+		prefixes = append(prefixes, prefix)
+	}
+	return prefixes
+}
+
+// parseProxies parses a range, or an address, which is a range of one.
+func parseProxies(text string) (netip.Prefix, error) {
+	if address, err := netip.ParseAddr(text); err == nil && address.Zone() == "" {
+		return netip.PrefixFrom(address, address.BitLen()), nil
+	}
+	return netip.ParsePrefix(text)
+}
+
+// RunsGateway tells whether the cluster has the gateway.
+func (c *Cluster) RunsGateway() bool { return c.Has(Gateway) }
+
+// gateway checks the settings of the gateway.
+func (v *validator) gateway(g *GatewaySettings) {
+	for _, name := range g.IngressClasses {
+		switch {
+		case name == GatewayClass:
+			v.fault("gateway-ingress-classes", "the gateway always serves its own class %s: remove %[1]s from the list", name)
+		case len(validation.IsDNS1123Subdomain(name)) > 0:
+			v.fault("gateway-ingress-classes", "invalid name of an IngressClass %q: use a name such as traefik", name)
+		}
+	}
+	for _, text := range g.TrustedProxies {
+		prefix, err := parseProxies(text)
+		switch {
+		case err != nil:
+			v.fault("gateway-trusted-proxies", "invalid range of addresses %q: use ADDRESS/BITS, such as 192.0.2.0/24, or one address", text)
+		case prefix != prefix.Masked():
+			v.fault("gateway-trusted-proxies", "%s has bits beyond its prefix; did you mean %s?", prefix, prefix.Masked())
+		case prefix.Addr().Is4In6():
+			v.fault("gateway-trusted-proxies", "%s is an IPv4 range in the form of IPv6: write it as an IPv4 range", prefix)
+		}
+	}
+	if g.ProxyProtocol && len(g.TrustedProxies) == 0 {
+		v.fault("gateway-proxy-protocol", "is set, and gateway-trusted-proxies is not: set gateway-trusted-proxies to the addresses that the PROXY protocol comes from")
+	}
+}

@@ -1,0 +1,51 @@
+package config
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+// TestRunsGateway switches the gateway off by its name, and by that of k3s's ingress controller.
+func TestRunsGateway(t *testing.T) {
+	for name, test := range map[string]struct {
+		disable   []string
+		runs      bool
+		manifests []string
+	}{
+		"by default": {nil, true, nil},
+		"other part": {[]string{"coredns", "mine"}, true, []string{"mine"}},
+		"gateway":    {[]string{"gateway"}, false, nil},
+		// A manifest of this name stays disabled, as in k3s.
+		"traefik": {[]string{"traefik"}, false, []string{"traefik"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := Cluster{Disable: test.disable}
+			if got := c.RunsGateway(); got != test.runs {
+				t.Errorf("it runs: %t", got)
+			}
+			if got := c.DisabledManifests(); !slices.Equal(got, test.manifests) {
+				t.Errorf("disabled manifests: %q", got)
+			}
+		})
+	}
+}
+
+func TestGatewaySettings(t *testing.T) {
+	g := GatewaySettings{IngressClasses: []string{"nginx"}, TrustedProxies: []string{"192.0.2.0/24", "192.0.2.1", "2001:db8::1"}}
+	for class, want := range map[string]bool{"kedge": true, "nginx": true, "traefik": false, "": false} {
+		if got := g.ServesIngressClass(class); got != want {
+			t.Errorf("it serves %q: %t", class, got)
+		}
+	}
+	var got []string
+	for _, prefix := range g.TrustedPrefixes() {
+		got = append(got, prefix.String())
+	}
+	if want := []string{"192.0.2.0/24", "192.0.2.1/32", "2001:db8::1/128"}; !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+	if !g.TrustedPrefixes()[0].Contains(netip.MustParseAddr("192.0.2.7")) {
+		t.Error("an address of the range is not trusted")
+	}
+}
