@@ -114,7 +114,7 @@ func (x *exchange) copyBody(answer *http.Response) error {
 			return nil
 		case err != nil:
 			return err
-		case n < len(buffer) && copied != answer.ContentLength:
+		case answer.ContentLength < 0, n < len(buffer) && copied != answer.ContentLength:
 			x.w.flush()
 		}
 	}

@@ -166,7 +166,11 @@ func (a *attempts) run(next *endpoint) {
 			next = service.pick(nil)
 		}
 		if next == nil {
-			a.fail(http.StatusServiceUnavailable)
+			if len(a.tried) > 0 {
+				a.giveUp(http.StatusBadGateway) // the others are gone meanwhile
+			} else {
+				a.fail(http.StatusServiceUnavailable)
+			}
 			return
 		}
 		a.tried = append(a.tried, next)
@@ -247,8 +251,14 @@ func (a *attempts) informational() (trace *httptrace.ClientTrace, done func()) {
 // the status is that of the answer, or zero if the backend's is the answer.
 func (a *attempts) judge(s *service, t *attempt) (status int, again bool) {
 	if t.err == nil {
-		if a.rule.retry != nil && slices.Contains(a.rule.retry.Codes, t.answer.StatusCode) && a.repeat() {
+		if a.rule.retry == nil || !slices.Contains(a.rule.retry.Codes, t.answer.StatusCode) {
+			return 0, false
+		}
+		if a.repeat() {
 			return 0, true
+		}
+		if a.ctx.Err() != nil {
+			return http.StatusGatewayTimeout, false // or gone: giveUp looks
 		}
 		return 0, false
 	}

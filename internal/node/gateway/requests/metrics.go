@@ -21,6 +21,16 @@ type stats struct {
 	nanos   atomic.Int64
 }
 
+// unused tells whether the route has got no request yet.
+func (s *stats) unused() bool {
+	for i := range s.buckets {
+		if s.buckets[i].Load() > 0 {
+			return false
+		}
+	}
+	return s.inFlight.Load() == 0
+}
+
 // count counts the request until the returned function is called.
 func (x *exchange) count() (done func()) {
 	s := x.rule.route.stats
@@ -73,6 +83,9 @@ func (c collector) Describe(into chan<- *prometheus.Desc) {
 func (c collector) Collect(into chan<- prometheus.Metric) {
 	for _, r := range c.table.Load().routes {
 		s := r.stats
+		if s.unused() {
+			continue
+		}
 		for class := range s.classes {
 			if count := s.classes[class].Load(); count > 0 {
 				into <- prometheus.MustNewConstMetric(c.requests, prometheus.CounterValue, float64(count),

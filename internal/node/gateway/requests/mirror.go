@@ -39,7 +39,7 @@ func (x *exchange) mirror(to []*mirror, outgoing *http.Request, at url.URL) {
 			case x.mirrors <- struct{}{}:
 				started := x.start(func() {
 					defer func() { <-x.mirrors }()
-					x.copyTo(m.backend, outgoing, at, content)
+					x.copyTo(m.backend, x.rule.grpc, outgoing, at, content)
 				})
 				if !started {
 					<-x.mirrors
@@ -67,7 +67,7 @@ func (q *Requests) start(run func()) bool {
 }
 
 // copyTo sends a copy of a request to one endpoint of a backend.
-func (q *Requests) copyTo(b *backend, outgoing *http.Request, at url.URL, content []byte) {
+func (q *Requests) copyTo(b *backend, http2 bool, outgoing *http.Request, at url.URL, content []byte) {
 	s := b.service.Load()
 	if s == nil {
 		return
@@ -87,7 +87,7 @@ func (q *Requests) copyTo(b *backend, outgoing *http.Request, at url.URL, conten
 	}
 	e.active.Add(1)
 	defer e.active.Add(-1)
-	answer, err := s.pool.transport(s.source.Protocol == routing.PlainH2).RoundTrip(request)
+	answer, err := s.pool.transport(http2 || s.source.Protocol == routing.PlainH2).RoundTrip(request)
 	if err != nil {
 		return
 	}

@@ -175,6 +175,9 @@ func hasPrefix(path, prefix string) bool {
 // has. The rest keeps its escapes.
 func (p path) replacePrefix(prefix, value string) string {
 	rest := p.clean
+	if prefix == "" && rest == "/" {
+		rest = "" // the whole path, which has no segments
+	}
 	for range strings.Count(prefix, "/") {
 		next := strings.IndexByte(rest[1:], '/')
 		if next < 0 {
