@@ -58,9 +58,11 @@ type Sockets struct {
 	log         *logrus.Entry
 	patience    patience
 	connections *limit
-	requests    *limit
-	metrics     *metrics
-	changes     chan struct{}
+	// proxied counts the connections of clients that a header of the PROXY protocol names.
+	proxied  *limit
+	requests *limit
+	metrics  *metrics
+	changes  chan struct{}
 	// state is the newest one. Connections find their backends in it.
 	state atomic.Pointer[routing.State]
 
@@ -96,7 +98,7 @@ type entry struct {
 
 // socket is an open socket: one of TCP, of QUIC or of UDP.
 type socket interface {
-	// set replaces the settings.
+	// set replaces the settings. They are nil if only endpoints have changed.
 	set(*settings)
 	// drain says whether clients are asked to connect elsewhere. The socket still accepts.
 	drain(bool)
@@ -120,6 +122,7 @@ func New(cfg Config) *Sockets {
 	s := &Sockets{
 		cfg: cfg, log: cfg.Log, patience: defaultPatience,
 		connections: newLimit(cfg.MaxConnections, cfg.MaxPerClient),
+		proxied:     newLimit(cfg.MaxConnections, cfg.MaxPerClient),
 		requests:    newLimit(cfg.MaxConnections, cfg.MaxPerClient),
 		metrics:     newMetrics(cfg.Registerer),
 		changes:     make(chan struct{}, 1),
