@@ -150,7 +150,7 @@ func (c *choice) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 
 // covering returns the certificates that have a name, in their order.
 func (c *choice) covering(name string) []*tls.Certificate {
-	if name == "" {
+	if name == "" || name[0] == '.' {
 		return nil
 	}
 	indexes := c.byName[name]

@@ -334,3 +334,9 @@ func dialTCP(t *testing.T, port uint16) *net.TCPConn {
 	t.Cleanup(func() { _ = c.Close() })
 	return c.(*net.TCPConn)
 }
+
+type addrPort = netip.AddrPort
+
+func addrPortOf(listener net.Listener) addrPort {
+	return netip.MustParseAddrPort(listener.Addr().String())
+}
