@@ -1,0 +1,128 @@
+package sockets
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// A connection takes about 64 KiB at most: the stacks of its goroutines, the buffers of TLS
+// and of HTTP, and what the kernel keeps. All connections may take one eighth of the memory.
+const (
+	connectionMemory = 64 << 10
+	memoryShare      = 8
+	leastConnections = 1024
+	mostConnections  = 65536
+	// clientShare is which part of all connections one client may have. It is large because
+	// many users may stand behind one address.
+	clientShare = 4
+)
+
+// connectionsFor returns how many connections a host with so many bytes of memory can have.
+func connectionsFor(memory uint64) int {
+	return int(min(max(memory/memoryShare/connectionMemory, leastConnections), mostConnections))
+}
+
+// patience is how long clients may be silent. Tests are less patient.
+type patience struct {
+	// header is for the header of a request, the handshake of TLS and the PROXY header.
+	header time.Duration
+	// idle is for a connection of HTTP between two requests.
+	idle time.Duration
+	// body is for each read of the body of a request of HTTP/1.
+	body time.Duration
+	// stream is for each read or write of a request of HTTP/2 and HTTP/3. A connection of
+	// these that is alive may hold back single requests.
+	stream time.Duration
+	// write is for each write to a client of HTTP/1 and HTTP/2. A write has at most about
+	// 64 KiB, so a client must read about one kilobyte a second.
+	write time.Duration
+	// quiet is how long a stream of TCP may carry nothing in both directions. A client or a
+	// backend that is gone is noticed earlier, by the keepalive of TCP.
+	quiet time.Duration
+	// session is for a session of UDP whose client has sent again after its first datagram,
+	// and newSession for others. These are Linux's own values for its connection tracking.
+	session, newSession time.Duration
+	// dial is for each endpoint.
+	dial time.Duration
+	// grace is how long idle connections of HTTP stay open after their socket has closed, for
+	// a request that is on its way.
+	grace time.Duration
+}
+
+var defaultPatience = patience{
+	header: 20 * time.Second, idle: 2 * time.Minute, body: time.Minute, stream: 5 * time.Minute, write: time.Minute,
+	quiet: 4 * time.Hour, session: 2 * time.Minute, newSession: 30 * time.Second, dial: 5 * time.Second, grace: time.Second,
+}
+
+// limit bounds how many of something there are, in all and of each client. It has no memory
+// while there are none.
+type limit struct {
+	all, each int
+
+	mu      sync.Mutex
+	total   int
+	clients map[netip.Addr]int
+}
+
+func newLimit(all, each int) *limit { return &limit{all: all, each: each} }
+
+// take counts one of a client, or returns false if there are too many. A client that is a
+// trusted proxy is only bounded by the total.
+func (l *limit) take(client netip.Addr, trusted bool) bool {
+	client = owner(client)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.total >= l.all || !trusted && l.clients[client] >= l.each {
+		return false
+	}
+	if l.clients == nil {
+		l.clients = map[netip.Addr]int{}
+	}
+	l.total++
+	l.clients[client]++
+	return true
+}
+
+// give takes back what take has counted.
+func (l *limit) give(client netip.Addr) {
+	client = owner(client)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total--
+	if l.clients[client]--; l.clients[client] <= 0 {
+		delete(l.clients, client)
+	}
+	if l.total == 0 {
+		l.clients = nil // A map does not shrink.
+	}
+}
+
+// count returns how many there are.
+func (l *limit) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total
+}
+
+// owner returns what counts as one client: an IPv4 address, or a network of IPv6 with 64
+// bits, which is the least that anybody has.
+func owner(client netip.Addr) netip.Addr {
+	client = client.Unmap().WithZone("")
+	if client.Is4() || !client.IsValid() {
+		return client
+	}
+	return netip.PrefixFrom(client, 64).Masked().Addr()
+}
+
+// addressOf returns the IP address of a client, or the zero Addr.
+func addressOf(address net.Addr) netip.Addr {
+	switch a := address.(type) {
+	case *net.TCPAddr:
+		return a.AddrPort().Addr().Unmap()
+	case *net.UDPAddr:
+		return a.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
