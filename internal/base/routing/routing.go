@@ -111,6 +111,10 @@ type Route struct {
 	// Empty means all names of the listener. The server has already left out what does not
 	// fit any listener; the node intersects them with the listener's own.
 	Hostnames []string `json:"hostnames,omitempty"`
+	// SingleLabel says that the wildcard of a host name stands for exactly one label, as in
+	// an Ingress: "*.example.com" is a.example.com, and not a.b.example.com. Without it the
+	// wildcard stands for one or more labels, as in the Gateway API.
+	SingleLabel bool `json:"singleLabel,omitempty"`
 	// Rules are those of HTTP requests.
 	Rules []Rule `json:"rules,omitempty"`
 	// Stream is what connections of TLS, TCP and UDP go to. Rules is empty then.
