@@ -51,7 +51,7 @@ func (a *attaching) attach(r *route) {
 // match returns the listeners that a reference of a route means, and that take the route. If
 // there is none, it says why.
 func (a *attaching) match(r *route, ref *gwv1.ParentReference, listeners []*listener) ([]*listener, fault) {
-	object := describeParent(ref, r.object.GetNamespace())
+	object := parentOf(ref, r.object.GetNamespace())
 	chosen := choose(listeners, func(l *listener) bool {
 		return (ref.SectionName == nil || *ref.SectionName == l.name) && (ref.Port == nil || *ref.Port == l.port)
 	})
@@ -126,9 +126,10 @@ func (a *attaching) claimed(r *route, l *listener) fault {
 
 // claim gives the host names of a route to it.
 func (a *attaching) claim(r *route, l *listener) {
-	if otherKind(r.kind) == "" {
+	if otherKind(r.kind) == "" || len(a.in.HTTPRoutes) == 0 || len(a.in.GRPCRoutes) == 0 {
 		return
 	}
+	name := r.name()
 	if a.claims[l] == nil {
 		a.claims[l] = map[gwv1.Kind]*names{}
 	}
@@ -136,7 +137,7 @@ func (a *attaching) claim(r *route, l *listener) {
 		a.claims[l][r.kind] = newNames()
 	}
 	for _, hostname := range r.effective(l) {
-		a.claims[l][r.kind].add(hostname, r.name())
+		a.claims[l][r.kind].add(hostname, name)
 	}
 }
 
@@ -182,11 +183,6 @@ func choose(from []*listener, is func(*listener) bool) []*listener {
 		}
 	}
 	return found
-}
-
-func describeParent(ref *gwv1.ParentReference, namespace string) string {
-	p := parentOf(ref, namespace)
-	return fmt.Sprintf("%s %s/%s", p.kind, p.namespace, p.name)
 }
 
 func describeSection(ref *gwv1.ParentReference) string {

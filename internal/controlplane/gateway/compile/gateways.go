@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -80,12 +79,7 @@ func (c *compiler) gateways() {
 // byAge returns objects in the order of precedence: older ones first, and then by name.
 func byAge[T metav1.Object](objects []T) []T {
 	sorted := slices.Clone(objects)
-	slices.SortStableFunc(sorted, func(a, b T) int {
-		if order := a.GetCreationTimestamp().Time.Compare(b.GetCreationTimestamp().Time); order != 0 {
-			return order
-		}
-		return strings.Compare(a.GetNamespace()+"/"+a.GetName(), b.GetNamespace()+"/"+b.GetName())
-	})
+	slices.SortStableFunc(sorted, func(a, b T) int { return compareAge(a, b) })
 	return sorted
 }
 

@@ -116,6 +116,8 @@ type parent struct {
 	namespace, name string
 }
 
+func (p parent) String() string { return string(p.kind) + " " + p.namespace + "/" + p.name }
+
 // byParent returns the listeners of each Gateway and listener set that is kedge's. A Gateway
 // does not have the listeners of its sets: routes refer to the set.
 func (c *compiler) byParent() map[parent][]*listener {
@@ -146,7 +148,7 @@ func parentOf(ref *gwv1.ParentReference, namespace string) parent {
 	}
 }
 
-// serve gives a route to the nodes, by a listener that it is attached to.
+// serveRoute gives a route to the nodes, by a listener that it is attached to.
 func (c *compiler) serveRoute(r *route, l *listener) {
 	t := r.translationFor(c, l)
 	name := t.name()

@@ -16,7 +16,7 @@ import (
 )
 
 // addForRoutes adds an object that has to do with routes.
-func (w *world) addForRoutes(t *testing.T, kind string, document []byte, created time.Time) {
+func (w *world) addForRoutes(t testing.TB, kind string, document []byte, created time.Time) {
 	t.Helper()
 	switch kind {
 	case "HTTPRoute":
@@ -129,7 +129,7 @@ func refText(ref *gwv1.ParentReference) string {
 
 // expectRoutes checks that lines of routesOf are there. A line that begins with "!" must not be
 // the beginning of one.
-func expectRoutes(t *testing.T, result *Result, wanted ...string) {
+func expectRoutes(t testing.TB, result *Result, wanted ...string) {
 	t.Helper()
 	lines := routesOf(result)
 	for _, line := range wanted {
@@ -148,7 +148,7 @@ func expectRoutes(t *testing.T, result *Result, wanted ...string) {
 }
 
 // messageOf returns the message of a condition of an HTTPRoute, about its first parent.
-func messageOf[T ~string](t *testing.T, result *Result, name string, kind T) string {
+func messageOf[T ~string](t testing.TB, result *Result, name string, kind T) string {
 	t.Helper()
 	for object, status := range result.HTTPRoutes {
 		for _, parent := range status.Parents {

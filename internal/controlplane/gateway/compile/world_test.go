@@ -44,7 +44,7 @@ type world struct {
 // exist. Each object is a minute younger than the one before it. There is a GatewayClass kedge.
 // In namespace infra, the Secret certificate has a certificate, and the ConfigMap authority one
 // of an authority.
-func newWorld(t *testing.T, manifests string) *world {
+func newWorld(t testing.TB, manifests string) *world {
 	t.Helper()
 	w := &world{
 		namespaces: map[string]*corev1.Namespace{}, services: map[types.NamespacedName]*corev1.Service{},
@@ -89,7 +89,7 @@ func (w *world) addNamespace(name string) {
 }
 
 // add adds the objects of manifests.
-func (w *world) add(t *testing.T, manifests string) {
+func (w *world) add(t testing.TB, manifests string) {
 	t.Helper()
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(manifests)))
 	for created := time.Unix(1_700_000_000, 0); ; created = created.Add(time.Minute) {
@@ -125,7 +125,7 @@ func (w *world) add(t *testing.T, manifests string) {
 	}
 }
 
-func decode[T any](t *testing.T, document []byte) *T {
+func decode[T any](t testing.TB, document []byte) *T {
 	t.Helper()
 	object := new(T)
 	if err := yaml.UnmarshalStrict(document, object); err != nil {
@@ -178,7 +178,7 @@ func (w *world) giveService(f front.Front) *corev1.Service {
 }
 
 // newCertificate returns a certificate and its key, in PEM.
-func newCertificate(t *testing.T) (chain, key []byte) {
+func newCertificate(t testing.TB) (chain, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -232,7 +232,7 @@ func kindsText(kinds []gwv1.RouteGroupKind) string {
 }
 
 // expect checks that lines of conditionsOf are there. A line that begins with "!" must not be.
-func expect(t *testing.T, result *Result, wanted ...string) {
+func expect(t testing.TB, result *Result, wanted ...string) {
 	t.Helper()
 	lines := conditionsOf(result)
 	for _, line := range wanted {
