@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -45,7 +46,11 @@ func (t *term) syncService(ctx context.Context, f front.Front) error {
 	client := t.api.CoreV1().Services(f.Name.Namespace)
 	current, err := t.services.Services(f.Name.Namespace).Get(f.Name.Name)
 	if err != nil { // there is none
-		if current, err = client.Create(ctx, desired, metav1.CreateOptions{}); err != nil {
+		current, err = client.Create(ctx, desired, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) { // the cache is behind
+			current, err = client.Get(ctx, f.Name.Name, metav1.GetOptions{})
+		}
+		if err != nil {
 			return fmt.Errorf("make Service %s: %w", f.Name, err)
 		}
 	}
@@ -128,10 +133,21 @@ func (t *term) endpoints(f *front.Front, service *corev1.Service, newest *compil
 func (t *term) syncSlice(ctx context.Context, current, desired *discoveryv1.EndpointSlice) error {
 	client := t.api.DiscoveryV1().EndpointSlices(desired.Namespace)
 	if current == nil {
-		if _, err := client.Create(ctx, desired, metav1.CreateOptions{}); err != nil {
+		made, err := client.Create(ctx, desired, metav1.CreateOptions{})
+		if err == nil {
+			return nil
+		}
+		if apierrors.IsAlreadyExists(err) {
+			made, err = client.Get(ctx, desired.Name, metav1.GetOptions{})
+		}
+		if err != nil {
 			return fmt.Errorf("make EndpointSlice %s/%s: %w", desired.Namespace, desired.Name, err)
 		}
-		return nil
+		if !front.IsSlice(made) {
+			return fmt.Errorf("make EndpointSlice %s/%s: there is one that kedge has not made. Delete it: `kubectl delete endpointslice --namespace %s %s`",
+				desired.Namespace, desired.Name, desired.Namespace, desired.Name)
+		}
+		current = made // the cache is behind
 	}
 	now := current.DeepCopy()
 	if now.Labels == nil {
