@@ -199,6 +199,9 @@ func (a *Addons) removeDisabled(ctx context.Context) error {
 			}
 		}
 	}
+	if !a.cfg.Cluster.RunsGateway() {
+		faults = append(faults, a.clearGateway(ctx))
+	}
 	if !a.cfg.Cluster.Has(config.ServiceLB) {
 		faults = append(faults, a.clearLoadBalancers(ctx))
 	}

@@ -91,6 +91,8 @@ func TestManifests(t *testing.T) {
 
 func newFake() *fake.FakeDynamicClient {
 	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		{Version: "v1", Resource: "nodes"}:                                      "NodeList",
+		{Version: "v1", Resource: "services"}:                                   "ServiceList",
 		{Group: "networking.k8s.io", Version: "v1", Resource: "ingressclasses"}: "IngressClassList",
 		{Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"}:    "StorageClassList",
 	})

@@ -48,10 +48,11 @@ func (a *Addons) clearLoadBalancers(ctx context.Context) error {
 			faults = append(faults, fmt.Errorf("clear status of Service %s/%s: %w", service.GetNamespace(), service.GetName(), err))
 		}
 	}
-	return errors.Join(append(faults, a.clearNodes(ctx), a.clearLeases(ctx))...)
+	return errors.Join(append(faults, a.clearNodes(ctx, servicelb.PortsAnnotation), a.clearLeases(ctx))...)
 }
 
-func (a *Addons) clearNodes(ctx context.Context) error {
+// clearNodes removes an annotation, which a part of kedge on the nodes has set, from all nodes.
+func (a *Addons) clearNodes(ctx context.Context, annotation string) error {
 	var faults []error
 	nodes := a.client.Resource(corev1.SchemeGroupVersion.WithResource("nodes"))
 	found, err := nodes.List(ctx, metav1.ListOptions{})
@@ -59,10 +60,10 @@ func (a *Addons) clearNodes(ctx context.Context) error {
 		return fmt.Errorf("list nodes: %w", err)
 	}
 	for _, node := range found.Items {
-		if _, reported := node.GetAnnotations()[servicelb.PortsAnnotation]; !reported {
+		if _, reported := node.GetAnnotations()[annotation]; !reported {
 			continue
 		}
-		patch := fmt.Appendf(nil, `{"metadata": {"annotations": {%q: null}}}`, servicelb.PortsAnnotation)
+		patch := fmt.Appendf(nil, `{"metadata": {"annotations": {%q: null}}}`, annotation)
 		_, err := nodes.Patch(ctx, node.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 		if err != nil && !apierrors.IsNotFound(err) {
 			faults = append(faults, fmt.Errorf("clear annotation of node %s: %w", node.GetName(), err))
