@@ -19,6 +19,10 @@ const (
 	maxHeader = 64 << 10
 	// maxStreams is how many requests a connection of HTTP/2 or HTTP/3 may have at once.
 	maxStreams = 250
+	// A request and a connection of HTTP/2 or HTTP/3 may have this many bytes that no handler
+	// has read yet.
+	streamWindow     = 256 << 10
+	connectionWindow = 512 << 10
 	// pingAfter is how long a connection of HTTP/2 may be silent before it is asked whether it
 	// still is there.
 	pingAfter = 30 * time.Second
@@ -63,6 +67,11 @@ func (t *tcpSocket) serveHTTPS(secure *tls.Conn, c *conn) {
 // hand gives a connection to the server of this socket, which starts with the first one.
 func (t *tcpSocket) hand(c net.Conn) {
 	t.httpMu.Lock()
+	if t.httpClosed {
+		t.httpMu.Unlock()
+		_ = c.Close()
+		return
+	}
 	if t.server == nil {
 		t.queue = &queue{address: t.listener.Addr(), conns: make(chan net.Conn), closed: make(chan struct{})}
 		t.server = t.newServer()
@@ -87,8 +96,11 @@ func (t *tcpSocket) newServer() *http.Server {
 		IdleTimeout:       t.patience.idle,
 		MaxHeaderBytes:    maxHeader,
 		Protocols:         new(http.Protocols),
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter},
-		ErrorLog:          log.New(debugLog{t.log}, "", 0),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter,
+			MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connectionWindow,
+		},
+		ErrorLog: log.New(debugLog{t.log}, "", 0),
 	}
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetHTTP2(true)
@@ -111,7 +123,7 @@ func (s *Sockets) answer(w http.ResponseWriter, r *http.Request, settings *setti
 		client = address.Addr().Unmap()
 	}
 	if !s.requests.take(client, settings.trusts(client)) {
-		s.metrics.refused.WithLabelValues(settings.name).Inc()
+		s.full(settings.name)
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "The gateway has too many requests at this moment.", http.StatusServiceUnavailable)
 		return
@@ -144,29 +156,28 @@ func (s *Sockets) patient(w http.ResponseWriter, r *http.Request) http.ResponseW
 		if r.ProtoMajor == 1 {
 			limit = s.patience.body
 		}
-		r.Body = &patientBody{r.Body, newWatch(limit, func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })}
+		r.Body = &patientBody{r.Body, watch{limit: limit, end: func() { _ = control.SetReadDeadline(time.Unix(1, 0)) }}}
 	}
 	if r.ProtoMajor == 1 {
 		return w // The connection bounds its writes itself.
 	}
-	return &patientWriter{w, control, newWatch(s.patience.stream, func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })}
+	return &patientWriter{w, control, watch{limit: s.patience.stream, end: func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) }}}
 }
 
 // watch ends a read or a write that takes too long.
 type watch struct {
 	limit time.Duration
-	timer *time.Timer
-}
-
-func newWatch(limit time.Duration, end func()) watch {
-	timer := time.AfterFunc(limit, end)
-	timer.Stop()
-	return watch{limit, timer}
+	end   func()
+	timer *time.Timer // nil until the first one
 }
 
 // begin starts the time. The returned function stops it.
-func (w watch) begin() func() bool {
-	w.timer.Reset(w.limit)
+func (w *watch) begin() (stop func() bool) {
+	if w.timer == nil {
+		w.timer = time.AfterFunc(w.limit, w.end)
+	} else {
+		w.timer.Reset(w.limit)
+	}
 	return w.timer.Stop
 }
 

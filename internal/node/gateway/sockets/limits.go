@@ -12,6 +12,9 @@ import (
 const (
 	connectionMemory = 64 << 10
 	memoryShare      = 8
+	// fileShare is which part of the files that the process may open connections may be. A
+	// connection takes a second file for its backend, and the rest of kedge needs files, too.
+	fileShare        = 4
 	leastConnections = 1024
 	mostConnections  = 65536
 	// clientShare is which part of all connections one client may have. It is large because
@@ -19,9 +22,25 @@ const (
 	clientShare = 4
 )
 
-// connectionsFor returns how many connections a host with so many bytes of memory can have.
-func connectionsFor(memory uint64) int {
-	return int(min(max(memory/memoryShare/connectionMemory, leastConnections), mostConnections))
+// connectionsFor returns how many connections there may be with so many bytes of memory, in a
+// process that may open so many files.
+func connectionsFor(memory, files uint64) int {
+	return int(min(max(memory/memoryShare/connectionMemory, leastConnections), max(files/fileShare, 1), mostConnections))
+}
+
+// full counts that something was refused because there are too many, and warns.
+func (s *Sockets) full(socket string) {
+	s.metrics.refused.WithLabelValues(socket).Inc()
+	s.notice("The gateway refuses connections or requests of %s: it has %d connections and %d requests at this moment. It takes at most %d of each, and %d of one client",
+		socket, s.connections.count(), s.requests.count(), s.cfg.MaxConnections, s.cfg.MaxPerClient)
+}
+
+// notice warns of what clients can make happen at any time, and so at most once a minute.
+func (s *Sockets) notice(format string, arguments ...any) {
+	now := time.Now().UnixNano()
+	if last := s.noticed.Load(); now-last > int64(time.Minute) && s.noticed.CompareAndSwap(last, now) {
+		s.log.Warnf(format, arguments...)
+	}
 }
 
 // patience is how long clients may be silent. Tests are less patient.
@@ -52,7 +71,7 @@ type patience struct {
 }
 
 var defaultPatience = patience{
-	header: 20 * time.Second, idle: 2 * time.Minute, body: time.Minute, stream: 5 * time.Minute, write: time.Minute,
+	header: 20 * time.Second, idle: 3 * time.Minute, body: time.Minute, stream: 5 * time.Minute, write: time.Minute,
 	quiet: 4 * time.Hour, session: 2 * time.Minute, newSession: 30 * time.Second, dial: 5 * time.Second, grace: time.Second,
 }
 

@@ -36,12 +36,13 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) opened(socket string) {
-	m.current.WithLabelValues(socket).Inc()
+// opened counts a connection until closed is called.
+func (m *metrics) opened(socket string) (closed func()) {
 	m.total.WithLabelValues(socket).Inc()
+	current := m.current.WithLabelValues(socket)
+	current.Inc()
+	return current.Dec
 }
-
-func (m *metrics) closed(socket string) { m.current.WithLabelValues(socket).Dec() }
 
 // forget removes the metrics of a socket that is closed.
 func (m *metrics) forget(socket string) {

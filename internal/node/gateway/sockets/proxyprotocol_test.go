@@ -140,8 +140,11 @@ func TestLimit(t *testing.T) {
 		t.Errorf("left: %d, %v", l.total, l.clients)
 	}
 	for memory, want := range map[uint64]int{0: 1024, 1 << 30: 2048, 8 << 30: 16384, 1 << 40: 65536} {
-		if got := connectionsFor(memory); got != want {
+		if got := connectionsFor(memory, 1<<20); got != want {
 			t.Errorf("%d bytes: %d connections, want %d", memory, got, want)
 		}
+	}
+	if got := connectionsFor(8<<30, 1024); got != 256 {
+		t.Errorf("with 1024 files: %d connections", got)
 	}
 }

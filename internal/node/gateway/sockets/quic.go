@@ -14,14 +14,9 @@ import (
 	"github.com/quic-go/quic-go/http3"
 )
 
-const (
-	// A connection of QUIC may have this many bytes that no handler has read yet.
-	quicStreamWindow     = 256 << 10
-	quicConnectionWindow = 1 << 20
-	// retryShare is the part of all connections from which on new clients of QUIC prove their
-	// address first, which takes another round trip.
-	retryShare = 8
-)
+// retryShare is the part of all connections from which on new clients of QUIC prove their
+// address first, which takes another round trip.
+const retryShare = 8
 
 // errTooMany refuses a connection.
 var errTooMany = errors.New("too many connections")
@@ -49,7 +44,7 @@ func (s *Sockets) listenQUIC(address string, settings *settings) (*quicSocket, e
 		MinVersion: tls.VersionTLS13, NextProtos: []string{h3Protocol}, GetConfigForClient: q.configFor,
 	}), &quic.Config{
 		HandshakeIdleTimeout: s.patience.header, MaxIdleTimeout: s.patience.idle,
-		MaxIncomingStreams: maxStreams, MaxStreamReceiveWindow: quicStreamWindow, MaxConnectionReceiveWindow: quicConnectionWindow,
+		MaxIncomingStreams: maxStreams, MaxStreamReceiveWindow: streamWindow, MaxConnectionReceiveWindow: connectionWindow,
 	})
 	if err != nil {
 		_ = packets.Close()
@@ -70,13 +65,13 @@ func (q *quicSocket) admit(ctx context.Context, info *quic.ClientInfo) (context.
 	settings := q.settings.Load()
 	client := addressOf(info.RemoteAddr)
 	if !q.connections.take(client, settings.trusts(client)) {
-		q.metrics.refused.WithLabelValues(settings.name).Inc()
+		q.full(settings.name)
 		return nil, errTooMany
 	}
-	q.metrics.opened(settings.name)
+	closed := q.metrics.opened(settings.name)
 	context.AfterFunc(ctx, func() {
 		q.connections.give(client)
-		q.metrics.closed(settings.name)
+		closed()
 	})
 	return ctx, nil
 }
@@ -114,5 +109,4 @@ func (q *quicSocket) end(patience time.Duration) {
 	_ = q.server.Shutdown(ctx)
 	_ = q.transport.Close()
 	_ = q.packets.Close()
-	q.metrics.forget(q.settings.Load().name)
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/routing"
@@ -65,6 +66,8 @@ type Sockets struct {
 	changes  chan struct{}
 	// state is the newest one. Connections find their backends in it.
 	state atomic.Pointer[routing.State]
+	// noticed is when notice has warned, in nanoseconds since 1970.
+	noticed atomic.Int64
 
 	mu           sync.Mutex
 	running      bool
@@ -75,8 +78,10 @@ type Sockets struct {
 	certificates certificates
 	// reported are messages about settings that the newest state still deserves.
 	reported map[string]bool
-	// ending counts the sockets that have closed and wait for their connections.
-	ending sync.WaitGroup
+	// ending counts the sockets that have closed and wait for their connections. endingPorts
+	// are their ports.
+	ending      sync.WaitGroup
+	endingPorts map[string]int
 }
 
 // key is what makes a socket another one.
@@ -92,6 +97,7 @@ func (k key) String() string { return fmt.Sprintf("%d/%s", k.port, k.transport) 
 // entry is a socket that is open.
 type entry struct {
 	socket
+	name string // as in the state
 	// leaving is the timer that ends a socket that is no longer wanted, or nil.
 	leaving *time.Timer
 }
@@ -110,11 +116,10 @@ type socket interface {
 // New returns Sockets that listen once Run and Set were called.
 func New(cfg Config) *Sockets {
 	if cfg.MaxConnections <= 0 {
-		memory, err := host.Memory()
-		if err != nil {
-			memory = 0 // then as on the smallest host
-		}
-		cfg.MaxConnections = connectionsFor(memory)
+		memory, _ := host.Memory() // or zero, as on the smallest host
+		files := unix.Rlimit{Cur: mostConnections * fileShare}
+		_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
+		cfg.MaxConnections = connectionsFor(memory, files.Cur)
 	}
 	if cfg.MaxPerClient <= 0 {
 		cfg.MaxPerClient = max(1, cfg.MaxConnections/clientShare)
@@ -127,6 +132,7 @@ func New(cfg Config) *Sockets {
 		metrics:     newMetrics(cfg.Registerer),
 		changes:     make(chan struct{}, 1),
 		open:        map[key]*entry{}, failed: map[key]string{}, certificates: certificates{},
+		endingPorts: map[string]int{},
 	}
 	s.state.Store(&routing.State{})
 	return s
@@ -241,6 +247,7 @@ func (s *Sockets) reconcile() {
 		settings := wanted[key]
 		if e := s.open[key]; e != nil {
 			e.set(settings)
+			e.name = settings.name
 			if e.leaving != nil {
 				e.leaving.Stop()
 				e.leaving = nil
@@ -261,7 +268,7 @@ func (s *Sockets) reconcile() {
 			s.log.Infof("Port %s is open for %s now", key, settings.name)
 		}
 		opened.drain(!s.drainedAt.IsZero())
-		s.open[key] = &entry{socket: opened}
+		s.open[key] = &entry{socket: opened, name: settings.name}
 		changed = true
 	}
 	s.failed = failed
@@ -310,5 +317,30 @@ func (s *Sockets) close(key key, e *entry) {
 		e.leaving.Stop()
 	}
 	delete(s.open, key)
-	s.ending.Go(func() { e.end(s.cfg.Patience) })
+	port, patience := key.String(), s.cfg.Patience
+	s.endingPorts[port]++
+	s.ending.Go(func() {
+		e.end(patience)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.endingPorts[port]--; s.endingPorts[port] == 0 {
+			delete(s.endingPorts, port)
+		}
+		for _, other := range s.open {
+			if other.name == e.name {
+				return
+			}
+		}
+		s.metrics.forget(e.name)
+	})
+}
+
+// ours tells whether a port belongs to a socket that is about to end. It holds mu.
+func (s *Sockets) ours(port string) bool {
+	for key := range s.open {
+		if key.String() == port {
+			return true
+		}
+	}
+	return s.endingPorts[port] > 0
 }

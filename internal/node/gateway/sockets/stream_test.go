@@ -101,7 +101,7 @@ func TestHalfClose(t *testing.T) {
 
 // TestQuietStream closes a stream that carries nothing, and keeps one that does.
 func TestQuietStream(t *testing.T) {
-	w := newWorld(t, func(s *Sockets) { s.patience.quiet = 300 * time.Millisecond })
+	w := newWorld(t, func(s *Sockets) { s.patience.quiet = time.Second })
 	w.state.Backends["b"] = &routing.Backend{Endpoints: []addrPort{echo(t, "b")}}
 	w.state.Routes["r"] = &routing.Route{Stream: split("b")}
 	port := w.open("tcp", routing.TCP, routing.Listener{Protocol: routing.RawTCP, Routes: []string{"r"}})

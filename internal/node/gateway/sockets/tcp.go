@@ -21,7 +21,7 @@ import (
 // acceptPause is how long a socket waits if the host has no room for one more connection.
 const acceptPause = 20 * time.Millisecond
 
-// listen opens a socket. The error says what to do.
+// listen opens a socket. The error says what to do. It holds mu.
 func (s *Sockets) listen(key key, settings *settings) (opened socket, err error) {
 	address := ":" + strconv.Itoa(int(key.port))
 	switch {
@@ -35,6 +35,8 @@ func (s *Sockets) listen(key key, settings *settings) (opened socket, err error)
 		return nil, fmt.Errorf("open port %s for %s: the transport is neither tcp nor udp", key, settings.name)
 	}
 	switch {
+	case errors.Is(err, syscall.EADDRINUSE) && s.ours(key.String()):
+		return nil, fmt.Errorf("open port %s for %s: connections of its former use have not ended yet. kedge tries again every %s", key, settings.name, retryInterval)
 	case errors.Is(err, syscall.EADDRINUSE):
 		taken := host.PortOwner(host.Port{Network: string(key.transport), Address: address})
 		return nil, fmt.Errorf("open port %s for %s: %s has it. Stop it, or let it use another port. kedge tries again every %s", key, settings.name, taken, retryInterval)
@@ -60,9 +62,13 @@ type tcpSocket struct {
 	// working counts the goroutines of this socket.
 	working sync.WaitGroup
 
-	httpMu sync.Mutex
-	queue  *queue // nil until the first connection of HTTP
-	server *http.Server
+	// accepting is closed when no more connections come.
+	accepting chan struct{}
+
+	httpMu     sync.Mutex
+	queue      *queue // nil until the first connection of HTTP
+	server     *http.Server
+	httpClosed bool
 }
 
 func (s *Sockets) listenTCP(address string, settings *settings) (*tcpSocket, error) {
@@ -73,7 +79,7 @@ func (s *Sockets) listenTCP(address string, settings *settings) (*tcpSocket, err
 	if err != nil {
 		return nil, err
 	}
-	t := &tcpSocket{Sockets: s, listener: listener.(*net.TCPListener)}
+	t := &tcpSocket{Sockets: s, listener: listener.(*net.TCPListener), accepting: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: t.configFor}
 	t.settings.Store(settings)
@@ -91,6 +97,7 @@ func (t *tcpSocket) drain(on bool) { t.draining.Store(on) }
 
 // accept takes connections until the listener is closed.
 func (t *tcpSocket) accept() {
+	defer close(t.accepting)
 	for {
 		raw, err := t.listener.AcceptTCP()
 		switch {
@@ -98,7 +105,7 @@ func (t *tcpSocket) accept() {
 			return
 		case err != nil:
 			// The client has gone, or the process has too many open files.
-			t.log.Debugf("Cannot accept a connection of %s: %v", t.settings.Load().name, err)
+			t.notice("Cannot accept a connection of %s: %v", t.settings.Load().name, err)
 			time.Sleep(acceptPause)
 		default:
 			t.take(raw)
@@ -112,17 +119,17 @@ func (t *tcpSocket) take(raw *net.TCPConn) {
 	peer := addressOf(raw.RemoteAddr())
 	trusted := settings.trusts(peer)
 	if !t.connections.take(peer, trusted) {
-		t.metrics.refused.WithLabelValues(settings.name).Inc()
+		t.full(settings.name)
 		_ = raw.SetLinger(0) // The kernel need not remember it.
 		_ = raw.Close()
 		return
 	}
-	t.metrics.opened(settings.name)
+	closed := t.metrics.opened(settings.name)
 	c := &conn{Conn: raw, remote: raw.RemoteAddr(), suspect: settings.proxies && !trusted}
 	c.atClose(func() {
 		t.tracker.remove(c)
 		t.connections.give(peer)
-		t.metrics.closed(settings.name)
+		closed()
 	})
 	if !t.tracker.add(c) {
 		_ = c.Close()
@@ -148,7 +155,7 @@ func (t *tcpSocket) serve(c *conn, settings *settings, peer netip.Addr, trusted 
 		// The proxy has no limit of its own, but its clients have.
 		client := addressOf(c.remote)
 		if !t.proxied.take(client, false) {
-			t.metrics.refused.WithLabelValues(settings.name).Inc()
+			t.full(settings.name)
 			_ = c.Close()
 			return
 		}
@@ -168,6 +175,7 @@ func (t *tcpSocket) serve(c *conn, settings *settings, peer netip.Addr, trusted 
 func (t *tcpSocket) end(patience time.Duration) {
 	t.draining.Store(true)
 	_ = t.listener.Close()
+	<-t.accepting
 	none := t.tracker.waiting()
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
 	defer cancel()
@@ -190,6 +198,11 @@ func (t *tcpSocket) end(patience time.Duration) {
 	}
 	t.cancel()
 	t.tracker.closeAll()
+	t.httpMu.Lock()
+	t.httpClosed = true // also for a handshake that ends at this moment
+	if t.server != nil {
+		_ = t.server.Close()
+	}
+	t.httpMu.Unlock()
 	t.working.Wait()
-	t.metrics.forget(t.settings.Load().name)
 }

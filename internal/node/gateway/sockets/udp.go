@@ -49,7 +49,6 @@ type client struct {
 
 type session struct {
 	client
-	name     string // of the socket
 	backend  *net.UDPConn
 	endpoint netip.AddrPort
 	// control makes answers come from the right address.
@@ -60,6 +59,8 @@ type session struct {
 	answered atomic.Int64
 	// known says that the client has sent again after its first datagram.
 	known atomic.Bool
+	// closed counts the session in the metrics no longer.
+	closed func()
 	// place is in udpSocket.fresh, or nil.
 	place *list.Element
 }
@@ -88,8 +89,10 @@ func (u *udpSocket) receive() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil || n == len(buffer) {
-			continue // An earlier answer could not be delivered.
+		if err != nil {
+			u.log.Debugf("Cannot receive a datagram of %s: %v", u.settings.Load().name, err)
+			time.Sleep(acceptPause)
+			continue
 		}
 		u.forward(client{netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), destinationOf(control[:c])}, buffer[:n])
 	}
@@ -130,7 +133,7 @@ func (u *udpSocket) session(client client) *session {
 		return nil
 	}
 	if !u.room(client.from.Addr(), settings) {
-		u.metrics.refused.WithLabelValues(settings.name).Inc()
+		u.full(settings.name)
 		return nil
 	}
 	backend, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(endpoints[0]))
@@ -139,11 +142,10 @@ func (u *udpSocket) session(client client) *session {
 		u.log.Debugf("Cannot forward datagrams of %s to %s: %v", client.from, endpoints[0], err)
 		return nil
 	}
-	made := &session{client: client, name: settings.name, backend: backend, endpoint: endpoints[0], control: client.to.control()}
+	made := &session{client: client, closed: u.metrics.opened(settings.name), backend: backend, endpoint: endpoints[0], control: client.to.control()}
 	made.last.Store(time.Now().UnixNano())
 	made.place = u.fresh.PushBack(made)
 	u.sessions[client] = made
-	u.metrics.opened(settings.name)
 	u.working.Go(func() { u.relay(made) })
 	if u.sweep == nil {
 		u.sweep = time.AfterFunc(u.patience.newSession/sweeps, u.expire)
@@ -230,7 +232,7 @@ func (u *udpSocket) remove(session *session) {
 	}
 	_ = session.backend.Close()
 	u.connections.give(session.from.Addr())
-	u.metrics.closed(session.name)
+	session.closed()
 }
 
 // expire ends the sessions that are idle.
@@ -294,5 +296,4 @@ func (u *udpSocket) end(time.Duration) {
 	}
 	u.mu.Unlock()
 	u.working.Wait()
-	u.metrics.forget(u.settings.Load().name)
 }
