@@ -271,7 +271,7 @@ func TestFailures(t *testing.T) {
 	// The attempts are written after the Event is.
 	other := New(h.manager.cfg)
 	for deadline := time.Now().Add(patience); len(other.attempts) == 0 || other.attempts[name{"shop", "example.com", h.url("directory")}].Failures != 2; {
-		if err := other.recover(t.Context()); err != nil || time.Now().After(deadline) {
+		if err := other.takeOver(t.Context()); err != nil || time.Now().After(deadline) {
 			t.Fatalf("the next server knows the attempts %v (%v)", other.attempts, err)
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -363,7 +363,7 @@ func TestRecover(t *testing.T) {
 	if got := ReadChallenges(h.secret(ChallengesName.Namespace, ChallengesName.Name)); len(got) != 1 {
 		t.Fatalf("got challenges %v", got)
 	}
-	if err := h.manager.recover(t.Context()); err != nil {
+	if err := h.manager.takeOver(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := ReadChallenges(h.secret(ChallengesName.Namespace, ChallengesName.Name)); len(got) != 0 {

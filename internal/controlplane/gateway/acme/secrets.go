@@ -125,9 +125,9 @@ type remembered struct {
 	attempt
 }
 
-// recover reads the attempts of the server that was elected before, and takes its challenges
+// takeOver reads the attempts of the server that was elected before, and takes its challenges
 // back.
-func (m *Manager) recover(ctx context.Context) error {
+func (m *Manager) takeOver(ctx context.Context) error {
 	secrets := m.cfg.API.CoreV1().Secrets(ChallengesName.Namespace)
 	have, err := secrets.Get(ctx, ChallengesName.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	netv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -31,7 +31,7 @@ type certificate struct {
 	// account is that of the oldest object.
 	account
 	// objects ask for the certificate.
-	objects []runtime.Object
+	objects []*corev1.ObjectReference
 	// fronts are where the challenges arrive: NAMESPACE/NAME of Gateways, and "" for the front
 	// that Ingresses share.
 	fronts []string
@@ -47,13 +47,14 @@ type account struct {
 
 // fault says why an object gets no certificate.
 type fault struct {
-	object  runtime.Object
+	object  *corev1.ObjectReference
 	message string
 }
 
 // request is what one object asks for.
 type request struct {
-	object runtime.Object
+	// object is what Events are about.
+	object *corev1.ObjectReference
 	meta   *metav1.ObjectMeta
 	// gateway is NAMESPACE/NAME of the Gateway, or empty for an Ingress.
 	gateway string
@@ -75,14 +76,16 @@ type planner struct {
 func wantedBy(o *Objects, standard string) ([]*certificate, []fault) {
 	var requests []*request
 	for _, ingress := range o.Ingresses {
-		if isAsked(ingress.Annotations) {
-			requests = append(requests, &request{object: ingress, meta: &ingress.ObjectMeta, secrets: ofIngress(ingress)})
+		if Asks(ingress.Annotations) {
+			object := referenceTo(netv1.SchemeGroupVersion.String(), "Ingress", &ingress.ObjectMeta)
+			requests = append(requests, &request{object: object, meta: &ingress.ObjectMeta, secrets: ofIngress(ingress)})
 		}
 	}
 	for _, gateway := range o.Gateways {
-		if isAsked(gateway.Annotations) {
+		if Asks(gateway.Annotations) {
 			requests = append(requests, &request{
-				object: gateway, meta: &gateway.ObjectMeta, gateway: gateway.Namespace + "/" + gateway.Name, secrets: ofGateway(gateway),
+				object: referenceTo(gwv1.GroupVersion.String(), "Gateway", &gateway.ObjectMeta), meta: &gateway.ObjectMeta,
+				gateway: gateway.Namespace + "/" + gateway.Name, secrets: ofGateway(gateway),
 			})
 		}
 	}
@@ -141,8 +144,13 @@ func (p *planner) add(r *request, of account, secret string) error {
 	return nil
 }
 
-// isAsked tells whether annotations ask for certificates.
-func isAsked(annotations map[string]string) bool {
+// referenceTo returns a reference to an object, whose own kind may be empty in a cache.
+func referenceTo(version, kind string, meta *metav1.ObjectMeta) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: version, Kind: kind, Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion}
+}
+
+// Asks tells whether the annotations of an object ask for certificates.
+func Asks(annotations map[string]string) bool {
 	value := annotations[AnnotationACME]
 	return value != "" && value != "false"
 }

@@ -8,6 +8,7 @@
 //
 // # What the API leaves open
 //
+//   - A path of the type ImplementationSpecific is a prefix of whole elements, as Prefix is.
 //   - If several Ingresses have the same host and path, the oldest one gets the requests. The
 //     others have a fault.
 //   - An Ingress without rules gets all requests that nothing else matches. An Ingress with

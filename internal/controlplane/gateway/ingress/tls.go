@@ -12,10 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
 )
-
-// AnnotationACME asks kedge for certificates. Package acme reads it.
-const AnnotationACME = "gateway.kedge.dev/acme"
 
 // secureHost is a host of HTTPS. Its listener has all certificates that Ingresses have for it,
 // oldest first.
@@ -60,7 +58,7 @@ func (c *compiler) certificate(e *entry, entry *netv1.IngressTLS, hosts []string
 	without := fmt.Sprintf("HTTPS of [%s] is not served", clip(strings.Join(hosts, " ")))
 	if entry.SecretName == "" {
 		c.fault(e, ReasonBadCertificate, "%s, because spec.tls has no secretName: set it, and add the annotation %s: \"true\" "+
-			"if kedge shall get the certificate", without, AnnotationACME)
+			"if kedge shall get the certificate", without, acme.AnnotationACME)
 		return ""
 	}
 	at := types.NamespacedName{Namespace: e.Namespace, Name: entry.SecretName}
@@ -68,9 +66,9 @@ func (c *compiler) certificate(e *entry, entry *netv1.IngressTLS, hosts []string
 	secret := c.in.Secret(at.Namespace, at.Name)
 	if secret == nil {
 		// If kedge gets the certificate, package acme tells how far it is.
-		if e.Annotations[AnnotationACME] == "" {
+		if !acme.Asks(e.Annotations) {
 			c.fault(e, ReasonBadCertificate, "%s, because the Secret %q does not exist: create it, or add the annotation %s: \"true\", "+
-				"so that kedge gets a certificate", without, at.Name, AnnotationACME)
+				"so that kedge gets a certificate", without, at.Name, acme.AnnotationACME)
 		}
 		return ""
 	}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
 )
 
 func TestHTTPS(t *testing.T) {
@@ -51,7 +52,7 @@ func TestCertificateFaults(t *testing.T) {
 	}{
 		{"without a name", func(*world) {}, "", "no secretName", false},
 		{"missing", func(*world) {}, "tls", `the Secret "tls" does not exist`, false},
-		{"missing, but kedge will get it", func(w *world) { annotated(AnnotationACME, "true")(w.Ingresses[0]) }, "tls", "", false},
+		{"missing, but kedge will get it", func(w *world) { annotated(acme.AnnotationACME, "true")(w.Ingresses[0]) }, "tls", "", false},
 		{"without a key", func(w *world) { w.secret("tls", map[string]string{"tls.crt": "x"}) }, "tls", "no tls.crt or no tls.key", false},
 		{"no certificate", func(w *world) { w.secret("tls", map[string]string{"tls.crt": "x", "tls.key": "y"}) }, "tls", "no certificate that can be used", false},
 		{"another key", func(w *world) { w.secrets["shop/tls"] = broken }, "tls", "private key does not match", false},
