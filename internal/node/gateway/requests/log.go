@@ -68,7 +68,7 @@ func appendValue(line []byte, value string) []byte {
 
 // finish notes a request that has ended.
 func (x *exchange) finish() {
-	if x.accessLog == nil {
+	if x.accessLog == nil || x.socket == nil || !x.socket.accessLog {
 		return
 	}
 	r := x.r

@@ -29,8 +29,8 @@ const maxMirrors = 64
 type Config struct {
 	// Registerer gets the metrics, or is nil.
 	Registerer prometheus.Registerer
-	// AccessLog gets each request after its end, or is nil. It must not block, and many
-	// goroutines call it.
+	// AccessLog gets each request of sockets with an access log after its end, or is nil. It must
+	// not block, and many goroutines call it.
 	AccessLog func(*Entry)
 }
 

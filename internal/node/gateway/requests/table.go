@@ -21,6 +21,7 @@ type socket struct {
 	publicPort uint16
 	http3      bool
 	trusted    []netip.Prefix
+	accessLog  bool
 	listeners  hosts[*listener]
 }
 
@@ -46,7 +47,7 @@ func newTable(sockets map[string]*routing.Socket, routes map[string]*route) *tab
 }
 
 func newSocket(from *routing.Socket, routes map[string]*route) *socket {
-	s := &socket{publicPort: from.PublicPort, http3: from.HTTP3, trusted: from.Trusted}
+	s := &socket{publicPort: from.PublicPort, http3: from.HTTP3, trusted: from.Trusted, accessLog: from.AccessLog}
 	attached := map[*listener]map[string]bool{}
 	for i := range from.Listeners {
 		source := &from.Listeners[i]

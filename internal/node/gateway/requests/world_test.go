@@ -48,7 +48,7 @@ func newWorld(t *testing.T, routes ...*routing.Route) *world {
 	}})
 	t.Cleanup(w.requests.Close)
 	w.state = &routing.State{
-		Sockets:  map[string]*routing.Socket{"web": {PublicPort: 80, Listeners: []routing.Listener{{Name: "all", Protocol: routing.HTTP}}}},
+		Sockets:  map[string]*routing.Socket{"web": {PublicPort: 80, AccessLog: true, Listeners: []routing.Listener{{Name: "all", Protocol: routing.HTTP}}}},
 		Routes:   map[string]*routing.Route{},
 		Backends: map[string]*routing.Backend{},
 	}
