@@ -114,6 +114,9 @@ func TestHTTPS(t *testing.T) {
 	if _, err := unknown.RoundTrip(r); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 		t.Errorf("an unknown name gets %v with HTTP/3", err)
 	}
+	if response, body, err := get(dialTCP(t, port), plainGet); err != nil || response.StatusCode != http.StatusBadRequest || !strings.Contains(body, "https://") {
+		t.Errorf("a request without TLS gets %v, %q, %v", response, body, err)
+	}
 	if _, err := dialTLS(port, &tls.Config{ServerName: "a.example", RootCAs: ca.pool, MaxVersion: tls.VersionTLS11}); err == nil {
 		t.Error("TLS 1.1 was accepted")
 	}
