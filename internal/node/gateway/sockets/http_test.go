@@ -145,6 +145,17 @@ func TestTooManyRequests(t *testing.T) {
 	must(t, <-done)
 }
 
+// TestCrowded closes connections after each answer while there are nearly too many.
+func TestCrowded(t *testing.T) {
+	w := newWorld(t, func(s *Sockets) { s.connections = newLimit(4, 4) })
+	port := w.open("web", routing.TCP, routing.Listener{Protocol: routing.HTTP})
+	for i := range 4 {
+		if response, _, err := get(dialTCP(t, port), plainGet); err != nil || response.Close != (i == 3) {
+			t.Errorf("connection %d: %v, %v", i, response, err)
+		}
+	}
+}
+
 // TestSilentBody ends a request whose client does not send the rest of the body.
 func TestSilentBody(t *testing.T) {
 	for name, protocol := range map[string]func(*http.Protocols){
