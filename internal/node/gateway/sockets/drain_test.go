@@ -235,6 +235,45 @@ func TestRemovedSocket(t *testing.T) {
 	eventually(t, "the end of all connections", func() bool { return w.sockets.connections.count() == 0 })
 }
 
+// TestRemovedHTTP3 lets a request of HTTP/3 end whose socket is no longer wanted. The port is
+// free for another use then.
+func TestRemovedHTTP3(t *testing.T) {
+	w := newWorld(t, func(s *Sockets) { s.cfg.Patience = generous })
+	started, release := make(chan struct{}), make(chan struct{})
+	w.handler = func(w http.ResponseWriter, _ *http.Request) {
+		close(started)
+		<-release
+		_, _ = io.WriteString(w, "done")
+	}
+	ca := newAuthority(t, "ca")
+	w.state.Certificates["c"] = ca.leaf("a.example")
+	port := w.open("web", routing.UDP, routing.Listener{Protocol: routing.HTTPS, Certificates: []string{"c"}})
+	quic := &http3.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.pool, ServerName: "a.example"}}
+	defer quic.Close()
+	done := make(chan string)
+	go func() {
+		_, body := ask(t, quic, "https://"+local(port)+"/")
+		done <- body
+	}()
+	<-started
+	w.state.Backends["b"] = &routing.Backend{Endpoints: []addrPort{udpEcho(t, "b", 0)}}
+	w.state.Routes["r"] = &routing.Route{Stream: split("b")}
+	w.state.Sockets["web"].Listeners[0] = routing.Listener{Protocol: routing.RawUDP, Routes: []string{"r"}}
+	w.apply()
+	if !strings.Contains(w.log.text(), "connections of its former use have not ended yet") {
+		t.Error(w.log.text())
+	}
+	close(release)
+	if body := <-done; body != "done" {
+		t.Errorf("the request gets %q", body)
+	}
+	_ = quic.Close()
+	eventually(t, "the other use of the port", func() bool { return len(w.sockets.Listening()) == 1 })
+	if heard := exchange(t, dialUDP(t, local(port)), []byte("x")); heard != "b 1" {
+		t.Errorf("heard %q", heard)
+	}
+}
+
 // TestWantedAgain keeps a socket that is wanted again before it has closed.
 func TestWantedAgain(t *testing.T) {
 	w := newWorld(t, func(s *Sockets) { s.cfg.Notice = generous })

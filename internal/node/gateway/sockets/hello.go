@@ -3,7 +3,8 @@ package sockets
 import (
 	"crypto/tls"
 	"errors"
-	"net"
+	"io"
+	"slices"
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
@@ -102,9 +103,12 @@ func (t *tcpSocket) serveTLS(c *conn, settings *settings) {
 	switch {
 	case h.listener != nil && h.listener.protocol == routing.TLSPassthrough && h.decided && errors.Is(err, errUndecided):
 		_ = c.SetDeadline(time.Time{})
-		t.copyStream(c, c, h.route.Stream, h.recorded)
+		t.copyStream(c, nil, h.route.Stream, h.recorded)
 		return
 	case err != nil:
+		if record, ok := errors.AsType[tls.RecordHeaderError](err); ok && !settings.silent && looksLikeHTTP(record.RecordHeader) {
+			_, _ = io.WriteString(c, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nThis port speaks HTTPS, and the request came without TLS. Use https:// in the address.\n")
+		}
 		t.metrics.failures.WithLabelValues(settings.name).Inc()
 		t.log.Debugf("Handshake of TLS with %s at %s failed: %v", c.RemoteAddr(), settings.name, err)
 	case h.challenge: // The handshake is all that the authority wants to see.
@@ -115,10 +119,13 @@ func (t *tcpSocket) serveTLS(c *conn, settings *settings) {
 		return
 	default:
 		_ = c.SetDeadline(time.Time{})
-		t.copyStream(secure, c, h.route.Stream, nil)
+		t.copyStream(c, secure, h.route.Stream, nil)
 		return
 	}
 	_ = c.Close()
 }
 
-var _ net.Conn = (*hello)(nil)
+// looksLikeHTTP tells whether a client that should begin with TLS begins with a request.
+func looksLikeHTTP(begin [5]byte) bool {
+	return slices.Contains([]string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO"}, string(begin[:]))
+}

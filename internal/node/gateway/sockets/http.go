@@ -131,7 +131,7 @@ func (s *Sockets) answer(w http.ResponseWriter, r *http.Request, settings *setti
 	defer s.requests.give(client)
 	switch {
 	case r.ProtoMajor > 2:
-	case draining:
+	case draining || s.crowded():
 		// HTTP/2 makes GOAWAY of it. A request that becomes a stream of another protocol has a
 		// Connection header of its own.
 		if r.Header.Get("Upgrade") == "" {

@@ -114,6 +114,9 @@ func TestHTTPS(t *testing.T) {
 	if _, err := unknown.RoundTrip(r); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 		t.Errorf("an unknown name gets %v with HTTP/3", err)
 	}
+	if response, body, err := get(dialTCP(t, port), plainGet); err != nil || response.StatusCode != http.StatusBadRequest || !strings.Contains(body, "https://") {
+		t.Errorf("a request without TLS gets %v, %q, %v", response, body, err)
+	}
 	if _, err := dialTLS(port, &tls.Config{ServerName: "a.example", RootCAs: ca.pool, MaxVersion: tls.VersionTLS11}); err == nil {
 		t.Error("TLS 1.1 was accepted")
 	}
@@ -140,6 +143,17 @@ func TestTooManyRequests(t *testing.T) {
 	}
 	close(release)
 	must(t, <-done)
+}
+
+// TestCrowded closes connections after each answer while there are nearly too many.
+func TestCrowded(t *testing.T) {
+	w := newWorld(t, func(s *Sockets) { s.connections = newLimit(4, 4) })
+	port := w.open("web", routing.TCP, routing.Listener{Protocol: routing.HTTP})
+	for i := range 4 {
+		if response, _, err := get(dialTCP(t, port), plainGet); err != nil || response.Close != (i == 3) {
+			t.Errorf("connection %d: %v, %v", i, response, err)
+		}
+	}
 }
 
 // TestSilentBody ends a request whose client does not send the rest of the body.

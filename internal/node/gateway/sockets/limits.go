@@ -17,6 +17,9 @@ const (
 	fileShare        = 4
 	leastConnections = 1024
 	mostConnections  = 65536
+	// crowdedShare is the part of all connections from which on connections of HTTP are closed
+	// after each answer, so that idle ones do not take the place of others.
+	crowdedShare = 0.75
 	// clientShare is which part of all connections one client may have. It is large because
 	// many users may stand behind one address.
 	clientShare = 4
@@ -33,6 +36,11 @@ func (s *Sockets) full(socket string) {
 	s.metrics.refused.WithLabelValues(socket).Inc()
 	s.notice("The gateway refuses connections or requests of %s: it has %d connections and %d requests at this moment. It takes at most %d of each, and %d of one client",
 		socket, s.connections.count(), s.requests.count(), s.cfg.MaxConnections, s.cfg.MaxPerClient)
+}
+
+// crowded tells whether there soon is no room for more connections.
+func (s *Sockets) crowded() bool {
+	return float64(s.connections.count()) > crowdedShare*float64(s.connections.all)
 }
 
 // notice warns of what clients can make happen at any time, and so at most once a minute.

@@ -101,18 +101,23 @@ type half interface {
 	CloseWrite() error
 }
 
-// copyStream connects a client with a backend until both have said their last, and closes c,
-// which is the connection under client. first are bytes of the client that were read already.
-func (t *tcpSocket) copyStream(client half, c *conn, split *routing.Split, first []byte) {
+// copyStream connects a client with a backend until both have said their last, and closes c.
+// secure is the client's side of TLS that ends here, or nil. first are bytes of the client that
+// were read already.
+func (t *tcpSocket) copyStream(c *conn, secure *tls.Conn, split *routing.Split, first []byte) {
 	defer func() { _ = c.Close() }()
-	_, ended := client.(*tls.Conn)
-	backend, err := t.dial(t.ctx, split, !ended)
+	// The kernel copies between two TCP connections by itself.
+	var client half = c.Conn.(*net.TCPConn)
+	if secure != nil {
+		client = secure
+	}
+	backend, err := t.dial(t.ctx, split, secure == nil)
 	if err != nil {
 		t.log.Debugf("Close the connection of %s to %s: %v", c.RemoteAddr(), t.settings.Load().name, err)
 		return
 	}
 	defer func() { _ = backend.Close() }()
-	pair := &pair{client: client, backend: backend, quiet: t.patience.quiet}
+	pair := &pair{client: client, backend: backend, under: c, quiet: t.patience.quiet}
 	done := make(chan struct{})
 	t.working.Go(func() {
 		defer close(done)
@@ -121,21 +126,18 @@ func (t *tcpSocket) copyStream(client half, c *conn, split *routing.Split, first
 	if err := pair.begin(c, first); err != nil {
 		pair.close()
 	} else {
-		from := client
-		if raw, ok := c.Conn.(*net.TCPConn); ok && !ended {
-			from = raw // The kernel copies between two TCP connections by itself.
-		}
-		pair.copy(backend, from, fromClient)
+		pair.copy(backend, client, fromClient)
 	}
 	<-done
-	if ended {
-		_ = client.Close() // says close_notify
+	if secure != nil {
+		_ = secure.Close() // says close_notify
 	}
 }
 
 // pair is a stream between a client and a backend.
 type pair struct {
 	client, backend half
+	under           *conn // the connection of the client without TLS
 	quiet           time.Duration
 	// silent says of each direction that it has carried nothing for a while.
 	silent [2]atomic.Bool
@@ -197,13 +199,8 @@ func (p *pair) copy(to, from half, way direction) {
 	}
 }
 
+// close closes both sides at once, without waiting for a write of TLS.
 func (p *pair) close() {
-	for _, c := range []half{p.client, p.backend} {
-		// This also wakes a *tls.Conn whose other direction writes at this moment.
-		if secure, ok := c.(*tls.Conn); ok {
-			_ = secure.NetConn().Close()
-			continue
-		}
-		_ = c.Close()
-	}
+	_ = p.under.Close()
+	_ = p.backend.Close()
 }

@@ -1,6 +1,7 @@
 package sockets
 
 import (
+	"crypto/tls"
 	"io"
 	"net"
 	"net/netip"
@@ -99,25 +100,40 @@ func TestHalfClose(t *testing.T) {
 	eventually(t, "the end of the stream", func() bool { return w.sockets.connections.count() == 0 })
 }
 
-// TestQuietStream closes a stream that carries nothing, and keeps one that does.
+// TestQuietStream closes a stream that carries nothing, and keeps one that does, with TLS and
+// without.
 func TestQuietStream(t *testing.T) {
 	w := newWorld(t, func(s *Sockets) { s.patience.quiet = time.Second })
+	ca := newAuthority(t, "ca")
+	w.state.Certificates["c"] = ca.leaf("a.example")
 	w.state.Backends["b"] = &routing.Backend{Endpoints: []addrPort{echo(t, "b")}}
 	w.state.Routes["r"] = &routing.Route{Stream: split("b")}
-	port := w.open("tcp", routing.TCP, routing.Listener{Protocol: routing.RawTCP, Routes: []string{"r"}})
-	quiet, busy := dialTCP(t, port), dialTCP(t, port)
+	plain := w.open("tcp", routing.TCP, routing.Listener{Protocol: routing.RawTCP, Routes: []string{"r"}})
+	secure := w.open("tls", routing.TCP, routing.Listener{Protocol: routing.TLSTerminate, Certificates: []string{"c"}, Routes: []string{"r"}})
+	config := &tls.Config{ServerName: "a.example", RootCAs: ca.pool}
+	quietTLS, err := dialTLS(secure, config)
+	must(t, err)
+	defer quietTLS.Close()
+	busyTLS, err := dialTLS(secure, config)
+	must(t, err)
+	defer busyTLS.Close()
+	quiet, busy := []net.Conn{dialTCP(t, plain), quietTLS}, []net.Conn{dialTCP(t, plain), busyTLS}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _ = io.Copy(io.Discard, quiet)
+		for _, c := range quiet {
+			_, _ = io.Copy(io.Discard, c)
+		}
 	}()
 	for heard := make([]byte, 10); ; {
-		if _, err := io.WriteString(busy, "x"); err != nil {
-			t.Fatal(err)
-		}
-		_ = busy.SetReadDeadline(time.Now().Add(generous))
-		if _, err := busy.Read(heard); err != nil {
-			t.Fatal(err)
+		for _, c := range busy {
+			_ = c.SetDeadline(time.Now().Add(generous))
+			if _, err := io.WriteString(c, "x"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Read(heard); err != nil {
+				t.Fatal(err)
+			}
 		}
 		select {
 		case <-ended:

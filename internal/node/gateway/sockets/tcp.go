@@ -167,7 +167,7 @@ func (t *tcpSocket) serve(c *conn, settings *settings, peer netip.Addr, trusted 
 	case kindTLS:
 		t.serveTLS(c, settings)
 	case kindStream:
-		t.copyStream(c, c, settings.stream, nil)
+		t.copyStream(c, nil, settings.stream, nil)
 	}
 }
 
