@@ -76,6 +76,9 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 		group.Add(pods, before...)
 		faults = errors.Join(faults, fault)
 	}
+	if s.gateway != nil {
+		group.Add(s.gateway, objects) // which have the kinds of the Gateway API
+	}
 	if s.roles.controllers {
 		before = append(before, objects)
 		group.Add(led("scrape-targets", leader, scrapetargets.New(scrapetargets.Config{
@@ -105,6 +108,9 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 				balancer.Node = s.node.Name
 			}
 			group.Add(led("loadbalancer", leader, loadbalancer.New(balancer)), before...)
+		}
+		if s.gateway != nil {
+			group.Add(led("gateway", leader, s.gatewayController(api)), append(before, s.gateway)...)
 		}
 		group.Add(led("manifests", leader, manifests.New(manifests.Config{
 			Path:    s.dir.Manifests(),

@@ -141,7 +141,7 @@ func (s *sources) lookup() *lookup {
 			return found
 		}
 	}
-	if watched := s.kinds[pools]; s.routes != nil && watched != nil {
+	if watched := s.kinds[poolResource]; s.routes != nil && watched != nil {
 		var objects []*unstructured.Unstructured
 		for _, object := range watched.List() {
 			if pool, is := object.(*unstructured.Unstructured); is {
@@ -187,14 +187,14 @@ func (s *sources) gatewayInput(l *lookup) *compile.Input {
 		Namespace: l.namespace, Service: l.service, Secret: l.secret, ConfigMap: l.configMap, Slices: l.slices, Offered: l.offered,
 	}
 	if s.routes != nil {
-		in.ListenerSets = list[gwv1.ListenerSet](s.kinds[listenerSets])
-		in.HTTPRoutes = list[gwv1.HTTPRoute](s.kinds[httpRoutes])
-		in.GRPCRoutes = list[gwv1.GRPCRoute](s.kinds[grpcRoutes])
-		in.TLSRoutes = list[gwv1.TLSRoute](s.kinds[tlsRoutes])
-		in.TCPRoutes = list[gwv1.TCPRoute](s.kinds[tcpRoutes])
-		in.UDPRoutes = list[gwv1.UDPRoute](s.kinds[udpRoutes])
-		in.Grants = list[gwv1.ReferenceGrant](s.kinds[grants])
-		in.Policies = list[gwv1.BackendTLSPolicy](s.kinds[policies])
+		in.ListenerSets = list[gwv1.ListenerSet](s.kinds[listenerSetResource])
+		in.HTTPRoutes = list[gwv1.HTTPRoute](s.kinds[httpRouteResource])
+		in.GRPCRoutes = list[gwv1.GRPCRoute](s.kinds[grpcRouteResource])
+		in.TLSRoutes = list[gwv1.TLSRoute](s.kinds[tlsRouteResource])
+		in.TCPRoutes = list[gwv1.TCPRoute](s.kinds[tcpRouteResource])
+		in.UDPRoutes = list[gwv1.UDPRoute](s.kinds[udpRouteResource])
+		in.Grants = list[gwv1.ReferenceGrant](s.kinds[grantResource])
+		in.Policies = list[gwv1.BackendTLSPolicy](s.kinds[policyResource])
 	}
 	return in
 }

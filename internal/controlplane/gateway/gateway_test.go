@@ -107,10 +107,10 @@ spec: {gatewayClassName: other, listeners: [{name: http, port: 80, protocol: HTT
 		if w.shared() != nil || w.updates != 1 || len(w.served().Sockets)+len(w.served().Routes) != 0 {
 			t.Errorf("the node is told %+v, in %d updates", w.served(), w.updates)
 		}
-		if got := w.condition(classes, "", "kedge", "Accepted"); got != "True/Accepted" {
+		if got := w.condition(classResource, "", "kedge", "Accepted"); got != "True/Accepted" {
 			t.Errorf("the class is accepted: %s", got)
 		}
-		if got := w.condition(gateways, "shop", "theirs", "Accepted"); got != "" {
+		if got := w.condition(gatewayResource, "shop", "theirs", "Accepted"); got != "" {
 			t.Errorf("somebody else's Gateway is accepted: %s", got)
 		}
 	})
@@ -147,13 +147,13 @@ func TestGateway(t *testing.T) {
 			if got := w.endpoints("kedge-gateway"); !slices.Equal(got, []string{"n=192.0.2.1"}) {
 				t.Errorf("turn %d: the endpoints are %v", turn, got)
 			}
-			if got := w.condition(gateways, "shop", "door", "Accepted"); got != "True/Accepted" {
+			if got := w.condition(gatewayResource, "shop", "door", "Accepted"); got != "True/Accepted" {
 				t.Errorf("turn %d: the Gateway is accepted: %s", turn, got)
 			}
-			if got := w.condition(httpRoutes, "shop", "web", "Accepted"); got != "True/Accepted" {
+			if got := w.condition(httpRouteResource, "shop", "web", "Accepted"); got != "True/Accepted" {
 				t.Errorf("turn %d: the route is accepted: %s", turn, got)
 			}
-			if got := w.condition(gateways, "shop", "door", "Programmed"); got == "True/Programmed" {
+			if got := w.condition(gatewayResource, "shop", "door", "Programmed"); got == "True/Programmed" {
 				t.Errorf("turn %d: a Gateway without addresses is programmed", turn)
 			}
 			service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
@@ -161,7 +161,7 @@ func TestGateway(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.settle()
-			if got := w.condition(gateways, "shop", "door", "Programmed"); got != "True/Programmed" {
+			if got := w.condition(gatewayResource, "shop", "door", "Programmed"); got != "True/Programmed" {
 				t.Errorf("turn %d: the Gateway is programmed: %s", turn, got)
 			}
 
@@ -184,7 +184,7 @@ func TestGateway(t *testing.T) {
 				t.Errorf("turn %d: nothing changes, and it writes %v", turn, got)
 			}
 
-			w.remove(gateways, "shop", "door")
+			w.remove(gatewayResource, "shop", "door")
 			w.settle()
 			if w.shared() != nil || len(w.endpoints("kedge-gateway")) != 0 {
 				t.Errorf("turn %d: after the last Gateway there are the Service %v and endpoints %v", turn, w.shared(), w.endpoints("kedge-gateway"))
@@ -294,7 +294,7 @@ status: {loadBalancer: {ingress: [{ip: 192.0.2.1}]}}
 		if service := w.shared(); service.Spec.Selector["app"] != "mine" || len(service.Labels) != 0 {
 			t.Errorf("the user's Service is %+v", service)
 		}
-		if got := w.condition(gateways, "shop", "door", "Programmed"); got != "False/AddressNotAssigned" {
+		if got := w.condition(gatewayResource, "shop", "door", "Programmed"); got != "False/AddressNotAssigned" {
 			t.Errorf("the Gateway is programmed: %s", got)
 		}
 		if len(w.served().Sockets) != 0 {
@@ -318,7 +318,7 @@ status: {loadBalancer: {ingress: [{ip: 192.0.2.1}]}}
 func TestFaults(t *testing.T) {
 	const namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n"
 	run(t, nodes+class+namespace+gatewayAndRoute, func(w *world) {
-		if got := w.condition(httpRoutes, "shop", "web", "ResolvedRefs"); got != "False/BackendNotFound" {
+		if got := w.condition(httpRouteResource, "shop", "web", "ResolvedRefs"); got != "False/BackendNotFound" {
 			t.Errorf("the route has ResolvedRefs: %s", got)
 		}
 		told := func() (count int) {
@@ -340,7 +340,7 @@ func TestFaults(t *testing.T) {
 		}
 		w.apply(app)
 		w.settle()
-		if got := w.condition(httpRoutes, "shop", "web", "ResolvedRefs"); got != "True/ResolvedRefs" {
+		if got := w.condition(httpRouteResource, "shop", "web", "ResolvedRefs"); got != "True/ResolvedRefs" {
 			t.Errorf("with the Service the route has ResolvedRefs: %s", got)
 		}
 		if len(w.served().Backends) != 1 {

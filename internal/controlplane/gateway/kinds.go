@@ -22,18 +22,18 @@ import (
 // The resources of the Gateway API. Clients of these kinds are dynamic: the typed clientset
 // would add the apply configurations and the scheme of all versions to the executable.
 var (
-	classes      = resource("gatewayclasses")
-	gateways     = resource("gateways")
-	listenerSets = resource("listenersets")
-	httpRoutes   = resource("httproutes")
-	grpcRoutes   = resource("grpcroutes")
-	tlsRoutes    = resource("tlsroutes")
-	tcpRoutes    = resource("tcproutes")
-	udpRoutes    = resource("udproutes")
-	grants       = resource("referencegrants")
-	policies     = resource("backendtlspolicies")
-	// pools is in /manifests/servicelb/pools.yaml.
-	pools = schema.GroupVersionResource{Group: "kedge.dev", Version: "v1alpha1", Resource: "loadbalancerpools"}
+	classResource       = resource("gatewayclasses")
+	gatewayResource     = resource("gateways")
+	listenerSetResource = resource("listenersets")
+	httpRouteResource   = resource("httproutes")
+	grpcRouteResource   = resource("grpcroutes")
+	tlsRouteResource    = resource("tlsroutes")
+	tcpRouteResource    = resource("tcproutes")
+	udpRouteResource    = resource("udproutes")
+	grantResource       = resource("referencegrants")
+	policyResource      = resource("backendtlspolicies")
+	// poolResource is in /manifests/servicelb/pools.yaml.
+	poolResource = schema.GroupVersionResource{Group: "kedge.dev", Version: "v1alpha1", Resource: "loadbalancerpools"}
 )
 
 func resource(name string) schema.GroupVersionResource {

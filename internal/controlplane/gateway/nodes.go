@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
@@ -37,7 +38,7 @@ func isReady(node *corev1.Node) bool {
 // isSameNode tells whether nothing has changed that the endpoints of fronts depend on.
 func isSameNode(a, b *corev1.Node) bool {
 	return isReady(a) == isReady(b) && equalLabels(a, b) && slices.Equal(a.Status.Addresses, b.Status.Addresses) &&
-		a.Annotations[front.ListeningAnnotation] == b.Annotations[front.ListeningAnnotation]
+		a.Annotations[gateways.ListeningAnnotation] == b.Annotations[gateways.ListeningAnnotation]
 }
 
 func equalLabels(a, b *corev1.Node) bool {
@@ -55,7 +56,9 @@ func equalLabels(a, b *corev1.Node) bool {
 // addresses it has in its status. So addresses that other nodes are registered with do not
 // count. owner returns the node that is registered with an address.
 func nodeOf(object *corev1.Node, owner func(netip.Addr) (string, bool)) front.Node {
-	node := front.Node{Name: object.Name, Zone: object.Labels[corev1.LabelTopologyZone], Listening: front.Listening(object)}
+	node := front.Node{Name: object.Name, Zone: object.Labels[corev1.LabelTopologyZone]}
+	// A node that writes something else serves nothing.
+	node.Listening, _ = gateways.ParseListening(object.Annotations[gateways.ListeningAnnotation])
 	var has4, has6 bool
 	for _, text := range object.Status.Addresses {
 		address, err := netip.ParseAddr(text.Address)

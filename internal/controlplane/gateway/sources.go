@@ -22,7 +22,6 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/compile"
-	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
 // sources are the objects that a Compiler reads. Only the goroutine of Run uses it. It has
@@ -139,8 +138,8 @@ func (s *sources) startBase(ctx context.Context) (err error) {
 	if s.base, own, err = newStage(ctx, s.cfg.Informers); err != nil {
 		return err
 	}
-	s.classes = s.watch(own, s.base, classes, typed[gwv1.GatewayClass])
-	s.gateways = s.watch(own, s.base, gateways, typed[gwv1.Gateway])
+	s.classes = s.watch(own, s.base, classResource, typed[gwv1.GatewayClass])
+	s.gateways = s.watch(own, s.base, gatewayResource, typed[gwv1.Gateway])
 	networking := s.base.factory.Networking().V1()
 	s.ingresses, s.ingressClasses = networking.Ingresses().Lister(), networking.IngressClasses().Lister()
 	if err := s.base.handle(networking.Ingresses().Informer(), objectcache.Handler[*netv1.Ingress](s.changes, nil, nil)); err != nil {
@@ -168,8 +167,7 @@ func (s *sources) startObjects(ctx context.Context) error {
 			return s.touched(serviceKind, service.Namespace, service.Name)
 		}, nil),
 		discovery.EndpointSlices().Informer(): objectcache.Handler(s.changes, func(slice *discoveryv1.EndpointSlice) bool {
-			// Those of fronts are kedge's own.
-			return !front.IsSlice(slice) && s.touched(serviceKind, slice.Namespace, slice.Labels[discoveryv1.LabelServiceName])
+			return s.touched(serviceKind, slice.Namespace, slice.Labels[discoveryv1.LabelServiceName])
 		}, nil),
 		core.Secrets().Informer(): objectcache.Handler(s.changes, func(secret *corev1.Secret) bool {
 			return s.touched(secretKind, secret.Namespace, secret.Name)
@@ -199,19 +197,19 @@ func (s *sources) startRoutes(ctx context.Context) error {
 	s.routes = made
 	s.kinds = map[schema.GroupVersionResource]*watched{}
 	for kind, convert := range map[schema.GroupVersionResource]cache.TransformFunc{
-		listenerSets: typed[gwv1.ListenerSet],
-		httpRoutes:   typed[gwv1.HTTPRoute],
-		grpcRoutes:   typed[gwv1.GRPCRoute],
-		tlsRoutes:    typed[gwv1.TLSRoute],
-		tcpRoutes:    typed[gwv1.TCPRoute],
-		udpRoutes:    typed[gwv1.UDPRoute],
-		grants:       typed[gwv1.ReferenceGrant],
-		policies:     typed[gwv1.BackendTLSPolicy],
+		listenerSetResource: typed[gwv1.ListenerSet],
+		httpRouteResource:   typed[gwv1.HTTPRoute],
+		grpcRouteResource:   typed[gwv1.GRPCRoute],
+		tlsRouteResource:    typed[gwv1.TLSRoute],
+		tcpRouteResource:    typed[gwv1.TCPRoute],
+		udpRouteResource:    typed[gwv1.UDPRoute],
+		grantResource:       typed[gwv1.ReferenceGrant],
+		policyResource:      typed[gwv1.BackendTLSPolicy],
 	} {
 		s.kinds[kind] = s.watch(own, made, kind, convert)
 	}
 	if s.cfg.Pools {
-		s.kinds[pools] = s.watch(own, made, pools, objectcache.WithoutManagedFields)
+		s.kinds[poolResource] = s.watch(own, made, poolResource, objectcache.WithoutManagedFields)
 	}
 	made.wait(own)
 	return nil

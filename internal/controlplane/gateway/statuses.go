@@ -37,15 +37,15 @@ type status struct {
 // statusesOf returns the statuses of a result, in the order in which they are written.
 func statusesOf(r *compile.Result) []status {
 	return slices.Concat(
-		of(classes, r.Classes, func(o *gwv1.GatewayClass) *gwv1.GatewayClassStatus { return &o.Status }),
-		of(gateways, r.Gateways, func(o *gwv1.Gateway) *gwv1.GatewayStatus { return &o.Status }),
-		of(listenerSets, r.ListenerSets, func(o *gwv1.ListenerSet) *gwv1.ListenerSetStatus { return &o.Status }),
-		of(httpRoutes, r.HTTPRoutes, func(o *gwv1.HTTPRoute) *gwv1.HTTPRouteStatus { return &o.Status }),
-		of(grpcRoutes, r.GRPCRoutes, func(o *gwv1.GRPCRoute) *gwv1.GRPCRouteStatus { return &o.Status }),
-		of(tlsRoutes, r.TLSRoutes, func(o *gwv1.TLSRoute) *gwv1.TLSRouteStatus { return &o.Status }),
-		of(tcpRoutes, r.TCPRoutes, func(o *gwv1.TCPRoute) *gwv1.TCPRouteStatus { return &o.Status }),
-		of(udpRoutes, r.UDPRoutes, func(o *gwv1.UDPRoute) *gwv1.UDPRouteStatus { return &o.Status }),
-		of(policies, r.Policies, func(o *gwv1.BackendTLSPolicy) *gwv1.PolicyStatus { return &o.Status }),
+		of(classResource, r.Classes, func(o *gwv1.GatewayClass) *gwv1.GatewayClassStatus { return &o.Status }),
+		of(gatewayResource, r.Gateways, func(o *gwv1.Gateway) *gwv1.GatewayStatus { return &o.Status }),
+		of(listenerSetResource, r.ListenerSets, func(o *gwv1.ListenerSet) *gwv1.ListenerSetStatus { return &o.Status }),
+		of(httpRouteResource, r.HTTPRoutes, func(o *gwv1.HTTPRoute) *gwv1.HTTPRouteStatus { return &o.Status }),
+		of(grpcRouteResource, r.GRPCRoutes, func(o *gwv1.GRPCRoute) *gwv1.GRPCRouteStatus { return &o.Status }),
+		of(tlsRouteResource, r.TLSRoutes, func(o *gwv1.TLSRoute) *gwv1.TLSRouteStatus { return &o.Status }),
+		of(tcpRouteResource, r.TCPRoutes, func(o *gwv1.TCPRoute) *gwv1.TCPRouteStatus { return &o.Status }),
+		of(udpRouteResource, r.UDPRoutes, func(o *gwv1.UDPRoute) *gwv1.UDPRouteStatus { return &o.Status }),
+		of(policyResource, r.Policies, func(o *gwv1.BackendTLSPolicy) *gwv1.PolicyStatus { return &o.Status }),
 	)
 }
 

@@ -94,9 +94,9 @@ func run(t *testing.T, objects string, do func(*world)) {
 func newWorld(t *testing.T, ctx context.Context, objects string) *world {
 	t.Helper()
 	kinds := map[schema.GroupVersionResource]string{
-		classes: "GatewayClassList", gateways: "GatewayList", listenerSets: "ListenerSetList", httpRoutes: "HTTPRouteList",
-		grpcRoutes: "GRPCRouteList", tlsRoutes: "TLSRouteList", tcpRoutes: "TCPRouteList", udpRoutes: "UDPRouteList",
-		grants: "ReferenceGrantList", policies: "BackendTLSPolicyList", pools: "LoadBalancerPoolList",
+		classResource: "GatewayClassList", gatewayResource: "GatewayList", listenerSetResource: "ListenerSetList", httpRouteResource: "HTTPRouteList",
+		grpcRouteResource: "GRPCRouteList", tlsRouteResource: "TLSRouteList", tcpRouteResource: "TCPRouteList", udpRouteResource: "UDPRouteList",
+		grantResource: "ReferenceGrantList", policyResource: "BackendTLSPolicyList", poolResource: "LoadBalancerPoolList",
 	}
 	w := &world{
 		T: t, ctx: ctx, api: fake.NewClientset(),
@@ -182,7 +182,7 @@ func (w *world) put(object *unstructured.Unstructured) error {
 	tracker, stored := w.custom.Tracker(), runtime.Object(object)
 	resource, _ := meta.UnsafeGuessKindToResource(gvk)
 	if gvk.Kind == "Gateway" {
-		resource = gateways // and not "gatewaies"
+		resource = gatewayResource // and not "gatewaies"
 	}
 	if typed := kubernetesKind(gvk.Kind); typed != nil {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {

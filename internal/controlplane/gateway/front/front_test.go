@@ -15,6 +15,7 @@ import (
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
@@ -215,7 +216,11 @@ func TestSockets(t *testing.T) {
 
 // node makes a node with open sockets.
 func node(name string, open string, addresses ...string) Node {
-	n := Node{Name: name, Zone: "z", Listening: Listening(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{ListeningAnnotation: open}}})}
+	listening, err := gateways.ParseListening(open)
+	if err != nil {
+		panic(err)
+	}
+	n := Node{Name: name, Zone: "z", Listening: listening}
 	for _, address := range addresses {
 		n.Addresses = append(n.Addresses, netip.MustParseAddr(address))
 	}
@@ -266,21 +271,5 @@ func TestSlices(t *testing.T) {
 	}
 	if got := Slices(f, service, many); len(got) != 2 || len(got[0].Endpoints) != maxEndpoints || len(got[1].Endpoints) != 1 {
 		t.Errorf("got %d slices of more endpoints than one may have", len(got))
-	}
-}
-
-func TestListening(t *testing.T) {
-	long := make([]byte, maxAnnotation+1)
-	for text, want := range map[string]map[string]bool{
-		"":                 nil,
-		"30080/tcp":        {"30080/tcp": true},
-		"30080/tcp, 1/udp": {"30080/tcp": true, "1/udp": true},
-		string(long):       nil,
-		"nonsense,,":       {"nonsense": true, "": true},
-	} {
-		got := Listening(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{ListeningAnnotation: text}}})
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("%.20q: got %v", text, got)
-		}
 	}
 }

@@ -3,12 +3,12 @@ package front
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
@@ -36,7 +36,7 @@ func Sockets(fronts []Front, service func(types.NamespacedName) *corev1.Service,
 			if number == 0 {
 				continue
 			}
-			sockets[socketName(number, port.Transport)] = &routing.Socket{
+			sockets[gateways.Port{Number: number, Transport: port.Transport}.String()] = &routing.Socket{
 				Transport: port.Transport, Port: number, PublicPort: port.Number, Listeners: port.Listeners,
 				HTTP3:         port.HTTP3 && f.hasHTTP3(of, port.Number),
 				ProxyProtocol: options.ProxyProtocol && port.Transport == routing.TCP,
@@ -79,9 +79,4 @@ func protocol(port *corev1.ServicePort) corev1.Protocol {
 		return corev1.ProtocolTCP
 	}
 	return port.Protocol
-}
-
-// socketName returns the name of a socket: NUMBER/TRANSPORT.
-func socketName(number uint16, transport routing.Transport) string {
-	return strconv.Itoa(int(number)) + "/" + string(transport)
 }
