@@ -87,7 +87,7 @@ func TestAuth(t *testing.T) {
 	}})
 	w.backend("b", nil)
 	for credentials, want := range map[string]int{
-		"": 401,
+		"X: y": 401,
 		"Authorization: Basic dXNlcjpteVBhc3N3b3Jk": 200, // user:myPassword
 		"Authorization: Basic dXNlcjpvdGhlcg==":     401,
 		"Authorization: Basic nonsense":             401,
