@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"k8s.io/client-go/rest"
 
@@ -110,7 +111,7 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 			group.Add(led("loadbalancer", leader, loadbalancer.New(balancer)), before...)
 		}
 		if s.gateway != nil {
-			group.Add(led("gateway", leader, s.gatewayController(api)), append(before, s.gateway)...)
+			group.Add(led("gateway", leader, s.gatewayController(api)), slices.Concat(before, []component.Component{s.gateway})...)
 		}
 		group.Add(led("manifests", leader, manifests.New(manifests.Config{
 			Path:    s.dir.Manifests(),

@@ -99,7 +99,7 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 		events:  sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-gateway", "") }),
 		changes: objectcache.NewChanges(), now: time.Now,
 		services: core.Services().Lister(), slices: discovery.EndpointSlices().Lister(), nodes: core.Nodes().Lister(),
-		written: map[types.UID]string{}, told: map[string]bool{},
+		written: map[types.UID]written{}, told: map[string]bool{},
 	}
 	defer func() { t.hostPorts.stop() }()
 	err = errors.Join(
@@ -134,9 +134,8 @@ type term struct {
 	// hostPorts is nil while there is no shared front.
 	hostPorts *hostPorts
 
-	// written has the version of each object whose status was written. As long as the cache
-	// still has this version, it is behind.
-	written map[types.UID]string
+	// written has the statuses that were written, until the cache has them.
+	written map[types.UID]written
 	// told are the faults about which there was an Event.
 	told map[string]bool
 	// failure is the last one that was logged.

@@ -64,21 +64,28 @@ func of[O interface {
 	return statuses
 }
 
+// written is a status that was written over a version of an object. If the object still has
+// this version, the cache is behind, or the API server has changed nothing.
+type written struct {
+	over string
+	now  any
+}
+
 // syncStatuses writes the statuses that differ.
 func (t *term) syncStatuses(ctx context.Context, newest *compiled, failed func(error)) {
-	behind := map[types.UID]string{}
+	behind := map[types.UID]written{}
 	for _, s := range statusesOf(newest.gateways) {
 		if ctx.Err() != nil {
 			return
 		}
 		uid, version := s.object.GetUID(), s.object.GetResourceVersion()
-		if t.written[uid] == version && version != "" {
-			behind[uid] = version
-			continue // the cache still has the version before the write
+		if last, is := t.written[uid]; is && last.over == version && equality.Semantic.DeepEqual(last.now, s.now) {
+			behind[uid] = last
+			continue
 		}
 		wrote, err := t.writeStatus(ctx, s)
 		if wrote && err == nil {
-			behind[uid] = version
+			behind[uid] = written{version, s.now}
 		}
 		failed(err)
 	}

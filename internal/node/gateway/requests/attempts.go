@@ -176,7 +176,7 @@ func (a *attempts) run(next *endpoint) {
 		a.tried = append(a.tried, next)
 		a.exchange.backend, a.exchange.endpoint = service.source.Name, next.host
 		try := a.try(service, next)
-		status, again := a.judge(service, try)
+		status, again := a.judge(try)
 		if !again {
 			if status == 0 {
 				a.deliver(try)
@@ -249,7 +249,7 @@ func (a *attempts) informational() (trace *httptrace.ClientTrace, done func()) {
 
 // judge decides what follows from an attempt: again is true if there is to be another one. Else
 // the status is that of the answer, or zero if the backend's is the answer.
-func (a *attempts) judge(s *service, t *attempt) (status int, again bool) {
+func (a *attempts) judge(t *attempt) (status int, again bool) {
 	if t.err == nil {
 		if a.rule.retry == nil || !slices.Contains(a.rule.retry.Codes, t.answer.StatusCode) {
 			return 0, false
@@ -276,11 +276,11 @@ func (a *attempts) judge(s *service, t *attempt) (status int, again bool) {
 		return http.StatusGatewayTimeout, a.repeat()
 	case errors.As(t.err, &notConnected):
 		t.endpoint.avoid()
-		return http.StatusBadGateway, a.move(s) || a.repeat()
+		return http.StatusBadGateway, a.move() || a.repeat()
 	}
 	// The endpoint may have done what the request asks for. Only what changes nothing is safe to
 	// be asked again.
-	return http.StatusBadGateway, a.isSafe() && a.move(s) || a.repeat()
+	return http.StatusBadGateway, a.isSafe() && a.move() || a.repeat()
 }
 
 // isSafe tells whether the request changes nothing.
@@ -293,8 +293,10 @@ func (a *attempts) isSafe() bool {
 }
 
 // move tells whether the request may go to another endpoint at once.
-func (a *attempts) move(s *service) bool {
-	if a.moves >= maxMoves || a.body.isGone() || s.pick(a.tried) == nil {
+func (a *attempts) move() bool {
+	// There may be other endpoints by now.
+	s := a.target.backend.service.Load()
+	if a.moves >= maxMoves || a.body.isGone() || s == nil || s.pick(a.tried) == nil {
 		return false
 	}
 	a.moves++

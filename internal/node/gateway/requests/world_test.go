@@ -85,6 +85,14 @@ func (w *world) backend(name string, handler http.HandlerFunc) *httptest.Server 
 	if handler == nil {
 		handler = echoing(name)
 	}
+	server := w.unlisted(handler)
+	w.state.Backends[name] = &routing.Backend{Name: name, Endpoints: []netip.AddrPort{addressOf(server)}}
+	w.set()
+	return server
+}
+
+// unlisted starts a server that is no endpoint of a backend yet.
+func (w *world) unlisted(handler http.HandlerFunc) *httptest.Server {
 	server := httptest.NewUnstartedServer(handler)
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -92,8 +100,6 @@ func (w *world) backend(name string, handler http.HandlerFunc) *httptest.Server 
 	server.Config.Protocols = &protocols
 	server.Start()
 	w.Cleanup(server.Close)
-	w.state.Backends[name] = &routing.Backend{Name: name, Endpoints: []netip.AddrPort{addressOf(server)}}
-	w.set()
 	return server
 }
 

@@ -74,7 +74,7 @@ func FuzzClientHello(f *testing.F) {
 			t.Errorf("recorded %q of %q", h.recorded, said)
 		}
 		if h.listener == nil {
-			if h.decided && c.heard.Len() > 0 {
+			if h.muted && c.heard.Len() > 0 {
 				t.Errorf("a name that nobody serves hears %q", c.heard.Bytes())
 			}
 			return

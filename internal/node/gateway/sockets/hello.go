@@ -30,8 +30,8 @@ type hello struct {
 	// recorded are the bytes so far, for a backend. It is only written if recording.
 	recorded  []byte
 	recording bool
-	// decided says that the ClientHello was read. listener is nil if no listener wants it.
-	decided  bool
+	// listener is what serves the connection. It is nil until the ClientHello was read, and if
+	// no listener wants it.
 	listener *tlsListener
 	route    *routing.Route
 	// challenge says that the client is an ACME authority.
@@ -64,7 +64,7 @@ func (h *hello) Write(bytes []byte) (int, error) {
 // connection.
 func (t *tcpSocket) configFor(info *tls.ClientHelloInfo) (*tls.Config, error) {
 	h := info.Conn.(*hello)
-	h.recording, h.decided = false, true
+	h.recording = false
 	if len(info.SupportedProtos) == 1 && info.SupportedProtos[0] == acmeProtocol {
 		if config := h.settings.challenges[hostKey(info.ServerName)]; config != nil {
 			h.challenge = true
@@ -101,7 +101,7 @@ func (t *tcpSocket) serveTLS(c *conn, settings *settings) {
 	secure := tls.Server(h, t.tls)
 	err := secure.Handshake()
 	switch {
-	case h.listener != nil && h.listener.protocol == routing.TLSPassthrough && h.decided && errors.Is(err, errUndecided):
+	case h.listener != nil && h.listener.protocol == routing.TLSPassthrough:
 		_ = c.SetDeadline(time.Time{})
 		t.copyStream(c, nil, h.route.Stream, h.recorded)
 		return

@@ -1,6 +1,7 @@
 package sockets
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
 	"log"
@@ -95,7 +96,15 @@ func (t *tcpSocket) newServer() *http.Server {
 		ReadHeaderTimeout: t.patience.header,
 		IdleTimeout:       t.patience.idle,
 		MaxHeaderBytes:    maxHeader,
-		Protocols:         new(http.Protocols),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if secure, ok := c.(*tls.Conn); ok {
+				shown := &admission{}
+				shown.listener.Store(secure.NetConn().(*hello).listener)
+				return shown.in(ctx)
+			}
+			return ctx
+		},
+		Protocols: new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter,
 			MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connectionWindow,
@@ -139,6 +148,13 @@ func (s *Sockets) answer(w http.ResponseWriter, r *http.Request, settings *setti
 		}
 	case settings.altSvc != "" && r.TLS != nil:
 		w.Header().Set("Alt-Svc", settings.altSvc)
+	}
+	if !settings.admits(r) {
+		if r.ProtoMajor < 3 {
+			w.Header().Set("Connection", "close")
+		}
+		http.Error(w, "This connection was made before the gateway asked for a certificate of these authorities. Connect again.", http.StatusMisdirectedRequest)
+		return
 	}
 	w = s.patient(w, r)
 	s.cfg.Serve(w, r, settings.name)

@@ -73,7 +73,7 @@ func (q *quicSocket) admit(ctx context.Context, info *quic.ClientInfo) (context.
 		q.connections.give(client)
 		closed()
 	})
-	return ctx, nil
+	return (&admission{}).in(ctx), nil
 }
 
 // busy tells whether new clients must prove their address.
@@ -86,6 +86,9 @@ func (q *quicSocket) configFor(info *tls.ClientHelloInfo) (*tls.Config, error) {
 	listener, ok := q.settings.Load().listeners.find(info.ServerName)
 	if !ok {
 		return unknown(true), nil
+	}
+	if shown := admissionOf(info.Context()); shown != nil {
+		shown.listener.Store(listener)
 	}
 	return listener.config, nil
 }

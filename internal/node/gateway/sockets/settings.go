@@ -41,6 +41,8 @@ type tlsSettings struct {
 	// silent says that a connection which no listener wants is closed without an alert of
 	// TLS. The Gateway API wants it so for TLSRoutes.
 	silent bool
+	// strict says that a listener wants to know its clients.
+	strict bool
 }
 
 // tlsListener is what serves the connections of a host name.
@@ -48,6 +50,8 @@ type tlsListener struct {
 	protocol routing.Protocol
 	// config is nil for routing.TLSPassthrough.
 	config *tls.Config
+	// authorities are those that clients must have a certificate of, in PEM, or empty.
+	authorities string
 	// routes are those of connections.
 	routes hosts[*routing.Route]
 }
@@ -148,6 +152,10 @@ func (c *compiler) tls(socket *routing.Socket) tlsSettings {
 			first = &tlsListener{protocol: listener.Protocol, routes: hosts[*routing.Route]{}}
 			if listener.Protocol != routing.TLSPassthrough {
 				first.config = c.config(listener, quic)
+			}
+			if !listener.AllowInsecureFallback {
+				first.authorities = listener.ClientAuthorities
+				compiled.strict = compiled.strict || first.authorities != ""
 			}
 			compiled.listeners[host] = first
 		}
