@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,47 +46,60 @@ func resource(name string) schema.GroupVersionResource {
 type watched struct {
 	cache.Store
 	synced <-chan struct{}
-	// absent is closed when the API server does not know the kind. Then it has no objects.
-	absent    chan struct{}
-	setAbsent func()
 }
 
 // watchKind watches a kind until ctx ends. running ends afterwards. convert is applied to each
 // object.
 func watchKind(ctx context.Context, running *sync.WaitGroup, client dynamic.Interface, kind schema.GroupVersionResource, convert cache.TransformFunc, changed func()) *watched {
-	w := &watched{absent: make(chan struct{})}
-	w.setAbsent = sync.OnceFunc(func() { close(w.absent) })
 	of := client.Resource(kind)
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
 	}
+	// While the API server does not know the kind, there are no objects of it. An error would be
+	// logged at each attempt.
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 				list, err := of.List(ctx, options)
 				if apierrors.IsNotFound(err) {
-					w.setAbsent()
+					return &unstructured.UnstructuredList{}, nil
 				}
 				return list, err
 			},
 			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-				return of.Watch(ctx, options)
+				events, err := of.Watch(ctx, options)
+				if apierrors.IsNotFound(err) && options.SendInitialEvents == nil {
+					return nothing(ctx), nil
+				}
+				return events, err
 			},
 		}, client),
 		ObjectType: &unstructured.Unstructured{},
 		Handler:    handler,
 		Transform:  convert,
 	})
-	w.Store, w.synced = store, controller.HasSyncedChecker().Done()
 	running.Go(func() { controller.RunWithContext(ctx) })
-	return w
+	return &watched{store, controller.HasSyncedChecker().Done()}
+}
+
+// absentPause is how long a watch of a kind lasts that the API server does not know.
+const absentPause = 2 * time.Second
+
+// nothing is a watch without events that ends after absentPause.
+func nothing(ctx context.Context) watch.Interface {
+	events := watch.NewRaceFreeFake()
+	ctx, cancel := context.WithTimeout(ctx, absentPause)
+	context.AfterFunc(ctx, func() {
+		events.Stop()
+		cancel()
+	})
+	return events
 }
 
 // wait waits until all objects are there. It returns false if ctx ends before.
 func (w *watched) wait(ctx context.Context) bool {
 	select {
 	case <-w.synced:
-	case <-w.absent:
 	case <-ctx.Done():
 		return false
 	}

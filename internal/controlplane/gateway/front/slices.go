@@ -19,7 +19,7 @@ const (
 	ListeningAnnotation = gateways.ListeningAnnotation
 	// SliceManager is the value of the label endpointslice.kubernetes.io/managed-by of the
 	// EndpointSlices of fronts.
-	SliceManager = "kedge.dev/gateway"
+	SliceManager = "gateway.kedge.dev"
 	// maxEndpoints is how many endpoints an EndpointSlice may have
 	// (k8s.io/kubernetes/pkg/apis/discovery/validation/validation.go).
 	maxEndpoints = 1000
