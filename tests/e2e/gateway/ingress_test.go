@@ -45,7 +45,7 @@ spec:
 		return nil
 	})
 	status := w.status()
-	for _, word := range []string{"80", "443", "gateway"} {
+	for _, word := range []string{"80/TCP", "443/TCP", "443/UDP", "kube-system/kedge-gateway", w.nodes[1].Name} {
 		if !strings.Contains(status, word) {
 			t.Errorf("kedge status shows no %q:\n%s", word, status)
 		}
