@@ -24,7 +24,7 @@ func (s *server) newGateway(api *api) *gateway.Compiler {
 		Client:         as(api, gateways.ControllerUser),
 		Informers:      api.Informers,
 		Pools:          s.cfg.Cluster.Has(config.ServiceLB),
-		Sockets:        front.Options{ProxyProtocol: settings.ProxyProtocol, Trusted: settings.TrustedPrefixes()},
+		Sockets:        front.Options{ProxyProtocol: settings.ProxyProtocol, Trusted: settings.TrustedPrefixes(), AccessLog: settings.AccessLog},
 		IngressClasses: settings.IngressClasses,
 		Metrics:        s.metrics.Registerer(metrics.APIServer),
 	})

@@ -21,6 +21,11 @@ const (
 	// ListeningAnnotation is on a Node. The node says in it which sockets its gateway has
 	// open, as FormatListening writes them. A node without it serves nothing.
 	ListeningAnnotation = "gateway.kedge.dev/listening"
+
+	// FrontLabel is on each Service by which clients reach Gateways or Ingresses. Its value is
+	// the name of the Service, so that a copy of the Service under another name is not taken for
+	// one.
+	FrontLabel = "gateway.kedge.dev/front"
 )
 
 // maxListening is how many bytes ParseListening reads. Kubernetes limits all annotations of

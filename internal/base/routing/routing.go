@@ -59,6 +59,8 @@ type Socket struct {
 	ProxyProtocol bool `json:"proxyProtocol,omitempty"`
 	// Trusted are ranges of proxies in front. Their X-Forwarded-* headers are believed.
 	Trusted []netip.Prefix `json:"trusted,omitempty"`
+	// AccessLog says that each request is logged.
+	AccessLog bool `json:"accessLog,omitempty"`
 }
 
 // Protocol is what a listener speaks with clients.

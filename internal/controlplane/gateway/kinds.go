@@ -41,76 +41,65 @@ func resource(name string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: gwv1.GroupName, Version: gwv1.GroupVersion.Version, Resource: name}
 }
 
-// A kind that the API server does not know is looked for after firstLook, and then after twice
-// as long each time, up to lastLook.
-const (
-	firstLook = time.Second
-	lastLook  = time.Minute
-)
-
 // watched are the objects of a custom kind. It has only what one reader needs of an informer:
 // the store, and a function that is called after each change.
 type watched struct {
 	cache.Store
 	synced <-chan struct{}
-	// absent is closed if the API server does not know the kind. Then there are no objects yet.
-	absent    chan struct{}
-	setAbsent func()
 }
 
 // watchKind watches a kind until ctx ends. running ends afterwards. convert is applied to each
 // object.
 func watchKind(ctx context.Context, running *sync.WaitGroup, client dynamic.Interface, kind schema.GroupVersionResource, convert cache.TransformFunc, changed func()) *watched {
-	w := &watched{absent: make(chan struct{})}
-	w.setAbsent = sync.OnceFunc(func() { close(w.absent) })
 	of := client.Resource(kind)
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
 	}
+	// While the API server does not know the kind, there are no objects of it. An error would be
+	// logged at each attempt.
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-				return of.List(ctx, options)
+				list, err := of.List(ctx, options)
+				if apierrors.IsNotFound(err) {
+					return &unstructured.UnstructuredList{}, nil
+				}
+				return list, err
 			},
 			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-				return of.Watch(ctx, options)
+				events, err := of.Watch(ctx, options)
+				if apierrors.IsNotFound(err) && options.SendInitialEvents == nil {
+					return nothing(ctx), nil
+				}
+				return events, err
 			},
 		}, client),
 		ObjectType: &unstructured.Unstructured{},
 		Handler:    handler,
 		Transform:  convert,
 	})
-	w.Store, w.synced = store, controller.HasSyncedChecker().Done()
-	running.Go(func() {
-		if w.await(ctx, of) {
-			controller.RunWithContext(ctx)
-		}
-	})
-	return w
+	running.Go(func() { controller.RunWithContext(ctx) })
+	return &watched{store, controller.HasSyncedChecker().Done()}
 }
 
-// await waits until the API server knows the kind. At the first start of a cluster that takes
-// a moment, and a reflector would log errors. It returns false if ctx ends before.
-func (w *watched) await(ctx context.Context, of dynamic.ResourceInterface) bool {
-	for pause := firstLook; ; pause = min(2*pause, lastLook) {
-		_, err := of.List(ctx, metav1.ListOptions{Limit: 1})
-		if !apierrors.IsNotFound(err) {
-			return ctx.Err() == nil
-		}
-		w.setAbsent()
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(pause):
-		}
-	}
+// absentPause is how long a watch of a kind lasts that the API server does not know.
+const absentPause = 2 * time.Second
+
+// nothing is a watch without events that ends after absentPause.
+func nothing(ctx context.Context) watch.Interface {
+	events := watch.NewRaceFreeFake()
+	ctx, cancel := context.WithTimeout(ctx, absentPause)
+	context.AfterFunc(ctx, func() {
+		events.Stop()
+		cancel()
+	})
+	return events
 }
 
 // wait waits until all objects are there. It returns false if ctx ends before.
 func (w *watched) wait(ctx context.Context) bool {
 	select {
 	case <-w.synced:
-	case <-w.absent:
 	case <-ctx.Done():
 		return false
 	}

@@ -38,6 +38,13 @@ spec:
   nodeName: agent-1
   containers: [{name: main, image: registry.example.com/nothing:1, ports: [{name: web, containerPort: 8080}]}]
 ---
+apiVersion: v1
+kind: Pod
+metadata: {name: later}
+spec:
+  schedulingGates: [{name: example.com/never}]
+  containers: [{name: main, image: registry.example.com/nothing:1}]
+---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: there}
@@ -124,7 +131,7 @@ func TestStream(t *testing.T) {
 		{"there", "TCP web (8080)"},
 		{"there -o json", `"policy": "default/there"`},
 		{"here", "no policy isolates the pod"},
-		{"there --from 203.0.113.1 --port 8080", "no address yet"},
+		{"later --from 203.0.113.1 --port 8080", "no address yet"},
 		{"nobody", "there is no pod default/nobody"},
 	} {
 		if got := explain(strings.Fields(test.question)...); !strings.Contains(got, test.want) {

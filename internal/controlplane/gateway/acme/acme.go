@@ -42,6 +42,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -129,6 +130,8 @@ type Manager struct {
 	// attempts are those of each name, and running has the certificates of attempts that run.
 	attempts map[name]*attempt
 	running  map[types.NamespacedName]*certificate
+	// budgets are how many attempts each namespace may still make.
+	budgets map[string]flowcontrol.PassiveRateLimiter
 	// told has what objects were told at the last look, so that each fault is told once.
 	told map[news]bool
 }
@@ -147,6 +150,7 @@ func New(cfg Config) *Manager {
 	return &Manager{
 		cfg: cfg, log: logrus.WithField("component", "gateway"), changed: objectcache.NewChanges(), now: time.Now, settle: settleTime,
 		attempts: map[name]*attempt{}, running: map[types.NamespacedName]*certificate{}, told: map[news]bool{},
+		budgets: map[string]flowcontrol.PassiveRateLimiter{},
 	}
 }
 
@@ -222,7 +226,11 @@ func (m *Manager) look(ctx context.Context, running *sync.WaitGroup) time.Durati
 		switch wait := at.Sub(now); {
 		case wait > 0:
 			next = min(next, wait)
-		case m.free(c):
+		case !m.free(c):
+			// The end of another attempt looks again.
+		case !m.affords(c.secret.Namespace):
+			next = min(next, budgetPause)
+		default:
 			m.running[c.secret] = c
 			preferred := []string{http01, tlsALPN01}[m.failures(c)%2]
 			running.Go(func() { m.attempt(ctx, c, preferred) })

@@ -221,8 +221,8 @@ func TestRenewal(t *testing.T) {
 	}
 	// Another host needs another certificate.
 	h.objects = &Objects{Ingresses: []*netv1.Ingress{ingress("i", "tls", "example.com", "new.example.com")}, Secret: h.secret}
-	h.pass(successPause)
 	h.manager.Update(h.objects)
+	h.pass(successPause)
 	h.event(reasonIssued)
 	if leaf, err := leafOf(h.secret("shop", "tls")); err != nil || leaf.VerifyHostname("new.example.com") != nil {
 		t.Errorf("got %v (%v)", leaf.DNSNames, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/flowcontrol"
 )
 
 const (
@@ -22,8 +23,15 @@ const (
 	// successPause is the wait after a success, in which nothing can ask for the same name. It
 	// also covers the time until the cache has the new Secret.
 	successPause = 10 * time.Minute
+	// longestLimit is the longest wait that an authority can ask for.
+	longestLimit = 24 * time.Hour
+	// budget is how many attempts a namespace may make at once, and budgetPause is the wait for
+	// each further one. A user who changes hosts all the time gets no further. Let's Encrypt
+	// allows an account 300 orders in three hours.
+	budget      = 50
+	budgetPause = 2 * time.Minute
 	// memory is how long attempts are remembered after the next one was allowed.
-	memory = 24 * time.Hour
+	memory = time.Hour
 	// longest is the longest wait for the next look.
 	longest = time.Hour
 )
@@ -101,7 +109,7 @@ func (m *Manager) failed(c *certificate, err error) time.Time {
 	failures := m.failures(c) + 1
 	pause := pauseAfter(failures)
 	if least, limited := limitedFor(err); limited {
-		pause = max(pause, min(max(least, limitPause), memory))
+		pause = max(pause, min(max(least, limitPause), longestLimit))
 	}
 	// Certificates that failed together do not all come back together.
 	pause += time.Duration(rand.Int64N(int64(pause / 10)))
@@ -117,6 +125,16 @@ func (m *Manager) succeeded(c *certificate) {
 	for _, of := range c.names() {
 		m.attempts[of] = &attempt{Next: m.now().Add(successPause)}
 	}
+}
+
+// affords tells whether a namespace may make another attempt, and counts it.
+func (m *Manager) affords(namespace string) bool {
+	of := m.budgets[namespace]
+	if of == nil {
+		of = flowcontrol.NewTokenBucketPassiveRateLimiter(float32(1/budgetPause.Seconds()), budget)
+		m.budgets[namespace] = of
+	}
+	return of.TryAccept()
 }
 
 // pauseAfter returns the wait after a number of failures in a row.

@@ -41,7 +41,7 @@ func TestLimit(t *testing.T) {
 		{"", limitPause, limitPause * 11 / 10},
 		{"60", limitPause, limitPause * 11 / 10},
 		{"7200", 2 * time.Hour, 2 * time.Hour * 11 / 10},
-		{"99999999", memory, memory * 11 / 10},
+		{"99999999", longestLimit, longestLimit * 11 / 10},
 		{"-5", limitPause, limitPause * 11 / 10},
 	} {
 		m := New(Config{})
@@ -104,6 +104,20 @@ func TestSlots(t *testing.T) {
 		if got := try(step.namespace, fmt.Sprint(len(m.running)), step.directory); got != step.want {
 			t.Errorf("an attempt of %s with %s starts: %t, want %t", step.namespace, step.directory, got, step.want)
 		}
+	}
+}
+
+// TestBudget has a namespace that makes attempts all the time.
+func TestBudget(t *testing.T) {
+	m := New(Config{})
+	made := 0
+	for range 10 * budget {
+		if m.affords("a") {
+			made++
+		}
+	}
+	if made < budget || made > budget+1 || !m.affords("b") {
+		t.Errorf("one namespace made %d attempts, want %d", made, budget)
 	}
 }
 

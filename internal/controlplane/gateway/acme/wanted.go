@@ -1,6 +1,7 @@
 package acme
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -92,8 +93,9 @@ func wantedBy(o *Objects, standard string) ([]*certificate, []fault) {
 	if len(requests) == 0 {
 		return nil, nil
 	}
-	slices.SortStableFunc(requests, func(a, b *request) int {
-		return a.meta.CreationTimestamp.Compare(b.meta.CreationTimestamp.Time)
+	slices.SortFunc(requests, func(a, b *request) int {
+		return cmp.Or(a.meta.CreationTimestamp.Compare(b.meta.CreationTimestamp.Time), cmp.Compare(a.object.Kind, b.object.Kind),
+			cmp.Compare(a.meta.Namespace, b.meta.Namespace), cmp.Compare(a.meta.Name, b.meta.Name))
 	})
 	p := &planner{standard: standard, claims: claimsOf(o), bySecret: map[types.NamespacedName]*certificate{}}
 	for _, r := range requests {
@@ -101,6 +103,10 @@ func wantedBy(o *Objects, standard string) ([]*certificate, []fault) {
 		if err != nil {
 			p.faults = append(p.faults, fault{r.object, "kedge gets no certificate: " + err.Error()})
 			continue
+		}
+		if len(r.secrets) == 0 {
+			p.faults = append(p.faults, fault{r.object, "kedge gets no certificate, because nothing names a Secret for it: add hosts and secretName in spec.tls of the Ingress, " +
+				"or hostname and tls.certificateRefs in a listener of the Gateway that speaks HTTPS"})
 		}
 		for _, secret := range slices.Sorted(maps.Keys(r.secrets)) {
 			if err := p.add(r, of, secret); err != nil {
@@ -223,7 +229,7 @@ func checkEmail(value string) error {
 }
 
 // maxURL is how long the URL of a directory may be.
-const maxURL = 1024
+const maxURL = 256
 
 // checkDirectory tells whether a value can be the directory of an authority.
 func checkDirectory(value string) error {

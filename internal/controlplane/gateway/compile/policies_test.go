@@ -289,3 +289,14 @@ spec: {targetRefs: [{group: "", kind: Service, name: secured}], validation: {hos
 	w.in.HTTPRoutes = nil
 	expectRoutes(t, w.compile(), "BackendTLSPolicy/p ancestors=1", "BackendTLSPolicy/p theirs Accepted=True Fine")
 }
+
+// An option that kedge does not know is not passed over in silence.
+func TestPolicyOptions(t *testing.T) {
+	w := newWorld(t, securedRoute+`
+kind: BackendTLSPolicy
+metadata: {name: p}
+spec: {targetRefs: [{group: "", kind: Service, name: secured}], validation: {hostname: a, wellKnownCACertificates: System}, options: {example.com/a: b}}`)
+	if message := w.compile().Policies[w.in.Policies[0]].Ancestors[0].Conditions[0].Message; !strings.Contains(message, "spec.options is ignored") {
+		t.Errorf("the message is %q", message)
+	}
+}

@@ -119,8 +119,12 @@ func (p *backendPolicy) ancestorStatus(gateway *gwv1.Gateway, verdict fault) gwv
 		conditions = setCondition(conditions, p.object.Generation, gwv1.PolicyConditionAccepted, metav1.ConditionFalse,
 			verdict.reason, verdict.message)
 	} else {
+		message := "The policy is used."
+		if len(p.object.Spec.Options) > 0 {
+			message += " kedge has no options for it: spec.options is ignored."
+		}
 		conditions = setCondition(conditions, p.object.Generation, gwv1.PolicyConditionAccepted, metav1.ConditionTrue,
-			gwv1.PolicyReasonAccepted, "The policy is used.")
+			gwv1.PolicyReasonAccepted, message)
 	}
 	if p.resolved.is() {
 		conditions = setCondition(conditions, p.object.Generation, gwv1.BackendTLSPolicyConditionResolvedRefs, metav1.ConditionFalse,

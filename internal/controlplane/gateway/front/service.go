@@ -12,14 +12,14 @@ import (
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
 const (
-	// Label is on each Service that is a front. Its value is the name of the Service, so that a
-	// copy of the Service under another name is not taken for a front.
-	Label = "gateway.kedge.dev/front"
+	// Label is on each Service that is a front.
+	Label = gateways.FrontLabel
 	// PolicyAnnotation chooses the externalTrafficPolicy of a front. Its values are those of the
 	// field. A Gateway has it in spec.infrastructure.annotations.
 	PolicyAnnotation = "gateway.kedge.dev/external-traffic-policy"

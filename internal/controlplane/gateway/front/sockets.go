@@ -18,6 +18,8 @@ type Options struct {
 	ProxyProtocol bool
 	// Trusted are ranges of proxies in front of kedge.
 	Trusted []netip.Prefix
+	// AccessLog says that each request is logged.
+	AccessLog bool
 }
 
 // Sockets returns what nodes listen on for fronts, by name. service returns the Service of a
@@ -39,6 +41,7 @@ func Sockets(fronts []Front, service func(types.NamespacedName) *corev1.Service,
 				HTTP3:         port.HTTP3 && f.hasHTTP3(of, port.Number),
 				ProxyProtocol: options.ProxyProtocol && port.Transport == routing.TCP,
 				Trusted:       options.Trusted,
+				AccessLog:     options.AccessLog,
 			}
 		}
 	}
