@@ -21,6 +21,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/storage/value"
@@ -125,6 +126,8 @@ type serving struct {
 	open       atomic.Bool
 	// objects are the informers that all of this process shares.
 	objects *objectcache.Cache
+	// unused tells whether a resource is one of custom resources without objects.
+	unused func(context.Context, schema.GroupResource) bool
 
 	// ctx ends the requests that are still being served.
 	ctx      context.Context
@@ -247,7 +250,7 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 	if err != nil {
 		return nil, err
 	}
-	server, err := createServerChain(built, metricsGroup, direct)
+	server, custom, err := createServerChain(built, metricsGroup, direct)
 	if err != nil {
 		return nil, err
 	}
@@ -264,6 +267,7 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 		guard:      healthport.Guard{ClientCA: ca, Authenticator: generic.Authentication.Authenticator, Authorizer: generic.Authorization.Authorizer},
 		authorizes: authorizes,
 		objects:    objects,
+		unused:     custom.Unused,
 		ctx:        requests,
 		stopping:   stop,
 	}

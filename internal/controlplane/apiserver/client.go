@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 
@@ -59,6 +60,15 @@ func (s *Server) View(ctx context.Context, options objectcache.Options) (informe
 		return nil, errNotServing
 	}
 	return s.serving.objects.View(ctx, options), nil
+}
+
+// Unused tells whether a resource is one of custom resources of which there are no objects.
+// While the API server does not run, none is unused.
+func (s *Server) Unused(ctx context.Context, resource schema.GroupResource) bool {
+	s.mu.RLock()
+	served := s.serving
+	s.mu.RUnlock()
+	return served != nil && served.unused(ctx, resource)
 }
 
 // Guard returns what decides about callers of the API, for other ports of this

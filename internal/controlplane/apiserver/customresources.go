@@ -13,13 +13,13 @@ import (
 )
 
 // newExtensionsServer makes the server for CustomResourceDefinitions, as upstream does. It
-// serves custom resources by kedge's handler. Its informer keeps equal parts of schemas
-// once. direct is nil if the datastore is not in this process. Call it before another
-// server delegates to this one.
+// serves custom resources by kedge's handler, which it returns too. Its informer keeps equal
+// parts of schemas once. direct is nil if the datastore is not in this process. Call it
+// before another server delegates to this one.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/genericapiserver.go GenericAPIServer.UnprotectedHandler
 //upstream:relies-on k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go completedConfig.New
-func newExtensionsServer(config apiextensionsapiserver.CompletedConfig, delegate genericapiserver.DelegationTarget, direct *directStorage) (*apiextensionsapiserver.CustomResourceDefinitions, error) {
+func newExtensionsServer(config apiextensionsapiserver.CompletedConfig, delegate genericapiserver.DelegationTarget, direct *directStorage) (*apiextensionsapiserver.CustomResourceDefinitions, *customresources.Handler, error) {
 	generic, extra := config.GenericConfig, config.ExtraConfig
 	c := customresources.Config{
 		Uncached:  registry.UndecoratedStorage,
@@ -35,19 +35,19 @@ func newExtensionsServer(config apiextensionsapiserver.CompletedConfig, delegate
 	extra.CRDRESTOptionsGetter = customresources.Uncached(c.Storage, c.Uncached)
 	server, err := config.New(delegate)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c.Rest, c.Definitions = server.GenericAPIServer.Handler.Director, server.Informers.Apiextensions().V1().CustomResourceDefinitions()
 	if err := customresources.Share(c.Definitions.Informer()); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	handler, err := customresources.New(c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	server.GenericAPIServer.Handler.Director = handler
 	server.GenericAPIServer.RegisterDestroyFunc(handler.Close)
-	return server, nil
+	return server, handler, nil
 }
 
 // exists tells whether the datastore has a key with a prefix. It asks only the member of

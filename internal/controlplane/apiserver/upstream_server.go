@@ -28,11 +28,11 @@ import (
 // endpoints does not delay a stop. The core also serves the API group of metrics, unless
 // it is nil. It stands behind the aggregator, so that an APIService of the user for the
 // same group wins. Custom resources are served by kedge's handler, which keeps nothing for
-// kinds that are not used. direct is nil if the datastore is not in this process.
+// kinds that are not used, and which is returned too. direct is nil if the datastore is not in this process.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kube-apiserver/app/server.go Run CreateServerChain
 //upstream:relies-on k8s.io/kube-aggregator/pkg/apiserver/apiserver.go APIAggregator.AddAPIService
-func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInfo, direct *directStorage) (*aggregator.APIAggregator, error) {
+func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInfo, direct *directStorage) (*aggregator.APIAggregator, *customresources.Handler, error) {
 	core, extensions := config.KubeAPIs.ControlPlane.Generic, config.ApiExtensions.GenericConfig
 	outermost := config.Aggregator.GenericConfig
 	documents := &openapi.Documents{}
@@ -44,35 +44,35 @@ func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInf
 	}
 	completed, err := config.Complete()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	reconciler := &completed.KubeAPIs.EndpointReconcilerConfig.Reconciler
 	*reconciler = &endpointReconciler{EndpointReconciler: *reconciler}
 	takeBack := openapi.Lend(core.OpenAPIV3Config)
 	notFound := notfoundhandler.New(core.Serializer, genericapifilters.NoMuxAndDiscoveryIncompleteKey)
-	extensionsServer, err := newExtensionsServer(completed.ApiExtensions, genericapiserver.NewEmptyDelegateWithCustomHandler(notFound), direct)
+	extensionsServer, custom, err := newExtensionsServer(completed.ApiExtensions, genericapiserver.NewEmptyDelegateWithCustomHandler(notFound), direct)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	kubeServer, err := completed.KubeAPIs.New(extensionsServer.GenericAPIServer)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	coreServer, definitions := kubeServer.ControlPlane.GenericAPIServer, extensionsServer.Informers.Apiextensions().V1().CustomResourceDefinitions()
 	served := extensions.MergedResourceConfig.ResourceEnabled(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
 	server, err := controlplaneapiserver.CreateAggregatorServer(completed.Aggregator, coreServer, definitions, served, apiVersionPriorities)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if metrics != nil {
 		if err := coreServer.InstallAPIGroup(metrics); err != nil {
-			return nil, fmt.Errorf("install metrics API: %w", err)
+			return nil, nil, fmt.Errorf("install metrics API: %w", err)
 		}
 	}
 	takeBack()
 	dropMatchers(server.GenericAPIServer, coreServer, extensionsServer.GenericAPIServer)
 	shareParameters(server.GenericAPIServer, coreServer, extensionsServer.GenericAPIServer)
-	return server, documents.Install(
+	return server, custom, documents.Install(
 		openapi.Server{GenericAPIServer: coreServer, V2: core.OpenAPIConfig, V3: core.OpenAPIV3Config},
 		openapi.Server{GenericAPIServer: extensionsServer.GenericAPIServer, V2: extensions.OpenAPIConfig, V3: extensions.OpenAPIV3Config},
 		definitions, utilfeature.DefaultMutableFeatureGate)

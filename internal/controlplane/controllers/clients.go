@@ -2,7 +2,9 @@ package controllers
 
 import (
 	"context"
+	"slices"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -42,7 +44,14 @@ func (b serviceAccountClients) ClientOrDie(name string) kubernetes.Interface {
 }
 
 func (b serviceAccountClients) DiscoveryClient(name string) (discovery.DiscoveryInterface, error) {
-	return discovery.NewDiscoveryClientForConfig(b.ConfigOrDie(name))
+	client, err := discovery.NewDiscoveryClientForConfig(b.ConfigOrDie(name))
+	if err != nil {
+		return nil, err
+	}
+	if slices.Contains(watchers, name) {
+		return usedResources{client, func(resource schema.GroupResource) bool { return b.api.Unused(b.ctx, resource) }}, nil
+	}
+	return client, nil
 }
 
 func (b serviceAccountClients) DiscoveryClientOrDie(name string) discovery.DiscoveryInterface {

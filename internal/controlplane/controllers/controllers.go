@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	"k8s.io/controller-manager/pkg/healthz"
@@ -30,6 +31,9 @@ type API interface {
 	ClientUntil(ctx context.Context, user string, groups ...string) *rest.Config
 	// View returns a factory of the informers that this process shares.
 	View(ctx context.Context, options objectcache.Options) (informers.SharedInformerFactory, error)
+	// Unused tells whether a resource is one of custom resources of which there are no
+	// objects.
+	Unused(ctx context.Context, resource schema.GroupResource) bool
 	// Guard returns what decides who may call the controllers' port.
 	Guard() (healthport.Guard, error)
 }

@@ -214,6 +214,15 @@ func (h *Handler) needsLittle(ctx context.Context, info *apirequest.RequestInfo,
 	}
 }
 
+// Unused tells whether a resource is one of custom resources of which there are no objects.
+// If the datastore does not tell, the resource is not unused.
+func (h *Handler) Unused(ctx context.Context, resource schema.GroupResource) bool {
+	if _, err := h.definitions.Get(resource.String()); err != nil {
+		return false
+	}
+	return h.empty(ctx, resource)
+}
+
 // empty tells whether there is no object of a kind.
 func (h *Handler) empty(ctx context.Context, resource schema.GroupResource) bool {
 	options, err := h.storage.GetRESTOptions(resource, nil)

@@ -365,6 +365,25 @@ func TestWatchesEndWithTheDefinition(t *testing.T) {
 	}
 }
 
+// TestUnused wants a kind to be unused only while it is defined and has no objects.
+func TestUnused(t *testing.T) {
+	c := newTestCluster(t)
+	ctx, resource := t.Context(), widgets.GroupResource()
+	if c.Unused(ctx, resource) {
+		t.Error("a kind without a definition is unused: it may be built in")
+	}
+	c.define(widgetDefinition("1", 1, "red"))
+	if !c.Unused(ctx, resource) {
+		t.Error("a kind without objects is not unused")
+	}
+	if _, err := c.Resource(widgets).Namespace("a").Create(ctx, widget("first", map[string]any{}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if c.Unused(ctx, resource) {
+		t.Error("a kind with an object is unused")
+	}
+}
+
 // Other requests are for the server behind.
 func TestRest(t *testing.T) {
 	c := newTestCluster(t)

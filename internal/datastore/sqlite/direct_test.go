@@ -20,6 +20,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// TestSerializableRead wants a read that may be answered by any member to be answered. kine refuses it.
+func TestSerializableRead(t *testing.T) {
+	local := run(t, shortDir(t)).Endpoint().NewClient()
+	defer local.Close()
+	if _, err := local.KV.Get(t.Context(), "/registry/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithSerializable()); err != nil {
+		t.Error(err)
+	}
+}
+
 // The same requests get the same answers in process and over the socket.
 func TestDirectAnswersAsTheSocket(t *testing.T) {
 	overSocket := run(t, shortDir(t))

@@ -128,6 +128,8 @@ func call[Request, Response any](ctx context.Context, s *Server, r Request, hand
 type kv struct{ *Server }
 
 func (c kv) Range(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOption) (*pb.RangeResponse, error) {
+	// kine refuses serializable reads. The answer to any other read is right for them too.
+	r.Serializable = false
 	return call(ctx, c.Server, r, c.etcd.Range)
 }
 
