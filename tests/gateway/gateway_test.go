@@ -93,7 +93,7 @@ func archives(t *testing.T, repository string) []string {
 		}
 		all = append(all, archive)
 	}
-	archive, err := image.Program(repository, "github.com/kedge-dev/kedge/tests/conformance/coredns", "registry.k8s.io/coredns/coredns:v1.12.2")
+	archive, err := image.Program(repository, "github.com/kedge-dev/kedge/tests/gateway/coredns", "registry.k8s.io/coredns/coredns:v1.12.2")
 	if err != nil {
 		t.Fatal(err)
 	}

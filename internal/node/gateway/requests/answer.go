@@ -58,6 +58,11 @@ func (a *attempts) deliver(t *attempt) {
 	for name := range answer.Trailer {
 		h.Add("Trailer", name)
 	}
+	if !a.body.isWhole() {
+		// Without this, a server of HTTP/1 would read the rest of the body itself when the answer
+		// begins, and the backend would never get it.
+		_ = http.NewResponseController(a.w.ResponseWriter).EnableFullDuplex()
+	}
 	a.w.WriteHeader(answer.StatusCode)
 	if err := a.copyBody(answer); err != nil {
 		var gone clientError

@@ -326,3 +326,42 @@ func TestPlainH2(t *testing.T) {
 		t.Errorf("got %d, %q", status, got)
 	}
 }
+
+// TestFullDuplex sees that HTTP/1.1 passes a body on while the answer comes back.
+func TestFullDuplex(t *testing.T) {
+	w := newWorld(t, &routing.Route{Name: "r", Rules: []routing.Rule{to("/", "b")}})
+	w.backend("b", func(rw http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(rw)
+		_ = control.EnableFullDuplex()
+		_ = control.Flush()
+		lines := bufio.NewScanner(r.Body)
+		for lines.Scan() {
+			_, _ = fmt.Fprintf(rw, "%s back\n", lines.Text())
+			_ = control.Flush()
+		}
+	})
+	conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	reader := bufio.NewReader(conn)
+	for range 2 { // the connection can be used again
+		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+		response, err := http.ReadResponse(reader, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(response.Body)
+		for _, word := range []string{"one", "two"} {
+			_, _ = io.WriteString(conn, "4\r\n"+word+"\n\r\n")
+			if got, err := lines.ReadString('\n'); got != word+" back\n" {
+				t.Fatalf("got %q, %v", got, err)
+			}
+		}
+		_, _ = io.WriteString(conn, "0\r\n\r\n")
+		if rest, err := io.ReadAll(lines); err != nil || len(rest) > 0 {
+			t.Fatalf("got %q, %v", rest, err)
+		}
+	}
+}

@@ -85,7 +85,7 @@ func (x *exchange) forward(t *target, sticky *endpoint) {
 	if len(mirrors) > 0 {
 		bound = maxMirrored
 	}
-	if x.body = newBody(x.r, x.rule.maxBody, bound); x.body != nil {
+	if x.body = newBody(x.w.ResponseWriter, x.r, x.rule.maxBody, bound); x.body != nil {
 		defer x.body.end()
 	}
 	a.prepare()

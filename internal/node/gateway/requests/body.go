@@ -18,23 +18,20 @@ const (
 var (
 	errBodyGone  = errors.New("the body of the request cannot be sent again")
 	errBodyEnded = errors.New("the request has ended")
-	errTooLarge  = errors.New("the body of the request is too large")
 )
 
 // body is the body of a request. It can be read again from its beginning, as long as not more
 // than its bound was read.
 type body struct {
 	source io.Reader
-	// limit is how many bytes the body may have, or zero.
-	limit int64
 	// bound is how many bytes are kept.
 	bound int
 	// whole is called once with all bytes when the end was read and none was lost, or is nil.
 	whole func(content []byte)
 
-	// gone says that bytes were lost, failed that the client did not send all, tooLarge that it
-	// sent too much, and ended that nobody reads any more.
-	gone, failed, tooLarge, ended atomic.Bool
+	// gone says that bytes were lost, complete that the end was read, failed that the client did
+	// not send all, tooLarge that it sent too much, and ended that nobody reads any more.
+	gone, complete, failed, tooLarge, ended atomic.Bool
 
 	mu   sync.Mutex
 	kept []byte
@@ -42,12 +39,18 @@ type body struct {
 	err  error
 }
 
-// newBody returns the body of a request, or nil if it has none.
-func newBody(r *http.Request, limit int64, bound int) *body {
+// newBody returns the body of a request, or nil if it has none. It may have limit bytes, if that
+// is not zero, and bound bytes are kept.
+func newBody(w http.ResponseWriter, r *http.Request, limit int64, bound int) *body {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil
 	}
-	return &body{source: r.Body, limit: limit, bound: bound}
+	b := &body{source: r.Body, bound: bound}
+	if limit > 0 {
+		// It also tells the server not to read the rest.
+		b.source = http.MaxBytesReader(w, r.Body, limit)
+	}
+	return b
 }
 
 // reader returns a reader from the beginning. A reader that was returned before must not be in
@@ -90,16 +93,16 @@ func (r *bodyReader) Read(into []byte) (int, error) {
 	n, err := b.source.Read(into)
 	b.read += int64(n)
 	r.offset += int64(n)
-	if b.limit > 0 && b.read > b.limit {
-		b.tooLarge.Store(true)
-		n, err = 0, errTooLarge
-	}
 	b.keep(into[:n])
 	b.err = err
-	switch {
-	case err == io.EOF && b.whole != nil && !b.gone.Load():
-		b.whole(b.kept)
-	case err != nil && err != io.EOF:
+	var tooLarge *http.MaxBytesError
+	if err == io.EOF {
+		b.complete.Store(true)
+		if b.whole != nil && !b.gone.Load() {
+			b.whole(b.kept)
+		}
+	} else if err != nil {
+		b.tooLarge.Store(errors.As(err, &tooLarge))
 		b.failed.Store(true)
 	}
 	return n, err
@@ -125,7 +128,8 @@ func (b *body) again() (io.ReadCloser, error) {
 	return b.reader(), nil
 }
 
-// The methods isGone, isTooLarge and hasFailed may be called for a request without a body.
+// These methods may be called for a request without a body.
+func (b *body) isWhole() bool    { return b == nil || b.complete.Load() }
 func (b *body) isGone() bool     { return b != nil && b.gone.Load() }
 func (b *body) isTooLarge() bool { return b != nil && b.tooLarge.Load() }
 func (b *body) hasFailed() bool  { return b != nil && b.failed.Load() }

@@ -71,7 +71,7 @@ func newCORS(from *routing.CORS) *cors {
 
 // parseOrigin splits an origin.
 func parseOrigin(text string) (o origin, is bool) {
-	if o.scheme, o.host, is = strings.Cut(strings.ToLower(text), "://"); !is || strings.Contains(o.host, "/") {
+	if o.scheme, o.host, is = strings.Cut(strings.ToLower(text), "://"); !is || strings.ContainsAny(o.host, "/?#@%\\ \t") {
 		return o, false
 	}
 	switch o.scheme {

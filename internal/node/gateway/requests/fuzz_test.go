@@ -3,6 +3,7 @@ package requests
 import (
 	"cmp"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -305,6 +306,42 @@ func FuzzHost(f *testing.F) {
 		}
 		if strings.ContainsAny(host, "/@?# \t\r\n\"\\%,;") || host != strings.ToLower(host) {
 			t.Errorf("%q: got %q", header, host)
+		}
+	})
+}
+
+// FuzzClient checks that nobody but a trusted proxy can say who the client is, and that a session
+// or an origin that a client makes up is none.
+func FuzzClient(f *testing.F) {
+	f.Add("192.0.2.1, 10.0.0.1", "https", "https://a.example", "0011223344556677.1.2")
+	f.Add("[::1]:80,,x", "gopher", "https://evil.example/.good.example", "...")
+	f.Add("", "", "https://evil.example?.good.example", "")
+	f.Add("", "", "https://evil.example%.good.example", "")
+	f.Add("::ffff:10.0.0.1%eth0", "", "null", "a.9223372036854775807.-1")
+	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	only := newCORS(&routing.CORS{AllowOrigins: []string{"https://*.good.example"}})
+	f.Fuzz(func(t *testing.T, chain, proto, origin, session string) {
+		for _, peer := range []string{"192.0.2.99", "10.0.0.99"} {
+			r := &http.Request{RemoteAddr: peer + ":1", Header: http.Header{"X-Forwarded-For": {chain}, "X-Forwarded-Proto": {proto}}}
+			c := clientOf(r, trusted)
+			if !c.trusted && (c.address != c.peer || c.proto != "http") || !c.address.IsValid() || c.proto != "http" && c.proto != "https" {
+				t.Errorf("%s with %q, %q: got %+v", peer, chain, proto, c)
+			}
+			c.forwarded(r.Header, "example.org", 80)
+			if got := r.Header.Get("X-Forwarded-For"); !strings.HasSuffix(got, peer) || !c.trusted && got != peer {
+				t.Errorf("%s with %q: got %q", peer, chain, got)
+			}
+		}
+		if only.allowed(origin) != "" {
+			parsed, err := url.Parse(origin)
+			if err != nil || !strings.HasSuffix(strings.ToLower(parsed.Hostname()), ".good.example") {
+				t.Errorf("the origin %q is allowed", origin)
+			}
+		}
+		if v, is := parseSession(session); is {
+			if again, is := parseSession(v.String()); !is || again != v {
+				t.Errorf("%q becomes %v", session, again)
+			}
 		}
 	})
 }

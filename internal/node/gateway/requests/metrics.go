@@ -81,15 +81,14 @@ func (c collector) Describe(into chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(into chan<- prometheus.Metric) {
-	for _, r := range c.table.Load().routes {
-		s := r.stats
+	for route, s := range c.table.Load().stats {
 		if s.unused() {
 			continue
 		}
 		for class := range s.classes {
 			if count := s.classes[class].Load(); count > 0 {
 				into <- prometheus.MustNewConstMetric(c.requests, prometheus.CounterValue, float64(count),
-					r.name, strconv.Itoa(class)+"xx")
+					route, strconv.Itoa(class)+"xx")
 			}
 		}
 		buckets, count := make(map[float64]uint64, len(durations)), uint64(0)
@@ -99,8 +98,8 @@ func (c collector) Collect(into chan<- prometheus.Metric) {
 		}
 		if count += s.buckets[len(durations)].Load(); count > 0 {
 			into <- prometheus.MustNewConstHistogram(c.duration, count,
-				time.Duration(s.nanos.Load()).Seconds(), buckets, r.name)
+				time.Duration(s.nanos.Load()).Seconds(), buckets, route)
 		}
-		into <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(s.inFlight.Load()), r.name)
+		into <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(s.inFlight.Load()), route)
 	}
 }

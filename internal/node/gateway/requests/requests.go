@@ -64,7 +64,7 @@ func New(cfg Config) *Requests {
 	}
 	q.buffers.New = func() any { return new([copyBuffer]byte) }
 	q.closing, q.close = context.WithCancel(context.Background())
-	q.table.Store(newTable(nil, nil))
+	q.table.Store(&table{})
 	q.metrics = newCollector(&q.table)
 	if q.registerer != nil {
 		// It fails only if the same metrics are registered already.
@@ -73,36 +73,36 @@ func New(cfg Config) *Requests {
 	return q
 }
 
-// Set serves a state from now on. Requests that have begun go on as they began. Routes and
-// backends that are the same pointers as in the state before cost nothing.
+// Set serves a state from now on. Requests that have begun go on as they began. Routes, sockets
+// and backends that are the same pointers as in the state before are not compiled again.
 func (q *Requests) Set(state *routing.State) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	// First come new endpoints, then the routes that may need them, and then what is gone.
+	gone := len(q.backends)
 	for name, source := range state.Backends {
 		if source != nil {
+			if q.backends[name] != nil {
+				gone--
+			}
 			q.backend(name).set(source, state.Certificates)
 		}
 	}
-	before := q.table.Load()
-	routes, used := map[string]*route{}, map[*backend]bool{}
-	for name, source := range state.Routes {
-		if source == nil || source.Stream != nil {
-			continue
-		}
-		compiled := before.routes[name]
-		if compiled == nil || compiled.source != source {
-			next := compileRoute(source, q.backend, q.passwords)
-			next.stats = new(stats)
-			if compiled != nil {
-				next.stats = compiled.stats
-			}
-			compiled = next
-		}
-		routes[name] = compiled
-		compiled.backends(func(b *backend) { used[b] = true })
+	next := newTable(state, q.table.Load(), func(source *routing.Route) *route {
+		return compileRoute(source, q.backend, q.passwords)
+	})
+	q.table.Store(next)
+	if gone > 0 {
+		q.forget(state, next)
 	}
-	q.table.Store(newTable(state.Sockets, routes))
+}
+
+// forget removes backends that are not in the state.
+func (q *Requests) forget(state *routing.State, t *table) {
+	used := map[*backend]bool{}
+	for _, r := range t.routes {
+		r.backends(func(b *backend) { used[b] = true })
+	}
 	for name, b := range q.backends {
 		if state.Backends[name] == nil {
 			b.unset()

@@ -255,8 +255,6 @@ func TestAge(t *testing.T) {
 		w.backend(name, nil)
 		w.add(&routing.Route{Name: name, Created: created, Rules: []routing.Rule{to("/", name)}}, &w.state.Sockets["web"].Listeners[0])
 	}
-	// A state of another socket is another pointer.
-	w.state.Sockets = map[string]*routing.Socket{"web": w.state.Sockets["web"]}
 	w.set()
 	if got := w.ask("GET", "/"); got.echo.Backend != "b" {
 		t.Errorf("%s wins", got.echo.Backend)
@@ -315,5 +313,38 @@ func TestRefused(t *testing.T) {
 		if got != want || (got == 200) != (len(served) == 1) {
 			t.Errorf("%q: got %d, want %d; backends got %q", text, got, want, served)
 		}
+	}
+}
+
+// TestUnchanged sees that what has not changed is not compiled again, and that the rest is.
+func TestUnchanged(t *testing.T) {
+	requests := New(Config{})
+	defer requests.Close()
+	state := large(3, true)
+	requests.Set(state)
+	first := requests.table.Load()
+
+	next := *state
+	next.Backends = map[string]*routing.Backend{"b": {Name: "b"}}
+	requests.Set(&next)
+	if second := requests.table.Load(); second.sockets["web"] != first.sockets["web"] || second.routes["route-0001"] != first.routes["route-0001"] {
+		t.Error("another endpoint compiles routes")
+	}
+
+	changed := *state.Routes["route-0001"]
+	state.Routes["route-0001"] = &changed
+	requests.Set(state)
+	third := requests.table.Load()
+	if third.routes["route-0001"] == first.routes["route-0001"] || third.sockets["web"] == first.sockets["web"] {
+		t.Error("a route that changed is not compiled")
+	}
+	if third.routes["route-0002"] != first.routes["route-0002"] || third.routes["route-0001"].stats != first.routes["route-0001"].stats {
+		t.Error("a route that did not change is compiled, or one that changed has lost its counts")
+	}
+
+	delete(state.Routes, "route-0000")
+	requests.Set(state)
+	if fourth := requests.table.Load(); fourth.sockets["web"] == third.sockets["web"] || len(fourth.stats) != 2 {
+		t.Error("a route that is gone is still there")
 	}
 }

@@ -14,10 +14,14 @@ import (
 type table struct {
 	sockets map[string]*socket
 	routes  map[string]*route
+	// stats are by the names of routes for metrics.
+	stats map[string]*stats
 }
 
 // socket is a socket with HTTP or HTTPS listeners.
 type socket struct {
+	// source is what the socket was compiled from.
+	source     *routing.Socket
 	publicPort uint16
 	http3      bool
 	trusted    []netip.Prefix
@@ -35,19 +39,49 @@ type listener struct {
 	routes hosts[*rules]
 }
 
-// newTable compiles sockets. Routes are compiled already.
-func newTable(sockets map[string]*routing.Socket, routes map[string]*route) *table {
-	t := &table{sockets: map[string]*socket{}, routes: routes}
-	for name, from := range sockets {
-		if from != nil {
-			t.sockets[name] = newSocket(from, routes)
+// newTable compiles a state. It takes over what has not changed since the table before.
+func newTable(state *routing.State, before *table, compile func(*routing.Route) *route) *table {
+	t := &table{sockets: map[string]*socket{}, routes: map[string]*route{}, stats: map[string]*stats{}}
+	same := true // whether all routes are as they were
+	for name, source := range state.Routes {
+		if source == nil || source.Stream != nil {
+			continue
+		}
+		compiled := before.routes[name]
+		if compiled == nil || compiled.source != source {
+			compiled, same = compile(source), false
+		}
+		t.routes[name] = compiled
+		if t.stats[compiled.name] == nil {
+			t.stats[compiled.name] = before.stats[compiled.name]
+		}
+		if t.stats[compiled.name] == nil {
+			t.stats[compiled.name] = new(stats)
+		}
+		if compiled.stats == nil {
+			compiled.stats = t.stats[compiled.name]
+		}
+	}
+	same = same && len(t.routes) == len(before.routes)
+	for name, source := range state.Sockets {
+		if source == nil {
+			continue
+		}
+		if compiled := before.sockets[name]; same && compiled != nil && compiled.source == source {
+			t.sockets[name] = compiled
+		} else {
+			t.sockets[name] = newSocket(source, t.routes)
 		}
 	}
 	return t
 }
 
 func newSocket(from *routing.Socket, routes map[string]*route) *socket {
+<<<<<<< HEAD
 	s := &socket{publicPort: from.PublicPort, http3: from.HTTP3, trusted: from.Trusted, accessLog: from.AccessLog}
+=======
+	s := &socket{source: from, publicPort: from.PublicPort, http3: from.HTTP3, trusted: from.Trusted}
+>>>>>>> requests
 	attached := map[*listener]map[string]bool{}
 	for i := range from.Listeners {
 		source := &from.Listeners[i]

@@ -76,6 +76,11 @@ func (w *world) add(r *routing.Route, to *routing.Listener) {
 // set makes the gateway serve a copy of the state.
 func (w *world) set() {
 	state := *w.state
+	state.Sockets = map[string]*routing.Socket{}
+	for name, socket := range w.state.Sockets {
+		copied := *socket
+		state.Sockets[name] = &copied
+	}
 	w.requests.Set(&state)
 }
 
