@@ -2,12 +2,14 @@ package sockets
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 )
 
 // controlSize is enough for the control messages that wantDestinations asks for.
@@ -45,18 +47,25 @@ type destination struct {
 
 // destinationOf reads the control messages of a datagram.
 func destinationOf(control []byte) destination {
-	var six ipv6.ControlMessage
-	if six.Parse(control) == nil && six.Dst != nil {
-		address, _ := netip.AddrFromSlice(six.Dst)
-		if address = address.Unmap(); address.Is6() && address.IsLinkLocalUnicast() {
-			return destination{address, six.IfIndex}
-		}
-		return destination{address: address}
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return destination{}
 	}
-	var four ipv4.ControlMessage
-	if four.Parse(control) == nil && four.Dst != nil {
-		address, _ := netip.AddrFromSlice(four.Dst)
-		return destination{address: address.Unmap()}
+	for _, message := range messages {
+		data := message.Data
+		switch header := message.Header; {
+		case header.Level == unix.IPPROTO_IPV6 && header.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
+			// struct in6_pktinfo is the address and then the index of the interface.
+			address := netip.AddrFrom16([16]byte(data)).Unmap()
+			if address.Is6() && address.IsLinkLocalUnicast() {
+				return destination{address, int(binary.NativeEndian.Uint32(data[16:]))}
+			}
+			return destination{address: address}
+		case header.Level == unix.IPPROTO_IP && header.Type == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
+			// struct in_pktinfo is the index of the interface, the address of this host, and the
+			// destination.
+			return destination{address: netip.AddrFrom4([4]byte(data[4:]))}
+		}
 	}
 	return destination{}
 }
