@@ -77,11 +77,7 @@ func newTable(state *routing.State, before *table, compile func(*routing.Route) 
 }
 
 func newSocket(from *routing.Socket, routes map[string]*route) *socket {
-<<<<<<< HEAD
-	s := &socket{publicPort: from.PublicPort, http3: from.HTTP3, trusted: from.Trusted, accessLog: from.AccessLog}
-=======
-	s := &socket{source: from, publicPort: from.PublicPort, http3: from.HTTP3, trusted: from.Trusted}
->>>>>>> requests
+	s := &socket{source: from, publicPort: from.PublicPort, http3: from.HTTP3, trusted: from.Trusted, accessLog: from.AccessLog}
 	attached := map[*listener]map[string]bool{}
 	for i := range from.Listeners {
 		source := &from.Listeners[i]
