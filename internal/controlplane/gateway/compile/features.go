@@ -5,7 +5,9 @@ import (
 )
 
 // features are the features of the Gateway API that kedge has, in the order that a status
-// must have. Their names are those of sigs.k8s.io/gateway-api/pkg/features.
+// must have. Their names are those of sigs.k8s.io/gateway-api/pkg/features. Repeating requests
+// is not among them: the field exists only in the experimental channel, which kedge serves if
+// a user installs it, but does not install itself.
 var features = []gwv1.FeatureName{
 	"BackendTLSPolicy",
 	"BackendTLSPolicySANValidation",
@@ -44,9 +46,6 @@ var features = []gwv1.FeatureName{
 	"HTTPRouteRequestPercentageMirror",
 	"HTTPRouteRequestTimeout",
 	"HTTPRouteResponseHeaderModification",
-	"HTTPRouteRetry",
-	"HTTPRouteRetryBackendTimeout",
-	"HTTPRouteRetryConnectionError",
 	"HTTPRouteSchemeRedirect",
 	"ListenerSet",
 	"ReferenceGrant",
