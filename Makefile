@@ -175,7 +175,7 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 
 # -- Tests --------------------------------------------------------------------
 
-.PHONY: test lint vet unit upstream fuzz fuzz-quick integration e2e conformance conformance-quick conformance-storage bench
+.PHONY: test lint vet unit upstream fuzz fuzz-quick integration e2e conformance conformance-quick conformance-storage conformance-gateway bench
 test: vet lint unit fuzz-quick integration conformance-quick ## vet, linters, unit tests, short fuzzing, integration tests, some conformance tests
 
 vet: ## go vet
@@ -257,6 +257,10 @@ conformance-storage: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's st
 	SKIP='Inline-volume|Pre-provisioned|CSI Ephemeral|ntfs|xfs|any volume data source' \
 	FOCUS='$(or $(FOCUS),Driver: local.kedge.dev)' PROCS='$(PROCS)' $(CONFORMANCE_TEST)
 
+conformance-gateway: bin/kedge ## the conformance suite of the Gateway API: RUN= is the name of one test (root)
+	go test -c -ldflags '-s -w' -o build/gateway/suite.test ./tests/gateway/suite
+	KEDGE_BINARY=$(CURDIR)/bin/kedge RUN='$(RUN)' go test -count=1 -timeout 2h -v ./tests/gateway
+
 $(CONFORMANCE)/images/images.tar: tests/conformance/images.sh scripts/aptlists.sh $(CONFORMANCE)/programs.stamp $(BUILD)/pause
 	tests/conformance/images.sh $(BUILD)/pause
 
@@ -266,9 +270,9 @@ $(CONFORMANCE)/programs.stamp: tests/conformance/build.sh $(wildcard tests/confo
 	touch $@
 
 bench: bin/kedge $(BUILD)/busybox ## measure this machine, with ratios against upstream (root)
-	@scripts/need.sh e2fsprogs fio xz-utils
+	@scripts/need.sh e2fsprogs fio nghttp2-client nginx-light xz-utils
 	tests/bench/build.sh
-	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 8h -v -run '^Test(Bench|Parts|Network|Policies|Nodes|Datastores|Storage|Lived)$$' ./tests/bench
+	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 8h -v -run '^Test(Bench|Parts|Network|Policies|Gateway|Nodes|Datastores|Storage|Lived)$$' ./tests/bench
 
 # -- Releasing ----------------------------------------------------------------
 

@@ -57,6 +57,7 @@ func TestNodePolicy(t *testing.T) {
 		return &user.DefaultInfo{Name: name, Groups: []string{"kedge:node:a"}}
 	}
 	kubelet, flannel, storage, balancer := of("system:node:a"), of("system:kedge:flannel"), of("system:kedge:storage"), of("system:kedge:loadbalancer")
+	gateway := of("system:kedge:gateway")
 	admin := &user.DefaultInfo{Name: "admin"}
 	const (
 		node = `{"metadata": {"name": "a", "labels": {"local.kedge.dev/node": "a"}, "annotations": {"x": "y", "flannel.alpha.coreos.com/public-ip": "192.0.2.1"}},
@@ -96,6 +97,16 @@ func TestNodePolicy(t *testing.T) {
 		"a balancer changes the status":       {balancer, "nodes", node, `{"status": {"phase": "x"}}`, false},
 		"a balancer labels":                   {balancer, "nodes", node, `{"metadata": {"labels": {"x": "y"}}}`, false},
 		"a balancer of another node":          {&user.DefaultInfo{Name: "system:kedge:loadbalancer", Groups: []string{"kedge:node:b"}}, "nodes", node, `{}`, false},
+		"a gateway reports":                   {gateway, "nodes", node, `{"metadata": {"annotations": {"gateway.kedge.dev/listening": "30080/tcp"}}}`, true},
+		"a gateway reports the first time":    {gateway, "nodes", empty, `{"metadata": {"annotations": {"gateway.kedge.dev/listening": "30080/tcp"}}}`, true},
+		"a gateway reports no more":           {gateway, "nodes", strings.Replace(node, `"x": "y"`, `"x": "y", "gateway.kedge.dev/listening": "1/tcp"`, 1), `{"metadata": {"annotations": {"gateway.kedge.dev/listening": null}}}`, true},
+		"a gateway writes a balancer's":       {gateway, "nodes", node, `{"metadata": {"annotations": {"loadbalancer.kedge.dev/ports": "{}"}}}`, false},
+		"a gateway writes flannel's":          {gateway, "nodes", node, `{"metadata": {"annotations": {"flannel.alpha.coreos.com/public-ip": "192.0.2.2"}}}`, false},
+		"a gateway changes another's":         {gateway, "nodes", node, `{"metadata": {"annotations": {"x": "z"}}}`, false},
+		"a gateway changes the status":        {gateway, "nodes", node, `{"status": {"phase": "x"}}`, false},
+		"a gateway labels":                    {gateway, "nodes", node, `{"metadata": {"labels": {"x": "y"}}}`, false},
+		"a gateway of another node":           {&user.DefaultInfo{Name: "system:kedge:gateway", Groups: []string{"kedge:node:b"}}, "nodes", node, `{}`, false},
+		"a balancer writes a gateway's":       {balancer, "nodes", node, `{"metadata": {"annotations": {"gateway.kedge.dev/listening": "1/tcp"}}}`, false},
 		"flannel writes a balancer's":         {flannel, "nodes", node, `{"metadata": {"annotations": {"loadbalancer.kedge.dev/ports": "{}"}}}`, false},
 		"a kubelet registers":                 {kubelet, "nodes", "", `{"metadata": {"name": "a"}, "spec": {"providerID": "kedge://a"}, "status": {"addresses": [{"type": "Hostname", "address": "a"}]}}`, true},
 		"a kubelet registers nothing":         {kubelet, "nodes", "", empty, true},

@@ -26,12 +26,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/node/csi"
 	"github.com/kedge-dev/kedge/internal/node/csi/provision"
 	"github.com/kedge-dev/kedge/internal/node/dns"
+	"github.com/kedge-dev/kedge/internal/node/gateway"
 	"github.com/kedge-dev/kedge/internal/node/kubelet"
 	"github.com/kedge-dev/kedge/internal/node/loadbalancer"
 	"github.com/kedge-dev/kedge/internal/node/network"
@@ -61,6 +63,9 @@ type Config struct {
 	// then each change. It keeps trying until ctx ends. It is nil if the cluster has
 	// NetworkPolicies disabled.
 	Policies func(ctx context.Context, apply func(netpolicy.Update) error) error
+	// Routes does the same with what this node's gateway serves. It is nil if the cluster has
+	// the gateway disabled.
+	Routes func(ctx context.Context, apply func(routing.Update) error) error
 	// The kubelet's serving certificate, and the authority of its callers.
 	ServingCertFile, ServingKeyFile string
 	ClientCAFile                    string
@@ -172,6 +177,8 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	if policies.Enforces() {
 		gate = policies
 	}
+
+	group.Add(gateway.New(gatewayConfig(cfg)), hostComponent, api)
 
 	kubeletComponent, kubeletFault := kubelet.New(kubelet.Config{
 		NodeName:        cfg.Node.Name,

@@ -18,9 +18,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
-	"github.com/kedge-dev/kedge/internal/cluster/policystream"
 	"github.com/kedge-dev/kedge/internal/cluster/remoteapi"
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
 	"github.com/kedge-dev/kedge/internal/cluster/serverlb"
@@ -146,7 +147,11 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 	kubelet := pki.NodeUser(identity.Host.Name)
 	var policies func(context.Context, func(netpolicy.Update) error) error
 	if identity.Settings.Cluster.Has(config.NetworkPolicy) {
-		policies = policystream.From(clients.ClientConfig(kubelet)).Keep
+		policies = nodestream.Policies().Keep(nodestream.Policies().From(clients.ClientConfig(kubelet)))
+	}
+	var routes func(context.Context, func(routing.Update) error) error
+	if identity.Settings.Cluster.Has(config.Gateway) {
+		routes = nodestream.Routes().Keep(nodestream.Routes().From(clients.ClientConfig(kubelet)))
 	}
 	group.Add(objects, renewer)
 	group.Add(servers.Follow(serverlb.FollowConfig{
@@ -166,6 +171,7 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 		Informers:       objects.Informers,
 		Driver:          driver,
 		Policies:        policies,
+		Routes:          routes,
 		ServingCertFile: identity.ServingCertFile(),
 		ServingKeyFile:  identity.ServingKeyFile(),
 		ClientCAFile:    identity.ClientCAFile(),

@@ -92,6 +92,9 @@ func printCluster(w io.Writer, c *status.Cluster, now time.Time) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
+	if err := printGateways(w, c.Gateways); err != nil {
+		return err
+	}
 	if len(c.Servers) > 0 {
 		fmt.Fprintf(w, "servers: %s\n", strings.Join(c.Servers, ", "))
 	}
@@ -104,6 +107,24 @@ func printCluster(w io.Writer, c *status.Cluster, now time.Time) error {
 	for _, note := range c.Notes {
 		fmt.Fprintf(w, "\nnote: %s\n", note)
 	}
+	return nil
+}
+
+// printGateways prints a line for each Service by which clients reach Gateways or Ingresses.
+func printGateways(w io.Writer, gateways []status.Gateway) error {
+	if len(gateways) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "GATEWAY\tPORTS\tADDRESSES\tNODES\tFAULT")
+	for _, g := range gateways {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", g.Name, strings.Join(g.Ports, ","), strings.Join(g.Addresses, ","), strings.Join(g.Nodes, ","), g.Fault)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"k8s.io/client-go/rest"
 
@@ -76,6 +77,9 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 		group.Add(pods, before...)
 		faults = errors.Join(faults, fault)
 	}
+	if s.gateway != nil {
+		group.Add(s.gateway, objects) // which have the kinds of the Gateway API
+	}
 	if s.roles.controllers {
 		before = append(before, objects)
 		group.Add(led("scrape-targets", leader, scrapetargets.New(scrapetargets.Config{
@@ -105,6 +109,9 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 				balancer.Node = s.node.Name
 			}
 			group.Add(led("loadbalancer", leader, loadbalancer.New(balancer)), before...)
+		}
+		if s.gateway != nil {
+			group.Add(led("gateway", leader, s.gatewayController(api)), slices.Concat(before, []component.Component{s.gateway})...)
 		}
 		group.Add(led("manifests", leader, manifests.New(manifests.Config{
 			Path:    s.dir.Manifests(),

@@ -5,8 +5,8 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
-	"github.com/kedge-dev/kedge/internal/cluster/policystream"
 	"github.com/kedge-dev/kedge/internal/controlplane/policy"
 )
 
@@ -37,11 +37,11 @@ func (s *server) ownPolicies(api *api) func(context.Context, func(netpolicy.Upda
 	if !s.cfg.Cluster.Has(config.NetworkPolicy) {
 		return nil
 	}
-	stream := policystream.From(api.ClientConfig(pki.NodeUser(s.node.Name), pki.NodesGroup, pki.NodeGroup(s.node.Name)))
+	stream := nodestream.Policies().From(api.ClientConfig(pki.NodeUser(s.node.Name), pki.NodesGroup, pki.NodeGroup(s.node.Name)))
 	if s.policies != nil {
 		stream = func(ctx context.Context, apply func(netpolicy.Update) error) error {
 			return s.policies.Watch(ctx, s.node.Name, apply)
 		}
 	}
-	return stream.Keep
+	return nodestream.Policies().Keep(stream)
 }

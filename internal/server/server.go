@@ -26,6 +26,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 	"github.com/kedge-dev/kedge/internal/cluster/supervisor"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway"
 	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
 	"github.com/kedge-dev/kedge/internal/controlplane/policy"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
@@ -148,6 +149,8 @@ type server struct {
 	// policies is nil if this server runs no API server, or the cluster has NetworkPolicies
 	// disabled.
 	policies *policy.Compiler
+	// gateway is nil if this server runs no API server, or the cluster has the gateway disabled.
+	gateway *gateway.Compiler
 }
 
 // addTo adds everything that a server runs to group. The order of the calls is the boot
@@ -155,7 +158,7 @@ type server struct {
 func (s *server) addTo(group *component.Group, listener net.Listener) error {
 	cfg := s.cfg
 	api, apiFault := s.newAPI(listener)
-	s.policies = s.newPolicies(api)
+	s.policies, s.gateway = s.newPolicies(api), s.newGateway(api)
 	driver := s.newDriver()
 	if err := agent.AddCommon(group, s.node, cfg.Node, cfg.Cluster, s.clock, s.local.With(s.newStatus(group, api, driver))); err != nil {
 		return err
@@ -179,6 +182,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		Etcd:        s.store.Etcd,
 		Token:       s.store.Token,
 		Policies:    s.nodePolicies(),
+		Routes:      s.nodeRoutes(),
 		APIServers:  api.others,
 		API:         api,
 		Now:         s.clock.Now,
@@ -244,6 +248,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		Informers:       api.Informers,
 		Driver:          driver,
 		Policies:        s.ownPolicies(api),
+		Routes:          s.ownRoutes(api),
 		ServingCertFile: s.certificates.KubeletServingCertFile,
 		ServingKeyFile:  s.certificates.KubeletServingKeyFile,
 		ClientCAFile:    s.certificates.ClientCAFile,

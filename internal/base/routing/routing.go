@@ -59,6 +59,8 @@ type Socket struct {
 	ProxyProtocol bool `json:"proxyProtocol,omitempty"`
 	// Trusted are ranges of proxies in front. Their X-Forwarded-* headers are believed.
 	Trusted []netip.Prefix `json:"trusted,omitempty"`
+	// AccessLog says that each request is logged.
+	AccessLog bool `json:"accessLog,omitempty"`
 }
 
 // Protocol is what a listener speaks with clients.
@@ -111,6 +113,10 @@ type Route struct {
 	// Empty means all names of the listener. The server has already left out what does not
 	// fit any listener; the node intersects them with the listener's own.
 	Hostnames []string `json:"hostnames,omitempty"`
+	// SingleLabel says that the wildcard of a host name stands for exactly one label, as in
+	// an Ingress: "*.example.com" is a.example.com, and not a.b.example.com. Without it the
+	// wildcard stands for one or more labels, as in the Gateway API.
+	SingleLabel bool `json:"singleLabel,omitempty"`
 	// Rules are those of HTTP requests.
 	Rules []Rule `json:"rules,omitempty"`
 	// Stream is what connections of TLS, TCP and UDP go to. Rules is empty then.

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
@@ -85,6 +86,7 @@ func NodeCertificates(node string) []NodeCertificate {
 		{Name: "client-dns", User: "system:kedge:dns", Groups: service},
 		{Name: "client-storage", User: "system:kedge:storage", Groups: service},
 		{Name: "client-loadbalancer", User: servicelb.User, Groups: service},
+		{Name: "client-gateway", User: gateways.User, Groups: service},
 	}
 }
 
@@ -125,7 +127,7 @@ func (s *Server) SignNode(node, uid string, ips []netip.Addr, requests map[strin
 	signed := map[string][]byte{}
 	for _, c := range NodeCertificates(node) {
 		request, asked := requests[c.Name]
-		if !asked && c.Name == "client-loadbalancer" {
+		if !asked && (c.Name == "client-loadbalancer" || c.Name == "client-gateway") {
 			continue // the node is of an older kedge
 		}
 		key, err := publicKey(request)

@@ -50,12 +50,13 @@ func TestNodeJoins(t *testing.T) {
 	if !again.WantsRenewal(ips[:1]) {
 		t.Error("nothing is renewed for another address")
 	}
-	// An older node does not ask for this certificate.
+	// An older node does not ask for these certificates.
 	requests, err := n.Requests(false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	delete(requests, "client-loadbalancer")
+	delete(requests, "client-gateway")
 	if signed, err := s.SignNode("edge", "uid", ips, requests); err != nil || len(signed) != len(requests) {
 		t.Errorf("of %d requests %d are signed: %v", len(requests), len(signed), err)
 	}

@@ -33,8 +33,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
-	"github.com/kedge-dev/kedge/internal/cluster/policystream"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 )
 
@@ -225,7 +225,8 @@ func TestRoutes(t *testing.T) {
 		{"POST", join.JoinPath, []map[string]func(*http.Request){newcomers}},
 		{"POST", join.RenewPath, []map[string]func(*http.Request){nodes}},
 		{"GET", join.ConnectPath, []map[string]func(*http.Request){nodes}},
-		{"GET", policystream.Path, []map[string]func(*http.Request){nodes}},
+		{"GET", nodestream.PoliciesPath, []map[string]func(*http.Request){nodes}},
+		{"GET", nodestream.RoutesPath, []map[string]func(*http.Request){nodes}},
 		{"GET", join.SecretsPath, []map[string]func(*http.Request){servers}},
 		{"POST", join.MemberPath, []map[string]func(*http.Request){servers}},
 	} {

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/kedge-dev/kedge/internal/cluster/join"
-	"github.com/kedge-dev/kedge/internal/cluster/policystream"
+	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 )
 
 // route is one line of the table of routes.
@@ -28,7 +28,8 @@ func (s *Supervisor) routes() []route {
 		{"POST", join.JoinPath, s.newcomers, http.HandlerFunc(s.join)},
 		{"POST", join.RenewPath, s.nodes, http.HandlerFunc(s.renew)},
 		{"GET", join.ConnectPath, s.nodes, http.HandlerFunc(s.connect)},
-		{"GET", policystream.Path, s.nodes, http.HandlerFunc(s.policies)},
+		{"GET", nodestream.PoliciesPath, s.nodes, nodeStream(s, nodestream.Policies(), s.cfg.Policies)},
+		{"GET", nodestream.RoutesPath, s.nodes, nodeStream(s, nodestream.Routes(), s.cfg.Routes)},
 		{"GET", join.SecretsPath, s.servers, http.HandlerFunc(s.secrets)},
 		{"POST", join.MemberPath, s.servers, http.HandlerFunc(s.member)},
 		{"POST", join.TokenPath, s.servers, http.HandlerFunc(s.rotate)},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
@@ -53,6 +54,9 @@ type Config struct {
 	// Policies sends a node what its pods are held to, until ctx ends or send fails. It is
 	// nil if this server does not know.
 	Policies func(ctx context.Context, node string, send func(netpolicy.Update) error) error
+	// Routes sends a node what its gateway serves, in the same way. It is nil if this server
+	// does not know, or if the cluster has the gateway disabled.
+	Routes func(ctx context.Context, node string, send func(routing.Update) error) error
 	// APIServers returns HOST:PORT of the servers with an API server, if this one runs
 	// none.
 	APIServers func() []string

@@ -10,8 +10,10 @@ import (
 // Cluster is all nodes of the cluster, as the API knows them, and the problems with them.
 type Cluster struct {
 	// Servers are HOST:PORT of the servers that serve the API.
-	Servers  []string  `json:"servers,omitempty"`
-	Nodes    []Node    `json:"nodes"`
+	Servers []string `json:"servers,omitempty"`
+	Nodes   []Node   `json:"nodes"`
+	// Gateways are how clients reach Gateways and Ingresses.
+	Gateways []Gateway `json:"gateways,omitempty"`
 	Problems []Problem `json:"problems,omitempty"`
 	// Notes are what a user should know even if nothing is wrong.
 	Notes []string `json:"notes,omitempty"`
@@ -30,6 +32,19 @@ type Node struct {
 	Address       string `json:"address,omitempty"`
 	// Heartbeat is when the cluster last heard from the node.
 	Heartbeat time.Time `json:"heartbeat"`
+}
+
+// Gateway is a Service by which clients reach Gateways or Ingresses.
+type Gateway struct {
+	// Name is NAMESPACE/NAME of the Service.
+	Name string `json:"name"`
+	// Ports are such as 443/TCP.
+	Ports     []string `json:"ports"`
+	Addresses []string `json:"addresses"`
+	// Nodes are the nodes whose gateways listen.
+	Nodes []string `json:"nodes"`
+	// Fault says why there is no address, or not each of them.
+	Fault string `json:"fault,omitempty"`
 }
 
 // Problem is a fault, and what a user can do about it.

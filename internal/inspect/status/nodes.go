@@ -74,7 +74,8 @@ func readCluster(ctx context.Context, client kubernetes.Interface) (*Cluster, er
 	}
 	found := describeCluster(nodes.Items, leases.Items, volumes.Items, time.Now())
 	found.Servers = servers.Addresses(endpoints, "")
-	return found, nil
+	found.Gateways, err = readGateways(ctx, client, nodes.Items)
+	return found, err
 }
 
 // networkNotes warns that nothing enforces the NetworkPolicies, if there are any.

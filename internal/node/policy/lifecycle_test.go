@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
-	"github.com/kedge-dev/kedge/internal/cluster/policystream"
+	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
@@ -109,10 +109,10 @@ func TestAdmit(t *testing.T) {
 func TestOlderServer(t *testing.T) {
 	w := newWorld(t)
 	asked := make(chan struct{}, 1)
-	w.policy.cfg.Policies = policystream.From(&rest.Config{Host: "https://server", Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+	w.policy.cfg.Policies = nodestream.Policies().Keep(nodestream.Policies().From(&rest.Config{Host: "https://server", Transport: roundTrip(func(*http.Request) (*http.Response, error) {
 		asked <- struct{}{}
 		return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody}, nil
-	})}).Keep
+	})}))
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()

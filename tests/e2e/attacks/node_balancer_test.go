@@ -88,6 +88,8 @@ spec: {type: LoadBalancer, ports: [{port: 80}]}
 	}
 	output, err = a.patchNode(balancer, "server-1", "status", `{"metadata": {"annotations": {"loadbalancer.kedge.dev/ports": "{}"}}}`)
 	a.wantForbidden("report the ports of another node", output, err)
+	output, err = a.patchNode(stolen("client-gateway"), "server-1", "status", `{"metadata": {"annotations": {"gateway.kedge.dev/listening": "30080/tcp"}}}`)
+	a.wantForbidden("report the sockets of another node", output, err)
 
 	// The agent claims the address of the server, and says that the port is free.
 	server := c.Server.Host.Address.String()

@@ -20,7 +20,7 @@ import (
 var updateRights = flag.Bool("update-rights", false, "write the list of rights anew")
 
 // users are the names of all client certificates of an agent.
-var users = []string{"client-kubelet", "client-kube-proxy", "client-flannel", "client-dns", "client-storage", "client-loadbalancer"}
+var users = []string{"client-kubelet", "client-kube-proxy", "client-flannel", "client-dns", "client-storage", "client-loadbalancer", "client-gateway"}
 
 // podWithClaim returns a pod on a node, with a Secret in its environment and a volume.
 func podWithClaim(name, node string) string {

@@ -59,7 +59,7 @@ func TestImpersonation(t *testing.T) {
 	})
 	t.Run("by certificate", func(t *testing.T) {
 		// Each request is forbidden to the node and to all its components.
-		for _, who := range []string{"client-kubelet", "client-kube-proxy", "client-flannel", "client-dns", "client-storage", "client-loadbalancer"} {
+		for _, who := range []string{"client-kubelet", "client-kube-proxy", "client-flannel", "client-dns", "client-storage", "client-loadbalancer", "client-gateway"} {
 			client := clientOf(t, agent.Host, c.Server, who)
 			for _, tries := range []map[string]func(context.Context) error{forbidden(client, victim, own), forbiddenStorage(client, volume)} {
 				for what, try := range tries {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
-	"github.com/kedge-dev/kedge/internal/cluster/policystream"
+	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
@@ -37,6 +37,13 @@ metadata: {name: there, labels: {app: there}}
 spec:
   nodeName: agent-1
   containers: [{name: main, image: registry.example.com/nothing:1, ports: [{name: web, containerPort: 8080}]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: later}
+spec:
+  schedulingGates: [{name: example.com/never}]
+  containers: [{name: main, image: registry.example.com/nothing:1}]
 ---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -71,7 +78,7 @@ func TestStream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*cluster.Patience)
 	defer cancel()
 	go func() {
-		ended <- policystream.From(&rest.Config{Host: "https://" + c.Server.Host.Address.String() + ":6443", Transport: transport})(ctx,
+		ended <- nodestream.Policies().From(&rest.Config{Host: "https://" + c.Server.Host.Address.String() + ":6443", Transport: transport})(ctx,
 			func(u netpolicy.Update) error {
 				select {
 				case updates <- u:
@@ -124,7 +131,7 @@ func TestStream(t *testing.T) {
 		{"there", "TCP web (8080)"},
 		{"there -o json", `"policy": "default/there"`},
 		{"here", "no policy isolates the pod"},
-		{"there --from 203.0.113.1 --port 8080", "no address yet"},
+		{"later --from 203.0.113.1 --port 8080", "no address yet"},
 		{"nobody", "there is no pod default/nobody"},
 	} {
 		if got := explain(strings.Fields(test.question)...); !strings.Contains(got, test.want) {

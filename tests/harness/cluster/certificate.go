@@ -38,6 +38,37 @@ func Certificate(t testing.TB, name string) (certificate, key []byte) {
 	return encode("CERTIFICATE", der), encode("EC PRIVATE KEY", keyDER)
 }
 
+// Signed makes a certificate for a server of that name, and its key, in PEM. The authority is one of
+// Certificate.
+func Signed(t testing.TB, authority, authorityKey []byte, name string) (certificate, key []byte) {
+	t.Helper()
+	signer, err := tls.X509KeyPair(authority, authorityKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name, SerialNumber: serial.String()}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, signer.Leaf, private.Public(), signer.PrivateKey.(crypto.Signer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encode("CERTIFICATE", der), encode("EC PRIVATE KEY", keyDER)
+}
+
 // Expire replaces the certificate in a file by the same one that ended an hour ago, signed by the
 // authority in the files authority.crt and authority.key.
 func Expire(t testing.TB, authority, file string) {

@@ -132,3 +132,23 @@ func write(repository, name string, config ocispec.ImageConfig, files []ociimage
 	}
 	return path, nil
 }
+
+// Program builds an image whose only program is a package of Go. The image has the given name, and
+// the program is its entry point.
+func Program(repository, goPackage, name string) (archive string, err error) {
+	binary := filepath.Join(repository, "build", "test-images", filepath.Base(goPackage))
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, goPackage)
+	build.Dir = repository
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if output, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w: %s", goPackage, err, output)
+	}
+	data, err := os.ReadFile(binary)
+	if err != nil {
+		return "", fmt.Errorf("read program: %w", err)
+	}
+	return write(repository, name, ocispec.ImageConfig{Env: []string{"PATH=/"}, Entrypoint: []string{"/program"}}, []ociimage.File{
+		{Name: "program", Mode: 0o755, Data: data},
+		{Name: "tmp/", Mode: 0o1777},
+	})
+}

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,7 +19,8 @@ import (
 )
 
 const usage = `testserver COMMAND
-  serve [PORT]            HTTP: answers with host name, client address and what was asked
+  serve [PORT]            HTTP: answers with host name, client address and what was asked; after SIGTERM
+                          it finishes the requests that it has
   webhook CERT KEY        HTTPS 8443: /validate refuses objects labelled refuse=yes, /mutate labels them mutated=yes
   api CERT KEY            HTTPS 8443: the aggregated API test.kedge.dev/v1 with the resource echoes
   fetch URL [BYTES]       GET, without checking certificates; prints at most BYTES of the answer
@@ -40,7 +43,7 @@ func main() {
 	var err error
 	switch command {
 	case "serve":
-		err = http.ListenAndServe(":"+argument(2, "8080"), http.HandlerFunc(echo))
+		err = serve(argument(2, "8080"))
 	case "webhook":
 		err = serveTLS(webhookHandler())
 	case "api":
@@ -95,12 +98,49 @@ func argument(i int, fallback string) string {
 	return fallback
 }
 
-// echo answers with a line of each: who answers, whom, and what was asked.
+// serve answers until SIGTERM. Then it accepts no more connections, and ends after the last request.
+func serve(port string) error {
+	server := &http.Server{Addr: ":" + port, Handler: http.HandlerFunc(echo)}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		ended <- server.Shutdown(context.Background())
+	}()
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-ended
+}
+
+// echo answers with a line of each: who answers, whom, and what was asked. For the path /slow it takes
+// half a second. The path /upgrade leads to upgrade.
 func echo(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/slow":
+		time.Sleep(500 * time.Millisecond)
+	case "/upgrade":
+		upgrade(w)
+		return
+	}
 	hostname, _ := os.Hostname()
 	client, _, _ := net.SplitHostPort(r.RemoteAddr)
-	fmt.Fprintf(w, "hostname=%s\nclient=%s\nhost=%s\npath=%s\n", hostname, client, r.Host, r.URL.Path)
+	fmt.Fprintf(w, "hostname=%s\nclient=%s\nhost=%s\npath=%s\nforwarded=%s\nproto=%s\n", hostname, client, r.Host, r.URL.Path,
+		r.Header.Get("X-Forwarded-For"), r.Header.Get("X-Forwarded-Proto"))
 	fmt.Printf("served %s to %s\n", r.URL.Path, client)
+}
+
+// upgrade changes the protocol of the connection to one that repeats what it is told.
+func upgrade(w http.ResponseWriter) {
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	_, _ = io.Copy(conn, buffered)
 }
 
 func serveTLS(handler http.Handler) error {

@@ -3,10 +3,11 @@
 // without a clock. Package gateway calls it whenever an object changes.
 //
 // The order of the files is the order of the work: the classes and Gateways with their
-// listeners (gateways.go, listeners.go, listenersets.go, certificates.go), then the policies of
-// backends (policies.go), then the routes that attach to listeners (routes.go, http.go, grpc.go,
-// streams.go) with their backends (backends.go). References into other namespaces need a
-// ReferenceGrant (grants.go).
+// listeners (classes.go, gateways.go, listeners.go, listenersets.go, certificates.go) and what
+// listeners compete for (conflicts.go), then the policies of backends (policies.go), then the
+// routes that attach to listeners (routes.go, attaching.go) with their rules (translation.go,
+// http.go, filters.go, grpc.go, streams.go) and backends (backends.go), and at last the fronts (fronts.go, reach.go) and the statuses (statuses.go).
+// References into other namespaces need a ReferenceGrant (grants.go).
 package compile
 
 import (

@@ -17,7 +17,8 @@ func NameOf(namespace, service string, port int32) string {
 }
 
 // Of returns the endpoints of a port of a Service, sorted. If none is ready, it returns
-// those that are terminating and still serve, as the service proxy does.
+// those that are terminating and still serve, as the service proxy does. Endpoints at
+// addresses that a gateway must not connect to are left out.
 func Of(port *corev1.ServicePort, of []*discoveryv1.EndpointSlice) []netip.AddrPort {
 	var ready, serving []netip.AddrPort
 	for _, slice := range of {
@@ -32,7 +33,7 @@ func Of(port *corev1.ServicePort, of []*discoveryv1.EndpointSlice) []netip.AddrP
 				continue
 			}
 			address, err := netip.ParseAddr(endpoint.Addresses[0])
-			if err != nil {
+			if err != nil || !forwardable(address) {
 				continue // the API server refuses such an address
 			}
 			found := netip.AddrPortFrom(address, number)

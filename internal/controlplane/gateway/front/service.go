@@ -12,37 +12,34 @@ import (
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
 const (
-	// Label is on each Service that is a front. Its value is the name of the Service, so that a
-	// copy of the Service under another name is not taken for a front.
-	Label = "gateway.kedge.dev/front"
+	// Label is on each Service that is a front.
+	Label = gateways.FrontLabel
 	// PolicyAnnotation chooses the externalTrafficPolicy of a front. Its values are those of the
 	// field. A Gateway has it in spec.infrastructure.annotations.
 	PolicyAnnotation = "gateway.kedge.dev/external-traffic-policy"
 
+	// copiedAnnotation has the keys of the labels and annotations that kedge has set.
+	copiedAnnotation = "gateway.kedge.dev/copied"
+
 	managedByLabel = "app.kubernetes.io/managed-by"
 	managedBy      = "kedge"
-	// gatewayLabel and classLabel are those of GEP-1762.
-	gatewayLabel = gwv1.GatewayNameLabelKey
-	classLabel   = "gateway.networking.k8s.io/gateway-class-name"
-	// maxLabel is how many bytes the value of a label may have.
-	maxLabel = 63
 )
 
 // Service returns the Service that a front wants. Its ports have no node ports yet: see
-// WithNodePorts.
+// Update.
 func Service(f Front) *corev1.Service {
 	both := corev1.IPFamilyPolicyPreferDualStack
 	service := &corev1.Service{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: f.Name.Namespace, Name: f.Name.Name,
-			Labels:      labelsOf(f),
-			Annotations: maps.Clone(f.Annotations),
+			Labels:      union(map[string]string{Label: f.Name.Name, managedByLabel: managedBy}, f.Labels),
+			Annotations: map[string]string{},
 		},
 		Spec: corev1.ServiceSpec{
 			Type:                  corev1.ServiceTypeLoadBalancer,
@@ -53,10 +50,8 @@ func Service(f Front) *corev1.Service {
 	if f.Annotations[PolicyAnnotation] == string(corev1.ServiceExternalTrafficPolicyCluster) {
 		service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 	}
+	maps.Copy(service.Annotations, f.Annotations)
 	if len(f.Addresses) > 0 {
-		if service.Annotations == nil {
-			service.Annotations = map[string]string{}
-		}
 		service.Annotations[servicelb.AddressAnnotation] = strings.Join(f.Addresses, ",")
 	}
 	if f.Gateway != nil {
@@ -71,25 +66,8 @@ func Service(f Front) *corev1.Service {
 			TargetPort: intstr.FromInt32(int32(port.Number)),
 		})
 	}
+	service.Annotations[copiedAnnotation] = recordOf(service)
 	return service
-}
-
-// labelsOf returns the labels of the Service of a front. The user's do not replace kedge's.
-func labelsOf(f Front) map[string]string {
-	all := maps.Clone(f.Labels)
-	if all == nil {
-		all = map[string]string{}
-	}
-	all[Label] = f.Name.Name
-	all[managedByLabel] = managedBy
-	if f.Gateway != nil {
-		for key, value := range map[string]string{gatewayLabel: f.Gateway.Name, classLabel: string(f.Gateway.Spec.GatewayClassName)} {
-			if delete(all, key); len(value) <= maxLabel {
-				all[key] = value
-			}
-		}
-	}
-	return all
 }
 
 // PortName returns the name that a port has in the Service of its front.
@@ -102,20 +80,48 @@ func protocolOf(transport routing.Transport) corev1.Protocol {
 	return corev1.ProtocolTCP
 }
 
-// WithNodePorts returns desired with the node ports that the API server has given to current.
-// They are also the target ports: what the nodes listen on. A port without a node port stays
-// as it is.
-func WithNodePorts(desired, current *corev1.Service) *corev1.Service {
-	desired = desired.DeepCopy()
-	for i := range desired.Spec.Ports {
-		port := &desired.Spec.Ports[i]
+// Update returns current with what desired has in addition, or instead. Ports keep the node
+// ports that the API server has given to current. These are also the target ports: what the
+// nodes listen on. Labels and annotations of others stay.
+func Update(current, desired *corev1.Service) *corev1.Service {
+	now := current.DeepCopy()
+	for record := range strings.SplitSeq(current.Annotations[copiedAnnotation], ",") {
+		if key, is := strings.CutPrefix(record, "label:"); is {
+			delete(now.Labels, key)
+		} else {
+			delete(now.Annotations, strings.TrimPrefix(record, "annotation:"))
+		}
+	}
+	now.Labels = union(desired.Labels, now.Labels)
+	now.Annotations = union(desired.Annotations, now.Annotations)
+	if len(desired.OwnerReferences) > 0 {
+		now.OwnerReferences = desired.OwnerReferences
+	}
+	now.Spec.Type, now.Spec.ExternalTrafficPolicy, now.Spec.Selector = desired.Spec.Type, desired.Spec.ExternalTrafficPolicy, nil
+	now.Spec.Ports = slices.Clone(desired.Spec.Ports)
+	for i := range now.Spec.Ports {
+		port := &now.Spec.Ports[i]
 		for _, given := range current.Spec.Ports {
-			if given.Port == port.Port && given.Protocol == port.Protocol && given.NodePort != 0 {
+			if given.Port == port.Port && protocol(&given) == port.Protocol && given.NodePort != 0 {
 				port.NodePort, port.TargetPort = given.NodePort, intstr.FromInt32(given.NodePort)
 			}
 		}
 	}
-	return desired
+	return now
+}
+
+// recordOf names the labels and annotations that a Gateway has given to its Service, so that
+// Update can remove them when the Gateway no longer has them.
+func recordOf(service *corev1.Service) string {
+	var record []string
+	for key := range service.Labels {
+		record = append(record, "label:"+key)
+	}
+	for key := range service.Annotations {
+		record = append(record, "annotation:"+key)
+	}
+	slices.Sort(record)
+	return strings.Join(record, ",")
 }
 
 // IsFront tells whether kedge has made a Service as a front.
@@ -128,32 +134,4 @@ func IsFront(service *corev1.Service) bool {
 	}
 	owner := metav1.GetControllerOf(service)
 	return owner != nil && owner.Kind == "Gateway" && strings.HasPrefix(owner.APIVersion, gwv1.GroupName+"/")
-}
-
-// Matches tells whether a Service is as desired. It may have more labels and annotations.
-func Matches(current, desired *corev1.Service) bool {
-	wanted := metav1.GetControllerOf(desired)
-	owner := metav1.GetControllerOf(current)
-	return contains(current.Labels, desired.Labels) && contains(current.Annotations, desired.Annotations) &&
-		(wanted == nil || owner != nil && owner.UID == wanted.UID) &&
-		current.Spec.Type == desired.Spec.Type &&
-		current.Spec.ExternalTrafficPolicy == desired.Spec.ExternalTrafficPolicy &&
-		len(current.Spec.Selector) == 0 &&
-		slices.EqualFunc(sorted(current), sorted(desired), func(a, b corev1.ServicePort) bool {
-			return a.Name == b.Name && a.Port == b.Port && a.Protocol == b.Protocol && a.TargetPort == b.TargetPort &&
-				(b.NodePort == 0 || a.NodePort == b.NodePort)
-		})
-}
-
-func contains(all, some map[string]string) bool {
-	for key, value := range some {
-		if found, is := all[key]; !is || found != value {
-			return false
-		}
-	}
-	return true
-}
-
-func sorted(service *corev1.Service) []corev1.ServicePort {
-	return slices.SortedFunc(slices.Values(service.Spec.Ports), func(a, b corev1.ServicePort) int { return strings.Compare(a.Name, b.Name) })
 }

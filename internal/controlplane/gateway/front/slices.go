@@ -10,20 +10,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/gateways"
 )
 
 const (
-	// ListeningAnnotation is on a Node. The node says in it which sockets are open there: the
-	// names of sockets, separated by commas.
-	ListeningAnnotation = "gateway.kedge.dev/listening"
+	// ListeningAnnotation is on a Node: see package gateways.
+	ListeningAnnotation = gateways.ListeningAnnotation
 	// SliceManager is the value of the label endpointslice.kubernetes.io/managed-by of the
 	// EndpointSlices of fronts.
-	SliceManager = "kedge.dev/gateway"
+	SliceManager = "gateway.kedge.dev"
 	// maxEndpoints is how many endpoints an EndpointSlice may have
 	// (k8s.io/kubernetes/pkg/apis/discovery/validation/validation.go).
 	maxEndpoints = 1000
-	// maxAnnotation is how much of the annotation of a node is read, in bytes.
-	maxAnnotation = 16 << 10
 )
 
 // Node is a node that may serve a front.
@@ -31,21 +30,8 @@ type Node struct {
 	Name, Zone string
 	// Addresses are its own addresses, at most one of each family.
 	Addresses []netip.Addr
-	// Listening are the names of the sockets that are open there.
-	Listening map[string]bool
-}
-
-// Listening returns the names of the sockets that a node says are open.
-func Listening(node *corev1.Node) map[string]bool {
-	text := node.Annotations[ListeningAnnotation]
-	if text == "" || len(text) > maxAnnotation {
-		return nil
-	}
-	open := map[string]bool{}
-	for name := range strings.SplitSeq(text, ",") {
-		open[strings.TrimSpace(name)] = true
-	}
-	return open
+	// Listening are the ports that are open there.
+	Listening map[gateways.Port]bool
 }
 
 // Slices returns the EndpointSlices of a front whose Service is given: usually one for each
@@ -89,8 +75,8 @@ func groupsOf(f Front, service *corev1.Service, nodes []Node, family discoveryv1
 		var ports []discoveryv1.EndpointPort
 		for _, port := range f.Ports {
 			socket := socketOf(service, port.Number, port.Transport)
-			if name := socketName(socket, port.Transport); socket != 0 && node.Listening[name] {
-				key.WriteString(name + " ")
+			if open := (gateways.Port{Number: socket, Transport: port.Transport}); socket != 0 && node.Listening[open] {
+				key.WriteString(open.String() + " ")
 				ports = append(ports, endpointPort(port, socket))
 			}
 		}
@@ -156,5 +142,7 @@ func sliceOf(service *corev1.Service, family discoveryv1.AddressType, number int
 
 // IsSlice tells whether kedge has made an EndpointSlice for a front.
 func IsSlice(slice *discoveryv1.EndpointSlice) bool {
-	return slice.Labels[discoveryv1.LabelManagedBy] == SliceManager
+	owner := metav1.GetControllerOf(slice)
+	return slice.Labels[discoveryv1.LabelManagedBy] == SliceManager &&
+		owner != nil && owner.Kind == "Service" && owner.Name == slice.Labels[discoveryv1.LabelServiceName]
 }

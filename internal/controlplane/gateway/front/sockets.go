@@ -2,12 +2,13 @@ package front
 
 import (
 	"net/netip"
-	"strconv"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
@@ -17,6 +18,8 @@ type Options struct {
 	ProxyProtocol bool
 	// Trusted are ranges of proxies in front of kedge.
 	Trusted []netip.Prefix
+	// AccessLog says that each request is logged.
+	AccessLog bool
 }
 
 // Sockets returns what nodes listen on for fronts, by name. service returns the Service of a
@@ -33,16 +36,24 @@ func Sockets(fronts []Front, service func(types.NamespacedName) *corev1.Service,
 			if number == 0 {
 				continue
 			}
-			sockets[socketName(number, port.Transport)] = &routing.Socket{
+			sockets[gateways.Port{Number: number, Transport: port.Transport}.String()] = &routing.Socket{
 				Transport: port.Transport, Port: number, PublicPort: port.Number, Listeners: port.Listeners,
-				// Answers must not promise HTTP/3 before there is a socket for it.
-				HTTP3:         port.HTTP3 && (port.Transport == routing.UDP || socketOf(of, port.Number, routing.UDP) != 0),
+				HTTP3:         port.HTTP3 && f.hasHTTP3(of, port.Number),
 				ProxyProtocol: options.ProxyProtocol && port.Transport == routing.TCP,
 				Trusted:       options.Trusted,
+				AccessLog:     options.AccessLog,
 			}
 		}
 	}
 	return sockets
+}
+
+// hasHTTP3 tells whether there is a socket for HTTP/3 on a port. Without one, answers must
+// not promise it.
+func (f *Front) hasHTTP3(service *corev1.Service, number uint16) bool {
+	return socketOf(service, number, routing.UDP) != 0 && slices.ContainsFunc(f.Ports, func(port Port) bool {
+		return port.Number == number && port.Transport == routing.UDP && port.HTTP3
+	})
 }
 
 // socketOf returns the port that nodes listen on for a port of a front, or zero if it is not
@@ -68,9 +79,4 @@ func protocol(port *corev1.ServicePort) corev1.Protocol {
 		return corev1.ProtocolTCP
 	}
 	return port.Protocol
-}
-
-// socketName returns the name of a socket: NUMBER/TRANSPORT.
-func socketName(number uint16, transport routing.Transport) string {
-	return strconv.Itoa(int(number)) + "/" + string(transport)
 }

@@ -1,0 +1,220 @@
+package gateway
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/compile"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/ingress"
+	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancer"
+)
+
+// compiled is what the objects of the cluster mean.
+type compiled struct {
+	gateways  *compile.Result
+	ingresses *ingress.Result
+	// fronts are those of both.
+	fronts []front.Front
+	state  *routing.State
+	// taken are fronts whose names Services of others have.
+	taken []front.Front
+	// eligible are the nodes that serve.
+	eligible map[string]bool
+}
+
+// compile works out what the objects mean. It starts to watch what it finds to be needed, and
+// fails only if that fails.
+func (s *sources) compile(ctx context.Context) (*compiled, error) {
+	for {
+		now := s.once()
+		more, err := s.adjust(ctx, now)
+		if err != nil || !more || ctx.Err() != nil {
+			return now, err
+		}
+	}
+}
+
+// once works out what the objects mean that are watched.
+func (s *sources) once() *compiled {
+	s.matters.begin()
+	begun := time.Now()
+	lookup := s.lookup()
+	now := &compiled{gateways: compile.Compile(s.gatewayInput(lookup)), ingresses: s.compileIngresses(lookup)}
+	now.fronts = front.Merge(now.gateways.Fronts, now.ingresses.Fronts)
+	now.eligible = s.eligible()
+	now.yield(lookup.service)
+	now.state = &routing.State{
+		Sockets: front.Sockets(now.fronts, func(name types.NamespacedName) *corev1.Service {
+			return lookup.service(name.Namespace, name.Name)
+		}, s.cfg.Sockets),
+		Routes:       both(now.gateways.State.Routes, now.ingresses.State.Routes),
+		Backends:     both(now.gateways.State.Backends, now.ingresses.State.Backends),
+		Certificates: both(now.gateways.State.Certificates, now.ingresses.State.Certificates),
+	}
+	s.metrics.observe(now, time.Since(begun))
+	if s.matters.end(now.names()) {
+		s.changes.Notify()
+	}
+	return now
+}
+
+// both joins two maps. If both have a name, the value of a stays.
+func both[V any](a, b map[string]*V) map[string]*V {
+	all := maps.Clone(b)
+	if all == nil {
+		return a
+	}
+	maps.Copy(all, a)
+	return all
+}
+
+// names returns the objects that a result depends on.
+func (c *compiled) names() map[object]bool {
+	names := map[object]bool{}
+	for kind, lists := range map[string][]map[types.NamespacedName]bool{
+		serviceKind:   {c.gateways.Services, c.ingresses.Services},
+		secretKind:    {c.gateways.Secrets, c.ingresses.Secrets},
+		configMapKind: {c.gateways.ConfigMaps},
+	} {
+		for _, list := range lists {
+			for name := range list {
+				names[object{kind, name}] = true
+			}
+		}
+	}
+	for i := range c.fronts {
+		names[object{serviceKind, c.fronts[i].Name}] = true
+	}
+	return names
+}
+
+// lookup finds single objects for one run.
+type lookup struct {
+	namespace func(name string) *corev1.Namespace
+	service   func(namespace, name string) *corev1.Service
+	secret    func(namespace, name string) *corev1.Secret
+	configMap func(namespace, name string) *corev1.ConfigMap
+	slices    func(namespace, service string) []*discoveryv1.EndpointSlice
+	offered   func(namespace string, labels map[string]string) bool
+}
+
+// lookup returns functions that find nothing in stages that do not run.
+func (s *sources) lookup() *lookup {
+	l := &lookup{
+		namespace: func(string) *corev1.Namespace { return nil },
+		service:   func(string, string) *corev1.Service { return nil },
+		secret:    func(string, string) *corev1.Secret { return nil },
+		configMap: func(string, string) *corev1.ConfigMap { return nil },
+		slices:    func(string, string) []*discoveryv1.EndpointSlice { return nil },
+		offered:   func(string, map[string]string) bool { return false },
+	}
+	// A lister fails only if there is no such object, and then returns nil.
+	if s.objects != nil {
+		l.namespace = func(name string) *corev1.Namespace {
+			found, _ := s.namespaces.Get(name)
+			return found
+		}
+		l.service = func(namespace, name string) *corev1.Service {
+			found, _ := s.services.Services(namespace).Get(name)
+			return found
+		}
+		l.secret = func(namespace, name string) *corev1.Secret {
+			found, _ := s.secrets.Secrets(namespace).Get(name)
+			return found
+		}
+		l.slices = s.slicesByService()
+	}
+	if s.configs != nil {
+		l.configMap = func(namespace, name string) *corev1.ConfigMap {
+			found, _ := s.configMaps.ConfigMaps(namespace).Get(name)
+			return found
+		}
+	}
+	if watched := s.kinds[poolResource]; s.routes != nil && watched != nil {
+		var objects []*unstructured.Unstructured
+		for _, object := range watched.List() {
+			if pool, is := object.(*unstructured.Unstructured); is {
+				objects = append(objects, pool)
+			}
+		}
+		offers := loadbalancer.Offers(objects)
+		l.offered = func(namespace string, of map[string]string) bool {
+			var in labels.Set
+			if found := l.namespace(namespace); found != nil {
+				in = found.Labels
+			}
+			return offers(of, in)
+		}
+	}
+	return l
+}
+
+// slicesByService returns a function that returns the EndpointSlices of a Service. At its
+// first call it sorts those of the cluster: an index in the shared cache would stay there when
+// the last Gateway has gone.
+func (s *sources) slicesByService() func(namespace, service string) []*discoveryv1.EndpointSlice {
+	var sorted map[types.NamespacedName][]*discoveryv1.EndpointSlice
+	return func(namespace, service string) []*discoveryv1.EndpointSlice {
+		if sorted == nil {
+			all, _ := s.slices.List(labels.Everything()) // listing a cache does not fail
+			sorted = make(map[types.NamespacedName][]*discoveryv1.EndpointSlice, len(all))
+			for _, slice := range all {
+				of := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+				sorted[of] = append(sorted[of], slice)
+			}
+		}
+		return sorted[types.NamespacedName{Namespace: namespace, Name: service}]
+	}
+}
+
+// gatewayInput returns the objects of the Gateway API.
+func (s *sources) gatewayInput(l *lookup) *compile.Input {
+	in := &compile.Input{
+		Classes:  list[gwv1.GatewayClass](s.classes),
+		Gateways: list[gwv1.Gateway](s.gateways),
+
+		Namespace: l.namespace, Service: l.service, Secret: l.secret, ConfigMap: l.configMap, Slices: l.slices, Offered: l.offered,
+	}
+	if s.routes != nil {
+		in.ListenerSets = list[gwv1.ListenerSet](s.kinds[listenerSetResource])
+		in.HTTPRoutes = list[gwv1.HTTPRoute](s.kinds[httpRouteResource])
+		in.GRPCRoutes = list[gwv1.GRPCRoute](s.kinds[grpcRouteResource])
+		in.TLSRoutes = list[gwv1.TLSRoute](s.kinds[tlsRouteResource])
+		in.TCPRoutes = list[gwv1.TCPRoute](s.kinds[tcpRouteResource])
+		in.UDPRoutes = list[gwv1.UDPRoute](s.kinds[udpRouteResource])
+		in.Grants = list[gwv1.ReferenceGrant](s.kinds[grantResource])
+		in.Policies = list[gwv1.BackendTLSPolicy](s.kinds[policyResource])
+	}
+	return in
+}
+
+// compileIngresses works out what the Ingresses mean.
+func (s *sources) compileIngresses(l *lookup) *ingress.Result {
+	// Listing a cache does not fail.
+	all, _ := s.ingresses.List(labels.Everything())
+	classes, _ := s.ingressClasses.List(labels.Everything())
+	return ingress.Compile(&ingress.Input{
+		Ingresses: all, Classes: classes, ServedClasses: s.cfg.IngressClasses,
+		Service: l.service, Secret: l.secret, Slices: l.slices,
+	})
+}
+
+// eligible returns the names of the nodes that serve.
+func (s *sources) eligible() map[string]bool {
+	if s.objects == nil {
+		return nil
+	}
+	nodes, _ := s.nodes.List(labels.Everything()) // listing a cache does not fail
+	return eligible(nodes)
+}

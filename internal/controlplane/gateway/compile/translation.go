@@ -1,0 +1,134 @@
+package compile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
+)
+
+// variant is how the backends of a route are reached, as far as it depends on the listener. The
+// zero variant is that of most routes.
+type variant struct {
+	// certificate is the name of the certificate that the Gateway shows to backends.
+	certificate string
+	// passthrough says that the TLS of the client goes on to the backend.
+	passthrough bool
+}
+
+// translation is what the rules of a route mean.
+type translation struct {
+	c       *compiler
+	route   *route
+	variant variant
+
+	rules  []routing.Rule
+	stream *routing.Split
+	// backends are the names of the backends that the rules use.
+	backends []string
+	// uses are the ports of Services that BackendTLSPolicies may be for.
+	uses []policyTarget
+
+	// count is how many rules the route has, and broken how many of them are in dropped.
+	count, broken int
+	// dropped are the rules that cannot be used.
+	dropped faults
+	// unresolved are references that cannot be used.
+	unresolved faults
+}
+
+// translation returns what the rules of a route mean.
+func (r *route) translation(c *compiler, v variant) *translation {
+	if t := r.translations[v]; t != nil {
+		return t
+	}
+	t := &translation{c: c, route: r, variant: v}
+	r.translate(t)
+	if r.translations == nil {
+		r.translations = map[variant]*translation{}
+	}
+	r.translations[v] = t
+	return t
+}
+
+// translationFor returns what the rules of a route mean on a listener.
+func (r *route) translationFor(c *compiler, l *listener) *translation {
+	plain := r.translation(c, variant{})
+	if len(plain.uses) == 0 {
+		return plain // without TLS to backends, all listeners are alike
+	}
+	if r.kind == tlsRoute && l.tlsMode == gwv1.TLSModePassthrough {
+		return r.translation(c, variant{passthrough: true})
+	}
+	return r.translation(c, variant{certificate: c.clientCertificates[l.gateway]})
+}
+
+// name is the name of the route in State. It is that of the route alone, unless listeners need
+// the route in several variants.
+func (t *translation) name() string {
+	name := t.route.name()
+	if t.variant.passthrough {
+		name += " passthrough"
+	}
+	if t.variant.certificate != "" {
+		name += " certificate " + t.variant.certificate
+	}
+	return name
+}
+
+// drop notes that a rule cannot be used.
+func (t *translation) drop(index int, name *gwv1.SectionName, why fault) {
+	t.broken++
+	place := fmt.Sprintf("rules[%d]", index)
+	if name != nil {
+		place += " (" + string(*name) + ")"
+	}
+	t.dropped.add(fault{why.reason, place + ": " + why.message})
+}
+
+// refusal says why the route as a whole cannot be used: no rule of it can.
+func (t *translation) refusal() fault {
+	if t.broken == 0 || t.broken < t.count {
+		return fault{}
+	}
+	return t.dropped.fault()
+}
+
+// unsupported is what is wrong with a value that kedge does not know.
+func unsupported(format string, arguments ...any) fault {
+	return faultOf(gwv1.RouteReasonUnsupportedValue, format, arguments...)
+}
+
+// maxFaults is how many faults the message of a condition tells in words.
+const maxFaults = 8
+
+// faults collects faults for one condition. The reason is that of the first one.
+type faults struct {
+	reason   string
+	messages []string
+	more     int
+}
+
+func (f *faults) add(one fault) {
+	if f.reason == "" {
+		f.reason = one.reason
+	}
+	switch {
+	case slices.Contains(f.messages, one.message):
+	case len(f.messages) < maxFaults:
+		f.messages = append(f.messages, one.message)
+	default:
+		f.more++
+	}
+}
+
+func (f *faults) fault() fault {
+	message := strings.Join(f.messages, "; ")
+	if f.more > 0 {
+		message += fmt.Sprintf("; and %d more", f.more)
+	}
+	return fault{f.reason, message}
+}

@@ -1,0 +1,184 @@
+// Package gateway is the control plane of Gateways and Ingresses. The Compiler works out what
+// they mean, and tells each node what to serve. Every server with an API server runs one. The
+// Controller runs on the elected server. It writes statuses and Events, and keeps the Services
+// by which clients reach the nodes (package front).
+//
+// While the cluster has no Gateway and no Ingress that is kedge's business, only Gateways,
+// their classes, Ingresses and their classes are watched. The first one starts the rest, and
+// the last one ends it (sources.go). Services, EndpointSlices, nodes, namespaces and Secrets
+// come from the cache that the API server of this process has anyway.
+//
+// Everything is worked out anew a short time after a change. What is equal to what was there
+// before is neither told to nodes nor written.
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
+)
+
+const name = "gateway-compiler"
+
+const (
+	// collectTime is how long the Compiler waits for further changes after the first one.
+	collectTime = 20 * time.Millisecond
+	// restTime is the time between two runs, at least.
+	restTime = 100 * time.Millisecond
+)
+
+// Config is what a Compiler has to know.
+type Config struct {
+	// Client calls as system:kedge:gateway-controller, until ctx ends.
+	Client func(ctx context.Context) *rest.Config
+	// Informers are the informers that this process shares.
+	Informers objectcache.Source
+	// Pools says that kedge gives Services addresses of LoadBalancerPools.
+	Pools bool
+	// Sockets are the settings of all sockets.
+	Sockets front.Options
+	// IngressClasses are further classes of Ingresses that kedge serves.
+	IngressClasses []string
+	// Metrics is where the Compiler registers its metrics, or nil.
+	Metrics prometheus.Registerer
+}
+
+// Compiler is the component.
+type Compiler struct {
+	cfg     Config
+	dial    func(*rest.Config) (dynamic.Interface, error) // another one in tests
+	metrics *metrics
+	ended   chan struct{}
+	// changes receives when an object has changed that may matter.
+	changes objectcache.Changes
+	matters relevance
+
+	mu sync.Mutex
+	// newest is what was worked out last. It is nil before the first time.
+	newest *compiled
+	// renewed is closed when newest changes.
+	renewed chan struct{}
+}
+
+// New makes the component.
+func New(cfg Config) *Compiler {
+	return &Compiler{
+		cfg: cfg, metrics: newMetrics(), ended: make(chan struct{}),
+		dial:    func(config *rest.Config) (dynamic.Interface, error) { return dynamic.NewForConfig(config) },
+		changes: objectcache.NewChanges(), renewed: make(chan struct{}),
+	}
+}
+
+// Name implements component.Component.
+func (*Compiler) Name() string { return name }
+
+// Run implements component.Component. It is ready when it can tell nodes what to serve.
+func (c *Compiler) Run(ctx context.Context, ready func()) error {
+	defer close(c.ended)
+	custom, err := c.dial(c.cfg.Client(ctx))
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	if c.cfg.Metrics != nil {
+		if err := c.cfg.Metrics.Register(c.metrics); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	s := &sources{Compiler: c, custom: custom}
+	defer s.stop()
+	if err := s.startBase(ctx); err != nil {
+		return err
+	}
+	ready = sync.OnceFunc(ready)
+	for {
+		begun := time.Now()
+		now, err := s.compile(ctx)
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		c.publish(now)
+		ready()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.changes:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(max(collectTime, restTime-time.Since(begun))):
+		}
+		select {
+		case <-c.changes: // they are all seen now
+		default:
+		}
+	}
+}
+
+// publish makes a result the newest one.
+func (c *Compiler) publish(now *compiled) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var before *routing.State
+	if c.newest != nil {
+		before = c.newest.state
+	}
+	// What is equal stays the same pointer, so that watchers compare little.
+	now.state = before.With(routing.Update{Whole: true, State: *now.state})
+	c.newest = now
+	close(c.renewed)
+	c.renewed = make(chan struct{})
+}
+
+// result returns the newest result, or nil before the first one, and a channel that is
+// closed when there is a newer one.
+func (c *Compiler) result() (*compiled, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newest, c.renewed
+}
+
+// errEnded is the end of a watch that the caller has not ended.
+var errEnded = fmt.Errorf("this server is stopping: %w", context.Canceled)
+
+// Watch sends what a node has to serve: first everything, and then each change. While send
+// runs, changes are put together. A node that load balancers leave out gets nothing to serve.
+// Watch returns nil when ctx ends, and otherwise the error of send, or that the component has
+// ended. It may be called before Run. Nobody may change what an update points to.
+func (c *Compiler) Watch(ctx context.Context, node string, send func(routing.Update) error) error {
+	var sent *routing.State
+	nothing := &routing.State{}
+	for {
+		newest, renewed := c.result()
+		if newest != nil {
+			state := newest.state
+			if !newest.eligible[node] {
+				state = nothing
+			}
+			if state != sent {
+				if update := routing.Diff(sent, state); !update.IsEmpty() {
+					if err := send(update); err != nil {
+						return err
+					}
+				}
+				sent = state
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.ended:
+			return errEnded
+		case <-renewed:
+		}
+	}
+}

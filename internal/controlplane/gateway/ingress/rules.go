@@ -1,0 +1,168 @@
+package ingress
+
+import (
+	"slices"
+	"strings"
+
+	netv1 "k8s.io/api/networking/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
+)
+
+// claim is a path of a host, which one Ingress has.
+type claim struct {
+	host     string
+	pathType routing.MatchType
+	path     string
+}
+
+// paths reads the rules of an Ingress.
+func (c *compiler) paths(e *entry) {
+	e.rules = map[string][]routing.Rule{}
+	for _, rule := range e.Spec.Rules {
+		if !slices.Contains(e.hosts, rule.Host) {
+			e.hosts = append(e.hosts, rule.Host)
+		}
+		if rule.HTTP == nil {
+			continue // the default backend gets all requests to the host
+		}
+		for i := range rule.HTTP.Paths {
+			path := &rule.HTTP.Paths[i]
+			match, ok := matchOf(path)
+			if !ok {
+				c.fault(e, ReasonBadPath, "kedge leaves out the path %q of the host %q: it must begin with \"/\"", clip(path.Path), rule.Host)
+				continue
+			}
+			of := claim{rule.Host, match.PathType, match.Path}
+			if owner := c.claims[of]; owner != nil {
+				if owner != e {
+					c.fault(e, ReasonConflict, "The Ingress %s is older and has the path %q of the host %q, too: it gets the requests", nameOf(owner.Ingress), path.Path, rule.Host)
+				}
+				continue
+			}
+			c.claims[of] = e
+			e.rules[rule.Host] = append(e.rules[rule.Host], c.rule(e, match, &path.Backend))
+		}
+	}
+	if len(e.Spec.Rules) == 0 {
+		e.hosts = []string{""}
+	}
+}
+
+// defaults gives the default backend of an Ingress what nobody else has asked for.
+func (c *compiler) defaults(e *entry) {
+	if e.Spec.DefaultBackend == nil {
+		return
+	}
+	everything := routing.Match{PathType: routing.PathPrefix, Path: "/"}
+	for _, host := range e.hosts {
+		of := claim{host, everything.PathType, everything.Path}
+		if c.claims[of] == nil {
+			c.claims[of] = e
+			e.rules[host] = append(e.rules[host], c.rule(e, everything, e.Spec.DefaultBackend))
+		}
+	}
+}
+
+// matchOf returns what a path matches. Of two matches the node takes the longer one, and an
+// exact one first, as the documentation of Ingresses has it.
+func matchOf(path *netv1.HTTPIngressPath) (match routing.Match, ok bool) {
+	text := path.Path
+	if path.PathType != nil && *path.PathType == netv1.PathTypeExact {
+		return routing.Match{PathType: routing.Exact, Path: text}, strings.HasPrefix(text, "/")
+	}
+	// The slash at the end of a prefix has no meaning.
+	if text = strings.TrimRight(text, "/"); text == "" {
+		text = "/"
+	}
+	return routing.Match{PathType: routing.PathPrefix, Path: text}, strings.HasPrefix(text, "/")
+}
+
+// rule returns the rule for a match.
+func (c *compiler) rule(e *entry, match routing.Match, backend *netv1.IngressBackend) routing.Rule {
+	target := c.target(e, backend)
+	if e.settings.closed {
+		target = unavailable()
+	}
+	return routing.Rule{
+		Matches: []routing.Match{match},
+		Split:   routing.Split{Targets: []routing.Target{target}},
+		GRPC:    e.settings.grpc,
+		Timeout: e.settings.timeout,
+		MaxBody: e.settings.maxBody,
+		Auth:    e.settings.auth,
+	}
+}
+
+// routes makes a route for each host of an Ingress, and a second one for HTTP if this is
+// redirected. A route has the host in its name, because its host names are those of all its
+// rules.
+func (c *compiler) routes(e *entry) {
+	for _, host := range e.hosts {
+		rules := e.rules[host]
+		if len(rules) == 0 {
+			continue
+		}
+		route := &routing.Route{Name: "Ingress/" + nameOf(e.Ingress), Created: e.CreationTimestamp.Time, SingleLabel: true, Rules: rules}
+		name := route.Name + "/"
+		if host != "" {
+			route.Hostnames = []string{host}
+			name += host
+		}
+		c.out.State.Routes[name] = route
+		c.byHost[host] = append(c.byHost[host], name)
+		if e.settings.redirect {
+			plain := *route
+			plain.Rules = redirected(rules)
+			name += "/redirect"
+			c.out.State.Routes[name] = &plain
+		}
+		c.plainByHost[host] = append(c.plainByHost[host], name)
+	}
+}
+
+// redirected returns rules that send clients to HTTPS. They ask for no password, because
+// clients would send it in plain text.
+func redirected(rules []routing.Rule) []routing.Rule {
+	var all []routing.Rule
+	for _, rule := range rules {
+		all = append(all, routing.Rule{
+			Matches: rule.Matches,
+			Filters: []routing.Filter{{Redirect: &routing.Redirect{Scheme: "https", Code: 308}}},
+		})
+	}
+	return all
+}
+
+// plainRoutes returns the names of all routes of HTTP.
+func (c *compiler) plainRoutes() []string {
+	var names []string
+	for _, of := range c.plainByHost {
+		names = append(names, of...)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// routesOf returns the names of the routes that requests to a host of HTTPS may match. The
+// host may be a wildcard or "", which stands for all.
+func (c *compiler) routesOf(host string) []string {
+	var names []string
+	if host == "" || isWildcard(host) {
+		for other, of := range c.byHost {
+			if host == "" || other == "" || other == host || strings.HasSuffix(other, host[1:]) {
+				names = append(names, of...)
+			}
+		}
+	} else {
+		names = slices.Concat(c.byHost[host], c.byHost[""])
+		if _, parent, found := strings.Cut(host, "."); found {
+			names = append(names, c.byHost["*."+parent]...)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// isWildcard tells whether a host stands for several.
+func isWildcard(host string) bool { return strings.HasPrefix(host, "*.") }

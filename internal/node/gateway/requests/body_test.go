@@ -1,0 +1,80 @@
+package requests
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+func bodyOf(r io.Reader, limit int64, bound int) *body {
+	request, _ := http.NewRequest(http.MethodPost, "http://a", r)
+	request.ContentLength = -1
+	return newBody(httptest.NewRecorder(), request, limit, bound)
+}
+
+// TestBodyAgain sees that a body can be read again as long as it is kept.
+func TestBodyAgain(t *testing.T) {
+	whole := ""
+	b := bodyOf(iotest.OneByteReader(strings.NewReader("the body")), 0, 8)
+	b.whole = func(content []byte) { whole = string(content) }
+	first := b.reader()
+	part := make([]byte, 3)
+	if _, err := io.ReadFull(first, part); err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	for range 2 {
+		again, err := b.again()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(again); string(got) != "the body" || err != nil {
+			t.Errorf("got %q, %v", got, err)
+		}
+	}
+	if whole != "the body" {
+		t.Errorf("the whole body is %q", whole)
+	}
+	if _, err := first.Read(part); !errors.Is(err, errBodyEnded) {
+		t.Errorf("a closed reader: %v", err)
+	}
+	b.end()
+	if _, err := b.reader().Read(part); !errors.Is(err, errBodyEnded) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// TestBodyGone sees that a body that is too long to be kept can be read once.
+func TestBodyGone(t *testing.T) {
+	b := bodyOf(strings.NewReader("the body!"), 0, 8)
+	b.whole = func([]byte) { t.Error("the body is called whole") }
+	early := b.reader()
+	if got, err := io.ReadAll(b.reader()); string(got) != "the body!" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if _, err := b.again(); !errors.Is(err, errBodyGone) || !b.isGone() {
+		t.Errorf("got %v", err)
+	}
+	if _, err := early.Read(make([]byte, 1)); !errors.Is(err, errBodyGone) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestBodyFails(t *testing.T) {
+	b := bodyOf(strings.NewReader("the body"), 7, 100)
+	if _, err := io.ReadAll(b.reader()); err == nil || !b.isTooLarge() {
+		t.Errorf("got %v", err)
+	}
+	b = bodyOf(iotest.ErrReader(io.ErrUnexpectedEOF), 0, 100)
+	if _, err := io.ReadAll(b.reader()); !errors.Is(err, io.ErrUnexpectedEOF) || !b.hasFailed() || b.isTooLarge() {
+		t.Errorf("got %v", err)
+	}
+	request, _ := http.NewRequest(http.MethodGet, "http://a", nil)
+	if b := newBody(httptest.NewRecorder(), request, 1, 1); b != nil || b.isGone() || b.isTooLarge() || b.hasFailed() {
+		t.Errorf("a request without a body has %v", b)
+	}
+}

@@ -1,0 +1,112 @@
+package requests
+
+import (
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// client is who sends a request, as far as it can be believed.
+type client struct {
+	// peer is the other end of the connection.
+	peer netip.Addr
+	// address is the peer, or the client that trusted proxies have named.
+	address netip.Addr
+	// proto is "http" or "https": what the client speaks.
+	proto string
+	// trusted says that the peer is a proxy whose headers are believed.
+	trusted bool
+}
+
+// clientOf returns who sends a request. The ranges are those of trusted proxies.
+func clientOf(r *http.Request, trusted []netip.Prefix) client {
+	c := client{proto: "http"}
+	if r.TLS != nil {
+		c.proto = "https"
+	}
+	if address, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		c.peer = address.Addr().Unmap().WithZone("")
+	}
+	c.address = c.peer
+	if c.trusted = within(c.peer, trusted); !c.trusted {
+		return c
+	}
+	// Each proxy appends the address of its client. So the last one that is not a trusted
+	// proxy's is the client's. What stands before it, anybody may have written.
+	chain := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
+	for i := len(chain) - 1; i >= 0; i-- {
+		address, is := parseAddress(strings.TrimSpace(chain[i]))
+		if !is {
+			break
+		}
+		c.address = address
+		if !within(address, trusted) {
+			break
+		}
+	}
+	switch proto := strings.ToLower(r.Header.Get("X-Forwarded-Proto")); proto {
+	case "http", "https":
+		c.proto = proto
+	}
+	return c
+}
+
+// parseAddress reads an address, also with a port.
+func parseAddress(text string) (netip.Addr, bool) {
+	if address, err := netip.ParseAddr(text); err == nil {
+		return address.Unmap(), true
+	}
+	if address, err := netip.ParseAddrPort(text); err == nil {
+		return address.Addr().Unmap(), true
+	}
+	return netip.Addr{}, false
+}
+
+func within(address netip.Addr, ranges []netip.Prefix) bool {
+	for _, r := range ranges {
+		if r.Contains(address) {
+			return true
+		}
+	}
+	return false
+}
+
+// forwarded puts into the header of a request where it comes from. What clients that are not
+// trusted say about it is removed.
+func (c *client) forwarded(h http.Header, host string, publicPort uint16) {
+	if !c.trusted {
+		for name := range h {
+			if isForwarding(name) {
+				delete(h, name)
+			}
+		}
+	}
+	peer := c.peer.String()
+	if before := h["X-Forwarded-For"]; len(before) > 0 {
+		h["X-Forwarded-For"] = []string{strings.Join(before, ", ") + ", " + peer}
+	} else {
+		h["X-Forwarded-For"] = []string{peer}
+	}
+	h["X-Forwarded-Proto"] = []string{c.proto}
+	if len(h["X-Forwarded-Host"]) == 0 {
+		h["X-Forwarded-Host"] = []string{host}
+	}
+	if len(h["X-Forwarded-Port"]) == 0 {
+		h["X-Forwarded-Port"] = []string{strconv.Itoa(int(publicPort))}
+	}
+	h["X-Real-Ip"] = []string{c.address.String()}
+}
+
+// isForwarding tells whether a header says where a request comes from. Many servers cannot tell
+// an underscore in a name from a hyphen.
+func isForwarding(name string) bool {
+	if name == "Forwarded" || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded-") {
+		return true
+	}
+	if strings.IndexByte(name, '_') < 0 {
+		return false
+	}
+	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
+	return name == "x-real-ip" || strings.HasPrefix(name, "x-forwarded-")
+}

@@ -1,0 +1,209 @@
+package requests
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
+)
+
+const (
+	// dialTimeout limits connecting to an endpoint, and TLS with it. Endpoints are in the
+	// cluster; one that does not answer in this time is probably gone.
+	dialTimeout = 3 * time.Second
+	// idleTimeout is how long a connection without requests stays open. Node.js and others
+	// close theirs after 5 s. A request that crosses such an end would be lost.
+	idleTimeout = 4 * time.Second
+	// maxIdle is how many connections without requests an endpoint has at most.
+	maxIdle = 128
+	// maxAnswerHeader is how many bytes the header of an answer may have.
+	maxAnswerHeader = 256 << 10
+	// pingAfter is how long an HTTP/2 connection with requests may be silent until a ping asks
+	// whether the endpoint still lives.
+	pingAfter = 30 * time.Second
+)
+
+// pool has the connections to the endpoints of a backend.
+type pool struct {
+	key    [sha256.Size]byte
+	scheme string
+	// tls is nil if the backend speaks no TLS.
+	tls *tls.Config
+
+	mu sync.Mutex
+	// one and two speak HTTP/1.1 and HTTP/2. They are made when they are needed.
+	one, two *http.Transport
+	closed   bool
+}
+
+// dialError says that a connection to an endpoint could not be made: the endpoint has seen
+// nothing of the request.
+type dialError struct{ error }
+
+// Unwrap returns the reason.
+func (e dialError) Unwrap() error { return e.error }
+
+// poolKey returns by what connections of a backend differ: how the backend proves who it is.
+func poolKey(of *routing.Backend, certificate *routing.Certificate) [sha256.Size]byte {
+	text, _ := json.Marshal([]any{of.TLS, certificate}) // it never fails
+	return sha256.Sum256(text)
+}
+
+func newPool(key [sha256.Size]byte, security *routing.BackendTLS, certificate *routing.Certificate) *pool {
+	p := &pool{key: key, scheme: "http"}
+	if security != nil {
+		p.scheme, p.tls = "https", clientTLS(security, certificate)
+	}
+	return p
+}
+
+// transport returns what sends requests by HTTP/1.1 or by HTTP/2.
+func (p *pool) transport(http2 bool) *http.Transport {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	which := &p.one
+	if http2 {
+		which = &p.two
+	}
+	if *which == nil {
+		*which = p.newTransport(http2)
+	}
+	return *which
+}
+
+func (p *pool) newTransport(http2 bool) *http.Transport {
+	var protocols http.Protocols
+	protocols.SetHTTP1(!http2)
+	protocols.SetHTTP2(http2 && p.tls != nil)
+	protocols.SetUnencryptedHTTP2(http2 && p.tls == nil)
+	t := &http.Transport{
+		Protocols:   &protocols,
+		DialContext: dial,
+		// What the client accepts is between it and the backend.
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    maxIdle,
+		IdleConnTimeout:        idleTimeout,
+		MaxResponseHeaderBytes: maxAnswerHeader,
+		ExpectContinueTimeout:  time.Second,
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter / 3},
+	}
+	if p.tls != nil {
+		config := p.tls.Clone()
+		config.NextProtos = []string{"http/1.1"}
+		if http2 {
+			config.NextProtos = []string{"h2"}
+		}
+		t.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			return dialTLS(ctx, network, address, config)
+		}
+	}
+	if p.closed {
+		// The backend is gone, but a request has still found it.
+		t.DisableKeepAlives = true
+	}
+	return t
+}
+
+// close closes the connections without requests, and the others after their requests.
+func (p *pool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, t := range []*http.Transport{p.one, p.two} {
+		if t != nil {
+			t.CloseIdleConnections()
+		}
+	}
+}
+
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, dialError{err}
+	}
+	return conn, nil
+}
+
+func dialTLS(ctx context.Context, network, address string, config *tls.Config) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	secured := tls.Client(conn, config)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, dialError{fmt.Errorf("connect by TLS: %w", err)}
+	}
+	return secured, nil
+}
+
+// clientTLS returns how a backend is asked to prove who it is. Faulty authorities trust
+// nobody, and a faulty certificate is not shown.
+func clientTLS(security *routing.BackendTLS, certificate *routing.Certificate) *tls.Config {
+	config := &tls.Config{ServerName: security.ServerName, MinVersion: tls.VersionTLS12}
+	if security.Authorities != "" {
+		config.RootCAs = x509.NewCertPool()
+		config.RootCAs.AppendCertsFromPEM([]byte(security.Authorities))
+	}
+	if certificate != nil {
+		if pair, err := tls.X509KeyPair([]byte(certificate.Chain), []byte(certificate.Key)); err == nil {
+			config.Certificates = []tls.Certificate{pair}
+		}
+	}
+	switch {
+	case security.Insecure:
+		config.InsecureSkipVerify = true //nolint:gosec // the user asks for it
+	case len(security.Names)+len(security.URIs) > 0:
+		// The standard library checks only ServerName. VerifyConnection does all its checks, with
+		// other names.
+		config.InsecureSkipVerify = true //nolint:gosec // see above
+		config.VerifyConnection = func(state tls.ConnectionState) error {
+			return verify(state.PeerCertificates, config.RootCAs, security)
+		}
+	}
+	return config
+}
+
+var (
+	errNoCertificate = errors.New("the backend has shown no certificate")
+	errWrongName     = errors.New("the certificate of the backend has none of the wanted names")
+)
+
+// verify checks a chain of certificates, and that the first one has one of the names.
+func verify(chain []*x509.Certificate, roots *x509.CertPool, security *routing.BackendTLS) error {
+	if len(chain) == 0 {
+		return errNoCertificate
+	}
+	options := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
+	for _, certificate := range chain[1:] {
+		options.Intermediates.AddCert(certificate)
+	}
+	leaf := chain[0]
+	if _, err := leaf.Verify(options); err != nil {
+		return err
+	}
+	for _, name := range security.Names {
+		if leaf.VerifyHostname(name) == nil {
+			return nil
+		}
+	}
+	for _, uri := range leaf.URIs {
+		if slices.Contains(security.URIs, uri.String()) {
+			return nil
+		}
+	}
+	return errWrongName
+}

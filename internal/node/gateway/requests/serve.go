@@ -1,0 +1,166 @@
+package requests
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
+)
+
+// challengePath is where an ACME authority asks for the answers of challenges (RFC 8555,
+// section 8.3).
+const challengePath = "/.well-known/acme-challenge/"
+
+// statusGone is the status in the log for requests whose client has gone away. Nobody gets it.
+// Source: nginx.
+const statusGone = 499
+
+// exchange is a request on its way, and its answer.
+type exchange struct {
+	*Requests
+	r        *http.Request
+	w        answerWriter
+	began    time.Time
+	socket   *socket
+	listener *listener
+	match    *match
+	rule     *rule
+	// host is the name that the client asks for, without a port.
+	host     string
+	path     path
+	client   client
+	body     *body
+	answered []*filters
+	backend  string
+	endpoint string
+}
+
+// Serve answers a request that came in at the socket with a name. Like a http.Handler, it may
+// panic with http.ErrAbortHandler to end the connection.
+func (q *Requests) Serve(w http.ResponseWriter, r *http.Request, name string) {
+	x := &exchange{Requests: q, r: r, began: time.Now()}
+	x.w.ResponseWriter = w
+	defer x.finish()
+	if x.socket = q.table.Load().sockets[name]; x.socket == nil {
+		x.client = clientOf(r, nil)
+		x.fail(http.StatusNotFound)
+		return
+	}
+	x.client = clientOf(r, x.socket.trusted)
+	if x.socket.http3 && r.TLS != nil && r.ProtoMajor < 3 {
+		w.Header().Set("Alt-Svc", altSvc(x.socket.publicPort))
+	}
+	if status := x.route(); status != 0 {
+		x.fail(status)
+		return
+	}
+	if x.match == nil {
+		return // answered
+	}
+	defer x.count()()
+	x.serve()
+}
+
+// route finds the match that takes the request. It returns a status if there is none.
+func (x *exchange) route() (status int) {
+	r := x.r
+	host, is := hostOf(r.Host)
+	if !is {
+		return http.StatusBadRequest
+	}
+	x.host = host
+	x.listener = x.socket.listeners.best(host)
+	if x.listener == nil {
+		return http.StatusNotFound
+	}
+	// The TLS settings that the client has met are those of the listener for the server name. It
+	// must not get at what another listener protects.
+	if r.TLS != nil {
+		if name, is := hostOf(r.TLS.ServerName); !is || x.socket.listeners.best(name) != x.listener {
+			return http.StatusMisdirectedRequest
+		}
+	}
+	if token, is := strings.CutPrefix(r.URL.Path, challengePath); is && len(x.listener.challenges) > 0 {
+		if answer, is := x.listener.challenges[token]; is && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+			x.w.Header().Set("Content-Type", "application/octet-stream")
+			x.w.WriteHeader(http.StatusOK)
+			_, _ = x.w.Write([]byte(answer))
+			return 0
+		}
+	}
+	if r.Method == http.MethodConnect {
+		return http.StatusMethodNotAllowed // a gateway is no way to anywhere else
+	}
+	raw := r.URL.RawPath
+	if raw == "" {
+		raw = r.URL.EscapedPath() // as the client has sent it, if RawPath is empty
+	}
+	var err error
+	if x.path, err = parsePath(raw); err != nil || !isSafe(r.URL.RawQuery) {
+		return http.StatusBadRequest
+	}
+	q := question{path: x.path.match, method: r.Method, host: r.Host, header: r.Header, rawQuery: r.URL.RawQuery}
+	x.match = x.listener.find(host, &q)
+	if x.match == nil && isPreflight(r) {
+		// A rule for POST answers a question about POST.
+		q.method = r.Header.Get(requestMethod)
+		if m := x.listener.find(host, &q); m != nil && m.rule.cors != nil {
+			x.match = m
+		}
+	}
+	if x.match == nil {
+		return http.StatusNotFound
+	}
+	x.rule = x.match.rule
+	return 0
+}
+
+// serve does what the rule says.
+func (x *exchange) serve() {
+	rule := x.rule
+	x.answered = append(x.answered, &rule.filters)
+	if x.answer(&rule.filters) || !x.authenticated() {
+		return
+	}
+	if rule.maxBody > 0 && x.r.ContentLength > rule.maxBody {
+		x.fail(http.StatusRequestEntityTooLarge)
+		return
+	}
+	sticky, t := x.sticky()
+	if t == nil {
+		t = rule.choose()
+	}
+	if t == nil {
+		x.fail(http.StatusInternalServerError)
+		return
+	}
+	x.answered = append(x.answered, &t.filters)
+	if x.answer(&t.filters) {
+		return
+	}
+	if t.backend == nil {
+		x.fail(faultOf(t))
+		return
+	}
+	x.forward(t, sticky)
+}
+
+// faultOf returns the status for requests to a target without a backend.
+func faultOf(t *target) int {
+	if t.fault != 0 {
+		return t.fault
+	}
+	return http.StatusInternalServerError
+}
+
+// secure tells whether the client uses HTTPS, also if a trusted proxy ends it.
+func (x *exchange) secure() bool { return x.client.proto == "https" }
+
+// pathOf returns the path filter's result for the request.
+func (x *exchange) pathOf(p *routing.Path) string {
+	if p.Prefix {
+		return x.path.replacePrefix(x.match.path, p.Value)
+	}
+	return rooted(p.Value)
+}

@@ -1,0 +1,233 @@
+package sockets
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+const (
+	// maxHeader is how many bytes the headers of a request may have.
+	maxHeader = 64 << 10
+	// maxStreams is how many requests a connection of HTTP/2 or HTTP/3 may have at once.
+	maxStreams = 250
+	// A request and a connection of HTTP/2 or HTTP/3 may have this many bytes that no handler
+	// has read yet.
+	streamWindow     = 256 << 10
+	connectionWindow = 512 << 10
+	// pingAfter is how long a connection of HTTP/2 may be silent before it is asked whether it
+	// still is there.
+	pingAfter = 30 * time.Second
+)
+
+// queue is a net.Listener for connections that were accepted already.
+type queue struct {
+	address net.Addr
+	conns   chan net.Conn
+	closed  chan struct{}
+	once    sync.Once
+}
+
+func (q *queue) Accept() (net.Conn, error) {
+	select {
+	case c := <-q.conns:
+		return c, nil
+	case <-q.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (q *queue) Close() error {
+	q.once.Do(func() { close(q.closed) })
+	return nil
+}
+
+func (q *queue) Addr() net.Addr { return q.address }
+
+// serveHTTP serves HTTP/1.1, and HTTP/2 of clients that know that it is spoken here.
+func (t *tcpSocket) serveHTTP(c *conn) {
+	c.stall = t.patience.write
+	t.hand(c)
+}
+
+// serveHTTPS serves HTTP/1.1 and HTTP/2 after the handshake of TLS.
+func (t *tcpSocket) serveHTTPS(secure *tls.Conn, c *conn) {
+	c.stall = t.patience.write
+	t.hand(secure)
+}
+
+// hand gives a connection to the server of this socket, which starts with the first one.
+func (t *tcpSocket) hand(c net.Conn) {
+	t.httpMu.Lock()
+	if t.httpClosed {
+		t.httpMu.Unlock()
+		_ = c.Close()
+		return
+	}
+	if t.server == nil {
+		t.queue = &queue{address: t.listener.Addr(), conns: make(chan net.Conn), closed: make(chan struct{})}
+		t.server = t.newServer()
+		server, queue := t.server, t.queue
+		t.working.Go(func() { _ = server.Serve(queue) })
+	}
+	queue := t.queue
+	t.httpMu.Unlock()
+	select {
+	case queue.conns <- c:
+	case <-queue.closed:
+		_ = c.Close()
+	}
+}
+
+func (t *tcpSocket) newServer() *http.Server {
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			t.answer(w, r, t.settings.Load(), t.draining.Load())
+		}),
+		ReadHeaderTimeout: t.patience.header,
+		IdleTimeout:       t.patience.idle,
+		MaxHeaderBytes:    maxHeader,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if secure, ok := c.(*tls.Conn); ok {
+				shown := &admission{}
+				shown.listener.Store(secure.NetConn().(*hello).listener)
+				return shown.in(ctx)
+			}
+			return ctx
+		},
+		Protocols: new(http.Protocols),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter,
+			MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connectionWindow,
+		},
+		ErrorLog: log.New(debugLog{t.log}, "", 0),
+	}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetHTTP2(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
+	return server
+}
+
+// debugLog writes what the HTTP servers report about clients. Anybody can make them report.
+type debugLog struct{ log *logrus.Entry }
+
+func (l debugLog) Write(line []byte) (int, error) {
+	l.log.Debug(strings.TrimSpace(string(line)))
+	return len(line), nil
+}
+
+// answer answers a request, within the limits.
+func (s *Sockets) answer(w http.ResponseWriter, r *http.Request, settings *settings, draining bool) {
+	var client netip.Addr
+	if address, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		client = address.Addr().Unmap()
+	}
+	if !s.requests.take(client, settings.trusts(client)) {
+		s.full(settings.name)
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "The gateway has too many requests at this moment.", http.StatusServiceUnavailable)
+		return
+	}
+	defer s.requests.give(client)
+	switch {
+	case r.ProtoMajor > 2:
+	case draining || s.crowded():
+		// HTTP/2 makes GOAWAY of it. A request that becomes a stream of another protocol has a
+		// Connection header of its own.
+		if r.Header.Get("Upgrade") == "" {
+			w.Header().Set("Connection", "close")
+		}
+	case settings.altSvc != "" && r.TLS != nil:
+		w.Header().Set("Alt-Svc", settings.altSvc)
+	}
+	if !settings.admits(r) {
+		if r.ProtoMajor < 3 {
+			w.Header().Set("Connection", "close")
+		}
+		http.Error(w, "This connection was made before the gateway asked for a certificate of these authorities. Connect again.", http.StatusMisdirectedRequest)
+		return
+	}
+	w = s.patient(w, r)
+	s.cfg.Serve(w, r, settings.name)
+}
+
+// patient bounds the time that a client may leave its side of a request untouched. Calls of
+// gRPC are excepted: they may be silent for as long as they like.
+func (s *Sockets) patient(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		return w
+	}
+	control := http.NewResponseController(w)
+	if r.Body != nil && r.Body != http.NoBody {
+		limit := s.patience.stream
+		if r.ProtoMajor == 1 {
+			limit = s.patience.body
+		}
+		r.Body = &patientBody{r.Body, watch{limit: limit, end: func() { _ = control.SetReadDeadline(time.Unix(1, 0)) }}}
+	}
+	if r.ProtoMajor == 1 {
+		return w // The connection bounds its writes itself.
+	}
+	return &patientWriter{w, control, watch{limit: s.patience.stream, end: func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) }}}
+}
+
+// watch ends a read or a write that takes too long.
+type watch struct {
+	limit time.Duration
+	end   func()
+	timer *time.Timer // nil until the first one
+}
+
+// begin starts the time. The returned function stops it.
+func (w *watch) begin() (stop func() bool) {
+	if w.timer == nil {
+		w.timer = time.AfterFunc(w.limit, w.end)
+	} else {
+		w.timer.Reset(w.limit)
+	}
+	return w.timer.Stop
+}
+
+// patientBody is the body of a request of which each read is watched.
+type patientBody struct {
+	io.ReadCloser
+	watch watch
+}
+
+func (b *patientBody) Read(into []byte) (int, error) {
+	defer b.watch.begin()()
+	return b.ReadCloser.Read(into)
+}
+
+// patientWriter is an answer of which each write is watched.
+type patientWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	watch   watch
+}
+
+func (w *patientWriter) Write(bytes []byte) (int, error) {
+	defer w.watch.begin()()
+	return w.ResponseWriter.Write(bytes)
+}
+
+// FlushError is what http.ResponseController calls.
+func (w *patientWriter) FlushError() error {
+	defer w.watch.begin()()
+	return w.control.Flush()
+}
+
+// Flush implements http.Flusher.
+func (w *patientWriter) Flush() { _ = w.FlushError() }
+
+// Unwrap is for http.ResponseController.
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

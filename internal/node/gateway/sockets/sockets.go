@@ -1,0 +1,346 @@
+// Package sockets is the part of a node's gateway between the kernel and HTTP requests. It
+// listens on the ports of a routing.State, ends TLS, speaks HTTP/1.1, HTTP/2 and HTTP/3,
+// and copies streams of TLS, TCP and UDP to their backends. The node/gateway component runs
+// it. HTTP requests go to the function Config.Serve.
+//
+// A connection is never closed because a state has changed: each connection looks at the
+// newest settings of its socket. All that strangers can fill is bounded: connections and
+// requests in all and of each client (limits.go), the time and the bytes until a client has
+// said what it wants, and the time that a client may leave data unread.
+package sockets
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/routing"
+)
+
+// retryInterval is how often a socket is tried again that could not be opened.
+const retryInterval = 3 * time.Second
+
+// Config is what New needs.
+type Config struct {
+	// Serve answers a request that came through the socket with this name. The TLS field of
+	// a request is nil if the client speaks no TLS. Its RemoteAddr is the client's, also
+	// behind a proxy that speaks the PROXY protocol.
+	Serve func(w http.ResponseWriter, r *http.Request, socket string)
+	Log   *logrus.Entry
+	// Registerer takes the metrics. It may be nil.
+	Registerer prometheus.Registerer
+	// Notice is how long a socket still accepts connections while it asks its clients to
+	// connect elsewhere. It is the time that a load balancer needs to learn of it.
+	Notice time.Duration
+	// Patience is how long requests and streams may last after the socket has closed.
+	Patience time.Duration
+	// MaxConnections is how many connections, sessions of UDP and, separately, requests
+	// there may be. MaxPerClient is how many of these one client may have. Zero means what
+	// fits the memory of the host.
+	MaxConnections int
+	MaxPerClient   int
+}
+
+// Sockets keeps the sockets of a State open.
+type Sockets struct {
+	cfg         Config
+	log         *logrus.Entry
+	patience    patience
+	connections *limit
+	// proxied counts the connections of clients that a header of the PROXY protocol names.
+	proxied  *limit
+	requests *limit
+	metrics  *metrics
+	changes  chan struct{}
+	// state is the newest one. Connections find their backends in it.
+	state atomic.Pointer[routing.State]
+	// noticed is when notice has warned, in nanoseconds since 1970.
+	noticed atomic.Int64
+
+	mu           sync.Mutex
+	running      bool
+	drainedAt    time.Time // zero if not draining
+	open         map[key]*entry
+	failed       map[key]string // the last message about each
+	retry        *time.Timer
+	certificates certificates
+	// reported are messages about settings that the newest state still deserves.
+	reported map[string]bool
+	// ending counts the sockets that have closed and wait for their connections. endingPorts
+	// are their ports.
+	ending      sync.WaitGroup
+	endingPorts map[string]int
+}
+
+// key is what makes a socket another one.
+type key struct {
+	transport routing.Transport
+	port      uint16
+	quic      bool
+}
+
+// String is such as "443/tcp".
+func (k key) String() string { return fmt.Sprintf("%d/%s", k.port, k.transport) }
+
+// entry is a socket that is open.
+type entry struct {
+	socket
+	name string // as in the state
+	// leaving is the timer that ends a socket that is no longer wanted, or nil.
+	leaving *time.Timer
+}
+
+// socket is an open socket: one of TCP, of QUIC or of UDP.
+type socket interface {
+	// set replaces the settings. They are nil if only endpoints have changed.
+	set(*settings)
+	// drain says whether clients are asked to connect elsewhere. The socket still accepts.
+	drain(bool)
+	// end closes the socket, waits for what is in flight, and then closes all. It returns
+	// when no goroutine of the socket is left.
+	end(patience time.Duration)
+}
+
+// New returns Sockets that listen once Run and Set were called.
+func New(cfg Config) *Sockets {
+	if cfg.MaxConnections <= 0 {
+		memory, _ := host.Memory() // or zero, as on the smallest host
+		files := unix.Rlimit{Cur: mostConnections * fileShare}
+		_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
+		cfg.MaxConnections = connectionsFor(memory, files.Cur)
+	}
+	if cfg.MaxPerClient <= 0 {
+		cfg.MaxPerClient = max(1, cfg.MaxConnections/clientShare)
+	}
+	s := &Sockets{
+		cfg: cfg, log: cfg.Log, patience: defaultPatience,
+		connections: newLimit(cfg.MaxConnections, cfg.MaxPerClient),
+		proxied:     newLimit(cfg.MaxConnections, cfg.MaxPerClient),
+		requests:    newLimit(cfg.MaxConnections, cfg.MaxPerClient),
+		metrics:     newMetrics(cfg.Registerer),
+		changes:     make(chan struct{}, 1),
+		open:        map[key]*entry{}, failed: map[key]string{}, certificates: certificates{},
+		endingPorts: map[string]int{},
+	}
+	s.state.Store(&routing.State{})
+	return s
+}
+
+// Set makes state what is served. While Run runs, the sockets of the state are open when Set
+// returns, except those that cannot be opened.
+func (s *Sockets) Set(state *routing.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.state.Swap(state)
+	if !s.running {
+		return
+	}
+	if sameSettings(old, state) {
+		// Only endpoints have changed, as they mostly do. Sockets find these in the state.
+		for _, e := range s.open {
+			e.set(nil)
+		}
+		return
+	}
+	s.reconcile()
+}
+
+// sameSettings tells whether two states differ only in their backends. An unchanged part of
+// a state keeps its address.
+func sameSettings(a, b *routing.State) bool {
+	return maps.Equal(a.Sockets, b.Sockets) && maps.Equal(a.Routes, b.Routes) && maps.Equal(a.Certificates, b.Certificates)
+}
+
+// Run keeps the sockets open until ctx ends. Then it drains: see Drain. It returns when all
+// sockets and connections are closed. It runs at most once.
+func (s *Sockets) Run(ctx context.Context) {
+	s.mu.Lock()
+	s.running = true
+	s.reconcile()
+	s.mu.Unlock()
+	<-ctx.Done()
+	s.Drain()
+	s.mu.Lock()
+	left := time.Until(s.drainedAt.Add(s.cfg.Notice))
+	if len(s.open) == 0 {
+		left = 0
+	}
+	s.mu.Unlock()
+	time.Sleep(max(0, left))
+
+	s.mu.Lock()
+	s.running = false
+	if s.retry != nil {
+		s.retry.Stop()
+	}
+	for key, e := range s.open {
+		s.close(key, e)
+	}
+	s.mu.Unlock()
+	s.changed()
+	s.ending.Wait()
+}
+
+// Drain asks the clients of all sockets to connect elsewhere: answers of HTTP/1.1 close
+// their connection, and HTTP/2 says GOAWAY. The sockets still accept. Run closes them when
+// its context has ended and Config.Notice has passed since Drain.
+func (s *Sockets) Drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.drainedAt.IsZero() {
+		return
+	}
+	s.drainedAt = time.Now()
+	for _, e := range s.open {
+		e.drain(true)
+	}
+}
+
+// Listening returns the sockets that are open and wanted, as PORT/TRANSPORT, sorted.
+func (s *Sockets) Listening() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := make([]string, 0, len(s.open))
+	for key, e := range s.open {
+		if e.leaving == nil {
+			names = append(names, key.String())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Changes receives a value after Listening has changed.
+func (s *Sockets) Changes() <-chan struct{} { return s.changes }
+
+func (s *Sockets) changed() {
+	select {
+	case s.changes <- struct{}{}:
+	default:
+	}
+}
+
+// reconcile opens and closes sockets so that those of the state are open. It holds mu.
+func (s *Sockets) reconcile() {
+	wanted := s.compile()
+	changed := false
+	for key, e := range s.open {
+		if wanted[key] == nil && e.leaving == nil {
+			s.leave(key, e)
+			changed = true
+		}
+	}
+	failed := map[key]string{}
+	for _, key := range slices.SortedFunc(maps.Keys(wanted), key.compare) {
+		settings := wanted[key]
+		if e := s.open[key]; e != nil {
+			e.set(settings)
+			e.name = settings.name
+			if e.leaving != nil {
+				e.leaving.Stop()
+				e.leaving = nil
+				e.drain(!s.drainedAt.IsZero())
+				changed = true
+			}
+			continue
+		}
+		opened, err := s.listen(key, settings)
+		if err != nil {
+			failed[key] = err.Error()
+			if s.failed[key] != err.Error() {
+				s.log.Warn(err)
+			}
+			continue
+		}
+		if s.failed[key] != "" {
+			s.log.Infof("Port %s is open for %s now", key, settings.name)
+		}
+		opened.drain(!s.drainedAt.IsZero())
+		s.open[key] = &entry{socket: opened, name: settings.name}
+		changed = true
+	}
+	s.failed = failed
+	if s.retry != nil {
+		s.retry.Stop()
+		s.retry = nil
+	}
+	if len(failed) > 0 {
+		s.retry = time.AfterFunc(retryInterval, s.tryAgain)
+	}
+	if changed {
+		s.changed()
+	}
+}
+
+// tryAgain opens what could not be opened.
+func (s *Sockets) tryAgain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running {
+		s.reconcile()
+	}
+}
+
+// compare orders keys, so that messages about them come in an order.
+func (k key) compare(other key) int {
+	return cmp.Or(cmp.Compare(k.port, other.port), strings.Compare(string(k.transport), string(other.transport)))
+}
+
+// leave drains a socket that is no longer wanted, and ends it when Notice has passed, unless
+// it is wanted again. It holds mu.
+func (s *Sockets) leave(key key, e *entry) {
+	e.drain(true)
+	e.leaving = time.AfterFunc(s.cfg.Notice, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.open[key] == e && e.leaving != nil {
+			s.close(key, e)
+		}
+	})
+}
+
+// close ends a socket in a goroutine of its own. It holds mu.
+func (s *Sockets) close(key key, e *entry) {
+	if e.leaving != nil {
+		e.leaving.Stop()
+	}
+	delete(s.open, key)
+	port, patience := key.String(), s.cfg.Patience
+	s.endingPorts[port]++
+	s.ending.Go(func() {
+		e.end(patience)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.endingPorts[port]--; s.endingPorts[port] == 0 {
+			delete(s.endingPorts, port)
+		}
+		for _, other := range s.open {
+			if other.name == e.name {
+				return
+			}
+		}
+		s.metrics.forget(e.name)
+	})
+}
+
+// ours tells whether a port belongs to a socket that is about to end. It holds mu.
+func (s *Sockets) ours(port string) bool {
+	for key := range s.open {
+		if key.String() == port {
+			return true
+		}
+	}
+	return s.endingPorts[port] > 0
+}

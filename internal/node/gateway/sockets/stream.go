@@ -1,0 +1,206 @@
+package sockets
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
+)
+
+// mostDials is how many endpoints are tried for one connection.
+const mostDials = 3
+
+// errNoBackend says that the target which the weights have chosen has no endpoint.
+var errNoBackend = errors.New("no backend")
+
+// endpoints returns the endpoints of a target, in the order to try them. There are none if
+// connections to it are closed.
+func (s *Sockets) endpoints(split *routing.Split, encrypted bool) []netip.AddrPort {
+	target := choose(split)
+	if target == nil || target.Fault != 0 {
+		return nil
+	}
+	backend := s.state.Load().Backends[target.Backend]
+	if backend == nil || len(backend.Endpoints) == 0 || backend.TLS != nil && !encrypted {
+		// What a policy wants encrypted on its way to the backend does not go in plain.
+		return nil
+	}
+	n := min(len(backend.Endpoints), mostDials)
+	first := rand.IntN(len(backend.Endpoints))
+	found := make([]netip.AddrPort, n)
+	for i := range found {
+		found[i] = backend.Endpoints[(first+i)%len(backend.Endpoints)]
+	}
+	return found
+}
+
+// choose returns a target by the weights, or nil if all weights are zero.
+func choose(split *routing.Split) *routing.Target {
+	if split == nil {
+		return nil
+	}
+	total := 0
+	for i := range split.Targets {
+		total += max(0, split.Targets[i].Weight)
+	}
+	if total <= 0 {
+		return nil
+	}
+	n := rand.IntN(total)
+	for i := range split.Targets {
+		if n -= max(0, split.Targets[i].Weight); n < 0 {
+			return &split.Targets[i]
+		}
+	}
+	return nil
+}
+
+// reachable tells whether any connection to a split can succeed. If none can, clients see
+// that before a handshake of TLS.
+func (s *Sockets) reachable(split *routing.Split) bool {
+	for i := range split.Targets {
+		target := &split.Targets[i]
+		if target.Weight <= 0 || target.Fault != 0 {
+			continue
+		}
+		if backend := s.state.Load().Backends[target.Backend]; backend != nil && len(backend.Endpoints) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// dial connects to an endpoint of a target. If one does not answer, it tries the next.
+func (s *Sockets) dial(ctx context.Context, split *routing.Split, encrypted bool) (*net.TCPConn, error) {
+	dialer := net.Dialer{Timeout: s.patience.dial}
+	err := errNoBackend
+	for _, endpoint := range s.endpoints(split, encrypted) {
+		var c net.Conn
+		if c, err = dialer.DialContext(ctx, "tcp", endpoint.String()); err == nil {
+			return c.(*net.TCPConn), nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, fmt.Errorf("connect to backend: %w", err)
+}
+
+// half is one end of a stream. Both *net.TCPConn and *tls.Conn are one.
+type half interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// copyStream connects a client with a backend until both have said their last, and closes c.
+// secure is the client's side of TLS that ends here, or nil. first are bytes of the client that
+// were read already.
+func (t *tcpSocket) copyStream(c *conn, secure *tls.Conn, split *routing.Split, first []byte) {
+	defer func() { _ = c.Close() }()
+	// The kernel copies between two TCP connections by itself.
+	var client half = c.Conn.(*net.TCPConn)
+	if secure != nil {
+		client = secure
+	}
+	backend, err := t.dial(t.ctx, split, secure == nil)
+	if err != nil {
+		t.log.Debugf("Close the connection of %s to %s: %v", c.RemoteAddr(), t.settings.Load().name, err)
+		return
+	}
+	defer func() { _ = backend.Close() }()
+	pair := &pair{client: client, backend: backend, under: c, quiet: t.patience.quiet}
+	done := make(chan struct{})
+	t.working.Go(func() {
+		defer close(done)
+		pair.copy(client, backend, fromBackend)
+	})
+	if err := pair.begin(c, first); err != nil {
+		pair.close()
+	} else {
+		pair.copy(backend, client, fromClient)
+	}
+	<-done
+	if secure != nil {
+		_ = secure.Close() // says close_notify
+	}
+}
+
+// pair is a stream between a client and a backend.
+type pair struct {
+	client, backend half
+	under           *conn // the connection of the client without TLS
+	quiet           time.Duration
+	// silent says of each direction that it has carried nothing for a while.
+	silent [2]atomic.Bool
+}
+
+// direction is an index of pair.silent.
+type direction int
+
+const (
+	fromClient direction = iota
+	fromBackend
+)
+
+// begin gives the backend what was read already, and makes sure that a client behind no
+// proxy does not pretend to be one.
+func (p *pair) begin(c *conn, first []byte) error {
+	if len(first) > 0 {
+		if _, err := p.backend.Write(first); err != nil {
+			return err
+		}
+	}
+	if c.suspect {
+		if err := c.SetReadDeadline(time.Now().Add(p.quiet)); err != nil {
+			return err
+		}
+		if err := c.inspect(); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
+	if len(c.before) == 0 {
+		return nil
+	}
+	before := c.before
+	c.before = nil
+	_, err := p.backend.Write(before)
+	return err
+}
+
+// copy copies one direction until its end, and then says so to the other side. If anything
+// fails, it closes both sides.
+func (p *pair) copy(to, from half, way direction) {
+	for {
+		// The deadline is not moved by each byte: the kernel may copy without Go. So a stream is
+		// quiet for one to two times the limit before it is closed.
+		_ = from.SetReadDeadline(time.Now().Add(p.quiet))
+		n, err := io.Copy(to, from)
+		if err == nil {
+			p.silent[way].Store(true)
+			if to.CloseWrite() != nil {
+				p.close()
+			}
+			return
+		}
+		p.silent[way].Store(n == 0)
+		if !errors.Is(err, os.ErrDeadlineExceeded) || p.silent[1-way].Load() && n == 0 {
+			p.close()
+			return
+		}
+	}
+}
+
+// close closes both sides at once, without waiting for a write of TLS.
+func (p *pair) close() {
+	_ = p.under.Close()
+	_ = p.backend.Close()
+}
