@@ -106,6 +106,7 @@ type half interface {
 // were read already.
 func (t *tcpSocket) copyStream(c *conn, secure *tls.Conn, split *routing.Split, first []byte) {
 	defer func() { _ = c.Close() }()
+	c.used.Store(true)
 	// The kernel copies between two TCP connections by itself.
 	var client half = c.Conn.(*net.TCPConn)
 	if secure != nil {

@@ -336,6 +336,36 @@ func TestChallenge(t *testing.T) {
 	}
 }
 
+// TestChallengeOfFirstCertificate serves an ACME authority while the listener has no certificate
+// yet. Other clients are refused.
+func TestChallengeOfFirstCertificate(t *testing.T) {
+	w := newWorld(t, nil)
+	ca := newAuthority(t, "ca")
+	w.state.Certificates["challenge"] = ca.leaf("a.example")
+	challenges := map[string]string{"a.example": "challenge"}
+	for name, listener := range map[string]routing.Listener{
+		"no certificates":  {Protocol: routing.HTTPS, Hostname: "a.example", ChallengeCertificates: challenges},
+		"one that is late": {Protocol: routing.HTTPS, Hostname: "a.example", Certificates: []string{"late"}, ChallengeCertificates: challenges},
+		"all host names":   {Protocol: routing.HTTPS, ChallengeCertificates: challenges},
+		"streams of TLS":   {Protocol: routing.TLSTerminate, Hostname: "a.example", ChallengeCertificates: challenges},
+	} {
+		port := w.open(name, routing.TCP, listener)
+		c, err := dialTLS(port, &tls.Config{ServerName: "a.example", RootCAs: ca.pool, NextProtos: []string{"acme-tls/1"}})
+		if err != nil {
+			t.Errorf("%s: an authority gets %v", name, err)
+			continue
+		}
+		if protocol := c.ConnectionState().NegotiatedProtocol; protocol != "acme-tls/1" {
+			t.Errorf("%s: the protocol is %q", name, protocol)
+		}
+		_ = c.Close()
+		if c, err := dialTLS(port, &tls.Config{ServerName: "a.example", RootCAs: ca.pool, NextProtos: []string{"http/1.1"}}); err == nil {
+			t.Errorf("%s: a client is served", name)
+			_ = c.Close()
+		}
+	}
+}
+
 // TestSilentHandshake closes a connection whose client does not say what it wants.
 func TestSilentHandshake(t *testing.T) {
 	w := newWorld(t, func(s *Sockets) { s.patience.header = 30 * time.Millisecond })

@@ -284,7 +284,7 @@ func (u *udpSocket) set(settings *settings) {
 func (u *udpSocket) drain(bool) {}
 
 // end implements socket. Nobody knows when a session of UDP has ended, so all end at once.
-func (u *udpSocket) end(time.Duration) {
+func (u *udpSocket) end(_, _ time.Duration) {
 	_ = u.packets.Close()
 	u.mu.Lock()
 	u.closed = true
