@@ -65,6 +65,7 @@ type Sockets struct {
 	requests *limit
 	metrics  *metrics
 	changes  chan struct{}
+	backends encryptions
 	// state is the newest one. Connections find their backends in it.
 	state atomic.Pointer[routing.State]
 	// noticed is when notice has warned, in nanoseconds since 1970.
@@ -146,6 +147,7 @@ func (s *Sockets) Set(state *routing.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.state.Swap(state)
+	s.backends.keep(state)
 	if !s.running {
 		return
 	}

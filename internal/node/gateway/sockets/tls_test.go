@@ -89,7 +89,7 @@ func TestServerNames(t *testing.T) {
 			t.Errorf("%q: %v", server, err)
 		}
 	}
-	// A policy wants TLS to this backend, and streams have none.
+	// A policy wants TLS to this backend, which speaks none.
 	if c, err := dialTLS(port, config("encrypted.example")); err == nil {
 		if heard, _ := hear(c, "hello"); heard != "" {
 			t.Errorf("a backend that wants TLS got it in plain: %q", heard)

@@ -128,7 +128,7 @@ func (u *udpSocket) session(client client) *session {
 		return found
 	}
 	settings := u.settings.Load()
-	endpoints := u.endpoints(settings.stream, true)
+	_, endpoints := u.endpoints(settings.stream)
 	if u.closed || len(endpoints) == 0 {
 		return nil
 	}
