@@ -336,6 +336,22 @@ func TestChallenge(t *testing.T) {
 	}
 }
 
+// TestOnlyChallenge has a listener that has no certificate yet, as before the first one is there.
+func TestOnlyChallenge(t *testing.T) {
+	w := newWorld(t, nil)
+	ca := newAuthority(t, "ca")
+	w.state.Certificates["challenge"] = ca.leaf("a.example")
+	port := w.open("web", routing.TCP, routing.Listener{
+		Protocol: routing.HTTPS, Hostname: "a.example", ChallengeCertificates: map[string]string{"a.example": "challenge"},
+	})
+	c, err := dialTLS(port, &tls.Config{ServerName: "a.example", RootCAs: ca.pool, NextProtos: []string{"acme-tls/1"}})
+	must(t, err)
+	_ = c.Close()
+	if _, err := dialTLS(port, &tls.Config{ServerName: "a.example", RootCAs: ca.pool}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
+		t.Errorf("a client gets %v", err)
+	}
+}
+
 // TestSilentHandshake closes a connection whose client does not say what it wants.
 func TestSilentHandshake(t *testing.T) {
 	w := newWorld(t, func(s *Sockets) { s.patience.header = 30 * time.Millisecond })
