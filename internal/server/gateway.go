@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/gateways"
@@ -10,6 +11,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
@@ -37,6 +39,10 @@ func (s *server) gatewayController(api *api) *gateway.Controller {
 		Informers: api.Informers,
 		Compiler:  s.gateway,
 		Owner:     s.registry.Owner,
+		ACME: acme.Config{
+			Directory: s.cfg.Cluster.Gateway.ACMEServer,
+			Refused:   slices.Concat(s.cfg.Cluster.PodCIDRs(), s.cfg.Cluster.ServiceCIDRs()),
+		},
 	})
 }
 

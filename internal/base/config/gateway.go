@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"net/url"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -21,6 +22,8 @@ type GatewaySettings struct {
 	TrustedProxies []string `key:"gateway-trusted-proxies" role:"server" usage:"range of addresses of proxies in front of the gateway. The gateway believes what they say about the client: in X-Forwarded headers, and with gateway-proxy-protocol in the PROXY protocol"`
 	ProxyProtocol  bool     `key:"gateway-proxy-protocol" role:"server" usage:"connections from gateway-trusted-proxies to the gateway begin with the PROXY protocol"`
 	AccessLog      bool     `key:"gateway-access-log" role:"server" usage:"log each request that the gateway answers"`
+	// ACMEServer is empty for Let's Encrypt.
+	ACMEServer string `key:"gateway-acme-server" role:"server" usage:"URL of the directory of the ACME authority from which the gateway gets certificates. The default is Let's Encrypt"`
 }
 
 // ServesIngressClass tells whether the gateway serves the Ingresses of a class.
@@ -72,6 +75,9 @@ func (v *validator) gateway(g *GatewaySettings) {
 		case prefix.Addr().Is4In6():
 			v.fault("gateway-trusted-proxies", "%s is an IPv4 range in the form of IPv6: write it as an IPv4 range", prefix)
 		}
+	}
+	if u, err := url.Parse(g.ACMEServer); g.ACMEServer != "" && (err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Fragment != "") {
+		v.fault("gateway-acme-server", "invalid URL %q: use https://HOST/PATH, such as https://acme-staging-v02.api.letsencrypt.org/directory", g.ACMEServer)
 	}
 	if g.ProxyProtocol && len(g.TrustedProxies) == 0 {
 		v.fault("gateway-proxy-protocol", "is set, and gateway-trusted-proxies is not: set gateway-trusted-proxies to the addresses that the PROXY protocol comes from")

@@ -14,6 +14,7 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/compile"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/ingress"
@@ -24,9 +25,13 @@ import (
 type compiled struct {
 	gateways  *compile.Result
 	ingresses *ingress.Result
-	// fronts are those of both.
+	// fronts are those of both. They also answer challenges.
 	fronts []front.Front
 	state  *routing.State
+	// asks says that an object asks kedge to get certificates.
+	asks bool
+	// secret returns a Secret as it is now, or nil if there is none.
+	secret func(namespace, name string) *corev1.Secret
 	// taken are fronts whose names Services of others have.
 	taken []front.Front
 	// eligible are the nodes that serve.
@@ -51,7 +56,10 @@ func (s *sources) once() *compiled {
 	begun := time.Now()
 	lookup := s.lookup()
 	now := &compiled{gateways: compile.Compile(s.gatewayInput(lookup)), ingresses: s.compileIngresses(lookup)}
+	now.asks, now.secret = now.asksForCertificates(), lookup.secret
 	now.fronts = front.Merge(now.gateways.Fronts, now.ingresses.Fronts)
+	certificates := both(now.gateways.State.Certificates, now.ingresses.State.Certificates)
+	now.answerChallenges(certificates)
 	now.eligible = s.eligible()
 	now.yield(lookup.service)
 	now.state = &routing.State{
@@ -60,7 +68,7 @@ func (s *sources) once() *compiled {
 		}, s.cfg.Sockets),
 		Routes:       both(now.gateways.State.Routes, now.ingresses.State.Routes),
 		Backends:     both(now.gateways.State.Backends, now.ingresses.State.Backends),
-		Certificates: both(now.gateways.State.Certificates, now.ingresses.State.Certificates),
+		Certificates: certificates,
 	}
 	s.metrics.observe(now, time.Since(begun))
 	if s.matters.end(now.names()) {
@@ -96,6 +104,9 @@ func (c *compiled) names() map[object]bool {
 	for i := range c.fronts {
 		names[object{serviceKind, c.fronts[i].Name}] = true
 	}
+	if c.asks {
+		names[object{secretKind, acme.ChallengesName}] = true
+	}
 	return names
 }
 
@@ -121,6 +132,7 @@ func (s *sources) lookup() *lookup {
 	}
 	// A lister fails only if there is no such object, and then returns nil.
 	if s.objects != nil {
+		secrets := s.secrets // the Controller calls the function, too
 		l.namespace = func(name string) *corev1.Namespace {
 			found, _ := s.namespaces.Get(name)
 			return found
@@ -130,7 +142,7 @@ func (s *sources) lookup() *lookup {
 			return found
 		}
 		l.secret = func(namespace, name string) *corev1.Secret {
-			found, _ := s.secrets.Secrets(namespace).Get(name)
+			found, _ := secrets.Secrets(namespace).Get(name)
 			return found
 		}
 		l.slices = s.slicesByService()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
@@ -45,6 +46,8 @@ type ControllerConfig struct {
 	// Owner returns the node that is registered with an address. A node chooses what its Node
 	// says of itself.
 	Owner func(netip.Addr) (node string, found bool)
+	// ACME says how certificates are got. The Controller sets API and Events.
+	ACME acme.Config
 }
 
 // Controller writes what follows from Gateways and Ingresses into the cluster. It implements
@@ -53,11 +56,16 @@ type Controller struct {
 	cfg  ControllerConfig
 	log  *logrus.Entry
 	dial func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error) // another one in tests
+	// newIssuer makes an acme.Manager, and something else in tests.
+	newIssuer func(acme.Config) issuer
 }
 
 // NewController makes the controller.
 func NewController(cfg ControllerConfig) *Controller {
-	return &Controller{cfg, logrus.WithField("component", controllerName), dial}
+	return &Controller{
+		cfg: cfg, log: logrus.WithField("component", controllerName), dial: dial,
+		newIssuer: func(cfg acme.Config) issuer { return acme.New(cfg) },
+	}
 }
 
 // dial makes clients for the kinds of Kubernetes and for custom ones.
@@ -95,13 +103,14 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 	defer base.stop()
 	core, discovery := base.factory.Core().V1(), base.factory.Discovery().V1()
 	t := &term{
-		ControllerConfig: c.cfg, log: c.log, api: api, custom: custom,
+		ControllerConfig: c.cfg, log: c.log, api: api, custom: custom, newIssuer: c.newIssuer,
 		events:  sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-gateway", "") }),
 		changes: objectcache.NewChanges(), now: time.Now,
 		services: core.Services().Lister(), slices: discovery.EndpointSlices().Lister(), nodes: core.Nodes().Lister(),
 		written: map[types.UID]written{}, told: map[string]bool{},
 	}
 	defer func() { t.hostPorts.stop() }()
+	defer t.issuing.close()
 	err = errors.Join(
 		base.handle(core.Services().Informer(), objectcache.Handler(t.changes, front.IsFront, nil)),
 		base.handle(discovery.EndpointSlices().Informer(), objectcache.Handler[*discoveryv1.EndpointSlice](t.changes, front.IsSlice, nil)),
@@ -133,6 +142,8 @@ type term struct {
 	nodes    corelisters.NodeLister
 	// hostPorts is nil while there is no shared front.
 	hostPorts *hostPorts
+	newIssuer func(acme.Config) issuer
+	issuing   issuing
 
 	// written has the statuses that were written, until the cache has them.
 	written map[types.UID]written
@@ -202,6 +213,7 @@ func (t *term) sync(ctx context.Context, newest *compiled) error {
 		faults = append(faults, conflict)
 	}
 	t.tell(faults)
+	t.syncCertificates(ctx, newest)
 	t.syncStatuses(ctx, newest, failed)
 	t.syncIngresses(ctx, newest, failed)
 	return errors.Join(failures...)

@@ -1,7 +1,8 @@
 // Package gateway is the control plane of Gateways and Ingresses. The Compiler works out what
 // they mean, and tells each node what to serve. Every server with an API server runs one. The
-// Controller runs on the elected server. It writes statuses and Events, and keeps the Services
-// by which clients reach the nodes (package front).
+// Controller runs on the elected server. It writes statuses and Events, keeps the Services by
+// which clients reach the nodes (package front), and gets certificates while an object asks for
+// them (package acme).
 //
 // While the cluster has no Gateway and no Ingress that is kedge's business, only Gateways,
 // their classes, Ingresses and their classes are watched. The first one starts the rest, and

@@ -32,6 +32,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
@@ -43,6 +44,7 @@ type world struct {
 	custom   *dynamicfake.FakeDynamicClient
 	informer objectcache.Source
 	compiler *Compiler
+	issuer   fakeIssuer
 
 	mu sync.Mutex
 	// state is what node n serves, and updates is how often it was told.
@@ -64,7 +66,9 @@ func run(t *testing.T, objects string, do func(*world)) {
 		controller := NewController(ControllerConfig{
 			Client: w.compiler.cfg.Client, Informers: w.informer, Compiler: w.compiler,
 			Owner: func(address netip.Addr) (string, bool) { return "m", address == netip.MustParseAddr("192.0.2.66") },
+			ACME:  acme.Config{Directory: "https://ca.example/directory", Refused: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")}},
 		})
+		controller.newIssuer = w.issuer.make
 		controller.dial = func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error) { return w.api, w.custom, nil }
 		var running sync.WaitGroup
 		running.Go(func() {

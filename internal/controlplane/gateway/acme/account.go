@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -15,16 +16,16 @@ import (
 	"time"
 
 	"golang.org/x/crypto/acme"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
+// accountsName is the Secret with the keys of accounts. There is one for all, so that kedge needs
+// to read no other Secret.
+var accountsName = types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kedge-acme-accounts"}
+
 const (
-	// accountLabel marks the Secrets with keys of accounts, and accountKey is the key in their
-	// data.
-	accountLabel = "gateway.kedge.dev/acme-account"
-	accountKey   = "key.pem"
 	// maxAccounts is how many accounts there may be. Whoever may write an Ingress can ask for
 	// one.
 	maxAccounts = 100
@@ -34,10 +35,18 @@ const (
 	retryPause = 2 * time.Second
 )
 
-// secretName returns the name of the Secret that has the key of an account.
-func (a account) secretName() string {
+// storedAccount is an account in the Secret.
+type storedAccount struct {
+	Directory string `json:"directory"`
+	Email     string `json:"email,omitempty"`
+	// Key is in PEM.
+	Key string `json:"key"`
+}
+
+// key returns the key of an account in the Secret.
+func (a account) key() string {
 	sum := sha256.Sum256([]byte(a.directory + "\n" + a.email))
-	return "kedge-acme-account-" + hex.EncodeToString(sum[:8])
+	return hex.EncodeToString(sum[:16])
 }
 
 // login returns a client with the account. It makes the account if need be. Each authority
@@ -74,22 +83,19 @@ func pauseBefore(n int, _ *http.Request, answer *http.Response) time.Duration {
 	return retryPause
 }
 
-// accountKey returns the key of an account, from its Secret. It makes both if there is none.
+// accountKey returns the key of an account, from the Secret. It makes both if there is none.
 func (m *Manager) accountKey(ctx context.Context, of account) (*ecdsa.PrivateKey, error) {
-	secrets := m.cfg.API.CoreV1().Secrets(metav1.NamespaceSystem)
-	have, err := secrets.Get(ctx, of.secretName(), metav1.GetOptions{})
-	if err == nil {
-		return parseKey(have.Data[accountKey], of)
-	}
-	if !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("read Secret %s: %w", of.secretName(), err)
-	}
-	others, err := secrets.List(ctx, metav1.ListOptions{LabelSelector: accountLabel})
-	if err != nil {
-		return nil, fmt.Errorf("list accounts: %w", err)
-	}
-	if len(others.Items) >= maxAccounts {
-		return nil, fmt.Errorf("there are %d accounts already: delete those that nobody uses, `kubectl get secrets -n %s -l %s`", len(others.Items), metav1.NamespaceSystem, accountLabel)
+	m.accounts.Lock() // of two attempts for the same account, one makes it
+	defer m.accounts.Unlock()
+	have, err := m.cfg.API.CoreV1().Secrets(accountsName.Namespace).Get(ctx, accountsName.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return nil, fmt.Errorf("read Secret %s: %w", accountsName, err)
+	case have.Data[of.key()] != nil:
+		return parseAccount(have.Data[of.key()], of)
+	case len(have.Data) >= maxAccounts:
+		return nil, fmt.Errorf("there are %d accounts already: remove those that nobody uses from the Secret %s, or delete it", len(have.Data), accountsName)
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -99,35 +105,26 @@ func (m *Manager) accountKey(ctx context.Context, of account) (*ecdsa.PrivateKey
 	if err != nil {
 		return nil, err
 	}
-	_, err = secrets.Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: of.secretName(), Labels: map[string]string{managedBy: "kedge", accountLabel: ""},
-			Annotations: map[string]string{AnnotationServer: of.directory, AnnotationACME: of.email},
-		},
-		Data: map[string][]byte{accountKey: text},
-	}, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) { // another attempt was faster
-		have, err = secrets.Get(ctx, of.secretName(), metav1.GetOptions{})
-		if err == nil {
-			return parseKey(have.Data[accountKey], of)
-		}
-	}
+	stored, err := json.Marshal(storedAccount{Directory: of.directory, Email: of.email, Key: string(text)})
 	if err != nil {
-		return nil, fmt.Errorf("write Secret %s: %w", of.secretName(), err)
+		return nil, fmt.Errorf("encode account: %w", err)
 	}
-	return key, nil
+	return key, m.patch(ctx, accountsName, map[string][]byte{of.key(): stored})
 }
 
-// parseKey reads the key of an account.
-func parseKey(text []byte, of account) (*ecdsa.PrivateKey, error) {
-	if block, _ := pem.Decode(text); block != nil {
-		if key, err := x509.ParsePKCS8PrivateKey(block.Bytes); err == nil {
-			if key, ok := key.(*ecdsa.PrivateKey); ok {
-				return key, nil
+// parseAccount reads the key of an account.
+func parseAccount(text []byte, of account) (*ecdsa.PrivateKey, error) {
+	var stored storedAccount
+	if json.Unmarshal(text, &stored) == nil {
+		if block, _ := pem.Decode([]byte(stored.Key)); block != nil {
+			if key, err := x509.ParsePKCS8PrivateKey(block.Bytes); err == nil {
+				if key, ok := key.(*ecdsa.PrivateKey); ok {
+					return key, nil
+				}
 			}
 		}
 	}
-	return nil, fmt.Errorf("the Secret %s/%s has no key: delete it, so that kedge makes a new account", metav1.NamespaceSystem, of.secretName())
+	return nil, fmt.Errorf("%s in the Secret %s has no key of an account: remove it, so that kedge makes a new account", of.key(), accountsName)
 }
 
 // encodeKey returns a key as PEM.

@@ -14,6 +14,7 @@
 // for a certificate by TLS at port 443 (TLS-ALPN-01). It may arrive at any node. The nodes get
 // their state from several servers, so the answers stand in the Secret ChallengesName, which
 // all servers read. An attempt uses one of the two kinds, and the next attempt the other one.
+// The first one is HTTP-01, but TLS-ALPN-01 for a Gateway that has no HTTP at port 80.
 //
 // # Who may have which certificate
 //
@@ -89,8 +90,8 @@ const (
 
 // Config is what the Manager needs.
 type Config struct {
-	// API may read and write Secrets of all namespaces, as the name of the elected server's
-	// gateway controller.
+	// API may create and update Secrets of all namespaces, and get and patch the Manager's own
+	// ones: kedge-acme-challenges and kedge-acme-accounts in kube-system.
 	API kubernetes.Interface
 	// Events gets what users should know about their objects.
 	Events record.EventRecorder
@@ -134,6 +135,9 @@ type Manager struct {
 	budgets map[string]flowcontrol.PassiveRateLimiter
 	// told has what objects were told at the last look, so that each fault is told once.
 	told map[news]bool
+
+	// accounts is held while the key of an account is read or made.
+	accounts sync.Mutex
 }
 
 // news is something that an object was told.
@@ -154,7 +158,8 @@ func New(cfg Config) *Manager {
 	}
 }
 
-// Update tells the Manager what the cluster has. It returns at once.
+// Update tells the Manager what the cluster has. It returns at once. If nobody asks for
+// certificates any more, objects may be nil.
 func (m *Manager) Update(objects *Objects) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,7 +167,8 @@ func (m *Manager) Update(objects *Objects) {
 	m.changed.Notify()
 }
 
-// Run gets and renews certificates until ctx ends. Only the elected server calls it.
+// Run gets and renews certificates until ctx ends. Only the elected server calls it. When it
+// has returned, it may be called again.
 func (m *Manager) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -232,7 +238,7 @@ func (m *Manager) look(ctx context.Context, running *sync.WaitGroup) time.Durati
 			next = min(next, budgetPause)
 		default:
 			m.running[c.secret] = c
-			preferred := []string{http01, tlsALPN01}[m.failures(c)%2]
+			preferred := preferred(c, m.failures(c))
 			running.Go(func() { m.attempt(ctx, c, preferred) })
 		}
 	}

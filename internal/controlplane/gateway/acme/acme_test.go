@@ -198,9 +198,8 @@ func TestIssue(t *testing.T) {
 	if want := []string{"mailto:admin@example.com", ""}; !slices.Equal(h.contacts, want) {
 		t.Errorf("got accounts %q, want %q", h.contacts, want)
 	}
-	accounts, err := h.api.CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: accountLabel})
-	if err != nil || len(accounts.Items) != 2 {
-		t.Errorf("got %d accounts (%v), want 2", len(accounts.Items), err)
+	if accounts := h.secret(accountsName.Namespace, accountsName.Name); accounts == nil || len(accounts.Data) != 2 {
+		t.Errorf("got the accounts %v, want 2", accounts)
 	}
 }
 
@@ -235,15 +234,11 @@ func TestForeign(t *testing.T) {
 	labelled := *meta.DeepCopy()
 	labelled.Labels = map[string]string{managedBy: "kedge"}
 	for name, secret := range map[string]*corev1.Secret{
-		"of a user":         {ObjectMeta: meta, Type: corev1.SecretTypeTLS},
-		"of another type":   {ObjectMeta: labelled, Type: corev1.SecretTypeOpaque},
-		"only in the cache": {ObjectMeta: meta},
+		"of a user":       {ObjectMeta: meta, Type: corev1.SecretTypeTLS},
+		"of another type": {ObjectMeta: labelled, Type: corev1.SecretTypeOpaque},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := start(t, secret)
-			if name == "only in the cache" {
-				h.objects.Secret = func(string, string) *corev1.Secret { return nil }
-			}
 			h.objects.Ingresses = []*netv1.Ingress{ingress("i", "tls", "example.com")}
 			h.run()
 			h.event("kedge did not make it")
@@ -252,6 +247,18 @@ func TestForeign(t *testing.T) {
 				t.Errorf("got the Secret %+v after %d requests", got, h.requests)
 			}
 		})
+	}
+}
+
+// TestStale has a cache that does not know the Secret of a user yet.
+func TestStale(t *testing.T) {
+	h := start(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "tls"}})
+	h.objects.Secret = func(string, string) *corev1.Secret { return nil }
+	h.objects.Ingresses = []*netv1.Ingress{ingress("i", "tls", "example.com")}
+	h.run()
+	h.event("Warning CertificateFailed", "already exists")
+	if got := h.secret("shop", "tls"); len(got.Data) > 0 {
+		t.Errorf("got the Secret %+v", got)
 	}
 }
 

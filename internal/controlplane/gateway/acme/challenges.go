@@ -56,7 +56,7 @@ func (m *Manager) publish(ctx context.Context, challenges []Challenge) error {
 		}
 		data[challenges[i].key()] = text
 	}
-	return m.patch(ctx, data)
+	return m.patch(ctx, ChallengesName, data)
 }
 
 // retract takes challenges back.
@@ -65,7 +65,7 @@ func (m *Manager) retract(ctx context.Context, challenges []Challenge) error {
 	for i := range challenges {
 		data[challenges[i].key()] = nil // removes it
 	}
-	return m.patch(ctx, data)
+	return m.patch(ctx, ChallengesName, data)
 }
 
 // ReadChallenges returns the challenges in the Secret ChallengesName, which may be nil.
@@ -132,10 +132,12 @@ func (c *Challenge) addTo(fronts []front.Front, gateway string) []front.Front {
 	served := false
 	for j := range port.Listeners {
 		listener := &port.Listeners[j]
-		if listener.Protocol == routing.RawTCP {
-			return fronts // it has no host names, so nobody can answer
+		if listener.Protocol == routing.RawTCP || (listener.Protocol == routing.HTTP) != (protocol == routing.HTTP) {
+			return fronts // the port speaks something else, so nobody can answer
 		}
-		if listener.Protocol == protocol && covers(listener.Hostname, c.Host) {
+		// Beside those for HTTPS there may be listeners for TLS. They answer, too: one with the
+		// exact host would take their connections.
+		if covers(listener.Hostname, c.Host) {
 			c.addToListener(listener)
 			served = true
 		}

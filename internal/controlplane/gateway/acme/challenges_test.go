@@ -26,6 +26,10 @@ func TestMerge(t *testing.T) {
 		return front.Front{Name: front.Shared, Ports: []front.Port{{Number: 80, Transport: routing.TCP, Listeners: listeners}}}
 	}
 	web := func(host string) routing.Listener { return routing.Listener{Protocol: routing.HTTP, Hostname: host} }
+	secure := func(protocol routing.Protocol, host string) front.Front {
+		listeners := []routing.Listener{{Protocol: protocol, Hostname: host}}
+		return front.Front{Name: front.Shared, Ports: []front.Port{{Number: 443, Transport: routing.TCP, Listeners: listeners}}}
+	}
 	token := Challenge{Host: "a.example.com", Fronts: []string{""}, Token: "t", Answer: "t.x"}
 	ofGateway := token
 	ofGateway.Fronts = []string{"shop/g"}
@@ -45,6 +49,8 @@ func TestMerge(t *testing.T) {
 		{"another port", certificate, []front.Front{shared(web(""))}, []string{"kedge-gateway 443 a.example.com"}},
 		{"a Gateway of its own", ofGateway, []front.Front{shared(web("")), own(web("b.example.com"))}, []string{"g-kedge 80 a.example.com"}},
 		{"a Gateway in the shared front", ofGateway, []front.Front{shared(web("a.example.com"))}, []string{"kedge-gateway 80 a.example.com"}},
+		{"TLS to a backend", certificate, []front.Front{secure(routing.TLSPassthrough, "*.example.com")}, []string{"kedge-gateway 443 *.example.com"}},
+		{"HTTP at port 443", certificate, []front.Front{secure(routing.HTTP, "")}, nil},
 		{"a port that is not HTTP", token, []front.Front{shared(routing.Listener{Protocol: routing.RawTCP})}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -31,8 +31,8 @@ const retractTime = 10 * time.Second
 // obtain gets a certificate, and writes its Secret. preferred is the kind of challenge, if the
 // authority offers it. obtain returns until when the certificate is valid.
 func (m *Manager) obtain(ctx context.Context, c *certificate, preferred string) (until time.Time, err error) {
-	// The cache may be behind: nobody asks for a certificate that cannot be kept.
-	have, err := m.readOurs(ctx, c)
+	// Nobody asks for a certificate that cannot be kept.
+	have, err := m.readOurs(c)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -139,6 +139,14 @@ func (m *Manager) authorize(ctx context.Context, client *acme.Client, c *certifi
 		}
 	}
 	return nil
+}
+
+// preferred returns the kind of challenge of the next attempt, after a number of failures.
+func preferred(c *certificate, failures int) string {
+	if (failures%2 == 1) != c.byTLS {
+		return tlsALPN01
+	}
+	return http01
 }
 
 // choose returns the challenge of the preferred kind, or else the other kind, or nil.

@@ -48,25 +48,27 @@ func leafOf(secret *corev1.Secret) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// readOurs returns the Secret of a certificate as the API has it, or nil if there is none. It
+// readOurs returns the Secret of a certificate from the cache, or nil if there is none. It
 // fails if the Secret belongs to somebody else.
-func (m *Manager) readOurs(ctx context.Context, c *certificate) (*corev1.Secret, error) {
-	have, err := m.cfg.API.CoreV1().Secrets(c.secret.Namespace).Get(ctx, c.secret.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("read Secret %s: %w", c.secret, err)
-	case !isOurs(have):
+func (m *Manager) readOurs(c *certificate) (*corev1.Secret, error) {
+	m.mu.Lock()
+	objects := m.objects
+	m.mu.Unlock()
+	if objects == nil {
+		return nil, fmt.Errorf("use Secret %s: nobody asks for certificates any more", c.secret)
+	}
+	have := objects.Secret(c.secret.Namespace, c.secret.Name)
+	if have != nil && !isOurs(have) {
 		return nil, fmt.Errorf("use Secret %s: %w", c.secret, errForeign)
 	}
 	return have, nil
 }
 
-// store writes the Secret of a certificate.
+// store writes the Secret of a certificate. If the cache is behind, it fails, and the Secret of
+// somebody else stays as it is.
 func (m *Manager) store(ctx context.Context, c *certificate, got *routing.Certificate) error {
 	data := map[string][]byte{corev1.TLSCertKey: []byte(got.Chain), corev1.TLSPrivateKeyKey: []byte(got.Key)}
-	have, err := m.readOurs(ctx, c)
+	have, err := m.readOurs(c)
 	if err != nil {
 		return err
 	}
@@ -82,7 +84,7 @@ func (m *Manager) store(ctx context.Context, c *certificate, got *routing.Certif
 		have = have.DeepCopy()
 		metav1.SetMetaDataAnnotation(&have.ObjectMeta, AnnotationServer, c.directory)
 		have.Data = data
-		// It fails if somebody has changed the Secret since it was read.
+		// With the version of the cache, it fails if somebody has changed the Secret since.
 		_, err = secrets.Update(ctx, have, metav1.UpdateOptions{})
 	}
 	if err != nil {
@@ -91,22 +93,22 @@ func (m *Manager) store(ctx context.Context, c *certificate, got *routing.Certif
 	return nil
 }
 
-// patch changes keys of the Secret ChallengesName. A key with nil is removed.
-func (m *Manager) patch(ctx context.Context, data map[string][]byte) error {
+// patch changes keys of one of the Manager's own Secrets. A key with nil is removed.
+func (m *Manager) patch(ctx context.Context, secret types.NamespacedName, data map[string][]byte) error {
 	changes, err := json.Marshal(map[string]any{"data": data})
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}
-	secrets := m.cfg.API.CoreV1().Secrets(ChallengesName.Namespace)
+	secrets := m.cfg.API.CoreV1().Secrets(secret.Namespace)
 	for {
-		_, err = secrets.Patch(ctx, ChallengesName.Name, types.MergePatchType, changes, metav1.PatchOptions{})
+		_, err = secrets.Patch(ctx, secret.Name, types.MergePatchType, changes, metav1.PatchOptions{})
 		if !apierrors.IsNotFound(err) {
 			break
 		}
 		left := maps.Clone(data)
 		maps.DeleteFunc(left, func(_ string, value []byte) bool { return value == nil })
 		_, err = secrets.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: ChallengesName.Name, Labels: map[string]string{managedBy: "kedge"}},
+			ObjectMeta: metav1.ObjectMeta{Name: secret.Name, Labels: map[string]string{managedBy: "kedge"}},
 			Data:       left,
 		}, metav1.CreateOptions{})
 		if !apierrors.IsAlreadyExists(err) { // another attempt was faster
@@ -114,7 +116,7 @@ func (m *Manager) patch(ctx context.Context, data map[string][]byte) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("write Secret %s: %w", ChallengesName, err)
+		return fmt.Errorf("write Secret %s: %w", secret, err)
 	}
 	return nil
 }
@@ -153,7 +155,7 @@ func (m *Manager) takeOver(ctx context.Context) error {
 	if len(old) == 0 {
 		return nil
 	}
-	return m.patch(ctx, old)
+	return m.patch(ctx, ChallengesName, old)
 }
 
 // remember writes the failed attempts, if they are others than those that are written.
@@ -179,5 +181,5 @@ func (m *Manager) remember(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return m.patch(ctx, map[string][]byte{attemptsKey: text})
+	return m.patch(ctx, ChallengesName, map[string][]byte{attemptsKey: text})
 }

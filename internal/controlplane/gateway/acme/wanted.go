@@ -36,6 +36,8 @@ type certificate struct {
 	// fronts are where the challenges arrive: NAMESPACE/NAME of Gateways, and "" for the front
 	// that Ingresses share.
 	fronts []string
+	// byTLS says that the first attempt uses TLS-ALPN-01, because a Gateway has no port 80.
+	byTLS bool
 }
 
 // account is an account at an authority.
@@ -59,6 +61,8 @@ type request struct {
 	meta   *metav1.ObjectMeta
 	// gateway is NAMESPACE/NAME of the Gateway, or empty for an Ingress.
 	gateway string
+	// byTLS is that of the certificates.
+	byTLS bool
 	// secrets are the hosts of each Secret, by its name.
 	secrets map[string][]string
 }
@@ -86,7 +90,7 @@ func wantedBy(o *Objects, standard string) ([]*certificate, []fault) {
 		if Asks(gateway.Annotations) {
 			requests = append(requests, &request{
 				object: referenceTo(gwv1.GroupVersion.String(), "Gateway", &gateway.ObjectMeta), meta: &gateway.ObjectMeta,
-				gateway: gateway.Namespace + "/" + gateway.Name, secrets: ofGateway(gateway),
+				gateway: gateway.Namespace + "/" + gateway.Name, byTLS: !hasPlainPort(gateway), secrets: ofGateway(gateway),
 			})
 		}
 	}
@@ -143,7 +147,7 @@ func (p *planner) add(r *request, of account, secret string) error {
 	if p.bySecret[at] == nil {
 		p.bySecret[at], p.wanted = c, append(p.wanted, c)
 	}
-	c.hosts, c.objects = together, append(c.objects, r.object)
+	c.hosts, c.objects, c.byTLS = together, append(c.objects, r.object), c.byTLS || r.byTLS
 	if !slices.Contains(c.fronts, r.gateway) {
 		c.fronts = append(c.fronts, r.gateway)
 	}
@@ -189,15 +193,33 @@ func ofGateway(gateway *gwv1.Gateway) map[string][]string {
 		if listener.Protocol != gwv1.HTTPSProtocolType || listener.Hostname == nil || *listener.Hostname == "" || listener.TLS == nil {
 			continue
 		}
-		for _, ref := range listener.TLS.CertificateRefs {
-			isSecret := (ref.Group == nil || *ref.Group == "") && (ref.Kind == nil || *ref.Kind == "Secret")
-			isOwn := ref.Namespace == nil || string(*ref.Namespace) == gateway.Namespace
-			if isSecret && isOwn {
+		for i := range listener.TLS.CertificateRefs {
+			if ref := &listener.TLS.CertificateRefs[i]; isOwnSecret(gateway, ref) {
 				secrets[string(ref.Name)] = append(secrets[string(ref.Name)], string(*listener.Hostname))
 			}
 		}
 	}
 	return secrets
+}
+
+// isOwnSecret tells whether a Gateway refers to a Secret of its own namespace.
+func isOwnSecret(gateway *gwv1.Gateway, ref *gwv1.SecretObjectReference) bool {
+	return (ref.Group == nil || *ref.Group == "") && (ref.Kind == nil || *ref.Kind == "Secret") &&
+		(ref.Namespace == nil || string(*ref.Namespace) == gateway.Namespace)
+}
+
+// Certifies tells whether kedge gets the certificate that one of a Gateway's own listeners
+// refers to. Whether another namespace has the host already is not looked at.
+func Certifies(gateway *gwv1.Gateway, listener *gwv1.Listener, ref *gwv1.SecretObjectReference) bool {
+	return Asks(gateway.Annotations) && listener.Protocol == gwv1.HTTPSProtocolType &&
+		listener.Hostname != nil && checkHost(string(*listener.Hostname)) == nil && isOwnSecret(gateway, ref)
+}
+
+// hasPlainPort tells whether a Gateway has port 80 for HTTP.
+func hasPlainPort(gateway *gwv1.Gateway) bool {
+	return slices.ContainsFunc(gateway.Spec.Listeners, func(l gwv1.Listener) bool {
+		return l.Protocol == gwv1.HTTPProtocolType && l.Port == 80
+	})
 }
 
 // accountOf reads the annotations of an object.

@@ -127,7 +127,32 @@ func TestFronts(t *testing.T) {
 		t.Errorf("got %+v", c)
 	}
 	other := account{LetsEncrypt, ""}
-	if c.secretName() == other.secretName() || !strings.HasPrefix(other.secretName(), "kedge-acme-account-") {
-		t.Errorf("accounts of two authorities are in %s and %s", c.secretName(), other.secretName())
+	if c.key() == other.key() {
+		t.Error("accounts of two authorities have one key")
+	}
+}
+
+// TestPreferred has Gateways with and without port 80. Attempts take turns.
+func TestPreferred(t *testing.T) {
+	secure, both := gateway("g", "tls", "a.example.com"), gateway("g", "tls", "a.example.com")
+	both.Spec.Listeners = append(both.Spec.Listeners, gwv1.Listener{Protocol: gwv1.HTTPProtocolType, Port: 80})
+	for name, test := range map[string]struct {
+		objects Objects
+		want    []string
+	}{
+		"an Ingress":              {Objects{Ingresses: []*netv1.Ingress{ingress("i", "tls", "a.example.com")}}, []string{http01, tlsALPN01, http01}},
+		"a Gateway":               {Objects{Gateways: []*gwv1.Gateway{both}}, []string{http01, tlsALPN01, http01}},
+		"a Gateway without HTTP":  {Objects{Gateways: []*gwv1.Gateway{secure}}, []string{tlsALPN01, http01, tlsALPN01}},
+		"one of two without HTTP": {Objects{Gateways: []*gwv1.Gateway{both, secure}}, []string{tlsALPN01, http01, tlsALPN01}},
+	} {
+		wanted, faults := wantedBy(&test.objects, LetsEncrypt)
+		if len(wanted) != 1 || len(faults) > 0 {
+			t.Fatalf("%s: got %v with faults %v", name, wanted, faults)
+		}
+		for failures, want := range test.want {
+			if got := preferred(wanted[0], failures); got != want {
+				t.Errorf("%s: after %d failures it prefers %s, want %s", name, failures, got, want)
+			}
+		}
 	}
 }

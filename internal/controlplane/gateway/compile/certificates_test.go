@@ -73,6 +73,41 @@ spec:
 	}
 }
 
+// TestAwaited has a listener whose certificate kedge gets, or not.
+func TestAwaited(t *testing.T) {
+	const asks = `{gateway.kedge.dev/acme: "true"}`
+	for name, test := range map[string]struct {
+		annotations, listener string
+		awaited               bool
+	}{
+		"a host":            {asks, `hostname: a.example.com, tls: {certificateRefs: [{name: missing}]}`, true},
+		"nobody asks":       {`{}`, `hostname: a.example.com, tls: {certificateRefs: [{name: missing}]}`, false},
+		"a wildcard":        {asks, `hostname: "*.example.com", tls: {certificateRefs: [{name: missing}]}`, false},
+		"all hosts":         {asks, `tls: {certificateRefs: [{name: missing}]}`, false},
+		"another namespace": {asks, `hostname: a.example.com, tls: {certificateRefs: [{name: missing, namespace: other}]}`, false},
+		"another Secret":    {asks, `hostname: a.example.com, tls: {certificateRefs: [{name: malformed}]}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			result := newWorld(t, `
+kind: Gateway
+metadata: {name: g, annotations: `+test.annotations+`}
+spec:
+  gatewayClassName: kedge
+  listeners:
+  - {name: https, port: 443, protocol: HTTPS, `+test.listener+`}`).serve()
+			if !test.awaited {
+				expect(t, result, "g Accepted=False ListenersNotValid")
+				return
+			}
+			expect(t, result, "g Accepted=True ListenersNotValid", "g/https Accepted=True Accepted",
+				"g/https ResolvedRefs=False Pending", "g/https Programmed=False Pending")
+			if len(result.Fronts) != 1 || len(result.Fronts[0].Ports[0].Listeners) != 1 || len(result.Fronts[0].Ports[0].Listeners[0].Certificates) != 0 {
+				t.Errorf("the fronts are %+v", result.Fronts)
+			}
+		})
+	}
+}
+
 func mapKeys[V any](of map[string]V) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for key := range of {

@@ -95,6 +95,9 @@ type listener struct {
 	namespaces admission
 	// certificates are names of certificates in State.
 	certificates []string
+	// awaits says that the only thing missing is a certificate that kedge gets itself. The
+	// port is open meanwhile, so that the challenges of an authority can arrive.
+	awaits bool
 	// clientAuthorities and insecureFallback are those of routing.Listener.
 	clientAuthorities string
 	insecureFallback  bool

@@ -12,6 +12,7 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
 )
 
 // kindsOf returns the kinds of routes that a protocol can have, or nil if kedge does not
@@ -56,7 +57,7 @@ func (c *compiler) newListener(g *gateway, set *gwv1.ListenerSet, spec *gwv1.Lis
 	}
 	l.allow(spec.AllowedRoutes, possible)
 	if l.tlsMode == gwv1.TLSModeTerminate {
-		c.readCertificates(l, spec.TLS)
+		c.readCertificates(l, spec)
 	}
 	if l.protocol == gwv1.HTTPSProtocolType {
 		c.readClientValidation(l)
@@ -110,16 +111,23 @@ func joinKinds(kinds []gwv1.Kind) string {
 }
 
 // readCertificates finds the certificates that a listener shows.
-func (c *compiler) readCertificates(l *listener, config *gwv1.ListenerTLSConfig) {
+func (c *compiler) readCertificates(l *listener, spec *gwv1.Listener) {
+	config := spec.TLS
 	if config == nil || len(config.CertificateRefs) == 0 {
 		l.resolved = l.resolved.and(faultOf(gwv1.ListenerReasonInvalidCertificateRef, "the listener has no certificate: name a Secret in tls.certificateRefs"))
 		return
 	}
 	for i := range config.CertificateRefs {
-		name, wrong := c.certificate(l.referrer(), &config.CertificateRefs[i], string(gwv1.ListenerReasonInvalidCertificateRef))
-		if wrong.is() {
+		ref := &config.CertificateRefs[i]
+		name, wrong := c.certificate(l.referrer(), ref, string(gwv1.ListenerReasonInvalidCertificateRef))
+		switch {
+		case wrong.is() && l.set == nil && acme.Certifies(l.gateway, spec, ref) && c.in.Secret(l.gateway.Namespace, string(ref.Name)) == nil:
+			l.awaits = true
+			l.resolved = l.resolved.and(faultOf(gwv1.ListenerReasonPending, "kedge is yet to get the certificate of the Secret %s. "+
+				"Events of the Gateway say what keeps it from that", ref.Name))
+		case wrong.is():
 			l.resolved = l.resolved.and(wrong)
-		} else if !slices.Contains(l.certificates, name) {
+		case !slices.Contains(l.certificates, name):
 			l.certificates = append(l.certificates, name)
 		}
 	}
@@ -186,7 +194,7 @@ func (l *listener) admits(namespace *corev1.Namespace) bool { return l.namespace
 
 // canServe tells whether there is nothing in the listener that keeps it from serving.
 func (l *listener) canServe() bool {
-	return !l.accepted.is() && !l.conflict.is() && len(l.kinds) > 0 && (l.tlsMode != gwv1.TLSModeTerminate || len(l.certificates) > 0)
+	return !l.accepted.is() && !l.conflict.is() && len(l.kinds) > 0 && (l.tlsMode != gwv1.TLSModeTerminate || len(l.certificates) > 0 || l.awaits)
 }
 
 // transport returns what the listener uses of its port.

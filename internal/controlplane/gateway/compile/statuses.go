@@ -226,6 +226,9 @@ func (c *compiler) unprogrammed(g *gateway, l *listener) fault {
 	case !l.usable:
 		return faultOf(gwv1.ListenerReasonInvalid, "the Gateway %s or the ListenerSet is not accepted: its conditions say why", g)
 	}
+	if l.awaits && len(l.certificates) == 0 {
+		return faultOf(gwv1.ListenerReasonPending, "%s", l.resolved.message)
+	}
 	reached := c.reachOf(g.front)
 	if len(reached.addresses()) == 0 {
 		return faultOf(gwv1.ListenerReasonPending, "%s", reached.addressFault(nil).message)

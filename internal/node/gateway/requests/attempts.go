@@ -9,6 +9,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -125,6 +126,7 @@ func (a *attempts) prepare() {
 			a.setPath(a.pathOf(f.rewrite.Path))
 		}
 	}
+	header[hopsHeader] = []string{strconv.Itoa(a.hops + 1)} // whatever filters do
 	if a.url.EscapedPath() != a.url.RawPath && a.url.RawPath != "" {
 		a.setPath(a.url.RawPath)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/backendtls"
 )
 
 // avoidance is how long an endpoint is avoided after a connection to it has failed.
@@ -60,7 +61,7 @@ func newService(from *routing.Backend, certificate *routing.Certificate, before 
 		}
 		s.endpoints = append(s.endpoints, e)
 	}
-	key := poolKey(from, certificate)
+	key := backendtls.KeyOf(from.TLS, certificate)
 	if before != nil && before.pool.key == key {
 		s.pool = before.pool
 	} else {

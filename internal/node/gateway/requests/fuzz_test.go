@@ -115,6 +115,7 @@ func made(config []byte) *routing.State {
 			}
 			r.Rules = append(r.Rules, rule)
 		}
+		r.SingleLabel = c.of("", "1") != ""
 		state.Routes[r.Name] = r
 		l := &socket.Listeners[len(c.of("", "1", "12"))]
 		l.Routes = append(l.Routes, r.Name)
@@ -169,6 +170,9 @@ func naive(state *routing.State, host, path, method string, header http.Header, 
 			for _, routeHost := range hosts {
 				routeHost = strings.ToLower(routeHost)
 				if !hostFits(routeHost, host) {
+					continue
+				}
+				if r.SingleLabel && strings.HasPrefix(routeHost, "*") && strings.Count(routeHost, ".") != strings.Count(host, ".") {
 					continue
 				}
 				index := 0

@@ -39,14 +39,14 @@ func (c *condition) holds(value string) bool {
 	return c.value == value
 }
 
-// newMatch compiles a match. It returns false if the match has a faulty regular expression: then
-// no request fits.
+// newMatch compiles a match. It returns false if the match has a faulty or a too large regular
+// expression: then no request fits.
 func newMatch(r *rule, from *routing.Match, index int) (*match, bool) {
 	m := &match{rule: r, kind: from.PathType, path: from.Path, method: from.Method, index: index}
 	switch m.kind {
 	case routing.Regexp:
 		var err error
-		if m.expression, err = whole(m.path); err != nil {
+		if m.expression, err = routing.CompileRegexp(m.path); err != nil {
 			return nil, false
 		}
 	case routing.Exact:
@@ -70,11 +70,6 @@ func plainPath(of string) string {
 	return parsed.match
 }
 
-// whole compiles a regular expression that must match a whole text.
-func whole(expression string) (*regexp.Regexp, error) {
-	return regexp.Compile("^(?:" + expression + ")$")
-}
-
 // conditions compiles fields. Of two with the same name, the first one counts.
 func conditions(fields []routing.Field, canonical func(string) string) ([]condition, bool) {
 	all := make([]condition, 0, len(fields))
@@ -85,7 +80,7 @@ func conditions(fields []routing.Field, canonical func(string) string) ([]condit
 		}
 		if fields[i].Type == routing.Regexp {
 			var err error
-			if c.expression, err = whole(c.value); err != nil {
+			if c.expression, err = routing.CompileRegexp(c.value); err != nil {
 				return nil, false
 			}
 		}
@@ -101,13 +96,15 @@ type question struct {
 	host     string
 	header   http.Header
 	rawQuery string
+	// deep says that the wildcard of the host name stands for several labels.
+	deep bool
 	// parameters are those of rawQuery, once they were needed.
 	parameters url.Values
 }
 
 // fits tells whether a request fits apart from its path.
 func (m *match) fits(q *question) bool {
-	if m.method != "" && m.method != q.method {
+	if m.method != "" && m.method != q.method || q.deep && m.rule.route.source.SingleLabel {
 		return false
 	}
 	for i := range m.headers {
@@ -168,6 +165,8 @@ func compareMatches(a, b *match) int {
 // A regular expression of a GRPCRoute is one for a method of all services. The standard puts
 // it after those of a service, which are prefixes.
 type rules struct {
+	// suffix is what follows the star of the host name, or empty if that has none.
+	suffix      string
 	exact       map[string][]*match
 	expressions []*match
 	prefixes    map[string][]*match
@@ -177,8 +176,17 @@ type rules struct {
 	longest int
 }
 
-func newRules() *rules {
-	return &rules{exact: map[string][]*match{}, prefixes: map[string][]*match{}}
+func newRules(hostname string) *rules {
+	r := &rules{exact: map[string][]*match{}, prefixes: map[string][]*match{}}
+	if suffix, is := strings.CutPrefix(hostname, "*"); is {
+		r.suffix = suffix
+	}
+	return r
+}
+
+// isDeep tells whether the wildcard stands for more than one label of a host that fits.
+func (r *rules) isDeep(host string) bool {
+	return r.suffix != "" && strings.IndexByte(host[:len(host)-len(r.suffix)], '.') >= 0
 }
 
 func (r *rules) add(m *match) {

@@ -16,6 +16,9 @@ const mirrorTimeout = 30 * time.Second
 
 // chooseMirrors returns the mirrors that get a copy of the request.
 func (x *exchange) chooseMirrors() (chosen []*mirror) {
+	if x.hops >= maxMirroredHops {
+		return nil
+	}
 	for _, f := range x.answered {
 		for i := range f.mirrors {
 			if f.mirrors[i].chosen() {

@@ -2,19 +2,15 @@ package requests
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/backendtls"
 )
 
 const (
@@ -35,7 +31,7 @@ const (
 
 // pool has the connections to the endpoints of a backend.
 type pool struct {
-	key    [sha256.Size]byte
+	key    backendtls.Key
 	scheme string
 	// tls is nil if the backend speaks no TLS.
 	tls *tls.Config
@@ -53,16 +49,10 @@ type dialError struct{ error }
 // Unwrap returns the reason.
 func (e dialError) Unwrap() error { return e.error }
 
-// poolKey returns by what connections of a backend differ: how the backend proves who it is.
-func poolKey(of *routing.Backend, certificate *routing.Certificate) [sha256.Size]byte {
-	text, _ := json.Marshal([]any{of.TLS, certificate}) // it never fails
-	return sha256.Sum256(text)
-}
-
-func newPool(key [sha256.Size]byte, security *routing.BackendTLS, certificate *routing.Certificate) *pool {
+func newPool(key backendtls.Key, security *routing.BackendTLS, certificate *routing.Certificate) *pool {
 	p := &pool{key: key, scheme: "http"}
 	if security != nil {
-		p.scheme, p.tls = "https", clientTLS(security, certificate)
+		p.scheme, p.tls = "https", backendtls.Config(security, certificate)
 	}
 	return p
 }
@@ -148,62 +138,4 @@ func dialTLS(ctx context.Context, network, address string, config *tls.Config) (
 		return nil, dialError{fmt.Errorf("connect by TLS: %w", err)}
 	}
 	return secured, nil
-}
-
-// clientTLS returns how a backend is asked to prove who it is. Faulty authorities trust
-// nobody, and a faulty certificate is not shown.
-func clientTLS(security *routing.BackendTLS, certificate *routing.Certificate) *tls.Config {
-	config := &tls.Config{ServerName: security.ServerName, MinVersion: tls.VersionTLS12}
-	if security.Authorities != "" {
-		config.RootCAs = x509.NewCertPool()
-		config.RootCAs.AppendCertsFromPEM([]byte(security.Authorities))
-	}
-	if certificate != nil {
-		if pair, err := tls.X509KeyPair([]byte(certificate.Chain), []byte(certificate.Key)); err == nil {
-			config.Certificates = []tls.Certificate{pair}
-		}
-	}
-	switch {
-	case security.Insecure:
-		config.InsecureSkipVerify = true //nolint:gosec // the user asks for it
-	case len(security.Names)+len(security.URIs) > 0:
-		// The standard library checks only ServerName. VerifyConnection does all its checks, with
-		// other names.
-		config.InsecureSkipVerify = true //nolint:gosec // see above
-		config.VerifyConnection = func(state tls.ConnectionState) error {
-			return verify(state.PeerCertificates, config.RootCAs, security)
-		}
-	}
-	return config
-}
-
-var (
-	errNoCertificate = errors.New("the backend has shown no certificate")
-	errWrongName     = errors.New("the certificate of the backend has none of the wanted names")
-)
-
-// verify checks a chain of certificates, and that the first one has one of the names.
-func verify(chain []*x509.Certificate, roots *x509.CertPool, security *routing.BackendTLS) error {
-	if len(chain) == 0 {
-		return errNoCertificate
-	}
-	options := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
-	for _, certificate := range chain[1:] {
-		options.Intermediates.AddCert(certificate)
-	}
-	leaf := chain[0]
-	if _, err := leaf.Verify(options); err != nil {
-		return err
-	}
-	for _, name := range security.Names {
-		if leaf.VerifyHostname(name) == nil {
-			return nil
-		}
-	}
-	for _, uri := range leaf.URIs {
-		if slices.Contains(security.URIs, uri.String()) {
-			return nil
-		}
-	}
-	return errWrongName
 }

@@ -34,6 +34,8 @@ type exchange struct {
 	answered []*filters
 	backend  string
 	endpoint string
+	// hops is how many gateways the request has come through.
+	hops int
 }
 
 // Serve answers a request that came in at the socket with a name. Like a http.Handler, it may
@@ -141,6 +143,11 @@ func (x *exchange) serve() {
 	}
 	if t.backend == nil {
 		x.fail(faultOf(t))
+		return
+	}
+	// 508 is nothing that users repeat requests for.
+	if x.hops = hopsOf(x.r.Header); x.hops >= maxHops {
+		x.fail(http.StatusLoopDetected)
 		return
 	}
 	x.forward(t, sticky)

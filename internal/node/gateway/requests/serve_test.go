@@ -99,6 +99,39 @@ func TestMisdirected(t *testing.T) {
 	}
 }
 
+// TestWildcards sees that the wildcard of an Ingress stands for one label, and that of the Gateway
+// API for several. What the routes of a name leave over, those of less specific names get.
+func TestWildcards(t *testing.T) {
+	w := newWorld(t)
+	l := &w.state.Sockets["web"].Listeners[0]
+	for name, single := range map[string]bool{"ingress": true, "gateway": false} {
+		for i, hostname := range []string{"a.NAME.org", "*.NAME.org", "*.b.NAME.org", ""} {
+			backend := fmt.Sprint(name, i)
+			w.backend(backend, nil)
+			r := &routing.Route{Name: backend, SingleLabel: single, Rules: []routing.Rule{to("/"+fmt.Sprint(i), backend)}}
+			if hostname != "" {
+				r.Hostnames = []string{strings.ReplaceAll(hostname, "NAME", name)}
+				r.Rules = append(r.Rules, to("/all/"+name, backend))
+			}
+			w.add(r, l)
+		}
+	}
+	w.set()
+	for asked, want := range map[string]string{
+		"a.ingress.org/0": "ingress0", "a.ingress.org/1": "ingress1", "a.ingress.org/3": "gateway3", "a.ingress.org/2": "",
+		"a.ingress.org/all/ingress": "ingress0", "x.ingress.org/all/ingress": "ingress1", "x.b.ingress.org/all/ingress": "ingress2",
+		"b.ingress.org/1": "ingress1", "x.b.ingress.org/1": "", "x.b.ingress.org/2": "ingress2", "y.x.b.ingress.org/2": "",
+		"y.x.b.ingress.org/3": "gateway3", "ingress.org/1": "",
+		"a.gateway.org/1": "gateway1", "x.b.gateway.org/1": "gateway1", "x.b.gateway.org/2": "gateway2", "y.x.b.gateway.org/2": "gateway2",
+		"y.x.gateway.org/all/gateway": "gateway1", "y.x.b.gateway.org/all/gateway": "gateway2", "gateway.org/1": "",
+	} {
+		host, path, _ := strings.Cut(asked, "/")
+		if got := w.ask("GET", "/"+path, "Host: "+host); got.echo.Backend != want {
+			t.Errorf("%s: got %q (%d), want %q", asked, got.echo.Backend, got.StatusCode, want)
+		}
+	}
+}
+
 // TestSameHostname sees that listeners of two Gateways with the same host name serve the routes
 // of both.
 func TestSameHostname(t *testing.T) {
@@ -209,8 +242,8 @@ func TestPrecedence(t *testing.T) {
 			map[string]string{"POST /s/Echo": "0", "POST /s/Method": "1", "POST /t/Method": "2", "POST /t/Echo": "3"},
 		},
 		{
-			"faulty", rules(expression("["), header(prefix("/"), "a", "b"), prefix("/")),
-			map[string]string{"GET /[": "2"},
+			"faulty", rules(expression("["), header(prefix("/"), "a", "b"), prefix("/"), expression("(/a{1000}){1000}"), expression("/a)|(/b")),
+			map[string]string{"GET /[": "2", "GET /b": "2"},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -116,7 +116,7 @@ func (l *listener) attach(r *route) {
 		names = []string{""}
 	}
 	for _, name := range names {
-		of := l.routes.entry(name, newRules)
+		of := l.routes.entry(name, func() *rules { return newRules(name) })
 		for _, m := range r.matches {
 			of.add(m)
 		}
@@ -124,9 +124,12 @@ func (l *listener) attach(r *route) {
 }
 
 // find returns the match that takes a request for a host, or nil. Matches under the most
-// specific host name come first. If none of them fits, those of the next one are asked.
+// specific host name come first. If none of them fits, those of the next one are asked: the
+// Gateway API gives the more specific name only precedence (HTTPRouteSpec.Hostnames), and in an
+// Ingress a rule for a wildcard or for all hosts serves the paths that an exact host has not.
 func (l *listener) find(host string, q *question) *match {
 	for of := range l.routes.fitting(host) {
+		q.deep = of.isDeep(host)
 		if m := of.find(q); m != nil {
 			return m
 		}

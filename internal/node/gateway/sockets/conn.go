@@ -18,6 +18,8 @@ type conn struct {
 	suspect bool
 	// stall is how long a write may take. Zero means for ever.
 	stall time.Duration
+	// used says that a first request or a stream has begun.
+	used atomic.Bool
 	// deadline is what SetWriteDeadline has set, in nanoseconds since 1970, or zero.
 	deadline atomic.Int64
 
@@ -160,16 +162,25 @@ func (t *tracker) waiting() <-chan struct{} {
 	return empty
 }
 
-// closeAll closes all connections, and takes no more.
-func (t *tracker) closeAll() {
+// end closes all connections, and takes no more.
+func (t *tracker) end() {
 	t.mu.Lock()
 	t.closed = true
-	all := make([]*conn, 0, len(t.conns))
+	t.mu.Unlock()
+	t.closeIf(func(*conn) bool { return true })
+}
+
+// closeIf closes the connections that a function chooses.
+func (t *tracker) closeIf(chosen func(*conn) bool) {
+	t.mu.Lock()
+	var all []*conn
 	for c := range t.conns {
-		all = append(all, c)
+		if chosen(c) {
+			all = append(all, c)
+		}
 	}
 	t.mu.Unlock()
 	for _, c := range all {
-		_ = c.Close()
+		_ = c.Close() // calls remove
 	}
 }

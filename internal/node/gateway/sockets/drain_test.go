@@ -147,6 +147,78 @@ func TestDrainUnderLoad(t *testing.T) {
 	}
 }
 
+// TestStop stops at once if nobody asks for anything: clients of all versions that wait, clients
+// that never asked, and clients in the handshake of TLS lose their connections.
+func TestStop(t *testing.T) {
+	w, ca, l := loaded(t, func(s *Sockets) {
+		s.cfg.Notice, s.cfg.Patience, s.patience.grace = time.Hour, time.Hour, time.Hour
+		s.patience.header = time.Hour
+	})
+	l.addQUIC(w, ca)
+	l.more(50)
+	l.stop()
+	for _, name := range []string{"plain", "secure"} {
+		dialTCP(t, w.state.Sockets[name].Port)
+	}
+	fresh, err := dialTLS(w.state.Sockets["secure"].Port, &tls.Config{RootCAs: ca.pool, ServerName: "a.example"})
+	must(t, err)
+	defer fresh.Close()
+	eventually(t, "accepting the connections", func() bool { return w.sockets.connections.count() >= 7 })
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		w.stop()
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(generous):
+		t.Fatal("the sockets wait for nobody")
+	}
+	if got := w.sockets.connections.count(); got != 0 {
+		t.Errorf("%d connections are left", got)
+	}
+}
+
+// TestStopPatiently lets a request and a stream end.
+func TestStopPatiently(t *testing.T) {
+	w := newWorld(t, func(s *Sockets) { s.cfg.Patience = time.Hour })
+	started, release := make(chan struct{}), make(chan struct{})
+	w.handler = func(w http.ResponseWriter, _ *http.Request) {
+		close(started)
+		<-release
+		_, _ = io.WriteString(w, "done")
+	}
+	w.state.Backends["b"] = &routing.Backend{Endpoints: []addrPort{echo(t, "b")}}
+	w.state.Routes["r"] = &routing.Route{Stream: split("b")}
+	port := w.open("web", routing.TCP, routing.Listener{Protocol: routing.HTTP})
+	stream := dialTCP(t, w.open("stream", routing.TCP, routing.Listener{Protocol: routing.RawTCP, Routes: []string{"r"}}))
+	reader := bufio.NewReader(stream)
+	if line, err := reader.ReadString('\n'); line != "b\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	slow := dialTCP(t, port)
+	answered := make(chan string)
+	go func() {
+		_, body, err := get(slow, plainGet)
+		answered <- fmt.Sprint(body, err)
+	}()
+	<-started
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		w.stop()
+	}()
+	eventually(t, "the end of the sockets", func() bool { return len(w.sockets.Listening()) == 0 })
+	close(release)
+	if got := <-answered; got != "done<nil>" {
+		t.Errorf("the request gets %s", got)
+	}
+	if heard, err := hear(stream, "bye"); heard != "bye" || err != nil {
+		t.Errorf("the stream says %q, %v", heard, err)
+	}
+	<-stopped
+}
+
 // TestDrain tells clients of both versions to go, and still serves them and new ones.
 func TestDrain(t *testing.T) {
 	w := newWorld(t, nil)

@@ -176,7 +176,7 @@ func FuzzDatagram(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Cleanup(func() { u.end(0) })
+	f.Cleanup(func() { u.end(0, 0) })
 	f.Add([]byte{127, 0, 0, 1}, uint16(9), []byte("hello"))
 	f.Add([]byte{255, 255, 255, 255}, uint16(0), []byte{})
 	f.Add(make([]byte, 16), uint16(65535), make([]byte, 2000))

@@ -104,6 +104,11 @@ func (t *tcpSocket) newServer() *http.Server {
 			}
 			return ctx
 		},
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if state == http.StateActive {
+				under(c).used.Store(true)
+			}
+		},
 		Protocols: new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter,
@@ -115,6 +120,14 @@ func (t *tcpSocket) newServer() *http.Server {
 	server.Protocols.SetHTTP2(true)
 	server.Protocols.SetUnencryptedHTTP2(true)
 	return server
+}
+
+// under returns the connection below one of the server.
+func under(c net.Conn) *conn {
+	if secure, ok := c.(*tls.Conn); ok {
+		return secure.NetConn().(*hello).conn
+	}
+	return c.(*conn)
 }
 
 // debugLog writes what the HTTP servers report about clients. Anybody can make them report.

@@ -74,7 +74,7 @@ type patience struct {
 	// dial is for each endpoint.
 	dial time.Duration
 	// grace is how long idle connections of HTTP stay open after their socket has closed, for
-	// a request that is on its way.
+	// a request that is on its way. Run does not wait so long.
 	grace time.Duration
 }
 

@@ -103,7 +103,7 @@ func (q *quicSocket) set(settings *settings) {
 func (q *quicSocket) drain(bool) {}
 
 // end implements socket.
-func (q *quicSocket) end(patience time.Duration) {
+func (q *quicSocket) end(_, patience time.Duration) {
 	// The listener is closed first: http3.Server.Shutdown counts on no more connections.
 	_ = q.listener.Close()
 	q.working.Wait()

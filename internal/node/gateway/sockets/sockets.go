@@ -41,8 +41,9 @@ type Config struct {
 	Log   *logrus.Entry
 	// Registerer takes the metrics. It may be nil.
 	Registerer prometheus.Registerer
-	// Notice is how long a socket still accepts connections while it asks its clients to
-	// connect elsewhere. It is the time that a load balancer needs to learn of it.
+	// Notice is how long a socket that is no longer in the state still accepts connections
+	// while it asks its clients to connect elsewhere. It is the time that a load balancer needs
+	// to learn of it.
 	Notice time.Duration
 	// Patience is how long requests and streams may last after the socket has closed.
 	Patience time.Duration
@@ -64,6 +65,7 @@ type Sockets struct {
 	requests *limit
 	metrics  *metrics
 	changes  chan struct{}
+	backends encryptions
 	// state is the newest one. Connections find their backends in it.
 	state atomic.Pointer[routing.State]
 	// noticed is when notice has warned, in nanoseconds since 1970.
@@ -71,7 +73,7 @@ type Sockets struct {
 
 	mu           sync.Mutex
 	running      bool
-	drainedAt    time.Time // zero if not draining
+	draining     bool
 	open         map[key]*entry
 	failed       map[key]string // the last message about each
 	retry        *time.Timer
@@ -108,9 +110,10 @@ type socket interface {
 	set(*settings)
 	// drain says whether clients are asked to connect elsewhere. The socket still accepts.
 	drain(bool)
-	// end closes the socket, waits for what is in flight, and then closes all. It returns
-	// when no goroutine of the socket is left.
-	end(patience time.Duration)
+	// end closes the socket. Idle connections stay open for grace. Then end waits for what is
+	// in flight, and closes all when patience has ended. It returns when no goroutine of the
+	// socket is left.
+	end(grace, patience time.Duration)
 }
 
 // New returns Sockets that listen once Run and Set were called.
@@ -144,6 +147,7 @@ func (s *Sockets) Set(state *routing.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.state.Swap(state)
+	s.backends.keep(state)
 	if !s.running {
 		return
 	}
@@ -163,30 +167,23 @@ func sameSettings(a, b *routing.State) bool {
 	return maps.Equal(a.Sockets, b.Sockets) && maps.Equal(a.Routes, b.Routes) && maps.Equal(a.Certificates, b.Certificates)
 }
 
-// Run keeps the sockets open until ctx ends. Then it drains: see Drain. It returns when all
-// sockets and connections are closed. It runs at most once.
+// Run keeps the sockets open until ctx ends. Then it closes them and all idle connections at
+// once. It returns when requests and streams have ended, at the latest after Config.Patience.
+// Who wants clients to go elsewhere before that calls Drain and waits. It runs at most once.
 func (s *Sockets) Run(ctx context.Context) {
 	s.mu.Lock()
 	s.running = true
 	s.reconcile()
 	s.mu.Unlock()
 	<-ctx.Done()
-	s.Drain()
-	s.mu.Lock()
-	left := time.Until(s.drainedAt.Add(s.cfg.Notice))
-	if len(s.open) == 0 {
-		left = 0
-	}
-	s.mu.Unlock()
-	time.Sleep(max(0, left))
-
 	s.mu.Lock()
 	s.running = false
 	if s.retry != nil {
 		s.retry.Stop()
 	}
 	for key, e := range s.open {
-		s.close(key, e)
+		// A request that comes now cannot be told from one that comes too late.
+		s.close(key, e, 0)
 	}
 	s.mu.Unlock()
 	s.changed()
@@ -194,15 +191,12 @@ func (s *Sockets) Run(ctx context.Context) {
 }
 
 // Drain asks the clients of all sockets to connect elsewhere: answers of HTTP/1.1 close
-// their connection, and HTTP/2 says GOAWAY. The sockets still accept. Run closes them when
-// its context has ended and Config.Notice has passed since Drain.
+// their connection, and HTTP/2 says GOAWAY. The sockets still accept, until the context of Run
+// ends.
 func (s *Sockets) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.drainedAt.IsZero() {
-		return
-	}
-	s.drainedAt = time.Now()
+	s.draining = true
 	for _, e := range s.open {
 		e.drain(true)
 	}
@@ -251,7 +245,7 @@ func (s *Sockets) reconcile() {
 			if e.leaving != nil {
 				e.leaving.Stop()
 				e.leaving = nil
-				e.drain(!s.drainedAt.IsZero())
+				e.drain(s.draining)
 				changed = true
 			}
 			continue
@@ -267,7 +261,7 @@ func (s *Sockets) reconcile() {
 		if s.failed[key] != "" {
 			s.log.Infof("Port %s is open for %s now", key, settings.name)
 		}
-		opened.drain(!s.drainedAt.IsZero())
+		opened.drain(s.draining)
 		s.open[key] = &entry{socket: opened, name: settings.name}
 		changed = true
 	}
@@ -306,13 +300,13 @@ func (s *Sockets) leave(key key, e *entry) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.open[key] == e && e.leaving != nil {
-			s.close(key, e)
+			s.close(key, e, s.patience.grace)
 		}
 	})
 }
 
 // close ends a socket in a goroutine of its own. It holds mu.
-func (s *Sockets) close(key key, e *entry) {
+func (s *Sockets) close(key key, e *entry, grace time.Duration) {
 	if e.leaving != nil {
 		e.leaving.Stop()
 	}
@@ -320,7 +314,7 @@ func (s *Sockets) close(key key, e *entry) {
 	port, patience := key.String(), s.cfg.Patience
 	s.endingPorts[port]++
 	s.ending.Go(func() {
-		e.end(patience)
+		e.end(grace, patience)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.endingPorts[port]--; s.endingPorts[port] == 0 {

@@ -22,17 +22,16 @@ const mostDials = 3
 // errNoBackend says that the target which the weights have chosen has no endpoint.
 var errNoBackend = errors.New("no backend")
 
-// endpoints returns the endpoints of a target, in the order to try them. There are none if
-// connections to it are closed.
-func (s *Sockets) endpoints(split *routing.Split, encrypted bool) []netip.AddrPort {
+// endpoints returns the backend of a target, and its endpoints in the order to try them. There
+// are none if connections to it are closed.
+func (s *Sockets) endpoints(split *routing.Split) (*routing.Backend, []netip.AddrPort) {
 	target := choose(split)
 	if target == nil || target.Fault != 0 {
-		return nil
+		return nil, nil
 	}
 	backend := s.state.Load().Backends[target.Backend]
-	if backend == nil || len(backend.Endpoints) == 0 || backend.TLS != nil && !encrypted {
-		// What a policy wants encrypted on its way to the backend does not go in plain.
-		return nil
+	if backend == nil || len(backend.Endpoints) == 0 {
+		return nil, nil
 	}
 	n := min(len(backend.Endpoints), mostDials)
 	first := rand.IntN(len(backend.Endpoints))
@@ -40,7 +39,7 @@ func (s *Sockets) endpoints(split *routing.Split, encrypted bool) []netip.AddrPo
 	for i := range found {
 		found[i] = backend.Endpoints[(first+i)%len(backend.Endpoints)]
 	}
-	return found
+	return backend, found
 }
 
 // choose returns a target by the weights, or nil if all weights are zero.
@@ -79,20 +78,53 @@ func (s *Sockets) reachable(split *routing.Split) bool {
 	return false
 }
 
-// dial connects to an endpoint of a target. If one does not answer, it tries the next.
-func (s *Sockets) dial(ctx context.Context, split *routing.Split, encrypted bool) (*net.TCPConn, error) {
-	dialer := net.Dialer{Timeout: s.patience.dial}
+// upstream is a connection to a backend. Its half speaks TLS if the backend does.
+type upstream struct {
+	half
+	raw *net.TCPConn
+}
+
+// dial connects to an endpoint of a target. If one does not answer, it tries the next. If the
+// TLS of the client ends here, a backend that wants TLS gets it anew. Otherwise the backend gets
+// what the client sends.
+func (s *Sockets) dial(ctx context.Context, split *routing.Split, ended bool) (*upstream, error) {
+	backend, endpoints := s.endpoints(split)
+	var security *tls.Config
+	if ended && backend != nil && backend.TLS != nil {
+		security = s.backends.config(backend, s.state.Load())
+	}
 	err := errNoBackend
-	for _, endpoint := range s.endpoints(split, encrypted) {
-		var c net.Conn
-		if c, err = dialer.DialContext(ctx, "tcp", endpoint.String()); err == nil {
-			return c.(*net.TCPConn), nil
+	for _, endpoint := range endpoints {
+		var c *upstream
+		if c, err = s.dialEndpoint(ctx, endpoint, security); err == nil {
+			return c, nil
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
 	return nil, fmt.Errorf("connect to backend: %w", err)
+}
+
+// dialEndpoint connects to an endpoint, by TLS if security is not nil.
+func (s *Sockets) dialEndpoint(ctx context.Context, endpoint netip.AddrPort, security *tls.Config) (*upstream, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.patience.dial)
+	defer cancel()
+	var dialer net.Dialer
+	c, err := dialer.DialContext(ctx, "tcp", endpoint.String())
+	if err != nil {
+		return nil, err
+	}
+	raw := c.(*net.TCPConn)
+	if security == nil {
+		return &upstream{raw, raw}, nil
+	}
+	secure := tls.Client(raw, security)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, fmt.Errorf("TLS with %s: %w", endpoint, err)
+	}
+	return &upstream{secure, raw}, nil
 }
 
 // half is one end of a stream. Both *net.TCPConn and *tls.Conn are one.
@@ -106,27 +138,28 @@ type half interface {
 // were read already.
 func (t *tcpSocket) copyStream(c *conn, secure *tls.Conn, split *routing.Split, first []byte) {
 	defer func() { _ = c.Close() }()
+	c.used.Store(true)
 	// The kernel copies between two TCP connections by itself.
 	var client half = c.Conn.(*net.TCPConn)
 	if secure != nil {
 		client = secure
 	}
-	backend, err := t.dial(t.ctx, split, secure == nil)
+	backend, err := t.dial(t.ctx, split, secure != nil)
 	if err != nil {
 		t.log.Debugf("Close the connection of %s to %s: %v", c.RemoteAddr(), t.settings.Load().name, err)
 		return
 	}
 	defer func() { _ = backend.Close() }()
-	pair := &pair{client: client, backend: backend, under: c, quiet: t.patience.quiet}
+	pair := &pair{client: client, backend: backend.half, under: [2]net.Conn{c, backend.raw}, quiet: t.patience.quiet}
 	done := make(chan struct{})
 	t.working.Go(func() {
 		defer close(done)
-		pair.copy(client, backend, fromBackend)
+		pair.copy(client, backend.half, fromBackend)
 	})
 	if err := pair.begin(c, first); err != nil {
 		pair.close()
 	} else {
-		pair.copy(backend, client, fromClient)
+		pair.copy(backend.half, client, fromClient)
 	}
 	<-done
 	if secure != nil {
@@ -137,7 +170,7 @@ func (t *tcpSocket) copyStream(c *conn, secure *tls.Conn, split *routing.Split, 
 // pair is a stream between a client and a backend.
 type pair struct {
 	client, backend half
-	under           *conn // the connection of the client without TLS
+	under           [2]net.Conn // both without TLS
 	quiet           time.Duration
 	// silent says of each direction that it has carried nothing for a while.
 	silent [2]atomic.Bool
@@ -201,6 +234,7 @@ func (p *pair) copy(to, from half, way direction) {
 
 // close closes both sides at once, without waiting for a write of TLS.
 func (p *pair) close() {
-	_ = p.under.Close()
-	_ = p.backend.Close()
+	for _, c := range p.under {
+		_ = c.Close()
+	}
 }

@@ -172,7 +172,7 @@ func (t *tcpSocket) serve(c *conn, settings *settings, peer netip.Addr, trusted 
 }
 
 // end implements socket.
-func (t *tcpSocket) end(patience time.Duration) {
+func (t *tcpSocket) end(grace, patience time.Duration) {
 	t.draining.Store(true)
 	_ = t.listener.Close()
 	<-t.accepting
@@ -183,9 +183,11 @@ func (t *tcpSocket) end(patience time.Duration) {
 	select {
 	case <-none:
 	case <-ctx.Done():
-	case <-time.After(t.Sockets.patience.grace):
+	case <-time.After(grace):
 	}
-	// Now idle connections are closed. HTTP/2 says GOAWAY also on these.
+	// Now idle connections are closed. HTTP/2 says GOAWAY also on these. The server does not
+	// count a new connection as idle, but browsers make some for requests that never come.
+	t.tracker.closeIf(func(c *conn) bool { return !c.used.Load() })
 	t.httpMu.Lock()
 	server := t.server
 	t.httpMu.Unlock()
@@ -197,7 +199,7 @@ func (t *tcpSocket) end(patience time.Duration) {
 	case <-ctx.Done():
 	}
 	t.cancel()
-	t.tracker.closeAll()
+	t.tracker.end()
 	t.httpMu.Lock()
 	t.httpClosed = true // also for a handshake that ends at this moment
 	if t.server != nil {

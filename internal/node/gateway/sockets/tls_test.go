@@ -89,7 +89,7 @@ func TestServerNames(t *testing.T) {
 			t.Errorf("%q: %v", server, err)
 		}
 	}
-	// A policy wants TLS to this backend, and streams have none.
+	// A policy wants TLS to this backend, which speaks none.
 	if c, err := dialTLS(port, config("encrypted.example")); err == nil {
 		if heard, _ := hear(c, "hello"); heard != "" {
 			t.Errorf("a backend that wants TLS got it in plain: %q", heard)
@@ -333,6 +333,36 @@ func TestChallenge(t *testing.T) {
 	w.apply()
 	if got := shown("acme-tls/1"); !strings.Contains(got, "no application protocol") {
 		t.Errorf("without a challenge an authority sees %s", got)
+	}
+}
+
+// TestChallengeOfFirstCertificate serves an ACME authority while the listener has no certificate
+// yet. Other clients are refused.
+func TestChallengeOfFirstCertificate(t *testing.T) {
+	w := newWorld(t, nil)
+	ca := newAuthority(t, "ca")
+	w.state.Certificates["challenge"] = ca.leaf("a.example")
+	challenges := map[string]string{"a.example": "challenge"}
+	for name, listener := range map[string]routing.Listener{
+		"no certificates":  {Protocol: routing.HTTPS, Hostname: "a.example", ChallengeCertificates: challenges},
+		"one that is late": {Protocol: routing.HTTPS, Hostname: "a.example", Certificates: []string{"late"}, ChallengeCertificates: challenges},
+		"all host names":   {Protocol: routing.HTTPS, ChallengeCertificates: challenges},
+		"streams of TLS":   {Protocol: routing.TLSTerminate, Hostname: "a.example", ChallengeCertificates: challenges},
+	} {
+		port := w.open(name, routing.TCP, listener)
+		c, err := dialTLS(port, &tls.Config{ServerName: "a.example", RootCAs: ca.pool, NextProtos: []string{"acme-tls/1"}})
+		if err != nil {
+			t.Errorf("%s: an authority gets %v", name, err)
+			continue
+		}
+		if protocol := c.ConnectionState().NegotiatedProtocol; protocol != "acme-tls/1" {
+			t.Errorf("%s: the protocol is %q", name, protocol)
+		}
+		_ = c.Close()
+		if c, err := dialTLS(port, &tls.Config{ServerName: "a.example", RootCAs: ca.pool, NextProtos: []string{"http/1.1"}}); err == nil {
+			t.Errorf("%s: a client is served", name)
+			_ = c.Close()
+		}
 	}
 }
 

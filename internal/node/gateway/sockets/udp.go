@@ -128,7 +128,7 @@ func (u *udpSocket) session(client client) *session {
 		return found
 	}
 	settings := u.settings.Load()
-	endpoints := u.endpoints(settings.stream, true)
+	_, endpoints := u.endpoints(settings.stream)
 	if u.closed || len(endpoints) == 0 {
 		return nil
 	}
@@ -284,7 +284,7 @@ func (u *udpSocket) set(settings *settings) {
 func (u *udpSocket) drain(bool) {}
 
 // end implements socket. Nobody knows when a session of UDP has ended, so all end at once.
-func (u *udpSocket) end(time.Duration) {
+func (u *udpSocket) end(_, _ time.Duration) {
 	_ = u.packets.Close()
 	u.mu.Lock()
 	u.closed = true
