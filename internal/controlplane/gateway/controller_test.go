@@ -71,12 +71,12 @@ spec:
 		if got := w.endpoints("own-kedge"); !slices.Equal(got, []string{"n=192.0.2.1"}) {
 			t.Errorf("the endpoints are %v", got)
 		}
-		// Somebody changes the Service and removes a slice.
-		service.Spec.Ports[0].TargetPort.IntVal, service.Annotations["theirs"] = 1, "x"
-		if _, err := w.api.CoreV1().Services("shop").Update(w.ctx, service, metav1.UpdateOptions{}); err != nil {
+		// Somebody removes a slice and changes the Service.
+		if err := w.api.DiscoveryV1().EndpointSlices("shop").Delete(w.ctx, "own-kedge-ipv4", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.api.DiscoveryV1().EndpointSlices("shop").Delete(w.ctx, "own-kedge-ipv4", metav1.DeleteOptions{}); err != nil {
+		service.Spec.Ports[0].TargetPort.IntVal, service.Annotations["theirs"] = 1, "x"
+		if _, err := w.api.CoreV1().Services("shop").Update(w.ctx, service, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		w.settle()
