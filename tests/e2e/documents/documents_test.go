@@ -31,7 +31,7 @@ const (
 
 func TestDocuments(t *testing.T) {
 	harness.Require(t)
-	harness.Need(t, "e2fsprogs")
+	harness.Need(t, "e2fsprogs", "openssl", "curl")
 	repository, err := harness.Repository()
 	if err != nil {
 		t.Fatal(err)
