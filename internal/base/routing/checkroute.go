@@ -25,18 +25,16 @@ func (r *Route) Check() error {
 	}
 	size := 0
 	for i := range r.Rules {
-		if err := r.Rules[i].check(&size); err != nil {
+		if err := r.Rules[i].Check(&size); err != nil {
 			return fmt.Errorf("rule %d: %w", i, err)
 		}
-	}
-	if size > maxRegexps {
-		return fmt.Errorf("the regular expressions are too large: %d steps of at most %d", size, maxRegexps)
 	}
 	return nil
 }
 
-// check adds the sizes of regular expressions to size.
-func (r *Rule) check(size *int) error {
+// Check returns an error if no server sends a route with such a rule. It adds the steps of
+// the rule's regular expressions to size, which has those of the rules before it in the route.
+func (r *Rule) Check(size *int) error {
 	if r.Name != "" && !isName(r.Name) {
 		return fmt.Errorf("invalid name %q", r.Name)
 	}
@@ -44,6 +42,9 @@ func (r *Rule) check(size *int) error {
 		if err := r.Matches[i].check(size); err != nil {
 			return fmt.Errorf("match %d: %w", i, err)
 		}
+	}
+	if *size > maxRegexps {
+		return fmt.Errorf("the regular expressions of the route are too large: more than %d steps", maxRegexps)
 	}
 	if err := checkFilters(r.Filters); err != nil {
 		return err

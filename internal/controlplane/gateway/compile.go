@@ -36,6 +36,8 @@ type compiled struct {
 	taken []front.Front
 	// eligible are the nodes that serve.
 	eligible map[string]bool
+	// refusals are what nodes would not accept.
+	refusals []refusal
 }
 
 // compile works out what the objects mean. It starts to watch what it finds to be needed, and
@@ -62,7 +64,7 @@ func (s *sources) once() *compiled {
 	now.answerChallenges(certificates)
 	now.eligible = s.eligible()
 	now.yield(lookup.service)
-	now.state = &routing.State{
+	wanted := routing.State{
 		Sockets: front.Sockets(now.fronts, func(name types.NamespacedName) *corev1.Service {
 			return lookup.service(name.Namespace, name.Name)
 		}, s.cfg.Sockets),
@@ -70,11 +72,26 @@ func (s *sources) once() *compiled {
 		Backends:     both(now.gateways.State.Backends, now.ingresses.State.Backends),
 		Certificates: certificates,
 	}
+	now.adopt(wanted, s.state())
 	s.metrics.observe(now, time.Since(begun))
 	if s.matters.end(now.names()) {
 		s.changes.Notify()
 	}
 	return now
+}
+
+// adopt makes the state that nodes get of what the objects mean, and says in statuses what
+// nodes do not get of it. What is equal to what nodes have stays the same pointer.
+func (c *compiled) adopt(wanted routing.State, before *routing.State) {
+	c.refusals = boundListeners(wanted.Sockets)
+	whole := before.With(routing.Update{Whole: true, State: wanted})
+	made, refusals := sound(whole, before)
+	c.state, c.refusals = before.With(routing.Update{Whole: true, State: *made}), append(c.refusals, refusals...)
+	for _, r := range c.refusals {
+		if route := whole.Routes[r.name]; r.kind == "route" && route != nil {
+			c.refuseRoute(route.Name, r.why)
+		}
+	}
 }
 
 // both joins two maps. If both have a name, the value of a stays.

@@ -102,6 +102,64 @@ spec: {addresses: [192.0.2.240/28], namespaceSelector: {matchLabels: {}}}
 	})
 }
 
+// TestKeptFront has Gateways whose listeners cannot be served for a while. Their Services stay,
+// with their ports, and nothing listens.
+func TestKeptFront(t *testing.T) {
+	const gateway = `
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: shop, name: own, generation: 1}
+spec:
+  gatewayClassName: kedge
+  addresses: [{value: 192.0.2.240}]
+  listeners: [{name: http, port: 80, protocol: HTTP}]
+`
+	shared := strings.Replace(strings.Replace(gateway, "  addresses: [{value: 192.0.2.240}]\n", "", 1), "name: own,", "name: shared,", 1)
+	badKinds := strings.NewReplacer("protocol: HTTP}", "protocol: HTTP, allowedRoutes: {kinds: [{kind: Nonsense}]}}")
+	badProtocol := strings.NewReplacer("protocol: HTTP}", "protocol: example.com/x}")
+	badAddress := strings.NewReplacer("192.0.2.240", "nonsense", "listeners:", "infrastructure: {parametersRef: {group: a, kind: b, name: c}}\n  listeners:")
+	run(t, nodes+class+app, func(w *world) {
+		w.apply(badKinds.Replace(gateway))
+		w.apply(badKinds.Replace(shared))
+		w.settle()
+		if w.service("shop", "own-kedge") != nil || w.shared() != nil {
+			t.Error("Gateways that were never served have Services")
+		}
+		for _, broken := range []*strings.Replacer{badKinds, badProtocol, badAddress} {
+			w.apply(gateway)
+			w.apply(shared)
+			w.settle()
+			if len(w.served().Sockets) == 0 || len(w.endpoints("own-kedge")) != 1 || len(w.endpoints("kedge-gateway")) != 1 {
+				t.Fatalf("the node serves %+v", w.served().Sockets)
+			}
+			w.writes()
+			w.apply(broken.Replace(gateway))
+			w.apply(broken.Replace(shared))
+			w.settle()
+			for _, service := range []*corev1.Service{w.service("shop", "own-kedge"), w.shared()} {
+				if service == nil || len(service.Spec.Ports) != 1 || service.Spec.Ports[0].TargetPort.IntVal != 30080 {
+					t.Errorf("while no listener is served, the Service is %+v", service)
+				}
+			}
+			if got := w.writes(); slices.Contains(got, "create services") || slices.Contains(got, "delete services") {
+				t.Errorf("it writes %v", got)
+			}
+			if sockets := w.served().Sockets; len(sockets) != 0 || len(w.endpoints("own-kedge"))+len(w.endpoints("kedge-gateway")) != 0 {
+				t.Errorf("while no listener is served, the node has %v, and there are endpoints", sockets)
+			}
+			if got := w.condition(gatewayResource, "shop", "own", "Programmed"); got != "False/Invalid" {
+				t.Errorf("while no listener is served, the Gateway is programmed: %s", got)
+			}
+		}
+		w.remove(gatewayResource, "shop", "own")
+		w.remove(gatewayResource, "shop", "shared")
+		w.settle()
+		if w.service("shop", "own-kedge") != nil || w.shared() != nil {
+			t.Error("without Gateways there are Services")
+		}
+	})
+}
+
 // TestForeignSlice has an EndpointSlice of the user with the name of one of kedge's.
 func TestForeignSlice(t *testing.T) {
 	const theirs = `

@@ -20,14 +20,15 @@ import (
 )
 
 // syncServices makes the Services of fronts, keeps them in step, and deletes those that are no
-// longer wanted.
+// longer wanted. A Service that nothing is behind any more stays as long as its Gateways are
+// there, with its addresses.
 func (t *term) syncServices(ctx context.Context, newest *compiled, failed func(error)) {
 	wanted := map[types.NamespacedName]bool{}
 	for _, f := range newest.fronts {
-		if len(f.Ports) == 0 {
-			continue
-		}
 		wanted[f.Name] = true
+		if len(f.Ports) == 0 {
+			continue // a Service must have a port: it stays as it is
+		}
 		if err := t.syncService(ctx, f); err != nil {
 			failed(err)
 		}
@@ -46,6 +47,9 @@ func (t *term) syncService(ctx context.Context, f front.Front) error {
 	client := t.api.CoreV1().Services(f.Name.Namespace)
 	current, err := t.services.Services(f.Name.Namespace).Get(f.Name.Name)
 	if err != nil { // there is none
+		if !f.Serves() {
+			return nil
+		}
 		current, err = client.Create(ctx, desired, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) { // the cache is behind
 			current, err = client.Get(ctx, f.Name.Name, metav1.GetOptions{})

@@ -16,10 +16,12 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -35,6 +37,8 @@ const (
 	collectTime = 20 * time.Millisecond
 	// restTime is the time between two runs, at least.
 	restTime = 100 * time.Millisecond
+	// maxLogged is how many of the values that nodes do not get are logged in words.
+	maxLogged = 8
 )
 
 // Config is what a Compiler has to know.
@@ -62,6 +66,8 @@ type Compiler struct {
 	// changes receives when an object has changed that may matter.
 	changes objectcache.Changes
 	matters relevance
+	// logged is what was logged last. Only the goroutine of Run uses it.
+	logged string
 
 	mu sync.Mutex
 	// newest is what was worked out last. It is nil before the first time.
@@ -107,6 +113,7 @@ func (c *Compiler) Run(ctx context.Context, ready func()) error {
 			return err
 		}
 		c.publish(now)
+		c.log(now)
 		ready()
 		select {
 		case <-ctx.Done():
@@ -129,12 +136,6 @@ func (c *Compiler) Run(ctx context.Context, ready func()) error {
 func (c *Compiler) publish(now *compiled) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var before *routing.State
-	if c.newest != nil {
-		before = c.newest.state
-	}
-	// What is equal stays the same pointer, so that watchers compare little.
-	now.state = before.With(routing.Update{Whole: true, State: *now.state})
 	c.newest = now
 	close(c.renewed)
 	c.renewed = make(chan struct{})
@@ -146,6 +147,27 @@ func (c *Compiler) result() (*compiled, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.newest, c.renewed
+}
+
+// state returns what nodes have to serve by the newest result, or nil before the first one.
+func (c *Compiler) state() *routing.State {
+	if newest, _ := c.result(); newest != nil {
+		return newest.state
+	}
+	return nil
+}
+
+// log logs what nodes do not get, if it is not the same as before.
+func (c *Compiler) log(now *compiled) {
+	var refused strings.Builder
+	for _, r := range now.refusals[:min(len(now.refusals), maxLogged)] {
+		refused.WriteString("; " + r.String())
+	}
+	if text := refused.String(); text != c.logged {
+		if c.logged = text; text != "" {
+			logrus.WithField("component", name).Warnf("Nodes do not get %d values%s", len(now.refusals), text)
+		}
+	}
 }
 
 // errEnded is the end of a watch that the caller has not ended.

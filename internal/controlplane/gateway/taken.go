@@ -18,7 +18,7 @@ import (
 // does not touch such a Service, and the statuses of the Gateways say so.
 func (c *compiled) yield(service func(namespace, name string) *corev1.Service) {
 	for _, f := range c.fronts {
-		if of := service(f.Name.Namespace, f.Name.Name); of == nil || front.IsFront(of) {
+		if of := service(f.Name.Namespace, f.Name.Name); of == nil || front.IsFront(of) || !f.Serves() {
 			continue
 		}
 		c.taken = append(c.taken, f)

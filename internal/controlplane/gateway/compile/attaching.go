@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -29,6 +31,9 @@ func (a *attaching) attach(r *route) {
 		}
 		t := r.translation(a.compiler, variant{})
 		found, refusal := a.match(r, ref, listeners)
+		if !refusal.is() {
+			refusal = r.badHostname()
+		}
 		if !refusal.is() {
 			refusal = t.refusal()
 		}
@@ -165,6 +170,18 @@ func (r *route) effective(l *listener) []string {
 		}
 	}
 	return found
+}
+
+// badHostname says which host name of a route none can have. The API server refuses such
+// names, unless somebody has changed the definition of the kind.
+func (r *route) badHostname() fault {
+	for _, hostname := range r.hostnames {
+		if !isHostname(string(hostname)) {
+			return unsupported("%q is not a host name: use lower-case letters, digits, \"-\" and \".\", at most %d of them",
+				hostname, validation.DNS1123SubdomainMaxLength)
+		}
+	}
+	return fault{}
 }
 
 // takes tells whether a listener takes routes of a kind.

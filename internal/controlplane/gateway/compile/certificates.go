@@ -89,7 +89,11 @@ func checkSecret(secret *corev1.Secret, name types.NamespacedName) checked {
 	if _, err := tls.X509KeyPair(chain, key); err != nil {
 		return checked{err: fmt.Errorf("read the certificate of Secret %s: %w", name, err)}
 	}
-	return checked{certificate: &routing.Certificate{Chain: string(chain), Key: string(key)}}
+	certificate := &routing.Certificate{Chain: string(chain), Key: string(key)}
+	if err := certificate.Check(); err != nil {
+		return checked{err: fmt.Errorf("read the certificate of Secret %s: %w", name, err)}
+	}
+	return checked{certificate: certificate}
 }
 
 // serve gives a certificate to the nodes.
@@ -122,9 +126,19 @@ func (c *compiler) authorities(from referrer, refs []gwv1.ObjectReference) (stri
 			faults = faults.and(faultOf(gwv1.ListenerReasonInvalidCACertificateRef, "%v", err))
 			continue
 		}
+		if found.Len()+len(text) > maxAuthorities {
+			faults = faults.and(tooLarge(from.kind))
+			continue
+		}
 		found.WriteString(text)
 	}
 	return found.String(), faults
+}
+
+// tooLarge says that an object refers to more authorities than nodes get.
+func tooLarge(kind string) fault {
+	return faultOf(gwv1.ListenerReasonInvalidCACertificateRef,
+		"the certificates of all authorities of the %s have more than %d bytes in PEM: leave authorities out", kind, maxAuthorities)
 }
 
 // bundle is what was read from a ConfigMap with certificates of authorities.

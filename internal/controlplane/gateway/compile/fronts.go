@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 
@@ -16,30 +18,69 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
-// fronts makes the Services with what is behind their ports, from the listeners that are
-// served.
+// maxPorts is how many ports the listeners of a front may have. Each takes a node port, of which
+// a cluster has 2768 by default, and one with HTTPS takes a second one for HTTP/3.
+const maxPorts = 64
+
+// fronts makes the Services with what is behind their ports. There is a front for each Gateway,
+// also while none of its listeners is served: its Service keeps its addresses.
 func (c *compiler) fronts() {
 	made := make(map[types.NamespacedName]*frontMaker)
 	var order []*frontMaker
-	for _, l := range c.listeners {
-		if !l.usable {
-			continue
-		}
-		g := c.gatewayOf[l.gateway]
+	for _, g := range c.ordered {
 		maker := made[g.front]
 		if maker == nil {
 			maker = newFrontMaker(g)
 			made[g.front] = maker
 			order = append(order, maker)
 		}
-		maker.add(l)
-		for _, name := range l.certificates {
-			c.serve(name)
+		for l := range g.all() {
+			if !l.usable {
+				continue
+			}
+			maker.add(l)
+			for _, name := range l.certificates {
+				c.serve(name)
+			}
+		}
+	}
+	for _, maker := range order {
+		maker.addQUIC()
+	}
+	for _, g := range c.ordered {
+		for l := range g.all() {
+			if !l.usable && l.mayHavePort() {
+				made[g.front].keep(l, c.reachOf(g.front))
+			}
 		}
 	}
 	for _, maker := range order {
 		c.out.Fronts = append(c.out.Fronts, maker.finish())
 	}
+}
+
+// all yields the listeners of a Gateway and of its listener sets, in the order of precedence.
+func (g *gateway) all() iter.Seq[*listener] {
+	return func(yield func(*listener) bool) {
+		for _, l := range g.listeners {
+			if !yield(l) {
+				return
+			}
+		}
+		for _, set := range g.sets {
+			for _, l := range set.listeners {
+				if !set.refused.is() && !yield(l) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// mayHavePort tells whether a listener that is not served could have its port: what is wrong
+// with it lies elsewhere.
+func (l *listener) mayHavePort() bool {
+	return !l.conflict.is() && kindsOf(l.protocol, l.tlsMode) != nil && l.accepted.reason != string(gwv1.ListenerReasonPortUnavailable)
 }
 
 // frontMaker makes a front.
@@ -82,14 +123,14 @@ func (m *frontMaker) add(l *listener) {
 	port.Listeners = append(port.Listeners, added)
 }
 
-// finish adds HTTP/3 beside HTTPS, and returns the front.
-func (m *frontMaker) finish() front.Front {
-	for at, port := range m.ports {
+// addQUIC adds HTTP/3 beside HTTPS.
+func (m *frontMaker) addQUIC() {
+	for at, port := range maps.Clone(m.ports) {
 		beside := endpoint{at.number, routing.UDP}
 		if at.transport == routing.UDP || m.ports[beside] != nil {
 			continue // somebody's own UDP listener has the port
 		}
-		quic := front.Port{Number: port.Number, Transport: routing.UDP, HTTP3: true}
+		quic := &front.Port{Number: port.Number, Transport: routing.UDP, HTTP3: true}
 		for _, l := range port.Listeners {
 			if l.Protocol == routing.HTTPS {
 				quic.Listeners = append(quic.Listeners, l)
@@ -97,9 +138,27 @@ func (m *frontMaker) finish() front.Front {
 		}
 		if len(quic.Listeners) > 0 {
 			port.HTTP3 = true
-			m.front.Ports = append(m.front.Ports, quic)
+			m.ports[beside] = quic
 		}
 	}
+}
+
+// keep keeps the ports that the Service already has for a listener that is not served, so that
+// they are the same when it is served again. Nothing is behind them.
+func (m *frontMaker) keep(l *listener, reached *reach) {
+	wanted := []endpoint{l.endpoint()}
+	if l.protocol == gwv1.HTTPSProtocolType {
+		wanted = append(wanted, endpoint{l.port, routing.UDP})
+	}
+	for _, at := range wanted {
+		if m.ports[at] == nil && len(m.ports) < 2*maxPorts && reached.has(at) {
+			m.ports[at] = &front.Port{Number: uint16(at.number), Transport: at.transport}
+		}
+	}
+}
+
+// finish returns the front.
+func (m *frontMaker) finish() front.Front {
 	for _, port := range m.ports {
 		m.front.Ports = append(m.front.Ports, *port)
 	}

@@ -153,13 +153,21 @@ func (g *gateway) decide(shared claims) {
 	if g.refused.is() {
 		return
 	}
+	taken := shared
+	if !g.isShared() {
+		taken = claims{}
+	}
 	serve := func(listeners []*listener) (serves bool) {
 		for _, l := range listeners {
-			if l.canServe() && g.isShared() {
-				if winner, reason := shared.against(l); winner != nil {
+			if l.canServe() {
+				winner, reason := shared.against(l)
+				switch {
+				case g.isShared() && winner != nil:
 					l.lose(winner, reason)
-				} else {
-					shared.add(l)
+				case taken[l.endpoint()] == nil && len(taken) >= maxPorts:
+					l.accepted = g.noPortLeft(l)
+				default:
+					taken.add(l)
 				}
 			}
 			l.usable = l.canServe()
@@ -175,4 +183,14 @@ func (g *gateway) decide(shared claims) {
 			set.accepted = serve(set.listeners)
 		}
 	}
+}
+
+// noPortLeft says that the front of a Gateway has as many ports as it may have.
+func (g *gateway) noPortLeft(l *listener) fault {
+	if g.isShared() {
+		return faultOf(gwv1.ListenerReasonPortUnavailable, "port %d is not available: the Gateways without an address of their own have %d ports already, "+
+			"the most that they can have together. Use a port that one of them has, or give this Gateway an address in spec.addresses", l.port, maxPorts)
+	}
+	return faultOf(gwv1.ListenerReasonPortUnavailable,
+		"port %d is not available: a Gateway and its ListenerSets can have %d ports together. Use a port that is there, or another Gateway", l.port, maxPorts)
 }

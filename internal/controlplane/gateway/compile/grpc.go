@@ -24,18 +24,13 @@ func (t *translation) grpc(rules []gwv1.GRPCRouteRule) {
 			continue
 		}
 		translated, wrong := t.grpcRule(i, rule, matches)
-		if wrong.is() {
-			t.drop(i, rule.Name, wrong)
-			translated = closed(rule.Name, matches)
-		}
-		translated.GRPC = true
-		t.rules = append(t.rules, translated)
+		t.add(i, rule.Name, translated, wrong)
 	}
 }
 
 // grpcRule translates a rule of a GRPCRoute.
 func (t *translation) grpcRule(index int, rule *gwv1.GRPCRouteRule, matches []routing.Match) (routing.Rule, fault) {
-	translated := routing.Rule{Name: string(ptr.Deref(rule.Name, "")), Matches: matches}
+	translated := routing.Rule{Name: string(ptr.Deref(rule.Name, "")), Matches: matches, GRPC: true}
 	var wrong fault
 	if translated.Filters, wrong = t.grpcFilters(rule.Filters); wrong.is() {
 		return translated, wrong

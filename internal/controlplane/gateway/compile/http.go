@@ -30,19 +30,8 @@ func (t *translation) http(rules []gwv1.HTTPRouteRule) {
 			continue
 		}
 		translated, wrong := t.httpRule(i, rule, matches)
-		if wrong.is() {
-			t.drop(i, rule.Name, wrong)
-			translated = closed(rule.Name, matches)
-		}
-		t.rules = append(t.rules, translated)
+		t.add(i, rule.Name, translated, wrong)
 	}
-}
-
-// closed returns a rule that answers every request with an error. It stands in for a rule that
-// cannot be used, but whose matches are known. If there were no rule, its requests would go to
-// one that is less specific, and pass by a filter that somebody relies on.
-func closed(name *gwv1.SectionName, matches []routing.Match) routing.Rule {
-	return routing.Rule{Name: string(ptr.Deref(name, "")), Matches: matches, Filters: []routing.Filter{{Fault: 500}}}
 }
 
 // httpRule translates a rule of an HTTPRoute.

@@ -55,6 +55,9 @@ func (c *compiler) newListener(g *gateway, set *gwv1.ListenerSet, spec *gwv1.Lis
 	if l.protocol == gwv1.HTTPSProtocolType && l.tlsMode != gwv1.TLSModeTerminate {
 		l.accepted = faultOf(gwv1.ListenerReasonUnsupportedValue, "HTTPS cannot be passed through: use the protocol TLS")
 	}
+	if l.hostname != "" && !isHostname(l.hostname) {
+		l.accepted = l.accepted.and(faultOf(gwv1.ListenerReasonUnsupportedValue, "%q is not a host name", l.hostname))
+	}
 	l.allow(spec.AllowedRoutes, possible)
 	if l.tlsMode == gwv1.TLSModeTerminate {
 		c.readCertificates(l, spec)

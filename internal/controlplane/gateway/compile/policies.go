@@ -124,6 +124,9 @@ func (c *compiler) newPolicy(object *gwv1.BackendTLSPolicy) *backendPolicy {
 			policy.accepted = policy.accepted.and(faultOf(gwv1.PolicyReasonInvalid, "kedge knows no subjectAltName of the type %q", name.Type))
 		}
 	}
+	if err := (&routing.Backend{Name: "backend", TLS: demands}).Check(); err != nil {
+		policy.accepted = policy.accepted.and(faultOf(gwv1.PolicyReasonInvalid, "change spec.validation, which nodes cannot use: %v", err))
+	}
 	if !policy.accepted.is() {
 		policy.tls = demands
 	}
@@ -150,6 +153,10 @@ func (c *compiler) policyAuthorities(namespace string, refs []gwv1.LocalObjectRe
 		}
 		if err != nil {
 			wrong = wrong.and(faultOf(gwv1.BackendTLSPolicyReasonInvalidCACertificateRef, "%v", err))
+		}
+		if found.Len()+len(text) > maxAuthorities {
+			wrong = wrong.and(tooLarge("BackendTLSPolicy"))
+			continue
 		}
 		found.WriteString(text)
 	}

@@ -222,7 +222,7 @@ spec: {targetRefs: [{group: "", kind: Service, name: secured, sectionName: https
 	result := newWorld(t, services+securedRoute+secured).compile()
 	expectRoutes(t, result,
 		"infra/g/http routes=HTTPRoute/infra/both,HTTPRoute/infra/plain,HTTPRoute/infra/r",
-		"infra/shows/http routes=HTTPRoute/infra/both certificate infra/certificate,HTTPRoute/infra/plain",
+		"infra/shows/http routes=HTTPRoute/infra/both+certificate+infra/certificate,HTTPRoute/infra/plain",
 		"BackendTLSPolicy/p g Accepted=True Accepted", "BackendTLSPolicy/p shows Accepted=True Accepted")
 	backend := result.State.Backends["infra/secured:443+tls+infra/certificate"]
 	if backend == nil || backend.TLS.ClientCertificate != "infra/certificate" || backend.Name != "infra/secured:443" {
@@ -231,7 +231,7 @@ spec: {targetRefs: [{group: "", kind: Service, name: secured, sectionName: https
 	if result.State.Certificates["infra/certificate"] == nil {
 		t.Error("the nodes do not have the certificate")
 	}
-	if name := result.State.Routes["HTTPRoute/infra/both certificate infra/certificate"].Name; name != "HTTPRoute/infra/both" {
+	if name := result.State.Routes["HTTPRoute/infra/both+certificate+infra/certificate"].Name; name != "HTTPRoute/infra/both" {
 		t.Errorf("the access log calls the route %q", name)
 	}
 }
@@ -257,11 +257,11 @@ metadata: {name: p}
 spec: {targetRefs: [{group: "", kind: Service, name: a}], validation: {hostname: a, wellKnownCACertificates: System}}
 `).compile()
 	expectRoutes(t, result,
-		"infra/g/ends routes=TLSRoute/infra/r", "infra/g/passes routes=TLSRoute/infra/r passthrough",
-		"BackendTLSPolicy/p g Accepted=True Accepted", "g/ends attached=1", "g/passes attached=1", "TLSRoute/infra/r passthrough hostnames=*.example.com")
+		"infra/g/ends routes=TLSRoute/infra/r", "infra/g/passes routes=TLSRoute/infra/r+passthrough",
+		"BackendTLSPolicy/p g Accepted=True Accepted", "g/ends attached=1", "g/passes attached=1", "TLSRoute/infra/r+passthrough hostnames=*.example.com")
 	for name, want := range map[string]string{
 		"TLSRoute/infra/r":             `{"targets":[{"backend":"infra/a:8080+tls","weight":3}]}`,
-		"TLSRoute/infra/r passthrough": `{"targets":[{"backend":"infra/a:8080","weight":3}]}`,
+		"TLSRoute/infra/r+passthrough": `{"targets":[{"backend":"infra/a:8080","weight":3}]}`,
 	} {
 		if text, _ := json.Marshal(result.State.Routes[name].Stream); string(text) != want {
 			t.Errorf("%s is %s, want %s", name, text, want)

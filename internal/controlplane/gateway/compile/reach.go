@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -104,10 +105,13 @@ func (r *reach) addressFault(asked []string) fault {
 	return fault{}
 }
 
-// listens tells whether a node listens on a port of the front.
-func (r *reach) listens(at endpoint) bool {
+// has tells whether the Service has a port.
+func (r *reach) has(at endpoint) bool { return r.port(at) != nil }
+
+// port returns a port of the Service, or nil.
+func (r *reach) port(at endpoint) *corev1.ServicePort {
 	if r.service == nil {
-		return false
+		return nil
 	}
 	wanted := corev1.ProtocolTCP
 	if at.transport == routing.UDP {
@@ -115,15 +119,17 @@ func (r *reach) listens(at endpoint) bool {
 	}
 	for i := range r.service.Spec.Ports {
 		port := &r.service.Spec.Ports[i]
-		protocol := port.Protocol
-		if protocol == "" {
-			protocol = corev1.ProtocolTCP
-		}
-		if port.Port == int32(at.number) && protocol == wanted {
-			return len(endpoints.Of(port, r.slices)) > 0
+		if port.Port == int32(at.number) && cmp.Or(port.Protocol, corev1.ProtocolTCP) == wanted {
+			return port
 		}
 	}
-	return false
+	return nil
+}
+
+// listens tells whether a node listens on a port of the front.
+func (r *reach) listens(at endpoint) bool {
+	port := r.port(at)
+	return port != nil && len(endpoints.Of(port, r.slices)) > 0
 }
 
 // portFault says which port of listeners no node listens on yet.

@@ -40,4 +40,8 @@ func (t *translation) connections(index int, name *gwv1.SectionName, refs []gwv1
 		targets = append(targets, t.target(&refs[i]))
 	}
 	t.stream = &routing.Split{Targets: t.targets(targets)}
+	if wrong := t.fits(&routing.Rule{Split: *t.stream}); wrong.is() {
+		t.drop(index, name, wrong)
+		t.stream = &routing.Split{Targets: t.targets(nil)}
+	}
 }

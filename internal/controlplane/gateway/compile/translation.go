@@ -27,6 +27,8 @@ type translation struct {
 
 	rules  []routing.Rule
 	stream *routing.Split
+	// regexps is how large the regular expressions of rules are together: see fits.
+	regexps int
 	// backends are the names of the backends that the rules use.
 	backends []string
 	// uses are the ports of Services that BackendTLSPolicies may be for.
@@ -71,12 +73,46 @@ func (r *route) translationFor(c *compiler, l *listener) *translation {
 func (t *translation) name() string {
 	name := t.route.name()
 	if t.variant.passthrough {
-		name += " passthrough"
+		name += "+passthrough"
 	}
 	if t.variant.certificate != "" {
-		name += " certificate " + t.variant.certificate
+		name += "+certificate+" + t.variant.certificate
 	}
 	return name
+}
+
+// add adds the translation of a rule. If the rule cannot be used, one that is closed takes its
+// place.
+func (t *translation) add(index int, name *gwv1.SectionName, rule routing.Rule, wrong fault) {
+	if !wrong.is() {
+		wrong = t.fits(&rule)
+	}
+	if wrong.is() {
+		t.drop(index, name, wrong)
+		rule = closed(&rule)
+		if t.fits(&rule).is() {
+			return // nodes do not accept the matches
+		}
+	}
+	t.rules = append(t.rules, rule)
+}
+
+// closed returns a rule that answers every request with an error. It stands in for a rule that
+// cannot be used, but whose matches are known. If there were no rule, its requests would go to
+// one that is less specific, and pass by a filter that somebody relies on.
+func closed(rule *routing.Rule) routing.Rule {
+	return routing.Rule{Name: rule.Name, Matches: rule.Matches, Filters: []routing.Filter{{Fault: 500}}, GRPC: rule.GRPC}
+}
+
+// fits tells whether nodes accept a rule in addition to those before it. A node that gets a
+// single rule that it does not accept refuses everything.
+func (t *translation) fits(rule *routing.Rule) fault {
+	regexps := t.regexps
+	if err := rule.Check(&regexps); err != nil {
+		return unsupported("change the rule, which nodes cannot serve: %v", err)
+	}
+	t.regexps = regexps
+	return fault{}
 }
 
 // drop notes that a rule cannot be used.

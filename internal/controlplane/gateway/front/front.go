@@ -7,6 +7,8 @@
 package front
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -28,8 +30,14 @@ type Front struct {
 	Labels, Annotations map[string]string
 	// Addresses are the addresses that the Gateway asks for.
 	Addresses []string
-	// Ports are what the front listens on, each with what is behind it.
+	// Ports are what the front listens on, each with what is behind it. If there is nothing
+	// behind any port, the front keeps the Service that it has, and makes none.
 	Ports []Port
+}
+
+// Serves tells whether there is something behind a port.
+func (f *Front) Serves() bool {
+	return slices.ContainsFunc(f.Ports, func(port Port) bool { return len(port.Listeners) > 0 })
 }
 
 // Port is a port of a front.
@@ -39,6 +47,7 @@ type Port struct {
 	Transport routing.Transport
 	// HTTP3 is that of the socket.
 	HTTP3 bool
-	// Listeners are those of the socket, in the order of precedence.
+	// Listeners are those of the socket, in the order of precedence. Without listeners, the
+	// Service keeps the port, and nothing listens.
 	Listeners []routing.Listener
 }

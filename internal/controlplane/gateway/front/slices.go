@@ -75,7 +75,7 @@ func groupsOf(f Front, service *corev1.Service, nodes []Node, family discoveryv1
 		var ports []discoveryv1.EndpointPort
 		for _, port := range f.Ports {
 			socket := socketOf(service, port.Number, port.Transport)
-			if open := (gateways.Port{Number: socket, Transport: port.Transport}); socket != 0 && node.Listening[open] {
+			if open := (gateways.Port{Number: socket, Transport: port.Transport}); socket != 0 && len(port.Listeners) > 0 && node.Listening[open] {
 				key.WriteString(open.String() + " ")
 				ports = append(ports, endpointPort(port, socket))
 			}

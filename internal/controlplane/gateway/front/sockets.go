@@ -33,7 +33,7 @@ func Sockets(fronts []Front, service func(types.NamespacedName) *corev1.Service,
 		}
 		for _, port := range f.Ports {
 			number := socketOf(of, port.Number, port.Transport)
-			if number == 0 {
+			if number == 0 || len(port.Listeners) == 0 {
 				continue
 			}
 			sockets[gateways.Port{Number: number, Transport: port.Transport}.String()] = &routing.Socket{

@@ -57,6 +57,9 @@ func (c *compiler) backend(e *entry, backend *netv1.IngressBackend) (name string
 	case overTLS:
 		found.TLS = &routing.BackendTLS{ServerName: service.Name + "." + e.Namespace + ".svc", Insecure: true}
 	}
+	if err := found.Check(); err != nil {
+		return "", fmt.Errorf("nodes cannot use the Service %q: %w", wanted.Name, err)
+	}
 	// A Gateway may use the same port of the Service in another way, so the backends of
 	// Ingresses have names of their own.
 	name = "Ingress/" + found.Name + "/" + string(speaks)

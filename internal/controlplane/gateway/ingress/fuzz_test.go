@@ -3,6 +3,8 @@ package ingress
 import (
 	"strings"
 	"testing"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
 // FuzzAnnotations gives an Ingress any annotations, and any Secret with passwords. If one of
@@ -30,6 +32,9 @@ func FuzzAnnotations(f *testing.F) {
 			}
 		}
 		result := Compile(&w.Input)
+		if err := (&routing.Update{Whole: true, State: result.State}).Check(); err != nil {
+			t.Errorf("nodes refuse the update: %v", err)
+		}
 		bad := false
 		for _, fault := range result.Faults {
 			bad = bad || fault.Reason == ReasonBadAnnotation

@@ -95,6 +95,9 @@ const (
 	ReasonBadBackend = "BadBackend"
 	// ReasonBadCertificate means that a Secret has no certificate that can be used.
 	ReasonBadCertificate = "BadCertificate"
+	// ReasonNotServed means that nodes would not accept what the Ingress says. Package gateway
+	// finds it.
+	ReasonNotServed = "NotServed"
 )
 
 // compiler is one run of Compile.

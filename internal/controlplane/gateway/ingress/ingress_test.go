@@ -63,6 +63,23 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// TestPathsThatNodesRefuse has paths that are left out, because no node serves them.
+func TestPathsThatNodesRefuse(t *testing.T) {
+	w := newWorld().service("a").ingress("i", rules(on("foo.com", "ImplementationSpecific /foo a", "ImplementationSpecific /bar a", "Prefix /baz a")))
+	paths := w.Ingresses[0].Spec.Rules[0].HTTP.Paths
+	paths[0].Path, paths[1].Path = "/foo\n", "/"+strings.Repeat("a", 10_000)
+	result := Compile(&w.Input)
+	if err := (&routing.Update{State: result.State}).Check(); err != nil {
+		t.Error(err)
+	}
+	if len(result.Faults) != 2 || result.Faults[0].Reason != ReasonBadPath || len(result.Faults[1].Message) > 1000 {
+		t.Errorf("the faults are %v", result.Faults)
+	}
+	if got := ask(result, "http", "foo.com", "/baz"); got != "a" {
+		t.Errorf("another path is answered by %s", got)
+	}
+}
+
 // TestHosts is the table of wildcards in the same documentation, and what hosts mean beside
 // each other.
 func TestHosts(t *testing.T) {

@@ -40,8 +40,13 @@ func (c *compiler) paths(e *entry) {
 				}
 				continue
 			}
+			made := c.rule(e, match, &path.Backend)
+			if err := made.Check(new(int)); err != nil {
+				c.fault(e, ReasonBadPath, "kedge leaves out the path %q of the host %q, which nodes cannot serve: %s", clip(path.Path), rule.Host, clip(err.Error()))
+				continue
+			}
 			c.claims[of] = e
-			e.rules[rule.Host] = append(e.rules[rule.Host], c.rule(e, match, &path.Backend))
+			e.rules[rule.Host] = append(e.rules[rule.Host], made)
 		}
 	}
 	if len(e.Spec.Rules) == 0 {
@@ -82,7 +87,8 @@ func matchOf(path *netv1.HTTPIngressPath) (match routing.Match, ok bool) {
 func (c *compiler) rule(e *entry, match routing.Match, backend *netv1.IngressBackend) routing.Rule {
 	target := c.target(e, backend)
 	if e.settings.closed {
-		target = unavailable()
+		// The other settings may be what cannot be used.
+		return routing.Rule{Matches: []routing.Match{match}, Split: routing.Split{Targets: []routing.Target{unavailable()}}, GRPC: e.settings.grpc}
 	}
 	return routing.Rule{
 		Matches: []routing.Match{match},

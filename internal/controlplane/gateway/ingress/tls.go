@@ -103,7 +103,8 @@ func readCertificate(secret *corev1.Secret) (*routing.Certificate, *x509.Certifi
 			return nil, nil, err
 		}
 	}
-	return &routing.Certificate{Chain: string(chain), Key: string(key)}, leaf, nil
+	certificate := &routing.Certificate{Chain: string(chain), Key: string(key)}
+	return certificate, leaf, certificate.Check()
 }
 
 // redirects finds Ingresses that send clients to HTTPS where there is none.
