@@ -377,3 +377,28 @@ func TestRecover(t *testing.T) {
 		t.Errorf("got challenges %v", got)
 	}
 }
+
+// TestAgain runs a Manager a second time, after nobody asked for a while. It still knows that it
+// has just got a certificate for a host.
+func TestAgain(t *testing.T) {
+	h := start(t)
+	term := func(objects *Objects, reason, secret string) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { h.manager.Run(ctx) })
+		h.manager.Update(objects)
+		h.event(reason, secret)
+		cancel()
+		running.Wait()
+		h.manager.Update(nil)
+		h.quiet()
+	}
+	term(&Objects{Ingresses: []*netv1.Ingress{ingress("i", "tls", "example.com")}, Secret: h.secret}, reasonIssued, `"tls"`)
+	both := ingress("i", "again", "example.com")
+	both.Spec.TLS = append(both.Spec.TLS, netv1.IngressTLS{Hosts: []string{"other.example.com"}, SecretName: "other"})
+	term(&Objects{Ingresses: []*netv1.Ingress{both}, Secret: h.secret}, reasonIssued, `"other"`)
+	if h.secret("shop", "again") != nil {
+		t.Error("it got a second certificate for the host at once")
+	}
+}
