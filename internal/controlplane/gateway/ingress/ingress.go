@@ -64,6 +64,10 @@ type Result struct {
 	Fronts []front.Front
 	// Served are the Ingresses that kedge serves. Their status has the addresses of the front.
 	Served map[*netv1.Ingress]bool
+	// Left are the other Ingresses that have addresses in their status. The value says that no
+	// controller serves their class, so that nobody else has written the addresses, or will
+	// correct them.
+	Left map[*netv1.Ingress]bool
 	// Faults are in the order of the Ingresses' age.
 	Faults []Fault
 
@@ -139,6 +143,7 @@ func Compile(in *Input) *Result {
 				Certificates: map[string]*routing.Certificate{},
 			},
 			Served:   map[*netv1.Ingress]bool{},
+			Left:     map[*netv1.Ingress]bool{},
 			Secrets:  map[types.NamespacedName]bool{},
 			Services: map[types.NamespacedName]bool{},
 		},
