@@ -53,6 +53,7 @@ func (s *sources) once() *compiled {
 	begun := time.Now()
 	lookup := s.lookup()
 	now := &compiled{gateways: compile.Compile(s.gatewayInput(lookup)), ingresses: s.compileIngresses(lookup)}
+	s.certificates.Sweep()
 	now.fronts = front.Merge(now.gateways.Fronts, now.ingresses.Fronts)
 	now.eligible = s.eligible()
 	now.yield(lookup.service)
@@ -202,6 +203,7 @@ func (s *sources) gatewayInput(l *lookup) *compile.Input {
 		Gateways: list[gwv1.Gateway](s.gateways),
 
 		Namespace: l.namespace, Service: l.service, Secret: l.secret, ConfigMap: l.configMap, Slices: l.slices, Offered: l.offered,
+		Certificate: s.certificates.Read,
 	}
 	if s.routes != nil {
 		in.ListenerSets = list[gwv1.ListenerSet](s.kinds[listenerSetResource])
@@ -223,7 +225,7 @@ func (s *sources) compileIngresses(l *lookup) *ingress.Result {
 	classes, _ := s.ingressClasses.List(labels.Everything())
 	return ingress.Compile(&ingress.Input{
 		Ingresses: all, Classes: classes, ServedClasses: s.cfg.IngressClasses,
-		Service: l.service, Secret: l.secret, Slices: l.slices,
+		Service: l.service, Secret: l.secret, Slices: l.slices, Certificate: s.certificates.Read,
 	})
 }
 

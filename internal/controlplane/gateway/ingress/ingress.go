@@ -37,6 +37,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
@@ -51,6 +52,8 @@ type Input struct {
 	// The functions return an object, or nil if there is none.
 	Service func(namespace, name string) *corev1.Service
 	Secret  func(namespace, name string) *corev1.Secret
+	// Certificate reads the certificate of a Secret. It is certificates.Read, or that of a Cache.
+	Certificate func(*corev1.Secret) (*certificates.Certificate, error)
 	// Slices returns the EndpointSlices of a Service.
 	Slices func(namespace, service string) []*discoveryv1.EndpointSlice
 }
