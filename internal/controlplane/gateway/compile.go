@@ -59,6 +59,7 @@ func (s *sources) once() *compiled {
 	lookup := s.lookup()
 	now := &compiled{gateways: compile.Compile(s.gatewayInput(lookup)), ingresses: s.compileIngresses(lookup)}
 	now.asks, now.secret = now.asksForCertificates(), lookup.secret
+	s.certificates.Sweep()
 	now.fronts = front.Merge(now.gateways.Fronts, now.ingresses.Fronts)
 	certificates := both(now.gateways.State.Certificates, now.ingresses.State.Certificates)
 	now.answerChallenges(certificates)
@@ -214,6 +215,7 @@ func (s *sources) gatewayInput(l *lookup) *compile.Input {
 		Gateways: list[gwv1.Gateway](s.gateways),
 
 		Namespace: l.namespace, Service: l.service, Secret: l.secret, ConfigMap: l.configMap, Slices: l.slices, Offered: l.offered,
+		Certificate: s.certificates.Read,
 	}
 	if s.routes != nil {
 		in.ListenerSets = list[gwv1.ListenerSet](s.kinds[listenerSetResource])
@@ -235,7 +237,7 @@ func (s *sources) compileIngresses(l *lookup) *ingress.Result {
 	classes, _ := s.ingressClasses.List(labels.Everything())
 	return ingress.Compile(&ingress.Input{
 		Ingresses: all, Classes: classes, ServedClasses: s.cfg.IngressClasses,
-		Service: l.service, Secret: l.secret, Slices: l.slices,
+		Service: l.service, Secret: l.secret, Slices: l.slices, Certificate: s.certificates.Read,
 	})
 }
 

@@ -147,6 +147,8 @@ type term struct {
 
 	// written has the statuses that were written, until the cache has them.
 	written map[types.UID]written
+	// ingresses is what is known of the statuses of Ingresses.
+	ingresses statuses
 	// told are the faults about which there was an Event.
 	told map[string]bool
 	// failure is the last one that was logged.
@@ -208,6 +210,7 @@ func (t *term) sync(ctx context.Context, newest *compiled) error {
 			failures = append(failures, err)
 		}
 	}
+	t.clearIngresses(ctx, newest, failed) // the addresses are those of a Service
 	t.syncServices(ctx, newest, failed)
 	for _, conflict := range t.syncSlices(ctx, newest, failed) {
 		faults = append(faults, conflict)

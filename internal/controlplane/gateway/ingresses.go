@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,21 +17,26 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
+// maxCleared bounds the memory for Ingresses that kedge no longer serves.
+const maxCleared = 10_000
+
+// statuses is what a term knows of the statuses of Ingresses.
+type statuses struct {
+	// addresses are the last ones that the shared front had.
+	addresses []netv1.IngressLoadBalancerIngress
+	// served are the Ingresses that kedge serves, or has served until their status is clear.
+	served map[types.UID]bool
+	// cleared are those whose status kedge has cleared: maxCleared of them.
+	cleared map[types.UID]bool
+}
+
 // syncIngresses writes the addresses of the shared front into the statuses of the Ingresses
 // that kedge serves.
 func (t *term) syncIngresses(ctx context.Context, newest *compiled, failed func(error)) {
-	var addresses []netv1.IngressLoadBalancerIngress
-	if service, err := t.services.Services(front.Shared.Namespace).Get(front.Shared.Name); err == nil && front.IsFront(service) {
-		addresses = addressesOf(service)
-	}
-	served := make([]*netv1.Ingress, 0, len(newest.ingresses.Served))
-	for object := range newest.ingresses.Served {
-		served = append(served, object)
-	}
-	slices.SortFunc(served, func(a, b *netv1.Ingress) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	for _, object := range served {
+	addresses := t.sharedAddresses()
+	served := map[types.UID]bool{}
+	for _, object := range sorted(newest.ingresses.Served) {
+		served[object.UID] = true
 		if ctx.Err() != nil {
 			return
 		}
@@ -38,6 +44,57 @@ func (t *term) syncIngresses(ctx context.Context, newest *compiled, failed func(
 			failed(t.writeIngress(ctx, object, addresses))
 		}
 	}
+	for object := range newest.ingresses.Left {
+		if t.ingresses.served[object.UID] && !t.ingresses.cleared[object.UID] {
+			served[object.UID] = true // it was not possible to clear it
+		}
+	}
+	t.ingresses.served = served
+}
+
+// clearIngresses takes the addresses of the shared front from the statuses of Ingresses that
+// kedge no longer serves. It does so once for each: if another controller gives an Ingress the
+// same addresses, these are that controller's.
+func (t *term) clearIngresses(ctx context.Context, newest *compiled, failed func(error)) {
+	if addresses := t.sharedAddresses(); len(addresses) > 0 {
+		t.ingresses.addresses = addresses
+	}
+	if len(t.ingresses.cleared) > maxCleared || t.ingresses.cleared == nil {
+		t.ingresses.cleared = map[types.UID]bool{}
+	}
+	for object := range newest.ingresses.Served {
+		delete(t.ingresses.cleared, object.UID)
+	}
+	for _, object := range sorted(newest.ingresses.Left) {
+		if ctx.Err() != nil {
+			return
+		}
+		if t.ingresses.cleared[object.UID] || !t.ingresses.served[object.UID] && !newest.ingresses.Left[object] ||
+			len(t.ingresses.addresses) == 0 || !equality.Semantic.DeepEqual(object.Status.LoadBalancer.Ingress, t.ingresses.addresses) {
+			continue
+		}
+		err := t.writeIngress(ctx, object, nil)
+		failed(err)
+		if err == nil {
+			t.ingresses.cleared[object.UID] = true
+		}
+	}
+}
+
+// sharedAddresses returns the addresses of the shared front.
+func (t *term) sharedAddresses() []netv1.IngressLoadBalancerIngress {
+	service, err := t.services.Services(front.Shared.Namespace).Get(front.Shared.Name)
+	if err != nil || !front.IsFront(service) { // there is none
+		return nil
+	}
+	return addressesOf(service)
+}
+
+// sorted returns Ingresses in the order of their names.
+func sorted(objects map[*netv1.Ingress]bool) []*netv1.Ingress {
+	return slices.SortedFunc(maps.Keys(objects), func(a, b *netv1.Ingress) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 }
 
 func (t *term) writeIngress(ctx context.Context, object *netv1.Ingress, addresses []netv1.IngressLoadBalancerIngress) error {

@@ -21,6 +21,7 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/compile"
 )
 
@@ -29,6 +30,8 @@ import (
 type sources struct {
 	*Compiler
 	custom dynamic.Interface
+	// certificates are those of the Secrets that the last run has read.
+	certificates certificates.Cache
 
 	// base is always there.
 	base           *stage

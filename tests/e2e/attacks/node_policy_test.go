@@ -46,8 +46,16 @@ func TestNodeObject(t *testing.T) {
 		"say that its node is the server": fmt.Sprintf(`{"status": {"addresses": [{"type": "InternalIP", "address": %q}]}}`, c.Server.Host.Address),
 		"say that its node has room":      `{"status": {"capacity": {"attacker.example/gpu": "100"}}}`,
 	} {
-		output, err := a.patchNode(stolen("client-flannel"), "agent-1", "status", patch)
-		a.wantForbidden("as flannel "+what, output, err)
+		for _, who := range []string{"client-flannel", "client-gateway"} {
+			output, err := a.patchNode(stolen(who), "agent-1", "status", patch)
+			a.wantForbidden("as "+who+" "+what, output, err)
+		}
+	}
+	for who, annotation := range map[string]string{
+		"client-flannel": "gateway.kedge.dev/listening", "client-loadbalancer": "gateway.kedge.dev/listening", "client-gateway": "loadbalancer.kedge.dev/ports",
+	} {
+		output, err := a.patchNode(stolen(who), "agent-1", "status", `{"metadata": {"annotations": {"`+annotation+`": "1/tcp"}}}`)
+		a.wantForbidden("as "+who+" write "+annotation, output, err)
 	}
 	addresses := func(kind, address string) string {
 		return fmt.Sprintf(`{"status": {"addresses": [{"type": "InternalIP", "address": %q}, {"type": %q, "address": %q}]}}`, a.host.Address, kind, address)
@@ -65,9 +73,12 @@ func TestNodeObject(t *testing.T) {
 	output, err := a.patchNode(stolen("client-kubelet"), "agent-1", "", `{"metadata": {"finalizers": ["attacker.example/stay"]}}`)
 	a.wantForbidden("as the kubelet keep its Node, not by its status", output, err)
 
-	// flannel and the kubelet may write their own fields.
+	// flannel, the gateway and the kubelet may write their own fields.
 	if output, err := a.patchNode(stolen("client-flannel"), "agent-1", "status", `{"metadata": {"annotations": {"`+flannelPrefix+`test": "value"}}}`); err != nil {
 		t.Errorf("flannel may not annotate its node: %s%v", output, err)
+	}
+	if output, err := a.patchNode(stolen("client-gateway"), "agent-1", "status", `{"metadata": {"annotations": {"gateway.kedge.dev/test": "value"}}}`); err != nil {
+		t.Errorf("the gateway may not annotate its node: %s%v", output, err)
 	}
 	if output, err := a.patchNode(stolen("client-kubelet"), "agent-1", "status", addresses("Hostname", "agent-1")); err != nil {
 		t.Errorf("the kubelet may not tell its addresses: %s%v", output, err)

@@ -1,7 +1,6 @@
 package compile
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -68,7 +67,7 @@ func (c *compiler) certificate(from referrer, ref *gwv1.SecretObjectReference, i
 	c.out.Secrets[name] = true
 	found, known := c.checked[name]
 	if !known {
-		found = checkSecret(c.in.Secret(name.Namespace, name.Name), name)
+		found = c.checkSecret(c.in.Secret(name.Namespace, name.Name), name)
 		c.checked[name] = found
 	}
 	if found.err != nil {
@@ -78,22 +77,18 @@ func (c *compiler) certificate(from referrer, ref *gwv1.SecretObjectReference, i
 }
 
 // checkSecret tells whether a Secret has a certificate with its key.
-func checkSecret(secret *corev1.Secret, name types.NamespacedName) checked {
+func (c *compiler) checkSecret(secret *corev1.Secret, name types.NamespacedName) checked {
 	if secret == nil {
 		return checked{err: fmt.Errorf("there is no Secret %s", name)}
 	}
-	chain, key := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
-	if len(chain) == 0 || len(key) == 0 {
+	if len(secret.Data[corev1.TLSCertKey]) == 0 || len(secret.Data[corev1.TLSPrivateKeyKey]) == 0 {
 		return checked{err: fmt.Errorf("the Secret %s has no %s or no %s", name, corev1.TLSCertKey, corev1.TLSPrivateKeyKey)}
 	}
-	if _, err := tls.X509KeyPair(chain, key); err != nil {
+	found, err := c.in.Certificate(secret)
+	if err != nil {
 		return checked{err: fmt.Errorf("read the certificate of Secret %s: %w", name, err)}
 	}
-	certificate := &routing.Certificate{Chain: string(chain), Key: string(key)}
-	if err := certificate.Check(); err != nil {
-		return checked{err: fmt.Errorf("read the certificate of Secret %s: %w", name, err)}
-	}
-	return checked{certificate: certificate}
+	return checked{certificate: found.Certificate}
 }
 
 // serve gives a certificate to the nodes.

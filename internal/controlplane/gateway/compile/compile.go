@@ -18,6 +18,7 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
@@ -42,6 +43,8 @@ type Input struct {
 	Service   func(namespace, name string) *corev1.Service
 	Secret    func(namespace, name string) *corev1.Secret
 	ConfigMap func(namespace, name string) *corev1.ConfigMap
+	// Certificate reads the certificate of a Secret. It is certificates.Read, or that of a Cache.
+	Certificate func(*corev1.Secret) (*certificates.Certificate, error)
 	// Slices returns the EndpointSlices of a Service.
 	Slices func(namespace, service string) []*discoveryv1.EndpointSlice
 	// Offered tells whether a pool gives a Service with these labels an address without

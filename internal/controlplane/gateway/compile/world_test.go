@@ -27,6 +27,7 @@ import (
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
@@ -59,7 +60,8 @@ func newWorld(t testing.TB, manifests string) *world {
 		Slices: func(namespace, name string) []*discoveryv1.EndpointSlice {
 			return w.slices[nameOf(namespace, name)]
 		},
-		Offered: func(string, map[string]string) bool { return false },
+		Certificate: certificates.Read,
+		Offered:     func(string, map[string]string) bool { return false },
 	}
 	chain, key := newCertificate(t)
 	w.addNamespace("infra")

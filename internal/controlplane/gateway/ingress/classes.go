@@ -37,12 +37,16 @@ func (c *compiler) classes() {
 		case class != nil && class.Spec.Controller == Controller, class == nil && name != "" && wanted:
 			c.entries = append(c.entries, e)
 			c.out.Served[ingress] = true
+			continue
 		case class != nil && wanted:
 			c.fault(e, ReasonNoController, "kedge does not serve the Ingress, because the IngressClass %q is for the controller %q. "+
 				"If this controller does not run here, delete the IngressClass: `kubectl delete ingressclass %s`", name, class.Spec.Controller, name)
 		case class == nil && foreign[name] && len(ingress.Status.LoadBalancer.Ingress) == 0:
 			c.fault(e, ReasonNoController, "No controller here serves the class %q. "+
 				"If kedge shall serve it, set gateway-ingress-classes: [%s] on the servers, or set spec.ingressClassName: %s", name, name, ownClass)
+		}
+		if len(ingress.Status.LoadBalancer.Ingress) > 0 {
+			c.out.Left[ingress] = class == nil
 		}
 	}
 }

@@ -37,6 +37,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
@@ -51,6 +52,8 @@ type Input struct {
 	// The functions return an object, or nil if there is none.
 	Service func(namespace, name string) *corev1.Service
 	Secret  func(namespace, name string) *corev1.Secret
+	// Certificate reads the certificate of a Secret. It is certificates.Read, or that of a Cache.
+	Certificate func(*corev1.Secret) (*certificates.Certificate, error)
 	// Slices returns the EndpointSlices of a Service.
 	Slices func(namespace, service string) []*discoveryv1.EndpointSlice
 }
@@ -64,6 +67,10 @@ type Result struct {
 	Fronts []front.Front
 	// Served are the Ingresses that kedge serves. Their status has the addresses of the front.
 	Served map[*netv1.Ingress]bool
+	// Left are the other Ingresses that have addresses in their status. The value says that no
+	// controller serves their class, so that nobody else has written the addresses, or will
+	// correct them.
+	Left map[*netv1.Ingress]bool
 	// Faults are in the order of the Ingresses' age.
 	Faults []Fault
 
@@ -139,6 +146,7 @@ func Compile(in *Input) *Result {
 				Certificates: map[string]*routing.Certificate{},
 			},
 			Served:   map[*netv1.Ingress]bool{},
+			Left:     map[*netv1.Ingress]bool{},
 			Secrets:  map[types.NamespacedName]bool{},
 			Services: map[types.NamespacedName]bool{},
 		},

@@ -1,8 +1,6 @@
 package ingress
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,8 +9,8 @@ import (
 	netv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
 )
 
 // secureHost is a host of HTTPS. Its listener has all certificates that Ingresses have for it,
@@ -72,39 +70,27 @@ func (c *compiler) certificate(e *entry, entry *netv1.IngressTLS, hosts []string
 		}
 		return ""
 	}
-	certificate, leaf, err := readCertificate(secret)
+	certificate, err := c.readCertificate(secret)
 	if err != nil {
 		c.fault(e, ReasonBadCertificate, "%s, because the Secret %q has no certificate that can be used: %s", without, at.Name, clip(err.Error()))
 		return ""
 	}
 	for _, host := range hosts {
-		if asked := strings.Replace(host, "*", "any", 1); asked != "" && leaf.VerifyHostname(asked) != nil {
+		if asked := strings.Replace(host, "*", "any", 1); asked != "" && certificate.Leaf.VerifyHostname(asked) != nil {
 			c.fault(e, ReasonBadCertificate, "The certificate in the Secret %q is not for the host %q: clients will refuse it", at.Name, host)
 		}
 	}
 	name := "Secret/" + at.String()
-	c.out.State.Certificates[name] = certificate
+	c.out.State.Certificates[name] = certificate.Certificate
 	return name
 }
 
-// readCertificate reads the certificate and the key of a Secret, and returns the leaf, too.
-func readCertificate(secret *corev1.Secret) (*routing.Certificate, *x509.Certificate, error) {
-	chain, key := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
-	if len(chain) == 0 || len(key) == 0 {
-		return nil, nil, fmt.Errorf("it has no %s or no %s", corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
+// readCertificate reads the certificate and the key of a Secret.
+func (c *compiler) readCertificate(secret *corev1.Secret) (*certificates.Certificate, error) {
+	if len(secret.Data[corev1.TLSCertKey]) == 0 || len(secret.Data[corev1.TLSPrivateKeyKey]) == 0 {
+		return nil, fmt.Errorf("it has no %s or no %s", corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
 	}
-	pair, err := tls.X509KeyPair(chain, key)
-	if err != nil {
-		return nil, nil, err
-	}
-	leaf := pair.Leaf
-	if leaf == nil { // with the setting x509keypairleaf=0 of GODEBUG
-		if leaf, err = x509.ParseCertificate(pair.Certificate[0]); err != nil {
-			return nil, nil, err
-		}
-	}
-	certificate := &routing.Certificate{Chain: string(chain), Key: string(key)}
-	return certificate, leaf, certificate.Check()
+	return c.in.Certificate(secret)
 }
 
 // redirects finds Ingresses that send clients to HTTPS where there is none.

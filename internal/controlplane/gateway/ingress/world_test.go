@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
 )
 
 // world has the objects of a test. Its Services have the endpoint 10.42.0.9:8080.
@@ -39,6 +40,7 @@ func newWorld() *world {
 	w.Service = func(namespace, name string) *corev1.Service { return w.services[namespace+"/"+name] }
 	w.Secret = func(namespace, name string) *corev1.Secret { return w.secrets[namespace+"/"+name] }
 	w.Slices = func(namespace, name string) []*discoveryv1.EndpointSlice { return w.slices[namespace+"/"+name] }
+	w.Input.Certificate = certificates.Read
 	return w
 }
 
