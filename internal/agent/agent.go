@@ -178,8 +178,6 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		gate = policies
 	}
 
-	group.Add(gateway.New(gatewayConfig(cfg)), hostComponent, api)
-
 	kubeletComponent, kubeletFault := kubelet.New(kubelet.Config{
 		NodeName:        cfg.Node.Name,
 		NodeIPs:         cfg.Node.IPs,
@@ -244,12 +242,13 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		Nftables:    facts.Nftables,
 		Args:        cfg.Settings.KubeProxyArgs,
 	})
+	beforeGateway := append(slices.Clone(first), hostComponent, api)
 	if cfg.Cluster.DisableKubeProxy {
 		// Objects that an earlier start has left would compete with the user's.
 		group.Add(component.Step("proxy-rules", proxy.RemoveRules), hostComponent)
 	} else {
 		group.Add(proxyComponent, hostComponent, api)
-		onNode = append(onNode, proxyComponent)
+		onNode, beforeGateway = append(onNode, proxyComponent), append(beforeGateway, proxyComponent)
 	}
 
 	if cfg.Cluster.Has(config.ServiceLB) {
@@ -263,8 +262,12 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		if cfg.Reconnect != nil {
 			balancer.Reconnect = func(began time.Time) { cfg.Reconnect(servicelb.User, began) }
 		}
-		group.Add(loadbalancer.New(balancer), hostComponent, api)
+		balancerComponent := loadbalancer.New(balancer)
+		group.Add(balancerComponent, hostComponent, api)
+		beforeGateway = append(beforeGateway, balancerComponent)
 	}
+	// It stops first, while the others still bring its clients to other nodes.
+	group.Add(gateway.New(gatewayConfig(cfg)), beforeGateway...)
 
 	if cfg.Cluster.Has(config.CoreDNS) {
 		dnsComponent := dns.New(dns.Config{

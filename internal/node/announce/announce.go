@@ -54,6 +54,10 @@ const (
 	lookTimeout  = time.Second
 	// unfitInterval is the wait after the host could not take the address.
 	unfitInterval = 10 * time.Second
+	// handover is how long a host that has to leave the address to another one still has it.
+	// By then, answers that were under way have reached their clients. It is shorter than the
+	// address's lifetime in the kernel when it begins.
+	handover = time.Second
 )
 
 // announcements is how often the neighbors are told of a new holder, at the first renewals:
@@ -112,6 +116,8 @@ type Contender struct {
 	behind bool
 	// delay is how long this host lets others go first.
 	delay time.Duration
+	// retire is when this host leaves the address to another one, or zero.
+	retire time.Time
 
 	// The following belong to Run. place is nil while this host does not have the address.
 	place   Place
@@ -133,8 +139,26 @@ func New(cfg Config) *Contender {
 func (c *Contender) See(lease *coordinationv1.Lease, delay time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.delay, c.behind = delay, false
+	c.delay, c.behind, c.retire = delay, false, time.Time{}
 	c.take(lease)
+	c.wake()
+}
+
+// Retire makes the host leave the address to another one: it no longer may have it. New
+// connections must not come here any more when it is called, because those that are open
+// when the address goes are lost. Run then returns. See takes it back as long as Run has not
+// returned.
+func (c *Contender) Retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.retire.IsZero() {
+		c.retire = time.Now().Add(handover)
+		c.wake()
+	}
+}
+
+// wake makes Run look again.
+func (c *Contender) wake() {
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -185,8 +209,8 @@ func renewal(lease *coordinationv1.Lease) time.Time {
 	return ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}).Time
 }
 
-// Run contends until ctx ends. At the end it takes the address off the host and releases
-// the Lease.
+// Run contends until ctx ends, or Retire was called. At the end it takes the address off the
+// host and releases the Lease.
 func (c *Contender) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -198,7 +222,18 @@ func (c *Contender) Run(ctx context.Context) {
 		case <-c.changed:
 		case <-timer.C:
 		}
-		timer.Reset(c.step(ctx))
+		c.mu.Lock()
+		retire := c.retire
+		c.mu.Unlock()
+		switch wait := time.Until(retire); {
+		case retire.IsZero():
+			timer.Reset(c.step(ctx))
+		case c.place != nil && wait > 0:
+			timer.Reset(wait)
+		default:
+			c.leave(context.WithoutCancel(ctx))
+			return
+		}
 	}
 }
 

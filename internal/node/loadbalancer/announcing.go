@@ -88,13 +88,15 @@ func (a *announcing) see(ctx context.Context, object any) {
 		return
 	}
 	address, err := netip.ParseAddr(lease.Annotations[servicelb.AddressOfLease])
-	if err != nil || !servicelb.MayHold(lease.Annotations, a.cfg.NodeName) {
-		a.end(lease.Name)
-		return
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	one := a.contenders[lease.Name]
+	if err != nil || !servicelb.MayHold(lease.Annotations, a.cfg.NodeName) {
+		if one != nil {
+			one.Retire()
+		}
+		return
+	}
 	if one == nil {
 		if ctx.Err() != nil {
 			return
@@ -109,7 +111,11 @@ func (a *announcing) see(ctx context.Context, object any) {
 			Log:       a.log,
 		}), address, cancel}
 		a.contenders[lease.Name] = one
-		a.running.Go(func() { one.Run(own) })
+		a.running.Go(func() {
+			one.Run(own)
+			cancel()
+			a.forget(lease.Name, one)
+		})
 	}
 	one.See(lease, turn(lease, a.cfg.NodeName)*turnDelay)
 }
@@ -120,6 +126,15 @@ func (a *announcing) end(name string) {
 	defer a.mu.Unlock()
 	if one := a.contenders[name]; one != nil {
 		one.cancel()
+		delete(a.contenders, name)
+	}
+}
+
+// forget notes that a contender has ended.
+func (a *announcing) forget(name string, one *contending) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.contenders[name] == one {
 		delete(a.contenders, name)
 	}
 }

@@ -85,7 +85,7 @@ spec:
 	w.answers(q, 200, "hostname=web")
 	q.address = w.addresses()[1] + ":80"
 	w.answers(q, 200, "hostname=other")
-	w.Told("default", "web", "hostPort", "other")
+	w.Told("kube-system", "kedge-gateway", "host port 80/tcp", "other")
 
 	t.Log("a class that has no controller here")
 	w.Apply(fmt.Sprintf(oneIngress, "moved", "traefik"))
