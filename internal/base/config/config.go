@@ -326,6 +326,9 @@ func (c *Cluster) EnforcesPolicies() bool {
 	return c.Has(NetworkPolicy) || c.FlannelBackend == "none"
 }
 
+// NamesPart tells whether a name in Disable is that of a part, or k3s's for it.
+func NamesPart(name string) bool { return name == traefik || slices.Contains(Parts(), Part(name)) }
+
 // DisabledManifests are the names in Disable that are not of kedge's own parts. The name
 // traefik is among them, so that a manifest of that name stays disabled as in k3s.
 func (c *Cluster) DisabledManifests() []string {

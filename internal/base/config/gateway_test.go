@@ -24,6 +24,11 @@ func TestRunsGateway(t *testing.T) {
 			if got := c.RunsGateway(); got != test.runs {
 				t.Errorf("it runs: %t", got)
 			}
+			for _, name := range test.disable {
+				if got := NamesPart(name); got != (name != "mine") {
+					t.Errorf("%s names a part: %t", name, got)
+				}
+			}
 			if got := c.DisabledManifests(); !slices.Equal(got, test.manifests) {
 				t.Errorf("disabled manifests: %q", got)
 			}

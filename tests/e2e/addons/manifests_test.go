@@ -190,7 +190,7 @@ spec:
 		s.Server.Terminate()
 		s.drop("gone.yaml")
 		s.write("pruned.yaml", configMap("pruned-1", "a: v2"))
-		s.Server.Host.WriteFile("/etc/kedge/config.yaml", "disable: [disabled, traefik]\n")
+		s.Server.Host.WriteFile("/etc/kedge/config.yaml", "disable: [disabled, traefik, nothing]\n")
 		s.Server.Start()
 		s.Server.WaitReady()
 		s.Client = s.Server.Client()
@@ -199,7 +199,7 @@ spec:
 			s.value(name, "", "")
 		}
 		s.value("skipped", "a", "x")
-		s.Server.WaitLog("Cannot disable traefik")
+		s.Server.WaitLog("Cannot disable nothing")
 		sets := s.Kubectl("get", "configmaps", "--namespace=kube-system", "--selector=applyset.kubernetes.io/id", "-o", "name")
 		if !strings.Contains(sets, "manifest-pruned.yaml") || strings.Contains(sets, "gone") || strings.Contains(sets, "disabled") {
 			t.Errorf("the sets are %s", sets)

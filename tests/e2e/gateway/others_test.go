@@ -24,6 +24,15 @@ func TestDisabled(t *testing.T) {
 	w := newWorld(t)
 	w.web("web")
 	w.Apply(fmt.Sprintf(oneIngress, "web", "kedge"))
+	w.Apply(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: kedge
+  listeners: [{name: http, port: 8080, protocol: HTTP}]
+`)
+	w.programmed("web")
 	address := w.addresses()[0] + ":80"
 	w.answers(question{address: address, url: "http://web.example.com/"}, 200)
 
@@ -35,7 +44,17 @@ func TestDisabled(t *testing.T) {
 	for _, address := range w.addresses() {
 		w.refuses(address + ":80")
 	}
-	w.Kubectl("get", "ingress", "web")
+	w.Eventually("the Ingress to have no addresses", func() error {
+		if addresses := w.Kubectl("get", "ingress", "web", "-o", "jsonpath={.status.loadBalancer.ingress}"); addresses != "" {
+			return fmt.Errorf("it has %s", addresses)
+		}
+		return nil
+	})
+	w.Kubectl("wait", "gateway/web", "--for=condition=Programmed=Unknown", "--timeout=1m")
+	w.Kubectl("wait", "service/kedge-gateway", "--namespace=kube-system", "--for=delete", "--timeout=1m")
+	if addresses := w.Kubectl("get", "gateway", "web", "-o", "jsonpath={.status.addresses}"); addresses != "" {
+		t.Errorf("the Gateway has the addresses %s", addresses)
+	}
 	w.Kubectl("get", "crd", "gateways.gateway.networking.k8s.io")
 	if output, err := w.TryKubectl("", "get", "ingressclass", "kedge"); err == nil {
 		t.Errorf("the IngressClass is still there: %s", output)

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
 // The objects that a file has put into the cluster are an ApplySet in kubectl's
@@ -76,7 +78,7 @@ func (k *keeper) recall(ctx context.Context, found *files) error {
 		}
 	}
 	for _, name := range k.Disable {
-		if !slices.Contains(disabled, name) {
+		if !slices.Contains(disabled, name) && !config.NamesPart(name) {
 			k.log.Warnf("Cannot disable %s: it is neither a part of kedge nor a file in %s", name, k.Path)
 		}
 	}
