@@ -99,9 +99,11 @@ func (x *exchange) copyHeader(to, from http.Header) {
 type clientError struct{ error }
 
 // copyBody copies the body of an answer. What the backend sends reaches the client at once: when
-// less comes than there is room for, more may take a while.
+// less comes than there is room for, more may take a while. Of a body with a length, the server
+// mostly has nothing left to flush then, because it does not buffer large writes.
 func (x *exchange) copyBody(answer *http.Response) error {
-	if answer.ContentLength < 0 && x.r.Method != http.MethodHead {
+	unknown := answer.ContentLength < 0
+	if unknown && x.r.Method != http.MethodHead {
 		x.w.flush() // events may come much later
 	}
 	buffer := x.buffers.Get().(*[copyBuffer]byte) //nolint:forcetypeassert // nothing else is in it
@@ -119,7 +121,7 @@ func (x *exchange) copyBody(answer *http.Response) error {
 			return nil
 		case err != nil:
 			return err
-		case answer.ContentLength < 0, n < len(buffer) && copied != answer.ContentLength:
+		case unknown, n < len(buffer) && copied != answer.ContentLength:
 			x.w.flush()
 		}
 	}

@@ -6,11 +6,9 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
-	"net/textproto"
 	"net/url"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
@@ -45,6 +43,7 @@ type attempts struct {
 	timer *time.Timer
 
 	tried          []*endpoint
+	first          [1]*endpoint // mostly, tried needs no more room
 	moves, repeats int
 }
 
@@ -52,10 +51,11 @@ type attempts struct {
 type attempt struct {
 	endpoint *endpoint
 	ctx      context.Context //nolint:containedctx // the object is a part of a call
-	cancel   context.CancelCauseFunc
-	timer    *time.Timer
-	answer   *http.Response
-	err      error
+	// cancel and timer are nil without a timeout of the attempt. Closing the answer ends it, too.
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	answer *http.Response
+	err    error
 }
 
 // end ends an attempt. It must be called when the answer was read.
@@ -66,7 +66,9 @@ func (a *attempt) end() {
 	if a.answer != nil {
 		_ = a.answer.Body.Close()
 	}
-	a.cancel(nil)
+	if a.cancel != nil {
+		a.cancel(nil)
+	}
 	a.endpoint.active.Add(-1)
 }
 
@@ -74,10 +76,12 @@ func (a *attempt) end() {
 // of the client's session, or nil.
 func (x *exchange) forward(t *target, sticky *endpoint) {
 	a := &attempts{exchange: x, target: t}
-	ctx, cancel := context.WithCancelCause(x.r.Context())
-	defer cancel(nil)
-	a.ctx = ctx
+	a.tried = a.first[:0]
+	a.ctx = x.r.Context()
 	if x.rule.timeout > 0 {
+		ctx, cancel := context.WithCancelCause(a.ctx)
+		defer cancel(nil)
+		a.ctx = ctx
 		a.timer = time.AfterFunc(x.rule.timeout, func() { cancel(errTimeout) })
 		defer a.timer.Stop()
 	}
@@ -90,7 +94,9 @@ func (x *exchange) forward(t *target, sticky *endpoint) {
 		defer x.body.end()
 	}
 	a.prepare()
-	x.mirror(mirrors, &a.outgoing, a.url)
+	if len(mirrors) > 0 {
+		x.mirror(mirrors, &a.outgoing, a.url)
+	}
 	a.run(sticky)
 }
 
@@ -104,9 +110,9 @@ func (a *attempts) prepare() {
 	if trailers {
 		header["Te"] = []string{"trailers"}
 	}
-	a.client.forwarded(header, r.Host, a.socket.publicPort)
+	a.client.forwarded(header, r.Host, a.socket.port)
 	if _, is := header["User-Agent"]; !is {
-		header["User-Agent"] = []string{""} // or else the transport sends its own
+		header["User-Agent"] = []string{""} // otherwise the transport sends its own
 	}
 	host := r.Host
 	a.url = url.URL{Path: r.URL.Path, RawPath: a.path.raw, RawQuery: r.URL.RawQuery, ForceQuery: r.URL.ForceQuery}
@@ -195,15 +201,16 @@ func (a *attempts) run(next *endpoint) {
 
 // try sends the request to an endpoint.
 func (a *attempts) try(s *service, e *endpoint) *attempt {
-	t := &attempt{endpoint: e}
+	t := &attempt{endpoint: e, ctx: a.ctx}
 	e.active.Add(1)
-	t.ctx, t.cancel = context.WithCancelCause(a.ctx)
 	if a.rule.backendTimeout > 0 {
+		t.ctx, t.cancel = context.WithCancelCause(a.ctx)
 		t.timer = time.AfterFunc(a.rule.backendTimeout, func() { t.cancel(errBackendTimeout) })
 	}
-	trace, done := a.informational()
-	defer done()
-	request := a.outgoing.WithContext(httptrace.WithClientTrace(t.ctx, trace))
+	hints := &hints{to: &a.w, over: !a.r.ProtoAtLeast(1, 1)}
+	hints.trace.Got1xxResponse = hints.pass
+	defer hints.end()
+	request := a.outgoing.WithContext(httptrace.WithClientTrace(t.ctx, &hints.trace))
 	target := a.url
 	target.Scheme, target.Host = s.pool.scheme, e.host
 	request.URL = &target
@@ -219,34 +226,6 @@ func (a *attempts) try(s *service, e *endpoint) *attempt {
 	}
 	t.answer, t.err = s.pool.transport(http2).RoundTrip(request)
 	return t
-}
-
-// informational returns what brings informational answers (1xx) to the client until done.
-func (a *attempts) informational() (trace *httptrace.ClientTrace, done func()) {
-	var mu sync.Mutex
-	over := !a.r.ProtoAtLeast(1, 1)
-	return &httptrace.ClientTrace{Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if over {
-				return nil
-			}
-			h := a.w.Header()
-			before := h.Clone()
-			for name, values := range header {
-				h[name] = values
-			}
-			a.w.WriteHeader(code)
-			clear(h)
-			for name, values := range before {
-				h[name] = values
-			}
-			return nil
-		}}, func() {
-			mu.Lock()
-			defer mu.Unlock()
-			over = true
-		}
 }
 
 // judge decides what follows from an attempt: again is true if there is to be another one. Else

@@ -3,7 +3,6 @@ package requests
 import (
 	"net/http"
 	"net/netip"
-	"strconv"
 	"strings"
 )
 
@@ -74,7 +73,7 @@ func within(address netip.Addr, ranges []netip.Prefix) bool {
 
 // forwarded puts into the header of a request where it comes from. What clients that are not
 // trusted say about it is removed.
-func (c *client) forwarded(h http.Header, host string, publicPort uint16) {
+func (c *client) forwarded(h http.Header, host, publicPort string) {
 	if !c.trusted {
 		for name := range h {
 			if isForwarding(name) {
@@ -83,19 +82,30 @@ func (c *client) forwarded(h http.Header, host string, publicPort uint16) {
 		}
 	}
 	peer := c.peer.String()
-	if before := h["X-Forwarded-For"]; len(before) > 0 {
-		h["X-Forwarded-For"] = []string{strings.Join(before, ", ") + ", " + peer}
-	} else {
-		h["X-Forwarded-For"] = []string{peer}
+	address := peer
+	if c.address != c.peer {
+		address = c.address.String()
 	}
-	h["X-Forwarded-Proto"] = []string{c.proto}
+	// All values are in one array.
+	values := make([]string, 0, 5)
+	set := func(name, value string) {
+		at := len(values)
+		values = append(values, value)
+		h[name] = values[at : at+1 : at+1]
+	}
+	if before := h["X-Forwarded-For"]; len(before) > 0 {
+		set("X-Forwarded-For", strings.Join(before, ", ")+", "+peer)
+	} else {
+		set("X-Forwarded-For", peer)
+	}
+	set("X-Forwarded-Proto", c.proto)
 	if len(h["X-Forwarded-Host"]) == 0 {
-		h["X-Forwarded-Host"] = []string{host}
+		set("X-Forwarded-Host", host)
 	}
 	if len(h["X-Forwarded-Port"]) == 0 {
-		h["X-Forwarded-Port"] = []string{strconv.Itoa(int(publicPort))}
+		set("X-Forwarded-Port", publicPort)
 	}
-	h["X-Real-Ip"] = []string{c.address.String()}
+	set("X-Real-Ip", address)
 }
 
 // isForwarding tells whether a header says where a request comes from. Many servers cannot tell

@@ -67,7 +67,7 @@ func TestForwarded(t *testing.T) {
 		}
 		c := clientOf(r, trusted)
 		h := r.Header.Clone()
-		c.forwarded(h, r.Host, 80)
+		c.forwarded(h, r.Host, "80")
 		for name, want := range test.want {
 			if got := strings.Join(h[name], "|"); got != want {
 				t.Errorf("%s, %v: got %s %q, want %q", test.peer, test.sent, name, got, want)

@@ -331,7 +331,7 @@ func FuzzClient(f *testing.F) {
 			if !c.trusted && (c.address != c.peer || c.proto != "http") || !c.address.IsValid() || c.proto != "http" && c.proto != "https" {
 				t.Errorf("%s with %q, %q: got %+v", peer, chain, proto, c)
 			}
-			c.forwarded(r.Header, "example.org", 80)
+			c.forwarded(r.Header, "example.org", "80")
 			if got := r.Header.Get("X-Forwarded-For"); !strings.HasSuffix(got, peer) || !c.trusted && got != peer {
 				t.Errorf("%s with %q: got %q", peer, chain, got)
 			}

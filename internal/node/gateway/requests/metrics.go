@@ -31,25 +31,24 @@ func (s *stats) unused() bool {
 	return s.inFlight.Load() == 0
 }
 
-// count counts the request until the returned function is called.
-func (x *exchange) count() (done func()) {
-	s := x.rule.route.stats
-	s.inFlight.Add(1)
-	return func() {
-		s.inFlight.Add(-1)
-		if class := x.w.status / 100; class < len(s.classes) {
-			s.classes[class].Add(1)
-		}
-		took := time.Since(x.began)
-		s.nanos.Add(int64(took))
-		for i, bound := range durations {
-			if took.Seconds() <= bound {
-				s.buckets[i].Add(1)
-				return
-			}
-		}
-		s.buckets[len(durations)].Add(1)
+// begin counts a request that begins.
+func (s *stats) begin() { s.inFlight.Add(1) }
+
+// end counts a request that has ended.
+func (s *stats) end(x *exchange) {
+	s.inFlight.Add(-1)
+	if class := x.w.status / 100; class < len(s.classes) {
+		s.classes[class].Add(1)
 	}
+	took := time.Since(x.began)
+	s.nanos.Add(int64(took))
+	for i, bound := range durations {
+		if took.Seconds() <= bound {
+			s.buckets[i].Add(1)
+			return
+		}
+	}
+	s.buckets[len(durations)].Add(1)
 }
 
 // collector is a prometheus.Collector for the routes of a table. So there are no metrics of

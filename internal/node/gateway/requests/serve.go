@@ -31,7 +31,8 @@ type exchange struct {
 	path     path
 	client   client
 	body     *body
-	answered []*filters
+	answered []*filters // those of rule and target, in filters
+	filters  [2]*filters
 	backend  string
 	endpoint string
 	// hops is how many gateways the request has come through.
@@ -43,6 +44,7 @@ type exchange struct {
 func (q *Requests) Serve(w http.ResponseWriter, r *http.Request, name string) {
 	x := &exchange{Requests: q, r: r, began: time.Now()}
 	x.w.ResponseWriter = w
+	x.answered = x.filters[:0]
 	defer x.finish()
 	if x.socket = q.table.Load().sockets[name]; x.socket == nil {
 		x.client = clientOf(r, nil)
@@ -60,7 +62,9 @@ func (q *Requests) Serve(w http.ResponseWriter, r *http.Request, name string) {
 	if x.match == nil {
 		return // answered
 	}
-	defer x.count()()
+	stats := x.rule.route.stats
+	stats.begin()
+	defer stats.end(x)
 	x.serve()
 }
 

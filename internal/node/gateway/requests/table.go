@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
@@ -23,6 +24,7 @@ type socket struct {
 	// source is what the socket was compiled from.
 	source     *routing.Socket
 	publicPort uint16
+	port       string // publicPort as text
 	http3      bool
 	trusted    []netip.Prefix
 	accessLog  bool
@@ -77,7 +79,7 @@ func newTable(state *routing.State, before *table, compile func(*routing.Route) 
 }
 
 func newSocket(from *routing.Socket, routes map[string]*route) *socket {
-	s := &socket{source: from, publicPort: from.PublicPort, http3: from.HTTP3, trusted: from.Trusted, accessLog: from.AccessLog}
+	s := &socket{source: from, publicPort: from.PublicPort, port: strconv.Itoa(int(from.PublicPort)), http3: from.HTTP3, trusted: from.Trusted, accessLog: from.AccessLog}
 	attached := map[*listener]map[string]bool{}
 	for i := range from.Listeners {
 		source := &from.Listeners[i]
