@@ -72,6 +72,9 @@ type Config struct {
 	// ServerCertificate proves to other nodes that this node is a server. It is nil on
 	// agents.
 	ServerCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Balancing are the components of a server in this process that send clients to other
+	// nodes. The gateway of this node stops before them.
+	Balancing []component.Component
 	// ServerPorts are the ports of the server on this node. They are empty on agents.
 	ServerPorts []host.Port
 	// TLS has this node's certificate, for its calls to servers.
@@ -242,7 +245,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		Nftables:    facts.Nftables,
 		Args:        cfg.Settings.KubeProxyArgs,
 	})
-	beforeGateway := append(slices.Clone(first), hostComponent, api)
+	beforeGateway := append(slices.Clone(cfg.Balancing), hostComponent, api)
 	if cfg.Cluster.DisableKubeProxy {
 		// Objects that an earlier start has left would compete with the user's.
 		group.Add(component.Step("proxy-rules", proxy.RemoveRules), hostComponent)

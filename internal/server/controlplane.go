@@ -108,10 +108,10 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 			if s.roles.node {
 				balancer.Node = s.node.Name
 			}
-			group.Add(led("loadbalancer", leader, loadbalancer.New(balancer)), before...)
+			s.balance(group, led("loadbalancer", leader, loadbalancer.New(balancer)), before...)
 		}
 		if s.gateway != nil {
-			group.Add(led("gateway", leader, s.gatewayController(api)), slices.Concat(before, []component.Component{s.gateway})...)
+			s.balance(group, led("gateway", leader, s.gatewayController(api)), slices.Concat(before, []component.Component{s.gateway})...)
 		}
 		group.Add(led("manifests", leader, manifests.New(manifests.Config{
 			Path:    s.dir.Manifests(),
@@ -139,6 +139,12 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 		group.Add(announce.NewVIP(netip.MustParseAddr(vip), api.ClientConfig("system:kedge:vip"), identity), objects)
 	}
 	return objects, loops, faults
+}
+
+// balance adds a component that sends clients to nodes.
+func (s *server) balance(group *component.Group, balancing component.Component, before ...component.Component) {
+	group.Add(balancing, before...)
+	s.balancing = append(s.balancing, balancing)
 }
 
 // led makes a component of loops that run on one server at a time: the elected one, or

@@ -151,6 +151,8 @@ type server struct {
 	policies *policy.Compiler
 	// gateway is nil if this server runs no API server, or the cluster has the gateway disabled.
 	gateway *gateway.Compiler
+	// balancing are the components that send clients to nodes.
+	balancing []component.Component
 }
 
 // addTo adds everything that a server runs to group. The order of the calls is the boot
@@ -254,6 +256,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		ClientCAFile:    s.certificates.ClientCAFile,
 		TLS:             s.certificates.NodeTLS(),
 		Metrics:         s.metrics,
+		Balancing:       s.balancing,
 
 		ServerCertificate: s.certificates.ServingCertificate,
 		ServerPorts:       Ports(cfg, s.node),

@@ -35,8 +35,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
-// Name is the component's name.
-const Name = "gateway"
+// Name is the component's name. The controller on a server is called gateway.
+const Name = "gateway-node"
 
 const (
 	// leavePatience is how long a node that stops tries to say so.
