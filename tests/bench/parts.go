@@ -12,7 +12,7 @@ const (
 	allParts  = "all parts"
 	coreParts = "without the optional parts"
 	// optionalParts are those that a server needs only if somebody uses them.
-	optionalParts = "metrics-server,network-policy,servicelb"
+	optionalParts = "gateway,metrics-server,network-policy,servicelb"
 )
 
 func partsWays() []string { return []string{coreParts, allParts} }

@@ -212,9 +212,7 @@ func (t *term) sync(ctx context.Context, newest *compiled) error {
 	}
 	t.clearIngresses(ctx, newest, failed) // the addresses are those of a Service
 	t.syncServices(ctx, newest, failed)
-	for _, conflict := range t.syncSlices(ctx, newest, failed) {
-		faults = append(faults, conflict)
-	}
+	faults = append(faults, t.syncSlices(ctx, newest, failed)...)
 	t.tell(faults)
 	t.syncCertificates(ctx, newest)
 	t.syncStatuses(ctx, newest, failed)

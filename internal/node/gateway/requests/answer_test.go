@@ -185,7 +185,7 @@ func TestUpgrade(t *testing.T) {
 	if _, _, response := connect("/other", "websocket"); response.StatusCode != 502 {
 		t.Errorf("a switch to what nobody asked for: got %d", response.StatusCode)
 	}
-	_, reader, response = connect("/h2c", "h2c")
+	_, _, response = connect("/h2c", "h2c")
 	if response.StatusCode != 200 || response.ContentLength != 0 {
 		t.Errorf("a switch to HTTP/2: got %d, %d bytes", response.StatusCode, response.ContentLength)
 	}
