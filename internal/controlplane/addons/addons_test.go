@@ -142,6 +142,7 @@ func TestRun(t *testing.T) {
 		ready, done := make(chan struct{}), make(chan error, 1)
 		go func() { done <- addons.Run(ctx, func() { close(ready) }) }()
 		<-ready
+		synctest.Wait() // The kinds of the Gateway API come later.
 		for _, want := range []string{
 			"apply clusterrolebindings.rbac.authorization.k8s.io /kedge:cluster-admins",
 			"apply runtimeclasses.node.k8s.io /crun",
