@@ -13,8 +13,13 @@ import (
 // problemPrefix is that of the types of problems that RFC 8555 knows (section 6.7).
 const problemPrefix = "urn:ietf:params:acme:error:"
 
-// maxQuoted is how much of an authority's answer a message repeats.
-const maxQuoted = 400
+const (
+	// maxQuoted is how much of an authority's answer a message repeats.
+	maxQuoted = 400
+	// maxValue is how much of a user's value a message repeats. In quotes it may be six times
+	// as long.
+	maxValue = 60
+)
 
 // explain returns what a user is told about a failure: what happened, why, and what to do.
 func explain(c *certificate, err error, next time.Time) string {
@@ -62,10 +67,13 @@ func limitedFor(err error) (least time.Duration, limited bool) {
 	return acme.RateLimit(problem)
 }
 
-// clip returns the beginning of a text.
-func clip(text string) string {
-	if len(text) <= maxQuoted {
+// clip returns the beginning of what an authority has sent.
+func clip(text string) string { return cut(text, maxQuoted) }
+
+// cut returns at most so many bytes of a text, without a part of a character.
+func cut(text string, bytes int) string {
+	if len(text) <= bytes {
 		return strings.ToValidUTF8(text, "?")
 	}
-	return strings.ToValidUTF8(text[:maxQuoted], "?") + "..."
+	return strings.ToValidUTF8(text[:bytes], "?") + "..."
 }

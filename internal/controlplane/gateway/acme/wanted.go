@@ -245,7 +245,7 @@ func accountOf(annotations map[string]string, standard string) (account, error) 
 func checkEmail(value string) error {
 	parsed, err := mail.ParseAddress(value)
 	if err != nil || parsed.Address != value || len(value) > 254 || strings.ContainsAny(value, "?,%\"& ") || !isPrintable(value) {
-		return fmt.Errorf("%q is neither true nor an e-mail address such as admin@example.com", clip(value))
+		return fmt.Errorf("%q is neither true nor an e-mail address such as admin@example.com", cut(value, maxValue))
 	}
 	return nil
 }
@@ -257,7 +257,7 @@ const maxURL = 256
 func checkDirectory(value string) error {
 	parsed, err := url.Parse(value)
 	if err != nil || parsed.Scheme != "https" || parsed.Hostname() == "" || parsed.User != nil || parsed.Fragment != "" || len(value) > maxURL || !isPrintable(value) {
-		return fmt.Errorf("%q is no URL of a directory that begins with https://", clip(value))
+		return fmt.Errorf("%q is no URL of a directory that begins with https://", cut(value, maxValue))
 	}
 	return nil
 }
@@ -266,10 +266,10 @@ func checkDirectory(value string) error {
 func checkHost(host string) error {
 	if strings.HasPrefix(host, "*.") {
 		return fmt.Errorf("%q is a wildcard, which authorities certify only by DNS-01, and kedge changes no DNS. "+
-			"Name each host, or use cert-manager for wildcards", host)
+			"Name each host, or use cert-manager for wildcards", cut(host, maxValue))
 	}
 	if faults := validation.IsDNS1123Subdomain(host); len(faults) > 0 || !strings.Contains(host, ".") {
-		return fmt.Errorf("%q is no full host name such as www.example.com", clip(host))
+		return fmt.Errorf("%q is no full host name such as www.example.com", cut(host, maxValue))
 	}
 	return nil
 }

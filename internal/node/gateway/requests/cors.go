@@ -71,7 +71,7 @@ func newCORS(from *routing.CORS) *cors {
 
 // parseOrigin splits an origin.
 func parseOrigin(text string) (o origin, is bool) {
-	if o.scheme, o.host, is = strings.Cut(strings.ToLower(text), "://"); !is || strings.ContainsAny(o.host, "/?#@%\\ \t") {
+	if o.scheme, o.host, is = strings.Cut(strings.ToLower(text), "://"); !is || strings.ContainsFunc(o.host, strange) {
 		return o, false
 	}
 	switch o.scheme {
@@ -86,6 +86,12 @@ func parseOrigin(text string) (o origin, is bool) {
 	return o, true
 }
 
+// strange tells whether a character has no place in the host of an origin or of a pattern, in
+// the ASCII form that browsers send.
+func strange(c rune) bool {
+	return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789-_.:[]*", c)
+}
+
 // allowed returns what the answer says about an origin, or an empty text.
 func (c *cors) allowed(text string) string {
 	asked, is := parseOrigin(text)
@@ -96,13 +102,19 @@ func (c *cors) allowed(text string) string {
 		case o.any:
 			return text
 		case !is || o.scheme != asked.scheme || o.port != asked.port:
-		case o.wildcard && len(asked.host) > len(o.host) && strings.HasSuffix(asked.host, o.host):
+		case o.wildcard && o.covers(asked.host):
 			return text
 		case !o.wildcard && o.host == asked.host:
 			return text
 		}
 	}
 	return ""
+}
+
+// covers tells whether a host has something in the place of the star, which is no address.
+func (o *origin) covers(host string) bool {
+	starred, is := strings.CutSuffix(host, o.host)
+	return is && starred != "" && !strings.ContainsAny(starred, ":[]*")
 }
 
 // isPreflight tells whether a browser asks what it may send.
