@@ -94,6 +94,9 @@ var startingErrors = []string{
 	"Error updating node status, will retry",
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/eviction/eviction_manager.go managerImpl.synchronize
 	"Eviction manager: failed to get summary stats",
+	// pkg/kubelet/stats, if cAdvisor has found a cgroup and has not yet looked at it
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/stats/cadvisor_stats_provider.go getCadvisorContainerInfo
+	"Partial failure issuing cadvisor.ContainerInfoV2",
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/util/nodelease.go SetNodeOwnerFunc
 	"Failed to get node when trying to set owner ref to the node lease",
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.StartGarbageCollection Kubelet.syncLoop Kubelet.fastStaticPodsRegistration
