@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzParseListening reads what a node may write. What is accepted is a list of ports that
-// is the same when it is written and read again.
+// FuzzParseListening reads any value that a node may write. If ParseListening accepts the
+// value, the ports are the same after they were written and read again.
 func FuzzParseListening(f *testing.F) {
 	for _, value := range []string{"", "80/tcp", "80/tcp,443/udp", "443/udp,80/tcp,80/tcp", "0/tcp", "80/sctp", "080/tcp", "80/tcp,", "\n", "99999999999999999999/tcp"} {
 		f.Add(value)

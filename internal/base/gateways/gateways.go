@@ -43,8 +43,8 @@ type Port struct {
 func (p Port) String() string { return fmt.Sprintf("%d/%s", p.Number, p.Transport) }
 
 // FormatListening writes ports as the value of ListeningAnnotation: NUMBER/TRANSPORT of each,
-// sorted by number, separated by commas. Of no ports that is an empty text, and then a node
-// has no annotation.
+// sorted by number, separated by commas. Without ports, the text is empty. Then the node has no
+// annotation.
 func FormatListening(ports []Port) string {
 	sorted := slices.SortedFunc(slices.Values(ports), func(a, b Port) int {
 		if a.Number != b.Number {

@@ -48,8 +48,8 @@ type Socket struct {
 	// PublicPort is the port that clients connect to: the port of the listener.
 	PublicPort uint16 `json:"publicPort"`
 	// Listeners are the listeners of this socket. The host name of a connection or of a
-	// request decides which one serves it. Of two with the same host name, the first one's
-	// settings are used, and the routes of both.
+	// request decides which listener serves it. If two listeners have the same host name, the
+	// settings of the first one are used, and the routes of both.
 	Listeners []Listener `json:"listeners,omitempty"`
 	// HTTP3 says that the public port is also served by QUIC. Then answers of a TCP socket
 	// say so (Alt-Svc). A UDP socket with HTTPS listeners speaks HTTP/3.
@@ -218,7 +218,7 @@ type Match struct {
 // Field is a header or a parameter of the query that a request must have.
 type Field struct {
 	Type MatchType `json:"type"`
-	// Name of a header is in any case. Of a parameter it is exact.
+	// Name is compared without regard to case for a header, and exactly for a parameter.
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
@@ -255,7 +255,8 @@ type Path struct {
 	Value  string `json:"value"`
 }
 
-// Redirect answers with another place. What is empty or nil stays as the client asked.
+// Redirect answers with another URL. A part of the URL whose field is empty or nil stays as
+// the client sent it.
 type Redirect struct {
 	Scheme   string `json:"scheme,omitempty"`
 	Hostname string `json:"hostname,omitempty"`

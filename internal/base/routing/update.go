@@ -6,9 +6,9 @@ import (
 )
 
 // With returns the state after an update. It changes neither s nor the update, and shares
-// with both what stays. What is equal to what s has stays the same pointer, also if the
-// update is Whole: whoever follows the states compares pointers to see what has changed. If
-// nothing has changed, With returns s. A nil s is a state without anything.
+// values with both. A value that is equal to the one in s stays the same pointer, also if the
+// update is Whole. So a reader compares pointers to see what has changed. If nothing has
+// changed, With returns s. A nil s is an empty state.
 func (s *State) With(u Update) *State {
 	before := s
 	if before == nil {

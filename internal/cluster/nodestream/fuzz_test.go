@@ -11,8 +11,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
-// FuzzPolicies reads anything that a server may send. What is accepted has only names that
-// are safe in nftables, and is the same when it is sent again.
+// FuzzPolicies decodes anything that a server may send. If the decoder accepts an update, its
+// names are safe in nftables. The update is the same when it is sent again.
 func FuzzPolicies(f *testing.F) {
 	f.Add([]byte(`{"whole":true,"active":true,"sets":{"s1":{"add":["10.42.0.1","fd00::1"]}},"groups":{"g1":{"policies":["a/b"],"rules":[{"policy":"a/b","sets":["s1"],"blocks":[{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}],"ports":[{"protocol":6,"first":80,"last":90}]}]}},"pods":{"a/b":{"uid":"1","ingress":"g1"}}}` + "\n" + `{"active":true,"sets":{"s1":null},"groups":{"g1":null},"pods":{"a/b":null}}` + "\n"))
 	f.Add([]byte(`{"whole":true,"sets":{"s1":{"add":["fe80::1%eth0","","::ffff:1.2.3.4"]}}}` + "\n"))
@@ -54,8 +54,8 @@ func FuzzPolicies(f *testing.F) {
 	})
 }
 
-// FuzzRoutes reads anything that a server may send. What is accepted leads to the same state
-// when it is sent again.
+// FuzzRoutes decodes anything that a server may send. If the decoder accepts an update, the
+// update leads to the same state when it is sent again.
 func FuzzRoutes(f *testing.F) {
 	f.Add([]byte(`{"whole":true,"sockets":{"s":{"transport":"tcp","port":30080,"publicPort":80,"listeners":[{"name":"a/b/c","protocol":"http","routes":["HTTPRoute/a/b"]}]}},"routes":{"HTTPRoute/a/b":{"name":"HTTPRoute/a/b","created":"2026-01-01T00:00:00Z","rules":[{"matches":[{"pathType":"prefix","path":"/"}],"targets":[{"backend":"a/b:80","weight":1}]}]}},"backends":{"a/b:80":{"name":"a/b:80","endpoints":["10.42.0.1:80","[fd00::1]:80"]}}}` + "\n" + `{"routes":{"HTTPRoute/a/b":null}}` + "\n{}\n"))
 	f.Add([]byte(`{"whole":true,"routes":{"r":{"name":"r","rules":[{"matches":[{"pathType":"regexp","path":"((a{100}){10}){21}"}],"filters":[{"requestHeaders":{"set":[{"name":"a","value":"b\r\nc"}]}}],"targets":[]}]}}}` + "\n"))
