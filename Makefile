@@ -111,7 +111,10 @@ PLUGINS := bridge host-local loopback portmap bandwidth
 LAUNCHED := nft iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore
 HELPERS := $(addprefix $(BUILD)/,runc containerd-shim-runc-v2 crictl cni launcher protocols.so pause debian.stamp)
 
-helpers: $(EMBEDDED)/manifest.json ## build only the helpers that are embedded
+# The definitions of the Gateway API come from its module.
+DEFINITIONS := manifests/gateway/definitions.json.gz
+
+helpers: $(EMBEDDED)/manifest.json $(DEFINITIONS) ## build only the helpers that are embedded
 
 # The manifest is removed first, so that an interrupted pack is made again.
 $(EMBEDDED)/manifest.json: $(HELPERS) build/goarch $(wildcard scripts/pack/*.go scripts/pauseimage/*.go scripts/ociimage/*.go)
@@ -124,6 +127,9 @@ $(EMBEDDED)/manifest.json: $(HELPERS) build/goarch $(wildcard scripts/pack/*.go 
 	cp $(BUILD)/protocols.so $(BUILD)/bundle/lib
 	GOARCH= CC= go run ./scripts/pauseimage $(GOARCH) $(BUILD)/pause $(BUILD)/bundle/images/pause.tar
 	GOARCH= CC= go run ./scripts/pack $(BUILD)/bundle $(EMBEDDED)
+
+$(DEFINITIONS): go.mod scripts/gatewayapi/main.go
+	GOARCH= CC= go run ./scripts/gatewayapi >$@
 
 # This file changes when make is called for another architecture than the last
 # time.
@@ -198,7 +204,7 @@ $(GOTEST): scripts/gotest/main.go
 
 # The race detector compiles every package again, which would take too long for
 # Kubernetes.
-unit: $(GOTEST) | packages ## unit tests, with the race detector where Kubernetes is not imported
+unit: $(GOTEST) $(DEFINITIONS) | packages ## unit tests, with the race detector where Kubernetes is not imported
 	@scripts/need.sh nftables iptables iproute2 e2fsprogs xfsprogs btrfs-progs
 	packages=$$(scripts/packages.sh light) && $(GOTEST) -race $$packages
 	packages=$$(scripts/packages.sh heavy) && $(GOTEST) $$packages
@@ -298,3 +304,4 @@ down: ## stop what up started, its pods too, and remove what up created (root)
 clean: ## remove what was built here; Go's caches stay
 	rm -rf bin build
 	find $(EMBEDDED) -mindepth 1 ! -name .gitkeep -delete
+	rm -f $(DEFINITIONS)

@@ -6,7 +6,8 @@ package manifests
 import "embed"
 
 // Files are the manifests, each with one or more YAML documents. A folder has those
-// of the part of the cluster whose name it has (config.Part).
+// of the part of the cluster whose name it has (config.Part). The folder gateway also has
+// the file of GatewayDefinitions.
 //
-//go:embed *.yaml */*.yaml gateway/definitions.json.gz
+//go:embed *.yaml */*.yaml gateway
 var Files embed.FS

@@ -1,10 +1,7 @@
 // Command gatewayapi writes the CustomResourceDefinitions of the Gateway API as the package
 // manifests embeds them: those of the standard channel, as small as they can be without a
 // difference for objects. Each server keeps the definitions in memory, and a new cluster
-// works through each of them several times. Call it when go.mod has another version of
-// sigs.k8s.io/gateway-api:
-//
-//	go run ./scripts/gatewayapi >manifests/gateway/definitions.json.gz
+// works through each of them several times. The Makefile calls it.
 package main
 
 import (

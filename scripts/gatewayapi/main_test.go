@@ -20,7 +20,7 @@ func TestEmbedded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(bytes.Join(got, []byte("\n")), bytes.TrimSpace(want)) {
-		t.Errorf("the embedded definitions of the Gateway API are not those of %s in go.mod: run go run ./scripts/gatewayapi >manifests/gateway/definitions.json.gz", module)
+		t.Errorf("the embedded definitions of the Gateway API are not those of %s in go.mod: run make helpers", module)
 	}
 }
 

@@ -26,12 +26,13 @@ error_log /tmp/nginx.log;
 events { worker_connections 4096; }
 http {
 	access_log off;
+	keepalive_requests 100000000;
 	client_body_temp_path /tmp/nginx-body;
 	proxy_temp_path /tmp/nginx-proxy;
 	fastcgi_temp_path /tmp/nginx-fastcgi;
 	uwsgi_temp_path /tmp/nginx-uwsgi;
 	scgi_temp_path /tmp/nginx-scgi;
-	upstream pod { server %[1]s; keepalive 64; }
+	upstream pod { server %[1]s; keepalive 64; keepalive_requests 100000000; }
 	server {
 		listen 8081;
 		listen 8444 ssl http2;
