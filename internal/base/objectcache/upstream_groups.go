@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/informers/extensions"
 	"k8s.io/client-go/informers/flowcontrol"
 	"k8s.io/client-go/informers/internalinterfaces"
+	"k8s.io/client-go/informers/lifecycle"
 	"k8s.io/client-go/informers/networking"
 	"k8s.io/client-go/informers/node"
 	"k8s.io/client-go/informers/policy"
@@ -50,6 +51,7 @@ func (g groups) Discovery() discovery.Interface       { return discovery.New(g.f
 func (g groups) Events() events.Interface             { return events.New(g.factory, "", nil) }
 func (g groups) Extensions() extensions.Interface     { return extensions.New(g.factory, "", nil) }
 func (g groups) Flowcontrol() flowcontrol.Interface   { return flowcontrol.New(g.factory, "", nil) }
+func (g groups) Lifecycle() lifecycle.Interface       { return lifecycle.New(g.factory, "", nil) }
 func (g groups) Networking() networking.Interface     { return networking.New(g.factory, "", nil) }
 func (g groups) Node() node.Interface                 { return node.New(g.factory, "", nil) }
 func (g groups) Policy() policy.Interface             { return policy.New(g.factory, "", nil) }

@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	cadvisorcontainerd "github.com/google/cadvisor/container/containerd"
+	cadvisorcontainerd "github.com/google/cadvisor/lib/container/containerd"
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -196,7 +196,7 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	// cAdvisor asks containerd for the names of containers. Upstream takes containerd's address
 	// only from this variable (a flag of cAdvisor's). Another runtime does not answer containerd's
 	// API, so only the kubelet talks to it.
-	//upstream:relies-on github.com/google/cadvisor/container/containerd/factory.go ArgContainerdEndpoint Register
+	//upstream:relies-on github.com/google/cadvisor/lib/container/containerd/factory.go ArgContainerdEndpoint Register
 	*cadvisorcontainerd.ArgContainerdEndpoint = k.cfg.RuntimeSocket
 
 	announced := make(chan struct{})
