@@ -60,6 +60,7 @@ require (
 
 require (
 	github.com/JeffAshton/win_pdh v0.0.0-20161109143554-76bb4ee9f0ab // indirect
+	github.com/Masterminds/vcs v1.13.3 // indirect
 	github.com/Microsoft/hnslib v0.1.3 // indirect
 	github.com/Rican7/retry v0.3.1 // indirect
 	github.com/StackExchange/wmi v1.2.1 // indirect
@@ -416,3 +417,6 @@ replace go.etcd.io/etcd/client/v3 => go.etcd.io/etcd/client/v3 v3.7.3
 replace go.etcd.io/etcd/pkg/v3 => go.etcd.io/etcd/pkg/v3 v3.7.3
 
 replace go.etcd.io/etcd/server/v3 => go.etcd.io/etcd/server/v3 v3.7.3
+
+// tests/e2e/addons builds it.
+tool helm.sh/helm/v4/cmd/helm
