@@ -13,7 +13,7 @@ const (
 	// measures a container at the latest this long after the last time (15 seconds at
 	// most, and up to as much again by chance).
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cadvisor/cadvisor_linux.go maxHousekeepingInterval
-	//upstream:relies-on github.com/google/cadvisor/manager/container.go containerData.nextHousekeepingInterval
+	//upstream:relies-on github.com/google/cadvisor/lib/manager/container.go containerData.nextHousekeepingInterval
 	kubeletWindow = 30 * time.Second
 	// youngest is the age from which metrics-server computes a rate from all that a
 	// container has used since its start (pkg/storage/pod.go,

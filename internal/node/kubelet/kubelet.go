@@ -174,7 +174,7 @@ func (k *Kubelet) Name() string { return "kubelet" }
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/container_manager_linux.go containerManagerImpl.Start
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/qos_container_manager_linux.go qosContainerManagerImpl.Start
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/pleg/generic.go GenericPLEG.Start
-//upstream:relies-on github.com/google/cadvisor/manager/manager.go manager.Start
+//upstream:relies-on github.com/google/cadvisor/lib/manager/manager.go manager.Start
 func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	if err := k.checkPort(ctx); err != nil {
 		return err
