@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// experimental begins the older names of some arguments, which etcd v3.6 still takes.
+// experimental begins the names that some arguments had up to etcd v3.6.
 const experimental = "experimental-"
 
 // arguments returns the flags of upstream's etcd that users may set, bound to c. The others

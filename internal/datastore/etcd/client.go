@@ -18,7 +18,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/lists"
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
@@ -43,9 +45,10 @@ var errLost = errors.New("another leader was elected meanwhile")
 //
 //upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/api/v3client/v3client.go New
 func (m *Member) newClient(server *etcdserver.EtcdServer) *kubernetes.Client {
-	c := v3client.New(server)
+	c, kv := v3client.New(server), v3rpc.NewQuotaKVServer(server)
 	c.KV = clientv3.NewKVFromKVClient(patient{
-		KVClient:      adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server)),
+		KVClient:      adapter.KvServerToKvClient(kv),
+		server:        kv,
 		meter:         m.meter,
 		leaderChanged: server.LeaderChangedNotify,
 		quorum:        m.outage.fault,
@@ -59,7 +62,10 @@ func (m *Member) newClient(server *etcdserver.EtcdServer) *kubernetes.Client {
 // notes how long requests take.
 type patient struct {
 	pb.KVClient
-	meter *measure.Meter
+	// server answers RangeStream, which KVClient refuses.
+	//upstream:relies-on go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter/kv_client_adapter.go kvs2kvc.RangeStream
+	server pb.KVServer
+	meter  *measure.Meter
 	// leaderChanged returns a channel that is closed when another leader is
 	// known.
 	leaderChanged func() <-chan struct{}
@@ -71,15 +77,49 @@ type patient struct {
 // Range implements pb.KVClient.
 func (p patient) Range(ctx context.Context, r *pb.RangeRequest, options ...grpc.CallOption) (*pb.RangeResponse, error) {
 	defer p.meter.Done("read", string(r.Key), time.Now())
+	var answer *pb.RangeResponse
+	err := p.read(ctx, r, func() (again bool, err error) {
+		answer, err = p.KVClient.Range(ctx, r, options...)
+		return true, err
+	})
+	return answer, err
+}
+
+// RangeStream implements pb.KVClient. It is repeated until the first part is there.
+func (p patient) RangeStream(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOption) (pb.KV_RangeStreamClient, error) {
+	return lists.Call(ctx, func(stream pb.KV_RangeStreamServer) error {
+		parts := &counted{KV_RangeStreamServer: stream}
+		return p.read(ctx, r, func() (again bool, err error) {
+			// etcd changes the request.
+			err = p.server.RangeStream(proto.Clone(r).(*pb.RangeRequest), parts)
+			return parts.sent == 0, err
+		})
+	}), nil
+}
+
+// counted counts the parts of a list.
+type counted struct {
+	pb.KV_RangeStreamServer
+	sent int
+}
+
+// Send implements pb.KV_RangeStreamServer.
+func (c *counted) Send(part *pb.RangeStreamResponse) error {
+	c.sent++
+	return c.KV_RangeStreamServer.Send(part)
+}
+
+// read calls try until it succeeds, fails for good, or returns false.
+func (p patient) read(ctx context.Context, r *pb.RangeRequest, try func() (again bool, err error)) error {
 	for attempt := 1; ; attempt++ {
 		if err := p.quorum(); err != nil && !r.Serializable {
-			return nil, err
+			return err
 		}
-		answer, err := p.KVClient.Range(ctx, r, options...)
+		again, err := try()
 		// After a timeout there is no quorum, and there has been none for
 		// seconds.
-		if status.Code(err) != codes.Unavailable || errors.Is(err, rpctypes.ErrGRPCTimeout) || attempt == attempts || !pause(ctx) {
-			return answer, err
+		if !again || status.Code(err) != codes.Unavailable || errors.Is(err, rpctypes.ErrGRPCTimeout) || attempt == attempts || !pause(ctx) {
+			return err
 		}
 	}
 }
@@ -143,11 +183,11 @@ func (p patient) made(ctx context.Context, r *pb.TxnRequest, answer *pb.TxnRespo
 	if len(found.Kvs) == 0 || !bytes.Equal(found.Kvs[0].Value, put.Value) {
 		return answer, nil
 	}
-	header := *found.Header
+	header := found.Header
 	header.Revision = found.Kvs[0].ModRevision
 	return &pb.TxnResponse{
-		Header: &header, Succeeded: true,
-		Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{Header: &header}}}},
+		Header: header, Succeeded: true,
+		Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{Header: header}}}},
 	}, nil
 }
 

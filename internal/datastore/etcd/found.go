@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
 )
 
 // database returns the path of the database of the member in a folder.
@@ -22,19 +23,19 @@ func database(dir string) string { return filepath.Join(dir, "member", "snap", "
 // and a snapshot of that state.
 //
 //upstream:relies-on go.etcd.io/etcd/etcdutl/v3/snapshot/v3_snapshot.go v3Manager.saveWALAndSnap
-func begin(logger *zap.Logger, dir string, cluster *membership.RaftCluster, self *membership.Member) (raftpb.HardState, error) {
+func begin(logger *zap.Logger, dir string, cluster *membership.RaftCluster, self *membership.Member) (*raftpb.HardState, error) {
 	id := uint64(self.ID)
-	state := raftpb.HardState{Term: 1, Vote: id, Commit: 1}
-	voters := raftpb.ConfState{Voters: []uint64{id}}
+	state := &raftpb.HardState{Term: proto.Uint64(1), Vote: &id, Commit: proto.Uint64(1)}
+	voters := &raftpb.ConfState{Voters: []uint64{id}}
 	text, err := json.Marshal(self)
 	if err != nil {
 		return state, err
 	}
-	added, err := (&raftpb.ConfChange{Type: raftpb.ConfChangeAddNode, NodeID: id, Context: text}).Marshal()
+	added, err := proto.Marshal(&raftpb.ConfChange{Type: raftpb.ConfChangeAddNode.Enum(), NodeId: &id, Context: text})
 	if err != nil {
 		return state, err
 	}
-	metadata, err := (&etcdserverpb.Metadata{NodeID: id, ClusterID: uint64(cluster.ID())}).Marshal()
+	metadata, err := proto.Marshal(&etcdserverpb.Metadata{NodeID: &id, ClusterID: proto.Uint64(uint64(cluster.ID()))})
 	if err != nil {
 		return state, err
 	}
@@ -42,16 +43,16 @@ func begin(logger *zap.Logger, dir string, cluster *membership.RaftCluster, self
 	if err != nil {
 		return state, err
 	}
-	entry := raftpb.Entry{Type: raftpb.EntryConfChange, Term: state.Term, Index: state.Commit, Data: added}
-	err = log.Save(state, []raftpb.Entry{entry})
+	entry := &raftpb.Entry{Type: raftpb.EntryConfChange.Enum(), Term: state.Term, Index: state.Commit, Data: added}
+	err = log.Save(state, []*raftpb.Entry{entry})
 	if err == nil {
-		err = snap.New(logger, filepath.Dir(database(dir))).SaveSnap(raftpb.Snapshot{
+		err = snap.New(logger, filepath.Dir(database(dir))).SaveSnap(&raftpb.Snapshot{
 			Data:     etcdserver.GetMembershipInfoInV2Format(logger, cluster),
-			Metadata: raftpb.SnapshotMetadata{Index: state.Commit, Term: state.Term, ConfState: voters},
+			Metadata: &raftpb.SnapshotMetadata{Index: state.Commit, Term: state.Term, ConfState: voters},
 		})
 	}
 	if err == nil {
-		err = log.SaveSnapshot(walpb.Snapshot{Index: state.Commit, Term: state.Term, ConfState: &voters})
+		err = log.SaveSnapshot(&walpb.Snapshot{Index: state.Commit, Term: state.Term, ConfState: voters})
 	}
 	return state, errors.Join(err, log.Close())
 }

@@ -68,7 +68,7 @@ func Migrate(ctx context.Context, cfg Config, export Export) (err error) {
 
 // fill makes the database of a cluster's only member. state describes the member's
 // log.
-func fill(ctx context.Context, file string, self *membership.Member, state raftpb.HardState, export Export) (err error) {
+func fill(ctx context.Context, file string, self *membership.Member, state *raftpb.HardState, export Export) (err error) {
 	// The database is synced once it is complete. Until then nobody needs it.
 	db, err := bolt.Open(file, 0o600, &bolt.Options{NoSync: true, NoGrowSync: true, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
@@ -115,7 +116,7 @@ func (m *Member) found(dir, name string, above int64) (err error) {
 
 	// The join token in the snapshot may have been replaced since. The server's own
 	// token is the valid one.
-	token, err := (&mvccpb.KeyValue{Key: []byte(join.TokenKey)}).Marshal()
+	token, err := proto.Marshal(&mvccpb.KeyValue{Key: []byte(join.TokenKey)})
 	if err != nil {
 		return fmt.Errorf("encode deletion of the token: %w", err)
 	}
@@ -125,7 +126,7 @@ func (m *Member) found(dir, name string, above int64) (err error) {
 	tx.UnsafePut(schema.Key, tombstone(above), token)
 	mvcc.UnsafeSetScheduledCompact(tx, above)
 	tx.Unlock()
-	cindex.UpdateConsistentIndexForce(tx, state.Commit, state.Term)
+	cindex.UpdateConsistentIndexForce(tx, state.GetCommit(), state.GetTerm())
 	return nil
 }
 

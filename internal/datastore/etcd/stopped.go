@@ -24,6 +24,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
@@ -113,20 +114,20 @@ func (s Stopped) read(ctx context.Context, logger *zap.Logger, each func(*mvccpb
 	}
 	for _, entry := range entries {
 		if err := applyEntry(ctx, logger, store, leases, entry); err != nil {
-			return 0, fmt.Errorf("apply entry %d of etcd's log: %w", entry.Index, err)
+			return 0, fmt.Errorf("apply entry %d of etcd's log: %w", entry.GetIndex(), err)
 		}
 	}
 	return export(ctx, store, leases, each)
 }
 
 // missing returns the entries of the log that the database does not have.
-func (s Stopped) missing(logger *zap.Logger, db backend.Backend) ([]raftpb.Entry, error) {
+func (s Stopped) missing(logger *zap.Logger, db backend.Backend) ([]*raftpb.Entry, error) {
 	folder := filepath.Join(s.Dir, "member", "wal")
 	snapshots, err := wal.ValidSnapshotEntries(logger, folder)
 	if err != nil {
 		return nil, fmt.Errorf("read etcd's log: %w", err)
 	}
-	var last walpb.Snapshot
+	last := &walpb.Snapshot{}
 	if len(snapshots) > 0 {
 		last = snapshots[len(snapshots)-1]
 	}
@@ -140,26 +141,26 @@ func (s Stopped) missing(logger *zap.Logger, db backend.Backend) ([]raftpb.Entry
 		return nil, fmt.Errorf("read etcd's log: %w", err)
 	}
 	applied, _ := schema.ReadConsistentIndex(db.ReadTx())
-	if applied < last.Index {
-		return nil, fmt.Errorf("etcd's database in %s is older than its log: it has entry %d, and the log begins after entry %d. Restore the member from a snapshot first", s.Dir, applied, last.Index)
+	if applied < last.GetIndex() {
+		return nil, fmt.Errorf("etcd's database in %s is older than its log: it has entry %d, and the log begins after entry %d. Restore the member from a snapshot first", s.Dir, applied, last.GetIndex())
 	}
 	members, _ := schema.NewMembershipBackend(logger, db).MustReadMembersFromBackend()
-	return slices.DeleteFunc(entries, func(e raftpb.Entry) bool {
-		return e.Index <= applied || e.Index > state.Commit && len(members) > 1
+	return slices.DeleteFunc(entries, func(e *raftpb.Entry) bool {
+		return e.GetIndex() <= applied || e.GetIndex() > state.GetCommit() && len(members) > 1
 	}), nil
 }
 
 // applyEntry does what a member does with an entry of its log, as far as it changes keys and
 // leases. A request that a member would refuse changes nothing here too.
 //
-//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/apply/apply.go applierV3backend.Put applierV3backend.DeleteRange applierV3backend.Txn applierV3backend.LeaseGrant applierV3backend.LeaseRevoke
+//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/apply/backend.go applierV3backend.Put applierV3backend.DeleteRange applierV3backend.Txn applierV3backend.LeaseGrant applierV3backend.LeaseRevoke
 //upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/server.go EtcdServer.applyEntryNormal
-func applyEntry(ctx context.Context, logger *zap.Logger, store mvcc.KV, leases lease.Lessor, entry raftpb.Entry) error {
-	if entry.Type != raftpb.EntryNormal || len(entry.Data) == 0 {
+func applyEntry(ctx context.Context, logger *zap.Logger, store mvcc.KV, leases lease.Lessor, entry *raftpb.Entry) error {
+	if entry.GetType() != raftpb.EntryNormal || len(entry.Data) == 0 {
 		return nil
 	}
 	var request etcdserverpb.InternalRaftRequest
-	if err := request.Unmarshal(entry.Data); err != nil {
+	if err := proto.Unmarshal(entry.Data, &request); err != nil {
 		// A request of etcd's version 2, which changes only what etcd knows of its
 		// members.
 		return nil
@@ -171,7 +172,7 @@ func applyEntry(ctx context.Context, logger *zap.Logger, store mvcc.KV, leases l
 	case request.DeleteRange != nil:
 		_, _, refused = txn.DeleteRange(ctx, logger, store, request.DeleteRange)
 	case request.Txn != nil:
-		_, _, refused = txn.Txn(ctx, logger, request.Txn, false, store, leases)
+		_, _, refused = txn.Txn(ctx, logger, request.Txn, false, store, leases, true)
 	case request.LeaseGrant != nil:
 		_, refused = leases.Grant(lease.LeaseID(request.LeaseGrant.ID), request.LeaseGrant.TTL)
 	case request.LeaseRevoke != nil:
@@ -216,7 +217,7 @@ func export(ctx context.Context, store mvcc.KV, leases lease.Lessor, each func(*
 		} else {
 			kv.Lease = 0
 		}
-		if err := each(&mvccpb.Event{Kv: &kv}); err != nil {
+		if err := each(&mvccpb.Event{Kv: kv}); err != nil {
 			return 0, err
 		}
 	}

@@ -21,12 +21,12 @@ func (s Stopped) all(t *testing.T) (map[string]*mvccpb.KeyValue, int64) {
 	t.Helper()
 	kvs, last := map[string]*mvccpb.KeyValue{}, int64(0)
 	revision, _, err := s.Export(t.Context(), func(e *mvccpb.Event) error {
-		kv := *e.Kv
+		kv := e.Kv
 		if kv.ModRevision <= last {
 			t.Errorf("%s of revision %d comes after revision %d", kv.Key, kv.ModRevision, last)
 		}
 		last = kv.ModRevision
-		kvs[string(kv.Key)] = &kv
+		kvs[string(kv.Key)] = kv
 		return nil
 	})
 	if err != nil {

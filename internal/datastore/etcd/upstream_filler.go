@@ -21,6 +21,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
 )
 
 // batchBytes is about how many bytes go into one transaction, which is in memory
@@ -45,14 +46,18 @@ type filler struct {
 
 // add adds a change to the database.
 func (f *filler) add(event *mvccpb.Event) error {
-	kv, name := *event.Kv, string(event.Kv.Key)
-	revision := revisionKey(kv.ModRevision)
+	name, modified := string(event.Kv.Key), event.Kv.ModRevision
+	kv := &mvccpb.KeyValue{
+		Key: event.Kv.Key, Value: event.Kv.Value, Lease: event.Kv.Lease,
+		CreateRevision: event.Kv.CreateRevision, ModRevision: modified,
+	}
+	revision := revisionKey(modified)
 	switch {
-	case event.Type == mvccpb.DELETE:
-		revision = tombstone(kv.ModRevision)
-		kv = mvccpb.KeyValue{Key: kv.Key}
+	case event.Type == mvccpb.Event_DELETE:
+		revision = tombstone(modified)
+		kv = &mvccpb.KeyValue{Key: kv.Key}
 		delete(f.versions, name)
-	case kv.CreateRevision == kv.ModRevision:
+	case kv.CreateRevision == modified:
 		kv.Version = 1
 	default:
 		// The earlier versions may be compacted, but there was at least one.
@@ -64,11 +69,11 @@ func (f *filler) add(event *mvccpb.Event) error {
 	if err := f.addLease(kv.Lease); err != nil {
 		return err
 	}
-	value, err := kv.Marshal()
+	value, err := proto.Marshal(kv)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", name, err)
 	}
-	f.last = event.Kv.ModRevision
+	f.last = modified
 	return f.put(schema.Key, revision, value)
 }
 
@@ -81,7 +86,7 @@ func (f *filler) addLease(seconds int64) error {
 		return nil
 	}
 	f.leases[seconds] = true
-	value, err := (&leasepb.Lease{ID: seconds, TTL: seconds}).Marshal()
+	value, err := proto.Marshal(&leasepb.Lease{ID: seconds, TTL: seconds})
 	if err != nil {
 		return fmt.Errorf("encode lease: %w", err)
 	}
@@ -92,20 +97,20 @@ func (f *filler) addLease(seconds int64) error {
 //
 //upstream:follows go.etcd.io/etcd/server/v3/storage/schema/confstate.go MustUnsafeSaveConfStateToBackend
 //upstream:follows go.etcd.io/etcd/server/v3/storage/schema/cindex.go unsafeUpdateConsistentIndex
-func (f *filler) addMember(self *membership.Member, state raftpb.HardState, compacted int64) error {
+func (f *filler) addMember(self *membership.Member, state *raftpb.HardState, compacted int64) error {
 	member, err := json.Marshal(self)
 	if err != nil {
 		return fmt.Errorf("encode etcd's member: %w", err)
 	}
-	voters, err := json.Marshal(raftpb.ConfState{Voters: []uint64{uint64(self.ID)}})
+	voters, err := json.Marshal(&raftpb.ConfState{Voters: []uint64{uint64(self.ID)}})
 	if err != nil {
 		return fmt.Errorf("encode etcd's member: %w", err)
 	}
 	err = errors.Join(
 		f.put(schema.Members, schema.BackendMemberKey(self.ID), member),
 		f.put(schema.Meta, schema.MetaConfStateName, voters),
-		f.put(schema.Meta, schema.MetaConsistentIndexKeyName, number(int64(state.Commit))),
-		f.put(schema.Meta, schema.MetaTermKeyName, number(int64(state.Term))),
+		f.put(schema.Meta, schema.MetaConsistentIndexKeyName, number(int64(state.GetCommit()))),
+		f.put(schema.Meta, schema.MetaTermKeyName, number(int64(state.GetTerm()))),
 	)
 	if compacted > 0 {
 		err = errors.Join(err, f.put(schema.Meta, schema.FinishedCompactKeyName, revisionKey(compacted)))

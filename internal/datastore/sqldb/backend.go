@@ -12,6 +12,8 @@ import (
 	"github.com/k3s-io/kine/pkg/ttl"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/direct"
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/lists"
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
@@ -45,7 +47,7 @@ type Backend struct {
 	running sync.WaitGroup
 }
 
-var _ server.Backend = (*Backend)(nil)
+var _ direct.Backend = (*Backend)(nil)
 
 func newBackend(db *sql.DB, dialect *dialect, faults *faults) *Backend {
 	meter := measure.NewMeter(faults.log, fmt.Sprintf("Check the load and the disk of %s, and the network to it", faults.target))
@@ -159,10 +161,14 @@ func (b *Backend) check(ctx context.Context, revision, now int64) error {
 	return err
 }
 
-// within returns a condition for the names from key to end. No name contains a
+// within returns a condition for the names from key to end, or for all names if both
+// are empty. No name contains a
 // zero byte, and PostgreSQL accepts none. So a zero byte at the end of key or end
 // is translated: it decides whether that name itself belongs to the range.
 func within(key, end string) (condition string, args []any) {
+	if key == "" && end == "" {
+		end = "\x00"
+	}
 	condition = "name >= ?"
 	if after, ok := strings.CutSuffix(key, "\x00"); ok {
 		key, condition = after, "name > ?"
@@ -211,6 +217,11 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 		kvs[i] = event.KV
 	}
 	return at, kvs, nil
+}
+
+// ListStream implements server.Backend.
+func (b *Backend) ListStream(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) server.ListResult {
+	return lists.Stream(ctx, b.List, key, end, limit, revision, keysOnly)
 }
 
 // Count implements server.Backend.

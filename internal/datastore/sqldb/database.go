@@ -5,10 +5,10 @@
 //
 // The table is kine's: kine's own drivers make it, and its rows mean what they
 // mean for kine. A cluster can therefore come from k3s and go back to it. The
-// code that works on the table is not kine's, for three reasons. kine ends the
+// code that works on the table is not kine's, for two reasons. kine ends the
 // process when a transaction cannot be committed (pkg/drivers/generic/tx.go). It
 // takes a list that broke off for a complete one (pkg/logstructured/sqllog,
-// RowsToEvents). It reports progress before it has handed over all events.
+// RowsToEvents).
 //
 // Every change is a row. Its id comes from the database's sequence and is its
 // revision. A unique index on the key and the revision that a change follows lets
@@ -76,9 +76,6 @@ type Datastore struct {
 	backend atomic.Pointer[Backend]
 	// api is nil until the datastore is ready for the first time.
 	api atomic.Pointer[etcdapi.Server]
-	// leaked are connections of this process that kine's driver left open during
-	// Prepare.
-	leaked map[int64]string
 }
 
 // New returns the datastore at an endpoint. It fails if the settings are wrong.

@@ -192,7 +192,7 @@ func TestServersShare(t *testing.T) {
 					if key == prefix+"all" {
 						continue
 					}
-					if seen[key] || e.Type != mvccpb.PUT {
+					if seen[key] || e.Type != mvccpb.Event_PUT {
 						t.Errorf("got a second event, or a deletion, for %s", key)
 					}
 					seen[key] = true
@@ -256,17 +256,17 @@ func TestCompaction(t *testing.T) {
 		// This server did not see the database while others compacted it.
 		b := newBackend(db, r.target.dialect, newFaults(r.target))
 		b.hub.start(first)
-		watch := b.Watch(t.Context(), prefix, "", first+1)
+		watch := b.WatchRange(t.Context(), prefix, "", first+1)
 		var missing int64
 		for range 2 {
 			if _, err := b.pollOnce(t.Context(), &missing); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if events, ok := <-watch.Events; ok {
+		if events, ok := <-watch.Eventc; ok {
 			t.Errorf("a watch that missed compacted changes: got events %v, want it to end", events)
 		}
-		if again := b.Watch(t.Context(), prefix, "", first+1); again.CompactRevision <= first || b.hub.seen() != again.CompactRevision {
+		if again := b.WatchRange(t.Context(), prefix, "", first+1); again.CompactRevision <= first || b.hub.seen() != again.CompactRevision {
 			t.Errorf("a new watch from there: got %+v, want the compacted revision", again)
 		}
 	})

@@ -154,7 +154,9 @@ func (d *dialect) bind(statement string) string {
 }
 
 const (
-	columns = "id, name, created, deleted, create_revision, prev_revision, lease"
+	// columns are those of an event. kine leaves create_revision out of rows that
+	// create a key.
+	columns = "id, name, created, deleted, COALESCE(create_revision, 0), prev_revision, lease"
 	// head is the last revision, and compacted the revision up to which the table
 	// is compacted. Both are NULL in an empty table.
 	head      = "SELECT MAX(id) FROM kine"

@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/proto"
 )
 
 // FuzzObjects reads arbitrary bytes as the objects of a snapshot. Every object that is
 // read is in the file.
 func FuzzObjects(f *testing.F) {
-	kv := mvccpb.KeyValue{Key: []byte("/registry/a"), Value: []byte("1"), ModRevision: 5, CreateRevision: 5, Lease: 7}
-	text, err := kv.Marshal()
+	kv := &mvccpb.KeyValue{Key: []byte("/registry/a"), Value: []byte("1"), ModRevision: 5, CreateRevision: 5, Lease: 7}
+	text, err := proto.Marshal(kv)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -121,14 +121,19 @@ func (h *hub) dropAll(last int64, ended bool) {
 	h.moved = make(chan struct{})
 }
 
-// WaitForSyncTo implements server.Backend.
+// WaitForSyncTo implements direct.Backend.
 func (b *Backend) WaitForSyncTo(revision int64) {
 	_ = b.hub.wait(context.Background(), revision)
 }
 
-// Watch implements server.Backend. revision is the first revision wanted, or 0
+// Watch implements server.Backend.
+func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult {
+	return b.WatchRange(ctx, "", "", revision)
+}
+
+// WatchRange implements direct.Backend. revision is the first revision wanted, or 0
 // for future events only, as with etcd. A watch that does not keep up is ended.
-func (b *Backend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
+func (b *Backend) WatchRange(ctx context.Context, key, end string, revision int64) server.WatchResult {
 	h := b.hub
 	h.mu.Lock()
 	last, ended := h.last, h.ended
@@ -136,7 +141,7 @@ func (b *Backend) Watch(ctx context.Context, key, end string, revision int64) se
 	reading := w.Reading
 	h.mu.Unlock()
 	failed := make(chan error, 1)
-	result := server.WatchResult{Events: w.Events, Errorc: failed}
+	result := server.WatchResult{CurrentRevision: last, Eventc: w.Events, Errorc: failed}
 	if ended {
 		failed <- server.ErrGRPCUnhealthy
 		h.leave(w)
@@ -149,7 +154,7 @@ func (b *Backend) Watch(ctx context.Context, key, end string, revision int64) se
 	past, compacted, err := b.past(ctx, w, last)
 	switch {
 	case err == nil && w.After < compacted:
-		result.CompactRevision, result.CurrentRevision = compacted, last
+		result.CompactRevision = compacted
 		h.leave(w)
 	case err != nil:
 		failed <- b.faults.note(err)

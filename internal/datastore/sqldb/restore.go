@@ -67,12 +67,7 @@ func (d *Datastore) Prepare(ctx context.Context, file, _ string, above int64) er
 }
 
 // makeRestoring makes the table to be filled, and whatever else is missing.
-// kine's driver does not close all its connections
-// (pkg/drivers/generic/generic.go, Migrate, leaves a row unread). makeRestoring
-// remembers them, so that alone does not take them for a server's.
-//
-//upstream:relies-on github.com/k3s-io/kine/pkg/drivers/generic/generic.go Generic.Migrate
-func (d *Datastore) makeRestoring(ctx context.Context, db *sql.DB) (err error) {
+func (d *Datastore) makeRestoring(ctx context.Context, db *sql.DB) error {
 	if err := d.prepare(ctx, d.target.source); err != nil {
 		return err
 	}
@@ -82,13 +77,10 @@ func (d *Datastore) makeRestoring(ctx context.Context, db *sql.DB) (err error) {
 			return err
 		}
 	}
-	if d.target.restoring != "" {
-		if err := d.prepare(ctx, d.target.restoring); err != nil {
-			return err
-		}
+	if d.target.restoring == "" {
+		return nil
 	}
-	d.leaked, err = d.others(ctx, db)
-	return err
+	return d.prepare(ctx, d.target.restoring)
 }
 
 // alone returns an error if anybody else uses the database. A server that uses it
@@ -99,7 +91,6 @@ func (d *Datastore) alone(ctx context.Context, db *sql.DB) error {
 		if d.target.dialect.missing(err) {
 			return nil
 		}
-		maps.DeleteFunc(others, func(id int64, _ string) bool { return d.leaked[id] != "" })
 		if err != nil || len(others) == 0 {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
@@ -27,7 +28,7 @@ func (d *Datastore) Kind() string { return "sql" }
 // current selects the present objects. It leaves out the cluster's secrets and its
 // token, which the next server to start stores again (join.GiveStored): at that
 // time the servers' token may be another.
-const current = `SELECT id, name, created, create_revision, lease, value
+const current = `SELECT id, name, created, COALESCE(create_revision, 0), lease, value
 	FROM kine JOIN (SELECT MAX(id) AS id FROM kine GROUP BY name) AS latest USING (id)
 	WHERE deleted = 0 AND name <> '` + compactKey + `' AND name NOT IN ('` + join.StoredKey + `', '` + join.TokenKey + `')`
 
@@ -137,7 +138,7 @@ func writeObjects(path string, rows *sql.Rows) (err error) {
 		if err != nil {
 			return err
 		}
-		text, err := kv.Marshal()
+		text, err := proto.Marshal(kv)
 		if err != nil {
 			return ownError{fmt.Errorf("encode %s: %w", kv.Key, err)}
 		}
@@ -175,7 +176,7 @@ func readObjects(path string, do func(*mvccpb.KeyValue) error) error {
 		if err == nil {
 			text := make([]byte, length)
 			if _, err = io.ReadFull(in, text); err == nil {
-				err = kv.Unmarshal(text)
+				err = proto.Unmarshal(text, &kv)
 			}
 		}
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/k3s-io/kine/pkg/server"
 
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/direct"
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
@@ -26,7 +27,7 @@ type Backend struct {
 	running sync.WaitGroup
 }
 
-var _ server.Backend = (*Backend)(nil)
+var _ direct.Backend = (*Backend)(nil)
 
 // newBackend returns the backend for a database that prepare has prepared.
 func newBackend(file string, faults *faults) *Backend {

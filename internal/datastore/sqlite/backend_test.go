@@ -184,7 +184,7 @@ func TestLeaseEndsAfterRestart(t *testing.T) {
 	if _, kv, err := b.Get(ctx, "/registry/masterleases/a", 0, false); err != nil || kv == nil || string(kv.Value) != "2" {
 		t.Fatalf("after a restart: got %v, %v, want the value 2", kv, err)
 	}
-	gone := (<-b.Watch(ctx, "/registry/masterleases/a", "", revision+1).Events)[0]
+	gone := (<-b.WatchRange(ctx, "/registry/masterleases/a", "", revision+1).Eventc).Events[0]
 	if !gone.Delete || gone.PrevKV == nil || string(gone.PrevKV.Value) != "2" {
 		t.Errorf("got %+v", gone)
 	}
@@ -204,7 +204,7 @@ func TestRenewalsWhileDiskIsFull(t *testing.T) {
 	b := start(t, tmpfs(t, "size=4m"))
 	ctx := context.Background()
 	last := renewTimes(t, b.Backend, 1)
-	watch := b.Watch(ctx, leasePrefix, "/registry/leases0", 0)
+	watch := b.WatchRange(ctx, leasePrefix, "/registry/leases0", 0)
 	filler := fill(t, b.folder, 0)
 	var err error
 	for i := 0; err == nil; i++ {
@@ -217,7 +217,7 @@ func TestRenewalsWhileDiskIsFull(t *testing.T) {
 		t.Errorf("revision %d after %d", renewed, last)
 	}
 	for seen := 0; seen < 5; {
-		seen += len(<-watch.Events)
+		seen += len((<-watch.Eventc).Events)
 	}
 	accepted := 0
 	for err = nil; err == nil; accepted++ {

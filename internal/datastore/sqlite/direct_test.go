@@ -102,6 +102,11 @@ func TestDirectAnswersAsTheSocket(t *testing.T) {
 		{"list the next page", list(kubernetes.ListOptions{Limit: 2, Continue: prefix + "b/1\x00", Revision: 6})},
 		{"list of an old revision", list(kubernetes.ListOptions{Revision: 4})},
 		{"list of a future revision", list(kubernetes.ListOptions{Revision: 1000})},
+		{"stream", stream(prefix)},
+		{"stream of an old revision", stream(prefix, clientv3.WithRev(4))},
+		{"stream of a future revision", stream(prefix, clientv3.WithRev(1000))},
+		{"stream with a limit", stream(prefix, clientv3.WithLimit(2))},
+		{"stream of all keys", stream("\x00")},
 		{"list keys", get(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())},
 		{"count", func(c *kubernetes.Client) (any, error) {
 			return c.Kubernetes.Count(ctx, prefix, kubernetes.CountOptions{})
@@ -168,6 +173,22 @@ func text(t *testing.T, answer any) string {
 		t.Fatal(err)
 	}
 	return string(encoded)
+}
+
+// stream returns the keys that begin with prefix, or all keys, in the parts that a
+// stream has.
+func stream(prefix string, opts ...clientv3.OpOption) func(*kubernetes.Client) (any, error) {
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	if prefix == "\x00" {
+		end = prefix
+	}
+	return func(c *kubernetes.Client) (any, error) {
+		parts, err := c.GetStream(context.Background(), prefix, append(opts, clientv3.WithRange(end))...)
+		if err != nil {
+			return nil, err
+		}
+		return clientv3.GetStreamToGetResponse(parts)
+	}
 }
 
 // watchOf returns the first n events of a watch from revision, or the watch's

@@ -71,7 +71,7 @@ func (d *Datastore) Export(ctx context.Context, each func(*mvccpb.Event) error) 
 // event returns a row in etcd's form.
 func event(kv *server.KeyValue, deleted bool) *mvccpb.Event {
 	if deleted {
-		return &mvccpb.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(kv.Key), ModRevision: kv.ModRevision}}
+		return &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: []byte(kv.Key), ModRevision: kv.ModRevision}}
 	}
 	key, value := kv.Key, kv.Value
 	if key == apiserverCompactKey {

@@ -15,6 +15,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/etcdapi"
 )
@@ -60,7 +61,7 @@ func newFuzzed(f *testing.F) *fuzzed {
 }
 
 // call sends a request, which must be answered, and decodes the answer if there is one.
-func (z *fuzzed) call(t *testing.T, method string, request []byte, answer interface{ Unmarshal([]byte) error }) bool {
+func (z *fuzzed) call(t *testing.T, method string, request []byte, answer proto.Message) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -72,7 +73,7 @@ func (z *fuzzed) call(t *testing.T, method string, request []byte, answer interf
 	if err != nil || answer == nil {
 		return err == nil
 	}
-	if err := answer.Unmarshal(response); err != nil {
+	if err := proto.Unmarshal(response, answer); err != nil {
 		t.Fatalf("the answer of %s: %v", method, err)
 	}
 	return true
@@ -132,9 +133,9 @@ var methods = []string{
 }
 
 // message encodes a request of etcd's API.
-func message(f *testing.F, m interface{ Marshal() ([]byte, error) }) []byte {
+func message(f *testing.F, m proto.Message) []byte {
 	f.Helper()
-	data, err := m.Marshal()
+	data, err := proto.Marshal(m)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -229,7 +230,7 @@ func FuzzTransactions(f *testing.F) {
 			case 3:
 				request = &pb.TxnRequest{Success: []*pb.RequestOp{rangeOp(key), deleteOp(other)}}
 			}
-			encoded, err := request.Marshal()
+			encoded, err := proto.Marshal(request)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -284,7 +285,7 @@ func FuzzWatch(f *testing.F) {
 		}
 		for _, request := range [][]byte{first, second} {
 			var read pb.WatchRequest
-			valid := read.Unmarshal(request) == nil
+			valid := proto.Unmarshal(request, &read) == nil
 			if err := stream.SendMsg(&request); err != nil {
 				break // the bytes before were not a request
 			}
@@ -294,7 +295,7 @@ func FuzzWatch(f *testing.F) {
 			var response []byte
 			err := stream.RecvMsg(&response)
 			var answer pb.WatchResponse
-			if ctx.Err() != nil || err == nil && answer.Unmarshal(response) != nil {
+			if ctx.Err() != nil || err == nil && proto.Unmarshal(response, &answer) != nil {
 				t.Fatalf("the watch %v is answered %q: %v", &read, response, err)
 			}
 		}

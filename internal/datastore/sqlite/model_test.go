@@ -126,10 +126,10 @@ type observer struct {
 
 func observe(b *Backend, key, end string, from int64) *observer {
 	o := &observer{key: key, end: end, from: from}
-	result := b.Watch(context.Background(), key, end, from)
+	result := b.WatchRange(context.Background(), key, end, from)
 	o.running.Go(func() {
-		for batch := range result.Events {
-			o.got = append(o.got, batch...)
+		for batch := range result.Eventc {
+			o.got = append(o.got, batch.Events...)
 		}
 	})
 	return o
@@ -255,7 +255,7 @@ func TestModel(t *testing.T) {
 				if _, _, err := b.List(ctx, some[0], some[1], 0, done-1, false); !errors.Is(err, server.ErrCompacted) {
 					t.Fatalf("a list below the compaction: %v", err)
 				}
-				if result := b.Watch(ctx, some[0], some[1], done); result.CompactRevision != done {
+				if result := b.WatchRange(ctx, some[0], some[1], done); result.CompactRevision != done {
 					t.Fatalf("a watch below the compaction %d: %+v", done, result)
 				}
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/k3s-io/kine/pkg/server"
 
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/lists"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/watches"
 )
 
@@ -150,9 +151,10 @@ func present(v version, keysOnly bool) *server.KeyValue {
 }
 
 // lastOf translates the end of a range. etcd's API marks "all keys from" with a
-// zero byte; the result is behind all keys.
-func lastOf(end string) string {
-	if end == "\x00" {
+// zero byte, and kine's server marks all keys with an empty key and end; the result
+// is behind all keys.
+func lastOf(key, end string) string {
+	if end == "\x00" || key == "" && end == "" {
 		return "\xff"
 	}
 	return end
@@ -160,6 +162,7 @@ func lastOf(end string) string {
 
 // List implements server.Backend. A limit of 0 means no limit.
 func (b *Backend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
+	end = lastOf(key, end)
 	if end == "" {
 		current, kv, err := b.Get(ctx, key, revision, keysOnly)
 		if kv == nil {
@@ -167,7 +170,6 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 		}
 		return current, []*server.KeyValue{kv}, err
 	}
-	end = lastOf(end)
 	current, at, memory, err := b.look(key, end, revision)
 	if err != nil {
 		return current, nil, err
@@ -212,9 +214,14 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 	return current, kvs, nil
 }
 
+// ListStream implements server.Backend.
+func (b *Backend) ListStream(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) server.ListResult {
+	return lists.Stream(ctx, b.List, key, end, limit, revision, keysOnly)
+}
+
 // Count implements server.Backend.
 func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
-	end = lastOf(end)
+	end = lastOf(key, end)
 	current, at, memory, err := b.look(key, end, revision)
 	if err != nil {
 		return current, 0, err

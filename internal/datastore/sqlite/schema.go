@@ -43,13 +43,13 @@ const compactKey = "compact_rev_key"
 const (
 	// getSQL finds the last row of a key at a revision.
 	getSQL = `
-		SELECT id, name, created, deleted, create_revision, lease, value
+		SELECT id, name, created, deleted, COALESCE(create_revision, 0), lease, value
 		FROM kine WHERE name = ? AND id <= ? ORDER BY id DESC LIMIT 1`
 
 	// listSQL finds the keys of a range that existed at a revision, in order. %s
 	// is the value.
 	listSQL = `
-		SELECT id, name, created, deleted, create_revision, lease, %s
+		SELECT id, name, created, deleted, COALESCE(create_revision, 0), lease, %s
 		FROM kine AS kv
 		WHERE name >= ?1 AND name < ?2 AND id <= ?3 AND deleted = 0
 			AND id = (SELECT id FROM kine WHERE name = kv.name AND id <= ?3 ORDER BY id DESC LIMIT 1)
@@ -73,7 +73,7 @@ const (
 	// values before them. The + sign keeps SQLite from using the index of names,
 	// because the range of ids is short.
 	eventsSQL = `
-		SELECT kv.id, kv.name, kv.created, kv.deleted, kv.create_revision, kv.lease, kv.value,
+		SELECT kv.id, kv.name, kv.created, kv.deleted, COALESCE(kv.create_revision, 0), kv.lease, kv.value,
 			p.id, p.created, p.create_revision, p.lease, p.value
 		FROM kine AS kv LEFT JOIN kine AS p ON p.id = kv.prev_revision AND p.deleted = 0
 		WHERE kv.id > ?1 AND kv.id <= ?2 AND (?3 = '' OR +kv.name >= ?3 AND +kv.name < ?4)
@@ -89,7 +89,7 @@ const (
 	// historySQL finds all changes that can be read, in order. The + sign is
 	// explained at eventsSQL.
 	historySQL = `
-		SELECT id, name, created, deleted, create_revision, lease, value
+		SELECT id, name, created, deleted, COALESCE(create_revision, 0), lease, value
 		FROM kine WHERE +name NOT LIKE 'gap-%' AND +name != '` + compactKey + `'
 		ORDER BY id`
 

@@ -12,13 +12,18 @@ import (
 // more is ended, so that its client begins anew. It is kine's own number.
 const watchBuffer = 100
 
-// Watch implements server.Backend. revision is the first revision wanted, or 0
+// Watch implements server.Backend.
+func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult {
+	return b.WatchRange(ctx, "", "", revision)
+}
+
+// WatchRange implements direct.Backend. revision is the first revision wanted, or 0
 // for future events only, as with etcd. A watch that does not keep up is ended.
-func (b *Backend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
+func (b *Backend) WatchRange(ctx context.Context, key, end string, revision int64) server.WatchResult {
 	s := b.state
 	w, current, missed, ended := s.join(key, end, revision)
 	failed := make(chan error, 1)
-	result := server.WatchResult{Events: w.Events, Errorc: failed}
+	result := server.WatchResult{CurrentRevision: current, Eventc: w.Events, Errorc: failed}
 	if ended {
 		failed <- server.ErrGRPCUnhealthy
 		return result
@@ -66,7 +71,7 @@ func (s *state) leave(w *watches.Watch) {
 	s.watches.Leave(w)
 }
 
-// WaitForSyncTo implements server.Backend. It returns when every watch has its
+// WaitForSyncTo implements direct.Backend. It returns when every watch has its
 // events up to revision.
 func (b *Backend) WaitForSyncTo(revision int64) {
 	s := b.state

@@ -18,6 +18,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/lists"
 )
 
 // MaxRequestBytes limits the size of a request: etcd's 1.5 MiB for an object
@@ -34,6 +37,16 @@ type Etcd interface {
 	pb.MaintenanceServer
 }
 
+// Backend is a backend of kine that can watch some keys only, and tells when its
+// watches have caught up.
+type Backend interface {
+	server.Backend
+	// WatchRange is Watch for the keys from key to end, or key alone if end is empty.
+	WatchRange(ctx context.Context, key, end string, revision int64) server.WatchResult
+	// WaitForSyncTo returns when every watch has its events up to revision.
+	WaitForSyncTo(revision int64)
+}
+
 // progress is the interval at which all watches learn the current revision, also
 // those that see no events. It is shorter than the time that compaction keeps
 // revisions. The API server's caches can therefore always be compared with the
@@ -42,7 +55,7 @@ const progress = time.Minute
 
 // Server answers the clients in this process until it is closed.
 type Server struct {
-	backend server.Backend
+	backend Backend
 	etcd    Etcd
 	// answer wraps every request and every start of a watch, like a gRPC server's
 	// interceptor. Its last argument but one is nil.
@@ -59,7 +72,7 @@ type Server struct {
 
 // NewServer returns a server of backend's watches. etcd handles all other
 // requests.
-func NewServer(backend server.Backend, etcd Etcd, answer grpc.UnaryServerInterceptor) *Server {
+func NewServer(backend Backend, etcd Etcd, answer grpc.UnaryServerInterceptor) *Server {
 	s := &Server{backend: backend, etcd: etcd, answer: answer, watches: map[*watch]bool{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.running.Go(s.tellProgress)
@@ -133,8 +146,22 @@ func (c kv) Range(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOption)
 	return call(ctx, c.Server, r, c.etcd.Range)
 }
 
+func (c kv) RangeStream(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOption) (pb.KV_RangeStreamClient, error) {
+	r.Serializable = false
+	ctx, cancel := context.WithCancel(ctx)
+	ends := context.AfterFunc(c.ctx, cancel)
+	return lists.Call(ctx, func(stream pb.KV_RangeStreamServer) error {
+		defer cancel()
+		defer ends()
+		_, err := call(ctx, c.Server, r, func(_ context.Context, r *pb.RangeRequest) (struct{}, error) {
+			return struct{}{}, c.etcd.RangeStream(r, stream)
+		})
+		return err
+	}), nil
+}
+
 func (c kv) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOption) (*pb.PutResponse, error) {
-	if r.Size() > MaxRequestBytes {
+	if proto.Size(r) > MaxRequestBytes {
 		return nil, rpctypes.ErrGRPCRequestTooLarge
 	}
 	return call(ctx, c.Server, r, c.etcd.Put)
@@ -145,7 +172,7 @@ func (c kv) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ ...grpc
 }
 
 func (c kv) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
-	if r.Size() > MaxRequestBytes {
+	if proto.Size(r) > MaxRequestBytes {
 		return nil, rpctypes.ErrGRPCRequestTooLarge
 	}
 	return call(ctx, c.Server, r, c.etcd.Txn)

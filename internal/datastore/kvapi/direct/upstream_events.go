@@ -31,9 +31,9 @@ func stream(ctx context.Context) string {
 func convert(events []*server.Event) []*clientv3.Event {
 	converted := make([]*clientv3.Event, 0, len(events))
 	for _, e := range events {
-		event := &clientv3.Event{Type: mvccpb.PUT, Kv: keyValue(e.KV)}
+		event := &clientv3.Event{Type: mvccpb.Event_PUT, Kv: keyValue(e.KV)}
 		if e.Delete {
-			event.Type = mvccpb.DELETE
+			event.Type = mvccpb.Event_DELETE
 		}
 		if !e.Create {
 			event.PrevKv = keyValue(e.PrevKV)

@@ -60,26 +60,26 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 // slow to take wait here, because the backend would end the watch.
 func (w *watcher) follow(ctx context.Context, this *watch, key, end string, revision int64) {
 	result, err := call(ctx, w.server, revision, func(ctx context.Context, revision int64) (server.WatchResult, error) {
-		return w.server.backend.Watch(ctx, key, end, revision), nil
+		return w.server.backend.WatchRange(ctx, key, end, revision), nil
 	})
 	if err != nil {
 		return
 	}
 	var waiting []clientv3.WatchResponse
-	events := result.Events
+	events := result.Eventc
 	if result.CompactRevision != 0 {
 		events = nil
 		waiting = append(waiting, clientv3.WatchResponse{
-			Header: pb.ResponseHeader{Revision: result.CurrentRevision}, Canceled: true, CompactRevision: result.CompactRevision,
+			Header: &pb.ResponseHeader{Revision: result.CurrentRevision}, Canceled: true, CompactRevision: result.CompactRevision,
 		})
 	}
 	var last int64
-	receive := func(batch []*server.Event, ok bool) {
+	receive := func(batch server.EventBatch, ok bool) {
 		if !ok {
 			events = nil
-		} else if len(batch) > 0 {
-			last = batch[len(batch)-1].KV.ModRevision
-			waiting = append(waiting, clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: last}, Events: convert(batch)})
+		} else if len(batch.Events) > 0 {
+			last = batch.CurrentRev
+			waiting = append(waiting, clientv3.WatchResponse{Header: &pb.ResponseHeader{Revision: last}, Events: convert(batch.Events)})
 		}
 	}
 	for events != nil || len(waiting) > 0 {
@@ -107,7 +107,7 @@ func (w *watcher) follow(ctx context.Context, this *watch, key, end string, revi
 			}
 			if events != nil && revision >= last {
 				last = revision
-				waiting = append(waiting, clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: revision}})
+				waiting = append(waiting, clientv3.WatchResponse{Header: &pb.ResponseHeader{Revision: revision}})
 			}
 		}
 	}

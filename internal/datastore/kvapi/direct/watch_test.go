@@ -22,8 +22,8 @@ func (e elsewhere) CurrentRevision(context.Context) (int64, error) {
 	return int64(time.Since(e.began) / time.Second), nil
 }
 
-func (e elsewhere) Watch(context.Context, string, string, int64) server.WatchResult {
-	return server.WatchResult{Events: make(chan []*server.Event)}
+func (e elsewhere) WatchRange(context.Context, string, string, int64) server.WatchResult {
+	return server.WatchResult{Eventc: make(chan server.EventBatch)}
 }
 
 func (e elsewhere) WaitForSyncTo(int64) {}

@@ -37,7 +37,7 @@ const stopTimeout = 2 * time.Second
 
 // Config is what Serve needs.
 type Config struct {
-	Backend server.Backend
+	Backend direct.Backend
 	// Meter notes how long requests take.
 	Meter *measure.Meter
 	// Socket is the path of the unix socket. Its folder is made if it does not
@@ -180,7 +180,7 @@ type Fault interface {
 //
 //upstream:relies-on github.com/k3s-io/kine/pkg/server/kv.go KVServerBridge.Range KVServerBridge.Put KVServerBridge.Txn KVServerBridge.Compact
 type discreet struct {
-	server.Backend
+	direct.Backend
 	meter *measure.Meter
 }
 

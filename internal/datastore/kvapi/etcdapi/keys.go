@@ -25,9 +25,9 @@ type keys struct {
 	backend server.Backend
 }
 
-// Put writes a key, whether it exists or not. kine's own Put compares the key with
-// the current revision of all keys, so it writes nothing to an existing key and
-// reports success (pkg/server/put.go).
+// Put writes a key, whether it exists or not. kine's own Put gives up if another client
+// writes the key at the same time, and reports success. It panics if another client
+// deletes the key (pkg/server/put.go).
 //
 //upstream:relies-on github.com/k3s-io/kine/pkg/server/put.go LimitedServer.Put
 func (k *keys) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, error) {
@@ -101,6 +101,23 @@ func (k *keys) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (*pb.D
 		}
 	}
 	return response, nil
+}
+
+// RangeStream answers like Range, in parts. If there are more keys than the request
+// wants, kine's own RangeStream returns the wrong revision: the current one of all
+// keys, not the one of the list (pkg/server/rangestream.go). A request with a limit
+// needs no parts.
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/server/rangestream.go LimitedServer.RangeStream
+func (k *keys) RangeStream(r *pb.RangeRequest, stream pb.KV_RangeStreamServer) error {
+	if r.Limit == 0 {
+		return k.KVServerBridge.RangeStream(r, stream)
+	}
+	answer, err := k.Range(stream.Context(), r)
+	if err != nil {
+		return err
+	}
+	return stream.Send(&pb.RangeStreamResponse{RangeResponse: answer})
 }
 
 func header(revision int64) *pb.ResponseHeader { return &pb.ResponseHeader{Revision: revision} }

@@ -28,18 +28,18 @@ type Watch struct {
 	// After is the last revision that the watch does not want.
 	After int64
 	// Events is closed when the watch ends.
-	Events chan []*server.Event
+	Events chan server.EventBatch
 	// Reading is true while the past events are being read. New events wait in
 	// meanwhile.
 	Reading   bool
-	meanwhile [][]*server.Event
+	meanwhile []server.EventBatch
 }
 
 // Join adds a watch. revision is the first one that the watch wants, or 0 for
 // future events only, as with etcd. last is the last revision that was delivered.
 // If the watch wants earlier events, it is reading until CatchUp or Leave.
 func (s Set) Join(key, end string, revision, last int64) *Watch {
-	w := &Watch{Key: key, End: end, After: revision - 1, Events: make(chan []*server.Event, s.buffer)}
+	w := &Watch{Key: key, End: end, After: revision - 1, Events: make(chan server.EventBatch, s.buffer)}
 	if revision == 0 {
 		w.After = last
 	}
@@ -54,7 +54,7 @@ func (s Set) CatchUp(w *Watch, past []*server.Event) {
 		return
 	}
 	if len(past) > 0 {
-		w.Events <- past
+		w.Events <- batchOf(past)
 	}
 	for _, batch := range w.meanwhile {
 		w.Events <- batch
@@ -86,11 +86,17 @@ func (s Set) Deliver(batch []*server.Event) {
 		case len(w.Events)+len(w.meanwhile) >= s.buffer-1: // one place is for the past events
 			s.Leave(w)
 		case w.Reading:
-			w.meanwhile = append(w.meanwhile, matching)
+			w.meanwhile = append(w.meanwhile, batchOf(matching))
 		default:
-			w.Events <- matching
+			w.Events <- batchOf(matching)
 		}
 	}
+}
+
+// batchOf returns events in the form that watches get. Whoever appends to the events
+// gets a copy, because several watches share them.
+func batchOf(events []*server.Event) server.EventBatch {
+	return server.EventBatch{Events: slices.Clip(events), CurrentRev: events[len(events)-1].KV.ModRevision}
 }
 
 // filter returns the events that are for w.

@@ -19,8 +19,8 @@ func TestSlowWatchIsEnded(t *testing.T) {
 	slow, reading, quick := s.Join("", "", 0, 5), s.Join("", "", 1, 5), s.Join("", "", 0, 5)
 	for revision := int64(6); revision < 6+buffer; revision++ {
 		s.Deliver([]*server.Event{event("a", revision)})
-		if got := <-quick.Events; got[0].KV.ModRevision != revision {
-			t.Errorf("got %d, want %d", got[0].KV.ModRevision, revision)
+		if got := <-quick.Events; got.Events[0].KV.ModRevision != revision || got.CurrentRev != revision {
+			t.Errorf("got %v, want %d", got, revision)
 		}
 	}
 	for range slow.Events {
@@ -48,7 +48,7 @@ func TestCatchUp(t *testing.T) {
 	s.Leave(w)
 	got := ""
 	for batch := range w.Events {
-		for _, e := range batch {
+		for _, e := range batch.Events {
 			got += fmt.Sprint(e.KV.ModRevision, " ")
 		}
 	}
