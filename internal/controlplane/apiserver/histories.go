@@ -70,8 +70,9 @@ func (h *histories) run(ctx context.Context) {
 // does, so this package reaches for the private fields.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/cacher.go Cacher
-//upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/watch_cache.go watchCache watchCacheEvent watchCache.updateCache watchCache.resizeCacheLocked watchCache.doCacheResizeLocked watchCache.getAllEventsSinceLocked
-//upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/watch_cache_interval.go watchCacheInterval
+//upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/watch_cache.go watchCache watchCacheEvent watchCache.processEvent watchCache.getAllEventsSinceLocked
+//upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/watch_cache_history.go watchCacheHistory watchCacheHistory.updateCache watchCacheHistory.resizeCacheLocked watchCacheHistory.doCacheResizeLocked watchCacheHistory.ResetLocked watchCacheHistory.GetIntervalLocked watchCacheHistory.OldestResourceVersionLocked
+//upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/watch_cache_interval.go watchCacheInterval historyCacheIntervalSource
 type history struct {
 	resource schema.GroupResource
 	mu       *sync.RWMutex
@@ -89,28 +90,33 @@ func historyOf(c *cacher.Cacher, resource schema.GroupResource) (*history, error
 		return nil, fmt.Errorf("find history: a %T has no watchCache", c)
 	}
 	cache = cache.Elem()
-	ring := cache.FieldByName("cache")
+	changes := cache.FieldByName("history")
+	if changes.Kind() != reflect.Pointer || changes.IsNil() {
+		return nil, fmt.Errorf("find history: a %s has no history", cache.Type())
+	}
+	changes = changes.Elem()
+	ring := changes.FieldByName("cache")
 	if ring.Kind() != reflect.Slice {
-		return nil, fmt.Errorf("find history: a %s has no cache", cache.Type())
+		return nil, fmt.Errorf("find history: a %s has no cache", changes.Type())
 	}
 	if recorded, ok := ring.Type().Elem().Elem().FieldByName("RecordTime"); !ok || recorded.Type != reflect.TypeFor[time.Time]() {
 		return nil, fmt.Errorf("find history: a %s has no RecordTime", ring.Type().Elem().Elem())
 	}
 	h := &history{resource: resource, changes: reflect.NewAt(ring.Type(), unsafe.Pointer(ring.UnsafeAddr())).Elem()}
 	var err error
-	find := func(name string, into any) {
-		field, pointer := cache.FieldByName(name), reflect.ValueOf(into).Elem()
+	find := func(in reflect.Value, name string, into any) {
+		field, pointer := in.FieldByName(name), reflect.ValueOf(into).Elem()
 		if !field.IsValid() || field.Type() != pointer.Type().Elem() {
-			err = fmt.Errorf("find history: a %s has no %s of the kind that is expected", cache.Type(), name)
+			err = fmt.Errorf("find history: a %s has no %s of the kind that is expected", in.Type(), name)
 			return
 		}
 		pointer.Set(reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())))
 	}
-	find("RWMutex", &h.mu)
-	find("capacity", &h.capacity)
-	find("startIndex", &h.start)
-	find("endIndex", &h.end)
-	find("removedEventSinceRelist", &h.removed)
+	find(cache, "RWMutex", &h.mu)
+	find(changes, "capacity", &h.capacity)
+	find(changes, "startIndex", &h.start)
+	find(changes, "endIndex", &h.end)
+	find(changes, "removedEventSinceRelist", &h.removed)
 	return h, err
 }
 

@@ -51,7 +51,6 @@ func newDirectStorage(o *genericoptions.EtcdOptions, datastore Datastore, copies
 	}
 	d := &directStorage{newClient: datastore.NewClient, compactionInterval: o.StorageConfig.CompactionInterval, shared: datastore.Shared, copies: copies, histories: histories{all: map[*history]bool{}}}
 	o.StorageConfig.CompactionInterval = 0
-	o.StorageConfig.DBMetricPollInterval = 0
 	// Upstream's checks of the datastore and of the user's KMS plugins can only be
 	// skipped together.
 	o.SkipHealthEndpoints = o.EncryptionProviderConfigFilepath == ""

@@ -44,6 +44,7 @@ func newGenericConfig(ctx context.Context, opts options.CompletedOptions, loopba
 		append([]*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme}, further...),
 		controlplane.DefaultAPIResourceConfigSource(),
 		generatedopenapi.GetOpenAPIDefinitions,
+		nil,
 	)
 	opts.Features, opts.Authentication, opts.Authorization = features, authentication, authorization
 	if err != nil {

@@ -66,7 +66,7 @@ type Config struct {
 
 	Storage             generic.RESTOptionsGetter
 	Admission           admission.Interface
-	Authorizer          authorizer.Authorizer
+	Authorizer          authorizer.UnconditionalAuthorizer
 	ServiceResolver     webhook.ServiceResolver
 	AuthResolverWrapper webhook.AuthenticationInfoResolverWrapper
 	RequestTimeout      time.Duration

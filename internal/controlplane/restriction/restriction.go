@@ -65,21 +65,23 @@ type plugin struct {
 	unenforced bool
 	// client reads other objects that rules need.
 	client     kubernetes.Interface
-	authorizer authorizer.Authorizer
+	authorizer authorizer.UnconditionalAuthorizer
 }
 
 var (
-	_ admission.MutationInterface            = (*plugin)(nil)
-	_ admission.ValidationInterface          = (*plugin)(nil)
-	_ initializer.WantsExternalKubeClientSet = (*plugin)(nil)
-	_ initializer.WantsAuthorizer            = (*plugin)(nil)
+	_ admission.MutationInterface              = (*plugin)(nil)
+	_ admission.ValidationInterface            = (*plugin)(nil)
+	_ initializer.WantsExternalKubeClientSet   = (*plugin)(nil)
+	_ initializer.WantsUnconditionalAuthorizer = (*plugin)(nil)
 )
 
 // SetExternalKubeClientSet implements initializer.WantsExternalKubeClientSet.
 func (p *plugin) SetExternalKubeClientSet(client kubernetes.Interface) { p.client = client }
 
-// SetAuthorizer implements initializer.WantsAuthorizer.
-func (p *plugin) SetAuthorizer(authorizer authorizer.Authorizer) { p.authorizer = authorizer }
+// SetUnconditionalAuthorizer implements initializer.WantsUnconditionalAuthorizer.
+func (p *plugin) SetUnconditionalAuthorizer(authorizer authorizer.UnconditionalAuthorizer) {
+	p.authorizer = authorizer
+}
 
 // ValidateInitialization implements admission.InitializationValidator.
 func (p *plugin) ValidateInitialization() error {

@@ -57,7 +57,7 @@ func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) 
 	}
 	// The scheduler's own informer is of pods that have not ended. It shares the others.
 	shared, err := s.api.View(ctx, objectcache.Options{
-		Own:      scheduler.NewInformerFactory(client, 0),
+		Own:      scheduler.NewInformerFactory(client, 0, nil),
 		OwnKinds: []any{&corev1.Pod{}},
 	})
 	if err != nil {
