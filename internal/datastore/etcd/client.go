@@ -49,6 +49,7 @@ func (m *Member) newClient(server *etcdserver.EtcdServer) *kubernetes.Client {
 	c.KV = clientv3.NewKVFromKVClient(patient{
 		KVClient:      adapter.KvServerToKvClient(kv),
 		server:        kv,
+		life:          c.Ctx(),
 		meter:         m.meter,
 		leaderChanged: server.LeaderChangedNotify,
 		quorum:        m.outage.fault,
@@ -65,7 +66,9 @@ type patient struct {
 	// server answers RangeStream, which KVClient refuses.
 	//upstream:relies-on go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter/kv_client_adapter.go kvs2kvc.RangeStream
 	server pb.KVServer
-	meter  *measure.Meter
+	// life ends when the client is closed.
+	life  context.Context
+	meter *measure.Meter
 	// leaderChanged returns a channel that is closed when another leader is
 	// known.
 	leaderChanged func() <-chan struct{}
@@ -87,9 +90,9 @@ func (p patient) Range(ctx context.Context, r *pb.RangeRequest, options ...grpc.
 
 // RangeStream implements pb.KVClient. It is repeated until the first part is there.
 func (p patient) RangeStream(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOption) (pb.KV_RangeStreamClient, error) {
-	return lists.Call(ctx, func(stream pb.KV_RangeStreamServer) error {
+	return lists.Call(ctx, p.life, func(stream pb.KV_RangeStreamServer) error {
 		parts := &counted{KV_RangeStreamServer: stream}
-		return p.read(ctx, r, func() (again bool, err error) {
+		return p.read(stream.Context(), r, func() (again bool, err error) {
 			// etcd changes the request.
 			err = p.server.RangeStream(proto.Clone(r).(*pb.RangeRequest), parts)
 			return parts.sent == 0, err

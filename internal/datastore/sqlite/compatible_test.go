@@ -23,7 +23,7 @@ func ofKine(t *testing.T, folder string, use func(server.Backend)) {
 	file := filepath.Join(config(folder).Dir, "state.db")
 	backend, _, err := sqlite.NewVariant(ctx, &running, "sqlite3", &drivers.Config{
 		DataSourceName:   file + "?_journal_mode=WAL&_busy_timeout=30000&_txlock=immediate&_kine_disable_startup_vacuum",
-		CompactBatchSize: 1000, CompactMinRetain: 1000, CompactTimeout: 5 * time.Second, PollBatchSize: 500,
+		CompactBatchSize: 1000, CompactMinRetain: 1000, CompactTimeout: 5 * time.Second, PollBatchSize: 500, PollInterval: time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

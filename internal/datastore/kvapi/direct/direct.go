@@ -148,12 +148,8 @@ func (c kv) Range(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOption)
 
 func (c kv) RangeStream(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOption) (pb.KV_RangeStreamClient, error) {
 	r.Serializable = false
-	ctx, cancel := context.WithCancel(ctx)
-	ends := context.AfterFunc(c.ctx, cancel)
-	return lists.Call(ctx, func(stream pb.KV_RangeStreamServer) error {
-		defer cancel()
-		defer ends()
-		_, err := call(ctx, c.Server, r, func(_ context.Context, r *pb.RangeRequest) (struct{}, error) {
+	return lists.Call(ctx, c.ctx, func(stream pb.KV_RangeStreamServer) error {
+		_, err := call(stream.Context(), c.Server, r, func(_ context.Context, r *pb.RangeRequest) (struct{}, error) {
 			return struct{}{}, c.etcd.RangeStream(r, stream)
 		})
 		return err

@@ -8,13 +8,17 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Call is a RangeStream request without a connection. serve sends the parts. It must
-// end when ctx does.
-func Call(ctx context.Context, serve func(pb.KV_RangeStreamServer) error) pb.KV_RangeStreamClient {
+// Call is a RangeStream request without a connection. serve sends the parts. The
+// request ends with ctx, and with life, which is the context of the client: some
+// callers stop reading without ending ctx.
+func Call(ctx, life context.Context, serve func(pb.KV_RangeStreamServer) error) pb.KV_RangeStreamClient {
 	parts := make(chan *pb.RangeStreamResponse)
+	ctx, cancel := context.WithCancel(ctx)
 	c := &client{ctx: ctx, parts: parts}
 	go func() {
 		defer close(parts)
+		defer cancel()
+		defer context.AfterFunc(life, cancel)()
 		c.err = serve(&sender{ctx: ctx, parts: parts})
 	}()
 	return c

@@ -96,7 +96,7 @@ func TestCall(t *testing.T) {
 		}
 	}
 	for _, want := range []error{nil, failure} {
-		c := Call(t.Context(), serve(want))
+		c := Call(t.Context(), t.Context(), serve(want))
 		got := ""
 		for {
 			part, err := c.Recv()
@@ -113,11 +113,11 @@ func TestCall(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	c := Call(ctx, serve(nil))
+	c := Call(t.Context(), ctx, serve(nil))
 	cancel()
 	for range 4 {
 		if _, err := c.Recv(); err != nil && !errors.Is(err, context.Canceled) && err != io.EOF {
-			t.Errorf("got %v after the end of the context", err)
+			t.Errorf("got %v after the end of the client", err)
 		}
 	}
 }
