@@ -122,5 +122,6 @@ var startingErrors = []string{
 	"failed to sync with latest state: rangeKeys: context cancelled: context canceled",
 	// pkg/proxy/nftables, before it has made its table
 	//upstream:relies-on k8s.io/kubernetes/pkg/proxy/nftables/proxier.go Proxier.syncProxyRules
-	"Failed to list existing nftables objects",
+	"Failed to list existing chains",
+	"Failed to list existing sets",
 }

@@ -1,4 +1,5 @@
 // Follows k8s.io/kubernetes v1.36.3, cmd/kube-proxy/app/server_linux.go.
+// Follows k8s.io/kubernetes v1.36.3, cmd/kube-proxy/app/server.go.
 
 package proxy
 
@@ -18,6 +19,7 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/healthcheck"
 	"k8s.io/kubernetes/pkg/proxy/iptables"
 	"k8s.io/kubernetes/pkg/proxy/nftables"
+	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
 	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
 )
 
@@ -38,22 +40,18 @@ func (p *Proxy) newProxier(ctx context.Context, families []corev1.IPFamily, podC
 		nodeIPs[family] = address.AsSlice()
 		primary = append(primary, netip.PrefixFrom(address, address.BitLen()).String())
 	}
-	nodePorts := c.NodePortAddresses
-	if len(nodePorts) == 1 && nodePorts[0] == proxyconfig.NodePortAddressesPrimary {
-		nodePorts = primary
-	}
-	sync, minSync, masqueradeAll := c.SyncPeriod.Duration, c.MinSyncPeriod.Duration, c.Linux.MasqueradeAll
+	expanded := c.DeepCopy()
+	expanded.NodePortAddresses = expandNodePortAddresses(c.NodePortAddresses, primary)
 
 	var proxier proxy.Provider
 	var err error
 	if c.Mode == proxyconfig.ProxyModeNFTables {
-		bit := int(*c.NFTables.MasqueradeBit)
 		if len(families) == 2 {
-			proxier, err = nftables.NewDualStackProxier(ctx, sync, minSync, masqueradeAll, bit, detectors,
-				p.cfg.NodeName, nodeIPs, recorder, health, nodePorts, false)
+			proxier, err = nftables.NewDualStackProxier(ctx, expanded, detectors,
+				p.cfg.NodeName, nodeIPs, recorder, health, false)
 		} else {
-			proxier, err = nftables.NewProxier(ctx, first, sync, minSync, masqueradeAll, bit, detectors[first],
-				p.cfg.NodeName, nodeIPs[first], recorder, health, nodePorts, false)
+			proxier, err = nftables.NewProxier(ctx, expanded, first, detectors[first],
+				p.cfg.NodeName, nodeIPs[first], recorder, health, false)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("use nftables: %w: if this kernel is too old for nftables, set --kube-proxy-arg proxy-mode=iptables", err)
@@ -67,18 +65,38 @@ func (p *Proxy) newProxier(ctx context.Context, families []corev1.IPFamily, podC
 			return nil, fmt.Errorf("use iptables for %s: the program iptables or its kernel modules are missing: install them", family)
 		}
 	}
-	bit, localhost := int(*c.IPTables.MasqueradeBit), *c.IPTables.LocalhostNodePorts
 	if len(families) == 2 {
-		proxier, err = iptables.NewDualStackProxier(ctx, tables, utilsysctl.New(), sync, minSync, masqueradeAll, localhost, bit,
-			detectors, p.cfg.NodeName, nodeIPs, recorder, health, nodePorts, false)
+		proxier, err = iptables.NewDualStackProxier(ctx, expanded, tables, utilsysctl.New(), detectors,
+			p.cfg.NodeName, nodeIPs, recorder, health, false)
 	} else {
-		proxier, err = iptables.NewProxier(ctx, first, tables[first], utilsysctl.New(), sync, minSync, masqueradeAll, localhost, bit,
-			detectors[first], p.cfg.NodeName, nodeIPs[first], recorder, health, nodePorts, false)
+		proxier, err = iptables.NewProxier(ctx, expanded, first, tables[first], utilsysctl.New(), detectors[first],
+			p.cfg.NodeName, nodeIPs[first], recorder, health, false)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("use iptables: %w", err)
 	}
 	return proxier, nil
+}
+
+// expandNodePortAddresses returns addresses with networks in the place of upstream's keywords. primary are
+// the networks of the keyword for the node's own addresses.
+//
+//upstream:follows k8s.io/kubernetes/cmd/kube-proxy/app/server.go expandNodePortAddressKeywords
+func expandNodePortAddresses(addresses, primary []string) []string {
+	var expanded []string
+	for _, address := range addresses {
+		switch address {
+		case proxyconfig.NodePortAddressesPrimary:
+			expanded = append(expanded, primary...)
+		case proxyconfig.NodePortAddressesLocalhost:
+			expanded = append(expanded, "127.0.0.0/8", "::1/128")
+		case proxyconfig.NodePortAddressesAll:
+			expanded = append(expanded, proxyutil.IPv4ZeroCIDR, proxyutil.IPv6ZeroCIDR)
+		default:
+			expanded = append(expanded, address)
+		}
+	}
+	return expanded
 }
 
 // setConntrack sets the sizes and timeouts of connection tracking. It sets them one by one, because in
