@@ -56,7 +56,6 @@ func TestSnapshot(t *testing.T) {
 		}
 		r.stop()
 		other.stop()
-		forget(t, d)
 
 		above := last
 		for _, name := range []string{"replaced-1", "replaced-2"} {
@@ -80,7 +79,6 @@ func TestSnapshot(t *testing.T) {
 				t.Errorf("commit while a server runs: got error %v, want it refused", err)
 			}
 			r.stop()
-			forget(t, d)
 			for range 2 { // the second time as after an interruption
 				if err := d.Commit(t.Context(), "", "/none/"+name); err != nil {
 					t.Fatal(err)
@@ -135,7 +133,6 @@ func TestSnapshot(t *testing.T) {
 				wantRestart(t, r, i.endpoint("saved"))
 			}
 			r.stop()
-			forget(t, d)
 		}
 		wantIndexes(t, d)
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -154,19 +151,6 @@ func TestSnapshot(t *testing.T) {
 			t.Errorf("commit with nothing prepared: %v", err)
 		}
 	})
-}
-
-// forget makes d ignore the connections that kine's driver left in this process,
-// which belong to servers that ran here.
-func forget(t *testing.T, d *Datastore) {
-	t.Helper()
-	err := d.connected(t.Context(), func(db *sql.DB) (err error) {
-		d.leaked, err = d.others(t.Context(), db)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // wantRestart compacts before and after a restart.
