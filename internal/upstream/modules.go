@@ -48,7 +48,7 @@ var outsiders = []outsider{
 	{path: "github.com/kubernetes-csi/external-provisioner/v6", version: "v6.4.0"},
 	{path: "github.com/kubernetes-csi/external-resizer/v2", version: "v2.3.0"},
 	{path: "go.etcd.io/etcd/etcdutl/v3", version: "v3.7.3", of: "go.etcd.io/etcd/server/v3"},
-	{path: "sigs.k8s.io/sig-storage-lib-external-provisioner/v13", version: "v13.0.0"},
+	{path: "sigs.k8s.io/sig-storage-lib-external-provisioner/v13", version: "v13.1.0"},
 }
 
 // add adds outsiders to the modules of the main go.mod.

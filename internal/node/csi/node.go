@@ -24,7 +24,7 @@ func (n *nodeServer) NodeGetCapabilities(context.Context, *csi.NodeGetCapabiliti
 		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
 		csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
 		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
-		csi.NodeServiceCapability_RPC_VOLUME_CONDITION,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
 		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 	} {
 		response.Capabilities = append(response.Capabilities, &csi.NodeServiceCapability{
@@ -173,11 +173,35 @@ func (n *nodeServer) NodeGetVolumeStats(_ context.Context, request *csi.NodeGetV
 		return nil, fault(err)
 	}
 	response := csi.NodeGetVolumeStatsResponse{
-		Usage:           []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: usage.Total, Used: usage.Used, Available: usage.Free}},
-		VolumeCondition: &csi.VolumeCondition{Abnormal: usage.Fault != "", Message: usage.Fault},
+		Usage: []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: usage.Total, Used: usage.Used, Available: usage.Free}},
 	}
 	if !v.Block {
 		response.Usage = append(response.Usage, &csi.VolumeUsage{Unit: csi.VolumeUsage_INODES, Total: usage.Inodes, Used: usage.InodesUsed, Available: usage.InodesFree})
 	}
 	return &response, nil
+}
+
+// NodeGetVolumeHealth implements csi.NodeServer. The kubelet asks for it, and shows it in the status of
+// the pod, if its feature gate CSIVolumeHealth is on.
+func (n *nodeServer) NodeGetVolumeHealth(_ context.Context, request *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+	if request.VolumeId == "" {
+		return nil, invalid("the request has no volume ID")
+	}
+	v, err := find(n.store, request.VolumeId)
+	if err != nil {
+		return nil, err
+	}
+	found, err := n.store.Fault(v.Name, request.VolumePublishPath)
+	if err != nil {
+		return nil, fault(err)
+	}
+	health := csi.VolumeHealth{VolumeId: v.Name}
+	if found != nil {
+		entry := csi.VolumeHealth_VolumeHealthEntry{Status: csi.VolumeHealthErrorType_DEGRADED, Reason: found.Reason, Message: found.Message}
+		if found.Unusable {
+			entry.Status = csi.VolumeHealthErrorType_INACCESSIBLE
+		}
+		health.HealthStatuses = append(health.HealthStatuses, &entry)
+	}
+	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: &health}, nil
 }

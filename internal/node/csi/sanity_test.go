@@ -6,12 +6,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/stats"
 
 	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 	"github.com/kedge-dev/kedge/internal/testutil"
@@ -44,7 +41,6 @@ func TestSanity(t *testing.T) {
 		config.Address = "unix://" + driver.socket()
 		config.TargetPath = filepath.Join(driver.cfg.KubeletDir, "target")
 		config.StagingPath = filepath.Join(driver.cfg.KubeletDir, "staging")
-		config.DialOptions = append(config.DialOptions, grpc.WithStatsHandler(unhurried{}))
 		config.TestVolumeSize, config.TestVolumeExpandSize = cases[name].size, 2*cases[name].size
 		config.TestVolumeAccessType, config.TestVolumeParameters = cases[name].access, cases[name].class
 		sanity.Test(t, config)
@@ -66,21 +62,6 @@ func TestSanity(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-// unhurried delays each connection. csi-test waits until a connection becomes ready. If it was ready
-// before csi-test looked, csi-test waits for a minute in vain (utils/grpcutil.go, Connect).
-//
-//upstream:relies-on github.com/kubernetes-csi/csi-test/v5/utils/grpcutil.go Connect
-type unhurried struct{}
-
-func (unhurried) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (unhurried) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
-func (unhurried) HandleRPC(context.Context, stats.RPCStats)                         {}
-func (unhurried) HandleConn(_ context.Context, event stats.ConnStats) {
-	if _, begins := event.(*stats.ConnBegin); begins {
-		time.Sleep(100 * time.Millisecond)
 	}
 }
 

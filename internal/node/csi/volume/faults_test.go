@@ -199,9 +199,7 @@ func TestFullDisk(t *testing.T) {
 	must(t, err)
 	must(t, file.Sync())
 	must(t, file.Close())
-	if usage, err := s.Usage("one", path); err != nil || usage.Fault != "" {
-		t.Errorf("got usage %+v, %v, want no fault", usage, err)
-	}
+	healthy(t, s, "one", path)
 	release(t, s, "one")
 	for _, name := range []string{"one", "two"} {
 		must(t, s.Delete(t.Context(), name, false))
@@ -230,9 +228,7 @@ func TestReflinksArePromised(t *testing.T) {
 	fill(t, path+"/other")
 	must(t, os.Remove(path+"/file"))
 	fill(t, path+"/file")
-	if usage, err := s.Usage("one", path); err != nil || usage.Fault != "" {
-		t.Errorf("got usage %+v, %v, want no fault", usage, err)
-	}
+	healthy(t, s, "one", path)
 }
 
 func TestLeftovers(t *testing.T) {
@@ -247,6 +243,9 @@ func TestLeftovers(t *testing.T) {
 	left, err := s.Leftovers()
 	if err != nil || len(left) != 1 || !strings.Contains(left[0].Reason, "mount its disk") {
 		t.Errorf("got leftovers %v, %v, want one that says to mount its disk", left, err)
+	}
+	if fault, err := s.Fault("pvc-1", ""); err != nil || fault == nil || !fault.Unusable || !strings.Contains(fault.Message, "mount its disk") {
+		t.Errorf("got fault %+v, %v, want one that says to mount its disk", fault, err)
 	}
 	for what, err := range map[string]error{
 		"stage":  s.Stage("pvc-1", s.node+"/staging", nil),

@@ -106,20 +106,19 @@ func TestFaultIsTold(t *testing.T) {
 	must(t, err)
 	must(t, dev.Close())
 	write(t, filepath.Join("/sys/fs/ext4", filepath.Base(dev.Name()), "trigger_fs_error"), "test")
-	var usage *Usage
+	var fault *Fault
 	// The kernel counts the error a moment later.
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if usage, err = s.Usage("one", path); err != nil || usage.Fault != "" {
+		if fault, err = s.Fault("one", path); err != nil || fault != nil {
 			break
 		}
 	}
-	if err != nil || !strings.Contains(usage.Fault, "delete the pod") {
-		t.Errorf("got usage %+v, %v, want a fault that says to delete the pod", usage, err)
+	if err != nil || fault == nil || fault.Unusable || !strings.Contains(fault.Message, "delete the pod") {
+		t.Errorf("got fault %+v, %v, want one that says to delete the pod", fault, err)
 	}
 	release(t, s, "one")
-	if usage, err := s.Usage("one", use(t, s, "one")); err != nil || usage.Fault != "" {
-		t.Errorf("checked: %+v, %v", usage, err)
-	}
+	healthy(t, s, "one", "")
+	healthy(t, s, "one", use(t, s, "one"))
 	if _, err := s.Usage("one", s.node); !errors.Is(err, ErrNotFound) {
 		t.Errorf("usage of a folder where the volume is not mounted: got %v, want %v", err, ErrNotFound)
 	}
