@@ -45,9 +45,6 @@ func ExitStatus(err error) int {
 }
 
 func newApp(work *workload) *cli.App {
-	// containerd's packages set it for the whole process
-	// (containerd/v2/cmd/ctr/app/main.go).
-	//upstream:relies-on github.com/containerd/containerd/v2/cmd/ctr/app/main.go init
 	cli.VersionPrinter = func(c *cli.Context) { fmt.Fprintf(c.App.Writer, "kedge %s\n", version.Version) }
 	app := &cli.App{
 		Name:    "kedge",

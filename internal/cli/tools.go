@@ -52,7 +52,7 @@ func ctrCommand() *cli.Command {
 		Action: func(c *cli.Context) error {
 			setDefaultEnv("CONTAINERD_ADDRESS", runtimeSocket())
 			setDefaultEnv("CONTAINERD_NAMESPACE", "k8s.io")
-			return ctr.New().RunContext(c.Context, append([]string{"ctr"}, c.Args().Slice()...))
+			return ctr.New().Run(c.Context, append([]string{"ctr"}, c.Args().Slice()...))
 		},
 	}
 }

@@ -155,22 +155,21 @@ func (k *Kubelet) Name() string { return "kubelet" }
 //
 // Upstream's kubelet is meant to run as long as its process. After its start it handles most
 // failures by os.Exit. When ctx is cancelled, the sync loop and what depends on it end. The
-// following do not end (paths in k8s.io/kubernetes v1.36.3):
-//   - the HTTPS server: pkg/kubelet/server/server.go:208
-//   - the socket of the pod resources API: pkg/kubelet/server/server.go:265
-//   - informers of nodes and services: pkg/kubelet/kubelet.go:484, 547
-//   - garbage collection: pkg/kubelet/kubelet.go:1707, 1737
-//   - plug-in manager: pkg/kubelet/kubelet.go:1840
-//   - node status and lease: pkg/kubelet/kubelet.go:1923, 1931
-//   - RuntimeClass informer: pkg/kubelet/kubelet.go:1952
-//   - upkeep of cgroups: pkg/kubelet/cm/container_manager_linux.go:715, 726 and
-//     pkg/kubelet/cm/qos_container_manager_linux.go:150
+// following do not end (paths in k8s.io/kubernetes v1.37.2):
+//   - the HTTPS server: pkg/kubelet/server/server.go:211
+//   - the socket of the pod resources API: pkg/kubelet/server/server.go:268
+//   - informers of nodes and services: pkg/kubelet/kubelet.go:511, 574
+//   - plug-in manager: pkg/kubelet/kubelet.go:1873
+//   - node status and lease: pkg/kubelet/kubelet.go:1956, 1966
+//   - RuntimeClass informer: pkg/kubelet/kubelet.go:1987
+//   - upkeep of cgroups: pkg/kubelet/cm/container_manager_linux.go:709, 720 and
+//     pkg/kubelet/cm/qos_container_manager_linux.go:184
 //   - pod life-cycle events (pkg/kubelet/pleg/generic.go, Start) and cAdvisor (manager.Start)
 //
 // So a process can run only one kubelet, and only once.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/server/server.go ListenAndServeKubeletServer ListenAndServePodResources
-//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.Run Kubelet.StartGarbageCollection Kubelet.initializeRuntimeDependentModules
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.Run Kubelet.initializeRuntimeDependentModules
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/container_manager_linux.go containerManagerImpl.Start
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/qos_container_manager_linux.go qosContainerManagerImpl.Start
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/pleg/generic.go GenericPLEG.Start

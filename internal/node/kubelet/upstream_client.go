@@ -48,6 +48,9 @@ func (k *Kubelet) connect(dependencies *kubelet.Dependencies) error {
 
 	events := rest.CopyConfig(config)
 	events.QPS, events.Burst = float32(k.server.EventRecordQPS), int(k.server.EventBurst)
+	if events.QPS == 0 {
+		events.QPS = -1 // event-qps=0 means no limit, but 0 is the client's default
+	}
 	eventClient, err := kubernetes.NewForConfigAndClient(events, transport)
 	if err != nil {
 		return fmt.Errorf("make event client: %w", err)

@@ -62,11 +62,12 @@ func removeVXLAN(vni int) error {
 const vxlanRetry = time.Second
 
 // vxlanNetwork configures the other nodes in flannel's vxlan devices. flannel's backend makes the
-// devices, but its Run is not used: when the kernel has dropped a message about links, as it does
-// while many pods start and stop, flannel reads from a closed channel and the process crashes
-// (watchVXLANDevice in flannel's pkg/backend/vxlan/vxlan_network.go).
+// devices, but its Run is not used (flannel's pkg/backend/vxlan/vxlan_network.go). It gives a node up
+// after ten failed attempts (handleSubnetEvents). It ends the process if it cannot subscribe to
+// messages about links. The kernel drops such messages while many pods start and stop, and flannel
+// then misses a device that is removed before it has subscribed again (watchVXLANDevice).
 //
-//upstream:follows github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan_network.go network.Run network.watchVXLANDevice network.handleSubnetEvents
+//upstream:follows github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan_network.go network.Run network.watchVXLANDeviceWithSubscriber network.handleSubnetEvents
 type vxlanNetwork struct {
 	backend.Network
 	leases *leases

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,20 @@ func TestConfigurationDefaults(t *testing.T) {
 	}
 	if len(c.NodePortAddresses) != 1 || c.NodePortAddresses[0] != "primary" {
 		t.Errorf("got NodePort addresses %v", c.NodePortAddresses)
+	}
+}
+
+func TestExpandNodePortAddresses(t *testing.T) {
+	c, err := newConfiguration(cluster, []string{"nodeport-addresses=primary,localhost,198.51.100.0/24"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := expandNodePortAddresses(c.NodePortAddresses, []string{"192.0.2.1/32"})
+	if want := []string{"192.0.2.1/32", "127.0.0.0/8", "::1/128", "198.51.100.0/24"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got, want := expandNodePortAddresses([]string{"all"}, nil), []string{"0.0.0.0/0", "::/0"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
