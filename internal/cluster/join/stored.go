@@ -160,7 +160,7 @@ func resealStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, secre
 			return err
 		}
 		// A transaction, because kine's plain Put (pkg/server/put.go) silently changes
-		// nothing if anything else was written since.
+		// nothing if the key was written since it looked.
 		//upstream:relies-on github.com/k3s-io/kine/pkg/server/put.go LimitedServer.Put
 		put, err := store.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(StoredKey), "=", answer.Kvs[0].ModRevision)).
 			Then(clientv3.OpPut(StoredKey, text)).Else(clientv3.OpGet(StoredKey)).Commit()

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -39,7 +38,7 @@ type oneTxn struct {
 
 func (o *oneKey) Txn(context.Context) clientv3.Txn { return &oneTxn{store: o} }
 func (t *oneTxn) If(compared ...clientv3.Cmp) clientv3.Txn {
-	t.was = (*etcdserverpb.Compare)(&compared[0]).GetModRevision()
+	t.was = compared[0].GetCompare().GetModRevision()
 	return t
 }
 func (t *oneTxn) Then(ops ...clientv3.Op) clientv3.Txn { t.put = string(ops[0].ValueBytes()); return t }

@@ -144,6 +144,7 @@ func setGates(o *options.ServerRunOptions) error {
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/routine/routine.go WithRoutine
 //upstream:relies-on k8s.io/apiserver/pkg/endpoints/handlers/get.go handleWatch
+//upstream:relies-on k8s.io/apiserver/pkg/storage/etcd3/watcher.go watchChan.processEvents watchChan.concurrentProcessEvents
 func gates(o *options.ServerRunOptions) map[string]bool {
 	return map[string]bool{
 		// With these a server tells other servers every 10 seconds, in two places, that
@@ -158,6 +159,10 @@ func gates(o *options.ServerRunOptions) map[string]bool {
 		// priority and fairness weighs lists by size. Without it, it weighs them by the
 		// number of objects.
 		string(features.SizeBasedListCostEstimate): false,
+		// With this each watch of the datastore has one more goroutine, and another one for
+		// each change while it is decoded. That helps only if changes come faster than
+		// one goroutine decodes them.
+		string(features.ConcurrentWatchObjectDecode): false,
 		// With this a watch keeps the stack of its last function, and not those of all
 		// handlers before it. But an audit log would say of a watch, when it begins,
 		// that it has ended.

@@ -22,6 +22,9 @@ type serviceAccountClients struct {
 	api API
 	// ctx ends the requests of all clients.
 	ctx context.Context
+	// migrating tells whether objects of a resource are being migrated. It is nil if
+	// nobody migrates any.
+	migrating func(schema.GroupResource) bool
 }
 
 func (b serviceAccountClients) ConfigOrDie(name string) *rest.Config {
@@ -49,7 +52,9 @@ func (b serviceAccountClients) DiscoveryClient(name string) (discovery.Discovery
 		return nil, err
 	}
 	if slices.Contains(watchers, name) {
-		return usedResources{client, func(resource schema.GroupResource) bool { return b.api.Unused(b.ctx, resource) }}, nil
+		return usedResources{client, func(resource schema.GroupResource) bool {
+			return (b.migrating == nil || !b.migrating(resource)) && b.api.Unused(b.ctx, resource)
+		}}, nil
 	}
 	return client, nil
 }

@@ -87,7 +87,7 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer shared.Shutdown()
-	client, err := serviceAccountClients{m.api, ctx}.Client("attachdetach-controller")
+	client, err := serviceAccountClients{api: m.api, ctx: ctx}.Client("attachdetach-controller")
 	if err != nil {
 		return fmt.Errorf("create client of controllers: %w", err)
 	}

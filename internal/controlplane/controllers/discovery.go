@@ -1,9 +1,15 @@
 package controllers
 
 import (
+	"slices"
+
+	migrationv1 "k8s.io/api/storagemigration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	migrationlisters "k8s.io/client-go/listers/storagemigration/v1"
 )
 
 // watchers are the names of the clients by which the garbage collector and the controller of
@@ -52,4 +58,23 @@ func (u usedResources) used(lists []*metav1.APIResourceList) []*metav1.APIResour
 		lists[i] = &kept
 	}
 	return lists
+}
+
+// migrating returns a function that tells whether a StorageVersionMigration of a resource has
+// not ended. Its controller reads what to migrate from the garbage collector, so it waits
+// until the garbage collector watches the resource, even if there are no objects.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/storageversionmigrator/storageversionmigrator.go SVMController.sync
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/garbagecollector/graph_builder.go GraphBuilder.GetMonitor
+func migrating(migrations migrationlisters.StorageVersionMigrationLister) func(schema.GroupResource) bool {
+	return func(resource schema.GroupResource) bool {
+		// A lister of a cache does not fail.
+		all, _ := migrations.List(labels.Everything())
+		return slices.ContainsFunc(all, func(migration *migrationv1.StorageVersionMigration) bool {
+			of, conditions := migration.Spec.Resource, migration.Status.Conditions
+			return of.Group == resource.Group && of.Resource == resource.Resource &&
+				!meta.IsStatusConditionTrue(conditions, string(migrationv1.MigrationSucceeded)) &&
+				!meta.IsStatusConditionTrue(conditions, string(migrationv1.MigrationFailed))
+		})
+	}
 }

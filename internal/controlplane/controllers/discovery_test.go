@@ -4,10 +4,13 @@ import (
 	"slices"
 	"testing"
 
+	migrationv1 "k8s.io/api/storagemigration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery/fake"
+	migrationlisters "k8s.io/client-go/listers/storagemigration/v1"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 )
 
 // preferred is a discovery client that finds two kinds of routes and one built-in kind.
@@ -54,5 +57,34 @@ func TestUsedResources(t *testing.T) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		}
+	}
+}
+
+// TestMigrating follows a StorageVersionMigration until it has ended.
+func TestMigrating(t *testing.T) {
+	resource := schema.GroupResource{Group: "example.com", Resource: "routes"}
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+	migrating := migrating(migrationlisters.NewStorageVersionMigrationLister(indexer))
+	if migrating(resource) {
+		t.Error("there is a migration before anybody has asked for one")
+	}
+	for _, test := range []struct {
+		condition migrationv1.MigrationConditionType
+		want      bool
+	}{{"", true}, {migrationv1.MigrationRunning, true}, {migrationv1.MigrationSucceeded, false}, {migrationv1.MigrationFailed, false}} {
+		migration := &migrationv1.StorageVersionMigration{
+			ObjectMeta: metav1.ObjectMeta{Name: "one"},
+			Spec:       migrationv1.StorageVersionMigrationSpec{Resource: metav1.GroupResource(resource)},
+			Status:     migrationv1.StorageVersionMigrationStatus{Conditions: []metav1.Condition{{Type: string(test.condition), Status: metav1.ConditionTrue}}},
+		}
+		if err := indexer.Update(migration); err != nil {
+			t.Fatal(err)
+		}
+		if got := migrating(resource); got != test.want {
+			t.Errorf("with condition %q: got %t, want %t", test.condition, got, test.want)
+		}
+	}
+	if migrating(schema.GroupResource{Group: "example.com", Resource: "others"}) {
+		t.Error("the migration counts for another resource")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/server/mux"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/metadata"
@@ -24,6 +25,7 @@ import (
 	managerconfig "k8s.io/kubernetes/cmd/kube-controller-manager/app/config"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
+	"k8s.io/kubernetes/pkg/features"
 
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
@@ -61,7 +63,6 @@ func newControllerContext(ctx context.Context, api API, completed *managerconfig
 	go wait.Until(mapper.Reset, 30*time.Second, ctx.Done())
 
 	controllerContext := app.ControllerContext{
-		ClientBuilder:                   serviceAccountClients{api, ctx},
 		InformerFactory:                 shared,
 		ObjectOrMetadataInformerFactory: informerfactory.NewInformerFactory(shared, metadataInformers),
 		ComponentConfig:                 completed.ComponentConfig,
@@ -72,8 +73,14 @@ func newControllerContext(ctx context.Context, api API, completed *managerconfig
 	}
 	controllersmetrics.Register()
 
+	clients, known := serviceAccountClients{api: api, ctx: ctx}, app.NewControllerDescriptors()
+	if utilfeature.DefaultFeatureGate.Enabled(features.StorageVersionMigrator) && controllerContext.IsControllerEnabled(known[names.StorageVersionMigratorController]) {
+		clients.migrating = migrating(shared.Storagemigration().V1().StorageVersionMigrations().Lister())
+	}
+	controllerContext.ClientBuilder = clients
+
 	collector := completed.ComponentConfig.GarbageCollectorController
-	if collector.EnableGarbageCollector && controllerContext.IsControllerEnabled(app.NewControllerDescriptors()[names.GarbageCollectorController]) {
+	if collector.EnableGarbageCollector && controllerContext.IsControllerEnabled(known[names.GarbageCollectorController]) {
 		ignored := map[schema.GroupResource]struct{}{}
 		for _, r := range collector.GCIgnoredResources {
 			ignored[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = struct{}{}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 )
 
@@ -134,7 +135,7 @@ func (e *Election) Run(ctx context.Context, ready func()) error {
 	// which it waits as long as for a renewal, and only then report the loss
 	// (leaderelection.go, Run and renew). Loops could then still run when another
 	// server's loops begin.
-	//upstream:relies-on k8s.io/client-go/tools/leaderelection/leaderelection.go LeaderElector.Run LeaderElector.renew LeaderElector.release
+	//upstream:relies-on k8s.io/client-go/tools/leaderelection/leaderelection.go LeaderElector.Run LeaderElector.renew LeaderElector.release LeaderElector.tryRelease
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name:          leaseName,
 		Lock:          lock,
@@ -281,19 +282,20 @@ func (e *Election) Overdue(ctx context.Context) (bool, error) {
 func (e *Election) release(ctx context.Context, lock resourcelock.Interface) {
 	ctx, cancel := context.WithTimeout(ctx, releasePatience)
 	defer cancel()
-	record, _, err := lock.Get(ctx)
-	if err == nil && record.HolderIdentity != e.identity {
-		return
-	}
-	if err == nil {
+	// A renewal that was under way when ctx ended may still be stored in between.
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		record, _, err := lock.Get(ctx)
+		if err != nil || record.HolderIdentity != e.identity {
+			return err
+		}
 		now := metav1.Now()
-		err = lock.Update(ctx, resourcelock.LeaderElectionRecord{
+		return lock.Update(ctx, resourcelock.LeaderElectionRecord{
 			LeaderTransitions:    record.LeaderTransitions,
 			LeaseDurationSeconds: 1,
 			RenewTime:            now,
 			AcquireTime:          now,
 		})
-	}
+	})
 	if err != nil {
 		e.log.Debugf("Cannot release the Lease %s/%s: %v", leaseNamespace, leaseName, err)
 	}
