@@ -376,6 +376,47 @@ func TestDefragment(t *testing.T) {
 	}
 }
 
+// The API server fills its caches by one stream of each kind of objects. Without a
+// connection too, all parts have the same revision.
+func TestStream(t *testing.T) {
+	h := newHost(t, 22, nil)
+	h.start(nil)
+	client := h.member.Endpoint().NewClient()
+	defer client.Close()
+	const keys = 100
+	var last int64
+	for i := range keys {
+		answer, err := client.Put(t.Context(), fmt.Sprintf("/stream/%03d", i), strings.Repeat("x", 1<<16))
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = answer.Header.Revision
+	}
+	parts, err := client.GetStream(t.Context(), "/stream/", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := <-parts
+	h.put("/stream/later")
+	found := len(first.Kvs)
+	var revision int64
+	for part := range parts {
+		if err := part.Err(); err != nil {
+			t.Fatal(err)
+		}
+		found, revision = found+len(part.Kvs), part.Header.GetRevision()
+	}
+	if len(first.Kvs) >= keys || found != keys || revision != last {
+		t.Errorf("got %d keys, and %d in all, at revision %d, want %d at %d", len(first.Kvs), found, revision, keys, last)
+	}
+	if parts, err = client.GetStream(t.Context(), "/stream/", clientv3.WithPrefix(), clientv3.WithRev(last+100)); err != nil {
+		t.Fatal(err)
+	}
+	if refused := <-parts; refused.Err() == nil {
+		t.Error("a stream of a future revision has no error")
+	}
+}
+
 // TestFatal wants an error that says what the user can do, where etcd itself
 // would end the process.
 func TestFatal(t *testing.T) {

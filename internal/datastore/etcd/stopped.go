@@ -155,6 +155,7 @@ func (s Stopped) missing(logger *zap.Logger, db backend.Backend) ([]*raftpb.Entr
 //
 //upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/apply/backend.go applierV3backend.Put applierV3backend.DeleteRange applierV3backend.Txn applierV3backend.LeaseGrant applierV3backend.LeaseRevoke
 //upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/server.go EtcdServer.applyEntryNormal
+//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/apply/apply.go Apply
 func applyEntry(ctx context.Context, logger *zap.Logger, store mvcc.KV, leases lease.Lessor, entry *raftpb.Entry) error {
 	if entry.GetType() != raftpb.EntryNormal || len(entry.Data) == 0 {
 		return nil
