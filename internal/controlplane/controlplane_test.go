@@ -270,9 +270,9 @@ func (p *plane) client(t *testing.T, certificate ...tls.Certificate) *http.Clien
 
 func (p *plane) testPort(t *testing.T) {
 	for path, want := range map[string]int{"/readyz": 200, "/livez": 200, "/healthz": 200, "/version": 401, "/api": 401, "/metrics": 401} {
-		status, _ := get(t, p.client(t), fmt.Sprintf("https://127.0.0.1:%d%s", p.port, path))
+		status, body := get(t, p.client(t), fmt.Sprintf("https://127.0.0.1:%d%s", p.port, path))
 		if status != want {
-			t.Errorf("anonymous GET %s is %d, want %d", path, status, want)
+			t.Errorf("anonymous GET %s is %d %s, want %d", path, status, body, want)
 		}
 	}
 }

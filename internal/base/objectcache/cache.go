@@ -43,25 +43,30 @@ type Cache struct {
 	shared informers.SharedInformerFactory
 	client kubernetes.Interface
 
-	mu   sync.Mutex
-	hubs map[cache.SharedIndexInformer]*hub
+	mu sync.Mutex
+	// hubs are those of the informers that have these indexers. Client-go makes a new value
+	// for the same informer at each call of Informer.
+	//
+	//upstream:relies-on k8s.io/client-go/tools/cache/shared_informer.go sharedIndexInformer.GetIndexer NewTypedSharedIndexInformer
+	hubs map[cache.Indexer]*hub
 }
 
 // New makes a cache from a factory, whose informers may already run. Informers that it
 // starts use client and end with ctx.
 func New(ctx context.Context, shared informers.SharedInformerFactory, client kubernetes.Interface) *Cache {
-	return &Cache{ctx: ctx, shared: shared, client: client, hubs: map[cache.SharedIndexInformer]*hub{}}
+	return &Cache{ctx: ctx, shared: shared, client: client, hubs: map[cache.Indexer]*hub{}}
 }
 
 func (c *Cache) hubOf(informer cache.SharedIndexInformer) (*hub, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h, ok := c.hubs[informer]; ok {
+	indexer := informer.GetIndexer()
+	if h, ok := c.hubs[indexer]; ok {
 		return h, nil
 	}
 	h, err := newHub(c.ctx, informer)
 	if err == nil {
-		c.hubs[informer] = h
+		c.hubs[indexer] = h
 	}
 	return h, err
 }

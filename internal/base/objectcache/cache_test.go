@@ -148,8 +148,16 @@ func TestAllIsViewed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := generic.Informer().(*informer); !ok {
-		t.Errorf("ForResource has a %T", generic.Informer())
+	viewed := func(informer cache.SharedIndexInformer) bool {
+		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, ok := registration.(*listener)
+		return ok
+	}
+	if !viewed(generic.Informer()) {
+		t.Errorf("ForResource has a %T that is not the view's", generic.Informer())
 	}
 	// Every factory.Group().Version().Kind().Informer().
 	found := 0
@@ -164,7 +172,7 @@ func TestAllIsViewed(t *testing.T) {
 			switch {
 			case name == "Informer":
 				found++
-				if _, ok := method.Call(nil)[0].Interface().(*informer); !ok {
+				if informer, ok := method.Call(nil)[0].Interface().(cache.SharedIndexInformer); !ok || !viewed(informer) {
 					t.Errorf("%v has an informer that is not the view's", value.Type())
 				}
 			case name != "Lister" && depth < 3:
@@ -180,5 +188,26 @@ func TestAllIsViewed(t *testing.T) {
 	}
 	if found < 50 {
 		t.Errorf("only %d kinds were found", found)
+	}
+}
+
+// TestOneHub has one hub for an informer, however a component gets the informer.
+func TestOneHub(t *testing.T) {
+	client := fake.NewClientset()
+	objects := New(t.Context(), informers.NewSharedInformerFactory(client, 0), client)
+	for range 2 {
+		view := objects.View(t.Context(), Options{})
+		generic, err := view.ForResource(corev1.SchemeGroupVersion.WithResource("nodes"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, informer := range []cache.SharedIndexInformer{generic.Informer(), view.Core().V1().Nodes().Informer(), view.Core().V1().Nodes().TypedInformer()} {
+			if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(objects.hubs) != 1 {
+		t.Errorf("got %d hubs for one informer", len(objects.hubs))
 	}
 }

@@ -66,7 +66,7 @@ func (m *metadataFactory) ForResource(resource schema.GroupVersionResource) info
 		kind = &metadataKind{
 			GenericInformer: metadatainformer.NewFilteredMetadataInformer(m.client, resource, metav1.NamespaceAll, 0,
 				cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, nil),
-			cache: &Cache{ctx: ctx, hubs: map[cache.SharedIndexInformer]*hub{}},
+			cache: &Cache{ctx: ctx, hubs: map[cache.Indexer]*hub{}},
 			end:   end,
 		}
 		// This fails only for an informer that runs.
