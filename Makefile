@@ -40,9 +40,9 @@ export GOFLAGS := -buildvcs=false -trimpath -tags=$(TAGS)
 export CGO_ENABLED := 1
 
 # The version is that of Kubernetes, with kedge's own as build metadata: a tag
-# such as v1.36.3+kedge.2, or else the number of commits. The date is the
+# such as v1.37.2+kedge.2, or else the number of commits. The date is the
 # commit's, so that the same commit gives the same executable.
-KUBERNETES := $(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$$|\1|p' go.mod)
+KUBERNETES := $(shell sed -n 's|^.*k8s.io/kubernetes \(v[^ ]*\)$$|\1|p' go.mod)
 COMMIT := $(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 COMMIT_UNIX := $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
 COMMIT_DATE := $(shell date -u -d @$(COMMIT_UNIX) +%Y-%m-%dT%H:%M:%SZ)

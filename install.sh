@@ -14,7 +14,7 @@
 #   INSTALL_KEDGE_EXEC         the command with its flags, such as "server --disable local-storage"
 #   INSTALL_KEDGE_FROM         a release's URL or folder, one file of it, or a checkout (default: the
 #                              release or checkout that this script is in, else the latest release)
-#   INSTALL_KEDGE_VERSION      the release to download, such as v1.36.3+kedge.2
+#   INSTALL_KEDGE_VERSION      the release to download, such as v1.37.2+kedge.2
 #   INSTALL_KEDGE_KEY          a public key (PEM): without a signature by it nothing is installed;
 #                              http:// and wget need one
 #   INSTALL_KEDGE_BIN_DIR      the folder of the executable (default: /usr/local/bin)

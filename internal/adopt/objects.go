@@ -356,7 +356,7 @@ func withFinalizers(text []byte, finalizers []string) ([]byte, error) {
 	return json.Marshal(object)
 }
 
-// release is kedge's version of Kubernetes without the patch: v1.36.
+// release is kedge's version of Kubernetes without the patch: v1.37.
 func release() string {
 	parts := strings.SplitN(version.Version, ".", 3)
 	return strings.Join(parts[:min(2, len(parts))], ".")

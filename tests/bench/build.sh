@@ -13,7 +13,7 @@ mkdir -p $out/bin $out/_flanneld
 cp go.mod $out/go.mod
 cat go.sum tests/bench/baseline/go.sum.extra >$out/go.sum
 
-kubernetes=$(sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$|\1|p' go.mod)
+kubernetes=$(sed -n 's|^.*k8s.io/kubernetes \(v[^ ]*\)$|\1|p' go.mod)
 minor=${kubernetes#v1.}
 minor=${minor%%.*}
 version=k8s.io/component-base/version

@@ -178,8 +178,8 @@ func hollowNode(n int) *corev1.Node {
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.168.%d.%d", n/250, 1+n%250)}, {Type: corev1.NodeHostName, Address: name}},
 			NodeInfo: corev1.NodeSystemInfo{
 				MachineID: fmt.Sprintf("%032x", n), SystemUUID: fmt.Sprintf("%032x", n), BootID: fmt.Sprintf("%032x", n),
-				KernelVersion: "6.12.0", OSImage: "Debian GNU/Linux 12 (bookworm)", ContainerRuntimeVersion: "containerd://2.3.7",
-				KubeletVersion: "v1.36.3", OperatingSystem: "linux", Architecture: "amd64",
+				KernelVersion: "6.12.0", OSImage: "Debian GNU/Linux 12 (bookworm)", ContainerRuntimeVersion: "containerd://2.4.2",
+				KubeletVersion: "v1.37.2", OperatingSystem: "linux", Architecture: "amd64",
 			},
 		},
 	}

@@ -9,8 +9,8 @@ import (
 
 var (
 	// Version is the version of Kubernetes with kedge's own as build metadata,
-	// for example v1.36.3+kedge.1.
-	Version = "v1.36.3+kedge.dev"
+	// for example v1.37.2+kedge.1.
+	Version = "v1.37.2+kedge.dev"
 	// Commit is the git commit the binary was built from.
 	Commit = "unknown"
 	// commitUnix is the commit's date in seconds since 1970.

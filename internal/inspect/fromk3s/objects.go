@@ -9,7 +9,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
 
-// removed are kinds that Kubernetes 1.36 does not have in a version that it once had, and
+// removed are kinds that Kubernetes 1.37 does not have in a version that it once had, and
 // the version that it has (kubernetes.io/docs/reference/using-api/deprecation-guide). An
 // empty list of kinds stands for all of them.
 var removed = []struct {
@@ -24,7 +24,7 @@ var removed = []struct {
 	{"policy/v1beta1", []string{"PodDisruptionBudget"}, "policy/v1"},
 	{"apps/v1beta1", nil, "apps/v1"},
 	{"apps/v1beta2", nil, "apps/v1"},
-	{"networking.k8s.io/v1beta1", []string{"Ingress", "IngressClass"}, "networking.k8s.io/v1"},
+	{"networking.k8s.io/v1beta1", []string{"Ingress", "IngressClass", "IPAddress", "ServiceCIDR"}, "networking.k8s.io/v1"},
 	{"batch/v1beta1", []string{"CronJob"}, "batch/v1"},
 	{"batch/v2alpha1", nil, "batch/v1"},
 	{"autoscaling/v2beta1", nil, "autoscaling/v2"},
@@ -32,7 +32,7 @@ var removed = []struct {
 	{"discovery.k8s.io/v1beta1", nil, "discovery.k8s.io/v1"},
 	{"events.k8s.io/v1beta1", nil, "events.k8s.io/v1"},
 	{"node.k8s.io/v1beta1", nil, "node.k8s.io/v1"},
-	{"storage.k8s.io/v1beta1", []string{"CSIDriver", "CSINode", "CSIStorageCapacity", "StorageClass", "VolumeAttachment"}, "storage.k8s.io/v1"},
+	{"storage.k8s.io/v1beta1", []string{"CSIDriver", "CSINode", "CSIStorageCapacity", "StorageClass", "VolumeAttachment", "VolumeAttributesClass"}, "storage.k8s.io/v1"},
 	{"scheduling.k8s.io/v1beta1", nil, "scheduling.k8s.io/v1"},
 	{"coordination.k8s.io/v1beta1", []string{"Lease"}, "coordination.k8s.io/v1"},
 	{"rbac.authorization.k8s.io/v1alpha1", nil, "rbac.authorization.k8s.io/v1"},
