@@ -8,7 +8,7 @@ bin=$PWD/build/conformance/bin
 suite=tests/conformance/suite
 mkdir -p "$bin"
 
-kubernetes=$(sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$|\1|p' go.mod)
+kubernetes=$(sed -n 's|^.*k8s.io/kubernetes \(v[^ ]*\)$|\1|p' go.mod)
 if ! grep -q "k8s.io/kubernetes $kubernetes " $suite/go.mod; then
 	echo "$suite/go.mod is not for Kubernetes $kubernetes: run $suite/versions.sh" >&2
 	exit 1

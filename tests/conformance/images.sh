@@ -122,7 +122,7 @@ links_of_busybox "$root"
 root=$roots/tools
 base "$root"
 debs "$root" busybox-static bash bind9-dnsutils bind9-host coreutils curl hostname iperf iproute2 libc-bin \
-	netcat-openbsd util-linux wget
+	netcat-openbsd socat util-linux wget
 ln -sf nc.openbsd "$root/bin/nc"
 ln -sf bash "$root/bin/sh" # busybox's would prefer its own nc and ip
 ln -s ../../bin/iperf "$root/usr/local/bin/iperf"

@@ -91,7 +91,8 @@ func readReport(path string) ([]outcome, error) {
 				Duration: spec.RunTime,
 				Message:  spec.Failure.Message,
 			}
-			o.Name = strings.TrimSuffix(o.Name, " [Conformance]")
+			// Other labels follow, such as [Serial].
+			o.Name, _, _ = strings.Cut(o.Name, " [Conformance]")
 			switch o.State {
 			case passed, skipped:
 				// What the selection leaves out is skipped without a reason.

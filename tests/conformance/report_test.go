@@ -10,7 +10,7 @@ import (
 
 const report = `[{"SpecReports": [
 	{"LeafNodeType": "SynchronizedBeforeSuite", "LeafNodeText": "", "State": "passed", "RunTime": 1000000000},
-	{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-node] Pods"], "LeafNodeText": "should | run [Conformance]", "State": "passed", "RunTime": 61000000000},
+	{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-node] Pods"], "LeafNodeText": "should | run [Conformance] [NodeConformance]", "State": "passed", "RunTime": 61000000000},
 	{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] Job"], "LeafNodeText": "should end", "State": "timedout", "RunTime": 3000000000, "Failure": {"Message": "too late\nby far"}},
 	{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] Job"], "LeafNodeText": "should not be asked for", "State": "skipped"},
 	{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] Job"], "LeafNodeText": "should be elsewhere", "State": "skipped", "Failure": {"Message": "needs two nodes"}},
@@ -28,7 +28,7 @@ func TestTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	facts := runFacts{
-		Version: "v1.36.3+kedge.9", Commit: "abc", Started: time.Unix(0, 0).UTC(), Duration: 90 * time.Minute,
+		Version: "v1.37.2+kedge.9", Commit: "abc", Started: time.Unix(0, 0).UTC(), Duration: 90 * time.Minute,
 		Nodes: 1, Machine: "2 cores", Processes: "4", Selection: "label Conformance",
 	}
 	if err := writeTables(dir, facts, outcomes); err != nil {
@@ -39,7 +39,7 @@ func TestTables(t *testing.T) {
 			"skipped\t0\t[sig-apps] Job should be elsewhere\n" +
 			"failed\t3\t[sig-apps] Job should end\n" +
 			"passed\t61\t[sig-node] Pods should | run\n",
-		"results.md": `# Conformance of kedge v1.36.3+kedge.9
+		"results.md": `# Conformance of kedge v1.37.2+kedge.9
 
 1 passed, 2 failed, 1 skipped in 90 minutes, at the first attempt.
 

@@ -6,7 +6,7 @@ set -eu
 
 cd "$(dirname "$0")"
 own=../../../go.mod
-kubernetes=$(sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$|\1|p' $own)
+kubernetes=$(sed -n 's|^.*k8s.io/kubernetes \(v[^ ]*\)$|\1|p' $own)
 
 # All modules of kedge: tidy drops those that the tests do not need.
 sed -i '/^replace /,$d' go.mod
