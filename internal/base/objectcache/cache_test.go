@@ -191,6 +191,28 @@ func TestAllIsViewed(t *testing.T) {
 	}
 }
 
+// TestSyncOfOthers has a component that is not told whether the informers of others have synced.
+func TestSyncOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		client := fake.NewClientset()
+		factory := informers.NewSharedInformerFactory(client, 0)
+		objects := New(ctx, factory, client)
+		one, other := objects.View(ctx, Options{}), objects.View(ctx, Options{})
+		one.Core().V1().Nodes().Informer()
+		other.Core().V1().Pods().Informer()
+		for _, view := range []informers.SharedInformerFactory{one, other} {
+			view.Start(nil)
+			view.WaitForCacheSync(nil)
+		}
+		if got := one.WaitForCacheSync(nil); len(got) != 1 || !got[reflect.TypeFor[*corev1.Node]()] {
+			t.Errorf("got %v, want only nodes", got)
+		}
+		cancel()
+		factory.Shutdown()
+	})
+}
+
 // TestOneHub has one hub for an informer, however a component gets the informer.
 func TestOneHub(t *testing.T) {
 	client := fake.NewClientset()

@@ -3,6 +3,7 @@ package objectcache
 import (
 	"context"
 	"errors"
+	"maps"
 	"reflect"
 	"sync"
 	"time"
@@ -41,6 +42,7 @@ type view struct {
 	mu       sync.Mutex
 	closed   bool
 	handlers map[*listener]bool
+	asked    map[reflect.Type]bool // the shared kinds that InformerFor was called for
 }
 
 // View returns a factory for a component that ends with ctx and must then call Shutdown.
@@ -51,6 +53,7 @@ func (c *Cache) View(ctx context.Context, options Options) informers.SharedInfor
 		ctx:      ctx,
 		kind:     map[reflect.Type]bool{},
 		handlers: map[*listener]bool{},
+		asked:    map[reflect.Type]bool{},
 		started:  make(chan struct{}),
 	}
 	v.start = sync.OnceFunc(func() { close(v.started) })
@@ -66,6 +69,9 @@ func (v *view) InformerFor(object runtime.Object, newFunc internalinterfaces.New
 	if v.kind[reflect.TypeOf(object)] {
 		return v.Own.InformerFor(object, newFunc)
 	}
+	v.mu.Lock()
+	v.asked[reflect.TypeOf(object)] = true
+	v.mu.Unlock()
 	return &informer{v.shared.InformerFor(object, func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
 		return newFunc(v.client, resync)
 	}), v}
@@ -98,9 +104,15 @@ func (v *view) StartWithContext(context.Context) {
 }
 
 // WaitForCacheSync implements informers.SharedInformerFactory. It also waits for the
-// informers of other components.
+// informers of other components. It returns only those that this component has got by
+// InformerFor: the API server stays ready when another component begins with a kind.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/server/healthz/healthz.go informerSync.Check
 func (v *view) WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool {
 	synced := v.shared.WaitForCacheSync(stop)
+	v.mu.Lock()
+	maps.DeleteFunc(synced, func(kind reflect.Type, _ bool) bool { return !v.asked[kind] })
+	v.mu.Unlock()
 	if v.Own != nil {
 		for kind, ok := range v.Own.WaitForCacheSync(stop) {
 			synced[kind] = ok
