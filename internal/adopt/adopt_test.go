@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/proto"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -115,8 +116,7 @@ func contents(t *testing.T, export etcd.Export) map[string]*mvccpb.KeyValue {
 	t.Helper()
 	found := map[string]*mvccpb.KeyValue{}
 	_, _, err := export(t.Context(), func(e *mvccpb.Event) error {
-		kv := *e.Kv
-		found[string(kv.Key)] = &kv
+		found[string(e.Kv.Key)] = proto.Clone(e.Kv).(*mvccpb.KeyValue)
 		return nil
 	})
 	if err != nil {

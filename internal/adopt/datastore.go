@@ -134,9 +134,10 @@ func (a *adoption) take(ctx context.Context, export etcd.Export, o *objects) (et
 			if err != nil {
 				return err
 			}
-			kv := *e.Kv
-			kv.Value = text
-			return each(&mvccpb.Event{Kv: &kv})
+			return each(&mvccpb.Event{Kv: &mvccpb.KeyValue{
+				Key: e.Kv.Key, Value: text, CreateRevision: e.Kv.CreateRevision, ModRevision: e.Kv.ModRevision,
+				Version: e.Kv.Version, Lease: e.Kv.Lease,
+			}})
 		})
 		if err != nil || encrypt == nil {
 			return revision, revision, err

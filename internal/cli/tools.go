@@ -14,6 +14,7 @@ import (
 	kubecli "k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
 	kubectl "k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/plugin"
 	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
@@ -35,7 +36,12 @@ func kubectlCommand() *cli.Command {
 			os.Args = append([]string{"kubectl"}, c.Args().Slice()...)
 			// A bad verbosity is reported when the flags are parsed below.
 			_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
-			if err := kubecli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
+			options := kubectl.KubectlOptions{
+				PluginHandler: plugins{kubectl.NewDefaultPluginHandler(plugin.ValidPluginFilenamePrefixes)},
+				Arguments:     os.Args,
+			}
+			options.In, options.Out, options.ErrOut = os.Stdin, os.Stdout, os.Stderr
+			if err := kubecli.RunNoErrOutput(kubectl.NewDefaultKubectlCommandWithArgs(options)); err != nil {
 				// Prints it kubectl's way and ends with kubectl's own status.
 				kubectlutil.CheckErr(err)
 			}
