@@ -4,6 +4,9 @@ module github.com/kedge-dev/kedge
 
 go 1.26.8
 
+// tests/e2e/addons builds it.
+tool helm.sh/helm/v4/cmd/helm
+
 require (
 	github.com/container-storage-interface/spec v1.12.0
 	github.com/containerd/containerd/api v1.11.1
@@ -424,6 +427,3 @@ replace go.etcd.io/etcd/client/v3 => go.etcd.io/etcd/client/v3 v3.6.13
 replace go.etcd.io/etcd/pkg/v3 => go.etcd.io/etcd/pkg/v3 v3.6.13
 
 replace go.etcd.io/etcd/server/v3 => go.etcd.io/etcd/server/v3 v3.6.13
-
-// tests/e2e/addons builds it.
-tool helm.sh/helm/v4/cmd/helm
