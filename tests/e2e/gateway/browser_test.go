@@ -45,6 +45,7 @@ spec:
 		command.Env = append(command.Env, "HOME="+home)
 		var output, faults beginning
 		command.Stdout, command.Stderr = &output, &faults
+		command.WaitDelay = time.Second // Its children have its outputs open.
 		if err := command.Run(); err != nil {
 			return "", fmt.Errorf("%s: %w: %s", name, err, faults.String())
 		}
