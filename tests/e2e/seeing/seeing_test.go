@@ -276,7 +276,9 @@ func (c *seen) metrics() {
 		"/metrics has %s, which is not in " + page: {served, text},
 	} {
 		for _, name := range regexp.MustCompile(`(?m)^(?:# TYPE |\| `+"`"+`)(kedge_[a-z_]+)`).FindAllStringSubmatch(found[0], -1) {
-			if !strings.Contains(found[1], name[1]) {
+			// A node's gateway has metrics after its first request: TestPage of internal/node/gateway.
+			inTable := strings.HasPrefix(name[1], "kedge_gateway_") && found[0] == text
+			if !inTable && !strings.Contains(found[1], name[1]) {
 				c.Errorf(what, name[1])
 			}
 		}
