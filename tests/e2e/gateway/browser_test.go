@@ -33,9 +33,11 @@ spec:
 	address := w.addresses()[0]
 	w.answers(question{address: address + ":80", url: "http://web.example.com/"}, 308)
 
-	const home = "/tmp/browser"
-	w.client.WriteFile(home+"/authority.crt", string(authority.certificate))
-	if err := os.MkdirAll(w.client.Path(home+"/.pki/nssdb"), 0o700); err != nil {
+	home := w.client.Scratch("browser")
+	if err := os.WriteFile(home+"/authority.crt", authority.certificate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(home+"/.pki/nssdb", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	run := func(name string, args ...string) (string, error) {
@@ -81,7 +83,7 @@ spec:
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := harness.CopyFile(w.client.Path(home+"/browser.png"), filepath.Join(out, "browser.png")); err != nil {
+	if err := harness.CopyFile(home+"/browser.png", filepath.Join(out, "browser.png")); err != nil {
 		t.Fatal(err)
 	}
 }
