@@ -222,6 +222,11 @@ func (g *gatewayBench) load(front, protocol, seconds string) (gatewayResult, err
 	if err != nil {
 		return gatewayResult{}, fmt.Errorf("h2load: %w: %s", err, output)
 	}
+	for _, want := range []string{" 0 failed, 0 errored, 0 timeout", " 0 3xx, 0 4xx, 0 5xx"} {
+		if !strings.Contains(string(output), want) {
+			return gatewayResult{}, fmt.Errorf("h2load: some requests failed: %s", output)
+		}
+	}
 	file, err := os.Open(g.client.Path(log))
 	if err != nil {
 		return gatewayResult{}, err
