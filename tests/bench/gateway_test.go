@@ -82,7 +82,7 @@ func TestGateway(t *testing.T) {
 	g.rounds(frontFilled)
 	g.report.ChangeFilled = g.changes()
 	g.Kubectl("delete", "ingress", "--all")
-	g.Kubectl("delete", "httproute,gateway", "--all")
+	g.Kubectl("delete", "httproute,gateway", "--all", "--wait=false")
 	g.readMemory("all removed")
 	fmt.Print(g.report.Table())
 	if err := writeJSON(filepath.Join(repository, gatewayFile), g.report); err != nil {
