@@ -88,7 +88,8 @@ spec:
 	}
 }
 
-// beginning keeps the first bytes of what a program prints. Chromium may print without end.
+// beginning keeps the first bytes of what a program prints. certutil asks for a
+// password without end if the database is not as expected.
 type beginning struct{ strings.Builder }
 
 func (b *beginning) Write(text []byte) (int, error) {
