@@ -82,7 +82,7 @@ func TestGateway(t *testing.T) {
 	g.rounds(frontFilled)
 	g.report.ChangeFilled = g.changes()
 	g.Kubectl("delete", "ingress", "--all")
-	g.Kubectl("delete", "httproute,gateway", "--all")
+	g.Kubectl("delete", "httproute,gateway", "--all", "--wait=false")
 	g.readMemory("all removed")
 	fmt.Print(g.report.Table())
 	if err := writeJSON(filepath.Join(repository, gatewayFile), g.report); err != nil {
@@ -221,6 +221,11 @@ func (g *gatewayBench) load(front, protocol, seconds string) (gatewayResult, err
 	output, err := g.client.Command(ctx, "h2load", args...).CombinedOutput()
 	if err != nil {
 		return gatewayResult{}, fmt.Errorf("h2load: %w: %s", err, output)
+	}
+	for _, want := range []string{" 0 failed, 0 errored, 0 timeout", " 0 3xx, 0 4xx, 0 5xx"} {
+		if !strings.Contains(string(output), want) {
+			return gatewayResult{}, fmt.Errorf("h2load: some requests failed: %s", output)
+		}
 	}
 	file, err := os.Open(g.client.Path(log))
 	if err != nil {

@@ -1,10 +1,13 @@
 package gateway
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kedge-dev/kedge/tests/harness"
 )
@@ -30,38 +33,48 @@ spec:
 	address := w.addresses()[0]
 	w.answers(question{address: address + ":80", url: "http://web.example.com/"}, 308)
 
-	const home = "/tmp/browser"
-	w.client.WriteFile(home+"/authority.crt", string(authority.certificate))
-	if err := os.MkdirAll(w.client.Path(home+"/.pki/nssdb"), 0o700); err != nil {
+	home := w.client.Scratch("browser")
+	if err := os.WriteFile(home+"/authority.crt", authority.certificate, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run := func(name string, args ...string) string {
-		t.Helper()
-		command := w.client.Command(w.Context(), name, args...)
+	if err := os.MkdirAll(home+"/.pki/nssdb", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	run := func(name string, args ...string) (string, error) {
+		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+		defer cancel()
+		command := w.client.Command(ctx, name, args...)
 		command.Env = append(command.Env, "HOME="+home)
-		var faults strings.Builder
-		command.Stderr = &faults
-		output, err := command.Output()
-		if err != nil {
-			t.Fatalf("%s: %v: %s", name, err, faults.String())
+		var output, faults beginning
+		command.Stdout, command.Stderr = &output, &faults
+		command.WaitDelay = time.Second // Its children have its outputs open.
+		if err := command.Run(); err != nil {
+			return "", fmt.Errorf("%s: %w: %s", name, err, faults.String())
 		}
-		return string(output)
+		return output.String(), nil
 	}
 	database := "sql:" + home + "/.pki/nssdb"
-	run("certutil", "-d", database, "-N", "--empty-password")
-	run("certutil", "-d", database, "-A", "-n", "test", "-t", "C,,", "-i", home+"/authority.crt")
-	browse := func(args ...string) string {
-		t.Helper()
+	for _, args := range [][]string{{"-N", "--empty-password"}, {"-A", "-n", "test", "-t", "C,,", "-i", home + "/authority.crt"}} {
+		if _, err := run("certutil", append([]string{"-d", database}, args...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	browse := func(args ...string) (string, error) {
 		return run("chromium", append([]string{
 			"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync",
 			"--user-data-dir=" + home + "/data", "--window-size=800,300", "--host-resolver-rules=MAP web.example.com " + address,
 		}, append(args, "http://web.example.com/hello")...)...)
 	}
-	// http leads to https.
-	if page := browse("--dump-dom"); !strings.Contains(page, "path=/hello") || !strings.Contains(page, "proto=https") {
-		t.Errorf("Chromium shows %s", page)
+	w.Eventually("Chromium to show the app, by https", func() error {
+		page, err := browse("--dump-dom")
+		if err == nil && (!strings.Contains(page, "path=/hello") || !strings.Contains(page, "proto=https")) {
+			err = fmt.Errorf("it shows %s", page)
+		}
+		return err
+	})
+	if _, err := browse("--screenshot=" + home + "/browser.png"); err != nil {
+		t.Fatal(err)
 	}
-	browse("--screenshot=" + home + "/browser.png")
 	repository, err := harness.Repository()
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +83,16 @@ spec:
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := harness.CopyFile(w.client.Path(home+"/browser.png"), filepath.Join(out, "browser.png")); err != nil {
+	if err := harness.CopyFile(home+"/browser.png", filepath.Join(out, "browser.png")); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// beginning keeps the first bytes of what a program prints. certutil asks for a
+// password without end if the database is not as expected.
+type beginning struct{ strings.Builder }
+
+func (b *beginning) Write(text []byte) (int, error) {
+	_, _ = b.Builder.Write(text[:min(len(text), max(0, 64<<10-b.Len()))])
+	return len(text), nil
 }
