@@ -84,7 +84,7 @@ func (v *validator) server(s *Server) {
 		v.address("bind-address", s.BindAddress)
 	}
 	if s.AdvertiseAddress != "" {
-		if a, ok := v.address("advertise-address", s.AdvertiseAddress); ok && (a.IsUnspecified() || a.IsLoopback()) {
+		if a, ok := v.address("advertise-address", s.AdvertiseAddress); ok && !a.IsGlobalUnicast() {
 			v.fault("advertise-address", "other nodes cannot reach %s: use another address of this host", a)
 		}
 	}
