@@ -187,7 +187,7 @@ func accepts(t *testing.T, evaluate plugincel.ConditionEvaluator, who user.Info,
 	}
 	gvr := schema.GroupVersionResource{Version: "v1", Resource: resource}
 	attributes := admission.NewAttributesRecord(object, oldObject, schema.GroupVersionKind{}, "", "a", gvr, "", operation, nil, false, who)
-	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedObject: object, VersionedOldObject: oldObject}
+	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedObject: admission.NewLazyObject(object), VersionedOldObject: admission.NewLazyObject(oldObject)}
 	request := plugincel.CreateAdmissionRequest(attributes, metav1.GroupVersionResource(gvr), metav1.GroupVersionKind{})
 	results, _, err := evaluate.ForInput(t.Context(), versioned, request, plugincel.OptionalVariableBindings{}, nil, celconfig.RuntimeCELCostBudget)
 	if err != nil {

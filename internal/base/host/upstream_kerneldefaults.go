@@ -1,4 +1,4 @@
-// Follows k8s.io/kubernetes v1.36.3, pkg/kubelet/cm/container_manager_linux.go.
+// Follows k8s.io/kubernetes v1.37.2, pkg/kubelet/cm/container_manager_linux.go.
 
 package host
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/client-go v0.36.3, informers/factory.go.
+// Follows k8s.io/client-go v0.37.2, informers/factory.go.
 
 package objectcache
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/client-go v0.36.3, tools/cache/shared_informer.go.
+// Follows k8s.io/client-go v0.37.2, tools/cache/shared_informer.go.
 
 package objectcache
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/apiserver v0.36.3, pkg/storage/storagebackend/factory/etcd3.go.
+// Follows k8s.io/apiserver v0.37.2, pkg/storage/storagebackend/factory/etcd3.go.
 
 package apiserver
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/kubernetes v1.36.3, pkg/controlplane/apiserver/config.go.
+// Follows k8s.io/kubernetes v1.37.2, pkg/controlplane/apiserver/config.go.
 
 package apiserver
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/kubernetes v1.36.3, pkg/kubelet/client/kubelet_client.go.
+// Follows k8s.io/kubernetes v1.37.2, pkg/kubelet/client/kubelet_client.go.
 
 package apiserver
 

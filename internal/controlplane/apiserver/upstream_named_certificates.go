@@ -1,4 +1,4 @@
-// Follows k8s.io/apiserver v0.36.3, pkg/server/dynamiccertificates/named_certificates.go.
+// Follows k8s.io/apiserver v0.37.2, pkg/server/dynamiccertificates/named_certificates.go.
 
 package apiserver
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/apiserver v0.36.3, pkg/registry/generic/registry/storage_factory.go.
+// Follows k8s.io/apiserver v0.37.2, pkg/registry/generic/registry/storage_factory.go.
 
 package apiserver
 

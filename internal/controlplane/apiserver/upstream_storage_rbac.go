@@ -1,4 +1,4 @@
-// Follows k8s.io/kubernetes v1.36.3, pkg/registry/rbac/rest/storage_rbac.go.
+// Follows k8s.io/kubernetes v1.37.2, pkg/registry/rbac/rest/storage_rbac.go.
 
 package apiserver
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/kubernetes v1.36.3, pkg/registry/scheduling/rest/storage_scheduling.go.
+// Follows k8s.io/kubernetes v1.37.2, pkg/registry/scheduling/rest/storage_scheduling.go.
 
 package apiserver
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/kubernetes v1.36.3, cmd/kube-controller-manager/app/validatingadmissionpolicystatus.go.
+// Follows k8s.io/kubernetes v1.37.2, cmd/kube-controller-manager/app/validatingadmissionpolicystatus.go.
 
 package controllers
 

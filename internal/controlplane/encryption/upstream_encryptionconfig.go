@@ -1,4 +1,4 @@
-// Follows k8s.io/apiserver v0.36.3, pkg/server/options/encryptionconfig/config.go.
+// Follows k8s.io/apiserver v0.37.2, pkg/server/options/encryptionconfig/config.go.
 
 package encryption
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/apiextensions-apiserver v0.36.3, pkg/controller/openapi/controller.go.
+// Follows k8s.io/apiextensions-apiserver v0.37.2, pkg/controller/openapi/controller.go.
 
 package openapi
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/apiextensions-apiserver v0.36.3, pkg/controller/openapiv3/controller.go.
+// Follows k8s.io/apiextensions-apiserver v0.37.2, pkg/controller/openapiv3/controller.go.
 
 package openapi
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/kube-aggregator v0.36.3, pkg/controllers/openapi/aggregator/downloader.go.
+// Follows k8s.io/kube-aggregator v0.37.2, pkg/controllers/openapi/aggregator/downloader.go.
 
 package openapi
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad, pkg/handler3/handler.go.
+// Follows k8s.io/kube-openapi v0.0.0-20260821135717-be32def86098, pkg/handler3/handler.go.
 
 package openapi
 

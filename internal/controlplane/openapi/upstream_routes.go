@@ -1,4 +1,4 @@
-// Follows k8s.io/apiserver v0.36.3, pkg/server/routes/openapi.go.
+// Follows k8s.io/apiserver v0.37.2, pkg/server/routes/openapi.go.
 
 package openapi
 

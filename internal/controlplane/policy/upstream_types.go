@@ -1,4 +1,4 @@
-// Follows k8s.io/kubernetes v1.36.3, pkg/apis/networking/v1/defaults.go.
+// Follows k8s.io/kubernetes v1.37.2, pkg/apis/networking/v1/defaults.go.
 
 package policy
 

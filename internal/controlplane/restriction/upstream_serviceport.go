@@ -1,4 +1,4 @@
-// Follows k8s.io/kubernetes v1.36.3, pkg/proxy/serviceport.go.
+// Follows k8s.io/kubernetes v1.37.2, pkg/proxy/serviceport.go.
 
 package restriction
 

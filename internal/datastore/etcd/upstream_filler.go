@@ -1,9 +1,9 @@
-// Follows go.etcd.io/etcd/server/v3 v3.6.13, lease/lease.go.
-// Follows go.etcd.io/etcd/server/v3 v3.6.13, storage/backend/batch_tx.go.
-// Follows go.etcd.io/etcd/server/v3 v3.6.13, storage/mvcc/kvstore_txn.go.
-// Follows go.etcd.io/etcd/server/v3 v3.6.13, storage/mvcc/revision.go.
-// Follows go.etcd.io/etcd/server/v3 v3.6.13, storage/schema/cindex.go.
-// Follows go.etcd.io/etcd/server/v3 v3.6.13, storage/schema/confstate.go.
+// Follows go.etcd.io/etcd/server/v3 v3.7.3, lease/lease.go.
+// Follows go.etcd.io/etcd/server/v3 v3.7.3, storage/backend/batch_tx.go.
+// Follows go.etcd.io/etcd/server/v3 v3.7.3, storage/mvcc/kvstore_txn.go.
+// Follows go.etcd.io/etcd/server/v3 v3.7.3, storage/mvcc/revision.go.
+// Follows go.etcd.io/etcd/server/v3 v3.7.3, storage/schema/cindex.go.
+// Follows go.etcd.io/etcd/server/v3 v3.7.3, storage/schema/confstate.go.
 
 package etcd
 

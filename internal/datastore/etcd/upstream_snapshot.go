@@ -1,4 +1,4 @@
-// Follows go.etcd.io/etcd/server/v3 v3.6.13, etcdserver/api/v3rpc/maintenance.go.
+// Follows go.etcd.io/etcd/server/v3 v3.7.3, etcdserver/api/v3rpc/maintenance.go.
 
 package etcd
 

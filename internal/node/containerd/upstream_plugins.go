@@ -1,7 +1,7 @@
-// Follows github.com/containerd/containerd/v2 v2.3.7, cmd/containerd/builtins/builtins.go.
-// Follows github.com/containerd/containerd/v2 v2.3.7, cmd/containerd/builtins/builtins_linux.go.
-// Follows github.com/containerd/containerd/v2 v2.3.7, cmd/containerd/builtins/builtins_unix.go.
-// Follows github.com/containerd/containerd/v2 v2.3.7, cmd/containerd/builtins/cri.go.
+// Follows github.com/containerd/containerd/v2 v2.4.2, cmd/containerd/builtins/builtins.go.
+// Follows github.com/containerd/containerd/v2 v2.4.2, cmd/containerd/builtins/builtins_linux.go.
+// Follows github.com/containerd/containerd/v2 v2.4.2, cmd/containerd/builtins/builtins_unix.go.
+// Follows github.com/containerd/containerd/v2 v2.4.2, cmd/containerd/builtins/cri.go.
 
 package containerd
 

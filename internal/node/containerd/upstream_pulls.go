@@ -1,4 +1,4 @@
-// Follows github.com/containerd/containerd/v2 v2.3.7, internal/cri/config/config.go.
+// Follows github.com/containerd/containerd/v2 v2.4.2, internal/cri/config/config.go.
 
 package containerd
 

@@ -1,4 +1,4 @@
-// Follows github.com/containerd/containerd/v2 v2.3.7, internal/cri/instrument/instrumented_service.go.
+// Follows github.com/containerd/containerd/v2 v2.4.2, internal/cri/instrument/instrumented_service.go.
 
 package containerd
 

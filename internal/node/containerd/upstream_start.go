@@ -1,4 +1,4 @@
-// Follows github.com/containerd/containerd/v2 v2.3.7, cmd/containerd/command/main.go.
+// Follows github.com/containerd/containerd/v2 v2.4.2, cmd/containerd/command/main.go.
 
 package containerd
 

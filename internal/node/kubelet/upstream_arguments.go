@@ -1,4 +1,4 @@
-// Follows k8s.io/kubernetes v1.36.3, cmd/kubelet/app/server.go.
+// Follows k8s.io/kubernetes v1.37.2, cmd/kubelet/app/server.go.
 
 package kubelet
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/kubernetes v1.36.3, pkg/kubelet/server/server.go.
+// Follows k8s.io/kubernetes v1.37.2, pkg/kubelet/server/server.go.
 
 package kubelet
 

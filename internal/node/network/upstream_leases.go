@@ -1,5 +1,5 @@
-// Follows github.com/flannel-io/flannel v0.28.4, pkg/subnet/kube/kube.go.
-// Follows github.com/flannel-io/flannel v0.28.4, pkg/subnet/kube/annotations.go.
+// Follows github.com/flannel-io/flannel v0.28.10, pkg/subnet/kube/kube.go.
+// Follows github.com/flannel-io/flannel v0.28.10, pkg/subnet/kube/annotations.go.
 
 package network
 

@@ -1,5 +1,5 @@
-// Follows github.com/flannel-io/flannel v0.28.4, pkg/backend/vxlan/vxlan_network.go.
-// Follows github.com/flannel-io/flannel v0.28.4, pkg/backend/vxlan/device.go.
+// Follows github.com/flannel-io/flannel v0.28.10, pkg/backend/vxlan/vxlan_network.go.
+// Follows github.com/flannel-io/flannel v0.28.10, pkg/backend/vxlan/device.go.
 
 package network
 

@@ -1,5 +1,5 @@
-// Follows k8s.io/kubernetes v1.36.3, cmd/kube-proxy/app/options.go.
-// Follows k8s.io/kubernetes v1.36.3, cmd/kube-proxy/app/server_linux.go.
+// Follows k8s.io/kubernetes v1.37.2, cmd/kube-proxy/app/options.go.
+// Follows k8s.io/kubernetes v1.37.2, cmd/kube-proxy/app/server_linux.go.
 
 package proxy
 

@@ -1,4 +1,4 @@
-// Follows k8s.io/kubectl v0.36.3, pkg/cmd/apply/applyset.go.
+// Follows k8s.io/kubectl v0.37.2, pkg/cmd/apply/applyset.go.
 
 package manifests
 

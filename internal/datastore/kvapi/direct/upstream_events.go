@@ -1,6 +1,6 @@
-// Follows github.com/k3s-io/kine v0.16.4, pkg/server/watch.go.
-// Follows github.com/k3s-io/kine v0.16.4, pkg/server/kv.go.
-// Follows go.etcd.io/etcd/client/v3 v3.6.13, watch.go.
+// Follows github.com/k3s-io/kine v0.17.5, pkg/server/watch.go.
+// Follows github.com/k3s-io/kine v0.17.5, pkg/server/kv.go.
+// Follows go.etcd.io/etcd/client/v3 v3.7.3, watch.go.
 
 package direct
 

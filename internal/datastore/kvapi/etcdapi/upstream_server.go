@@ -1,5 +1,5 @@
-// Follows github.com/k3s-io/kine v0.16.4, pkg/server/server.go.
-// Follows github.com/k3s-io/kine v0.16.4, pkg/endpoint/endpoint.go.
+// Follows github.com/k3s-io/kine v0.17.5, pkg/server/server.go.
+// Follows github.com/k3s-io/kine v0.17.5, pkg/endpoint/endpoint.go.
 
 package etcdapi
 

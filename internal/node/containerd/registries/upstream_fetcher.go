@@ -1,4 +1,4 @@
-// Follows github.com/containerd/containerd/v2 v2.3.7, core/transfer/registry/registry.go.
+// Follows github.com/containerd/containerd/v2 v2.4.2, core/transfer/registry/registry.go.
 
 package registries
 
