@@ -45,13 +45,14 @@ const (
 
 // owners have the beginnings of the names of each part's metrics in Kubernetes's
 // registry. A metric with another name belongs to the whole process. A test compares this
-// with upstream's own list.
+// with Kubernetes's sources.
 var owners = []struct {
 	part   Part
 	starts []string
 }{
 	{Controllers, []string{
-		"attach_detach_controller_", "attachdetach_controller_", "cloud_provider_", "clustertrustbundle_publisher_",
+		"attach_detach_controller_", "attachdetach_controller_", "cloud_node_lifecycle_controller_", "cloud_provider_",
+		"clustertrustbundle_publisher_",
 		"cronjob_controller_", "daemonset_controller_", "device_taint_eviction_controller_", "endpoint_slice_controller_",
 		"endpoint_slice_mirroring_controller_", "ephemeral_volume_controller_", "garbagecollector_controller_",
 		"horizontal_pod_autoscaler_controller_", "job_controller_", "node_collector_", "node_controller_",
@@ -66,7 +67,7 @@ var owners = []struct {
 	{Scheduler, []string{"scheduler_"}},
 	{Proxy, []string{"kubeproxy_"}},
 	{Kubelet, []string{
-		"csi_operations_seconds", "dra_", "force_cleaned_failed_volume_operation", "kubelet_", "plugin_manager_",
+		"csi_node_storage_health_status", "csi_operations_seconds", "dra_", "force_cleaned_failed_volume_operation", "kubelet_", "plugin_manager_",
 		"reconstruct_volume_operations_", "storage_operation_duration_seconds", "volume_manager_", "volume_operation_total_seconds",
 		// The metrics of a node that kedge itself has.
 		"kedge_network_policy_",

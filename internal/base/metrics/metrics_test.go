@@ -6,16 +6,12 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	"sigs.k8s.io/yaml"
 )
 
 // names is a registry with a metric of each of these names.
@@ -158,48 +154,31 @@ func TestFault(t *testing.T) {
 	}
 }
 
-// TestOwners compares the table with upstream's own list of metrics and their components
-// (test/instrumentation/documentation of k8s.io/kubernetes).
+// TestOwners compares the table with the metrics that Kubernetes's sources make.
 func TestOwners(t *testing.T) {
-	output, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
-	if err != nil {
-		t.Fatalf("find k8s.io/kubernetes: %v", err)
-	}
-	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(output)), "test/instrumentation/documentation/documentation-list.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []struct {
-		Namespace, Subsystem, Name string
-		ComponentEndpoints         []struct{ Component, Endpoint string }
-	}
-	if err := yaml.Unmarshal(text, &list); err != nil || len(list) < 500 {
-		t.Fatalf("read upstream's list of %d metrics: %v", len(list), err)
-	}
-	// These programs are not in kedge's process under their own names.
-	parts := map[string]Part{"kube-apiserver": APIServer, "cloud-controller-manager": Controllers, "etcd-version-monitor": APIServer}
+	from, count := newSources(t), 0
 	d := Divide(APIServer, Controllers, Scheduler, Kubelet, Proxy, DNS)
-	for _, metric := range list {
-		name := strings.Join(slices.DeleteFunc([]string{metric.Namespace, metric.Subsystem, metric.Name}, func(s string) bool { return s == "" }), "_")
-		want := APIServer // what all programs have
-		if len(metric.ComponentEndpoints) == 1 {
-			if metric.ComponentEndpoints[0].Endpoint != Path {
-				continue
-			}
-			component := metric.ComponentEndpoints[0].Component
-			want = parts[component]
-			if want == "" {
-				want = Part(component)
-			}
-		} else if strings.HasPrefix(name, "workqueue_") || name == "running_managed_controllers" {
-			want = Controllers
-		}
-		switch got := d.owner(name); {
-		case got == want:
-		// These are in registries of their own.
-		case slices.ContainsFunc([]string{"container_", "kube_pod_resource_", "node_", "pod_", "prober_", "resource_scrape_error", "scrape_error"}, func(start string) bool { return strings.HasPrefix(name, start) }) && want != Controllers:
-		default:
-			t.Errorf("%s is served by %s, and upstream's list has it with %s: change the table owners", name, got, want)
+	for part, packages := range folders {
+		for _, pkg := range packages {
+			from.metrics(pkg, func(name string) {
+				count++
+				want := part
+				if strings.HasPrefix(name, "workqueue_") || name == "running_managed_controllers" {
+					want = Controllers
+				}
+				if got := d.owner(name); got != want && !inOwnRegistry(name, want) {
+					t.Errorf("%s is served by %s, and %s makes it for %s: change the table owners", name, got, pkg, want)
+				}
+			})
 		}
 	}
+	t.Logf("%d metrics", count)
+	if count < 500 {
+		t.Errorf("found %d metrics in Kubernetes's sources, want more than 500", count)
+	}
+}
+
+// inOwnRegistry tells whether a metric is in none of the registries that are divided.
+func inOwnRegistry(name string, of Part) bool {
+	return of != Controllers && begins(name, []string{"container_", "kube_pod_resource_", "node_", "pod_", "prober_", "resource_scrape_error", "scrape_error"})
 }

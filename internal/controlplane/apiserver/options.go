@@ -144,6 +144,7 @@ func setGates(o *options.ServerRunOptions) error {
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/routine/routine.go WithRoutine
 //upstream:relies-on k8s.io/apiserver/pkg/endpoints/handlers/get.go handleWatch
+//upstream:relies-on k8s.io/apiserver/pkg/endpoints/handlers/watch.go perFlushGzipWriter.Flush
 //upstream:relies-on k8s.io/apiserver/pkg/storage/etcd3/watcher.go watchChan.processEvents watchChan.concurrentProcessEvents
 func gates(o *options.ServerRunOptions) map[string]bool {
 	return map[string]bool{
@@ -163,6 +164,10 @@ func gates(o *options.ServerRunOptions) map[string]bool {
 		// each change while it is decoded. That helps only if changes come faster than
 		// one goroutine decodes them.
 		string(features.ConcurrentWatchObjectDecode): false,
+		// With this each change that a watch tells a client on another host is compressed by
+		// itself, once the watch has begun with a list. The server's compressor takes
+		// 1.2 MB after each garbage collection, and each watch keeps 40 KB in the client.
+		string(features.WatchListCompression): false,
 		// With this a watch keeps the stack of its last function, and not those of all
 		// handlers before it. But an audit log would say of a watch, when it begins,
 		// that it has ended.

@@ -33,7 +33,7 @@ var removed = []struct {
 	{"events.k8s.io/v1beta1", nil, "events.k8s.io/v1"},
 	{"node.k8s.io/v1beta1", nil, "node.k8s.io/v1"},
 	{"storage.k8s.io/v1beta1", []string{"CSIDriver", "CSINode", "CSIStorageCapacity", "StorageClass", "VolumeAttachment", "VolumeAttributesClass"}, "storage.k8s.io/v1"},
-	{"scheduling.k8s.io/v1beta1", nil, "scheduling.k8s.io/v1"},
+	{"scheduling.k8s.io/v1beta1", []string{"PriorityClass"}, "scheduling.k8s.io/v1"},
 	{"coordination.k8s.io/v1beta1", []string{"Lease"}, "coordination.k8s.io/v1"},
 	{"rbac.authorization.k8s.io/v1alpha1", nil, "rbac.authorization.k8s.io/v1"},
 	{"rbac.authorization.k8s.io/v1beta1", nil, "rbac.authorization.k8s.io/v1"},

@@ -29,7 +29,7 @@ agent-token-file: /etc/kedge/agent-token
 token: mysecret
 docker: false
 `)
-	host.WriteFile("/etc/kedge/config.yaml.d/10.yml", "kube-controller-arg: [concurrent-service-syncs=2]\n")
+	host.WriteFile("/etc/kedge/config.yaml.d/10.yml", "kube-controller-arg: [concurrent-deployment-syncs=2]\n")
 	host.WriteFile("/etc/kedge/agent-token", "for-agents-only\n")
 	host.Setenv("K3S_NODE_NAME", "edge")
 	host.Setenv("KEDGE_NO_SUCH", "x")
