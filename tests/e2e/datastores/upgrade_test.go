@@ -1,9 +1,14 @@
 package datastores
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"testing"
+	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -51,6 +56,9 @@ func TestUpgradeAndBack(t *testing.T) {
 			c.Kubectl("label", "secret", "of-the-older", "changed=yes")
 			c.WantSameContainers(before)
 
+			if name == "etcd" {
+				allowOlder(t, host)
+			}
 			host.Install(older)
 			server.Restart()
 			server.WaitReady()
@@ -60,6 +68,37 @@ func TestUpgradeAndBack(t *testing.T) {
 			c.RunWeb("late", "server-1")
 		})
 	}
+}
+
+// olderEtcd is the version of etcd in the older kedge.
+const olderEtcd = "3.6.0"
+
+// allowOlder does what docs/upgrades.md says is needed before an older etcd can read the data.
+func allowOlder(t *testing.T, host *harness.Host) {
+	t.Helper()
+	endpoint := "unix://" + host.Path("/run/kedge/datastore.sock")
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	// etcd has changed its data once it has said so.
+	storage := func(want string) {
+		harness.Eventually(t, patience, "etcd to store as version "+want, func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			status, err := client.Status(ctx, endpoint)
+			if err == nil && status.StorageVersion != want {
+				err = fmt.Errorf("it stores as version %s", status.StorageVersion)
+			}
+			return err
+		})
+	}
+	storage("3.7.0")
+	if _, err := client.Downgrade(t.Context(), clientv3.DowngradeEnable, olderEtcd); err != nil {
+		t.Fatalf("allow an older etcd: %v", err)
+	}
+	storage(olderEtcd)
 }
 
 func makeSecret(c *cluster.Cluster, name string) {
