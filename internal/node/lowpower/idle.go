@@ -27,12 +27,18 @@ const (
 	// interval is how often the rate of allocation is measured. It is also the intended time
 	// between two collections.
 	interval = 10 * time.Second
-	// The bounds of GOGC, in percent of the live heap. The upper one is Go's default. Half of it
-	// left 3 MiB less behind after the start, because garbage leaves holes between objects that stay.
-	// But the API then answered a tenth fewer requests, and watches were later. A lower bound
-	// than the lower one would save little memory and collect often.
+	// The bounds of GOGC, in percent of the live heap. The upper one is Go's default: with half of
+	// it, the API answered a tenth fewer requests, and watches were later. A lower bound than the
+	// lower one would save little memory and collect often.
 	busiest = 100
 	calmest = 25
+	// While the process starts, GOGC is at most starting. Most objects that stay are made then, and
+	// garbage leaves holes between them that are never closed. A server so keeps 6 MiB less than
+	// with busiest, and 15 MiB less if its cluster is new. The start takes a quarter more processor
+	// time, and is not noticeably later. With calmest it would keep 12 MiB less, and be later.
+	starting = 50
+	// The start ends when the process is idle for the first time, and after startTime at the latest.
+	startTime = time.Minute
 	// The process is idle from GOGC rests downwards, until GOGC rises above wakes.
 	rests = 30
 	wakes = 40
@@ -65,7 +71,8 @@ func watch(ctx context.Context, setGOGC bool) {
 	log := logrus.WithField("component", "idle")
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	percent, resting := busiest, false
+	percent, resting := starting, false
+	upper, began := starting, time.Now()
 	if setGOGC {
 		debug.SetGCPercent(percent)
 	}
@@ -77,7 +84,10 @@ func watch(ctx context.Context, setGOGC bool) {
 			return
 		}
 		allocated, live := heap()
-		next := gogc(allocated-last, live)
+		if resting || time.Since(began) >= startTime {
+			upper = busiest
+		}
+		next := gogc(allocated-last, live, upper)
 		last = allocated
 		most = max(most, live)
 		if setGOGC && differs(next, percent) {
@@ -108,9 +118,9 @@ func watch(ctx context.Context, setGOGC bool) {
 }
 
 // gogc returns the percentage by which a heap of live bytes grows in an interval in which
-// allocated bytes are allocated, within the bounds.
-func gogc(allocated, live uint64) int {
-	return int(min(max(100*allocated/max(live, 1), calmest), busiest))
+// allocated bytes are allocated, between calmest and upper.
+func gogc(allocated, live uint64, upper int) int {
+	return int(min(max(100*allocated/max(live, 1), calmest), uint64(upper)))
 }
 
 // differs tells whether a new percentage is worth setting, because that stops the process for a

@@ -17,15 +17,16 @@ func TestGOGC(t *testing.T) {
 	const mebibyte = 1 << 20
 	for name, test := range map[string]struct {
 		allocated, live uint64
-		want            int
+		upper, want     int
 	}{
-		"at rest":            {0, 60 * mebibyte, calmest},
-		"a little":           {18 * mebibyte, 60 * mebibyte, 30},
-		"busy":               {1000 * mebibyte, 60 * mebibyte, busiest},
-		"nothing lives yet":  {mebibyte, 0, busiest},
-		"more than a uint32": {1 << 40, 1 << 39, busiest},
+		"at rest":            {0, 60 * mebibyte, busiest, calmest},
+		"a little":           {18 * mebibyte, 60 * mebibyte, busiest, 30},
+		"busy":               {1000 * mebibyte, 60 * mebibyte, busiest, busiest},
+		"starting":           {1000 * mebibyte, 60 * mebibyte, starting, starting},
+		"nothing lives yet":  {mebibyte, 0, busiest, busiest},
+		"more than a uint32": {1 << 40, 1 << 39, busiest, busiest},
 	} {
-		if got := gogc(test.allocated, test.live); got != test.want {
+		if got := gogc(test.allocated, test.live, test.upper); got != test.want {
 			t.Errorf("%s: got %d, want %d", name, got, test.want)
 		}
 	}
@@ -73,8 +74,8 @@ func TestUsersSettings(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "")
 	t.Setenv("GOGC", "")
 	run()
-	if got := debug.SetGCPercent(theirs); got != busiest {
-		t.Errorf("GOGC is %d at the start, want %d", got, busiest)
+	if got := debug.SetGCPercent(theirs); got != starting {
+		t.Errorf("GOGC is %d at the start, want %d", got, starting)
 	}
 	if got := debug.SetMemoryLimit(-1); got != 4<<30 {
 		t.Errorf("the limit is %d, want half of 8 GiB", got)
