@@ -100,6 +100,8 @@ type Config struct {
 	Socket string
 	// Args are the user's arguments of upstream's etcd, as name=value.
 	Args []string
+	// Trial says that the kedge from before has to be able to read the data.
+	Trial bool
 	// Join asks the cluster to admit this member, and waits as long as that takes.
 	// If it is nil, the member begins a new cluster. It is not called if there is
 	// already a member in Dir.
@@ -352,6 +354,9 @@ func peerTLS(files pki.EtcdFiles) transport.TLSInfo {
 
 // start starts etcd.
 func (m *Member) start(config *embed.Config) (*embed.Etcd, error) {
+	if err := m.settleVersion(); err != nil {
+		return nil, err
+	}
 	etcd, err := embed.StartEtcd(config)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

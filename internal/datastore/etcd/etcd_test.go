@@ -55,6 +55,8 @@ type host struct {
 	files  pki.EtcdFiles
 	public string
 
+	// trial is Config.Trial.
+	trial  bool
 	member *Member
 	stop   context.CancelFunc
 	ended  chan error
@@ -95,7 +97,7 @@ func (h *host) address() string { return fmt.Sprint("127.77.0.", h.number) }
 func (h *host) config() Config {
 	return Config{
 		Dir: h.dir.Etcd(), Node: h.node(), Address: h.address(), Files: h.files, Public: h.public,
-		Socket: filepath.Join(string(h.dir), "etcd.sock"),
+		Socket: filepath.Join(string(h.dir), "etcd.sock"), Trial: h.trial,
 	}
 }
 

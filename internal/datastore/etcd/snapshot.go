@@ -25,12 +25,20 @@ const unwritten = 10_000
 // etcdctl and etcdutl.
 func (m *Member) Kind() string { return "etcd" }
 
-// lastRevision returns the last revision in a database. It opens the file
-// read-only.
-func lastRevision(file string) (last int64, err error) {
+// openDatabase opens a database of etcd read-only.
+func openDatabase(file string) (*bolt.DB, error) {
 	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})
 	if err != nil {
-		return 0, fmt.Errorf("open etcd's database %s: %w", file, err)
+		return nil, fmt.Errorf("open etcd's database %s: %w", file, err)
+	}
+	return db, nil
+}
+
+// lastRevision returns the last revision in a database.
+func lastRevision(file string) (last int64, err error) {
+	db, err := openDatabase(file)
+	if err != nil {
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	err = db.View(func(tx *bolt.Tx) error {
