@@ -227,17 +227,27 @@ integration: bin/kedge $(BUILD)/busybox $(GOTEST) ## tests/integration: bin/kedg
 	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST) -count=1 -timeout 40m -parallel 4 -v ./tests/harness/... ./tests/integration/...
 
-# This is the older kedge that tests upgrade: the last one before nodes had
-# registrations.
-OLDER := 0dde13c
+# Tests upgrade from these commits: the last one with Kubernetes v1.36, and the last one
+# before nodes had registrations.
+OLDER := d4019e5
+OLDEST := 0dde13c
+older = $(BUILD)/older/$(1)/kedge
+# Tests in which kedge upgrades itself need a later version of the same commit.
+NEXT := $(BUILD)/next/kedge
 
-e2e: bin/kedge $(BUILD)/busybox $(BUILD)/prometheus $(GOTEST) $(BUILD)/older/$(OLDER)/kedge ## tests/e2e: one folder per scenario (root)
+e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(GOTEST) $(call older,$(OLDER)) $(call older,$(OLDEST)) ## tests/e2e: one folder per scenario (root)
 	@scripts/need.sh nftables
-	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_OLDER=$(CURDIR)/$(BUILD)/older/$(OLDER)/kedge \
+	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_NEXT=$(CURDIR)/$(NEXT) \
+		KEDGE_OLDER=$(CURDIR)/$(call older,$(OLDER)) KEDGE_OLDEST=$(CURDIR)/$(call older,$(OLDEST)) \
 		$(GOTEST) -count=1 -timeout 60m -v ./tests/e2e/...
 
-$(BUILD)/older/$(OLDER)/kedge:
-	scripts/older.sh $(OLDER) $@
+$(call older,%):
+	scripts/older.sh $* $@
+
+.PHONY: $(NEXT)
+$(NEXT): private VERSION := $(VERSION)1
+$(NEXT): bin/kedge
+	go build -ldflags "$(LDFLAGS)" -o $@ ./cmd/kedge
 
 $(BUILD)/busybox: scripts/debianprogram.sh scripts/aptlists.sh
 	scripts/debianprogram.sh busybox-static:$(DEBARCH) busybox $@

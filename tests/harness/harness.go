@@ -50,15 +50,36 @@ func Require(t testing.TB) {
 	}
 }
 
-// RequireOlder is Require for tests that update kedge. It returns the path of the older executable.
+// RequireOlder is Require for tests that update kedge. It returns the path of the last release's
+// executable.
 func RequireOlder(t testing.TB) string {
 	t.Helper()
+	return requireOther(t, "KEDGE_OLDER")
+}
+
+// RequireOldest is Require for tests that update a kedge from before nodes had registrations. It returns
+// the path of that executable.
+func RequireOldest(t testing.TB) string {
+	t.Helper()
+	return requireOther(t, "KEDGE_OLDEST")
+}
+
+// RequireNext is Require for tests in which kedge upgrades itself. It returns the path of an executable
+// that differs from the tested one only in its version, which is later.
+func RequireNext(t testing.TB) string {
+	t.Helper()
+	return requireOther(t, "KEDGE_NEXT")
+}
+
+// requireOther returns the value of a variable that names another executable of kedge.
+func requireOther(t testing.TB, variable string) string {
+	t.Helper()
 	Require(t)
-	older := os.Getenv("KEDGE_OLDER")
-	if older == "" {
-		t.Skip("KEDGE_OLDER is not set: run this test by `make e2e`")
+	path := os.Getenv(variable)
+	if path == "" {
+		t.Skipf("%s is not set: run this test by `make e2e`", variable)
 	}
-	return older
+	return path
 }
 
 // Suite represents all tests of a package. Its zero value is ready for use.

@@ -8,25 +8,26 @@ import (
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/store"
 )
 
 func TestAdoptFromPostgreSQL(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	adoptFrom(t, network, newPostgres(t, network))
+	adoptFrom(t, network, store.NewPostgreSQL(t, network))
 }
 
 func TestAdoptFromMariaDB(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	adoptFrom(t, network, newMariaDB(t, network))
+	adoptFrom(t, network, store.NewMariaDB(t, network))
 }
 
 // adoptFrom takes a cluster over whose k3s keeps its objects in a database. A kedge writes the
 // database, because its table is k3s's. The files of that kedge have k3s's names too.
-func adoptFrom(t *testing.T, network *harness.Network, s *store) {
-	s.start()
-	before := s.startServer(network, "server-1", "--secrets-encryption=false")
+func adoptFrom(t *testing.T, network *harness.Network, s *store.Store) {
+	s.Start()
+	before := s.StartServer(network, "server-1", "--secrets-encryption=false")
 	before.WaitReady()
 	c := cluster.Of(t, before)
 	c.Kubectl("create", "configmap", "kept", "--from-literal=a=b")
@@ -44,8 +45,8 @@ func adoptFrom(t *testing.T, network *harness.Network, s *store) {
 		}
 	}
 	copied("/var/lib/kedge/server", "/var/lib/rancher/k3s/server")
-	settings := fmt.Sprintf("datastore-endpoint: %q\n", s.endpoint)
-	for _, argument := range s.files(host) {
+	settings := fmt.Sprintf("datastore-endpoint: %q\n", s.Endpoint)
+	for _, argument := range s.Files(host) {
 		name, value, _ := strings.Cut(strings.TrimPrefix(argument, "--"), "=")
 		settings += name + ": " + value + "\n"
 	}
@@ -57,10 +58,10 @@ func adoptFrom(t *testing.T, network *harness.Network, s *store) {
 	}
 	before.Terminate()
 	output, err = host.Kedge(t.Context(), "adopt", "k3s").CombinedOutput()
-	if err != nil || strings.Contains(string(output), password) {
+	if err != nil || strings.Contains(string(output), store.Password) {
 		t.Fatalf("%v: %s", err, output)
 	}
-	s.crash()
+	s.Crash()
 	after := host.StartServer(t)
 	after.WaitReady()
 	c = cluster.Of(t, after)

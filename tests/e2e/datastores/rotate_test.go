@@ -7,6 +7,7 @@ import (
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/store"
 )
 
 // TestRotateCA replaces the authorities of two servers with one database. One server is down during
@@ -14,11 +15,11 @@ import (
 func TestRotateCA(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	s := newPostgres(t, network)
-	s.start()
-	first := s.startServer(network, "server-1")
+	s := store.NewPostgreSQL(t, network)
+	s.Start()
+	first := s.StartServer(network, "server-1")
 	first.WaitReady()
-	second := s.startServer(network, "server-2", "--token="+first.Token())
+	second := s.StartServer(network, "server-2", "--token="+first.Token())
 	second.WaitReady()
 	c := cluster.Of(t, first)
 	c.RunWeb("web", "server-2")

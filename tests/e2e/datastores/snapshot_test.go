@@ -6,26 +6,27 @@ import (
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/store"
 )
 
 func TestSnapshotOfPostgreSQL(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	saveAndRestore(t, network, newPostgres(t, network), "schema kine_replaced_")
+	saveAndRestore(t, network, store.NewPostgreSQL(t, network), "schema kine_replaced_")
 }
 
 func TestSnapshotOfMariaDB(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	saveAndRestore(t, network, newMariaDB(t, network), "table kine_replaced_")
+	saveAndRestore(t, network, store.NewMariaDB(t, network), "table kine_replaced_")
 }
 
 // saveAndRestore saves a cluster of two servers with one database on the second server and restores
 // it on the first. The restore is refused while the second server runs.
-func saveAndRestore(t *testing.T, network *harness.Network, s *store, kept string) {
-	s.start()
+func saveAndRestore(t *testing.T, network *harness.Network, s *store.Store, kept string) {
+	s.Start()
 	begin := func(name string, args ...string) *harness.Server {
-		server := s.startServer(network, name, args...)
+		server := s.StartServer(network, name, args...)
 		server.WaitReady()
 		return server
 	}
@@ -35,7 +36,7 @@ func saveAndRestore(t *testing.T, network *harness.Network, s *store, kept strin
 	c.RunWeb("here", "server-1")
 	c.RunWeb("there", "server-2")
 	saved := c.SaveAndChange(second.Host)
-	restore := append([]string{"restore"}, s.files(first.Host)...)
+	restore := append([]string{"restore"}, s.Files(first.Host)...)
 	restore = append(restore, saved.File)
 
 	first.Terminate()
@@ -44,7 +45,7 @@ func saveAndRestore(t *testing.T, network *harness.Network, s *store, kept strin
 	saved.Refusals("etcd")
 	output := c.MustSnapshot(first.Host, restore...)
 	for _, want := range []string{"as node server-2 saved it", kept, "start them after this one"} {
-		if !strings.Contains(output, want) || strings.Contains(output, password) {
+		if !strings.Contains(output, want) || strings.Contains(output, store.Password) {
 			t.Errorf("restore said %q, which lacks %q", output, want)
 		}
 	}

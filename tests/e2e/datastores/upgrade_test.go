@@ -1,31 +1,28 @@
 package datastores
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"testing"
-	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/member"
+	"github.com/kedge-dev/kedge/tests/harness/store"
 )
 
 // TestUpgradeAndBack upgrades a server from an older kedge and goes back, with each datastore. All
 // objects and Secrets must stay, and the pods must keep running.
 func TestUpgradeAndBack(t *testing.T) {
 	older := harness.RequireOlder(t)
-	for name, start := range map[string]func(*testing.T, *harness.Network) *store{
+	for name, start := range map[string]func(*testing.T, *harness.Network) *store.Store{
 		"SQLite":              nil,
 		"etcd":                nil,
-		"PostgreSQL":          newPostgres,
-		"MariaDB":             newMariaDB,
-		"an etcd of the user": newEtcd,
+		"PostgreSQL":          store.NewPostgreSQL,
+		"MariaDB":             store.NewMariaDB,
+		"an etcd of the user": store.NewEtcd,
 	} {
 		t.Run(name, func(t *testing.T) {
 			network := harness.NewNetwork(t)
@@ -34,9 +31,9 @@ func TestUpgradeAndBack(t *testing.T) {
 			var args []string
 			if start != nil {
 				s := start(t, network)
-				s.start()
-				host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.endpoint)
-				args = s.files(host)
+				s.Start()
+				host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.Endpoint)
+				args = s.Files(host)
 			} else if name == "etcd" {
 				args = []string{"--cluster-init"}
 			}
@@ -57,7 +54,7 @@ func TestUpgradeAndBack(t *testing.T) {
 			c.WantSameContainers(before)
 
 			if name == "etcd" {
-				allowOlder(t, host)
+				member.AllowOlder(t, host)
 			}
 			host.Install(older)
 			server.Restart()
@@ -68,37 +65,6 @@ func TestUpgradeAndBack(t *testing.T) {
 			c.RunWeb("late", "server-1")
 		})
 	}
-}
-
-// olderEtcd is the version of etcd in the older kedge.
-const olderEtcd = "3.6.0"
-
-// allowOlder does what docs/upgrades.md says is needed before an older etcd can read the data.
-func allowOlder(t *testing.T, host *harness.Host) {
-	t.Helper()
-	endpoint := "unix://" + host.Path("/run/kedge/datastore.sock")
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	// etcd has changed its data once it has said so.
-	storage := func(want string) {
-		harness.Eventually(t, patience, "etcd to store as version "+want, func() error {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			status, err := client.Status(ctx, endpoint)
-			if err == nil && status.StorageVersion != want {
-				err = fmt.Errorf("it stores as version %s", status.StorageVersion)
-			}
-			return err
-		})
-	}
-	storage("3.7.0")
-	if _, err := client.Downgrade(t.Context(), clientv3.DowngradeEnable, olderEtcd); err != nil {
-		t.Fatalf("allow an older etcd: %v", err)
-	}
-	storage(olderEtcd)
 }
 
 func makeSecret(c *cluster.Cluster, name string) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/member"
 )
 
 var suite harness.Suite
@@ -28,27 +29,12 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 const (
 	patience = 4 * time.Minute
 	etcdDir  = "/var/lib/kedge/server/db/etcd"
-	tlsDir   = "/var/lib/kedge/server/tls/etcd"
 )
 
 // found starts the first server of a cluster.
 func found(t *testing.T, network *harness.Network) *harness.Server {
 	t.Helper()
-	return gather(t, network.NewHost(t, "server-1"))[0]
-}
-
-// gather starts a cluster with a server on each host. The first host's server founds it.
-func gather(t *testing.T, hosts ...*harness.Host) []*harness.Server {
-	t.Helper()
-	servers := []*harness.Server{hosts[0].StartServer(t, "--cluster-init")}
-	servers[0].WaitReady()
-	for _, host := range hosts[1:] {
-		servers = append(servers, host.StartServer(t, joining(servers[0])...))
-	}
-	for _, server := range servers[1:] {
-		server.WaitReady()
-	}
-	return servers
+	return cluster.Gather(t, network.NewHost(t, "server-1"))[0]
 }
 
 // three makes the hosts of three servers that can run pods.
@@ -59,11 +45,6 @@ func three(t *testing.T, network *harness.Network) []*harness.Host {
 		hosts = append(hosts, cluster.NewHost(t, network, fmt.Sprint("server-", i+1)))
 	}
 	return hosts
-}
-
-// joining returns the arguments of a server that joins another's cluster.
-func joining(server *harness.Server) []string {
-	return []string{"--server=https://" + server.Host.Address.String() + ":6443", "--token=" + server.Token()}
 }
 
 // without returns the other servers.
@@ -127,9 +108,9 @@ func ends(t *testing.T, server *harness.Server, text string) {
 func TestThreeServers(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	servers := gather(t, three(t, network)...)
+	servers := cluster.Gather(t, three(t, network)...)
 	one, two, three := servers[0], servers[1], servers[2]
-	voters(t, three, "server-1", "server-2", "server-3")
+	member.WaitVoters(t, three, "server-1", "server-2", "server-3")
 
 	t.Run("each lists all", func(t *testing.T) {
 		for _, server := range servers {
@@ -166,7 +147,7 @@ func TestThreeServers(t *testing.T) {
 		one.Start()
 		one.WaitReady()
 		reads(t, one.Client(), "meanwhile")
-		voters(t, one, "server-1", "server-2", "server-3")
+		member.WaitVoters(t, one, "server-1", "server-2", "server-3")
 	})
 
 	t.Run("the one that leads dies, and storage goes on", func(t *testing.T) {
@@ -183,7 +164,7 @@ func TestThreeServers(t *testing.T) {
 		if err := one.Client().CoreV1().Nodes().Delete(t.Context(), "server-3", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		voters(t, one, "server-1", "server-2")
+		member.WaitVoters(t, one, "server-1", "server-2")
 		// The server finds this out when it starts the next time.
 		three.Start()
 		ends(t, three, "no longer a member of the cluster's etcd")
@@ -194,7 +175,7 @@ func TestThreeServers(t *testing.T) {
 		ends(t, three.Host.StartServer(t), "belongs to a cluster of several servers")
 		three.Start()
 		three.WaitReady()
-		voters(t, one, "server-1", "server-2", "server-3")
+		member.WaitVoters(t, one, "server-1", "server-2", "server-3")
 		reads(t, three.Client(), "meanwhile")
 	})
 
@@ -217,7 +198,7 @@ func TestThreeServers(t *testing.T) {
 		}
 		one.Start()
 		one.WaitReady()
-		voters(t, one, "server-1")
+		member.WaitVoters(t, one, "server-1")
 		reads(t, one.Client(), "last")
 		// The others must not form a cluster without it.
 		two.Start()
@@ -227,7 +208,7 @@ func TestThreeServers(t *testing.T) {
 		}
 		two.Start()
 		two.WaitReady()
-		voters(t, two, "server-1", "server-2")
+		member.WaitVoters(t, two, "server-1", "server-2")
 		reads(t, two.Client(), "last")
 	})
 }
@@ -236,7 +217,7 @@ func TestRefusals(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	one := found(t, network)
-	args := joining(one)
+	args := cluster.Joining(one)
 	token := one.Token()
 	_, secret, _ := strings.Cut(token, "::server:")
 	other := network.NewHost(t, "other")
@@ -272,7 +253,7 @@ func TestRefusals(t *testing.T) {
 	t.Run("from SQLite", func(t *testing.T) {
 		single := network.NewHost(t, "single").StartServer(t)
 		single.WaitReady()
-		ends(t, other.StartServer(t, joining(single)...), "the server keeps its state in SQLite")
+		ends(t, other.StartServer(t, cluster.Joining(single)...), "the server keeps its state in SQLite")
 		single.Terminate()
 		ends(t, single.Host.StartServer(t, args...), "this server has a cluster of its own")
 	})
@@ -306,15 +287,15 @@ func TestKilledWhileJoining(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	one := found(t, network)
-	two := network.NewHost(t, "server-2").StartServer(t, joining(one)...)
+	two := network.NewHost(t, "server-2").StartServer(t, cluster.Joining(one)...)
 	for i := range 12 {
 		time.Sleep(time.Duration(i) * 60 * time.Millisecond)
 		two.Kill9()
 		two.Start()
 	}
 	two.WaitReady()
-	voters(t, two, "server-1", "server-2")
-	members, err := members(one.Host)
+	member.WaitVoters(t, two, "server-1", "server-2")
+	members, err := member.List(one.Host)
 	if err != nil || len(members) != 2 {
 		t.Errorf("the members are %v, %v", members, err)
 	}

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/member"
 )
 
 // refusalPatience limits how long a server may take to say that it cannot answer.
@@ -22,9 +24,9 @@ const refusalPatience = 30 * time.Second
 func TestPartition(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	servers := gather(t, network.NewHost(t, "server-1"), network.NewHost(t, "server-2"), network.NewHost(t, "server-3"))
+	servers := cluster.Gather(t, network.NewHost(t, "server-1"), network.NewHost(t, "server-2"), network.NewHost(t, "server-3"))
 	alone := holder(t, servers...)
-	lead(t, alone, servers...)
+	member.Lead(t, alone, servers...)
 	others := without(alone, servers)
 	lease := follow(t, others...)
 	write(t, alone.Client(), "before")
@@ -58,7 +60,7 @@ func TestPartition(t *testing.T) {
 		}
 	}
 	nodeReady(t, alone.Client(), alone.Host.Name)
-	voters(t, alone, "server-1", "server-2", "server-3")
+	member.WaitVoters(t, alone, "server-1", "server-2", "server-3")
 }
 
 // refuses checks that there is an error and that it says what is wrong.

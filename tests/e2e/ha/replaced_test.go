@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/member"
 )
 
 // TestReplace replaces a server with an empty disk and a server by another machine, also while one
@@ -15,7 +17,7 @@ import (
 func TestReplace(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	servers := gather(t, network.NewHost(t, "server-1"), network.NewHost(t, "server-2"), network.NewHost(t, "server-3"))
+	servers := cluster.Gather(t, network.NewHost(t, "server-1"), network.NewHost(t, "server-2"), network.NewHost(t, "server-3"))
 	one, two, three := servers[0], servers[1], servers[2]
 	c := startTraffic(t, one, two)
 	remove := func(node string) {
@@ -28,7 +30,7 @@ func TestReplace(t *testing.T) {
 	t.Log("the same machine with an empty disk")
 	three.Kill9()
 	remove("server-3")
-	voters(t, one, "server-1", "server-2")
+	member.WaitVoters(t, one, "server-1", "server-2")
 	folders, err := filepath.Glob(three.Host.Path("/var/lib/kedge/*"))
 	if err != nil || len(folders) == 0 {
 		t.Fatalf("find its data: %v, %v", folders, err)
@@ -38,30 +40,30 @@ func TestReplace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again := three.Host.StartServer(t, joining(one)...)
+	again := three.Host.StartServer(t, cluster.Joining(one)...)
 	again.WaitReady()
-	voters(t, one, "server-1", "server-2", "server-3")
+	member.WaitVoters(t, one, "server-1", "server-2", "server-3")
 	c.goesOn()
 
 	t.Log("another machine joins while the server that it replaces is down")
 	again.Kill9()
-	four := network.NewHost(t, "server-4").StartServer(t, joining(one)...)
+	four := network.NewHost(t, "server-4").StartServer(t, cluster.Joining(one)...)
 	four.WaitReady()
 	one.WaitLog("A server joins while these members are down: server-3")
-	voters(t, one, "server-1", "server-2", "server-3", "server-4")
+	member.WaitVoters(t, one, "server-1", "server-2", "server-3", "server-4")
 	remove("server-3")
-	voters(t, one, "server-1", "server-2", "server-4")
+	member.WaitVoters(t, one, "server-1", "server-2", "server-4")
 	c.goesOn()
 
 	t.Log("a member is not removed while the quorum needs it")
 	two.Kill9()
 	remove("server-4")
-	leader(t, one, four).WaitLog("Node server-4 was deleted, but its etcd member stays for now: of the 2 other members with a vote, 1 answer and 2 would be needed")
-	voters(t, one, "server-1", "server-2", "server-4")
+	member.Leader(t, one, four).WaitLog("Node server-4 was deleted, but its etcd member stays for now: of the 2 other members with a vote, 1 answer and 2 would be needed")
+	member.WaitVoters(t, one, "server-1", "server-2", "server-4")
 	c.goesOn()
 	two.Start()
 	two.WaitReady()
-	voters(t, one, "server-1", "server-2")
+	member.WaitVoters(t, one, "server-1", "server-2")
 	ends(t, four, "no longer a member of the cluster's etcd")
 	c.goesOn()
 	c.end()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/member"
 )
 
 const (
@@ -119,7 +120,7 @@ func (u *user) work(ctx context.Context) {
 func TestRollingRestart(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	servers := gather(t, three(t, network)...)
+	servers := cluster.Gather(t, three(t, network)...)
 	c := cluster.Of(t, servers[0])
 	agent := c.Join(network, "agent-1")
 	for _, host := range []*harness.Host{servers[0].Host, servers[1].Host, servers[2].Host, agent.Host} {
@@ -152,7 +153,7 @@ func TestRollingRestart(t *testing.T) {
 		server.Start()
 		server.WaitReady()
 	}
-	voters(t, servers[0], "server-1", "server-2", "server-3")
+	member.WaitVoters(t, servers[0], "server-1", "server-2", "server-3")
 	stop()
 	working.Wait()
 	for _, user := range users {
@@ -194,7 +195,7 @@ func stopInOrder(t *testing.T, lease *history, server *harness.Server, servers [
 	// Without a hand-over the others would elect a leader seconds from now.
 	led := false
 	for _, other := range without(server, servers) {
-		status, err := memberStatus(other.Host)
+		status, err := member.Status(other.Host)
 		if err != nil {
 			t.Error(err)
 			continue

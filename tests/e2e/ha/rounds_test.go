@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/member"
 )
 
 const (
@@ -19,14 +21,14 @@ const (
 func TestKillEachInTurn(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	servers := gather(t, network.NewHost(t, "server-1"), network.NewHost(t, "server-2"), network.NewHost(t, "server-3"))
+	servers := cluster.Gather(t, network.NewHost(t, "server-1"), network.NewHost(t, "server-2"), network.NewHost(t, "server-3"))
 	c := startTraffic(t, servers...)
 	var gaps []time.Duration
 	for round := range rounds {
 		// In most rounds this is the leader of etcd.
 		server := servers[round%len(servers)]
 		if round%2 == 0 {
-			server = leader(t, servers...)
+			server = member.Leader(t, servers...)
 		}
 		c.goesOn()
 		c.waits()

@@ -17,6 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 	"github.com/kedge-dev/kedge/tests/harness/image"
+	"github.com/kedge-dev/kedge/tests/harness/member"
 	"github.com/kedge-dev/kedge/tests/harness/slowfs"
 )
 
@@ -39,7 +40,7 @@ func TestStalledDisk(t *testing.T) {
 		t.Cleanup(disk.Resume)
 		disks[host.Name] = disk
 	}
-	servers := gather(t, hosts...)
+	servers := cluster.Gather(t, hosts...)
 	c := cluster.Of(t, servers[0])
 	for _, host := range hosts {
 		c.RunWeb("web-"+host.Name, host.Name)
@@ -68,7 +69,7 @@ func TestStalledDisk(t *testing.T) {
 
 	t.Log("the disk of the server that leads etcd and runs the controllers and the scheduler")
 	one := holder(t, servers...)
-	lead(t, one, servers...)
+	member.Lead(t, one, servers...)
 	others := without(one, servers)
 	began := time.Now()
 	disks[one.Host.Name].Stall()

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 // TestRegistrations: a node that joined before registrations existed must keep working when its
 // server is updated, and must get certificates with its registration by itself.
 func TestRegistrations(t *testing.T) {
-	older := harness.RequireOlder(t)
+	older := harness.RequireOldest(t)
 	network := harness.NewNetwork(t)
 	first := cluster.NewHost(t, network, "server-1")
 	first.Install(older)

@@ -1,4 +1,5 @@
-package ha
+// Package member asks and moves etcd's members on servers with embedded etcd. Tests below tests/ call it.
+package member
 
 import (
 	"context"
@@ -21,11 +22,17 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// voters waits until the voters, as a server sees them, are the members of these nodes.
-func voters(t *testing.T, server *harness.Server, nodes ...string) {
+const (
+	// patience limits how long anything may take that the members do by themselves.
+	patience = 4 * time.Minute
+	tlsDir   = "/var/lib/kedge/server/tls/etcd"
+)
+
+// WaitVoters waits until the voters, as a server sees them, are the members of these nodes.
+func WaitVoters(t *testing.T, server *harness.Server, nodes ...string) {
 	t.Helper()
 	harness.Eventually(t, patience, fmt.Sprintf("etcd's members to be %v", nodes), func() error {
-		members, err := members(server.Host)
+		members, err := List(server.Host)
 		if err != nil {
 			return err
 		}
@@ -47,9 +54,9 @@ func voters(t *testing.T, server *harness.Server, nodes ...string) {
 	})
 }
 
-// members asks a host's etcd member for all members.
-func members(host *harness.Host) (all []*etcdserverpb.Member, err error) {
-	err = withMember(host, func(ctx context.Context, client *clientv3.Client) error {
+// List asks a host's etcd member for all members.
+func List(host *harness.Host) (all []*etcdserverpb.Member, err error) {
+	err = With(host, func(ctx context.Context, client *clientv3.Client) error {
 		list, err := client.MemberList(ctx)
 		if err == nil {
 			all = list.Members
@@ -59,8 +66,8 @@ func members(host *harness.Host) (all []*etcdserverpb.Member, err error) {
 	return all, err
 }
 
-// withMember connects to a host's etcd member at its local port, as etcdctl would.
-func withMember(host *harness.Host, ask func(context.Context, *clientv3.Client) error) error {
+// With connects to a host's etcd member at its local port, as etcdctl would.
+func With(host *harness.Host, ask func(context.Context, *clientv3.Client) error) error {
 	tls, err := clientTLS(host.Path(tlsDir))
 	if err != nil {
 		return err
@@ -98,13 +105,13 @@ func etcdClient(ctx context.Context, host *harness.Host, config *tls.Config) (*c
 	})
 }
 
-// leader returns the server whose member leads etcd.
-func leader(t *testing.T, servers ...*harness.Server) *harness.Server {
+// Leader returns the server whose member leads etcd.
+func Leader(t *testing.T, servers ...*harness.Server) *harness.Server {
 	t.Helper()
 	var leads *harness.Server
 	harness.Eventually(t, patience, "etcd to have a leader", func() error {
 		for _, server := range servers {
-			status, err := memberStatus(server.Host)
+			status, err := Status(server.Host)
 			if err == nil && status.Leader == status.Header.MemberId {
 				leads = server
 				return nil
@@ -115,26 +122,62 @@ func leader(t *testing.T, servers ...*harness.Server) *harness.Server {
 	return leads
 }
 
-// lead makes a server's member lead etcd.
-func lead(t *testing.T, to *harness.Server, servers ...*harness.Server) {
+// Lead makes a server's member lead etcd.
+func Lead(t *testing.T, to *harness.Server, servers ...*harness.Server) {
 	t.Helper()
 	harness.Eventually(t, patience, to.Host.Name+" to lead etcd", func() error {
-		status, err := memberStatus(to.Host)
+		status, err := Status(to.Host)
 		if err != nil || status.Leader == status.Header.MemberId {
 			return err
 		}
-		return withMember(leader(t, servers...).Host, func(ctx context.Context, client *clientv3.Client) error {
+		return With(Leader(t, servers...).Host, func(ctx context.Context, client *clientv3.Client) error {
 			_, err := client.MoveLeader(ctx, status.Header.MemberId)
 			return err
 		})
 	})
 }
 
-// memberStatus asks a host's etcd member for its status.
-func memberStatus(host *harness.Host) (status *clientv3.StatusResponse, err error) {
-	err = withMember(host, func(ctx context.Context, client *clientv3.Client) error {
+// Status asks a host's etcd member for its status.
+func Status(host *harness.Host) (status *clientv3.StatusResponse, err error) {
+	err = With(host, func(ctx context.Context, client *clientv3.Client) error {
 		status, err = client.Status(ctx, client.Endpoints()[0])
 		return err
 	})
 	return status, err
+}
+
+// The versions of etcd's data, of the last release and of this one.
+const (
+	OlderData = "3.6.0"
+	Data      = "3.7.0"
+)
+
+// WaitData waits until the members of all hosts have the data of a version of etcd.
+func WaitData(t *testing.T, version string, hosts ...*harness.Host) {
+	t.Helper()
+	for _, host := range hosts {
+		harness.Eventually(t, patience, "etcd of "+host.Name+" to have data of version "+version, func() error {
+			status, err := Status(host)
+			if err == nil && status.StorageVersion != version {
+				err = fmt.Errorf("they are of version %s", status.StorageVersion)
+			}
+			return err
+		})
+	}
+}
+
+// AllowOlder makes the data of all members readable for the etcd of the last release, as docs/upgrades.md
+// says.
+func AllowOlder(t *testing.T, hosts ...*harness.Host) {
+	t.Helper()
+	// Etcd has changed the data when it says so.
+	WaitData(t, Data, hosts...)
+	err := With(hosts[0], func(ctx context.Context, client *clientv3.Client) error {
+		_, err := client.Downgrade(ctx, clientv3.DowngradeEnable, OlderData)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("allow an older etcd: %v", err)
+	}
+	WaitData(t, OlderData, hosts...)
 }

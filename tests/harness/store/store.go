@@ -1,4 +1,6 @@
-package datastores
+// Package store runs databases and an etcd as users have them, with TLS, for servers that keep their
+// state there. Tests below tests/ call it.
+package store
 
 import (
 	"crypto/ecdsa"
@@ -25,29 +27,30 @@ import (
 const (
 	// nobody is the user as which databases run, because they refuse to run as root.
 	nobody = 65534
-	// password has characters that must be escaped in a URL.
-	password = "s3cret/word"
+	// Password is kedge's. It has characters that must be escaped in a URL.
+	Password = "s3cret/word"
 )
 
-// store is a datastore that a user would run, on a host of its own.
-type store struct {
-	t    *testing.T
-	host *harness.Host
+// Store is a datastore that a user would run, on a host of its own.
+type Store struct {
+	Host *harness.Host
+	// Endpoint is the setting for kedge.
+	Endpoint string
+
+	t *testing.T
 	// folder is for the store's data and certificates.
 	folder  string
 	command []string
 	process *harness.Cmd
 	// kill is the signal that ends the store like a crash, and leaves no child process.
 	kill syscall.Signal
-	// endpoint is the setting for kedge.
-	endpoint string
 }
 
 // newStore makes a host for a datastore, with certificates.
-func newStore(t *testing.T, network *harness.Network) *store {
+func newStore(t *testing.T, network *harness.Network) *Store {
 	t.Helper()
 	host := network.NewHost(t, "store")
-	s := &store{t: t, host: host, folder: host.Scratch("store"), kill: syscall.SIGKILL}
+	s := &Store{t: t, Host: host, folder: host.Scratch("store"), kill: syscall.SIGKILL}
 	// The folder above all scratch folders is only for root.
 	if err := os.Chmod(filepath.Dir(s.folder), 0o755); err != nil {
 		t.Fatal(err)
@@ -66,7 +69,7 @@ func newStore(t *testing.T, network *harness.Network) *store {
 }
 
 // certify makes a certificate authority, a certificate for the store, and one for the user kedge.
-func (s *store) certify() {
+func (s *Store) certify() {
 	s.t.Helper()
 	authorityKey, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	authority := &x509.Certificate{
@@ -95,16 +98,16 @@ func (s *store) certify() {
 		key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		issue(name, &x509.Certificate{
 			SerialNumber: big.NewInt(int64(i) + 2), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(24 * time.Hour),
-			IPAddresses: []net.IP{s.host.Address.AsSlice()}, KeyUsage: x509.KeyUsageDigitalSignature,
+			IPAddresses: []net.IP{s.Host.Address.AsSlice()}, KeyUsage: x509.KeyUsageDigitalSignature,
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		}, key)
 	}
 }
 
-func (s *store) file(name string) string { return filepath.Join(s.folder, name) }
+func (s *Store) file(name string) string { return filepath.Join(s.folder, name) }
 
-// files returns kedge's arguments for TLS, on a host that has the files.
-func (s *store) files(host *harness.Host) []string {
+// Files returns kedge's arguments for TLS, on a host that has the files.
+func (s *Store) Files(host *harness.Host) []string {
 	s.t.Helper()
 	for _, name := range []string{"ca.crt", "kedge.crt", "kedge.key"} {
 		text, err := os.ReadFile(s.file(name))
@@ -120,23 +123,23 @@ func (s *store) files(host *harness.Host) []string {
 	}
 }
 
-// startServer starts a kedge that keeps its state in the store, on a host of its own.
-func (s *store) startServer(network *harness.Network, name string, args ...string) *harness.Server {
+// StartServer starts a kedge that keeps its state in the store, on a host of its own.
+func (s *Store) StartServer(network *harness.Network, name string, args ...string) *harness.Server {
 	s.t.Helper()
 	host := cluster.NewHost(s.t, network, name)
-	host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.endpoint)
-	return host.StartServer(s.t, append(s.files(host), args...)...)
+	host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.Endpoint)
+	return host.StartServer(s.t, append(s.Files(host), args...)...)
 }
 
 // prepare returns a command on the store's host, as the store's user.
-func (s *store) prepare(name string, args ...string) *harness.Cmd {
-	c := s.host.Command(s.t.Context(), name, args...)
+func (s *Store) prepare(name string, args ...string) *harness.Cmd {
+	c := s.Host.Command(s.t.Context(), name, args...)
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	c.Dir = "/"
 	return c
 }
 
-func (s *store) run(name string, args ...string) string {
+func (s *Store) run(name string, args ...string) string {
 	s.t.Helper()
 	output, err := s.prepare(name, args...).CombinedOutput()
 	if err != nil {
@@ -145,8 +148,8 @@ func (s *store) run(name string, args ...string) string {
 	return string(output)
 }
 
-// start starts the store and does not wait for it.
-func (s *store) start() {
+// Start starts the store and does not wait for it.
+func (s *Store) Start() {
 	s.t.Helper()
 	log, err := os.OpenFile(s.file("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -160,8 +163,8 @@ func (s *store) start() {
 	}
 }
 
-// crash ends the store at once.
-func (s *store) crash() {
+// Crash ends the store at once.
+func (s *Store) Crash() {
 	s.t.Helper()
 	if err := s.process.Process.Signal(s.kill); err != nil {
 		s.t.Fatal(err)
@@ -169,9 +172,9 @@ func (s *store) crash() {
 	_ = s.process.Wait()
 }
 
-// newPostgres makes a PostgreSQL with a user kedge, who shows a certificate or a password. It does
+// NewPostgreSQL makes a PostgreSQL with a user kedge, who shows a certificate or a password. It does
 // not run yet.
-func newPostgres(t *testing.T, network *harness.Network) *store {
+func NewPostgreSQL(t *testing.T, network *harness.Network) *Store {
 	t.Helper()
 	harness.Need(t, "postgresql")
 	bin, err := image.PostgreSQLPrograms()
@@ -190,10 +193,10 @@ func newPostgres(t *testing.T, network *harness.Network) *store {
 		"-c", "ssl_cert_file=" + s.file("store.crt"), "-c", "ssl_key_file=" + s.file("store.key"),
 	}
 	s.kill = syscall.SIGQUIT // "immediate" shutdown: the postmaster ends its children too
-	s.start()
-	harness.Eventually(t, patience, "PostgreSQL", func() error {
+	s.Start()
+	harness.Eventually(t, cluster.Patience, "PostgreSQL", func() error {
 		for _, user := range []string{"kedge", "plain"} {
-			statement := "CREATE ROLE " + user + " LOGIN CREATEDB PASSWORD '" + password + "'"
+			statement := "CREATE ROLE " + user + " LOGIN CREATEDB PASSWORD '" + Password + "'"
 			output, err := s.prepare("psql", "-h", s.folder, "-U", "postgres", "-c", statement).CombinedOutput()
 			if err != nil && !strings.Contains(string(output), "already exists") {
 				return err
@@ -201,13 +204,13 @@ func newPostgres(t *testing.T, network *harness.Network) *store {
 		}
 		return nil
 	})
-	s.crash()
-	s.endpoint = "postgres://kedge:s3cret%2Fword@" + s.host.Address.String() + "/cluster"
+	s.Crash()
+	s.Endpoint = "postgres://kedge:s3cret%2Fword@" + s.Host.Address.String() + "/cluster"
 	return s
 }
 
-// newMariaDB makes a MariaDB with a user who has a password. It does not run yet.
-func newMariaDB(t *testing.T, network *harness.Network) *store {
+// NewMariaDB makes a MariaDB with a user who has a password. It does not run yet.
+func NewMariaDB(t *testing.T, network *harness.Network) *Store {
 	t.Helper()
 	harness.Need(t, "mariadb-server-core", "mariadb-client-core")
 	s := newStore(t, network)
@@ -217,31 +220,31 @@ func newMariaDB(t *testing.T, network *harness.Network) *store {
 		"/usr/sbin/mariadbd", "--no-defaults", "--tmpdir=" + s.folder, "--datadir=" + s.file("data"), "--socket=" + socket, "--bind-address=0.0.0.0",
 		"--ssl-ca=" + s.file("ca.crt"), "--ssl-cert=" + s.file("store.crt"), "--ssl-key=" + s.file("store.key"), "--skip-name-resolve",
 	}
-	s.start()
-	harness.Eventually(t, patience, "MariaDB", func() error {
+	s.Start()
+	harness.Eventually(t, cluster.Patience, "MariaDB", func() error {
 		_, err := s.prepare("mariadb", "--no-defaults", "--user=root", "--socket="+socket, "-e",
-			"CREATE USER IF NOT EXISTS kedge IDENTIFIED BY '"+password+"' REQUIRE X509; GRANT ALL ON `cluster`.* TO kedge").Output()
+			"CREATE USER IF NOT EXISTS kedge IDENTIFIED BY '"+Password+"' REQUIRE X509; GRANT ALL ON `cluster`.* TO kedge").Output()
 		return err
 	})
-	s.crash()
-	s.endpoint = "mysql://kedge:" + password + "@tcp(" + s.host.Address.String() + ":3306)/cluster"
+	s.Crash()
+	s.Endpoint = "mysql://kedge:" + Password + "@tcp(" + s.Host.Address.String() + ":3306)/cluster"
 	return s
 }
 
-// newEtcd makes an etcd with one member. It does not run yet.
-func newEtcd(t *testing.T, network *harness.Network) *store {
+// NewEtcd makes an etcd with one member. It does not run yet.
+func NewEtcd(t *testing.T, network *harness.Network) *Store {
 	t.Helper()
 	s := newStore(t, network)
 	repository, err := harness.Repository()
 	if err != nil {
 		t.Fatal(err)
 	}
-	build := exec.Command("go", "build", "-o", s.file("etcd"), "./tests/e2e/datastores/etcd")
+	build := exec.Command("go", "build", "-o", s.file("etcd"), "./tests/harness/store/etcd")
 	build.Dir = repository
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build etcd: %v\n%s", err, output)
 	}
-	s.endpoint = "https://" + s.host.Address.String() + ":2379"
-	s.command = []string{s.file("etcd"), s.file("data"), s.endpoint, s.file("ca.crt"), s.file("store.crt"), s.file("store.key")}
+	s.Endpoint = "https://" + s.Host.Address.String() + ":2379"
+	s.command = []string{s.file("etcd"), s.file("data"), s.Endpoint, s.file("ca.crt"), s.file("store.crt"), s.file("store.key")}
 	return s
 }
