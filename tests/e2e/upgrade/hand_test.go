@@ -118,7 +118,7 @@ func TestEtcd(t *testing.T) {
 	last.Terminate()
 	last.Host.Install(older)
 	last.Start()
-	if code := last.WaitExit(cluster.Patience); code == 0 || !strings.Contains(last.LogTail(), "downgrade") {
+	if code := last.WaitExit(cluster.Patience); code == 0 || !strings.Contains(last.LogTail(), "is not supported") {
 		t.Errorf("it ended with status %d:\n%s", code, last.LogTail())
 	}
 	last.Host.Install(newer)
