@@ -22,6 +22,10 @@ const (
 	ReportAnnotation = "upgrade.kedge.dev/report"
 )
 
+// ExecutablePath is where servers with an API server have the executables that nodes get. The
+// digest of one follows.
+const ExecutablePath = "/v1-kedge/executable/"
+
 // Plans is where the API serves Plans. They belong to no namespace.
 var Plans = schema.GroupVersionResource{Group: "upgrade.kedge.dev", Version: "v1alpha1", Resource: "plans"}
 
