@@ -120,11 +120,10 @@ type NodeStatus struct {
 	Architecture string    `json:"architecture,omitempty"`
 	State        NodeState `json:"state"`
 	// Order is the ID of its Order.
-	Order   string      `json:"order,omitempty"`
-	Message string      `json:"message,omitempty"`
-	Since   metav1.Time `json:"since,omitempty"`
-	// Cordoned says that the Plan has cordoned the node and must uncordon it.
-	Cordoned bool `json:"cordoned,omitempty"`
+	Order   string `json:"order,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Since is when the state began, or when the node told of a new stage.
+	Since metav1.Time `json:"since,omitempty"`
 }
 
 // OrderFor returns what a Plan tells a node to run: nothing, unless the node is Ordered.
