@@ -80,6 +80,9 @@ func (d Dir) TrustedCA() string { return d.join("trusted-ca") }
 // its SHA-256 digest.
 func (d Dir) Upgrade() string { return d.join("upgrade") }
 
+// Trial is the file with what became of the last order that this node has tried.
+func (d Dir) Trial() string { return d.join("upgrade", "trial.json") }
+
 // Server is the folder of everything that makes this host a server.
 func (d Dir) Server() string { return d.join("server") }
 
