@@ -32,7 +32,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/servers"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgrade/release"
-	"github.com/kedge-dev/kedge/internal/controlplane/upgrade/store"
 )
 
 const (
@@ -50,8 +49,6 @@ type ControllerConfig struct {
 	Informers objectcache.Source
 	// Plans is the one of this process.
 	Plans *Plans
-	// Store is the one of Plans.
-	Store *store.Store
 	// Node is the node of this server, or "".
 	Node string
 	// HTTP asks other servers for their version.
@@ -153,7 +150,7 @@ func newTerm(cfg ControllerConfig, log *logrus.Entry, api kubernetes.Interface, 
 		ControllerConfig: cfg, log: log, api: api, custom: custom, events: recorder,
 		changes: objectcache.NewChanges(), now: time.Now, newID: func() string { return string(uuid.NewUUID()) },
 	}
-	t.resolver = &resolver{store: cfg.Store, keyFile: release.KeyFile, answered: t.changes.Notify, tasks: map[string]*task{}}
+	t.resolver = &resolver{store: cfg.Plans.cfg.Store, keyFile: release.KeyFile, answered: t.changes.Notify, tasks: map[string]*task{}}
 	return t
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -115,6 +116,10 @@ func (p *Plans) Run(ctx context.Context, ready func()) error {
 		}
 	}
 }
+
+// Executable opens the executable with a digest. Its error is fs.ErrNotExist if this server does
+// not have it.
+func (p *Plans) Executable(digest string) (*os.File, error) { return p.cfg.Store.Open(digest) }
 
 // read returns the Plans of a list, the oldest first.
 func (p *Plans) read(list []any) []*upgrades.Plan {
