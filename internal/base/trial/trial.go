@@ -63,14 +63,31 @@ func Read(file string) (Record, error) {
 	if err == nil {
 		err = json.Unmarshal(data, &r)
 	}
+	if err == nil {
+		err = r.Order.Check()
+	}
 	if err != nil {
 		return Record{}, fmt.Errorf("read the record of the last upgrade: %w", err)
 	}
 	return r, nil
 }
 
-// Write writes the record, so that a crash leaves this one or the one before.
-func (r Record) Write(file string) error {
+// Begin notes that the trial of an order begins. The caller ends with ErrBegin then.
+func Begin(file string, order upgrades.Order) (Record, error) {
+	before, err := Read(file)
+	if err != nil {
+		return Record{}, err
+	}
+	r := Record{Order: order, Attempts: 1}
+	if before.Order.ID == order.ID {
+		r.Attempts += before.Attempts
+	}
+	r = r.at(upgrades.Trying, "")
+	return r, r.write(file)
+}
+
+// write writes the record, so that a crash leaves this one or the one before.
+func (r Record) write(file string) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode the record of an upgrade: %w", err)
@@ -81,8 +98,8 @@ func (r Record) Write(file string) error {
 	return datadir.WriteFile(file, data, 0o600)
 }
 
-// ended returns the record of a trial that has ended.
-func (r Record) ended(stage upgrades.Stage, message string) Record {
+// at returns the record with another stage.
+func (r Record) at(stage upgrades.Stage, message string) Record {
 	r.Report = upgrades.Report{ID: r.Order.ID, Stage: stage, Message: message, Time: time.Now().UTC().Truncate(time.Second)}
 	return r
 }
@@ -110,12 +127,12 @@ func Resume(file, installed string) (Record, error) {
 		case err != nil:
 			return Record{}, err
 		case digest == r.Order.SHA256: // the Guard had no time to note it
-			r = r.ended(upgrades.Upgraded, "")
+			r = r.at(upgrades.Upgraded, "")
 		case r.Attempts >= MaxAttempts:
-			r = r.ended(upgrades.Failed, fmt.Sprintf("the trial of %s was interrupted %d times: kedge was stopped or killed before the new one had proven itself", r.Order.Version, r.Attempts))
+			r = r.at(upgrades.Failed, fmt.Sprintf("the trial of %s was interrupted %d times: kedge was stopped or killed before the new one had proven itself", r.Order.Version, r.Attempts))
 		}
 		if r.Report.Stage != upgrades.Trying {
-			if err := r.Write(file); err != nil {
+			if err := r.write(file); err != nil {
 				return Record{}, err
 			}
 		}
