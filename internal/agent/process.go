@@ -5,6 +5,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/kubeinit"
+	"github.com/kedge-dev/kedge/internal/base/trial"
 	"github.com/kedge-dev/kedge/internal/node/dns"
 )
 
@@ -26,6 +27,8 @@ type Process struct {
 	Phase *kubeinit.Phase
 	// Verbosity is the verbosity of Kubernetes's code.
 	Verbosity *kubeinit.Verbosity
+	// Trial is set if this is a new executable that has to prove itself.
+	Trial *trial.Child
 	// DNS are the directives of CoreDNS that the DNS of a node uses.
 	DNS *dns.Plugins
 }

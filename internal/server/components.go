@@ -8,7 +8,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
 	"github.com/kedge-dev/kedge/internal/cluster/rotation"
-	"github.com/kedge-dev/kedge/internal/cluster/servers"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
 	"github.com/kedge-dev/kedge/internal/node/csi"
@@ -71,9 +70,7 @@ func (s *server) addTunnels(group *component.Group, api *api, kubeletPort int) {
 	}
 	after := component.Component(api)
 	if s.roles.api {
-		others := servers.New(api.Informers, s.cfg.Server.Advertised(s.node.IPs[0]))
-		group.Add(others, api)
-		settings.Servers, after = others, others
+		settings.Servers, after = s.others, s.others
 	}
 	group.Add(withoutWaiting(tunnel.NewAgent(settings)), after)
 }

@@ -80,6 +80,7 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 	if s.gateway != nil {
 		group.Add(s.gateway, objects) // which have the kinds of the Gateway API
 	}
+	group.Add(s.plans, objects)
 	if s.roles.controllers {
 		before = append(before, objects)
 		group.Add(led("scrape-targets", leader, scrapetargets.New(scrapetargets.Config{
@@ -113,6 +114,7 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 		if s.gateway != nil {
 			s.balance(group, led("gateway", leader, s.gatewayController(api)), slices.Concat(before, []component.Component{s.gateway})...)
 		}
+		group.Add(led("upgrade", leader, s.planController(api)), append(slices.Clone(before), s.plans)...)
 		group.Add(led("manifests", leader, manifests.New(manifests.Config{
 			Path:    s.dir.Manifests(),
 			Server:  s.node.Name,

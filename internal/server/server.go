@@ -24,11 +24,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
+	"github.com/kedge-dev/kedge/internal/cluster/servers"
 	"github.com/kedge-dev/kedge/internal/cluster/supervisor"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway"
 	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
 	"github.com/kedge-dev/kedge/internal/controlplane/policy"
+	"github.com/kedge-dev/kedge/internal/controlplane/upgrade"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
@@ -115,7 +117,7 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 			observer.OnReady(*summary)
 		},
 	}
-	store, err := choice.New(ctx, roles.objects, cfg, dir, node, certificates, joined)
+	store, err := choice.New(ctx, roles.objects, cfg, dir, node, certificates, joined, process.Trial.Running())
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -151,6 +153,10 @@ type server struct {
 	policies *policy.Compiler
 	// gateway is nil if this server runs no API server, or the cluster has the gateway disabled.
 	gateway *gateway.Compiler
+	// plans is nil if this server runs no API server. others is nil, too, if no other server can
+	// run one.
+	plans  *upgrade.Plans
+	others *servers.Others
 	// balancing are the components that send clients to nodes.
 	balancing []component.Component
 }
@@ -161,6 +167,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 	cfg := s.cfg
 	api, apiFault := s.newAPI(listener)
 	s.policies, s.gateway = s.newPolicies(api), s.newGateway(api)
+	s.plans, s.others = s.newPlans(api), s.newOthers(api)
 	driver := s.newDriver()
 	if err := agent.AddCommon(group, s.node, cfg.Node, cfg.Cluster, s.clock, s.local.With(s.newStatus(group, api, driver))); err != nil {
 		return err
@@ -185,6 +192,8 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		Token:       s.store.Token,
 		Policies:    s.nodePolicies(),
 		Routes:      s.nodeRoutes(),
+		Orders:      s.nodeOrders(),
+		Executable:  s.executable(),
 		APIServers:  api.others,
 		API:         api,
 		Now:         s.clock.Now,
@@ -200,6 +209,9 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		beforeAPI = append(beforeAPI, keys)
 	}
 	group.Add(api, beforeAPI...)
+	if s.others != nil {
+		group.Add(s.others, api)
+	}
 
 	// Clients of the API wait for this. If the server runs an API server, that is after
 	// it has made the objects that every cluster begins with.

@@ -76,6 +76,13 @@ func (d Dir) ClockFile() string { return d.join("clock") }
 // token, until the machine has joined.
 func (d Dir) TrustedCA() string { return d.join("trusted-ca") }
 
+// Upgrade is the folder of what an upgrade needs. On a server it has executables, each under
+// its SHA-256 digest.
+func (d Dir) Upgrade() string { return d.join("upgrade") }
+
+// Trial is the file with what became of the last order that this node has tried.
+func (d Dir) Trial() string { return d.join("upgrade", "trial.json") }
+
 // Server is the folder of everything that makes this host a server.
 func (d Dir) Server() string { return d.join("server") }
 
@@ -198,7 +205,7 @@ func (d Dir) RegistryCerts() string { return d.join("agent", "etc", "containerd"
 // All returns everything that kedge makes in the data directory. The directory may hold
 // other files of the user.
 func (d Dir) All() []string {
-	return []string{d.Server(), string(d.Adopting()), d.join("agent"), d.Storage(), d.Assets(), d.ClockFile(), d.TrustedCA(), d.LockFile()}
+	return []string{d.Server(), string(d.Adopting()), d.join("agent"), d.Storage(), d.Assets(), d.Upgrade(), d.ClockFile(), d.TrustedCA(), d.LockFile()}
 }
 
 // MakeServer makes the folders of a server that are missing.

@@ -115,25 +115,25 @@ const (
 
 // NodeStatus is a node of a Plan.
 type NodeStatus struct {
-	Name  string    `json:"name"`
-	State NodeState `json:"state"`
+	Name string `json:"name"`
+	// Architecture is the one of its Node, such as amd64.
+	Architecture string    `json:"architecture,omitempty"`
+	State        NodeState `json:"state"`
 	// Order is the ID of its Order.
-	Order   string      `json:"order,omitempty"`
-	Message string      `json:"message,omitempty"`
-	Since   metav1.Time `json:"since,omitempty"`
-	// Cordoned says that the Plan has cordoned the node and must uncordon it.
-	Cordoned bool `json:"cordoned,omitempty"`
+	Order   string `json:"order,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Since is when the state began, or when the node told of a new stage.
+	Since metav1.Time `json:"since,omitempty"`
 }
 
-// OrderFor returns what a Plan tells a node of an architecture to run: nothing, unless the
-// node is Ordered.
-func (p *Plan) OrderFor(node, architecture string) Order {
-	executable, known := p.Status.Executables[architecture]
-	if !known || p.Status.ObservedGeneration != p.Generation {
+// OrderFor returns what a Plan tells a node to run: nothing, unless the node is Ordered.
+func (p *Plan) OrderFor(node string) Order {
+	if p.Status.ObservedGeneration != p.Generation {
 		return Order{}
 	}
 	for _, n := range p.Status.Nodes {
-		if n.Name == node && n.State == NodeOrdered {
+		executable, known := p.Status.Executables[n.Architecture]
+		if n.Name == node && n.State == NodeOrdered && known {
 			return Order{ID: n.Order, Version: p.Status.Version, SHA256: executable.SHA256, Size: executable.Size}
 		}
 	}

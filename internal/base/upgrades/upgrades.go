@@ -20,7 +20,15 @@ const (
 	// ReportAnnotation is on a Node. The node tells in it about the last order that it got, as
 	// FormatReport writes it. It writes that as its kubelet, which may change no other Node.
 	ReportAnnotation = "upgrade.kedge.dev/report"
+
+	// CordonAnnotation is on a Node that a Plan has cordoned, and must be uncordoned. Its value
+	// is the name of the Plan.
+	CordonAnnotation = "upgrade.kedge.dev/cordoned-by"
 )
+
+// ExecutablePath is where servers with an API server have the executables that nodes get. The
+// digest of one follows.
+const ExecutablePath = "/v1-kedge/executable/"
 
 // Plans is where the API serves Plans. They belong to no namespace.
 var Plans = schema.GroupVersionResource{Group: "upgrade.kedge.dev", Version: "v1alpha1", Resource: "plans"}
@@ -37,8 +45,8 @@ type Order struct {
 	Size   int64  `json:"size,omitempty"`
 }
 
-// maxSize is how many bytes an executable may have.
-const maxSize = 1 << 30
+// MaxSize is how many bytes an executable may have.
+const MaxSize = 1 << 30
 
 // Check refuses what no server sends.
 func (o *Order) Check() error {
@@ -52,8 +60,8 @@ func (o *Order) Check() error {
 		return fmt.Errorf("%q is no version of kedge", o.Version)
 	case !IsDigest(o.SHA256):
 		return fmt.Errorf("%q is no SHA-256 digest", o.SHA256)
-	case o.Size <= 0 || o.Size > maxSize:
-		return fmt.Errorf("an executable of %d bytes is refused: it may have up to %d", o.Size, maxSize)
+	case o.Size <= 0 || o.Size > MaxSize:
+		return fmt.Errorf("an executable of %d bytes is refused: it may have up to %d", o.Size, MaxSize)
 	}
 	return nil
 }

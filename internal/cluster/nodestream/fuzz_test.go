@@ -9,6 +9,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )
 
 // FuzzPolicies decodes anything that a server may send. If the decoder accepts an update, its
@@ -93,6 +94,28 @@ func FuzzRoutes(f *testing.F) {
 			resent = resent.With(got)
 			if a, b := lineOf(t, state), lineOf(t, resent); a != b {
 				t.Errorf("%s is %s when it is sent again", a, b)
+			}
+		}
+	})
+}
+
+// FuzzOrders decodes anything that a server may send. If the decoder accepts an order, its digest
+// can be a part of a path.
+func FuzzOrders(f *testing.F) {
+	f.Add([]byte(`{"id":"1","version":"v1.37.3+kedge.1","sha256":"` + strings.Repeat("0a", 32) + `","size":9}` + "\n{}\n"))
+	f.Add([]byte(`{"id":"1","version":"v1/..","sha256":"../x","size":-1}` + "\n"))
+	f.Add([]byte("{}\n\nnull\n"))
+	digest := regexp.MustCompile(`^[0-9a-f]{64}$`)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		d := Orders().NewDecoder(bytes.NewReader(text))
+		d.limit = 1 << 20
+		for {
+			order, err := d.Next()
+			if err != nil {
+				return
+			}
+			if order != (upgrades.Order{}) && (!digest.MatchString(order.SHA256) || order.ID == "" || order.Size <= 0 || strings.Contains(order.Version, "/")) {
+				t.Errorf("%q has the order %v", text, order)
 			}
 		}
 	})

@@ -14,13 +14,15 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )
 
 const (
-	// PoliciesPath and RoutesPath are where servers with an API server have the streams of a
-	// node.
+	// PoliciesPath, RoutesPath and OrdersPath are where servers with an API server have the
+	// streams of a node.
 	PoliciesPath = "/v1-kedge/node/policies"
 	RoutesPath   = "/v1-kedge/node/routes"
+	OrdersPath   = "/v1-kedge/node/orders"
 	// KeepAlive is how often a server sends an update at least. One without changes says
 	// only that the stream is alive.
 	KeepAlive = time.Minute
@@ -69,6 +71,9 @@ var errNoPolicies = errors.New("this node gets no NetworkPolicies, because a ser
 // in another way. Other servers may have routes.
 var errNoRoutes = errors.New("this node gets no routes of Gateways and Ingresses from a server that runs an older kedge, or has the gateway disabled")
 
+// errNoOrders is the answer of a server of an older version.
+var errNoOrders = errors.New("this node gets no orders of Plans from a server that runs an older kedge")
+
 // Policies is the stream of what the pods of a node are held to.
 func Policies() Kind[netpolicy.Update] {
 	return Kind[netpolicy.Update]{
@@ -92,5 +97,19 @@ func Routes() Kind[routing.Update] {
 		begins: func(u *routing.Update) bool { return u.Whole },
 		empty:  (*routing.Update).IsEmpty,
 		Still:  func(routing.Update) routing.Update { return routing.Update{} },
+	}
+}
+
+// Orders is the stream of what a node is to run. Each update is whole. A node gets the same
+// Order again from time to time, which keeps the stream alive.
+func Orders() Kind[upgrades.Order] {
+	return Kind[upgrades.Order]{
+		Path:      OrdersPath,
+		component: "upgrade", verb: "follow", subject: "orders of Plans",
+		missing: errNoOrders, level: logrus.InfoLevel,
+		check:  (*upgrades.Order).Check,
+		begins: func(*upgrades.Order) bool { return true },
+		empty:  func(*upgrades.Order) bool { return false },
+		Still:  func(last upgrades.Order) upgrades.Order { return last },
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
@@ -118,6 +119,7 @@ func TestPatience(t *testing.T) {
 	}{
 		"policies of an older server": {attempts(Policies(), errNoPolicies), 59, 61, logrus.WarnLevel},
 		"routes of an older server":   {attempts(Routes(), errNoRoutes), 59, 61, logrus.InfoLevel},
+		"orders of an older server":   {attempts(Orders(), errNoOrders), 59, 61, logrus.InfoLevel},
 		"policies that break":         {attempts(Policies(), broken), 200, 400, logrus.WarnLevel},
 		"routes that break":           {attempts(Routes(), broken), 200, 400, logrus.WarnLevel},
 	} {
@@ -265,5 +267,29 @@ func TestRoutes(t *testing.T) {
 	})
 	if !errors.Is(err, io.EOF) || count != 2 || len(state.Routes) != 1 || state.Routes["b"] == nil {
 		t.Errorf("got %v, %d updates and %v", err, count, state)
+	}
+}
+
+// TestOrders has a server that orders a node to upgrade, says so again, and takes it back. The
+// node hears of each, and not of what no server says.
+func TestOrders(t *testing.T) {
+	order := upgrades.Order{ID: "1", Version: "v1.37.3+kedge.1", SHA256: strings.Repeat("0a", 32), Size: 1 << 20}
+	wrong := order
+	wrong.SHA256 = "../../etc/passwd"
+	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != OrdersPath {
+			t.Errorf("got %s", r.URL)
+		}
+		for _, update := range []upgrades.Order{order, Orders().Still(order), {}, wrong, order} {
+			_ = Encode(w, update)
+		}
+	})
+	var got []upgrades.Order
+	err := Orders().From(client)(t.Context(), func(o upgrades.Order) error {
+		got = append(got, o)
+		return nil
+	})
+	if want := []upgrades.Order{order, order, {}}; err == nil || !strings.Contains(err.Error(), "SHA-256") || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, %v", got, err)
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
@@ -227,6 +228,8 @@ func TestRoutes(t *testing.T) {
 		{"GET", join.ConnectPath, []map[string]func(*http.Request){nodes}},
 		{"GET", nodestream.PoliciesPath, []map[string]func(*http.Request){nodes}},
 		{"GET", nodestream.RoutesPath, []map[string]func(*http.Request){nodes}},
+		{"GET", nodestream.OrdersPath, []map[string]func(*http.Request){nodes}},
+		{"GET", upgrades.ExecutablePath + strings.Repeat("0", 64), []map[string]func(*http.Request){nodes}},
 		{"GET", join.SecretsPath, []map[string]func(*http.Request){servers}},
 		{"POST", join.MemberPath, []map[string]func(*http.Request){servers}},
 	} {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 )
@@ -30,6 +31,8 @@ func (s *Supervisor) routes() []route {
 		{"GET", join.ConnectPath, s.nodes, http.HandlerFunc(s.connect)},
 		{"GET", nodestream.PoliciesPath, s.nodes, nodeStream(s, nodestream.Policies(), s.cfg.Policies)},
 		{"GET", nodestream.RoutesPath, s.nodes, nodeStream(s, nodestream.Routes(), s.cfg.Routes)},
+		{"GET", nodestream.OrdersPath, s.nodes, nodeStream(s, nodestream.Orders(), s.cfg.Orders)},
+		{"GET", upgrades.ExecutablePath, s.nodes, http.HandlerFunc(s.executable)},
 		{"GET", join.SecretsPath, s.servers, http.HandlerFunc(s.secrets)},
 		{"POST", join.MemberPath, s.servers, http.HandlerFunc(s.member)},
 		{"POST", join.TokenPath, s.servers, http.HandlerFunc(s.rotate)},

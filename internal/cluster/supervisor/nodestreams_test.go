@@ -76,7 +76,7 @@ func TestPolicies(t *testing.T) {
 func TestNoStreams(t *testing.T) {
 	c := newCluster(t)
 	edge := certificate(t, c.node(t, "edge"), pki.NodeUser("edge"))
-	for _, path := range []string{nodestream.PoliciesPath, nodestream.RoutesPath} {
+	for _, path := range []string{nodestream.PoliciesPath, nodestream.RoutesPath, nodestream.OrdersPath} {
 		ask := func() int {
 			return c.call("GET", path, nil, func(r *http.Request) { r.TLS.PeerCertificates = edge }).Code
 		}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -20,6 +21,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
@@ -57,6 +59,12 @@ type Config struct {
 	// Routes sends a node what its gateway serves, in the same way. It is nil if this server
 	// does not know, or if the cluster has the gateway disabled.
 	Routes func(ctx context.Context, node string, send func(routing.Update) error) error
+	// Orders sends a node what it is to run, in the same way. It is nil if this server does
+	// not know.
+	Orders func(ctx context.Context, node string, send func(upgrades.Order) error) error
+	// Executable opens the executable with a digest. Its error is fs.ErrNotExist if this
+	// server does not have it. It is nil if this server has none.
+	Executable func(digest string) (*os.File, error)
 	// APIServers returns HOST:PORT of the servers with an API server, if this one runs
 	// none.
 	APIServers func() []string
@@ -87,13 +95,18 @@ type Supervisor struct {
 	// strangers are those of conns that have not shown accepted credentials yet.
 	strangers *strangers
 	streams   streams
+	// sending has an element for each executable that is being sent.
+	sending chan struct{}
 	// client is made from cfg.Client. Tests put a fake one here.
 	client kubernetes.Interface
 }
 
 // New returns the supervisor of a listener.
 func New(cfg Config) *Supervisor {
-	s := &Supervisor{cfg: cfg, log: logrus.WithField("component", "supervisor"), strangers: newStrangers()}
+	s := &Supervisor{
+		cfg: cfg, log: logrus.WithField("component", "supervisor"), strangers: newStrangers(),
+		sending: make(chan struct{}, maxSending),
+	}
 	cfg.Registry.OnEnd(s.disconnect)
 	return s
 }

@@ -110,8 +110,9 @@ func UsesEtcd(cfg *config.Config, dir datadir.Dir) bool {
 }
 
 // New makes the datastore of the given kind. For Member, it first moves the objects
-// of a SQLite database to etcd. joined is nil for a server that joins no other.
-func New(ctx context.Context, kind Kind, cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *join.ServerJoin) (*Store, error) {
+// of a SQLite database to etcd. joined is nil for a server that joins no other. onTrial says
+// that the kedge from before must be able to read the data.
+func New(ctx context.Context, kind Kind, cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server, joined *join.ServerJoin, onTrial bool) (*Store, error) {
 	s := &Store{}
 	switch kind {
 	case SQLite:
@@ -119,6 +120,7 @@ func New(ctx context.Context, kind Kind, cfg *config.Config, dir datadir.Dir, no
 		return &Store{Datastore: store, Saved: store}, nil
 	case Member:
 		settings := etcdConfig(cfg, dir, node, certificates)
+		settings.Trial = onTrial
 		if joined != nil {
 			settings.Join = joined.Member
 		} else if err := migrate(ctx, dir, settings); err != nil {

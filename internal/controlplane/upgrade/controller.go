@@ -1,0 +1,366 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/upgrades"
+	"github.com/kedge-dev/kedge/internal/cluster/servers"
+	"github.com/kedge-dev/kedge/internal/controlplane/upgrade/release"
+)
+
+const (
+	// soon is when the controller looks again at nodes that are being drained, and after a
+	// failed write. later is when it looks at Plans for which only time passes.
+	soon  = 2 * time.Second
+	later = 20 * time.Second
+)
+
+// ControllerConfig is what a Controller needs.
+type ControllerConfig struct {
+	// Client calls as upgrades.ControllerUser, until ctx ends.
+	Client func(ctx context.Context) *rest.Config
+	// Informers provide nodes and EndpointSlices.
+	Informers objectcache.Source
+	// Plans is the one of this process.
+	Plans *Plans
+	// Node is the node of this server, or "".
+	Node string
+	// HTTP asks other servers for their version.
+	HTTP *http.Client
+}
+
+// Controller carries Plans out. It implements the election package's Loops.
+type Controller struct {
+	cfg  ControllerConfig
+	log  *logrus.Entry
+	dial func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error) // another one in tests
+}
+
+// NewController makes the controller.
+func NewController(cfg ControllerConfig) *Controller {
+	return &Controller{cfg: cfg, log: logrus.WithField("component", "upgrade"), dial: dial}
+}
+
+// dial makes clients for the kinds of Kubernetes and for Plans.
+func dial(config *rest.Config) (kubernetes.Interface, dynamic.Interface, error) {
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client: %w", err)
+	}
+	custom, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client of Plans: %w", err)
+	}
+	return api, custom, nil
+}
+
+// Follow implements the election package's Loops. Plans tells nodes what to run on every server,
+// so there is nothing to do.
+func (*Controller) Follow(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Lead implements the election package's Loops.
+func (c *Controller) Lead(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	api, custom, err := c.dial(c.cfg.Client(ctx))
+	if err != nil {
+		return err
+	}
+	factory, err := c.cfg.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	t := newTerm(c.cfg, c.log, api, custom, events.NewRecorder(ctx, api, "kedge-upgrade", ""))
+	nodes, endpoints := factory.Core().V1().Nodes(), factory.Discovery().V1().EndpointSlices()
+	registration, err := nodes.Informer().AddEventHandler(objectcache.Handler(t.changes, nil, isSame))
+	if err != nil {
+		return fmt.Errorf("add event handler: %w", err)
+	}
+	t.nodes = nodes.Lister()
+	t.servers = func() []string {
+		slice, err := endpoints.Lister().EndpointSlices(metav1.NamespaceDefault).Get("kubernetes")
+		if err != nil {
+			return nil
+		}
+		return servers.Addresses(slice, "")
+	}
+	factory.StartWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced, endpoints.Informer().HasSynced) {
+		return nil
+	}
+	ready()
+	t.run(ctx)
+	cancel()
+	t.resolver.running.Wait()
+	return nil
+}
+
+// term is the controller while this server leads.
+type term struct {
+	ControllerConfig
+	log    *logrus.Entry
+	api    kubernetes.Interface
+	custom dynamic.Interface
+	events record.EventRecorder
+	nodes  corelisters.NodeLister
+	// servers returns HOST:PORT of all servers with an API server.
+	servers  func() []string
+	resolver *resolver
+	// changes receives when a node has changed, or when the resolver has an answer.
+	changes objectcache.Changes
+	now     func() time.Time
+	newID   func() string
+	// told is the last failure that was logged.
+	told string
+}
+
+// newTerm makes a term without what comes from informers.
+func newTerm(cfg ControllerConfig, log *logrus.Entry, api kubernetes.Interface, custom dynamic.Interface, recorder record.EventRecorder) *term {
+	t := &term{
+		ControllerConfig: cfg, log: log, api: api, custom: custom, events: recorder,
+		changes: objectcache.NewChanges(), now: time.Now, newID: func() string { return string(uuid.NewUUID()) },
+	}
+	t.resolver = &resolver{store: cfg.Plans.cfg.Store, keyFile: release.KeyFile, answered: t.changes.Notify, tasks: map[string]*task{}}
+	return t
+}
+
+// run carries Plans out until ctx ends.
+func (t *term) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		plans, known, renewed := t.Plans.current()
+		var again <-chan time.Time
+		if known {
+			wait, err := t.sync(ctx, plans)
+			if t.report(ctx, err); err != nil {
+				wait = soon
+			}
+			if wait > 0 {
+				again = time.After(wait)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-renewed:
+		case <-t.changes:
+		case <-again:
+		}
+	}
+}
+
+// report logs a failure, unless it is the same as before.
+func (t *term) report(ctx context.Context, err error) {
+	if text := fmt.Sprint(err); text != t.told && ctx.Err() == nil {
+		if t.told = text; err != nil {
+			t.log.Warn(text)
+		}
+	}
+}
+
+// sync brings each Plan one step on. It returns when it must be called again, even if nothing
+// changes, or 0.
+func (t *term) sync(ctx context.Context, plans []*upgrades.Plan) (again time.Duration, err error) {
+	defer t.resolver.forget()
+	list, err := t.nodes.List(labels.Everything())
+	if err != nil {
+		return 0, fmt.Errorf("list nodes: %w", err)
+	}
+	all := nodesOf(list)
+	faults := []error{t.cordon(ctx, plans, all)}
+	for _, plan := range plans {
+		if plan.Status.ObservedGeneration == plan.Generation && ended(&plan.Status) {
+			continue
+		}
+		if again == 0 {
+			again = later
+		}
+		if len(in(&plan.Status, upgrades.NodeDraining)) > 0 {
+			again = soon
+		}
+		faults = append(faults, t.step(ctx, plan, plans, all))
+	}
+	return again, errors.Join(faults...)
+}
+
+// step brings a Plan one step on. Its status decides what happens in the cluster, and is written
+// first. If this server ends in between, the next one that leads does it.
+func (t *term) step(ctx context.Context, plan *upgrades.Plan, plans []*upgrades.Plan, all []*node) error {
+	drains, err := t.drain(ctx, plan)
+	if err != nil {
+		return fmt.Errorf("plan %s: %w", plan.Name, err)
+	}
+	w := &world{
+		plan: plan, all: all, bares: t.bares(ctx, all), own: t.Node, drained: drains, now: t.now(), newID: t.newID,
+		others: slices.DeleteFunc(slices.Clone(plans), func(other *upgrades.Plan) bool { return other == plan }),
+		ask:    func(q question) answer { return t.resolver.ask(ctx, q) },
+	}
+	next := w.next()
+	if ctx.Err() != nil || equality.Semantic.DeepEqual(next, plan.Status) {
+		return nil
+	}
+	if err := t.write(ctx, plan, next); err != nil {
+		// After a conflict, the cache brings the newer version soon.
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("write status of Plan %s: %w", plan.Name, err)
+	}
+	t.tell(plan, &next)
+	return nil
+}
+
+// drain evicts pods of the nodes of a Plan that are being drained. Nodes are cordoned before.
+func (t *term) drain(ctx context.Context, plan *upgrades.Plan) (map[string]drained, error) {
+	results := map[string]drained{}
+	for _, n := range in(&plan.Status, upgrades.NodeDraining) {
+		node, err := t.nodes.Get(n.Name)
+		if err != nil || !node.Spec.Unschedulable {
+			continue // it is gone, or the next step drains it
+		}
+		results[n.Name] = drained{}
+		if plan.Spec.Drain == nil {
+			continue
+		}
+		if results[n.Name], err = drainOnce(ctx, t.api, n.Name, plan.Spec.Drain); err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// cordon cordons the nodes that Plans have begun with, as far as they say so, and uncordons the
+// others that a Plan has cordoned.
+func (t *term) cordon(ctx context.Context, plans []*upgrades.Plan, all []*node) error {
+	wanted := map[string]string{}
+	for _, plan := range plans {
+		if plan.Spec.Cordon || plan.Spec.Drain != nil {
+			for _, n := range underWay(&plan.Status) {
+				wanted[n.Name] = plan.Name
+			}
+		}
+	}
+	var faults []error
+	for _, n := range all {
+		var err error
+		switch plan := wanted[n.name]; {
+		case plan != "" && !n.unschedulable:
+			err = cordon(ctx, t.api, n, plan)
+		case plan == "" && n.cordonedBy != "":
+			err = uncordon(ctx, t.api, n)
+		}
+		// After a conflict, the cache brings the newer version soon.
+		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			faults = append(faults, err)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// write writes the status of a Plan. It fails with a conflict if the Plan is newer.
+func (t *term) write(ctx context.Context, plan *upgrades.Plan, status upgrades.PlanStatus) error {
+	written := *plan
+	written.Status = status
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&written)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	_, err = t.custom.Resource(upgrades.Plans).UpdateStatus(ctx, &unstructured.Unstructured{Object: fields}, metav1.UpdateOptions{})
+	return err
+}
+
+// tell writes Events about what is new in a status.
+func (t *term) tell(plan *upgrades.Plan, next *upgrades.PlanStatus) {
+	object := &corev1.ObjectReference{APIVersion: upgrades.Plans.GroupVersion().String(), Kind: "Plan", Name: plan.Name, UID: plan.UID}
+	say := func(kind, reason, format string, args ...any) {
+		text := events.Message(fmt.Sprintf(format, args...))
+		t.log.Infof("Plan %s: %s", plan.Name, text)
+		t.events.Event(object, kind, reason, text)
+	}
+	before := map[string]upgrades.NodeState{}
+	for _, n := range plan.Status.Nodes {
+		before[n.Name] = n.State
+	}
+	for _, n := range next.Nodes {
+		if n.State == before[n.Name] {
+			continue
+		}
+		switch n.State {
+		case upgrades.NodeOrdered:
+			say(corev1.EventTypeNormal, "NodeOrdered", "Node %s is told to run %s", n.Name, next.Version)
+		case upgrades.NodeUpgraded:
+			if n.Order != "" {
+				say(corev1.EventTypeNormal, "NodeUpgraded", "Node %s runs %s", n.Name, next.Version)
+			}
+		case upgrades.NodeFailed:
+			say(corev1.EventTypeWarning, "NodeFailed", "Node %s: %s", n.Name, n.Message)
+		}
+	}
+	if next.Phase == plan.Status.Phase {
+		return
+	}
+	switch next.Phase {
+	case upgrades.Complete:
+		say(corev1.EventTypeNormal, "Complete", "%s", next.Message)
+	case upgrades.Stopped:
+		say(corev1.EventTypeWarning, "Stopped", "%s", next.Message)
+	}
+}
+
+// bares returns the servers that are no nodes.
+func (t *term) bares(ctx context.Context, all []*node) []bare {
+	return baresOf(ctx, t.HTTP, t.servers(), all)
+}
+
+// baresOf asks servers that are no nodes for their version. addresses are those of all servers.
+func baresOf(ctx context.Context, client *http.Client, addresses []string, all []*node) []bare {
+	known, nodes := map[string]bool{}, 0
+	for _, n := range all {
+		for _, address := range n.addresses {
+			known[address] = true
+		}
+		if n.role == server {
+			nodes++
+		}
+	}
+	// The API of a server may be advertised with an address that its Node does not have. Then
+	// there are as many nodes as servers.
+	if len(addresses) <= nodes {
+		return nil
+	}
+	found := map[string]bare{}
+	for _, address := range addresses {
+		if host, _, err := net.SplitHostPort(address); err == nil && !known[host] {
+			found[address] = bare{address, versionAt(ctx, client, address)}
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b bare) int { return strings.Compare(a.address, b.address) })
+}

@@ -1,0 +1,254 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/upgrades"
+	"github.com/kedge-dev/kedge/internal/controlplane/upgrade/store"
+)
+
+const (
+	// absentPause is how long Plans waits until the API may know the kind of Plans.
+	absentPause = 2 * time.Second
+	// copyPause is how long Plans waits until it tries again to get an executable.
+	copyPause = time.Minute
+)
+
+// Config is what Plans needs.
+type Config struct {
+	// Client calls as upgrades.ControllerUser, until ctx ends.
+	Client func(ctx context.Context) *rest.Config
+	// Store has the executables of this server.
+	Store *store.Store
+}
+
+// Plans is the component that knows the Plans of the cluster. It tells nodes what to run, and
+// keeps a copy of each executable that a Plan needs.
+type Plans struct {
+	cfg   Config
+	log   *logrus.Entry
+	dial  func(*rest.Config) (dynamic.Interface, error) // another one in tests
+	ended chan struct{}
+
+	mu sync.Mutex
+	// newest are the Plans, the oldest first. known is false until they are known.
+	newest []*upgrades.Plan
+	known  bool
+	// renewed is closed when newest changes.
+	renewed chan struct{}
+}
+
+// New makes the component.
+func New(cfg Config) *Plans {
+	return &Plans{
+		cfg: cfg, log: logrus.WithField("component", "upgrade"), ended: make(chan struct{}), renewed: make(chan struct{}),
+		dial: func(config *rest.Config) (dynamic.Interface, error) { return dynamic.NewForConfig(config) },
+	}
+}
+
+// Name implements component.Component.
+func (*Plans) Name() string { return "upgrade-plans" }
+
+// Run implements component.Component. It is ready at once: the API may know the kind of Plans a
+// moment later.
+func (p *Plans) Run(ctx context.Context, ready func()) error {
+	defer close(p.ended)
+	ready()
+	client, err := p.dial(p.cfg.Client(ctx))
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	if err := p.cfg.Store.Clean(); err != nil {
+		p.log.Warnf("Cannot remove unfinished executables: %v", err)
+	}
+	// The reflector of an informer would log each attempt.
+	for {
+		_, err := client.Resource(upgrades.Plans).List(ctx, metav1.ListOptions{Limit: 1})
+		if !apierrors.IsNotFound(err) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(absentPause):
+		}
+	}
+	informer := dynamicinformer.NewFilteredDynamicInformer(client, upgrades.Plans, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	if err := informer.SetTransform(objectcache.WithoutManagedFields); err != nil {
+		return fmt.Errorf("watch Plans: %w", err)
+	}
+	changes := objectcache.NewChanges()
+	registration, err := informer.AddEventHandler(objectcache.Handler[*unstructured.Unstructured](changes, nil, nil))
+	if err != nil {
+		return fmt.Errorf("watch Plans: %w", err)
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { informer.RunWithContext(ctx) })
+	running.Go(func() { p.keep(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		return nil
+	}
+	for {
+		p.publish(p.read(informer.GetStore().List()))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changes:
+		}
+	}
+}
+
+// Executable opens the executable with a digest. Its error is fs.ErrNotExist if this server does
+// not have it.
+func (p *Plans) Executable(digest string) (*os.File, error) { return p.cfg.Store.Open(digest) }
+
+// read returns the Plans of a list, the oldest first.
+func (p *Plans) read(list []any) []*upgrades.Plan {
+	plans := make([]*upgrades.Plan, 0, len(list))
+	for _, object := range list {
+		custom, is := object.(*unstructured.Unstructured)
+		if !is {
+			continue
+		}
+		plan := new(upgrades.Plan)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(custom.Object, plan); err != nil {
+			p.log.Warnf("Ignoring Plan %s, which cannot be read: %v", custom.GetName(), err)
+			continue
+		}
+		plans = append(plans, plan)
+	}
+	slices.SortFunc(plans, compareAge)
+	return plans
+}
+
+// publish makes Plans the newest ones.
+func (p *Plans) publish(plans []*upgrades.Plan) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.newest, p.known = plans, true
+	close(p.renewed)
+	p.renewed = make(chan struct{})
+}
+
+// current returns the Plans, the oldest first, and a channel that is closed when they change.
+// Nobody may change them. known is false as long as the server does not know them.
+func (p *Plans) current() (plans []*upgrades.Plan, known bool, renewed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.newest, p.known, p.renewed
+}
+
+// errEnded is the end of a watch that the caller has not ended.
+var errEnded = fmt.Errorf("this server is stopping: %w", context.Canceled)
+
+// Watch sends a node what it is to run, now and after each change. It returns nil when ctx ends,
+// and otherwise the error of send, or that the component has ended. It may be called before Run.
+func (p *Plans) Watch(ctx context.Context, node string, send func(upgrades.Order) error) error {
+	var sent *upgrades.Order
+	for {
+		plans, known, renewed := p.current()
+		if order := orderOf(plans, node); known && (sent == nil || *sent != order) {
+			if err := send(order); err != nil {
+				return err
+			}
+			sent = &order
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.ended:
+			return errEnded
+		case <-renewed:
+		}
+	}
+}
+
+// orderOf returns what Plans tell a node to run.
+func orderOf(plans []*upgrades.Plan, node string) upgrades.Order {
+	for _, plan := range plans {
+		if order := plan.OrderFor(node); order != (upgrades.Order{}) {
+			return order
+		}
+	}
+	return upgrades.Order{}
+}
+
+// keep keeps a copy of each executable that a Plan needs, so that nodes can go on while another
+// server is being upgraded, or has died. It removes the others.
+func (p *Plans) keep(ctx context.Context) {
+	for {
+		plans, known, renewed := p.current()
+		var again <-chan time.Time
+		if known && !p.copyAll(ctx, plans, renewed) {
+			again = time.After(copyPause)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-renewed:
+		case <-again:
+		}
+	}
+}
+
+// copyAll gets what Plans need, and removes what none needs, unless they are renewed meanwhile.
+// It returns false if something is missing.
+func (p *Plans) copyAll(ctx context.Context, plans []*upgrades.Plan, renewed <-chan struct{}) (all bool) {
+	wanted, resolving := map[string]bool{}, false
+	for _, plan := range plans {
+		if plan.Status.ObservedGeneration == plan.Generation && ended(&plan.Status) {
+			continue
+		}
+		// Until a Plan is resolved, nobody knows what it needs.
+		if resolving = resolving || plan.Status.Phase == "" || plan.Status.Phase == upgrades.Resolving; plan.Spec.File != "" {
+			wanted[plan.Spec.SHA256] = true
+			// Most servers do not have the file.
+			if err := p.cfg.Store.Take(plan.Spec.File, plan.Spec.SHA256); err != nil {
+				p.log.Debugf("Plan %s: %v", plan.Name, err)
+			}
+		}
+		for _, executable := range plan.Status.Executables {
+			wanted[executable.SHA256] = true
+		}
+	}
+	all = true
+	for digest := range wanted {
+		if err := p.cfg.Store.Fetch(ctx, digest); err != nil {
+			all = false
+			if !errors.Is(err, fs.ErrNotExist) {
+				p.log.Debugf("Cannot copy the executable %s from another server: %v", digest, err)
+			}
+		}
+	}
+	select {
+	case <-renewed:
+		return all
+	default:
+	}
+	if resolving {
+		return all
+	}
+	if err := p.cfg.Store.Keep(wanted); err != nil {
+		p.log.Warn(err)
+	}
+	return all
+}
