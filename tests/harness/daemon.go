@@ -79,6 +79,16 @@ func (d *daemon) Start() {
 // Process returns kedge's process, with its ID on the machine.
 func (d *daemon) Process() *os.Process { return d.cmd.Process }
 
+// Runs tells whether the process that Start last started has not ended.
+func (d *daemon) Runs() bool {
+	select {
+	case <-d.exited:
+		return false
+	default:
+		return true
+	}
+}
+
 // Exited waits until the process that Start last started has ended.
 func (d *daemon) Exited() { <-d.exited }
 

@@ -66,6 +66,29 @@ func (h *Host) Install(kedge string) {
 	h.kedge = kedge
 }
 
+// InstalledPath is where install.sh puts kedge.
+const InstalledPath = "/usr/local/bin/kedge"
+
+// InstallCopy is Install of a copy at InstalledPath, which kedge can replace.
+func (h *Host) InstallCopy(kedge string) {
+	h.t.Helper()
+	h.CopyProgram(kedge, InstalledPath)
+	h.Install(InstalledPath)
+}
+
+// CopyProgram gives the host a copy of a program of the machine.
+func (h *Host) CopyProgram(from, to string) {
+	h.t.Helper()
+	to = h.Path(to)
+	err := CopyFile(from, to)
+	if err == nil {
+		err = os.Chmod(to, 0o755)
+	}
+	if err != nil {
+		h.t.Fatalf("give %s a copy of %s: %v", h.Name, from, err)
+	}
+}
+
 // Setenv sets a variable for commands that are made from now on.
 func (h *Host) Setenv(name, value string) {
 	h.mutex.Lock()

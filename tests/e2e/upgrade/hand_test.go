@@ -21,41 +21,65 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 // kills is how often an upgrade is killed.
 const kills = 10
 
-// hand has the executables between which somebody moves a cluster by hand.
+// hand is a world whose nodes get the older or the newer executable by hand.
 type hand struct {
 	*world
 	older, newer string
 }
 
-// executables returns the last release and the executable to test.
+// executables returns the last release, and the executable to test.
 func executables(t *testing.T) (older, newer string) {
 	t.Helper()
 	return harness.RequireOlder(t), os.Getenv("KEDGE_BINARY")
 }
 
-// move makes a host run another executable.
-func (h *hand) move(host *harness.Host, restart func(), kedge string) {
+// move makes nodes run an executable, one after the other.
+func (h *hand) move(kedge string, nodes ...node) {
 	h.Helper()
-	h.Logf("%s gets %s", host.Name, versionOf(h.T, kedge))
-	host.Install(kedge)
-	restart()
-	h.runs(host.Name, versionOf(h.T, kedge))
-	h.unchanged()
+	for _, n := range nodes {
+		n.Install(kedge)
+		n.Restart()
+		h.moved(kedge, n)
+	}
 }
 
-// moveKilled is move to the newer executable, for a server that is killed again and again while it starts.
-func (h *hand) moveKilled(server *harness.Server) {
+// moveKilled is move to the newer executable, for a node that is killed again and again while it starts.
+func (h *hand) moveKilled(n node) {
 	h.Helper()
-	h.move(server.Host, func() {
-		server.Terminate()
-		server.Start()
-		for i := range kills {
-			time.Sleep(time.Duration(i) * 600 * time.Millisecond)
-			server.Kill9()
-			server.Start()
-		}
-		server.WaitReady()
-	}, h.newer)
+	n.Terminate()
+	n.Install(h.newer)
+	n.Start()
+	for i := range kills {
+		time.Sleep(time.Duration(i) * 600 * time.Millisecond)
+		n.Kill9()
+		n.Start()
+	}
+	n.WaitReady()
+	h.moved(h.newer, n)
+}
+
+func (h *hand) moved(kedge string, n node) {
+	h.Helper()
+	version := versionOf(h.T, kedge)
+	h.runs(n.Name, version)
+	h.unchanged()
+	h.Logf("%s runs %s", n.Name, version)
+}
+
+// refused checks that a node refuses to run an executable with a message, and then runs another one as
+// if nothing had happened.
+func (h *hand) refused(n node, kedge, message, other string) {
+	h.Helper()
+	n.Terminate()
+	n.Install(kedge)
+	n.Start()
+	if code := n.WaitExit(cluster.Patience); code == 0 || !strings.Contains(n.LogTail(), message) {
+		h.Errorf("%s ended with status %d, and not with %q:\n%s", n.Name, code, message, n.LogTail())
+	}
+	n.Install(other)
+	n.Start()
+	n.WaitReady()
+	h.moved(other, n)
 }
 
 // TestSQLite has one server and one agent.
@@ -65,31 +89,20 @@ func TestSQLite(t *testing.T) {
 	server := newHost(t, network, "server-1", older).StartServer(t)
 	server.WaitReady()
 	h := &hand{newWorld(t, network, []*harness.Server{server}, newHost(t, network, "agent-1", older)), older, newer}
-	agent := h.agents[0]
 
-	t.Log("an agent must not be newer than its server")
-	agent.Terminate()
-	agent.Host.Install(newer)
-	agent.Start()
-	if code := agent.WaitExit(cluster.Patience); code != 1 || !strings.Contains(agent.LogTail(), "newer") {
-		t.Errorf("it ended with status %d:\n%s", code, agent.LogTail())
-	}
-	agent.Host.Install(older)
-	agent.Start()
-	agent.WaitReady()
-	h.unchanged()
-
-	h.moveKilled(server)
+	h.refused(h.agents[0], newer, "a node must not be newer", older)
+	h.moveKilled(h.servers[0])
 	h.works("between", "agent-1")
-	h.move(agent.Host, agent.Restart, newer)
+	h.move(newer, h.agents...)
 	h.works("newer", "agent-1")
-	h.move(agent.Host, agent.Restart, older)
-	h.move(server.Host, server.Restart, older)
+
+	h.move(older, h.agents...)
+	h.move(older, h.servers...)
 	h.works("back", "agent-1")
 	h.unharmed()
 }
 
-// TestEtcd has three servers and one agent. The etcd of the newer kedge is newer, too.
+// TestEtcd has three servers and one agent. The newer kedge has a newer etcd.
 func TestEtcd(t *testing.T) {
 	older, newer := executables(t)
 	network := harness.NewNetwork(t)
@@ -99,41 +112,24 @@ func TestEtcd(t *testing.T) {
 	}
 	servers := cluster.Gather(t, hosts...)
 	h := &hand{newWorld(t, network, servers, newHost(t, network, "agent-1", older)), older, newer}
-	agent := h.agents[0]
 
-	t.Log("one member is newer, and nothing forbids to go back")
-	h.moveKilled(servers[0])
+	t.Log("while one member is newer, nothing forbids to go back")
+	h.moveKilled(h.servers[0])
 	member.WaitData(t, member.OlderData, hosts...)
 	h.works("mixed", "server-2")
-	h.move(hosts[0], servers[0].Restart, older)
+	h.move(older, h.servers[0])
 
-	for _, server := range servers {
-		h.move(server.Host, server.Restart, newer)
-	}
+	h.move(newer, h.servers...)
 	member.WaitData(t, member.Data, hosts...)
 	h.works("between", "agent-1")
-
-	t.Log("the older etcd refuses the data, and does not change them")
-	last := servers[2]
-	last.Terminate()
-	last.Host.Install(older)
-	last.Start()
-	if code := last.WaitExit(cluster.Patience); code == 0 || !strings.Contains(last.LogTail(), "is not supported") {
-		t.Errorf("it ended with status %d:\n%s", code, last.LogTail())
-	}
-	last.Host.Install(newer)
-	last.Start()
-	last.WaitReady()
-	h.unchanged()
-	h.move(agent.Host, agent.Restart, newer)
+	h.refused(h.servers[2], older, "is not supported", newer)
+	h.move(newer, h.agents...)
 	h.works("newer", "agent-1")
 
-	t.Log("etcd is told before, and then all go back")
+	t.Log("etcd is told, and then all go back")
 	member.AllowOlder(t, hosts...)
-	h.move(agent.Host, agent.Restart, older)
-	for _, server := range servers {
-		h.move(server.Host, server.Restart, older)
-	}
+	h.move(older, h.agents...)
+	h.move(older, h.servers...)
 	member.WaitVoters(t, servers[0], "server-1", "server-2", "server-3")
 	h.works("back", "agent-1")
 	h.unharmed()
@@ -146,30 +142,27 @@ func TestPostgreSQL(t *testing.T) {
 	s := store.NewPostgreSQL(t, network)
 	s.Start()
 	var servers []*harness.Server
-	var args []string
+	var token []string
 	for _, name := range []string{"server-1", "server-2"} {
 		host := newHost(t, network, name, older)
 		host.Setenv("KEDGE_DATASTORE_ENDPOINT", s.Endpoint)
-		server := host.StartServer(t, append(args, s.Files(host)...)...)
+		server := host.StartServer(t, append(s.Files(host), token...)...)
 		server.WaitReady()
-		servers = append(servers, server)
-		args = []string{"--token=" + server.Token()}
+		servers, token = append(servers, server), []string{"--token=" + server.Token()}
 	}
 	h := &hand{newWorld(t, network, servers, newHost(t, network, "agent-1", older)), older, newer}
-	agent := h.agents[0]
 
-	h.moveKilled(servers[0])
+	h.moveKilled(h.servers[0])
 	h.works("mixed", "server-2")
-	h.move(servers[0].Host, servers[0].Restart, older)
-	for _, server := range servers {
-		h.move(server.Host, server.Restart, newer)
-	}
+	h.move(older, h.servers[0])
+
+	h.move(newer, h.servers...)
 	h.works("between", "agent-1")
-	h.move(agent.Host, agent.Restart, newer)
-	h.move(agent.Host, agent.Restart, older)
-	for _, server := range servers {
-		h.move(server.Host, server.Restart, older)
-	}
+	h.move(newer, h.agents...)
+	h.works("newer", "agent-1")
+
+	h.move(older, h.agents...)
+	h.move(older, h.servers...)
 	h.works("back", "agent-1")
 	h.unharmed()
 }

@@ -3,7 +3,9 @@ package upgrade
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -50,14 +52,33 @@ func versionOf(t *testing.T, kedge string) string {
 	return version
 }
 
+// daemon is a kedge that runs on a host.
+type daemon interface {
+	Start()
+	Terminate()
+	Kill9()
+	Restart()
+	Runs() bool
+	Process() *os.Process
+	WaitReady()
+	WaitExit(time.Duration) int
+	LogTail() string
+}
+
+// node is a host with its kedge.
+type node struct {
+	*harness.Host
+	daemon
+}
+
 // world is a cluster with pods that serve and write, a client that asks them all the time, and a client
 // that writes to the API all the time.
 type world struct {
 	*cluster.Cluster
-	servers []*harness.Server
-	agents  []*harness.Agent
-	loads   map[string]*load.Load
-	writes  *load.Writes
+	servers, agents []node
+	clients         []kubernetes.Interface // of each server
+	loads           map[string]*load.Load
+	writes          *load.Writes
 	// containers are those that must not change.
 	containers map[string]string
 }
@@ -103,9 +124,12 @@ spec:
 // newWorld starts agents on hosts, and then the work and its clients.
 func newWorld(t *testing.T, network *harness.Network, servers []*harness.Server, agents ...*harness.Host) *world {
 	t.Helper()
-	w := &world{Cluster: cluster.Of(t, servers[0]), servers: servers, loads: map[string]*load.Load{}}
+	w := &world{Cluster: cluster.Of(t, servers[0]), loads: map[string]*load.Load{}}
+	for _, server := range servers {
+		w.servers, w.clients = append(w.servers, node{server.Host, server}), append(w.clients, server.Client())
+	}
 	for _, host := range agents {
-		w.agents = append(w.agents, host.StartAgent(t, servers[0]))
+		w.agents = append(w.agents, node{host, host.StartAgent(t, servers[0])})
 	}
 	for _, agent := range w.agents {
 		agent.WaitReady()
@@ -118,35 +142,23 @@ func newWorld(t *testing.T, network *harness.Network, servers []*harness.Server,
 	w.containers = w.Containers()
 
 	outside := network.NewHost(t, "client")
-	var clients []kubernetes.Interface
-	for _, server := range servers {
-		clients = append(clients, server.Client())
-	}
-	for _, host := range w.hosts() {
-		address := host.Address.String() + ":" + port
-		w.Eventually(host.Name+" to serve", func() error {
+	for _, node := range w.nodes() {
+		address := node.Address.String() + ":" + port
+		w.Eventually(node.Name+" to serve", func() error {
 			_, err := outside.Get(address)
 			return err
 		})
 		cfg := load.Config{Dial: outside.DialContext, Address: address, URL: "http://web/", Workers: 1, Pause: 100 * time.Millisecond}
-		w.loads[host.Name+", one connection"] = load.Start(t, cfg)
+		w.loads[node.Name+", one connection"] = load.Start(t, cfg)
 		cfg.Fresh = true
-		w.loads[host.Name+", new connections"] = load.Start(t, cfg)
+		w.loads[node.Name+", new connections"] = load.Start(t, cfg)
 	}
-	w.writes = load.StartWrites(t, 50*time.Millisecond, clients...)
+	w.writes = load.StartWrites(t, 50*time.Millisecond, w.clients...)
 	return w
 }
 
-func (w *world) hosts() []*harness.Host {
-	var hosts []*harness.Host
-	for _, server := range w.servers {
-		hosts = append(hosts, server.Host)
-	}
-	for _, agent := range w.agents {
-		hosts = append(hosts, agent.Host)
-	}
-	return hosts
-}
+// nodes returns the servers and the agents.
+func (w *world) nodes() []node { return slices.Concat(w.servers, w.agents) }
 
 // runs waits until a node is of a version of kedge.
 func (w *world) runs(node, version string) {
@@ -191,8 +203,8 @@ func (w *world) unharmed() {
 		load.Stop(what)
 	}
 	w.writes.Stop()
-	for _, server := range w.servers {
-		w.writes.WantAll(server.Client())
+	for _, client := range w.clients {
+		w.writes.WantAll(client)
 	}
 	w.In("kept-0", "the file of the claim", func(content string) bool { return content == "kept" }, "cat", "/data/file")
 }
