@@ -105,15 +105,16 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 		return fmt.Errorf("add event handler: %w", err)
 	}
 	t.nodes = nodes.Lister()
+	known, lister := endpoints.Informer().HasSynced, endpoints.Lister()
 	t.servers = func() []string {
-		slice, err := endpoints.Lister().EndpointSlices(metav1.NamespaceDefault).Get("kubernetes")
+		slice, err := lister.EndpointSlices(metav1.NamespaceDefault).Get("kubernetes")
 		if err != nil {
 			return nil
 		}
 		return servers.Addresses(slice, "")
 	}
 	factory.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced, endpoints.Informer().HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced, known) {
 		return nil
 	}
 	ready()
