@@ -63,6 +63,7 @@ func newApp(work *workload) *cli.App {
 			certificateCommand(),
 			imageCommand(),
 			netpolCommand(),
+			upgradeCommand(),
 			kubectlCommand(),
 			crictlCommand(),
 			ctrCommand(),

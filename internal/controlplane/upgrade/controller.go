@@ -13,9 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/dynamic"
@@ -322,11 +320,11 @@ func (t *term) cordon(ctx context.Context, plans []*upgrades.Plan, all []*node) 
 func (t *term) write(ctx context.Context, plan *upgrades.Plan, status upgrades.PlanStatus) (*upgrades.Plan, error) {
 	wrote := *plan
 	wrote.Status = status
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&wrote)
+	object, err := encode(&wrote)
 	if err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
+		return nil, err
 	}
-	answer, err := t.custom.Resource(upgrades.Plans).UpdateStatus(ctx, &unstructured.Unstructured{Object: fields}, metav1.UpdateOptions{})
+	answer, err := t.custom.Resource(upgrades.Plans).UpdateStatus(ctx, object, metav1.UpdateOptions{})
 	if err != nil {
 		return nil, err
 	}
