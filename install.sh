@@ -251,6 +251,7 @@ check_signature() {
 	fetch SHA256SUMS.sig || fail "the release is not signed (there is no SHA256SUMS.sig in $from), so nothing was changed"
 	openssl dgst -sha256 -verify "$key" -signature "$work/SHA256SUMS.sig" "$work/SHA256SUMS" >/dev/null 2>&1 ||
 		fail "the signature of SHA256SUMS is not by the key that is trusted, so nothing was changed"
+	cp "$key" "$work/new/key" # `kedge upgrade` wants releases to be signed by it, too
 }
 
 # -- What it is to do ---------------------------------------------------------
@@ -567,6 +568,7 @@ install_kedge() {
 		put unit "$unit" "$([ "$init" = systemd ] && echo 644 || echo 755)"
 	fi
 	put rotation "$rotation" 644
+	put key "$etc/release.pem" 644
 	write_manifest >"$work/new/manifest"
 	put manifest "$manifest" 600
 	version=$("$program" --version)

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -28,6 +29,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
+	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/node/csi"
@@ -66,6 +68,11 @@ type Config struct {
 	// Routes does the same with what this node's gateway serves. It is nil if the cluster has
 	// the gateway disabled.
 	Routes func(ctx context.Context, apply func(routing.Update) error) error
+	// Orders does the same with what this node is to run, again and again. Executable calls take
+	// with the executable that has a digest, from one place after the other, until take returns
+	// nil.
+	Orders     func(ctx context.Context, apply func(upgrades.Order) error) error
+	Executable func(ctx context.Context, digest string, take func(io.Reader) error) error
 	// The kubelet's serving certificate, and the authority of its callers.
 	ServingCertFile, ServingKeyFile string
 	ClientCAFile                    string
@@ -292,6 +299,11 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 
 	node := nodewatch.New(objectcache.Share(cfg.nodeClient(), cfg.Informers, &corev1.Node{}), cfg.Node.Name)
 	group.Add(node, onNode...)
+	upgrader, err := newUpgrader(cfg)
+	if err != nil {
+		return nil, err
+	}
+	group.Add(upgrader, api)
 	// All faults in the user's arguments together. The caller then does not run the
 	// group.
 	if err := errors.Join(kubeletFault, proxyFault); err != nil {

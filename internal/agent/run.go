@@ -19,6 +19,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/cluster/executables"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
@@ -153,6 +154,11 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 	if identity.Settings.Cluster.Has(config.Gateway) {
 		routes = nodestream.Routes().Keep(nodestream.Routes().From(clients.ClientConfig(kubelet)))
 	}
+	orders := nodestream.Orders().Keep(nodestream.Orders().From(clients.ClientConfig(kubelet)))
+	source := executables.Source{TLS: identity.TLS(kubelet), Servers: func() []string {
+		all, _ := servers.Servers()
+		return all
+	}}
 	group.Add(objects, renewer)
 	group.Add(servers.Follow(serverlb.FollowConfig{
 		Source: serverlb.Endpoints(objectcache.Share(clients.ClientConfig(kubelet), objects.Informers, &discoveryv1.EndpointSlice{})),
@@ -172,6 +178,8 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 		Driver:          driver,
 		Policies:        policies,
 		Routes:          routes,
+		Orders:          orders,
+		Executable:      source.Get,
 		ServingCertFile: identity.ServingCertFile(),
 		ServingKeyFile:  identity.ServingKeyFile(),
 		ClientCAFile:    identity.ClientCAFile(),

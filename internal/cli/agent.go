@@ -35,14 +35,15 @@ func runAgent(ctx context.Context, cfg *config.Config, process *agent.Process, l
 	logrus.Infof("kedge %s starts as an agent of %s, data in %s", version.Version, cfg.Agent.Server, cfg.DataDir)
 	err := agent.Run(ctx, cfg, process, local, agent.Observer{
 		OnJoined:   func() { forgetToken(cfg.Token) },
-		OnChange:   logChange,
+		OnChange:   telling(process.Trial),
 		OnSlowStop: logSlowStop,
 		OnReady: func(node string) {
 			logrus.Infof("node %s is ready in %s", node, seconds(time.Since(began)))
 			notify("READY=1\nSTATUS=ready")
+			process.Trial.Components()
 		},
 	})
-	return startAnew(err, environment)
+	return startAnew(ctx, err, environment, cfg, process.Trial)
 }
 
 // forgetToken takes the token of a node that has joined out of the environment of the

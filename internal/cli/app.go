@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/kedge-dev/kedge/internal/base/trial"
 	"github.com/kedge-dev/kedge/internal/base/version"
 )
 
@@ -24,16 +25,25 @@ func Run(ctx context.Context, args []string) error {
 	if name := filepath.Base(args[0]); slices.Contains(tools, name) {
 		args = slices.Concat([]string{"kedge", name}, args[1:])
 	}
-	work := &workload{}
-	if err := runApp(ctx, newApp(work), args); err != nil || work.run == nil {
-		return err
+	if record := trial.ToGuard(); record != "" {
+		return guard(ctx, record)
 	}
-	return work.run(ctx)
+	work := &workload{trial: trial.FromEnvironment()}
+	err := runApp(ctx, newApp(work), args)
+	if err == nil && work.run != nil {
+		err = work.run(ctx)
+	}
+	work.trial.Explain(err)
+	return err
 }
 
 // workload is what a command that runs until SIGTERM does. The command's action only
 // prepares it: Run does it when the flags of all commands, a MiB, are garbage.
-type workload struct{ run func(context.Context) error }
+type workload struct {
+	run func(context.Context) error
+	// trial is set if this is a new executable that has to prove itself.
+	trial *trial.Child
+}
 
 // ExitStatus returns the exit status for an error of Run.
 func ExitStatus(err error) int {
@@ -63,6 +73,7 @@ func newApp(work *workload) *cli.App {
 			certificateCommand(),
 			imageCommand(),
 			netpolCommand(),
+			upgradeCommand(),
 			kubectlCommand(),
 			crictlCommand(),
 			ctrCommand(),

@@ -16,6 +16,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/logging"
+	"github.com/kedge-dev/kedge/internal/base/trial"
 	"github.com/kedge-dev/kedge/internal/inspect/settings"
 )
 
@@ -41,7 +42,7 @@ func preparing(work *workload, what string, role config.Role, run runFunc) cli.A
 		if os.Geteuid() != 0 {
 			return fmt.Errorf("only root may run %s, which makes containers and networks: run this command with sudo", what)
 		}
-		work.run = func(ctx context.Context) error { return runLogged(ctx, role, load, cfg, sources, run) }
+		work.run = func(ctx context.Context) error { return runLogged(ctx, role, load, cfg, sources, work.trial, run) }
 		return nil
 	}
 }
@@ -51,7 +52,7 @@ type runFunc func(ctx context.Context, cfg *config.Config, process *agent.Proces
 
 // runLogged calls run with a log, and with settings that SIGHUP and commands on its host
 // can look at and change.
-func runLogged(ctx context.Context, role config.Role, load settings.Load, cfg *config.Config, sources config.Sources, run runFunc) error {
+func runLogged(ctx context.Context, role config.Role, load settings.Load, cfg *config.Config, sources config.Sources, onTrial *trial.Child, run runFunc) error {
 	log, err := logging.Open(cfg.Log)
 	if err != nil {
 		return err
@@ -60,6 +61,7 @@ func runLogged(ctx context.Context, role config.Role, load settings.Load, cfg *c
 	if err != nil {
 		return err
 	}
+	process.Trial = onTrial
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)

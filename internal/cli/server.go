@@ -15,8 +15,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/base/trial"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/server"
@@ -38,7 +40,7 @@ func runServer(ctx context.Context, cfg *config.Config, process *agent.Process, 
 	began := time.Now()
 	logrus.Infof("kedge %s starts, data in %s", version.Version, cfg.DataDir)
 	err := server.Run(ctx, cfg, process, local, server.Observer{
-		OnChange:   logChange,
+		OnChange:   telling(process.Trial),
 		OnSlowStop: logSlowStop,
 		OnReady: func(s server.Summary) {
 			kubeconfig := ""
@@ -48,24 +50,42 @@ func runServer(ctx context.Context, cfg *config.Config, process *agent.Process, 
 			logrus.Infof("ready in %s; %sto join a node, there: kedge agent --server %s --token-file FILE, with a token of `kedge token create` here",
 				seconds(time.Since(began)), kubeconfig, s.URL)
 			notify("READY=1\nSTATUS=ready")
+			process.Trial.Components()
 		},
 	})
-	return startAnew(err, environment)
+	return startAnew(ctx, err, environment, cfg, process.Trial)
 }
 
 // startAnew replaces this process by a new one with the same id, arguments and
-// environment if the node has moved, or the authorities were replaced, so that it needs
-// no service manager to come back. Any other end of a run it returns as it is.
-func startAnew(err error, environment []string) error {
-	if !errors.Is(err, host.ErrMoved) && !errors.Is(err, join.ErrAuthorities) {
+// environment if the node has moved, the authorities were replaced, or a new executable
+// is to be tried, so that it needs no service manager to come back. Any other end of a
+// run it returns as it is.
+func startAnew(ctx context.Context, err error, environment []string, cfg *config.Config, onTrial *trial.Child) error {
+	switch {
+	case errors.Is(err, trial.ErrBegin):
+		environment = append(environment, trial.Guarding(datadir.Dir(cfg.DataDir).Trial()))
+	case errors.Is(err, host.ErrMoved), errors.Is(err, join.ErrAuthorities):
+		logrus.Warnf("%v: starting anew", err)
+		environment = append(environment, onTrial.Inherit()...)
+	default:
 		return err
 	}
-	logrus.Warnf("%v: starting anew", err)
+	if ctx.Err() != nil {
+		return nil // it was told to stop meanwhile
+	}
 	program, err := os.Executable()
 	if err == nil {
 		err = syscall.Exec(program, os.Args, environment)
 	}
 	return fmt.Errorf("start anew: %w", err)
+}
+
+// telling returns what logs a change of a component, and tells the guard of a trial of it.
+func telling(onTrial *trial.Child) func(component.Status) {
+	return func(s component.Status) {
+		logChange(s)
+		onTrial.Component(s)
+	}
 }
 
 // logChange shows one component's way to Ready, and its end.
@@ -77,6 +97,10 @@ func logChange(s component.Status) {
 	case component.Stopped:
 		log.Info("stopped")
 	case component.Failed:
+		if strings.Contains(s.Error, trial.ErrBegin.Error()) {
+			log.Info("stopped")
+			return
+		}
 		// The error itself is printed by main, once.
 		log.Error("failed")
 	default:

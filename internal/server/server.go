@@ -263,6 +263,8 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		Driver:          driver,
 		Policies:        s.ownPolicies(api),
 		Routes:          s.ownRoutes(api),
+		Orders:          s.ownOrders(api),
+		Executable:      s.ownExecutable(api),
 		ServingCertFile: s.certificates.KubeletServingCertFile,
 		ServingKeyFile:  s.certificates.KubeletServingKeyFile,
 		ClientCAFile:    s.certificates.ClientCAFile,

@@ -2,10 +2,15 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"net/http"
 	"os"
 
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
+	"github.com/kedge-dev/kedge/internal/cluster/executables"
 	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/servers"
@@ -76,6 +81,36 @@ func (s *server) ownOrders(api *api) func(context.Context, func(upgrades.Order) 
 		}
 	}
 	return nodestream.Orders().Keep(stream)
+}
+
+// ownExecutable returns what gives this server's node an executable: from this server, or else
+// from others.
+func (s *server) ownExecutable(api *api) func(context.Context, string, func(io.Reader) error) error {
+	source := executables.Source{TLS: s.certificates.NodeTLS(), Servers: func() []string { return s.otherServers(api) }}
+	return func(ctx context.Context, digest string, take func(io.Reader) error) error {
+		if s.plans != nil {
+			file, err := s.plans.Executable(digest)
+			if err == nil {
+				defer file.Close()
+				return take(file)
+			}
+			if !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("open executable: %w", err)
+			}
+		}
+		return source.Get(ctx, digest, take)
+	}
+}
+
+// otherServers returns the addresses of the other servers with an API server.
+func (s *server) otherServers(api *api) (addresses []string) {
+	switch {
+	case s.others != nil:
+		addresses, _ = s.others.Servers()
+	case api.remote != nil:
+		addresses, _ = api.remote.Servers()
+	}
+	return addresses
 }
 
 // executable returns what opens the executables that this server has, or nil.

@@ -403,7 +403,7 @@ func TestProcesses(t *testing.T) {
 		diary, message string
 		stage          upgrades.Stage
 	}{
-		"work":  {"child new work, ready, terminated, installed new", "", upgrades.Upgraded},
+		"work": {"child new work, ready, terminated, installed new", "", upgrades.Upgraded},
 		// The authorities were replaced, for example.
 		"anew":  {"child new anew, child new anew, ready, terminated, installed new", "", upgrades.Upgraded},
 		"fail":  {"child new fail, installed old", "(exit status 1):\nstore: the disk is full", upgrades.Failed},

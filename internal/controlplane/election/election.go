@@ -10,6 +10,7 @@ package election
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -157,6 +158,17 @@ func (e *Election) Run(ctx context.Context, ready func()) error {
 	}
 	e.release(context.WithoutCancel(ctx), lock)
 	return nil
+}
+
+// Leader returns the name in the identity NAME_ADDRESS of the server that is elected. The error
+// is a NotFound if there was never an election, because the cluster has one server.
+func Leader(ctx context.Context, api kubernetes.Interface) (string, error) {
+	lease, err := api.CoordinationV1().Leases(leaseNamespace).Get(ctx, leaseName, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("ask who leads: %w", err)
+	}
+	identity := ptr.Deref(lease.Spec.HolderIdentity, "")
+	return identity[:max(strings.LastIndexByte(identity, '_'), 0)], nil
 }
 
 // stand takes part in the election until the Lease was won and lost, or until

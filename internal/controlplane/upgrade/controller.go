@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -16,9 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -107,15 +103,16 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 		return fmt.Errorf("add event handler: %w", err)
 	}
 	t.nodes = nodes.Lister()
+	known, lister := endpoints.Informer().HasSynced, endpoints.Lister()
 	t.servers = func() []string {
-		slice, err := endpoints.Lister().EndpointSlices(metav1.NamespaceDefault).Get("kubernetes")
+		slice, err := lister.EndpointSlices(metav1.NamespaceDefault).Get("kubernetes")
 		if err != nil {
 			return nil
 		}
 		return servers.Addresses(slice, "")
 	}
 	factory.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced, endpoints.Informer().HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced, known) {
 		return nil
 	}
 	ready()
@@ -136,21 +133,33 @@ type term struct {
 	// servers returns HOST:PORT of all servers with an API server.
 	servers  func() []string
 	resolver *resolver
+	// ask is resolver.ask, except in tests.
+	ask func(context.Context, question) answer
 	// changes receives when a node has changed, or when the resolver has an answer.
 	changes objectcache.Changes
+	// written are the Plans that were written last, until the cache has them.
+	written map[types.UID]written
 	now     func() time.Time
 	newID   func() string
 	// told is the last failure that was logged.
 	told string
 }
 
+// written is a Plan as it was written over a version of it. What another Plan may do follows from
+// it, too.
+type written struct {
+	over string
+	plan *upgrades.Plan
+}
+
 // newTerm makes a term without what comes from informers.
 func newTerm(cfg ControllerConfig, log *logrus.Entry, api kubernetes.Interface, custom dynamic.Interface, recorder record.EventRecorder) *term {
 	t := &term{
 		ControllerConfig: cfg, log: log, api: api, custom: custom, events: recorder,
-		changes: objectcache.NewChanges(), now: time.Now, newID: func() string { return string(uuid.NewUUID()) },
+		changes: objectcache.NewChanges(), written: map[types.UID]written{}, now: time.Now, newID: func() string { return string(uuid.NewUUID()) },
 	}
 	t.resolver = &resolver{store: cfg.Plans.cfg.Store, keyFile: release.KeyFile, answered: t.changes.Notify, tasks: map[string]*task{}}
+	t.ask = t.resolver.ask
 	return t
 }
 
@@ -190,13 +199,14 @@ func (t *term) report(ctx context.Context, err error) {
 // changes, or 0.
 func (t *term) sync(ctx context.Context, plans []*upgrades.Plan) (again time.Duration, err error) {
 	defer t.resolver.forget()
+	plans = t.latest(plans)
 	list, err := t.nodes.List(labels.Everything())
 	if err != nil {
 		return 0, fmt.Errorf("list nodes: %w", err)
 	}
 	all := nodesOf(list)
 	faults := []error{t.cordon(ctx, plans, all)}
-	for _, plan := range plans {
+	for i, plan := range plans {
 		if plan.Status.ObservedGeneration == plan.Generation && ended(&plan.Status) {
 			continue
 		}
@@ -206,36 +216,56 @@ func (t *term) sync(ctx context.Context, plans []*upgrades.Plan) (again time.Dur
 		if len(in(&plan.Status, upgrades.NodeDraining)) > 0 {
 			again = soon
 		}
-		faults = append(faults, t.step(ctx, plan, plans, all))
+		next, err := t.step(ctx, plan, plans, all)
+		plans[i], faults = next, append(faults, err)
 	}
 	return again, errors.Join(faults...)
 }
 
-// step brings a Plan one step on. Its status decides what happens in the cluster, and is written
-// first. If this server ends in between, the next one that leads does it.
-func (t *term) step(ctx context.Context, plan *upgrades.Plan, plans []*upgrades.Plan, all []*node) error {
+// latest returns Plans as they were written last, as long as the cache is behind.
+func (t *term) latest(plans []*upgrades.Plan) []*upgrades.Plan {
+	all, behind := make([]*upgrades.Plan, 0, len(plans)), map[types.UID]written{}
+	for _, plan := range plans {
+		if last, is := t.written[plan.UID]; is && last.over == plan.ResourceVersion {
+			behind[plan.UID], plan = last, last.plan
+		}
+		all = append(all, plan)
+	}
+	t.written = behind
+	return all
+}
+
+// step brings a Plan one step on, and returns it as it is then. Its status decides what happens
+// in the cluster, and is written first. If this server ends in between, the next one that leads
+// does it.
+func (t *term) step(ctx context.Context, plan *upgrades.Plan, plans []*upgrades.Plan, all []*node) (*upgrades.Plan, error) {
 	drains, err := t.drain(ctx, plan)
 	if err != nil {
-		return fmt.Errorf("plan %s: %w", plan.Name, err)
+		return plan, fmt.Errorf("plan %s: %w", plan.Name, err)
 	}
 	w := &world{
-		plan: plan, all: all, bares: t.bares(ctx, all), own: t.Node, drained: drains, now: t.now(), newID: t.newID,
+		plan: plan, all: all, bares: baresOf(ctx, t.HTTP, t.servers(), all), own: t.Node, drained: drains, now: t.now(), newID: t.newID,
 		others: slices.DeleteFunc(slices.Clone(plans), func(other *upgrades.Plan) bool { return other == plan }),
-		ask:    func(q question) answer { return t.resolver.ask(ctx, q) },
+		ask:    func(q question) answer { return t.ask(ctx, q) },
 	}
 	next := w.next()
 	if ctx.Err() != nil || equality.Semantic.DeepEqual(next, plan.Status) {
-		return nil
+		return plan, nil
 	}
-	if err := t.write(ctx, plan, next); err != nil {
-		// After a conflict, the cache brings the newer version soon.
-		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("write status of Plan %s: %w", plan.Name, err)
+	wrote, err := t.write(ctx, plan, next)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return plan, nil // the cache brings the newer version soon
 	}
+	if err != nil {
+		return plan, fmt.Errorf("write status of Plan %s: %w", plan.Name, err)
+	}
+	over := plan.ResourceVersion
+	if last, is := t.written[plan.UID]; is {
+		over = last.over
+	}
+	t.written[plan.UID] = written{over, wrote}
 	t.tell(plan, &next)
-	return nil
+	return wrote, nil
 }
 
 // drain evicts pods of the nodes of a Plan that are being drained. Nodes are cordoned before.
@@ -285,16 +315,21 @@ func (t *term) cordon(ctx context.Context, plans []*upgrades.Plan, all []*node) 
 	return errors.Join(faults...)
 }
 
-// write writes the status of a Plan. It fails with a conflict if the Plan is newer.
-func (t *term) write(ctx context.Context, plan *upgrades.Plan, status upgrades.PlanStatus) error {
-	written := *plan
-	written.Status = status
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&written)
+// write writes the status of a Plan, and returns the Plan as it is then. It fails with a conflict
+// if the Plan is newer.
+func (t *term) write(ctx context.Context, plan *upgrades.Plan, status upgrades.PlanStatus) (*upgrades.Plan, error) {
+	wrote := *plan
+	wrote.Status = status
+	object, err := encode(&wrote)
 	if err != nil {
-		return fmt.Errorf("encode: %w", err)
+		return nil, err
 	}
-	_, err = t.custom.Resource(upgrades.Plans).UpdateStatus(ctx, &unstructured.Unstructured{Object: fields}, metav1.UpdateOptions{})
-	return err
+	answer, err := t.custom.Resource(upgrades.Plans).UpdateStatus(ctx, object, metav1.UpdateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	wrote.ResourceVersion = answer.GetResourceVersion()
+	return &wrote, nil
 }
 
 // tell writes Events about what is new in a status.
@@ -333,34 +368,4 @@ func (t *term) tell(plan *upgrades.Plan, next *upgrades.PlanStatus) {
 	case upgrades.Stopped:
 		say(corev1.EventTypeWarning, "Stopped", "%s", next.Message)
 	}
-}
-
-// bares returns the servers that are no nodes.
-func (t *term) bares(ctx context.Context, all []*node) []bare {
-	return baresOf(ctx, t.HTTP, t.servers(), all)
-}
-
-// baresOf asks servers that are no nodes for their version. addresses are those of all servers.
-func baresOf(ctx context.Context, client *http.Client, addresses []string, all []*node) []bare {
-	known, nodes := map[string]bool{}, 0
-	for _, n := range all {
-		for _, address := range n.addresses {
-			known[address] = true
-		}
-		if n.role == server {
-			nodes++
-		}
-	}
-	// The API of a server may be advertised with an address that its Node does not have. Then
-	// there are as many nodes as servers.
-	if len(addresses) <= nodes {
-		return nil
-	}
-	found := map[string]bare{}
-	for _, address := range addresses {
-		if host, _, err := net.SplitHostPort(address); err == nil && !known[host] {
-			found[address] = bare{address, versionAt(ctx, client, address)}
-		}
-	}
-	return slices.SortedFunc(maps.Values(found), func(a, b bare) int { return strings.Compare(a.address, b.address) })
 }

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/rest"
@@ -129,9 +128,9 @@ func (p *Plans) read(list []any) []*upgrades.Plan {
 		if !is {
 			continue
 		}
-		plan := new(upgrades.Plan)
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(custom.Object, plan); err != nil {
-			p.log.Warnf("Ignoring Plan %s, which cannot be read: %v", custom.GetName(), err)
+		plan, err := decode(custom)
+		if err != nil {
+			p.log.Warnf("Ignoring a Plan: %v", err)
 			continue
 		}
 		plans = append(plans, plan)

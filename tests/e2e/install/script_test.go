@@ -107,6 +107,7 @@ func TestFiles(t *testing.T) {
 		t.Errorf("the environment is\n%s\nwant\n%s", got, want)
 	}
 	wants(t, sh(t, host, "readlink /usr/local/bin/ctr"), "kedge")
+	sh(t, host, "cmp /opt/keys/release.pem /etc/kedge/release.pem")
 
 	t.Log("a newer version, in a folder: settings that are not given again stay")
 	output = sh(t, host, "KEDGE_TOKEN=other sh /opt/second/install.sh")

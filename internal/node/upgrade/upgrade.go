@@ -1,0 +1,300 @@
+// Package upgrade is a node's part in upgrades. A server tells it which kedge the node is to run
+// (package upgrades). The component gets the executable, checks it, and ends the process for a
+// trial of it (package trial). It tells on the Node how far it is, as the kubelet. The agent
+// package runs it on every node.
+//
+// While a new executable is on trial, the component of that process follows no orders. It tells
+// the guard whether the Node is ready.
+package upgrade
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/trial"
+	"github.com/kedge-dev/kedge/internal/base/upgrades"
+)
+
+// Name is the component's name. The controller on a server is called upgrade.
+const Name = "upgrade-node"
+
+const (
+	// After a failure the next attempt follows after firstRetry. The wait doubles up to
+	// lastRetry.
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+	// lastWord is how long the node tries to tell that a trial begins.
+	lastWord = 5 * time.Second
+)
+
+// Config is what New needs.
+type Config struct {
+	// Orders calls apply with what the node is to run, again and again. It keeps trying until
+	// ctx ends.
+	Orders func(ctx context.Context, apply func(upgrades.Order) error) error
+	// Fetch calls take with the executable that has a digest, until take returns nil. It may
+	// have it from several places.
+	Fetch func(ctx context.Context, digest string, take func(io.Reader) error) error
+	// Installed is the path of this process's executable. Own leads to that, whatever has
+	// become of its path.
+	Installed, Own string
+	// Version is this kedge's.
+	Version string
+	// Record is the file of the trial.Record.
+	Record string
+	// Trial is set if this process is on trial.
+	Trial *trial.Child
+	// Client calls as the kubelet of this node.
+	Client *rest.Config
+	// Informers provide nodes.
+	Informers objectcache.Source
+	NodeName  string
+}
+
+// upgrader is the component.
+type upgrader struct {
+	cfg Config
+	log *logrus.Entry
+	// began is when this process began.
+	began time.Time
+	// api is a fake in tests.
+	api   kubernetes.Interface
+	nodes corelisters.NodeLister
+	// changes receives when there may be something to report.
+	changes objectcache.Changes
+	// record is the one of the last trial.
+	record trial.Record
+
+	mu sync.Mutex
+	// report is what the Node has to tell, if it has an ID.
+	report upgrades.Report
+	// order is the newest one. end ends what is being done for the one before.
+	order upgrades.Order
+	end   context.CancelFunc
+}
+
+// New returns the component of a node.
+func New(cfg Config) component.Component { return newUpgrader(cfg) }
+
+func newUpgrader(cfg Config) *upgrader {
+	return &upgrader{
+		cfg: cfg, log: logrus.WithField("component", Name), began: time.Now(), changes: objectcache.NewChanges(), end: func() {},
+	}
+}
+
+// Name implements component.Component.
+func (*upgrader) Name() string { return Name }
+
+// Run implements component.Component. It is ready at once. It fails with trial.ErrBegin when the
+// process has to execute itself again for a trial.
+func (u *upgrader) Run(ctx context.Context, ready func()) error {
+	if u.api == nil {
+		api, err := kubernetes.NewForConfig(u.cfg.Client)
+		if err != nil {
+			return fmt.Errorf("make client: %w", err)
+		}
+		u.api = api
+	}
+	var working sync.WaitGroup
+	defer working.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	factory, err := u.cfg.Informers(ctx)
+	if err != nil {
+		return err
+	}
+	defer factory.Shutdown()
+	defer cancel()
+	nodes := factory.Core().V1().Nodes()
+	u.nodes = nodes.Lister()
+	// Adding a handler fails only on an informer that has stopped.
+	handler, err := nodes.Informer().AddEventHandler(objectcache.Handler[*corev1.Node](u.changes,
+		func(node *corev1.Node) bool { return node.Name == u.cfg.NodeName },
+		func(before, now *corev1.Node) bool {
+			return told(before) == told(now) && before.UID == now.UID && readiness(before) == readiness(now)
+		}))
+	if err != nil {
+		return fmt.Errorf("follow nodes: %w", err)
+	}
+	factory.StartWithContext(ctx)
+	u.remember()
+	ready()
+	working.Go(func() {
+		if cache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
+			u.keepReporting(ctx)
+		}
+	})
+	if u.cfg.Trial.Running() {
+		<-ctx.Done()
+		return nil
+	}
+	// It returns only when ctx ends.
+	working.Go(func() { _ = u.cfg.Orders(ctx, u.apply) })
+	return u.obey(ctx)
+}
+
+// remember reads what became of the last trial.
+func (u *upgrader) remember() {
+	var err error
+	if u.cfg.Trial.Running() {
+		u.record, err = trial.Read(u.cfg.Record)
+		u.tell(u.record.Report)
+	} else {
+		u.record, err = trial.Resume(u.cfg.Record, u.cfg.Installed)
+		// An order whose trial was interrupted may not come again.
+		if u.record.Report.Stage != upgrades.Trying {
+			u.tell(u.record.Report)
+		}
+	}
+	if err != nil {
+		u.log.Warn(err)
+	}
+}
+
+// apply takes an order. It may be the same as before.
+func (u *upgrader) apply(order upgrades.Order) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if order != u.order {
+		u.order = order
+		u.end()
+	}
+	return nil
+}
+
+// obey carries out orders until ctx ends, or until a trial has to begin.
+func (u *upgrader) obey(ctx context.Context) error {
+	for ctx.Err() == nil {
+		u.mu.Lock()
+		order := u.order
+		current, end := context.WithCancel(ctx)
+		u.end = end
+		u.mu.Unlock()
+		err := u.carryOut(current, order)
+		if err == nil {
+			<-current.Done() // for another order
+		}
+		end()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell lets the Node say how far an order is.
+func (u *upgrader) tell(report upgrades.Report) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.report = report
+	u.changes.Notify()
+}
+
+// at tells a stage of an order.
+func (u *upgrader) at(order upgrades.Order, stage upgrades.Stage, message string) {
+	u.tell(upgrades.Report{ID: order.ID, Stage: stage, Message: message, Time: time.Now().UTC().Truncate(time.Second)})
+}
+
+// wanted returns what the Node has to tell, "" if nothing.
+func (u *upgrader) wanted() string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.report.ID == "" {
+		return ""
+	}
+	return upgrades.FormatReport(u.report)
+}
+
+// told returns what a Node tells.
+func told(node *corev1.Node) string { return node.Annotations[upgrades.ReportAnnotation] }
+
+// readiness returns the condition Ready of a Node, without when it began.
+func readiness(node *corev1.Node) (ready corev1.NodeCondition) {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			ready = condition
+		}
+	}
+	ready.LastTransitionTime = metav1.Time{}
+	return ready
+}
+
+// unready returns why a Node is not ready, "" if it is. What was said before this process began
+// does not count.
+func (u *upgrader) unready(node *corev1.Node) string {
+	ready := readiness(node)
+	switch {
+	case ready.LastHeartbeatTime.Time.Before(u.began.Truncate(time.Second)):
+		return "the kubelet, which has not said that the Node is ready"
+	case ready.Status != corev1.ConditionTrue:
+		return "the Node, which is not ready: " + ready.Message
+	}
+	return ""
+}
+
+// keepReporting lets the Node say how far the order is, until ctx ends. During a trial it also
+// tells the guard whether the Node is ready.
+func (u *upgrader) keepReporting(ctx context.Context) {
+	retry, warned := firstRetry, ""
+	for {
+		select {
+		case <-u.changes: // what follows looks at everything
+		default:
+		}
+		var again <-chan time.Time
+		node, err := u.nodes.Get(u.cfg.NodeName)
+		if err != nil {
+			u.cfg.Trial.Node("the Node, which is not there")
+		} else {
+			u.cfg.Trial.Node(u.unready(node))
+		}
+		if wanted := u.wanted(); err == nil && wanted != "" && told(node) != wanted {
+			err = u.write(ctx, wanted)
+			if ctx.Err() != nil {
+				return
+			}
+			if err == nil {
+				retry, warned = firstRetry, ""
+			} else {
+				if text := err.Error(); text != warned {
+					warned = text
+					u.log.Warnf("%s. Trying again", text)
+				}
+				again, retry = time.After(retry), min(2*retry, lastRetry)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-u.changes:
+		case <-again:
+		}
+	}
+}
+
+// write writes a report on the Node.
+func (u *upgrader) write(ctx context.Context, report string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{upgrades.ReportAnnotation: report}}})
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	if _, err := u.api.CoreV1().Nodes().Patch(ctx, u.cfg.NodeName, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		return fmt.Errorf("report on the upgrade of this node: %w", err)
+	}
+	return nil
+}
