@@ -23,6 +23,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
+	"github.com/kedge-dev/kedge/internal/cluster/executables"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/servers"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
@@ -194,7 +195,7 @@ func resolveFile(ctx context.Context, path string) (version string, lacks func(a
 	if err != nil {
 		return "", nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if version, err = store.VersionOf(ctx, path); err != nil {
+	if version, err = executables.Version(ctx, path); err != nil {
 		return "", nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return version, func(architecture string) error {

@@ -36,15 +36,9 @@ func (s *server) newPlans(api *api) *upgrade.Plans {
 	return upgrade.New(upgrade.Config{
 		Client: as(api, upgrades.ControllerUser),
 		Store: store.New(store.Config{
-			Folder: s.dir.Upgrade(),
-			TLS:    s.certificates.NodeTLS(),
-			Servers: func() []string {
-				if s.others == nil {
-					return nil
-				}
-				others, _ := s.others.Servers()
-				return others
-			},
+			Folder:  s.dir.Upgrade(),
+			TLS:     s.certificates.NodeTLS(),
+			Servers: func() []string { return s.otherServers(api) },
 		}),
 	})
 }

@@ -4,6 +4,7 @@ package executables
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -40,6 +41,9 @@ type Source struct {
 	Servers func() []string
 	// TLS trusts the cluster, and shows the certificate of a node of it.
 	TLS *tls.Config
+
+	// silence is shorter in tests.
+	silence time.Duration
 }
 
 // Get calls take with the executable that has a digest, from one server after the other, until
@@ -92,9 +96,10 @@ func (s *Source) get(ctx context.Context, server, digest string, take func(io.Re
 	default:
 		return fmt.Errorf("it answers %s", response.Status)
 	}
-	quiet := time.AfterFunc(silence, func() { cancel(fmt.Errorf("it has sent nothing for %s", silence)) })
+	patience := cmp.Or(s.silence, silence)
+	quiet := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it has sent nothing for %s", patience)) })
 	defer quiet.Stop()
-	if err := take(&noisy{response.Body, quiet}); err != nil {
+	if err := take(&noisy{response.Body, quiet, patience}); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
@@ -106,12 +111,13 @@ func (s *Source) get(ctx context.Context, server, digest string, take func(io.Re
 // noisy lets a timer begin again whenever something was read.
 type noisy struct {
 	io.Reader
-	quiet *time.Timer
+	quiet    *time.Timer
+	patience time.Duration
 }
 
 func (n *noisy) Read(buffer []byte) (int, error) {
 	count, err := n.Reader.Read(buffer)
-	n.quiet.Reset(silence)
+	n.quiet.Reset(n.patience)
 	return count, err
 }
 

@@ -116,14 +116,17 @@ func (c Client) Await(ctx context.Context, tell func(string)) error {
 			silent = true
 		default:
 			silent = false
+			if plan.Status.ObservedGeneration != plan.Generation {
+				break // the status is about an earlier spec
+			}
 			for _, line := range changes(before, plan) {
 				tell(line)
 			}
 			before = plan
-			if plan.Status.ObservedGeneration == plan.Generation && plan.Status.Phase == upgrades.Stopped {
+			if plan.Status.Phase == upgrades.Stopped {
 				return fmt.Errorf("%w: %s", ErrStopped, plan.Status.Message)
 			}
-			if plan.Status.ObservedGeneration == plan.Generation && plan.Status.Phase == upgrades.Complete {
+			if plan.Status.Phase == upgrades.Complete {
 				return nil
 			}
 		}
@@ -137,9 +140,6 @@ func (c Client) Await(ctx context.Context, tell func(string)) error {
 
 // changes tells in words what has changed in the status of a Plan.
 func changes(before, now *upgrades.Plan) (lines []string) {
-	if now.Status.ObservedGeneration != now.Generation {
-		return nil
-	}
 	told := map[string]string{}
 	for _, n := range before.Status.Nodes {
 		told[n.Name] = describe(n)

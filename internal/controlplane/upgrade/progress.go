@@ -180,20 +180,24 @@ func (w *world) followDrain(e *upgrades.NodeStatus) {
 	}
 }
 
+// waiting is what is said of a node that has an order, and has not told about it.
+const waiting = "waiting for its answer"
+
 // order gives a node a new order.
 func (w *world) order(e *upgrades.NodeStatus) {
 	e.Order = w.newID()
-	w.enter(e, upgrades.NodeOrdered, "waiting for its answer")
+	w.enter(e, upgrades.NodeOrdered, waiting)
 }
 
 // followOrder notes what a node tells about its order.
 func (w *world) followOrder(s *upgrades.PlanStatus, e *upgrades.NodeStatus, n *node) {
-	message := e.Message
 	report, err := upgrades.ParseReport(n.report)
+	told := ""
+	stage := waiting
 	switch {
 	case n.report == "":
 	case err != nil:
-		message = "its report cannot be read: " + err.Error()
+		told = "its report cannot be read: " + err.Error()
 	case report.ID != e.Order: // of an earlier order
 	case report.Stage == upgrades.Failed:
 		w.enter(e, upgrades.NodeFailed, "it went back to the version before: "+report.Message)
@@ -202,22 +206,25 @@ func (w *world) followOrder(s *upgrades.PlanStatus, e *upgrades.NodeStatus, n *n
 		w.enter(e, upgrades.NodeFailed, "it changed nothing: "+report.Message)
 		return
 	case report.Stage == upgrades.Fetching:
-		message = "it gets the executable"
+		stage, told = "it gets the executable", report.Message
 	case report.Stage == upgrades.Trying:
-		message = "it runs the new version, and goes back if that does not work"
+		stage, told = "it runs the new version, and goes back if that does not work", report.Message
 	case n.version != s.Version:
-		message = fmt.Sprintf("it is upgraded, but its kubelet reports the version %s", n.version)
+		stage = fmt.Sprintf("it is upgraded, but its kubelet reports the version %s", n.version)
 	case !n.ready:
-		message = "it is upgraded, but not Ready yet"
+		stage = "it is upgraded, but not Ready yet"
 	default:
 		w.enter(e, upgrades.NodeUpgraded, "")
 		return
 	}
-	switch {
-	case message != e.Message:
-		w.enter(e, upgrades.NodeOrdered, message)
-	case w.now.Sub(e.Since.Time) > patience:
-		w.enter(e, upgrades.NodeFailed, fmt.Sprintf("nothing has changed for %s: %s. Read its log; a kedge that is too old for Plans does not answer", patience, message))
+	if !strings.HasPrefix(e.Message, stage) {
+		w.enter(e, upgrades.NodeOrdered, stage)
+	}
+	if e.Message = stage; told != "" {
+		e.Message += ": " + told
+	}
+	if w.now.Sub(e.Since.Time) > patience {
+		w.enter(e, upgrades.NodeFailed, fmt.Sprintf("nothing has changed for %s: %s. Read its log; a kedge that is too old for Plans does not answer", patience, e.Message))
 	}
 }
 

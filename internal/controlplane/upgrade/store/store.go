@@ -4,39 +4,23 @@
 package store
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"debug/elf"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
-	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
+	"github.com/kedge-dev/kedge/internal/cluster/executables"
 )
 
-const (
-	// unfinished begins the names of files that are being written.
-	unfinished = ".getting-"
-	// versionPatience is how long an executable may take to tell its version.
-	versionPatience = 20 * time.Second
-	// fetchPatience is how long another server may take to send an executable, and
-	// answerPatience how long to begin.
-	fetchPatience  = 30 * time.Minute
-	answerPatience = 15 * time.Second
-)
+// unfinished begins the names of files that are being written.
+const unfinished = ".getting-"
 
 // Config is what a Store needs.
 type Config struct {
@@ -51,19 +35,12 @@ type Config struct {
 // Store has the executables of this server.
 type Store struct {
 	cfg    Config
-	client *http.Client
+	others executables.Source
 }
 
 // New returns the store in a folder, which it makes when it needs it.
 func New(cfg Config) *Store {
-	return &Store{cfg, &http.Client{
-		Transport: &http.Transport{
-			TLSClientConfig: cfg.TLS, ForceAttemptHTTP2: true, DisableKeepAlives: true, DisableCompression: true,
-			DialContext: (&net.Dialer{Timeout: answerPatience}).DialContext, ResponseHeaderTimeout: answerPatience,
-		},
-		// A kedge server never redirects.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	return &Store{cfg, executables.Source{Servers: cfg.Servers, TLS: cfg.TLS}}
 }
 
 // Open opens an executable. Its error is fs.ErrNotExist if it is not there.
@@ -107,8 +84,9 @@ func (s *Store) Put(digest string, from io.Reader) (err error) {
 			_ = os.Remove(file.Name())
 		}
 	}()
-	got, err := write(file, from)
-	if err = errors.Join(err, file.Close()); err != nil {
+	got, err := executables.Write(file, from, upgrades.MaxSize)
+	// Root runs it once, to ask for its version.
+	if err = errors.Join(err, file.Chmod(0o700), file.Close()); err != nil {
 		return fmt.Errorf("keep executable: %w", datadir.Explain(err))
 	}
 	if got != digest {
@@ -118,23 +96,6 @@ func (s *Store) Put(digest string, from io.Reader) (err error) {
 		return fmt.Errorf("keep executable: %w", err)
 	}
 	return datadir.SyncFolder(s.cfg.Folder)
-}
-
-// write writes an executable to disk, and returns its digest.
-func write(file *os.File, from io.Reader) (digest string, err error) {
-	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(file, sum), io.LimitReader(from, upgrades.MaxSize+1))
-	switch {
-	case err != nil:
-		return "", err
-	case n > upgrades.MaxSize:
-		return "", fmt.Errorf("it has more than %d bytes", upgrades.MaxSize)
-	}
-	// Root runs it once, to ask for its version.
-	if err := errors.Join(file.Chmod(0o700), file.Sync()); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
 // Take copies the executable with a digest from a path of this host, unless it is there.
@@ -159,43 +120,7 @@ func (s *Store) Fetch(ctx context.Context, digest string) error {
 	if s.Size(digest) > 0 {
 		return nil
 	}
-	faults := []error{fs.ErrNotExist}
-	for _, server := range s.cfg.Servers() {
-		err := s.fetch(ctx, server, digest)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			faults = append(faults, err)
-		}
-	}
-	return errors.Join(faults...)
-}
-
-// fetch gets an executable from one server.
-func (s *Store) fetch(ctx context.Context, server, digest string) error {
-	ctx, cancel := context.WithTimeout(ctx, fetchPatience)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+server+upgrades.ExecutablePath+digest, nil)
-	if err != nil {
-		return fmt.Errorf("make request: %w", err)
-	}
-	response, err := s.client.Do(request)
-	if err != nil {
-		return fmt.Errorf("ask a server for an executable: %w", err)
-	}
-	defer response.Body.Close()
-	switch response.StatusCode {
-	case http.StatusOK:
-	case http.StatusNotFound:
-		return fs.ErrNotExist
-	default:
-		return fmt.Errorf("ask the server at %s for an executable: it answers %s", server, response.Status)
-	}
-	if err := s.Put(digest, response.Body); err != nil {
-		return fmt.Errorf("get an executable from the server at %s: %w", server, err)
-	}
-	return nil
+	return s.others.Get(ctx, digest, func(from io.Reader) error { return s.Put(digest, from) })
 }
 
 // Keep removes all executables except some.
@@ -247,33 +172,5 @@ func ArchitectureOf(file io.ReaderAt) (string, error) {
 
 // Version runs an executable to ask for its version.
 func (s *Store) Version(ctx context.Context, digest string) (string, error) {
-	return VersionOf(ctx, s.path(digest))
-}
-
-// VersionOf runs the kedge at a path to ask for its version.
-func VersionOf(ctx context.Context, path string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, versionPatience)
-	defer cancel()
-	for {
-		command := exec.CommandContext(ctx, path, "--version")
-		command.Env = []string{}
-		var out, fault bytes.Buffer
-		command.Stdout, command.Stderr = &out, &fault
-		err := command.Run()
-		if errors.Is(err, syscall.ETXTBSY) && ctx.Err() == nil {
-			// Another goroutine has started a program while the file was open for writing
-			// (https://go.dev/issue/22315).
-			time.Sleep(100 * time.Millisecond)
-			continue
-		}
-		if err != nil {
-			text, _, _ := strings.Cut(strings.TrimSpace(fault.String()), "\n")
-			return "", fmt.Errorf("it does not run here: %w %s", err, text)
-		}
-		version, is := strings.CutPrefix(strings.TrimSpace(out.String()), "kedge ")
-		if !is || !upgrades.IsVersion(version) {
-			return "", errors.New("it is no kedge: it does not tell the version of one")
-		}
-		return version, nil
-	}
+	return executables.Version(ctx, s.path(digest))
 }
