@@ -177,8 +177,8 @@ func quickCheck(ctx context.Context, db interface {
 	return nil
 }
 
-// record refuses a database that a newer kedge has used, and records the present
-// version. It always writes, so that a full disk is noticed here.
+// record refuses a database that this kedge cannot read, and records which version is the
+// oldest that can from now on. It always writes, so that a full disk is noticed here.
 func record(ctx context.Context, db *sql.DB, file, version string) (err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -188,7 +188,12 @@ func record(ctx context.Context, db *sql.DB, file, version string) (err error) {
 	if _, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS kedge (name TEXT PRIMARY KEY, value TEXT NOT NULL)`); err != nil {
 		return err
 	}
-	last := map[string]string{"schema": "0", "version": version, "starts": "0"}
+	oldest, err := oldestReader(version)
+	if err != nil {
+		return err
+	}
+	// Versions up to v1.36 know "version", and wrote their own one there.
+	last := map[string]string{"schema": "0", "version": oldest, "starts": "0"}
 	if err := readRecord(ctx, tx, last); err != nil {
 		return err
 	}
@@ -198,7 +203,8 @@ func record(ctx context.Context, db *sql.DB, file, version string) (err error) {
 	starts, _ := strconv.Atoi(last["starts"]) // only people read it
 	for name, value := range map[string]string{
 		"schema":  strconv.Itoa(schemaVersion),
-		"version": version,
+		"version": oldest,
+		"used":    version, // only people read it
 		"starts":  strconv.Itoa(starts + 1),
 	} {
 		if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO kedge (name, value) VALUES (?, ?)`, name, value); err != nil {
@@ -224,15 +230,24 @@ func readRecord(ctx context.Context, tx *sql.Tx, into map[string]string) error {
 	return found.Err()
 }
 
-// acceptable returns an error if kedge of version ours cannot use a database that
-// has the given schema and was last used by kedge of version last. A newer
-// Kubernetes may have stored objects in versions that an older one cannot read.
-func acceptable(file, schema, last, ours string) error {
+// oldestReader returns the oldest version of kedge that can read what a version stores: that
+// of one minor version before, as Kubernetes wants for servers that are upgraded one at a time.
+func oldestReader(version string) (string, error) {
+	own, err := utilversion.ParseSemantic(version)
+	if err != nil {
+		return "", fmt.Errorf("read kedge's own version: %w", err)
+	}
+	return fmt.Sprintf("v%d.%d.0", own.Major(), max(own.Minor(), 1)-1), nil
+}
+
+// acceptable returns an error if kedge of version ours cannot use a database that has the
+// given schema, and that only kedge of version oldest or later can read.
+func acceptable(file, schema, oldest, ours string) error {
 	number, err := strconv.Atoi(schema)
 	if err != nil {
 		return damaged(file, fmt.Errorf("its schema version is %q", schema))
 	}
-	theirs, err := utilversion.ParseSemantic(last)
+	needed, err := utilversion.ParseSemantic(oldest)
 	if err != nil {
 		return damaged(file, fmt.Errorf("read its version: %w", err))
 	}
@@ -240,11 +255,11 @@ func acceptable(file, schema, last, ours string) error {
 	if err != nil {
 		return fmt.Errorf("read kedge's own version: %w", err)
 	}
-	if number > schemaVersion || theirs.Major() > own.Major() ||
-		theirs.Major() == own.Major() && theirs.Minor() > own.Minor() {
-		return fmt.Errorf("%s was last used by kedge %s, which is newer than this one, %s: "+
-			"run %s or later, or restore a copy of the database from before the upgrade",
-			file, last, ours, last)
+	if number > schemaVersion || needed.Major() > own.Major() ||
+		needed.Major() == own.Major() && needed.Minor() > own.Minor() {
+		return fmt.Errorf("a newer kedge has used %s, so that kedge v%d.%d or later can read it, and this is %s: "+
+			"install such a version, or restore a copy of the database from before the upgrade",
+			file, needed.Major(), needed.Minor(), ours)
 	}
 	return nil
 }

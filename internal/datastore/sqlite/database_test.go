@@ -183,8 +183,8 @@ func TestInterruptedFirstStart(t *testing.T) {
 
 func TestAcceptable(t *testing.T) {
 	for _, test := range []struct {
-		schema, last, ours string
-		want               bool
+		schema, oldest, ours string
+		want                 bool
 	}{
 		{"0", "v1.36.3+kedge.1", "v1.36.3+kedge.1", true},
 		{"1", "v1.36.9", "v1.36.3", true},
@@ -195,8 +195,8 @@ func TestAcceptable(t *testing.T) {
 		{"1", "", "v1.36.3", false},
 		{"x", "v1.36.3", "v1.36.3", false},
 	} {
-		if err := acceptable("state.db", test.schema, test.last, test.ours); (err == nil) != test.want {
-			t.Errorf("schema %s, last %s, ours %s: %v", test.schema, test.last, test.ours, err)
+		if err := acceptable("state.db", test.schema, test.oldest, test.ours); (err == nil) != test.want {
+			t.Errorf("schema %s, oldest %s, ours %s: %v", test.schema, test.oldest, test.ours, err)
 		}
 	}
 }
@@ -408,6 +408,31 @@ func TestExplain(t *testing.T) {
 		f.note(test.err)
 		if (f.err() != nil) != test.fatal {
 			t.Errorf("%v: fatal is %v", test.err, f.err())
+		}
+	}
+}
+
+// TestOldestReader has a database that versions of kedge use one after the other.
+func TestOldestReader(t *testing.T) {
+	folder := shortDir(t)
+	file := used(t, folder)
+	// Versions up to v1.36 have recorded their own version.
+	execute(t, file, `UPDATE kedge SET value = 'v1.36.3+kedge.1' WHERE name = 'version'`)
+	for _, step := range []struct {
+		version string
+		want    bool
+	}{
+		{"v1.35.9+kedge.1", false},
+		{"v1.36.2+kedge.1", true},
+		{"v1.37.2+kedge.1", true},
+		{"v1.36.3+kedge.1", true},
+		{"v1.38.0-rc.0+kedge.dev", true},
+		{"v1.36.3+kedge.1", false},
+		{"v1.37.2+kedge.1", true},
+	} {
+		err := withDatabase(t.Context(), file, func(db *sql.DB) error { return record(t.Context(), db, file, step.version) })
+		if (err == nil) != step.want || err != nil && !strings.Contains(err.Error(), "or later can read it") {
+			t.Errorf("%s: %v", step.version, err)
 		}
 	}
 }
