@@ -142,7 +142,8 @@ func startLived(t *testing.T, r *report, o livedOptions, system string) *livedCl
 		c.baseline.values.PodCIDR = livedPodCIDR
 	} else {
 		c.host.Preload(busybox)
-		c.args = []string{"--kube-apiserver-arg=profiling=true", "--cluster-cidr=" + livedPodCIDR}
+		// With its gateway, kedge has the CRDs of gateway-api that some lives add.
+		c.args = []string{"--kube-apiserver-arg=profiling=true", "--cluster-cidr=" + livedPodCIDR, "--disable=gateway"}
 	}
 	if _, err := observe(c.ctx, c.host, c.kubeconfig, c.start(t)); err != nil {
 		t.Fatal(err)

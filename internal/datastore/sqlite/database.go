@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -197,14 +198,14 @@ func record(ctx context.Context, db *sql.DB, file, version string) (err error) {
 	if err := readRecord(ctx, tx, last); err != nil {
 		return err
 	}
-	if err := acceptable(file, last["schema"], last["version"], version); err != nil {
+	if err := acceptable(file, last["schema"], last["version"], cmp.Or(last["used"], last["version"]), version); err != nil {
 		return err
 	}
 	starts, _ := strconv.Atoi(last["starts"]) // only people read it
 	for name, value := range map[string]string{
 		"schema":  strconv.Itoa(schemaVersion),
 		"version": oldest,
-		"used":    version, // only people read it
+		"used":    version,
 		"starts":  strconv.Itoa(starts + 1),
 	} {
 		if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO kedge (name, value) VALUES (?, ?)`, name, value); err != nil {
@@ -241,8 +242,9 @@ func oldestReader(version string) (string, error) {
 }
 
 // acceptable returns an error if kedge of version ours cannot use a database that has the
-// given schema, and that only kedge of version oldest or later can read.
-func acceptable(file, schema, oldest, ours string) error {
+// given schema, and that only kedge of version oldest or later can read. used is the version
+// that has used it last.
+func acceptable(file, schema, oldest, used, ours string) error {
 	number, err := strconv.Atoi(schema)
 	if err != nil {
 		return damaged(file, fmt.Errorf("its schema version is %q", schema))
@@ -257,9 +259,9 @@ func acceptable(file, schema, oldest, ours string) error {
 	}
 	if number > schemaVersion || needed.Major() > own.Major() ||
 		needed.Major() == own.Major() && needed.Minor() > own.Minor() {
-		return fmt.Errorf("a newer kedge has used %s, so that kedge v%d.%d or later can read it, and this is %s: "+
-			"install such a version, or restore a copy of the database from before the upgrade",
-			file, needed.Major(), needed.Minor(), ours)
+		return fmt.Errorf("%s was last used by kedge %s, and this one, %s, is too old to read it: "+
+			"install %[2]s or later, or restore a copy of the database from before the upgrade",
+			file, used, ours)
 	}
 	return nil
 }

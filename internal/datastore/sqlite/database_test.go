@@ -116,10 +116,10 @@ func TestUnusableDatabase(t *testing.T) {
 		}, "is not a file"},
 		"newer Kubernetes": {func(t *testing.T, file string) {
 			execute(t, file, `UPDATE kedge SET value = 'v1.99.2+kedge.1' WHERE name = 'version'`)
-		}, "run v1.99.2+kedge.1 or later"},
+		}, "is too old to read it: install v1.37.2+kedge.dev or later"},
 		"newer schema": {func(t *testing.T, file string) {
 			execute(t, file, `UPDATE kedge SET value = '2' WHERE name = 'schema'`)
-		}, "newer than this one"},
+		}, "is too old to read it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := shortDir(t)
@@ -195,7 +195,7 @@ func TestAcceptable(t *testing.T) {
 		{"1", "", "v1.36.3", false},
 		{"x", "v1.36.3", "v1.36.3", false},
 	} {
-		if err := acceptable("state.db", test.schema, test.oldest, test.ours); (err == nil) != test.want {
+		if err := acceptable("state.db", test.schema, test.oldest, test.oldest, test.ours); (err == nil) != test.want {
 			t.Errorf("schema %s, oldest %s, ours %s: %v", test.schema, test.oldest, test.ours, err)
 		}
 	}
@@ -431,7 +431,7 @@ func TestOldestReader(t *testing.T) {
 		{"v1.37.2+kedge.1", true},
 	} {
 		err := withDatabase(t.Context(), file, func(db *sql.DB) error { return record(t.Context(), db, file, step.version) })
-		if (err == nil) != step.want || err != nil && !strings.Contains(err.Error(), "or later can read it") {
+		if (err == nil) != step.want || err != nil && !strings.Contains(err.Error(), "is too old to read it") {
 			t.Errorf("%s: %v", step.version, err)
 		}
 	}

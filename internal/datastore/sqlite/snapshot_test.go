@@ -146,7 +146,7 @@ func TestPrepareRefuses(t *testing.T) {
 	d := New(config(folder))
 	d.version = "v1.35.0+kedge.1"
 	err := d.Prepare(t.Context(), file, t.TempDir(), 1)
-	if err == nil || !strings.Contains(err.Error(), "newer than this one") {
+	if err == nil || !strings.Contains(err.Error(), "is too old to read it") {
 		t.Errorf("an older kedge: %v", err)
 	}
 	if err := os.WriteFile(file, []byte(strings.Repeat("no database", 1000)), 0o600); err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/host"
@@ -203,7 +204,10 @@ func (s *storage) sizeOf(claim string) (size int, conditions string) {
 		s.Fatal(err)
 	}
 	for _, condition := range c.Status.Conditions {
-		conditions += fmt.Sprintf("%s: %s; ", condition.Type, condition.Message)
+		// This one says only whether a pod uses the claim.
+		if condition.Type != corev1.PersistentVolumeClaimUnused {
+			conditions += fmt.Sprintf("%s: %s; ", condition.Type, condition.Message)
+		}
 	}
 	return int(c.Status.Capacity.Storage().Value() / mebibyte), conditions
 }

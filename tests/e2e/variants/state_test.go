@@ -64,7 +64,7 @@ echo half >.tmp-123456/runc
 
 	database := host.Path("/var/lib/kedge/two/server/db/state.db")
 	version := setVersion(t, database, "v1.99.0+kedge.1")
-	refused(t, host, "so that kedge v1.99 or later can read it", "--data-dir=/var/lib/kedge/two")
+	refused(t, host, "is too old to read it", "--data-dir=/var/lib/kedge/two")
 	setVersion(t, database, version)
 	c = start(t, host, "--data-dir=/var/lib/kedge/two")
 	c.works()
