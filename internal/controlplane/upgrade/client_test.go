@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,9 +72,9 @@ func TestBegin(t *testing.T) {
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "s:server a:agent")
-		silent := false
+		var silent atomic.Bool
 		c.custom.PrependReactor("get", "plans", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return silent, nil, errors.New("connection refused")
+			return silent.Load(), nil, errors.New("connection refused")
 		})
 		c.plan(PlanName, upgrades.PlanSpec{Version: target})
 		var told []string
@@ -85,14 +86,14 @@ func TestAwait(t *testing.T) {
 			}()
 			time.Sleep(askPause / 2) // it looks between the steps
 			for i := range 60 {
-				silent = i == 4 || i == 5
+				silent.Store(i == 4 || i == 5)
 				synctest.Wait()
 				select {
 				case err := <-ended:
 					return err
 				default:
 				}
-				if !silent {
+				if !silent.Load() {
 					c.step()
 				}
 				time.Sleep(askPause)

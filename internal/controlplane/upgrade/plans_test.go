@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,9 +49,9 @@ func newPlans(c *cluster) *Plans {
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "")
-		known := false
+		var known atomic.Bool
 		c.custom.PrependReactor("list", "plans", func(clienttesting.Action) (bool, runtime.Object, error) {
-			if !known {
+			if !known.Load() {
 				return true, nil, apierrors.NewNotFound(upgrades.Plans.GroupResource(), "")
 			}
 			return false, nil, nil
@@ -63,9 +64,15 @@ func TestWatch(t *testing.T) {
 				t.Error(err)
 			}
 		})
+		var mu sync.Mutex
 		var told []string
 		running.Go(func() {
-			err := p.Watch(context.WithoutCancel(ctx), "a", func(o upgrades.Order) error { told = append(told, o.ID); return nil })
+			err := p.Watch(context.WithoutCancel(ctx), "a", func(o upgrades.Order) error {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, o.ID)
+				return nil
+			})
 			if !errors.Is(err, errEnded) {
 				t.Errorf("the watch ended with %v", err)
 			}
@@ -84,16 +91,20 @@ func TestWatch(t *testing.T) {
 			t.Helper()
 			time.Sleep(2 * absentPause)
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if got := strings.Join(told, " "); got != want {
 				t.Errorf("the node was told %q, want %q", got, want)
 			}
 		}
 		step("")
-		known = true
+		known.Store(true)
 		step("")
+		mu.Lock()
 		if len(told) != 1 {
 			t.Errorf("the node was told %d times that there is nothing", len(told))
 		}
+		mu.Unlock()
 		ordered := upgrades.NodeStatus{Name: "a", Architecture: "amd64", State: upgrades.NodeOrdered, Order: "1"}
 		c.put(status("x", 1, upgrades.NodeStatus{Name: "b", Architecture: "amd64", State: upgrades.NodeOrdered, Order: "2"}), true)
 		step("")

@@ -51,8 +51,6 @@ type host struct {
 	mu sync.Mutex
 	// served is what servers have. A nil answer is one that never comes.
 	served [][]byte
-	// stages are those that the Node has told.
-	stages []string
 	// fault is what patches of nodes fail with.
 	fault error
 }
@@ -103,6 +101,13 @@ func (h *host) write(path string, content []byte) {
 	}
 }
 
+// serve sets what servers have from now on.
+func (h *host) serve(answers ...[]byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.served = answers
+}
+
 // fetch has the servers answer with what they have, one after the other. The last one answers
 // again and again.
 func (h *host) fetch(ctx context.Context, digest string, take func(io.Reader) error) error {
@@ -117,14 +122,14 @@ func (h *host) fetch(ctx context.Context, digest string, take func(io.Reader) er
 	}
 	h.mu.Unlock()
 	if answer == nil {
-		_ = take(iotest(ctx))
+		_ = take(stalled(ctx))
 		return ctx.Err()
 	}
 	return take(bytes.NewReader(answer))
 }
 
-// iotest returns a server that stops in the middle.
-func iotest(ctx context.Context) io.Reader {
+// stalled is the answer of a server that stops in the middle.
+func stalled(ctx context.Context) io.Reader {
 	return io.MultiReader(strings.NewReader("#!"), readerFunc(func([]byte) (int, error) {
 		<-ctx.Done()
 		return 0, ctx.Err()
@@ -368,7 +373,7 @@ func TestAnotherOrder(t *testing.T) {
 		err := h.run(func() {
 			h.send(h.order("1", script("v1.36.0+kedge.1")))
 			h.want("1", upgrades.Refused, "it is v1.36.0")
-			h.served = nil
+			h.serve()
 			h.send(upgrades.Order{}, h.order("2", script(newVersion)))
 		})
 		h.want("2", upgrades.Trying, "")
@@ -384,22 +389,22 @@ func TestFetching(t *testing.T) {
 		h := newHost(t)
 		content := script(newVersion)
 		order := h.order("1", content)
-		h.served = nil
+		h.serve()
 		err := h.run(func() {
 			h.send(order)
 			h.want("1", upgrades.Fetching, "file does not exist")
-			h.served = [][]byte{[]byte("damaged")}
+			h.serve([]byte("damaged"))
 			time.Sleep(lastRetry)
 			h.settle()
 			h.want("1", upgrades.Fetching, "it is damaged, or another one")
 			if got, err := os.Stat(trial.Candidate(h.installed(), order.SHA256)); err != nil || got.Mode() != 0o600 {
 				t.Errorf("what is damaged can be executed: %v, %v", got, err)
 			}
-			h.served = [][]byte{bytes.Repeat(content, 2)}
+			h.serve(bytes.Repeat(content, 2))
 			time.Sleep(lastRetry)
 			h.settle()
 			h.want("1", upgrades.Fetching, fmt.Sprintf("it has more than %d bytes", len(content)))
-			h.served = [][]byte{content}
+			h.serve(content)
 			time.Sleep(2 * lastRetry)
 			h.settle()
 		})
@@ -423,7 +428,7 @@ func TestWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
 		order := h.order("1", script(newVersion))
-		h.served = [][]byte{nil, script(newVersion)}
+		h.serve(nil, script(newVersion))
 		err := h.run(func() {
 			h.send(order)
 			h.want("1", upgrades.Fetching, "")
