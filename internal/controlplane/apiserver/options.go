@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	cliflag "k8s.io/component-base/cli/flag"
+	metricsfeatures "k8s.io/component-base/metrics/features"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
@@ -168,6 +169,9 @@ func gates(o *options.ServerRunOptions) map[string]bool {
 		// itself, once the watch has begun with a list. The server's compressor takes
 		// 1.2 MB after each garbage collection, and each watch keeps 40 KB in the client.
 		string(features.WatchListCompression): false,
+		// With this each histogram of each part has its buckets a second time, in the form of
+		// Prometheus's native histograms. The kubelet has the same default.
+		string(metricsfeatures.NativeHistograms): false,
 		// With this a watch keeps the stack of its last function, and not those of all
 		// handlers before it. But an audit log would say of a watch, when it begins,
 		// that it has ended.

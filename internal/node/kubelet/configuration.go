@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	metricsfeatures "k8s.io/component-base/metrics/features"
 	"k8s.io/kubernetes/cmd/kubelet/app/options"
 	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	"k8s.io/kubernetes/pkg/kubelet/eviction"
@@ -97,6 +98,9 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	// These chains would need iptables, and kube-proxy makes everything in them itself.
 	kc.MakeIPTablesUtilChains = false
 	kc.ProtectKernelDefaults = cfg.ProtectKernel
+	kc.FeatureGates = map[string]bool{
+		string(metricsfeatures.NativeHistograms): false, // as in the API server (gates)
+	}
 	if !cfg.Facts.SysResource {
 		// The kernel refuses to lower the OOM score and to raise the limit of open files. It accepts
 		// the present values.
