@@ -256,7 +256,7 @@ $(BUILD)/prometheus: scripts/debianprogram.sh scripts/aptlists.sh
 	scripts/debianprogram.sh prometheus:$(DEBARCH) prometheus $@
 
 CONFORMANCE := build/conformance
-CONFORMANCE_TEST := KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 6h -v ./tests/conformance
+CONFORMANCE_TEST := KUBE_WATCHCACHE_CONSISTENCY_CHECKER=true KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 6h -v ./tests/conformance
 
 conformance: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's conformance tests: FOCUS=, SKIP=, PROCS=4, AGENTS=1 (root)
 	FOCUS='$(FOCUS)' SKIP='$(SKIP)' LABELS='$(LABELS)' PROCS='$(PROCS)' AGENTS='$(AGENTS)' $(CONFORMANCE_TEST)
