@@ -50,18 +50,33 @@ func pack(w io.Writer, text []byte) error {
 	return compressed.Close()
 }
 
+// download returns the folder of the module, and downloads it if it is not in the module cache.
+func download() (string, error) {
+	command := exec.Command("go", "mod", "download", "-json", module)
+	command.Stderr = os.Stderr
+	text, err := command.Output()
+	var result struct{ Dir, Error string }
+	if parsing := json.Unmarshal(text, &result); parsing != nil {
+		return "", errors.Join(err, parsing)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, result.Error)
+	}
+	return result.Dir, nil
+}
+
 // definitions returns the CustomResourceDefinitions of the module, each in a line of JSON.
 func definitions() ([]byte, error) {
-	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	dir, err := download()
 	if err != nil {
-		return nil, fmt.Errorf("find module %s: %w", module, err)
+		return nil, fmt.Errorf("download module %s: %w", module, err)
 	}
-	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), standard, "*.yaml"))
+	files, err := filepath.Glob(filepath.Join(dir, standard, "*.yaml"))
 	if err != nil {
 		return nil, err
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("the module %s has no files in %s: run `go mod download %[1]s`", module, standard)
+		return nil, fmt.Errorf("the module %s has no files in %s", module, standard)
 	}
 	var lines bytes.Buffer
 	for _, file := range files {
