@@ -120,13 +120,14 @@ func historyOf(c *cacher.Cacher, resource schema.GroupResource) (*history, error
 	return h, err
 }
 
-// forget forgets changes that are older than a time, except the last one: the watch cache
-// could not tell then from when on it remembers.
+// forget forgets changes that are older than a time, except the last one of them. The watch cache
+// remembers from that one on. So a client that has listed the objects since that time can watch
+// from there, even if no object changed for long before.
 func (h *history) forget(before time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	start, end := *h.start, *h.end
-	for start < end-1 && h.at(start).Before(before) {
+	for start < end-1 && h.at(start+1).Before(before) {
 		start++
 	}
 	if start == *h.start {

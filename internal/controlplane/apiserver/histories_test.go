@@ -118,8 +118,24 @@ func TestHistories(t *testing.T) {
 	if event := <-behind.ResultChan(); event.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(event.Object)) {
 		t.Errorf("a client that asks for what is forgotten gets %v", event)
 	}
-	current, err := watchFrom(strconv.Itoa(last))
-	for version := last + 1; version <= 2*last; version++ {
+	// The change before is old, and another one comes after a client has listed the objects.
+	listed := time.Now()
+	change(last + 10)
+	if changes, _ := count(last + 10); changes != 2 {
+		t.Errorf("there are %d changes, want 2", changes)
+	}
+	history.forget(listed)
+	quiet, err := watchFrom(strconv.Itoa(last + 5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer quiet.Stop()
+	if event := <-quiet.ResultChan(); event.Type != watch.Added {
+		t.Errorf("a client that watches from its list gets %v", event)
+	}
+
+	current, err := watchFrom(strconv.Itoa(last + 10))
+	for version := last + 11; version <= 2*last; version++ {
 		change(version)
 		if err != nil {
 			t.Fatal(err)
@@ -139,7 +155,7 @@ func TestHistories(t *testing.T) {
 		}
 	}
 	current.Stop()
-	if changes, capacity := count(2 * last); changes != last+1 || capacity < changes {
+	if changes, capacity := count(2 * last); changes != last-8 || capacity < changes {
 		t.Errorf("there are %d changes in a ring for %d", changes, capacity)
 	}
 }

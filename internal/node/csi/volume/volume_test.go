@@ -18,13 +18,14 @@ func TestMain(m *testing.M) { testutil.RunInOwnNetwork(m) }
 
 const mebibyte = 1 << 20
 
-// newStore returns a store with its volumes in a folder of the test.
+// newStore returns a store with its volumes on a disk of the test's own. How much room the machine's
+// disk has does not matter then, because an image takes only what is written.
 func newStore(t *testing.T) *Store {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	folder := t.TempDir()
+	folder := disk(t, "ext4", 16<<30)
 	store := NewStore(filepath.Join(folder, "storage"), filepath.Join(folder, "kubelet"))
 	t.Cleanup(func() {
 		unmountBelow(t, folder)
