@@ -84,9 +84,11 @@ func newTestCluster(t *testing.T) *cluster {
 	if err := Share(c.informer); err != nil {
 		t.Fatal(err)
 	}
+	kept := &detector{RESTOptionsGetter: options.NewCRDRESTOptionsGetter(*etcd, nil, nil), objects: map[*unstructured.Unstructured][]byte{}}
+	t.Cleanup(func() { kept.check(t) })
 	c.Handler, err = New(Config{
 		Rest: http.NotFoundHandler(), Definitions: c, Uncached: generic.UndecoratedStorage, Exists: c.exists,
-		Storage:   options.NewCRDRESTOptionsGetter(*etcd, nil, nil),
+		Storage:   kept,
 		Admission: everything{}, Authorizer: everything{}, ServiceResolver: everything{},
 		AuthResolverWrapper: func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver { return r },
 		RequestTimeout:      time.Minute, MinRequestTimeout: time.Hour, MaxRequestBodyBytes: 3 << 20,

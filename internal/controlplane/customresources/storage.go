@@ -89,7 +89,7 @@ func fullOptions(full *backend, options generic.RESTOptions) generic.RESTOptions
 		own, name := *config, config.GroupResource.String()
 		full.keepCodec(name, versionOf(newObject), config.Codec)
 		own.Codec = &notedCodec{Codec: config.Codec, decoded: func() { full.decoded(name) }}
-		return decorate(&own, prefix, key, newObject, newList, attributes, triggers, indexers)
+		return decorate(&own, prefix, key, newObject, newList, WithEqualParts(attributes), triggers, indexers)
 	}
 	return options
 }
