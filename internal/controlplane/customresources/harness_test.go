@@ -258,12 +258,16 @@ func quiet(b *backend) {
 	}
 }
 
-// settle makes a backend believe that it has remembered its kinds for long.
+// settle makes a backend believe that it has had its watch caches for long.
 func settle(b *backend) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, k := range b.kinds {
-		k.since = k.since.Add(-settleTime)
+		for _, v := range k.versions {
+			if !v.since.IsZero() {
+				v.since = v.since.Add(-settleTime)
+			}
+		}
 	}
 }
 
