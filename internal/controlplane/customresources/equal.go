@@ -4,6 +4,8 @@ import (
 	"hash/maphash"
 	"maps"
 	"math"
+	"math/bits"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 
@@ -35,7 +37,7 @@ const (
 //upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/delegator.go CacheDelegator.GuaranteedUpdate CacheDelegator.Delete
 //upstream:relies-on k8s.io/apiextensions-apiserver/pkg/apiserver/conversion/converter.go safeConverterWrapper.ConvertToVersion safeConverterWrapper.Convert
 func WithEqualParts(attributes storage.AttrFunc) storage.AttrFunc {
-	known := &equalParts{seed: maphash.MakeSeed(), texts: map[string]any{}, values: map[uint64]any{}}
+	known := &equalParts{seed: maphash.MakeSeed(), keys: [2]uint64{rand.Uint64(), rand.Uint64()}, texts: map[string]any{}, values: map[uint64]any{}}
 	return func(object runtime.Object) (labels.Set, fields.Set, error) {
 		if custom, ok := object.(*unstructured.Unstructured); ok {
 			custom.Object = known.object(custom.Object)
@@ -47,6 +49,7 @@ func WithEqualParts(attributes storage.AttrFunc) storage.AttrFunc {
 // equalParts are parts of the objects of a kind. It is for one goroutine.
 type equalParts struct {
 	seed  maphash.Seed
+	keys  [2]uint64
 	texts map[string]any
 	// values are maps and slices, by their hash. An equal hash does not mean that values are equal.
 	values map[uint64]any
@@ -188,7 +191,8 @@ func makeRoom[K comparable](table map[K]any, most int) {
 
 // mix returns a hash of two hashes.
 func (p *equalParts) mix(a, b uint64) uint64 {
-	return maphash.Comparable(p.seed, [2]uint64{a, b})
+	high, low := bits.Mul64(a^p.keys[0], b^p.keys[1])
+	return high ^ low
 }
 
 // equal compares two maps or two slices. Their own parts are known already, so those that are equal
