@@ -100,8 +100,7 @@ func (r *Registry) getManifest(w http.ResponseWriter, req *http.Request, t targe
 
 // putManifest stores a manifest whose blobs are there.
 func (r *Registry) putManifest(w http.ResponseWriter, req *http.Request, t target) error {
-	control := http.NewResponseController(w)
-	from := &body{request: http.MaxBytesReader(w, req.Body, maxManifest), control: control, space: r.checkSpace}
+	from := &body{request: http.MaxBytesReader(w, req.Body, maxManifest), control: http.NewResponseController(w), space: r.checkSpace}
 	text, err := io.ReadAll(from)
 	var long *http.MaxBytesError
 	if errors.As(err, &long) {

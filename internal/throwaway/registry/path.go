@@ -47,7 +47,7 @@ var (
 // as "blobs", so the end of the path decides.
 func parsePath(path string) (target, error) {
 	rest, ok := strings.CutPrefix(path, "/v2")
-	if rest == "" && ok || rest == "/" {
+	if ok && (rest == "" || rest == "/") {
 		return target{kind: isRoot}, nil
 	}
 	parts := strings.Split(strings.TrimPrefix(rest, "/"), "/")
