@@ -101,6 +101,13 @@ func TestOtherUsers(t *testing.T) {
 			t.Errorf("got %s", text)
 		}
 	}
+	connection := dial(stranger)
+	if _, err := io.WriteString(connection, "GET /v2/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(connection); err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 200") {
+		t.Errorf("a stranger asks whether this is a registry, and gets %s, %v", text, err)
+	}
 	began := len(r.uploads)
 	for range 50 {
 		connection := dial(stranger)

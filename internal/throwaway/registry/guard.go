@@ -42,9 +42,15 @@ func isAddress(host string) bool {
 	return err == nil
 }
 
-// onlyUsers refuses the requests of processes of other users than those with the IDs users.
+// onlyUsers refuses the requests of processes of other users than those with the IDs users. Everybody
+// may ask whether this is a registry: clients do that first, and do not show the message if it is
+// refused.
 func onlyUsers(next http.Handler, users ...int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/v2/" {
+			next.ServeHTTP(w, req)
+			return
+		}
 		user, err := userOf(req)
 		if err != nil {
 			refuse(w, fault{http.StatusForbidden, codeDenied, fmt.Sprintf("this registry cannot tell whose request this is: %v", err)})
