@@ -43,8 +43,7 @@ func isAddress(host string) bool {
 }
 
 // onlyUsers refuses the requests of processes of other users than those with the IDs users. Everybody
-// may ask whether this is a registry: clients do that first, and do not show the message if it is
-// refused.
+// may ask whether this is a registry: clients do that first, and show no message if it is refused.
 func onlyUsers(next http.Handler, users ...int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == "/v2/" {
