@@ -21,6 +21,7 @@ func Mirror(file []byte, port uint16, nodes netip.AddrPort) ([]byte, error) {
 	if document.Kind == 0 {
 		document = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
 	}
+	writeNulls(&document)
 	mirrors, err := mapping(document.Content[0], "mirrors")
 	if err != nil {
 		return nil, err
@@ -38,6 +39,17 @@ func Mirror(file []byte, port uint16, nodes netip.AddrPort) ([]byte, error) {
 	mirrors.Content = append(mirrors.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: name, Style: yaml.DoubleQuotedStyle}, &entry)
 	mirrors.Style &^= yaml.FlowStyle
 	return yaml.Marshal(&document)
+}
+
+// writeNulls gives values that the file leaves out a text. The encoder of yaml would make empty strings of
+// them.
+func writeNulls(node *yaml.Node) {
+	if node.Kind == yaml.ScalarNode && node.Tag == "!!null" && node.Value == "" {
+		node.Value = "null"
+	}
+	for _, child := range node.Content {
+		writeNulls(child)
+	}
 }
 
 // mapping returns the mapping below a key, which it makes if it is missing.

@@ -18,6 +18,7 @@ func TestMirror(t *testing.T) {
 		{"other mirrors", "mirrors:\n    # ours\n    \"*\":\n        endpoint: [b.test]\n", "mirrors:\n    # ours\n    \"*\":\n        endpoint: [b.test]\n" + entry, ""},
 		{"flow style", "mirrors: {a.test: {}}\n", "mirrors:\n    a.test: {}\n" + entry, ""},
 		{"empty mirrors", "mirrors:\nconfigs: {}\n", "mirrors:\n" + entry + "configs: {}\n", ""},
+		{"value left out", "configs:\n    a.test:\n", "configs:\n    a.test: null\nmirrors:\n" + entry, ""},
 		{"same mirror", "mirrors:\n    localhost:32000: {}\n", "", "registries.yaml has a mirror localhost:32000 in line 2: remove it"},
 		{"no mapping", "[]", "", "registries.yaml is not a mapping"},
 		{"mirrors are a list", "mirrors: []", "", "mirrors in line 1 of registries.yaml is not a mapping"},
