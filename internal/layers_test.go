@@ -28,7 +28,8 @@ var rooms = map[string][]string{
 	"agent":        {"base", "cluster", "inspect", "node"},
 	"server":       {"agent", "base", "cluster", "controlplane", "datastore", "inspect", "node"},
 	"adopt":        {"base", "cluster", "controlplane", "datastore", "node"},
-	"cli":          {"adopt", "agent", "base", "cluster", "controlplane", "datastore", "inspect", "node", "removal", "server"},
+	"throwaway":    {"base"},
+	"cli":          {"adopt", "agent", "base", "cluster", "controlplane", "datastore", "inspect", "node", "removal", "server", "throwaway"},
 	"testutil":     {},
 	"upstream":     {},
 }

@@ -101,7 +101,7 @@ func removeState(name string) error {
 		return err
 	}
 	dir := filepath.Join(stateParent, name)
-	if err := detachLoops(dir); err != nil {
+	if err := hosts.DetachLoops(dir); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(dir)

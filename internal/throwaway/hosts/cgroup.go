@@ -39,6 +39,10 @@ func MakeCgroup(path string) error {
 	if err != nil {
 		return fmt.Errorf("find cgroups: %w", err)
 	}
+	return makeCgroup(v1, v2, path)
+}
+
+func makeCgroup(v1, v2 []string, path string) error {
 	for _, root := range v1 {
 		for folder := range descend(root, path) {
 			if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {

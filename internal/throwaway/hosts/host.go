@@ -20,8 +20,10 @@ import (
 
 // Host is what a kedge takes for a machine. It runs from Start to Halt.
 type Host struct {
-	setup   Setup
+	setup Setup
+	// init is nil for a host that another process has started.
 	init    *exec.Cmd
+	pid     int
 	ns      netns.NsHandle
 	work    chan func()
 	stopped chan struct{}
@@ -34,9 +36,21 @@ type Host struct {
 // Start starts a host. The executable that calls Start is started once more as the host's first process:
 // see IsFirstProcess. The host has no link to any network yet.
 func Start(setup Setup) (*Host, error) {
-	h := &Host{setup: setup, work: make(chan func()), stopped: make(chan struct{})}
+	h := &Host{setup: setup}
+	return h.begin(h.start)
+}
+
+// Enter returns a host that another process has started, by the ID of the host's first process. Leave it
+// with Halt, which does not end the host.
+func Enter(pid int) (*Host, error) {
+	h := &Host{pid: pid}
+	return h.begin(h.enter)
+}
+
+func (h *Host) begin(arrive func() error) (*Host, error) {
+	h.work, h.stopped = make(chan func()), make(chan struct{})
 	started := make(chan error)
-	go h.live(started)
+	go h.live(arrive, started)
 	if err := <-started; err != nil {
 		h.Halt()
 		return nil, err
@@ -44,23 +58,22 @@ func Start(setup Setup) (*Host, error) {
 	return h, nil
 }
 
-// live starts the host's first process, and then becomes the one thread in the host's namespaces, which
-// runs the functions that Do passes. The kernel kills a process together with the thread that started
+// live calls arrive, which starts the host's first process or finds it, and then is the one thread in the
+// host's namespaces, which runs the functions that Do passes. The kernel kills a process together with the thread that started
 // it (Pdeathsig), so this thread must not end before the host does. Nobody else may use it
 // afterwards.
-func (h *Host) live(started chan<- error) {
+func (h *Host) live(arrive func() error, started chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
 		// The process's first thread never ends, and would stay in the host's namespaces and
 		// cgroup. While it is locked here, the new goroutine gets another thread.
 		defer runtime.UnlockOSThread()
-		go h.live(started)
+		go h.live(arrive, started)
 		<-h.stopped
 		return
 	}
 	defer close(h.stopped)
-	err := h.start()
-	started <- err
+	started <- arrive()
 	for f := range h.work {
 		f()
 	}
@@ -94,21 +107,22 @@ func (h *Host) start() error {
 	if err != nil || string(answer) != "ok" {
 		return errors.Join(errors.New("set up: "+string(answer)), err)
 	}
-	if h.ns, err = netns.GetFromPid(h.init.Process.Pid); err != nil {
-		return err
-	}
-	return enter(h.init.Process.Pid)
+	h.pid = h.init.Process.Pid
+	return h.enter()
 }
 
-// enter moves the calling thread into the namespaces of a process.
-func enter(pid int) error {
+// enter moves the calling thread into the namespaces of the host's first process.
+func (h *Host) enter() (err error) {
+	if h.ns, err = netns.GetFromPid(h.pid); err != nil {
+		return fmt.Errorf("find the host: %w", err)
+	}
 	// A thread that shares its working directory cannot change the mount namespace: setns(2).
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
 	var namespaces []*os.File
 	for _, name := range []string{"ipc", "uts", "net", "pid", "mnt"} {
-		file, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", pid, name))
+		file, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", h.pid, name))
 		if err != nil {
 			return err
 		}
@@ -162,11 +176,11 @@ func (h *Host) halt() {
 func (h *Host) NS() netns.NsHandle { return h.ns }
 
 // FirstProcess returns the ID of the host's first process on the machine.
-func (h *Host) FirstProcess() int { return h.init.Process.Pid }
+func (h *Host) FirstProcess() int { return h.pid }
 
 // Path returns the path by which the machine can reach the file path of the host.
 func (h *Host) Path(path string) string {
-	return filepath.Join(fmt.Sprintf("/proc/%d/root", h.init.Process.Pid), path)
+	return filepath.Join(fmt.Sprintf("/proc/%d/root", h.pid), path)
 }
 
 // DialContext connects from the host. The address must have an IP address: a name would be resolved on

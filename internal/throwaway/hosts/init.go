@@ -28,10 +28,11 @@ type Setup struct {
 	// Root is the mount that becomes the root of the host. If it is empty, the host keeps the
 	// machine's.
 	Root string
-	// Remove are folders that are removed at the end, and Files are files that are written then. Their
-	// paths are those of the host.
+	// Remove are folders that are removed at the end. Files and Links are made then. Their paths are those
+	// of the host.
 	Remove []string
 	Files  map[string]string
+	Links  map[string]string
 }
 
 // Mount is a call of mount(2). A target that does not exist is made, and so are Folders.
@@ -150,7 +151,20 @@ func (s Setup) writeFiles() error {
 			return err
 		}
 	}
+	for link, target := range s.Links {
+		if err := os.Symlink(target, link); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// ReadOnly returns the mounts that show a file or a folder of the machine, which the host cannot change.
+func ReadOnly(source, target string) []Mount {
+	return []Mount{
+		{Source: source, Target: target, Flags: unix.MS_BIND | unix.MS_REC},
+		{Target: target, Flags: unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY},
+	}
 }
 
 // Do makes the mount in the mount namespace of the calling thread.
@@ -172,7 +186,7 @@ func (m Mount) prepare() error {
 		}
 	}
 	bind := m.Flags&unix.MS_BIND != 0
-	if !bind && m.Kind == "" {
+	if !bind && m.Kind == "" || m.Flags&unix.MS_REMOUNT != 0 {
 		return nil // This changes a mount that exists.
 	}
 	if info, err := os.Stat(m.Source); bind && err == nil && !info.IsDir() {

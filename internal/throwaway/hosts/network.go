@@ -166,6 +166,14 @@ func (n *Network) Attach(number int, ns netns.NsHandle, name string, route bool)
 	return nil
 }
 
+// SetGateway makes a number the default route of the network's own namespace.
+func (n *Network) SetGateway(number int) error {
+	if err := n.Handle.RouteAdd(&netlink.Route{Gw: n.Subnet.Address(number).AsSlice()}); err != nil {
+		return fmt.Errorf("add default route of the network: %w", err)
+	}
+	return nil
+}
+
 // Detach removes the link of a host that is gone. The kernel would remove it too, at some later time.
 func (n *Network) Detach(number int) error {
 	link, err := n.Handle.LinkByName(Port(number))
