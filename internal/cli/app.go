@@ -70,6 +70,7 @@ func newApp(work *workload) *cli.App {
 			serverCommand(work),
 			agentCommand(work),
 			runCommand(),
+			clusterCommand(),
 			tokenCommand(),
 			nodeCommand(),
 			snapshotCommand(),

@@ -24,6 +24,7 @@ const (
 	timeoutFlag       = "timeout"
 	keepOnFailureFlag = "keep-on-failure"
 	logsFlag          = "logs"
+	apiOnlyFlag       = "api-only"
 )
 
 // nodesFlags are the flags of how large a cluster is.
@@ -51,6 +52,7 @@ func runCommand() *cli.Command {
 			"It has nothing in common with a kedge that runs as a service on this host, and it leaves nothing, however the command or kedge run ends.\n" +
 			"For example: sudo kedge run --image app.tar --manifest deploy/ --wait -- go test ./e2e/...",
 		Flags: append(nodesFlags(),
+			&cli.BoolFlag{Name: apiOnlyFlag, Usage: "run only the API server, controllers and the scheduler, and no node: for tests of controllers. It needs no sudo where users may make user namespaces"},
 			&cli.StringSliceFlag{Name: imageFlag, Usage: "`FILE` with images, as written by docker save, which all nodes get before the command starts. May be repeated"},
 			&cli.StringSliceFlag{Name: manifestFlag, Usage: "`FILE` or folder with objects that are applied before the command starts. May be repeated"},
 			&cli.BoolFlag{Name: waitFlag, Usage: "wait until the objects of --manifest are ready"},
@@ -87,6 +89,14 @@ func runOptions(c *cli.Context) (session.Options, error) {
 		return session.Options{}, err
 	}
 	cluster.Temporary = true
+	if c.Bool(apiOnlyFlag) {
+		for _, flag := range []string{nodesFlag, serversFlag, publishFlag, imageFlag} {
+			if c.IsSet(flag) {
+				return session.Options{}, fmt.Errorf("--%s is about nodes, and with --%s there are none: leave one of them out", flag, apiOnlyFlag)
+			}
+		}
+		cluster = clusters.Cluster{Temporary: true, APIOnly: true}
+	}
 	if c.Bool(waitFlag) && !c.IsSet(manifestFlag) {
 		return session.Options{}, errors.New("--wait is for objects of --manifest: give --manifest FILE, or leave --wait out")
 	}
@@ -97,7 +107,7 @@ func runOptions(c *cli.Context) (session.Options, error) {
 			}
 		}
 	}
-	if err := rootOnly("sudo kedge run …"); err != nil {
+	if err := rootOnly("sudo kedge run …"); err != nil && !cluster.APIOnly {
 		return session.Options{}, err
 	}
 	store, err := clusters.Default()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -33,6 +34,9 @@ type Setup struct {
 	Remove []string
 	Files  map[string]string
 	Links  map[string]string
+	// Command runs then, if it is not empty, and the host ends with it. Environment is the whole environment
+	// of the command.
+	Command, Environment []string
 }
 
 // Mount is a call of mount(2). A target that does not exist is made, and so are Folders.
@@ -73,17 +77,46 @@ func RunFirstProcess() {
 		fmt.Fprint(report, err)
 		os.Exit(1)
 	}
+	command := 0
+	if len(setup.Command) > 0 {
+		if command, err = setup.start(); err != nil {
+			fmt.Fprint(report, err)
+			os.Exit(1)
+		}
+	}
 	fmt.Fprint(report, "ok")
 	report.Close()
 
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
+	// A child may have ended before Notify.
+	reap(command)
 	for range children {
-		for {
-			if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 && err != unix.EINTR {
-				break
-			}
+		reap(command)
+	}
+}
+
+// start starts Command, and returns the ID of its process.
+func (s Setup) start() (int, error) {
+	cmd := exec.Command(s.Command[0], s.Command[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = s.Environment, os.Stdout, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("start %s: %w", s.Command[0], err)
+	}
+	return cmd.Process.Pid, nil
+}
+
+// reap takes note of all children that have ended. If command is one of them, it ends this process.
+func reap(command int) {
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, nil)
+		if pid <= 0 && err != unix.EINTR {
+			return
+		}
+		if pid == command && pid > 0 {
+			os.Exit(max(status.ExitStatus(), 0) + 128*int(max(status.Signal(), 0)))
 		}
 	}
 }

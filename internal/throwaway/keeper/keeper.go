@@ -51,8 +51,6 @@ type keeper struct {
 	nodes     []*hosts.Host
 	daemons   []*daemon
 	status    clusters.Status
-	// stopped is closed when the daemons may end.
-	stopped sync.Once
 }
 
 // keep makes the cluster, and removes it when ctx ends. It returns the fault that ended the cluster before

@@ -199,5 +199,8 @@ func run(ctx context.Context, job Job, report func(Report)) error {
 		return err
 	}
 	k := &keeper{Held: held, store: job.Store, report: report}
+	if held.APIOnly {
+		return k.keepAPI(ctx)
+	}
 	return k.keep(ctx)
 }

@@ -19,8 +19,8 @@ import (
 // Paths on a node.
 const (
 	// Program is where a node has the executable of kedge.
-	Program = "/usr/local/bin/kedge"
-	// nodeEtc has the node's configuration, its kubeconfig and its tokens.
+	Program = "/kedge"
+	// nodeEtc has the configuration, the kubeconfig and the tokens of a node.
 	nodeEtc = "/etc/kedge"
 	// notifySocket is where kedge says that it is ready: sd_notify(3).
 	notifySocket = "/run/kedge-ready.sock"
@@ -45,20 +45,18 @@ type layout struct {
 	helpers, executable string
 }
 
-// base returns what the root of every node begins with: a file system in memory, the programs of the
-// machine, and nothing else of it.
+// base returns what every root begins with: a file system in memory, the programs of the machine, and
+// nothing else of it.
 func (l layout) base(hostname string) hosts.Setup {
-	at := func(path string) string { return filepath.Join(l.root, path) }
 	setup := hosts.Setup{
 		Hostname: hostname,
 		Root:     l.root,
 		Mounts: []hosts.Mount{
 			{Source: "tmpfs", Target: l.root, Kind: "tmpfs", Data: "mode=755"},
-			hosts.Overlay("/usr", at("usr"), at(".layers/usr")),
-			{Source: "/dev", Target: at("dev"), Flags: unix.MS_BIND | unix.MS_REC},
-			{Source: "proc", Target: at("proc"), Kind: "proc", Flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, Folders: []string{at("run"), at("root"), at("mnt")}},
+			{Source: "/dev", Target: l.at("dev"), Flags: unix.MS_BIND | unix.MS_REC},
+			{Source: "proc", Target: l.at("proc"), Kind: "proc", Flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, Folders: []string{l.at("run"), l.at("root"), l.at("mnt")}},
 			// Programs expect that every user can write here: the mode comes with the mount.
-			{Source: "tmpfs", Target: at("tmp"), Kind: "tmpfs", Flags: unix.MS_NOSUID | unix.MS_NODEV, Data: "mode=1777"},
+			{Source: "tmpfs", Target: l.at("tmp"), Kind: "tmpfs", Flags: unix.MS_NOSUID | unix.MS_NODEV, Data: "mode=1777"},
 		},
 		Links: map[string]string{},
 	}
@@ -74,27 +72,42 @@ func (l layout) base(hostname string) hosts.Setup {
 			continue
 		}
 		if _, err := os.Stat(path); err == nil {
-			setup.Mounts = append(setup.Mounts, hosts.ReadOnly(path, at(path))...)
+			setup.Mounts = append(setup.Mounts, l.borrow(path, path)...)
 		}
 	}
-	if l.data != "" {
-		for _, folder := range []string{"/var", nodeEtc} {
-			source := filepath.Join(l.data, filepath.Base(folder))
-			setup.Mounts = append(setup.Mounts, hosts.Mount{Source: source, Target: at(folder), Flags: unix.MS_BIND, Folders: []string{source}})
-		}
-	}
-	assets := datadir.Dir(config.Default().DataDir).Assets()
-	setup.Mounts = append(setup.Mounts, hosts.ReadOnly(l.helpers, at(assets))...)
-	setup.Mounts = append(setup.Mounts, hosts.ReadOnly(l.executable, at(Program))...)
+	setup.Mounts = append(setup.Mounts, l.borrow(l.executable, Program)...)
 	return setup
+}
+
+// at returns the place on the machine of a path below the root.
+func (l layout) at(path string) string { return filepath.Join(l.root, path) }
+
+// borrow returns the mounts that show a file or a folder of the machine, which cannot be changed there.
+func (l layout) borrow(from, to string) []hosts.Mount {
+	mounts := hosts.ReadOnly(from, l.at(to))
+	if os.Geteuid() != 0 {
+		// Files of other users cannot be changed anyway, and the kernel does not let this user change
+		// mounts of root.
+		return mounts[:1]
+	}
+	return mounts
 }
 
 // node returns the setup of a node of a cluster.
 func (l layout) node(c clusters.Cluster, number int) hosts.Setup {
 	name, address := c.NodeName(number), c.Addresses().Address(number)
 	setup := l.base(name)
+	// Programs of the node install themselves below /usr, such as volume plugins of the kubelet.
+	setup.Mounts = append(setup.Mounts, hosts.Overlay("/usr", l.at("usr"), l.at(".layers/usr")))
+	if l.data != "" {
+		for _, folder := range []string{"/var", nodeEtc} {
+			source := filepath.Join(l.data, filepath.Base(folder))
+			setup.Mounts = append(setup.Mounts, hosts.Mount{Source: source, Target: l.at(folder), Flags: unix.MS_BIND, Folders: []string{source}})
+		}
+	}
+	setup.Mounts = append(setup.Mounts, l.borrow(l.helpers, datadir.Dir(config.Default().DataDir).Assets())...)
 	// The node needs a sysfs of its own network namespace, with the machine's cgroups.
-	cgroups, sys := filepath.Join(l.root, ".cgroups"), filepath.Join(l.root, "sys")
+	cgroups, sys := l.at(".cgroups"), l.at("sys")
 	setup.Mounts = append(setup.Mounts,
 		hosts.Mount{Source: "/sys/fs/cgroup", Target: cgroups, Flags: unix.MS_BIND | unix.MS_REC},
 		hosts.Mount{Source: "sysfs", Target: sys, Kind: "sysfs", Flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},

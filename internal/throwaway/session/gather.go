@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -89,7 +89,7 @@ func dumpObjects(ctx context.Context, kubeconfig, folder string) error {
 			return err
 		}
 		for _, resource := range list.APIResources {
-			if dumped(resource) {
+			if dumped(version.Group, resource) {
 				faults = append(faults, dumpKind(ctx, client, version.WithResource(resource.Name), folder))
 			}
 		}
@@ -98,9 +98,9 @@ func dumpObjects(ctx context.Context, kubeconfig, folder string) error {
 }
 
 // dumped tells whether the objects of a resource can be listed, and are not those of another one.
-func dumped(resource metav1.APIResource) bool {
-	// events exists twice, with the same objects.
-	return strings.Contains(strings.Join(resource.Verbs, " "), "list") && !(resource.Name == "events" && resource.Group == "events.k8s.io")
+func dumped(group string, resource metav1.APIResource) bool {
+	again := resource.Name == "events" && group != "" || resource.Name == "endpoints" || resource.Name == "componentstatuses"
+	return slices.Contains(resource.Verbs, "list") && !again
 }
 
 func dumpKind(ctx context.Context, client dynamic.Interface, kind schema.GroupVersionResource, folder string) error {

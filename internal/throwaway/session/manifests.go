@@ -140,6 +140,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
 	cfg.QPS = -1
+	cfg.WarningHandlerWithContext = rest.NoWarnings{}
 	return cfg, nil
 }
 
