@@ -137,7 +137,7 @@ func (s Store) clear() ([]Cluster, error) {
 // interrupted removal is repeated.
 func (s Store) clearOne(name string, alive map[uint64]bool) error {
 	folder := s.RunFolder(name)
-	if os.Geteuid() == 0 {
+	if cluster, err := s.record(name); os.Geteuid() == 0 && (err != nil || !cluster.APIOnly) {
 		if err := hosts.RemoveCgroups(cgroupOf(name)); err != nil {
 			return err
 		}

@@ -115,8 +115,12 @@ func reap(command int) {
 		if pid <= 0 && err != unix.EINTR {
 			return
 		}
-		if pid == command && pid > 0 {
-			os.Exit(max(status.ExitStatus(), 0) + 128*int(max(status.Signal(), 0)))
+		switch {
+		case pid != command || pid <= 0:
+		case status.Signaled():
+			os.Exit(128 + int(status.Signal()))
+		default:
+			os.Exit(status.ExitStatus())
 		}
 	}
 }

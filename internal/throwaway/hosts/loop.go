@@ -76,6 +76,9 @@ func ForLoops(do func(device *os.File, info *unix.LoopInfo64) error) error {
 	}
 	for _, folder := range inUse {
 		device, err := os.Open(filepath.Join("/dev", filepath.Base(filepath.Dir(folder))))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // It belongs to the machine of this container.
+		}
 		if err != nil {
 			return err
 		}

@@ -74,20 +74,25 @@ func (p *Program) start(setup Setup, log *os.File) error {
 	err = p.init.Start()
 	reporter.Close()
 	if err != nil {
-		return explainUserNamespace(fmt.Errorf("start first process: %w", err), err)
+		return explain(fmt.Errorf("start first process: %w", err), os.Geteuid())
 	}
 	answer, err := io.ReadAll(report)
 	if err != nil || string(answer) != "ok" {
 		_ = p.init.Process.Kill()
 		_ = p.init.Wait()
-		return errors.Join(errors.New("set up: "+string(answer)), err)
+		fault := errors.Join(errors.New("set up: "+string(answer)), err)
+		if os.Geteuid() != 0 {
+			// Where the kernel lets users make user namespaces, something else may forbid the mounts.
+			fault = fmt.Errorf("%w: %w", fault, ErrUserNamespace)
+		}
+		return fault
 	}
 	return nil
 }
 
-// explainUserNamespace adds what to do to a fault of a user without rights.
-func explainUserNamespace(err, cause error) error {
-	if os.Geteuid() != 0 && (errors.Is(cause, unix.EPERM) || errors.Is(cause, unix.ENOSPC) || errors.Is(cause, unix.EACCES)) {
+// explain adds what to do to a fault of a user without rights.
+func explain(err error, user int) error {
+	if user != 0 && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EACCES)) {
 		return fmt.Errorf("%w: %w", err, ErrUserNamespace)
 	}
 	return err
