@@ -11,7 +11,7 @@ import (
 )
 
 // ownFolders are folders of the machine that a host sees. Its writes to them do not change the machine.
-var ownFolders = []string{"/etc", "/opt", "/usr/libexec", "/usr/local", "/var/lib", "/var/log"}
+var ownFolders = []string{"/etc", "/opt", "/usr/libexec", "/usr/local", "/var/cache", "/var/lib", "/var/log"}
 
 // diskFolders are folders of a host that must be on a real file system, because overlayfs cannot be
 // stacked as one likes.

@@ -38,16 +38,12 @@ type machine struct {
 	*harness.Host
 }
 
-// newMachine returns a machine on which kedge has run once, so that its cache of helpers is there.
+// newMachine returns a machine without a kedge.
 func newMachine(t *testing.T) machine {
 	t.Helper()
 	harness.Require(t)
 	harness.Need(t, "curl", "nftables", "iproute2")
-	m := machine{t, harness.NewNetwork(t).NewHost(t, "machine")}
-	if err := m.Mount("tmpfs", "/var/cache", "tmpfs", ""); err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return machine{t, harness.NewNetwork(t).NewHost(t, "machine")}
 }
 
 // testserver returns the archive of an image with a web server.
