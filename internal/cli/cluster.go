@@ -155,8 +155,8 @@ func launch(c *cli.Context, job keeper.Job) error {
 	return nil
 }
 
-// listed is a line of `kedge cluster list`.
-type listed struct {
+// listedCluster is a line of `kedge cluster list`.
+type listedCluster struct {
 	Name      string         `json:"name"`
 	State     clusters.State `json:"state"`
 	Temporary bool           `json:"temporary"`
@@ -171,9 +171,9 @@ func listClusters(c *cli.Context, store clusters.Store) error {
 	if err != nil {
 		return err
 	}
-	list := []listed{} // JSON has [], not null
+	list := []listedCluster{} // JSON has [], not null
 	for _, k := range known {
-		line := listed{k.Name, k.State, k.Temporary, k.Nodes, k.Servers, k.API, []string{}}
+		line := listedCluster{k.Name, k.State, k.Temporary, k.Nodes, k.Servers, k.API, []string{}}
 		for _, port := range k.Published {
 			line.Published = append(line.Published, port.String())
 		}

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
 // TestCluster has two clusters that stay, beside each other.
@@ -117,4 +120,34 @@ func TestServers(t *testing.T) {
 	s := m.command("run", "--nodes=4", "--servers=3", "--", "bash", "-c", `"$KEDGE_PROGRAM" kubectl wait --for=condition=Ready node --all --timeout=2m && "$KEDGE_PROGRAM" kubectl get nodes`)
 	s.Env = append(s.Env, "KEDGE_PROGRAM="+os.Getenv("KEDGE_BINARY"))
 	m.begin(s).want(t, 0, "server-1", "server-2", "server-3", "agent-1", "etcd")
+}
+
+// TestOutside has pods that reach the outside of a cluster, by name and by address.
+func TestOutside(t *testing.T) {
+	harness.Require(t)
+	harness.Need(t, "curl", "nftables", "iproute2")
+	network := harness.NewNetwork(t)
+	m, outside := machine{t, network.NewHost(t, "machine")}, machine{t, network.NewHost(t, "outside")}
+	archive := m.testserver()
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := image.TestserverProgram(repository)
+	outside.begin(outside.program(program, "serve", "8000"))
+	outside.begin(outside.program(program, "dns", "outside.test", outside.Address.String()))
+	m.begin(m.program(program, "serve", "8000"))
+	m.WriteFile("/etc/resolv.conf", "nameserver "+outside.Address.String()+"\n")
+	script := `
+		kubectl() { "$KEDGE_PROGRAM" kubectl "$@"; }
+		for url in http://outside.test:8000/by-name http://$OUTSIDE:8000/by-address http://$MACHINE:8000/to-the-machine; do
+			kubectl run fetch --image=` + image.TestserverName + ` --restart=Never -- fetch $url
+			kubectl wait pod/fetch --for=jsonpath='{.status.phase}'=Succeeded --timeout=2m || kubectl describe pod fetch
+			kubectl logs fetch
+			kubectl delete pod fetch --now
+		done`
+	s := m.command("run", "--image", archive, "--", "bash", "-ec", script)
+	s.Env = append(s.Env, "KEDGE_PROGRAM="+os.Getenv("KEDGE_BINARY"), "OUTSIDE="+outside.Address.String(), "MACHINE="+m.Address.String())
+	// Others see the machine, and the machine sees an address of the cluster.
+	m.begin(s).want(t, 0, "/by-name", "/by-address", "/to-the-machine", m.Address.String(), "198.18.0.254")
 }
