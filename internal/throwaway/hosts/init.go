@@ -67,6 +67,8 @@ func IsFirstProcess() bool { return os.Getenv(initVariable) != "" }
 func RunFirstProcess() {
 	text := os.Getenv(initVariable)
 	os.Unsetenv(initVariable)
+	// Otherwise the report would only end with the command.
+	unix.CloseOnExec(3)
 	report := os.NewFile(3, "report")
 	var setup Setup
 	err := json.Unmarshal([]byte(text), &setup)
