@@ -43,6 +43,8 @@ type keeper struct {
 	*clusters.Held
 	store  clusters.Store
 	report func(Report)
+	// isNew says that the cluster goes if it does not get ready.
+	isNew bool
 
 	layout    layout
 	network   *hosts.Network
@@ -239,7 +241,7 @@ func (k *keeper) remove() error {
 		_ = k.network.Detach(clusters.Uplink)
 		k.network.Close()
 	}
-	if k.Temporary {
+	if k.Temporary || k.isNew && k.status.State != clusters.Ready {
 		return k.Delete()
 	}
 	return k.Release()

@@ -198,7 +198,7 @@ func run(ctx context.Context, job Job, report func(Report)) error {
 	if err != nil {
 		return err
 	}
-	k := &keeper{Held: held, store: job.Store, report: report}
+	k := &keeper{Held: held, store: job.Store, report: report, isNew: !job.Existing}
 	if held.APIOnly {
 		return k.keepAPI(ctx)
 	}

@@ -41,6 +41,9 @@ func TestCluster(t *testing.T) {
 	two.want(t, 0, "cluster two is ready")
 	m.start("cluster", "create", "one").want(t, 1, "exists already", "sudo kedge cluster delete one")
 	m.start("cluster", "create", "three", "--publish=18080:80").want(t, 1, "another program listens", "choose another port")
+	if now := m.list(); len(now) != 2 {
+		t.Errorf("a cluster that could not be made is there: %+v", now)
+	}
 	m.start("cluster", "load-image", "one", archive).want(t, 0, "kedge.test/testserver")
 	m.start("cluster", "load-image", "one", "/none").want(t, 1, "/none")
 	config := filepath.Join(m.Scratch("manifests"), "kubeconfig")

@@ -97,7 +97,7 @@ func TestFailure(t *testing.T) {
 		"containers/*/default_web*/*/*log": "",
 		"objects/events.yaml":              "Scheduled",
 		"objects/deployments.apps.yaml":    "name: web",
-		"objects/secrets.yaml":             "password: (16 characters)",
+		"objects/secrets.yaml":             "password: (12 characters)",
 	} {
 		files, err := filepath.Glob(filepath.Join(folder, pattern))
 		if err != nil || len(files) == 0 {

@@ -164,13 +164,14 @@ func (s *started) status(t *testing.T) int {
 func (s *started) want(t *testing.T, status int, words ...string) {
 	t.Helper()
 	got := s.status(t)
+	var missing []string
 	for _, word := range words {
 		if !strings.Contains(s.output.String(), word) {
-			t.Errorf("%v: no %q in the output", s.Args, word)
+			missing = append(missing, word)
 		}
 	}
-	if got != status || t.Failed() {
-		t.Fatalf("%v ended with %d, want %d:\n%s", s.Args, got, status, s.output)
+	if got != status || len(missing) > 0 {
+		t.Fatalf("%v ended with %d, want %d, and the output lacks %q:\n%s", s.Args, got, status, missing, s.output)
 	}
 }
 
@@ -220,7 +221,7 @@ func difference(before, after string) string {
 }
 
 // query is a command that asks the web server of the cluster in KUBECONFIG, at its node.
-const query = `curl -sS --max-time 10 --retry 60 --retry-connrefused --retry-delay 1 http://$(sed -n 's|.*https://\(.*\):6443|\1|p' $KUBECONFIG):` + servedPort
+const query = `curl -sS --max-time 10 --retry 60 --retry-all-errors --retry-delay 1 http://$(sed -n 's|.*https://\(.*\):6443|\1|p' $KUBECONFIG):` + servedPort
 
 // TestFiveAtOnce gives five commands a cluster each, at the same time. Each deploys a web server and queries
 // it. Then it kills five others.
