@@ -64,13 +64,17 @@ func checkConfig(c *cli.Context, cfg *config.Config) error {
 // all faults in the arguments for upstream's programs.
 func whatToCheck(cfg *config.Config, role config.Role) (check host.CheckConfig, faults error) {
 	check = host.CheckConfig{DataDir: cfg.DataDir, PodCIDRs: cfg.Cluster.OwnPodCIDRs(), ServiceCIDRs: cfg.Cluster.ServiceCIDRs()}
-	node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
-	if err != nil {
-		return check, err
-	}
 	if role == config.AgentRole {
+		node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
+		if err != nil {
+			return check, err
+		}
 		check.Ports = agent.Ports(cfg.Node, cfg.Cluster, node.IPs)
 		return check, agent.CheckArguments(node.Name, cfg.Node, cfg.Cluster)
+	}
+	node, err := server.ResolveNode(cfg)
+	if err != nil {
+		return check, err
 	}
 	check.Ports = server.Ports(cfg, node)
 	return check, server.CheckArguments(cfg)

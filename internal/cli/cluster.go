@@ -32,8 +32,7 @@ func clusterCommand() *cli.Command {
 			Flags: append(nodesFlags(),
 				&cli.StringFlag{Name: configFlag, Aliases: []string{"c"}, Usage: "`FILE` with settings of kedge for every node of the cluster, as for kedge server"},
 				progressFlag()),
-			Before: oneName,
-			Action: onClusters(createCluster),
+			Action: onOne(createCluster),
 		}, {
 			Name:    "list",
 			Aliases: []string{"ls"},
@@ -45,43 +44,43 @@ func clusterCommand() *cli.Command {
 			Name:      "kubeconfig",
 			Usage:     "print the kubeconfig of a cluster that runs",
 			ArgsUsage: "NAME",
-			Before:    oneName,
-			Action:    onClusters(printKubeconfig),
+			Action:    onOne(printKubeconfig),
 		}, {
 			Name:      "load-image",
 			Usage:     "give all nodes of a cluster the images of archives, as written by docker save",
 			ArgsUsage: "NAME FILE...",
-			Before:    someArguments("the name of a cluster and archives", "sudo kedge cluster list"),
 			Action:    onClusters(loadImages),
 		}, {
 			Name:      "stop",
 			Usage:     "end all processes of a cluster, and keep its data",
 			ArgsUsage: "NAME",
-			Before:    oneName,
-			Action:    onClusters(stopCluster),
+			Action:    onOne(stopCluster),
 		}, {
 			Name:      "start",
 			Usage:     "start a cluster that was stopped, or that ran before this host was started again",
 			ArgsUsage: "NAME",
 			Flags:     []cli.Flag{progressFlag()},
-			Before:    oneName,
-			Action:    onClusters(startCluster),
+			Action:    onOne(startCluster),
 		}, {
 			Name:      "delete",
 			Usage:     "end a cluster, and remove it with all its data",
 			ArgsUsage: "NAME",
-			Before:    oneName,
-			Action:    onClusters(deleteCluster),
+			Action:    onOne(deleteCluster),
 		}},
 	}
 }
 
-// oneName refuses everything except one name of a cluster.
-func oneName(c *cli.Context) error {
-	if c.NArg() != 1 {
-		return fmt.Errorf("`%s` needs one name of a cluster, got %d arguments. Run `sudo kedge cluster list` for the list", commandName(c), c.NArg())
+// onOne is the action of a command on one cluster, whose name is its only argument.
+func onOne(do func(*cli.Context, clusters.Store) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if c.NArg() != 1 {
+			return fmt.Errorf("`%s` needs one name of a cluster, got %d arguments. Run `sudo kedge cluster list` for the list", commandName(c), c.NArg())
+		}
+		if err := clusters.CheckName(c.Args().First()); err != nil {
+			return err
+		}
+		return onClusters(do)(c)
 	}
-	return clusters.CheckName(c.Args().First())
 }
 
 // onClusters is the action of a command on the clusters of root.

@@ -60,8 +60,10 @@ func runCommand() *cli.Command {
 			&cli.BoolFlag{Name: keepOnFailureFlag, Usage: "leave the cluster running if the command fails. kedge cluster delete removes it"},
 			&cli.StringFlag{Name: logsFlag, Usage: "if the command fails, write all logs, Events and objects to this `FOLDER`"},
 			progressFlag()),
-		Before: someArguments("-- and the command that gets the cluster, as in kedge run -- kubectl get nodes", ""),
 		Action: func(c *cli.Context) error {
+			if err := someArguments("-- and the command that gets the cluster, as in kedge run -- kubectl get nodes", "")(c); err != nil {
+				return err
+			}
 			options, err := runOptions(c)
 			if err != nil {
 				return err

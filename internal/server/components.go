@@ -2,9 +2,11 @@ package server
 
 import (
 	"context"
+	"os"
 
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
 	"github.com/kedge-dev/kedge/internal/cluster/rotation"
@@ -19,6 +21,15 @@ func (s *server) newDriver() *csi.Driver {
 		return nil
 	}
 	return agent.NewDriver(s.dir, s.node.Name, s.cfg.Node, s.cfg.Cluster)
+}
+
+// volumePlugins returns the controllers' folder of the user's plugins for volumes. A server that
+// is no node makes no folder of the kubelet's.
+func (s *server) volumePlugins() string {
+	if _, err := os.Stat(datadir.KubeletVolumePlugins); err != nil && !s.roles.node {
+		return s.dir.VolumePlugins()
+	}
+	return datadir.KubeletVolumePlugins
 }
 
 // newStatus returns the component that answers `kedge status`.

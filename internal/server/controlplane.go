@@ -60,6 +60,8 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 			Paths:    s.metrics.Paths(metrics.Controllers),
 			Election: leader,
 			Args:     s.cfg.Server.KubeControllerManagerArgs,
+
+			VolumePlugins: s.volumePlugins(),
 		})
 		group.Add(manager, before...)
 		loops, faults = append(loops, manager), errors.Join(faults, fault)

@@ -1,9 +1,13 @@
 package server
 
 import (
+	"errors"
+	"net/netip"
+
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
@@ -36,6 +40,25 @@ func rolesOf(cfg *config.Config, dir datadir.Dir) roles {
 		node:        !cfg.Server.DisableAgent,
 		objects:     choice.Of(cfg, dir),
 	}
+}
+
+// ResolveNode decides the name and the addresses of a server's host, as host.ResolveNode does.
+// It also works on a host without a network, if the server runs no node and its API listens
+// only on a loopback address. Then the server has that address, because no other host
+// reaches it anyway.
+func ResolveNode(cfg *config.Config) (host.Node, error) {
+	ranges := cfg.Cluster.PodCIDRs()
+	node, err := host.ResolveNode(cfg.Node, ranges)
+	if !errors.Is(err, host.ErrNoRoute) {
+		return node, err
+	}
+	bind, wrong := netip.ParseAddr(cfg.Server.BindAddress)
+	roles := rolesOf(cfg, datadir.Dir(cfg.DataDir))
+	if wrong != nil || !bind.IsLoopback() || bind.Is4() != ranges[0].Addr().Is4() || roles.node || roles.objects.Shared() {
+		return node, err
+	}
+	name, err := host.NodeName(cfg.Node)
+	return host.Node{Name: name, IPs: []netip.Addr{bind}}, err
 }
 
 // elects tells whether controllers and scheduler run only while this server is elected. A

@@ -66,7 +66,7 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 	dir := datadir.Dir(cfg.DataDir)
 	ctx, fault := process.Phase.Watch(ctx)
 	defer func() { err = cmp.Or(err, fault()) }()
-	node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
+	node, err := ResolveNode(cfg)
 	if err != nil {
 		return err
 	}

@@ -41,8 +41,10 @@ const DNSFolder = "/etc/kedge/dns"
 // Other programs hard-code these paths, so kedge keeps to them.
 const (
 	KubeletRoot = "/var/lib/kubelet"
-	CNIConfDir  = "/etc/cni/net.d"
-	CNIBinDir   = "/opt/cni/bin"
+	// KubeletVolumePlugins is the kubelet's folder of the user's plugins for volumes.
+	KubeletVolumePlugins = KubeletRoot + "/volumeplugins"
+	CNIConfDir           = "/etc/cni/net.d"
+	CNIBinDir            = "/opt/cni/bin"
 	// PodLogs has the containers' logs. ContainerLogs has links to them.
 	PodLogs       = "/var/log/pods"
 	ContainerLogs = "/var/log/containers"
@@ -154,6 +156,10 @@ func (d Dir) SQLite() string { return d.join("server", "db", "state.db") }
 
 // Manifests is the folder whose objects kedge applies.
 func (d Dir) Manifests() string { return d.join("server", "manifests") }
+
+// VolumePlugins is the folder of plugins for volumes of a server that is no node, unless the
+// host has the kubelet's.
+func (d Dir) VolumePlugins() string { return d.join("server", "volumeplugins") }
 
 // Charts is the folder of charts that HelmCharts can name. The path is the same as in
 // k3s.

@@ -25,6 +25,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
+// ErrNoRoute is why ResolveNode fails if no node-ip is configured and the host has no default
+// route.
+var ErrNoRoute = errors.New("this host has no default route")
+
 // Node is who this machine is in the cluster.
 type Node struct {
 	Name string
@@ -162,8 +166,8 @@ func defaultIPs(podCIDRs []netip.Prefix, lookup func(ipv6 bool) (netip.Addr, err
 			return nil, err
 		}
 		if !ip.IsValid() {
-			return nil, fmt.Errorf("this host has no default route for %s, so kedge does not know which address is the node's: "+
-				"set it with --node-ip", family(cidr))
+			return nil, fmt.Errorf("%w for %s, so kedge does not know which address is the node's: "+
+				"set it with --node-ip", ErrNoRoute, family(cidr))
 		}
 		ips = append(ips, ip)
 	}

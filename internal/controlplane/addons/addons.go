@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -34,6 +35,10 @@ const (
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 5 * time.Second
 )
+
+// writers is how many objects are applied at once: the datastore syncs the disk once for all
+// of them.
+const writers = 8
 
 // Config is what Addons needs.
 type Config struct {
@@ -226,19 +231,28 @@ func (a *Addons) resource(object *unstructured.Unstructured) dynamic.ResourceInt
 	return a.client.Resource(resource)
 }
 
-// applyAll applies the objects. It returns those that failed, whether any of them
-// does not exist at all, and the reason of the first failure.
+// applyAll applies the objects, several at once and in no order. It returns those that
+// failed, whether any of them does not exist at all, and the reason of the first failure.
 func (a *Addons) applyAll(ctx context.Context, objects []*unstructured.Unstructured) (failed []*unstructured.Unstructured, missing bool, reason error) {
-	for _, object := range objects {
-		there, err := a.apply(ctx, object)
-		if err == nil {
+	faults, there := make([]error, len(objects)), make([]bool, len(objects))
+	var working errgroup.Group
+	working.SetLimit(writers)
+	for i, object := range objects {
+		working.Go(func() error {
+			there[i], faults[i] = a.apply(ctx, object)
+			return nil
+		})
+	}
+	_ = working.Wait() // the faults are kept
+	for i, object := range objects {
+		if faults[i] == nil {
 			continue
 		}
 		failed = append(failed, object)
 		// This kind is not built in, so the API may know it only a moment later.
-		missing = missing || !there && object.GetKind() != snapshotClassKind
+		missing = missing || !there[i] && object.GetKind() != snapshotClassKind
 		if reason == nil {
-			reason = fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
+			reason = fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), faults[i])
 		}
 	}
 	return failed, missing, reason

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage/cacher"
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
+	"k8s.io/apiserver/pkg/storage/cacher/store"
 )
 
 const (
@@ -26,7 +27,8 @@ const (
 // histories make watch caches forget changes that are long ago. Without them, a watch cache
 // forgets a change only when another one of the same kind takes its place. Each change has
 // the object before and after it. So all objects of a large namespace that was deleted would
-// stay in memory, until as many others have changed.
+// stay in memory, until as many others have changed. A watch cache also keeps what all objects were
+// after each change, until the datastore is compacted, which is up to ten minutes later.
 type histories struct {
 	mu  sync.Mutex
 	all map[*history]bool
@@ -73,6 +75,8 @@ func (h *histories) run(ctx context.Context) {
 //upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/watch_cache.go watchCache watchCacheEvent watchCache.processEvent watchCache.getAllEventsSinceLocked
 //upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/watch_cache_history.go watchCacheHistory watchCacheHistory.updateCache watchCacheHistory.resizeCacheLocked watchCacheHistory.doCacheResizeLocked watchCacheHistory.ResetLocked watchCacheHistory.GetIntervalLocked watchCacheHistory.OldestResourceVersionLocked
 //upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/watch_cache_interval.go watchCacheInterval historyCacheIntervalSource
+//upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/store/watch_cache_storage.go WatchCacheStorage.CompactSnapshotsLocked WatchCacheStorage.UpdateStoreLocked WatchCacheStorage.GetExactSnapshotLocked WatchCacheStorage.CanServeExactRV
+//upstream:relies-on k8s.io/apiserver/pkg/storage/cacher/delegator.go CacheDelegator.GetList
 type history struct {
 	resource schema.GroupResource
 	mu       *sync.RWMutex
@@ -82,6 +86,8 @@ type history struct {
 	capacity, start, end *int
 	// removed says that the ring no longer has all changes since the last list.
 	removed *bool
+	// objects also has all objects as they were after each change, to answer lists of then.
+	objects **store.WatchCacheStorage
 }
 
 func historyOf(c *cacher.Cacher, resource schema.GroupResource) (*history, error) {
@@ -99,8 +105,11 @@ func historyOf(c *cacher.Cacher, resource schema.GroupResource) (*history, error
 	if ring.Kind() != reflect.Slice {
 		return nil, fmt.Errorf("find history: a %s has no cache", changes.Type())
 	}
-	if recorded, ok := ring.Type().Elem().Elem().FieldByName("RecordTime"); !ok || recorded.Type != reflect.TypeFor[time.Time]() {
-		return nil, fmt.Errorf("find history: a %s has no RecordTime", ring.Type().Elem().Elem())
+	change := ring.Type().Elem().Elem()
+	for name, kind := range map[string]reflect.Type{"RecordTime": reflect.TypeFor[time.Time](), "ResourceVersion": reflect.TypeFor[uint64]()} {
+		if field, ok := change.FieldByName(name); !ok || field.Type != kind {
+			return nil, fmt.Errorf("find history: a %s has no %s", change, name)
+		}
 	}
 	h := &history{resource: resource, changes: reflect.NewAt(ring.Type(), unsafe.Pointer(ring.UnsafeAddr())).Elem()}
 	var err error
@@ -113,6 +122,7 @@ func historyOf(c *cacher.Cacher, resource schema.GroupResource) (*history, error
 		pointer.Set(reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())))
 	}
 	find(cache, "RWMutex", &h.mu)
+	find(cache, "storage", &h.objects)
 	find(changes, "capacity", &h.capacity)
 	find(changes, "startIndex", &h.start)
 	find(changes, "endIndex", &h.end)
@@ -122,13 +132,17 @@ func historyOf(c *cacher.Cacher, resource schema.GroupResource) (*history, error
 
 // forget forgets changes that are older than a time, except the last one of them. The watch cache
 // remembers from that one on. So a client that has listed the objects since that time can watch
-// from there, even if no object changed for long before.
+// from there, even if no object changed for long before. It forgets too what all objects were
+// before that change. The datastore answers lists of then.
 func (h *history) forget(before time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	start, end := *h.start, *h.end
 	for start < end-1 && h.at(start+1).Before(before) {
 		start++
+	}
+	if start < end {
+		(*h.objects).CompactSnapshotsLocked(h.change(start).FieldByName("ResourceVersion").Uint())
 	}
 	if start == *h.start {
 		return
@@ -148,7 +162,12 @@ func (h *history) forget(before time.Time) {
 	*h.start, *h.capacity, *h.removed = start, capacity, true
 }
 
+// change returns the change with a number.
+func (h *history) change(number int) reflect.Value {
+	return h.changes.Index(number % *h.capacity).Elem()
+}
+
 // at returns when a change happened.
 func (h *history) at(number int) time.Time {
-	return h.changes.Index(number % *h.capacity).Elem().FieldByName("RecordTime").Interface().(time.Time)
+	return h.change(number).FieldByName("RecordTime").Interface().(time.Time)
 }

@@ -96,13 +96,15 @@ func TestHistories(t *testing.T) {
 	if changes, capacity := count(last); changes != last-1 || capacity < changes {
 		t.Fatalf("there are %d changes in a ring for %d", changes, capacity)
 	}
+	// lists tells whether the watch cache knows all objects as they were after a change.
+	lists := func(version uint64) bool { return (*history.objects).CanServeExactRV(version) }
 	history.forget(time.Now().Add(-time.Hour))
-	if changes, _ := count(last); changes != last-1 {
-		t.Errorf("of recent changes, %d are left", changes)
+	if changes, _ := count(last); changes != last-1 || !lists(2) {
+		t.Errorf("of recent changes, %d are left. Lists of the first: %t", changes, lists(2))
 	}
 	history.forget(time.Now().Add(time.Hour))
-	if changes, capacity := count(last); changes != 1 || capacity != leastCapacity {
-		t.Errorf("%d changes are left in a ring for %d", changes, capacity)
+	if changes, capacity := count(last); changes != 1 || capacity != leastCapacity || lists(last-1) || !lists(last) {
+		t.Errorf("%d changes are left in a ring for %d. Lists of before: %t, of now: %t", changes, capacity, lists(last-1), lists(last))
 	}
 	// Another round finds nothing to do.
 	history.forget(time.Now().Add(time.Hour))

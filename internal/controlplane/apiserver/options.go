@@ -49,13 +49,17 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 	if c.Datastore.Dial != nil {
 		transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) { return c.Datastore.Dial, nil }
 	}
-	// This reconciler writes only changes. It is for a fixed number of servers,
-	// which is one (--apiserver-count). The default one renews a lease in the
-	// datastore every 10 seconds, for other servers.
-	if !c.Datastore.Shared {
-		o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
-	} else {
+	switch {
+	case c.Datastore.Shared:
 		o.GenericServerRunOptions.ShutdownDelayDuration = stopNotice
+	case c.AdvertiseAddress.IsLoopback():
+		// Endpoints may not have a loopback address, so the Service kubernetes has none.
+		o.EndpointReconcilerType = string(reconcilers.NoneEndpointReconcilerType)
+	default:
+		// This reconciler writes only changes. It is for a fixed number of servers,
+		// which is one (--apiserver-count). The default one renews a lease in the
+		// datastore every 10 seconds, for other servers.
+		o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
 	}
 
 	issuer := "https://kubernetes.default.svc." + c.Cluster.ClusterDomain

@@ -61,3 +61,20 @@ func TestAuditedWatches(t *testing.T) {
 		}
 	}
 }
+
+// TestLoopbackAddress wants no endpoints of a server that only its host reaches: the API
+// refuses them.
+func TestLoopbackAddress(t *testing.T) {
+	for address, want := range map[string]string{"127.0.0.1": "none", "192.0.2.1": "master-count"} {
+		o, err := newOptions(&Config{
+			Addr: &net.TCPAddr{Port: 6443}, AdvertiseAddress: netip.MustParseAddr(address), Cluster: config.Default().Cluster,
+			Dir: datadir.Dir(t.TempDir()),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.EndpointReconcilerType != want {
+			t.Errorf("%s: got the reconciler %s, want %s", address, o.EndpointReconcilerType, want)
+		}
+	}
+}

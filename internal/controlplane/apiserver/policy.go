@@ -62,7 +62,11 @@ func replacePolicyHooks(config *genericapiserver.Config, rbac bool) error {
 func ensurePolicy(ctx context.Context, client kubernetes.Interface, rbac bool) error {
 	tasks := priorityClasses(ctx, client)
 	if rbac {
-		tasks = append(tasks, roles(client)...)
+		more, err := roles(ctx, client)
+		if err != nil {
+			return err
+		}
+		tasks = append(tasks, more...)
 	}
 	var mu sync.Mutex
 	var faults []error

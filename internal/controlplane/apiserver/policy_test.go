@@ -70,6 +70,35 @@ func TestEnsurePolicy(t *testing.T) {
 	}
 }
 
+// TestEnsurePolicyUnlisted has a role without the label by which the others are listed.
+func TestEnsurePolicyUnlisted(t *testing.T) {
+	ctx := t.Context()
+	client := fake.NewClientset(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:node"}})
+	if err := ensurePolicy(ctx, client, true); err != nil {
+		t.Fatal(err)
+	}
+	role, err := client.RbacV1().ClusterRoles().Get(ctx, "system:node", metav1.GetOptions{})
+	if err != nil || len(role.Rules) == 0 {
+		t.Errorf("got %v, %v, want the rules that were missing", role, err)
+	}
+	gets := 0
+	client.ClearActions()
+	if err := ensurePolicy(ctx, client, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, action := range client.Actions() {
+		if action.GetVerb() == "get" && action.GetNamespace() == "" && action.GetResource().Group == rbacv1.GroupName {
+			gets++
+		}
+		if action.GetVerb() == "create" && action.GetResource().Resource != "namespaces" || action.GetVerb() == "update" {
+			t.Errorf("got %v, want nothing written the second time", action)
+		}
+	}
+	if gets > 1 {
+		t.Errorf("got %d objects one by one, want them from a list", gets)
+	}
+}
+
 // TestEnsurePolicyWithoutRBAC wants only priority classes, and an error that
 // names what fails.
 func TestEnsurePolicyWithoutRBAC(t *testing.T) {

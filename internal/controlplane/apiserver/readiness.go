@@ -12,7 +12,7 @@ import (
 
 const (
 	// readyPoll is how often awaitReady asks the server whether it is ready.
-	readyPoll = 50 * time.Millisecond
+	readyPoll = 10 * time.Millisecond
 	// slowStart is how often awaitReady logs what the server still lacks.
 	slowStart = 20 * time.Second
 )

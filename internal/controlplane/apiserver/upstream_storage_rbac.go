@@ -3,6 +3,7 @@
 package apiserver
 
 import (
+	"context"
 	"fmt"
 
 	"k8s.io/client-go/kubernetes"
@@ -15,8 +16,12 @@ import (
 // the annotation rbac.authorization.kubernetes.io/autoupdate=false do not change.
 //
 //upstream:follows k8s.io/kubernetes/pkg/registry/rbac/rest/storage_rbac.go ensureRBACPolicy
-func roles(client kubernetes.Interface) (tasks []func() error) {
+func roles(ctx context.Context, client kubernetes.Interface) (tasks []func() error, err error) {
 	api, namespaces := client.RbacV1(), client.CoreV1().Namespaces()
+	knownRoles, knownBindings, err := listed(ctx, api)
+	if err != nil {
+		return nil, err
+	}
 	role := func(name string, owner reconciliation.RuleOwner, modifier reconciliation.RuleOwnerModifier) {
 		tasks = append(tasks, func() error {
 			_, err := (&reconciliation.ReconcileRoleOptions{Role: owner, Client: modifier, Confirm: true}).Run()
@@ -36,11 +41,11 @@ func roles(client kubernetes.Interface) (tasks []func() error) {
 		})
 	}
 	for _, r := range clusterRoles() {
-		role(r.Name, reconciliation.ClusterRoleRuleOwner{ClusterRole: &r}, reconciliation.ClusterRoleModifier{Client: api.ClusterRoles()})
+		role(r.Name, reconciliation.ClusterRoleRuleOwner{ClusterRole: &r}, reconciliation.ClusterRoleModifier{Client: knownRoles})
 	}
 	for _, b := range clusterRoleBindings() {
 		binding(b.Name, reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &b},
-			reconciliation.ClusterRoleBindingClientAdapter{Client: api.ClusterRoleBindings()})
+			reconciliation.ClusterRoleBindingClientAdapter{Client: knownBindings})
 	}
 	for _, in := range bootstrappolicy.NamespaceRoles() {
 		for _, r := range in {
@@ -53,5 +58,5 @@ func roles(client kubernetes.Interface) (tasks []func() error) {
 				reconciliation.RoleBindingClientAdapter{Client: api, NamespaceClient: namespaces})
 		}
 	}
-	return tasks
+	return tasks, nil
 }

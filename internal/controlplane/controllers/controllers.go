@@ -47,6 +47,8 @@ type Config struct {
 	Address netip.Addr
 	// Paths are answered at the controllers' port by these handlers instead of upstream's.
 	Paths map[string]http.Handler
+	// VolumePlugins is the folder of the user's plugins for volumes. It is made if it is missing.
+	VolumePlugins string
 	// Election decides when the controllers run. If it is nil, they always run.
 	Election *election.Election
 	// Args are the user's arguments of kube-controller-manager, as name=value.

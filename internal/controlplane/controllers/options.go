@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"fmt"
-	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -10,7 +9,6 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 
-	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/controlplane/arguments"
 	"github.com/kedge-dev/kedge/internal/controlplane/healthport"
 )
@@ -45,8 +43,8 @@ func newOptions(c *Config) (*options.KubeControllerManagerOptions, error) {
 	o.KubeCloudShared.ClusterCIDR = strings.Join(c.Cluster.ClusterCIDR, ",")
 	o.NodeIPAMController.ServiceCIDR = strings.Join(c.Cluster.ServiceCIDR, ",")
 
-	// The kubelet's folder. Upstream's default is in /usr, which may be read-only.
-	o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir = filepath.Join(datadir.KubeletRoot, "volumeplugins")
+	// Upstream's default is in /usr, which may be read-only.
+	o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir = c.VolumePlugins
 
 	o.SAController.RootCAFile = files.RootCAFile
 	o.SAController.ServiceAccountKeyFile = files.ServiceAccountKeyFile

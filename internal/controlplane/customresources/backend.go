@@ -58,14 +58,22 @@ type kind struct {
 	// watches are those that the handler may end: their clients begin them again.
 	watches map[*informerWatch]bool
 	// last is when the last request began or ended, or when an object was decoded.
-	since, last time.Time
+	last time.Time
 	// resting says that nothing but watches is left, and that the handler has ended them.
-	resting bool
-	// codecs decode and encode objects in the datastore, by version.
-	codecs map[string]runtime.Codec
+	resting  bool
+	versions map[string]*version
 	// leaving is closed when the handler has forgotten the kind. It is nil before it
 	// begins to.
 	leaving chan struct{}
+}
+
+// version is a version of a kind.
+type version struct {
+	// codec decodes and encodes objects in the datastore.
+	codec   runtime.Codec
+	storage *lateCache
+	// since is when the watch cache was made. It is zero if there is none.
+	since time.Time
 }
 
 // view changes the definitions that the handler sees.
@@ -147,8 +155,7 @@ func (b *backend) lock(name string) *kind {
 		b.mu.Lock()
 		k := b.kinds[name]
 		if k == nil {
-			now := time.Now()
-			k = &kind{since: now, last: now}
+			k = &kind{last: time.Now()}
 			b.kinds[name] = k
 		}
 		if k.leaving == nil {
@@ -258,13 +265,17 @@ func (b *backend) close() {
 	}
 }
 
-// settled tells whether the handler has remembered a kind for some time, and is going to
-// remember it.
-func (b *backend) settled(name string) bool {
+// settled tells whether the handler has had a watch cache of a kind's version for some time, and is
+// going to remember the kind.
+func (b *backend) settled(name, version string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	k := b.kinds[name]
-	return k != nil && !k.resting && time.Since(k.since) >= settleTime
+	if k == nil || k.resting {
+		return false
+	}
+	v := k.versions[version]
+	return v != nil && !v.since.IsZero() && time.Since(v.since) >= settleTime
 }
 
 // requests returns how many requests for a kind are being served, watches included.
@@ -277,7 +288,8 @@ func (b *backend) requests(name string) int {
 	return 0
 }
 
-// codec returns the codec for objects of a kind in the datastore.
+// codec returns the codec for objects of a kind in the datastore. A version of which somebody reads
+// objects gets a watch cache.
 func (b *backend) codec(name, version string) (runtime.Codec, error) {
 	defer b.enter(name)()
 	definition, err := b.definitions.Get(name)
@@ -288,12 +300,22 @@ func (b *backend) codec(name, version string) (runtime.Codec, error) {
 		return nil, err
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	codec := b.kinds[name].codecs[version]
-	if codec == nil {
+	v := b.kinds[name].versions[version]
+	b.mu.Unlock()
+	if v == nil {
 		return nil, fmt.Errorf("%s has no version %s any more", name, version)
 	}
-	return codec, nil
+	if _, err := v.storage.use(); err != nil {
+		return nil, err
+	}
+	return v.codec, nil
+}
+
+// cached notes that a version has got a watch cache.
+func (b *backend) cached(v *version) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v.since = time.Now()
 }
 
 // decoded notes that the handler has decoded an object of a kind.
@@ -305,15 +327,15 @@ func (b *backend) decoded(name string) {
 	}
 }
 
-// keepCodec remembers a codec that the handler has made.
-func (b *backend) keepCodec(name, version string, codec runtime.Codec) {
+// keepVersion remembers a version of a kind that the handler has made.
+func (b *backend) keepVersion(name, of string, made *version) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if k := b.kinds[name]; k != nil {
-		if k.codecs == nil {
-			k.codecs = map[string]runtime.Codec{}
+		if k.versions == nil {
+			k.versions = map[string]*version{}
 		}
-		k.codecs[version] = codec
+		k.versions[of] = made
 	}
 }
 

@@ -10,7 +10,7 @@
 // without schemas, and has no watch cache. It serves those who read or watch a kind that
 // the full one does not remember. If it meets an object, it decodes the object as the full
 // one would, which then remembers the kind again. So a kind takes memory while its objects
-// change. The apiserver package puts this package into the chain of servers.
+// change. Of the objects themselves, equal parts are kept once. The apiserver package puts this package into the chain of servers.
 package customresources
 
 import (
@@ -41,7 +41,7 @@ const (
 	// informers repeat a failed request, and shorter than the five minutes in which the
 	// memory of a burst should come back.
 	keepTime = 3 * time.Minute
-	// settleTime is how long a kind that is used again is still read from the datastore.
+	// settleTime is how long a version that is used again is still read from the datastore.
 	// The watch cache has to be filled first. It knows nothing of the time before that,
 	// so it would refuse to continue a watch that the light handler has served. Watches
 	// there know a resource version that is at most a minute old, by their bookmarks.
@@ -91,7 +91,7 @@ func New(c Config) (*Handler, error) {
 	h := &Handler{rest: c.Rest, definitions: c.Definitions.Lister(), storage: c.Storage, exists: c.Exists}
 	var err error
 	// Each definition has the types of metadata among its own, so there is nothing to add.
-	if h.full, err = newBackend(c, fullOptions, unchanged, map[string]*spec.Schema{}); err != nil {
+	if h.full, err = newBackend(c, fullOptions(c.Uncached), unchanged, map[string]*spec.Schema{}); err != nil {
 		return nil, err
 	}
 	if h.light, err = newBackend(c, lightOptions(h.full, c.Uncached), withoutSchemas, nil); err != nil {
@@ -201,7 +201,7 @@ func (h *Handler) needsLittle(ctx context.Context, info *apirequest.RequestInfo,
 		return false
 	}
 	name := resource.String()
-	settled := h.full.settled(name)
+	settled := h.full.settled(name, info.APIVersion)
 	switch info.Verb {
 	case "get", "list":
 		return !settled

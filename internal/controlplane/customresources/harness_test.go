@@ -84,9 +84,11 @@ func newTestCluster(t *testing.T) *cluster {
 	if err := Share(c.informer); err != nil {
 		t.Fatal(err)
 	}
+	kept := &detector{RESTOptionsGetter: options.NewCRDRESTOptionsGetter(*etcd, nil, nil), objects: map[*unstructured.Unstructured][]byte{}}
+	t.Cleanup(func() { kept.check(t) })
 	c.Handler, err = New(Config{
 		Rest: http.NotFoundHandler(), Definitions: c, Uncached: generic.UndecoratedStorage, Exists: c.exists,
-		Storage:   options.NewCRDRESTOptionsGetter(*etcd, nil, nil),
+		Storage:   kept,
 		Admission: everything{}, Authorizer: everything{}, ServiceResolver: everything{},
 		AuthResolverWrapper: func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver { return r },
 		RequestTimeout:      time.Minute, MinRequestTimeout: time.Hour, MaxRequestBodyBytes: 3 << 20,
@@ -256,12 +258,16 @@ func quiet(b *backend) {
 	}
 }
 
-// settle makes a backend believe that it has remembered its kinds for long.
+// settle makes a backend believe that it has had its watch caches for long.
 func settle(b *backend) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, k := range b.kinds {
-		k.since = k.since.Add(-settleTime)
+		for _, v := range k.versions {
+			if !v.since.IsZero() {
+				v.since = v.since.Add(-settleTime)
+			}
+		}
 	}
 }
 

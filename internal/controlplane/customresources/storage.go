@@ -77,21 +77,37 @@ func (b *backend) keepStore(destroy factory.DestroyFunc) factory.DestroyFunc {
 	}
 }
 
-// fullOptions makes the full handler's storage as upstream does, and remembers the codecs.
-// Its watch cache decodes each change, also those that other servers have made.
-func fullOptions(full *backend, options generic.RESTOptions) generic.RESTOptions {
-	decorate := options.Decorator
-	options.Decorator = func(
-		config *storagebackend.ConfigForResource, prefix string,
-		key func(runtime.Object) (string, error), newObject, newList func() runtime.Object,
-		attributes storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
-	) (storage.Interface, factory.DestroyFunc, error) {
-		own, name := *config, config.GroupResource.String()
-		full.keepCodec(name, versionOf(newObject), config.Codec)
-		own.Codec = &notedCodec{Codec: config.Codec, decoded: func() { full.decoded(name) }}
-		return decorate(&own, prefix, key, newObject, newList, attributes, triggers, indexers)
+// fullOptions makes the full handler's storage, with a watch cache of each version that is used,
+// and remembers the storage. A watch cache decodes each change, also those that other servers have
+// made.
+func fullOptions(uncached generic.StorageDecorator) func(*backend, generic.RESTOptions) generic.RESTOptions {
+	uncached = WithBookmarks(uncached)
+	return func(full *backend, options generic.RESTOptions) generic.RESTOptions {
+		decorate := options.Decorator
+		options.Decorator = func(
+			config *storagebackend.ConfigForResource, prefix string,
+			key func(runtime.Object) (string, error), newObject, newList func() runtime.Object,
+			attributes storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
+		) (storage.Interface, factory.DestroyFunc, error) {
+			plain, destroy, err := uncached(config, prefix, key, newObject, newList, attributes, triggers, indexers)
+			if err != nil {
+				return nil, nil, err
+			}
+			own, name := *config, config.GroupResource.String()
+			own.Codec = &notedCodec{Codec: config.Codec, decoded: func() { full.decoded(name) }}
+			v := &version{codec: config.Codec}
+			v.storage = &lateCache{Interface: plain, destroys: []factory.DestroyFunc{destroy}, decorate: func() (storage.Interface, factory.DestroyFunc, error) {
+				cached, destroy, err := decorate(&own, prefix, key, newObject, newList, WithEqualParts(attributes), triggers, indexers)
+				if err == nil {
+					full.cached(v)
+				}
+				return cached, destroy, err
+			}}
+			full.keepVersion(name, versionOf(newObject), v)
+			return v.storage, v.storage.destroy, nil
+		}
+		return options
 	}
-	return options
 }
 
 // notedCodec is a codec that tells of each object that it decodes.

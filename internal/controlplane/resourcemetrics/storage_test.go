@@ -91,7 +91,7 @@ func TestLists(t *testing.T) {
 	labelled := func(node string) *internalversion.ListOptions {
 		return &internalversion.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{"of": node})}
 	}
-	const a, b = "a 1500m 4Gi 30s", "b 1500m 4Gi 30s"
+	const a, b = "a 1500m 4Gi 1m0s", "b 1500m 4Gi 1m0s"
 	for _, test := range []struct {
 		what      string
 		storage   rest.Storage
@@ -103,10 +103,10 @@ func TestLists(t *testing.T) {
 		{"nodes by label", nodes, "", labelled("b"), b},
 		{"nodes by name", nodes, "", selected("a"), a},
 		{"a silent node", nodes, "", selected("c"), ""},
-		{"pods", pods, "", nil, "on-a 300m 6Mi 30s; on-b 300m 6Mi 30s; on-a 10m 5Mi 30s; on-b 10m 5Mi 30s"},
-		{"pods of a namespace", pods, "ns-1", nil, "on-a 10m 5Mi 30s; on-b 10m 5Mi 30s"},
-		{"pods by label", pods, "ns-0", labelled("a"), "on-a 300m 6Mi 30s"},
-		{"pods by name", pods, "", selected("on-b"), "on-b 300m 6Mi 30s; on-b 10m 5Mi 30s"},
+		{"pods", pods, "", nil, "on-a 300m 6Mi 1m0s; on-b 300m 6Mi 1m0s; on-a 10m 5Mi 1m0s; on-b 10m 5Mi 1m0s"},
+		{"pods of a namespace", pods, "ns-1", nil, "on-a 10m 5Mi 1m0s; on-b 10m 5Mi 1m0s"},
+		{"pods by label", pods, "ns-0", labelled("a"), "on-a 300m 6Mi 1m0s"},
+		{"pods by name", pods, "", selected("on-b"), "on-b 300m 6Mi 1m0s; on-b 10m 5Mi 1m0s"},
 		{"pods of a silent node", pods, "", selected("on-c"), ""},
 		{"pods that have ended", pods, "ns-2", nil, ""},
 	} {

@@ -9,12 +9,14 @@ import (
 )
 
 const (
-	// kubeletWindow is the longest time over which a kubelet computes a rate: it
-	// measures a container at the latest this long after the last time (15 seconds at
-	// most, and up to as much again by chance).
-	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cadvisor/cadvisor_linux.go maxHousekeepingInterval
+	// kubeletWindow is the longest time over which a kubelet of kedge computes a rate: it
+	// measures a container at the latest this long after the last time (30 seconds, and up
+	// to as much again by chance: see kubelet.restingInterval).
 	//upstream:relies-on github.com/google/cadvisor/lib/manager/container.go containerData.nextHousekeepingInterval
-	kubeletWindow = 30 * time.Second
+	kubeletWindow = 60 * time.Second
+	// measuredTwice is the age from which a container has been measured twice when this process
+	// asks. The kubelet measures again before it answers, if that was ten seconds ago.
+	measuredTwice = 30 * time.Second
 	// youngest is the age from which metrics-server computes a rate from all that a
 	// container has used since its start (pkg/storage/pod.go,
 	// freshContainerMinMetricsResolution).
@@ -74,7 +76,7 @@ func measured(f figures, before *usage, settled bool) usage {
 	case before != nil && u.at.After(before.at) && u.total > before.total && before.total > 0:
 		u.known, u.window = true, u.at.Sub(before.at)
 		u.rate = rate(u.total-before.total, u.window)
-	case age >= 0 && age < kubeletWindow:
+	case age >= 0 && age < measuredTwice:
 		u.known, u.window = age >= youngest, age
 		u.rate = rate(u.total, age)
 	default:

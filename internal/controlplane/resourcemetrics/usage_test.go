@@ -32,13 +32,13 @@ func TestMeasured(t *testing.T) {
 		settled bool
 		want    string // rate over window, or nothing
 	}{
-		"the kubelet's rate":        {cpu(100, figure(9e9), figure(250e6)), memory, nil, true, "250000000 over 30s"},
-		"it wins over ours":         {cpu(50, figure(9e9), figure(250e6)), memory, earlier, true, "250000000 over 30s"},
+		"the kubelet's rate":        {cpu(100, figure(9e9), figure(250e6)), memory, nil, true, "250000000 over 1m0s"},
+		"it wins over ours":         {cpu(50, figure(9e9), figure(250e6)), memory, earlier, true, "250000000 over 50s"},
 		"a young container's":       {cpu(12, figure(9e9), figure(250e6)), memory, nil, true, "250000000 over 12s"},
-		"idle":                      {cpu(100, figure(9e9), figure(0)), memory, nil, true, "0 over 30s"},
+		"idle":                      {cpu(100, figure(9e9), figure(0)), memory, nil, true, "0 over 1m0s"},
 		"measured once":             {cpu(100, figure(9e9), figure(0)), memory, nil, false, ""},
 		"measured before":           {cpu(50, figure(7e9), figure(0)), memory, earlier, false, "500000000 over 10s"},
-		"idle since before":         {cpu(50, figure(2e9), figure(0)), memory, earlier, false, "0 over 30s"},
+		"idle since before":         {cpu(50, figure(2e9), figure(0)), memory, earlier, false, "0 over 1m0s"},
 		"the same measurement":      {cpu(40, figure(2e9), figure(0)), memory, earlier, false, "7 over 11s"},
 		"without a rate":            {cpu(100, figure(9e9), nil), memory, nil, false, ""},
 		"restarted":                 {cpu(50, figure(7e9), figure(0)), memory, &usage{started: began.Add(-time.Hour), at: after(40).Time, total: 2e9, known: true}, false, ""},
@@ -52,7 +52,7 @@ func TestMeasured(t *testing.T) {
 		"no memory":                 {cpu(100, figure(9e9), figure(1)), &stats.MemoryStats{WorkingSetBytes: figure(0)}, nil, true, ""},
 		"memory missing":            {cpu(100, figure(9e9), figure(1)), nil, nil, true, ""},
 		"processor missing":         {nil, memory, nil, true, ""},
-		"more than the API can say": {cpu(100, figure(9e9), figure(math.MaxUint64)), memory, nil, true, "18446744073709551615 over 30s"},
+		"more than the API can say": {cpu(100, figure(9e9), figure(math.MaxUint64)), memory, nil, true, "18446744073709551615 over 1m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := measured(figures{StartTime: metav1.NewTime(began), CPU: test.cpu, Memory: test.memory}, test.before, test.settled)

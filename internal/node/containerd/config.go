@@ -34,6 +34,17 @@ const criPlugin = "io.containerd.grpc.v1.cri"
 //upstream:relies-on github.com/containerd/containerd/v2/plugins/server/grpc/metrics.go
 var unused = []string{"io.containerd.metrics.v1.grpc-prometheus", "io.containerd.metrics.v1.grpc-otel"}
 
+// never is the interval at which containerd asks every shim, and reads the cgroup of every pod, to
+// know how much processor time each is using. It is longer than containerd keeps the answers, so
+// containerd has none. It then takes the difference since the question before, and the kubelet asks
+// every 10 seconds. What users see of this value, cAdvisor has measured.
+//
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/container_stats_list.go criService.getUsageNanoCores
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/stats_collector.go NewStatsCollector StatsCollector.collectLoop
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/store/stats/timed_store.go TimedStore.Add TimedStore.GetLatestUsageNanoCores
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/stats/cri_stats_provider.go criStatsProvider.addCadvisorContainerStats
+const never = "24h"
+
 // streamPort is the loopback port from which the kubelet fetches exec, attach and port-forward
 // streams. Each stream needs a token that is valid once. k3s uses the same port.
 const streamPort = "10010"
@@ -156,10 +167,9 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 				EnableSELinux:       cfg.SELinux,
 				RestrictOOMScoreAdj: !cfg.Facts.SysResource,
 				DeviceOwnership:     cfg.NonrootDevices,
-				// Upstream's default asks every shim every second, for a value that only crictl shows.
-				StatsCollectPeriod: "10s",
-				CNI:                cniConfig{BinDirs: cfg.CNIBinDirs, ConfDir: cfg.CNIConfDir},
-				Containerd:         containerdConfig{DefaultRuntimeName: cfg.DefaultRuntime, Runtimes: handlers},
+				StatsCollectPeriod:  never,
+				CNI:                 cniConfig{BinDirs: cfg.CNIBinDirs, ConfDir: cfg.CNIConfDir},
+				Containerd:          containerdConfig{DefaultRuntimeName: cfg.DefaultRuntime, Runtimes: handlers},
 			},
 			CRI: criConfig{StreamServerAddress: "127.0.0.1", StreamServerPort: port},
 			Transfer: transferConfig{UnpackConfig: []unpackConfig{

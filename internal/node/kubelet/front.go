@@ -24,7 +24,7 @@ func (k *Kubelet) serve(dependencies *kubelet.Dependencies) {
 	// Upstream calls this option when it has made TLSConfig and before it listens.
 	dependencies.Options = append(dependencies.Options, func(*kubelet.Kubelet) {
 		if dependencies.TLSConfig != nil {
-			front := &front{paths: k.cfg.Paths, auth: dependencies.Auth}
+			front := &front{paths: k.cfg.Paths, auth: dependencies.Auth, measuring: k.measuring}
 			front.standBefore(dependencies.TLSConfig)
 		}
 	})
@@ -35,6 +35,8 @@ type front struct {
 	paths map[string]http.Handler
 	auth  server.AuthInterface
 	next  http.Handler
+	// measuring is told of questions about pods, if it is not nil.
+	measuring *measuring
 }
 
 // standBefore puts f before the handler of the server that will use config.
@@ -58,6 +60,9 @@ func (f *front) standBefore(config *tls.Config) {
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	handler, ok := f.paths[r.URL.Path]
 	if !ok {
+		if f.measuring != nil && isQuestion(r.URL.Path) {
+			f.measuring.ask()
+		}
 		f.next.ServeHTTP(w, r)
 		return
 	}

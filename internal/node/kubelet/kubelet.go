@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -90,6 +91,9 @@ type Kubelet struct {
 	server *options.KubeletServer
 	// ownsAddresses is true if this package sets the node's addresses.
 	ownsAddresses bool
+	// measuring is nil if the user has chosen the runtime, when cAdvisor measures, or when pods are
+	// evicted.
+	measuring *measuring
 }
 
 // New returns a kubelet. The error lists every fault in cfg.Args, or in the
@@ -103,6 +107,8 @@ func New(cfg Config) (*Kubelet, error) {
 	if err != nil {
 		return nil, err
 	}
+	thresholds := maps.Clone(server.EvictionHard)
+	lengthenInterval()
 	if err := applyArguments(server, cfg.Args); err != nil {
 		return nil, err
 	}
@@ -110,6 +116,7 @@ func New(cfg Config) (*Kubelet, error) {
 		return nil, err
 	}
 	k := &Kubelet{cfg: cfg, server: server}
+	k.measuring = newMeasuring(cfg.Runtime != nil && len(server.EvictionSoft) == 0 && maps.Equal(server.EvictionHard, thresholds))
 	switch {
 	case server.CloudProvider != "":
 		// The controller of the user's cloud provider sets the addresses and the provider ID.

@@ -57,6 +57,9 @@ func (k *Kubelet) useRuntime(ctx context.Context, dependencies *kubelet.Dependen
 			dependencies.RemoteRuntimeService = runtimeService{k.cfg.Runtime, runtimeClient{dependencies.RemoteRuntimeService}}
 			dependencies.RemoteImageService = imageService{k.cfg.Runtime, imageClient{dependencies.RemoteImageService}}
 		}
+		if k.measuring != nil {
+			k.measureOnRequest(dependencies)
+		}
 		if k.cfg.Gate != nil {
 			dependencies.RemoteRuntimeService = newGated(ctx, dependencies.RemoteRuntimeService, k.cfg.Gate)
 		}

@@ -92,7 +92,8 @@ func TestUseRuntime(t *testing.T) {
 }
 
 // TestOrderOfCalls reads upstream's run: useRuntime works only if the kubelet's
-// services are made before the one OOM score is adjusted, and used after it.
+// services and its cAdvisor (for which NewImageFsInfoProvider stands) are made before the one OOM
+// score is adjusted, and used after it.
 func TestOrderOfCalls(t *testing.T) {
 	const pkg = "k8s.io/kubernetes/cmd/kubelet/app"
 	folder, err := exec.Command("go", "list", "-f", "{{.Dir}}", pkg).Output()
@@ -103,7 +104,7 @@ func TestOrderOfCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	watched := []string{"PreInitRuntimeService", "ApplyOOMScoreAdj", "RunKubelet"}
+	watched := []string{"PreInitRuntimeService", "NewImageFsInfoProvider", "ApplyOOMScoreAdj", "RunKubelet"}
 	var calls []string
 	for _, decl := range file.Decls {
 		if f, ok := decl.(*ast.FuncDecl); !ok || f.Name.Name != "run" || f.Recv != nil {

@@ -7,8 +7,8 @@
 // at most Go's default, because more frequent collections would cost processor time.
 //
 // An idle process spends most of its processor time on waking up, for hundreds of unrelated timers.
-// While kedge is idle, the kernel may delay these timers a little so that several expire together:
-// prctl(2), PR_SET_TIMERSLACK.
+// While kedge is not busy, the kernel may delay these timers a little so that several expire
+// together: prctl(2), PR_SET_TIMERSLACK.
 package lowpower
 
 import (
@@ -42,6 +42,10 @@ const (
 	// The process is idle from GOGC rests downwards, until GOGC rises above wakes.
 	rests = 30
 	wakes = 40
+	// Timers may be late from GOGC calm downwards, until GOGC rises above hectic. A node with 40 pods
+	// that do nothing has 50 to 70, because the kubelet looks at every pod ten times a second.
+	calm   = 70
+	hectic = 90
 	// A process at rest gives memory back again when the live heap has shrunk by 1/shrinkShare.
 	// That happens minutes after a burst, when caches forget it.
 	shrinkShare = 16
@@ -71,7 +75,7 @@ func watch(ctx context.Context, setGOGC bool) {
 	log := logrus.WithField("component", "idle")
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	percent, resting := starting, false
+	percent, resting, late := starting, false, false
 	upper, began := starting, time.Now()
 	if setGOGC {
 		debug.SetGCPercent(percent)
@@ -100,21 +104,30 @@ func watch(ctx context.Context, setGOGC bool) {
 			debug.FreeOSMemory()
 			most = live
 			log.Debug("at rest")
-			if err := setTimerSlack(restingSlack); err != nil {
-				log.Debugf("cannot allow timers to be late: %v", err)
-			}
 		case resting && next > wakes:
 			resting = false
 			log.Debug("busy")
-			if err := setTimerSlack(kernelSlack); err != nil {
-				log.Debugf("cannot make timers exact again: %v", err)
-			}
 		case resting && live < most-most/shrinkShare:
 			debug.FreeOSMemory()
 			most = live
 			log.Debugf("the live heap has shrunk to %d bytes", live)
 		}
+		if started := upper == busiest; started && mayBeLate(late, next) != late {
+			late = !late
+			log.Debugf("timers may be late: %v", late)
+			if err := setTimerSlack(slackOf(late)); err != nil {
+				log.Debugf("cannot change how late timers may be: %v", err)
+			}
+		}
 	}
+}
+
+// mayBeLate tells whether timers may be late at a GOGC. now is whether they may be until now.
+func mayBeLate(now bool, gogc int) bool {
+	if now {
+		return gogc <= hectic
+	}
+	return gogc <= calm
 }
 
 // gogc returns the percentage by which a heap of live bytes grows in an interval in which

@@ -50,6 +50,19 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
+// TestMayBeLate checks that a process between calm and hectic changes nothing.
+func TestMayBeLate(t *testing.T) {
+	late := false
+	for i, step := range []struct {
+		gogc int
+		want bool
+	}{{busiest, false}, {calm + 1, false}, {calm, true}, {hectic, true}, {hectic + 1, false}, {hectic, false}, {calmest, true}} {
+		if late = mayBeLate(late, step.gogc); late != step.want {
+			t.Errorf("step %d, GOGC %d: got %v, want %v", i, step.gogc, late, step.want)
+		}
+	}
+}
+
 // TestUsersSettings checks that the memory limit and GOGC are set, except if the user has set them.
 func TestUsersSettings(t *testing.T) {
 	const theirs = 77

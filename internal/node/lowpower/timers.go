@@ -17,6 +17,14 @@ const (
 	restingSlack = 20 * time.Millisecond
 )
 
+// slackOf returns how late timers may be.
+func slackOf(late bool) time.Duration {
+	if late {
+		return restingSlack
+	}
+	return kernelSlack
+}
+
 // setTimerSlack allows the timers of this process to be late by slack. The setting belongs to
 // threads. New threads and new processes inherit it from the thread that creates them, so the shim
 // resets it for containers (cmd/helpers/containerd-shim-runc-v2).
