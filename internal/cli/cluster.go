@@ -163,6 +163,8 @@ type listedCluster struct {
 	Servers   int            `json:"servers"`
 	API       string         `json:"api"`
 	Published []string       `json:"published"`
+	// Registry is where users push images, or empty.
+	Registry string `json:"registry"`
 }
 
 func listClusters(c *cli.Context, store clusters.Store) error {
@@ -172,7 +174,10 @@ func listClusters(c *cli.Context, store clusters.Store) error {
 	}
 	list := []listedCluster{} // JSON has [], not null
 	for _, k := range known {
-		line := listedCluster{k.Name, k.State, k.Temporary, k.Nodes, k.Servers, k.API, []string{}}
+		line := listedCluster{k.Name, k.State, k.Temporary, k.Nodes, k.Servers, k.API, []string{}, ""}
+		if k.Registry != 0 {
+			line.Registry = fmt.Sprint("localhost:", k.Registry)
+		}
 		for _, port := range k.Published {
 			line.Published = append(line.Published, port.String())
 		}
@@ -180,9 +185,9 @@ func listClusters(c *cli.Context, store clusters.Store) error {
 	}
 	return printAs(c.App.Writer, c.String(outputFlag), list, func(w io.Writer) error {
 		table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-		fmt.Fprintln(table, "NAME\tSTATE\tNODES\tSERVERS\tAPI\tPUBLISHED")
+		fmt.Fprintln(table, "NAME\tSTATE\tNODES\tSERVERS\tAPI\tPUBLISHED\tREGISTRY")
 		for _, line := range list {
-			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\t%s\n", line.Name, line.State, line.Nodes, line.Servers, line.API, strings.Join(line.Published, ", "))
+			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", line.Name, line.State, line.Nodes, line.Servers, line.API, strings.Join(line.Published, ", "), line.Registry)
 		}
 		return table.Flush()
 	})

@@ -25,6 +25,7 @@ const (
 	keepOnFailureFlag = "keep-on-failure"
 	logsFlag          = "logs"
 	apiOnlyFlag       = "api-only"
+	registryFlag      = "registry"
 )
 
 // nodesFlags are the flags of how large a cluster is.
@@ -34,6 +35,7 @@ func nodesFlags() []cli.Flag {
 		&cli.GenericFlag{Name: nodesFlag, Usage: "how `MANY` nodes the cluster has", Value: &nodes, DefaultText: "1"},
 		&cli.GenericFlag{Name: serversFlag, Usage: "how `MANY` of the nodes are servers", Value: &servers, DefaultText: "1"},
 		&cli.StringSliceFlag{Name: publishFlag, Aliases: []string{"p"}, Usage: "`[ADDRESS:]HOST-PORT:NODE-PORT`: connections to a port of this host go to a port of the first node. Without an address only this host reaches the port. May be repeated"},
+		&cli.StringFlag{Name: registryFlag, Usage: "`PORT` of localhost to which this user can push images, such as 5001. Pods get them as localhost:PORT/NAME (default: no registry)"},
 	}
 }
 
@@ -92,7 +94,7 @@ func runOptions(c *cli.Context) (session.Options, error) {
 	}
 	cluster.Temporary = true
 	if c.Bool(apiOnlyFlag) {
-		for _, flag := range []string{nodesFlag, serversFlag, publishFlag, imageFlag} {
+		for _, flag := range []string{nodesFlag, serversFlag, publishFlag, registryFlag, imageFlag} {
 			if c.IsSet(flag) {
 				return session.Options{}, fmt.Errorf("--%s is about nodes, and with --%s there are none: leave one of them out", flag, apiOnlyFlag)
 			}
@@ -143,7 +145,22 @@ func newCluster(c *cli.Context) (clusters.Cluster, error) {
 		}
 		cluster.Published = append(cluster.Published, published)
 	}
+	if text := c.String(registryFlag); text != "" {
+		var err error
+		if cluster.Registry, err = clusters.ParsePort(text); err != nil {
+			return cluster, fmt.Errorf("--%s: %w", registryFlag, err)
+		}
+		cluster.Owner = owner()
+	}
 	return cluster, nil
+}
+
+// owner returns the ID of the user who called sudo, or of this user.
+func owner() int {
+	if id, err := strconv.Atoi(os.Getenv("SUDO_UID")); err == nil && id > 0 && os.Geteuid() == 0 {
+		return id
+	}
+	return os.Geteuid()
 }
 
 // rootOnly fails for everybody except root. command is what to run.

@@ -26,6 +26,10 @@ type Cluster struct {
 	Config string `json:"config,omitempty"`
 	// Published are ports of the machine that lead to the first node.
 	Published []Published `json:"published,omitempty"`
+	// Registry is the port of the machine's loopback to which users push images, or 0 for none. Only root
+	// and the user with the ID Owner can use it.
+	Registry uint16 `json:"registry,omitempty"`
+	Owner    int    `json:"owner,omitempty"`
 	// Subnet is the number of the cluster's network: see Addresses.
 	Subnet int `json:"subnet,omitempty"`
 }

@@ -38,6 +38,15 @@ func TestParsePublished(t *testing.T) {
 	}
 }
 
+func TestParsePort(t *testing.T) {
+	for text, want := range map[string]uint16{"5001": 5001, "1": 1, "65535": 65535, "0": 0, "65536": 0, "": 0, "-1": 0, "x": 0, "5001 ": 0} {
+		got, err := ParsePort(text)
+		if got != want || (err == nil) != (want != 0) {
+			t.Errorf("%q: got %d, %v", text, got, err)
+		}
+	}
+}
+
 func FuzzParsePublished(f *testing.F) {
 	for _, text := range []string{"8080:80", "0.0.0.0:1:2", "[::1]:8080:80", ":", "a:b:c"} {
 		f.Add(text)

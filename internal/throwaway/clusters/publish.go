@@ -8,6 +8,15 @@ import (
 	"strings"
 )
 
+// ParsePort reads a port of the machine.
+func ParsePort(text string) (uint16, error) {
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || port == 0 {
+		return 0, fmt.Errorf("invalid port %q: use a number from 1 to 65535, such as 5001", text)
+	}
+	return uint16(port), nil
+}
+
 // errPublished says what a published port looks like.
 var errPublished = errors.New("use HOST-PORT:NODE-PORT such as 8080:80, or ADDRESS:HOST-PORT:NODE-PORT such as 0.0.0.0:8080:80. Ports are 1 to 65535")
 

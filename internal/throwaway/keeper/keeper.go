@@ -26,6 +26,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/throwaway/clusters"
 	"github.com/kedge-dev/kedge/internal/throwaway/egress"
 	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
+	"github.com/kedge-dev/kedge/internal/throwaway/registry"
 )
 
 // helpersFolder has the unpacked helpers of kedge, for all throw-away clusters. It is a cache: anybody may
@@ -50,6 +51,7 @@ type keeper struct {
 	network   *hosts.Network
 	egress    *egress.Egress
 	published *publisher
+	images    *imageServer
 	nodes     []*hosts.Host
 	daemons   []*daemon
 	status    clusters.Status
@@ -164,7 +166,12 @@ func (k *keeper) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k.published, err = publish(k.Published, subnet.Address(1))
+	if k.published, err = publish(k.Published, subnet.Address(1)); err != nil {
+		return err
+	}
+	if k.Registry != 0 {
+		k.images, err = k.serveImages()
+	}
 	return err
 }
 
@@ -178,7 +185,15 @@ func (k *keeper) makeNode(number int) (*hosts.Host, error) {
 	if !k.Temporary {
 		at.data = filepath.Join(k.store.DataFolder(k.Name), "nodes", k.NodeName(number))
 	}
-	node, err := hosts.Start(at.node(k.Cluster, number))
+	setup := at.node(k.Cluster, number)
+	if k.Registry != 0 {
+		mirrors, err := registry.Mirror(nil, k.Registry, k.nodesAddress())
+		if err != nil {
+			return nil, err
+		}
+		setup.Files[config.Default().Node.PrivateRegistry] = string(mirrors)
+	}
+	node, err := hosts.Start(setup)
 	if err != nil {
 		return nil, err
 	}
@@ -210,6 +225,9 @@ func (k *keeper) writeKubeconfig() error {
 func (k *keeper) remove() error {
 	if k.published != nil {
 		k.published.close()
+	}
+	if k.images != nil {
+		k.images.close()
 	}
 	if !k.Temporary {
 		var agents, servers sync.WaitGroup

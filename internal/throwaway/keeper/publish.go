@@ -22,13 +22,10 @@ type publisher struct {
 func publish(ports []clusters.Published, node netip.Addr) (*publisher, error) {
 	p := &publisher{}
 	for _, port := range ports {
-		listener, err := net.Listen("tcp", port.Listen.String())
+		listener, err := listen("publish "+port.String(), port.Listen)
 		if err != nil {
 			p.close()
-			if errors.Is(err, syscall.EADDRINUSE) {
-				return nil, fmt.Errorf("publish %s: another program listens on %s. Run `ss -ltnp` to see which, or choose another port", port, port.Listen)
-			}
-			return nil, fmt.Errorf("publish %s: %w", port, err)
+			return nil, err
 		}
 		p.listeners = append(p.listeners, listener)
 		target := netip.AddrPortFrom(node, port.Port)
@@ -45,6 +42,18 @@ func publish(ports []clusters.Published, node netip.Addr) (*publisher, error) {
 		})
 	}
 	return p, nil
+}
+
+// listen opens a port of the machine. what is what the port is for.
+func listen(what string, address netip.AddrPort) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address.String())
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%s: another program listens on %s. Run `ss -ltnp` to see which, or choose another port", what, address)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return listener, nil
 }
 
 func forward(conn net.Conn, target netip.AddrPort) {

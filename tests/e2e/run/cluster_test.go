@@ -154,3 +154,33 @@ func TestOutside(t *testing.T) {
 	// Others see the machine, and the machine sees an address of the cluster.
 	m.begin(s).want(t, 0, "/by-name", "/by-address", "/to-the-machine", m.Address.String(), "198.18.0.254")
 }
+
+// TestRegistry pushes an image to a cluster, and has a pod run it, also after the cluster was stopped.
+func TestRegistry(t *testing.T) {
+	m := newMachine(t)
+	harness.Need(t, "skopeo")
+	archive := m.testserver()
+	m.start("run", "--registry=none", "--", "true").want(t, 1, "such as 5001")
+	m.start("cluster", "create", "dev", "--nodes=2", "--registry=5001").want(t, 0, "cluster dev is ready")
+	m.start("cluster", "list").want(t, 0, "localhost:5001")
+	m.start("run", "--registry=5001", "--", "true").want(t, 1, "another program listens", "choose another port")
+	m.begin(m.program("skopeo", "copy", "--insecure-policy", "--dest-tls-verify=false", "docker-archive:"+archive, "docker://localhost:5001/team/app:1")).want(t, 0)
+	run := func(name string) {
+		t.Helper()
+		// Each node pulls it.
+		script := `
+			k() { "$KEDGE_PROGRAM" kubectl --kubeconfig /run/kedge-clusters/dev/kubeconfig "$@"; }
+			for node in server-1 agent-1; do
+				k run $NAME-$node --image=localhost:5001/team/app:1 --image-pull-policy=Always --overrides="{\"spec\":{\"nodeName\":\"$node\"}}" -- sleep
+				k wait pod/$NAME-$node --for=condition=Ready --timeout=2m || k describe pod $NAME-$node
+			done`
+		s := m.program("bash", "-ec", script)
+		s.Env = append(s.Env, "NAME="+name, "KEDGE_PROGRAM="+os.Getenv("KEDGE_BINARY"))
+		m.begin(s).want(t, 0, name+"-server-1 condition met", name+"-agent-1 condition met")
+	}
+	run("first")
+	m.start("cluster", "stop", "dev").want(t, 0)
+	m.start("cluster", "start", "dev").want(t, 0)
+	run("second")
+	m.start("cluster", "delete", "dev").want(t, 0)
+}
