@@ -164,7 +164,7 @@ func TestRegistry(t *testing.T) {
 	m.start("cluster", "create", "dev", "--nodes=2", "--registry=5001").want(t, 0, "cluster dev is ready")
 	m.start("cluster", "list").want(t, 0, "localhost:5001")
 	m.start("run", "--registry=5001", "--", "true").want(t, 1, "another program listens", "choose another port")
-	m.begin(m.program("skopeo", "copy", "--insecure-policy", "--dest-tls-verify=false", "docker-archive:"+archive, "docker://localhost:5001/team/app:1")).want(t, 0)
+	m.begin(m.program("skopeo", "copy", "--insecure-policy", "--dest-tls-verify=false", "oci-archive:"+archive, "docker://localhost:5001/team/app:1")).want(t, 0)
 	run := func(name string) {
 		t.Helper()
 		// Each node pulls it.
