@@ -145,6 +145,9 @@ func launch(c *cli.Context, job keeper.Job) error {
 	if err != nil {
 		// The keeper's own error is this one.
 		_ = process.Stop()
+		if errors.Is(err, context.Canceled) {
+			err = errors.New("interrupted before the cluster was ready. Nothing new runs: run the command again")
+		}
 		return err
 	}
 	if err := process.Detach(); err != nil {

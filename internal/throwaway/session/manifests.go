@@ -32,7 +32,7 @@ const (
 
 // unknownKind is a part of kubectl's message about an object whose kind the API does not know yet.
 //
-//upstream:relies-on k8s.io/cli-runtime/pkg/resource/builder.go Builder.Do
+//upstream:relies-on k8s.io/cli-runtime/pkg/resource/mapper.go mapper.infoForData
 const unknownKind = "ensure CRDs are installed first"
 
 // apply applies the manifests, in their order, and returns the objects.
