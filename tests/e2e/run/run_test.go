@@ -184,7 +184,7 @@ func (m machine) state() string {
 		echo "mounts"; awk '{print $1, $2, $3}' /proc/self/mounts | sort
 		echo "cgroups"; find /sys/fs/cgroup -name 'kedge-cluster-*'
 		echo "processes"; for p in /proc/[0-9]*; do [ "$(readlink $p/exe)" = "$(readlink -f "$0")" ] || tr '\0' ' ' <$p/cmdline | grep -v '^bash\|^tr \|^grep \|^awk \|^find ' ; done
-		echo "files"; find /run /etc /opt /var/lib /var/log /usr/local /tmp/kedge-keeper-* -xdev 2>/dev/null | sort
+		echo "files"; { find /run /tmp/kedge-keeper-* -xdev; find /etc /opt /var/lib /var/log /usr/local -xdev | grep 'kedge\|kube\|cni'; } 2>/dev/null | sort
 		true`).Output()
 	if err != nil {
 		m.Fatal(err)
