@@ -46,9 +46,9 @@ sed -n 's|^.*\(k8s.io/[^ ]*\) => ./staging/.*$|\1|p' "$newer/go.mod" | grep -v '
 [ -s "$work/staging" ]
 echo "from $old to $new, with $(wc -l <"$work/staging") modules at $staging"
 
-step "set the versions in go.mod and cmd/helpers/go.mod"
+step "set the versions in go.mod, cmd/helpers/go.mod and tests/envtest/go.mod"
 # What is replaced stands together. A module that is new in this version gets a line too.
-for file in go.mod cmd/helpers/go.mod; do
+for file in go.mod cmd/helpers/go.mod tests/envtest/go.mod; do
 	awk -v new="$new" -v staging="$staging" '
 		FNR == NR { staged[$1]; replaced = replaced "\t" $1 " => " $1 " " staging "\n"; next }
 		$2 == "=>" && $1 ~ /^k8s\.io\// { printf "%s", replaced; replaced = ""; next }
@@ -76,6 +76,9 @@ go mod tidy
 step "go mod tidy -e in cmd/helpers"
 # Packages of the CNI plugins are made by the Makefile, so they are not found now.
 (cd cmd/helpers && go mod tidy -e 2>"$work/tidy") || { cat "$work/tidy"; exit 1; }
+
+step "go mod tidy in tests/envtest"
+(cd tests/envtest && go mod tidy)
 
 step "tests/conformance/suite/versions.sh"
 tests/conformance/suite/versions.sh

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/trial"
 	"github.com/kedge-dev/kedge/internal/base/version"
+	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
 
 // tools are the programs that kedge is when called by their name.
@@ -22,6 +23,9 @@ var tools = []string{"kubectl", "crictl", "ctr"}
 // Run does what the command line args asks for, args[0] being the name kedge
 // was called by: as kubectl, crictl or ctr it is that program.
 func Run(ctx context.Context, args []string) error {
+	if hosts.IsFirstProcess() {
+		hosts.RunFirstProcess()
+	}
 	if name := filepath.Base(args[0]); slices.Contains(tools, name) {
 		args = slices.Concat([]string{"kedge", name}, args[1:])
 	}
@@ -65,6 +69,8 @@ func newApp(work *workload) *cli.App {
 		Commands: []*cli.Command{
 			serverCommand(work),
 			agentCommand(work),
+			runCommand(),
+			clusterCommand(),
 			tokenCommand(),
 			nodeCommand(),
 			snapshotCommand(),
@@ -86,6 +92,7 @@ func newApp(work *workload) *cli.App {
 			uninstallCommand(),
 			completionCommand(),
 			versionCommand(),
+			keeperCommand(),
 		},
 		EnableBashCompletion: true,
 		// Values of upstream's arguments have commas of their own; config

@@ -24,12 +24,12 @@ func Cable(t T, first, second *Host) (ofFirst, ofSecond netip.Addr) {
 }
 
 func cable(first, second *Host, ofFirst, ofSecond netip.Addr) error {
-	near, err := netlink.NewHandleAt(first.ns)
+	near, err := netlink.NewHandleAt(first.live.NS())
 	if err != nil {
 		return err
 	}
 	defer near.Close()
-	far, err := netlink.NewHandleAt(second.ns)
+	far, err := netlink.NewHandleAt(second.live.NS())
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func cable(first, second *Host, ofFirst, ofSecond netip.Addr) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = cableInterface
 	attrs.Flags |= net.FlagUp
-	if err := near.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: cableInterface, PeerNamespace: netlink.NsFd(second.ns)}); err != nil {
+	if err := near.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: cableInterface, PeerNamespace: netlink.NsFd(second.live.NS())}); err != nil {
 		return fmt.Errorf("make veth: %w", err)
 	}
 	for address, handle := range map[netip.Addr]*netlink.Handle{ofFirst: near, ofSecond: far} {

@@ -3,7 +3,7 @@
 // to cut links, lose and delay packets and limit bandwidth, and BehindNAT hides hosts. Tests below
 // tests/ call this package. It needs root.
 //
-// A host's first process is the test binary, started again (see runInit). So a test package that uses
+// A host's first process is the test binary, started again (see hosts.IsFirstProcess). So a test package that uses
 // hosts needs
 //
 //	func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
@@ -24,6 +24,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
 
 // binaryVariable names kedge's executable. The Makefile sets it. If it is set, no test is skipped.
@@ -92,8 +94,8 @@ type Suite struct {
 // Main runs the tests and then the cleanups of the suite. It returns the exit status. In a host's first
 // process it never returns.
 func (s *Suite) Main(m *testing.M) int {
-	if spec := os.Getenv(initVariable); spec != "" {
-		runInit(spec)
+	if hosts.IsFirstProcess() {
+		hosts.RunFirstProcess()
 	}
 	code := m.Run()
 	if code != 0 {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
 
 var suite Suite
@@ -85,7 +87,7 @@ func TestHostsAreMachinesOfTheirOwn(t *testing.T) {
 			t.Errorf("one's file is at %s", path)
 		}
 	}
-	v1, v2, err := hierarchies()
+	v1, v2, err := hosts.Hierarchies()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +170,7 @@ func TestNothingStays(t *testing.T) {
 		}
 		process = sleep.Process.Pid
 		run(t, host, "sh", "-c", "setsid sleep 1001 >/dev/null 2>&1 & mkdir /run/m && mount -t tmpfs tmpfs /run/m")
-		v1, v2, err := hierarchies()
+		v1, v2, err := hosts.Hierarchies()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +188,7 @@ func TestNothingStays(t *testing.T) {
 	if err != nil || strings.Contains(string(mounts), host.dir) {
 		t.Errorf("mounts are left: %v\n%s", err, mounts)
 	}
-	v1, v2, err := hierarchies()
+	v1, v2, err := hosts.Hierarchies()
 	if err != nil {
 		t.Fatal(err)
 	}

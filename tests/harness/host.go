@@ -2,23 +2,19 @@ package harness
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
+	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
 
 // hostInterface is the host's name for its link to the network.
@@ -40,19 +36,16 @@ type Host struct {
 	// device is the block device of the host's disk, or empty.
 	device string
 	// root is the folder with the host's system, or empty if it is the machine's.
-	root    string
-	memory  *MemoryCgroup
-	init    *exec.Cmd
-	ns      netns.NsHandle
-	work    chan func()
-	stopped chan struct{}
+	root   string
+	memory *MemoryCgroup
+	// live is the host since it was booted, or nil.
+	live *hosts.Host
 	// booted is true if the host has run before.
 	booted bool
-	// up is held by users of work, and by a reboot.
+	// up is held by users of live's thread, and by a reboot.
 	up sync.RWMutex
 
 	mutex       sync.Mutex
-	commands    []*Cmd
 	environment []string
 	// kedge is the path of the executable that Kedge runs.
 	kedge string
@@ -107,8 +100,8 @@ func (n *Network) newHost(t T, name, device, root string) *Host {
 	n.hosts++
 	h := &Host{
 		Name:     name,
-		Address:  n.subnet.address(n.hosts),
-		Address6: n.subnet.address6(n.hosts),
+		Address:  n.lan.Subnet.Address(n.hosts),
+		Address6: n.lan.Subnet.Address6(n.hosts),
 		t:        t,
 		network:  n,
 		number:   n.hosts,
@@ -129,19 +122,15 @@ func (n *Network) newHost(t T, name, device, root string) *Host {
 }
 
 // boot starts the host with the contents of its folder.
-func (h *Host) boot() error {
-	h.work, h.stopped = make(chan func()), make(chan struct{})
-	if err := makeCgroup(h.cgroup); err != nil {
-		close(h.stopped)
+func (h *Host) boot() (err error) {
+	if err := hosts.MakeCgroup(h.cgroup); err != nil {
 		return err
 	}
-	started := make(chan error)
-	go h.live(started)
-	if err := <-started; err != nil {
+	if h.live, err = hosts.Start(h.setup(h.booted)); err != nil {
 		return err
 	}
 	h.booted = true
-	return h.network.attach(h.number, h.ns, hostInterface)
+	return h.network.lan.Attach(h.number, h.live.NS(), hostInterface, true)
 }
 
 // Reboot ends everything on the host at once, as a power cut does, and boots the host again. Only the
@@ -159,7 +148,7 @@ func (h *Host) Reboot() {
 	h.up.Lock()
 	defer h.up.Unlock()
 	h.halt()
-	err := errors.Join(h.network.detach(h.number), removeCgroups(h.cgroup))
+	err := errors.Join(h.network.lan.Detach(h.number), hosts.RemoveCgroups(h.cgroup))
 	if err == nil {
 		err = h.boot()
 	}
@@ -168,117 +157,18 @@ func (h *Host) Reboot() {
 	}
 }
 
-// live starts the host's first process, and then becomes the one thread in the host's namespaces, which
-// runs the functions that do passes. The kernel kills a process together with the thread that started
-// it (Pdeathsig), so this thread must not end before the host does. Nobody else may use it
-// afterwards.
-func (h *Host) live(started chan<- error) {
-	runtime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() {
-		// The process's first thread never ends, and would stay in the host's namespaces and
-		// cgroup. While it is locked here, the new goroutine gets another thread.
-		defer runtime.UnlockOSThread()
-		go h.live(started)
-		<-h.stopped
-		return
-	}
-	defer close(h.stopped)
-	if err := h.start(); err != nil {
-		started <- err
-		return
-	}
-	started <- nil
-	for f := range h.work {
-		f()
-	}
-}
-
-func (h *Host) start() error {
-	spec, err := json.Marshal(initSpec{
-		Hostname: h.Name, Dir: h.dir, Device: h.device, Root: h.root, Again: h.booted,
-		Address: h.Address.String(), Nameserver: h.network.subnet.address(gateway).String(),
-	})
-	if err != nil {
-		return err
-	}
-	report, reporter, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer report.Close()
-	h.init = exec.Command("/proc/self/exe")
-	h.init.Env = append(os.Environ(), initVariable+"="+string(spec))
-	h.init.Stderr = os.Stderr
-	h.init.ExtraFiles = []*os.File{reporter}
-	h.init.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC,
-		Pdeathsig:  unix.SIGKILL,
-	}
-	err = h.init.Start()
-	reporter.Close()
-	if err != nil {
-		h.init = nil
-		return fmt.Errorf("start first process: %w", err)
-	}
-	answer, err := io.ReadAll(report)
-	if err != nil || string(answer) != "ok" {
-		return errors.Join(errors.New("set up: "+string(answer)), err)
-	}
-	if h.ns, err = netns.GetFromPid(h.init.Process.Pid); err != nil {
-		return err
-	}
-	// A thread that shares its working directory cannot change the mount namespace: setns(2).
-	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fmt.Errorf("unshare: %w", err)
-	}
-	var namespaces []*os.File
-	for _, name := range []string{"ipc", "uts", "net", "pid", "mnt"} {
-		file, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", h.init.Process.Pid, name))
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		namespaces = append(namespaces, file)
-	}
-	for _, file := range namespaces {
-		if err := unix.Setns(int(file.Fd()), 0); err != nil {
-			return fmt.Errorf("enter %s: %w", file.Name(), err)
-		}
-	}
-	return nil
-}
-
 // do runs f on the thread that is in the host. f must not start goroutines that do anything on the
 // host, because they would run outside.
 func (h *Host) do(f func()) {
 	h.up.RLock()
 	defer h.up.RUnlock()
-	done := make(chan struct{})
-	h.work <- func() {
-		defer close(done)
-		f()
-	}
-	<-done
+	h.live.Do(f)
 }
 
 // halt kills everything on the host.
 func (h *Host) halt() {
-	h.mutex.Lock()
-	commands := h.commands
-	h.commands = nil
-	h.mutex.Unlock()
-	if h.init != nil {
-		_ = h.init.Process.Kill()
-		// The kernel ends a PID namespace when all its processes have been waited for.
-		for _, c := range commands {
-			_ = c.Wait()
-		}
-		_ = h.init.Wait()
-	}
-	close(h.work)
-	<-h.stopped
-	if h.ns > 0 {
-		h.ns.Close()
+	if h.live != nil {
+		h.live.Halt()
 	}
 }
 
@@ -291,7 +181,7 @@ func (h *Host) close() {
 	if h.memory != nil && h.memory.v2 != nil {
 		h.memory.v2.Close()
 	}
-	if err := removeCgroups(h.cgroup); err != nil {
+	if err := hosts.RemoveCgroups(h.cgroup); err != nil {
 		h.t.Logf("remove host %s: %v", h.Name, err)
 	}
 	if err := os.RemoveAll(h.dir); err != nil {
@@ -300,12 +190,10 @@ func (h *Host) close() {
 }
 
 // Path returns the path by which the test can reach the file path of the host.
-func (h *Host) Path(path string) string {
-	return filepath.Join(fmt.Sprintf("/proc/%d/root", h.init.Process.Pid), path)
-}
+func (h *Host) Path(path string) string { return h.live.Path(path) }
 
 // FirstProcess returns the ID of the host's first process on the machine.
-func (h *Host) FirstProcess() int { return h.init.Process.Pid }
+func (h *Host) FirstProcess() int { return h.live.FirstProcess() }
 
 // Scratch makes a folder on the machine that is removed together with the host.
 func (h *Host) Scratch(name string) string {
@@ -319,7 +207,7 @@ func (h *Host) Scratch(name string) string {
 
 // Mount mounts a file system on a folder of the host.
 func (h *Host) Mount(source, target, kind, data string) (err error) {
-	h.do(func() { err = mount{source, target, kind, 0, data}.do() })
+	h.do(func() { err = hosts.Mount{Source: source, Target: target, Kind: kind, Data: data}.Do() })
 	return err
 }
 
@@ -341,14 +229,7 @@ func (h *Host) WriteFile(path, text string) {
 // DialContext connects from the host. The address must have an IP address: a name would be resolved on
 // the machine.
 func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	var conn net.Conn
-	// A socket stays in the namespace in which it was made. Each call has its own thread, so that a
-	// slow connect does not delay others.
-	err := within(h.ns, func() (err error) {
-		conn, err = new(net.Dialer).DialContext(ctx, network, address)
-		return err
-	})
-	return conn, err
+	return h.live.DialContext(ctx, network, address)
 }
 
 // Get sends a request to an HTTP server from the host, and returns the whole answer with its headers.
@@ -369,16 +250,14 @@ func (h *Host) Get(address string) (string, error) {
 
 // Cmd is an exec.Cmd whose process starts on a host.
 type Cmd struct {
-	*exec.Cmd
-	host    *Host
-	waiting sync.Once
-	result  error
+	*hosts.Cmd
+	host *Host
 }
 
 // Command returns a command that runs on the host. Its working folder is /, and its environment is the
 // test's without the variables that kedge reads.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *Cmd {
-	c := &Cmd{host: h, Cmd: exec.CommandContext(ctx, name, args...)}
+	c := &Cmd{h.live.Command(ctx, name, args...), h}
 	c.Env = []string{"HOME=/root"}
 	for _, variable := range os.Environ() {
 		if !strings.HasPrefix(variable, "KEDGE_") && !strings.HasPrefix(variable, "HOME=") && !strings.HasPrefix(variable, "KUBECONFIG=") {
@@ -400,23 +279,13 @@ func (h *Host) Kedge(ctx context.Context, args ...string) *Cmd {
 }
 
 // Start starts the command.
-func (c *Cmd) Start() (err error) {
+func (c *Cmd) Start() error {
 	if m := c.host.memory; m != nil && m.v2 != nil {
 		c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(m.v2.Fd())}
 	}
-	c.host.do(func() { err = c.Cmd.Start() })
-	if err == nil {
-		c.host.mutex.Lock()
-		c.host.commands = append(c.host.commands, c)
-		c.host.mutex.Unlock()
-	}
-	return err
-}
-
-// Wait waits until the command has ended. Unlike exec.Cmd's Wait it may be called several times.
-func (c *Cmd) Wait() error {
-	c.waiting.Do(func() { c.result = c.Cmd.Wait() })
-	return c.result
+	c.host.up.RLock()
+	defer c.host.up.RUnlock()
+	return c.Cmd.Start()
 }
 
 // Run starts the command and waits for its end.

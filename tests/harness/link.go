@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
 
 // link has the faults of a host's link to its network. They are made at the network's end, where the
@@ -45,7 +47,7 @@ func (h *Host) LosePackets(percent int) {
 // filter writes the packet filter for the host's faults.
 func (h *Host) filter() {
 	h.t.Helper()
-	port := portName(h.number)
+	port := hosts.Port(h.number)
 	verdict := ""
 	switch {
 	case h.link.cut:
@@ -67,14 +69,14 @@ func (h *Host) filter() {
 }
 `
 	}
-	if err := nft(h.network.ns, rules); err != nil {
+	if err := nft(h.network.lan.NS, rules); err != nil {
 		h.t.Fatalf("filter the link of %s: %v", h.Name, err)
 	}
 }
 
 // nft runs nft with rules in the network namespace ns.
 func nft(ns netns.NsHandle, rules string) error {
-	return within(ns, func() error {
+	return hosts.Within(ns, func() error {
 		cmd := exec.Command("nft", "-f", "-")
 		cmd.Stdin = strings.NewReader(rules)
 		if output, err := cmd.CombinedOutput(); err != nil {
@@ -87,9 +89,9 @@ func nft(ns netns.NsHandle, rules string) error {
 // LimitBandwidth limits the link to this many kilobits per second in each direction. 0 means no limit.
 func (h *Host) LimitBandwidth(kilobits int) {
 	h.t.Helper()
-	err := limitBandwidth(h.network.ns, portName(h.number), kilobits)
+	err := limitBandwidth(h.network.lan.NS, hosts.Port(h.number), kilobits)
 	if err == nil {
-		err = limitBandwidth(h.ns, hostInterface, kilobits)
+		err = limitBandwidth(h.live.NS(), hostInterface, kilobits)
 	}
 	if err != nil {
 		h.t.Fatalf("limit the bandwidth of %s: %v", h.Name, err)
@@ -153,7 +155,7 @@ func (h *Host) mendLink() error {
 		errs = append(errs, h.link.relay.close())
 	}
 	if h.link.cut || h.link.loss > 0 {
-		errs = append(errs, nft(h.network.ns, "delete table bridge "+portName(h.number)+"\n"))
+		errs = append(errs, nft(h.network.lan.NS, "delete table bridge "+hosts.Port(h.number)+"\n"))
 	}
 	return errors.Join(errs...)
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
 
 // probePort is the port on which hosts of these tests answer.
@@ -263,7 +265,7 @@ func TestFaultsGoWithTheHost(t *testing.T) {
 // state returns the network's interfaces and packet filters.
 func (n *Network) state(t *testing.T) string {
 	t.Helper()
-	links, err := n.handle.LinkList()
+	links, err := n.lan.Handle.LinkList()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +274,7 @@ func (n *Network) state(t *testing.T) string {
 		names = append(names, link.Attrs().Name)
 	}
 	var tables []byte
-	err = within(n.ns, func() (err error) {
+	err = hosts.Within(n.lan.NS, func() (err error) {
 		tables, err = exec.Command("nft", "list", "tables").Output()
 		return err
 	})

@@ -10,6 +10,8 @@ import (
 
 	"github.com/containerd/cgroups/v3/cgroup1"
 	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
 
 // MemoryCgroup holds processes that are started on a host. It does not hold the host's pods, which the
@@ -31,7 +33,7 @@ func (h *Host) ContainMemory(limit int64) *MemoryCgroup {
 }
 
 func (h *Host) containMemory(limit int64) (*MemoryCgroup, error) {
-	v1, v2, err := hierarchies()
+	v1, v2, err := hosts.Hierarchies()
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +60,7 @@ func (h *Host) containMemory(limit int64) (*MemoryCgroup, error) {
 	if m.folder == "" && len(v2) > 0 {
 		// It is beside the pods' cgroup: a cgroup with processes cannot have children.
 		path := h.cgroup + "-system"
-		if err := makeCgroup(path); err != nil {
+		if err := hosts.MakeCgroup(path); err != nil {
 			return nil, err
 		}
 		m.folder, limitFile = filepath.Join(v2[0], path), "memory.max"

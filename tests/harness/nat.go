@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+
+	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
 
 // uplink is a router's name for its link to the outer network.
@@ -28,12 +30,12 @@ func (n *Network) BehindNAT(t T) *Network {
 	t.Helper()
 	n.sites++
 	n.hosts++
-	inner := &Network{t: t, name: n.name, dir: n.dir, outside: n.subnet.address(n.hosts)}
-	inner.subnet = subnet{fmt.Sprintf("192.168.%d.", n.sites), fmt.Sprintf("fd32:%x::", n.sites)}
+	inner := &Network{t: t, name: n.name, dir: n.dir, outside: n.lan.Subnet.Address(n.hosts)}
 	t.Cleanup(inner.close)
-	err := inner.makeBridge()
+	var err error
+	inner.lan, err = hosts.NewNetwork(hosts.Subnet{V4: fmt.Sprintf("192.168.%d.", n.sites), V6: fmt.Sprintf("fd32:%x::", n.sites)})
 	if err == nil {
-		err = n.attach(n.hosts, inner.ns, uplink)
+		err = n.lan.Attach(n.hosts, inner.lan.NS, uplink, true)
 	}
 	if err == nil {
 		err = inner.route()
@@ -49,10 +51,10 @@ func (n *Network) Outside() netip.Addr { return n.outside }
 
 // route makes the network's namespace a router.
 func (n *Network) route() error {
-	if err := nft(n.ns, natRules); err != nil {
+	if err := nft(n.lan.NS, natRules); err != nil {
 		return err
 	}
-	return within(n.ns, func() error {
+	return hosts.Within(n.lan.NS, func() error {
 		for _, file := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
 			if err := os.WriteFile(file, []byte("1"), 0o644); err != nil {
 				return fmt.Errorf("make router: %w", err)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
 
 const (
@@ -42,20 +44,20 @@ func (n *Network) newRelay(number int) (r *relay, err error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = fmt.Sprint("wire-", number)
 	r.bridge = &netlink.Bridge{LinkAttrs: attrs}
-	if err := n.handle.LinkAdd(r.bridge); err != nil {
+	if err := n.lan.Handle.LinkAdd(r.bridge); err != nil {
 		return r, fmt.Errorf("make bridge: %w", err)
 	}
-	if err := n.handle.LinkSetUp(r.bridge); err != nil {
+	if err := n.lan.Handle.LinkSetUp(r.bridge); err != nil {
 		return r, fmt.Errorf("set bridge up: %w", err)
 	}
-	lan, err := n.handle.LinkByName(bridgeName)
+	lan, err := n.lan.Handle.LinkByName(hosts.Bridge)
 	if err != nil {
 		return r, err
 	}
 	for i, master := range []netlink.Link{r.bridge, lan} {
 		name := fmt.Sprint([]string{"near-", "far-"}[i], number)
 		var tap *os.File
-		err := within(n.ns, func() (err error) {
+		err := hosts.Within(n.lan.NS, func() (err error) {
 			tap, err = openTAP(name)
 			return err
 		})
@@ -67,7 +69,7 @@ func (n *Network) newRelay(number int) (r *relay, err error) {
 			return r, err
 		}
 	}
-	if err := n.plug(portName(number), r.bridge); err != nil {
+	if err := n.plug(hosts.Port(number), r.bridge); err != nil {
 		return r, err
 	}
 	r.done.Go(func() { r.forward(r.taps[0], r.taps[1]) })
@@ -77,14 +79,14 @@ func (n *Network) newRelay(number int) (r *relay, err error) {
 
 // plug makes the interface called name a port of a bridge.
 func (n *Network) plug(name string, bridge netlink.Link) error {
-	port, err := n.handle.LinkByName(name)
+	port, err := n.lan.Handle.LinkByName(name)
 	if err != nil {
 		return err
 	}
-	if err := n.handle.LinkSetMaster(port, bridge); err != nil {
+	if err := n.lan.Handle.LinkSetMaster(port, bridge); err != nil {
 		return fmt.Errorf("plug %s into %s: %w", name, bridge.Attrs().Name, err)
 	}
-	return n.handle.LinkSetUp(port)
+	return n.lan.Handle.LinkSetUp(port)
 }
 
 // openTAP makes a TAP device in the thread's network namespace. It disappears when the file is closed.
@@ -141,7 +143,7 @@ func (r *relay) close() error {
 		tap.Close()
 	}
 	r.done.Wait()
-	if err := r.network.handle.LinkDel(r.bridge); err != nil {
+	if err := r.network.lan.Handle.LinkDel(r.bridge); err != nil {
 		return fmt.Errorf("remove bridge: %w", err)
 	}
 	return nil

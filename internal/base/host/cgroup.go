@@ -11,6 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// DelegateCgroups makes cgroups of version 2 usable if this process is in a container without systemd, as
+// the component of New does. The processes of the container move to another cgroup.
+func DelegateCgroups() error {
+	facts, err := Detect()
+	if err != nil || facts.CgroupVersion != 2 || facts.Systemd {
+		return err
+	}
+	_, err = delegate("/sys/fs/cgroup")
+	return err
+}
+
 // delegate makes a cgroup v2 hierarchy usable inside a container. There the
 // root that is seen is an inner cgroup, and one that holds processes cannot
 // give controllers to its children (cgroups(7), "no internal processes"): so

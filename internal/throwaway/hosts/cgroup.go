@@ -1,4 +1,4 @@
-package harness
+package hosts
 
 import (
 	"errors"
@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hierarchies returns where cgroups are mounted: each controller of version 1, or the one hierarchy of
+// Hierarchies returns where cgroups are mounted: each controller of version 1, or the one hierarchy of
 // version 2.
-func hierarchies() (v1, v2 []string, err error) {
+func Hierarchies() (v1, v2 []string, err error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter("/sys/fs/cgroup"))
 	if err != nil {
 		return nil, nil, err
@@ -33,12 +33,16 @@ func hierarchies() (v1, v2 []string, err error) {
 	return v1, v2, nil
 }
 
-// makeCgroup makes a cgroup in all hierarchies that can hold a host's pods. The path is relative.
-func makeCgroup(path string) error {
-	v1, v2, err := hierarchies()
+// MakeCgroup makes a cgroup in all hierarchies that can hold a host's pods. The path is relative.
+func MakeCgroup(path string) error {
+	v1, v2, err := Hierarchies()
 	if err != nil {
 		return fmt.Errorf("find cgroups: %w", err)
 	}
+	return makeCgroup(v1, v2, path)
+}
+
+func makeCgroup(v1, v2 []string, path string) error {
 	for _, root := range v1 {
 		for folder := range descend(root, path) {
 			if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -88,10 +92,10 @@ func descend(root, path string) iter.Seq[string] {
 	}
 }
 
-// removeCgroups removes the cgroup called path and everything below it in every hierarchy. Killed
+// RemoveCgroups removes the cgroup called path and everything below it in every hierarchy. Killed
 // processes may take a moment to disappear.
-func removeCgroups(path string) error {
-	v1, v2, err := hierarchies()
+func RemoveCgroups(path string) error {
+	v1, v2, err := Hierarchies()
 	if err != nil {
 		return fmt.Errorf("find cgroups: %w", err)
 	}

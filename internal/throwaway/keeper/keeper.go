@@ -1,0 +1,266 @@
+// Package keeper keeps one throw-away cluster: it makes the cluster's network and nodes, runs kedge on
+// them, and removes everything at the end. It does so in a process of its own, so that the cluster also
+// goes if `kedge run` is killed. Launch starts that process, and Main is its main function; only cli calls
+// them.
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kedge-dev/kedge/internal/base/assets"
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/throwaway/clusters"
+	"github.com/kedge-dev/kedge/internal/throwaway/egress"
+	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
+	"github.com/kedge-dev/kedge/internal/throwaway/registry"
+)
+
+// helpersFolder has the unpacked helpers of kedge, for all throw-away clusters. It is a cache: anybody may
+// remove it while no cluster runs.
+const helpersFolder = "/var/cache/kedge"
+
+// Paths of a server's files on its node.
+const (
+	agentTokenFile = "/etc/kedge/throwaway-agent-secret"
+	joinTokenFile  = "/etc/kedge/throwaway-token"
+)
+
+// keeper keeps a cluster that this process holds.
+type keeper struct {
+	*clusters.Held
+	store  clusters.Store
+	report func(Report)
+	// isNew says that the cluster goes if it does not get ready.
+	isNew bool
+
+	layout    layout
+	network   *hosts.Network
+	egress    *egress.Egress
+	published *publisher
+	images    *imageServer
+	nodes     []*hosts.Host
+	daemons   []*daemon
+	status    clusters.Status
+}
+
+// keep makes the cluster, and removes it when ctx ends. It returns the fault that ended the cluster before
+// that.
+func (k *keeper) keep(ctx context.Context) (err error) {
+	failed := make(chan error, k.Nodes+1)
+	began := time.Now()
+	defer func() { err = errors.Join(err, k.remove()) }()
+	if err := k.make(ctx); err != nil {
+		return err
+	}
+	k.step("machine", began)
+	if err := k.startAll(ctx, failed); err != nil {
+		return err
+	}
+	if err := k.writeKubeconfig(); err != nil {
+		return err
+	}
+	k.status.State, k.status.API = clusters.Ready, k.url()
+	if err := k.Write(k.status); err != nil {
+		return err
+	}
+	k.report(Report{Ready: true, Name: k.Name, API: k.url(), Kubeconfig: k.store.Kubeconfig(k.Name), Logs: k.store.Logs(k.Cluster)})
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-failed:
+		return err
+	}
+}
+
+// step reports a step that has ended now.
+func (k *keeper) step(name string, began time.Time) {
+	k.report(Report{Step: name, Seconds: time.Since(began).Seconds()})
+}
+
+// url returns the URL of the API, which the machine reaches.
+func (k *keeper) url() string {
+	return fmt.Sprintf("https://%s", netip.AddrPortFrom(k.Addresses().Address(1), 6443))
+}
+
+// make makes the network, the ways in and out, and the nodes.
+func (k *keeper) make(ctx context.Context) (err error) {
+	helpers, err := assets.Unpack(helpersFolder)
+	if err != nil {
+		return err
+	}
+	// The library for nftables looks for nft in PATH.
+	if err := os.Setenv("PATH", helpers.Bin+":"+os.Getenv("PATH")); err != nil {
+		return err
+	}
+	executable, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the executable of kedge: %w", err)
+	}
+	k.layout = layout{helpers: helpersFolder, executable: executable}
+	if k.network, err = hosts.NewNetwork(k.Addresses()); err != nil {
+		return err
+	}
+	if err := k.connect(ctx); err != nil {
+		return err
+	}
+	// In a container, cgroups of version 2 cannot be used before this.
+	if err := host.DelegateCgroups(); err != nil {
+		return err
+	}
+	k.nodes = make([]*hosts.Host, k.Nodes)
+	var group errgroup.Group
+	for number := 1; number <= k.Nodes; number++ {
+		group.Go(func() (err error) {
+			if k.nodes[number-1], err = k.makeNode(number); err != nil {
+				return fmt.Errorf("make node %s: %w", k.NodeName(number), err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	k.status = clusters.Status{State: clusters.Starting, Keeper: os.Getpid()}
+	for _, node := range k.nodes {
+		k.status.FirstProcesses = append(k.status.FirstProcesses, node.FirstProcess())
+		var data unix.Stat_t
+		if err := unix.Stat(node.Path("/var/lib"), &data); err == nil && k.Temporary {
+			k.status.Devices = append(k.status.Devices, data.Dev)
+		}
+	}
+	return k.Write(k.status)
+}
+
+// connect connects the network with the machine, and opens the ways in and out.
+func (k *keeper) connect(ctx context.Context) error {
+	machine, err := netns.Get()
+	if err != nil {
+		return fmt.Errorf("find the machine's network: %w", err)
+	}
+	defer machine.Close()
+	if err := k.network.Attach(clusters.Uplink, machine, k.Interface(), false); err != nil {
+		return err
+	}
+	if err := k.network.SetGateway(clusters.Uplink); err != nil {
+		return err
+	}
+	subnet := k.Addresses()
+	k.egress, err = egress.New(ctx, egress.Config{
+		NS: k.network.NS, Bridge: subnet.Address(hosts.Gateway), Network: netip.PrefixFrom(subnet.Address(0), 24),
+		Refused: clusters.Range(), ResolvConf: "/etc/resolv.conf", Own: egress.OwnAddresses,
+	})
+	if err != nil {
+		return err
+	}
+	if k.published, err = publish(k.Published, subnet.Address(1)); err != nil {
+		return err
+	}
+	if k.Registry != 0 {
+		k.images, err = k.serveImages()
+	}
+	return err
+}
+
+// makeNode makes a node without a kedge.
+func (k *keeper) makeNode(number int) (*hosts.Host, error) {
+	if err := hosts.MakeCgroup(nodeCgroup(k.Cluster, number)); err != nil {
+		return nil, err
+	}
+	at := k.layout
+	at.root = filepath.Join(k.store.RunFolder(k.Name), "nodes", k.NodeName(number))
+	if !k.Temporary {
+		at.data = filepath.Join(k.store.DataFolder(k.Name), "nodes", k.NodeName(number))
+	}
+	setup := at.node(k.Cluster, number)
+	if k.Registry != 0 {
+		mirrors, err := registry.Mirror(nil, k.Registry, k.nodesAddress())
+		if err != nil {
+			return nil, err
+		}
+		setup.Files[config.Default().Node.PrivateRegistry] = string(mirrors)
+	}
+	node, err := hosts.Start(setup)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.network.Attach(number, node.NS(), "eth0", true); err != nil {
+		node.Halt()
+		return nil, err
+	}
+	return node, nil
+}
+
+// writeKubeconfig writes the administrator's kubeconfig, with the address that the machine reaches.
+func (k *keeper) writeKubeconfig() error {
+	cfg, err := clientcmd.LoadFromFile(k.nodes[0].Path(config.Default().Server.WriteKubeconfig))
+	if err != nil {
+		return fmt.Errorf("read kubeconfig of the server: %w", err)
+	}
+	for _, cluster := range cfg.Clusters {
+		cluster.Server = k.url()
+	}
+	text, err := clientcmd.Write(*cfg)
+	if err != nil {
+		return fmt.Errorf("make kubeconfig: %w", err)
+	}
+	return datadir.WriteFile(k.store.Kubeconfig(k.Name), text, 0o600)
+}
+
+// remove ends everything, and removes it. A cluster that stays keeps its data, and its kedges stop in
+// order, agents first.
+func (k *keeper) remove() error {
+	if k.published != nil {
+		k.published.close()
+	}
+	if k.images != nil {
+		k.images.close()
+	}
+	if !k.Temporary {
+		var agents, servers sync.WaitGroup
+		for i, d := range k.daemons {
+			if i >= k.Servers {
+				agents.Go(d.stop)
+			}
+		}
+		agents.Wait()
+		for i, d := range k.daemons {
+			if i < k.Servers {
+				servers.Go(d.stop)
+			}
+		}
+		servers.Wait()
+	}
+	var halting sync.WaitGroup
+	for _, node := range k.nodes {
+		if node != nil {
+			halting.Go(node.Halt)
+		}
+	}
+	halting.Wait()
+	if k.egress != nil {
+		k.egress.Close()
+	}
+	if k.network != nil {
+		// The kernel removes a namespace at some later time: nobody should see the interface until then.
+		_ = k.network.Detach(clusters.Uplink)
+		k.network.Close()
+	}
+	if k.Temporary || k.isNew && k.status.State != clusters.Ready {
+		return k.Delete()
+	}
+	return k.Release()
+}
