@@ -31,8 +31,9 @@ const (
 var borrowed = []string{
 	"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
 	"/etc/alternatives", "/etc/ca-certificates", "/etc/group", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
-	"/etc/localtime", "/etc/mke2fs.conf", "/etc/nsswitch.conf", "/etc/passwd", "/etc/pki", "/etc/protocols", "/etc/services", "/etc/ssl",
-	"/etc/os-release",
+	"/etc/localtime", "/etc/mke2fs.conf", "/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd", "/etc/protocols", "/etc/services",
+	// Not all of /etc/ssl and /etc/pki: these also have private keys of the machine.
+	"/etc/pki/ca-trust/extracted", "/etc/pki/tls/cert.pem", "/etc/pki/tls/certs", "/etc/ssl/cert.pem", "/etc/ssl/certs",
 }
 
 // layout is where a node is on the machine.
