@@ -18,6 +18,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -264,6 +265,7 @@ func TestNew(t *testing.T) {
 		"a word":            {"releases", nil, "no URL"},
 		"a broken URL":      {"https://[", nil, "missing"},
 		"no PEM":            {"https://192.0.2.1", []byte("x"), "no public key in PEM"},
+		"an empty key":      {"https://192.0.2.1", []byte{}, "no public key in PEM"},
 		"no key in PEM":     {"https://192.0.2.1", []byte("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"), "read the key"},
 		"a key of Ed25519":  {"https://192.0.2.1", publicKey(t, ed), "RSA or ECDSA"},
 		"a URL with a path": {"https://192.0.2.1/a/b/", nil, ""},
@@ -273,8 +275,45 @@ func TestNew(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if key, err := ReadKey(filepath.Join(t.TempDir(), "release.pem")); key != nil || err != nil {
+	path := filepath.Join(t.TempDir(), "release.pem")
+	if key, err := ReadKey(path); key != nil || err != nil {
 		t.Errorf("no key: %q, %v", key, err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if key, err := ReadKey(path); key == nil || err != nil {
+		t.Errorf("an empty key is %v, %v, as if there was none", key, err)
+	}
+}
+
+// TestPasswords has URLs with a password. No message has it.
+func TestPasswords(t *testing.T) {
+	testutil.CheckLeaks(t)
+	s := newSite(t, true)
+	s.files["/stable"] = []byte("<html>")
+	s.files["/gone/"+version+"/SHA256SUMS"] = []byte("redirect http://user:secret@192.0.2.1/x")
+	s.files["/empty/"+version+"/SHA256SUMS"] = nil
+	with := func(path string) *Source {
+		source := s.source(t, nil)
+		source.base = strings.Replace(s.URL, "https://", "https://user:secret@", 1) + path
+		source.http.CheckRedirect = onlyTLS
+		return source
+	}
+	for _, path := range []string{"", "/gone", "/empty"} {
+		source := with(path)
+		if _, err := get(t, source, "amd64"); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: got %v", path, err)
+		}
+	}
+	source := with("")
+	if _, err := source.Channel(t.Context(), source.base+"/stable"); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a channel: %v", err)
+	}
+	for _, base := range []string{"http://user:secret@192.0.2.1", "ftp://user:secret@192.0.2.1", "https://user:secret@[", "https://user:secret@192.0.2.1/%zz"} {
+		if _, err := New(base, nil); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", base, err)
+		}
 	}
 }
 
