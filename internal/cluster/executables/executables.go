@@ -121,8 +121,11 @@ func (n *noisy) Read(buffer []byte) (int, error) {
 	return count, err
 }
 
+// ErrTooLarge says that an executable has more bytes than it may have.
+var ErrTooLarge = errors.New("it is too large")
+
 // Write writes an executable of up to limit bytes to a file, syncs it to the disk, and returns
-// its SHA-256 digest.
+// its SHA-256 digest. It fails with ErrTooLarge.
 func Write(file *os.File, from io.Reader, limit int64) (digest string, err error) {
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(file, sum), io.LimitReader(from, limit+1))
@@ -130,7 +133,7 @@ func Write(file *os.File, from io.Reader, limit int64) (digest string, err error
 	case err != nil:
 		return "", err
 	case n > limit:
-		return "", fmt.Errorf("it has more than %d bytes", limit)
+		return "", fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, limit)
 	}
 	if err := file.Sync(); err != nil {
 		return "", err
