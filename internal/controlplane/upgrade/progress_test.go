@@ -9,9 +9,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )
@@ -592,6 +596,30 @@ func (c *cluster) pods() string {
 	return strings.Join(all, " ")
 }
 
+// TestCordonConflict has a Node that its kubelet has just written, when the Plan is gone. The
+// newer version is the same to a Plan, so the controller must come again by itself.
+func TestCordonConflict(t *testing.T) {
+	c := newCluster(t, "s:server")
+	c.node("s", func(n *corev1.Node) {
+		n.Spec.Unschedulable = true
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, upgrades.CordonAnnotation, "gone")
+	})
+	leader, conflicts := c.lead(), 1
+	c.api.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if conflicts--; conflicts >= 0 {
+			return true, nil, apierrors.NewConflict(corev1.Resource("nodes"), "s", errors.New("it is newer"))
+		}
+		return false, nil, nil
+	})
+	if again, err := leader.sync(t.Context(), nil); again != soon || err != nil {
+		t.Errorf("after a conflict it looks again in %s: %v", again, err)
+	}
+	if again, err := leader.sync(t.Context(), nil); again != 0 || err != nil {
+		t.Errorf("then it looks again in %s: %v", again, err)
+	}
+	c.checkCordons("")
+}
+
 // TestDrain evicts pods, and waits for budgets. Mirror pods stay.
 func TestDrain(t *testing.T) {
 	c := newCluster(t, "s:server")
@@ -619,6 +647,25 @@ func TestDrain(t *testing.T) {
 	c.until("kedge", upgrades.Complete)
 	c.step()
 	c.checkCordons("")
+}
+
+// TestEvictionFails has a pod whose eviction the API refuses with another answer than that of a
+// budget, as for a pod with two of them. The Plan says so, and stops in time.
+func TestEvictionFails(t *testing.T) {
+	c := newCluster(t, "s:server a:agent")
+	c.pod("a", "p", nil)
+	c.pod("a", "q", nil)
+	c.api.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction).Name == "q" {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewInternalError(errors.New("this pod has more than one PodDisruptionBudget"))
+	})
+	c.plan("kedge", upgrades.PlanSpec{Version: target, Drain: &upgrades.Drain{TimeoutSeconds: 20}})
+	c.has(c.until("kedge", upgrades.Stopped).Status.Message, "node a: it was not drained in 20s: 1 pod is left: default/p (Internal error occurred: this pod has more than one PodDisruptionBudget)")
+	if got := c.pods(); got != "p" {
+		t.Errorf("left are %s", got)
+	}
 }
 
 // TestDrainFails has pods that a drain must not touch, and a drain that takes too long.
