@@ -174,6 +174,72 @@ func TestFile(t *testing.T) {
 	c.has(c.until("other", upgrades.Stopped).Status.Message, "node a is arm64, and /tmp/kedge is for amd64: choose nodes with spec.nodeSelector")
 }
 
+// TestChannelGoesBack has a channel with an older version than that of a node, as one that an
+// attacker has changed. A user may ask for the older version by its name.
+func TestChannelGoesBack(t *testing.T) {
+	c := newCluster(t, "s:server a:agent")
+	c.node("a", func(n *corev1.Node) { n.Status.NodeInfo.KubeletVersion = "v1.37.3+kedge.2" })
+	c.plan("channel", upgrades.PlanSpec{Channel: "https://example.com/stable"})
+	c.has(c.until("channel", upgrades.Stopped).Status.Message, "node a runs v1.37.3+kedge.2, and the channel has the older version "+target)
+	if len(c.trace) > 0 {
+		t.Errorf("nodes %v have begun", c.trace)
+	}
+	c.plan("version", upgrades.PlanSpec{Version: target})
+	c.until("version", upgrades.Complete)
+}
+
+// TestManyFailures has many nodes that fail at the same time, each with a long explanation. The
+// status must fit into the datastore.
+func TestManyFailures(t *testing.T) {
+	var nodes strings.Builder
+	nodes.WriteString("s:server")
+	for i := range 30 {
+		fmt.Fprintf(&nodes, " a%d:agent", i)
+	}
+	c := newCluster(t, nodes.String())
+	c.answer = func(node string, order upgrades.Order, before upgrades.Report) upgrades.Report {
+		if node == "s" {
+			return obey(node, order, before)
+		}
+		return upgrades.Report{ID: order.ID, Stage: upgrades.Failed, Message: strings.Repeat("x", 3000)}
+	}
+	c.plan("kedge", upgrades.PlanSpec{Version: target, Concurrency: 1000})
+	plan := c.until("kedge", upgrades.Stopped)
+	c.has(plan.Status.Message, ". 25 other nodes have failed, too: see status.nodes")
+	if got := len(plan.Status.Message); got > 6*maxMessage {
+		t.Errorf("the message has %d bytes", got)
+	}
+	for _, n := range plan.Status.Nodes {
+		if len(n.Message) > maxMessage {
+			t.Errorf("the message of node %s has %d bytes", n.Name, len(n.Message))
+		}
+	}
+}
+
+// TestHostileNode has a node that says something long and unprintable of itself.
+func TestHostileNode(t *testing.T) {
+	c := newCluster(t, "s:server a:agent")
+	c.node("a", func(n *corev1.Node) {
+		n.Status.NodeInfo.Architecture = "amd64\x1b[2J" + strings.Repeat("x", 1000)
+		n.Status.NodeInfo.KubeletVersion = "v1.37.2\n" + strings.Repeat("\n", 1000)
+	})
+	c.ask = func(q question) answer {
+		if q.version == "" {
+			return answer{done: true, version: target}
+		}
+		return answer{done: true, err: errors.New("no release for " + strings.Join(q.architectures, ", "))}
+	}
+	c.plan("kedge", upgrades.PlanSpec{Version: target})
+	for _, n := range c.until("kedge", upgrades.Stopped).Status.Nodes {
+		if len(n.Architecture) > maxWord || strings.Contains(n.Architecture, "\x1b") {
+			t.Errorf("node %s is %q", n.Name, n.Architecture)
+		}
+	}
+	if message := c.get("kedge").Status.Message; strings.ContainsAny(message, "\x1b\n") || len(message) > 500 {
+		t.Errorf("got %q", message)
+	}
+}
+
 // TestResolving has a release that takes its time, and one that is not there.
 func TestResolving(t *testing.T) {
 	c := newCluster(t, "s:server a:agent b:agent")
