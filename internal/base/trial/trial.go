@@ -34,6 +34,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )
@@ -108,6 +110,20 @@ func (r Record) at(stage upgrades.Stage, message string) Record {
 // the installed one, because only there it can be renamed.
 func Candidate(installed, digest string) string {
 	return filepath.Join(filepath.Dir(installed), ".kedge-"+digest[:digits])
+}
+
+// Explain adds to an error about a file beside the installed executable what a user can do about
+// it. It returns other errors unchanged.
+func Explain(err error) error {
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return fmt.Errorf("%w: mount it read-write, or upgrade kedge where the image of this host comes from", err)
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("%w: free some space there, and upgrade the node again", err)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w: if `lsattr` shows that it must not change, run `chattr -i` for it", err)
+	}
+	return err
 }
 
 // digits is how many digits of its digest the name of a new executable has.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -14,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
@@ -595,5 +598,20 @@ func TestRecord(t *testing.T) {
 		if _, err := Read(file); err == nil {
 			t.Errorf("%q is read", text)
 		}
+	}
+}
+
+// TestExplain has faults of the folder of the executable, which is not the data directory.
+func TestExplain(t *testing.T) {
+	for fault, want := range map[error]string{
+		unix.EROFS: "read-only file system: mount it read-write", unix.ENOSPC: "free some space there", unix.EDQUOT: "free some space there", unix.EPERM: "chattr -i",
+	} {
+		err := Explain(&fs.PathError{Op: "open", Path: "/usr/local/bin/.kedge-0a", Err: fault})
+		if !errors.Is(err, fault) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "data-dir") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if err := Explain(fs.ErrClosed); err != fs.ErrClosed {
+		t.Errorf("got %v", err)
 	}
 }
