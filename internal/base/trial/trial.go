@@ -62,14 +62,14 @@ func Read(file string) (Record, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(data, &r)
+	if err != nil {
+		return Record{}, fmt.Errorf("read the record of the last upgrade: %w", err)
 	}
-	if err == nil {
+	if err = json.Unmarshal(data, &r); err == nil {
 		err = r.Order.Check()
 	}
 	if err != nil {
-		return Record{}, fmt.Errorf("read the record of the last upgrade: %w", err)
+		return Record{}, fmt.Errorf("read the record of the last upgrade: %w. Remove the damaged file with `rm %s`, and upgrade the node again", err, file)
 	}
 	return r, nil
 }
