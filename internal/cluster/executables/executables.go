@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	// answerPatience is how long a server may take to begin its answer, and silence how long
+	// answerPatience is how long a server may take to begin its answer, and Silence how long
 	// it may send nothing after that.
 	answerPatience = 15 * time.Second
-	silence        = time.Minute
+	Silence        = time.Minute
 	// versionPatience is how long an executable may take to tell its version. A small board
 	// reads it from an SD card.
 	versionPatience = time.Minute
@@ -96,16 +96,22 @@ func (s *Source) get(ctx context.Context, server, digest string, take func(io.Re
 	default:
 		return fmt.Errorf("it answers %s", response.Status)
 	}
-	patience := cmp.Or(s.silence, silence)
-	quiet := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it has sent nothing for %s", patience)) })
-	defer quiet.Stop()
-	if err := take(&noisy{response.Body, quiet, patience}); err != nil {
+	body, stop := Noisy(response.Body, cmp.Or(s.silence, Silence), cancel)
+	defer stop()
+	if err := take(body); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
 		return err
 	}
 	return nil
+}
+
+// Noisy returns a reader of from. It calls cancel when nothing could be read for patience,
+// until the end of from. The caller calls stop after the last read.
+func Noisy(from io.Reader, patience time.Duration, cancel context.CancelCauseFunc) (reader io.Reader, stop func()) {
+	quiet := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it has sent nothing for %s", patience)) })
+	return &noisy{from, quiet, patience}, func() { quiet.Stop() }
 }
 
 // noisy lets a timer begin again whenever something was read.
@@ -117,7 +123,11 @@ type noisy struct {
 
 func (n *noisy) Read(buffer []byte) (int, error) {
 	count, err := n.Reader.Read(buffer)
-	n.quiet.Reset(n.patience)
+	if err != nil {
+		n.quiet.Stop() // what comes after the end may take longer, such as syncing the disk
+	} else {
+		n.quiet.Reset(n.patience)
+	}
 	return count, err
 }
 

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
+	"github.com/kedge-dev/kedge/internal/cluster/executables"
 )
 
 const (
@@ -51,7 +52,9 @@ type Source struct {
 	base string
 	key  crypto.PublicKey // or nil
 	http *http.Client
-	wait time.Duration // before the second attempt; another one in tests
+	// wait is the time before the second attempt, and silence how long an answer may pause. They
+	// are shorter in tests.
+	wait, silence time.Duration
 }
 
 // ReadKey returns the content of KeyFile, or nil if there is none.
@@ -69,7 +72,7 @@ func New(base string, key []byte) (*Source, error) {
 	if base == "" {
 		base = DefaultSource
 	}
-	s := &Source{base: strings.TrimSuffix(base, "/"), wait: time.Second}
+	s := &Source{base: strings.TrimSuffix(base, "/"), wait: time.Second, silence: executables.Silence}
 	// An empty file is no key. What was to be checked must not pass for that.
 	if key != nil {
 		var err error
@@ -277,8 +280,10 @@ func (s *Source) get(ctx context.Context, address string, read func(io.Reader) e
 
 // try asks for a file once. again says that another attempt may succeed.
 func (s *Source) try(ctx context.Context, address string, read func(io.Reader) error) (again bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, filePatience)
-	defer cancel()
+	ctx, end := context.WithTimeout(ctx, filePatience)
+	defer end()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return false, err
@@ -296,5 +301,12 @@ func (s *Source) try(ctx context.Context, address string, read func(io.Reader) e
 		again := response.StatusCode >= 500 || response.StatusCode == http.StatusRequestTimeout || response.StatusCode == http.StatusTooManyRequests
 		return again, fmt.Errorf("the server answers %s", response.Status)
 	}
-	return true, read(response.Body)
+	body, stop := executables.Noisy(response.Body, s.silence, cancel)
+	defer stop()
+	err = read(body)
+	if cause := context.Cause(ctx); cause != nil {
+		// It says more. A source may also end its answer properly when the connection is closed.
+		err = cause
+	}
+	return true, err
 }

@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
@@ -185,6 +186,28 @@ func TestFaults(t *testing.T) {
 	s.files["/"+version+"/SHA256SUMS"] = make([]byte, maxText+1)
 	if _, err := get(t, source, "amd64"); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("endless sums: %v", err)
+	}
+}
+
+// TestSilence has a source that stops in the middle of an archive, and keeps the connection.
+func TestSilence(t *testing.T) {
+	testutil.CheckLeaks(t)
+	asked := 0
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		_, _ = io.WriteString(w, "some of it")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	source, err := New(server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source.wait, source.silence, source.http.Transport = 0, 50*time.Millisecond, server.Client().Transport
+	defer server.Client().CloseIdleConnections()
+	if _, err := source.Find(t.Context(), version); err == nil || !strings.Contains(err.Error(), "it has sent nothing for 50ms") || asked != attempts {
+		t.Errorf("after %d requests: %v", asked, err)
 	}
 }
 
