@@ -149,6 +149,10 @@ func (w *world) entries(s *upgrades.PlanStatus, nodes []*node) []upgrades.NodeSt
 // follow notes what has become of a node.
 func (w *world) follow(s *upgrades.PlanStatus, e *upgrades.NodeStatus) {
 	n := find(w.all, e.Name)
+	// The clock of this server may be behind that of the server that wrote the time.
+	if e.Since.After(w.now) {
+		e.Since = metav1.NewTime(w.now)
+	}
 	switch e.State {
 	case upgrades.NodePending:
 		e.Architecture = n.architecture

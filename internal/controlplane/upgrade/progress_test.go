@@ -188,6 +188,20 @@ func TestChannelGoesBack(t *testing.T) {
 	c.until("version", upgrades.Complete)
 }
 
+// TestClockGoesBack has a node that never answers, and a clock that was wrong when the node got its
+// order. The node fails in time.
+func TestClockGoesBack(t *testing.T) {
+	c := newCluster(t, "s:server")
+	c.answer = func(string, upgrades.Order, upgrades.Report) upgrades.Report { return upgrades.Report{} }
+	c.now = began.AddDate(10, 0, 0)
+	c.plan("kedge", upgrades.PlanSpec{Version: target})
+	c.reaches("kedge", "s:Ordered")
+	c.now = began
+	c.step()
+	c.now = began.Add(patience + time.Minute)
+	c.has(c.until("kedge", upgrades.Stopped).Status.Message, "nothing has changed for 15m0s")
+}
+
 // TestManyFailures has many nodes that fail at the same time, each with a long explanation. The
 // status must fit into the datastore.
 func TestManyFailures(t *testing.T) {
