@@ -152,8 +152,10 @@ func TestGet(t *testing.T) {
 			t.Errorf("%s: got %q, %v", architecture, got, err)
 		}
 	}
-	if _, err := get(t, source, "riscv64"); err == nil || !strings.Contains(err.Error(), "has no kedge-riscv64") {
-		t.Errorf("got %v", err)
+	for _, architecture := range []string{"riscv64", "amd64.gz"} {
+		if _, err := get(t, source, architecture); err == nil || !strings.Contains(err.Error(), "has no kedge-"+architecture) {
+			t.Errorf("%s: got %v", architecture, err)
+		}
 	}
 	s.files["/"+version+"/kedge-amd64.gz"] = []byte("no archive")
 	if _, err := get(t, source, "amd64"); err == nil || !strings.Contains(err.Error(), "gzip") {
