@@ -90,7 +90,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	fault := g.try(ctx, candidate, func() error {
 		g.at("install")
 		if err := g.install(candidate); err != nil {
-			return fmt.Errorf("works, but cannot be installed: %w", datadir.Explain(err))
+			return fmt.Errorf("works, but cannot be installed: %w", Explain(err))
 		}
 		g.at("note")
 		record = record.at(upgrades.Upgraded, "")

@@ -34,6 +34,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )
@@ -60,14 +62,14 @@ func Read(file string) (Record, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(data, &r)
+	if err != nil {
+		return Record{}, fmt.Errorf("read the record of the last upgrade: %w", err)
 	}
-	if err == nil {
+	if err = json.Unmarshal(data, &r); err == nil {
 		err = r.Order.Check()
 	}
 	if err != nil {
-		return Record{}, fmt.Errorf("read the record of the last upgrade: %w", err)
+		return Record{}, fmt.Errorf("read the record of the last upgrade: %w. Remove the damaged file with `rm %s`, and upgrade the node again", err, file)
 	}
 	return r, nil
 }
@@ -108,6 +110,20 @@ func (r Record) at(stage upgrades.Stage, message string) Record {
 // the installed one, because only there it can be renamed.
 func Candidate(installed, digest string) string {
 	return filepath.Join(filepath.Dir(installed), ".kedge-"+digest[:digits])
+}
+
+// Explain adds to an error about a file beside the installed executable what a user can do about
+// it. It returns other errors unchanged.
+func Explain(err error) error {
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return fmt.Errorf("%w: mount it read-write, or upgrade kedge where the image of this host comes from", err)
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("%w: free some space there, and upgrade the node again", err)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w: if `lsattr` shows that it must not change, run `chattr -i` for it", err)
+	}
+	return err
 }
 
 // digits is how many digits of its digest the name of a new executable has.

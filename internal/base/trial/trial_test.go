@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -14,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
@@ -592,8 +595,23 @@ func TestRecord(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Read(file); err == nil {
-			t.Errorf("%q is read", text)
+		if _, err := Read(file); err == nil || !strings.Contains(err.Error(), "`rm "+file+"`") {
+			t.Errorf("%q: got %v", text, err)
 		}
+	}
+}
+
+// TestExplain has faults of the folder of the executable, which is not the data directory.
+func TestExplain(t *testing.T) {
+	for fault, want := range map[error]string{
+		unix.EROFS: "read-only file system: mount it read-write", unix.ENOSPC: "free some space there", unix.EDQUOT: "free some space there", unix.EPERM: "chattr -i",
+	} {
+		err := Explain(&fs.PathError{Op: "open", Path: "/usr/local/bin/.kedge-0a", Err: fault})
+		if !errors.Is(err, fault) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "data-dir") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if err := Explain(fs.ErrClosed); err != fs.ErrClosed {
+		t.Errorf("got %v", err)
 	}
 }

@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	// answerPatience is how long a server may take to begin its answer, and silence how long
+	// answerPatience is how long a server may take to begin its answer, and Silence how long
 	// it may send nothing after that.
 	answerPatience = 15 * time.Second
-	silence        = time.Minute
+	Silence        = time.Minute
 	// versionPatience is how long an executable may take to tell its version. A small board
 	// reads it from an SD card.
 	versionPatience = time.Minute
@@ -96,16 +96,22 @@ func (s *Source) get(ctx context.Context, server, digest string, take func(io.Re
 	default:
 		return fmt.Errorf("it answers %s", response.Status)
 	}
-	patience := cmp.Or(s.silence, silence)
-	quiet := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it has sent nothing for %s", patience)) })
-	defer quiet.Stop()
-	if err := take(&noisy{response.Body, quiet, patience}); err != nil {
+	body, stop := Noisy(response.Body, cmp.Or(s.silence, Silence), cancel)
+	defer stop()
+	if err := take(body); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
 		return err
 	}
 	return nil
+}
+
+// Noisy returns a reader of from. It calls cancel when nothing could be read for patience,
+// until the end of from. The caller calls stop after the last read.
+func Noisy(from io.Reader, patience time.Duration, cancel context.CancelCauseFunc) (reader io.Reader, stop func()) {
+	quiet := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it has sent nothing for %s", patience)) })
+	return &noisy{from, quiet, patience}, func() { quiet.Stop() }
 }
 
 // noisy lets a timer begin again whenever something was read.
@@ -117,12 +123,19 @@ type noisy struct {
 
 func (n *noisy) Read(buffer []byte) (int, error) {
 	count, err := n.Reader.Read(buffer)
-	n.quiet.Reset(n.patience)
+	if err != nil {
+		n.quiet.Stop() // what comes after the end may take longer, such as syncing the disk
+	} else {
+		n.quiet.Reset(n.patience)
+	}
 	return count, err
 }
 
+// ErrTooLarge says that an executable has more bytes than it may have.
+var ErrTooLarge = errors.New("it is too large")
+
 // Write writes an executable of up to limit bytes to a file, syncs it to the disk, and returns
-// its SHA-256 digest.
+// its SHA-256 digest. It fails with ErrTooLarge.
 func Write(file *os.File, from io.Reader, limit int64) (digest string, err error) {
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(file, sum), io.LimitReader(from, limit+1))
@@ -130,7 +143,7 @@ func Write(file *os.File, from io.Reader, limit int64) (digest string, err error
 	case err != nil:
 		return "", err
 	case n > limit:
-		return "", fmt.Errorf("it has more than %d bytes", limit)
+		return "", fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, limit)
 	}
 	if err := file.Sync(); err != nil {
 		return "", err

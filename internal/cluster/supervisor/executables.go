@@ -27,6 +27,10 @@ func (s *Supervisor) executable(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
+	// A node alone cannot keep the others from getting theirs: this comes first, so that too many
+	// requests of one node end each other.
+	ctx, end := s.streams.begin(r.Context(), upgrades.ExecutablePath, nodeOf(r))
+	defer end()
 	select {
 	case s.sending <- struct{}{}:
 		defer func() { <-s.sending }()
@@ -34,9 +38,6 @@ func (s *Supervisor) executable(w http.ResponseWriter, r *http.Request) {
 		s.unavailable(w, errors.New("other nodes are getting executables"))
 		return
 	}
-	// A node alone cannot keep the others from getting theirs.
-	ctx, end := s.streams.begin(r.Context(), upgrades.ExecutablePath, nodeOf(r))
-	defer end()
 	file, err := s.cfg.Executable(digest)
 	if errors.Is(err, fs.ErrNotExist) {
 		http.NotFound(w, r)
@@ -57,13 +58,28 @@ func (s *Supervisor) executable(w http.ResponseWriter, r *http.Request) {
 	sendSlowly(ctx, w, file)
 }
 
-// sendSlowly copies a file to a node, until the node does not read for writePatience. The node
-// sees from Content-Length that something is missing.
+// sendSlowly copies a file to a node, until ctx ends, or until the node does not read for
+// writePatience. The node sees from Content-Length that something is missing.
 func sendSlowly(ctx context.Context, w http.ResponseWriter, file io.Reader) {
 	control := http.NewResponseController(w)
 	defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
-	for ctx.Err() == nil {
+	// A write that waits for the node must end with ctx, too.
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		_ = control.SetWriteDeadline(time.Now())
+	})
+	defer func() {
+		if !stop() {
+			<-ended // w must not be used after this request
+		}
+	}()
+	for {
+		// The deadline comes before the look at ctx, so that it is never set after the one above.
 		_ = control.SetWriteDeadline(time.Now().Add(writePatience))
+		if ctx.Err() != nil {
+			return
+		}
 		if _, err := io.CopyN(w, file, portion); err != nil {
 			return
 		}

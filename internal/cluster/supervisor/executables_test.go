@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
@@ -105,5 +107,106 @@ func TestManyExecutables(t *testing.T) {
 	<-c.sending
 	if w := ask(); w.Code != http.StatusNotFound {
 		t.Errorf("then: %d", w.Code)
+	}
+}
+
+// stuck is the connection of a node that does not read. A write ends when its deadline has passed.
+type stuck struct {
+	http.ResponseWriter
+	writing, expired chan struct{}
+}
+
+func (s *stuck) Write([]byte) (int, error) {
+	close(s.writing)
+	<-s.expired
+	return 0, os.ErrDeadlineExceeded
+}
+
+func (s *stuck) SetWriteDeadline(deadline time.Time) error {
+	if !deadline.IsZero() && !deadline.After(time.Now()) {
+		close(s.expired)
+	}
+	return nil
+}
+
+// TestStuckNode ends a request while a node does not read.
+func TestStuckNode(t *testing.T) {
+	w := &stuck{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		sendSlowly(ctx, w, strings.NewReader("kedge"))
+	}()
+	<-w.writing
+	cancel()
+	<-done
+}
+
+// TestFullOfOneNode has a node whose requests are all that the server sends. A further one of it
+// ends the oldest one.
+func TestFullOfOneNode(t *testing.T) {
+	c := newCluster(t)
+	c.cfg.Executable = func(string) (*os.File, error) { return nil, fs.ErrNotExist }
+	for range maxSending {
+		c.sending <- struct{}{}
+	}
+	oldest, end := c.streams.begin(t.Context(), upgrades.ExecutablePath, "greedy")
+	defer end()
+	for range maxStreams - 1 {
+		_, end := c.streams.begin(t.Context(), upgrades.ExecutablePath, "greedy")
+		defer end()
+	}
+	request := httptest.NewRequest(http.MethodGet, upgrades.ExecutablePath+strings.Repeat("0", 64), nil)
+	w := httptest.NewRecorder()
+	c.executable(w, request.WithContext(context.WithValue(request.Context(), nodeKey{}, "greedy")))
+	if w.Code != http.StatusServiceUnavailable || oldest.Err() == nil {
+		t.Errorf("got %d, and the oldest request has %v", w.Code, oldest.Err())
+	}
+}
+
+// TestGreedyNode has a node that asks for more executables than a server sends at a time, and reads
+// none. Another node gets its own.
+func TestGreedyNode(t *testing.T) {
+	for name, http2 := range map[string]bool{"HTTP/2": true, "HTTP/1.1": false} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			path := filepath.Join(t.TempDir(), "kedge")
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			// More than sockets hold.
+			const size = 64 << 20
+			if err := os.Truncate(path, size); err != nil {
+				t.Fatal(err)
+			}
+			c.cfg.Executable = func(string) (*os.File, error) { return os.Open(path) }
+			address := start(t, c)
+			open := func(node string) *http.Response {
+				t.Helper()
+				transport := &http.Transport{TLSClientConfig: c.node(t, node).TLS(pki.NodeUser(node)), ForceAttemptHTTP2: http2}
+				t.Cleanup(transport.CloseIdleConnections)
+				for {
+					response, err := (&http.Client{Transport: transport}).Get("https://" + address + upgrades.ExecutablePath + strings.Repeat("0", 64))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if response.StatusCode == http.StatusOK {
+						return response
+					}
+					// The oldest request of the node is just ending.
+					response.Body.Close()
+				}
+			}
+			for range 2*maxSending + 1 {
+				response := open("greedy")
+				defer response.Body.Close()
+			}
+			response := open("other")
+			defer response.Body.Close()
+			if n, err := io.Copy(io.Discard, response.Body); n != size || err != nil {
+				t.Errorf("the other node gets %d bytes: %v", n, err)
+			}
+		})
 	}
 }

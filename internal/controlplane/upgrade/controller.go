@@ -205,7 +205,11 @@ func (t *term) sync(ctx context.Context, plans []*upgrades.Plan) (again time.Dur
 		return 0, fmt.Errorf("list nodes: %w", err)
 	}
 	all := nodesOf(list)
-	faults := []error{t.cordon(ctx, plans, all)}
+	behind, err := t.cordon(ctx, plans, all)
+	if behind {
+		again = soon
+	}
+	faults := []error{err}
 	for i, plan := range plans {
 		if plan.Status.ObservedGeneration == plan.Generation && ended(&plan.Status) {
 			continue
@@ -288,8 +292,9 @@ func (t *term) drain(ctx context.Context, plan *upgrades.Plan) (map[string]drain
 }
 
 // cordon cordons the nodes that Plans have begun with, as far as they say so, and uncordons the
-// others that a Plan has cordoned.
-func (t *term) cordon(ctx context.Context, plans []*upgrades.Plan, all []*node) error {
+// others that a Plan has cordoned. behind says that a Node is newer than in the cache. Its newer
+// version may be the same to a Plan, so nothing but the time brings the next attempt.
+func (t *term) cordon(ctx context.Context, plans []*upgrades.Plan, all []*node) (behind bool, err error) {
 	wanted := map[string]string{}
 	for _, plan := range plans {
 		if plan.Spec.Cordon || plan.Spec.Drain != nil {
@@ -307,12 +312,14 @@ func (t *term) cordon(ctx context.Context, plans []*upgrades.Plan, all []*node) 
 		case plan == "" && n.cordonedBy != "":
 			err = uncordon(ctx, t.api, n)
 		}
-		// After a conflict, the cache brings the newer version soon.
-		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		switch {
+		case apierrors.IsConflict(err):
+			behind = true
+		case err != nil && !apierrors.IsNotFound(err):
 			faults = append(faults, err)
 		}
 	}
-	return errors.Join(faults...)
+	return behind, errors.Join(faults...)
 }
 
 // write writes the status of a Plan, and returns the Plan as it is then. It fails with a conflict

@@ -27,7 +27,7 @@ type drained struct {
 	refused string
 }
 
-// maxNamed is how many pods a message names.
+// maxNamed is how many pods, or nodes that have failed, a message names.
 const maxNamed = 5
 
 // drainOnce evicts the pods of a node that are left, as `kubectl drain --ignore-daemonsets`
@@ -56,7 +56,8 @@ func drainOnce(ctx context.Context, api kubernetes.Interface, node string, how *
 			case apierrors.IsForbidden(err) && apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 				// It is deleted with its namespace.
 			default:
-				return drained{}, fmt.Errorf("evict pod %s: %w", text, err)
+				// The drain must end in time also then, such as for a pod with two budgets.
+				text += fmt.Sprintf(" (%v)", err)
 			}
 		}
 		left = append(left, text)

@@ -57,7 +57,7 @@ func Foresee(ctx context.Context, plan *upgrades.Plan, version string, c Cluster
 	for i := range s.Nodes {
 		w.follow(s, &s.Nodes[i])
 	}
-	f := Forecast{Forbidden: forbids(version, nodes, all, w.bares)}
+	f := Forecast{Forbidden: w.forbids(version, nodes)}
 	for _, n := range in(s, upgrades.NodeUpgraded) {
 		f.Done = append(f.Done, n.Name)
 	}

@@ -46,7 +46,7 @@ func nodesOf(list []*corev1.Node) []*node {
 	all := make([]*node, 0, len(list))
 	for _, n := range list {
 		of := &node{
-			name: n.Name, architecture: n.Status.NodeInfo.Architecture, version: n.Status.NodeInfo.KubeletVersion,
+			name: n.Name, architecture: word(n.Status.NodeInfo.Architecture), version: word(n.Status.NodeInfo.KubeletVersion),
 			labels: n.Labels, role: roleOf(n), unschedulable: n.Spec.Unschedulable, resourceVersion: n.ResourceVersion,
 			cordonedBy: n.Annotations[upgrades.CordonAnnotation], report: n.Annotations[upgrades.ReportAnnotation],
 		}
@@ -60,6 +60,20 @@ func nodesOf(list []*corev1.Node) []*node {
 	}
 	slices.SortFunc(all, func(a, b *node) int { return cmp.Or(cmp.Compare(a.role, b.role), strings.Compare(a.name, b.name)) })
 	return all
+}
+
+// maxWord is how many bytes a version or an architecture may have.
+const maxWord = 64
+
+// word returns a word that a node may choose freely, as far as it is one. It is a part of messages,
+// and of the status of a Plan, which has little room.
+func word(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r > ' ' && r < 0x7f {
+			return r
+		}
+		return '?'
+	}, upgrades.Cut(text, maxWord))
 }
 
 // roleOf returns the role of a node by its labels, which a kubelet cannot set

@@ -68,9 +68,13 @@ func (w *world) begin(s *upgrades.PlanStatus) {
 	s.Phase, s.Message = upgrades.Resolving, "looking for the version"
 }
 
+// maxMessage is how many bytes the message of a node may have. The datastore refuses a Plan of more
+// than 1.5 MiB, and up to 1,000 nodes can fail at a time. The annotation of the Node has more.
+const maxMessage = 1 << 10
+
 // enter puts a node into a state.
 func (w *world) enter(n *upgrades.NodeStatus, state upgrades.NodeState, message string) {
-	n.State, n.Message, n.Since = state, message, metav1.NewTime(w.now)
+	n.State, n.Message, n.Since = state, upgrades.Cut(message, maxMessage), metav1.NewTime(w.now)
 }
 
 // advance brings the Plan on.
@@ -145,6 +149,10 @@ func (w *world) entries(s *upgrades.PlanStatus, nodes []*node) []upgrades.NodeSt
 // follow notes what has become of a node.
 func (w *world) follow(s *upgrades.PlanStatus, e *upgrades.NodeStatus) {
 	n := find(w.all, e.Name)
+	// The clock of this server may be behind that of the server that wrote the time.
+	if e.Since.After(w.now) {
+		e.Since = metav1.NewTime(w.now)
+	}
 	switch e.State {
 	case upgrades.NodePending:
 		e.Architecture = n.architecture
@@ -176,7 +184,7 @@ func (w *world) followDrain(e *upgrades.NodeStatus) {
 	case w.now.Sub(e.Since.Time) > limit:
 		w.enter(e, upgrades.NodeFailed, fmt.Sprintf("it was not drained in %s: %s", limit, result.left))
 	default:
-		e.Message = result.left
+		e.Message = upgrades.Cut(result.left, maxMessage)
 	}
 }
 
@@ -221,7 +229,7 @@ func (w *world) followOrder(s *upgrades.PlanStatus, e *upgrades.NodeStatus, n *n
 		w.enter(e, upgrades.NodeOrdered, stage)
 	}
 	if e.Message = stage; told != "" {
-		e.Message += ": " + told
+		e.Message = upgrades.Cut(stage+": "+told, maxMessage)
 	}
 	if w.now.Sub(e.Since.Time) > patience {
 		w.enter(e, upgrades.NodeFailed, fmt.Sprintf("nothing has changed for %s: %s. Read its log; a kedge that is too old for Plans does not answer", patience, e.Message))
@@ -257,7 +265,7 @@ func (w *world) resolve(s *upgrades.PlanStatus, nodes []*node) bool {
 			w.follow(s, &s.Nodes[i]) // some may run it already
 		}
 	}
-	if reasons := forbids(s.Version, nodes, w.all, w.bares); len(reasons) > 0 {
+	if reasons := w.forbids(s.Version, nodes); len(reasons) > 0 {
 		w.stop(s, strings.Join(reasons, ". "))
 		return false
 	}
@@ -443,8 +451,11 @@ func names(nodes []upgrades.NodeStatus) string {
 // failures tells which nodes have failed, and why.
 func failures(nodes []upgrades.NodeStatus) string {
 	var all []string
-	for _, n := range nodes {
+	for _, n := range nodes[:min(len(nodes), maxNamed)] {
 		all = append(all, fmt.Sprintf("node %s: %s", n.Name, n.Message))
+	}
+	if more := len(nodes) - maxNamed; more > 0 {
+		all = append(all, fmt.Sprintf("%s failed, too: see status.nodes", count(more, "other node has", "other nodes have")))
 	}
 	return strings.Join(all, ". ")
 }

@@ -9,9 +9,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )
@@ -168,6 +172,86 @@ func TestFile(t *testing.T) {
 	c.plan("other", upgrades.PlanSpec{File: "/tmp/kedge", SHA256: digest})
 	c.node("a", func(n *corev1.Node) { n.Status.NodeInfo.Architecture = "arm64" })
 	c.has(c.until("other", upgrades.Stopped).Status.Message, "node a is arm64, and /tmp/kedge is for amd64: choose nodes with spec.nodeSelector")
+}
+
+// TestChannelGoesBack has a channel with an older version than that of a node, as one that an
+// attacker has changed. A user may ask for the older version by its name.
+func TestChannelGoesBack(t *testing.T) {
+	c := newCluster(t, "s:server a:agent")
+	c.node("a", func(n *corev1.Node) { n.Status.NodeInfo.KubeletVersion = "v1.37.3+kedge.2" })
+	c.plan("channel", upgrades.PlanSpec{Channel: "https://example.com/stable"})
+	c.has(c.until("channel", upgrades.Stopped).Status.Message, "node a runs v1.37.3+kedge.2, and the channel has the older version "+target)
+	if len(c.trace) > 0 {
+		t.Errorf("nodes %v have begun", c.trace)
+	}
+	c.plan("version", upgrades.PlanSpec{Version: target})
+	c.until("version", upgrades.Complete)
+}
+
+// TestClockGoesBack has a node that never answers, and a clock that was wrong when the node got its
+// order. The node fails in time.
+func TestClockGoesBack(t *testing.T) {
+	c := newCluster(t, "s:server")
+	c.answer = func(string, upgrades.Order, upgrades.Report) upgrades.Report { return upgrades.Report{} }
+	c.now = began.AddDate(10, 0, 0)
+	c.plan("kedge", upgrades.PlanSpec{Version: target})
+	c.reaches("kedge", "s:Ordered")
+	c.now = began
+	c.step()
+	c.now = began.Add(patience + time.Minute)
+	c.has(c.until("kedge", upgrades.Stopped).Status.Message, "nothing has changed for 15m0s")
+}
+
+// TestManyFailures has many nodes that fail at the same time, each with a long explanation. The
+// status must fit into the datastore.
+func TestManyFailures(t *testing.T) {
+	var nodes strings.Builder
+	nodes.WriteString("s:server")
+	for i := range 30 {
+		fmt.Fprintf(&nodes, " a%d:agent", i)
+	}
+	c := newCluster(t, nodes.String())
+	c.answer = func(node string, order upgrades.Order, before upgrades.Report) upgrades.Report {
+		if node == "s" {
+			return obey(node, order, before)
+		}
+		return upgrades.Report{ID: order.ID, Stage: upgrades.Failed, Message: strings.Repeat("x", 3000)}
+	}
+	c.plan("kedge", upgrades.PlanSpec{Version: target, Concurrency: 1000})
+	plan := c.until("kedge", upgrades.Stopped)
+	c.has(plan.Status.Message, ". 25 other nodes have failed, too: see status.nodes")
+	if got := len(plan.Status.Message); got > 6*maxMessage {
+		t.Errorf("the message has %d bytes", got)
+	}
+	for _, n := range plan.Status.Nodes {
+		if len(n.Message) > maxMessage {
+			t.Errorf("the message of node %s has %d bytes", n.Name, len(n.Message))
+		}
+	}
+}
+
+// TestHostileNode has a node that says something long and unprintable of itself.
+func TestHostileNode(t *testing.T) {
+	c := newCluster(t, "s:server a:agent")
+	c.node("a", func(n *corev1.Node) {
+		n.Status.NodeInfo.Architecture = "amd64\x1b[2J" + strings.Repeat("x", 1000)
+		n.Status.NodeInfo.KubeletVersion = "v1.37.2\n" + strings.Repeat("\n", 1000)
+	})
+	c.ask = func(q question) answer {
+		if q.version == "" {
+			return answer{done: true, version: target}
+		}
+		return answer{done: true, err: errors.New("no release for " + strings.Join(q.architectures, ", "))}
+	}
+	c.plan("kedge", upgrades.PlanSpec{Version: target})
+	for _, n := range c.until("kedge", upgrades.Stopped).Status.Nodes {
+		if len(n.Architecture) > maxWord || strings.Contains(n.Architecture, "\x1b") {
+			t.Errorf("node %s is %q", n.Name, n.Architecture)
+		}
+	}
+	if message := c.get("kedge").Status.Message; strings.ContainsAny(message, "\x1b\n") || len(message) > 500 {
+		t.Errorf("got %q", message)
+	}
 }
 
 // TestResolving has a release that takes its time, and one that is not there.
@@ -592,6 +676,30 @@ func (c *cluster) pods() string {
 	return strings.Join(all, " ")
 }
 
+// TestCordonConflict has a Node that its kubelet has just written, when the Plan is gone. The
+// newer version is the same to a Plan, so the controller must come again by itself.
+func TestCordonConflict(t *testing.T) {
+	c := newCluster(t, "s:server")
+	c.node("s", func(n *corev1.Node) {
+		n.Spec.Unschedulable = true
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, upgrades.CordonAnnotation, "gone")
+	})
+	leader, conflicts := c.lead(), 1
+	c.api.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if conflicts--; conflicts >= 0 {
+			return true, nil, apierrors.NewConflict(corev1.Resource("nodes"), "s", errors.New("it is newer"))
+		}
+		return false, nil, nil
+	})
+	if again, err := leader.sync(t.Context(), nil); again != soon || err != nil {
+		t.Errorf("after a conflict it looks again in %s: %v", again, err)
+	}
+	if again, err := leader.sync(t.Context(), nil); again != 0 || err != nil {
+		t.Errorf("then it looks again in %s: %v", again, err)
+	}
+	c.checkCordons("")
+}
+
 // TestDrain evicts pods, and waits for budgets. Mirror pods stay.
 func TestDrain(t *testing.T) {
 	c := newCluster(t, "s:server")
@@ -619,6 +727,25 @@ func TestDrain(t *testing.T) {
 	c.until("kedge", upgrades.Complete)
 	c.step()
 	c.checkCordons("")
+}
+
+// TestEvictionFails has a pod whose eviction the API refuses with another answer than that of a
+// budget, as for a pod with two of them. The Plan says so, and stops in time.
+func TestEvictionFails(t *testing.T) {
+	c := newCluster(t, "s:server a:agent")
+	c.pod("a", "p", nil)
+	c.pod("a", "q", nil)
+	c.api.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction).Name == "q" {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewInternalError(errors.New("this pod has more than one PodDisruptionBudget"))
+	})
+	c.plan("kedge", upgrades.PlanSpec{Version: target, Drain: &upgrades.Drain{TimeoutSeconds: 20}})
+	c.has(c.until("kedge", upgrades.Stopped).Status.Message, "node a: it was not drained in 20s: 1 pod is left: default/p (Internal error occurred: this pod has more than one PodDisruptionBudget)")
+	if got := c.pods(); got != "p" {
+		t.Errorf("left are %s", got)
+	}
 }
 
 // TestDrainFails has pods that a drain must not touch, and a drain that takes too long.

@@ -2,6 +2,8 @@ package upgrade
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 )
@@ -16,6 +18,15 @@ type bare struct {
 	address string
 	// version is empty if the server does not answer.
 	version string
+}
+
+// forbids returns everything that forbids to bring chosen nodes of the Plan to a version.
+func (w *world) forbids(version string, nodes []*node) []string {
+	reasons := forbids(version, nodes, w.all, w.bares)
+	if w.plan.Spec.Channel != "" {
+		reasons = append(reasons, goesBack(version, nodes)...)
+	}
+	return reasons
 }
 
 // forbids returns everything that forbids to bring chosen nodes to a version, by the rules of
@@ -61,6 +72,41 @@ func forbids(target string, chosen, all []*node, bares []bare) (reasons []string
 		reasons = append(reasons, left("the server at "+b.address+" that is no node", b.version, "upgrade it with install.sh first", from, to, servers, agents)...)
 	}
 	return reasons
+}
+
+// goesBack returns which chosen nodes run a newer version than that of a channel. A channel is
+// a text without a signature, so whoever can change it could otherwise bring the nodes back to a
+// version with known faults.
+func goesBack(target string, chosen []*node) (reasons []string) {
+	to, err := utilversion.ParseSemantic(target)
+	if err != nil {
+		return nil // forbids says so
+	}
+	for _, n := range chosen {
+		if from, err := utilversion.ParseSemantic(n.version); err == nil && isOlder(to, from) {
+			reasons = append(reasons, fmt.Sprintf("node %s runs %s, and the channel has the older version %s: if you want that, use spec.version (--version)", n.name, n.version, target))
+		}
+	}
+	return reasons
+}
+
+// isOlder compares versions of kedge. What follows the + has the number of kedge's own version,
+// which versions in general ignore.
+func isOlder(a, b *utilversion.Version) bool {
+	if a.LessThan(b) || b.LessThan(a) {
+		return a.LessThan(b)
+	}
+	return own(a) < own(b)
+}
+
+// own returns the number of kedge's own version, 0 if there is none.
+func own(v *utilversion.Version) uint64 {
+	text, _ := strings.CutPrefix(v.BuildMetadata(), "kedge.")
+	number, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return number
 }
 
 // left returns what forbids that a server is left as it is.

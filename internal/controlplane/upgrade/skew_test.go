@@ -59,3 +59,25 @@ func TestForbids(t *testing.T) {
 		}
 	}
 }
+
+// TestGoesBack compares what a channel has with what a node runs.
+func TestGoesBack(t *testing.T) {
+	for name, test := range map[string]struct {
+		channel, runs string
+		older         bool
+	}{
+		"the same":                 {"v1.37.2+kedge.2", "v1.37.2+kedge.2", false},
+		"newer":                    {"v1.37.3+kedge.1", "v1.37.2+kedge.2", false},
+		"an older patch":           {"v1.37.1+kedge.9", "v1.37.2+kedge.2", true},
+		"an older one of kedge":    {"v1.37.2+kedge.9", "v1.37.2+kedge.10", true},
+		"a newer one of kedge":     {"v1.37.2+kedge.10", "v1.37.2+kedge.9", false},
+		"one before the release":   {"v1.37.2-rc.1+kedge.3", "v1.37.2+kedge.2", true},
+		"a node that tells no own": {"v1.37.2+kedge.1", "v1.37.2", false},
+		"a node that tells none":   {"v1.37.2+kedge.1", "unknown", false},
+	} {
+		got := goesBack(test.channel, []*node{{name: "s", version: test.runs}})
+		if (len(got) == 1) != test.older || test.older && !strings.Contains(got[0], "use spec.version (--version)") {
+			t.Errorf("%s: got %q", name, got)
+		}
+	}
+}

@@ -41,5 +41,10 @@
 //
 // What comes from outside is trusted by its digest. A Plan with a file has the digest. For a
 // release, SHA256SUMS has it. That is trusted because of TLS, or of a signature (package
-// release). A node compares the digest again before it runs anything.
+// release). A node compares the digest again before it runs anything. A channel has no signature,
+// so it brings no node to an older version.
+//
+// What a node says of itself can be long and unprintable: its report, version and architecture.
+// People read that in a terminal, and the status of a Plan has little room. So nodesOf and
+// upgrades.ParseReport let nothing else through.
 package upgrade

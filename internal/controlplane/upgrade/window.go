@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+	// A small system has no zones of its own. CronJobs need them, too: upstream's main package
+	// imports this (k8s.io/kubernetes/cmd/kube-controller-manager/controller-manager.go).
+	_ "time/tzdata"
 
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )

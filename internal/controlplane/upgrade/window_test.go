@@ -1,9 +1,15 @@
 package upgrade
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )
@@ -68,5 +74,37 @@ func TestWindowFaults(t *testing.T) {
 		if _, _, err := opens(window, time.Now()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
+	}
+}
+
+// TestZonesOfHost has a host without zones, such as a small image. Its process is this test again,
+// with mounts of its own.
+func TestZonesOfHost(t *testing.T) {
+	const child = "UPGRADE_TEST_ZONES"
+	if os.Getenv(child) == "" {
+		command := exec.Command("/proc/self/exe", "-test.run=^TestZonesOfHost$", "-test.count=1")
+		command.Env = []string{child + "=1"}
+		command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		if os.Geteuid() != 0 {
+			command.SysProcAttr = &syscall.SysProcAttr{
+				Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+				UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+			}
+		}
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	for _, folder := range []string{"/usr/share/zoneinfo", "/usr/share/lib/zoneinfo", "/usr/lib/locale/TZ", "/etc/zoneinfo"} {
+		if _, err := os.Stat(folder); err != nil {
+			continue
+		}
+		if err := unix.Mount("none", folder, "tmpfs", 0, ""); err != nil {
+			t.Fatal(fmt.Errorf("mount over %s: %w", folder, err))
+		}
+	}
+	if open, _, err := opens(&upgrades.Window{TimeZone: "Europe/Berlin"}, time.Now()); !open || err != nil {
+		t.Errorf("got %t, %v", open, err)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/trial"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/executables"
@@ -162,14 +161,14 @@ func (u *upgrader) put(from io.Reader, order upgrades.Order, candidate string) e
 	}
 	file, err := os.OpenFile(candidate, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return refusal{fmt.Errorf("the new executable has to lie beside the installed one: %w", datadir.Explain(err))}
+		return refusal{fmt.Errorf("the new executable has to lie beside the installed one: %w", trial.Explain(err))}
 	}
 	defer file.Close()
 	digest, err := executables.Write(file, from, order.Size)
 	var fault *fs.PathError
 	switch {
 	case errors.As(err, &fault) && fault.Path == candidate:
-		return refusal{fmt.Errorf("write the new executable: %w", datadir.Explain(err))}
+		return refusal{fmt.Errorf("write the new executable: %w", trial.Explain(err))}
 	case err != nil:
 		return err
 	case digest != order.SHA256:

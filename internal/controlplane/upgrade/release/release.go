@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
+	"github.com/kedge-dev/kedge/internal/cluster/executables"
 )
 
 const (
@@ -51,7 +52,9 @@ type Source struct {
 	base string
 	key  crypto.PublicKey // or nil
 	http *http.Client
-	wait time.Duration // before the second attempt; another one in tests
+	// wait is the time before the second attempt, and silence how long an answer may pause. They
+	// are shorter in tests.
+	wait, silence time.Duration
 }
 
 // ReadKey returns the content of KeyFile, or nil if there is none.
@@ -69,8 +72,9 @@ func New(base string, key []byte) (*Source, error) {
 	if base == "" {
 		base = DefaultSource
 	}
-	s := &Source{base: strings.TrimSuffix(base, "/"), wait: time.Second}
-	if len(key) > 0 {
+	s := &Source{base: strings.TrimSuffix(base, "/"), wait: time.Second, silence: executables.Silence}
+	// An empty file is no key. What was to be checked must not pass for that.
+	if key != nil {
 		var err error
 		if s.key, err = parseKey(key); err != nil {
 			return nil, err
@@ -92,7 +96,7 @@ func New(base string, key []byte) (*Source, error) {
 func onlyTLS(request *http.Request, before []*http.Request) error {
 	switch {
 	case request.URL.Scheme != "https":
-		return fmt.Errorf("it redirects to %s, which is refused: only https:// is followed", request.URL)
+		return fmt.Errorf("it redirects to %s, which is refused: only https:// is followed", request.URL.Redacted())
 	case len(before) >= 10:
 		return errors.New("it redirects too often")
 	}
@@ -104,13 +108,27 @@ func (s *Source) allow(text string) error {
 	parsed, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return err
+		var fault *url.Error
+		if errors.As(err, &fault) {
+			err = fault.Err // without the URL, which may have a password
+		}
+		return fmt.Errorf("read the URL: %w", err)
 	case parsed.Host == "" || parsed.Scheme != "https" && parsed.Scheme != "http":
-		return fmt.Errorf("%q is no URL with https://", text)
+		return fmt.Errorf("%q is no URL with https://", shown(text))
 	case parsed.Scheme == "http" && s.key == nil:
-		return fmt.Errorf("anybody on the way can change what %s sends: use https://, or put the public key that releases are signed by into %s on every server", text, KeyFile)
+		return fmt.Errorf("anybody on the way can change what %s sends: use https://, or put the public key that releases are signed by into %s on every server", shown(text), KeyFile)
 	}
 	return nil
+}
+
+// shown returns a URL without its password. Messages are in Events and logs, too, which more
+// people read than Plans.
+func shown(text string) string {
+	parsed, err := url.Parse(text)
+	if err != nil {
+		return "the URL"
+	}
+	return parsed.Redacted()
 }
 
 // parseKey reads a public key as `openssl dgst -verify` takes it.
@@ -142,7 +160,7 @@ func (s *Source) Channel(ctx context.Context, address string) (string, error) {
 	line, _, _ := strings.Cut(string(text), "\n")
 	version := strings.TrimSpace(line)
 	if !upgrades.IsVersion(version) {
-		return "", fmt.Errorf("the first line of %s is %.70q, which is no version of kedge", address, line)
+		return "", fmt.Errorf("the first line of %s is %.70q, which is no version of kedge", shown(address), line)
 	}
 	return version, nil
 }
@@ -168,7 +186,7 @@ func (s *Source) Find(ctx context.Context, version string) (*Release, error) {
 			return nil, fmt.Errorf("release %s must be signed, because this server has %s: %w", version, KeyFile, err)
 		}
 		if !signed(s.key, text, signature) {
-			return nil, fmt.Errorf("the signature of release %s in %s is not by the key in %s", version, s.base, KeyFile)
+			return nil, fmt.Errorf("the signature of release %s in %s is not by the key in %s", version, shown(s.base), KeyFile)
 		}
 	}
 	lines := bufio.NewScanner(bytes.NewReader(text))
@@ -205,8 +223,9 @@ func fileOf(architecture string) string {
 // Digest returns the digest of the executable for an architecture as Nodes name it.
 func (r *Release) Digest(architecture string) (string, error) {
 	digest, listed := r.sums[fileOf(architecture)]
-	if !listed {
-		return "", fmt.Errorf("release %s in %s has no %s", r.version, r.source.base, fileOf(architecture))
+	// A node says which architecture it has. It must not get servers to store archives, too.
+	if !listed || strings.Contains(architecture, ".") {
+		return "", fmt.Errorf("release %s in %s has no %s", r.version, shown(r.source.base), fileOf(architecture))
 	}
 	return digest, nil
 }
@@ -250,7 +269,7 @@ func (s *Source) get(ctx context.Context, address string, read func(io.Reader) e
 			return nil
 		}
 		if !again || attempt == attempts {
-			return fmt.Errorf("get %s: %w", address, err)
+			return fmt.Errorf("get %s: %w", shown(address), err)
 		}
 		select {
 		case <-ctx.Done():
@@ -262,8 +281,10 @@ func (s *Source) get(ctx context.Context, address string, read func(io.Reader) e
 
 // try asks for a file once. again says that another attempt may succeed.
 func (s *Source) try(ctx context.Context, address string, read func(io.Reader) error) (again bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, filePatience)
-	defer cancel()
+	ctx, end := context.WithTimeout(ctx, filePatience)
+	defer end()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return false, err
@@ -281,5 +302,12 @@ func (s *Source) try(ctx context.Context, address string, read func(io.Reader) e
 		again := response.StatusCode >= 500 || response.StatusCode == http.StatusRequestTimeout || response.StatusCode == http.StatusTooManyRequests
 		return again, fmt.Errorf("the server answers %s", response.Status)
 	}
-	return true, read(response.Body)
+	body, stop := executables.Noisy(response.Body, s.silence, cancel)
+	defer stop()
+	err = read(body)
+	if cause := context.Cause(ctx); cause != nil {
+		// It says more. A source may also end its answer properly when the connection is closed.
+		err = cause
+	}
+	return true, err
 }

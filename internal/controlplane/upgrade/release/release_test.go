@@ -18,9 +18,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
@@ -150,8 +152,10 @@ func TestGet(t *testing.T) {
 			t.Errorf("%s: got %q, %v", architecture, got, err)
 		}
 	}
-	if _, err := get(t, source, "riscv64"); err == nil || !strings.Contains(err.Error(), "has no kedge-riscv64") {
-		t.Errorf("got %v", err)
+	for _, architecture := range []string{"riscv64", "amd64.gz"} {
+		if _, err := get(t, source, architecture); err == nil || !strings.Contains(err.Error(), "has no kedge-"+architecture) {
+			t.Errorf("%s: got %v", architecture, err)
+		}
 	}
 	s.files["/"+version+"/kedge-amd64.gz"] = []byte("no archive")
 	if _, err := get(t, source, "amd64"); err == nil || !strings.Contains(err.Error(), "gzip") {
@@ -184,6 +188,28 @@ func TestFaults(t *testing.T) {
 	s.files["/"+version+"/SHA256SUMS"] = make([]byte, maxText+1)
 	if _, err := get(t, source, "amd64"); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("endless sums: %v", err)
+	}
+}
+
+// TestSilence has a source that stops in the middle of an archive, and keeps the connection.
+func TestSilence(t *testing.T) {
+	testutil.CheckLeaks(t)
+	asked := 0
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		_, _ = io.WriteString(w, "some of it")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	source, err := New(server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source.wait, source.silence, source.http.Transport = 0, 50*time.Millisecond, server.Client().Transport
+	defer server.Client().CloseIdleConnections()
+	if _, err := source.Find(t.Context(), version); err == nil || !strings.Contains(err.Error(), "it has sent nothing for 50ms") || asked != attempts {
+		t.Errorf("after %d requests: %v", asked, err)
 	}
 }
 
@@ -264,6 +290,7 @@ func TestNew(t *testing.T) {
 		"a word":            {"releases", nil, "no URL"},
 		"a broken URL":      {"https://[", nil, "missing"},
 		"no PEM":            {"https://192.0.2.1", []byte("x"), "no public key in PEM"},
+		"an empty key":      {"https://192.0.2.1", []byte{}, "no public key in PEM"},
 		"no key in PEM":     {"https://192.0.2.1", []byte("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"), "read the key"},
 		"a key of Ed25519":  {"https://192.0.2.1", publicKey(t, ed), "RSA or ECDSA"},
 		"a URL with a path": {"https://192.0.2.1/a/b/", nil, ""},
@@ -273,8 +300,45 @@ func TestNew(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if key, err := ReadKey(filepath.Join(t.TempDir(), "release.pem")); key != nil || err != nil {
+	path := filepath.Join(t.TempDir(), "release.pem")
+	if key, err := ReadKey(path); key != nil || err != nil {
 		t.Errorf("no key: %q, %v", key, err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if key, err := ReadKey(path); key == nil || err != nil {
+		t.Errorf("an empty key is %v, %v, as if there was none", key, err)
+	}
+}
+
+// TestPasswords has URLs with a password. No message has it.
+func TestPasswords(t *testing.T) {
+	testutil.CheckLeaks(t)
+	s := newSite(t, true)
+	s.files["/stable"] = []byte("<html>")
+	s.files["/gone/"+version+"/SHA256SUMS"] = []byte("redirect http://user:secret@192.0.2.1/x")
+	s.files["/empty/"+version+"/SHA256SUMS"] = nil
+	with := func(path string) *Source {
+		source := s.source(t, nil)
+		source.base = strings.Replace(s.URL, "https://", "https://user:secret@", 1) + path
+		source.http.CheckRedirect = onlyTLS
+		return source
+	}
+	for _, path := range []string{"", "/gone", "/empty"} {
+		source := with(path)
+		if _, err := get(t, source, "amd64"); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: got %v", path, err)
+		}
+	}
+	source := with("")
+	if _, err := source.Channel(t.Context(), source.base+"/stable"); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a channel: %v", err)
+	}
+	for _, base := range []string{"http://user:secret@192.0.2.1", "ftp://user:secret@192.0.2.1", "https://user:secret@[", "https://user:secret@192.0.2.1/%zz"} {
+		if _, err := New(base, nil); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", base, err)
+		}
 	}
 }
 

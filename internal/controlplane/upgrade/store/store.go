@@ -5,14 +5,18 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"debug/elf"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
@@ -22,6 +26,10 @@ import (
 // unfinished begins the names of files that are being written.
 const unfinished = ".getting-"
 
+// reserve is how many bytes of the disk stay free. The datastore is mostly on the same one, and
+// must not find it full because of an archive that has more than anybody thought.
+const reserve = 64 << 20
+
 // Config is what a Store needs.
 type Config struct {
 	// Folder is where the executables are.
@@ -30,6 +38,9 @@ type Config struct {
 	Servers func() []string
 	// TLS trusts the cluster, and shows the certificate of a node of it.
 	TLS *tls.Config
+
+	// free returns how many bytes are free in a folder. It is another one in tests.
+	free func(folder string) (int64, error)
 }
 
 // Store has the executables of this server.
@@ -40,6 +51,7 @@ type Store struct {
 
 // New returns the store in a folder, which it makes when it needs it.
 func New(cfg Config) *Store {
+	cfg.free = freeIn
 	return &Store{cfg, executables.Source{Servers: cfg.Servers, TLS: cfg.TLS}}
 }
 
@@ -84,7 +96,16 @@ func (s *Store) Put(digest string, from io.Reader) (err error) {
 			_ = os.Remove(file.Name())
 		}
 	}()
-	got, err := executables.Write(file, from, upgrades.MaxSize)
+	free, err := s.cfg.free(s.cfg.Folder)
+	if err != nil {
+		return errors.Join(fmt.Errorf("keep executable: %w", err), file.Close())
+	}
+	limit := min(upgrades.MaxSize, max(free-reserve, 0))
+	got, err := executables.Write(file, from, limit)
+	if errors.Is(err, executables.ErrTooLarge) && limit < upgrades.MaxSize {
+		err = fmt.Errorf("%d MiB are free in %s, and %d MiB of them must stay free: free some space on this server, and upgrade again",
+			free>>20, s.cfg.Folder, int64(reserve)>>20)
+	}
 	// Root runs it once, to ask for its version.
 	if err = errors.Join(err, file.Chmod(0o700), file.Close()); err != nil {
 		return fmt.Errorf("keep executable: %w", datadir.Explain(err))
@@ -98,7 +119,17 @@ func (s *Store) Put(digest string, from io.Reader) (err error) {
 	return datadir.SyncFolder(s.cfg.Folder)
 }
 
-// Take copies the executable with a digest from a path of this host, unless it is there.
+// freeIn returns how many bytes are free in a folder.
+func freeIn(folder string) (int64, error) {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(folder, &disk); err != nil {
+		return 0, fmt.Errorf("look at the room in %s: %w", folder, err)
+	}
+	return int64(disk.Bavail) * int64(disk.Bsize), nil
+}
+
+// Take copies the executable with a digest from a path of this host, unless it is there. It writes
+// nothing if the file has another digest, because servers look at a path again and again.
 func (s *Store) Take(path, digest string) error {
 	if s.Size(digest) > 0 {
 		return nil
@@ -108,6 +139,16 @@ func (s *Store) Take(path, digest string) error {
 		return err
 	}
 	defer file.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.LimitReader(file, upgrades.MaxSize+1)); err != nil {
+		return fmt.Errorf("take %s: %w", path, err)
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != digest {
+		return fmt.Errorf("take %s: its SHA-256 digest is %s, and not %s", path, got, digest)
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("take %s: %w", path, err)
+	}
 	if err := s.Put(digest, file); err != nil {
 		return fmt.Errorf("take %s: %w", path, err)
 	}

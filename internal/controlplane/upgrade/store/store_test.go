@@ -74,6 +74,26 @@ func TestPut(t *testing.T) {
 	}
 }
 
+// TestFullDisk has an archive with more than fits beside the datastore.
+func TestFullDisk(t *testing.T) {
+	s := newStore(t)
+	for free, want := range map[int64]string{reserve + 5: "", reserve + 4: "64 MiB are free in", reserve: "must stay free", 5: "0 MiB are free in"} {
+		s.cfg.free = func(string) (int64, error) { return free, nil }
+		err := s.Put(digestOf("kedge"), strings.NewReader("kedge"))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%d bytes: got %v", free, err)
+		}
+	}
+	s.cfg.free = func(string) (int64, error) { return 0, fs.ErrPermission }
+	if err := s.Put(digestOf("other"), strings.NewReader("other")); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("got %v", err)
+	}
+	entries, err := os.ReadDir(s.cfg.Folder)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("left are %v, %v", entries, err)
+	}
+}
+
 type iotestErr struct{}
 
 func (iotestErr) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
@@ -111,6 +131,9 @@ func TestTake(t *testing.T) {
 	}
 	if err := s.Take(path, digestOf("other")); err == nil || !strings.Contains(err.Error(), "take "+path) {
 		t.Errorf("another digest: %v", err)
+	}
+	if _, err := os.Stat(s.cfg.Folder); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("another digest is written: %v", err)
 	}
 	if err := s.Take(path, digestOf("kedge")); err != nil || content(t, s, digestOf("kedge")) != "kedge" {
 		t.Error(err)
