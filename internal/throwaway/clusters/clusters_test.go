@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -214,5 +215,63 @@ func TestPrivateFolder(t *testing.T) {
 		if err := privateFolder(path); err == nil || !strings.Contains(err.Error(), "XDG_RUNTIME_DIR") {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// TestRemovalOrder wants the record of a cluster to go after the data, so that an interrupted deletion can be
+// repeated.
+func TestRemovalOrder(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"a", clusterFile, lockFile, statusFile, "z"} {
+		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := removalOrder(entries, []string{lockFile, statusFile, clusterFile}); !slices.Equal(got, []string{"a", "z", lockFile, statusFile, clusterFile}) {
+		t.Errorf("got %q", got)
+	}
+	if err := removeLast(folder, clusterFile); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(folder); !os.IsNotExist(err) {
+		t.Errorf("the folder is left: %v", err)
+	}
+}
+
+// TestDeleteTemporary wants the end of a temporary cluster to remove nothing outside the folder of clusters
+// that run.
+func TestDeleteTemporary(t *testing.T) {
+	t.Chdir(t.TempDir())
+	store := Store{Run: filepath.Join(t.TempDir(), "run")} // as of users other than root
+	if err := os.Mkdir("one", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	held, err := store.Create(apiOnly("one", true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Delete(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat("one"); err != nil {
+		t.Errorf("a folder of the same name in the working folder: %v", err)
+	}
+}
+
+// TestFolderOfOthers has a folder for clusters that another user can change.
+func TestFolderOfOthers(t *testing.T) {
+	store := newStore(t)
+	if err := os.Mkdir(store.Run, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(store.Run, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Create(apiOnly("one", true)); err == nil || !strings.Contains(err.Error(), "not a folder for this user only") {
+		t.Errorf("got %v", err)
 	}
 }

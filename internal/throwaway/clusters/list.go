@@ -133,8 +133,7 @@ func (s Store) clear() ([]Cluster, error) {
 }
 
 // clearOne removes what is only there while a cluster runs: its cgroups, the loop devices of its volumes,
-// and its folder. Devices in alive are those of clusters that run. The record goes last, so that an
-// interrupted removal is repeated.
+// and its folder. Devices in alive are those of clusters that run.
 func (s Store) clearOne(name string, alive map[uint64]bool) error {
 	folder := s.RunFolder(name)
 	if cluster, err := s.record(name); os.Geteuid() == 0 && (err != nil || !cluster.APIOnly) {
@@ -148,17 +147,31 @@ func (s Store) clearOne(name string, alive map[uint64]bool) error {
 			return err
 		}
 	}
+	return removeLast(folder, lockFile, statusFile, clusterFile)
+}
+
+// removeLast removes a folder, and the files named last after everything else. So an interrupted removal can
+// be repeated: the cluster is still known.
+func removeLast(folder string, last ...string) error {
 	entries, err := os.ReadDir(folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, entry := range entries {
-		if last := []string{lockFile, statusFile, clusterFile}; slices.Contains(last, entry.Name()) {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(folder, entry.Name())); err != nil {
+	for _, name := range removalOrder(entries, last) {
+		if err := os.RemoveAll(filepath.Join(folder, name)); err != nil {
 			return err
 		}
 	}
 	return os.RemoveAll(folder)
+}
+
+// removalOrder returns the names of entries, those in last at the end, in the order of last.
+func removalOrder(entries []fs.DirEntry, last []string) []string {
+	var names []string
+	for _, entry := range entries {
+		if !slices.Contains(last, entry.Name()) {
+			names = append(names, entry.Name())
+		}
+	}
+	return append(names, last...)
 }

@@ -203,11 +203,11 @@ func (h *Held) Release() error {
 
 // Delete is Release that also removes the data of the cluster.
 func (h *Held) Delete() error {
-	data := os.RemoveAll(h.store.DataFolder(h.Name))
-	if h.Temporary || h.store.Data == "" {
-		data = nil
+	if h.Temporary {
+		return h.Release()
 	}
-	if data == nil && !h.Temporary {
+	data := removeLast(h.store.DataFolder(h.Name), clusterFile)
+	if data == nil {
 		// The folder of all clusters goes with the last of them.
 		_ = os.Remove(h.store.Data)
 	}
@@ -235,6 +235,11 @@ func (s Store) lock() (unlock func(), err error) {
 		// The file that this process has locked may be one that another has removed.
 		var here, there unix.Stat_t
 		if unix.Fstat(int(file.Fd()), &here) == nil && unix.Lstat(path, &there) == nil && here.Ino == there.Ino {
+			// Another user may have made the folder after the last cluster of this user had removed it.
+			if err := privateFolder(s.Run); err != nil {
+				file.Close()
+				return nil, err
+			}
 			return func() { s.unlock(file) }, nil
 		}
 		file.Close()
