@@ -124,7 +124,7 @@ func runOptions(c *cli.Context) (session.Options, error) {
 	}
 	return session.Options{
 		Store: store, Cluster: cluster, Images: c.StringSlice(imageFlag), Manifests: c.StringSlice(manifestFlag), Wait: c.Bool(waitFlag),
-		Timeout: time.Duration(*c.Generic(timeoutFlag).(*lifetime)), KeepOnFailure: c.Bool(keepOnFailureFlag), Logs: c.String(logsFlag),
+		Timeout: time.Duration(*c.Generic(timeoutFlag).(*lifetime)), KeepOnFailure: c.Bool(keepOnFailureFlag), Logs: c.String(logsFlag), Owner: session.User{ID: owner(), Group: ownerGroup()},
 		Command: c.Args().Slice(), Executable: executable, Progress: progress.step, Note: progress.note,
 	}, nil
 }
@@ -156,11 +156,17 @@ func newCluster(c *cli.Context) (clusters.Cluster, error) {
 }
 
 // owner returns the ID of the user who called sudo, or of this user.
-func owner() int {
-	if id, err := strconv.Atoi(os.Getenv("SUDO_UID")); err == nil && id > 0 && os.Geteuid() == 0 {
+func owner() int { return behindSudo("SUDO_UID", os.Geteuid()) }
+
+// ownerGroup returns the ID of that user's group.
+func ownerGroup() int { return behindSudo("SUDO_GID", os.Getegid()) }
+
+// behindSudo returns the ID in a variable that sudo sets for root, or else own.
+func behindSudo(variable string, own int) int {
+	if id, err := strconv.Atoi(os.Getenv(variable)); err == nil && id > 0 && os.Geteuid() == 0 {
 		return id
 	}
-	return os.Geteuid()
+	return own
 }
 
 // rootOnly fails for everybody except root. command is what to run.

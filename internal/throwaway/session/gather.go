@@ -1,13 +1,13 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -21,54 +21,23 @@ import (
 	"github.com/kedge-dev/kedge/internal/throwaway/keeper"
 )
 
-// Gather writes into a folder what shows why something failed in a cluster: the logs of kedge and of all
-// containers, and all objects with the Events. Secrets are there without their values. It writes as much as
+// gather writes into the folder of --logs what shows why something failed in a cluster: the logs of kedge and of
+// all containers, and all objects with the Events. Secrets are there without their values. It writes as much as
 // it can, and returns all faults.
-func Gather(ctx context.Context, cluster clusters.Known, ready keeper.Report, folder string) error {
-	faults := []error{copyFolder(ready.Logs, filepath.Join(folder, "kedge"))}
+func gather(ctx context.Context, cluster clusters.Known, started keeper.Report, to *evidence) error {
+	faults := []error{to.copyFolder(started.Logs, ".", "kedge")}
 	for i, pid := range cluster.FirstProcesses {
-		source := filepath.Join(fmt.Sprintf("/proc/%d/root", pid), datadir.PodLogs)
-		faults = append(faults, copyFolder(source, filepath.Join(folder, "containers", cluster.NodeName(i+1))))
+		logs := strings.TrimPrefix(datadir.PodLogs, "/")
+		faults = append(faults, to.copyFolder(fmt.Sprintf("/proc/%d/root", pid), logs, filepath.Join("containers", cluster.NodeName(i+1))))
 	}
-	return errors.Join(append(faults, dumpObjects(ctx, ready.Kubeconfig, filepath.Join(folder, "objects")))...)
-}
-
-// copyFolder copies the regular files of a folder. Pods own the folder of their logs, so nothing there is
-// followed to another place.
-func copyFolder(from, to string) error {
-	root, err := os.OpenRoot(from)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // There was no container yet.
+	if started.Kubeconfig != "" {
+		faults = append(faults, dumpObjects(ctx, started.Kubeconfig, to))
 	}
-	if err != nil {
-		return fmt.Errorf("copy logs: %w", err)
-	}
-	defer root.Close()
-	err = fs.WalkDir(root.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return err
-		}
-		text, err := root.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		return writeFile(filepath.Join(to, path), text)
-	})
-	if err != nil {
-		return fmt.Errorf("copy logs: %w", err)
-	}
-	return nil
-}
-
-func writeFile(path string, text []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, text, 0o644)
+	return errors.Join(faults...)
 }
 
 // dumpObjects writes a file for each kind that has objects.
-func dumpObjects(ctx context.Context, kubeconfig, folder string) error {
+func dumpObjects(ctx context.Context, kubeconfig string, to *evidence) error {
 	cfg, err := restConfig(kubeconfig)
 	if err != nil {
 		return err
@@ -90,7 +59,7 @@ func dumpObjects(ctx context.Context, kubeconfig, folder string) error {
 		}
 		for _, resource := range list.APIResources {
 			if dumped(version.Group, resource) {
-				faults = append(faults, dumpKind(ctx, client, version.WithResource(resource.Name), folder))
+				faults = append(faults, dumpKind(ctx, client, version.WithResource(resource.Name), to))
 			}
 		}
 	}
@@ -103,7 +72,7 @@ func dumped(group string, resource metav1.APIResource) bool {
 	return slices.Contains(resource.Verbs, "list") && !again
 }
 
-func dumpKind(ctx context.Context, client dynamic.Interface, kind schema.GroupVersionResource, folder string) error {
+func dumpKind(ctx context.Context, client dynamic.Interface, kind schema.GroupVersionResource, to *evidence) error {
 	list, err := client.Resource(kind).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list %s: %w", kind.Resource, err)
@@ -125,12 +94,15 @@ func dumpKind(ctx context.Context, client dynamic.Interface, kind schema.GroupVe
 	if kind.Group != "" {
 		name += "." + kind.Group
 	}
-	return writeFile(filepath.Join(folder, name+".yaml"), text)
+	return to.write(filepath.Join("objects", name+".yaml"), bytes.NewReader(text))
 }
 
 // hideValues replaces the values of a Secret by their sizes.
 func hideValues(secret *unstructured.Unstructured) {
-	data, _, _ := unstructured.NestedStringMap(secret.Object, "data")
+	data, _, err := unstructured.NestedStringMap(secret.Object, "data")
+	if err != nil {
+		unstructured.RemoveNestedField(secret.Object, "data")
+	}
 	for key, value := range data {
 		data[key] = fmt.Sprintf("(%d characters)", len(value))
 	}

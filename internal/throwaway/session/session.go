@@ -26,8 +26,10 @@ type Options struct {
 	Timeout time.Duration
 	// KeepOnFailure leaves the cluster running if the command fails.
 	KeepOnFailure bool
-	// Logs is a folder for logs, events and objects if the command fails, or empty.
-	Logs string
+	// Logs is a folder for logs, events and objects if something fails, or empty. New files there belong to
+	// Owner.
+	Logs  string
+	Owner User
 	// Command is a program and its arguments.
 	Command []string
 	// Executable is the path of kedge, for `kedge kubectl`.
@@ -129,20 +131,29 @@ func becauseOf(ctx context.Context, err error) error {
 	return err
 }
 
-// gather writes what helps to find out why the command failed.
-func (o *Options) gather(ctx context.Context, ready keeper.Report) {
+// gather writes what helps to find out what failed. started need not have a kubeconfig.
+func (o *Options) gather(ctx context.Context, started keeper.Report) {
 	if o.Logs == "" {
 		return
 	}
 	began := time.Now()
-	known, err := o.Store.Find(ready.Name)
+	known, err := o.Store.Find(started.Name)
 	if err == nil {
-		err = Gather(context.WithoutCancel(ctx), known, ready, o.Logs)
+		err = o.gatherIn(context.WithoutCancel(ctx), known, started)
 	}
 	if err != nil {
 		o.Note(fmt.Sprintf("not everything is in %s: %v", o.Logs, err))
 	}
 	o.Progress("logs", time.Since(began))
+}
+
+func (o *Options) gatherIn(ctx context.Context, known clusters.Known, started keeper.Report) error {
+	to, err := openEvidence(o.Logs, o.Owner)
+	if err != nil {
+		return err
+	}
+	defer to.root.Close()
+	return gather(ctx, known, started, to)
 }
 
 // environment returns the variables of the command.
