@@ -60,7 +60,7 @@ func runCommand() *cli.Command {
 			&cli.BoolFlag{Name: waitFlag, Usage: "wait until the objects of --manifest are ready"},
 			&cli.GenericFlag{Name: timeoutFlag, Usage: "how `LONG` everything may take until the command starts, such as 5m; 0 for no limit", Value: &timeout, DefaultText: "5m"},
 			&cli.BoolFlag{Name: keepOnFailureFlag, Usage: "leave the cluster running if the command fails. kedge cluster delete removes it"},
-			&cli.StringFlag{Name: logsFlag, Usage: "if the command fails, write all logs, Events and objects to this `FOLDER`"},
+			&cli.StringFlag{Name: logsFlag, Usage: "if the cluster or the command fails, write all logs, Events and objects to this `FOLDER`"},
 			progressFlag()),
 		Action: func(c *cli.Context) error {
 			if err := someArguments("-- and the command that gets the cluster, as in kedge run -- kubectl get nodes", "")(c); err != nil {

@@ -29,9 +29,15 @@ const apiServer = "api-server"
 
 // keepAPI makes a cluster without nodes, and removes it when ctx ends. The cluster has the machine's network,
 // so that its webhooks can be on the machine's loopback, as they are in tests of controllers.
-func (k *keeper) keepAPI(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, k.Delete()) }()
+func (k *keeper) keepAPI(ctx context.Context) error {
+	return errors.Join(k.untilSeen(ctx, k.liveAPI(ctx)), k.Delete())
+}
+
+// liveAPI makes the cluster, and returns when ctx ends or when the cluster has failed. Nothing of the cluster
+// runs then.
+func (k *keeper) liveAPI(ctx context.Context) error {
 	began := time.Now()
+	k.report(Report{Name: k.Name, Logs: k.store.Logs(k.Cluster)})
 	shared := filepath.Join(k.store.RunFolder(k.Name), "api")
 	if err := os.Mkdir(shared, 0o700); err != nil {
 		return fmt.Errorf("make folder of the server: %w", datadir.Explain(err))
@@ -65,7 +71,7 @@ func (k *keeper) keepAPI(ctx context.Context) (err error) {
 	case <-program.Ended():
 		return ended()
 	case <-ctx.Done():
-		return nil
+		return errEarly
 	}
 	k.step(apiServer, began)
 	kubeconfig := filepath.Join(shared, apiKubeconfig)

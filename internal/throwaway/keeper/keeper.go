@@ -57,17 +57,39 @@ type keeper struct {
 	status    clusters.Status
 }
 
+// errEarly says why a cluster went although nothing failed.
+var errEarly = errors.New("the cluster was ended before it was ready: somebody stopped or deleted it, or its keeper got a signal")
+
 // keep makes the cluster, and removes it when ctx ends. It returns the fault that ended the cluster before
 // that.
-func (k *keeper) keep(ctx context.Context) (err error) {
+func (k *keeper) keep(ctx context.Context) error {
+	return errors.Join(k.untilSeen(ctx, k.live(ctx)), k.remove())
+}
+
+// untilSeen reports the fault of a cluster in memory at once, and waits until ctx ends: the logs of the cluster,
+// which show what has happened, go with it. It returns the fault.
+func (k *keeper) untilSeen(ctx context.Context, fault error) error {
+	if fault != nil && k.Temporary {
+		k.report(Report{Error: fault.Error()})
+		<-ctx.Done()
+	}
+	return fault
+}
+
+// live makes the cluster, and returns when ctx ends or when the cluster has failed.
+func (k *keeper) live(ctx context.Context) error {
 	failed := make(chan error, k.Nodes+1)
 	began := time.Now()
-	defer func() { err = errors.Join(err, k.remove()) }()
+	k.report(Report{Name: k.Name, Logs: k.store.Logs(k.Cluster)})
 	if err := k.make(ctx); err != nil {
 		return err
 	}
 	k.step("machine", began)
-	if err := k.startAll(ctx, failed); err != nil {
+	err := k.startAll(ctx, failed)
+	if ctx.Err() != nil {
+		return errEarly
+	}
+	if err != nil {
 		return err
 	}
 	if err := k.writeKubeconfig(); err != nil {

@@ -31,13 +31,14 @@ type Report struct {
 	// Step is a step that has ended, and Seconds is how long it took.
 	Step    string  `json:",omitempty"`
 	Seconds float64 `json:",omitempty"`
-	// Ready says that the cluster can be used. The fields below come with it.
+	// Name and Logs come with the first report, and with Ready.
+	Name string `json:",omitempty"`
+	Logs string `json:",omitempty"`
+	// Ready says that the cluster can be used. API and Kubeconfig come with it.
 	Ready      bool   `json:",omitempty"`
-	Name       string `json:",omitempty"`
 	API        string `json:",omitempty"`
 	Kubeconfig string `json:",omitempty"`
-	Logs       string `json:",omitempty"`
-	// Error ends the keeper.
+	// Error says that the cluster has failed. A cluster in memory is then there until Stop, for its logs.
 	Error string `json:",omitempty"`
 }
 
@@ -53,6 +54,8 @@ type Process struct {
 	hold    io.WriteCloser
 	reports *bufio.Scanner
 	log     *os.File
+	// failed gets the reason when a cluster that was ready fails.
+	failed chan error
 }
 
 // Launch starts a keeper. The keeper ends, and removes the cluster, when this process ends in whatever way,
@@ -68,7 +71,7 @@ func Launch(job Job) (*Process, error) {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
 	os.Remove(log.Name())
-	p := &Process{cmd: exec.Command("/proc/self/exe", Command), log: log}
+	p := &Process{cmd: exec.Command("/proc/self/exe", Command), log: log, failed: make(chan error, 1)}
 	p.cmd.Stderr = log
 	// Signals of the terminal are for the user's command only.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -92,7 +95,8 @@ func Launch(job Job) (*Process, error) {
 }
 
 // WaitReady waits until the cluster can be used, and calls progress with each step until then. If ctx ends
-// before that, WaitReady returns at once.
+// before that, WaitReady returns at once. With an error, the report has the Name and the Logs of the cluster, if
+// it has these already.
 func (p *Process) WaitReady(ctx context.Context, progress func(Report)) (Report, error) {
 	reports := make(chan Report)
 	go func() {
@@ -107,28 +111,48 @@ func (p *Process) WaitReady(ctx context.Context, progress func(Report)) (Report,
 			case <-ctx.Done():
 				return
 			}
+			if report.Ready {
+				go p.watch()
+			}
 			if report.Ready || report.Error != "" {
 				return
 			}
 		}
 	}()
+	var started Report
 	for {
 		select {
 		case <-ctx.Done():
-			return Report{}, context.Cause(ctx)
+			return started, context.Cause(ctx)
 		case report, more := <-reports:
 			switch {
 			case !more:
-				return Report{}, fmt.Errorf("the keeper of the cluster ended (%v). It printed:\n%s", p.cmd.Wait(), p.printed())
+				return started, fmt.Errorf("the keeper of the cluster ended (%v). It printed:\n%s", p.cmd.Wait(), p.printed())
 			case report.Error != "":
-				return Report{}, errors.New(report.Error)
+				return started, errors.New(report.Error)
 			case report.Ready:
 				return report, nil
+			case report.Step == "":
+				started = report
+			default:
+				progress(report)
 			}
-			progress(report)
 		}
 	}
 }
+
+// watch waits until a cluster that is ready fails.
+func (p *Process) watch() {
+	var report Report
+	if p.reports.Scan() && json.Unmarshal(p.reports.Bytes(), &report) == nil && report.Error != "" {
+		p.failed <- errors.New(report.Error)
+		return
+	}
+	p.failed <- fmt.Errorf("its keeper (process %d) has ended: somebody deleted the cluster, or killed the keeper", p.cmd.Process.Pid)
+}
+
+// Failed gets the reason if a cluster that was ready fails before Stop.
+func (p *Process) Failed() <-chan error { return p.failed }
 
 func (p *Process) printed() string {
 	text := make([]byte, logTail)
@@ -144,8 +168,9 @@ func (p *Process) Stop() error {
 	err := p.cmd.Wait()
 	if errors.As(err, &exit) {
 		if text := p.printed(); text != "" {
-			return fmt.Errorf("remove the cluster: %s", text)
+			return fmt.Errorf("the keeper of the cluster failed: %s", text)
 		}
+		return fmt.Errorf("the keeper of the cluster failed (%w): the next kedge run or kedge cluster command removes what is left", err)
 	}
 	return err
 }
@@ -183,6 +208,7 @@ func Main(ctx context.Context, in io.Reader, out io.Writer) error {
 		}
 	}()
 	if err := run(ctx, job, report); err != nil {
+		// Nobody reads this if the fault was reported before.
 		report(Report{Error: err.Error()})
 		return err
 	}

@@ -58,7 +58,7 @@ func (s *signals) context(ctx context.Context) context.Context {
 }
 
 // command runs the user's command, and passes signals on to it.
-func (o *Options) command(s *signals, ready keeper.Report) (status int, err error) {
+func (o *Options) command(s *signals, process *keeper.Process, ready keeper.Report) (status int, err error) {
 	began := time.Now()
 	defer func() { o.Progress("command", time.Since(began)) }()
 	cmd := exec.Command(o.Command[0], o.Command[1:]...)
@@ -81,6 +81,8 @@ func (o *Options) command(s *signals, ready keeper.Report) (status int, err erro
 				continue // The terminal has sent it to the command as well.
 			}
 			_ = cmd.Process.Signal(received)
+		case fault := <-process.Failed():
+			o.Note(fmt.Sprintf("the command still runs, but its cluster has failed: %v", fault))
 		case err := <-ended:
 			var exit *exec.ExitError
 			if err != nil && !errors.As(err, &exit) {

@@ -70,7 +70,7 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	status, err = o.command(signals, ready)
+	status, err = o.command(signals, process, ready)
 	if status != 0 || err != nil {
 		o.gather(ctx, ready)
 		keep = o.KeepOnFailure

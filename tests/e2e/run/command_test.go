@@ -34,12 +34,29 @@ func TestCommand(t *testing.T) {
 	s.want(t, 4, "stopped in order", "removed")
 
 	t.Log("a signal before the command ends everything")
-	s = m.start("run", "--nodes=2", "--", "echo", "never")
-	s.waitFor(t, "machine")
+	folder := filepath.Join(m.Scratch("logs"), "early")
+	s = m.start("run", "--nodes=2", "--logs", folder, "--", "echo", "never")
+	harness.Eventually(t, patience, "the log of a node", func() error {
+		return m.Command(t.Context(), "bash", "-c", "grep -q . /run/kedge-clusters/run-*/logs/server-1.log").Run()
+	})
 	if err := s.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	s.want(t, 1, "interrupted (interrupt) before the command was started")
+	s.want(t, 1, "interrupted (interrupt) before the command was started", "logs")
+	if text, err := os.ReadFile(filepath.Join(folder, "kedge", "server-1.log")); err != nil || len(text) == 0 {
+		t.Errorf("the log of the node has %d bytes, %v", len(text), err)
+	}
+	if err := os.RemoveAll(folder); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Log("the keeper is killed while the command runs")
+	s = m.start("run", "--api-only", "--", "bash", "-c", "kill -9 $(grep -o '\"keeper\":[0-9]*' /run/kedge-clusters/run-*/status.json | cut -d: -f2); while :; do sleep 0.1; done")
+	s.waitFor(t, "its cluster has failed")
+	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	s.want(t, 128+int(syscall.SIGTERM), "killed")
 
 	t.Log("progress as JSON")
 	m.start("run", "--api-only", "-o", "json", "--", "true").want(t, 0, `"step":"api-server"`, `"step":"removed"`)
