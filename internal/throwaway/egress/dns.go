@@ -22,8 +22,8 @@ const (
 	headerLength = 12
 )
 
-// servers returns the machine's DNS servers. It reads the file at each call, because the machine may move.
-func (e *Egress) servers() []string {
+// nameservers returns the machine's DNS servers. It reads the file at each call, because the machine may move.
+func (e *Egress) nameservers() []string {
 	text, err := os.ReadFile(e.cfg.ResolvConf)
 	if err != nil {
 		return nil
@@ -73,7 +73,7 @@ func (e *Egress) resolveUDP() {
 
 // ask returns the answer of the first of the machine's DNS servers that answers, or says that none did.
 func (e *Egress) ask(query []byte) []byte {
-	for _, server := range e.servers() {
+	for _, server := range e.nameservers() {
 		if answer := askOne(server, query); answer != nil {
 			return answer
 		}
@@ -114,7 +114,7 @@ func failure(query []byte) []byte {
 // resolveTCP connects a node to the first DNS server that can be reached.
 func (e *Egress) resolveTCP(conn net.Conn) {
 	defer conn.Close()
-	for _, server := range e.servers() {
+	for _, server := range e.nameservers() {
 		out, err := net.DialTimeout("tcp", server, dnsPatience)
 		if err == nil {
 			defer out.Close()

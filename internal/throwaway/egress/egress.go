@@ -10,6 +10,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,6 +47,7 @@ type Egress struct {
 	tcp     net.Listener
 	dnsTCP  net.Listener
 	dnsUDP  net.PacketConn
+	servers []*Server
 	running sync.WaitGroup
 }
 
@@ -62,14 +65,16 @@ func New(ctx context.Context, cfg Config) (*Egress, error) {
 		if e.dnsUDP, err = net.ListenPacket("udp4", dns); err != nil {
 			return err
 		}
+		if err := noForwarding("/proc/sys/net/ipv4/ip_forward"); err != nil {
+			return err
+		}
 		return e.redirect(ctx)
 	})
 	if err != nil {
 		e.Close()
 		return nil, fmt.Errorf("open the way of the cluster to the outside: %w", err)
 	}
-	e.running.Go(func() { e.accept(e.tcp, e.forward) })
-	e.running.Go(func() { e.accept(e.dnsTCP, e.resolveTCP) })
+	e.servers = []*Server{Serve(e.tcp, MaxConnections, e.forward), Serve(e.dnsTCP, maxQueries, e.resolveTCP)}
 	e.running.Go(e.resolveUDP)
 	return e, nil
 }
@@ -95,28 +100,31 @@ func (e *Egress) redirect(ctx context.Context) error {
 	return nil
 }
 
+// noForwarding keeps the calling thread's network namespace from forwarding packets, such as UDP to another cluster.
+// A new namespace has the setting of the machine, and Docker and kubelets turn it on there: devinet_init_net in
+// net/ipv4/devinet.c.
+func noForwarding(setting string) error {
+	text, err := os.ReadFile(setting)
+	if err == nil && strings.TrimSpace(string(text)) != "0" {
+		err = os.WriteFile(setting, []byte("0"), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("turn forwarding off: %w", err)
+	}
+	return nil
+}
+
 // Close ends all listening. Open connections end with the nodes.
 func (e *Egress) Close() {
+	for _, server := range e.servers {
+		server.Close()
+	}
 	for _, closer := range []io.Closer{e.tcp, e.dnsTCP, e.dnsUDP} {
 		if closer != nil {
 			closer.Close()
 		}
 	}
 	e.running.Wait()
-}
-
-func (e *Egress) accept(listener net.Listener, serve func(net.Conn)) {
-	for {
-		conn, err := listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			time.Sleep(100 * time.Millisecond) // too many open files, for example
-			continue
-		}
-		go serve(conn)
-	}
 }
 
 // forward connects a node to where it wanted to go.

@@ -17,6 +17,8 @@ const (
 	nodesPort = 5000
 	// headerPatience limits how long a client may take to send the header of a request.
 	headerPatience = time.Minute
+	// idlePatience limits how long a connection may be without a request: other users of the machine can open some, too.
+	idlePatience = 2 * time.Minute
 )
 
 // imageServer serves the images that users push to the cluster.
@@ -63,7 +65,7 @@ func (k *keeper) nodesAddress() netip.AddrPort {
 }
 
 func (s *imageServer) serve(listener net.Listener, handler http.Handler) {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerPatience}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerPatience, IdleTimeout: idlePatience}
 	s.servers = append(s.servers, server)
 	go func() { _ = server.Serve(listener) }()
 }

@@ -1,6 +1,8 @@
 package keeper
 
 import (
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,5 +68,21 @@ func TestTail(t *testing.T) {
 	}
 	if got := tail(path); len(got) > logTail+100 || !strings.HasPrefix(got, "a line\n") || !strings.HasSuffix(got, "the last\n(server-1.log)") {
 		t.Errorf("got %d bytes: %s", len(got), got[max(0, len(got)-100):])
+	}
+}
+
+// TestPublishOnIPv4 wants 0.0.0.0 to be the addresses of IPv4 only.
+func TestPublishOnIPv4(t *testing.T) {
+	free, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := listen("test", netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(free)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if address := listener.Addr().(*net.TCPAddr).AddrPort().Addr(); !address.Is4() {
+		t.Errorf("listens on %s", address)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"sync"
 	"syscall"
 
 	"github.com/kedge-dev/kedge/internal/throwaway/clusters"
@@ -13,10 +12,7 @@ import (
 )
 
 // publisher forwards connections from ports of the machine to the first node.
-type publisher struct {
-	listeners []net.Listener
-	running   sync.WaitGroup
-}
+type publisher struct{ servers []*egress.Server }
 
 // publish opens the ports.
 func publish(ports []clusters.Published, node netip.Addr) (*publisher, error) {
@@ -27,26 +23,19 @@ func publish(ports []clusters.Published, node netip.Addr) (*publisher, error) {
 			p.close()
 			return nil, err
 		}
-		p.listeners = append(p.listeners, listener)
 		target := netip.AddrPortFrom(node, port.Port)
-		p.running.Go(func() {
-			for {
-				conn, err := listener.Accept()
-				if errors.Is(err, net.ErrClosed) {
-					return
-				}
-				if err == nil {
-					go forward(conn, target)
-				}
-			}
-		})
+		p.servers = append(p.servers, egress.Serve(listener, egress.MaxConnections, func(conn net.Conn) { forward(conn, target) }))
 	}
 	return p, nil
 }
 
 // listen opens a port of the machine. what is what the port is for.
 func listen(what string, address netip.AddrPort) (net.Listener, error) {
-	listener, err := net.Listen("tcp", address.String())
+	network := "tcp6"
+	if address.Addr().Is4() {
+		network = "tcp4" // With tcp, 0.0.0.0 would be all addresses of IPv6, too.
+	}
+	listener, err := net.Listen(network, address.String())
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("%s: another program listens on %s. Run `ss -ltnp` to see which, or choose another port", what, address)
 	}
@@ -68,8 +57,7 @@ func forward(conn net.Conn, target netip.AddrPort) {
 }
 
 func (p *publisher) close() {
-	for _, listener := range p.listeners {
-		listener.Close()
+	for _, server := range p.servers {
+		server.Close()
 	}
-	p.running.Wait()
 }
