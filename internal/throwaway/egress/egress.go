@@ -152,8 +152,9 @@ var errRefused = errors.New("refused")
 func (e *Egress) dial(target netip.AddrPort) (conn net.Conn, err error) {
 	address := target.Addr()
 	// Services on the machine's loopback trust the machine's own users. A node has no route there, and
-	// gets none by this process. Clusters do not reach each other.
-	if !address.IsGlobalUnicast() && !address.IsLinkLocalUnicast() || e.cfg.Refused.Contains(address) {
+	// gets none by this process. Link-local services do so, too: clouds give the machine's credentials to
+	// everybody who asks 169.254.169.254. Clusters do not reach each other.
+	if !address.IsGlobalUnicast() || e.cfg.Refused.Contains(address) {
 		return nil, errRefused
 	}
 	own, err := e.cfg.Own()

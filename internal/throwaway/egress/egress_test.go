@@ -22,7 +22,7 @@ func TestDialRefuses(t *testing.T) {
 		"198.19.255.1:6443":  true,
 		"198.20.0.1:443":     false,
 		"192.0.2.1:443":      false,
-		"169.254.169.254:80": false,
+		"169.254.169.254:80": true,
 	} {
 		_, err := e.dial(netip.MustParseAddrPort(target))
 		if errors.Is(err, errRefused) != refused {
