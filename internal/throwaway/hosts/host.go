@@ -2,7 +2,6 @@ package hosts
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -80,19 +79,16 @@ func (h *Host) live(arrive func() error, started chan<- error) {
 }
 
 func (h *Host) start() error {
-	setup, err := json.Marshal(h.setup)
-	if err != nil {
-		return err
-	}
 	report, reporter, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer report.Close()
-	h.init = exec.Command("/proc/self/exe")
-	h.init.Env = append(os.Environ(), initVariable+"="+string(setup))
+	if h.init, err = h.setup.firstProcess(reporter); err != nil {
+		reporter.Close()
+		return err
+	}
 	h.init.Stderr = os.Stderr
-	h.init.ExtraFiles = []*os.File{reporter}
 	h.init.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC,
 		Pdeathsig:  unix.SIGKILL,

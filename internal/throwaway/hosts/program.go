@@ -1,7 +1,6 @@
 package hosts
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -48,19 +47,16 @@ func StartProgram(setup Setup, log *os.File) (*Program, error) {
 }
 
 func (p *Program) start(setup Setup, log *os.File) error {
-	text, err := json.Marshal(setup)
-	if err != nil {
-		return err
-	}
 	report, reporter, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer report.Close()
-	p.init = exec.Command("/proc/self/exe")
-	p.init.Env = append(os.Environ(), initVariable+"="+string(text))
+	if p.init, err = setup.firstProcess(reporter); err != nil {
+		reporter.Close()
+		return err
+	}
 	p.init.Stdout, p.init.Stderr = log, log
-	p.init.ExtraFiles = []*os.File{reporter}
 	attributes := &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC,
 		Pdeathsig:  unix.SIGKILL,
