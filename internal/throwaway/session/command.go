@@ -21,17 +21,30 @@ import (
 type signals struct {
 	// caught has all signals, and received has them once the cluster is there.
 	caught, received chan os.Signal
-	// terminal says that the terminal sends its signals to the command, too.
-	terminal bool
 }
 
 // catchSignals keeps signals from ending this process.
 func catchSignals() *signals {
 	s := &signals{caught: make(chan os.Signal, 16), received: make(chan os.Signal, 16)}
-	signal.Notify(s.caught, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
-	group, err := unix.IoctlGetInt(int(os.Stdin.Fd()), unix.TIOCGPGRP)
-	s.terminal = err == nil && group == unix.Getpgrp()
+	for _, sig := range []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2} {
+		// What nohup has this process ignore, the command ignores, too.
+		if !signal.Ignored(sig) {
+			signal.Notify(s.caught, sig)
+		}
+	}
 	return s
+}
+
+// inForeground tells whether the terminal sends its signals to this process, and to the command, too. The standard
+// input may be something else, and the user may move a job to the foreground at any time.
+func inForeground() bool {
+	terminal, err := os.OpenFile("/dev/tty", os.O_RDONLY|unix.O_NOCTTY, 0)
+	if err != nil {
+		return false
+	}
+	defer terminal.Close()
+	group, err := unix.IoctlGetInt(int(terminal.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
 }
 
 func (s *signals) stop() {
@@ -77,7 +90,7 @@ func (o *Options) command(s *signals, process *keeper.Process, ready keeper.Repo
 	for {
 		select {
 		case received := <-s.received:
-			if s.terminal && (received == unix.SIGINT || received == unix.SIGQUIT) {
+			if (received == unix.SIGINT || received == unix.SIGQUIT) && inForeground() {
 				continue // The terminal has sent it to the command as well.
 			}
 			_ = cmd.Process.Signal(received)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -228,4 +229,21 @@ func TestEvidenceBelongsToTheUser(t *testing.T) {
 	if err := unix.Stat(above, &info); err != nil || int(info.Uid) != os.Geteuid() {
 		t.Errorf("a folder that was there belongs to %d, %v", info.Uid, err)
 	}
+}
+
+// TestIgnoredSignals has a signal that this process ignores, as with nohup.
+func TestIgnoredSignals(t *testing.T) {
+	signal.Ignore(unix.SIGHUP)
+	defer signal.Reset(unix.SIGHUP)
+	s := catchSignals()
+	if !signal.Ignored(unix.SIGHUP) {
+		t.Error("the signal is no longer ignored")
+	}
+	if err := unix.Kill(os.Getpid(), unix.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-s.caught; got != unix.SIGUSR1 {
+		t.Errorf("got %v", got)
+	}
+	s.stop()
 }
