@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ func clusterCommand() *cli.Command {
 			Flags: append(nodesFlags(),
 				&cli.StringFlag{Name: configFlag, Aliases: []string{"c"}, Usage: "`FILE` with settings of kedge for every node of the cluster, as for kedge server"},
 				progressFlag()),
-			Action: onOne(createCluster),
+			Action: onOne(createCluster, onClusters),
 		}, {
 			Name:    "list",
 			Aliases: []string{"ls"},
@@ -44,7 +45,7 @@ func clusterCommand() *cli.Command {
 			Name:      "kubeconfig",
 			Usage:     "print the kubeconfig of a cluster that runs",
 			ArgsUsage: "NAME",
-			Action:    onOne(printKubeconfig),
+			Action:    onOne(printKubeconfig, onClusters),
 		}, {
 			Name:      "load-image",
 			Usage:     "give all nodes of a cluster the images of archives, as written by docker save",
@@ -54,24 +55,25 @@ func clusterCommand() *cli.Command {
 			Name:      "stop",
 			Usage:     "end all processes of a cluster, and keep its data",
 			ArgsUsage: "NAME",
-			Action:    onOne(stopCluster),
+			Action:    onOne(stopCluster, onClusters),
 		}, {
 			Name:      "start",
 			Usage:     "start a cluster that was stopped, or that ran before this host was started again",
 			ArgsUsage: "NAME",
 			Flags:     []cli.Flag{progressFlag()},
-			Action:    onOne(startCluster),
+			Action:    onOne(startCluster, onClusters),
 		}, {
 			Name:      "delete",
 			Usage:     "end a cluster, and remove it with all its data",
 			ArgsUsage: "NAME",
-			Action:    onOne(deleteCluster),
+			Action:    onOne(deleteCluster, ownClusters),
 		}},
 	}
 }
 
-// onOne is the action of a command on one cluster, whose name is its only argument.
-func onOne(do func(*cli.Context, clusters.Store) error) cli.ActionFunc {
+// onOne is the action of a command on one cluster, whose name is its only argument. of is whose clusters the command
+// is for.
+func onOne(do func(*cli.Context, clusters.Store) error, of func(func(*cli.Context, clusters.Store) error) cli.ActionFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		if c.NArg() != 1 {
 			return fmt.Errorf("`%s` needs one name of a cluster, got %d arguments. Run `sudo kedge cluster list` for the list", commandName(c), c.NArg())
@@ -79,7 +81,7 @@ func onOne(do func(*cli.Context, clusters.Store) error) cli.ActionFunc {
 		if err := clusters.CheckName(c.Args().First()); err != nil {
 			return err
 		}
-		return onClusters(do)(c)
+		return of(do)(c)
 	}
 }
 
@@ -94,6 +96,23 @@ func onClusters(do func(*cli.Context, clusters.Store) error) cli.ActionFunc {
 			return err
 		}
 		return do(c, store)
+	}
+}
+
+// ownClusters is the action of a command on the clusters of the user who calls it. Users other than root have those
+// of `kedge run --api-only --keep-on-failure`.
+func ownClusters(do func(*cli.Context, clusters.Store) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		store, err := clusters.Default()
+		if err != nil {
+			return err
+		}
+		err = do(c, store)
+		if errors.Is(err, clusters.ErrUnknown) {
+			// It may be one of root's.
+			err = cmp.Or(rootOnly("sudo "+commandName(c)), err)
+		}
+		return err
 	}
 }
 
@@ -262,6 +281,9 @@ func deleteCluster(c *cli.Context, store clusters.Store) error {
 		return nil // It went with its keeper.
 	}
 	held, err := store.Hold(known.Name)
+	if errors.Is(err, clusters.ErrUnknown) {
+		return nil // It was just starting, and went with its keeper.
+	}
 	if err != nil {
 		return err
 	}

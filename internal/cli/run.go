@@ -106,8 +106,12 @@ func runOptions(c *cli.Context) (session.Options, error) {
 	}
 	for _, flag := range []string{imageFlag, manifestFlag} {
 		for _, file := range c.StringSlice(flag) {
-			if _, err := os.Stat(file); err != nil {
+			info, err := os.Stat(file)
+			if err != nil {
 				return session.Options{}, fmt.Errorf("read --%s: %w", flag, err)
+			}
+			if !info.IsDir() && !info.Mode().IsRegular() {
+				return session.Options{}, fmt.Errorf("read --%s: %s is neither a file nor a folder, and can be read only once: write it to a file first", flag, file)
 			}
 		}
 	}

@@ -195,10 +195,14 @@ func TestKilledClustersAreCleared(t *testing.T) {
 func TestPrivateFolder(t *testing.T) {
 	folder := t.TempDir()
 	own := filepath.Join(folder, "own")
-	for range 2 {
-		if err := privateFolder(own); err != nil {
-			t.Error(err)
-		}
+	if err := privateFolder(own); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a folder that is not there: %v", err)
+	}
+	if err := os.Mkdir(own, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := privateFolder(own); err != nil {
+		t.Error(err)
 	}
 	open := filepath.Join(folder, "open")
 	if err := os.Mkdir(open, 0o700); err != nil {

@@ -48,15 +48,16 @@ func Default() (Store, error) {
 		parent = os.TempDir()
 	}
 	run := filepath.Join(parent, fmt.Sprintf("kedge-clusters-%d", os.Geteuid()))
-	return Store{Run: run}, privateFolder(run)
+	err := privateFolder(run)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // The first cluster makes it.
+	}
+	return Store{Run: run}, err
 }
 
-// privateFolder makes a folder that only this user can use. Other users may have made something of that
+// privateFolder fails if others than this user can use a folder. Other users may have made something of that
 // name before, because the folder may be in /tmp.
 func privateFolder(path string) error {
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("make folder for clusters: %w", err)
-	}
 	var info unix.Stat_t
 	if err := unix.Lstat(path, &info); err != nil {
 		return fmt.Errorf("look at %s: %w", path, err)

@@ -76,9 +76,17 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 		keep = o.KeepOnFailure
 	}
 	if keep {
-		o.Note(fmt.Sprintf("the cluster stays, because of --keep-on-failure. To use it: export KUBECONFIG=%s. To remove it: sudo kedge cluster delete %s", ready.Kubeconfig, ready.Name))
+		o.Note(fmt.Sprintf("the cluster stays, because of --keep-on-failure. To use it: export KUBECONFIG=%s. To remove it: %skedge cluster delete %s", ready.Kubeconfig, sudo(), ready.Name))
 	}
 	return status, err
+}
+
+// sudo returns what stands before a command on the clusters of this user.
+func sudo() string {
+	if os.Geteuid() == 0 {
+		return "sudo "
+	}
+	return ""
 }
 
 // prepare waits for the cluster, and gives it images and objects.

@@ -28,6 +28,10 @@ func TestCluster(t *testing.T) {
 	m.start("cluster", "create", "one", "--config", bad).want(t, 1, "node-lable", "node-label")
 	m.start("cluster", "start", "one").want(t, 1, "sudo kedge cluster list")
 	m.start("cluster", "delete", "one").want(t, 1, "sudo kedge cluster list")
+	starting := m.start("cluster", "create", "early", "--nodes=2")
+	starting.waitFor(t, "machine")
+	m.start("cluster", "delete", "early").want(t, 0)
+	starting.want(t, 1, "ended before it was ready")
 	m.wantState(before)
 
 	t.Log("two clusters, one with settings, and a port")

@@ -74,6 +74,7 @@ func TestFaults(t *testing.T) {
 	}{
 		"no command":             {nil, []string{"kedge run -- kubectl get nodes"}},
 		"no such image":          {[]string{"--image", "/none.tar", "--", "true"}, []string{"--image", "/none.tar", "no such file"}},
+		"a manifest of a pipe":   {[]string{"--manifest", "/dev/stdin", "--", "true"}, []string{"write it to a file first"}},
 		"a bad image":            {[]string{"--image", "/etc/hostname", "--", "true"}, []string{"load images of /etc/hostname"}},
 		"a bad manifest":         {[]string{"--manifest", "/etc/hostname", "--", "true"}, []string{"apply /etc/hostname"}},
 		"nothing to wait for":    {[]string{"--wait", "--", "true"}, []string{"give --manifest FILE"}},
@@ -184,6 +185,13 @@ func TestWithoutRoot(t *testing.T) {
 	as("cluster", "list").want(t, 1, "run `sudo kedge cluster list`")
 	as("run", "--api-only", "--", "bash", "-c", `/usr/local/bin/kedge kubectl create configmap made; /usr/local/bin/kedge kubectl get serviceaccounts`).
 		want(t, 0, "configmap/made created", "default")
+
+	t.Log("a cluster of this user stays, and this user can delete it")
+	s := as("run", "--api-only", "--keep-on-failure", "--", "false")
+	s.want(t, 1, "To remove it: kedge cluster delete run-")
+	_, name, _ := strings.Cut(s.output.String(), "kedge cluster delete ")
+	as("cluster", "delete", strings.Fields(name)[0]).want(t, 0)
+	as("cluster", "delete", "none").want(t, 1, "run `sudo kedge cluster delete`")
 	m.wantState(before)
 }
 
