@@ -39,6 +39,12 @@ const (
 	joinTokenFile  = "/etc/kedge/throwaway-token"
 )
 
+// An interface of a killed keeper is waited for so often, with this pause.
+const (
+	attachTries = 200
+	attachPause = 50 * time.Millisecond
+)
+
 // keeper keeps a cluster that this process holds.
 type keeper struct {
 	*clusters.Held
@@ -174,7 +180,8 @@ func (k *keeper) connect(ctx context.Context) error {
 		return fmt.Errorf("find the machine's network: %w", err)
 	}
 	defer machine.Close()
-	if err := k.network.Attach(clusters.Uplink, machine, k.Interface(), false); err != nil {
+	err = attach(ctx, k.Interface(), func() error { return k.network.Attach(clusters.Uplink, machine, k.Interface(), false) })
+	if err != nil {
 		return err
 	}
 	if err := k.network.SetGateway(clusters.Uplink); err != nil {
@@ -195,6 +202,23 @@ func (k *keeper) connect(ctx context.Context) error {
 		k.images, err = k.serveImages()
 	}
 	return err
+}
+
+// attach calls try, which makes an interface of the machine. The kernel removes the interface of a killed keeper some
+// time after its processes, so the name may be taken at first.
+func attach(ctx context.Context, name string, try func() error) error {
+	for range attachTries {
+		err := try()
+		if !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errEarly
+		case <-time.After(attachPause):
+		}
+	}
+	return fmt.Errorf("this host has an interface %s, which belongs to no cluster that runs. Look at it with `ip link show %s`, and remove it with `sudo ip link delete %s`", name, name, name)
 }
 
 // makeNode makes a node without a kedge.

@@ -1,6 +1,8 @@
 package keeper
 
 import (
+	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -8,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/throwaway/clusters"
 )
@@ -84,5 +88,28 @@ func TestPublishOnIPv4(t *testing.T) {
 	defer listener.Close()
 	if address := listener.Addr().(*net.TCPAddr).AddrPort().Addr(); !address.Is4() {
 		t.Errorf("listens on %s", address)
+	}
+}
+
+// TestAttachWaits has an interface of a killed keeper, which goes after a while or stays.
+func TestAttachWaits(t *testing.T) {
+	tries := 0
+	err := attach(t.Context(), "kedge-1", func() error {
+		if tries++; tries < 3 {
+			return fmt.Errorf("make veth: %w", unix.EEXIST)
+		}
+		return nil
+	})
+	if err != nil || tries != 3 {
+		t.Errorf("got %v after %d tries", err, tries)
+	}
+	err = attach(t.Context(), "kedge-1", func() error { return unix.EPERM })
+	if err != unix.EPERM {
+		t.Errorf("another fault became %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := attach(ctx, "kedge-1", func() error { return unix.EEXIST }); err == nil {
+		t.Error("an end was ignored")
 	}
 }
