@@ -15,14 +15,14 @@ import (
 
 // listed returns clients of cluster roles and their bindings that answer the first Get of each
 // name from one list. Upstream's reconciliation gets each of 127 objects, and at the first
-// start none of them is there. What the list lacks may be there all the same: then Create
-// fails, and the reconciliation gets the object again.
+// start none of them is there. If an object was made after the list, Create fails, and the
+// reconciliation gets the object again.
 //
 //upstream:relies-on k8s.io/component-helpers/auth/rbac/reconciliation/reconcile_role.go ReconcileRoleOptions.run
 //upstream:relies-on k8s.io/component-helpers/auth/rbac/reconciliation/reconcile_rolebindings.go ReconcileRoleBindingOptions.run
 func listed(ctx context.Context, api rbacclient.RbacV1Interface) (rbacclient.ClusterRoleInterface, rbacclient.ClusterRoleBindingInterface, error) {
-	// What the watch cache has is new enough: an update of what is older fails, and the
-	// start hook begins again.
+	// The watch cache may answer. If one of its objects is too old, the update of that object
+	// fails, and the start hook begins again.
 	options := metav1.ListOptions{LabelSelector: labels.SelectorFromSet(bootstrappolicy.Label).String(), ResourceVersion: "0"}
 	roles, err := api.ClusterRoles().List(ctx, options)
 	if err != nil {

@@ -73,7 +73,7 @@ func New(base string, key []byte) (*Source, error) {
 		base = DefaultSource
 	}
 	s := &Source{base: strings.TrimSuffix(base, "/"), wait: time.Second, silence: executables.Silence}
-	// An empty file is no key. What was to be checked must not pass for that.
+	// An empty file is not a key, and parseKey refuses it. Otherwise releases would not be checked.
 	if key != nil {
 		var err error
 		if s.key, err = parseKey(key); err != nil {
