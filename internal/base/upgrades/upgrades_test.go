@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// TestReport has messages of all kinds. What a node writes, a server can read.
+// TestReport checks that a server can read the reports of nodes, whatever their messages are.
 func TestReport(t *testing.T) {
 	for name, message := range map[string]string{
 		"none":             "",
@@ -29,8 +29,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestHostileReport has the report of a node that tries to control the terminal of whoever reads
-// it, and to tell something in the name of the Plan.
+// TestHostileReport checks that the report of a hostile node cannot control the reader's terminal, and
+// cannot pass for a message of the Plan.
 func TestHostileReport(t *testing.T) {
 	got, err := ParseReport("{\"id\":\"1\",\"stage\":\"Failed\",\"message\":\"a\\u001b]0;b\\u0007\\r\\u009b2J\\u202ec\\nComplete: 3 nodes\"}")
 	if want := "a ]0;b   2J c\n  Complete: 3 nodes"; err != nil || got.Message != want {

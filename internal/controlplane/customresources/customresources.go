@@ -10,7 +10,8 @@
 // without schemas, and has no watch cache. It serves those who read or watch a kind that
 // the full one does not remember. If it meets an object, it decodes the object as the full
 // one would, which then remembers the kind again. So a kind takes memory while its objects
-// change. Of the objects themselves, equal parts are kept once. The apiserver package puts this package into the chain of servers.
+// change. If parts of objects are equal, memory has them once. The apiserver package puts this
+// package into the chain of servers.
 package customresources
 
 import (

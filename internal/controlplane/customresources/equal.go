@@ -178,7 +178,8 @@ func (p *equalParts) known(text string) any {
 	return text
 }
 
-// makeRoom deletes any one entry of a full table. What is common is soon known again.
+// makeRoom deletes one entry of a full table, whichever comes first. If the entry is a common one, the
+// next object brings it back.
 func makeRoom[K comparable](table map[K]any, most int) {
 	if len(table) < most {
 		return

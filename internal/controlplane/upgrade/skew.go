@@ -75,8 +75,8 @@ func forbids(target string, chosen, all []*node, bares []bare) (reasons []string
 }
 
 // goesBack returns which chosen nodes run a newer version than that of a channel. A channel is
-// a text without a signature, so whoever can change it could otherwise bring the nodes back to a
-// version with known faults.
+// a text without a signature. Without this check, an attacker who can change that text could bring
+// the nodes back to a version with known faults.
 func goesBack(target string, chosen []*node) (reasons []string) {
 	to, err := utilversion.ParseSemantic(target)
 	if err != nil {
@@ -90,8 +90,8 @@ func goesBack(target string, chosen []*node) (reasons []string) {
 	return reasons
 }
 
-// isOlder compares versions of kedge. What follows the + has the number of kedge's own version,
-// which versions in general ignore.
+// isOlder tells whether version a of kedge is older than b. The number of kedge's own version is in
+// the build metadata, behind the +, which LessThan ignores.
 func isOlder(a, b *utilversion.Version) bool {
 	if a.LessThan(b) || b.LessThan(a) {
 		return a.LessThan(b)

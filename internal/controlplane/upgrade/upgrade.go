@@ -44,7 +44,7 @@
 // release). A node compares the digest again before it runs anything. A channel has no signature,
 // so it brings no node to an older version.
 //
-// What a node says of itself can be long and unprintable: its report, version and architecture.
-// People read that in a terminal, and the status of a Plan has little room. So nodesOf and
-// upgrades.ParseReport let nothing else through.
+// A node writes its report, version and architecture itself. They can be long and unprintable. People
+// read them in a terminal, and the status of a Plan has little room. Therefore nodesOf and
+// upgrades.ParseReport let only short, printable text through.
 package upgrade
