@@ -128,7 +128,7 @@ func (p *plane) testMetrics(ctx context.Context, t *testing.T, admin kubernetes.
 		Rows []struct{ Cells []string }
 	}{}
 	p.getJSON(ctx, t, path+"/namespaces/default/pods", "application/json;as=Table;v=v1;g=meta.k8s.io", &table)
-	if table.Kind != "Table" || len(table.Rows) != 1 || strings.Join(table.Rows[0].Cells, " ") != "busy 250m 2Mi 30s" {
+	if table.Kind != "Table" || len(table.Rows) != 1 || strings.Join(table.Rows[0].Cells, " ") != "busy 250m 2Mi 1m0s" {
 		t.Errorf("the table is %+v", table)
 	}
 	discovery, err := admin.Discovery().ServerPreferredResources()

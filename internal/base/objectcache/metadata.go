@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
@@ -152,7 +153,7 @@ func (m *metadataFactory) WaitForCacheSync(stop <-chan struct{}) map[schema.Grou
 	m.mu.Unlock()
 	synced := map[schema.GroupVersionResource]bool{}
 	for resource, informer := range started {
-		synced[resource] = cache.WaitForCacheSync(stop, informer.HasSynced)
+		synced[resource] = cache.WaitFor(wait.ContextForChannel(stop), "", informer.HasSyncedChecker())
 	}
 	return synced
 }

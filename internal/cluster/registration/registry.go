@@ -101,7 +101,7 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 		return fmt.Errorf("watch nodes: %w", err)
 	}
 	factory.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), known.HasSynced) {
+	if !cache.WaitFor(ctx, "", known.HasSyncedChecker()) {
 		return nil
 	}
 	selected := func(options metav1.ListOptions) metav1.ListOptions {
@@ -137,7 +137,7 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	following.Go(func() { controller.RunWithContext(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), controller.HasSynced) {
+	if !cache.WaitFor(ctx, "", controller.HasSyncedChecker()) {
 		return nil
 	}
 	r.mu.Lock()

@@ -132,7 +132,7 @@ type term struct {
 	vip      netip.Addr
 	owner    func(netip.Addr) (string, bool)
 	liveness *liveness
-	synced   []cache.InformerSynced
+	synced   []cache.DoneChecker
 	// changes receives when the plan may be another.
 	changes objectcache.Changes
 
@@ -185,7 +185,7 @@ func newTerm(cfg Config, liveness *liveness, api kubernetes.Interface, custom dy
 	} {
 		// Adding a handler fails only on an informer that has stopped.
 		_, _ = informer.AddEventHandler(handler)
-		t.synced = append(t.synced, informer.HasSynced)
+		t.synced = append(t.synced, informer.HasSyncedChecker())
 	}
 	return t, nil
 }
@@ -204,7 +204,7 @@ func (t *term) isLocal(slice *discoveryv1.EndpointSlice) bool {
 
 // run keeps the status of Services in step until ctx ends.
 func (t *term) run(ctx context.Context) {
-	if !cache.WaitForCacheSync(ctx.Done(), t.synced...) {
+	if !cache.WaitFor(ctx, "", t.synced...) {
 		return
 	}
 	t.changes.Notify()

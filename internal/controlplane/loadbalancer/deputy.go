@@ -30,7 +30,7 @@ type deputy struct {
 	owner    func(netip.Addr) (string, bool)
 	overdue  func(ctx context.Context) (bool, error)
 	liveness *liveness
-	synced   []cache.InformerSynced
+	synced   []cache.DoneChecker
 	// changes receives when there may be the first Service for the controller, or none.
 	changes objectcache.Changes
 
@@ -62,7 +62,7 @@ func newDeputy(cfg Config, liveness *liveness, api kubernetes.Interface, factory
 	services, nodes := factory.Core().V1().Services(), factory.Core().V1().Nodes()
 	d := &deputy{
 		api: api, log: log, owner: cfg.Owner, overdue: cfg.Overdue, liveness: liveness,
-		synced:   []cache.InformerSynced{services.Informer().HasSynced, nodes.Informer().HasSynced},
+		synced:   []cache.DoneChecker{services.Informer().HasSyncedChecker(), nodes.Informer().HasSyncedChecker()},
 		changes:  objectcache.NewChanges(),
 		services: services.Lister(), nodes: nodes.Lister(),
 	}
@@ -73,7 +73,7 @@ func newDeputy(cfg Config, liveness *liveness, api kubernetes.Interface, factory
 
 // run asks the nodes, as long as there is a Service for the controller, until ctx ends.
 func (d *deputy) run(ctx context.Context) {
-	if !cache.WaitForCacheSync(ctx.Done(), d.synced...) {
+	if !cache.WaitFor(ctx, "", d.synced...) {
 		return
 	}
 	d.changes.Notify()

@@ -143,7 +143,7 @@ func (t *term) watchPools(ctx context.Context) {
 	t.watching.Go(func() { informer.RunWithContext(ctx) })
 	waiting, cancel := context.WithTimeout(ctx, poolPatience)
 	defer cancel()
-	cache.WaitForCacheSync(waiting.Done(), informer.HasSynced)
+	cache.WaitFor(waiting, "", informer.HasSyncedChecker())
 }
 
 // readPools returns the pools, sorted by name. It leaves out what is wrong.

@@ -128,7 +128,7 @@ func (t *Targets) Lead(ctx context.Context, ready func()) error {
 	_, _ = nodes.AddEventHandler(changed)
 	_, _ = endpoints.AddEventHandler(cache.FilteringResourceEventHandler{FilterFunc: ofAPI, Handler: changed})
 	factory.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), nodes.HasSynced, endpoints.HasSynced) {
+	if !cache.WaitFor(ctx, "", nodes.HasSyncedChecker(), endpoints.HasSyncedChecker()) {
 		return nil
 	}
 	queue.Add(all)

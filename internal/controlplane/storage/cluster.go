@@ -110,7 +110,7 @@ type claims struct {
 	events record.EventRecorder
 	// queue has claims, and volumes and contents of snapshots, which have no namespace.
 	queue  namequeue.Queue
-	synced []cache.InformerSynced
+	synced []cache.DoneChecker
 	// snapshotted is closed once there is a snapshot, or a content of one.
 	snapshotted chan struct{}
 
@@ -164,14 +164,14 @@ func newClaims(ctx context.Context, api kubernetes.Interface, client snapshotcli
 	} {
 		// Adding a handler fails only on an informer that has stopped.
 		_, _ = informer.AddEventHandler(handler)
-		c.synced = append(c.synced, informer.HasSynced)
+		c.synced = append(c.synced, informer.HasSyncedChecker())
 	}
 	return c
 }
 
 func (c *claims) run(ctx context.Context) {
 	defer context.AfterFunc(ctx, c.queue.ShutDown)()
-	if !cache.WaitForCacheSync(ctx.Done(), c.synced...) {
+	if !cache.WaitFor(ctx, "", c.synced...) {
 		return
 	}
 	c.queue.Work(ctx, c.sync, func(name cache.ObjectName, err error) { c.log.Warnf("%s: %v", name, err) })

@@ -103,7 +103,7 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 		return fmt.Errorf("add event handler: %w", err)
 	}
 	t.nodes = nodes.Lister()
-	known, lister := endpoints.Informer().HasSynced, endpoints.Lister()
+	known, lister := endpoints.Informer().HasSyncedChecker(), endpoints.Lister()
 	t.servers = func() []string {
 		slice, err := lister.EndpointSlices(metav1.NamespaceDefault).Get("kubernetes")
 		if err != nil {
@@ -112,7 +112,7 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 		return servers.Addresses(slice, "")
 	}
 	factory.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced, known) {
+	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker(), known) {
 		return nil
 	}
 	ready()

@@ -103,7 +103,7 @@ func (p *Plans) Run(ctx context.Context, ready func()) error {
 	defer running.Wait()
 	running.Go(func() { informer.RunWithContext(ctx) })
 	running.Go(func() { p.keep(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
 		return nil
 	}
 	for {

@@ -86,7 +86,7 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 	// The informer has all slices of the cluster.
 	_, _ = sliceSync.AddEventHandler(objectcache.Handler(changes, isOurs, nil))
 	factory.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), nodeSync.HasSynced, sliceSync.HasSynced) {
+	if !cache.WaitFor(ctx, "", nodeSync.HasSyncedChecker(), sliceSync.HasSyncedChecker()) {
 		return nil
 	}
 

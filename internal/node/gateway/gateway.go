@@ -128,7 +128,7 @@ func (g *gateway) Run(ctx context.Context, ready func()) error {
 	var following sync.WaitGroup
 	// It returns only when open ends.
 	following.Go(func() { _ = g.cfg.Routes(open, g.serving.apply) })
-	if cache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
+	if cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {
 		g.keepReporting(ctx)
 	}
 	g.leave(open)

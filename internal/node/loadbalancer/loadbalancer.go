@@ -103,10 +103,10 @@ func (l *loadBalancer) Run(ctx context.Context, ready func()) error {
 	_, _ = nodes.Informer().AddEventHandler(objectcache.Handler(changes, func(node *corev1.Node) bool {
 		return node.Name == l.cfg.NodeName && node.Annotations[servicelb.PortsAnnotation] != ""
 	}, nil))
-	synced := []cache.InformerSynced{services.Informer().HasSynced, nodes.Informer().HasSynced}
+	synced := []cache.DoneChecker{services.Informer().HasSyncedChecker(), nodes.Informer().HasSyncedChecker()}
 	factory.StartWithContext(ctx)
 	ready()
-	if cache.WaitForCacheSync(ctx.Done(), synced...) {
+	if cache.WaitFor(ctx, "", synced...) {
 		l.loop(ctx, changes)
 	}
 	return nil

@@ -135,7 +135,7 @@ func (u *upgrader) Run(ctx context.Context, ready func()) error {
 	u.remember()
 	ready()
 	working.Go(func() {
-		if cache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
+		if cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {
 			u.keepReporting(ctx)
 		}
 	})

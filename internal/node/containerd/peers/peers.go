@@ -97,9 +97,9 @@ func (p *Peers) Run(ctx context.Context, ready func()) error {
 	}
 	defer factory.Shutdown()
 	nodes := factory.Core().V1().Nodes()
-	lister, synced := nodes.Lister(), nodes.Informer().HasSynced
+	lister, synced := nodes.Lister(), nodes.Informer().HasSyncedChecker()
 	factory.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), synced) {
+	if !cache.WaitFor(ctx, "", synced) {
 		return nil
 	}
 	p.nodes.Store(&lister)

@@ -89,7 +89,7 @@ func (c *capacities) Run(ctx context.Context, ready func()) error {
 	}})
 	factory.StartWithContext(ctx)
 	ready()
-	if !cache.WaitForCacheSync(ctx.Done(), classes.Informer().HasSynced, claims.Informer().HasSynced, nodes.Informer().HasSynced) {
+	if !cache.WaitFor(ctx, "", classes.Informer().HasSyncedChecker(), claims.Informer().HasSyncedChecker(), nodes.Informer().HasSyncedChecker()) {
 		return nil
 	}
 	for retry := firstRetry; ; {

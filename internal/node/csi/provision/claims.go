@@ -86,15 +86,15 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	core, classes := factory.Core().V1(), factory.Storage().V1().StorageClasses()
 	c.claims, c.volumes, c.classes = core.PersistentVolumeClaims().Lister(), core.PersistentVolumes().Lister(), classes.Lister()
 	handler := cache.FilteringResourceEventHandler{FilterFunc: c.isMine, Handler: localstorage.OnChange(c.queue.AddObject)}
-	synced := []cache.InformerSynced{classes.Informer().HasSynced}
+	synced := []cache.DoneChecker{classes.Informer().HasSyncedChecker()}
 	for _, informer := range []cache.SharedIndexInformer{core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer()} {
 		// Adding a handler fails only on an informer that has stopped.
 		_, _ = informer.AddEventHandler(handler)
-		synced = append(synced, informer.HasSynced)
+		synced = append(synced, informer.HasSyncedChecker())
 	}
 	factory.StartWithContext(ctx)
 	defer context.AfterFunc(ctx, c.queue.ShutDown)()
-	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+	if !cache.WaitFor(ctx, "", synced...) {
 		return nil
 	}
 	ready()
