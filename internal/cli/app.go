@@ -14,7 +14,6 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/trial"
 	"github.com/kedge-dev/kedge/internal/base/version"
-	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
 
 // tools are the programs that kedge is when called by their name.
@@ -23,9 +22,6 @@ var tools = []string{"kubectl", "crictl", "ctr"}
 // Run does what the command line args asks for, args[0] being the name kedge
 // was called by: as kubectl, crictl or ctr it is that program.
 func Run(ctx context.Context, args []string) error {
-	if hosts.IsFirstProcess() {
-		hosts.RunFirstProcess()
-	}
 	if name := filepath.Base(args[0]); slices.Contains(tools, name) {
 		args = slices.Concat([]string{"kedge", name}, args[1:])
 	}

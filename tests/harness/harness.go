@@ -3,8 +3,7 @@
 // to cut links, lose and delay packets and limit bandwidth, and BehindNAT hides hosts. Tests below
 // tests/ call this package. It needs root.
 //
-// A host's first process is the test binary, started again (see hosts.IsFirstProcess). So a test package that uses
-// hosts needs
+// A test package that uses hosts needs a Suite, which removes what tests leave at its end:
 //
 //	func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 //
@@ -24,8 +23,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
 
 // binaryVariable names kedge's executable. The Makefile sets it. If it is set, no test is skipped.
@@ -91,12 +88,8 @@ type Suite struct {
 	cleanups []func()
 }
 
-// Main runs the tests and then the cleanups of the suite. It returns the exit status. In a host's first
-// process it never returns.
+// Main runs the tests and then the cleanups of the suite. It returns the exit status.
 func (s *Suite) Main(m *testing.M) int {
-	if hosts.IsFirstProcess() {
-		hosts.RunFirstProcess()
-	}
 	code := m.Run()
 	if code != 0 {
 		s.setFailed()

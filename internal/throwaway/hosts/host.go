@@ -32,8 +32,8 @@ type Host struct {
 	halting  sync.Once
 }
 
-// Start starts a host. The executable that calls Start is started once more as the host's first process:
-// see IsFirstProcess. The host has no link to any network yet.
+// Start starts a host. The executable that calls Start is started once more as the host's first process. The host
+// has no link to any network yet.
 func Start(setup Setup) (*Host, error) {
 	h := &Host{setup: setup}
 	return h.begin(h.start)

@@ -58,13 +58,18 @@ func Overlay(lower, target, layers string) Mount {
 	}
 }
 
-// IsFirstProcess tells whether this process was started as the first process of a host. Then it must
-// call RunFirstProcess, and do nothing else.
-func IsFirstProcess() bool { return os.Getenv(initVariable) != "" }
+// init makes this process the first process of a host, if it was started as that. It does so here and not in main,
+// because the packages of Kubernetes, which Go initialises after this one, would take most of the time that a host
+// needs to start.
+func init() {
+	if os.Getenv(initVariable) != "" {
+		runFirstProcess()
+	}
+}
 
-// RunFirstProcess is the main function of a host's first process. It writes "ok" or an error to file
+// runFirstProcess is the main function of a host's first process. It writes "ok" or an error to file
 // descriptor 3, and then reaps orphans until it is killed.
-func RunFirstProcess() {
+func runFirstProcess() {
 	text := os.Getenv(initVariable)
 	os.Unsetenv(initVariable)
 	// Otherwise the report would only end with the command.

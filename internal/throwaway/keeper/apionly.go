@@ -8,11 +8,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/throwaway/clusters"
 	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
@@ -118,14 +120,25 @@ func (k *keeper) apiSetup(shared string) (hosts.Setup, error) {
 			setup.Mounts = append(setup.Mounts, at.borrow(file, file)...)
 		}
 	}
-	// The other ports of a server would clash with those of other servers on this machine.
+	// The other ports of a server would clash with those of other servers on this machine. The parts of the cluster
+	// that can be disabled do all their work on nodes.
 	setup.Command = []string{
 		Program, "server", "--disable-agent", "--bind-address=127.0.0.1", fmt.Sprint("--https-listen-port=", port),
 		"--kube-controller-manager-arg=secure-port=0", "--kube-scheduler-arg=secure-port=0",
 		"--write-kubeconfig=" + filepath.Join(nodeEtc, apiKubeconfig), "--disable-snapshots",
+		"--disable=" + parts(),
 	}
-	setup.Environment = append(Environment(os.Environ()), "NOTIFY_SOCKET="+filepath.Join(nodeEtc, apiReady))
+	setup.Environment = append(k.environment(), "NOTIFY_SOCKET="+filepath.Join(nodeEtc, apiReady))
 	return setup, nil
+}
+
+// parts returns the names of all parts that a cluster can do without.
+func parts() string {
+	var names []string
+	for _, part := range config.Parts() {
+		names = append(names, string(part))
+	}
+	return strings.Join(names, ",")
 }
 
 // freePort returns a port of loopback at which nobody listens.

