@@ -15,7 +15,8 @@ import (
 )
 
 // server returns the HTTP server. Its parameters are the same as in upstream's own
-// listener: k8s.io/apiserver/pkg/server/secure_serving.go, tlsConfig and Serve.
+// listener: k8s.io/apiserver/pkg/server/secure_serving.go, tlsConfig and Serve. Built with Go 1.27 or later, Serve
+// also sets MaxHeaderValueCount, which older versions of Go do not have.
 //
 //upstream:follows k8s.io/apiserver/pkg/server/secure_serving.go SecureServingInfo.tlsConfig SecureServingInfo.Serve
 func (s *Supervisor) server(handler http.Handler, base context.Context) (*http.Server, error) {
