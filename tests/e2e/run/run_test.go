@@ -1,6 +1,6 @@
 // Package run tests `kedge run` and `kedge cluster`: that commands get clusters, and that nothing stays on the
 // machine, however they end. The machine is a host of the harness. So each cluster is made of namespaces
-// within namespaces, as in a privileged container.
+// within namespaces. TestInContainer has a real container around it.
 package run
 
 import (
