@@ -3,6 +3,7 @@ package testutil
 import (
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,7 +27,18 @@ func RunInOwnNetwork(m *testing.M) {
 		Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
 		Pdeathsig:    syscall.SIGKILL,
 	}
-	if err := again.Run(); err != nil {
+	// A fuzzer ends in order if it is interrupted.
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, os.Interrupt)
+	if err := again.Start(); err != nil {
+		os.Exit(1)
+	}
+	go func() {
+		for interrupt := range interrupts {
+			_ = again.Process.Signal(interrupt)
+		}
+	}()
+	if err := again.Wait(); err != nil {
 		os.Exit(1)
 	}
 	os.Exit(0)
