@@ -5,6 +5,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	snapshotinformers "github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
 	snapshotlisters "github.com/kubernetes-csi/external-snapshotter/client/v8/listers/volumesnapshot/v1"
 	"github.com/sirupsen/logrus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -83,11 +85,14 @@ func (c *Controllers) Lead(ctx context.Context, ready func()) error {
 
 	claims := newClaims(ctx, api, snapshots, factory, custom, c.log)
 	factory.StartWithContext(ctx)
-	custom.Start(ctx.Done())
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	running.Go(func() { claims.run(ctx) })
+	running.Go(func() {
+		objectcache.UntilKnown(ctx, func(ctx context.Context) error { return list(ctx, snapshots) })
+		custom.Start(ctx.Done())
+		claims.run(ctx)
+	})
 	ready()
 	select {
 	case <-claims.snapshotted: // never closed in most clusters
@@ -99,6 +104,15 @@ func (c *Controllers) Lead(ctx context.Context, ready func()) error {
 	running.Go(func() { binder.Run(1, ctx.Done(), &running) })
 	<-ctx.Done()
 	return nil
+}
+
+// list asks for one object of each kind of snapshots.
+func list(ctx context.Context, client snapshotclient.Interface) error {
+	one := metav1.ListOptions{Limit: 1}
+	_, contents := client.SnapshotV1().VolumeSnapshotContents().List(ctx, one)
+	_, snapshots := client.SnapshotV1().VolumeSnapshots(metav1.NamespaceAll).List(ctx, one)
+	_, classes := client.SnapshotV1().VolumeSnapshotClasses().List(ctx, one)
+	return cmp.Or(contents, snapshots, classes)
 }
 
 // claims handles one claim after the other when something about it has changed,

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
@@ -24,12 +23,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/upgrade/store"
 )
 
-const (
-	// absentPause is how long Plans waits until the API may know the kind of Plans.
-	absentPause = 2 * time.Second
-	// copyPause is how long Plans waits until it tries again to get an executable.
-	copyPause = time.Minute
-)
+// copyPause is how long Plans waits until it tries again to get an executable.
+const copyPause = time.Minute
 
 // Config is what Plans needs.
 type Config struct {
@@ -78,18 +73,10 @@ func (p *Plans) Run(ctx context.Context, ready func()) error {
 	if err := p.cfg.Store.Clean(); err != nil {
 		p.log.Warnf("Cannot remove unfinished executables: %v", err)
 	}
-	// The reflector of an informer would log each attempt.
-	for {
+	objectcache.UntilKnown(ctx, func(ctx context.Context) error {
 		_, err := client.Resource(upgrades.Plans).List(ctx, metav1.ListOptions{Limit: 1})
-		if !apierrors.IsNotFound(err) {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(absentPause):
-		}
-	}
+		return err
+	})
 	informer := dynamicinformer.NewFilteredDynamicInformer(client, upgrades.Plans, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
 	if err := informer.SetTransform(objectcache.WithoutManagedFields); err != nil {
 		return fmt.Errorf("watch Plans: %w", err)

@@ -89,7 +89,7 @@ func TestWatch(t *testing.T) {
 		}
 		step := func(want string) {
 			t.Helper()
-			time.Sleep(2 * absentPause)
+			time.Sleep(4 * time.Second) // more than the longest pause of objectcache.UntilKnown
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()

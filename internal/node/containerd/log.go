@@ -67,6 +67,7 @@ var routines = []struct{ message, detail string }{
 	{"failed to delete task", "not found"}, // core/runtime/v2/shim.go
 	//upstream:relies-on github.com/containerd/containerd/v2/plugins/services/tasks/local.go getTasksMetrics
 	{"collecting metrics for", "cgroup deleted"}, // plugins/services/tasks/local.go
+	{"collecting metrics for", "ttrpc: closed"},  // the same, if the shim has gone
 	//upstream:relies-on github.com/containerd/ttrpc/server.go serverConn.run
 	{"failed sending message on channel", "broken pipe"}, // ttrpc/server.go: a shim has gone
 	//upstream:relies-on github.com/containerd/ttrpc/client.go Client.receiveLoop

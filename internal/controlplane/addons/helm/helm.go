@@ -104,7 +104,13 @@ func (h *Helm) Lead(ctx context.Context, ready func()) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	running.Go(func() { charts.RunWithContext(ctx) })
+	running.Go(func() {
+		objectcache.UntilKnown(ctx, func(ctx context.Context) error {
+			_, err := watcher.Resource(chartResource).List(ctx, metav1.ListOptions{Limit: 1})
+			return err
+		})
+		charts.RunWithContext(ctx)
+	})
 	ready()
 	// Most clusters never have a HelmChart.
 	select {
