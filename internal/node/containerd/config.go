@@ -28,6 +28,9 @@ const configVersion = 4
 // criPlugin must load. Without it containerd must not start.
 const criPlugin = "io.containerd.grpc.v1.cri"
 
+// nriPlugin is the node resource interface.
+const nriPlugin = "io.containerd.nri.v1.nri"
+
 // unused are the plugins of upstream's gRPC server that count its calls for a metrics port.
 // kedge has no such port, and the counters alone need 2 MB.
 //
@@ -230,7 +233,20 @@ func load(ctx context.Context, cfg Config, file *fileConfig) (*srvconfig.Config,
 	// Upstream applies these two to the whole process (apply in server_linux.go), which is kedge.
 	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd/server/server_linux.go apply
 	out.OOMScore, out.Cgroup.Path = 0, ""
+	disableNRI(out)
 	return out, checkDefaultRuntime(out)
+}
+
+// disableNRI switches the node resource interface off, unless a drop-in has a section for it. With it, containerd
+// panics if a container ends whose sandbox is gone, and kedge ends with it. This is not in the file, because there
+// a drop-in could not switch the interface on again.
+//
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/nri/nri_api_linux.go API.NotifyContainerExit API.nriPodSandbox
+//upstream:relies-on github.com/containerd/containerd/v2/internal/nri/nri.go local.IsEnabled
+func disableNRI(config *srvconfig.Config) {
+	if _, chosen := config.Plugins[nriPlugin]; !chosen {
+		config.Plugins[nriPlugin] = map[string]any{"disable": true}
+	}
 }
 
 // checkDropIns returns the syntax errors in the drop-ins, each with its file. Upstream names the

@@ -129,6 +129,33 @@ func TestPullsItself(t *testing.T) {
 	}
 }
 
+// TestNRI wants the node resource interface to be off unless the user has a section for it.
+func TestNRI(t *testing.T) {
+	for dropIn, want := range map[string]bool{
+		"": true,
+		"[plugins.'io.containerd.nri.v1.nri']\ndisable = false":                 false,
+		"[plugins.'io.containerd.nri.v1.nri']\nplugin_path = '/opt/nri'":        false,
+		"[plugins.'io.containerd.cri.v1.images']\nmax_concurrent_downloads = 1": true,
+	} {
+		dir := t.TempDir()
+		write(t, dir+"/drop-ins/user.toml", []byte("version = 3\n"+dropIn))
+		cfg := sampleConfig(dir)
+		config, err := load(t.Context(), cfg, generate(cfg, overlayfs, []Runtime{{"runc", runcType, ""}}, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var section struct {
+			Disable bool `toml:"disable"`
+		}
+		if _, err := config.Decode(t.Context(), nriPlugin, &section); err != nil {
+			t.Fatal(err)
+		}
+		if got := section.Disable; got != want {
+			t.Errorf("%q: NRI is disabled: %v, want %v", dropIn, got, want)
+		}
+	}
+}
+
 func get(m map[string]any, keys ...string) any {
 	var v any = m
 	for _, key := range keys {

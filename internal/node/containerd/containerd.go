@@ -209,8 +209,8 @@ func (c *Containerd) snapshotter() string {
 // loops cannot be stopped and end with the process. None of them writes: the event exchange
 // (docker/go-events, broadcast.go), the CRI's snapshot statistics
 // (internal/cri/server/images/snapshots.go) and event queue (internal/eventq/eventq.go), the watch
-// on CDI's folders (tags.cncf.io/container-device-interface/pkg/cdi/cache.go) and the listener of
-// the node resource interface, /var/run/nri/nri.sock (containerd/nri,
+// on CDI's folders (tags.cncf.io/container-device-interface/pkg/cdi/cache.go) and, if the user has
+// switched it on, the listener of the node resource interface, /var/run/nri/nri.sock (containerd/nri,
 // pkg/adaptation/adaptation.go).
 //
 //upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/images/snapshots.go
