@@ -24,8 +24,7 @@ type throwAwayResult struct {
 	Start, Gone float64
 }
 
-// published are times that others have told of kind and k3d: README.md has the sources. Both need images of their nodes,
-// which were there already.
+// published are times of kind and k3d that others have published. README.md has the sources.
 var published = map[string]string{
 	"kind v0.12 until its API answers":  "12.5 s",
 	"kind v0.14 until its API answers":  "17.1 s",

@@ -3,7 +3,7 @@
 // to cut links, lose and delay packets and limit bandwidth, and BehindNAT hides hosts. Tests below
 // tests/ call this package. It needs root.
 //
-// A test package that uses hosts needs a Suite, which removes what tests leave at its end:
+// A test package that uses hosts needs a Suite. When the tests have ended, the Suite removes what they have left:
 //
 //	func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 //

@@ -2,8 +2,8 @@
 // them by networks, and starts commands on them. `kedge run` and `kedge cluster` call it, and so does the
 // harness of the tests. It needs root.
 //
-// A host's first process is the executable that calls Start, started once more: this package's init function knows
-// it, and never returns there.
+// A host's first process is the executable that calls Start, started once more. There, the init function of this
+// package does the work of the first process, and never returns.
 //
 // Nothing of a host outlives that program, however it ends. The kernel kills the host's first process
 // together with the program, and all other processes of the host with the first. Mounts and interfaces

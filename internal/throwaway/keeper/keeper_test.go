@@ -25,6 +25,16 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
+// TestCollector wants only a temporary cluster to collect garbage seldom: others stay, and so does their memory.
+func TestCollector(t *testing.T) {
+	for _, temporary := range []bool{true, false} {
+		k := &keeper{Held: &clusters.Held{Cluster: clusters.Cluster{Temporary: temporary}}}
+		if got := slices.Contains(k.environment(), collector); got != temporary {
+			t.Errorf("temporary %t: the collector is slow: %t", temporary, got)
+		}
+	}
+}
+
 // TestNodeSeesLittle wants nothing of the machine on a node that could be secret, and nothing that the node
 // can change, except devices and cgroups.
 func TestNodeSeesLittle(t *testing.T) {

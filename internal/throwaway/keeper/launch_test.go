@@ -74,7 +74,7 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// TestUntilSeen wants a cluster in memory to stay after a fault until ctx ends, and no other cluster.
+// TestUntilSeen wants a cluster in memory to stay after a fault until ctx ends. Other clusters must not wait.
 func TestUntilSeen(t *testing.T) {
 	fault := errors.New("no luck")
 	for _, temporary := range []bool{true, false} {

@@ -27,7 +27,7 @@ type signals struct {
 func catchSignals() *signals {
 	s := &signals{caught: make(chan os.Signal, 16), received: make(chan os.Signal, 16)}
 	for _, sig := range []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2} {
-		// What nohup has this process ignore, the command ignores, too.
+		// nohup starts this process so that it ignores a signal. The command then ignores the signal, too.
 		if !signal.Ignored(sig) {
 			signal.Notify(s.caught, sig)
 		}

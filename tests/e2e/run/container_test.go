@@ -67,15 +67,16 @@ func TestInContainer(t *testing.T) {
 	if output, err := kubectl("apply", "-f", path); err != nil {
 		t.Fatal(output)
 	}
-	harness.Eventually(t, 3*time.Minute, "the job to end", func() error {
-		phase, err := kubectl("get", "pod", "job", "-o", "jsonpath={.status.phase}")
+	phase := ""
+	harness.Eventually(t, 3*time.Minute, "the job to end", func() (err error) {
+		phase, err = kubectl("get", "pod", "job", "-o", "jsonpath={.status.phase}")
 		if err == nil && phase != "Succeeded" && phase != "Failed" {
 			err = fmt.Errorf("it is %s", phase)
 		}
 		return err
 	})
 	log, err := kubectl("logs", "job")
-	if err != nil || !strings.Contains(log, "server-1") || !strings.Contains(log, "1/1") {
+	if err != nil || phase != "Succeeded" || !strings.Contains(log, "server-1") || !strings.Contains(log, "1/1") {
 		status, _ := kubectl("get", "pod", "job", "-o", "jsonpath={.status.containerStatuses}")
 		t.Errorf("the log of the job is (%v):\n%s\nand its status:\n%s", err, log, status)
 	}

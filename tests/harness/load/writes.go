@@ -2,7 +2,6 @@ package load
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -119,16 +118,14 @@ func (w *Writes) count() int {
 	return len(w.acknowledged)
 }
 
-// Refused waits until a write fails with an error from the API, or because the API does not answer: if a datastore goes
-// while no write is under way, the API server waits for it longer than a write.
+// Refused waits until a write fails with an error from the API.
 func (w *Writes) Refused() {
 	w.t.Helper()
 	harness.Eventually(w.t, cluster.Patience, "writes to be refused", func() error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		err := w.fault
-		if !apierrors.IsInternalError(err) && !apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) &&
-			!errors.Is(err, context.DeadlineExceeded) {
+		if !apierrors.IsInternalError(err) && !apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) {
 			return fmt.Errorf("the last fault is: %w", err)
 		}
 		w.t.Logf("refused: %v", err)
