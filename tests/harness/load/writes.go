@@ -2,6 +2,7 @@ package load
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -18,8 +19,12 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
 
-// writeTimeout is longer than etcd takes to report that a write was lost with its leader.
-const writeTimeout = 15 * time.Second
+const (
+	// writeTimeout is longer than etcd takes to report that a write was lost with its leader.
+	writeTimeout = 15 * time.Second
+	// refusalTimeout is longer than the API server waits for its datastore before it answers.
+	refusalTimeout = 75 * time.Second
+)
 
 // Writes creates ConfigMaps one after the other, and counts them in one more ConfigMap. It remembers what
 // the API has acknowledged.
@@ -71,15 +76,10 @@ func (w *Writes) work(ctx context.Context, pause time.Duration) {
 func (w *Writes) write(ctx context.Context, client kubernetes.Interface, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	all := client.CoreV1().ConfigMaps(cluster.Namespace)
-	name := fmt.Sprintf("%s-%d", w.counter, n)
-	if _, err := all.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+	if err := w.create(ctx, client, fmt.Sprintf("%s-%d", w.counter, n)); err != nil {
 		return err
 	}
-	w.mu.Lock()
-	w.acknowledged[name] = true
-	w.mu.Unlock()
-
+	all := client.CoreV1().ConfigMaps(cluster.Namespace)
 	counter, err := all.Get(ctx, w.counter, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		counter, err = all.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: w.counter}}, metav1.CreateOptions{})
@@ -95,6 +95,18 @@ func (w *Writes) write(ctx context.Context, client kubernetes.Interface, n int) 
 	w.mu.Lock()
 	w.counted = n
 	w.mu.Unlock()
+	return nil
+}
+
+// create creates a ConfigMap, and remembers an acknowledgement.
+func (w *Writes) create(ctx context.Context, client kubernetes.Interface, name string) error {
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := client.CoreV1().ConfigMaps(cluster.Namespace).Create(ctx, object, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.acknowledged[name] = true
 	return nil
 }
 
@@ -118,15 +130,21 @@ func (w *Writes) count() int {
 	return len(w.acknowledged)
 }
 
-// Refused waits until a write fails with an error from the API.
+// Refused waits until the API answers a write with an error. It writes by itself, because an answer may
+// come later than the other writes wait.
 func (w *Writes) Refused() {
 	w.t.Helper()
+	attempt := 0
 	harness.Eventually(w.t, cluster.Patience, "writes to be refused", func() error {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		err := w.fault
+		attempt++
+		ctx, cancel := context.WithTimeout(w.t.Context(), refusalTimeout)
+		defer cancel()
+		err := w.create(ctx, w.clients[0], fmt.Sprintf("%s-refused-%d", w.counter, attempt))
+		if err == nil {
+			return errors.New("the last write succeeded")
+		}
 		if !apierrors.IsInternalError(err) && !apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) {
-			return fmt.Errorf("the last fault is: %w", err)
+			return fmt.Errorf("the last write ended with: %w", err)
 		}
 		w.t.Logf("refused: %v", err)
 		return nil
