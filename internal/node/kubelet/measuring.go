@@ -112,15 +112,14 @@ func (m *measuring) ContainerInfoV2(name string, options cadvisorapi.RequestOpti
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case err != nil:
-	case everything:
-		m.all, m.at = maps.Clone(infos), m.now()
 	case !options.Recursive:
-		if fills(infos[name]) {
+		if err == nil && fills(infos[name]) {
 			m.short[name] = true
 		} else {
-			delete(m.short, name)
+			delete(m.short, name) // also if the cgroup is gone
 		}
+	case everything && err == nil:
+		m.all, m.at = maps.Clone(infos), m.now()
 	}
 	return infos, err
 }

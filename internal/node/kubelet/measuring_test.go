@@ -100,6 +100,22 @@ func TestAnswersAreFresh(t *testing.T) {
 			func(_ *measuring, fake *fakeCAdvisor, _ *time.Time) { fake.used = 76 },
 			func(_ *measuring, fake *fakeCAdvisor, _ *time.Time) { fake.used = 75 },
 		},
+		"memory of a cgroup that goes is short": {
+			func(m *measuring, fake *fakeCAdvisor, _ *time.Time) {
+				fake.used = 76
+				if _, err := m.ContainerInfoV2("/gone", aboutNode); err != nil {
+					panic(err)
+				}
+				fake.used = 10
+			},
+			func(m *measuring, fake *fakeCAdvisor, _ *time.Time) {
+				fake.failure = errors.New("unable to find data")
+				if _, err := m.ContainerInfoV2("/gone", aboutNode); err == nil {
+					panic("the fake did not fail")
+				}
+				fake.failure = nil
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, fake, now := clocked()
