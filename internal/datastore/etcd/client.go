@@ -144,9 +144,7 @@ func (p patient) Txn(ctx context.Context, r *pb.TxnRequest, options ...grpc.Call
 		switch {
 		case err == nil && !answer.Succeeded && attempt > 1:
 			return p.made(ctx, r, answer)
-		// A leader that hands over refuses proposals.
-		//upstream:relies-on go.etcd.io/raft/v3/raft.go ErrProposalDropped
-		case !errors.Is(err, errLost) && status.Convert(err).Message() != raft.ErrProposalDropped.Error(), attempt == attempts, !pause(ctx):
+		case !errors.Is(err, errLost) && !unproposed(ctx, err), attempt == attempts, !pause(ctx):
 			return answer, err
 		}
 	}
@@ -169,6 +167,17 @@ func (p patient) propose(ctx context.Context, r *pb.TxnRequest, options []grpc.C
 		return nil, errLost
 	}
 	return answer, err
+}
+
+// unproposed tells whether a write has failed because no leader took it. A leader that hands over
+// refuses proposals. While no leader is known, etcd waits as long as a request may take, and then
+// returns the error of its own deadline.
+//
+//upstream:relies-on go.etcd.io/raft/v3/raft.go ErrProposalDropped
+//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/v3_server.go EtcdServer.processInternalRaftRequestOnce
+func unproposed(ctx context.Context, err error) bool {
+	return status.Convert(err).Message() == raft.ErrProposalDropped.Error() ||
+		errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
 }
 
 // made returns the answer to a repeated transaction that changed nothing. If the

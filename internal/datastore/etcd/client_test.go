@@ -23,8 +23,8 @@ import (
 // lossy is a pb.KVClient that loses transactions, or their answers.
 type lossy struct {
 	pb.KVClient
-	// lose, loseAnswer and drop concern the first transaction.
-	lose, loseAnswer, drop bool
+	// lose, loseAnswer, drop and late concern the first transaction.
+	lose, loseAnswer, drop, late bool
 	// changed is closed when a transaction is lost.
 	changed chan struct{}
 
@@ -37,12 +37,14 @@ func (l *lossy) Range(context.Context, *pb.RangeRequest, ...grpc.CallOption) (*p
 }
 
 func (l *lossy) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
-	lose, loseAnswer, drop := l.lose, l.loseAnswer, l.drop
-	l.lose, l.loseAnswer, l.drop = false, false, false
+	lose, loseAnswer, drop, late := l.lose, l.loseAnswer, l.drop, l.late
+	l.lose, l.loseAnswer, l.drop, l.late = false, false, false, false
 	answer := &pb.TxnResponse{Header: &pb.ResponseHeader{}}
 	switch {
 	case drop:
 		return nil, status.Error(codes.Unknown, raft.ErrProposalDropped.Error())
+	case late:
+		return nil, context.DeadlineExceeded
 	case lose:
 	case l.kv == nil || l.kv.ModRevision == r.Compare[0].GetModRevision():
 		l.revision++
@@ -70,6 +72,7 @@ func TestLostWrites(t *testing.T) {
 		"lost":                      {&lossy{lose: true}, true},
 		"its answer is lost":        {&lossy{loseAnswer: true}, true},
 		"refused by who hands over": {&lossy{drop: true}, true},
+		"found no leader in time":   {&lossy{late: true}, true},
 		"another's is there":        {&lossy{kv: &mvccpb.KeyValue{Value: []byte("theirs"), ModRevision: 1}, revision: 1}, false},
 		"lost, another's is there":  {&lossy{lose: true, kv: &mvccpb.KeyValue{Value: []byte("theirs"), ModRevision: 1}, revision: 1}, false},
 	} {

@@ -77,12 +77,35 @@ func TestCanRemove(t *testing.T) {
 		"the only voter":              {[]member{one, learner(two)}, []member{one, two}, one, false},
 		"a learner":                   {[]member{one, two, learner(three)}, nil, learner(three), true},
 	} {
-		alive := map[uint64]bool{}
-		for _, m := range test.alive {
-			alive[m.id] = true
-		}
-		if err := canRemove(test.members, alive, test.gone); (err == nil) != test.want {
+		if err := canRemove(test.members, answering(test.alive...), test.gone); (err == nil) != test.want {
 			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func answering(members ...member) map[uint64]bool {
+	alive := map[uint64]bool{}
+	for _, m := range members {
+		alive[m.id] = true
+	}
+	return alive
+}
+
+// TestLost wants users to be told to reset a cluster only while too few of its members answer.
+func TestLost(t *testing.T) {
+	const reset = "--cluster-reset"
+	for name, test := range map[string]struct {
+		alive []member
+		want  string
+		reset bool
+	}{
+		"one of three":   {[]member{one}, "of 3 members with a vote, 1 answer and 2 are needed. No answer from three, two. ", true},
+		"two of three":   {[]member{one, two}, "to elect a leader: of 3 members with a vote, 2 answer and 2 are needed. ", false},
+		"three of three": {[]member{one, two, three}, "to elect a leader: of 3 members with a vote, 3 answer and 2 are needed. ", false},
+	} {
+		got := lost([]member{one, two, three, learner(four)}, answering(test.alive...))
+		if !strings.Contains(got, test.want) || strings.Contains(got, reset) != test.reset {
+			t.Errorf("%s: got %q", name, got)
 		}
 	}
 }

@@ -69,7 +69,13 @@ func (m *Member) quorumLost(ctx context.Context, server *etcdserver.EtcdServer) 
 
 func lost(members []member, alive map[uint64]bool) string {
 	silent := silent(members, alive)
+	all, needed := voters(members), quorum(voters(members))
+	answer := all - len(silent)
+	if answer >= needed {
+		return fmt.Sprintf("Waiting for etcd's members to elect a leader: of %d members with a vote, %d answer and %d are needed. "+
+			"If this lasts longer than a minute, look for a slow disk or a slow network on these servers", all, answer, needed)
+	}
 	return fmt.Sprintf("Waiting for etcd's members: of %d members with a vote, %d answer and %d are needed. No answer from %s. "+
 		"If they are lost for good, run `kedge server --cluster-reset` on this server only",
-		voters(members), voters(members)-len(silent), quorum(voters(members)), strings.Join(silent, ", "))
+		all, answer, needed, strings.Join(silent, ", "))
 }
