@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -110,19 +111,31 @@ func (s *Source) get(ctx context.Context, server, digest string, take func(io.Re
 // Noisy returns a reader of from. It calls cancel when nothing could be read for patience,
 // until the end of from. The caller calls stop after the last read.
 func Noisy(from io.Reader, patience time.Duration, cancel context.CancelCauseFunc) (reader io.Reader, stop func()) {
-	quiet := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it has sent nothing for %s", patience)) })
-	return &noisy{from, quiet, patience}, func() { quiet.Stop() }
+	n := &noisy{Reader: from, patience: patience}
+	n.quiet = time.AfterFunc(patience, func() {
+		n.silent.Store(true)
+		cancel(n.fault())
+	})
+	return n, func() { n.quiet.Stop() }
 }
 
 // noisy lets a timer begin again whenever something was read.
 type noisy struct {
 	io.Reader
-	quiet    *time.Timer
 	patience time.Duration
+	quiet    *time.Timer
+	// silent is true when patience is over. The server learns that its client goes, and may still end its
+	// answer as if that were all. So an end that comes afterwards is an error.
+	silent atomic.Bool
 }
+
+func (n *noisy) fault() error { return fmt.Errorf("it has sent nothing for %s", n.patience) }
 
 func (n *noisy) Read(buffer []byte) (int, error) {
 	count, err := n.Reader.Read(buffer)
+	if err == io.EOF && n.silent.Load() {
+		return count, n.fault()
+	}
 	if err != nil {
 		n.quiet.Stop() // what comes after the end may take longer, such as syncing the disk
 	} else {

@@ -100,7 +100,7 @@ func TestSilence(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}, has(content))
-	source.silence = time.Second // longer than a busy machine takes for the first answer
+	source.silence = 50 * time.Millisecond
 	var got []string
 	err := source.Get(t.Context(), digest, func(from io.Reader) error {
 		text, err := io.ReadAll(from)
@@ -110,6 +110,24 @@ func TestSilence(t *testing.T) {
 	if err != nil || len(got) != 2 || got[1] != "kedge <nil>" {
 		t.Errorf("got %q, %v", got, err)
 	}
+}
+
+// TestEndAfterSilence has a server that ends its answer because its client goes.
+func TestEndAfterSilence(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	reader, stop := Noisy(untilGone{ctx}, time.Millisecond, cancel)
+	defer stop()
+	if _, err := io.ReadAll(reader); err == nil || err.Error() != context.Cause(ctx).Error() {
+		t.Errorf("the end of the answer is %v, want %v", err, context.Cause(ctx))
+	}
+}
+
+// untilGone ends when its context does.
+type untilGone struct{ ctx context.Context }
+
+func (u untilGone) Read([]byte) (int, error) {
+	<-u.ctx.Done()
+	return 0, io.EOF
 }
 
 func TestWrite(t *testing.T) {
