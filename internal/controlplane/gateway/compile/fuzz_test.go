@@ -39,6 +39,7 @@ func FuzzGateways(f *testing.F) {
 		`{"gateways":[{"spec":{"tls":{"frontend":{"default":{"validation":{"caCertificateRefs":[{"kind":"ConfigMap","name":"authority"}]}}}},"listeners":[{"name":"a","port":443,"protocol":"HTTPS","tls":{"certificateRefs":[{"name":"certificate"}]}}]}}]}`,
 		`{"gateways":[{"metadata":{"name":"g"},"spec":{"allowedListeners":{"namespaces":{"from":"All"}},"listeners":[{"name":"a","port":80,"protocol":"UDP"}]}}],
 		  "sets":[{"spec":{"parentRef":{"name":"g"},"listeners":[{"name":"a","port":443,"protocol":"TLS","tls":{"mode":"Passthrough"}},{"name":"b","port":443,"protocol":"TLS","tls":{"certificateRefs":[{"name":"certificate"}]}}]}}]}`,
+		`{"gateways":[{"spec":{"listeners":[{"name":"a","port":443,"protocol":"TLS","tls":{"mode":"Later"}}]}}]}`,
 		`{"gateways":[{"spec":{"addresses":[{"value":"192.0.2.1"},{"type":"x"}],"infrastructure":{"labels":{"a":"b"}},"listeners":[{}]}}]}`,
 	} {
 		f.Add([]byte(seed))

@@ -52,8 +52,14 @@ func (c *compiler) newListener(g *gateway, set *gwv1.ListenerSet, spec *gwv1.Lis
 			"kedge does not speak %s: use HTTP, HTTPS, TLS, TCP or UDP", spec.Protocol)
 		return l
 	}
-	if l.protocol == gwv1.HTTPSProtocolType && l.tlsMode != gwv1.TLSModeTerminate {
-		l.accepted = faultOf(gwv1.ListenerReasonUnsupportedValue, "HTTPS cannot be passed through: use the protocol TLS")
+	switch l.tlsMode {
+	case "", gwv1.TLSModeTerminate:
+	case gwv1.TLSModePassthrough:
+		if l.protocol == gwv1.HTTPSProtocolType {
+			l.accepted = faultOf(gwv1.ListenerReasonUnsupportedValue, "HTTPS cannot be passed through: use the protocol TLS")
+		}
+	default:
+		l.accepted = faultOf(gwv1.ListenerReasonUnsupportedValue, "kedge does not know this tls.mode: use Terminate or Passthrough")
 	}
 	if l.hostname != "" && !isHostname(l.hostname) {
 		l.accepted = l.accepted.and(faultOf(gwv1.ListenerReasonUnsupportedValue, "%q is not a host name", l.hostname))
