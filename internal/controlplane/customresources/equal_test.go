@@ -140,7 +140,7 @@ func TestEqualParts(t *testing.T) {
 	if part(all[0], "spec", "list") == part(all[1], "spec", "list") {
 		t.Error("different lists are one")
 	}
-	// What is forgotten is chosen by chance, so later not every two objects have one part.
+	// A full table forgets parts at random, so only most of the later objects share theirs.
 	var shared int
 	for i := range len(all) - 3 {
 		if one(i, "metadata", "managedFields", 0, "fieldsV1") {
