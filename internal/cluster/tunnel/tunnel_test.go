@@ -349,11 +349,11 @@ func TestEndsArrive(t *testing.T) {
 	testutil.CheckLeaks(t)
 	ca := newAuthority(t)
 	tunnels, web := serverFor(t, ca)
-	gone := make(chan struct{})
+	gone := make(chan struct{}, 1)
 	port := startTarget(t, func(conn net.Conn) {
 		first := make([]byte, 1)
 		if _, err := conn.Read(first); err != nil {
-			close(gone) // the caller has closed
+			gone <- struct{}{} // the caller has closed
 			return
 		}
 		_, _ = io.WriteString(conn, "bye")
@@ -375,7 +375,6 @@ func TestEndsArrive(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("deadline: got %v", err)
 	}
-	gone = make(chan struct{})
 	_ = conn.SetReadDeadline(time.Time{})
 	stop()
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
