@@ -26,6 +26,7 @@ import (
 // leaves out what is to be forgotten.
 type backend struct {
 	upstream    upstreamHandler
+	scales      scales
 	events      cache.ResourceEventHandler
 	definitions listers.CustomResourceDefinitionLister
 	view        view
@@ -110,6 +111,9 @@ func newBackend(c Config, options func(*backend, generic.RESTOptions) generic.RE
 		return nil, fmt.Errorf("create handler of custom resources: it does not follow its definitions")
 	}
 	b.upstream = handler
+	if b.scales, err = scalesOf(handler); err != nil {
+		return nil, fmt.Errorf("create handler of custom resources: %w", err)
+	}
 	return b, nil
 }
 

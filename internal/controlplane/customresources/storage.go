@@ -17,13 +17,14 @@ import (
 )
 
 // withoutSchemas is the view of the light handler. It returns a definition whose objects
-// may have any content. All that reading needs of a definition is left: names, versions,
-// conversion, columns and selectable fields.
+// may have any content, and that has no subresources. All that reading needs of a definition
+// is left: names, versions, conversion, columns and selectable fields.
 func withoutSchemas(definition *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	light := *definition
 	light.Spec.Versions = slices.Clone(definition.Spec.Versions)
 	for i := range light.Spec.Versions {
 		anything := true
+		light.Spec.Versions[i].Subresources = nil
 		light.Spec.Versions[i].Schema = &apiextensionsv1.CustomResourceValidation{
 			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &anything},
 		}
@@ -54,6 +55,7 @@ func (o *restOptions) GetRESTOptions(resource schema.GroupResource, example runt
 		made, destroy, err := decorate(config, prefix, key, newObject, newList, attributes, triggers, indexers)
 		if err == nil {
 			destroy = o.backend.keepStore(destroy)
+			go o.backend.scales.forget() // as soon as the handler has made the kind
 		}
 		return made, destroy, err
 	}
