@@ -68,7 +68,7 @@ func (d *directOptions) GetRESTOptions(resource schema.GroupResource, example ru
 	case d.uncached(resource):
 		options.Decorator = d.storage.uncached
 	case resource == definitionsResource:
-		options.Decorator = customresources.WithBookmarks(d.storage.uncached)
+		options.Decorator = customresources.ForDefinitions(d.storage.uncached)
 	default:
 		options.Decorator = d.storage.cached
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"slices"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -206,6 +207,21 @@ func (c *lateCodec) Identifier() runtime.Identifier {
 //
 //upstream:relies-on k8s.io/apiserver/pkg/storage/etcd3/watcher.go watchChan.startWatching watchChan.transform
 func WithBookmarks(decorate generic.StorageDecorator) generic.StorageDecorator {
+	return withBookmarks(decorate, 0)
+}
+
+// quietTime is how long a watch of definitions goes on after it has sent one.
+const quietTime = time.Minute
+
+// ForDefinitions is WithBookmarks for CustomResourceDefinitions. A watch has buffers of
+// the server and of the client, which stay as large as the largest object that it has sent.
+// Together they are four times a definition, which can be a MiB. So a watch that has sent
+// definitions ends after a quiet minute. A client that wants bookmarks begins it again.
+func ForDefinitions(decorate generic.StorageDecorator) generic.StorageDecorator {
+	return withBookmarks(decorate, quietTime)
+}
+
+func withBookmarks(decorate generic.StorageDecorator, quiet time.Duration) generic.StorageDecorator {
 	return func(
 		config *storagebackend.ConfigForResource, prefix string,
 		key func(runtime.Object) (string, error), newObject, newList func() runtime.Object,
@@ -215,19 +231,45 @@ func WithBookmarks(decorate generic.StorageDecorator) generic.StorageDecorator {
 		if err != nil {
 			return nil, nil, err
 		}
-		return bookmarked{made}, destroy, nil
+		return bookmarked{made, quiet}, destroy, nil
 	}
 }
 
-type bookmarked struct{ storage.Interface }
+type bookmarked struct {
+	storage.Interface
+	// quiet is the time after which a watch ends that has sent something, or 0.
+	quiet time.Duration
+}
 
 // Watch implements storage.Interface.
 func (b bookmarked) Watch(ctx context.Context, key string, options storage.ListOptions) (watch.Interface, error) {
 	options.ProgressNotify = options.Predicate.AllowWatchBookmarks
-	w, err := b.Interface.Watch(ctx, key, options)
-	if err != nil || options.ProgressNotify {
-		return w, err
+	if !options.ProgressNotify {
+		w, err := b.Interface.Watch(ctx, key, options)
+		if err != nil {
+			return nil, err
+		}
+		// A datastore in this process tells its progress to all watches.
+		return watch.Filter(w, func(event watch.Event) (watch.Event, bool) { return event, event.Type != watch.Bookmark }), nil
 	}
-	// A datastore in this process tells its progress to all watches.
-	return watch.Filter(w, func(event watch.Event) (watch.Event, bool) { return event, event.Type != watch.Bookmark }), nil
+	if b.quiet == 0 {
+		return b.Interface.Watch(ctx, key, options)
+	}
+	ctx, end := context.WithCancel(ctx)
+	w, err := b.Interface.Watch(ctx, key, options)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	var quiet *time.Timer // since the last object
+	return watch.Filter(w, func(event watch.Event) (watch.Event, bool) {
+		switch {
+		case event.Type == watch.Bookmark:
+		case quiet == nil:
+			quiet = time.AfterFunc(b.quiet, end)
+		default:
+			quiet.Reset(b.quiet)
+		}
+		return event, true
+	}), nil
 }
