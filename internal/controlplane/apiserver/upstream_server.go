@@ -37,7 +37,7 @@ func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInf
 	outermost := config.Aggregator.GenericConfig
 	documents := &openapi.Documents{}
 	extensions.LoopbackClientConfig = rest.CopyConfig(extensions.LoopbackClientConfig)
-	extensions.LoopbackClientConfig.Wrap(customresources.WithoutSchemas)
+	extensions.LoopbackClientConfig.Wrap(customresources.Lean)
 	handlerChain := outermost.BuildHandlerChainFunc
 	outermost.BuildHandlerChainFunc = func(handler http.Handler, c *genericapiserver.Config) http.Handler {
 		return handlerChain(documents.Wrap(handler), c)

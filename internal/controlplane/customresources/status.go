@@ -2,6 +2,7 @@ package customresources
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -13,24 +14,37 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// WithoutSchemas returns a transport for upstream's controllers of definitions. The answers
-// to their writes have no schemas and no managedFields: one of the controllers keeps the
-// last answers, up to 100, to know the names in them. Other answers stay as they are. So do
-// those about definitions that are being deleted, which a controller writes back.
+// Lean returns a transport for upstream's controllers of definitions and their informer, with
+// which these keep less.
 //
+// The answers to their writes have no schemas and no managedFields: one of the controllers
+// keeps the last answers, up to 100, to know the names in them. Other answers stay as they
+// are. So do those about definitions that are being deleted, which a controller writes back.
+//
+// The informer lists the definitions before it watches them. Its first watch would otherwise
+// begin with all of them. Upstream's reflector keeps that watch for ever, also when it has
+// ended, and with it a buffer as large as the largest definition.
+//
+//upstream:relies-on k8s.io/client-go/tools/cache/reflector.go Reflector.ListAndWatchWithContext Reflector.watchList
 //upstream:relies-on k8s.io/apiextensions-apiserver/pkg/controller/status/naming_controller.go NamingConditionController.sync NamingConditionController.getAcceptedNamesForGroup
 //upstream:relies-on k8s.io/apiextensions-apiserver/pkg/controller/establish/establishing_controller.go EstablishingController.sync
 //upstream:relies-on k8s.io/apiextensions-apiserver/pkg/controller/nonstructuralschema/nonstructuralschema_controller.go ConditionController.sync
 //upstream:relies-on k8s.io/apiextensions-apiserver/pkg/controller/apiapproval/apiapproval_controller.go KubernetesAPIApprovalPolicyConformantConditionController.sync
 //upstream:relies-on k8s.io/apiextensions-apiserver/pkg/controller/finalizer/crd_finalizer.go CRDFinalizer.sync
-func WithoutSchemas(transport http.RoundTripper) http.RoundTripper {
+func Lean(transport http.RoundTripper) http.RoundTripper {
 	return leanTransport{transport}
 }
 
 type leanTransport struct{ http.RoundTripper }
 
+// errListFirst lets a reflector list the objects before it watches them.
+var errListFirst = errors.New("definitions have to be listed before they are watched")
+
 // RoundTrip implements http.RoundTripper.
 func (t leanTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(r.URL.Path, "/customresourcedefinitions") && r.URL.Query().Has("sendInitialEvents") {
+		return nil, errListFirst
+	}
 	response, err := t.RoundTripper.RoundTrip(r)
 	if err != nil || r.Method != http.MethodPut || !strings.HasSuffix(r.URL.Path, "/status") || response.StatusCode != http.StatusOK {
 		return response, err
