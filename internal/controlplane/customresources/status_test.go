@@ -105,7 +105,11 @@ func TestListFirst(t *testing.T) {
 			})
 			return
 		}
-		watches <- r.URL.Query()
+		select {
+		case watches <- r.URL.Query():
+		case <-r.Context().Done():
+			return
+		}
 		w.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()

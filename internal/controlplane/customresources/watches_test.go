@@ -25,8 +25,8 @@ func (s watchable) Watch(ctx context.Context, _ string, _ storage.ListOptions) (
 	return w, nil
 }
 
-// TestQuietWatchesEnd wants a watch of definitions to end a minute after the last definition,
-// if its client wants bookmarks, and all other watches to go on.
+// TestQuietWatchesEnd checks which watches end. A watch of definitions ends a minute after the last
+// definition, if its client wants bookmarks. All other watches go on.
 func TestQuietWatchesEnd(t *testing.T) {
 	definition := &apiextensionsv1.CustomResourceDefinition{}
 	for _, test := range []struct {
