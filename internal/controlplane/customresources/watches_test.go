@@ -15,11 +15,11 @@ import (
 // of upstream's storage do.
 type watchable struct {
 	storage.Interface
-	watches chan *watch.FakeWatcher
+	watches chan *watch.RaceFreeFakeWatcher
 }
 
 func (s watchable) Watch(ctx context.Context, _ string, _ storage.ListOptions) (watch.Interface, error) {
-	w := watch.NewFakeWithChanSize(4, false)
+	w := watch.NewRaceFreeFake()
 	context.AfterFunc(ctx, w.Stop)
 	s.watches <- w
 	return w, nil
@@ -46,7 +46,7 @@ func TestQuietWatchesEnd(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				watches := make(chan *watch.FakeWatcher, 1)
+				watches := make(chan *watch.RaceFreeFakeWatcher, 1)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				options := storage.ListOptions{Predicate: storage.SelectionPredicate{AllowWatchBookmarks: test.bookmarks}}
