@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"time"
 
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
@@ -20,6 +21,12 @@ var program = arguments.Program{Name: "kube-controller-manager", Option: "kube-c
 	"authorization-kubeconfig":  arguments.InProcess,
 	"leader-elect":              arguments.OneLeader,
 }}
+
+// shutdownTimeout is how long controllers may take to stop when this server is not elected any
+// more. Upstream's process ends then in any case, so it waits for 10 s only. This process goes
+// on, its controllers' requests have ended, and a server whose datastore or processors are
+// overloaded needs longer.
+const shutdownTimeout = time.Minute
 
 // newOptions returns upstream's defaults, changed first to what kubeadm or kedge sets
 // and then by the user's arguments.
@@ -38,6 +45,7 @@ func newOptions(c *Config) (*options.KubeControllerManagerOptions, error) {
 	o.Generic.Controllers = []string{"*", names.BootstrapSignerController, names.TokenCleanerController}
 	// Upstream ends the process when it loses an election.
 	o.Generic.LeaderElection.LeaderElect = false
+	o.ControllerShutdownTimeout = shutdownTimeout
 
 	o.KubeCloudShared.AllocateNodeCIDRs = true
 	o.KubeCloudShared.ClusterCIDR = strings.Join(c.Cluster.ClusterCIDR, ",")

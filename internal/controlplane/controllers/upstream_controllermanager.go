@@ -125,8 +125,9 @@ func (m *Manager) control(ctx context.Context, completed *managerconfig.Complete
 			ready()
 		}
 	})
-	if !app.RunControllers(ctx, controllerContext, controllers, app.ControllerStartJitter, completed.ControllerShutdownTimeout) {
-		return fmt.Errorf("some controllers did not stop within %v", completed.ControllerShutdownTimeout)
+	var late running
+	if !app.RunControllers(ctx, controllerContext, late.follow(controllers), app.ControllerStartJitter, completed.ControllerShutdownTimeout) {
+		return fmt.Errorf("these controllers did not stop within %v: %s", completed.ControllerShutdownTimeout, &late)
 	}
 	if ctx.Err() == nil {
 		return errors.New("all controllers ended without being asked to")
