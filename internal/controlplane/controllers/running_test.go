@@ -29,19 +29,19 @@ func TestLateControllers(t *testing.T) {
 		go func() { stopped <- app.RunControllers(ctx, app.ControllerContext{}, controllers, 1, shutdownTimeout) }()
 		synctest.Wait()
 		if got := late.String(); got != "a, b, c" {
-			t.Errorf("%q run, want all three", got)
+			t.Errorf("the controllers that run are %q, want all three", got)
 		}
 		cancel()
 		if <-stopped {
 			t.Error("controllers that hang count as stopped")
 		}
 		if got := late.String(); got != "a, c" {
-			t.Errorf("%q are late, want a, c", got)
+			t.Errorf("the late controllers are %q, want a and c", got)
 		}
 		close(release)
 		synctest.Wait()
 		if got := late.String(); got != "" {
-			t.Errorf("%q run after all ended", got)
+			t.Errorf("the controllers %q count as running after all have ended", got)
 		}
 	})
 }
