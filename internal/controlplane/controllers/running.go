@@ -16,7 +16,7 @@ type running struct {
 	names map[string]struct{}
 }
 
-// follow returns the controllers so that running knows which of them run.
+// follow returns controllers that do the same, and that r notices when they begin and end.
 func (r *running) follow(controllers []app.Controller) []app.Controller {
 	r.names = map[string]struct{}{}
 	followed := make([]app.Controller, len(controllers))

@@ -29,14 +29,14 @@ func TestLateControllers(t *testing.T) {
 		go func() { stopped <- app.RunControllers(ctx, app.ControllerContext{}, controllers, 1, shutdownTimeout) }()
 		synctest.Wait()
 		if got := late.String(); got != "a, b, c" {
-			t.Errorf("the controllers that run are %q, want all three", got)
+			t.Errorf("the controllers that run are %q, but all three run", got)
 		}
 		cancel()
 		if <-stopped {
 			t.Error("controllers that hang count as stopped")
 		}
 		if got := late.String(); got != "a, c" {
-			t.Errorf("the late controllers are %q, want a and c", got)
+			t.Errorf("the late controllers are %q, but a and c hang", got)
 		}
 		close(release)
 		synctest.Wait()

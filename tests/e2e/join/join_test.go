@@ -144,7 +144,7 @@ func TestJoin(t *testing.T) {
 
 	t.Run("labels and taints", func(t *testing.T) {
 		taint := corev1.Taint{Key: "kedge.dev/edge", Value: "yes", Effect: corev1.TaintEffectNoSchedule}
-		// A controller removes the taint of a node that is not ready a moment after the node is.
+		// The taint not-ready goes a moment after the node has become ready.
 		harness.Eventually(t, patience, "the node to have its label and only its taint", func() error {
 			node, err := client.CoreV1().Nodes().Get(t.Context(), "agent-1", metav1.GetOptions{})
 			if err == nil && (node.Labels["zone"] != "attic" || len(node.Spec.Taints) != 1 || node.Spec.Taints[0] != taint) {
