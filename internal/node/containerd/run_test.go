@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -29,10 +30,11 @@ import (
 )
 
 // A process can run only one containerd, and only once. So each test of a running containerd uses
-// a process of its own, and a host of its own, which is a mount namespace with its own /run. The
-// test binary starts itself for both.
+// a process of its own, and a host of its own: a mount namespace with its own /run, and a network
+// namespace, because every containerd of kedge wants streamPort. The test binary starts itself for
+// both.
 const (
-	envNode   = "KEDGE_TEST_NODE"    // set in the mount namespace
+	envNode   = "KEDGE_TEST_NODE"    // set on the host of its own
 	envDir    = "KEDGE_TEST_DIR"     // set in the process that runs containerd
 	envStopAt = "KEDGE_TEST_STOP_AT" // and in it the message at which it is stopped
 
@@ -120,7 +122,7 @@ type fatal struct{}
 
 func (fatal) Fatal(args ...any) { fmt.Println(args...); os.Exit(1) }
 
-// inNode runs test in a mount namespace of its own, with helpers in PATH.
+// inNode runs test on a host of its own, with helpers in PATH.
 func inNode(t *testing.T, test func(t *testing.T, dir string)) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
@@ -130,6 +132,13 @@ func inNode(t *testing.T, test func(t *testing.T, dir string)) {
 			t.Fatal(err)
 		}
 		if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		loopback, err := netlink.LinkByName("lo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkSetUp(loopback); err != nil {
 			t.Fatal(err)
 		}
 		test(t, dir)
@@ -145,7 +154,7 @@ func inNode(t *testing.T, test func(t *testing.T, dir string)) {
 	}
 	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.run", "^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), envNode+"="+dir, "PATH="+dir+"/bin:"+os.Getenv("PATH"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {
@@ -309,6 +318,8 @@ func TestPodsOutliveContainerd(t *testing.T) {
 			}
 			if log := n.log(); strings.Contains(log, "preloaded") {
 				t.Errorf("unchanged archives were imported again:\n%s", log)
+			} else if strings.Contains(log, "level=warning") {
+				t.Errorf("a start without news warns:\n%s", log)
 			}
 			n.exec(pod)
 			if signal == syscall.SIGKILL {
@@ -319,8 +330,10 @@ func TestPodsOutliveContainerd(t *testing.T) {
 		if err := n.stop(syscall.SIGTERM); err != nil {
 			t.Errorf("containerd ended with %v: %s", err, n.log())
 		}
-		if log := n.log(); strings.Contains(log, "level=warning") {
-			t.Errorf("a start without news warns:\n%s", log)
+		// Upstream may warn when it removes a pod and when it is stopped while it collects garbage, if
+		// the machine is slow. Neither is a fault, so neither may be an error.
+		if log := n.log(); strings.Count(log, "level=error") != 1 {
+			t.Errorf("the log tells of more errors than the broken archive:\n%s", log)
 		}
 	})
 }
