@@ -4,7 +4,8 @@
 // By default Go lets a heap grow to twice its live size before it collects garbage. In a process
 // that mostly waits, half of the memory is then garbage. This package lets the heap grow by what is
 // allocated in a fixed time instead. That is little while the process is idle. Under load it is
-// at most Go's default, because more frequent collections would cost processor time.
+// at most Go's default, because more frequent collections would cost processor time. A large heap
+// grows by less than that even under load, so that a burst leaves less behind.
 //
 // An idle process spends most of its processor time on waking up, for hundreds of unrelated timers.
 // While kedge is not busy, the kernel may delay these timers a little so that several expire
@@ -32,6 +33,11 @@ const (
 	// lower one would save little memory and collect often.
 	busiest = 100
 	calmest = 25
+	// A heap of up to roomy bytes may grow by busiest percent, a larger one by at most heavy. Otherwise
+	// the garbage of a burst leaves holes, which are never closed: DECISIONS.md. A new server stays
+	// below roomy, whatever it is asked.
+	roomy = 160 << 20
+	heavy = 40
 	// While the process starts, GOGC is at most starting. Most objects that stay are made then, and
 	// garbage leaves holes between them that are never closed. A server so keeps 6 MiB less than
 	// with busiest, and 15 MiB less if its cluster is new. The start takes a quarter more processor
@@ -131,9 +137,12 @@ func mayBeLate(now bool, gogc int) bool {
 }
 
 // gogc returns the percentage by which a heap of live bytes grows in an interval in which
-// allocated bytes are allocated, between calmest and upper.
+// allocated bytes are allocated, between calmest and upper. It does not let the heap grow beyond
+// roomy, unless that would be less than heavy percent.
 func gogc(allocated, live uint64, upper int) int {
-	return int(min(max(100*allocated/max(live, 1), calmest), uint64(upper)))
+	live = max(live, 1)
+	room := 100 * (max(roomy, live) - live) / live
+	return int(min(max(100*allocated/live, calmest), max(room, heavy), uint64(upper)))
 }
 
 // differs tells whether a new percentage is worth setting, because that stops the process for a

@@ -24,7 +24,11 @@ func TestGOGC(t *testing.T) {
 		"busy":               {1000 * mebibyte, 60 * mebibyte, busiest, busiest},
 		"starting":           {1000 * mebibyte, 60 * mebibyte, starting, starting},
 		"nothing lives yet":  {mebibyte, 0, busiest, busiest},
-		"more than a uint32": {1 << 40, 1 << 39, busiest, busiest},
+		"room to grow":       {1000 * mebibyte, 100 * mebibyte, busiest, 60},
+		"heavy":              {1000 * mebibyte, 150 * mebibyte, busiest, heavy},
+		"heavy and starting": {1000 * mebibyte, 150 * mebibyte, starting, heavy},
+		"heavy, a little":    {60 * mebibyte, 200 * mebibyte, busiest, 30},
+		"more than a uint32": {1 << 40, 1 << 39, busiest, heavy},
 	} {
 		if got := gogc(test.allocated, test.live, test.upper); got != test.want {
 			t.Errorf("%s: got %d, want %d", name, got, test.want)
