@@ -34,8 +34,8 @@ const (
 	busiest = 100
 	calmest = 25
 	// A heap of up to roomy bytes may grow by busiest percent, a larger one by at most heavy. Otherwise
-	// the garbage of a burst leaves holes, which are never closed: DECISIONS.md. A new server stays
-	// below roomy, whatever it is asked.
+	// the garbage of a burst leaves holes, which are never closed. With these bounds, a new server
+	// still answers as many requests: see node/DECISIONS.md.
 	roomy = 160 << 20
 	heavy = 40
 	// While the process starts, GOGC is at most starting. Most objects that stay are made then, and
