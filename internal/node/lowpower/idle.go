@@ -100,9 +100,10 @@ func watch(ctx context.Context, setGOGC bool) {
 		next := gogc(allocated-last, live, upper)
 		last = allocated
 		most = max(most, live)
-		if setGOGC && differs(next, percent) {
-			debug.SetGCPercent(next)
-			percent = next
+		// What follows goes by next, because a large heap says nothing about how busy the process is.
+		if growth := bounded(next, live); setGOGC && differs(growth, percent) {
+			debug.SetGCPercent(growth)
+			percent = growth
 		}
 		switch {
 		case !resting && next <= rests:
@@ -137,12 +138,16 @@ func mayBeLate(now bool, gogc int) bool {
 }
 
 // gogc returns the percentage by which a heap of live bytes grows in an interval in which
-// allocated bytes are allocated, between calmest and upper. It does not let the heap grow beyond
-// roomy, unless that would be less than heavy percent.
+// allocated bytes are allocated, between calmest and upper.
 func gogc(allocated, live uint64, upper int) int {
-	live = max(live, 1)
-	room := 100 * (max(roomy, live) - live) / live
-	return int(min(max(100*allocated/live, calmest), max(room, heavy), uint64(upper)))
+	return int(min(max(100*allocated/max(live, 1), calmest), uint64(upper)))
+}
+
+// bounded returns the percentage by which a heap of live bytes may grow: at most percent, and not
+// beyond roomy unless that would be less than heavy percent.
+func bounded(percent int, live uint64) int {
+	room := 100 * (max(roomy, live) - live) / max(live, 1)
+	return min(percent, max(int(room), heavy))
 }
 
 // differs tells whether a new percentage is worth setting, because that stops the process for a

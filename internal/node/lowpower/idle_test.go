@@ -24,13 +24,30 @@ func TestGOGC(t *testing.T) {
 		"busy":               {1000 * mebibyte, 60 * mebibyte, busiest, busiest},
 		"starting":           {1000 * mebibyte, 60 * mebibyte, starting, starting},
 		"nothing lives yet":  {mebibyte, 0, busiest, busiest},
-		"room to grow":       {1000 * mebibyte, 100 * mebibyte, busiest, 60},
-		"heavy":              {1000 * mebibyte, 150 * mebibyte, busiest, heavy},
-		"heavy and starting": {1000 * mebibyte, 150 * mebibyte, starting, heavy},
-		"heavy, a little":    {60 * mebibyte, 200 * mebibyte, busiest, 30},
-		"more than a uint32": {1 << 40, 1 << 39, busiest, heavy},
+		"more than a uint32": {1 << 40, 1 << 39, busiest, busiest},
 	} {
 		if got := gogc(test.allocated, test.live, test.upper); got != test.want {
+			t.Errorf("%s: got %d, want %d", name, got, test.want)
+		}
+	}
+}
+
+func TestBounded(t *testing.T) {
+	const mebibyte = 1 << 20
+	for name, test := range map[string]struct {
+		percent int
+		live    uint64
+		want    int
+	}{
+		"a new server":        {busiest, 60 * mebibyte, busiest},
+		"nothing lives yet":   {busiest, 0, busiest},
+		"room to grow":        {busiest, 100 * mebibyte, 60},
+		"no room":             {busiest, 150 * mebibyte, heavy},
+		"large":               {busiest, 1 << 39, heavy},
+		"large, and starting": {starting, 1 << 30, heavy},
+		"large, and at rest":  {calmest, 1 << 30, calmest},
+	} {
+		if got := bounded(test.percent, test.live); got != test.want {
 			t.Errorf("%s: got %d, want %d", name, got, test.want)
 		}
 	}
