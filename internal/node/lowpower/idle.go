@@ -100,7 +100,7 @@ func watch(ctx context.Context, setGOGC bool) {
 		next := gogc(allocated-last, live, upper)
 		last = allocated
 		most = max(most, live)
-		// What follows goes by next, because a large heap says nothing about how busy the process is.
+		// next, and not growth, tells how busy the process is: growth is also low if the heap is large.
 		if growth := bounded(next, live); setGOGC && differs(growth, percent) {
 			debug.SetGCPercent(growth)
 			percent = growth
