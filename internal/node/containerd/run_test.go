@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime/pprof"
 	"strings"
 	"sync"
@@ -18,7 +19,6 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -27,6 +27,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/kubeinit"
 	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
+	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
 // A process can run only one containerd, and only once. So each test of a running containerd uses
@@ -134,13 +135,7 @@ func inNode(t *testing.T, test func(t *testing.T, dir string)) {
 		if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
 			t.Fatal(err)
 		}
-		loopback, err := netlink.LinkByName("lo")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := netlink.LinkSetUp(loopback); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Command(t, "ip link set lo up")
 		test(t, dir)
 		return
 	}
@@ -281,6 +276,10 @@ func (n *node) pid(container string) int {
 	return info.Pid
 }
 
+// harmless matches what upstream may log on a slow machine: when it removes a pod whose shim has
+// gone already, and when it is stopped while it collects garbage.
+var harmless = regexp.MustCompile(`(?m)^.*(warnings while cleaning up dead shim|garbage collection failed.*database not open|failed to finish collection context.*file already closed).*$`)
+
 func TestPodsOutliveContainerd(t *testing.T) {
 	inNode(t, func(t *testing.T, dir string) {
 		writeImages(t, dir)
@@ -330,10 +329,9 @@ func TestPodsOutliveContainerd(t *testing.T) {
 		if err := n.stop(syscall.SIGTERM); err != nil {
 			t.Errorf("containerd ended with %v: %s", err, n.log())
 		}
-		// Upstream may warn when it removes a pod and when it is stopped while it collects garbage, if
-		// the machine is slow. Neither is a fault, so neither may be an error.
-		if log := n.log(); strings.Count(log, "level=error") != 1 {
-			t.Errorf("the log tells of more errors than the broken archive:\n%s", log)
+		log := harmless.ReplaceAllString(n.log(), "")
+		if strings.Contains(log, "level=warning") || strings.Count(log, "level=error") != 1 {
+			t.Errorf("the log of a start, a removed pod and a stop tells of more than the broken archive:\n%s", log)
 		}
 	})
 }

@@ -33,9 +33,9 @@ const (
 	// lower one would save little memory and collect often.
 	busiest = 100
 	calmest = 25
-	// A heap of up to roomy bytes may grow by busiest percent, a larger one by at most heavy. Otherwise
-	// the garbage of a burst leaves holes, which are never closed. With these bounds, a new server
-	// still answers as many requests: see node/DECISIONS.md.
+	// A heap may grow by busiest percent until it has roomy bytes. Beyond that it grows by at most
+	// heavy percent. Otherwise the garbage of a burst leaves holes, which are never closed. With these
+	// bounds, a new server still answers as many requests: see node/DECISIONS.md.
 	roomy = 160 << 20
 	heavy = 40
 	// While the process starts, GOGC is at most starting. Most objects that stay are made then, and
