@@ -28,6 +28,8 @@ func (s *server) newGateway(api *api) *gateway.Compiler {
 		Pools:          s.cfg.Cluster.Has(config.ServiceLB),
 		Sockets:        front.Options{ProxyProtocol: settings.ProxyProtocol, Trusted: settings.TrustedPrefixes(), AccessLog: settings.AccessLog},
 		IngressClasses: settings.IngressClasses,
+		Ports:          settings.SharedPorts(),
+		ShareHosts:     settings.ShareHosts,
 		Metrics:        s.metrics.Registerer(metrics.APIServer),
 	})
 }

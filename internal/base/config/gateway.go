@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -22,6 +23,9 @@ type GatewaySettings struct {
 	TrustedProxies []string `key:"gateway-trusted-proxies" role:"server" usage:"range of addresses of proxies in front of the gateway. The gateway believes what they say about the client: in X-Forwarded headers, and with gateway-proxy-protocol in the PROXY protocol"`
 	ProxyProtocol  bool     `key:"gateway-proxy-protocol" role:"server" usage:"connections from gateway-trusted-proxies to the gateway begin with the PROXY protocol"`
 	AccessLog      bool     `key:"gateway-access-log" role:"server" usage:"log each request that the gateway answers"`
+	// Ports are further ports than 80 and 443: see SharedPorts.
+	Ports      []string `key:"gateway-ports" role:"server" usage:"port that Gateways without an address of their own may use in addition to 80 and 443. The oldest one has it"`
+	ShareHosts bool     `key:"gateway-share-hosts" role:"server" usage:"let Ingresses and Gateways of all namespaces serve the same host names together, for a cluster with one tenant. By default, a host belongs to the namespace that had it first"`
 	// ACMEServer is empty for Let's Encrypt.
 	ACMEServer string `key:"gateway-acme-server" role:"server" usage:"URL of the directory of the ACME authority from which the gateway gets certificates. The default is Let's Encrypt"`
 }
@@ -29,6 +33,19 @@ type GatewaySettings struct {
 // ServesIngressClass tells whether the gateway serves the Ingresses of a class.
 func (g *GatewaySettings) ServesIngressClass(name string) bool {
 	return name == GatewayClass || slices.Contains(g.IngressClasses, name)
+}
+
+// SharedPorts returns Ports parsed. It is for a validated Config.
+func (g *GatewaySettings) SharedPorts() []uint16 {
+	var ports []uint16
+	for _, text := range g.Ports {
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil {
+			panic(err)
+		}
+		ports = append(ports, uint16(port))
+	}
+	return ports
 }
 
 // TrustedPrefixes returns TrustedProxies parsed. It is for a validated Config.
@@ -81,5 +98,19 @@ func (v *validator) gateway(g *GatewaySettings) {
 	}
 	if g.ProxyProtocol && len(g.TrustedProxies) == 0 {
 		v.fault("gateway-proxy-protocol", "is set, and gateway-trusted-proxies is not: set gateway-trusted-proxies to the addresses that the PROXY protocol comes from")
+	}
+}
+
+// gatewayPorts checks the further ports of the gateway. from and to are the range of NodePorts.
+func (v *validator) gatewayPorts(ports []string, from, to int) {
+	for _, text := range ports {
+		switch port, err := strconv.Atoi(text); {
+		case err != nil || port < 1 || port > 65535:
+			v.fault("gateway-ports", "invalid port %q: use a number from 1 to 65535", text)
+		case port == 80 || port == 443:
+			v.fault("gateway-ports", "port %d is always there, with protocols that all namespaces can use beside each other: remove %[1]d from the list", port)
+		case port >= from && port <= to:
+			v.fault("gateway-ports", "port %d is in service-node-port-range %d-%d: use another port", port, from, to)
+		}
 	}
 }

@@ -27,7 +27,7 @@ func TestLoadGoodFiles(t *testing.T) {
 	full.Cluster.FlannelBackend = "host-gw"
 	full.Cluster.Gateway = GatewaySettings{
 		IngressClasses: []string{"traefik", "nginx"}, TrustedProxies: []string{"192.0.2.0/24", "2001:db8::1"},
-		ProxyProtocol: true, AccessLog: true, ACMEServer: "https://ca.example.com/directory",
+		ProxyProtocol: true, AccessLog: true, Ports: []string{"8080", "5432"}, ShareHosts: true, ACMEServer: "https://ca.example.com/directory",
 	}
 	full.Node.ContainerRuntimeEndpoint = "unix:///run/crio/crio.sock"
 	for name, want := range map[string]*Config{"full": full, "empty": Default()} {

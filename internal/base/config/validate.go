@@ -276,6 +276,7 @@ func (v *validator) cluster(c *Cluster) {
 	}
 	v.oneOf("flannel-backend", c.FlannelBackend, flannelBackends)
 	v.gateway(&c.Gateway)
+	v.gatewayPorts(c.Gateway.Ports, from, to)
 	for _, part := range c.Disable {
 		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(part)) {
 			v.fault("disable", "%q is a file name: remove its extension, as in disable: %s", part, strings.TrimSuffix(part, filepath.Ext(part)))

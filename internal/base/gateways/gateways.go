@@ -26,6 +26,14 @@ const (
 	// the name of the Service, so that a copy of the Service under another name is not taken for
 	// one.
 	FrontLabel = "gateway.kedge.dev/front"
+
+	// AllowAnnotation is on an Ingress, a Gateway, a ListenerSet or a route. It has the names of
+	// other namespaces, separated by commas, that may serve the hosts of this object, too.
+	AllowAnnotation = "gateway.kedge.dev/allow-namespaces"
+	// HostsAnnotation is on a Namespace. It has host names, separated by commas, that belong to
+	// the namespace, whoever has claimed them before. Only users who may update all namespaces
+	// may change it (controlplane/restriction).
+	HostsAnnotation = "gateway.kedge.dev/hosts"
 )
 
 // maxListening is how many bytes ParseListening reads. Kubernetes limits all annotations of

@@ -4,6 +4,7 @@
 package servicelb
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -36,6 +37,8 @@ const (
 	// Condition is the type of the condition of a Service that tells whether the Service has
 	// addresses, and marks these as kedge's.
 	Condition = "kedge.dev/LoadBalancer"
+	// Waiting is the reason of the condition while nodes have yet to say whether ports are free.
+	Waiting = "WaitingForNodes"
 
 	// User is the user of the component on nodes.
 	User = "system:kedge:loadbalancer"
@@ -77,6 +80,17 @@ func Port(port *corev1.ServicePort) string {
 		protocol = corev1.ProtocolTCP
 	}
 	return fmt.Sprintf("%d/%s", port.Port, strings.ToLower(string(protocol)))
+}
+
+// NotServed is the error of a port in the status of a Service, at an address that does not serve
+// the port.
+const NotServed = "kedge.dev/NotServed"
+
+// Serves tells whether an address in the status of a Service serves a port.
+func Serves(address *corev1.LoadBalancerIngress, port *corev1.ServicePort) bool {
+	return !slices.ContainsFunc(address.Ports, func(status corev1.PortStatus) bool {
+		return status.Error != nil && status.Port == port.Port && status.Protocol == cmp.Or(port.Protocol, corev1.ProtocolTCP)
+	})
 }
 
 // LeaseName returns the name of the Lease of an address.

@@ -76,9 +76,21 @@ func (t *term) syncCertificates(ctx context.Context, newest *compiled) {
 	i.issuer.Update(&acme.Objects{
 		Ingresses: slices.Collect(maps.Keys(newest.ingresses.Served)),
 		Gateways:  slices.Collect(maps.Keys(newest.gateways.Gateways)),
-		Routes:    newest.state.Routes,
+		Owners:    newest.owners,
+		OwnFronts: newest.ownFronts(),
 		Secret:    newest.secret,
 	})
+}
+
+// ownFronts returns NAMESPACE/NAME of the Gateways with addresses of their own.
+func (c *compiled) ownFronts() map[string]bool {
+	names := map[string]bool{}
+	for i := range c.fronts {
+		if gateway := c.fronts[i].Gateway; gateway != nil {
+			names[gateway.Namespace+"/"+gateway.Name] = true
+		}
+	}
+	return names
 }
 
 // stop ends attempts, and does not wait for them.

@@ -184,7 +184,7 @@ func TestCertificateOfIngress(t *testing.T) {
 		w.settle()
 		w.issuer.expect(w, "with the annotation", 1, 1)
 		objects := w.issuer.objects
-		if len(objects.Ingresses) != 1 || len(objects.Gateways) != 0 || len(objects.Routes) != 1 || objects.Secret("shop", "tls") != nil {
+		if len(objects.Ingresses) != 1 || len(objects.Gateways) != 0 || objects.Owners == nil || objects.Secret("shop", "tls") != nil {
 			t.Errorf("the issuer is told %+v", objects)
 		}
 		if cfg := w.issuer.cfg; cfg.API == nil || cfg.Events == nil || cfg.Directory != "https://ca.example/directory" || len(cfg.Refused) != 1 {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/compile"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/ingress"
 	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancer"
 )
@@ -25,6 +27,9 @@ import (
 type compiled struct {
 	gateways  *compile.Result
 	ingresses *ingress.Result
+	// owners knows which namespace has which host of the shared front. It is nil if hosts
+	// belong to no namespace.
+	owners *hosts.Owners
 	// fronts are those of both. They also answer challenges.
 	fronts []front.Front
 	state  *routing.State
@@ -57,10 +62,12 @@ func (s *sources) once() *compiled {
 	s.matters.begin()
 	begun := time.Now()
 	lookup := s.lookup()
-	now := &compiled{gateways: compile.Compile(s.gatewayInput(lookup)), ingresses: s.compileIngresses(lookup)}
+	gateways, ingresses := compile.Begin(s.gatewayInput(lookup)), s.beginIngresses(lookup)
+	owners := s.owners(slices.Concat(gateways.Claims(), ingresses.Claims()), lookup)
+	now := &compiled{gateways: gateways.Finish(owners), ingresses: ingresses.Finish(owners), owners: owners}
 	now.asks, now.secret = now.asksForCertificates(), lookup.secret
 	s.certificates.Sweep()
-	now.fronts = front.Merge(now.gateways.Fronts, now.ingresses.Fronts)
+	now.fronts = front.Partition(front.Merge(now.gateways.Fronts, now.ingresses.Fronts), owners)
 	certificates := both(now.gateways.State.Certificates, now.ingresses.State.Certificates)
 	now.answerChallenges(certificates)
 	now.eligible = s.eligible()
@@ -124,6 +131,9 @@ func (c *compiled) names() map[object]bool {
 	}
 	if c.asks {
 		names[object{secretKind, acme.ChallengesName}] = true
+	}
+	if c.owners != nil {
+		names[object{secretKind, hostsName}] = true
 	}
 	return names
 }
@@ -215,7 +225,7 @@ func (s *sources) gatewayInput(l *lookup) *compile.Input {
 		Gateways: list[gwv1.Gateway](s.gateways),
 
 		Namespace: l.namespace, Service: l.service, Secret: l.secret, ConfigMap: l.configMap, Slices: l.slices, Offered: l.offered,
-		Certificate: s.certificates.Read,
+		Certificate: s.certificates.Read, Ports: s.cfg.Ports,
 	}
 	if s.routes != nil {
 		in.ListenerSets = list[gwv1.ListenerSet](s.kinds[listenerSetResource])
@@ -230,12 +240,12 @@ func (s *sources) gatewayInput(l *lookup) *compile.Input {
 	return in
 }
 
-// compileIngresses works out what the Ingresses mean.
-func (s *sources) compileIngresses(l *lookup) *ingress.Result {
+// beginIngresses begins to work out what the Ingresses mean.
+func (s *sources) beginIngresses(l *lookup) *ingress.Run {
 	// Listing a cache does not fail.
 	all, _ := s.ingresses.List(labels.Everything())
 	classes, _ := s.ingressClasses.List(labels.Everything())
-	return ingress.Compile(&ingress.Input{
+	return ingress.Begin(&ingress.Input{
 		Ingresses: all, Classes: classes, ServedClasses: s.cfg.IngressClasses,
 		Service: l.service, Secret: l.secret, Slices: l.slices, Certificate: s.certificates.Read,
 	})

@@ -213,7 +213,8 @@ func (t *term) sync(ctx context.Context, newest *compiled) error {
 	t.clearIngresses(ctx, newest, failed) // the addresses are those of a Service
 	t.syncServices(ctx, newest, failed)
 	faults = append(faults, t.syncSlices(ctx, newest, failed)...)
-	t.tell(faults)
+	t.tell(append(faults, t.unreachable(newest)...))
+	t.syncHosts(ctx, newest, failed)
 	t.syncCertificates(ctx, newest)
 	t.syncStatuses(ctx, newest, failed)
 	t.syncIngresses(ctx, newest, failed)

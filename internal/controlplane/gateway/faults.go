@@ -42,6 +42,7 @@ func faultsOf(newest *compiled) []fault {
 	for _, f := range newest.ingresses.Faults {
 		faults = append(faults, fault{f.Ingress, f.Reason, f.Message})
 	}
+	faults = append(faults, newest.hostFaults()...)
 	for _, f := range newest.taken {
 		message := takenMessage(&f)
 		served := gatewaysOf(&f)

@@ -112,24 +112,25 @@ func (t *term) syncSlices(ctx context.Context, newest *compiled, failed func(err
 	return faults
 }
 
-// endpoints returns the nodes that may be endpoints of a front. Nodes whose pods have host
-// ports of the shared front are left out: if such a node were an endpoint, the service proxy
-// would take the connections to these ports away from the pods.
+// endpoints returns the nodes that may be endpoints of a front. A port that a pod of a node has as
+// a host port is the pod's: if the node were an endpoint of this port of the shared front, the
+// service proxy would take the connections away from the pod.
 func (t *term) endpoints(f *front.Front, service *corev1.Service, newest *compiled) (nodes []front.Node, yielding []fault) {
 	all, _ := t.nodes.List(labels.Everything()) // listing a cache does not fail
 	for _, object := range all {
 		if !newest.eligible[object.Name] || !isReady(object) {
 			continue
 		}
+		node := nodeOf(object, t.Owner)
 		if f.Name == front.Shared {
-			if pod, port := t.hostPorts.find(object.Name, f.Ports); pod != "" {
+			for _, o := range t.hostPorts.find(object.Name, f.Ports) {
+				node.Yields = append(node.Yields, front.PortName(o.port))
 				yielding = append(yielding, fault{service, "HostPortInUse", fmt.Sprintf(
-					"kedge does not serve Gateways and Ingresses at the addresses of node %s, because pod %s has the host port %s there. "+
-						"To let kedge serve there, remove the hostPort of the pod", object.Name, pod, port)})
-				continue
+					"kedge does not serve port %d/%s of Gateways and Ingresses at the addresses of node %s, because pod %s has the host port there. "+
+						"To let kedge serve it there, remove the hostPort of the pod", o.port.Number, o.port.Transport, object.Name, o.pod)})
 			}
 		}
-		nodes = append(nodes, nodeOf(object, t.Owner))
+		nodes = append(nodes, node)
 	}
 	return nodes, yielding
 }

@@ -53,6 +53,10 @@ type Config struct {
 	Sockets front.Options
 	// IngressClasses are further classes of Ingresses that kedge serves.
 	IngressClasses []string
+	// Ports are further ports of the shared front than 80 and 443.
+	Ports []uint16
+	// ShareHosts says that hosts belong to no namespace.
+	ShareHosts bool
 	// Metrics is where the Compiler registers its metrics, or nil.
 	Metrics prometheus.Registerer
 }

@@ -112,24 +112,30 @@ func hostPodOf(pod *corev1.Pod) hostPod {
 	return found
 }
 
-// find returns a pod of a node that has one of the ports of a front as a host port, and the
-// port. Of several pods it is the one whose name is first.
-func (h *hostPorts) find(node string, ports []front.Port) (pod, port string) {
+// owned is a port of a front that a pod of a node has as a host port.
+type owned struct {
+	port front.Port
+	// pod is NAMESPACE/NAME. Of several pods it is the one whose name is first.
+	pod string
+}
+
+// find returns the ports of a front that pods of a node have as host ports.
+func (h *hostPorts) find(node string, ports []front.Port) (all []owned) {
 	if h == nil {
-		return "", ""
+		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for key, found := range h.pods {
-		if found.node != node || pod != "" && pod < key {
-			continue
-		}
-		for _, p := range ports {
-			if text := fmt.Sprintf("%d/%s", p.Number, p.Transport); slices.Contains(found.ports, text) {
-				pod, port = key, text
-				break
+	for _, port := range ports {
+		text, first := fmt.Sprintf("%d/%s", port.Number, port.Transport), ""
+		for key, found := range h.pods {
+			if found.node == node && slices.Contains(found.ports, text) && (first == "" || key < first) {
+				first = key
 			}
 		}
+		if first != "" {
+			all = append(all, owned{port, first})
+		}
 	}
-	return pod, port
+	return all
 }

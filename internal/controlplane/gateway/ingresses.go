@@ -11,9 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	netv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
@@ -33,15 +35,19 @@ type statuses struct {
 // syncIngresses writes the addresses of the shared front into the statuses of the Ingresses
 // that kedge serves.
 func (t *term) syncIngresses(ctx context.Context, newest *compiled, failed func(error)) {
-	addresses := t.sharedAddresses()
+	shared := t.sharedService()
 	served := map[types.UID]bool{}
 	for _, object := range sorted(newest.ingresses.Served) {
 		served[object.UID] = true
 		if ctx.Err() != nil {
 			return
 		}
-		if !equality.Semantic.DeepEqual(object.Status.LoadBalancer.Ingress, addresses) {
-			failed(t.writeIngress(ctx, object, addresses))
+		var wanted []netv1.IngressLoadBalancerIngress
+		if newest.ingresses.Served[object] {
+			wanted = addressesFor(object, shared)
+		}
+		if !equality.Semantic.DeepEqual(object.Status.LoadBalancer.Ingress, wanted) {
+			failed(t.writeIngress(ctx, object, wanted))
 		}
 	}
 	for object := range newest.ingresses.Left {
@@ -83,11 +89,51 @@ func (t *term) clearIngresses(ctx context.Context, newest *compiled, failed func
 
 // sharedAddresses returns the addresses of the shared front.
 func (t *term) sharedAddresses() []netv1.IngressLoadBalancerIngress {
+	return addressesOf(t.sharedService(), nil)
+}
+
+// sharedService returns the Service of the shared front, or nil.
+func (t *term) sharedService() *corev1.Service {
 	service, err := t.services.Services(front.Shared.Namespace).Get(front.Shared.Name)
 	if err != nil || !front.IsFront(service) { // there is none
 		return nil
 	}
-	return addressesOf(service)
+	return service
+}
+
+// portsOf returns the ports of the shared front that an Ingress needs.
+func portsOf(object *netv1.Ingress) []corev1.ServicePort {
+	ports := []corev1.ServicePort{{Port: front.PlainPort}}
+	if len(object.Spec.TLS) > 0 {
+		ports = append(ports, corev1.ServicePort{Port: front.SecurePort})
+	}
+	return ports
+}
+
+// addressesFor returns the addresses that serve a port of an Ingress.
+func addressesFor(object *netv1.Ingress, shared *corev1.Service) []netv1.IngressLoadBalancerIngress {
+	return addressesOf(shared, portsOf(object))
+}
+
+// unreachable says which ports of Ingresses no address serves, and why. The Service of the front
+// has an Event of its own, which the users of Ingresses cannot see.
+func (t *term) unreachable(newest *compiled) (faults []fault) {
+	shared := t.sharedService()
+	if shared == nil {
+		return nil
+	}
+	condition := meta.FindStatusCondition(shared.Status.Conditions, servicelb.Condition)
+	if condition == nil || condition.Message == "" || condition.Reason == servicelb.Waiting {
+		return nil
+	}
+	for object, isServed := range newest.ingresses.Served {
+		for _, port := range portsOf(object) {
+			if isServed && len(addressesOf(shared, []corev1.ServicePort{port})) == 0 {
+				faults = append(faults, fault{object, condition.Reason, fmt.Sprintf("No address serves port %d of the Ingress: %s", port.Port, condition.Message)})
+			}
+		}
+	}
+	return faults
 }
 
 // sorted returns Ingresses in the order of their names.
@@ -112,11 +158,18 @@ func (t *term) writeIngress(ctx context.Context, object *netv1.Ingress, addresse
 	return nil
 }
 
-// addressesOf returns the addresses of a Service as those of an Ingress.
-func addressesOf(service *corev1.Service) []netv1.IngressLoadBalancerIngress {
+// addressesOf returns the addresses of a Service as those of an Ingress, if they serve one of the
+// ports. No ports mean any.
+func addressesOf(service *corev1.Service, ports []corev1.ServicePort) []netv1.IngressLoadBalancerIngress {
+	if service == nil {
+		return nil
+	}
 	var addresses []netv1.IngressLoadBalancerIngress
-	for _, one := range service.Status.LoadBalancer.Ingress {
-		addresses = append(addresses, netv1.IngressLoadBalancerIngress{IP: one.IP, Hostname: one.Hostname})
+	for i := range service.Status.LoadBalancer.Ingress {
+		one := &service.Status.LoadBalancer.Ingress[i]
+		if len(ports) == 0 || slices.ContainsFunc(ports, func(port corev1.ServicePort) bool { return servicelb.Serves(one, &port) }) {
+			addresses = append(addresses, netv1.IngressLoadBalancerIngress{IP: one.IP, Hostname: one.Hostname})
+		}
 	}
 	return addresses
 }

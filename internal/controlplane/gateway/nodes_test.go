@@ -75,10 +75,11 @@ func TestHostPodOf(t *testing.T) {
 	}
 	h := &hostPorts{pods: map[string]hostPod{"b/b": {"n", []string{"80/tcp"}}, "a/a": {"n", []string{"443/tcp"}}, "0/0": {"m", []string{"80/tcp"}}}}
 	ports := []front.Port{{Number: 80, Transport: "tcp"}, {Number: 443, Transport: "tcp"}}
-	if pod, port := h.find("n", ports); pod != "a/a" || port != "443/tcp" {
-		t.Errorf("found %s with %s", pod, port)
+	found := h.find("n", ports)
+	if len(found) != 2 || found[0].pod != "b/b" || found[0].port.Number != 80 || found[1].pod != "a/a" || found[1].port.Number != 443 {
+		t.Errorf("found %+v", found)
 	}
-	if pod, _ := h.find("other", ports); pod != "" {
-		t.Errorf("found %s", pod)
+	if found := h.find("other", ports); len(found) != 0 {
+		t.Errorf("found %+v", found)
 	}
 }

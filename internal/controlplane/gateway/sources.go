@@ -175,9 +175,7 @@ func (s *sources) startObjects(ctx context.Context) error {
 		core.Secrets().Informer(): objectcache.Handler(s.changes, func(secret *corev1.Secret) bool {
 			return s.touched(secretKind, secret.Namespace, secret.Name)
 		}, nil),
-		core.Namespaces().Informer(): objectcache.Handler(s.changes, nil, func(before, now *corev1.Namespace) bool {
-			return labels.Equals(before.Labels, now.Labels)
-		}),
+		core.Namespaces().Informer(): objectcache.Handler(s.changes, nil, isSameNamespace),
 		// The kubelet writes its Node every few minutes.
 		core.Nodes().Informer(): objectcache.Handler(s.changes, nil, func(before, now *corev1.Node) bool {
 			return labels.Equals(before.Labels, now.Labels)

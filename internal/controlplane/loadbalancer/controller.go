@@ -42,6 +42,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/events"
@@ -290,16 +291,27 @@ func (t *term) sync(ctx context.Context) (ours bool, err error) {
 	return len(served) > 0, failed
 }
 
-// localNodes returns the nodes that have a ready endpoint of a Service.
-func (t *term) localNodes(service *corev1.Service) map[string]bool {
+// localNodes returns the nodes that have a ready endpoint of a Service, with its ports there.
+func (t *term) localNodes(service *corev1.Service) localPorts {
 	// Listing a cache does not fail.
 	found, _ := t.slices.EndpointSlices(service.Namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service.Name}))
-	nodes := map[string]bool{}
+	nodes := localPorts{}
 	for _, slice := range found {
 		for _, endpoint := range slice.Endpoints {
 			// Without a value an endpoint counts as ready (discovery/v1, EndpointConditions).
-			if endpoint.NodeName != nil && (endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready) {
-				nodes[*endpoint.NodeName] = true
+			if endpoint.NodeName == nil || endpoint.Conditions.Ready != nil && !*endpoint.Conditions.Ready {
+				continue
+			}
+			has := nodes[*endpoint.NodeName]
+			if has == nil {
+				has = map[string]bool{}
+				nodes[*endpoint.NodeName] = has
+			}
+			for i := range service.Spec.Ports {
+				port := &service.Spec.Ports[i]
+				has[servicelb.Port(port)] = has[servicelb.Port(port)] || slices.ContainsFunc(slice.Ports, func(of discoveryv1.EndpointPort) bool {
+					return ptr.Deref(of.Name, "") == port.Name
+				})
 			}
 		}
 	}

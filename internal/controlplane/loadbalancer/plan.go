@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/net"
 
+	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
@@ -25,7 +26,7 @@ const (
 	reasonConflict = "PortConflict"
 	reasonInUse    = "PortInUse"
 	reasonReserved = "PortReserved"
-	reasonWaiting  = "WaitingForNodes"
+	reasonWaiting  = servicelb.Waiting
 	reasonPool     = "NoPoolAddress"
 	reasonAssigned = "AddressAssigned"
 )
@@ -38,8 +39,8 @@ type world struct {
 	nodePorts net.PortRange
 	// vip is the address of the control plane, or zero.
 	vip netip.Addr
-	// local returns the nodes with a ready endpoint of a Service.
-	local func(*corev1.Service) map[string]bool
+	// local returns the nodes with a ready endpoint of a Service, and the ports of each.
+	local func(*corev1.Service) localPorts
 	// namespace returns the labels of a namespace.
 	namespace func(name string) labels.Set
 	// held are addresses of pools that Services, NAMESPACE/NAME, already have.
@@ -49,6 +50,8 @@ type world struct {
 // outcome is the plan for a Service.
 type outcome struct {
 	addresses []netip.Addr
+	// unserved are the ports that an address does not serve, as servicelb.Port writes them.
+	unserved map[netip.Addr][]string
 	// mode is how the service proxy of other nodes treats the addresses. A node could claim
 	// any address, so nobody but the node itself redirects packets for addresses of a node:
 	// ownAddresses in internal/node/proxy.
@@ -81,7 +84,7 @@ func (w *world) plan() (outcomes map[types.UID]*outcome, leases map[netip.Addr]*
 	for _, service := range w.services {
 		o := &outcome{}
 		outcomes[service.UID] = o
-		var hosts map[string]bool
+		var hosts localPorts
 		if service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 			hosts = w.local(service)
 		}
@@ -104,72 +107,172 @@ type claim struct {
 	family     corev1.IPFamily
 }
 
+// localPorts are the nodes with a ready endpoint of a Service, with the ports of the Service that
+// the endpoints there have, as servicelb.Port writes them. Nil means that it does not matter where
+// endpoints are.
+type localPorts map[string]map[string]bool
+
+func (l localPorts) has(node string) bool {
+	_, has := l[node]
+	return has || l == nil
+}
+
+// isFront tells whether the ports of a Service belong to Gateways and Ingresses that do not know
+// each other. A port that a node cannot serve must not cost the others their addresses. With other
+// Services, it costs the node, as with k3s: whoever made the Service wants all of its ports.
+func isFront(service *corev1.Service) bool {
+	return service.Name != "" && service.Labels[gateways.FrontLabel] == service.Name
+}
+
+// offer is what nodes offer to a Service.
+type offer struct {
+	service *corev1.Service
+	ports   []string
+	// serving are nodes with the ports that they serve. holding has also those of nodes without
+	// a ready endpoint.
+	serving, holding map[*node][]string
+	// conflicts and inUse are texts about ports that are not free, with the nodes.
+	conflicts, inUse map[string][]string
+}
+
 // ofNodes gives a Service the addresses of nodes. If local is not nil, only nodes in it may
 // serve.
-func (w *world) ofNodes(service *corev1.Service, o *outcome, claimed claims, local map[string]bool) {
-	for i := range service.Spec.Ports {
-		port := &service.Spec.Ports[i]
-		if w.nodePorts.Contains(int(port.Port)) && port.Port != port.NodePort {
-			o.fail(reasonReserved, "port %s is in the range of NodePorts, %s, which the nodes' addresses serve already: choose another port, or give the Service an address of a LoadBalancerPool",
-				servicelb.Port(port), w.nodePorts)
-			return
-		}
+func (w *world) ofNodes(service *corev1.Service, o *outcome, claimed claims, local localPorts) {
+	found := &offer{
+		service: service, ports: w.portsFor(service, o), serving: map[*node][]string{}, holding: map[*node][]string{},
+		conflicts: map[string][]string{}, inUse: map[string][]string{},
 	}
-	var serving []*node
-	usable := 0
-	var conflicts, inUse = map[string][]string{}, map[string][]string{}
-	for _, node := range w.eligible(service) {
-		usable++
-		free := true
-		for i := range service.Spec.Ports {
-			port := servicelb.Port(&service.Spec.Ports[i])
-			if first := claimed.of(node.name, port, service.Spec.IPFamilies); first != nil {
-				text := fmt.Sprintf("port %s belongs to the older Service %s/%s", port, first.Namespace, first.Name)
-				conflicts[text] = append(conflicts[text], node.name)
-				free = false
-				continue
-			}
-			switch owner, known := node.ports[port]; {
-			case !known:
-				o.waiting, free = true, false
-			case owner != "":
-				text := fmt.Sprintf("port %s is taken by %s", port, owner)
-				inUse[text] = append(inUse[text], node.name)
-				free = false
-			}
-		}
-		if !free {
-			continue
-		}
-		claimed.add(node.name, service)
-		if local == nil || local[node.name] {
-			serving = append(serving, node)
-		}
+	if len(found.ports) == 0 {
+		return
 	}
-	o.addresses = slices.DeleteFunc(addressesOf(serving, service.Spec.IPFamilies), func(address netip.Addr) bool {
-		// Nodes behind one router have one external address. All of them must have
-		// confirmed the ports, because each of them serves what the status says.
-		i := slices.IndexFunc(w.nodes, func(node *node) bool {
-			return node.available && node.answers && slices.Contains(node.external, address) && !claimed.has(node.name, service)
-		})
-		if i >= 0 && !o.waiting && len(conflicts) == 0 && len(inUse) == 0 {
-			o.fail(reasonUnavailable, "The external address %s is also that of node %s, which may not serve the Service", address, w.nodes[i].name)
-		}
-		return i >= 0
-	})
-	const mend = "The Service gets no address of these nodes. Choose another port, or give the Service an address of a LoadBalancerPool"
+	usable := w.eligible(service)
+	for _, node := range usable {
+		found.ask(node, claimed, local, o)
+	}
+	w.addressesFrom(found, o)
+	mend := "The Service gets no address of these nodes. Choose another port, or give the Service an address of a LoadBalancerPool"
+	if isFront(service) {
+		mend = "These nodes do not serve the port for Gateways and Ingresses. Free the port there"
+	}
 	switch {
-	case len(conflicts) > 0:
-		o.fail(reasonConflict, "%s. %s", list(conflicts), mend)
-	case len(inUse) > 0:
-		o.fail(reasonInUse, "%s. %s", list(inUse), mend)
-	case usable == 0:
+	case len(found.conflicts) > 0:
+		o.fail(reasonConflict, "%s. %s", list(found.conflicts), mend)
+	case len(found.inUse) > 0:
+		o.fail(reasonInUse, "%s. %s", list(found.inUse), mend)
+	case len(usable) == 0:
 		o.fail(reasonUnavailable, "There are no available nodes for LoadBalancer: no node is Ready and allowed by the labels of nodes and Service")
 	case len(o.addresses) == 0 && !o.waiting && local != nil:
 		o.fail(reasonUnavailable, "There are no available nodes for LoadBalancer: externalTrafficPolicy is Local, and no available node has a ready endpoint")
 	case len(o.addresses) == 0 && !o.waiting:
 		o.fail(reasonUnavailable, "There are no available nodes for LoadBalancer: the nodes have no addresses of the families of the Service")
 	}
+}
+
+// portsFor returns the ports of a Service that nodes can serve at their addresses. A port in the
+// range of NodePorts is served there already. If it costs the Service all of its ports, there are
+// none.
+func (w *world) portsFor(service *corev1.Service, o *outcome) (ports []string) {
+	for i := range service.Spec.Ports {
+		port := &service.Spec.Ports[i]
+		if !w.nodePorts.Contains(int(port.Port)) || port.Port == port.NodePort {
+			ports = append(ports, servicelb.Port(port))
+			continue
+		}
+		o.fail(reasonReserved, "port %s is in the range of NodePorts, %s, which the nodes' addresses serve already: choose another port, or give the Service an address of a LoadBalancerPool",
+			servicelb.Port(port), w.nodePorts)
+		if !isFront(service) {
+			return nil
+		}
+	}
+	return ports
+}
+
+// ask finds the ports that a node serves. It claims those that are free.
+func (f *offer) ask(node *node, claimed claims, local localPorts, o *outcome) {
+	families := f.service.Spec.IPFamilies
+	var free []string
+	for _, port := range f.ports {
+		if first := claimed.of(node.name, port, families); first != nil {
+			text := fmt.Sprintf("port %s belongs to the older Service %s/%s", port, first.Namespace, first.Name)
+			f.conflicts[text] = append(f.conflicts[text], node.name)
+			continue
+		}
+		switch owner, known := node.ports[port]; {
+		case !known:
+			o.waiting = true
+		case owner != "":
+			text := fmt.Sprintf("port %s is taken by %s", port, owner)
+			f.inUse[text] = append(f.inUse[text], node.name)
+		default:
+			free = append(free, port)
+		}
+	}
+	each := isFront(f.service)
+	if len(free) == 0 || len(free) < len(f.ports) && !each {
+		return
+	}
+	claimed.add(node.name, free, f.service)
+	f.holding[node] = free
+	if !local.has(node.name) {
+		return
+	}
+	serves := free
+	if each && local != nil {
+		serves = slices.DeleteFunc(slices.Clone(free), func(port string) bool { return !local[node.name][port] })
+	}
+	if len(serves) > 0 {
+		f.serving[node] = serves
+	}
+}
+
+// addressesFrom gives a Service the addresses of the nodes that serve it. Nodes behind one router
+// have one external address. All of them must have confirmed a port, because each of them serves
+// what the status says.
+func (w *world) addressesFrom(found *offer, o *outcome) {
+	var serving []*node
+	for _, node := range w.nodes {
+		if found.serving[node] != nil {
+			serving = append(serving, node)
+		}
+	}
+	for _, address := range addressesOf(serving, found.service.Spec.IPFamilies) {
+		var unserved []string
+		for i := range found.service.Spec.Ports {
+			port := servicelb.Port(&found.service.Spec.Ports[i])
+			if !slices.Contains(found.ports, port) || !w.serves(found, address, port) {
+				unserved = append(unserved, port)
+			}
+		}
+		switch {
+		case len(unserved) == 0:
+		case isFront(found.service) && len(unserved) < len(found.service.Spec.Ports):
+			if o.unserved == nil {
+				o.unserved = map[netip.Addr][]string{}
+			}
+			o.unserved[address] = unserved
+		default:
+			if !o.waiting && len(found.conflicts) == 0 && len(found.inUse) == 0 {
+				o.fail(reasonUnavailable, "The external address %s is also that of another node, which may not serve the Service", address)
+			}
+			continue
+		}
+		o.addresses = append(o.addresses, address)
+	}
+}
+
+// serves tells whether the nodes with an address serve a port there.
+func (w *world) serves(found *offer, address netip.Addr, port string) bool {
+	some := false
+	for _, node := range w.nodes {
+		isExternal := node.available && node.answers && slices.Contains(node.external, address)
+		if isExternal && !slices.Contains(found.holding[node], port) {
+			return false
+		}
+		if (isExternal || slices.Contains(node.internal, address)) && slices.Contains(found.serving[node], port) {
+			some = true
+		}
+	}
+	return some
 }
 
 // list writes texts with the nodes that each is about.
@@ -201,18 +304,11 @@ func (c claims) of(node, port string, families []corev1.IPFamily) *corev1.Servic
 	return nil
 }
 
-// has tells whether a Service has its ports on a node.
-func (c claims) has(node string, service *corev1.Service) bool {
-	return !slices.ContainsFunc(service.Spec.Ports, func(port corev1.ServicePort) bool {
-		return c.of(node, servicelb.Port(&port), service.Spec.IPFamilies) != service
-	})
-}
-
-// add gives a Service all its ports on a node.
-func (c claims) add(node string, service *corev1.Service) {
+// add gives a Service ports on a node.
+func (c claims) add(node string, ports []string, service *corev1.Service) {
 	for _, family := range service.Spec.IPFamilies {
-		for i := range service.Spec.Ports {
-			c[claim{node, servicelb.Port(&service.Spec.Ports[i]), family}] = service
+		for _, port := range ports {
+			c[claim{node, port, family}] = service
 		}
 	}
 }

@@ -267,8 +267,8 @@ func TestPlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := &world{
 				nodes: test.nodes, services: test.services, pools: test.pools, held: test.held, nodePorts: *net.ParsePortRangeOrDie("30000-32767"),
-				local: func(service *corev1.Service) map[string]bool {
-					return map[string]bool{strings.Replace(service.Name, "on-", "node-", 1): true}
+				local: func(service *corev1.Service) localPorts {
+					return localPorts{strings.Replace(service.Name, "on-", "node-", 1): nil}
 				},
 				namespace: func(string) labels.Set { return nil },
 			}
@@ -286,6 +286,73 @@ func TestPlan(t *testing.T) {
 					if !strings.Contains(got.message, word) {
 						t.Errorf("%s: %q lacks %q", name, got.message, word)
 					}
+				}
+			}
+		})
+	}
+}
+
+// TestFront has the Service by which clients reach Gateways and Ingresses. A port that a node does
+// not serve costs only this port there.
+func TestFront(t *testing.T) {
+	front := func(s *corev1.Service) {
+		s.Labels = map[string]string{"gateway.kedge.dev/front": s.Name}
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Port: 443, Protocol: corev1.ProtocolTCP, NodePort: 30443})
+	}
+	port443 := func(owner string) func(*node) {
+		return func(n *node) {
+			if n.ports["443/tcp"] = owner; owner == "?" {
+				delete(n.ports, "443/tcp")
+			}
+		}
+	}
+	external := func(n *node) { n.external = []netip.Addr{netip.MustParseAddr("203.0.113.1")} }
+	both := map[string]bool{"80/tcp": true, "443/tcp": true}
+	for name, test := range map[string]struct {
+		nodes    []*node
+		services []*corev1.Service
+		local    localPorts
+		// want has the addresses, each with the ports that it does not serve.
+		want, reason string
+	}{
+		"all free":                      {[]*node{aNode(1), aNode(2)}, nil, localPorts{"node-1": both, "node-2": both}, "192.0.2.1[] 192.0.2.2[]", ""},
+		"a process has a port":          {[]*node{aNode(1, port443("sshd")), aNode(2)}, nil, localPorts{"node-1": both, "node-2": both}, "192.0.2.1[443/tcp] 192.0.2.2[]", reasonInUse},
+		"a pod has a port":              {[]*node{aNode(1), aNode(2)}, nil, localPorts{"node-1": {"80/tcp": true}, "node-2": both}, "192.0.2.1[443/tcp] 192.0.2.2[]", ""},
+		"not looked at yet":             {[]*node{aNode(1, port443("?")), aNode(2)}, nil, localPorts{"node-1": both, "node-2": both}, "192.0.2.1[443/tcp] 192.0.2.2[]", ""},
+		"another Service":               {[]*node{aNode(1), aNode(2)}, []*corev1.Service{aService("old", 9)}, localPorts{"node-1": both, "node-2": both, "old": nil}, "192.0.2.1[80/tcp] 192.0.2.2[80/tcp]", reasonConflict},
+		"a NodePort":                    {[]*node{aNode(1)}, nil, localPorts{"node-1": both}, "192.0.2.1[31000/tcp]", reasonReserved},
+		"nothing listens":               {[]*node{aNode(1), aNode(2)}, nil, localPorts{"node-2": both}, "192.0.2.2[]", ""},
+		"one external address":          {[]*node{aNode(1, external, port443("sshd")), aNode(2, external)}, nil, localPorts{"node-1": both, "node-2": both}, "203.0.113.1[443/tcp]", reasonInUse},
+		"everything is somebody else's": {[]*node{aNode(1, port443("sshd"))}, []*corev1.Service{aService("old", 9)}, localPorts{"node-1": both}, "", reasonConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			service := aService("front", 1, front, local)
+			if test.reason == reasonReserved {
+				service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Port: 31000})
+			}
+			w := &world{
+				nodes: test.nodes, services: append(test.services, service), nodePorts: *net.ParsePortRangeOrDie("30000-32767"),
+				local: func(*corev1.Service) localPorts { return test.local },
+			}
+			outcomes, _ := w.plan()
+			got := outcomes["front"]
+			var texts []string
+			for _, address := range got.addresses {
+				texts = append(texts, fmt.Sprintf("%s%v", address, got.unserved[address]))
+			}
+			if text := strings.Join(texts, " "); text != test.want || got.reason != test.reason {
+				t.Errorf("it has %q, %s: %s", text, got.reason, got.message)
+			}
+			for _, address := range got.addresses {
+				one := corev1.LoadBalancerIngress{Ports: portsOf(service, got.unserved[address])}
+				for i := range service.Spec.Ports {
+					port := &service.Spec.Ports[i]
+					if servicelb.Serves(&one, port) == slices.Contains(got.unserved[address], servicelb.Port(port)) {
+						t.Errorf("the status says of port %d at %s: %+v", port.Port, address, one.Ports)
+					}
+				}
+				if len(one.Ports) > 0 && len(one.Ports) != len(service.Spec.Ports) {
+					t.Errorf("the status has %d of %d ports", len(one.Ports), len(service.Spec.Ports))
 				}
 			}
 		})

@@ -193,7 +193,7 @@ func isEdge(address netip.Addr) bool {
 // fromPools gives a Service addresses of pools. If local is not nil, only nodes in it may
 // announce them. The Service has its addresses also while it has no endpoint, because
 // records of DNS point to them.
-func (w *world) fromPools(service *corev1.Service, o *outcome, shares *shares, local map[string]bool, leases map[netip.Addr]*announced) {
+func (w *world) fromPools(service *corev1.Service, o *outcome, shares *shares, local localPorts, leases map[netip.Addr]*announced) {
 	asked, err := shares.asked(service)
 	if err != nil {
 		o.fail(reasonPool, "%s", err)
@@ -233,10 +233,10 @@ func (w *world) fromPools(service *corev1.Service, o *outcome, shares *shares, l
 
 // announcers returns the nodes that may announce an address of a pool. Whether they answer
 // does not matter here: the Lease decides that sooner.
-func (w *world) announcers(p *pool, local map[string]bool) []string {
+func (w *world) announcers(p *pool, local localPorts) []string {
 	var names []string
 	for _, node := range w.nodes {
-		if node.available && p.nodes.Matches(node.labels) && (local == nil || local[node.name]) {
+		if node.available && p.nodes.Matches(node.labels) && local.has(node.name) {
 			names = append(names, node.name)
 		}
 	}

@@ -1,6 +1,7 @@
 package loadbalancer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
@@ -28,7 +30,7 @@ const ownerOfLease = "loadbalancer.kedge.dev/service"
 func (t *term) write(ctx context.Context, service *corev1.Service, o *outcome) error {
 	var ingress []corev1.LoadBalancerIngress
 	for _, address := range o.addresses {
-		ingress = append(ingress, corev1.LoadBalancerIngress{IP: address.String(), IPMode: &o.mode})
+		ingress = append(ingress, corev1.LoadBalancerIngress{IP: address.String(), IPMode: &o.mode, Ports: portsOf(service, o.unserved[address])})
 	}
 	condition := metav1.Condition{Type: servicelb.Condition, Status: metav1.ConditionTrue, Reason: reasonAssigned, ObservedGeneration: service.Generation}
 	switch {
@@ -57,6 +59,23 @@ func (t *term) write(ctx context.Context, service *corev1.Service, o *outcome) e
 	}
 	t.told[service.UID] = o.message
 	return nil
+}
+
+// portsOf returns what the status says about the ports of an address: nothing, unless it does not
+// serve some of them. Then every port has to be there (core/v1, LoadBalancerIngress).
+func portsOf(service *corev1.Service, unserved []string) (ports []corev1.PortStatus) {
+	if len(unserved) == 0 {
+		return nil
+	}
+	for i := range service.Spec.Ports {
+		port := &service.Spec.Ports[i]
+		status := corev1.PortStatus{Port: port.Port, Protocol: cmp.Or(port.Protocol, corev1.ProtocolTCP)}
+		if slices.Contains(unserved, servicelb.Port(port)) {
+			status.Error = ptr.To(servicelb.NotServed)
+		}
+		ports = append(ports, status)
+	}
+	return ports
 }
 
 func addresses(ingress []corev1.LoadBalancerIngress) string {

@@ -43,6 +43,7 @@ var (
 	volumes         = schema.GroupResource{Resource: "persistentvolumes"}
 	capacities      = schema.GroupResource{Group: "storage.k8s.io", Resource: "csistoragecapacities"}
 	nodes           = schema.GroupResource{Resource: "nodes"}
+	namespaces      = schema.GroupResource{Resource: "namespaces"}
 	services        = schema.GroupResource{Resource: "services"}
 	networkPolicies = schema.GroupResource{Group: "networking.k8s.io", Resource: "networkpolicies"}
 	leases          = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
@@ -116,6 +117,10 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, o admissi
 	case nodes:
 		if a.GetObject() != nil && len(nodesOf(a.GetUserInfo())) > 0 {
 			return p.checkTunnels(ctx, a)
+		}
+	case namespaces:
+		if a.GetObject() != nil {
+			return p.checkHosts(ctx, a)
 		}
 	case services:
 		// Subresources except the status, such as proxy, have other objects.

@@ -17,6 +17,9 @@ import (
 //
 // If the status has an external address of this node, the node's own address counts, too: a
 // router in front of the node may translate one into the other.
+//
+// The proxier redirects all ports of a Service at all of its addresses. A port that this node does
+// not serve, because somebody else has it here, is no port of the Service for the proxier.
 type ownAddresses struct {
 	watch.ServiceHandler
 	own, external []netip.Addr
@@ -44,6 +47,7 @@ func (o ownAddresses) adopt(service *corev1.Service) *corev1.Service {
 		return service
 	}
 	var adopted []corev1.LoadBalancerIngress
+	var own []*corev1.LoadBalancerIngress
 	add := func(address netip.Addr) {
 		same := func(one corev1.LoadBalancerIngress) bool { return one.IP == address.String() }
 		if !slices.ContainsFunc(adopted, same) {
@@ -51,7 +55,7 @@ func (o ownAddresses) adopt(service *corev1.Service) *corev1.Service {
 			adopted = append(adopted, corev1.LoadBalancerIngress{IP: address.String(), IPMode: &mode})
 		}
 	}
-	for _, ingress := range service.Status.LoadBalancer.Ingress {
+	for i, ingress := range service.Status.LoadBalancer.Ingress {
 		address, err := netip.ParseAddr(ingress.IP)
 		if err != nil || ingress.IPMode == nil || *ingress.IPMode != corev1.LoadBalancerIPModeProxy {
 			continue
@@ -59,10 +63,11 @@ func (o ownAddresses) adopt(service *corev1.Service) *corev1.Service {
 		isExternal := slices.Contains(o.external, address)
 		if isExternal || slices.Contains(o.own, address) {
 			add(address)
+			own = append(own, &service.Status.LoadBalancer.Ingress[i])
 		}
-		for _, own := range o.own {
-			if isExternal && own.Is4() == address.Is4() {
-				add(own)
+		for _, of := range o.own {
+			if isExternal && of.Is4() == address.Is4() {
+				add(of)
 			}
 		}
 	}
@@ -76,5 +81,8 @@ func (o ownAddresses) adopt(service *corev1.Service) *corev1.Service {
 	}
 	changed := service.DeepCopy()
 	changed.Status.LoadBalancer.Ingress = adopted
+	changed.Spec.Ports = slices.DeleteFunc(changed.Spec.Ports, func(port corev1.ServicePort) bool {
+		return slices.ContainsFunc(own, func(address *corev1.LoadBalancerIngress) bool { return !servicelb.Serves(address, &port) })
+	})
 	return changed
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,5 +54,39 @@ func TestOwnAddresses(t *testing.T) {
 	}
 	if o.adopt(nil) != nil {
 		t.Error("nothing became something")
+	}
+}
+
+// TestUnservedPorts has a Service of whose ports this node serves one.
+func TestUnservedPorts(t *testing.T) {
+	mode, wrong := corev1.LoadBalancerIPModeProxy, servicelb.NotServed
+	status := func(address string, unserved ...int32) corev1.LoadBalancerIngress {
+		one := corev1.LoadBalancerIngress{IP: address, IPMode: &mode}
+		for _, port := range []int32{80, 443} {
+			one.Ports = append(one.Ports, corev1.PortStatus{Port: port, Protocol: corev1.ProtocolTCP})
+			if slices.Contains(unserved, port) {
+				one.Ports[len(one.Ports)-1].Error = &wrong
+			}
+		}
+		return one
+	}
+	o := ownAddresses{own: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	for name, test := range map[string]struct {
+		status []corev1.LoadBalancerIngress
+		want   []int32
+	}{
+		"this node":    {[]corev1.LoadBalancerIngress{status("192.0.2.1", 443), status("192.0.2.2")}, []int32{80}},
+		"another node": {[]corev1.LoadBalancerIngress{status("192.0.2.1"), status("192.0.2.2", 443)}, []int32{80, 443}},
+	} {
+		service := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}, {Port: 443}}}}
+		service.Status.Conditions = []metav1.Condition{{Type: servicelb.Condition}}
+		service.Status.LoadBalancer.Ingress = test.status
+		var got []int32
+		for _, port := range o.adopt(service).Spec.Ports {
+			got = append(got, port.Port)
+		}
+		if !slices.Equal(got, test.want) || len(service.Spec.Ports) != 2 {
+			t.Errorf("%s: the proxier gets the ports %v, want %v", name, got, test.want)
+		}
 	}
 }

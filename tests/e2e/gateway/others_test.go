@@ -21,7 +21,7 @@ spec:
 
 // TestDisabled switches the gateway off on a running cluster, and on again.
 func TestDisabled(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, "--gateway-ports=8080")
 	w.web("web")
 	w.Apply(fmt.Sprintf(oneIngress, "web", "kedge"))
 	w.Apply(`
@@ -79,13 +79,17 @@ spec:
   containers: [{name: main, image: %q, args: [serve, "8080"], ports: [{containerPort: 8080, hostPort: 80}]}]
 `, w.nodes[1].Name, image.TestserverName))
 	w.Pod("other")
-	w.Apply(fmt.Sprintf(oneIngress, "web", "kedge"))
+	roots := w.certificate("web-tls", "web.example.com")
+	w.Apply(fmt.Sprintf(oneIngress, "web", "kedge") + "  tls: [{hosts: [web.example.com], secretName: web-tls}]\n")
 	q := question{url: "http://web.example.com/"}
 	q.address = w.addresses()[0] + ":80"
 	w.answers(q, 200, "hostname=web")
 	q.address = w.addresses()[1] + ":80"
 	w.answers(q, 200, "hostname=other")
-	w.Told("kube-system", "kedge-gateway", "host port 80/tcp", "other")
+	w.Told("kube-system", "kedge-gateway", "port 80/tcp", "default/other")
+	// The port of the pod costs kedge only this port of this node.
+	q = question{address: w.addresses()[1] + ":443", url: "https://web.example.com/", roots: roots}
+	w.answers(q, 200, "hostname=web")
 
 	t.Log("a class that has no controller here")
 	w.Apply(fmt.Sprintf(oneIngress, "moved", "traefik"))

@@ -19,7 +19,8 @@
 // # Who may have which certificate
 //
 // A tenant may have a certificate for each host name that leads here, because the gateway
-// answers the challenge. So a host that another namespace has already is refused (claims.go).
+// answers the challenge. So only the namespace that has a host on the shared front, or that its
+// owner lets in, gets certificates for it (package hosts).
 // The certificate goes into a Secret of the namespace of the object that asks. Secrets that
 // kedge did not make are never changed. The annotation gateway.kedge.dev/acme-server names the
 // authority, and so makes this server connect somewhere. directory.go says where it does not.
@@ -49,7 +50,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
-	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // These are the annotations of Ingresses and Gateways.
@@ -110,8 +111,12 @@ type Objects struct {
 	// Ingresses and Gateways are those that kedge serves.
 	Ingresses []*netv1.Ingress
 	Gateways  []*gwv1.Gateway
-	// Routes are all routes that are served. Their host names belong to their namespaces.
-	Routes map[string]*routing.Route
+	// Owners knows which namespace has which host of the shared front. It is nil if hosts belong
+	// to no namespace.
+	Owners *hosts.Owners
+	// OwnFronts are the Gateways, NAMESPACE/NAME, with addresses of their own. Their hosts are no
+	// business of Owners: challenges for somebody else's host do not arrive there.
+	OwnFronts map[string]bool
 	// Secret returns a Secret, or nil if there is none.
 	Secret func(namespace, name string) *corev1.Secret
 }

@@ -138,14 +138,14 @@ func (c *Challenge) addTo(fronts []front.Front, gateway string) []front.Front {
 		// Beside those for HTTPS there may be listeners for TLS. They answer, too: one with the
 		// exact host would take their connections.
 		if covers(listener.Hostname, c.Host) {
-			c.addToListener(listener)
+			c.addToListener(&listener.Listener)
 			served = true
 		}
 	}
 	if !served {
 		listener := routing.Listener{Name: of.Name.String() + "/acme", Protocol: protocol, Hostname: c.Host}
 		c.addToListener(&listener)
-		port.Listeners = append(port.Listeners, listener)
+		port.Listeners = append(port.Listeners, front.Listener{Listener: listener})
 	}
 	return fronts
 }

@@ -16,18 +16,21 @@ import (
 // TestMerge has fronts that the compilers made. A challenge comes to the listeners that serve
 // its host, or to one of its own.
 func TestMerge(t *testing.T) {
-	own := func(listeners ...routing.Listener) front.Front {
+	own := func(listeners ...front.Listener) front.Front {
 		return front.Front{
 			Name: types.NamespacedName{Namespace: "shop", Name: "g-kedge"}, Gateway: &gwv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "g"}},
 			Ports: []front.Port{{Number: 80, Transport: routing.TCP, Listeners: listeners}},
 		}
 	}
-	shared := func(listeners ...routing.Listener) front.Front {
+	shared := func(listeners ...front.Listener) front.Front {
 		return front.Front{Name: front.Shared, Ports: []front.Port{{Number: 80, Transport: routing.TCP, Listeners: listeners}}}
 	}
-	web := func(host string) routing.Listener { return routing.Listener{Protocol: routing.HTTP, Hostname: host} }
+	listener := func(protocol routing.Protocol, host string) front.Listener {
+		return front.Listener{Listener: routing.Listener{Protocol: protocol, Hostname: host}}
+	}
+	web := func(host string) front.Listener { return listener(routing.HTTP, host) }
 	secure := func(protocol routing.Protocol, host string) front.Front {
-		listeners := []routing.Listener{{Protocol: protocol, Hostname: host}}
+		listeners := []front.Listener{listener(protocol, host)}
 		return front.Front{Name: front.Shared, Ports: []front.Port{{Number: 443, Transport: routing.TCP, Listeners: listeners}}}
 	}
 	token := Challenge{Host: "a.example.com", Fronts: []string{""}, Token: "t", Answer: "t.x"}
@@ -51,7 +54,7 @@ func TestMerge(t *testing.T) {
 		{"a Gateway in the shared front", ofGateway, []front.Front{shared(web("a.example.com"))}, []string{"kedge-gateway 80 a.example.com"}},
 		{"TLS to a backend", certificate, []front.Front{secure(routing.TLSPassthrough, "*.example.com")}, []string{"kedge-gateway 443 *.example.com"}},
 		{"HTTP at port 443", certificate, []front.Front{secure(routing.HTTP, "")}, nil},
-		{"a port that is not HTTP", token, []front.Front{shared(routing.Listener{Protocol: routing.RawTCP})}, nil},
+		{"a port that is not HTTP", token, []front.Front{shared(listener(routing.RawTCP, ""))}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := copyOf(test.fronts)
@@ -73,7 +76,7 @@ func copyOf(fronts []front.Front) []front.Front {
 	for _, f := range fronts {
 		var ports []front.Port
 		for _, p := range f.Ports {
-			p.Listeners = append([]routing.Listener(nil), p.Listeners...)
+			p.Listeners = append([]front.Listener(nil), p.Listeners...)
 			ports = append(ports, p)
 		}
 		f.Ports = ports

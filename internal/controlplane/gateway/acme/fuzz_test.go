@@ -60,7 +60,7 @@ func FuzzChallenges(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key string, text []byte) {
 		challenges := ReadChallenges(&corev1.Secret{Data: map[string][]byte{key: text}})
 		other := routing.Listener{Protocol: routing.HTTP, Hostname: "other.example.com", Routes: []string{"r"}}
-		fronts := []front.Front{{Name: front.Shared, Ports: []front.Port{{Number: 80, Transport: routing.TCP, Listeners: []routing.Listener{other}}}}}
+		fronts := []front.Front{{Name: front.Shared, Ports: []front.Port{{Number: 80, Transport: routing.TCP, Listeners: []front.Listener{{Listener: other}}}}}}
 		certificates := map[string]*routing.Certificate{}
 		for _, f := range Merge(challenges, fronts, certificates) {
 			for _, port := range f.Ports {

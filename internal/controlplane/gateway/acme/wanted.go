@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // maxHosts is how many hosts a certificate may be for. The answers to all challenges are in
@@ -61,6 +63,8 @@ type request struct {
 	meta   *metav1.ObjectMeta
 	// gateway is NAMESPACE/NAME of the Gateway, or empty for an Ingress.
 	gateway string
+	// own says that the Gateway has addresses of its own.
+	own bool
 	// byTLS is that of the certificates.
 	byTLS bool
 	// secrets are the hosts of each Secret, by its name.
@@ -70,7 +74,7 @@ type request struct {
 // planner collects what objects ask for.
 type planner struct {
 	standard string
-	claims   claims
+	owners   *hosts.Owners
 	bySecret map[types.NamespacedName]*certificate
 	wanted   []*certificate
 	faults   []fault
@@ -87,10 +91,10 @@ func wantedBy(o *Objects, standard string) ([]*certificate, []fault) {
 		}
 	}
 	for _, gateway := range o.Gateways {
-		if Asks(gateway.Annotations) {
+		if name := gateway.Namespace + "/" + gateway.Name; Asks(gateway.Annotations) {
 			requests = append(requests, &request{
 				object: referenceTo(gwv1.GroupVersion.String(), "Gateway", &gateway.ObjectMeta), meta: &gateway.ObjectMeta,
-				gateway: gateway.Namespace + "/" + gateway.Name, byTLS: !hasPlainPort(gateway), secrets: ofGateway(gateway),
+				gateway: name, own: o.OwnFronts[name], byTLS: !hasPlainPort(gateway), secrets: ofGateway(gateway),
 			})
 		}
 	}
@@ -101,7 +105,7 @@ func wantedBy(o *Objects, standard string) ([]*certificate, []fault) {
 		return cmp.Or(a.meta.CreationTimestamp.Compare(b.meta.CreationTimestamp.Time), cmp.Compare(a.object.Kind, b.object.Kind),
 			cmp.Compare(a.meta.Namespace, b.meta.Namespace), cmp.Compare(a.meta.Name, b.meta.Name))
 	})
-	p := &planner{standard: standard, claims: claimsOf(o), bySecret: map[types.NamespacedName]*certificate{}}
+	p := &planner{standard: standard, owners: o.Owners, bySecret: map[types.NamespacedName]*certificate{}}
 	for _, r := range requests {
 		of, err := accountOf(r.meta.Annotations, standard)
 		if err != nil {
@@ -128,8 +132,8 @@ func (p *planner) add(r *request, of account, secret string) error {
 		if err := checkHost(host); err != nil {
 			return err
 		}
-		if owner := p.claims.refusal(r, host); owner != "" {
-			return fmt.Errorf("the host %q belongs to %s, which has it already", host, owner)
+		if refusal := p.owners.Refusal(r.meta.Namespace, host); refusal != nil && !r.own {
+			return errors.New(refusal.Loser())
 		}
 	}
 	at := types.NamespacedName{Namespace: r.meta.Namespace, Name: secret}

@@ -13,7 +13,7 @@ import (
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // in moves an object to a namespace and to a time of creation.
@@ -29,9 +29,10 @@ func annotate[T metav1.Object](object T, key, value string) T {
 	return object
 }
 
-// route makes a route as the compilers do.
-func route(kind, namespace string, created int64, hosts ...string) *routing.Route {
-	return &routing.Route{Name: kind + "/" + namespace + "/r", Created: time.Unix(created, 0), Hostnames: hosts}
+// claim makes a namespace the owner of a host.
+func claim(namespace, host string) []hosts.Claim {
+	owner := &netv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner"}}
+	return []hosts.Claim{{Host: host, Namespace: namespace, Kind: "Ingress", Object: owner, Since: time.Unix(1, 0)}}
 }
 
 func TestWanted(t *testing.T) {
@@ -51,7 +52,7 @@ func TestWanted(t *testing.T) {
 		name      string
 		ingresses []*netv1.Ingress
 		gateways  []*gwv1.Gateway
-		routes    []*routing.Route
+		owner     []hosts.Claim
 		// want has NAMESPACE/SECRET HOSTS, and refused has what messages say.
 		want, refused []string
 	}{
@@ -71,26 +72,19 @@ func TestWanted(t *testing.T) {
 		{name: "too many hosts", ingresses: []*netv1.Ingress{ingress("i", "tls", many...)}, refused: []string{"use several Secrets"}},
 		{name: "bad address", ingresses: []*netv1.Ingress{annotate(ingress("i", "tls", "a.example.com"), AnnotationACME, "admin")}, refused: []string{"e-mail address"}},
 		{name: "bad authority", ingresses: []*netv1.Ingress{annotate(ingress("i", "tls", "a.example.com"), AnnotationServer, "http://example.com")}, refused: []string{"https://"}},
-		{name: "a younger route of another namespace", ingresses: []*netv1.Ingress{ingress("i", "tls", "a.example.com")},
-			routes: []*routing.Route{route("HTTPRoute", "bank", 2000, "a.example.com"), route("Ingress", "shop", 1, "a.example.com")}, want: []string{"shop/tls [a.example.com]"}},
-		{name: "an older route of another namespace", ingresses: []*netv1.Ingress{ingress("i", "tls", "a.example.com")},
-			routes: []*routing.Route{route("HTTPRoute", "bank", 1, "a.example.com")}, refused: []string{"belongs to HTTPRoute bank/r"}},
-		{name: "a route of the same second", ingresses: []*netv1.Ingress{ingress("i", "tls", "a.example.com")},
-			routes: []*routing.Route{route("HTTPRoute", "bank", 1000, "a.example.com")}, refused: []string{"belongs to HTTPRoute bank/r"}},
-		{name: "an older wildcard of another namespace", ingresses: []*netv1.Ingress{ingress("i", "tls", "a.b.example.com")},
-			routes: []*routing.Route{route("Ingress", "bank", 1, "*.example.com")}, refused: []string{"belongs to Ingress bank/r"}},
-		{name: "a younger Gateway of another namespace", ingresses: []*netv1.Ingress{ingress("i", "tls", "a.example.com")},
-			gateways: []*gwv1.Gateway{in(gateway("g", "tls", "*.example.com"), "infra", 2000)}, refused: []string{"use cert-manager", "belongs to Gateway infra/g"}},
-		{name: "a Gateway whose routes are elsewhere", gateways: []*gwv1.Gateway{gateway("g", "tls", "a.example.com")},
-			routes: []*routing.Route{route("HTTPRoute", "bank", 1, "a.example.com")}, want: []string{"shop/tls [a.example.com]"}},
-		{name: "two Gateways", gateways: []*gwv1.Gateway{gateway("g", "tls", "a.example.com"), in(gateway("h", "tls", "a.example.com"), "bank", 2000)},
-			want: []string{"shop/tls [a.example.com]"}, refused: []string{"belongs to Gateway shop/g"}},
+		{name: "a host of another namespace", ingresses: []*netv1.Ingress{ingress("i", "tls", "a.example.com")},
+			owner: claim("bank", "a.example.com"), refused: []string{"belongs to the namespace bank"}},
+		{name: "a host below a wildcard of another namespace", ingresses: []*netv1.Ingress{ingress("i", "tls", "a.b.example.com")},
+			owner: claim("bank", "*.example.com"), refused: []string{"belongs to the namespace bank"}},
+		{name: "a host of this namespace", ingresses: []*netv1.Ingress{ingress("i", "tls", "a.example.com")},
+			owner: claim("shop", "a.example.com"), want: []string{"shop/tls [a.example.com]"}},
+		{name: "a younger Gateway, and the host of an older Ingress", gateways: []*gwv1.Gateway{gateway("g", "tls", "a.example.com")},
+			owner: claim("bank", "a.example.com"), refused: []string{"belongs to the namespace bank, because the Ingress owner there has it already"}},
+		{name: "a Gateway with addresses of its own", gateways: []*gwv1.Gateway{in(gateway("own", "tls", "a.example.com"), "shop", 2000)},
+			owner: claim("bank", "a.example.com"), want: []string{"shop/tls [a.example.com]"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			o := &Objects{Ingresses: test.ingresses, Gateways: test.gateways, Routes: map[string]*routing.Route{}}
-			for i, route := range test.routes {
-				o.Routes[fmt.Sprint(i)] = route
-			}
+			o := &Objects{Ingresses: test.ingresses, Gateways: test.gateways, Owners: hosts.Decide(test.owner, nil), OwnFronts: map[string]bool{"shop/own": true}}
 			wanted, faults := wantedBy(o, LetsEncrypt)
 			var got []string
 			for _, c := range wanted {

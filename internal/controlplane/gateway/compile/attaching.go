@@ -56,6 +56,28 @@ func (a *attaching) attach(r *route) {
 // match returns the listeners that a reference of a route means, and that take the route. If
 // there is none, it says why.
 func (a *attaching) match(r *route, ref *gwv1.ParentReference, listeners []*listener) ([]*listener, fault) {
+	chosen, refusal := a.candidates(r, ref, listeners)
+	if refusal.is() {
+		return nil, refusal
+	}
+	var conflict fault
+	chosen = choose(chosen, func(l *listener) bool {
+		other, some := a.refusedHosts(r, l)
+		if some {
+			other = a.claimed(r, l)
+		}
+		conflict = conflict.and(other)
+		return !other.is()
+	})
+	if len(chosen) == 0 {
+		return nil, conflict
+	}
+	return chosen, fault{}
+}
+
+// candidates returns the listeners that a reference of a route means, and that would take the
+// route if nobody else had its host names. If there is none, it says why.
+func (c *compiler) candidates(r *route, ref *gwv1.ParentReference, listeners []*listener) ([]*listener, fault) {
 	object := parentOf(ref, r.object.GetNamespace())
 	chosen := choose(listeners, func(l *listener) bool {
 		return (ref.SectionName == nil || *ref.SectionName == l.name) && (ref.Port == nil || *ref.Port == l.port)
@@ -69,7 +91,7 @@ func (a *attaching) match(r *route, ref *gwv1.ParentReference, listeners []*list
 		return nil, faultOf(gwv1.RouteReasonNotAllowedByListeners,
 			"the listeners of %s take no %s: see their protocol and allowedRoutes.kinds", object, r.kind)
 	}
-	namespace := a.in.Namespace(r.object.GetNamespace())
+	namespace := c.in.Namespace(r.object.GetNamespace())
 	chosen = choose(chosen, func(l *listener) bool { return l.admits(namespace) })
 	if len(chosen) == 0 {
 		return nil, faultOf(gwv1.RouteReasonNotAllowedByListeners,
@@ -80,16 +102,6 @@ func (a *attaching) match(r *route, ref *gwv1.ParentReference, listeners []*list
 	if len(chosen) == 0 {
 		return nil, faultOf(gwv1.RouteReasonNoMatchingListenerHostname,
 			"no host name of the route fits a listener of %s", object)
-	}
-
-	var conflict fault
-	chosen = choose(chosen, func(l *listener) bool {
-		other := a.claimed(r, l)
-		conflict = conflict.and(other)
-		return !other.is()
-	})
-	if len(chosen) == 0 {
-		return nil, conflict
 	}
 	return chosen, fault{}
 }

@@ -146,6 +146,7 @@ spec:
 			expect(t, result, wanted...)
 			c := newCompiler(&w.in)
 			c.gateways()
+			c.decide()
 			if got := c.clientCertificates[w.in.Gateways[0]]; got != name {
 				t.Errorf("the certificate is %q", got)
 			}

@@ -3,8 +3,8 @@
 // without a clock. Package gateway calls it whenever an object changes.
 //
 // The order of the files is the order of the work: the classes and Gateways with their
-// listeners (classes.go, gateways.go, listeners.go, listenersets.go, certificates.go) and what
-// listeners compete for (conflicts.go), then the policies of backends (policies.go), then the
+// listeners (classes.go, gateways.go, listeners.go, listenersets.go, certificates.go), what
+// listeners compete for (conflicts.go) and the hosts that they want (claims.go), then the policies of backends (policies.go), then the
 // routes that attach to listeners (routes.go, attaching.go) with their rules (translation.go,
 // http.go, filters.go, grpc.go, streams.go) and backends (backends.go), and at last the fronts (fronts.go, reach.go) and the statuses (statuses.go).
 // References into other namespaces need a ReferenceGrant (grants.go).
@@ -20,6 +20,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // Controller is the name of kedge's controller in GatewayClasses and in statuses.
@@ -50,6 +51,8 @@ type Input struct {
 	// Offered tells whether a pool gives a Service with these labels an address without
 	// being asked.
 	Offered func(namespace string, labels map[string]string) bool
+	// Ports are further ports of front.Shared than 80 and 443 (the setting gateway-ports).
+	Ports []uint16
 }
 
 // Result is what Compile returns.
@@ -79,11 +82,23 @@ type Result struct {
 	Secrets, ConfigMaps, Services map[types.NamespacedName]bool
 }
 
-// Compile works out what the objects mean.
-func Compile(in *Input) *Result {
+// Run is one run of the compiler. Begin makes it, and Finish ends it.
+type Run struct{ c *compiler }
+
+// Begin reads the Gateways with their listeners and listener sets.
+func Begin(in *Input) *Run {
 	c := newCompiler(in)
 	c.classes()
-	c.gateways() // with listeners and listener sets
+	c.gateways()
+	return &Run{c}
+}
+
+// Finish works out what the objects mean. owners says which namespace has which host of
+// front.Shared.
+func (r *Run) Finish(owners *hosts.Owners) *Result {
+	c := r.c
+	c.owners = owners
+	c.decide()
 	c.policies() // what backends must prove
 	c.routes()   // attach to listeners
 	c.finish()   // counts, fronts, statuses

@@ -6,12 +6,15 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // compiler is one run of Compile.
 type compiler struct {
 	in  *Input
 	out *Result
+	// owners knows which namespace has which host of front.Shared.
+	owners *hosts.Owners
 	// listeners are all listeners of kedge's Gateways, also those that cannot be used. The
 	// order is that of precedence: older Gateways first, and each Gateway's own listeners
 	// before those of its listener sets.
@@ -73,6 +76,8 @@ func newCompiler(in *Input) *compiler {
 // listener is a listener of a Gateway or of a listener set, as routes see it.
 type listener struct {
 	gateway *gwv1.Gateway
+	// shared says that the listener is on front.Shared.
+	shared bool
 	// set is the listener set that has the listener, or nil if the Gateway itself has it.
 	set      *gwv1.ListenerSet
 	name     gwv1.SectionName

@@ -3,11 +3,11 @@ package compile
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // endpoint is a port with its transport.
@@ -117,8 +117,9 @@ func (g *gateway) findConflicts() {
 func (c claims) takeAll(listeners []*listener) {
 	var left []*listener
 	for _, l := range listeners {
-		if l.accepted.reason == string(gwv1.ListenerReasonUnsupportedProtocol) {
-			continue
+		switch gwv1.ListenerConditionReason(l.accepted.reason) {
+		case gwv1.ListenerReasonUnsupportedProtocol, gwv1.ListenerReasonPortUnavailable:
+			continue // it costs no other listener
 		}
 		if winner, reason := c.against(l); winner != nil {
 			l.conflict = faultOf(reason, "%s, which comes first", conflictMessage(l, winner, reason))
@@ -171,32 +172,11 @@ func (g *gateway) findOverlaps() {
 			names[l.hostname] = l
 		}
 		for _, l := range listeners {
-			for wider := range widerNames(l.hostname) {
+			for wider := range hosts.Wider(l.hostname) {
 				if other := names[wider]; other != nil {
 					l.overlaps, other.overlaps = string(other.name), string(l.name)
 				}
 			}
 		}
-	}
-}
-
-// widerNames yields the host names of listeners that also match everything that a name does.
-func widerNames(name string) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		if name == "" {
-			return
-		}
-		name = strings.TrimPrefix(name, "*.")
-		for rest := name; ; {
-			_, parent, found := strings.Cut(rest, ".")
-			if !found {
-				break
-			}
-			if !yield("*." + parent) {
-				return
-			}
-			rest = parent
-		}
-		yield("")
 	}
 }

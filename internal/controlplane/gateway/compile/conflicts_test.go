@@ -129,21 +129,6 @@ spec:
 	expect(t, newWorld(t, manifests("INVALID")).serve(), "s/tcp Programmed=False Invalid", "newer/tcp Programmed=True Programmed")
 }
 
-func TestWiderNames(t *testing.T) {
-	tests := map[string][]string{
-		"":                  nil,
-		"a.b.example":       {"*.b.example", "*.example", ""},
-		"*.b.example":       {"*.example", ""},
-		"localhost":         {""},
-		"*.foo.example.com": {"*.example.com", "*.com", ""},
-	}
-	for name, want := range tests {
-		if got := slices.Collect(widerNames(name)); !slices.Equal(got, want) {
-			t.Errorf("wider than %q are %q", name, got)
-		}
-	}
-}
-
 func TestOverlaps(t *testing.T) {
 	w := newWorld(t, `
 kind: Gateway

@@ -104,10 +104,10 @@ func (m *frontMaker) add(l *listener) {
 		port = &front.Port{Number: uint16(l.port), Transport: l.transport()}
 		m.ports[l.endpoint()] = port
 	}
-	added := routing.Listener{
+	added := front.Listener{Namespace: l.gateway.Namespace, Listener: routing.Listener{
 		Name: l.String(), Protocol: protocolOf(l), Hostname: l.hostname, Certificates: l.certificates,
 		ClientAuthorities: l.clientAuthorities, AllowInsecureFallback: l.insecureFallback, Routes: slices.Clone(l.routes),
-	}
+	}}
 	// Of listeners with the same host name, the node shows the certificates of the first. So
 	// the first one gets those of the others, too.
 	for i := range port.Listeners {

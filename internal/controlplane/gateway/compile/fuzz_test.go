@@ -8,6 +8,7 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
 // FuzzAuthorities reads anything as certificates of authorities. What it accepts are
@@ -70,6 +71,7 @@ func FuzzGateways(f *testing.F) {
 		}
 		c := newCompiler(&w.in)
 		c.gateways()
+		c.decide()
 		for _, l := range c.listeners {
 			if l.usable && l.protocol == gwv1.HTTPSProtocolType && clientValidation(l.gateway, l.port) != nil && l.clientAuthorities == "" {
 				t.Errorf("listener %s lets everybody in", l)
@@ -78,7 +80,7 @@ func FuzzGateways(f *testing.F) {
 	})
 }
 
-func checkPort(t *testing.T, result *Result, listeners []routing.Listener) {
+func checkPort(t *testing.T, result *Result, listeners []front.Listener) {
 	for i, l := range listeners {
 		raw := l.Protocol == routing.RawTCP || l.Protocol == routing.RawUDP
 		if raw && len(listeners) > 1 || (l.Protocol == routing.HTTP) != (listeners[0].Protocol == routing.HTTP) {

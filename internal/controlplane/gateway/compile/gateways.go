@@ -42,8 +42,7 @@ func (g *gateway) isShared() bool { return g.front == front.Shared }
 
 func (g *gateway) String() string { return g.object.Namespace + "/" + g.object.Name }
 
-// gateways reads the Gateways with their listeners and listener sets, and decides which
-// listeners are served.
+// gateways reads the Gateways with their listeners and listener sets.
 func (c *compiler) gateways() {
 	classes := make(map[gwv1.ObjectName]*gwv1.GatewayClass)
 	for _, class := range c.in.Classes {
@@ -63,8 +62,13 @@ func (c *compiler) gateways() {
 		c.ordered = append(c.ordered, g)
 		c.gatewayOf[object] = g
 	}
+}
+
+// decide decides which listeners are served.
+func (c *compiler) decide() {
 	shared := claims{}
 	for _, g := range c.ordered {
+		c.refuseHosts(g)
 		g.decide(shared)
 		if g.accepted && g.clientCertificate != "" {
 			c.clientCertificates[g.object] = g.clientCertificate

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // isHostname tells whether a text can be a host name, perhaps with the wildcard "*." in front.
@@ -47,7 +49,7 @@ func (n *names) add(hostname, route string) {
 	if n.whole[hostname] == "" {
 		n.whole[hostname] = route
 	}
-	for wider := range widerNames(hostname) {
+	for wider := range hosts.Wider(hostname) {
 		if n.below[wider] == "" {
 			n.below[wider] = route
 		}
@@ -59,7 +61,7 @@ func (n *names) overlap(hostname string) string {
 	if route := cmp.Or(n.whole[hostname], n.below[hostname]); route != "" {
 		return route
 	}
-	for wider := range widerNames(hostname) {
+	for wider := range hosts.Wider(hostname) {
 		if route := n.whole[wider]; route != "" {
 			return route
 		}

@@ -36,7 +36,10 @@ func kindsOf(protocol gwv1.ProtocolType, mode gwv1.TLSModeType) []gwv1.Kind {
 
 // newListener reads a listener of a Gateway, or of a listener set if set is not nil.
 func (c *compiler) newListener(g *gateway, set *gwv1.ListenerSet, spec *gwv1.Listener) *listener {
-	l := &listener{gateway: g.object, set: set, name: spec.Name, port: spec.Port, protocol: spec.Protocol, kinds: []gwv1.RouteGroupKind{}}
+	l := &listener{
+		gateway: g.object, set: set, shared: g.isShared(),
+		name: spec.Name, port: spec.Port, protocol: spec.Protocol, kinds: []gwv1.RouteGroupKind{},
+	}
 	if spec.Protocol == gwv1.HTTPSProtocolType || spec.Protocol == gwv1.TLSProtocolType {
 		l.tlsMode = gwv1.TLSModeTerminate
 		if spec.TLS != nil && spec.TLS.Mode != nil && *spec.TLS.Mode != "" {
@@ -60,6 +63,9 @@ func (c *compiler) newListener(g *gateway, set *gwv1.ListenerSet, spec *gwv1.Lis
 		}
 	default:
 		l.accepted = faultOf(gwv1.ListenerReasonUnsupportedValue, "kedge does not know this tls.mode: use Terminate or Passthrough")
+	}
+	if l.shared {
+		l.accepted = l.accepted.and(c.refusedPort(l))
 	}
 	if l.hostname != "" && !isHostname(l.hostname) {
 		l.accepted = l.accepted.and(faultOf(gwv1.ListenerReasonUnsupportedValue, "%q is not a host name", l.hostname))
@@ -186,12 +192,17 @@ func (l *listener) parent() metav1.Object {
 	return l.gateway
 }
 
+// parentKind returns the kind of the object that has the listener.
+func (l *listener) parentKind() string {
+	if l.set != nil {
+		return "ListenerSet"
+	}
+	return "Gateway"
+}
+
 // referrer returns the object that has the listener, as a ReferenceGrant names it.
 func (l *listener) referrer() referrer {
-	if l.set != nil {
-		return referrer{kind: "ListenerSet", namespace: l.set.Namespace}
-	}
-	return referrer{kind: "Gateway", namespace: l.gateway.Namespace}
+	return referrer{kind: l.parentKind(), namespace: l.parentNamespace()}
 }
 
 func (l *listener) String() string {

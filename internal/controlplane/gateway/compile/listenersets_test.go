@@ -256,6 +256,7 @@ spec:
 	}
 	c := newCompiler(&w.in)
 	c.gateways()
+	c.decide()
 	if l := c.listeners[1]; l.usable || l.admits(w.namespaces["infra"]) {
 		t.Errorf("the listener is %+v", l)
 	}

@@ -83,14 +83,8 @@ func (r *reach) addressFault(asked []string) fault {
 	if r.service == nil {
 		return faultOf(gwv1.GatewayReasonPending, "the Service %s is yet to be created", r.name)
 	}
-	missing, assigned := r.missing(asked), len(r.addresses()) > 0
-	answered, why := false, ""
-	if condition := meta.FindStatusCondition(r.service.Status.Conditions, servicelb.Condition); condition != nil {
-		answered = true
-		if condition.Message != "" {
-			why = ": " + condition.Message
-		}
-	}
+	missing, assigned, why := r.missing(asked), len(r.addresses()) > 0, r.condition()
+	answered := meta.FindStatusCondition(r.service.Status.Conditions, servicelb.Condition) != nil
 	switch {
 	case len(missing) > 0 && (assigned || answered):
 		return faultOf(gwv1.GatewayReasonAddressNotUsable, "the Service %s did not get the address %s of spec.addresses%s",
@@ -103,6 +97,14 @@ func (r *reach) addressFault(asked []string) fault {
 			r.name, r.name.Namespace, r.name.Name)
 	}
 	return fault{}
+}
+
+// condition returns what the load balancer says about the Service, behind a colon, or "".
+func (r *reach) condition() string {
+	if condition := meta.FindStatusCondition(r.service.Status.Conditions, servicelb.Condition); condition != nil && condition.Message != "" {
+		return ": " + condition.Message
+	}
+	return ""
 }
 
 // has tells whether the Service has a port.
@@ -132,9 +134,20 @@ func (r *reach) listens(at endpoint) bool {
 	return port != nil && len(endpoints.Of(port, r.slices)) > 0
 }
 
-// portFault says which port of listeners no node listens on yet.
+// isServed tells whether an address of the front serves a port. Without addresses, it is not known.
+func (r *reach) isServed(at endpoint) bool {
+	port, addresses := r.port(at), r.service.Status.LoadBalancer.Ingress
+	return len(addresses) == 0 || slices.ContainsFunc(addresses, func(address corev1.LoadBalancerIngress) bool {
+		return servicelb.Serves(&address, port)
+	})
+}
+
+// portFault says which port of listeners no node listens on yet, or no address serves.
 func (r *reach) portFault(listeners []*listener) fault {
 	for _, l := range listeners {
+		if l.usable && r.has(l.endpoint()) && !r.isServed(l.endpoint()) {
+			return faultOf(gwv1.GatewayReasonPending, "no address serves port %d (%s)%s", l.port, l.transport(), r.condition())
+		}
 		if l.usable && !r.listens(l.endpoint()) {
 			return faultOf(gwv1.GatewayReasonPending,
 				"no node listens on port %d (%s) yet. The annotation gateway.kedge.dev/listening of a Node says what the node listens on",

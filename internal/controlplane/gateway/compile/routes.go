@@ -126,13 +126,14 @@ func (c *compiler) byParent() map[parent][]*listener {
 		found[parent{"Gateway", object.Namespace, object.Name}] = nil
 	}
 	for _, l := range c.listeners {
-		key := parent{"Gateway", l.gateway.Namespace, l.gateway.Name}
-		if l.set != nil {
-			key = parent{"ListenerSet", l.set.Namespace, l.set.Name}
-		}
-		found[key] = append(found[key], l)
+		found[l.parentKey()] = append(found[l.parentKey()], l)
 	}
 	return found
+}
+
+// parentKey returns the object that routes name to attach to the listener.
+func (l *listener) parentKey() parent {
+	return parent{gwv1.Kind(l.parentKind()), l.parentNamespace(), l.parent().GetName()}
 }
 
 // parentOf returns what a reference of a route in a namespace means. References to objects

@@ -23,9 +23,13 @@ func checkState(t *testing.T, result *Result) {
 	update.Sockets = map[string]*routing.Socket{}
 	for i, f := range result.Fronts {
 		for j, port := range f.Ports {
+			var listeners []routing.Listener
+			for _, l := range port.Listeners {
+				listeners = append(listeners, l.Listener)
+			}
 			name := fmt.Sprintf("%d-%d", i, j)
 			update.Sockets[name] = &routing.Socket{
-				Transport: port.Transport, Port: uint16(1 + 1000*i + j), PublicPort: port.Number, Listeners: port.Listeners, HTTP3: port.HTTP3,
+				Transport: port.Transport, Port: uint16(1 + 1000*i + j), PublicPort: port.Number, Listeners: listeners, HTTP3: port.HTTP3,
 			}
 		}
 	}

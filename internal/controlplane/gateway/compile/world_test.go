@@ -29,6 +29,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // world is a cluster as Compile sees it.
@@ -44,7 +45,7 @@ type world struct {
 // newWorld returns a cluster with the objects of manifests. Namespaces that objects are in
 // exist. Each object is a minute younger than the one before it. There is a GatewayClass kedge.
 // In namespace infra, the Secret certificate has a certificate, and the ConfigMap authority one
-// of an authority.
+// of an authority. An administrator has opened all ports.
 func newWorld(t testing.TB, manifests string) *world {
 	t.Helper()
 	w := &world{
@@ -62,6 +63,9 @@ func newWorld(t testing.TB, manifests string) *world {
 		},
 		Certificate: certificates.Read,
 		Offered:     func(string, map[string]string) bool { return false },
+	}
+	for port := range 65535 {
+		w.in.Ports = append(w.in.Ports, uint16(port+1))
 	}
 	chain, key := newCertificate(t)
 	w.addNamespace("infra")
@@ -148,7 +152,10 @@ func dated[T metav1.Object](w *world, object T, created time.Time) T {
 }
 
 // compile compiles the objects.
-func (w *world) compile() *Result { return Compile(&w.in) }
+func (w *world) compile() *Result {
+	run := Begin(&w.in)
+	return run.Finish(hosts.Decide(run.Claims(), nil))
+}
 
 // serve compiles the objects twice. In between, each front gets a Service with an address and
 // a node that listens.

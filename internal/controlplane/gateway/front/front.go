@@ -49,5 +49,22 @@ type Port struct {
 	HTTP3 bool
 	// Listeners are those of the socket, in the order of precedence. Without listeners, the
 	// Service keeps the port, and nothing listens.
-	Listeners []routing.Listener
+	Listeners []Listener
+}
+
+// Listener is a listener of a socket.
+type Listener struct {
+	routing.Listener
+	// Namespace is the one whose hosts the listener serves. It is empty if hosts belong to
+	// nobody, or if the listener serves no host.
+	Namespace string
+}
+
+// listenersOf returns what nodes have to know of listeners.
+func listenersOf(all []Listener) []routing.Listener {
+	of := make([]routing.Listener, len(all))
+	for i := range all {
+		of[i] = all[i].Listener
+	}
+	return of
 }

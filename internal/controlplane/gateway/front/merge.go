@@ -5,13 +5,11 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
 // Merge joins two lists of fronts. Fronts of the same name become one, with the listeners of
-// a before those of b. Of listeners that cannot share a port, those of a stay. Merge changes
-// neither a nor b.
+// a before those of b. Listeners of both can share each port: Ingresses have only 80 and 443,
+// which Gateways use in the same way (SharedPorts). Merge changes neither a nor b.
 func Merge(a, b []Front) []Front {
 	merged := make([]Front, 0, len(a)+len(b))
 	places := map[types.NamespacedName]int{}
@@ -50,11 +48,8 @@ func join(a, b Front) Front {
 			continue
 		}
 		joined := &a.Ports[place]
-		added := slices.DeleteFunc(slices.Clone(port.Listeners), func(l routing.Listener) bool {
-			return len(joined.Listeners) > 0 && groupOf(l.Protocol) != groupOf(joined.Listeners[0].Protocol)
-		})
-		joined.Listeners = slices.Concat(joined.Listeners, added)
-		joined.HTTP3 = joined.HTTP3 || port.HTTP3 && len(added) > 0
+		joined.Listeners = slices.Concat(joined.Listeners, port.Listeners)
+		joined.HTTP3 = joined.HTTP3 || port.HTTP3
 	}
 	return a
 }
@@ -67,14 +62,4 @@ func union(a, b map[string]string) map[string]string {
 	both := maps.Clone(b)
 	maps.Copy(both, a)
 	return both
-}
-
-// groupOf returns a name for the protocols that share a port with this one. Protocols of TLS
-// share one, because the server name tells whose a connection is.
-func groupOf(protocol routing.Protocol) routing.Protocol {
-	switch protocol {
-	case routing.TLSPassthrough, routing.TLSTerminate:
-		return routing.HTTPS
-	}
-	return protocol
 }

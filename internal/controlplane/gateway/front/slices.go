@@ -32,6 +32,8 @@ type Node struct {
 	Addresses []netip.Addr
 	// Listening are the ports that are open there.
 	Listening map[gateways.Port]bool
+	// Yields are the ports of the front, by PortName, that belong to somebody else there.
+	Yields []string
 }
 
 // Slices returns the EndpointSlices of a front whose Service is given: usually one for each
@@ -75,7 +77,8 @@ func groupsOf(f Front, service *corev1.Service, nodes []Node, family discoveryv1
 		var ports []discoveryv1.EndpointPort
 		for _, port := range f.Ports {
 			socket := socketOf(service, port.Number, port.Transport)
-			if open := (gateways.Port{Number: socket, Transport: port.Transport}); socket != 0 && len(port.Listeners) > 0 && node.Listening[open] {
+			if open := (gateways.Port{Number: socket, Transport: port.Transport}); socket != 0 && len(port.Listeners) > 0 && node.Listening[open] &&
+				!slices.Contains(node.Yields, PortName(port)) {
 				key.WriteString(open.String() + " ")
 				ports = append(ports, endpointPort(port, socket))
 			}

@@ -37,7 +37,7 @@ func Sockets(fronts []Front, service func(types.NamespacedName) *corev1.Service,
 				continue
 			}
 			sockets[gateways.Port{Number: number, Transport: port.Transport}.String()] = &routing.Socket{
-				Transport: port.Transport, Port: number, PublicPort: port.Number, Listeners: port.Listeners,
+				Transport: port.Transport, Port: number, PublicPort: port.Number, Listeners: listenersOf(port.Listeners),
 				HTTP3:         port.HTTP3 && f.hasHTTP3(of, port.Number),
 				ProxyProtocol: options.ProxyProtocol && port.Transport == routing.TCP,
 				Trusted:       options.Trusted,

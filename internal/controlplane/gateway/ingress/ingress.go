@@ -39,6 +39,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // Input has the objects of the cluster. Compile changes nothing of it.
@@ -65,7 +66,8 @@ type Result struct {
 	State routing.State
 	// Fronts is empty, or has front.Shared.
 	Fronts []front.Front
-	// Served are the Ingresses that kedge serves. Their status has the addresses of the front.
+	// Served are the Ingresses of kedge's classes. The value says that kedge serves a host of
+	// the Ingress. Then its status has the addresses of the front.
 	Served map[*netv1.Ingress]bool
 	// Left are the other Ingresses that have addresses in their status. The value says that no
 	// controller serves their class, so that nobody else has written the addresses, or will
@@ -96,7 +98,8 @@ const (
 	ReasonBadAnnotation = "BadAnnotation"
 	// ReasonBadPath means that a path cannot be used.
 	ReasonBadPath = "BadPath"
-	// ReasonConflict means that an older Ingress has the same host and path.
+	// ReasonConflict means that an older Ingress has the same host and path, or that the host
+	// belongs to another namespace.
 	ReasonConflict = "Conflict"
 	// ReasonBadBackend means that a Service or its port does not exist or cannot be used.
 	ReasonBadBackend = "BadBackend"
@@ -115,19 +118,33 @@ type compiler struct {
 	entries []*entry
 	// claims has the owner of each path of each host.
 	claims map[claim]*entry
+	// owners knows which namespace has which host.
+	owners *hosts.Owners
 	// byHost has the names of the routes for each host: for HTTPS, and for HTTP.
-	byHost, plainByHost map[string][]string
+	byHost, plainByHost map[tenantHost][]string
 	// hosts are those of HTTPS, in the order of their age, and secured has them by their names.
 	hosts   []*secureHost
-	secured map[string]*secureHost
+	secured map[tenantHost]*secureHost
+}
+
+// tenantHost is a host with the namespace of the Ingresses that serve it. The namespace is empty
+// if hosts belong to nobody.
+type tenantHost struct{ namespace, host string }
+
+// tenant returns the namespace whose hosts an Ingress serves.
+func (c *compiler) tenant(e *entry) string {
+	if c.owners == nil {
+		return ""
+	}
+	return e.Namespace
 }
 
 // entry is an Ingress that kedge serves.
 type entry struct {
 	*netv1.Ingress
 	settings settings
-	// hosts are those of the rules, in their order. Without rules it is the empty host, which
-	// stands for all.
+	// hosts are those of the rules that are not another namespace's, in their order. Without
+	// rules it is the empty host, which stands for all.
 	hosts []string
 	// rules are those of each host.
 	rules map[string][]routing.Rule
@@ -135,8 +152,11 @@ type entry struct {
 	faults map[string]bool
 }
 
-// Compile works out what the Ingresses mean.
-func Compile(in *Input) *Result {
+// Run is one run of the compiler. Begin makes it, and Finish ends it.
+type Run struct{ c *compiler }
+
+// Begin finds the Ingresses that kedge serves.
+func Begin(in *Input) *Run {
 	c := &compiler{
 		in: in,
 		out: &Result{
@@ -151,10 +171,17 @@ func Compile(in *Input) *Result {
 			Services: map[types.NamespacedName]bool{},
 		},
 		claims: map[claim]*entry{},
-		byHost: map[string][]string{}, plainByHost: map[string][]string{},
-		secured: map[string]*secureHost{},
+		byHost: map[tenantHost][]string{}, plainByHost: map[tenantHost][]string{},
+		secured: map[tenantHost]*secureHost{},
 	}
 	c.classes()
+	return &Run{c}
+}
+
+// Finish works out what the Ingresses mean. owners says which namespace has which host.
+func (r *Run) Finish(owners *hosts.Owners) *Result {
+	c := r.c
+	c.owners = owners
 	for _, e := range c.entries {
 		e.settings = c.annotations(e)
 	}
@@ -199,21 +226,42 @@ func (c *compiler) front() {
 		return
 	}
 	name := front.Shared.String()
-	plain := routing.Listener{Name: name + "/http", Protocol: routing.HTTP, Routes: c.plainRoutes()}
-	shared := front.Front{Name: front.Shared, Ports: []front.Port{{Number: 80, Transport: routing.TCP, Listeners: []routing.Listener{plain}}}}
-	var secure []routing.Listener
+	listener := func(namespace string, of routing.Listener) front.Listener {
+		return front.Listener{Listener: of, Namespace: namespace}
+	}
+	plain := front.Port{Number: front.PlainPort, Transport: routing.TCP}
+	for _, namespace := range c.tenants() {
+		plain.Listeners = append(plain.Listeners, listener(namespace, routing.Listener{
+			Name: name + "/http", Protocol: routing.HTTP, Routes: c.plainRoutes(namespace),
+		}))
+	}
+	shared := front.Front{Name: front.Shared, Ports: []front.Port{plain}}
+	var secure []front.Listener
 	for _, host := range c.hosts {
 		if len(host.certificates) > 0 {
-			secure = append(secure, routing.Listener{
-				Name: name + "/https", Protocol: routing.HTTPS, Hostname: host.name,
-				Certificates: host.certificates, Routes: c.routesOf(host.name),
-			})
+			secure = append(secure, listener(host.namespace, routing.Listener{
+				Name: name + "/https", Protocol: routing.HTTPS, Hostname: host.host,
+				Certificates: host.certificates, Routes: c.routesOf(host.tenantHost),
+			}))
 		}
 	}
 	if len(secure) > 0 {
 		shared.Ports = append(shared.Ports,
-			front.Port{Number: 443, Transport: routing.TCP, HTTP3: true, Listeners: secure},
-			front.Port{Number: 443, Transport: routing.UDP, HTTP3: true, Listeners: slices.Clone(secure)})
+			front.Port{Number: front.SecurePort, Transport: routing.TCP, HTTP3: true, Listeners: secure},
+			front.Port{Number: front.SecurePort, Transport: routing.UDP, HTTP3: true, Listeners: slices.Clone(secure)})
 	}
 	c.out.Fronts = []front.Front{shared}
+}
+
+// tenants returns the namespaces with Ingresses, sorted. If hosts belong to nobody, it returns
+// one that is empty.
+func (c *compiler) tenants() []string {
+	var found []string
+	for _, e := range c.entries {
+		if tenant := c.tenant(e); !slices.Contains(found, tenant) {
+			found = append(found, tenant)
+		}
+	}
+	slices.Sort(found)
+	return found
 }

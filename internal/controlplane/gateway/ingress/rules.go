@@ -20,6 +20,9 @@ type claim struct {
 func (c *compiler) paths(e *entry) {
 	e.rules = map[string][]routing.Rule{}
 	for _, rule := range e.Spec.Rules {
+		if !c.mayServe(e, rule.Host) {
+			continue
+		}
 		if !slices.Contains(e.hosts, rule.Host) {
 			e.hosts = append(e.hosts, rule.Host)
 		}
@@ -49,9 +52,19 @@ func (c *compiler) paths(e *entry) {
 			e.rules[rule.Host] = append(e.rules[rule.Host], made)
 		}
 	}
-	if len(e.Spec.Rules) == 0 {
+	if len(e.Spec.Rules) == 0 && c.mayServe(e, "") {
 		e.hosts = []string{""}
 	}
+	c.out.Served[e.Ingress] = len(e.hosts) > 0
+}
+
+// mayServe tells whether an Ingress may serve a host. If not, it tells why.
+func (c *compiler) mayServe(e *entry, host string) bool {
+	refusal := c.owners.Refusal(e.Namespace, host)
+	if refusal != nil {
+		c.fault(e, ReasonConflict, "%s", refusal.Loser())
+	}
+	return refusal == nil
 }
 
 // defaults gives the default backend of an Ingress what nobody else has asked for.
@@ -116,14 +129,15 @@ func (c *compiler) routes(e *entry) {
 			name += host
 		}
 		c.out.State.Routes[name] = route
-		c.byHost[host] = append(c.byHost[host], name)
+		at := tenantHost{c.tenant(e), host}
+		c.byHost[at] = append(c.byHost[at], name)
 		if e.settings.redirect {
 			plain := *route
 			plain.Rules = redirected(rules)
 			name += "/redirect"
 			c.out.State.Routes[name] = &plain
 		}
-		c.plainByHost[host] = append(c.plainByHost[host], name)
+		c.plainByHost[at] = append(c.plainByHost[at], name)
 	}
 }
 
@@ -140,30 +154,34 @@ func redirected(rules []routing.Rule) []routing.Rule {
 	return all
 }
 
-// plainRoutes returns the names of all routes of HTTP.
-func (c *compiler) plainRoutes() []string {
+// plainRoutes returns the names of the routes of HTTP of a namespace.
+func (c *compiler) plainRoutes(namespace string) []string {
 	var names []string
-	for _, of := range c.plainByHost {
-		names = append(names, of...)
+	for at, of := range c.plainByHost {
+		if at.namespace == namespace {
+			names = append(names, of...)
+		}
 	}
 	slices.Sort(names)
 	return names
 }
 
-// routesOf returns the names of the routes that requests to a host of HTTPS may match. The
-// host may be a wildcard or "", which stands for all.
-func (c *compiler) routesOf(host string) []string {
+// routesOf returns the names of the routes that requests to a host of HTTPS may match, all of
+// one namespace. The host may be a wildcard or "", which stands for all.
+func (c *compiler) routesOf(at tenantHost) []string {
 	var names []string
+	host := at.host
 	if host == "" || isWildcard(host) {
 		for other, of := range c.byHost {
-			if host == "" || other == "" || other == host || strings.HasSuffix(other, host[1:]) {
+			if other.namespace == at.namespace &&
+				(host == "" || other.host == "" || other.host == host || strings.HasSuffix(other.host, host[1:])) {
 				names = append(names, of...)
 			}
 		}
 	} else {
-		names = slices.Concat(c.byHost[host], c.byHost[""])
+		names = slices.Concat(c.byHost[at], c.byHost[tenantHost{at.namespace, ""}])
 		if _, parent, found := strings.Cut(host, "."); found {
-			names = append(names, c.byHost["*."+parent]...)
+			names = append(names, c.byHost[tenantHost{at.namespace, "*." + parent}]...)
 		}
 	}
 	slices.Sort(names)

@@ -13,20 +13,20 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
 )
 
-// secureHost is a host of HTTPS. Its listener has all certificates that Ingresses have for it,
-// oldest first.
+// secureHost is a host of HTTPS. Its listener has all certificates that Ingresses of the
+// namespace have for it, oldest first.
 type secureHost struct {
-	// name may be a wildcard, or "" for all hosts.
-	name         string
+	// The host may be a wildcard, or "" for all hosts.
+	tenantHost
 	certificates []string
 }
 
 // host returns the host of HTTPS with a name, and adds it if need be.
-func (c *compiler) host(name string) *secureHost {
-	host := c.secured[name]
+func (c *compiler) host(at tenantHost) *secureHost {
+	host := c.secured[at]
 	if host == nil {
-		host = &secureHost{name: name}
-		c.secured[name] = host
+		host = &secureHost{tenantHost: at}
+		c.secured[at] = host
 		c.hosts = append(c.hosts, host)
 	}
 	return host
@@ -36,13 +36,16 @@ func (c *compiler) host(name string) *secureHost {
 func (c *compiler) certificates(e *entry) {
 	for i := range e.Spec.TLS {
 		entry := &e.Spec.TLS[i]
-		hosts := entry.Hosts
-		if len(hosts) == 0 {
+		hosts := slices.DeleteFunc(slices.Clone(entry.Hosts), func(host string) bool { return !c.mayServe(e, host) })
+		if len(entry.Hosts) == 0 {
 			hosts = e.hosts
+		}
+		if len(hosts) == 0 {
+			continue // all are another namespace's
 		}
 		name := c.certificate(e, entry, hosts)
 		for _, text := range hosts {
-			host := c.host(text)
+			host := c.host(tenantHost{c.tenant(e), text})
 			if name != "" && !slices.Contains(host.certificates, name) {
 				host.certificates = append(host.certificates, name)
 			}
@@ -101,7 +104,10 @@ func (c *compiler) redirects() {
 		}
 		for _, host := range e.hosts {
 			_, parent, _ := strings.Cut(host, ".")
-			if c.secured[host] == nil && c.secured["*."+parent] == nil && c.secured[""] == nil {
+			secured := slices.ContainsFunc([]string{host, "*." + parent, ""}, func(name string) bool {
+				return c.secured[tenantHost{c.tenant(e), name}] != nil
+			})
+			if !secured {
 				c.fault(e, ReasonBadCertificate, "Requests to the host %q are redirected to HTTPS, which no Ingress serves: add the host to spec.tls", host)
 			}
 		}

@@ -23,6 +23,8 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // world has the objects of a test. Its Services have the endpoint 10.42.0.9:8080.
@@ -42,6 +44,12 @@ func newWorld() *world {
 	w.Slices = func(namespace, name string) []*discoveryv1.EndpointSlice { return w.slices[namespace+"/"+name] }
 	w.Input.Certificate = certificates.Read
 	return w
+}
+
+// Compile works out what the Ingresses mean if there is nothing else.
+func Compile(in *Input) *Result {
+	run := Begin(in)
+	return run.Finish(hosts.Decide(run.Claims(), nil))
 }
 
 func class(name, controller string) *netv1.IngressClass {
@@ -215,11 +223,11 @@ func ask(r *Result, scheme, host, path string) string {
 }
 
 // listenerOf returns the listener with the most specific host name, or nil.
-func listenerOf(r *Result, scheme, host string) *routing.Listener {
+func listenerOf(r *Result, scheme, host string) *front.Listener {
 	port := map[string]uint16{"http": 80, "https": 443}[scheme]
-	var found *routing.Listener
-	for _, front := range r.Fronts {
-		for _, candidate := range front.Ports {
+	var found *front.Listener
+	for _, f := range r.Fronts {
+		for _, candidate := range f.Ports {
 			if candidate.Number != port || candidate.Transport != routing.TCP {
 				continue
 			}

@@ -1,0 +1,92 @@
+package front
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	netv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
+)
+
+// TestPartition has listeners of several namespaces. The most specific listener of a host has only
+// what its owner has there.
+func TestPartition(t *testing.T) {
+	var claims []hosts.Claim
+	for i, text := range []string{"bank bank.example", "bank *.bank.example", "shop shop.example", "shop *.example", "blog "} {
+		namespace, host, _ := strings.Cut(text, " ")
+		claims = append(claims, hosts.Claim{
+			Host: host, Namespace: namespace, Kind: "Ingress", Since: time.Unix(int64(i), 0),
+			Object: &netv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}},
+		})
+	}
+	owners := hosts.Decide(claims, nil)
+	listener := func(namespace, host string) Listener {
+		return Listener{routing.Listener{Name: namespace, Protocol: routing.HTTP, Hostname: host}, namespace}
+	}
+	for name, test := range map[string]struct {
+		listeners []Listener
+		// want has the names of the listeners for each host, as nodes find them.
+		want map[string]string
+	}{
+		"one namespace": {
+			[]Listener{listener("bank", "")},
+			map[string]string{"bank.example": "bank", "a.bank.example": "bank", "shop.example": "kube-system/kedge-gateway/nobody", "else.test": "bank"},
+		},
+		"all hosts of several": {
+			[]Listener{listener("bank", ""), listener("shop", ""), listener("blog", "")},
+			map[string]string{"bank.example": "bank", "a.bank.example": "bank", "shop.example": "shop", "b.example": "shop", "else.test": "bank shop blog"},
+		},
+		"a wildcard of one, and nothing of the owner": {
+			[]Listener{listener("shop", "*.example")},
+			map[string]string{"bank.example": "kube-system/kedge-gateway/nobody", "a.bank.example": "kube-system/kedge-gateway/nobody", "b.example": "shop"},
+		},
+		"listeners for the hosts themselves": {
+			[]Listener{listener("bank", "bank.example"), listener("shop", "*.example"), listener("blog", "")},
+			map[string]string{"bank.example": "bank", "shop.example": "shop", "else.test": "blog"},
+		},
+		"TCP takes no hosts": {
+			[]Listener{{routing.Listener{Name: "raw", Protocol: routing.RawTCP}, "blog"}},
+			map[string]string{"": "raw"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := slices.Clone(test.listeners)
+			fronts := []Front{{Name: Shared, Ports: []Port{{Number: 80, Transport: routing.TCP, Listeners: test.listeners}}}}
+			got := Partition(fronts, owners)[0].Ports[0].Listeners
+			for host, want := range test.want {
+				if found := strings.Join(listening(got, host), " "); found != want {
+					t.Errorf("%s is served by %q, want %q", host, found, want)
+				}
+			}
+			if len(Partition(fronts, nil)[0].Ports[0].Listeners) != len(before) {
+				t.Error("there are more listeners if hosts belong to nobody")
+			}
+			fronts[0].Name.Name = "own"
+			if got := Partition(fronts, owners)[0].Ports[0].Listeners; len(got) != len(before) || len(test.listeners) != len(before) {
+				t.Error("a front of its own has changed, or the input has")
+			}
+		})
+	}
+}
+
+// listening returns the names of the listeners that nodes ask for a host.
+func listening(listeners []Listener, host string) (names []string) {
+	names = nil
+	candidates := append([]string{host}, slices.Collect(hosts.Wider(host))...)
+	for _, candidate := range candidates {
+		for _, l := range listeners {
+			if l.Hostname == candidate {
+				names = append(names, l.Name)
+			}
+		}
+		if len(names) > 0 {
+			break
+		}
+	}
+	return names
+}

@@ -1,0 +1,273 @@
+// Package hosts decides which namespace has each host name of the shared front, on which all
+// Ingresses and all Gateways without an address of their own are. Decide is a function of the
+// claims of both. The packages compile and ingress make the claims and ask what became of them;
+// package front keeps the requests to a host from everybody except its owner.
+//
+//   - A host belongs to a namespace, whatever the port: an authority asks for it on port 80, and
+//     cookies know no port.
+//   - The oldest claim wins. A namespace that has a host keeps it as long as it claims it (Record),
+//     so that nobody takes a host by changing an object that is older.
+//   - A wildcard covers the names below it. An exact name that is older stays its owner's. The
+//     empty name, which stands for all hosts, and wildcards such as *.com cover nothing else:
+//     otherwise one tenant could keep all others from every new name.
+//   - The owner may let other namespaces in (gateways.AllowAnnotation). An administrator may give a host
+//     to a namespace (gateways.HostsAnnotation), whoever has claimed it before.
+package hosts
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/kedge-dev/kedge/internal/base/gateways"
+)
+
+// Object is an object that claims hosts.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Claim says that a namespace wants a host.
+type Claim struct {
+	// Host is a name in lower case, exact or with the wildcard "*." in front, or empty for all
+	// names.
+	Host string
+	// Namespace is the one that gets the host. A route in another namespace claims hosts for
+	// the namespace of its Gateway.
+	Namespace string
+	// Kind is that of Object, which names the host.
+	Kind   string
+	Object Object
+	// Since is the age of the claim: when the youngest object that it needs was made.
+	Since time.Time
+	// assigned says that an administrator has made the claim.
+	assigned bool
+}
+
+// Conflict is a claim to a host that another namespace has.
+type Conflict struct {
+	Claim *Claim
+	// Owner is the claim by which the other namespace has the host.
+	Owner *Claim
+}
+
+// entry is a host that a namespace has.
+type entry struct {
+	claim *Claim
+	// allowed are the namespaces that the owner lets in.
+	allowed map[string]bool
+}
+
+func (e *entry) admits(namespace string) bool {
+	return e.claim.Namespace == namespace || e.allowed[namespace]
+}
+
+// Owners knows who has each host. Nil means that hosts belong to no namespace: everybody may
+// serve all of them.
+type Owners struct {
+	entries   map[string]*entry
+	conflicts []Conflict
+}
+
+// Assigned returns the claims that an administrator has made for namespaces.
+func Assigned(namespaces []Object) []Claim {
+	var claims []Claim
+	for _, namespace := range namespaces {
+		for _, host := range split(namespace.GetAnnotations()[gateways.HostsAnnotation]) {
+			claims = append(claims, Claim{
+				Host: strings.ToLower(host), Namespace: namespace.GetName(), Kind: "Namespace", Object: namespace,
+				Since: namespace.GetCreationTimestamp().Time, assigned: true,
+			})
+		}
+	}
+	return claims
+}
+
+// split reads a list of names that are separated by commas.
+func split(list string) []string {
+	var names []string
+	for name := range strings.SplitSeq(list, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Decide gives each host to one of the namespaces that claim it. record has who had which host
+// before, or is nil.
+func Decide(claims []Claim, record Record) *Owners {
+	type name struct{ namespace, host string }
+	allowed := map[name]map[string]bool{}
+	order := make([]*Claim, 0, len(claims))
+	for i := range claims {
+		claim := &claims[i]
+		order = append(order, claim)
+		if claim.assigned || claim.Object.GetNamespace() != claim.Namespace {
+			continue
+		}
+		for _, other := range split(claim.Object.GetAnnotations()[gateways.AllowAnnotation]) {
+			of := name{claim.Namespace, claim.Host}
+			if allowed[of] == nil {
+				allowed[of] = map[string]bool{}
+			}
+			allowed[of][other] = true
+		}
+	}
+	slices.SortStableFunc(order, record.compare)
+	o := &Owners{entries: make(map[string]*entry, len(order))}
+	for _, claim := range order {
+		if has := o.find(claim.Host); has != nil && !has.admits(claim.Namespace) {
+			o.conflicts = append(o.conflicts, Conflict{claim, has.claim})
+		} else if o.entries[claim.Host] == nil {
+			o.entries[claim.Host] = &entry{claim, allowed[name{claim.Namespace, claim.Host}]}
+		}
+	}
+	return o
+}
+
+// compareAge compares claims: an administrator's come first, of these the more specific name,
+// and then the older one.
+func compareAge(a, b *Claim) int {
+	if a.assigned != b.assigned {
+		if a.assigned {
+			return -1
+		}
+		return 1
+	}
+	specific := 0
+	if a.assigned {
+		specific = cmp.Or(compareBool(isWide(a.Host), isWide(b.Host)), cmp.Compare(len(b.Host), len(a.Host)))
+	}
+	return cmp.Or(specific, a.Since.Compare(b.Since), cmp.Compare(a.Namespace, b.Namespace),
+		cmp.Compare(a.Object.GetName(), b.Object.GetName()), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Host, b.Host))
+}
+
+// compareBool says that false comes first.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// isWide tells whether a name stands for several.
+func isWide(host string) bool { return host == "" || strings.HasPrefix(host, "*.") }
+
+// find returns the entry of a host: its own, or that of the most specific wildcard that covers
+// it. It returns nil if nobody has the host.
+func (o *Owners) find(host string) *entry {
+	if has := o.entries[host]; has != nil {
+		return has
+	}
+	for wider := range Wider(host) {
+		if has := o.entries[wider]; has != nil && covers(wider) {
+			return has
+		}
+	}
+	return nil
+}
+
+// covers tells whether a wildcard keeps other namespaces from the names below it.
+func covers(wildcard string) bool {
+	return strings.Contains(strings.TrimPrefix(wildcard, "*."), ".")
+}
+
+// Refusal returns the conflict that keeps a namespace from a host, or nil if it may serve it.
+func (o *Owners) Refusal(namespace, host string) *Conflict {
+	if o == nil {
+		return nil
+	}
+	has := o.find(host)
+	if has == nil || has.admits(namespace) {
+		return nil
+	}
+	return &Conflict{&Claim{Host: host, Namespace: namespace}, has.claim}
+}
+
+// Admits tells whether a namespace may serve a host that somebody has. Of hosts that nobody has,
+// it returns true.
+func (o *Owners) Admits(namespace, host string) bool { return o.Refusal(namespace, host) == nil }
+
+// Names returns all hosts that somebody has, sorted.
+func (o *Owners) Names() []string {
+	if o == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(o.entries))
+}
+
+// Conflicts returns the claims that lost, in the order of their age.
+func (o *Owners) Conflicts() []Conflict {
+	if o == nil {
+		return nil
+	}
+	return o.conflicts
+}
+
+// Loser says what is wrong with the claim that lost, and what to do.
+func (c *Conflict) Loser() string {
+	owner := fmt.Sprintf("belongs to the namespace %s, because the %s %s there has it already", c.Owner.Namespace, c.Owner.Kind, c.Owner.Object.GetName())
+	mend := fmt.Sprintf("Use another host, or ask the owner to allow it: `kubectl annotate --namespace %s %s %s %s=%s`. Or an administrator gives the host to this namespace: `kubectl annotate namespace %s %s=%s`",
+		c.Owner.Namespace, strings.ToLower(c.Owner.Kind), c.Owner.Object.GetName(), gateways.AllowAnnotation, c.Claim.Namespace,
+		c.Claim.Namespace, gateways.HostsAnnotation, Text(c.Claim.Host))
+	if c.Owner.assigned {
+		owner = fmt.Sprintf("belongs to the namespace %s, to which an administrator has given it by the annotation %s", c.Owner.Namespace, gateways.HostsAnnotation)
+		mend = "Use another host"
+	}
+	of := ""
+	if c.Owner.Host != c.Claim.Host {
+		of = fmt.Sprintf(", of which %s is a part,", Text(c.Claim.Host))
+		return fmt.Sprintf("%s is not served: the host %s%s %s. %s", Text(c.Claim.Host), Text(c.Owner.Host), of, owner, mend)
+	}
+	return fmt.Sprintf("the host %s %s. %s", Text(c.Claim.Host), owner, mend)
+}
+
+// Winner says to the owner of a host that another namespace wants it. It names neither the other
+// object nor its host, so that many of them are told once.
+func (c *Conflict) Winner() string {
+	return fmt.Sprintf("The namespace %s wants the host %s, too, and does not get it. To let it serve the host: `kubectl annotate --namespace %s %s %s %s=%s`",
+		c.Claim.Namespace, Text(c.Owner.Host), c.Owner.Namespace, strings.ToLower(c.Owner.Kind), c.Owner.Object.GetName(), gateways.AllowAnnotation, c.Claim.Namespace)
+}
+
+// IsAssigned tells whether the owner has the host from an administrator.
+func (c *Conflict) IsAssigned() bool { return c.Owner.assigned }
+
+// Text returns a host for a message.
+func Text(host string) string {
+	if host == "" {
+		return "* (all hosts that nobody else has)"
+	}
+	return host
+}
+
+// Wider yields the wildcards that cover all names of a host, the most specific first, and then
+// the empty name. It yields nothing for the empty name.
+func Wider(host string) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		if host == "" {
+			return
+		}
+		for rest := strings.TrimPrefix(host, "*."); ; {
+			_, parent, found := strings.Cut(rest, ".")
+			if !found {
+				break
+			}
+			if !yield("*." + parent) {
+				return
+			}
+			rest = parent
+		}
+		yield("")
+	}
+}

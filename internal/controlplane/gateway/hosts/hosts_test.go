@@ -1,0 +1,159 @@
+package hosts
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	netv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/gateways"
+)
+
+// claims makes a claim of each text: NAMESPACE HOST [allow=NAMESPACES]. Each is younger than the one
+// before. Of a host, "-" stands for all hosts.
+func claims(texts ...string) (all []Claim) {
+	for i, text := range texts {
+		fields := strings.Fields(text)
+		object := &netv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: fields[0], Name: fmt.Sprint("i", i)}}
+		if len(fields) > 2 {
+			object.Annotations = map[string]string{gateways.AllowAnnotation: strings.TrimPrefix(fields[2], "allow=")}
+		}
+		all = append(all, Claim{
+			Host: strings.Replace(fields[1], "-", "", 1), Namespace: fields[0], Kind: "Ingress", Object: object, Since: time.Unix(int64(i), 0),
+		})
+	}
+	return all
+}
+
+// assigned makes the claim of an administrator.
+func assigned(namespace, list string) []Claim {
+	return Assigned([]Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: namespace, Annotations: map[string]string{gateways.HostsAnnotation: list}, CreationTimestamp: metav1.Unix(9999, 0),
+	}}})
+}
+
+func TestDecide(t *testing.T) {
+	for name, test := range map[string]struct {
+		claims []Claim
+		record Record
+		// may has NAMESPACE HOST for what is allowed, and mayNot for what is not.
+		may, mayNot []string
+		conflicts   int
+	}{
+		"the older one": {claims: claims("a x.test", "b x.test"), may: []string{"a x.test"}, mayNot: []string{"b x.test"}, conflicts: 1},
+		"one namespace": {claims: claims("a x.test", "a x.test"), may: []string{"a x.test"}},
+		"of the same second, the name": {
+			claims: []Claim{claims("b x.test")[0], claims("a x.test")[0]}, may: []string{"a x.test"}, mayNot: []string{"b x.test"}, conflicts: 1,
+		},
+		"an older wildcard covers":      {claims: claims("a *.x.test", "b y.x.test", "b *.y.x.test"), mayNot: []string{"b y.x.test", "b z.y.x.test"}, conflicts: 2},
+		"an older exact name stays":     {claims: claims("b y.x.test", "a *.x.test"), may: []string{"b y.x.test", "a z.x.test"}, mayNot: []string{"a y.x.test"}},
+		"an older narrow wildcard":      {claims: claims("b *.y.x.test", "a *.x.test", "b z.y.x.test"), may: []string{"b z.y.x.test"}, mayNot: []string{"a q.y.x.test"}},
+		"all hosts cover nothing":       {claims: claims("a -", "b x.test"), may: []string{"a -", "b x.test"}, mayNot: []string{"b -"}},
+		"a top-level wildcard as well":  {claims: claims("a *.test", "b x.test"), may: []string{"a *.test", "b x.test"}, mayNot: []string{"b *.test"}},
+		"two for all hosts":             {claims: claims("a -", "b -"), may: []string{"a -"}, mayNot: []string{"b -"}, conflicts: 1},
+		"the owner allows":              {claims: claims("a x.test allow=c,b", "b x.test", "d x.test"), may: []string{"b x.test", "c x.test"}, mayNot: []string{"d x.test"}, conflicts: 1},
+		"another object of the owner":   {claims: claims("a x.test", "b x.test", "a x.test allow=b"), may: []string{"b x.test"}},
+		"the owner allows below":        {claims: claims("a *.x.test allow=b", "b y.x.test"), may: []string{"b y.x.test"}, mayNot: []string{"a y.x.test"}},
+		"who is not the owner allows":   {claims: claims("a x.test", "b x.test allow=c", "c x.test"), mayNot: []string{"b x.test", "c x.test"}, conflicts: 2},
+		"an administrator":              {claims: append(claims("a x.test"), assigned("b", " x.test, *.y.test")...), may: []string{"b x.test", "b z.y.test"}, mayNot: []string{"a x.test", "a z.y.test"}, conflicts: 1},
+		"an administrator, below":       {claims: slices.Concat(assigned("a", "*.x.test"), assigned("b", "y.x.test")), may: []string{"a z.x.test", "b y.x.test"}, mayNot: []string{"a y.x.test"}},
+		"who had it before":             {claims: claims("b x.test", "a x.test"), record: Record{"x.test": {"a", 7}}, may: []string{"a x.test"}, mayNot: []string{"b x.test"}, conflicts: 1},
+		"who had it, and wants it not":  {claims: claims("b x.test"), record: Record{"x.test": {"a", 7}}, may: []string{"b x.test"}},
+		"a wildcard that is new":        {claims: claims("a *.x.test", "b y.x.test"), record: Record{"y.x.test": {"b", 7}}, may: []string{"b y.x.test"}, mayNot: []string{"a y.x.test"}},
+		"a permission that has ended":   {claims: claims("a *.x.test", "b y.x.test"), record: Record{"y.x.test": {"b", 7}, "*.x.test": {"a", 6}}, mayNot: []string{"b y.x.test"}, conflicts: 1},
+		"an administrator, of a record": {claims: append(claims("a x.test"), assigned("b", "x.test")...), record: Record{"x.test": {"a", 1}}, may: []string{"b x.test"}, mayNot: []string{"a x.test"}, conflicts: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			owners := Decide(test.claims, test.record)
+			for _, text := range slices.Concat(test.may, test.mayNot) {
+				namespace, host, _ := strings.Cut(text, " ")
+				if got := owners.Admits(namespace, strings.Replace(host, "-", "", 1)); got != slices.Contains(test.may, text) {
+					t.Errorf("%s: %t", text, got)
+				}
+			}
+			if got := owners.Conflicts(); len(got) != test.conflicts {
+				t.Errorf("there are %d conflicts, want %d", len(got), test.conflicts)
+			}
+		})
+	}
+	var nobody *Owners
+	if !nobody.Admits("a", "x.test") || len(nobody.Names()) > 0 || len(nobody.Conflicts()) > 0 || len(nobody.Record(nil)) > 0 {
+		t.Error("hosts that belong to nobody have an owner")
+	}
+}
+
+// TestMessages wants what happened, why, and what to do.
+func TestMessages(t *testing.T) {
+	owners := Decide(claims("a *.x.test", "b y.x.test"), nil)
+	conflict := owners.Conflicts()[0]
+	for _, want := range []string{
+		"y.x.test is not served", "*.x.test", "namespace a", "Ingress i0",
+		"kubectl annotate --namespace a ingress i0 gateway.kedge.dev/allow-namespaces=b", "kubectl annotate namespace b gateway.kedge.dev/hosts=y.x.test",
+	} {
+		if !strings.Contains(conflict.Loser(), want) {
+			t.Errorf("%q lacks %q", conflict.Loser(), want)
+		}
+	}
+	for _, want := range []string{"The namespace b wants the host *.x.test", "kubectl annotate --namespace a ingress i0 gateway.kedge.dev/allow-namespaces=b"} {
+		if !strings.Contains(conflict.Winner(), want) {
+			t.Errorf("%q lacks %q", conflict.Winner(), want)
+		}
+	}
+	given := Decide(append(claims("a x.test"), assigned("b", "x.test")...), nil).Conflicts()[0]
+	if text := given.Loser(); !given.IsAssigned() || !strings.Contains(text, "an administrator has given it") {
+		t.Errorf("got %q", text)
+	}
+}
+
+// TestRecord writes what owners have, and reads it again. Owners keep their ranks.
+func TestRecord(t *testing.T) {
+	first := Decide(claims("a *.x.test", "b z.test", "b -"), nil).Record(nil)
+	if want := (Record{"*.x.test": {"a", 1}, "z.test": {"b", 2}, "": {"b", 3}}); !maps.Equal(first, want) {
+		t.Fatalf("got %v", first)
+	}
+	data := map[string][]byte{}
+	maps.Copy(data, Changes(nil, first))
+	if again := ReadRecord(data); !maps.Equal(first, again) {
+		t.Errorf("%v was read as %v", first, again)
+	}
+	second := Decide(claims("c z.test", "b -", "a *.x.test"), first).Record(first)
+	if want := (Record{"*.x.test": {"a", 1}, "z.test": {"c", 4}, "": {"b", 3}}); !maps.Equal(second, want) {
+		t.Errorf("got %v", second)
+	}
+	third := Decide(claims("b -"), second).Record(second)
+	if changes := Changes(second, third); len(changes) != 2 || changes["_.x.test"] != nil || changes["z.test"] != nil {
+		t.Errorf("got %q", changes)
+	}
+	for _, value := range []string{"", "1", "x a", "1 "} {
+		if got := ReadRecord(map[string][]byte{"x.test": []byte(value)}); len(got) > 0 {
+			t.Errorf("%q is %v", value, got)
+		}
+	}
+	var many []Claim
+	for i := range maxRecorded + 9 {
+		many = append(many, claims(fmt.Sprintf("a h%d.test", i))...)
+	}
+	if got := Decide(append(many, claims("b x.test")...), nil).Record(nil); len(got) != maxRecorded+1 {
+		t.Errorf("a namespace has %d entries", len(got)-1)
+	}
+}
+
+func TestWider(t *testing.T) {
+	for name, want := range map[string][]string{
+		"":                  nil,
+		"a.b.example":       {"*.b.example", "*.example", ""},
+		"*.b.example":       {"*.example", ""},
+		"localhost":         {""},
+		"*.foo.example.com": {"*.example.com", "*.com", ""},
+	} {
+		if got := slices.Collect(Wider(name)); !slices.Equal(got, want) {
+			t.Errorf("wider than %q are %q", name, got)
+		}
+	}
+}
