@@ -43,6 +43,7 @@ func faultsOf(newest *compiled) []fault {
 		faults = append(faults, fault{f.Ingress, f.Reason, f.Message})
 	}
 	faults = append(faults, newest.hostFaults()...)
+	faults = append(faults, newest.shadowed()...)
 	for _, f := range newest.taken {
 		message := takenMessage(&f)
 		served := gatewaysOf(&f)

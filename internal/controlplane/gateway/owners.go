@@ -16,7 +16,10 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/gateways"
+	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/ingress"
 )
 
 // hostsName is the Secret with the hosts.Record. It has nothing that is secret. It is one because
@@ -74,6 +77,42 @@ func (c *compiled) hostFaults() []fault {
 		}
 	}
 	return faults
+}
+
+// shadowed says which Ingresses have a host that a listener of a Gateway serves in another way. Of
+// listeners with one host name, nodes use the settings of the first, which is the Gateway's.
+func (c *compiled) shadowed() (faults []fault) {
+	first := c.firstSecure()
+	for object, isServed := range c.ingresses.Served {
+		for i := range object.Spec.TLS {
+			for _, host := range object.Spec.TLS[i].Hosts {
+				if l := first[host]; isServed && l != nil && (l.Protocol != routing.HTTPS || l.ClientAuthorities != "") {
+					faults = append(faults, fault{object, ingress.ReasonConflict, fmt.Sprintf(
+						"The listener %s of a Gateway decides about HTTPS of the host %q, and has other settings than an Ingress. "+
+							"Remove the host from spec.tls of the Ingress, or from the Gateway", l.Name, host)})
+				}
+			}
+		}
+	}
+	return faults
+}
+
+// firstSecure returns the first listener of each host name at port 443 of the shared front.
+func (c *compiled) firstSecure() map[string]*front.Listener {
+	first := map[string]*front.Listener{}
+	for i := range c.fronts {
+		for _, port := range c.fronts[i].Ports {
+			if c.fronts[i].Name != front.Shared || port.Number != front.SecurePort || port.Transport != routing.TCP {
+				continue
+			}
+			for j := range port.Listeners {
+				if l := &port.Listeners[j]; first[l.Hostname] == nil {
+					first[l.Hostname] = l
+				}
+			}
+		}
+	}
+	return first
 }
 
 // syncHosts records which namespace has which host.

@@ -132,3 +132,28 @@ func TestUnreachable(t *testing.T) {
 		}
 	})
 }
+
+// TestShadowed has a Gateway that passes the TLS of a host through, for which an Ingress of the same
+// namespace has a certificate.
+func TestShadowed(t *testing.T) {
+	secure := anIngress[:len(anIngress)-len("---\n")] + "  tls: [{hosts: [shop.example], secretName: tls}]\n---\n"
+	const passing = `
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: shop, name: g}
+spec:
+  gatewayClassName: kedge
+  listeners: [{name: pass, port: 443, protocol: TLS, hostname: shop.example, tls: {mode: Passthrough}}]
+---
+`
+	for host, want := range map[string]bool{"shop.example": true, "other.example": false} {
+		run(t, nodes+class+app+secure, func(w *world) {
+			w.apply(strings.Replace(passing, "hostname: shop.example", "hostname: "+host, 1))
+			w.settle()
+			got := slices.ContainsFunc(w.events(), func(event string) bool { return strings.HasPrefix(event, "Conflict Ingress shop/web") })
+			if got != want {
+				t.Errorf("%s: the Ingress is told: %t", host, got)
+			}
+		})
+	}
+}
