@@ -3,6 +3,7 @@ package compile
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -37,7 +38,7 @@ func (a *attaching) attach(r *route) {
 		if !refusal.is() {
 			refusal = t.refusal()
 		}
-		own = append(own, r.parentStatus(ref, refusal, t))
+		own = append(own, r.parentStatus(ref, refusal, a.exceptions(r, found), t))
 		if refusal.is() {
 			continue
 		}
@@ -51,6 +52,18 @@ func (a *attaching) attach(r *route) {
 	for _, l := range attached {
 		a.take(r, l)
 	}
+}
+
+// exceptions says which host names of a route the listeners that take it do not serve, because they
+// are another namespace's.
+func (a *attaching) exceptions(r *route, listeners []*listener) string {
+	var texts []string
+	for _, l := range listeners {
+		if wrong, _ := a.refusedHosts(r, l); wrong.is() && !slices.Contains(texts, wrong.message) {
+			texts = append(texts, wrong.message)
+		}
+	}
+	return strings.Join(texts, "; ")
 }
 
 // match returns the listeners that a reference of a route means, and that take the route. If

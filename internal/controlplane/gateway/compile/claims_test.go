@@ -168,6 +168,9 @@ spec: {parentRefs: [{name: g}]}`,
 				for _, condition := range status.Parents[0].Conditions {
 					if condition.Type == string(gwv1.RouteConditionAccepted) && route.Namespace == "thief" {
 						routes = append(routes, route.Name+" "+condition.Reason)
+						if partly := len(route.Spec.Hostnames) > 1; partly != strings.Contains(condition.Message, "login.bank.example is not served") {
+							t.Errorf("the route is told %q", condition.Message)
+						}
 					}
 				}
 			}

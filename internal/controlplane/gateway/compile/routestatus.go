@@ -12,15 +12,19 @@ import (
 // maxParents is how many parents the status of a route may have.
 const maxParents = 32
 
-// parentStatus returns what the status of a route says about one of its parents.
-func (r *route) parentStatus(ref *gwv1.ParentReference, refusal fault, t *translation) gwv1.RouteParentStatus {
+// parentStatus returns what the status of a route says about one of its parents. except says which
+// host names of an accepted route are not served, or is empty.
+func (r *route) parentStatus(ref *gwv1.ParentReference, refusal fault, except string, t *translation) gwv1.RouteParentStatus {
 	generation := r.object.GetGeneration()
 	conditions := r.conditions(ref)
 	if refusal.is() {
 		conditions = setCondition(conditions, generation, gwv1.RouteConditionAccepted, metav1.ConditionFalse, refusal.reason, refusal.message)
 	} else {
-		conditions = setCondition(conditions, generation, gwv1.RouteConditionAccepted, metav1.ConditionTrue,
-			gwv1.RouteReasonAccepted, "The route is attached.")
+		message := "The route is attached."
+		if except != "" {
+			message = "The route is attached, but not for all of its hosts: " + except
+		}
+		conditions = setCondition(conditions, generation, gwv1.RouteConditionAccepted, metav1.ConditionTrue, gwv1.RouteReasonAccepted, message)
 	}
 	if unresolved := t.unresolved.fault(); unresolved.is() {
 		conditions = setCondition(conditions, generation, gwv1.RouteConditionResolvedRefs, metav1.ConditionFalse,
