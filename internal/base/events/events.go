@@ -4,6 +4,7 @@ package events
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +27,26 @@ func NewRecorder(ctx context.Context, api kubernetes.Interface, component, host 
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: api.CoreV1().Events(corev1.NamespaceAll)})
 	return broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: host})
+}
+
+// Steady returns last if message says the same in another order, and otherwise message. The API
+// collects the faults of an object in no certain order. Only an Event with the same message is
+// counted up, and each other one is a new Event.
+func Steady(last, message string) string {
+	if slices.Equal(words(last), words(message)) {
+		return last
+	}
+	return message
+}
+
+// words returns the words of a text in alphabetical order, without the marks of lists.
+func words(text string) []string {
+	all := strings.Fields(text)
+	for i, word := range all {
+		all[i] = strings.Trim(word, "[],;.")
+	}
+	slices.Sort(all)
+	return all
 }
 
 // Message returns a message, cut to the length that the API accepts.
