@@ -4,6 +4,7 @@ package events
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -33,21 +34,23 @@ func NewRecorder(ctx context.Context, api kubernetes.Interface, component, host 
 // collects the faults of an object in no certain order. Only an Event with the same message is
 // counted up, and each other one is a new Event.
 func Steady(last, message string) string {
-	if slices.Equal(words(last), words(message)) {
+	if slices.Equal(parts(last), parts(message)) {
 		return last
 	}
 	return message
 }
 
-// words returns the words of a text in alphabetical order, without the marks of lists.
-func words(text string) []string {
-	all := strings.Fields(text)
-	for i, word := range all {
-		all[i] = strings.Trim(word, "[],;.")
+// parts returns the parts of a text between the marks of lists and sentences, in alphabetical order.
+func parts(text string) []string {
+	all := marks.Split(text, -1)
+	for i, part := range all {
+		all[i] = strings.TrimSpace(part)
 	}
 	slices.Sort(all)
 	return all
 }
+
+var marks = regexp.MustCompile(`[,;\[\]\n]|\. `)
 
 // Message returns a message, cut to the length that the API accepts.
 func Message(text string) string {

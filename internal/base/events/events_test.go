@@ -30,6 +30,7 @@ func TestSteady(t *testing.T) {
 		last: true,
 		`Pod "a" is invalid: [spec.y: Required value, spec.x: Invalid value: 1]`: true,
 		`Pod "a" is invalid: [spec.y: Required value, spec.x: Invalid value: 2]`: false,
+		`Pod "a" is invalid: [spec.y: Invalid value: 1, spec.x: Required value]`: false,
 		`Pod "a" is invalid: spec.y: Required value`:                             false,
 		"": false,
 	} {
