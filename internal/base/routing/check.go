@@ -90,6 +90,11 @@ func (s *Socket) Check() error {
 			return errors.New("invalid range of trusted proxies")
 		}
 	}
+	for _, name := range s.Reserved {
+		if name != "" && !isHostname(name, true) {
+			return fmt.Errorf("invalid reserved name %q", name)
+		}
+	}
 	for i := range s.Listeners {
 		if err := s.Listeners[i].check(s.Transport); err != nil {
 			return fmt.Errorf("listener %q: %w", s.Listeners[i].Name, err)

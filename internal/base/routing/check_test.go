@@ -95,6 +95,7 @@ func TestCheck(t *testing.T) {
 		"two sockets with a port":         func(u *Update) { u.Sockets["x"] = socket(u) },
 		"no range":                        func(u *Update) { socket(u).Trusted[0] = netip.Prefix{} },
 		"another protocol":                func(u *Update) { listener(u).Protocol = "ftp" },
+		"a bad reserved name":             func(u *Update) { socket(u).Reserved = []string{"*"} },
 		"TCP over UDP":                    func(u *Update) { u.Sockets["u"].Listeners[0].Protocol = RawTCP },
 		"UDP over TCP":                    func(u *Update) { listener(u).Protocol = RawUDP },
 		"a listener without a name":       func(u *Update) { listener(u).Name = "" },

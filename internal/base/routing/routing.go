@@ -6,6 +6,7 @@ package routing
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -51,6 +52,10 @@ type Socket struct {
 	// request decides which listener serves it. If two listeners have the same host name, the
 	// settings of the first one are used, and the routes of both.
 	Listeners []Listener `json:"listeners,omitempty"`
+	// Reserved are host names that belong to listeners of another transport of the same public
+	// port: exact, with "*." in front, or empty for all others. This socket refuses connections
+	// and requests for them.
+	Reserved []string `json:"reserved,omitempty"`
 	// HTTP3 says that the public port is also served by QUIC. Then answers of a TCP socket
 	// say so (Alt-Svc). A UDP socket with HTTPS listeners speaks HTTP/3.
 	HTTP3 bool `json:"http3,omitempty"`
@@ -103,6 +108,15 @@ type Listener struct {
 	ChallengeCertificates map[string]string `json:"challengeCertificates,omitempty"`
 }
 
+// RequiredAuthorities returns the ClientAuthorities without whose certificate no client gets
+// in. It is empty if the listener lets others in, too.
+func (l *Listener) RequiredAuthorities() string {
+	if l.AllowInsecureFallback {
+		return ""
+	}
+	return l.ClientAuthorities
+}
+
 // Route is what one route object asks of one or several listeners.
 type Route struct {
 	// Name is for the access log and for metrics: KIND/NAMESPACE/NAME.
@@ -121,6 +135,13 @@ type Route struct {
 	Rules []Rule `json:"rules,omitempty"`
 	// Stream is what connections of TLS, TCP and UDP go to. Rules is empty then.
 	Stream *Split `json:"stream,omitempty"`
+}
+
+// Namespace returns the namespace of the route object.
+func (r *Route) Namespace() string {
+	_, rest, _ := strings.Cut(r.Name, "/")
+	namespace, _, _ := strings.Cut(rest, "/")
+	return namespace
 }
 
 // Split divides requests or connections between targets by their weights.

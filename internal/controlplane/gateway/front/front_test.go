@@ -206,6 +206,23 @@ func TestSockets(t *testing.T) {
 	if got := sockets(served(f)); got["30443/tcp"].HTTP3 {
 		t.Error("answers promise HTTP/3 without a socket for it")
 	}
+	// HTTP/3 leaves alone the names that listeners of TLS have over TCP.
+	mixed := exampleFront()
+	name := func(protocol routing.Protocol, hostname string) routing.Listener {
+		return routing.Listener{Name: "l", Protocol: protocol, Hostname: hostname}
+	}
+	mixed.Ports[1].Listeners = []routing.Listener{
+		name(routing.HTTPS, "*.a"), name(routing.TLSPassthrough, "pass.a"), name(routing.TLSTerminate, "end.a"), name(routing.HTTPS, "end.a"),
+		name(routing.HTTPS, "web.a"), name(routing.TLSTerminate, "web.a"), name(routing.TLSTerminate, ""),
+	}
+	service := served(mixed)
+	all := Sockets([]Front{mixed}, func(types.NamespacedName) *corev1.Service { return service }, options)
+	if want := []string{"pass.a", "end.a", ""}; !slices.Equal(all["30443/udp"].Reserved, want) || all["30443/tcp"].Reserved != nil {
+		t.Errorf("the names %q are reserved over UDP, and %q over TCP, want %q", all["30443/udp"].Reserved, all["30443/tcp"].Reserved, want)
+	}
+	if err := all["30443/udp"].Check(); err != nil {
+		t.Error(err)
+	}
 	foreign := served(f)
 	foreign.Labels = nil
 	if got := sockets(foreign); len(got) != 0 {

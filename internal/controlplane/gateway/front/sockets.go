@@ -39,6 +39,7 @@ func Sockets(fronts []Front, service func(types.NamespacedName) *corev1.Service,
 			sockets[gateways.Port{Number: number, Transport: port.Transport}.String()] = &routing.Socket{
 				Transport: port.Transport, Port: number, PublicPort: port.Number, Listeners: listenersOf(port.Listeners),
 				HTTP3:         port.HTTP3 && f.hasHTTP3(of, port.Number),
+				Reserved:      f.reserved(&port),
 				ProxyProtocol: options.ProxyProtocol && port.Transport == routing.TCP,
 				Trusted:       options.Trusted,
 				AccessLog:     options.AccessLog,
@@ -54,6 +55,28 @@ func (f *Front) hasHTTP3(service *corev1.Service, number uint16) bool {
 	return socketOf(service, number, routing.UDP) != 0 && slices.ContainsFunc(f.Ports, func(port Port) bool {
 		return port.Number == number && port.Transport == routing.UDP && port.HTTP3
 	})
+}
+
+// reserved returns the host names that HTTP/3 must leave alone on a port, because a listener of
+// TLS has them over TCP. A less specific listener of HTTPS would have them otherwise.
+func (f *Front) reserved(quic *Port) (names []string) {
+	if quic.Transport != routing.UDP || !quic.HTTP3 {
+		return nil
+	}
+	for _, port := range f.Ports {
+		if port.Number != quic.Number || port.Transport != routing.TCP {
+			continue
+		}
+		seen := map[string]bool{} // of listeners with the same name, the first one has it
+		for i := range port.Listeners {
+			l := &port.Listeners[i]
+			if !seen[l.Hostname] && l.Protocol != routing.HTTPS {
+				names = append(names, l.Hostname)
+			}
+			seen[l.Hostname] = true
+		}
+	}
+	return names
 }
 
 // socketOf returns the port that nodes listen on for a port of a front, or zero if it is not

@@ -16,7 +16,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("a:$apr1$$aaaaaaaaaaaaaaaaaaaaaa\r\nb:{SHA}x", "b", "")
 	checker := NewChecker()
 	f.Fuzz(func(t *testing.T, list, name, password string) {
-		users := checker.Parse(list)
+		users := checker.Parse("a", "b", list)
 		for of, hash := range users.hashes {
 			if cost, err := bcrypt.Cost([]byte(hash)); err == nil && cost > maxCost {
 				t.Errorf("%q has a hash of cost %d", of, cost)
@@ -25,7 +25,7 @@ func FuzzParse(f *testing.F) {
 				return // it would take too long
 			}
 		}
-		is, err := users.Check(t.Context(), name, password)
+		is, err := users.Check(t.Context(), "c", name, password)
 		if err != nil {
 			t.Fatal(err)
 		}

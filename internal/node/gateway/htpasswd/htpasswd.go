@@ -2,8 +2,9 @@
 // of Apache httpd: lines NAME:HASH. Package requests uses it for routes that ask for a
 // password.
 //
-// Checking a password can take a tenth of a second of a processor. Therefore a Checker lets few
-// checks run at a time, and each list remembers passwords that were right.
+// Checking a password can take a second of a processor. Therefore a Checker lets few checks run at
+// a time, shares their turns between namespaces, lists and clients (turns.go), and each list
+// remembers passwords that were right.
 package htpasswd
 
 import (
@@ -39,14 +40,14 @@ var ErrBusy = errors.New("too many passwords are being checked: try again later"
 
 // Checker limits how many passwords are checked at a time. It may be used by many goroutines.
 type Checker struct {
-	turns chan struct{}
+	turns turns
 	// secret keys the hashes of right passwords.
 	secret [32]byte
 }
 
 // NewChecker returns a Checker that uses half of the processors at most.
 func NewChecker() *Checker {
-	c := &Checker{turns: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+	c := &Checker{turns: turns{free: max(1, runtime.GOMAXPROCS(0)/2)}}
 	_, _ = rand.Read(c.secret[:]) // it never fails
 	return c
 }
@@ -54,7 +55,9 @@ func NewChecker() *Checker {
 // Users is a list of users.
 type Users struct {
 	checker *Checker
-	hashes  map[string]string
+	// namespace and name say whose list it is.
+	namespace, name string
+	hashes          map[string]string
 	// decoy is checked in the place of the hash of an unknown user, so that the time does not
 	// tell which users there are.
 	decoy string
@@ -63,10 +66,10 @@ type Users struct {
 	known map[[sha256.Size]byte]struct{}
 }
 
-// Parse returns the users of a list. Users with a hash of an unknown kind are left out: nobody
+// Parse returns the users of a list that a namespace has under a name. Users with a hash of an unknown kind are left out: nobody
 // can be them. Of two lines with the same name, the first one counts.
-func (c *Checker) Parse(list string) *Users {
-	u := &Users{checker: c, hashes: map[string]string{}, known: map[[sha256.Size]byte]struct{}{}}
+func (c *Checker) Parse(namespace, name, list string) *Users {
+	u := &Users{checker: c, namespace: namespace, name: name, hashes: map[string]string{}, known: map[[sha256.Size]byte]struct{}{}}
 	for line := range strings.Lines(list) {
 		name, hash, is := strings.Cut(strings.TrimSpace(line), ":")
 		// Some tools append more fields.
@@ -100,9 +103,10 @@ func supported(hash string) bool {
 	return false
 }
 
-// Check tells whether a user has a password. It returns ErrBusy if it gets no turn in time, and
-// the error of ctx if that ends before.
-func (u *Users) Check(ctx context.Context, name, password string) (bool, error) {
+// Check tells whether a user has a password. The client is who asks, such as an address: clients
+// take turns. It returns ErrBusy if it gets no turn in time, and the error of ctx if that ends
+// before.
+func (u *Users) Check(ctx context.Context, client, name, password string) (bool, error) {
 	hash, exists := u.hashes[name]
 	if !exists {
 		hash = u.decoy
@@ -115,16 +119,10 @@ func (u *Users) Check(ctx context.Context, name, password string) (bool, error) 
 		return true, nil
 	}
 	if !strings.HasPrefix(hash, "{SHA}") {
-		timer := time.NewTimer(patience)
-		defer timer.Stop()
-		select {
-		case u.checker.turns <- struct{}{}:
-			defer func() { <-u.checker.turns }()
-		case <-timer.C:
-			return false, ErrBusy
-		case <-ctx.Done():
-			return false, ctx.Err()
+		if err := u.checker.turns.take(ctx, place{u.namespace, u.name, client}); err != nil {
+			return false, err
 		}
+		defer u.checker.turns.give()
 	}
 	if !matches(hash, password) || !exists {
 		return false, nil

@@ -24,7 +24,7 @@ more:$apr1$abcdefgh$EfExgQSMBXioDhIVk8IOb1:another field
 `
 
 func TestCheck(t *testing.T) {
-	users := NewChecker().Parse(list)
+	users := NewChecker().Parse("a", "b", list)
 	for _, test := range []struct {
 		name, password string
 		want           bool
@@ -48,7 +48,7 @@ func TestCheck(t *testing.T) {
 		{"sha", strings.Repeat("a", maxPassword+1), false},
 	} {
 		for range 2 {
-			if got, err := users.Check(t.Context(), test.name, test.password); err != nil || got != test.want {
+			if got, err := users.Check(t.Context(), "c", test.name, test.password); err != nil || got != test.want {
 				t.Errorf("%s with %q: got %t, %v", test.name, test.password, got, err)
 			}
 		}
@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestNoUsers(t *testing.T) {
-	if is, err := NewChecker().Parse("").Check(t.Context(), "", ""); is || err != nil {
+	if is, err := NewChecker().Parse("a", "b", "").Check(t.Context(), "c", "", ""); is || err != nil {
 		t.Errorf("an empty list admits: %t, %v", is, err)
 	}
 }
@@ -64,27 +64,25 @@ func TestNoUsers(t *testing.T) {
 // TestTurns sees that checks wait for their turn, except those of passwords that are known.
 func TestTurns(t *testing.T) {
 	checker := NewChecker()
-	users := checker.Parse(list)
-	if is, err := users.Check(t.Context(), "apr1", "myPassword"); !is || err != nil {
+	users := checker.Parse("a", "b", list)
+	if is, err := users.Check(t.Context(), "c", "apr1", "myPassword"); !is || err != nil {
 		t.Fatal(is, err)
 	}
-	for range cap(checker.turns) {
-		checker.turns <- struct{}{}
-	}
-	if is, err := users.Check(t.Context(), "apr1", "myPassword"); !is || err != nil {
+	checker.turns.free = 0
+	if is, err := users.Check(t.Context(), "c", "apr1", "myPassword"); !is || err != nil {
 		t.Errorf("a known password waits: %t, %v", is, err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, name := range []string{"bcrypt", "nobody"} {
-		if is, err := users.Check(ended, name, "U*U"); is || !errors.Is(err, context.Canceled) {
+		if is, err := users.Check(ended, "c", name, "U*U"); is || !errors.Is(err, context.Canceled) {
 			t.Errorf("%s does not wait: %t, %v", name, is, err)
 		}
 	}
 }
 
 func TestMemoryIsBounded(t *testing.T) {
-	users := NewChecker().Parse(list)
+	users := NewChecker().Parse("a", "b", list)
 	for i := range 3 * maxKnown {
 		users.remember([32]byte{byte(i), byte(i >> 8)})
 	}

@@ -118,7 +118,7 @@ func (a *attempts) prepare() {
 	a.url = url.URL{Path: r.URL.Path, RawPath: a.path.raw, RawQuery: r.URL.RawQuery, ForceQuery: r.URL.ForceQuery}
 	for _, f := range a.answered {
 		f.request.apply(header)
-		if f.request != nil && len(header["Host"]) > 0 {
+		if len(header["Host"]) > 0 { // of the filter: the client's is not in the map
 			host = header["Host"][0]
 			delete(header, "Host")
 		}
@@ -247,6 +247,8 @@ func (a *attempts) judge(t *attempt) (status int, again bool) {
 	switch {
 	case a.body.isTooLarge():
 		return http.StatusRequestEntityTooLarge, false
+	case a.body.isLate():
+		return http.StatusRequestTimeout, false
 	case a.body.hasFailed():
 		return http.StatusBadRequest, false
 	case a.r.Context().Err() != nil:

@@ -12,7 +12,7 @@ func (x *exchange) authenticated() bool {
 		return true
 	}
 	if name, password, given := x.r.BasicAuth(); given {
-		is, err := x.rule.users.Check(x.r.Context(), name, password)
+		is, err := x.rule.users.Check(x.r.Context(), x.client.network(), name, password)
 		if err != nil {
 			x.w.Header().Set("Retry-After", "5")
 			x.fail(http.StatusServiceUnavailable)

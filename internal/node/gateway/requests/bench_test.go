@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/hosts"
 )
 
 // large returns a state with routes of a host name each, or of one host name.
@@ -38,11 +39,11 @@ func BenchmarkFind(b *testing.B) {
 			requests := New(Config{})
 			defer requests.Close()
 			requests.Set(large(1000, ownHosts))
-			l := requests.table.Load().sockets["web"].listeners.best("example.org")
-			host := "example.org"
+			host, _ := hosts.FromHeader("example.org")
 			if ownHosts {
-				host = "route-0777.example.org"
+				host, _ = hosts.FromHeader("route-0777.example.org")
 			}
+			l, _ := requests.table.Load().sockets["web"].listeners.Best(host)
 			header := http.Header{}
 			for b.Loop() {
 				parsed, _ := parsePath("/route-0777/deeper/than/that")

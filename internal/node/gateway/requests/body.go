@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 )
@@ -30,8 +31,9 @@ type body struct {
 	whole func(content []byte)
 
 	// gone says that bytes were lost, complete that the end was read, failed that the client did
-	// not send all, tooLarge that it sent too much, and ended that nobody reads any more.
-	gone, complete, failed, tooLarge, ended atomic.Bool
+	// not send all, late that it was silent for too long, tooLarge that it sent too much, and
+	// ended that nobody reads any more.
+	gone, complete, failed, late, tooLarge, ended atomic.Bool
 
 	mu   sync.Mutex
 	kept []byte
@@ -103,6 +105,7 @@ func (r *bodyReader) Read(into []byte) (int, error) {
 		}
 	} else if err != nil {
 		b.tooLarge.Store(errors.As(err, &tooLarge))
+		b.late.Store(errors.Is(err, os.ErrDeadlineExceeded))
 		b.failed.Store(true)
 	}
 	return n, err
@@ -132,4 +135,5 @@ func (b *body) again() (io.ReadCloser, error) {
 func (b *body) isWhole() bool    { return b == nil || b.complete.Load() }
 func (b *body) isGone() bool     { return b != nil && b.gone.Load() }
 func (b *body) isTooLarge() bool { return b != nil && b.tooLarge.Load() }
+func (b *body) isLate() bool     { return b != nil && b.late.Load() }
 func (b *body) hasFailed() bool  { return b != nil && b.failed.Load() }

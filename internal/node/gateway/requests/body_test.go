@@ -2,12 +2,16 @@ package requests
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
 func bodyOf(r io.Reader, limit int64, bound int) *body {
@@ -76,5 +80,24 @@ func TestBodyFails(t *testing.T) {
 	request, _ := http.NewRequest(http.MethodGet, "http://a", nil)
 	if b := newBody(httptest.NewRecorder(), request, 1, 1); b != nil || b.isGone() || b.isTooLarge() || b.hasFailed() {
 		t.Errorf("a request without a body has %v", b)
+	}
+}
+
+// TestLateBody answers 408 to a client that is silent in the middle of its body, with all versions of
+// HTTP, and 400 to one that breaks off.
+func TestLateBody(t *testing.T) {
+	w := newWorld(t, &routing.Route{Name: "r", Rules: []routing.Rule{to("/", "b")}})
+	w.backend("b", nil)
+	for err, want := range map[error]int{
+		fmt.Errorf("read: %w", os.ErrDeadlineExceeded): http.StatusRequestTimeout,
+		io.ErrUnexpectedEOF:                            http.StatusBadRequest,
+	} {
+		for major := 1; major <= 3; major++ {
+			r := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader("begun"), iotest.ErrReader(err)))
+			r.ProtoMajor = major
+			if got := w.record(r); got.Code != want {
+				t.Errorf("after %v, a request of HTTP/%d gets %d, want %d", err, major, got.Code, want)
+			}
+		}
 	}
 }

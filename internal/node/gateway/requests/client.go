@@ -51,6 +51,15 @@ func clientOf(r *http.Request, trusted []netip.Prefix) client {
 	return c
 }
 
+// network returns what counts as one client: an IPv4 address, or a network of IPv6 with 64 bits,
+// which is the least that anybody has.
+func (c *client) network() string {
+	if c.address.Is6() {
+		return netip.PrefixFrom(c.address, 64).Masked().String()
+	}
+	return c.address.String()
+}
+
 // parseAddress reads an address, also with a port.
 func parseAddress(text string) (netip.Addr, bool) {
 	if address, err := netip.ParseAddr(text); err == nil {

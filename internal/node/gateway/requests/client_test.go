@@ -60,7 +60,7 @@ func TestForwarded(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Host, r.RemoteAddr = "example.org:81", test.peer
 		if test.tls {
-			secured(r, "")
+			r = secured(r, "", "")
 		}
 		for name, value := range test.sent {
 			r.Header[name] = []string{value}

@@ -61,7 +61,7 @@ func TestRedirect(t *testing.T) {
 		{443, true, "/8080", 302, "https://example.org:8080/8080"},
 		{443, true, "/http", 302, "http://example.org/http"},
 		{443, true, "/http-8080", 302, "http://example.org:8080/http-8080"},
-		{80, false, "/original/lemon%2Fpie?a=b;c", 302, "http://example.org/replacement-prefix/lemon%2Fpie?a=b;c"},
+		{80, false, "/original/lemon%20pie?a=b;c", 302, "http://example.org/replacement-prefix/lemon%20pie?a=b;c"},
 		{80, false, "/full/path/original?a", 302, "http://example.org/full-path-replacement?a"},
 		{80, false, "/host", 301, "http://other.org/replacement-prefix"},
 		{80, false, "/303", 303, "http://example.org/303"},
@@ -79,7 +79,7 @@ func TestRedirect(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, test.target, nil)
 		r.Host = "example.org:1234"
 		if test.secure {
-			secured(r, "example.org")
+			r = secured(r, "example.org", "")
 		}
 		if got := w.record(r); got.Code != test.code || got.Header().Get("Location") != test.want {
 			t.Errorf("%d%s: got %d, %s, want %s", test.port, test.target, got.Code, got.Header().Get("Location"), test.want)

@@ -172,6 +172,8 @@ type rules struct {
 	prefixes    map[string][]*match
 	methods     []*match
 	everything  []*match
+	// rights are those of the matches, each once.
+	rights []rights
 	// longest is the length of the longest prefix.
 	longest int
 }
@@ -190,6 +192,7 @@ func (r *rules) isDeep(host string) bool {
 }
 
 func (r *rules) add(m *match) {
+	r.note(m.rule.rights)
 	switch {
 	case m.kind == routing.Exact:
 		r.exact[m.path] = append(r.exact[m.path], m)

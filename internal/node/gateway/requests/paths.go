@@ -17,8 +17,8 @@ import (
 //   - a backslash, a fragment, a NUL, white space and control characters, encoded or not
 //     where servers differ
 //
-// An encoded slash alone is a part of its segment, as it is for Envoy. Repeated slashes are one
-// slash, as they are for nginx.
+// An encoded slash alone is a part of its segment, as it is for Envoy, except on hosts with paths
+// of different rights: see guard.go. Repeated slashes are one slash, as they are for nginx.
 type path struct {
 	// raw is what the client has sent.
 	raw string

@@ -100,32 +100,3 @@ func TestReplacePrefix(t *testing.T) {
 		}
 	}
 }
-
-func TestHostOf(t *testing.T) {
-	for _, test := range []struct {
-		header, want string
-		is           bool
-	}{
-		{"Example.ORG", "example.org", true},
-		{"example.org:8080", "example.org", true},
-		{"example.org.", "example.org", true},
-		{"example.org.:80", "example.org", true},
-		{"10.0.0.1:80", "10.0.0.1", true},
-		{"[::1]:80", "[::1]", true},
-		{"[::1]", "[::1]", true},
-		{"", "", true},
-		{"user@example.org", "", false},
-		{"example.org/evil", "", false},
-		{"example.org:80:90", "", false},
-		{"example.org:x", "", false},
-		{"[::1", "", false},
-		{"[::1]x", "", false},
-		{"a b", "", false},
-		{"a,b", "", false},
-		{"ä.example", "", false},
-	} {
-		if got, is := hostOf(test.header); got != test.want && is || is != test.is {
-			t.Errorf("%q: got %q, %t", test.header, got, is)
-		}
-	}
-}

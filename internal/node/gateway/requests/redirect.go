@@ -15,7 +15,7 @@ func (x *exchange) redirect(to *routing.Redirect) {
 	}
 	host := to.Hostname
 	if host == "" {
-		host = x.host
+		host = x.host.String()
 	}
 	path := x.path.raw
 	if to.Path != nil {

@@ -35,6 +35,8 @@ type rule struct {
 	// users is nil if clients need no password.
 	users *htpasswd.Users
 	realm string
+	// rights are compared with those of other rules of the host.
+	rights rights
 }
 
 // target is a compiled target.
@@ -56,8 +58,10 @@ func compileRoute(from *routing.Route, backendOf func(name string) *backend, pas
 			route: r, grpc: source.GRPC, filters: compileFilters(source.Filters, backendOf), session: source.Session,
 			timeout: source.Timeout, backendTimeout: source.BackendTimeout, retry: source.Retry, maxBody: source.MaxBody,
 		}
+		users := ""
 		if source.Auth != nil {
-			compiled.users, compiled.realm = passwords.Parse(source.Auth.Users), source.Auth.Realm
+			users = source.Auth.Users
+			compiled.users, compiled.realm = passwords.Parse(from.Namespace(), from.Name, users), source.Auth.Realm
 		}
 		for j := range source.Targets {
 			t := &source.Targets[j]
@@ -68,6 +72,7 @@ func compileRoute(from *routing.Route, backendOf func(name string) *backend, pas
 			compiled.targets = append(compiled.targets, next)
 			compiled.weights += next.weight
 		}
+		compiled.rights = rightsOf(compiled, users)
 		r.rules = append(r.rules, compiled)
 
 		matches := source.Matches

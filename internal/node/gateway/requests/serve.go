@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/hosts"
 )
 
 // challengePath is where an ACME authority asks for the answers of challenges (RFC 8555,
@@ -26,8 +27,8 @@ type exchange struct {
 	listener *listener
 	match    *match
 	rule     *rule
-	// host is the name that the client asks for, without a port.
-	host     string
+	// host is the name that the client asks for.
+	host     hosts.Name
 	path     path
 	client   client
 	body     *body
@@ -42,6 +43,9 @@ type exchange struct {
 // Serve answers a request that came in at the socket with a name. Like a http.Handler, it may
 // panic with http.ErrAbortHandler to end the connection.
 func (q *Requests) Serve(w http.ResponseWriter, r *http.Request, name string) {
+	// HTTP/2 and HTTP/3 leave a Host header in the map beside the :authority, which is r.Host.
+	// Backends must not get the one after the other has chosen the rule.
+	delete(r.Header, "Host")
 	x := &exchange{Requests: q, r: r, began: time.Now()}
 	x.w.ResponseWriter = w
 	x.answered = x.filters[:0]
@@ -71,21 +75,17 @@ func (q *Requests) Serve(w http.ResponseWriter, r *http.Request, name string) {
 // route finds the match that takes the request. It returns a status if there is none.
 func (x *exchange) route() (status int) {
 	r := x.r
-	host, is := hostOf(r.Host)
+	host, is := hosts.FromHeader(r.Host)
 	if !is {
 		return http.StatusBadRequest
 	}
 	x.host = host
-	x.listener = x.socket.listeners.best(host)
-	if x.listener == nil {
+	l, found := x.socket.listeners.Best(host)
+	if !found {
 		return http.StatusNotFound
 	}
-	// The TLS settings that the client has met are those of the listener for the server name. It
-	// must not get at what another listener protects.
-	if r.TLS != nil {
-		if name, is := hostOf(r.TLS.ServerName); !is || x.socket.listeners.best(name) != x.listener {
-			return http.StatusMisdirectedRequest
-		}
+	if x.listener = l; !x.admitted() {
+		return http.StatusMisdirectedRequest
 	}
 	if token, is := strings.CutPrefix(r.URL.Path, challengePath); is && len(x.listener.challenges) > 0 {
 		if answer, is := x.listener.challenges[token]; is && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
@@ -115,11 +115,37 @@ func (x *exchange) route() (status int) {
 			x.match = m
 		}
 	}
+	if x.guarded(x.match, q) {
+		x.match = nil
+		x.refuse(http.StatusBadRequest, ambiguous)
+		return 0
+	}
 	if x.match == nil {
 		return http.StatusNotFound
 	}
 	x.rule = x.match.rule
 	return 0
+}
+
+// admitted tells whether the connection of the request belongs to its listener. The client has
+// met the settings of TLS of the listener that its server name has, and must not get at what
+// another listener protects. These settings may have changed since the handshake: then the
+// client has to connect again, if it has not shown what is wanted by now.
+func (x *exchange) admitted() bool {
+	if x.r.TLS == nil {
+		return x.listener.protocol == routing.HTTP
+	}
+	shown, is := hosts.ShownIn(x.r.Context())
+	if own, _ := x.socket.listeners.Best(shown.Name); !is || own != x.listener || x.listener.protocol != routing.HTTPS {
+		return false
+	}
+	if x.listener.authorities == "" || x.listener.authorities == shown.Authorities {
+		return true
+	}
+	if x.r.ProtoMajor < 3 {
+		x.w.Header().Set("Connection", "close") // HTTP/2 makes GOAWAY of it
+	}
+	return false
 }
 
 // serve does what the rule says.

@@ -1,6 +1,7 @@
 package requests
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/hosts"
 )
 
 // TestListeners has the cases of the conformance tests GatewayHTTPListenerIsolation: each
@@ -48,11 +50,12 @@ func TestListeners(t *testing.T) {
 }
 
 // TestMisdirected has the cases of the conformance test
-// HTTPRouteHTTPSListenerDetectMisdirectedRequests.
+// HTTPRouteHTTPSListenerDetectMisdirectedRequests, and those of listeners that want certificates of
+// clients, or that are none of HTTPS.
 func TestMisdirected(t *testing.T) {
 	w := newWorld(t)
-	socket := &routing.Socket{PublicPort: 443}
-	for i, hostname := range []string{"", "second-example.org", "*.wildcard.org", "fourth-example.wildcard.org"} {
+	socket := &routing.Socket{PublicPort: 443, Reserved: []string{"reserved.wildcard.org"}}
+	for i, hostname := range []string{"", "second-example.org", "*.wildcard.org", "fourth-example.wildcard.org", "strict.org", "lax.org", "tls.wildcard.org", "reserved.wildcard.org"} {
 		name := fmt.Sprint(i + 1)
 		w.backend(name, nil)
 		route := &routing.Route{Name: name, Rules: []routing.Rule{to("/", name)}}
@@ -60,42 +63,74 @@ func TestMisdirected(t *testing.T) {
 			route.Hostnames = []string{"example.org"}
 		}
 		w.state.Routes[name] = route
-		socket.Listeners = append(socket.Listeners, routing.Listener{
-			Name: name, Protocol: routing.HTTPS, Hostname: hostname, Routes: []string{name},
-		})
+		l := routing.Listener{Name: name, Protocol: routing.HTTPS, Hostname: hostname, Routes: []string{name}}
+		switch hostname {
+		case "strict.org":
+			l.ClientAuthorities = "ours"
+		case "lax.org":
+			l.ClientAuthorities, l.AllowInsecureFallback = "ours", true
+		case "tls.wildcard.org":
+			l.Protocol = routing.TLSPassthrough
+		}
+		socket.Listeners = append(socket.Listeners, l)
 	}
 	w.state.Sockets = map[string]*routing.Socket{"web": socket}
 	w.set()
 	for _, test := range []struct {
-		serverName, host string
-		status           int
-		backend          string
+		serverName, authorities, host string
+		status                        int
+		backend                       string
 	}{
-		{"example.org", "example.org", 200, "1"},
-		{"example.org", "second-example.org", 421, ""},
-		{"example.org", "unknown-example.org", 404, ""},
-		{"second-example.org", "second-example.org", 200, "2"},
-		{"second-example.org", "example.org", 421, ""},
-		{"second-example.org", "unknown-example.org", 421, ""},
-		{"third-example.wildcard.org", "third-example.wildcard.org", 200, "3"},
-		{"third-example.wildcard.org", "fith-example.wildcard.org", 200, "3"},
-		{"third-example.wildcard.org", "fourth-example.wildcard.org", 421, ""},
-		{"third-example.wildcard.org", "second-example.org", 421, ""},
-		{"third-example.wildcard.org", "unknown-example.org", 421, ""},
-		{"fourth-example.wildcard.org", "fourth-example.wildcard.org", 200, "4"},
-		{"fourth-example.wildcard.org", "fith-example.wildcard.org", 421, ""},
-		{"unknown-example.org", "example.org", 200, "1"},
-		{"unknown-example.org", "unknown-example.org", 404, ""},
-		{"", "second-example.org", 421, ""},
-		{"", "example.org", 200, "1"},
-		{"EXAMPLE.org", "Example.ORG:443", 200, "1"},
+		{"example.org", "", "example.org", 200, "1"},
+		{"example.org", "", "second-example.org", 421, ""},
+		{"example.org", "", "unknown-example.org", 404, ""},
+		{"second-example.org", "", "second-example.org", 200, "2"},
+		{"second-example.org", "", "example.org", 421, ""},
+		{"second-example.org", "", "unknown-example.org", 421, ""},
+		{"third-example.wildcard.org", "", "third-example.wildcard.org", 200, "3"},
+		{"third-example.wildcard.org", "", "fith-example.wildcard.org", 200, "3"},
+		{"third-example.wildcard.org", "", "fourth-example.wildcard.org", 421, ""},
+		{"third-example.wildcard.org", "", "second-example.org", 421, ""},
+		{"third-example.wildcard.org", "", "unknown-example.org", 421, ""},
+		{"fourth-example.wildcard.org", "", "fourth-example.wildcard.org", 200, "4"},
+		{"fourth-example.wildcard.org", "", "fith-example.wildcard.org", 421, ""},
+		{"unknown-example.org", "", "example.org", 200, "1"},
+		{"unknown-example.org", "", "unknown-example.org", 404, ""},
+		{"", "", "second-example.org", 421, ""},
+		{"", "", "example.org", 200, "1"},
+		{"EXAMPLE.org", "", "Example.ORG:443", 200, "1"},
+		{"strict.org", "ours", "strict.org", 200, "5"},
+		{"strict.org", "ours", "STRICT.org.:443", 200, "5"},
+		// The listener wanted nothing, or other authorities, when the client shook hands.
+		{"strict.org", "", "strict.org", 421, ""},
+		{"strict.org", "theirs", "strict.org", 421, ""},
+		// What the client has shown to another listener counts for nothing.
+		{"example.org", "ours", "strict.org", 421, ""},
+		{"lax.org", "", "strict.org", 421, ""},
+		{"lax.org", "", "lax.org", 200, "6"},
+		{"strict.org", "ours", "lax.org", 421, ""},
+		// No request belongs to a listener that is not one of HTTPS.
+		{"third-example.wildcard.org", "", "tls.wildcard.org", 421, ""},
+		{"tls.wildcard.org", "", "tls.wildcard.org", 421, ""},
+		{"third-example.wildcard.org", "", "reserved.wildcard.org", 421, ""},
+		{"reserved.wildcard.org", "", "reserved.wildcard.org", 421, ""},
+		// No DNS names.
+		{"strict.org", "ours", ".strict.org", 400, ""},
+		{"third-example.wildcard.org", "", ".wildcard.org", 400, ""},
+		{"third-example.wildcard.org", "", "a..wildcard.org", 400, ""},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Host = test.host
-		got := w.record(secured(r, test.serverName))
+		got := w.record(secured(r, test.serverName, test.authorities))
 		if got.Code != test.status || got.Header().Get("X-Backend") != test.backend {
 			t.Errorf("%s for %s: got %d of %q, want %d of %q", test.host, test.serverName, got.Code, got.Header().Get("X-Backend"), test.status, test.backend)
 		}
+	}
+	// A request with TLS of whose handshake nothing is known belongs to no listener.
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Host, r.TLS = "example.org", &tls.ConnectionState{ServerName: "example.org"}
+	if got := w.record(r); got.Code != http.StatusMisdirectedRequest {
+		t.Errorf("without a handshake: got %d", got.Code)
 	}
 }
 
@@ -250,7 +285,7 @@ func TestPrecedence(t *testing.T) {
 			r := compileRoute(&routing.Route{Name: "r", Rules: test.rules}, func(string) *backend { return nil }, nil)
 			l := &listener{}
 			l.attach(r)
-			for of := range l.routes.all() {
+			for of := range l.routes.All() {
 				of.sort()
 			}
 			for asked, want := range test.asked {
@@ -265,7 +300,7 @@ func TestPrecedence(t *testing.T) {
 					q.header.Add(words[i], words[i+1])
 				}
 				got := ""
-				if m := l.find("example.org", &q); m != nil {
+				if m := l.find(hosts.Name{}, &q); m != nil {
 					for i := range r.rules {
 						if r.rules[i] == m.rule {
 							got = fmt.Sprint(i)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/hosts"
 )
 
 // table is everything by which requests are routed. It never changes. Only the backends that
@@ -19,7 +20,8 @@ type table struct {
 	stats map[string]*stats
 }
 
-// socket is a socket with HTTP or HTTPS listeners.
+// socket is a socket with its listeners. Those that serve no HTTP are here, too: their host
+// names are not those of less specific listeners.
 type socket struct {
 	// source is what the socket was compiled from.
 	source     *routing.Socket
@@ -28,17 +30,21 @@ type socket struct {
 	http3      bool
 	trusted    []netip.Prefix
 	accessLog  bool
-	listeners  hosts[*listener]
+	listeners  hosts.Table[*listener]
 }
 
 // listener is what the listeners of a socket with the same host name serve together.
 type listener struct {
-	// name is that of the first one.
-	name       string
-	challenges map[string]string
+	// name, protocol and authorities are those of the first one. The protocol is empty if the
+	// host name is reserved. The authorities, in PEM, are those of which clients must have a
+	// certificate.
+	name        string
+	protocol    routing.Protocol
+	authorities string
+	challenges  map[string]string
 	// routes are by the routes' own host names. Those that do not intersect with the host name
 	// of the listener are of no harm: the host of each request fits the listener.
-	routes hosts[*rules]
+	routes hosts.Table[*rules]
 }
 
 // newTable compiles a state. It takes over what has not changed since the table before.
@@ -81,16 +87,19 @@ func newTable(state *routing.State, before *table, compile func(*routing.Route) 
 func newSocket(from *routing.Socket, routes map[string]*route) *socket {
 	s := &socket{source: from, publicPort: from.PublicPort, port: strconv.Itoa(int(from.PublicPort)), http3: from.HTTP3, trusted: from.Trusted, accessLog: from.AccessLog}
 	attached := map[*listener]map[string]bool{}
+	for _, name := range from.Reserved {
+		s.listeners.Set(name, &listener{})
+	}
 	for i := range from.Listeners {
 		source := &from.Listeners[i]
-		if source.Protocol != routing.HTTP && source.Protocol != routing.HTTPS {
-			continue
-		}
-		l := s.listeners.entry(source.Hostname, func() *listener {
-			created := &listener{name: source.Name, challenges: map[string]string{}}
+		l := s.listeners.Entry(source.Hostname, func() *listener {
+			created := &listener{name: source.Name, protocol: source.Protocol, authorities: source.RequiredAuthorities(), challenges: map[string]string{}}
 			attached[created] = map[string]bool{}
 			return created
 		})
+		if !l.speaksHTTP() || source.Protocol != l.protocol {
+			continue
+		}
 		maps.Copy(l.challenges, source.Challenges)
 		for _, name := range source.Routes {
 			if compiled := routes[name]; compiled != nil && !attached[l][name] {
@@ -100,11 +109,16 @@ func newSocket(from *routing.Socket, routes map[string]*route) *socket {
 		}
 	}
 	for l := range attached {
-		for of := range l.routes.all() {
+		for of := range l.routes.All() {
 			of.sort()
 		}
 	}
 	return s
+}
+
+// speaksHTTP tells whether requests of the host name are served here.
+func (l *listener) speaksHTTP() bool {
+	return l.protocol == routing.HTTP || l.protocol == routing.HTTPS
 }
 
 // attach adds the matches of a route under each of its host names.
@@ -118,7 +132,7 @@ func (l *listener) attach(r *route) {
 		names = []string{""}
 	}
 	for _, name := range names {
-		of := l.routes.entry(name, func() *rules { return newRules(name) })
+		of := l.routes.Entry(name, func() *rules { return newRules(name) })
 		for _, m := range r.matches {
 			of.add(m)
 		}
@@ -129,9 +143,9 @@ func (l *listener) attach(r *route) {
 // specific host name come first. If none of them fits, those of the next one are asked: the
 // Gateway API gives the more specific name only precedence (HTTPRouteSpec.Hostnames), and in an
 // Ingress a rule for a wildcard or for all hosts serves the paths that an exact host has not.
-func (l *listener) find(host string, q *question) *match {
-	for of := range l.routes.fitting(host) {
-		q.deep = of.isDeep(host)
+func (l *listener) find(host hosts.Name, q *question) *match {
+	for of := range l.routes.Fitting(host) {
+		q.deep = of.isDeep(host.String())
 		if m := of.find(q); m != nil {
 			return m
 		}

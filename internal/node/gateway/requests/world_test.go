@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/hosts"
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
@@ -225,7 +226,15 @@ func (w *world) record(r *http.Request) *httptest.ResponseRecorder {
 	return recorder
 }
 
-func secured(r *http.Request, serverName string) *http.Request {
+// secured makes a request one of a connection with TLS, whose client has shown a certificate of
+// the authorities.
+func secured(r *http.Request, serverName, authorities string) *http.Request {
+	name, is := hosts.FromServerName(serverName)
+	if !is {
+		panic(serverName + " is no server name")
+	}
+	var handshake hosts.Handshake
+	handshake.Decide(hosts.Shown{Name: name, Authorities: authorities})
 	r.TLS = &tls.ConnectionState{ServerName: serverName}
-	return r
+	return r.WithContext(handshake.In(r.Context()))
 }

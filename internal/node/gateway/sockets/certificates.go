@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/hosts"
 )
 
 const (
@@ -117,7 +118,7 @@ func (c *choice) add(certificate *tls.Certificate) {
 	}
 	names := map[string]bool{}
 	for _, name := range certificate.Leaf.DNSNames {
-		names[hostKey(name)] = true
+		names[strings.ToLower(strings.TrimPrefix(name, "*"))] = true
 	}
 	for name := range names {
 		c.byName[name] = append(c.byName[name], len(c.all))
@@ -129,7 +130,8 @@ func (c *choice) add(certificate *tls.Certificate) {
 // client supports. If there is none, it returns the first that covers the name, and else the
 // first that the client supports.
 func (c *choice) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	covering := c.covering(strings.ToLower(hello.ServerName))
+	name, _ := hosts.FromServerName(hello.ServerName) // or no listener would have it
+	covering := c.covering(name.String())
 	for _, certificate := range covering {
 		if hello.SupportsCertificate(certificate) == nil {
 			return certificate, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/hosts"
 )
 
 // script is a connection whose client says something and then nothing more. It hears what the
@@ -58,9 +59,12 @@ func FuzzClientHello(f *testing.F) {
 	sockets := New(Config{Log: logrus.NewEntry(logrus.New()), MaxConnections: 1})
 	sockets.state.Store(&routing.State{Backends: map[string]*routing.Backend{"b": {Endpoints: make([]netip.AddrPort, 1)}}})
 	route := &routing.Route{Stream: split("b")}
-	listeners := hosts[*tlsListener]{
-		"pass.example": {protocol: routing.TLSPassthrough, routes: hosts[*routing.Route]{"": route}},
-		"end.example":  {protocol: routing.TLSTerminate, config: &tls.Config{}, routes: hosts[*routing.Route]{"": route}},
+	var listeners hosts.Table[*tlsListener]
+	for name, l := range map[string]*tlsListener{
+		"pass.example": {protocol: routing.TLSPassthrough}, "end.example": {protocol: routing.TLSTerminate, config: &tls.Config{}},
+	} {
+		l.routes.Set("", route)
+		listeners.Set(name, l)
 	}
 	f.Fuzz(func(t *testing.T, said []byte) {
 		c := &script{said: bytes.NewReader(said)}

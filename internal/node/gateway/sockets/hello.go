@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/hosts"
 )
 
 // longestHello is how many bytes the ClientHello of a connection may have that goes on to a
@@ -30,8 +31,9 @@ type hello struct {
 	// recorded are the bytes so far, for a backend. It is only written if recording.
 	recorded  []byte
 	recording bool
-	// listener is what serves the connection. It is nil until the ClientHello was read, and if
-	// no listener wants it.
+	// name is the server name, and listener is what serves the connection. It is nil until the
+	// ClientHello was read, and if no listener wants it.
+	name     hosts.Name
 	listener *tlsListener
 	route    *routing.Route
 	// challenge says that the client is an ACME authority.
@@ -65,22 +67,23 @@ func (h *hello) Write(bytes []byte) (int, error) {
 func (t *tcpSocket) configFor(info *tls.ClientHelloInfo) (*tls.Config, error) {
 	h := info.Conn.(*hello)
 	h.recording = false
+	name, listener := h.settings.decide(info)
 	if len(info.SupportedProtos) == 1 && info.SupportedProtos[0] == acmeProtocol {
-		if config := h.settings.challenges[hostKey(info.ServerName)]; config != nil {
+		if config, ok := h.settings.challenges.Best(name); ok {
 			h.challenge = true
 			return config, nil
 		}
 	}
-	listener, ok := h.settings.listeners.find(info.ServerName)
-	if !ok {
+	if listener == nil {
 		h.muted = h.settings.silent
 		return unknown(false), nil
 	}
+	h.name = name
 	if listener.protocol == routing.HTTPS {
 		h.listener, h.recorded = listener, nil
 		return listener.config, nil
 	}
-	route, ok := listener.routes.find(info.ServerName)
+	route, ok := listener.routes.Best(name)
 	if !ok || !t.reachable(route.Stream) {
 		h.muted = true
 		return nil, errUndecided

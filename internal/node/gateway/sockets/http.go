@@ -10,9 +10,12 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/kedge-dev/kedge/internal/node/gateway/hosts"
 )
 
 const (
@@ -56,13 +59,17 @@ func (q *queue) Addr() net.Addr { return q.address }
 // serveHTTP serves HTTP/1.1, and HTTP/2 of clients that know that it is spoken here.
 func (t *tcpSocket) serveHTTP(c *conn) {
 	c.stall = t.patience.write
-	t.hand(c)
+	t.hand(&talk{half: c, under: c, patience: t.patience.header})
 }
 
 // serveHTTPS serves HTTP/1.1 and HTTP/2 after the handshake of TLS.
 func (t *tcpSocket) serveHTTPS(secure *tls.Conn, c *conn) {
 	c.stall = t.patience.write
-	t.hand(secure)
+	if secure.ConnectionState().NegotiatedProtocol == "h2" {
+		t.hand(secure)
+		return
+	}
+	t.hand(&secureTalk{talk{half: secure, under: c, patience: t.patience.header}, secure})
 }
 
 // hand gives a connection to the server of this socket, which starts with the first one.
@@ -97,16 +104,20 @@ func (t *tcpSocket) newServer() *http.Server {
 		IdleTimeout:       t.patience.idle,
 		MaxHeaderBytes:    maxHeader,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			if secure, ok := c.(*tls.Conn); ok {
-				shown := &admission{}
-				shown.listener.Store(secure.NetConn().(*hello).listener)
-				return shown.in(ctx)
+			hello := helloIn(c)
+			if hello == nil {
+				return ctx
 			}
-			return ctx
+			handshake := new(hosts.Handshake)
+			handshake.Decide(hello.listener.shownBy(hello.name))
+			return handshake.In(ctx)
 		},
 		ConnState: func(c net.Conn, state http.ConnState) {
 			if state == http.StateActive {
 				under(c).used.Store(true)
+			}
+			if talk := talkOf(c); talk != nil {
+				talk.turn(state)
 			}
 		},
 		Protocols: new(http.Protocols),
@@ -120,14 +131,6 @@ func (t *tcpSocket) newServer() *http.Server {
 	server.Protocols.SetHTTP2(true)
 	server.Protocols.SetUnencryptedHTTP2(true)
 	return server
-}
-
-// under returns the connection below one of the server.
-func under(c net.Conn) *conn {
-	if secure, ok := c.(*tls.Conn); ok {
-		return secure.NetConn().(*hello).conn
-	}
-	return c.(*conn)
 }
 
 // debugLog writes what the HTTP servers report about clients. Anybody can make them report.
@@ -162,35 +165,48 @@ func (s *Sockets) answer(w http.ResponseWriter, r *http.Request, settings *setti
 	case settings.altSvc != "" && r.TLS != nil:
 		w.Header().Set("Alt-Svc", settings.altSvc)
 	}
-	if !settings.admits(r) {
-		if r.ProtoMajor < 3 {
-			w.Header().Set("Connection", "close")
-		}
-		http.Error(w, "This connection was made before the gateway asked for a certificate of these authorities. Connect again.", http.StatusMisdirectedRequest)
-		return
-	}
-	w = s.patient(w, r)
+	w, end := s.patient(w, r)
 	s.cfg.Serve(w, r, settings.name)
+	end()
 }
 
 // patient bounds the time that a client may leave its side of a request untouched. Calls of
-// gRPC are excepted: they may be silent for as long as they like.
-func (s *Sockets) patient(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
-	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
-		return w
-	}
-	control := http.NewResponseController(w)
+// gRPC are excepted: they may be silent for as long as they like. The returned function is called
+// when the request was answered.
+func (s *Sockets) patient(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, func()) {
+	isCall := strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+	control, end := http.NewResponseController(w), func() {}
 	if r.Body != nil && r.Body != http.NoBody {
-		limit := s.patience.stream
-		if r.ProtoMajor == 1 {
-			limit = s.patience.body
-		}
-		r.Body = &patientBody{r.Body, watch{limit: limit, end: func() { _ = control.SetReadDeadline(time.Unix(1, 0)) }}}
+		end = s.watchBody(control, r, isCall)
 	}
+	if isCall || r.ProtoMajor == 1 {
+		return w, end // A connection of HTTP/1 bounds its writes itself.
+	}
+	return &patientWriter{w, control, watch{limit: s.patience.stream, end: func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) }}}, end
+}
+
+// watchBody bounds each read of a body, except that of a call. The returned function bounds what
+// the server of HTTP/1 does after that: it reads the rest of the body before it sends a short
+// answer.
+func (s *Sockets) watchBody(control *http.ResponseController, r *http.Request, isCall bool) (end func()) {
+	limit, late := s.patience.stream, new(atomic.Bool)
 	if r.ProtoMajor == 1 {
-		return w // The connection bounds its writes itself.
+		limit = s.patience.body
 	}
-	return &patientWriter{w, control, watch{limit: s.patience.stream, end: func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) }}}
+	if !isCall {
+		r.Body = &patientBody{r.Body, watch{limit: limit, end: func() {
+			late.Store(true)
+			_ = control.SetReadDeadline(time.Unix(1, 0))
+		}}}
+	}
+	if r.ProtoMajor > 1 {
+		return func() {}
+	}
+	return func() {
+		if !late.Load() {
+			_ = control.SetReadDeadline(time.Now().Add(s.patience.body))
+		}
+	}
 }
 
 // watch ends a read or a write that takes too long.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
+
+	"github.com/kedge-dev/kedge/internal/node/gateway/hosts"
 )
 
 // retryShare is the part of all connections from which on new clients of QUIC prove their
@@ -73,7 +75,7 @@ func (q *quicSocket) admit(ctx context.Context, info *quic.ClientInfo) (context.
 		q.connections.give(client)
 		closed()
 	})
-	return (&admission{}).in(ctx), nil
+	return new(hosts.Handshake).In(ctx), nil
 }
 
 // busy tells whether new clients must prove their address.
@@ -83,12 +85,12 @@ func (q *quicSocket) busy(net.Addr) bool {
 
 // configFor implements tls.Config.GetConfigForClient.
 func (q *quicSocket) configFor(info *tls.ClientHelloInfo) (*tls.Config, error) {
-	listener, ok := q.settings.Load().listeners.find(info.ServerName)
-	if !ok {
+	name, listener := q.settings.Load().decide(info)
+	if listener == nil {
 		return unknown(true), nil
 	}
-	if shown := admissionOf(info.Context()); shown != nil {
-		shown.listener.Store(listener)
+	if handshake := hosts.HandshakeOf(info.Context()); handshake != nil {
+		handshake.Decide(listener.shownBy(name))
 	}
 	return listener.config, nil
 }

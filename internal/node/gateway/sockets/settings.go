@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/hosts"
 )
 
 // kind is what a socket does with a connection.
@@ -33,27 +34,45 @@ type settings struct {
 
 // tlsSettings are those of a socket of kind kindTLS.
 type tlsSettings struct {
-	listeners hosts[*tlsListener]
+	listeners hosts.Table[*tlsListener]
 	// challenges show the certificate of an ACME challenge, by server name.
-	challenges map[string]*tls.Config
+	challenges hosts.Table[*tls.Config]
 	// records says that the bytes of handshakes are kept, for backends that end TLS.
 	records bool
 	// silent says that a connection which no listener wants is closed without an alert of
 	// TLS. The Gateway API wants it so for TLSRoutes.
 	silent bool
-	// strict says that a listener wants to know its clients.
-	strict bool
 }
 
 // tlsListener is what serves the connections of a host name.
 type tlsListener struct {
+	// protocol is empty if the name is reserved: then nobody serves it.
 	protocol routing.Protocol
 	// config is nil for routing.TLSPassthrough.
 	config *tls.Config
 	// authorities are those that clients must have a certificate of, in PEM, or empty.
 	authorities string
 	// routes are those of connections.
-	routes hosts[*routing.Route]
+	routes hosts.Table[*routing.Route]
+}
+
+// decide returns the server name of a handshake, and the listener that answers it: nil if there
+// is none. It is the only place that decides about the listener of a connection.
+func (t *tlsSettings) decide(hello *tls.ClientHelloInfo) (hosts.Name, *tlsListener) {
+	name, is := hosts.FromServerName(hello.ServerName)
+	if !is {
+		return hosts.Name{}, nil
+	}
+	listener, ok := t.listeners.Best(name)
+	if !ok || listener.protocol == "" {
+		return name, nil
+	}
+	return name, listener
+}
+
+// shownBy returns what the client of a connection has shown to this listener.
+func (l *tlsListener) shownBy(name hosts.Name) hosts.Shown {
+	return hosts.Shown{Name: name, Authorities: l.authorities}
 }
 
 func (s *settings) trusts(client netip.Addr) bool {
@@ -105,12 +124,12 @@ func (c *compiler) socket(name string, socket *routing.Socket) *settings {
 		settings.kind = kindHTTP
 	case routing.RawTCP, routing.RawUDP:
 		settings.kind = kindStream
-		routes := hosts[*routing.Route]{}
+		var routes hosts.Table[*routing.Route]
 		for i := range socket.Listeners {
-			c.addRoutes(routes, &socket.Listeners[i])
+			c.addRoutes(&routes, &socket.Listeners[i])
 		}
 		var oldest *routing.Route
-		for _, route := range routes {
+		for route := range routes.All() {
 			if oldest == nil || older(route, oldest) {
 				oldest = route
 			}
@@ -130,8 +149,11 @@ func (c *compiler) socket(name string, socket *routing.Socket) *settings {
 
 // tls returns the settings of a socket whose listeners are chosen by server name.
 func (c *compiler) tls(socket *routing.Socket) tlsSettings {
-	compiled := tlsSettings{listeners: hosts[*tlsListener]{}, challenges: map[string]*tls.Config{}}
+	compiled := tlsSettings{}
 	quic := socket.Transport == routing.UDP
+	for _, name := range socket.Reserved {
+		compiled.listeners.Set(name, &tlsListener{})
+	}
 	for i := range socket.Listeners {
 		listener := &socket.Listeners[i]
 		switch listener.Protocol {
@@ -146,40 +168,37 @@ func (c *compiler) tls(socket *routing.Socket) tlsSettings {
 			c.report("Listener %s speaks %s, which cannot share port %d with TLS: it is not served", listener.Name, listener.Protocol, socket.PublicPort)
 			continue
 		}
-		host := hostKey(listener.Hostname)
-		first := compiled.listeners[host]
-		if first == nil {
-			first = &tlsListener{protocol: listener.Protocol, routes: hosts[*routing.Route]{}}
-			if listener.Protocol != routing.TLSPassthrough {
-				first.config = c.config(listener, quic)
-			}
-			if !listener.AllowInsecureFallback {
-				first.authorities = listener.ClientAuthorities
-				compiled.strict = compiled.strict || first.authorities != ""
-			}
-			compiled.listeners[host] = first
-		}
+		first := compiled.listeners.Entry(listener.Hostname, func() *tlsListener { return c.listener(listener, quic) })
 		if first.protocol == listener.Protocol {
-			c.addRoutes(first.routes, listener)
+			c.addRoutes(&first.routes, listener)
 		}
 		if quic {
 			continue // An ACME authority asks over TCP.
 		}
 		for server, name := range listener.ChallengeCertificates {
 			if certificate := c.certificate(name, listener); certificate != nil {
-				compiled.challenges[hostKey(server)] = &tls.Config{
+				compiled.challenges.Set(server, &tls.Config{
 					MinVersion: tls.VersionTLS12, NextProtos: []string{acmeProtocol},
 					Certificates: []tls.Certificate{*certificate}, SessionTicketsDisabled: true,
-				}
+				})
 			}
 		}
 	}
 	return compiled
 }
 
+// listener returns the first listener of a host name, without its routes.
+func (c *compiler) listener(from *routing.Listener, quic bool) *tlsListener {
+	compiled := &tlsListener{protocol: from.Protocol, authorities: from.RequiredAuthorities()}
+	if from.Protocol != routing.TLSPassthrough {
+		compiled.config = c.config(from, quic)
+	}
+	return compiled
+}
+
 // addRoutes adds the routes of a listener that connections go to. Of two with the same host
 // name the older one stays.
-func (c *compiler) addRoutes(routes hosts[*routing.Route], listener *routing.Listener) {
+func (c *compiler) addRoutes(routes *hosts.Table[*routing.Route], listener *routing.Listener) {
 	for _, name := range listener.Routes {
 		route := c.state.Routes[name]
 		if route == nil || route.Stream == nil {
@@ -190,9 +209,8 @@ func (c *compiler) addRoutes(routes hosts[*routing.Route], listener *routing.Lis
 			names = []string{""}
 		}
 		for _, hostname := range names {
-			host := hostKey(hostname)
-			if other := routes[host]; other == nil || older(route, other) {
-				routes[host] = route
+			if oldest := routes.Entry(hostname, func() *routing.Route { return route }); older(route, oldest) {
+				routes.Set(hostname, route)
 			}
 		}
 	}

@@ -6,14 +6,11 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/quic-go/quic-go/http3"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 )
@@ -204,67 +201,6 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// TestChangedAuthorities serves no request of a connection that would not be accepted now, with
-// all versions of HTTP.
-func TestChangedAuthorities(t *testing.T) {
-	w := newWorld(t, nil)
-	ca, before, after := newAuthority(t, "ca"), newAuthority(t, "before"), newAuthority(t, "after")
-	w.state.Certificates["c"] = ca.leaf("a.example")
-	listener := routing.Listener{Protocol: routing.HTTPS, Certificates: []string{"c"}}
-	port := w.open("web", routing.TCP, listener)
-	w.state.Sockets["quic"] = &routing.Socket{Transport: routing.UDP, Port: port, PublicPort: 443, Listeners: []routing.Listener{listener}}
-	w.apply()
-	var shown tls.Certificate
-	config := &tls.Config{RootCAs: ca.pool, ServerName: "a.example", GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		return &shown, nil
-	}}
-	old := map[string]http.RoundTripper{}
-	clients := func() {
-		old["HTTP/1.1"] = &http.Transport{DialContext: to(port), TLSClientConfig: config.Clone(), Protocols: protocols(func(p *http.Protocols) { p.SetHTTP1(true) })}
-		old["HTTP/2"] = &http.Transport{DialContext: to(port), TLSClientConfig: config.Clone(), Protocols: protocols(func(p *http.Protocols) { p.SetHTTP2(true) })}
-		quic := &http3.Transport{TLSClientConfig: config.Clone()}
-		old["HTTP/3"] = quic
-		t.Cleanup(func() { _ = quic.Close() })
-		for _, transport := range old {
-			if closer, ok := transport.(*http.Transport); ok {
-				t.Cleanup(closer.CloseIdleConnections)
-			}
-		}
-	}
-	expect := func(what string, want int) {
-		t.Helper()
-		for name, transport := range old {
-			url := "https://a.example/"
-			if name == "HTTP/3" {
-				url = "https://" + local(port) + "/"
-			}
-			if response, body := ask(t, transport, url); response.StatusCode != want {
-				t.Errorf("%s: %s gets %d: %s", what, name, response.StatusCode, body)
-			}
-		}
-	}
-	set := func(authorities string) {
-		for _, socket := range w.state.Sockets {
-			socket.Listeners = []routing.Listener{listener}
-			socket.Listeners[0].ClientAuthorities = authorities
-		}
-		w.apply()
-	}
-	clients()
-	expect("no certificate is wanted", http.StatusOK)
-	set(before.pem)
-	expect("an old connection without a certificate", http.StatusMisdirectedRequest)
-	shown = before.client()
-	clients()
-	expect("a new connection with a certificate", http.StatusOK)
-	expect("the same connection", http.StatusOK)
-	set(after.pem)
-	expect("a connection with a certificate of before", http.StatusMisdirectedRequest)
-	set("")
-	clients()
-	expect("no certificate is wanted any more", http.StatusOK)
-}
-
 // sharedTickets offers the ticket of one server to all, as an attacker would.
 type sharedTickets struct{ tls.ClientSessionCache }
 
@@ -413,25 +349,4 @@ func TestCovering(t *testing.T) {
 			t.Errorf("%q is covered by %v, want %v", name, got, want)
 		}
 	}
-}
-
-func TestHosts(t *testing.T) {
-	h := hosts[string]{}
-	for _, name := range []string{"a.example", "*.example", "*.b.example", "*.C.example"} {
-		h[hostKey(name)] = name
-	}
-	check := func(cases map[string]string) {
-		t.Helper()
-		for name, want := range cases {
-			if got, ok := h.find(name); got != want || ok != (want != "") {
-				t.Errorf("%q finds %q, want %q", name, got, want)
-			}
-		}
-	}
-	check(map[string]string{
-		"a.example": "a.example", "A.Example": "a.example", "x.example": "*.example", "x.y.example": "*.example", "x.b.example": "*.b.example",
-		"b.example": "*.example", "x.c.example": "*.C.example", "example": "", "": "", ".example": "", "other": "", strings.Repeat("a.", 200) + "example": "",
-	})
-	h[""] = "all"
-	check(map[string]string{"": "all", "other": "all", "a.example": "a.example", ".example": "all", strings.Repeat("a.", 200) + "example": "all"})
 }

@@ -1,0 +1,124 @@
+package sockets
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
+)
+
+// TestLateHeader tells a client of HTTP/1 that began a request why the connection ends, with and
+// without TLS. A client that said nothing gets nothing.
+func TestLateHeader(t *testing.T) {
+	w := newWorld(t, func(s *Sockets) { s.patience.header, s.patience.idle = 2*time.Second, 2*time.Second })
+	ca := newAuthority(t, "ca")
+	w.state.Certificates["c"] = ca.leaf("a.example")
+	plain := w.open("plain", routing.TCP, routing.Listener{Protocol: routing.HTTP})
+	secure := w.open("secure", routing.TCP, routing.Listener{Protocol: routing.HTTPS, Certificates: []string{"c"}})
+	overTLS := func(protocols ...string) (net.Conn, error) {
+		return dialTLS(secure, &tls.Config{ServerName: "a.example", RootCAs: ca.pool, NextProtos: protocols})
+	}
+	var working sync.WaitGroup
+	const begun = "GET / HTTP/1.1\r\nHost: a.example\r\n"
+	for name, connect := range map[string]func() (net.Conn, error){
+		"plain":               func() (net.Conn, error) { return net.DialTimeout("tcp", local(plain), generous) },
+		"TLS":                 func() (net.Conn, error) { return overTLS() },
+		"TLS with a protocol": func() (net.Conn, error) { return overTLS("http/1.1") },
+	} {
+		for what, test := range map[string]struct {
+			// said is what the client says, in parts: it waits for an answer after each but the last.
+			said []string
+			late bool
+		}{
+			"nothing":                     {[]string{""}, false},
+			"a letter":                    {[]string{"G"}, true},
+			"a part":                      {[]string{begun}, true},
+			"a large part":                {[]string{begun + "X-A: " + strings.Repeat("a", 5000)}, true},
+			"nothing more":                {[]string{plainGet, ""}, false},
+			"a part of a second request":  {[]string{plainGet, begun}, true},
+			"a letter of a third request": {[]string{plainGet, plainGet, "G"}, true},
+		} {
+			working.Go(func() {
+				if err := sayAndHear(connect, test.said, test.late); err != nil {
+					t.Errorf("%s, %s: %v", name, what, err)
+				}
+			})
+		}
+	}
+	working.Wait()
+}
+
+// sayAndHear says parts on a connection, and returns an error unless each but the last is answered with
+// 200, and the last one with 408 or, if it is not late, with nothing.
+func sayAndHear(connect func() (net.Conn, error), said []string, late bool) error {
+	c, err := connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(generous))
+	reader := bufio.NewReader(c)
+	want := slices.Repeat([]int{http.StatusOK}, len(said)-1)
+	if late {
+		want = append(want, http.StatusRequestTimeout)
+	}
+	for i, part := range said {
+		if _, err := io.WriteString(c, part); err != nil {
+			return err
+		}
+		if i >= len(want) {
+			break
+		}
+		answer, err := http.ReadResponse(reader, nil)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, answer.Body)
+		if err != nil || answer.StatusCode != want[i] || answer.Close != (want[i] != http.StatusOK) {
+			return fmt.Errorf("answer %d is %d, closes: %t, %v", i, answer.StatusCode, answer.Close, err)
+		}
+	}
+	if rest, err := io.ReadAll(reader); len(rest) > 0 || err != nil {
+		return fmt.Errorf("at the end comes %q, %v", rest, err)
+	}
+	return nil
+}
+
+func readAnswer(t *testing.T, from *bufio.Reader, want int) *http.Response {
+	t.Helper()
+	answer, err := http.ReadResponse(from, nil)
+	must(t, err)
+	_, err = io.Copy(io.Discard, answer.Body)
+	must(t, err)
+	if answer.StatusCode != want {
+		t.Errorf("got %d, want %d", answer.StatusCode, want)
+	}
+	return answer
+}
+
+// TestBodyThatNobodyReads answers a request, although its client does not send the body that it has
+// promised, and nobody wants it.
+func TestBodyThatNobodyReads(t *testing.T) {
+	w := newWorld(t, func(s *Sockets) { s.patience.body = 50 * time.Millisecond })
+	w.handler = func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusNotFound) }
+	port := w.open("web", routing.TCP, routing.Listener{Protocol: routing.HTTP})
+	for _, header := range []string{"", "Content-Type: application/grpc\r\n"} {
+		c := dialTCP(t, port)
+		_ = c.SetDeadline(time.Now().Add(generous))
+		_, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 10\r\n"+header+"\r\n")
+		must(t, err)
+		if answer := readAnswer(t, bufio.NewReader(c), http.StatusNotFound); !answer.Close {
+			t.Error("the connection stays")
+		}
+	}
+	eventually(t, "forgetting the requests", func() bool { return w.sockets.requests.count() == 0 })
+}
