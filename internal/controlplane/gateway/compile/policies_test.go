@@ -2,6 +2,7 @@ package compile
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -233,6 +234,60 @@ spec: {targetRefs: [{group: "", kind: Service, name: secured, sectionName: https
 	}
 	if name := result.State.Routes["HTTPRoute/infra/both+certificate+infra/certificate"].Name; name != "HTTPRoute/infra/both" {
 		t.Errorf("the access log calls the route %q", name)
+	}
+}
+
+// A route of another namespace gets the certificate of a Gateway only by a listener of this
+// Gateway that lets the route in. Neither another Gateway of its own nor the same backend, which a
+// grant gives to it, has the certificate.
+func TestClientCertificateOfAnotherGateway(t *testing.T) {
+	const manifests = `
+kind: Service
+metadata: {name: secured}
+spec: {ports: [{name: https-1, port: 443}]}
+---
+kind: Gateway
+metadata: {name: shows}
+spec:
+  gatewayClassName: kedge
+  tls: {backend: {clientCertificateRef: {name: certificate}}}
+  listeners: [{name: http, port: 8080, protocol: HTTP, hostname: a.example.com, allowedRoutes: {namespaces: {from: %s}}}]
+---
+kind: HTTPRoute
+metadata: {name: honest}
+spec: {parentRefs: [{name: shows}], rules: [{backendRefs: [{name: secured, port: 443}]}]}
+---
+kind: Gateway
+metadata: {name: own, namespace: evil}
+spec: {gatewayClassName: kedge, listeners: [{name: http, port: 8080, protocol: HTTP, hostname: b.example.com}]}
+---
+kind: HTTPRoute
+metadata: {name: thief, namespace: evil}
+spec: {parentRefs: [{name: shows, namespace: infra}, {name: own}], rules: [{backendRefs: [{name: secured, namespace: infra, port: 443}]}]}
+---
+kind: ReferenceGrant
+metadata: {name: grant}
+spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: evil}], to: [{group: "", kind: Service}]}
+---
+kind: BackendTLSPolicy
+metadata: {name: p}
+spec: {targetRefs: [{group: "", kind: Service, name: secured, sectionName: https-1}], validation: {hostname: a, wellKnownCACertificates: System}}
+`
+	for from, want := range map[string]string{
+		"Same": "infra/shows/http routes=HTTPRoute/infra/honest+certificate+infra/certificate",
+		"All":  "infra/shows/http routes=HTTPRoute/evil/thief+certificate+infra/certificate,HTTPRoute/infra/honest+certificate+infra/certificate",
+	} {
+		result := newWorld(t, services+fmt.Sprintf(manifests, from)).compile()
+		expectRoutes(t, result, want, "evil/own/http routes=HTTPRoute/evil/thief")
+		for name, shown := range map[string]string{"infra/secured:443+tls": "", "infra/secured:443+tls+infra/certificate": "infra/certificate"} {
+			backend := result.State.Backends[name]
+			if backend == nil || backend.TLS.ClientCertificate != shown {
+				t.Errorf("from %s: the backend %s is %+v", from, name, backend)
+			}
+		}
+		if got := result.State.Routes["HTTPRoute/evil/thief"].Rules[0].Targets[0].Backend; got != "infra/secured:443+tls" {
+			t.Errorf("from %s: the thief's own Gateway sends requests to %s", from, got)
+		}
 	}
 }
 
