@@ -4,8 +4,9 @@
 // endpoint of a backend.
 //
 // A request goes through the files in this order: serve.go, table.go and match.go choose the
-// rule; filters.go, cors.go, redirect.go and auth.go answer or change the request; attempts.go
-// chooses endpoints and repeats; answer.go and upgrade.go bring back what the backend says.
+// rule, and guard.go refuses ambiguous paths; filters.go, cors.go, redirect.go and auth.go answer
+// or change the request; attempts.go chooses endpoints and repeats; answer.go and upgrade.go bring
+// back what the backend says.
 //
 // It is no httputil.ReverseProxy, which is made for one attempt and one backend. The handling
 // of headers, trailers, informational answers and upgrades follows it.
