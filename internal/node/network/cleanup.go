@@ -17,7 +17,7 @@ import (
 
 // Cleanup removes every interface, route, rule and file that this component and its CNI plugins have
 // made. No pod may be running. confDirs are the folders that may have the CNI configuration.
-// podCIDRs are the cluster's, to which the host-gw backend made routes. If something cannot be
+// podCIDRs are the cluster's, to which the host-gw backend made routes, and which have the gateway's addresses. If something cannot be
 // removed, Cleanup goes on, and returns all errors together.
 func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) error {
 	var faults []error
@@ -27,6 +27,7 @@ func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) er
 	return errors.Join(append(faults,
 		removeLinks(),
 		removeRoutes(podCIDRs),
+		removeSources(podCIDRs, nil),
 		removeTables(ctx,
 			masqueradeTable,
 			// The portmap plugin makes these: plugins/meta/portmap/portmap_nftables.go.

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/knftables"
 
+	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
@@ -30,9 +31,20 @@ const (
 	loopbackChain = "loopback"
 	inputChain    = "vxlan-input"
 	forwardChain  = "vxlan-forward"
+	outputChain   = "vxlan-output"
+	markChain     = "vxlan-mark"
 
 	iptablesInput   = "KEDGE-VXLAN-IN"
 	iptablesForward = "KEDGE-VXLAN-OUT"
+	iptablesOutput  = "KEDGE-VXLAN-OWN"
+	iptablesMark    = "KEDGE-VXLAN-MARK"
+)
+
+// The bit of a packet's mark that says that a VXLAN device of the kernel has taken the packet, and all
+// other bits. kube-proxy has the bits 0x4000 and 0x8000, and the portmap plugin has 0x2000.
+const (
+	takenMark  = "0x1000"
+	otherMarks = "0xffffefff"
 )
 
 // fence is the packet filter around the pods' network. The node treats VXLAN packets as if a pod had
@@ -42,6 +54,12 @@ const (
 // beside the nodes can still forge their addresses, because VXLAN has no signatures. The backend
 // wireguard-native has signatures.
 //
+// Processes of the node cannot send VXLAN packets either, except to pods. Some processes, such as the
+// gateway, send what others say, and other nodes would take it for the node's. A mark tells the kernel's
+// own packets apart: a packet that goes into a VXLAN device is marked there, and the kernel keeps the mark
+// when it wraps the packet. The owner alone does not tell, because a wrapped packet has the owner of what
+// is inside. A packet without an owner passes, because it comes from a pod or from a bridge.
+//
 // With nftables the fence also drops packets for 127.0.0.0/8 from other interfaces. Host ports need a
 // kernel setting (route_localnet) that makes a node accept such packets. With iptables kube-proxy has
 // a rule against them (KUBE-FIREWALL).
@@ -50,15 +68,22 @@ type fence struct {
 	nft knftables.Interface
 	// port is the UDP port of VXLAN, or 0 if the backend is another one.
 	port int
-	// pods are this node's pod CIDRs.
-	pods []netip.Prefix
+	// pods are this node's pod CIDRs, and cluster are those of the cluster.
+	pods, cluster []netip.Prefix
+	// devices are the VXLAN devices for IPv4 and for IPv6.
+	devices [2]string
 	// nodes are the addresses in the kernel's rules, sorted. set is true if there are rules.
 	nodes []netip.Addr
 	set   bool
 }
 
-func newFence(nftables bool, port int, pods []netip.Prefix) (*fence, error) {
-	f := &fence{port: port, pods: pods}
+// newFence makes a fence. vxlan is nil if the backend is another one.
+func newFence(nftables bool, vxlan *config.VXLAN, pods, cluster []netip.Prefix) (*fence, error) {
+	f := &fence{pods: pods, cluster: cluster}
+	if vxlan != nil {
+		f.port = vxlan.Port
+		f.devices[0], f.devices[1] = vxlanDevices(vxlan.VNI)
+	}
 	if !nftables {
 		return f, nil
 	}
@@ -147,7 +172,29 @@ func (f *fence) transaction(nodes []netip.Addr) *knftables.Transaction {
 			tx.Add(&knftables.Rule{Chain: forwardChain, Rule: knftables.Concat(to, "ct status dnat drop")})
 		}
 	}
+	f.own(tx)
 	return tx
+}
+
+// own adds what keeps processes of the node from sending VXLAN packets.
+func (f *fence) own(tx *knftables.Transaction) {
+	addChain(tx, outputChain, knftables.OutputHook, knftables.FilterPriority+"-10")
+	// Nobody reads the mark of a packet that leaves for the VXLAN device after this.
+	addChain(tx, markChain, knftables.PostroutingHook, knftables.SNATPriority+"+100")
+	if f.port == 0 {
+		return
+	}
+	tx.Add(&knftables.Rule{Chain: markChain, Rule: `meta oifkind "vxlan" meta mark set meta mark | ` + takenMark})
+	port := knftables.Concat("udp dport", f.port)
+	for _, pods := range f.cluster {
+		family := "ip"
+		if pods.Addr().Is6() {
+			family = "ip6"
+		}
+		tx.Add(&knftables.Rule{Chain: outputChain, Rule: knftables.Concat(port, family, "daddr", pods, "accept")})
+	}
+	tx.Add(&knftables.Rule{Chain: outputChain, Rule: knftables.Concat(port, "meta skuid >= 0 meta mark &", takenMark, "== 0 drop")})
+	tx.Add(&knftables.Rule{Chain: outputChain, Rule: knftables.Concat(port, "meta mark set meta mark &", otherMarks)})
 }
 
 // addChain adds a chain and removes its rules.
@@ -174,11 +221,16 @@ func (f *fence) iptables(ctx context.Context, nodes []netip.Addr) error {
 		return err
 	}
 	for _, own := range f.pods {
-		program, bits := "iptables", 32
+		program, bits, device := "iptables", 32, f.devices[0]
 		if own.Addr().Is6() {
-			program, bits = "ip6tables", 128
+			program, bits, device = "ip6tables", 128, f.devices[1]
 		}
-		var in, out strings.Builder
+		var in, out, pods strings.Builder
+		for _, cidr := range f.cluster {
+			if cidr.Addr().Is4() == own.Addr().Is4() {
+				fmt.Fprintf(&pods, "-A %s -d %s -j RETURN\n", iptablesOutput, cidr)
+			}
+		}
 		for _, node := range nodes {
 			if node.Is4() == own.Addr().Is4() {
 				fmt.Fprintf(&in, "-A %s -s %s/%d -j RETURN\n", iptablesInput, node, bits)
@@ -186,16 +238,18 @@ func (f *fence) iptables(ctx context.Context, nodes []netip.Addr) error {
 			}
 		}
 		restore := exec.CommandContext(ctx, program+"-restore", "--noflush", "--wait=10")
-		restore.Stdin = strings.NewReader(fmt.Sprintf("*filter\n:%[1]s - [0:0]\n:%[2]s - [0:0]\n%[3]s-A %[1]s -j DROP\n%[4]sCOMMIT\n",
-			iptablesInput, iptablesForward, in.String(), out.String()))
+		restore.Stdin = strings.NewReader(fmt.Sprintf("*filter\n:%[1]s - [0:0]\n:%[2]s - [0:0]\n:%[5]s - [0:0]\n%[3]s-A %[1]s -j DROP\n%[4]s"+
+			"%[6]s-A %[5]s -m owner --uid-owner 0-4294967294 -m mark ! --mark %[7]s/%[7]s -j DROP\nCOMMIT\n"+
+			"*mangle\n:%[8]s - [0:0]\n-A %[8]s -j MARK --set-xmark %[7]s/%[7]s\nCOMMIT\n",
+			iptablesInput, iptablesForward, in.String(), out.String(), iptablesOutput, pods.String(), takenMark, iptablesMark))
 		if output, err := restore.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", program+"-restore", err, strings.TrimSpace(string(output)))
 		}
-		for _, jump := range iptablesJumps(own, port) {
-			if iptables(ctx, program, "-C", jump) == nil {
+		for _, jump := range iptablesJumps(own, port, device) {
+			if iptables(ctx, program, "-C", jump.table, jump.rule) == nil {
 				continue
 			}
-			if err := iptables(ctx, program, "-I", jump); err != nil {
+			if err := iptables(ctx, program, "-I", jump.table, jump.rule); err != nil {
 				return err
 			}
 		}
@@ -203,20 +257,28 @@ func (f *fence) iptables(ctx context.Context, nodes []netip.Addr) error {
 	return nil
 }
 
-// iptablesJumps returns the rules that jump to the chains of the fence, for packets to a UDP port.
-func iptablesJumps(pods netip.Prefix, port string) [][]string {
-	return [][]string{
-		{"INPUT", "-p", "udp", "--dport", port, "-j", iptablesInput},
-		{"FORWARD", "-s", pods.String(), "-p", "udp", "--dport", port, "-j", iptablesForward},
-		{"FORWARD", "-m", "conntrack", "--ctstate", "DNAT", "-p", "udp", "--dport", port, "-j", iptablesForward},
+// jump is a rule of a table of iptables that jumps to a chain of the fence.
+type jump struct {
+	table string
+	rule  []string
+}
+
+// iptablesJumps returns the jumps for packets to a UDP port, and for those to the VXLAN device.
+func iptablesJumps(pods netip.Prefix, port, device string) []jump {
+	return []jump{
+		{"filter", []string{"INPUT", "-p", "udp", "--dport", port, "-j", iptablesInput}},
+		{"filter", []string{"FORWARD", "-s", pods.String(), "-p", "udp", "--dport", port, "-j", iptablesForward}},
+		{"filter", []string{"FORWARD", "-m", "conntrack", "--ctstate", "DNAT", "-p", "udp", "--dport", port, "-j", iptablesForward}},
+		{"filter", []string{"OUTPUT", "-p", "udp", "--dport", port, "-j", iptablesOutput}},
+		{"mangle", []string{"POSTROUTING", "-o", device, "-j", iptablesMark}},
 	}
 }
 
-// iptables applies an operation such as -I or -D to a rule of the table filter.
-func iptables(ctx context.Context, program, what string, rule []string) error {
-	output, err := exec.CommandContext(ctx, program, append([]string{"--wait=10", what}, rule...)...).CombinedOutput()
+// iptables applies an operation such as -I or -D to a rule of a table.
+func iptables(ctx context.Context, program, what, table string, rule []string) error {
+	output, err := exec.CommandContext(ctx, program, append([]string{"--wait=10", "-t", table, what}, rule...)...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%s %s %s: %w: %s", program, what, strings.Join(rule, " "), err, strings.TrimSpace(string(output)))
+		return fmt.Errorf("%s -t %s %s %s: %w: %s", program, table, what, strings.Join(rule, " "), err, strings.TrimSpace(string(output)))
 	}
 	return nil
 }
@@ -229,26 +291,35 @@ func removeIPTables(ctx context.Context) error {
 	}
 	var faults []error
 	for _, program := range []string{"iptables", "ip6tables"} {
-		rules, err := exec.CommandContext(ctx, program+"-save", "-t", "filter").Output()
-		if err != nil {
-			faults = append(faults, fmt.Errorf("%s-save: %w", program, err))
-			continue
-		}
-		for line := range strings.Lines(string(rules)) {
-			rule := strings.Fields(line)
-			// The jumps come first, because iptables-save lists them before the rules of the chains.
-			if len(rule) > 2 && rule[0] == "-A" && (rule[1] == "INPUT" || rule[1] == "FORWARD") && slices.Contains([]string{iptablesInput, iptablesForward}, rule[len(rule)-1]) {
-				faults = append(faults, iptables(ctx, program, "-D", rule[1:]))
-			}
-		}
-		for _, chain := range []string{iptablesInput, iptablesForward} {
-			if strings.Contains(string(rules), ":"+chain+" ") {
-				faults = append(faults, iptables(ctx, program, "-F", []string{chain}), iptables(ctx, program, "-X", []string{chain}))
-			}
+		for _, table := range []string{"filter", "mangle"} {
+			faults = append(faults, removeChains(ctx, program, table))
 		}
 	}
 	if err := errors.Join(faults...); err != nil {
 		return fmt.Errorf("remove the firewall rules for VXLAN packets: %w", err)
 	}
 	return os.Remove(fenceFile)
+}
+
+// removeChains removes the chains of the fence from a table, and the jumps to them.
+func removeChains(ctx context.Context, program, table string) error {
+	rules, err := exec.CommandContext(ctx, program+"-save", "-t", table).Output()
+	if err != nil {
+		return fmt.Errorf("%s-save: %w", program, err)
+	}
+	chains := []string{iptablesInput, iptablesForward, iptablesOutput, iptablesMark}
+	var faults []error
+	for line := range strings.Lines(string(rules)) {
+		rule := strings.Fields(line)
+		// The jumps come first, because iptables-save lists them before the rules of the chains.
+		if len(rule) > 2 && rule[0] == "-A" && !slices.Contains(chains, rule[1]) && slices.Contains(chains, rule[len(rule)-1]) {
+			faults = append(faults, iptables(ctx, program, "-D", table, rule[1:]))
+		}
+	}
+	for _, chain := range chains {
+		if strings.Contains(string(rules), ":"+chain+" ") {
+			faults = append(faults, iptables(ctx, program, "-F", table, []string{chain}), iptables(ctx, program, "-X", table, []string{chain}))
+		}
+	}
+	return errors.Join(faults...)
 }

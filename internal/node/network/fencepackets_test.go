@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
@@ -27,6 +28,9 @@ func TestFencePackets(t *testing.T) {
 		"ip link add pods type bridge", "ip link set pods up", "ip address add 10.42.0.1/24 dev pods",
 		"sysctl -qw net.ipv4.ip_forward=1",
 		"ip link add flannel.1 type vxlan id 1 local 192.0.2.1 dstport 8472 nolearning", "ip link set flannel.1 up",
+		// The device sends packets for a pod to the other node.
+		"ip address add 10.42.9.0/24 dev flannel.1", "ip neighbour add 10.42.9.2 lladdr 02:00:00:00:09:09 dev flannel.1",
+		"bridge fdb add 02:00:00:00:09:09 dev flannel.1 dst 192.0.2.2",
 	}
 	for name, address := range namespaces {
 		bridge, device := "lan", "to-"+strings.TrimPrefix(name, "fence-")
@@ -89,8 +93,9 @@ func TestFencePackets(t *testing.T) {
 	// The packet is VXLAN's header and a broadcast frame.
 	packet := append([]byte{8, 0, 0, 0, 0, 0, 1, 0}, []byte("\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x09\x09\x08\x00")...)
 	text := base64.StdEncoding.EncodeToString(append(packet, make([]byte, 40)...))
+	// The kernel tells a process that its packet was dropped.
 	script := t.TempDir() + "/send"
-	if err := os.WriteFile(script, []byte("base64 -d <<<"+text+" >/dev/udp/$1/$2"), 0o600); err != nil {
+	if err := os.WriteFile(script, []byte("base64 -d <<<"+text+" >/dev/udp/$1/$2 || true"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	send := func(from, to string, port int) { in(from, fmt.Sprintf("bash %s %s %d", script, to, port)) }
@@ -106,10 +111,12 @@ func TestFencePackets(t *testing.T) {
 		{"a pod, to another node", "fence-pod", "192.0.2.2", vxlanPort, "fence-node", inHere},
 		{"a host, by a NodePort", "fence-host", "192.0.2.1", 30472, "fence-node", inHere},
 		{"a pod, by a NodePort", "fence-pod", "192.0.2.1", 30472, "fence-node", inHere},
+		{"a process of the node", inHere, "192.0.2.2", vxlanPort, "fence-node", inHere},
 	}
 	for _, fenced := range []bool{false, true} {
 		if fenced {
-			f, err := newFence(true, vxlanPort, []netip.Prefix{netip.MustParsePrefix("10.42.0.0/24")})
+			f, err := newFence(true, &config.VXLAN{VNI: 1, Port: vxlanPort},
+				[]netip.Prefix{netip.MustParsePrefix("10.42.0.0/24")}, []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")})
 			if err == nil {
 				err = f.update(t.Context(), []*corev1.Node{
 					withAddresses("a", map[string]string{annotationIP: "192.0.2.1"}), withAddresses("b", map[string]string{annotationIP: "192.0.2.2"}),
@@ -125,15 +132,21 @@ func TestFencePackets(t *testing.T) {
 				want = 1
 			}
 			send(attack.from, attack.to, attack.port)
-			target := "192.0.2.1"
+			// A process of the other node, which has no fence, or the device of this node.
 			if attack.honest == inHere {
-				target = "192.0.2.2"
+				send(inHere, "10.42.9.2", 9)
+			} else {
+				send(attack.honest, "192.0.2.1", vxlanPort)
 			}
-			send(attack.honest, target, vxlanPort)
 			eventually(t, attack.name+": the honest packet's arrival", func() bool { return received(attack.at) >= before+want })
 			if got := received(attack.at) - before; got != want {
 				t.Errorf("%s, fenced: %t: %d packets arrived, want %d", attack.name, fenced, got, want)
 			}
 		}
+	}
+	for sender, from := range map[string]string{"a pod": "fence-pod", "a process": inHere} {
+		before := received("fence-node")
+		send(from, "10.42.9.2", vxlanPort)
+		eventually(t, "what "+sender+" sends to a pod's port of the same number", func() bool { return received("fence-node") == before+1 })
 	}
 }

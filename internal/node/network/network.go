@@ -88,8 +88,8 @@ func (n *Network) Run(ctx context.Context, ready func()) error {
 		if err := removeConflist(n.cfg.ConfDir); err != nil {
 			return err
 		}
-		if err := errors.Join(removeTables(ctx, masqueradeTable), removeIPTables(ctx)); err != nil {
-			n.log.Warnf("Cannot remove all firewall rules of an earlier start: %v", err)
+		if err := errors.Join(removeTables(ctx, masqueradeTable), removeIPTables(ctx), removeSources(n.cfg.Cluster.PodCIDRs(), nil)); err != nil {
+			n.log.Warnf("Cannot remove all firewall rules and addresses of an earlier start: %v", err)
 		}
 		ready()
 		<-ctx.Done()
@@ -154,11 +154,11 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("read pod CIDR of node %s: %w", n.cfg.NodeName, err)
 	}
-	vxlanPort := 0
+	var vxlan *config.VXLAN
 	if n.cfg.Cluster.FlannelBackend == "vxlan" {
-		vxlanPort = n.cfg.Cluster.VXLAN.Port
+		vxlan = &n.cfg.Cluster.VXLAN
 	}
-	f, err := newFence(n.cfg.Nftables, vxlanPort, podCIDRs)
+	f, err := newFence(n.cfg.Nftables, vxlan, podCIDRs, n.cfg.Cluster.PodCIDRs())
 	if err != nil {
 		return err
 	}
@@ -178,6 +178,9 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 		if err := masquerade(ctx, n.masqueraded(podCIDRs), n.cfg.Cluster.PodCIDRs()); err != nil {
 			return err
 		}
+	}
+	if err := keepSources(podCIDRs, n.cfg.Cluster.PodCIDRs()); err != nil {
+		return err
 	}
 	if err := alignMTU(backend.MTU(), n.cfg.Cluster.VXLAN.VNI); err != nil {
 		return err
