@@ -9,6 +9,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/node/gateway"
+	"github.com/kedge-dev/kedge/internal/node/gateway/dialing"
 	"github.com/kedge-dev/kedge/internal/node/gateway/requests"
 	"github.com/kedge-dev/kedge/internal/node/gateway/sockets"
 )
@@ -27,13 +28,14 @@ func gatewayConfig(cfg Config) gateway.Config {
 	log := logrus.WithField("component", gateway.Name)
 	return gateway.Config{
 		Routes: cfg.Routes,
-		Parts: func() (gateway.Requests, gateway.Sockets) {
+		Parts: func(podCIDRs func() []string) (gateway.Requests, gateway.Sockets) {
+			dialer := dialing.Dialer{Services: cfg.Cluster.ServiceCIDRs(), Pods: cfg.Cluster.OwnPodCIDRs(), PodCIDRs: podCIDRs}
 			answering := requests.New(requests.Config{
-				Registerer: registerer,
-				AccessLog:  func(entry *requests.Entry) { log.Info(entry) },
+				Registerer: registerer, Dial: dialer.Dial,
+				AccessLog: func(entry *requests.Entry) { log.Info(entry) },
 			})
 			return answering, sockets.New(sockets.Config{
-				Serve: answering.Serve, Log: log, Registerer: registerer, Notice: gatewayNotice, Patience: gatewayPatience,
+				Serve: answering.Serve, Dial: dialer.Dial, Log: log, Registerer: registerer, Notice: gatewayNotice, Patience: gatewayPatience,
 			})
 		},
 		Client:    cfg.Clients.ClientConfig(gateways.User, pki.NodeGroup(cfg.Node.Name)),

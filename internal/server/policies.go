@@ -16,7 +16,10 @@ func (s *server) newPolicies(api *api) *policy.Compiler {
 	if !s.roles.api || !s.cfg.Cluster.Has(config.NetworkPolicy) {
 		return nil
 	}
-	settings := policy.Config{Client: as(api, "system:kedge:network-policy"), Informers: api.Informers, ServiceCIDRs: s.cfg.Cluster.ServiceCIDRs()}
+	settings := policy.Config{
+		Client: as(api, "system:kedge:network-policy"), Informers: api.Informers, ServiceCIDRs: s.cfg.Cluster.ServiceCIDRs(),
+		Gateway: s.cfg.Cluster.Has(config.Gateway) && len(s.cfg.Cluster.OwnPodCIDRs()) > 0,
+	}
 	if s.cfg.Cluster.Has(config.CoreDNS) {
 		settings.DNS = s.cfg.Cluster.DNSAddresses()
 	}

@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 )
 
@@ -62,7 +64,7 @@ func (c *Compiler) explain(ctx context.Context, q Question) (Explanation, error)
 		if asked.text == "" {
 			continue
 		}
-		peer, err := c.party(q.Namespace, asked.text)
+		peer, err := c.party(ctx, q.Namespace, asked.text)
 		if err != nil {
 			return Explanation{}, err
 		}
@@ -101,7 +103,7 @@ type party struct {
 }
 
 // party finds what a user calls POD, NAMESPACE/POD or an address.
-func (c *Compiler) party(namespace, text string) (party, error) {
+func (c *Compiler) party(ctx context.Context, namespace, text string) (party, error) {
 	if address, err := netip.ParseAddr(text); err == nil {
 		address = address.Unmap().WithZone("")
 		found := party{name: text, addresses: []netip.Addr{address}}
@@ -111,6 +113,9 @@ func (c *Compiler) party(namespace, text string) (party, error) {
 		}
 		if slices.ContainsFunc(c.cfg.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(address) }) {
 			return found, fmt.Errorf("%s is an address of a Service, and policies judge the pods behind Services: name one of these pods", text)
+		}
+		if node := c.gatewayNode(ctx, address); node != "" {
+			found.name = fmt.Sprintf("%s (the gateway of node %s)", text, node)
 		}
 		return found, nil
 	}
@@ -221,22 +226,51 @@ func (c *Compiler) nodeAddresses(ctx context.Context, p *pod) (addresses []netip
 			}
 		}
 	}
-	factory, err := c.cfg.Informers(ctx)
-	if err != nil {
-		return addresses
-	}
-	defer factory.Shutdown()
-	// The registrations keep this informer running.
-	node, err := factory.Core().V1().Nodes().Lister().Get(p.node)
-	if err != nil {
-		return addresses
-	}
-	for _, text := range node.Spec.PodCIDRs {
-		if prefix, err := netip.ParsePrefix(text); err == nil {
-			addresses = append(addresses, prefix.Addr(), prefix.Addr().Next())
+	for _, node := range c.nodes(ctx) {
+		if node.Name != p.node {
+			continue
+		}
+		for _, own := range podCIDRs(node) {
+			addresses = append(addresses, own.Addr(), own.Addr().Next())
 		}
 	}
 	return addresses
+}
+
+// gatewayNode returns the node whose gateway calls pods from an address, or an empty name.
+func (c *Compiler) gatewayNode(ctx context.Context, address netip.Addr) string {
+	for _, node := range c.nodes(ctx) {
+		for _, own := range podCIDRs(node) {
+			if c.cfg.Gateway && gateways.Source(own) == address {
+				return node.Name
+			}
+		}
+	}
+	return ""
+}
+
+// nodes returns all nodes.
+func (c *Compiler) nodes(ctx context.Context) []*corev1.Node {
+	factory, err := c.cfg.Informers(ctx)
+	if err != nil {
+		return nil
+	}
+	defer factory.Shutdown()
+	// The registrations keep this informer running.
+	nodes, err := factory.Core().V1().Nodes().Lister().List(labels.Everything())
+	if err != nil {
+		return nil
+	}
+	return nodes
+}
+
+func podCIDRs(node *corev1.Node) (all []netip.Prefix) {
+	for _, text := range node.Spec.PodCIDRs {
+		if prefix, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, prefix)
+		}
+	}
+	return all
 }
 
 // step decides about a pod in one direction. Port 0 means all ports.

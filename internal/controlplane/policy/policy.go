@@ -43,6 +43,8 @@ type Config struct {
 	DNS []netip.Addr
 	// ServiceCIDRs are the ranges of Services, for messages.
 	ServiceCIDRs []netip.Prefix
+	// Gateway says that gateways of nodes call pods from addresses of their own (gateways.Source).
+	Gateway bool
 }
 
 // Compiler is the component.

@@ -32,6 +32,7 @@ func run(t *testing.T, client *fake.Clientset) (*Compiler, chan struct{}, func()
 		},
 		DNS:          []netip.Addr{netip.MustParseAddr("10.43.0.10")},
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.43.0.0/16")},
+		Gateway:      true,
 	})
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- c.Run(ctx, func() { close(ready) }) }()
@@ -177,6 +178,8 @@ func explained(t *testing.T) *fake.Clientset {
 		return p
 	}
 	return fake.NewClientset(
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.42.0.0/24"}}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.42.1.0/24"}}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "out"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}},
 		pod("shop", "web", "a", "10.42.0.5", nil), pod("shop", "front", "b", "10.42.1.5", nil), pod("out", "client", "b", "10.42.1.6", nil),
 		pod("shop", "both", "a", "10.42.0.7", func(p *corev1.Pod) {
@@ -197,6 +200,15 @@ func TestExplain(t *testing.T) {
 		client := explained(t)
 		c, ready, stop := run(t, client)
 		<-ready
+		// As the registrations do.
+		nodes, err := c.cfg.Informers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes.Core().V1().Nodes().Informer()
+		nodes.StartWithContext(t.Context())
+		defer nodes.Shutdown()
+		synctest.Wait()
 		for name, test := range map[string]struct {
 			q Question
 			// want are the verdicts with all reasons, or words of the error or the note.
@@ -210,6 +222,9 @@ func TestExplain(t *testing.T) {
 			"an address of the except": {Question{Pod: "web", From: "198.51.100.9"}, []string{"forbidden"}},
 			"its own node":             {Question{Pod: "web", From: "192.0.2.1"}, []string{"allowed", "a node reaches its own pods"}},
 			"another node":             {Question{Pod: "web", From: "192.0.2.2"}, []string{"forbidden"}},
+			"its own node's gateway":   {Question{Pod: "web", From: "10.42.0.1"}, []string{"allowed: 10.42.0.1 (the gateway of node a)", "a node reaches its own pods"}},
+			"another node's gateway":   {Question{Pod: "web", From: "10.42.1.1"}, []string{"forbidden: 10.42.1.1 (the gateway of node b)→web"}},
+			"another node's NodePorts": {Question{Pod: "web", From: "10.42.1.0"}, []string{"forbidden: 10.42.1.0→web"}},
 			"a pod of its own node":    {Question{Pod: "web", From: "out/host"}, []string{"allowed", "uses the network of its node", "a node reaches its own pods"}},
 			"a pod of another node":    {Question{Pod: "web", From: "out/hostb"}, []string{"forbidden"}},
 			"to a pod":                 {Question{Pod: "front", To: "web", Port: 8080, Protocol: 6}, []string{"allowed: front→web"}},

@@ -53,8 +53,9 @@ type Config struct {
 	// each change. It keeps trying until ctx ends. It is nil if the cluster has the gateway
 	// disabled.
 	Routes func(ctx context.Context, apply func(routing.Update) error) error
-	// Parts makes the parts that serve. It is called when there is a socket to open.
-	Parts func() (Requests, Sockets)
+	// Parts makes the parts that serve. It is called when there is a socket to open. podCIDRs returns
+	// the ranges of this node's pods, as far as they are known.
+	Parts func(podCIDRs func() []string) (Requests, Sockets)
 	// Client calls as gateways.User, in the group of this node.
 	Client *rest.Config
 	// Informers provide nodes.
@@ -82,8 +83,17 @@ type gateway struct {
 // New returns the component of a node.
 func New(cfg Config) component.Component {
 	g := &gateway{cfg: cfg, log: logrus.WithField("component", Name), changes: objectcache.NewChanges()}
-	g.serving = serving{parts: cfg.Parts, changed: g.changes.Notify}
+	g.serving = serving{parts: func() (Requests, Sockets) { return cfg.Parts(g.podCIDRs) }, changed: g.changes.Notify}
 	return g
+}
+
+// podCIDRs returns the ranges of this node's pods, or nil if they are not known.
+func (g *gateway) podCIDRs() []string {
+	node, err := g.nodes.Get(g.cfg.NodeName)
+	if err != nil {
+		return nil
+	}
+	return node.Spec.PodCIDRs
 }
 
 // Name implements component.Component.

@@ -131,7 +131,7 @@ func run(t *testing.T, do func(r *rig), objects ...runtime.Object) {
 					}
 				}
 			},
-			Parts: func() (Requests, Sockets) {
+			Parts: func(func() []string) (Requests, Sockets) {
 				r.note("make")
 				r.mu.Lock()
 				defer r.mu.Unlock()

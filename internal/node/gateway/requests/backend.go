@@ -10,6 +10,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/node/gateway/backendtls"
+	"github.com/kedge-dev/kedge/internal/node/gateway/dialing"
 )
 
 // avoidance is how long an endpoint is avoided after a connection to it has failed.
@@ -46,7 +47,7 @@ type endpoint struct {
 
 // newService makes a service. What it has in common with the one before stays: endpoints with
 // their counters, and connections.
-func newService(from *routing.Backend, certificate *routing.Certificate, before *service) *service {
+func newService(from *routing.Backend, certificate *routing.Certificate, before *service, dial dialing.Dial) *service {
 	s := &service{source: from, certificate: certificate}
 	known := map[netip.AddrPort]*endpoint{}
 	if before != nil {
@@ -65,7 +66,7 @@ func newService(from *routing.Backend, certificate *routing.Certificate, before 
 	if before != nil && before.pool.key == key {
 		s.pool = before.pool
 	} else {
-		s.pool = newPool(key, from.TLS, certificate)
+		s.pool = newPool(key, from.TLS, certificate, dial)
 	}
 	return s
 }

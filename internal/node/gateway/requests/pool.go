@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/node/gateway/backendtls"
+	"github.com/kedge-dev/kedge/internal/node/gateway/dialing"
 )
 
 const (
@@ -34,7 +36,8 @@ type pool struct {
 	key    backendtls.Key
 	scheme string
 	// tls is nil if the backend speaks no TLS.
-	tls *tls.Config
+	tls    *tls.Config
+	dialer dialing.Dial
 
 	mu sync.Mutex
 	// one and two speak HTTP/1.1 and HTTP/2. They are made when they are needed.
@@ -49,8 +52,8 @@ type dialError struct{ error }
 // Unwrap returns the reason.
 func (e dialError) Unwrap() error { return e.error }
 
-func newPool(key backendtls.Key, security *routing.BackendTLS, certificate *routing.Certificate) *pool {
-	p := &pool{key: key, scheme: "http"}
+func newPool(key backendtls.Key, security *routing.BackendTLS, certificate *routing.Certificate, dial dialing.Dial) *pool {
+	p := &pool{key: key, scheme: "http", dialer: dial}
 	if security != nil {
 		p.scheme, p.tls = "https", backendtls.Config(security, certificate)
 	}
@@ -78,7 +81,7 @@ func (p *pool) newTransport(http2 bool) *http.Transport {
 	protocols.SetUnencryptedHTTP2(http2 && p.tls == nil)
 	t := &http.Transport{
 		Protocols:   &protocols,
-		DialContext: dial,
+		DialContext: p.dial,
 		// What the client accepts is between it and the backend.
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    maxIdle,
@@ -94,7 +97,7 @@ func (p *pool) newTransport(http2 bool) *http.Transport {
 			config.NextProtos = []string{"h2"}
 		}
 		t.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-			return dialTLS(ctx, network, address, config)
+			return p.dialTLS(ctx, network, address, config)
 		}
 	}
 	if p.closed {
@@ -116,19 +119,25 @@ func (p *pool) close() {
 	}
 }
 
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
-	conn, err := dialer.DialContext(ctx, network, address)
+func (p *pool) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	// The address is that of an endpoint, as text.
+	endpoint, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, dialError{err}
+	}
+	conn, err := p.dialer(ctx, network, endpoint)
 	if err != nil {
 		return nil, dialError{err}
 	}
 	return conn, nil
 }
 
-func dialTLS(ctx context.Context, network, address string, config *tls.Config) (net.Conn, error) {
+func (p *pool) dialTLS(ctx context.Context, network, address string, config *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	conn, err := dial(ctx, network, address)
+	conn, err := p.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/dialing"
 	"github.com/kedge-dev/kedge/internal/node/gateway/htpasswd"
 )
 
@@ -33,6 +34,8 @@ type Config struct {
 	// AccessLog gets each request of sockets with an access log after its end, or is nil. It must
 	// not block, and many goroutines call it.
 	AccessLog func(*Entry)
+	// Dial connects to endpoints. It is dialing.Plain if it is nil.
+	Dial dialing.Dial
 }
 
 // Requests serves requests. All of its methods may be called at any time by any goroutine.
@@ -43,6 +46,7 @@ type Requests struct {
 	passwords  *htpasswd.Checker
 	buffers    sync.Pool
 	mirrors    chan struct{}
+	dial       dialing.Dial
 
 	// closing ends what outlives its request.
 	closing context.Context //nolint:containedctx // it is the lifetime of the object
@@ -62,6 +66,9 @@ func New(cfg Config) *Requests {
 	q := &Requests{
 		accessLog: cfg.AccessLog, registerer: cfg.Registerer, passwords: htpasswd.NewChecker(),
 		mirrors: make(chan struct{}, maxMirrors), backends: map[string]*backend{},
+	}
+	if q.dial = cfg.Dial; q.dial == nil {
+		q.dial = dialing.Plain
 	}
 	q.buffers.New = func() any { return new([copyBuffer]byte) }
 	q.closing, q.close = context.WithCancel(context.Background())
@@ -86,7 +93,7 @@ func (q *Requests) Set(state *routing.State) {
 			if q.backends[name] != nil {
 				gone--
 			}
-			q.backend(name).set(source, state.Certificates)
+			q.backend(name).set(source, state.Certificates, q.dial)
 		}
 	}
 	next := newTable(state, q.table.Load(), func(source *routing.Route) *route {
@@ -125,7 +132,7 @@ func (q *Requests) backend(name string) *backend {
 }
 
 // set makes requests go to the endpoints of a backend.
-func (b *backend) set(source *routing.Backend, certificates map[string]*routing.Certificate) {
+func (b *backend) set(source *routing.Backend, certificates map[string]*routing.Certificate, dial dialing.Dial) {
 	var certificate *routing.Certificate
 	if source.TLS != nil && source.TLS.ClientCertificate != "" {
 		certificate = certificates[source.TLS.ClientCertificate]
@@ -134,7 +141,7 @@ func (b *backend) set(source *routing.Backend, certificates map[string]*routing.
 	if before != nil && before.source == source && before.certificate == certificate {
 		return
 	}
-	next := newService(source, certificate, before)
+	next := newService(source, certificate, before, dial)
 	b.service.Store(next)
 	if before != nil && before.pool != next.pool {
 		before.pool.close()

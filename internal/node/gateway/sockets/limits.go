@@ -3,8 +3,11 @@ package sockets
 import (
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
 // A connection takes about 64 KiB at most: the stacks of its goroutines, the buffers of TLS
@@ -23,6 +26,9 @@ const (
 	// clientShare is which part of all connections one client may have. It is large because
 	// many users may stand behind one address.
 	clientShare = 4
+	// namespaceShare is which part of all connections may be streams and sessions of UDP to the
+	// backends of one namespace. Each has a file on both sides, and may last for hours.
+	namespaceShare = 2
 )
 
 // connectionsFor returns how many connections there may be with so many bytes of memory, in a
@@ -131,6 +137,50 @@ func (l *limit) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.total
+}
+
+// shares bounds how many of something each namespace has.
+type shares struct {
+	each int
+
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+// take counts one of a namespace, or returns false if it has too many.
+func (s *shares) take(namespace string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.counts[namespace] >= s.each {
+		return false
+	}
+	if s.counts == nil {
+		s.counts = map[string]int{}
+	}
+	s.counts[namespace]++
+	return true
+}
+
+// give takes back what take has counted.
+func (s *shares) give(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.counts[namespace]--; s.counts[namespace] <= 0 {
+		delete(s.counts, namespace)
+	}
+}
+
+// of returns how many a namespace has.
+func (s *shares) of(namespace string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counts[namespace]
+}
+
+// namespaceOf returns the namespace of a backend, which has the name NAMESPACE/SERVICE:PORT.
+func namespaceOf(backend *routing.Backend) string {
+	namespace, _, _ := strings.Cut(backend.Name, "/")
+	return namespace
 }
 
 // owner returns what counts as one client: an IPv4 address, or a network of IPv6 with 64

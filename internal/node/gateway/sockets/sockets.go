@@ -27,6 +27,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/dialing"
 )
 
 // retryInterval is how often a socket is tried again that could not be opened.
@@ -38,7 +39,9 @@ type Config struct {
 	// a request is nil if the client speaks no TLS. Its RemoteAddr is the client's, also
 	// behind a proxy that speaks the PROXY protocol.
 	Serve func(w http.ResponseWriter, r *http.Request, socket string)
-	Log   *logrus.Entry
+	// Dial connects to endpoints. It is dialing.Plain if it is nil.
+	Dial dialing.Dial
+	Log  *logrus.Entry
 	// Registerer takes the metrics. It may be nil.
 	Registerer prometheus.Registerer
 	// Notice is how long a socket that is no longer in the state still accepts connections
@@ -63,6 +66,8 @@ type Sockets struct {
 	// proxied counts the connections of clients that a header of the PROXY protocol names.
 	proxied  *limit
 	requests *limit
+	// streams counts the streams and sessions of UDP to the backends of each namespace.
+	streams  *shares
 	metrics  *metrics
 	changes  chan struct{}
 	backends encryptions
@@ -127,11 +132,15 @@ func New(cfg Config) *Sockets {
 	if cfg.MaxPerClient <= 0 {
 		cfg.MaxPerClient = max(1, cfg.MaxConnections/clientShare)
 	}
+	if cfg.Dial == nil {
+		cfg.Dial = dialing.Plain
+	}
 	s := &Sockets{
 		cfg: cfg, log: cfg.Log, patience: defaultPatience,
 		connections: newLimit(cfg.MaxConnections, cfg.MaxPerClient),
 		proxied:     newLimit(cfg.MaxConnections, cfg.MaxPerClient),
 		requests:    newLimit(cfg.MaxConnections, cfg.MaxPerClient),
+		streams:     &shares{each: max(1, cfg.MaxConnections/namespaceShare)},
 		metrics:     newMetrics(cfg.Registerer),
 		changes:     make(chan struct{}, 1),
 		open:        map[key]*entry{}, failed: map[key]string{}, certificates: certificates{},

@@ -78,10 +78,21 @@ func (s *Sockets) reachable(split *routing.Split) bool {
 	return false
 }
 
+// errCrowded says that the backends of a namespace have too many streams.
+var errCrowded = errors.New("the backends of the namespace have too many streams")
+
 // upstream is a connection to a backend. Its half speaks TLS if the backend does.
 type upstream struct {
 	half
 	raw *net.TCPConn
+	// ended counts the stream no longer.
+	ended func()
+}
+
+// Close closes the connection. It is called once.
+func (u *upstream) Close() error {
+	u.ended()
+	return u.half.Close()
 }
 
 // dial connects to an endpoint of a target. If one does not answer, it tries the next. If the
@@ -89,20 +100,30 @@ type upstream struct {
 // what the client sends.
 func (s *Sockets) dial(ctx context.Context, split *routing.Split, ended bool) (*upstream, error) {
 	backend, endpoints := s.endpoints(split)
+	if backend == nil {
+		return nil, fmt.Errorf("connect to backend: %w", errNoBackend)
+	}
 	var security *tls.Config
-	if ended && backend != nil && backend.TLS != nil {
+	if ended && backend.TLS != nil {
 		security = s.backends.config(backend, s.state.Load())
+	}
+	namespace := namespaceOf(backend)
+	if !s.streams.take(namespace) {
+		s.full(backend.Name)
+		return nil, fmt.Errorf("connect to backend: %w", errCrowded)
 	}
 	err := errNoBackend
 	for _, endpoint := range endpoints {
 		var c *upstream
 		if c, err = s.dialEndpoint(ctx, endpoint, security); err == nil {
+			c.ended = func() { s.streams.give(namespace) }
 			return c, nil
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
+	s.streams.give(namespace)
 	return nil, fmt.Errorf("connect to backend: %w", err)
 }
 
@@ -110,21 +131,20 @@ func (s *Sockets) dial(ctx context.Context, split *routing.Split, ended bool) (*
 func (s *Sockets) dialEndpoint(ctx context.Context, endpoint netip.AddrPort, security *tls.Config) (*upstream, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.patience.dial)
 	defer cancel()
-	var dialer net.Dialer
-	c, err := dialer.DialContext(ctx, "tcp", endpoint.String())
+	c, err := s.cfg.Dial(ctx, "tcp", endpoint)
 	if err != nil {
 		return nil, err
 	}
 	raw := c.(*net.TCPConn)
 	if security == nil {
-		return &upstream{raw, raw}, nil
+		return &upstream{half: raw, raw: raw}, nil
 	}
 	secure := tls.Client(raw, security)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		return nil, fmt.Errorf("TLS with %s: %w", endpoint, err)
 	}
-	return &upstream{secure, raw}, nil
+	return &upstream{half: secure, raw: raw}, nil
 }
 
 // half is one end of a stream. Both *net.TCPConn and *tls.Conn are one.

@@ -57,6 +57,32 @@ func TestStreams(t *testing.T) {
 	eventually(t, "forgetting all connections", func() bool { return w.sockets.connections.count() == 0 })
 }
 
+// TestStreamsOfANamespace has backends of a namespace with as many streams as a namespace may have, by TCP
+// and by UDP. Those of another namespace still get connections.
+func TestStreamsOfANamespace(t *testing.T) {
+	w := newWorld(t, func(s *Sockets) { s.streams.each = 1 })
+	w.state.Backends["full"] = &routing.Backend{Name: "tenant/full:1", Endpoints: []addrPort{echo(t, "full")}}
+	w.state.Backends["other"] = &routing.Backend{Name: "shop/other:1", Endpoints: []addrPort{echo(t, "other")}}
+	w.state.Routes["full"], w.state.Routes["other"] = &routing.Route{Stream: split("full")}, &routing.Route{Stream: split("other")}
+	full := w.open("full", routing.TCP, routing.Listener{Protocol: routing.RawTCP, Routes: []string{"full"}})
+	other := w.open("other", routing.TCP, routing.Listener{Protocol: routing.RawTCP, Routes: []string{"other"}})
+	first := dialTCP(t, full)
+	eventually(t, "the first stream", func() bool { return w.sockets.streams.of("tenant") == 1 })
+	if heard, _ := hear(dialTCP(t, full), "hello"); heard != "" {
+		t.Errorf("a second stream to the namespace hears %q", heard)
+	}
+	if heard, err := hear(dialTCP(t, other), "hello"); heard != "other\nhello" || err != nil {
+		t.Errorf("a stream to another namespace hears %q, %v", heard, err)
+	}
+	if heard, err := hear(first, "hello"); heard != "full\nhello" || err != nil {
+		t.Errorf("the first stream hears %q, %v", heard, err)
+	}
+	eventually(t, "the first stream's end", func() bool { return w.sockets.streams.of("tenant") == 0 })
+	if heard, err := hear(dialTCP(t, full), "hello"); heard != "full\nhello" || err != nil {
+		t.Errorf("the next stream hears %q, %v", heard, err)
+	}
+}
+
 func TestWeights(t *testing.T) {
 	s := &routing.Split{Targets: []routing.Target{{Backend: "a", Weight: 7}, {Backend: "b", Weight: 3}, {Backend: "c"}}}
 	count := map[string]int{}

@@ -2,6 +2,7 @@ package sockets
 
 import (
 	"container/list"
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -51,6 +52,8 @@ type session struct {
 	client
 	backend  *net.UDPConn
 	endpoint netip.AddrPort
+	// namespace is that of the backend.
+	namespace string
 	// control makes answers come from the right address.
 	control []byte
 	// last is when the session has carried something, in nanoseconds since 1970.
@@ -128,21 +131,26 @@ func (u *udpSocket) session(client client) *session {
 		return found
 	}
 	settings := u.settings.Load()
-	_, endpoints := u.endpoints(settings.stream)
+	backend, endpoints := u.endpoints(settings.stream)
 	if u.closed || len(endpoints) == 0 {
 		return nil
 	}
-	if !u.room(client.from.Addr(), settings) {
+	namespace := namespaceOf(backend)
+	if !u.room(client.from.Addr(), settings, namespace) {
 		u.full(settings.name)
 		return nil
 	}
-	backend, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(endpoints[0]))
+	socket, err := u.cfg.Dial(context.Background(), "udp", endpoints[0])
 	if err != nil {
+		u.streams.give(namespace)
 		u.connections.give(client.from.Addr())
 		u.log.Debugf("Cannot forward datagrams of %s to %s: %v", client.from, endpoints[0], err)
 		return nil
 	}
-	made := &session{client: client, closed: u.metrics.opened(settings.name), backend: backend, endpoint: endpoints[0], control: client.to.control()}
+	made := &session{
+		client: client, backend: socket.(*net.UDPConn), namespace: namespace, endpoint: endpoints[0],
+		control: client.to.control(), closed: u.metrics.opened(settings.name),
+	}
 	made.last.Store(time.Now().UnixNano())
 	made.place = u.fresh.PushBack(made)
 	u.sessions[client] = made
@@ -155,9 +163,8 @@ func (u *udpSocket) session(client client) *session {
 
 // room counts a new session. If there are too many, the oldest one ends whose client has sent
 // only once: such sessions may be those of forged addresses. It holds mu.
-func (u *udpSocket) room(client netip.Addr, settings *settings) bool {
-	trusted := settings.trusts(client)
-	if u.connections.take(client, trusted) {
+func (u *udpSocket) room(client netip.Addr, settings *settings, namespace string) bool {
+	if u.take(client, settings, namespace) {
 		return true
 	}
 	oldest := u.fresh.Front()
@@ -165,7 +172,19 @@ func (u *udpSocket) room(client netip.Addr, settings *settings) bool {
 		return false
 	}
 	u.remove(oldest.Value.(*session))
-	return u.connections.take(client, trusted)
+	return u.take(client, settings, namespace)
+}
+
+// take counts a session of a client to the backends of a namespace, unless there are too many.
+func (u *udpSocket) take(client netip.Addr, settings *settings, namespace string) bool {
+	if !u.streams.take(namespace) {
+		return false
+	}
+	if !u.connections.take(client, settings.trusts(client)) {
+		u.streams.give(namespace)
+		return false
+	}
+	return true
 }
 
 // relay sends what the endpoint of a session says to the client.
@@ -232,6 +251,7 @@ func (u *udpSocket) remove(session *session) {
 	}
 	_ = session.backend.Close()
 	u.connections.give(session.from.Addr())
+	u.streams.give(session.namespace)
 	session.closed()
 }
 
