@@ -29,13 +29,15 @@ import (
 // addControlPlane adds the parts that belong to the API server of this process. It
 // returns the component that clients of the API wait for, the controllers, and all faults
 // in the user's arguments. If there are faults, the caller does not run the group.
-func (s *server) addControlPlane(group *component.Group, api *api) (usable component.Component, loops []component.Component, faults error) {
+// registrations may be read once the manifests are applied.
+func (s *server) addControlPlane(group *component.Group, api *api, registrations component.Component) (usable component.Component, loops []component.Component, faults error) {
 	objects := addons.New(addons.Config{
 		Client:         api.ClientConfig("system:kedge:bootstrap", "system:masters"),
 		Cluster:        s.cfg.Cluster,
 		RuntimeClasses: containerd.RuntimeClasses(),
 	})
 	group.Add(objects, api)
+	group.Add(registrations, objects)
 	before := []component.Component{api}
 	var leader *election.Election
 	if s.roles.elects() {
@@ -80,7 +82,8 @@ func (s *server) addControlPlane(group *component.Group, api *api) (usable compo
 		faults = errors.Join(faults, fault)
 	}
 	if s.gateway != nil {
-		group.Add(s.gateway, objects) // which have the kinds of the Gateway API
+		// The objects have the kinds of the Gateway API. Registrations say which addresses are nodes'.
+		group.Add(s.gateway, objects, registrations)
 	}
 	group.Add(s.plans, objects)
 	if s.roles.controllers {

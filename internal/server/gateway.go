@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
@@ -12,6 +13,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
@@ -27,11 +29,23 @@ func (s *server) newGateway(api *api) *gateway.Compiler {
 		Informers:      api.Informers,
 		Pools:          s.cfg.Cluster.Has(config.ServiceLB),
 		Sockets:        front.Options{ProxyProtocol: settings.ProxyProtocol, Trusted: settings.TrustedPrefixes(), AccessLog: settings.AccessLog},
+		Backends:       s.backendRules(),
 		IngressClasses: settings.IngressClasses,
 		Ports:          settings.SharedPorts(),
 		ShareHosts:     settings.ShareHosts,
 		Metrics:        s.metrics.Registerer(metrics.APIServer),
 	})
+}
+
+// backendRules returns which addresses the gateway may connect to.
+func (s *server) backendRules() endpoints.Rules {
+	cluster := &s.cfg.Cluster
+	rules := endpoints.Rules{
+		OwnPods: len(cluster.OwnPodCIDRs()) > 0, PodRanges: cluster.PodCIDRs(), Services: cluster.ServiceCIDRs(),
+		Allowed: cluster.Gateway.BackendPrefixes(), Owner: s.registry.Owner,
+	}
+	rules.VIP, _ = netip.ParseAddr(s.cfg.Server.VIP) // zero without one
+	return rules
 }
 
 // gatewayController returns the controller of Gateways and Ingresses. Its Compiler is s.gateway.

@@ -213,23 +213,24 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		group.Add(s.others, api)
 	}
 
+	nodesClient, err := kubernetes.NewForConfig(api.ClientConfig("system:kedge:supervisor"))
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	registrations := s.registry.Follow(nodesClient, api.Informers)
 	// Clients of the API wait for this. If the server runs an API server, that is after
 	// it has made the objects that every cluster begins with.
 	usable, controllers, faults := component.Component(api), []component.Component(nil), apiFault
 	if s.roles.api {
 		var fault error
-		usable, controllers, fault = s.addControlPlane(group, api)
+		usable, controllers, fault = s.addControlPlane(group, api, registrations)
 		faults = errors.Join(faults, fault)
+	} else {
+		group.Add(registrations, api)
 	}
 	if s.policies != nil {
 		group.Add(s.local.With(s.policies), api)
 	}
-	// The supervisor's user may read registrations once the manifests are applied.
-	nodesClient, err := kubernetes.NewForConfig(api.ClientConfig("system:kedge:supervisor"))
-	if err != nil {
-		return fmt.Errorf("make client: %w", err)
-	}
-	group.Add(s.registry.Follow(nodesClient, api.Informers), usable)
 	saving := choice.Snapshots(cfg, s.store.Saved)
 	saving.NodeName, saving.Client, saving.Now = s.node.Name, api.ClientConfig("system:kedge:snapshots"), s.clock.Now
 	group.Add(s.local.With(snapshot.New(saving)), s.store, usable)

@@ -26,6 +26,8 @@ type GatewaySettings struct {
 	// Ports are further ports than 80 and 443: see SharedPorts.
 	Ports      []string `key:"gateway-ports" role:"server" usage:"port that Gateways without an address of their own may use in addition to 80 and 443. The oldest one has it"`
 	ShareHosts bool     `key:"gateway-share-hosts" role:"server" usage:"let Ingresses and Gateways of all namespaces serve the same host names together, for a cluster with one tenant. By default, a host belongs to the namespace that had it first"`
+	// BackendRanges are CIDRs and addresses: see BackendPrefixes.
+	BackendRanges []string `key:"gateway-backend-ranges" role:"server" usage:"range of addresses outside the cluster to which the gateway may connect for all namespaces, if an EndpointSlice lists them. Addresses of nodes, pods and Services are never among them"`
 	// ACMEServer is empty for Let's Encrypt.
 	ACMEServer string `key:"gateway-acme-server" role:"server" usage:"URL of the directory of the ACME authority from which the gateway gets certificates. The default is Let's Encrypt"`
 }
@@ -48,11 +50,19 @@ func (g *GatewaySettings) SharedPorts() []uint16 {
 	return ports
 }
 
+// BackendRanges is the key of GatewaySettings.BackendRanges, for messages.
+const BackendRanges = "gateway-backend-ranges"
+
 // TrustedPrefixes returns TrustedProxies parsed. It is for a validated Config.
-func (g *GatewaySettings) TrustedPrefixes() []netip.Prefix {
+func (g *GatewaySettings) TrustedPrefixes() []netip.Prefix { return parseRanges(g.TrustedProxies) }
+
+// BackendPrefixes returns BackendRanges parsed. It is for a validated Config.
+func (g *GatewaySettings) BackendPrefixes() []netip.Prefix { return parseRanges(g.BackendRanges) }
+
+func parseRanges(texts []string) []netip.Prefix {
 	var prefixes []netip.Prefix
-	for _, text := range g.TrustedProxies {
-		prefix, err := parseProxies(text)
+	for _, text := range texts {
+		prefix, err := parseRange(text)
 		if err != nil {
 			panic(err)
 		}
@@ -61,8 +71,8 @@ func (g *GatewaySettings) TrustedPrefixes() []netip.Prefix {
 	return prefixes
 }
 
-// parseProxies parses a range, or an address, which is a range of one.
-func parseProxies(text string) (netip.Prefix, error) {
+// parseRange parses a range, or an address, which is a range of one.
+func parseRange(text string) (netip.Prefix, error) {
 	if address, err := netip.ParseAddr(text); err == nil && address.Zone() == "" {
 		return netip.PrefixFrom(address, address.BitLen()), nil
 	}
@@ -82,17 +92,8 @@ func (v *validator) gateway(g *GatewaySettings) {
 			v.fault("gateway-ingress-classes", "invalid name of an IngressClass %q: use a name such as traefik", name)
 		}
 	}
-	for _, text := range g.TrustedProxies {
-		prefix, err := parseProxies(text)
-		switch {
-		case err != nil:
-			v.fault("gateway-trusted-proxies", "invalid range of addresses %q: use ADDRESS/BITS, such as 192.0.2.0/24, or one address", text)
-		case prefix != prefix.Masked():
-			v.fault("gateway-trusted-proxies", "%s has bits beyond its prefix; did you mean %s?", prefix, prefix.Masked())
-		case prefix.Addr().Is4In6():
-			v.fault("gateway-trusted-proxies", "%s is an IPv4 range in the form of IPv6: write it as an IPv4 range", prefix)
-		}
-	}
+	v.ranges("gateway-trusted-proxies", g.TrustedProxies)
+	v.ranges(BackendRanges, g.BackendRanges)
 	if u, err := url.Parse(g.ACMEServer); g.ACMEServer != "" && (err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Fragment != "") {
 		v.fault("gateway-acme-server", "invalid URL %q: use https://HOST/PATH, such as https://acme-staging-v02.api.letsencrypt.org/directory", g.ACMEServer)
 	}
@@ -111,6 +112,21 @@ func (v *validator) gatewayPorts(ports []string, from, to int) {
 			v.fault("gateway-ports", "port %d is always there, with protocols that all namespaces can use beside each other: remove %[1]d from the list", port)
 		case port >= from && port <= to:
 			v.fault("gateway-ports", "port %d is in service-node-port-range %d-%d: use another port", port, from, to)
+		}
+	}
+}
+
+// ranges checks a list of ranges and addresses.
+func (v *validator) ranges(key string, texts []string) {
+	for _, text := range texts {
+		prefix, err := parseRange(text)
+		switch {
+		case err != nil:
+			v.fault(key, "invalid range of addresses %q: use ADDRESS/BITS, such as 192.0.2.0/24, or one address", text)
+		case prefix != prefix.Masked():
+			v.fault(key, "%s has bits beyond its prefix; did you mean %s?", prefix, prefix.Masked())
+		case prefix.Addr().Is4In6():
+			v.fault(key, "%s is an IPv4 range in the form of IPv6: write it as an IPv4 range", prefix)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/compile"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/ingress"
@@ -35,6 +36,8 @@ type compiled struct {
 	state  *routing.State
 	// asks says that an object asks kedge to get certificates.
 	asks bool
+	// pods are those that endpoints name.
+	pods map[types.NamespacedName]bool
 	// secret returns a Secret as it is now, or nil if there is none.
 	secret func(namespace, name string) *corev1.Secret
 	// taken are fronts whose names Services of others have.
@@ -66,6 +69,7 @@ func (s *sources) once() *compiled {
 	owners := s.owners(slices.Concat(gateways.Claims(), ingresses.Claims()), lookup)
 	now := &compiled{gateways: gateways.Finish(owners), ingresses: ingresses.Finish(owners), owners: owners}
 	now.asks, now.secret = now.asksForCertificates(), lookup.secret
+	now.pods = lookup.endpoints.Pods
 	s.certificates.Sweep()
 	now.fronts = front.Partition(front.Merge(now.gateways.Fronts, now.ingresses.Fronts), owners)
 	certificates := both(now.gateways.State.Certificates, now.ingresses.State.Certificates)
@@ -91,14 +95,17 @@ func (s *sources) once() *compiled {
 // adopt makes the state that nodes get of what the objects mean, and says in statuses what
 // nodes do not get of it. What is equal to what nodes have stays the same pointer.
 func (c *compiled) adopt(wanted routing.State, before *routing.State) {
-	c.refusals = boundListeners(wanted.Sockets)
 	whole := before.With(routing.Update{Whole: true, State: wanted})
 	made, refusals := sound(whole, before)
-	c.state, c.refusals = before.With(routing.Update{Whole: true, State: *made}), append(c.refusals, refusals...)
+	c.state, c.refusals = before.With(routing.Update{Whole: true, State: *made}), refusals
+	why := map[string]string{}
 	for _, r := range c.refusals {
 		if route := whole.Routes[r.name]; r.kind == "route" && route != nil {
-			c.refuseRoute(route.Name, r.why)
+			why[route.Name] = r.why
 		}
+	}
+	if len(why) > 0 {
+		c.refuseRoutes(why)
 	}
 }
 
@@ -119,6 +126,7 @@ func (c *compiled) names() map[object]bool {
 		serviceKind:   {c.gateways.Services, c.ingresses.Services},
 		secretKind:    {c.gateways.Secrets, c.ingresses.Secrets},
 		configMapKind: {c.gateways.ConfigMaps},
+		podKind:       {c.pods},
 	} {
 		for _, list := range lists {
 			for name := range list {
@@ -145,12 +153,16 @@ type lookup struct {
 	secret    func(namespace, name string) *corev1.Secret
 	configMap func(namespace, name string) *corev1.ConfigMap
 	slices    func(namespace, service string) []*discoveryv1.EndpointSlice
+	// endpoints is one for both compilers, so that it looks at each Service once.
+	endpoints *endpoints.Finder
 	offered   func(namespace string, labels map[string]string) bool
 }
 
 // lookup returns functions that find nothing in stages that do not run.
 func (s *sources) lookup() *lookup {
+	finder := &endpoints.Finder{Rules: s.cfg.Backends}
 	l := &lookup{
+		endpoints: finder,
 		namespace: func(string) *corev1.Namespace { return nil },
 		service:   func(string, string) *corev1.Service { return nil },
 		secret:    func(string, string) *corev1.Secret { return nil },
@@ -174,7 +186,20 @@ func (s *sources) lookup() *lookup {
 			return found
 		}
 		l.slices = s.slicesByService()
+		finder.Pod = func(namespace, name string) *corev1.Pod {
+			found, _ := s.pods.Pods(namespace).Get(name)
+			return found
+		}
+		finder.Node = func(name string) *corev1.Node {
+			found, _ := s.nodes.Get(name)
+			return found
+		}
+		finder.Nodes = func() []*corev1.Node {
+			all, _ := s.nodes.List(labels.Everything()) // listing a cache does not fail
+			return all
+		}
 	}
+	finder.Slices = l.slices
 	if s.configs != nil {
 		l.configMap = func(namespace, name string) *corev1.ConfigMap {
 			found, _ := s.configMaps.ConfigMaps(namespace).Get(name)
@@ -224,7 +249,7 @@ func (s *sources) gatewayInput(l *lookup) *compile.Input {
 		Classes:  list[gwv1.GatewayClass](s.classes),
 		Gateways: list[gwv1.Gateway](s.gateways),
 
-		Namespace: l.namespace, Service: l.service, Secret: l.secret, ConfigMap: l.configMap, Slices: l.slices, Offered: l.offered,
+		Namespace: l.namespace, Service: l.service, Secret: l.secret, ConfigMap: l.configMap, Slices: l.slices, Endpoints: l.endpoints.Of, Offered: l.offered,
 		Certificate: s.certificates.Read, Ports: s.cfg.Ports,
 	}
 	if s.routes != nil {
@@ -247,7 +272,7 @@ func (s *sources) beginIngresses(l *lookup) *ingress.Run {
 	classes, _ := s.ingressClasses.List(labels.Everything())
 	return ingress.Begin(&ingress.Input{
 		Ingresses: all, Classes: classes, ServedClasses: s.cfg.IngressClasses,
-		Service: l.service, Secret: l.secret, Slices: l.slices, Certificate: s.certificates.Read,
+		Service: l.service, Secret: l.secret, Endpoints: l.endpoints.Of, Certificate: s.certificates.Read,
 	})
 }
 

@@ -6,7 +6,7 @@
 //
 // While the cluster has no Gateway and no Ingress that is kedge's business, only Gateways,
 // their classes, Ingresses and their classes are watched. The first one starts the rest, and
-// the last one ends it (sources.go). Services, EndpointSlices, nodes, namespaces and Secrets
+// the last one ends it (sources.go). Services, EndpointSlices, pods, nodes, namespaces and Secrets
 // come from the cache that the API server of this process has anyway.
 //
 // Everything is worked out anew a short time after a change. What is equal to what was there
@@ -27,6 +27,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
@@ -51,6 +52,8 @@ type Config struct {
 	Pools bool
 	// Sockets are the settings of all sockets.
 	Sockets front.Options
+	// Backends says which addresses the endpoints of backends may have.
+	Backends endpoints.Rules
 	// IngressClasses are further classes of Ingresses that kedge serves.
 	IngressClasses []string
 	// Ports are further ports of the shared front than 80 and 443.

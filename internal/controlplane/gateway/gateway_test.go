@@ -16,6 +16,7 @@ const nodes = `
 apiVersion: v1
 kind: Node
 metadata: {name: "n", annotations: {gateway.kedge.dev/listening: "30080/tcp"}}
+spec: {podCIDRs: [10.42.0.0/24]}
 status:
   addresses: [{type: InternalIP, address: 192.0.2.66}, {type: InternalIP, address: 192.0.2.1}, {type: Hostname, address: "n"}]
   conditions: [{type: Ready, status: "True"}]
@@ -38,7 +39,7 @@ spec: {controllerName: kedge.dev/gateway}
 ---
 `
 
-// app is a Service with one endpoint, and its namespace.
+// app is a Service with one endpoint, its namespace, and a pod with several addresses.
 const app = `
 apiVersion: v1
 kind: Namespace
@@ -49,12 +50,18 @@ kind: Service
 metadata: {namespace: shop, name: web}
 spec: {clusterIP: 10.43.0.9, ports: [{name: http, port: 80, protocol: TCP}]}
 ---
+apiVersion: v1
+kind: Pod
+metadata: {namespace: shop, name: web}
+spec: {nodeName: "n"}
+status: {phase: Running, podIPs: [{ip: 10.42.0.5}, {ip: 10.42.0.6}, {ip: 10.42.0.7}]}
+---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {namespace: shop, name: web-1, labels: {kubernetes.io/service-name: web}}
 addressType: IPv4
 ports: [{name: http, port: 8080, protocol: TCP}]
-endpoints: [{addresses: [10.42.0.5], conditions: {ready: true}}]
+endpoints: [{addresses: [10.42.0.5], conditions: {ready: true}, targetRef: {kind: Pod, name: web}}]
 ---
 `
 
@@ -167,7 +174,8 @@ func TestGateway(t *testing.T) {
 
 			// Endpoints that change reach the node. Others do not even lead to a run.
 			told := w.updates
-			w.apply(app[:len(app)-len("endpoints: [{addresses: [10.42.0.5], conditions: {ready: true}}]\n---\n")] + "endpoints: [{addresses: [10.42.0.6]}, {addresses: [10.42.0.7]}]\n")
+			w.apply(app[:len(app)-len("endpoints: [{addresses: [10.42.0.5], conditions: {ready: true}, targetRef: {kind: Pod, name: web}}]\n---\n")] +
+				"endpoints: [{addresses: [10.42.0.6], targetRef: {kind: Pod, name: web}}, {addresses: [10.42.0.7], targetRef: {kind: Pod, name: web}}]\n")
 			w.settle()
 			if got := w.served().Backends["shop/web:80"].Endpoints; len(got) != 2 || w.updates != told+1 {
 				t.Errorf("turn %d: the endpoints are %v after %d updates", turn, got, w.updates-told)

@@ -10,12 +10,16 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/ingress"
 )
 
-// refuseRoute says in the status of a route, or about an Ingress, that nodes do not serve it.
-// name is KIND/NAMESPACE/NAME.
-func (c *compiled) refuseRoute(name, why string) {
+// refuseRoutes says in the statuses of routes, and about Ingresses, that nodes do not serve them.
+// reasons says why, by KIND/NAMESPACE/NAME.
+func (c *compiled) refuseRoutes(reasons map[string]string) {
 	for _, s := range statusesOf(c.gateways) {
 		kind, parents := routeStatus(s.now)
-		if parents == nil || name != kind+"/"+s.object.GetNamespace()+"/"+s.object.GetName() {
+		if parents == nil {
+			continue
+		}
+		why, refused := reasons[kind+"/"+s.object.GetNamespace()+"/"+s.object.GetName()]
+		if !refused {
 			continue
 		}
 		for i := range parents {
@@ -28,7 +32,7 @@ func (c *compiled) refuseRoute(name, why string) {
 		}
 	}
 	for object := range c.ingresses.Served {
-		if name == "Ingress/"+object.Namespace+"/"+object.Name {
+		if why, refused := reasons["Ingress/"+object.Namespace+"/"+object.Name]; refused {
 			c.ingresses.Faults = append(c.ingresses.Faults, ingress.Fault{
 				Ingress: object, Reason: ingress.ReasonNotServed, Message: "Nodes do not serve the Ingress: " + why,
 			})

@@ -17,6 +17,7 @@ const (
 	serviceKind   = "Service"
 	secretKind    = "Secret"
 	configMapKind = "ConfigMap"
+	podKind       = "Pod"
 )
 
 // relevance knows which objects matter. The cluster has many more Services and Secrets.

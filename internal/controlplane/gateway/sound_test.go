@@ -1,10 +1,16 @@
 package gateway
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
+	"math"
+	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	netv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,49 +70,134 @@ func TestSound(t *testing.T) {
 	}
 }
 
-// TestRoom has more than an update may have. What nodes have already stays.
+// largeRoutes returns routes of a namespace, each younger than the one before.
+func largeRoutes(namespace string, size, count int) map[string]*routing.Route {
+	all := map[string]*routing.Route{}
+	for i := range count {
+		name := fmt.Sprintf("HTTPRoute/%s/%03d", namespace, i)
+		all[name] = &routing.Route{
+			Name: name, Created: time.Unix(int64(1000-i), 0), Hostnames: []string{"a.example"},
+			Rules: []routing.Rule{{Auth: &routing.BasicAuth{Users: strings.Repeat("x", size)}}},
+		}
+	}
+	return all
+}
+
+// TestRoom has a namespace with more than fits, beside others. It loses its newest routes, and the
+// others lose nothing, also if they change.
 func TestRoom(t *testing.T) {
-	routes := func(size, count int) map[string]*routing.Route {
-		all := map[string]*routing.Route{}
-		for i := range count {
-			name := fmt.Sprintf("HTTPRoute/shop/%03d", i)
-			all[name] = &routing.Route{Name: name, Rules: []routing.Rule{{Auth: &routing.BasicAuth{Users: strings.Repeat("x", size)}}}}
-		}
-		return all
-	}
-	before, refusals := sound(&routing.State{Routes: routes(1<<20, 20)}, nil)
-	if len(before.Routes) != 20 || len(refusals) != 0 {
-		t.Fatalf("there are %d routes and %v", len(before.Routes), refusals)
-	}
-	wanted := before.With(routing.Update{Whole: true, State: routing.State{Routes: routes(1<<20, 40)}})
-	grown := routing.Route{Name: "HTTPRoute/shop/000", Rules: []routing.Rule{
-		{Auth: &routing.BasicAuth{Users: strings.Repeat("x", 1<<20)}}, {Auth: &routing.BasicAuth{Users: strings.Repeat("x", 1<<20)}},
-		{Auth: &routing.BasicAuth{Users: strings.Repeat("x", 1<<20)}}, {Auth: &routing.BasicAuth{Users: strings.Repeat("x", 1<<20)}},
-		{Auth: &routing.BasicAuth{Users: strings.Repeat("x", 1<<20)}}, {Auth: &routing.BasicAuth{Users: strings.Repeat("x", 1<<20)}},
+	state := &routing.State{Routes: largeRoutes("tenant", 1<<20, 40), Backends: map[string]*routing.Backend{
+		"shop/web:80":   {Name: "shop/web:80", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.42.0.7:80")}},
+		"tenant/web:80": {Name: "tenant/web:80", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.42.0.8:80")}},
 	}}
-	wanted.Routes["HTTPRoute/shop/000"] = &grown
-	now, refusals := sound(wanted, before)
-	for name, r := range before.Routes {
-		if now.Routes[name] != r {
-			t.Errorf("nodes lose %s", name)
+	maps.Copy(state.Routes, largeRoutes("shop", 1<<20, 3))
+	made, refusals := sound(state, nil)
+	whole := 0
+	for i := range 40 {
+		name := fmt.Sprintf("HTTPRoute/tenant/%03d", 39-i) // the oldest first
+		switch got := made.Routes[name]; {
+		case got == state.Routes[name] && whole == i:
+			whole++
+		case got == nil || got == state.Routes[name] || got.Hostnames[0] != "a.example" || got.Rules[0].Filters[0].Fault != 500:
+			t.Errorf("%s is %v, after %d whole ones", name, got != nil, whole)
 		}
 	}
-	if len(now.Routes)+len(refusals) != 41 || len(now.Routes) > 24 || !strings.Contains(refusals[0].String(), "there is no room") {
-		t.Errorf("there are %d routes and %d refusals", len(now.Routes), len(refusals))
+	if whole < 19 || whole > 20 || len(refusals) != 40-whole || !strings.Contains(refusals[0].String(), "there is no room") {
+		t.Errorf("%d routes are whole, and %d are refused", whole, len(refusals))
+	}
+	for name, route := range largeRoutes("shop", 1<<20, 3) {
+		if !reflect.DeepEqual(made.Routes[name], route) {
+			t.Errorf("another namespace loses %s", name)
+		}
+	}
+	// Endpoints of both namespaces follow, whatever nodes had before.
+	state.Backends = map[string]*routing.Backend{
+		"shop/web:80":   {Name: "shop/web:80", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.42.0.17:80")}},
+		"tenant/web:80": {Name: "tenant/web:80"},
+	}
+	next, _ := sound(made.With(routing.Update{Whole: true, State: *state}), made)
+	if !maps.EqualFunc(next.Backends, state.Backends, func(a, b *routing.Backend) bool { return reflect.DeepEqual(a, b) }) {
+		t.Errorf("the backends are %+v", next.Backends)
+	}
+	update := routing.Update{Whole: true, State: *next}
+	if text, err := json.Marshal(update); err != nil || len(text) > maxState {
+		t.Errorf("the update has %d bytes, %v", len(text), err)
 	}
 }
 
-// TestLargeListeners has a socket of many users, one of whom has large certificates.
-func TestLargeListeners(t *testing.T) {
-	socket := &routing.Socket{Transport: routing.TCP, Port: 30443, PublicPort: 443, Listeners: []routing.Listener{{Name: "old"}}}
-	for i := range 100 {
-		socket.Listeners = append(socket.Listeners, routing.Listener{Name: fmt.Sprint("large-", i), ClientAuthorities: strings.Repeat("x", 200<<10)})
+// TestManyNamespaces has more namespaces with large values than fit. Each gets the same.
+func TestManyNamespaces(t *testing.T) {
+	state := &routing.State{Routes: largeRoutes("small", 1<<10, 20)}
+	for i := range 50 {
+		maps.Copy(state.Routes, largeRoutes(fmt.Sprint("large-", i), 200<<10, 5))
 	}
-	socket.Listeners = append(socket.Listeners, routing.Listener{Name: "small"})
-	refusals := boundListeners(map[string]*routing.Socket{"a": socket})
-	size := sizeOf(reflect.ValueOf(socket))
-	if last := len(socket.Listeners) - 1; socket.Listeners[0].Name != "old" || socket.Listeners[last].Name != "small" || size > maxSocket+1000 || len(refusals)+last != 101 {
-		t.Errorf("there are %d listeners of %d bytes, and %d refusals", last, size, len(refusals))
+	made, _ := sound(state, nil)
+	whole := map[string]int{}
+	for name, route := range made.Routes {
+		if route == state.Routes[name] {
+			whole[strings.Split(name, "/")[1]]++
+		}
+	}
+	for i := range 50 {
+		if whole[fmt.Sprint("large-", i)] != 2 {
+			t.Errorf("the namespaces have %v whole routes", whole)
+			break
+		}
+	}
+	if whole["small"] != 20 {
+		t.Errorf("a small namespace keeps %d of 20 routes", whole["small"])
+	}
+}
+
+// TestBackendThatIsRefused has a backend that nodes accepted before, and now do not. Its endpoints may
+// be somebody else's by now.
+func TestBackendThatIsRefused(t *testing.T) {
+	before := &routing.State{Backends: map[string]*routing.Backend{"a": {Name: "shop/a:80", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.42.0.7:80")}}}}
+	bad := &routing.State{Backends: map[string]*routing.Backend{"a": {Name: "shop/a:80", Protocol: "x"}}}
+	if made, refusals := sound(bad, before); len(made.Backends) != 0 || len(refusals) != 1 {
+		t.Errorf("the backends are %+v, and %v", made.Backends, refusals)
+	}
+}
+
+// TestLargeListeners has a socket of several namespaces. The oldest one has large certificates.
+func TestLargeListeners(t *testing.T) {
+	socket := &routing.Socket{Transport: routing.TCP, Port: 30443, PublicPort: 443}
+	for i := range 200 {
+		socket.Listeners = append(socket.Listeners, routing.Listener{
+			Name: fmt.Sprint("tenant/g/large-", i), Protocol: routing.HTTPS, ClientAuthorities: strings.Repeat("x", 200<<10), Routes: []string{"HTTPRoute/shop/a", "HTTPRoute/shop/b"},
+		})
+	}
+	socket.Listeners = append(socket.Listeners, routing.Listener{Name: "shop/g/small", Protocol: routing.HTTPS})
+	state := &routing.State{
+		Sockets: map[string]*routing.Socket{"30443/tcp": socket},
+		Routes:  map[string]*routing.Route{"HTTPRoute/shop/a": {Name: "HTTPRoute/shop/a"}},
+	}
+	made, refusals := sound(state, nil)
+	kept := made.Sockets["30443/tcp"].Listeners
+	size := sizeOf(reflect.ValueOf(made.Sockets["30443/tcp"]))
+	if last := len(kept) - 1; kept[0].Name != "tenant/g/large-0" || kept[last].Name != "shop/g/small" || size > maxState || len(refusals)+last != 200 || last < 100 {
+		t.Errorf("there are %d listeners of %d bytes, and %d refusals", len(kept), size, len(refusals))
+	}
+	if !slices.Equal(kept[0].Routes, []string{"HTTPRoute/shop/a"}) || len(socket.Listeners) != 201 {
+		t.Errorf("a listener has the routes %v", kept[0].Routes)
+	}
+}
+
+func TestShare(t *testing.T) {
+	for _, test := range []struct {
+		needs map[string]int
+		want  int
+	}{
+		{nil, math.MaxInt},
+		{map[string]int{"a": 50, "b": 50}, math.MaxInt},
+		{map[string]int{"a": 101}, 100},
+		{map[string]int{"a": 10, "b": 200}, 90},
+		{map[string]int{"a": 10, "b": 200, "c": 60}, 45},
+		{map[string]int{"a": 40, "b": 30, "c": 60}, 35},
+	} {
+		if got := share(test.needs, 100); got != test.want {
+			t.Errorf("of %v each gets %d, want %d", test.needs, got, test.want)
+		}
 	}
 }
 

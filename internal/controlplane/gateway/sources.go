@@ -23,6 +23,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/compile"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
 )
 
 // sources are the objects that a Compiler reads. Only the goroutine of Run uses it. It has
@@ -44,6 +45,7 @@ type sources struct {
 	objects    *stage
 	services   corelisters.ServiceLister
 	slices     discoverylisters.EndpointSliceLister
+	pods       corelisters.PodLister
 	secrets    corelisters.SecretLister
 	namespaces corelisters.NamespaceLister
 	nodes      corelisters.NodeLister
@@ -163,7 +165,7 @@ func (s *sources) startObjects(ctx context.Context) error {
 	}
 	s.objects = made
 	core, discovery := made.factory.Core().V1(), made.factory.Discovery().V1()
-	s.services, s.slices = core.Services().Lister(), discovery.EndpointSlices().Lister()
+	s.services, s.slices, s.pods = core.Services().Lister(), discovery.EndpointSlices().Lister(), core.Pods().Lister()
 	s.secrets, s.namespaces, s.nodes = core.Secrets().Lister(), core.Namespaces().Lister(), core.Nodes().Lister()
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
 		core.Services().Informer(): objectcache.Handler(s.changes, func(service *corev1.Service) bool {
@@ -172,13 +174,17 @@ func (s *sources) startObjects(ctx context.Context) error {
 		discovery.EndpointSlices().Informer(): objectcache.Handler(s.changes, func(slice *discoveryv1.EndpointSlice) bool {
 			return s.touched(serviceKind, slice.Namespace, slice.Labels[discoveryv1.LabelServiceName])
 		}, nil),
+		// Pods change far more often than their addresses.
+		core.Pods().Informer(): objectcache.Handler(s.changes, func(pod *corev1.Pod) bool {
+			return s.touched(podKind, pod.Namespace, pod.Name)
+		}, endpoints.SamePod),
 		core.Secrets().Informer(): objectcache.Handler(s.changes, func(secret *corev1.Secret) bool {
 			return s.touched(secretKind, secret.Namespace, secret.Name)
 		}, nil),
 		core.Namespaces().Informer(): objectcache.Handler(s.changes, nil, isSameNamespace),
 		// The kubelet writes its Node every few minutes.
 		core.Nodes().Informer(): objectcache.Handler(s.changes, nil, func(before, now *corev1.Node) bool {
-			return labels.Equals(before.Labels, now.Labels)
+			return labels.Equals(before.Labels, now.Labels) && endpoints.SameNode(before, now)
 		}),
 	} {
 		if err := made.handle(informer, handler); err != nil {

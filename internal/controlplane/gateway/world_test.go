@@ -33,6 +33,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
@@ -61,6 +62,10 @@ func run(t *testing.T, objects string, do func(*world)) {
 		w.compiler = New(Config{
 			Client: func(context.Context) *rest.Config { return &rest.Config{} }, Informers: w.informer, Pools: true,
 			Sockets: front.Options{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+			Backends: endpoints.Rules{
+				OwnPods: true, PodRanges: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")},
+				Owner: func(netip.Addr) (string, bool) { return "", false },
+			},
 		})
 		w.compiler.dial = func(*rest.Config) (dynamic.Interface, error) { return w.custom, nil }
 		controller := NewController(ControllerConfig{

@@ -213,9 +213,9 @@ func TestPlace(t *testing.T) {
 	onlyC := func(c *storagev1.StorageClass) {
 		c.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: localstorage.TopologyKey, Values: []string{"c"}}}}}
 	}
-	copyOf := func(group *string, kind string) func(*corev1.PersistentVolumeClaim) {
+	copyOf := func(kind string) func(*corev1.PersistentVolumeClaim) {
 		return func(c *corev1.PersistentVolumeClaim) {
-			c.UID, c.Spec.DataSourceRef = "of-copy", &corev1.TypedObjectReference{APIGroup: group, Kind: kind, Name: "data"}
+			c.UID, c.Spec.DataSourceRef = "of-copy", &corev1.TypedObjectReference{Kind: kind, Name: "data"}
 		}
 	}
 	snapshots := []runtime.Object{
@@ -234,10 +234,8 @@ func TestPlace(t *testing.T) {
 		"most room":       {class(immediate), claim("new", "1Gi"), "b"},
 		"by the class":    {class(immediate, onlyC), claim("new", "1Gi"), "c"},
 		"waits for a pod": {class(waits), claim("new", "1Gi"), ""},
-		"of a claim":      {class(waits), claim("new", "1Gi", copyOf(nil, "PersistentVolumeClaim")), "a"},
-		"of a snapshot":   {class(waits), claim("new", "1Gi", copyOf(new(snapshotv1.GroupName), "VolumeSnapshot")), "c"},
-		"of others":       {class(waits), claim("new", "1Gi", copyOf(new("example.com"), "PersistentVolumeClaim")), ""},
-		"also of others":  {class(waits), claim("new", "1Gi", copyOf(new("example.com"), "VolumeSnapshot")), ""},
+		"of a claim":      {class(waits), claim("new", "1Gi", copyOf("PersistentVolumeClaim")), "a"},
+		"of a snapshot":   {class(waits), claim("new", "1Gi", copyOf("VolumeSnapshot")), "c"},
 		"another's class": {class(immediate, func(c *storagev1.StorageClass) { c.Provisioner = "x" }), claim("new", "1Gi"), ""},
 		"chosen, but gone": {class(waits), claim("new", "1Gi", func(c *corev1.PersistentVolumeClaim) {
 			c.Annotations = map[string]string{localstorage.NodeAnnotation: "gone"}

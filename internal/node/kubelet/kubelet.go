@@ -213,9 +213,10 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 		}
 	}()
 	var guarding sync.WaitGroup
-	if folder := k.server.StaticPodPath; folder != "" {
-		guard := &staticpods.Guard{Folder: folder, Check: k.checkStaticPod, Warn: k.cfg.Warn, Log: logrus.WithField("component", k.Name())}
-		guarding.Go(func() { guard.Run(waiting) })
+	if k.cfg.StaticPods != "" {
+		guarding.Go(func() {
+			staticpods.Guard(waiting, k.cfg.StaticPods, k.cfg.Warn, logrus.WithField("component", k.Name()))
+		})
 	}
 	err = app.Run(ctx, k.server, dependencies, utilfeature.DefaultFeatureGate)
 	stop()

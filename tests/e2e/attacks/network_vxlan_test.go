@@ -133,7 +133,8 @@ func TestVXLANInjection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		args := append(around, "bash", "-c", "for i in 1 2 3; do base64 -d <<<"+text+" >/dev/udp/"+host+"/"+port+"; done")
+		// The kernel tells a process of a node that its packet was dropped.
+		args := append(around, "bash", "-c", "for i in 1 2 3; do base64 -d <<<"+text+" >/dev/udp/"+host+"/"+port+" || true; done")
 		if output, err := from.Command(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("send from %s to %s: %v\n%s", from.Name, to, err, output)
 		}
@@ -163,6 +164,14 @@ endpoints: [{addresses: ["` + server.Address.String() + `"]}]
 		}
 		return err
 	})
+	// The kernel of a node sends what the node's processes send to pods.
+	honest := func() {
+		t.Helper()
+		command := fmt.Sprintf("for i in 1 2 3; do echo honest >/dev/udp/%s/%d; done", victim.Status.PodIP, closedPort)
+		if output, err := agent.Command(t.Context(), "bash", "-c", command).CombinedOutput(); err != nil {
+			t.Fatalf("send to a pod: %v\n%s", err, output)
+		}
+	}
 	inPod := []string{"nsenter", "--net=/proc/" + processOf(c, agent, "attacker") + "/ns/net"}
 	node := net.JoinHostPort(server.Address.String(), "8472")
 	before := refusedDatagrams(c, server, process)
@@ -175,11 +184,12 @@ endpoints: [{addresses: ["` + server.Address.String() + `"]}]
 		{"a host that is no node", outsider, node, nil},
 		{"a pod of another node", agent, node, inPod},
 		{"a pod, by a Service", agent, net.JoinHostPort(service, "9999"), inPod},
+		{"a process of another node", agent, node, nil},
 		{"a host that is no node, by a NodePort", outsider, net.JoinHostPort(agent.Address.String(), "30472"), nil},
 	} {
 		send(attack.from, attack.to, attack.around...)
 		// A node's own packet arrives, so earlier packets would have arrived too.
-		send(agent, node)
+		honest()
 		count := before
 		c.Eventually("the node's own packets to arrive", func() error {
 			if count = refusedDatagrams(c, server, process); count < before+3 {
@@ -195,7 +205,18 @@ endpoints: [{addresses: ["` + server.Address.String() + `"]}]
 	c.Answers("attacker", "http://"+net.JoinHostPort(victim.Status.PodIP, cluster.WebPort)+"/", "victim")
 	c.Answers("victim", "http://"+net.JoinHostPort(pod.Status.PodIP, cluster.WebPort)+"/", "attacker")
 
-	t.Log("a deleted node is not a node any more")
+	t.Log("a deleted node is not a node any more, and root on it can remove its own rules")
+	if output, err := agent.Command(t.Context(), "/run/kedge/bin/nft", "flush", "chain", "inet", "kedge-network", "vxlan-output").CombinedOutput(); err != nil {
+		t.Fatalf("remove the rules: %v\n%s", err, output)
+	}
+	before = refusedDatagrams(c, server, process)
+	send(agent, node)
+	c.Eventually("packets of root on a node to arrive", func() error {
+		if count := refusedDatagrams(c, server, process); count != before+3 {
+			return fmt.Errorf("the pod received %d datagrams", count-before)
+		}
+		return nil
+	})
 	c.Kubectl("delete", "node", agent.Name)
 	c.Eventually("its packets to be dropped", func() error {
 		before := refusedDatagrams(c, server, process)

@@ -9,6 +9,7 @@ import (
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
 )
@@ -116,7 +117,7 @@ func (t *translation) service(ref *gwv1.BackendObjectReference) (*corev1.Service
 		// Whoever may write a Service could make every gateway connect to any name that the
 		// nodes can resolve, and pass on what answers there.
 		return nil, nil, faultOf(gwv1.RouteReasonInvalidKind,
-			"Service %s is of type ExternalName, which cannot be a backend: use a Service without a selector, and an EndpointSlice", name)
+			"Service %s is of type ExternalName, which cannot be a backend: use a Service without a selector, an EndpointSlice, and the setting %s", name, config.BackendRanges)
 	}
 	if ref.Port == nil {
 		return nil, nil, faultOf(gwv1.RouteReasonBackendNotFound, "the reference to Service %s has no port", name)
@@ -182,13 +183,14 @@ func (t *translation) addBackend(service *corev1.Service, port *corev1.ServicePo
 			name += "+" + t.variant.certificate
 		}
 	}
+	found := t.c.in.Endpoints(service, port)
+	if found.Refused != "" {
+		t.unresolved.add(fault{endpoints.ReasonRefused, found.Refused})
+	}
 	if t.c.backends[name] != nil {
 		return name
 	}
-	backend := &routing.Backend{
-		Name: plain, Protocol: protocol,
-		Endpoints: endpoints.Of(port, t.c.in.Slices(service.Namespace, service.Name)),
-	}
+	backend := &routing.Backend{Name: plain, Protocol: protocol, Endpoints: found.Endpoints}
 	if policy != nil {
 		secured := *policy.tls
 		secured.ClientCertificate = t.variant.certificate

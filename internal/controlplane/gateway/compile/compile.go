@@ -19,6 +19,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
@@ -48,6 +49,8 @@ type Input struct {
 	Certificate func(*corev1.Secret) (*certificates.Certificate, error)
 	// Slices returns the EndpointSlices of a Service.
 	Slices func(namespace, service string) []*discoveryv1.EndpointSlice
+	// Endpoints returns the endpoints of a port of a Service.
+	Endpoints func(*corev1.Service, *corev1.ServicePort) endpoints.Found
 	// Offered tells whether a pool gives a Service with these labels an address without
 	// being asked.
 	Offered func(namespace string, labels map[string]string) bool

@@ -131,7 +131,7 @@ func (r *reach) port(at endpoint) *corev1.ServicePort {
 // listens tells whether a node listens on a port of the front.
 func (r *reach) listens(at endpoint) bool {
 	port := r.port(at)
-	return port != nil && len(endpoints.Of(port, r.slices)) > 0
+	return port != nil && endpoints.Any(port, r.slices)
 }
 
 // isServed tells whether an address of the front serves a port. Without addresses, it is not known.

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -28,6 +29,7 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
@@ -58,6 +60,17 @@ func newWorld(t testing.TB, manifests string) *world {
 		Service:   func(namespace, name string) *corev1.Service { return w.services[nameOf(namespace, name)] },
 		Secret:    func(namespace, name string) *corev1.Secret { return w.secrets[nameOf(namespace, name)] },
 		ConfigMap: func(namespace, name string) *corev1.ConfigMap { return w.configMaps[nameOf(namespace, name)] },
+		Endpoints: func(service *corev1.Service, port *corev1.ServicePort) endpoints.Found {
+			// What addresses endpoints may have is tested there.
+			finder := &endpoints.Finder{
+				Rules: endpoints.Rules{
+					Allowed: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
+					Owner:   func(netip.Addr) (string, bool) { return "", false },
+				},
+				Slices: w.in.Slices, Nodes: func() []*corev1.Node { return nil },
+			}
+			return finder.Of(service, port)
+		},
 		Slices: func(namespace, name string) []*discoveryv1.EndpointSlice {
 			return w.slices[nameOf(namespace, name)]
 		},

@@ -8,6 +8,7 @@ import (
 	netv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
 )
@@ -37,7 +38,7 @@ func (c *compiler) backend(e *entry, backend *netv1.IngressBackend) (name string
 		return "", fmt.Errorf("the Service %q does not exist", wanted.Name)
 	}
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
-		return "", fmt.Errorf("the Service %q is of type ExternalName, which kedge refuses: use a Service without a selector and with an EndpointSlice", wanted.Name)
+		return "", fmt.Errorf("the Service %q is of type ExternalName, which kedge refuses: use a Service without a selector, an EndpointSlice, and the setting %s", wanted.Name, config.BackendRanges)
 	}
 	port := portOf(service, wanted.Port)
 	if port == nil {
@@ -47,10 +48,11 @@ func (c *compiler) backend(e *entry, backend *netv1.IngressBackend) (name string
 	if speaks == unset {
 		speaks = protocolOf(port)
 	}
-	found := &routing.Backend{
-		Name:      endpoints.NameOf(e.Namespace, service.Name, port.Port),
-		Endpoints: endpoints.Of(port, c.in.Slices(e.Namespace, service.Name)),
+	behind := c.in.Endpoints(service, port)
+	if behind.Refused != "" {
+		c.fault(e, endpoints.ReasonRefused, "Some endpoints of the Service %q get no requests: %s", wanted.Name, behind.Refused)
 	}
+	found := &routing.Backend{Name: endpoints.NameOf(e.Namespace, service.Name, port.Port), Endpoints: behind.Endpoints}
 	switch speaks {
 	case plainH2:
 		found.Protocol = routing.PlainH2

@@ -23,7 +23,7 @@
 //   - An entry of spec.tls without hosts is for all hosts of the rules of its Ingress.
 //   - Backends that are resources, and Services of type ExternalName, are refused. A gateway
 //     connects from the node, so a name of the user's choice could be any service of the node
-//     or of the network around it. The package endpoints says which addresses are left out.
+//     or of the network around it. The package endpoints says which addresses of EndpointSlices are left out.
 package ingress
 
 import (
@@ -32,12 +32,12 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	netv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
@@ -55,8 +55,8 @@ type Input struct {
 	Secret  func(namespace, name string) *corev1.Secret
 	// Certificate reads the certificate of a Secret. It is certificates.Read, or that of a Cache.
 	Certificate func(*corev1.Secret) (*certificates.Certificate, error)
-	// Slices returns the EndpointSlices of a Service.
-	Slices func(namespace, service string) []*discoveryv1.EndpointSlice
+	// Endpoints returns the endpoints of a port of a Service.
+	Endpoints func(*corev1.Service, *corev1.ServicePort) endpoints.Found
 }
 
 // Result is what Compile returns.
@@ -84,7 +84,7 @@ type Result struct {
 // Fault says what is wrong with an Ingress. The caller writes it as an Event.
 type Fault struct {
 	Ingress *netv1.Ingress
-	// Reason is one of the reasons of this package.
+	// Reason is one of the reasons of this package, or endpoints.ReasonRefused.
 	Reason string
 	// Message says what is wrong and what the user can do.
 	Message string

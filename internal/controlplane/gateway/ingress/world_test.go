@@ -23,6 +23,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/certificates"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
@@ -41,7 +42,18 @@ func newWorld() *world {
 	w.Classes = []*netv1.IngressClass{class("kedge", Controller)}
 	w.Service = func(namespace, name string) *corev1.Service { return w.services[namespace+"/"+name] }
 	w.Secret = func(namespace, name string) *corev1.Secret { return w.secrets[namespace+"/"+name] }
-	w.Slices = func(namespace, name string) []*discoveryv1.EndpointSlice { return w.slices[namespace+"/"+name] }
+	// What addresses endpoints may have is tested there.
+	rules := endpoints.Rules{
+		Allowed: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
+		Owner:   func(netip.Addr) (string, bool) { return "", false },
+	}
+	w.Endpoints = func(service *corev1.Service, port *corev1.ServicePort) endpoints.Found {
+		finder := &endpoints.Finder{
+			Rules: rules, Nodes: func() []*corev1.Node { return nil },
+			Slices: func(namespace, name string) []*discoveryv1.EndpointSlice { return w.slices[namespace+"/"+name] },
+		}
+		return finder.Of(service, port)
+	}
 	w.Input.Certificate = certificates.Read
 	return w
 }
