@@ -36,35 +36,57 @@ func Partition(fronts []Front, owners *hosts.Owners) []Front {
 	return fronts
 }
 
+// nobody refuses requests to a host whose owner has nothing on a port.
+const nobody = "/nobody"
+
 // partition adds the listeners of hosts to those of a port. It begins with the widest names, because
 // a listener that was added would also get the requests to narrower ones.
 func partition(listeners []Listener, names []string, owners *hosts.Owners) []Listener {
+	// own has the listeners by host name, and all has also those that were added: what they are
+	// copies of.
 	own, all := map[string][]*Listener{}, map[string][]*Listener{}
+	var namespaces []string
 	for i := range listeners {
 		if l := &listeners[i]; l.Protocol != routing.RawTCP && l.Protocol != routing.RawUDP {
 			own[l.Hostname] = append(own[l.Hostname], l)
 			all[l.Hostname] = append(all[l.Hostname], l)
+			if !slices.Contains(namespaces, l.Namespace) {
+				namespaces = append(namespaces, l.Namespace)
+			}
 		}
 	}
 	made := slices.Clone(listeners)
 	for _, name := range slices.SortedStableFunc(slices.Values(names), widest) {
-		admits := func(l *Listener) bool { return owners.Admits(l.Namespace, name) }
 		would := nearest(all, name, func(*Listener) bool { return true })
-		if all[name] != nil || !slices.ContainsFunc(would, func(l *Listener) bool { return !admits(l) }) {
+		if all[name] != nil || len(would) == 0 {
 			continue
 		}
-		shall := nearest(own, name, admits)
-		if len(shall) == 0 {
-			shall = []*Listener{{Listener: routing.Listener{Name: Shared.String() + "/nobody", Protocol: would[0].Protocol}}}
+		// Each namespace that may serve the host does so with its own most specific listeners.
+		var shall []*Listener
+		for _, namespace := range namespaces {
+			if owners.Admits(namespace, name) {
+				shall = append(shall, nearest(own, name, func(l *Listener) bool { return l.Namespace == namespace })...)
+			}
 		}
+		if len(shall) == 0 {
+			shall = []*Listener{{Listener: routing.Listener{Name: Shared.String() + nobody, Protocol: would[0].Protocol}}}
+		}
+		if isSame(would, shall) {
+			continue
+		}
+		all[name] = shall
 		for _, l := range shall {
 			narrow := *l
 			narrow.Hostname = name
 			made = append(made, narrow)
-			all[name] = append(all[name], &narrow)
 		}
 	}
 	return made
+}
+
+// isSame tells whether two lists have the same listeners.
+func isSame(a, b []*Listener) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(l *Listener) bool { return !slices.Contains(b, l) })
 }
 
 // nearest returns the listeners that fit of the most specific name that covers a host and has some.

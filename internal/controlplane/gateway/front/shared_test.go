@@ -9,6 +9,7 @@ import (
 	netv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
@@ -17,11 +18,14 @@ import (
 // what its owner has there.
 func TestPartition(t *testing.T) {
 	var claims []hosts.Claim
+	allows := map[string]string{"shop.example": "blog"}
 	for i, text := range []string{"bank bank.example", "bank *.bank.example", "shop shop.example", "shop *.example", "blog "} {
 		namespace, host, _ := strings.Cut(text, " ")
 		claims = append(claims, hosts.Claim{
 			Host: host, Namespace: namespace, Kind: "Ingress", Since: time.Unix(int64(i), 0),
-			Object: &netv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}},
+			Object: &netv1.Ingress{ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: "web", Annotations: map[string]string{gateways.AllowAnnotation: allows[host]},
+			}},
 		})
 	}
 	owners := hosts.Decide(claims, nil)
@@ -39,7 +43,11 @@ func TestPartition(t *testing.T) {
 		},
 		"all hosts of several": {
 			[]Listener{listener("bank", ""), listener("shop", ""), listener("blog", "")},
-			map[string]string{"bank.example": "bank", "a.bank.example": "bank", "shop.example": "shop", "b.example": "shop", "else.test": "bank shop blog"},
+			map[string]string{"bank.example": "bank", "a.bank.example": "bank", "shop.example": "shop blog", "b.example": "shop", "else.test": "bank shop blog"},
+		},
+		"a guest with a wildcard, and the owner with all hosts": {
+			[]Listener{listener("shop", ""), listener("blog", "*.example")},
+			map[string]string{"shop.example": "shop blog", "bank.example": "kube-system/kedge-gateway/nobody"},
 		},
 		"a wildcard of one, and nothing of the owner": {
 			[]Listener{listener("shop", "*.example")},
@@ -47,7 +55,7 @@ func TestPartition(t *testing.T) {
 		},
 		"listeners for the hosts themselves": {
 			[]Listener{listener("bank", "bank.example"), listener("shop", "*.example"), listener("blog", "")},
-			map[string]string{"bank.example": "bank", "shop.example": "shop", "else.test": "blog"},
+			map[string]string{"bank.example": "bank", "shop.example": "shop blog", "b.example": "shop", "else.test": "blog"},
 		},
 		"TCP takes no hosts": {
 			[]Listener{{routing.Listener{Name: "raw", Protocol: routing.RawTCP}, "blog"}},
