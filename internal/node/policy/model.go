@@ -172,10 +172,34 @@ func (m *model) knows(s netpolicy.Sandbox) bool {
 // it writes them.
 const maxElements = 250_000
 
-// excess returns the groups that are too large for the node, or nil. It begins with the largest, so
-// that a namespace with excessive policies does not harm the others.
+// excess returns the groups that do not fit the node, or nil. Each time, the namespace with the most
+// elements gives up its largest group, so that a namespace with excessive policies does not harm the
+// others, however it divides them into groups.
 func (m *model) excess(sandboxes map[string]netpolicy.Sandbox) map[string]bool {
-	sizes, total := map[string]int{}, 0
+	namespaces, total := m.sizes(sandboxes)
+	var excess map[string]bool
+	for total > maxElements {
+		most := slices.MaxFunc(slices.Sorted(maps.Keys(namespaces)), func(a, b string) int {
+			return cmp.Compare(sum(namespaces[a]), sum(namespaces[b]))
+		})
+		groups := namespaces[most]
+		largest := slices.MaxFunc(slices.Sorted(maps.Keys(groups)), func(a, b string) int {
+			return cmp.Compare(groups[a], groups[b])
+		})
+		if excess == nil {
+			excess = map[string]bool{}
+		}
+		excess[largest] = true
+		total -= groups[largest]
+		delete(groups, largest)
+	}
+	return excess
+}
+
+// sizes returns the sizes of the groups of sandboxes, by namespace and name, and their sum. All pods
+// of a group are of one namespace.
+func (m *model) sizes(sandboxes map[string]netpolicy.Sandbox) (namespaces map[string]map[string]int, total int) {
+	namespaces = map[string]map[string]int{}
 	for _, s := range sandboxes {
 		if !m.knows(s) {
 			continue
@@ -183,27 +207,25 @@ func (m *model) excess(sandboxes map[string]netpolicy.Sandbox) map[string]bool {
 		pod := m.pods[s.Namespace+"/"+s.Name]
 		for _, name := range []string{pod.Ingress, pod.Egress} {
 			g := m.groups[name]
-			if _, counted := sizes[name]; counted || g == nil || g.everything {
+			if _, counted := namespaces[s.Namespace][name]; counted || g == nil || g.everything {
 				continue
 			}
-			sizes[name] = m.size(g)
-			total += sizes[name]
+			if namespaces[s.Namespace] == nil {
+				namespaces[s.Namespace] = map[string]int{}
+			}
+			size := m.size(g)
+			namespaces[s.Namespace][name] = size
+			total += size
 		}
 	}
-	if total <= maxElements {
-		return nil
+	return namespaces, total
+}
+
+func sum(groups map[string]int) (total int) {
+	for _, size := range groups {
+		total += size
 	}
-	excess := map[string]bool{}
-	for _, name := range slices.SortedFunc(maps.Keys(sizes), func(a, b string) int {
-		return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b))
-	}) {
-		if total <= maxElements {
-			break
-		}
-		excess[name] = true
-		total -= sizes[name]
-	}
-	return excess
+	return total
 }
 
 // size returns how many elements a group has at most.

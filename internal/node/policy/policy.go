@@ -246,10 +246,11 @@ func (p *Policy) enforce(ctx context.Context, before changed) error {
 	return nil
 }
 
-// tellExcess tells the users of pods whose group is too large, once.
+// tellExcess tells the users of pods whose group does not fit, once.
 func (p *Policy) tellExcess(excess map[string]bool) {
-	const text = "the NetworkPolicies of the pod are too large for its node, so all its connections are forbidden, except from the node: " +
-		"they allow too many addresses and ports together. Use ranges of ports (endPort), blocks of addresses, or fewer peers"
+	const text = "the NetworkPolicies of the pod do not fit its node, so all its connections are forbidden, except from the node: " +
+		"those of its namespace allow too many addresses and ports together, and more than those of other namespaces. " +
+		"Use ranges of ports (endPort), blocks of addresses, or fewer peers"
 	if len(excess) > 0 {
 		for _, s := range p.sandboxes {
 			pod := p.model.pods[s.Namespace+"/"+s.Name]
