@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
+	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
 
@@ -150,11 +151,11 @@ var errRefused = errors.New("refused")
 // dial connects to a target as the node would be seen by it: the machine itself sees an address of the
 // cluster, and everybody else an address of the machine.
 func (e *Egress) dial(target netip.AddrPort) (conn net.Conn, err error) {
-	address := target.Addr()
+	address := target.Addr().Unmap()
 	// Services on the machine's loopback trust the machine's own users. A node has no route there, and
-	// gets none by this process. Link-local services do so, too: clouds give the machine's credentials to
-	// everybody who asks 169.254.169.254. Clusters do not reach each other.
-	if !address.IsGlobalUnicast() || e.cfg.Refused.Contains(address) {
+	// gets none by this process. Clouds give a machine's credentials to everybody on it who asks their
+	// metadata service, and some only to root, which this process is. Clusters do not reach each other.
+	if !address.IsGlobalUnicast() || host.IsMetadata(address) || e.cfg.Refused.Contains(address) {
 		return nil, errRefused
 	}
 	own, err := e.cfg.Own()
