@@ -14,6 +14,9 @@ var snapshotters = []string{"", "overlayfs", "native"}
 // taintEffects are Kubernetes's own.
 var taintEffects = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
 
+// hostnameLabel is the label of a node that the kubelet gives the node's name.
+const hostnameLabel = "kubernetes.io/hostname"
+
 func (v *validator) node(n *Node, families int) {
 	if n.NodeName != "" {
 		for _, detail := range validation.IsDNS1123Subdomain(n.NodeName) {
@@ -35,6 +38,9 @@ func (v *validator) node(n *Node, families int) {
 		name, value, _ := strings.Cut(label, "=")
 		if len(validation.IsQualifiedName(name)) > 0 || len(validation.IsValidLabelValue(value)) > 0 {
 			v.fault("node-label", "invalid label %q: use NAME=VALUE, such as zone=a", label)
+		}
+		if name == hostnameLabel {
+			v.fault("node-label", "the label %q cannot be set: it is the name of the node. Set node-name", label)
 		}
 	}
 	for _, taint := range n.NodeTaints {

@@ -6,6 +6,7 @@ package servicelb
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -25,11 +26,26 @@ const (
 	// separated by commas. It replaces the deprecated field spec.loadBalancerIP.
 	AddressAnnotation = "kedge.dev/load-balancer-ip"
 
+	// ShareAnnotation is on Services that may have one address of a pool together. It has the same
+	// value on all of them. The other two are MetalLB's, the last one by its old name.
+	ShareAnnotation           = "kedge.dev/allow-shared-ip"
+	MetalLBShareAnnotation    = "metallb.io/allow-shared-ip"
+	OldMetalLBShareAnnotation = "metallb.universe.tf/allow-shared-ip"
+	// ShareNamespacesAnnotation is on the oldest of these Services, and names other namespaces whose
+	// Services may have its address too, separated by commas.
+	ShareNamespacesAnnotation = "kedge.dev/allow-shared-ip-namespaces"
+
 	// EnableLabel and PoolLabel are k3s's. As soon as one node has EnableLabel, only nodes
 	// for which it is "true" are used. Then a Service with PoolLabel gets only nodes that
 	// have PoolLabel with the same value.
 	EnableLabel = "svccontroller.k3s.cattle.io/enablelb"
 	PoolLabel   = "svccontroller.k3s.cattle.io/lbpool"
+	// RestrictedEnableLabel and RestrictedPoolLabel are labels of nodes that mean the same. A
+	// node can give itself the two of k3s when it registers, and never these (upstream's
+	// NodeRestriction). As soon as one node has RestrictedEnableLabel, those of k3s on nodes
+	// do not count.
+	RestrictedEnableLabel = "node-restriction.kubernetes.io/enablelb"
+	RestrictedPoolLabel   = "node-restriction.kubernetes.io/lbpool"
 
 	// PortsAnnotation is on a Node. The node says in it which ports of Services are free on
 	// its addresses: see Ports.
@@ -39,6 +55,9 @@ const (
 	Condition = "kedge.dev/LoadBalancer"
 	// Waiting is the reason of the condition while nodes have yet to say whether ports are free.
 	Waiting = "WaitingForNodes"
+	// ExternalCondition is the type of the condition of a Service that is False if one of its
+	// externalIPs belongs to somebody else. Then nodes serve none of them.
+	ExternalCondition = "kedge.dev/ExternalIPs"
 
 	// User is the user of the component on nodes.
 	User = "system:kedge:loadbalancer"
@@ -67,6 +86,36 @@ func IsMarked(service *corev1.Service) bool {
 		}
 	}
 	return false
+}
+
+// Choice says which labels of nodes decide whether Services get addresses of a node. Without any,
+// all nodes serve.
+type Choice struct{ enable, pool string }
+
+// ChoiceOf returns the choice of a cluster, whose nodes have these labels.
+func ChoiceOf(nodes iter.Seq[map[string]string]) (c Choice) {
+	for labels := range nodes {
+		if _, has := labels[RestrictedEnableLabel]; has {
+			return Choice{RestrictedEnableLabel, RestrictedPoolLabel}
+		}
+		if _, has := labels[EnableLabel]; has {
+			c = Choice{EnableLabel, PoolLabel}
+		}
+	}
+	return c
+}
+
+// Allows tells whether a Service may have addresses of a node, by the labels of both: k3s's rules.
+// A node that upstream's label excludes serves nothing.
+func (c Choice) Allows(node, service map[string]string) bool {
+	if _, excluded := node[corev1.LabelNodeExcludeBalancers]; excluded {
+		return false
+	}
+	if c.enable == "" {
+		return true
+	}
+	pool := service[PoolLabel]
+	return node[c.enable] == "true" && (pool == "" || node[c.pool] == pool)
 }
 
 // Ports are the ports of Services that a node has looked at, as Port writes them. The

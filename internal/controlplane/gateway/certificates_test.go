@@ -255,7 +255,7 @@ spec:
 		}
 		return all
 	}
-	run(t, nodes+class+app+asking, func(w *world) {
+	run(t, nodes+class+app+lan+asking, func(w *world) {
 		if got := ports(w); !slices.Equal(got, []int32{443}) || w.served().Sockets["30443/tcp"] == nil {
 			t.Errorf("before there is a certificate, the Service has the ports %v, and the node %+v", got, w.served())
 		}

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -42,8 +41,8 @@ type compiled struct {
 	secret func(namespace, name string) *corev1.Secret
 	// taken are fronts whose names Services of others have.
 	taken []front.Front
-	// eligible are the nodes that serve.
-	eligible map[string]bool
+	// parts are what nodes get of the state.
+	parts *parts
 	// refusals are what nodes would not accept.
 	refusals []refusal
 }
@@ -74,17 +73,20 @@ func (s *sources) once() *compiled {
 	now.fronts = front.Partition(front.Merge(now.gateways.Fronts, now.ingresses.Fronts), owners)
 	certificates := both(now.gateways.State.Certificates, now.ingresses.State.Certificates)
 	now.answerChallenges(certificates)
-	now.eligible = s.eligible()
+	now.parts = s.newParts(now.fronts, lookup)
 	now.yield(lookup.service)
+	sockets, of := front.Sockets(now.fronts, func(name types.NamespacedName) *corev1.Service {
+		return lookup.service(name.Namespace, name.Name)
+	}, s.cfg.Sockets)
 	wanted := routing.State{
-		Sockets: front.Sockets(now.fronts, func(name types.NamespacedName) *corev1.Service {
-			return lookup.service(name.Namespace, name.Name)
-		}, s.cfg.Sockets),
+		Sockets:      sockets,
 		Routes:       both(now.gateways.State.Routes, now.ingresses.State.Routes),
 		Backends:     both(now.gateways.State.Backends, now.ingresses.State.Backends),
 		Certificates: certificates,
 	}
-	now.adopt(wanted, s.state())
+	before := s.before()
+	now.adopt(wanted, before.state)
+	now.parts.divide(now.state, of, before.parts)
 	s.metrics.observe(now, time.Since(begun))
 	if s.matters.end(now.names()) {
 		s.changes.Notify()
@@ -206,21 +208,9 @@ func (s *sources) lookup() *lookup {
 			return found
 		}
 	}
-	if watched := s.kinds[poolResource]; s.routes != nil && watched != nil {
-		var objects []*unstructured.Unstructured
-		for _, object := range watched.List() {
-			if pool, is := object.(*unstructured.Unstructured); is {
-				objects = append(objects, pool)
-			}
-		}
-		offers := loadbalancer.Offers(objects)
-		l.offered = func(namespace string, of map[string]string) bool {
-			var in labels.Set
-			if found := l.namespace(namespace); found != nil {
-				in = found.Labels
-			}
-			return offers(of, in)
-		}
+	if pools := s.pools(); pools != nil {
+		offers := loadbalancer.Offers(pools)
+		l.offered = func(namespace string, of map[string]string) bool { return offers(of, l.labelsOf(namespace)) }
 	}
 	return l
 }
@@ -274,13 +264,4 @@ func (s *sources) beginIngresses(l *lookup) *ingress.Run {
 		Ingresses: all, Classes: classes, ServedClasses: s.cfg.IngressClasses,
 		Service: l.service, Secret: l.secret, Endpoints: l.endpoints.Of, Certificate: s.certificates.Read,
 	})
-}
-
-// eligible returns the names of the nodes that serve.
-func (s *sources) eligible() map[string]bool {
-	if s.objects == nil {
-		return nil
-	}
-	nodes, _ := s.nodes.List(labels.Everything()) // listing a cache does not fail
-	return eligible(nodes)
 }

@@ -59,7 +59,7 @@ spec:
   addresses: [{value: 192.0.2.240}]
   listeners: [{name: http, port: 80, protocol: HTTP}]
 `
-	run(t, nodes+class+app+gateway, func(w *world) {
+	run(t, nodes+class+app+lan+gateway, func(w *world) {
 		service := w.service("shop", "own-kedge")
 		if service == nil || w.shared() != nil {
 			t.Fatalf("the Services are %v and %v", service, w.shared())
@@ -118,7 +118,7 @@ spec:
 	badKinds := strings.NewReplacer("protocol: HTTP}", "protocol: HTTP, allowedRoutes: {kinds: [{kind: Nonsense}]}}")
 	badProtocol := strings.NewReplacer("protocol: HTTP}", "protocol: example.com/x}")
 	badAddress := strings.NewReplacer("192.0.2.240", "nonsense", "listeners:", "infrastructure: {parametersRef: {group: a, kind: b, name: c}}\n  listeners:")
-	run(t, nodes+class+app, func(w *world) {
+	run(t, nodes+class+app+lan, func(w *world) {
 		w.apply(badKinds.Replace(gateway))
 		w.apply(badKinds.Replace(shared))
 		w.settle()

@@ -118,7 +118,7 @@ func (t *term) syncSlices(ctx context.Context, newest *compiled, failed func(err
 func (t *term) endpoints(f *front.Front, service *corev1.Service, newest *compiled) (nodes []front.Node, yielding []fault) {
 	all, _ := t.nodes.List(labels.Everything()) // listing a cache does not fail
 	for _, object := range all {
-		if !newest.eligible[object.Name] || !isReady(object) {
+		if !newest.parts.serves(f.Name, object.Name) || !isReady(object) {
 			continue
 		}
 		node := nodeOf(object, t.Owner)

@@ -156,12 +156,12 @@ func (c *Compiler) result() (*compiled, <-chan struct{}) {
 	return c.newest, c.renewed
 }
 
-// state returns what nodes have to serve by the newest result, or nil before the first one.
-func (c *Compiler) state() *routing.State {
+// before returns the newest result, or an empty one before the first.
+func (c *Compiler) before() *compiled {
 	if newest, _ := c.result(); newest != nil {
-		return newest.state
+		return newest
 	}
-	return nil
+	return &compiled{}
 }
 
 // log logs what nodes do not get, if it is not the same as before.
@@ -181,20 +181,15 @@ func (c *Compiler) log(now *compiled) {
 var errEnded = fmt.Errorf("this server is stopping: %w", context.Canceled)
 
 // Watch sends what a node has to serve: first everything, and then each change. While send
-// runs, changes are put together. A node that load balancers leave out gets nothing to serve.
+// runs, changes are put together. A node gets only what the fronts that it serves lead to.
 // Watch returns nil when ctx ends, and otherwise the error of send, or that the component has
 // ended. It may be called before Run. Nobody may change what an update points to.
 func (c *Compiler) Watch(ctx context.Context, node string, send func(routing.Update) error) error {
 	var sent *routing.State
-	nothing := &routing.State{}
 	for {
 		newest, renewed := c.result()
 		if newest != nil {
-			state := newest.state
-			if !newest.eligible[node] {
-				state = nothing
-			}
-			if state != sent {
+			if state := newest.parts.of(node); state != sent {
 				if update := routing.Diff(sent, state); !update.IsEmpty() {
 					if err := send(update); err != nil {
 						return err

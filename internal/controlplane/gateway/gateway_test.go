@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
@@ -62,6 +64,15 @@ metadata: {namespace: shop, name: web-1, labels: {kubernetes.io/service-name: we
 addressType: IPv4
 ports: [{name: http, port: 8080, protocol: TCP}]
 endpoints: [{addresses: [10.42.0.5], conditions: {ready: true}, targetRef: {kind: Pod, name: web}}]
+---
+`
+
+// lan is a pool for Gateways with addresses of their own.
+const lan = `
+apiVersion: kedge.dev/v1alpha1
+kind: LoadBalancerPool
+metadata: {name: lan}
+spec: {addresses: [192.0.2.240/28]}
 ---
 `
 
@@ -259,6 +270,83 @@ func TestEligible(t *testing.T) {
 		label(nil)
 		if len(w.served().Sockets) != 1 || len(w.endpoints("kedge-gateway")) != 1 {
 			t.Errorf("a node that is no longer excluded serves %+v", w.served())
+		}
+	})
+}
+
+// TestParts has a Gateway with an address of a pool. Only the nodes of the pool learn anything of it.
+func TestParts(t *testing.T) {
+	const pooled = `
+apiVersion: kedge.dev/v1alpha1
+kind: LoadBalancerPool
+metadata: {name: vault}
+spec: {addresses: [192.0.2.100], nodeSelector: {matchLabels: {pool: vault}}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: shop, name: vault, generation: 1}
+spec:
+  gatewayClassName: kedge
+  infrastructure: {annotations: {kedge.dev/pool: vault}}
+  listeners: [{name: other, port: 81, protocol: HTTP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: shop, name: secret, generation: 1}
+spec:
+  parentRefs: [{name: vault}]
+  rules: [{backendRefs: [{name: secret, port: 80}]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: secret}
+spec: {clusterIP: 10.43.0.10, ports: [{name: http, port: 80, protocol: TCP}]}
+---
+`
+	run(t, nodes+class+app+pooled+anIngress, func(w *world) {
+		// got has the sockets, routes and backends that a node is told.
+		got := func(node string) (sockets, routes, backends []string) {
+			state := w.compiler.before().parts.of(node)
+			return slices.Sorted(maps.Keys(state.Sockets)), slices.Sorted(maps.Keys(state.Routes)), slices.Sorted(maps.Keys(state.Backends))
+		}
+		check := func(when, node string, sockets, backends []string) {
+			t.Helper()
+			s, r, b := got(node)
+			if !slices.Equal(s, sockets) || !slices.Equal(b, backends) || len(r) != len(sockets) {
+				t.Errorf("%s node %s has sockets %v, routes %v, backends %v", when, node, s, r, b)
+			}
+		}
+		web := []string{"Ingress/shop/web:80/http"}
+		check("without labels", "n", []string{"30080/tcp"}, web)
+		check("without labels", "m", []string{"30080/tcp"}, web)
+		if len(w.served().Sockets) != 1 || len(w.served().Backends) != 1 {
+			t.Errorf("the node is told %+v", w.served())
+		}
+		label := func(node string, labels map[string]string) {
+			object, err := w.api.CoreV1().Nodes().Get(w.ctx, node, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			object.Labels = labels
+			if _, err := w.api.CoreV1().Nodes().Update(w.ctx, object, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			w.settle()
+		}
+		label("m", map[string]string{"pool": "vault", corev1.LabelNodeExcludeBalancers: ""})
+		check("when it is excluded", "m", nil, nil)
+		updates := w.updates
+		label("m", map[string]string{"pool": "vault"})
+		check("with the label of the pool", "m", []string{"30080/tcp", "30081/tcp"}, []string{web[0], "shop/secret:80"})
+		check("beside it", "n", []string{"30080/tcp"}, web)
+		if w.updates != updates {
+			t.Errorf("node n is told %d times of what is not for it", w.updates-updates)
+		}
+		label("m", map[string]string{"pool": "vault", servicelb.EnableLabel: "false"})
+		check("when only the pool chooses it", "m", []string{"30081/tcp"}, []string{"shop/secret:80"})
+		check("when no node is enabled", "n", nil, nil)
+		if len(w.served().Sockets) != 0 {
+			t.Errorf("the node still serves %+v", w.served())
 		}
 	})
 }

@@ -7,26 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/gateways"
-	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
-
-// eligible returns the names of the nodes that may serve Gateways: those that may serve
-// Services of type LoadBalancer.
-func eligible(nodes []*corev1.Node) map[string]bool {
-	enabled := slices.ContainsFunc(nodes, func(node *corev1.Node) bool {
-		_, has := node.Labels[servicelb.EnableLabel]
-		return has
-	})
-	names := map[string]bool{}
-	for _, node := range nodes {
-		_, excluded := node.Labels[corev1.LabelNodeExcludeBalancers]
-		if !excluded && (!enabled || node.Labels[servicelb.EnableLabel] == "true") {
-			names[node.Name] = true
-		}
-	}
-	return names
-}
 
 // isReady tells whether a node may be an endpoint.
 func isReady(node *corev1.Node) bool {
@@ -37,19 +19,8 @@ func isReady(node *corev1.Node) bool {
 
 // isSameNode tells whether nothing has changed that the endpoints of fronts depend on.
 func isSameNode(a, b *corev1.Node) bool {
-	return isReady(a) == isReady(b) && equalLabels(a, b) && slices.Equal(a.Status.Addresses, b.Status.Addresses) &&
+	return isReady(a) == isReady(b) && a.Labels[corev1.LabelTopologyZone] == b.Labels[corev1.LabelTopologyZone] && slices.Equal(a.Status.Addresses, b.Status.Addresses) &&
 		a.Annotations[gateways.ListeningAnnotation] == b.Annotations[gateways.ListeningAnnotation]
-}
-
-func equalLabels(a, b *corev1.Node) bool {
-	for _, key := range []string{servicelb.EnableLabel, corev1.LabelNodeExcludeBalancers, corev1.LabelTopologyZone} {
-		before, had := a.Labels[key]
-		now, has := b.Labels[key]
-		if before != now || had != has {
-			return false
-		}
-	}
-	return true
 }
 
 // nodeOf returns what the endpoints of fronts need to know of a node. A node chooses which

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -10,33 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/gateways"
-	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
-
-func TestEligibleNodes(t *testing.T) {
-	node := func(name string, labels ...string) *corev1.Node {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
-		for i := 0; i < len(labels); i += 2 {
-			n.Labels[labels[i]] = labels[i+1]
-		}
-		return n
-	}
-	for _, test := range []struct {
-		name  string
-		nodes []*corev1.Node
-		want  []string
-	}{
-		{"all", []*corev1.Node{node("a"), node("b")}, []string{"a", "b"}},
-		{"one is excluded", []*corev1.Node{node("a", corev1.LabelNodeExcludeBalancers, ""), node("b")}, []string{"b"}},
-		{"one is enabled", []*corev1.Node{node("a", servicelb.EnableLabel, "true"), node("b")}, []string{"a"}},
-		{"one is disabled", []*corev1.Node{node("a", servicelb.EnableLabel, "false"), node("b")}, nil},
-	} {
-		if got := slices.Sorted(maps.Keys(eligible(test.nodes))); !slices.Equal(got, test.want) {
-			t.Errorf("%s: got %v", test.name, got)
-		}
-	}
-}
 
 func TestNodeOf(t *testing.T) {
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{gateways.ListeningAnnotation: "30080/tcp"}}}

@@ -49,9 +49,12 @@ type sources struct {
 	secrets    corelisters.SecretLister
 	namespaces corelisters.NamespaceLister
 	nodes      corelisters.NodeLister
+	// watchedPools are the pools of the load balancer. They are nil if kedge gives no addresses
+	// of pools.
+	watchedPools *watched
 
 	// routes is there while a Gateway is kedge's business. kinds are the kinds of the Gateway
-	// API that base does not have, and the pools of the load balancer.
+	// API that base does not have.
 	routes *stage
 	kinds  map[schema.GroupVersionResource]*watched
 
@@ -191,6 +194,9 @@ func (s *sources) startObjects(ctx context.Context) error {
 			return err
 		}
 	}
+	if s.cfg.Pools {
+		s.watchedPools = s.watch(own, made, poolResource, objectcache.WithoutManagedFields)
+	}
 	made.wait(own)
 	return nil
 }
@@ -214,9 +220,6 @@ func (s *sources) startRoutes(ctx context.Context) error {
 		policyResource:      typed[gwv1.BackendTLSPolicy],
 	} {
 		s.kinds[kind] = s.watch(own, made, kind, convert)
-	}
-	if s.cfg.Pools {
-		s.kinds[poolResource] = s.watch(own, made, poolResource, objectcache.WithoutManagedFields)
 	}
 	made.wait(own)
 	return nil

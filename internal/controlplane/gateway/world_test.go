@@ -111,7 +111,7 @@ func newWorld(t *testing.T, ctx context.Context, objects string) *world {
 		T: t, ctx: ctx, api: fake.NewClientset(),
 		custom: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds),
 	}
-	// The API server gives ports their node ports.
+	// The API server gives Services their families, and ports their node ports.
 	allocate := func(action k8stesting.Action) (bool, runtime.Object, error) {
 		service, is := action.(k8stesting.CreateAction).GetObject().(*corev1.Service)
 		if is && service.Spec.Type == corev1.ServiceTypeLoadBalancer {
@@ -119,6 +119,7 @@ func newWorld(t *testing.T, ctx context.Context, objects string) *world {
 				service.Spec.Ports[i].NodePort = 30000 + service.Spec.Ports[i].Port%1000
 			}
 			service.UID = "service-uid"
+			service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
 		}
 		return false, nil, nil
 	}

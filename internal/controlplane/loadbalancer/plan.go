@@ -313,23 +313,27 @@ func (c claims) add(node string, ports []string, service *corev1.Service) {
 	}
 }
 
-// eligible returns the nodes whose addresses a Service may get: k3s's rules.
+// eligible returns the nodes whose addresses a Service may get.
 func (w *world) eligible(service *corev1.Service) []*node {
-	enabled := slices.ContainsFunc(w.nodes, func(node *node) bool { return node.labels.Has(servicelb.EnableLabel) })
+	choice := w.choice()
 	var found []*node
 	for _, node := range w.nodes {
-		if !node.available || !node.answers {
-			continue
+		if node.available && node.answers && choice.Allows(node.labels, service.Labels) {
+			found = append(found, node)
 		}
-		if enabled && node.labels[servicelb.EnableLabel] != "true" {
-			continue
-		}
-		if pool := service.Labels[servicelb.PoolLabel]; enabled && pool != "" && node.labels[servicelb.PoolLabel] != pool {
-			continue
-		}
-		found = append(found, node)
 	}
 	return found
+}
+
+// choice returns which labels of nodes decide.
+func (w *world) choice() servicelb.Choice {
+	return servicelb.ChoiceOf(func(yield func(map[string]string) bool) {
+		for _, node := range w.nodes {
+			if !yield(node.labels) {
+				return
+			}
+		}
+	})
 }
 
 // addressesOf returns the addresses of nodes, those of the Service's first family first. If

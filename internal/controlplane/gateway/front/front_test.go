@@ -183,7 +183,13 @@ func TestSockets(t *testing.T) {
 	f := exampleFront()
 	options := Options{ProxyProtocol: true, Trusted: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
 	sockets := func(service *corev1.Service) map[string]*routing.Socket {
-		return Sockets([]Front{f}, func(types.NamespacedName) *corev1.Service { return service }, options)
+		made, of := Sockets([]Front{f}, func(types.NamespacedName) *corev1.Service { return service }, options)
+		for name := range made {
+			if of[name] != f.Name {
+				t.Errorf("socket %s is of front %s", name, of[name])
+			}
+		}
+		return made
 	}
 	if got := sockets(nil); len(got) != 0 {
 		t.Errorf("without a Service: %v", got)

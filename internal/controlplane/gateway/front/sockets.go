@@ -22,23 +22,26 @@ type Options struct {
 	AccessLog bool
 }
 
-// Sockets returns what nodes listen on for fronts, by name. service returns the Service of a
-// front, or nil. A port has no socket until its Service says which one it is.
-func Sockets(fronts []Front, service func(types.NamespacedName) *corev1.Service, options Options) map[string]*routing.Socket {
-	sockets := map[string]*routing.Socket{}
+// Sockets returns what nodes listen on for fronts, by name, and the front of each socket. service
+// returns the Service of a front, or nil. A port has no socket until its Service says which one it
+// is.
+func Sockets(fronts []Front, service func(types.NamespacedName) *corev1.Service, options Options) (sockets map[string]*routing.Socket, of map[string]types.NamespacedName) {
+	sockets, of = map[string]*routing.Socket{}, map[string]types.NamespacedName{}
 	for _, f := range fronts {
-		of := service(f.Name)
-		if of == nil || !IsFront(of) {
+		current := service(f.Name)
+		if current == nil || !IsFront(current) {
 			continue
 		}
 		for _, port := range f.Ports {
-			number := socketOf(of, port.Number, port.Transport)
+			number := socketOf(current, port.Number, port.Transport)
 			if number == 0 || len(port.Listeners) == 0 {
 				continue
 			}
-			sockets[gateways.Port{Number: number, Transport: port.Transport}.String()] = &routing.Socket{
+			name := gateways.Port{Number: number, Transport: port.Transport}.String()
+			of[name] = f.Name
+			sockets[name] = &routing.Socket{
 				Transport: port.Transport, Port: number, PublicPort: port.Number, Listeners: listenersOf(port.Listeners),
-				HTTP3:         port.HTTP3 && f.hasHTTP3(of, port.Number),
+				HTTP3:         port.HTTP3 && f.hasHTTP3(current, port.Number),
 				Reserved:      f.reserved(&port),
 				ProxyProtocol: options.ProxyProtocol && port.Transport == routing.TCP,
 				Trusted:       options.Trusted,
@@ -46,7 +49,7 @@ func Sockets(fronts []Front, service func(types.NamespacedName) *corev1.Service,
 			}
 		}
 	}
-	return sockets
+	return sockets, of
 }
 
 // hasHTTP3 tells whether there is a socket for HTTP/3 on a port. Without one, answers must
