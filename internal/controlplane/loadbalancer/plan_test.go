@@ -373,7 +373,7 @@ func TestAnnouncers(t *testing.T) {
 	}
 	_, leases := w.plan()
 	got := leases[netip.MustParseAddr("198.51.100.1")]
-	if got == nil || got.service != "default/web" || !slices.Equal(got.nodes, []string{"node-2", "node-4"}) {
+	if got == nil || got.services != "default/web" || !slices.Equal(got.nodes, []string{"node-2", "node-4"}) {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -12,38 +12,41 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
-// shares knows which Service has which address of the pools.
+// shares knows which Services have which address of the pools.
 type shares struct {
-	w     *world
-	taken map[netip.Addr]string
+	w *world
+	// taken has the Services of each address, the oldest first.
+	taken map[netip.Addr][]*corev1.Service
 	// hosts are the addresses of nodes and of the control plane, which nobody gets.
 	hosts map[netip.Addr]bool
 }
 
-// announced is an address of a pool, with the Service that has it and the nodes that may
+// announced is an address of a pool, with the Services that have it and the nodes that may
 // announce it.
 type announced struct {
-	service string
-	nodes   []string
+	// services are the Services, NAMESPACE/NAME, separated by commas.
+	services string
+	nodes    []string
 }
 
 // newShares begins with the addresses that Services already have.
 func newShares(w *world) *shares {
-	s := &shares{w: w, taken: map[netip.Addr]string{}, hosts: map[netip.Addr]bool{w.vip: true}}
+	s := &shares{w: w, taken: map[netip.Addr][]*corev1.Service{}, hosts: map[netip.Addr]bool{w.vip: true}}
 	for _, node := range w.nodes {
 		for _, address := range slices.Concat(node.internal, node.external) {
 			s.hosts[address] = true
 		}
 	}
-	names := map[string]*corev1.Service{}
+	// The Services are sorted by age.
 	for _, service := range w.services {
-		if s.wants(service) {
-			names[nameOf(service)] = service
+		if !s.wants(service) {
+			continue
 		}
-	}
-	for address, name := range w.held {
-		if service := names[name]; service != nil && s.fits(service, address) {
-			s.taken[address] = name
+		for address, names := range w.held {
+			has := slices.Contains(strings.Split(names, ","), nameOf(service))
+			if has && s.fits(service, address) && s.joins(service, address) == "" {
+				s.taken[address] = append(s.taken[address], service)
+			}
 		}
 	}
 	return s
@@ -141,27 +144,38 @@ func poolWith(pools []*pool, address netip.Addr) *pool {
 
 // address returns the address of a family for a Service, or why there is none.
 func (s *shares) address(service *corev1.Service, pools []*pool, asked netip.Addr, family corev1.IPFamily) (netip.Addr, string) {
-	name := nameOf(service)
 	if asked.IsValid() {
-		switch owner := s.taken[asked]; {
+		why := s.joins(service, asked)
+		switch {
 		case poolWith(pools, asked) == nil:
 			return netip.Addr{}, fmt.Sprintf("no LoadBalancerPool that this Service may use has the address %s", asked)
 		case s.hosts[asked]:
 			return netip.Addr{}, fmt.Sprintf("%s is the address of a node or of the control plane", asked)
-		case owner != "" && owner != name:
-			return netip.Addr{}, fmt.Sprintf("the address %s belongs to the Service %s", asked, owner)
+		case why != "":
+			return netip.Addr{}, why
 		}
-		s.taken[asked] = name
-		return asked, ""
+		return s.take(service, asked), ""
 	}
-	var own netip.Addr
-	for address, owner := range s.taken {
-		if owner == name && familyOf(address) == family && (!own.IsValid() || address.Less(own)) {
-			own = address
+	var own, shared netip.Addr
+	for address, holders := range s.taken {
+		of := &shared
+		switch {
+		case familyOf(address) != family:
+			continue
+		case slices.Contains(holders, service):
+			of = &own
+		case poolWith(pools, address) == nil || s.joins(service, address) != "":
+			continue
+		}
+		if !of.IsValid() || address.Less(*of) {
+			*of = address
 		}
 	}
 	if own.IsValid() {
 		return own, ""
+	}
+	if shared.IsValid() {
+		return s.take(service, shared), ""
 	}
 	for _, p := range pools {
 		for _, r := range p.ranges {
@@ -169,14 +183,21 @@ func (s *shares) address(service *corev1.Service, pools []*pool, asked netip.Add
 				continue
 			}
 			for address := r.first; r.contains(address); address = address.Next() {
-				if s.taken[address] == "" && !s.hosts[address] && (r.first == r.last || !isEdge(address)) {
-					s.taken[address] = name
-					return address, ""
+				if len(s.taken[address]) == 0 && !s.hosts[address] && (r.first == r.last || !isEdge(address)) {
+					return s.take(service, address), ""
 				}
 			}
 		}
 	}
 	return netip.Addr{}, fmt.Sprintf("no LoadBalancerPool that this Service may use has a free %s address", family)
+}
+
+// take gives an address to a Service.
+func (s *shares) take(service *corev1.Service, address netip.Addr) netip.Addr {
+	if !slices.Contains(s.taken[address], service) {
+		s.taken[address] = append(s.taken[address], service)
+	}
+	return address
 }
 
 // isEdge tells whether an address is likely to be a network's own or its broadcast address:
@@ -215,7 +236,12 @@ func (w *world) fromPools(service *corev1.Service, o *outcome, shares *shares, l
 			continue
 		}
 		nodes := w.announcers(poolWith(pools, address), local)
-		leases[address] = &announced{nameOf(service), nodes}
+		if of := leases[address]; of == nil {
+			leases[address] = &announced{nameOf(service), nodes}
+		} else {
+			nodes = slices.DeleteFunc(nodes, func(node string) bool { return !slices.Contains(of.nodes, node) })
+			leases[address] = &announced{of.services + "," + nameOf(service), nodes}
+		}
 		switch {
 		case len(nodes) > 0:
 		case local != nil && len(w.announcers(poolWith(pools, address), nil)) > 0:

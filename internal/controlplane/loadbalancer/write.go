@@ -23,7 +23,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
-// ownerOfLease is the annotation of a Lease that has NAMESPACE/NAME of the Service.
+// ownerOfLease is the annotation of a Lease that has NAMESPACE/NAME of the Services, separated by commas.
 const ownerOfLease = "loadbalancer.kedge.dev/service"
 
 // write writes the outcome into the status of a Service, and tells of it in Events.
@@ -154,7 +154,7 @@ func (t *term) writeLeases(ctx context.Context, leases map[netip.Addr]*coordinat
 		annotations := map[string]string{
 			servicelb.AddressOfLease: address.String(),
 			servicelb.NodesOfLease:   strings.Join(want.nodes, ","),
-			ownerOfLease:             want.service,
+			ownerOfLease:             want.services,
 		}
 		lease := leases[address]
 		if lease == nil {
