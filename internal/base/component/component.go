@@ -43,3 +43,16 @@ type function struct {
 
 func (f *function) Name() string                                { return f.name }
 func (f *function) Run(ctx context.Context, ready func()) error { return f.run(ctx, ready) }
+
+// reporter is the key of the function that Report calls.
+type reporter struct{}
+
+// Report says what is wrong with a component that goes on nevertheless, such as one that tries
+// again and again, and what to do. Nil says that nothing is wrong any more. ctx is that of the
+// component's Run, or comes from it. `kedge status` shows the fault, and its exit status is 1.
+// Outside of a Group, Report does nothing.
+func Report(ctx context.Context, fault error) {
+	if report, is := ctx.Value(reporter{}).(func(error)); is {
+		report(fault)
+	}
+}

@@ -37,6 +37,9 @@ type Status struct {
 	Since time.Time `json:"since"`
 	// Error is the last error, empty if there was none.
 	Error string `json:"error,omitempty"`
+	// Fault is what the component reports of itself while it runs: what is wrong, and what to
+	// do. It is empty if nothing is wrong. See Report.
+	Fault string `json:"fault,omitempty"`
 	// Took is the time from Starting to Ready; zero before that.
 	Took time.Duration `json:"took,omitempty"`
 }
@@ -52,6 +55,9 @@ type Group struct {
 	// OnChange, if set before Run, is called at every change of a component's
 	// state, one call at a time.
 	OnChange func(Status)
+	// OnFault, if set before Run, is called when a component reports another fault than
+	// before, or none any more, one call at a time.
+	OnFault func(Status)
 	// OnReady, if set before Run, is called once, when all components are
 	// ready.
 	OnReady func()
@@ -194,6 +200,7 @@ func (g *Group) run(stop context.Context, m *member) error {
 	// its dependents have ended.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(stop))
 	defer cancel()
+	ctx = context.WithValue(ctx, reporter{}, func(fault error) { g.report(m, fault) })
 	go func() {
 		<-stop.Done()
 		for _, dependent := range m.before {
@@ -250,6 +257,23 @@ func (g *Group) change(m *member, state State, err error) {
 	if allReady && g.OnReady != nil {
 		g.OnReady()
 		g.OnReady = nil
+	}
+}
+
+// report notes what a component reports of itself.
+func (g *Group) report(m *member, fault error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	text := ""
+	if fault != nil {
+		text = fault.Error()
+	}
+	if text == m.status.Fault {
+		return
+	}
+	m.status.Fault = text
+	if g.OnFault != nil {
+		g.OnFault(m.status)
 	}
 }
 

@@ -164,3 +164,48 @@ func TestGroupNamesWhatDoesNotStop(t *testing.T) {
 		}
 	})
 }
+
+// TestReport has a component that reports faults, from its own context and from one that comes of it.
+func TestReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		g := Group{OnFault: func(s Status) { told = append(told, s.Name+"="+s.Fault) }}
+		var inside context.Context
+		g.Add(Func("other", func(ctx context.Context, ready func()) error {
+			ready()
+			<-ctx.Done()
+			return nil
+		}))
+		g.Add(Func("node", func(ctx context.Context, ready func()) error {
+			child, cancel := context.WithCancel(ctx)
+			defer cancel()
+			inside = child
+			ready()
+			<-ctx.Done()
+			return nil
+		}))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- g.Run(ctx) }()
+		synctest.Wait()
+		Report(inside, nil)
+		Report(inside, errors.New("deleted"))
+		Report(inside, errors.New("deleted"))
+		if s := g.Status(); s[1].Fault != "deleted" || s[1].State != Ready || s[0].Fault != "" {
+			t.Errorf("got %+v", s)
+		}
+		Report(inside, errors.New("revoked"))
+		Report(inside, nil)
+		if s := g.Status()[1]; s.Fault != "" {
+			t.Errorf("got %+v", s)
+		}
+		if want := []string{"node=deleted", "node=revoked", "node="}; !slices.Equal(told, want) {
+			t.Errorf("told %v, want %v", told, want)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		Report(t.Context(), errors.New("nobody listens"))
+	})
+}
