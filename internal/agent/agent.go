@@ -56,6 +56,8 @@ type Config struct {
 	// Reconnect closes a user's connections to the API, because a request that began at a
 	// time got no answer. It is nil if the API is in this process.
 	Reconnect func(user string, began time.Time)
+	// Servers knows the servers that this node connects to. It is nil if there are none.
+	Servers proxy.Servers
 	// Informers are the informers that the components share.
 	Informers objectcache.Source
 	// Driver makes local volumes on this node. It is nil if the cluster has them
@@ -248,6 +250,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		NodeName:    cfg.Node.Name,
 		NodeIPs:     cfg.Node.IPs,
 		ExternalIPs: cfg.Settings.ExternalIPs(),
+		Servers:     cfg.Servers,
 		Cluster:     cfg.Cluster,
 		Nftables:    facts.Nftables,
 		Args:        cfg.Settings.KubeProxyArgs,

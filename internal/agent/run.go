@@ -8,8 +8,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/assets"
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
@@ -28,6 +30,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/serverlb"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
+	"github.com/kedge-dev/kedge/internal/node/proxy"
 )
 
 // stopTimeout is how long an agent may take to stop. Pods keep running.
@@ -37,6 +40,8 @@ const stopTimeout = 30 * time.Second
 type Observer struct {
 	// OnChange is called whenever a component's state changes.
 	OnChange func(component.Status)
+	// OnFault is called when a component reports another fault than before, or none any more.
+	OnFault func(component.Status)
 	// OnSlowStop is called with the components that a slow stop waits for.
 	OnSlowStop func(names []string)
 	// OnJoined is called once, when the node has its certificates.
@@ -73,6 +78,7 @@ func Run(ctx context.Context, cfg *config.Config, process *Process, local *local
 	clock := pki.NewClock(dir.ClockFile())
 	clock.Settle(ctx)
 	servers := serverlb.New(serverlb.Config{Server: cfg.Agent.Address(), NodeName: name, File: dir.Servers()})
+	passBy(ctx, dir, servers)
 	identity, err := join.Join(ctx, join.Config{
 		Server:     cfg.Agent.Address(),
 		Dial:       servers.DialContext,
@@ -104,6 +110,7 @@ func Run(ctx context.Context, cfg *config.Config, process *Process, local *local
 	group := component.Group{
 		StopTimeout: stopTimeout,
 		OnChange:    observer.OnChange,
+		OnFault:     observer.OnFault,
 		OnStop:      process.Phase.Stopping,
 		OnSlowStop:  observer.OnSlowStop,
 		OnReady: func() {
@@ -115,6 +122,25 @@ func Run(ctx context.Context, cfg *config.Config, process *Process, local *local
 		return err
 	}
 	return group.Run(ctx)
+}
+
+// passBy lets the agent reach servers beside rules that the service proxy of an earlier process has left.
+func passBy(ctx context.Context, dir datadir.Dir, servers *serverlb.Balancer) {
+	if !proxy.HasRules() {
+		return
+	}
+	helpers, err := assets.Unpack(dir.Assets())
+	if err == nil {
+		err = UseHelpers(helpers.Bin)
+	}
+	if err == nil {
+		known, _ := servers.Servers()
+		err = proxy.PassBy(ctx, known)
+	}
+	if err != nil && ctx.Err() == nil {
+		logrus.WithField("component", "apilb").Warnf("Rules that Services have left on this host may keep it from reaching the servers: %v. "+
+			"If it does not reach them, run `nft delete table ip kube-proxy` and `nft delete table ip6 kube-proxy`", err)
+	}
 }
 
 // addComponents adds everything that an agent runs: first what only agents need, and then
@@ -174,6 +200,7 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 		Cluster:         identity.Settings.Cluster,
 		Clients:         clients,
 		Reconnect:       clients.ReconnectUser,
+		Servers:         servers,
 		Informers:       objects.Informers,
 		Driver:          driver,
 		Policies:        policies,

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"net/netip"
 	"path"
 	"time"
 
@@ -79,9 +80,11 @@ func (s *server) newAPI(listener net.Listener) (*api, error) {
 	if s.cfg.Cluster.Has(config.MetricsServer) {
 		metricsTLS = s.certificates.KubeletTLS(resourcemetrics.User)
 	}
+	vip, _ := netip.ParseAddr(s.cfg.Server.VIP) // zero without one
 	server, fault := apiserver.New(apiserver.Config{
 		Addr:                listener.Addr(),
 		AdvertiseAddress:    s.cfg.Server.Advertised(s.node.IPs[0]),
+		VIP:                 vip,
 		Cluster:             s.cfg.Cluster,
 		Dir:                 s.dir,
 		PodSecurityStandard: s.cfg.Server.PodSecurityStandard,

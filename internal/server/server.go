@@ -43,6 +43,8 @@ const stopTimeout = 30 * time.Second
 type Observer struct {
 	// OnChange is called whenever a component's state changes.
 	OnChange func(component.Status)
+	// OnFault is called when a component reports another fault than before, or none any more.
+	OnFault func(component.Status)
 	// OnSlowStop is called with the components that a slow stop waits for.
 	OnSlowStop func(names []string)
 	// OnReady is called once, when the node is ready.
@@ -110,6 +112,7 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 	group := component.Group{
 		StopTimeout: stopTimeout,
 		OnChange:    observer.OnChange,
+		OnFault:     observer.OnFault,
 		OnStop:      process.Phase.Stopping,
 		OnSlowStop:  observer.OnSlowStop,
 		OnReady: func() {
@@ -260,6 +263,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		Cluster:         cfg.Cluster,
 		Clients:         api,
 		Reconnect:       api.reconnect,
+		Servers:         s.peers(),
 		Informers:       api.Informers,
 		Driver:          driver,
 		Policies:        s.ownPolicies(api),

@@ -16,6 +16,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/servers"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgrade"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgrade/store"
+	"github.com/kedge-dev/kedge/internal/node/proxy"
 )
 
 // newOthers returns the component that knows the other servers with an API server. It is nil if
@@ -25,6 +26,14 @@ func (s *server) newOthers(api *api) *servers.Others {
 		return nil
 	}
 	return servers.New(api.Informers, s.cfg.Server.Advertised(s.node.IPs[0]))
+}
+
+// peers returns what knows the other servers with an API server, or nil.
+func (s *server) peers() proxy.Servers {
+	if s.others == nil {
+		return nil
+	}
+	return s.others
 }
 
 // newPlans returns the component that knows which kedge the nodes are to run. It is nil if this

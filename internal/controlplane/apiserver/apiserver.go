@@ -58,7 +58,9 @@ type Config struct {
 	// AdvertiseAddress is the address of the API in the endpoints of the Service
 	// kubernetes.
 	AdvertiseAddress netip.Addr
-	Cluster          config.Cluster
+	// VIP is the address that servers share, or zero.
+	VIP     netip.Addr
+	Cluster config.Cluster
 	// Dir is where the server writes its audit policy and admission configuration.
 	Dir datadir.Dir
 	// PodSecurityStandard applies to namespaces without labels for it. If it is

@@ -80,7 +80,7 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 	o.ProxyClientCertFile, o.ProxyClientKeyFile = files.ProxyClientCertFile, files.ProxyClientKeyFile
 
 	o.Authorization.Modes = []string{"Node", "RBAC"}
-	restriction.Register(o.Admission.GenericAdmission, !c.Cluster.EnforcesPolicies())
+	restriction.Register(o.Admission.GenericAdmission, restriction.Config{Unenforced: !c.Cluster.EnforcesPolicies(), VIP: c.VIP})
 	o.AllowPrivileged = true
 	// So that a server without kube-proxy's rules reaches webhooks and aggregated
 	// APIs too.

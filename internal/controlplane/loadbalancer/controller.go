@@ -177,7 +177,7 @@ func newTerm(cfg Config, liveness *liveness, api kubernetes.Interface, custom dy
 		leased:     true,
 	}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
-		core.Services().Informer():                           objectcache.Handler(t.changes, isOursOrMarked, nil),
+		core.Services().Informer():                           objectcache.Handler(t.changes, func(s *corev1.Service) bool { return isOursOrMarked(s) || hasExternal(s) }, nil),
 		core.Nodes().Informer():                              objectcache.Handler(t.changes, nil, isSameNode),
 		factory.Discovery().V1().EndpointSlices().Informer(): objectcache.Handler(t.changes, t.isLocal, nil),
 		core.Namespaces().Informer(): objectcache.Handler(t.changes, nil, func(before, now *corev1.Namespace) bool {
@@ -240,8 +240,11 @@ func (t *term) run(ctx context.Context) {
 func (t *term) sync(ctx context.Context) (ours bool, err error) {
 	// Listing a cache does not fail.
 	all, _ := t.services.List(labels.Everything())
-	var served, released []*corev1.Service
+	var served, released, external []*corev1.Service
 	for _, service := range all {
+		if hasExternal(service) {
+			external = append(external, service)
+		}
 		switch {
 		case isServed(service):
 			served = append(served, service)
@@ -249,7 +252,7 @@ func (t *term) sync(ctx context.Context) (ours bool, err error) {
 			released = append(released, service)
 		}
 	}
-	if len(served) > 0 {
+	if len(served)+len(external) > 0 {
 		t.watchPools(ctx)
 	}
 	nodes, _ := t.nodes.List(labels.Everything())
@@ -259,10 +262,10 @@ func (t *term) sync(ctx context.Context) (ours bool, err error) {
 		n := newNode(node, t.liveness.answers(node.Name), t.owner)
 		w.nodes, registered = append(w.nodes, n), registered || len(n.internal) > 0
 	}
-	if len(served) > 0 && len(nodes) > 0 && !registered {
+	if len(served)+len(external) > 0 && len(nodes) > 0 && !registered {
 		// The registrations are not read yet. Until then the Services keep what they have.
 		time.AfterFunc(retryInterval, t.changes.Notify)
-		return true, nil
+		return len(served) > 0, nil
 	}
 	leases, err := t.readLeases(ctx, len(w.pools) > 0)
 	if err != nil {
@@ -288,6 +291,9 @@ func (t *term) sync(ctx context.Context) (ours bool, err error) {
 		}
 	}
 	t.forget(served)
+	if err := t.judge(ctx, external, w); err != nil {
+		failed = err
+	}
 	return len(served) > 0, failed
 }
 

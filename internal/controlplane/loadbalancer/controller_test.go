@@ -60,7 +60,7 @@ func beside(t *testing.T, start func(*harness, Config, informers.SharedInformerF
 		ctx, cancel := context.WithCancel(t.Context())
 		h := &harness{
 			T: t, api: fake.NewClientset(objects...), events: record.NewFakeRecorder(100),
-			pools: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{poolResource: "LoadBalancerPoolList"}),
+			pools: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{PoolResource: "LoadBalancerPoolList"}),
 		}
 		factory := informers.NewSharedInformerFactory(h.api, 0)
 		cfg := Config{
@@ -283,7 +283,7 @@ func (h *harness) pool(name string, spec string) {
 	if err := json.Unmarshal([]byte(`{"apiVersion": "kedge.dev/v1alpha1", "kind": "LoadBalancerPool", "metadata": {"name": "`+name+`"}, "spec": `+spec+`}`), p); err != nil {
 		h.Fatal(err)
 	}
-	if _, err := h.pools.Resource(poolResource).Create(h.Context(), p, metav1.CreateOptions{}); err != nil {
+	if _, err := h.pools.Resource(PoolResource).Create(h.Context(), p, metav1.CreateOptions{}); err != nil {
 		h.Fatal(err)
 	}
 }

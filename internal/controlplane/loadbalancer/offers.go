@@ -1,6 +1,7 @@
 package loadbalancer
 
 import (
+	"net/netip"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,4 +23,15 @@ func Offers(pools []*unstructured.Unstructured) func(service, namespace labels.S
 			return p.services.Matches(service) && p.namespaces.Matches(namespace)
 		})
 	}
+}
+
+// PoolOf returns the name of a LoadBalancerPool that has an address, or "".
+func PoolOf(pools []*unstructured.Unstructured, address netip.Addr) string {
+	for _, object := range pools {
+		// A pool with a fault has the addresses that can be read.
+		if p, _ := parsePool(object); p != nil && p.contains(address) {
+			return p.name
+		}
+	}
+	return ""
 }

@@ -25,8 +25,8 @@ import (
 // CustomResourceDefinition, they never come.
 const poolPatience = 10 * time.Second
 
-// poolResource is in /manifests/servicelb/pools.yaml.
-var poolResource = schema.GroupVersionResource{Group: "kedge.dev", Version: "v1alpha1", Resource: "loadbalancerpools"}
+// PoolResource is the kind LoadBalancerPool: it is in /manifests/servicelb/pools.yaml.
+var PoolResource = schema.GroupVersionResource{Group: "kedge.dev", Version: "v1alpha1", Resource: "loadbalancerpools"}
 
 // poolObject is a LoadBalancerPool, as far as it is read.
 type poolObject struct {
@@ -136,7 +136,7 @@ func (t *term) watchPools(ctx context.Context) {
 	if t.pools != nil {
 		return
 	}
-	informer := dynamicinformer.NewFilteredDynamicInformer(t.custom, poolResource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	informer := dynamicinformer.NewFilteredDynamicInformer(t.custom, PoolResource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
 	_ = informer.SetTransform(objectcache.WithoutManagedFields) // fails only after the start
 	_, _ = informer.AddEventHandler(objectcache.Handler[*unstructured.Unstructured](t.changes, nil, nil))
 	t.pools = informer.GetStore()

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -26,6 +27,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
@@ -51,21 +53,30 @@ var (
 	helmConfigs     = schema.GroupResource{Group: "helm.cattle.io", Resource: "helmchartconfigs"}
 )
 
+// Config is what the plugin has to know.
+type Config struct {
+	// Unenforced says that nothing enforces NetworkPolicies: the user has disabled that, and
+	// brings no other network.
+	Unenforced bool
+	// VIP is the address of the control plane that servers share, or zero.
+	VIP netip.Addr
+}
+
 // Register adds the plugin to an API server's plugins, after all others, so that it
-// also checks their changes. unenforced says that nothing enforces NetworkPolicies: the
-// user has disabled that, and brings no other network.
-func Register(options *genericoptions.AdmissionOptions, unenforced bool) {
+// also checks their changes.
+func Register(options *genericoptions.AdmissionOptions, cfg Config) {
 	options.Plugins.Register(Name, func(io.Reader) (admission.Interface, error) {
-		return &plugin{unenforced: unenforced}, nil
+		return &plugin{cfg: cfg}, nil
 	})
 	options.RecommendedPluginOrder = append(slices.Clone(options.RecommendedPluginOrder), Name)
 }
 
 // plugin is the admission plugin.
 type plugin struct {
-	unenforced bool
-	// client reads other objects that rules need.
+	cfg Config
+	// client and custom read other objects that rules need.
 	client     kubernetes.Interface
+	custom     dynamic.Interface
 	authorizer authorizer.UnconditionalAuthorizer
 }
 
@@ -73,11 +84,15 @@ var (
 	_ admission.MutationInterface              = (*plugin)(nil)
 	_ admission.ValidationInterface            = (*plugin)(nil)
 	_ initializer.WantsExternalKubeClientSet   = (*plugin)(nil)
+	_ initializer.WantsDynamicClient           = (*plugin)(nil)
 	_ initializer.WantsUnconditionalAuthorizer = (*plugin)(nil)
 )
 
 // SetExternalKubeClientSet implements initializer.WantsExternalKubeClientSet.
 func (p *plugin) SetExternalKubeClientSet(client kubernetes.Interface) { p.client = client }
+
+// SetDynamicClient implements initializer.WantsDynamicClient.
+func (p *plugin) SetDynamicClient(client dynamic.Interface) { p.custom = client }
 
 // SetUnconditionalAuthorizer implements initializer.WantsUnconditionalAuthorizer.
 func (p *plugin) SetUnconditionalAuthorizer(authorizer authorizer.UnconditionalAuthorizer) {
@@ -86,7 +101,7 @@ func (p *plugin) SetUnconditionalAuthorizer(authorizer authorizer.UnconditionalA
 
 // ValidateInitialization implements admission.InitializationValidator.
 func (p *plugin) ValidateInitialization() error {
-	if p.client == nil || p.authorizer == nil {
+	if p.client == nil || p.custom == nil || p.authorizer == nil {
 		return errors.New(Name + " lacks a client or an authorizer")
 	}
 	return nil
@@ -134,7 +149,7 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, o admissi
 	case helmCharts, helmConfigs:
 		return p.checkHelm(ctx, a)
 	case networkPolicies:
-		if a.GetObject() != nil && p.unenforced {
+		if a.GetObject() != nil && p.cfg.Unenforced {
 			warning.AddWarning(ctx, "", "kedge does not enforce NetworkPolicies, because its settings disable network-policy: traffic that this policy "+
 				"forbids is not blocked. To enforce them, remove disable-network-policy, and network-policy in disable, from the settings of all servers")
 		}

@@ -2,12 +2,14 @@ package restriction
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,10 +23,12 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/warning"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
+	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancer"
 )
 
 var (
@@ -36,13 +40,14 @@ var (
 	kubelet   = &user.DefaultInfo{Name: "system:node:a", Groups: []string{"system:nodes", "kedge:node:a"}}
 )
 
-// rights are granted by group: all rights, or pods/binding in all namespaces.
+// rights are granted by group: all rights, or pods/binding or services/status in all namespaces.
 type rights struct{}
 
 func (rights) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	groups := a.GetUser().GetGroups()
 	binds := a.GetVerb() == "create" && a.GetResource() == "pods" && a.GetSubresource() == "binding" && a.GetNamespace() == ""
-	if slices.Contains(groups, "everything") || slices.Contains(groups, "binders") && binds {
+	balances := a.GetVerb() == "patch" && a.GetResource() == "services" && a.GetSubresource() == "status" && a.GetNamespace() == ""
+	if slices.Contains(groups, "everything") || slices.Contains(groups, "binders") && binds || slices.Contains(groups, "balancers") && balances {
 		return authorizer.DecisionAllow, "", nil
 	}
 	return authorizer.DecisionNoOpinion, "", nil
@@ -71,7 +76,14 @@ type request struct {
 // run has a plugin check a request in a cluster of objects.
 func (r request) run(t *testing.T, unenforced bool, objects ...runtime.Object) (warned []string, err error) {
 	t.Helper()
-	p := &plugin{unenforced: unenforced, client: fake.NewClientset(objects...), authorizer: rights{}}
+	pool := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "kedge.dev/v1alpha1", "kind": "LoadBalancerPool", "metadata": map[string]any{"name": "lan"},
+		"spec": map[string]any{"addresses": []any{"nonsense", "192.0.2.200-192.0.2.209", "2001:db8:1::/64"}},
+	}}
+	p := &plugin{
+		cfg: Config{Unenforced: unenforced, VIP: netip.MustParseAddr("192.0.2.100")}, client: fake.NewClientset(objects...), authorizer: rights{},
+		custom: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{loadbalancer.PoolResource: "LoadBalancerPoolList"}, pool),
+	}
 	if err := p.ValidateInitialization(); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +104,7 @@ func (r request) run(t *testing.T, unenforced bool, objects ...runtime.Object) (
 func TestRegister(t *testing.T) {
 	options := genericoptions.NewAdmissionOptions()
 	before := slices.Clone(options.RecommendedPluginOrder)
-	Register(options, false)
+	Register(options, Config{})
 	if want := append(before, Name); !slices.Equal(options.RecommendedPluginOrder, want) {
 		t.Errorf("the order is %v", options.RecommendedPluginOrder)
 	}
@@ -264,9 +276,62 @@ func TestCheckService(t *testing.T) {
 			r.operation, r.old = admission.Update, test.old
 		}
 		for _, r.subresource = range []string{"", "status"} {
-			_, err := r.run(t, false, ranges)
+			_, err := r.run(t, false, hosts(ranges)...)
 			if accepted := err == nil; accepted != test.accepted || err != nil && !apierrors.IsForbidden(err) {
 				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+// hosts returns objects with those of a node and of an API server.
+func hosts(objects ...runtime.Object) []runtime.Object {
+	return append(objects,
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "192.0.2.10"}, {Type: corev1.NodeInternalIP, Address: "2001:db8::10"},
+			{Type: corev1.NodeExternalIP, Address: "203.0.113.10"}, {Type: corev1.NodeHostName, Address: "a"},
+		}}},
+		&discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
+			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.20"}}},
+		})
+}
+
+// TestForeignAddresses wants a Service to get no address of a host, of a pool or of no network, however
+// it is written and whoever asks, except that load balancers write addresses of nodes.
+func TestForeignAddresses(t *testing.T) {
+	balancer := &user.DefaultInfo{Name: "metallb", Groups: []string{"balancers"}}
+	for address, accepted := range map[string]bool{
+		"192.0.2.1": true, "2001:db8::1": true, "198.51.100.1": true, "192.0.2.210": true, "": true, "nonsense": true,
+		"192.0.2.10": false, "192.000.002.010": false, "::ffff:192.0.2.10": false, "::ffff:c000:20a": false, "2001:db8::10": false, "2001:0DB8:0::0010": false, "203.0.113.10": false,
+		"192.0.2.20": false, "192.0.2.100": false, "192.0.2.200": false, "192.0.2.209": false, "2001:db8:1::5": false,
+		"127.0.0.1": false, "127.9.9.9": false, "::1": false, "::ffff:127.0.0.1": false, "0.0.0.0": false, "::": false,
+		"169.254.169.254": false, "fe80::1": false, "168.63.129.16": false, "fd00:ec2::254": false, "224.0.0.1": false, "ff02::1": false, "255.255.255.255": false,
+	} {
+		external := &corev1.Service{Spec: corev1.ServiceSpec{ExternalIPs: []string{"192.0.2.2", address}}}
+		balanced := &corev1.Service{Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: address}}}}}
+		for _, test := range []struct {
+			what     string
+			who      user.Info
+			now, old *corev1.Service
+			accepted bool
+		}{
+			{"a tenant's external address", tenant, external, nil, accepted},
+			{"an administrator's external address", admin, external, nil, accepted},
+			{"a load balancer's external address", balancer, external, nil, accepted},
+			{"an external address that is added", tenant, external, &corev1.Service{Spec: corev1.ServiceSpec{ExternalIPs: []string{"192.0.2.2"}}}, accepted},
+			{"an external address from before the rule", tenant, external, external, true},
+			{"a tenant's status", tenant, balanced, &corev1.Service{}, accepted},
+			{"a load balancer's status", balancer, balanced, &corev1.Service{}, true},
+			{"a status from before the rule", tenant, balanced, balanced, true},
+		} {
+			r := request{who: test.who, operation: admission.Create, resource: services, namespace: "ns", object: test.now}
+			if test.old != nil {
+				r.operation, r.subresource, r.old = admission.Update, "status", test.old
+			}
+			_, err := r.run(t, false, hosts()...)
+			if got := err == nil; got != test.accepted || err != nil && !apierrors.IsForbidden(err) {
+				t.Errorf("%s %s: %v", test.what, address, err)
 			}
 		}
 	}

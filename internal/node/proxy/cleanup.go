@@ -26,6 +26,8 @@ func Cleanup(ctx context.Context) error {
 	var errs []error
 	if _, err := exec.LookPath("nft"); err != nil {
 		errs = append(errs, fmt.Errorf("remove the service proxy's nftables rules: %w", err))
+	} else if err := bypass(ctx, nil); err != nil {
+		errs = append(errs, err)
 	} else if nftables.CleanupLeftovers(ctx) {
 		errs = append(errs, errors.New("remove the service proxy's nftables rules: see the log for the errors"))
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -52,6 +53,8 @@ type Config struct {
 	NodeIPs []netip.Addr
 	// ExternalIPs are this node's addresses for users, which the host may not have itself.
 	ExternalIPs []netip.Addr
+	// Servers knows the servers that this node connects to. It is nil if there are none.
+	Servers Servers
 	// Cluster provides the ranges of pods and Services.
 	Cluster config.Cluster
 	// Args are the user's arguments for kube-proxy, each as name=value.
@@ -162,10 +165,16 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return failure(ctx)
 	}
+	var own *guard
 	addresses := func(handler watch.ServiceHandler) watch.ServiceHandler {
-		return ownAddresses{handler, p.cfg.NodeIPs, p.cfg.ExternalIPs}
+		own = newGuard(ownAddresses{handler, p.cfg.NodeIPs, p.cfg.ExternalIPs}, p.cfg)
+		return own
 	}
 	watchAll(ctx, late, localSlices{manager: p.cfg.LocalSlices, nodeName: p.cfg.NodeName}, addresses, proxier, p.config.ConfigSyncPeriod.Duration)
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel(nil)
+	following.Go(func() { p.follow(ctx, own) })
 	if _, err := updates(ctx, health, families, before); err != nil {
 		return failure(ctx)
 	}

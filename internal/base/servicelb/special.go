@@ -1,0 +1,26 @@
+package servicelb
+
+import (
+	"net/netip"
+
+	"github.com/kedge-dev/kedge/internal/base/host"
+)
+
+// Special says what an address is that no Service may have, whoever asks for it: "a loopback
+// address". It returns an empty text for all other addresses.
+func Special(address netip.Addr) string {
+	address = address.Unmap()
+	switch {
+	case !address.IsValid() || address.IsUnspecified():
+		return "no address of a host"
+	case address.IsLoopback():
+		return "a loopback address"
+	case address.IsLinkLocalUnicast():
+		return "a link-local address"
+	case address.IsMulticast() || address == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "a multicast address"
+	case host.IsMetadata(address):
+		return "the metadata service of a cloud"
+	}
+	return ""
+}
