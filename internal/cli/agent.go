@@ -30,16 +30,18 @@ func agentCommand(work *workload) *cli.Command {
 func runAgent(ctx context.Context, cfg *config.Config, process *agent.Process, local *localapi.Server) error {
 	environment := os.Environ()
 	notify := newNotifier()
+	unit := newUnitStatus(notify)
 	context.AfterFunc(ctx, func() { notify("STOPPING=1") })
 	began := time.Now()
 	logrus.Infof("kedge %s starts as an agent of %s, data in %s", version.Version, cfg.Agent.Server, cfg.DataDir)
 	err := agent.Run(ctx, cfg, process, local, agent.Observer{
 		OnJoined:   func() { forgetToken(cfg.Token) },
 		OnChange:   telling(process.Trial),
+		OnFault:    unit.onFault,
 		OnSlowStop: logSlowStop,
 		OnReady: func(node string) {
 			logrus.Infof("node %s is ready in %s", node, seconds(time.Since(began)))
-			notify("READY=1\nSTATUS=ready")
+			unit.onReady()
 			process.Trial.Components()
 		},
 	})

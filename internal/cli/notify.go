@@ -1,10 +1,16 @@
 package cli
 
 import (
+	"maps"
 	"net"
 	"os"
+	"slices"
+	"strings"
+	"sync"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
 )
 
 // newNotifier returns a function that tells systemd a new state, see
@@ -33,4 +39,50 @@ func newNotifier() func(state string) {
 			logrus.WithError(err).Warn("notify systemd")
 		}
 	}
+}
+
+// unitStatus keeps the line of a unit that `systemctl status` shows.
+type unitStatus struct {
+	notify func(state string)
+
+	mu     sync.Mutex
+	ready  bool
+	faults map[string]string
+}
+
+func newUnitStatus(notify func(state string)) *unitStatus {
+	return &unitStatus{notify: notify, faults: map[string]string{}}
+}
+
+// onReady tells systemd that kedge is ready.
+func (u *unitStatus) onReady() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.ready = true
+	u.notify("READY=1\nSTATUS=" + u.lineLocked())
+}
+
+// onFault tells systemd what is wrong with a component.
+func (u *unitStatus) onFault(s component.Status) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if delete(u.faults, s.Name); s.Fault != "" {
+		u.faults[s.Name] = s.Fault
+	}
+	u.notify("STATUS=" + u.lineLocked())
+}
+
+// lineLocked returns the line: the faults, and else whether kedge is ready.
+func (u *unitStatus) lineLocked() string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(u.faults)) {
+		parts = append(parts, name+": "+strings.ReplaceAll(u.faults[name], "\n", " "))
+	}
+	switch {
+	case len(parts) > 0:
+		return strings.Join(parts, "; ")
+	case u.ready:
+		return "ready"
+	}
+	return "starting"
 }

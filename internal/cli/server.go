@@ -36,11 +36,13 @@ func serverCommand(work *workload) *cli.Command {
 func runServer(ctx context.Context, cfg *config.Config, process *agent.Process, local *localapi.Server) error {
 	environment := os.Environ()
 	notify := newNotifier()
+	unit := newUnitStatus(notify)
 	context.AfterFunc(ctx, func() { notify("STOPPING=1") })
 	began := time.Now()
 	logrus.Infof("kedge %s starts, data in %s", version.Version, cfg.DataDir)
 	err := server.Run(ctx, cfg, process, local, server.Observer{
 		OnChange:   telling(process.Trial),
+		OnFault:    unit.onFault,
 		OnSlowStop: logSlowStop,
 		OnReady: func(s server.Summary) {
 			kubeconfig := ""
@@ -49,7 +51,7 @@ func runServer(ctx context.Context, cfg *config.Config, process *agent.Process, 
 			}
 			logrus.Infof("ready in %s; %sto join a node, there: kedge agent --server %s --token-file FILE, with a token of `kedge token create` here",
 				seconds(time.Since(began)), kubeconfig, s.URL)
-			notify("READY=1\nSTATUS=ready")
+			unit.onReady()
 			process.Trial.Components()
 		},
 	})

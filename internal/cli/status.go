@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -47,7 +48,7 @@ func printStatus(w io.Writer, report *status.Report, now time.Time) error {
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "COMPONENT\tSTATE\tSINCE\tLAST ERROR")
 	for _, s := range report.Components {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", s.Name, s.State, now.Sub(s.Since).Truncate(time.Second), s.Error)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", s.Name, s.State, now.Sub(s.Since).Truncate(time.Second), cmp.Or(s.Error, s.Fault))
 	}
 	if err := table.Flush(); err != nil {
 		return err

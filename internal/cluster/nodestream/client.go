@@ -10,6 +10,8 @@ import (
 	"github.com/sirupsen/logrus"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
 )
 
 // Stream calls apply with updates, the first of which is everything, until it fails or
@@ -22,10 +24,17 @@ type Stream[U any] func(ctx context.Context, apply func(U) error) error
 func (k Kind[U]) Keep(stream Stream[U]) Stream[U] {
 	return func(ctx context.Context, apply func(U) error) error {
 		log := logrus.WithField("component", k.component)
-		told := ""
+		told, failures := "", 0
 		for delay := backoff(); ; {
 			began := time.Now()
-			err := stream(ctx, apply)
+			err := stream(ctx, func(update U) error {
+				err := apply(update)
+				if err == nil {
+					failures = 0
+					component.Report(ctx, nil)
+				}
+				return err
+			})
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -33,11 +42,14 @@ func (k Kind[U]) Keep(stream Stream[U]) Stream[U] {
 			switch {
 			case time.Since(began) > steady, errors.Is(err, context.Canceled):
 				// A server has stopped, most likely. The next attempt says more.
-				delay, told = backoff(), ""
+				delay, told, failures = backoff(), "", 0
 				log.Debug(text)
 			case text != told:
 				told = text
 				log.Logf(k.levelOf(err), "%s. Trying again. Until then, what the node knows stays in force", text)
+			}
+			if failures++; failures > 1 && k.levelOf(err) == logrus.WarnLevel {
+				component.Report(ctx, fmt.Errorf("%w. Until that is mended, what the node knows stays in force", err))
 			}
 			if errors.Is(err, k.missing) {
 				pause = without

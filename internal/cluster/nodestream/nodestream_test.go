@@ -18,6 +18,7 @@ import (
 	logrustest "github.com/sirupsen/logrus/hooks/test"
 	"k8s.io/client-go/rest"
 
+	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
@@ -106,6 +107,44 @@ func TestKeep(t *testing.T) {
 	if err != nil || len(applied) != 3 || applied[0].Active || !applied[2].Active || !applied[2].Whole {
 		t.Errorf("got %v, applied %v", err, applied)
 	}
+}
+
+// TestReports has a server that refuses the node, and then accepts it.
+func TestReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var accepts atomic.Bool
+		stream := Stream[netpolicy.Update](func(ctx context.Context, apply func(netpolicy.Update) error) error {
+			if !accepts.Load() {
+				return errors.New("ask a server for the policies: it answers 401 Unauthorized")
+			}
+			if err := apply(netpolicy.Update{Whole: true}); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		var group component.Group
+		group.Add(component.Func("policy", func(ctx context.Context, ready func()) error {
+			ready()
+			return Policies().Keep(stream)(ctx, func(netpolicy.Update) error { return nil })
+		}))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- group.Run(ctx) }()
+		time.Sleep(time.Minute)
+		if fault := group.Status()[0].Fault; !strings.Contains(fault, "401 Unauthorized") {
+			t.Errorf("the component reports %q", fault)
+		}
+		accepts.Store(true)
+		time.Sleep(time.Minute)
+		if fault := group.Status()[0].Fault; fault != "" {
+			t.Errorf("the component still reports %q", fault)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestPatience: Keep says once that a server has no stream, and tries slowly. It tries sooner

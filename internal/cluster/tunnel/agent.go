@@ -3,12 +3,15 @@ package tunnel
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
 )
 
 const (
@@ -65,11 +70,15 @@ type AgentConfig struct {
 type Agent struct {
 	cfg AgentConfig
 	log *logrus.Entry
+
+	mu sync.Mutex
+	// faults say for each server why there is no tunnel. They are nil where there is one.
+	faults map[string]error
 }
 
 // NewAgent makes the component.
 func NewAgent(cfg AgentConfig) *Agent {
-	return &Agent{cfg: cfg, log: logrus.WithField("component", "tunnel")}
+	return &Agent{cfg: cfg, log: logrus.WithField("component", "tunnel"), faults: map[string]error{}}
 }
 
 // Name implements component.Component.
@@ -124,11 +133,14 @@ func (a *Agent) run(ctx context.Context, api kubernetes.Interface, ready func())
 
 // keep opens the tunnel to a server again whenever it ends, until ctx is cancelled.
 func (a *Agent) keep(ctx context.Context, server string, allowed *targets, ready func()) {
+	defer a.forget(ctx, server)
 	log := a.log.WithField("server", server)
-	for delay, level := backoff(), logrus.WarnLevel; ; level = logrus.DebugLevel {
+	delay, told := backoff(), ""
+	for {
 		began := time.Now()
 		err := a.serve(ctx, server, allowed, func() {
 			log.Info("The tunnel is open")
+			a.note(ctx, server, nil)
 			ready()
 			if a.cfg.Opened != nil {
 				a.cfg.Opened()
@@ -138,8 +150,14 @@ func (a *Agent) keep(ctx context.Context, server string, allowed *targets, ready
 			return
 		}
 		if time.Since(began) > steady {
-			delay, level = backoff(), logrus.WarnLevel
+			delay, told = backoff(), ""
 		}
+		a.note(ctx, server, err)
+		level := logrus.WarnLevel
+		if told == root(err) {
+			level = logrus.DebugLevel
+		}
+		told = root(err)
 		log.Logf(level, "%v. Trying again", err)
 		select {
 		case <-time.After(delay()):
@@ -147,6 +165,50 @@ func (a *Agent) keep(ctx context.Context, server string, allowed *targets, ready
 			return
 		}
 	}
+}
+
+// root returns the innermost reason of an error, without addresses and ports. Each reason is logged as a
+// warning once.
+func root(err error) string {
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(inner) {
+		err = inner
+	}
+	return err.Error()
+}
+
+// note keeps why there is no tunnel to a server, or nil if it is open.
+func (a *Agent) note(ctx context.Context, server string, fault error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.faults[server] = fault
+	component.Report(ctx, a.faultLocked())
+}
+
+// forget drops what is known of a server that is none any more.
+func (a *Agent) forget(ctx context.Context, server string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.faults, server)
+	component.Report(ctx, a.faultLocked())
+}
+
+// faultLocked returns that the node was deleted or revoked, or why no tunnel is open, or nil.
+func (a *Agent) faultLocked() (first error) {
+	open := false
+	for _, server := range slices.Sorted(maps.Keys(a.faults)) {
+		switch fault := a.faults[server]; {
+		case errors.Is(fault, errFormer):
+			return fault
+		case fault == nil:
+			open = true
+		case first == nil:
+			first = fault
+		}
+	}
+	if open {
+		return nil
+	}
+	return first
 }
 
 // backoff returns the delays between attempts. They are spread, so that the agents do not

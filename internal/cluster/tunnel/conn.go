@@ -40,6 +40,10 @@ func open(ctx context.Context, server string, config *tls.Config) (*upgraded, er
 	return conn, nil
 }
 
+// errFormer is a server's answer to a node whose registration has ended.
+var errFormer = errors.New("the server no longer accepts this node's certificates: the node was deleted or revoked. " +
+	"To join again, restart kedge with a join token. To remove the node, stop kedge and run `kedge killall`")
+
 // ask sends the request for the upgrade and reads the answer.
 func ask(conn *upgraded, server string) error {
 	request := &http.Request{
@@ -59,8 +63,7 @@ func ask(conn *upgraded, server string) error {
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode == http.StatusUnauthorized {
-		return errors.New("the server no longer accepts this node's certificates: the node was deleted or revoked. " +
-			"To join again, restart kedge with a join token. To remove the node, stop kedge and run `kedge killall`")
+		return errFormer
 	}
 	reason, _ := io.ReadAll(io.LimitReader(response.Body, reasonLimit))
 	return fmt.Errorf("the server answered %s: %s", response.Status, strings.TrimSpace(string(reason)))

@@ -25,6 +25,7 @@ import (
 
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
@@ -515,6 +516,70 @@ func TestServersChange(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	eventually(t, second, "node-a", address)
+}
+
+// TestReports has an agent that no server accepts any more, and one that reaches no server. `kedge status`
+// is to say the reason as long as it lasts.
+func TestReports(t *testing.T) {
+	testutil.CheckLeaks(t)
+	ca := newAuthority(t)
+	_, web := serverFor(t, ca)
+	there := web.Listener.Addr().String()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := silent.Addr().String()
+	_ = silent.Close()
+	former := &tls.Config{RootCAs: ca.pool(), ServerName: "kubernetes.default.svc"}
+	for _, test := range []struct {
+		name    string
+		config  *tls.Config
+		servers []string
+		want    string
+	}{
+		{"former", former, []string{there}, "the node was deleted or revoked. To join again, restart kedge with a join token"},
+		{"former, and another server is gone", former, []string{there, gone}, "the node was deleted or revoked"},
+		{"no server", ca.client(t, "node-a"), []string{gone}, "connection refused"},
+	} {
+		servers := knows(test.servers...)
+		agent := NewAgent(AgentConfig{NodeName: "node-a", Servers: servers, TLS: test.config})
+		faults := make(chan string, 100)
+		group := component.Group{OnFault: func(s component.Status) { faults <- s.Fault }}
+		group.Add(component.Func("tunnel", func(ctx context.Context, ready func()) error {
+			agent.run(ctx, fake.NewClientset(), ready)
+			return nil
+		}))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- group.Run(ctx) }()
+		wait := func(what string, fits func(fault string) bool) {
+			t.Helper()
+			for deadline := time.After(time.Minute); ; {
+				if fits(group.Status()[0].Fault) {
+					return
+				}
+				select {
+				case <-faults:
+				case <-deadline:
+					t.Fatalf("%s: %s: the fault is %q", test.name, what, group.Status()[0].Fault)
+				}
+			}
+		}
+		wait("at first", func(fault string) bool { return strings.Contains(fault, test.want) })
+		// Without the server that refuses, nothing is wrong.
+		servers.set()
+		wait("without servers", func(fault string) bool { return fault == "" })
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	a := NewAgent(AgentConfig{})
+	a.faults["b"], a.faults["a"] = errors.New("down"), nil
+	if fault := a.faultLocked(); fault != nil {
+		t.Errorf("with a tunnel to one of two servers, the fault is %v", fault)
+	}
 }
 
 func TestWhoMayOpen(t *testing.T) {

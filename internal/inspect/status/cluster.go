@@ -57,7 +57,7 @@ type Problem struct {
 // process, and the nodes of the cluster.
 func (r *Report) Well() bool {
 	for _, s := range r.Components {
-		if s.State != component.Ready {
+		if s.State != component.Ready || s.Fault != "" {
 			return false
 		}
 	}

@@ -1,5 +1,5 @@
 // Package nodewatch follows the Node object of this host. It reports when the node is ready, and
-// warns when somebody has deleted it. The agent package creates its component.
+// when somebody has deleted it. The agent package creates its component.
 package nodewatch
 
 import (
@@ -72,6 +72,7 @@ func watchNode(ctx context.Context, nodes cache.ListerWatcher, name string, remi
 			}
 			remind.Reset(reminder)
 			if !deleted {
+				component.Report(ctx, nil)
 				continue
 			}
 		case <-remind.C:
@@ -79,8 +80,10 @@ func watchNode(ctx context.Context, nodes cache.ListerWatcher, name string, remi
 				continue
 			}
 		}
-		logrus.WithField("component", "node").Warnf("Node %s was deleted from the cluster, together with its pods: "+
-			"restart kedge to make the node join again, or stop kedge and run `kedge killall` to remove what it left on this host", name)
+		fault := fmt.Errorf("node %s was deleted from the cluster, together with its pods: restart kedge with a join token to make the node join again, "+
+			"or stop kedge and run `kedge killall` to remove what it left on this host", name)
+		component.Report(ctx, fault)
+		logrus.WithField("component", "node").Warn(fault)
 	}
 }
 

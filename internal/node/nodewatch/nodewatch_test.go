@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cachetest "k8s.io/client-go/tools/cache/testing"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
 )
 
 func TestWatchNode(t *testing.T) {
@@ -31,7 +33,7 @@ func TestWatchNode(t *testing.T) {
 	}
 	warnings := func() (n int) {
 		for _, entry := range logged.AllEntries() {
-			if strings.Contains(entry.Message, "Node pi was deleted from the cluster") {
+			if strings.Contains(entry.Message, "node pi was deleted from the cluster") {
 				n++
 			}
 		}
@@ -42,7 +44,14 @@ func TestWatchNode(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- watchNode(ctx, source, "pi", 10*time.Millisecond, func() { close(ready) }) }()
+	var group component.Group
+	group.Add(component.Func("node", func(ctx context.Context, announce func()) error {
+		return watchNode(ctx, source, "pi", 10*time.Millisecond, func() {
+			close(ready)
+			announce()
+		})
+	}))
+	go func() { ended <- group.Run(ctx) }()
 	source.Add(node(corev1.ConditionFalse))
 	select {
 	case <-ready:
@@ -63,8 +72,12 @@ func TestWatchNode(t *testing.T) {
 	}
 	source.Delete(node(corev1.ConditionTrue))
 	eventually("the message, and then the reminder", func() bool { return warnings() > 1 })
+	if fault := group.Status()[0].Fault; !strings.Contains(fault, "node pi was deleted") || !strings.Contains(fault, "restart kedge with a join token") {
+		t.Errorf("the component reports %q", fault)
+	}
 	// The node registers again: ready must not be called twice.
 	source.Add(node(corev1.ConditionTrue))
+	eventually("the end of the fault", func() bool { return group.Status()[0].Fault == "" })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

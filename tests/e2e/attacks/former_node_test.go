@@ -1,6 +1,7 @@
 package attacks
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -68,6 +69,26 @@ func (a *attacker) renewal(node string, addresses ...string) string {
 	return string(body)
 }
 
+// wantSaid fails the test unless `kedge status` on a node that has left the cluster says so, with what to do, and
+// its exit status says that something is wrong.
+func wantSaid(c *cluster.Cluster, agent *harness.Agent, why string) {
+	c.Helper()
+	c.Eventually("kedge status to say that the node was "+why, func() error {
+		ctx, cancel := context.WithTimeout(c.Context(), cluster.Patience)
+		defer cancel()
+		output, err := agent.Host.Kedge(ctx, "status").CombinedOutput()
+		if err == nil {
+			return fmt.Errorf("all is well: %s", output)
+		}
+		for _, word := range []string{why, "restart kedge with a join token", "kedge killall"} {
+			if !strings.Contains(string(output), word) {
+				return fmt.Errorf("no %q in %s", word, output)
+			}
+		}
+		return nil
+	})
+}
+
 // TestFormerNode: somebody has copied a node's certificates. Then the node is deleted, its name is
 // given to another machine, and another node is revoked.
 func TestFormerNode(t *testing.T) {
@@ -110,6 +131,7 @@ func TestFormerNode(t *testing.T) {
 		}
 		return nil
 	})
+	wantSaid(c, agent, "deleted")
 	thief.wantOut("after the deletion", first)
 
 	t.Log("the same machine restarted and has a new registration under the name")
@@ -157,6 +179,7 @@ func TestFormerNode(t *testing.T) {
 		}
 		return nil
 	})
+	wantSaid(c, heir, "revoked")
 	third.wantOut("after the node was revoked", kept)
 	listed("lost", "revoked")
 	c.Kubectl("get", "node", "lost")
