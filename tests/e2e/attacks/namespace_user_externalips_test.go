@@ -118,6 +118,9 @@ spec: {type: LoadBalancer, selector: {app: owner}, ports: [{port: 8088, targetPo
 	})
 }
 
+// nft is kedge's own, on each host.
+const nft = "/run/kedge/bin/nft"
+
 // externalElement finds the chain that a map of the service proxy has for an external address.
 var externalElement = regexp.MustCompile(`172\.31\.0\.151 \. tcp \. 6443 : (goto \S+)`)
 
@@ -126,7 +129,6 @@ var externalElement = regexp.MustCompile(`172\.31\.0\.151 \. tcp \. 6443 : (goto
 // nobody deletes a table.
 func TestAgentBesideOldRules(t *testing.T) {
 	harness.Require(t)
-	harness.Need(t, "nft")
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
 	agent := c.Join(network, "agent-1")
@@ -135,7 +137,7 @@ func TestAgentBesideOldRules(t *testing.T) {
 	c.Apply(takes("thief", "172.31.0.151", 6443))
 	chain := ""
 	c.Eventually("the rules of an external address", func() error {
-		listing, err := a.run("", "nft", "list", "map", "ip", "kube-proxy", "service-ips")
+		listing, err := a.run("", nft, "list", "map", "ip", "kube-proxy", "service-ips")
 		if err != nil {
 			return err
 		}
@@ -147,7 +149,7 @@ func TestAgentBesideOldRules(t *testing.T) {
 	})
 	agent.Terminate()
 	server := c.Server.Host.Address.String()
-	if output, err := a.run("", "nft", "add", "element", "ip", "kube-proxy", "service-ips", "{ "+server+" . tcp . 6443 : "+chain+" }"); err != nil {
+	if output, err := a.run("", nft, "add", "element", "ip", "kube-proxy", "service-ips", "{ "+server+" . tcp . 6443 : "+chain+" }"); err != nil {
 		t.Fatalf("add the rule of the attack: %s%v", output, err)
 	}
 	if output, err := a.run("", "curl", "--silent", "--insecure", "--max-time", "5", "https://"+server+":6443/livez"); err != nil {
@@ -160,7 +162,7 @@ func TestAgentBesideOldRules(t *testing.T) {
 		t.Errorf("the agent does not reach the API: %d %s", status, body)
 	}
 	c.Eventually("the rule of the attack to go", func() error {
-		listing, err := a.run("", "nft", "list", "map", "ip", "kube-proxy", "service-ips")
+		listing, err := a.run("", nft, "list", "map", "ip", "kube-proxy", "service-ips")
 		if err == nil && strings.Contains(listing, server+" . tcp . 6443") {
 			err = fmt.Errorf("it is still there")
 		}
