@@ -59,7 +59,7 @@ func (a *adoption) takeObjects(ctx context.Context) error {
 		return err
 	}
 	if isEtcd || a.Settings.Server.ClusterInit {
-		return etcd.Migrate(ctx, etcd.Config{Dir: a.made.Etcd(), Node: a.node.Name, Address: a.node.IPs[0].String()}, taken)
+		return etcd.Migrate(ctx, etcd.Config{Dir: a.made.Etcd(), Node: a.node.Name, Address: a.node.IPs[0].String(), Args: a.Settings.Server.EtcdArgs}, taken)
 	}
 	return sqlite.New(sqlite.Config{Dir: a.made.ServerDB(), Socket: datadir.DatastoreSocket}).Import(ctx, taken)
 }

@@ -56,7 +56,7 @@ func stored(cfg *config.Config, dir datadir.Dir) (store datastore.Snapshotter, o
 		if err != nil {
 			return nil, "", err
 		}
-		member := etcd.New(etcd.Config{Dir: dir.Etcd(), Node: node.Name, Address: node.IPs[0].String()})
+		member := etcd.New(etcd.Config{Dir: dir.Etcd(), Node: node.Name, Address: node.IPs[0].String(), Args: cfg.Server.EtcdArgs})
 		return member, joinAnew(cfg, dir, node), nil
 	}
 	return newSQLite(dir), "", nil

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
 )
 
 // experimental begins the names that some arguments had up to etcd v3.6.
@@ -71,4 +73,19 @@ func apply(c *embed.Config, args []string) error {
 		faults = append(faults, fmt.Errorf("etcd-arg: election-timeout %d ms is less than five times heartbeat-interval %d ms: set both", c.ElectionMs, c.TickMs))
 	}
 	return errors.Join(faults...)
+}
+
+// overhead is more than what etcd adds to a transaction before it measures it, in bytes: an
+// identity and the length of the request.
+//
+//upstream:relies-on go.etcd.io/etcd/server/v3/etcdserver/v3_server.go EtcdServer.processInternalRaftRequestOnce
+const overhead = 1 << 10
+
+// limit returns the size in bytes of the largest write that a member with the user's
+// arguments accepts: that of all datastores, unless the user has set max-request-bytes.
+func limit(args []string) (int, error) {
+	c := embed.NewConfig()
+	c.MaxRequestBytes = sizes.Limit
+	err := apply(c, args)
+	return int(c.MaxRequestBytes), err
 }

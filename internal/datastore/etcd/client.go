@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/lists"
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
@@ -51,6 +52,7 @@ func (m *Member) newClient(server *etcdserver.EtcdServer) *kubernetes.Client {
 		server:        kv,
 		life:          c.Ctx(),
 		meter:         m.meter,
+		limit:         int(server.Cfg.MaxRequestBytes) - overhead,
 		leaderChanged: server.LeaderChangedNotify,
 		quorum:        m.outage.fault,
 	}, c)
@@ -69,6 +71,8 @@ type patient struct {
 	// life ends when the client is closed.
 	life  context.Context
 	meter *measure.Meter
+	// limit is the size in bytes of the largest write.
+	limit int
 	// leaderChanged returns a channel that is closed when another leader is
 	// known.
 	leaderChanged func() <-chan struct{}
@@ -132,6 +136,9 @@ func (p patient) read(ctx context.Context, r *pb.RangeRequest, try func() (again
 // the next leader. If the first write was not lost after all, the second one fails,
 // because the revision that it compares with is no longer the current one.
 func (p patient) Txn(ctx context.Context, r *pb.TxnRequest, options ...grpc.CallOption) (*pb.TxnResponse, error) {
+	if err := sizes.CheckTxn(r, p.limit); err != nil {
+		return nil, err
+	}
 	if len(r.Compare) == 0 {
 		return p.KVClient.Txn(ctx, r, options...)
 	}

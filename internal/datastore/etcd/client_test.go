@@ -81,6 +81,7 @@ func TestLostWrites(t *testing.T) {
 			before := test.fault.revision
 			client := clientv3.NewKVFromKVClient(patient{
 				meter:         measure.NewMeter(logrus.WithField("component", "datastore"), ""),
+				limit:         1000,
 				KVClient:      test.fault,
 				leaderChanged: func() <-chan struct{} { return test.fault.changed },
 				quorum:        func() error { return nil },

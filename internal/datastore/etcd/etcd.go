@@ -43,6 +43,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
 )
 
@@ -339,7 +340,10 @@ func (m *Member) config(initial string, existing bool) (*embed.Config, error) {
 	c.StrictReconfigCheck = false
 	c.EnableGRPCGateway = false
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(m.log, m.fail))
-	return c, apply(c, m.cfg.Args)
+	c.MaxRequestBytes = sizes.Limit
+	err = apply(c, m.cfg.Args)
+	c.MaxRequestBytes += overhead
+	return c, err
 }
 
 func peerTLS(files pki.EtcdFiles) transport.TLSInfo {

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
 )
 
 // Export calls each with every change that can be read from a datastore, in the
@@ -56,7 +57,15 @@ func Migrate(ctx context.Context, cfg Config, export Export) (err error) {
 	if err != nil {
 		return fmt.Errorf("begin etcd's log: %w", datadir.Explain(err))
 	}
-	if err := fill(ctx, database(made), self, state, export); err != nil {
+	most, err := limit(cfg.Args)
+	if err != nil {
+		return err
+	}
+	large := sizes.NewObjects(most)
+	if err := fill(ctx, database(made), self, state, noting(large, export)); err != nil {
+		return err
+	}
+	if err := large.Err(allowMore); err != nil {
 		return err
 	}
 	if err := errors.Join(datadir.SyncAll(made), datadir.SyncFolder(filepath.Dir(cfg.Dir))); err != nil {
@@ -64,6 +73,19 @@ func Migrate(ctx context.Context, cfg Config, export Export) (err error) {
 	}
 	// A folder that exists has no log, so it contains nothing of value.
 	return datadir.Replace(filepath.Join(made, "member"), filepath.Join(cfg.Dir, "member"), filepath.Join(made, "old"))
+}
+
+// allowMore says what to do about objects that are too large. %d is the size of the largest.
+const allowMore = "Divide or delete them where they are now, or set etcd-arg: [max-request-bytes=%d] on all servers"
+
+// noting returns an export that also shows the changes to large.
+func noting(large *sizes.Objects, export Export) Export {
+	return func(ctx context.Context, each func(*mvccpb.Event) error) (revision, compacted int64, err error) {
+		return export(ctx, func(event *mvccpb.Event) error {
+			large.Note(event)
+			return each(event)
+		})
+	}
 }
 
 // fill makes the database of a cluster's only member. state describes the member's

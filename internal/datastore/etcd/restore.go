@@ -20,6 +20,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
 )
 
 // LastRevision implements datastore.Snapshotter.
@@ -52,6 +53,9 @@ func (m *Member) Prepare(_ context.Context, file, folder string, above int64) er
 	if _, err := lastRevision(database(made)); err != nil {
 		return err
 	}
+	if err := m.checkSizes(database(made)); err != nil {
+		return err
+	}
 	name, err := ensureName(made, m.cfg.Node)
 	if err != nil {
 		return err
@@ -64,6 +68,20 @@ func (m *Member) Prepare(_ context.Context, file, folder string, above int64) er
 	case err := <-m.failed: // etcd has ended the goroutine
 		return err
 	}
+}
+
+// checkSizes returns an error that names the objects of a database that are too large for
+// this member.
+func (m *Member) checkSizes(file string) error {
+	most, err := limit(m.cfg.Args)
+	if err != nil {
+		return err
+	}
+	large := sizes.NewObjects(most)
+	if err := changes(file, large.Note); err != nil {
+		return err
+	}
+	return large.Err(allowMore)
 }
 
 // removeSum removes the checksum at the end of etcd's snapshots. A file that ends

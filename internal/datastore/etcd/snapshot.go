@@ -6,8 +6,10 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/kedge-dev/kedge/internal/datastore"
 )
@@ -57,4 +59,26 @@ func lastRevision(file string) (last int64, err error) {
 		return nil
 	})
 	return last, err
+}
+
+// changes calls each with all changes in a database, in the order of their revisions.
+func changes(file string, each func(*mvccpb.Event)) (err error) {
+	db, err := openDatabase(file)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return db.View(func(tx *bolt.Tx) error {
+		return tx.Bucket(schema.Key.Name()).ForEach(func(revision, value []byte) error {
+			event := &mvccpb.Event{Kv: &mvccpb.KeyValue{}}
+			if err := proto.Unmarshal(value, event.Kv); err != nil {
+				return fmt.Errorf("read etcd's database %s: %w", file, err)
+			}
+			if mvcc.IsTombstone(revision) {
+				event.Type = mvccpb.Event_DELETE
+			}
+			each(event)
+			return nil
+		})
+	})
 }

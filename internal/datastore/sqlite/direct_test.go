@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // TestSerializableRead wants a read that may be answered by any member to be answered. kine refuses it.
@@ -155,7 +155,7 @@ func TestDirectAnswersAsTheSocket(t *testing.T) {
 		got, err := step.do(local)
 		switch {
 		case step.name == "too large": // over the socket, gRPC refuses it with its own message
-			if wantErr == nil || err != rpctypes.ErrRequestTooLarge {
+			if wantErr == nil || !apierrors.IsRequestEntityTooLargeError(err) {
 				t.Errorf("%s: %v, want %v", step.name, err, wantErr)
 			}
 		case fmt.Sprintf("%T %v", err, err) != fmt.Sprintf("%T %v", wantErr, wantErr):

@@ -9,6 +9,8 @@ import (
 
 	"github.com/k3s-io/kine/pkg/server"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
 )
 
 // Import makes a new database of the keys that another datastore exports, with their
@@ -37,7 +39,10 @@ func (d *Datastore) Import(ctx context.Context, export func(ctx context.Context,
 	if err := log.begin(); err != nil {
 		return err
 	}
-	revision, _, told := export(ctx, func(e *mvccpb.Event) error {
+	large := sizes.NewObjects(sizes.Limit)
+	var revision int64
+	revision, _, told = export(ctx, func(e *mvccpb.Event) error {
+		large.Note(e)
 		v := version{Event: &server.Event{
 			Create: e.Kv.CreateRevision == e.Kv.ModRevision,
 			KV: &server.KeyValue{
@@ -51,6 +56,9 @@ func (d *Datastore) Import(ctx context.Context, export func(ctx context.Context,
 		}
 		return log.insert(v)
 	})
+	if told == nil {
+		told = large.Err("Divide or delete them where they are now, or set cluster-init: true and etcd-arg: [max-request-bytes=%d]")
+	}
 	if told != nil {
 		log.rollback()
 		return told

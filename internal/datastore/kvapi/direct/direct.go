@@ -12,22 +12,15 @@ import (
 
 	"github.com/k3s-io/kine/pkg/server"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/lists"
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
 )
-
-// MaxRequestBytes limits the size of a request: etcd's 1.5 MiB for an object
-// (go.etcd.io/etcd/server/v3/embed/config.go), plus the rest of the request.
-//
-//upstream:relies-on go.etcd.io/etcd/server/v3/embed/config.go DefaultMaxRequestBytes
-const MaxRequestBytes = 2 << 20
 
 // Etcd is the part of etcd's API that answers the clients' requests: kine's
 // KVServerBridge.
@@ -157,8 +150,8 @@ func (c kv) RangeStream(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallO
 }
 
 func (c kv) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOption) (*pb.PutResponse, error) {
-	if proto.Size(r) > MaxRequestBytes {
-		return nil, rpctypes.ErrGRPCRequestTooLarge
+	if err := sizes.Check(r, r.Key, sizes.Limit); err != nil {
+		return nil, err
 	}
 	return call(ctx, c.Server, r, c.etcd.Put)
 }
@@ -168,8 +161,8 @@ func (c kv) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ ...grpc
 }
 
 func (c kv) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
-	if proto.Size(r) > MaxRequestBytes {
-		return nil, rpctypes.ErrGRPCRequestTooLarge
+	if err := sizes.CheckTxn(r, sizes.Limit); err != nil {
+		return nil, err
 	}
 	return call(ctx, c.Server, r, c.etcd.Txn)
 }

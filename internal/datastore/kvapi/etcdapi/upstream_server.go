@@ -7,7 +7,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/kedge-dev/kedge/internal/datastore/kvapi/direct"
+	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -42,7 +42,7 @@ func newServer(answer grpc.UnaryServerInterceptor) *grpc.Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Hour, Timeout: 20 * time.Second}),
 		grpc.MaxConcurrentStreams(math.MaxUint32),
-		grpc.MaxRecvMsgSize(direct.MaxRequestBytes),
+		grpc.MaxRecvMsgSize(sizes.Limit),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(answer),
