@@ -11,10 +11,12 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/warning"
+	volumehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
@@ -27,33 +29,100 @@ const (
 	// provisionerAnnotation names the driver that makes the volume (same package,
 	// AnnStorageProvisioner).
 	provisionerAnnotation = "volume.kubernetes.io/storage-provisioner"
+	// storageController is kedge's controller of claims (controlplane/storage).
+	storageController = "system:kedge:storage-controller"
 	// driver is the name of kedge's driver.
 	driver = "local.kedge.dev"
 )
 
-// ignoreNode keeps the node of a claim unless a scheduler changes it, because the
-// node makes the volume at once, even where no pod could ever run. It warns and does
-// not refuse, because exported claims have the annotation too. Anybody who may change
-// the claim may remove the node: then the scheduler chooses again.
-func (p *plugin) ignoreNode(ctx context.Context, a admission.Attributes) error {
-	claim, before, err := annotated(a)
+// admitClaim keeps the node of a claim, and the label by which that node sees the claim,
+// unless a scheduler chooses another node. Then the claim gets the label in the same
+// write: upstream's binder of volumes writes to the claim as soon as a node is chosen, and
+// waits for its next round, of 15 seconds, if somebody else has written too
+// (kubernetes/pkg/controller/volume/persistentvolume/pv_controller.go,
+// provisionClaimOperationExternal).
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/volume/persistentvolume/pv_controller.go PersistentVolumeController.provisionClaimOperationExternal
+func (p *plugin) admitClaim(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	claim, before, err := metadata(a)
 	if err != nil {
 		return err
 	}
+	if a.GetUserInfo().GetName() != storageController {
+		keepLabel(ctx, claim, before.GetLabels())
+	}
 	chosen := claim.GetAnnotations()[nodeAnnotation]
-	if chosen == "" || chosen == before[nodeAnnotation] {
+	if chosen == "" || chosen == before.GetAnnotations()[nodeAnnotation] {
 		return nil
 	}
-	if schedules, err := p.schedules(ctx, a.GetUserInfo()); err != nil || schedules {
+	schedules, err := p.schedules(ctx, a.GetUserInfo())
+	if err != nil {
 		return err
 	}
+	if !schedules {
+		ignoreNode(ctx, claim, before.GetAnnotations()[nodeAnnotation])
+		return nil
+	}
+	return p.labelClaim(ctx, claim, chosen, a.GetObject(), o)
+}
+
+// keepLabel gives a claim the label that it had. kedge's controller of claims gives it to
+// claims whose node was chosen before this plugin did.
+func keepLabel(ctx context.Context, claim metav1.Object, before map[string]string) {
+	value, has := claim.GetLabels()[localstorage.TopologyKey]
+	was, had := before[localstorage.TopologyKey]
+	if has == had && value == was {
+		return
+	}
+	setLabel(claim, was, had)
+	if has {
+		warning.AddWarning(ctx, "", "the label "+localstorage.TopologyKey+" is ignored: kedge sets it to the node of the claim's volume")
+	}
+}
+
+// setLabel gives a claim the label of a node, or takes it away.
+func setLabel(claim metav1.Object, node string, set bool) {
+	labels := maps.Clone(claim.GetLabels())
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	delete(labels, localstorage.TopologyKey)
+	if set {
+		labels[localstorage.TopologyKey] = node
+	}
+	claim.SetLabels(labels)
+}
+
+// ignoreNode gives a claim the node that it had, because a node makes the volume at once,
+// even where no pod could ever run. It warns and does not refuse, because exported claims
+// have the annotation too. Anybody who may change the claim may remove the node: then the
+// scheduler chooses again.
+func ignoreNode(ctx context.Context, claim metav1.Object, before string) {
 	kept := maps.Clone(claim.GetAnnotations())
 	delete(kept, nodeAnnotation)
-	if node := before[nodeAnnotation]; node != "" {
-		kept[nodeAnnotation] = node
+	if before != "" {
+		kept[nodeAnnotation] = before
 	}
 	claim.SetAnnotations(kept)
 	warning.AddWarning(ctx, "", "the annotation "+nodeAnnotation+" is ignored: the scheduler chooses the node of a claim when a pod uses the claim")
+}
+
+// labelClaim gives a claim the label of its node, if kedge makes its volume.
+func (p *plugin) labelClaim(ctx context.Context, claim metav1.Object, node string, object runtime.Object, o admission.ObjectInterfaces) error {
+	asked, err := versioned[*corev1.PersistentVolumeClaim](object, o, corev1.SchemeGroupVersion)
+	if err != nil {
+		return err
+	}
+	class, err := p.client.StorageV1().StorageClasses().Get(ctx, volumehelpers.GetPersistentVolumeClaimClass(asked), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read StorageClass of claim: %w", err)
+	}
+	if localstorage.Provisions(class.Provisioner) {
+		setLabel(claim, node, true)
+	}
 	return nil
 }
 
@@ -63,7 +132,7 @@ func (p *plugin) ignoreNode(ctx context.Context, a admission.Attributes) error {
 // (backups, GitOps).
 func (p *plugin) schedules(ctx context.Context, who user.Info) (bool, error) {
 	switch who.GetName() {
-	case user.KubeScheduler, "system:kedge:storage-controller":
+	case user.KubeScheduler, storageController:
 		return true, nil
 	}
 	binds, err := p.may(ctx, authorizer.AttributesRecord{User: who, Verb: "create", APIVersion: "v1", Resource: "pods", Subresource: "binding", ResourceRequest: true})

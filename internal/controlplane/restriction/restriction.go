@@ -111,9 +111,9 @@ func (p *plugin) ValidateInitialization() error {
 func (*plugin) Handles(operation admission.Operation) bool { return operation != admission.Connect }
 
 // Admit implements admission.MutationInterface.
-func (p *plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (p *plugin) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if a.GetResource().GroupResource() == claims && a.GetObject() != nil {
-		return p.ignoreNode(ctx, a)
+		return p.admitClaim(ctx, a, o)
 	}
 	return nil
 }
@@ -197,14 +197,14 @@ func (p *plugin) may(ctx context.Context, what authorizer.Attributes) (bool, err
 	return false, nil
 }
 
-// annotated returns the object that is written, and the annotations that it had.
-func annotated(a admission.Attributes) (now metav1.Object, before map[string]string, err error) {
+// metadata returns the metadata of the object that is written, and those that it had. A
+// new object had none.
+func metadata(a admission.Attributes) (now, before metav1.Object, err error) {
+	before = &metav1.ObjectMeta{}
 	if old := a.GetOldObject(); old != nil {
-		was, err := meta.Accessor(old)
-		if err != nil {
+		if before, err = meta.Accessor(old); err != nil {
 			return nil, nil, fmt.Errorf("read the old object: %w", err)
 		}
-		before = was.GetAnnotations()
 	}
 	if now, err = meta.Accessor(a.GetObject()); err != nil {
 		return nil, nil, fmt.Errorf("read the new object: %w", err)

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancer"
 )
@@ -166,6 +167,78 @@ func TestIgnoreNode(t *testing.T) {
 				t.Errorf("%s: the annotations are %v", name, got)
 			case r.subresource == "" && ignored != (len(warned) == 1):
 				t.Errorf("%s: warned of %q", name, warned)
+			}
+		}
+	}
+}
+
+// TestClaimLabel wants the write that chooses the node of a claim to bring the label by which
+// the node sees the claim, and nobody else but kedge's controller to change the label.
+func TestClaimLabel(t *testing.T) {
+	claim := func(node, label, class string) *corev1.PersistentVolumeClaim {
+		claim := &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: "c", Labels: map[string]string{"kept": "yes"}, Annotations: map[string]string{}},
+			Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: &class},
+		}
+		if node != "" {
+			claim.Annotations[nodeAnnotation] = node
+		}
+		if label != "-" {
+			claim.Labels[localstorage.TopologyKey] = label
+		}
+		return claim
+	}
+	kube, ours := &user.DefaultInfo{Name: "system:kube-scheduler"}, &user.DefaultInfo{Name: "system:kedge:storage-controller"}
+	local, k3s, other := "local", "local-path", "other"
+	for name, test := range map[string]struct {
+		who    user.Info
+		before *corev1.PersistentVolumeClaim // nil for a new claim
+		now    *corev1.PersistentVolumeClaim
+		want   string // - for none
+		warned int
+	}{
+		"the scheduler chooses":                {kube, claim("", "-", local), claim("a", "-", local), "a", 0},
+		"it chooses anew":                      {kube, claim("b", "b", local), claim("a", "b", local), "a", 0},
+		"it chooses after a lack of room":      {kube, claim("", "", local), claim("a", "", local), "a", 0},
+		"it chooses for a class of k3s":        {kube, claim("", "-", k3s), claim("a", "-", k3s), "a", 0},
+		"it chooses for another driver":        {kube, claim("", "-", other), claim("a", "-", other), "-", 0},
+		"it chooses without a class":           {kube, claim("", "-", "none"), claim("a", "-", "none"), "-", 0},
+		"a scheduler of the user's":            {scheduler, claim("", "-", local), claim("a", "-", local), "a", 0},
+		"a scheduler that lies":                {scheduler, claim("", "-", local), claim("a", "b", local), "a", 1},
+		"kedge's controller chooses":           {ours, claim("", "-", local), claim("a", "-", local), "a", 0},
+		"kedge's controller tells all":         {ours, claim("", "-", local), claim("", "", local), "", 0},
+		"kedge's controller, an older claim":   {ours, claim("a", "-", local), claim("a", "a", local), "a", 0},
+		"an author, of a new claim":            {tenant, nil, claim("", "a", local), "-", 1},
+		"an author, of a copy":                 {tenant, nil, claim("a", "a", local), "-", 2},
+		"an author, later":                     {tenant, claim("a", "a", local), claim("a", "b", local), "a", 1},
+		"an author, for all nodes":             {tenant, claim("a", "a", local), claim("a", "", local), "a", 1},
+		"an author, who replaces":              {tenant, claim("a", "a", local), claim("a", "-", local), "a", 0},
+		"an administrator":                     {admin, claim("a", "a", local), claim("a", "b", local), "a", 1},
+		"a node, for another":                  {storage, claim("a", "a", local), claim("a", "b", local), "a", 1},
+		"a node, giving back":                  {storage, claim("a", "a", local), claim("", "a", local), "a", 0},
+		"a claim that nobody has a choice for": {tenant, nil, claim("", "-", local), "-", 0},
+	} {
+		for _, subresource := range []string{"", "status"} {
+			r := request{who: test.who, operation: admission.Update, resource: claims, subresource: subresource, object: test.now.DeepCopy()}
+			if test.before == nil {
+				r.operation = admission.Create
+			} else {
+				r.old = test.before
+			}
+			provisioner := func(name, provisioner string) runtime.Object {
+				return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner}
+			}
+			warned, err := r.run(t, false, provisioner(local, driver), provisioner(k3s, localstorage.K3sProvisioner), provisioner(other, "other.example"))
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			labels := r.object.(*corev1.PersistentVolumeClaim).Labels
+			got, labelled := labels[localstorage.TopologyKey]
+			if !labelled {
+				got = "-"
+			}
+			if got != test.want || labels["kept"] != "yes" || len(warned) != test.warned {
+				t.Errorf("%s: the labels are %v, want %q, warned of %q", name, labels, test.want, warned)
 			}
 		}
 	}

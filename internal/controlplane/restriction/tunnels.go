@@ -26,11 +26,11 @@ var tunnelAnnotations = []struct{ data, address string }{
 // other node's packets would go to this one. A host that has joined again under
 // another name may keep its end.
 func (p *plugin) checkTunnels(ctx context.Context, a admission.Attributes) error {
-	node, before, err := annotated(a)
+	node, was, err := metadata(a)
 	if err != nil {
 		return err
 	}
-	said := node.GetAnnotations()
+	said, before := node.GetAnnotations(), was.GetAnnotations()
 	for _, family := range tunnelAnnotations {
 		if said[family.data] == before[family.data] && said[family.address] == before[family.address] {
 			continue

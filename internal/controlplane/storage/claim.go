@@ -100,8 +100,15 @@ func (c *claims) place(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 	if !localstorage.Provisions(class.Provisioner) {
 		return nil
 	}
+	immediate := class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingImmediate
+	if immediate && claim.Annotations[localstorage.ProvisionerAnnotation] == "" {
+		// Upstream's binder of volumes is about to write the annotation. If the claim
+		// changed meanwhile, the binder would try again only in its next round.
+		return nil
+	}
 	chosen := claim.Annotations[localstorage.NodeAnnotation]
 	if chosen != "" {
+		// Admission has done this, except for claims from before it did.
 		if err := c.label(ctx, claim, chosen); err != nil {
 			return err
 		}
@@ -123,7 +130,7 @@ func (c *claims) place(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 		return nil
 	}
 	node := c.sourceNode(claim)
-	if node == "" && class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingImmediate && len(rooms) > 0 {
+	if node == "" && immediate && len(rooms) > 0 {
 		node = c.roomiest(class, rooms)
 	}
 	if node == "" {

@@ -213,6 +213,10 @@ func TestPlace(t *testing.T) {
 	onlyC := func(c *storagev1.StorageClass) {
 		c.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: localstorage.TopologyKey, Values: []string{"c"}}}}}
 	}
+	// asked is what upstream's binder of volumes writes to a claim.
+	asked := func(c *corev1.PersistentVolumeClaim) {
+		c.Annotations = map[string]string{localstorage.ProvisionerAnnotation: localstorage.Driver}
+	}
 	copyOf := func(kind string) func(*corev1.PersistentVolumeClaim) {
 		return func(c *corev1.PersistentVolumeClaim) {
 			c.UID, c.Spec.DataSourceRef = "of-copy", &corev1.TypedObjectReference{Kind: kind, Name: "data"}
@@ -231,12 +235,13 @@ func TestPlace(t *testing.T) {
 		claim *corev1.PersistentVolumeClaim
 		want  string
 	}{
-		"most room":       {class(immediate), claim("new", "1Gi"), "b"},
-		"by the class":    {class(immediate, onlyC), claim("new", "1Gi"), "c"},
+		"most room":       {class(immediate), claim("new", "1Gi", asked), "b"},
+		"by the class":    {class(immediate, onlyC), claim("new", "1Gi", asked), "c"},
+		"not asked yet":   {class(immediate), claim("new", "1Gi"), ""},
 		"waits for a pod": {class(waits), claim("new", "1Gi"), ""},
 		"of a claim":      {class(waits), claim("new", "1Gi", copyOf("PersistentVolumeClaim")), "a"},
 		"of a snapshot":   {class(waits), claim("new", "1Gi", copyOf("VolumeSnapshot")), "c"},
-		"another's class": {class(immediate, func(c *storagev1.StorageClass) { c.Provisioner = "x" }), claim("new", "1Gi"), ""},
+		"another's class": {class(immediate, func(c *storagev1.StorageClass) { c.Provisioner = "x" }), claim("new", "1Gi", asked), ""},
 		"chosen, but gone": {class(waits), claim("new", "1Gi", func(c *corev1.PersistentVolumeClaim) {
 			c.Annotations = map[string]string{localstorage.NodeAnnotation: "gone"}
 		}), ""},
