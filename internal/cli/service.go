@@ -21,12 +21,13 @@ var errServiceFlags = errors.New("the flags of the service that install.sh made 
 // asInstalled makes a command one about the kedge that install.sh made a service of,
 // if there is one: it gives it the service's environment and, if the user gave none
 // of the configuration, its flags.
-func asInstalled(c *cli.Context) error {
+// own are flags of the configuration that the command takes for itself.
+func asInstalled(c *cli.Context, own ...string) error {
 	host, err := install.Look("/")
 	if err != nil {
 		return err
 	}
-	return asService(host, c)
+	return asService(host, c, own...)
 }
 
 // installedConfig is loadConfig of a command that is asInstalled.
@@ -37,12 +38,13 @@ func installedConfig(c *cli.Context) (*config.Config, error) {
 	return loadConfig(c)
 }
 
-func asService(host *install.Host, c *cli.Context) error {
+func asService(host *install.Host, c *cli.Context, taken ...string) error {
 	for _, variable := range host.Environment {
 		name, value, _ := strings.Cut(variable, "=")
 		setDefaultEnv(name, value)
 	}
 	given, own := c.LocalFlagNames(), flag.NewFlagSet("", flag.ContinueOnError)
+	given = slices.DeleteFunc(given, func(name string) bool { return slices.Contains(taken, name) })
 	own.SetOutput(io.Discard)
 	configured := false
 	for _, f := range configFlags(config.ServerRole) {

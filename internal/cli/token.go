@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -22,6 +23,8 @@ import (
 const (
 	ttlFlag         = "ttl"
 	descriptionFlag = "description"
+	newTokenFlag    = "new-token"
+	tokenFlag       = "token"
 	kubeconfigFlag  = "kubeconfig"
 )
 
@@ -74,10 +77,12 @@ func tokenCommand() *cli.Command {
 			Before:    someArguments("the IDs of tokens", "kedge token list"),
 			Action:    deleteTokens,
 		}, {
-			Name:   "rotate",
-			Usage:  "replace the servers' own token on all servers, and print the new one. Nodes that have joined stay",
-			Flags:  serverFlags(),
-			Action: withConfig(rotateToken),
+			Name: "rotate",
+			Usage: "replace the servers' own token on all servers, and print the new one. Nodes that have joined stay. " +
+				"With --token, which is the token until now, kedge checks that it is that of this cluster",
+			Flags:  serverFlags(&cli.StringFlag{Name: newTokenFlag, Usage: "the new `TOKEN`, or its secret alone", DefaultText: "a random one"}),
+			Before: noArguments,
+			Action: rotateToken,
 		}},
 	}
 }
@@ -159,12 +164,49 @@ func deleteTokens(c *cli.Context) error {
 	return errors.Join(faults...)
 }
 
-func rotateToken(c *cli.Context, cfg *config.Config) error {
+func rotateToken(c *cli.Context) error {
+	cfg, old, err := withoutToken(c)
+	if err != nil {
+		return err
+	}
+	if c.IsSet(newTokenFlag) && c.String(newTokenFlag) == "" {
+		return fmt.Errorf("--%s is empty: give the new token, or leave the flag out for a random one", newTokenFlag)
+	}
 	dir := datadir.Dir(cfg.DataDir)
-	token, err := rotation.Token(c.Context, dir, choice.KeepsSQLite(dir), cfg.Token, cfg.Server.LocalAddress())
+	if old != "" {
+		if err := join.CheckToken(dir, old); err != nil {
+			return fmt.Errorf("--%s: %w", tokenFlag, err)
+		}
+	}
+	token, err := rotation.Token(c.Context, dir, choice.KeepsSQLite(dir), cfg.Token, cfg.Server.LocalAddress(), c.String(newTokenFlag))
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(c.App.Writer, token)
 	return nil
+}
+
+// withoutToken returns the installed configuration without the flag of the token, and the
+// token in that flag. The flag is not a setting here: as with k3s, it has the token that is
+// to be replaced.
+func withoutToken(c *cli.Context) (*config.Config, string, error) {
+	old := c.String(tokenFlag)
+	if c.IsSet(tokenFlag) {
+		// The service may have the flag too.
+		if err := c.Set(tokenFlag, ""); err != nil {
+			return nil, "", err
+		}
+	}
+	if err := asInstalled(c, tokenFlag); err != nil {
+		return nil, "", err
+	}
+	given := flagsOf(c)
+	given.values = slices.DeleteFunc(given.values, func(flag givenFlag) bool {
+		return flag.name == tokenFlag && slices.Equal(flag.values, []string{""})
+	})
+	cfg, _, err := given.load()
+	if err != nil {
+		return nil, "", err
+	}
+	return cfg, old, nil
 }

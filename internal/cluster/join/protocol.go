@@ -81,6 +81,12 @@ type EtcdMembers struct {
 	Servers []string `json:"servers"`
 }
 
+// RotateRequest is what a client sends to TokenPath.
+type RotateRequest struct {
+	// Token is the new token, or its secret alone. If it is empty, the server makes one.
+	Token string `json:"token,omitempty"`
+}
+
 // RotateResponse is the answer at TokenPath: the new token.
 type RotateResponse struct {
 	Token string `json:"token"`

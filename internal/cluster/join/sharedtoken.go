@@ -211,8 +211,10 @@ func (s *SharedToken) Known() error {
 	return nil
 }
 
-// Rotate replaces the token on all servers, and returns the new one.
-func (s *SharedToken) Rotate(ctx context.Context) (string, error) {
+// Rotate replaces the token on all servers by a given one, or by a random one if given is
+// empty, and returns the whole new token. If given cannot be a token, the error is an
+// ErrToken.
+func (s *SharedToken) Rotate(ctx context.Context, given string) (string, error) {
 	if err := s.Known(); err != nil {
 		return "", err
 	}
@@ -220,7 +222,9 @@ func (s *SharedToken) Rotate(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	token.Secret = newSecret()
+	if token, err = token.with(given); err != nil {
+		return "", err
+	}
 	text, err := sealToken(s.dir, token)
 	if err != nil {
 		return "", err
@@ -244,12 +248,15 @@ func (s *SharedToken) Rotate(ctx context.Context) (string, error) {
 	return token.String(), s.take([]byte(text), answer.Header.Revision)
 }
 
-// AskRotate asks the server on this host, at HOST:PORT, to replace the cluster's token,
-// and returns the new one. While the datastore does not accept it, AskRotate tries again
+// AskRotate asks the server on this host, at HOST:PORT, to replace the cluster's token by a
+// given one, or by a random one if given is empty, and returns the whole new token. While the datastore does not accept it, AskRotate tries again
 // until ctx ends.
-func AskRotate(ctx context.Context, dir datadir.Dir, server string, dial Dial) (string, error) {
+func AskRotate(ctx context.Context, dir datadir.Dir, server string, dial Dial, given string) (string, error) {
 	old, err := keptToken(dir)
 	if err != nil {
+		return "", err
+	}
+	if _, err := old.with(given); err != nil {
 		return "", err
 	}
 	j := &ServerJoin{cfg: ServerConfig{Server: server, Dial: dial, Dir: dir}, token: old, log: logrus.WithField("component", "token")}
@@ -265,7 +272,7 @@ func AskRotate(ctx context.Context, dir datadir.Dir, server string, dial Dial) (
 		}
 		c := j.client()
 		defer c.close()
-		return c.call(ctx, http.MethodPost, TokenPath, old.Authorize, nil, &answer)
+		return c.call(ctx, http.MethodPost, TokenPath, old.Authorize, RotateRequest{given}, &answer)
 	})
 	return answer.Token, err
 }

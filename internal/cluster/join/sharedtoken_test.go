@@ -64,7 +64,7 @@ func TestSharedToken(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	rotated, err := first.Rotate(t.Context())
+	rotated, err := first.Rotate(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,7 @@ func TestStoredSecrets(t *testing.T) {
 	if _, err := TakeStored(ctx, store, newServerDir(t, "another", "secret"), ""); err == nil || !strings.Contains(err.Error(), "are not those of the cluster") {
 		t.Errorf("a server of another cluster: %v", err)
 	}
-	if _, err := RotateToken(first); err != nil {
+	if _, err := RotateToken(first, ""); err != nil {
 		t.Fatal(err)
 	}
 	before := store.value

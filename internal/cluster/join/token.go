@@ -154,15 +154,57 @@ func EnsureAgentToken(dir datadir.Dir, configured string, caPEM []byte) error {
 	return keepToken(dir.AgentToken(), Token{hash, NodeUser, secret}.String())
 }
 
-// RotateToken replaces the secret of the kept join token of a single server, and returns
-// the new token. A running server accepts it at once.
-func RotateToken(dir datadir.Dir) (string, error) {
+// RotateToken replaces the secret of the kept join token of a single server by that of a
+// given token, or by a random one if given is empty, and returns the whole new token. A
+// running server accepts it at once.
+func RotateToken(dir datadir.Dir, given string) (string, error) {
 	token, err := keptToken(dir)
 	if err != nil {
 		return "", err
 	}
-	token.Secret = newSecret()
+	if token, err = token.with(given); err != nil {
+		return "", err
+	}
 	return token.String(), keepToken(dir.ServerToken(), token.String())
+}
+
+// ErrToken marks a text that cannot be the token of the cluster's servers.
+var ErrToken = errors.New("the new token cannot be used")
+
+// with returns a server's token with the secret of a given token, which may be the secret
+// alone, or with a random one if given is empty. What a configuration may not have as its
+// token is an ErrToken.
+func (t Token) with(given string) (Token, error) {
+	if given == "" {
+		t.Secret = newSecret()
+		return t, nil
+	}
+	secret, err := secretOf(given, ServerUser, func(hash string) bool { return hash == t.Hash })
+	if err != nil {
+		return Token{}, fmt.Errorf("%w: %w", ErrToken, err)
+	}
+	if secret == t.Secret {
+		return Token{}, fmt.Errorf("%w: it is the present one. Give another one, or none for a random one", ErrToken)
+	}
+	t.Secret = secret
+	return t, nil
+}
+
+// CheckToken fails if a token, which may be the secret alone, is not the servers' token as
+// it is kept now.
+func CheckToken(dir datadir.Dir, given string) error {
+	kept, err := keptToken(dir)
+	if err != nil {
+		return err
+	}
+	secret, err := secretOf(given, ServerUser, func(hash string) bool { return hash == kept.Hash })
+	if err != nil {
+		return err
+	}
+	if !CheckSecret(dir, ServerUser, secret) {
+		return fmt.Errorf("it is not the token of this cluster's servers, which is in %s", dir.ServerToken())
+	}
+	return nil
 }
 
 // TokenFor returns the kept join token with the hash of the authorities caPEM.
@@ -237,13 +279,18 @@ func ServerSecret(token string) (string, error) {
 // secret alone. A whole token must pin one of the authorities in caPEM, unless caPEM is
 // nil.
 func tokenSecret(token, user string, caPEM []byte) (string, error) {
+	return secretOf(token, user, func(hash string) bool { return caPEM == nil || pki.FindCA(caPEM, hash) != nil })
+}
+
+// secretOf is tokenSecret, with a function that tells whether a hash is one of the cluster's.
+func secretOf(token, user string, ours func(hash string) bool) (string, error) {
 	secret := token
 	if pin, credentials, whole := strings.Cut(token, "::"); whole && strings.HasPrefix(pin, tokenPrefix) {
 		of, password, _ := strings.Cut(credentials, ":")
 		switch {
 		case of != user:
 			return "", fmt.Errorf("it is another kind of token: use one with ::%s:SECRET in it", user)
-		case caPEM != nil && pki.FindCA(caPEM, strings.TrimPrefix(pin, tokenPrefix)) == nil:
+		case !ours(strings.TrimPrefix(pin, tokenPrefix)):
 			return "", fmt.Errorf("it is the token of another cluster: its hash is not the hash of this cluster's certificate authority. "+
 				"If that authority was replaced (`kedge certificate rotate-ca`), keep only the secret of the token, which follows ::%s: in it", user)
 		}

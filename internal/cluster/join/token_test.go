@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -208,7 +209,7 @@ func TestCheckSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("without it again", NodeUser, "two", false)
-	text, err := RotateToken(dir)
+	text, err := RotateToken(dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,6 +223,49 @@ func TestCheckSecret(t *testing.T) {
 	token.Authorize(r)
 	if user, secret, _ := r.BasicAuth(); !CheckSecret(dir, user, secret) {
 		t.Error("the request does not have the token")
+	}
+}
+
+// TestNewToken wants a new token to be what a configuration may have as its token, and the
+// token until now to be recognized.
+func TestNewToken(t *testing.T) {
+	dir := datadir.Dir(t.TempDir())
+	hash := strings.Repeat("a", 64)
+	own := Token{hash, ServerUser, "old"}
+	if err := os.MkdirAll(filepath.Dir(dir.ServerToken()), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := keepToken(dir.ServerToken(), own.String()); err != nil {
+		t.Fatal(err)
+	}
+	for given, fault := range map[string]string{
+		"with space":                        "white space",
+		Token{hash, NodeUser, "x"}.String(): "another kind of token",
+		Token{strings.Repeat("b", 64), ServerUser, "x"}.String(): "of another cluster",
+		Token{hash, ServerUser, ""}.String():                     "no secret",
+		"old":                                                    "the present one",
+		own.String():                                             "the present one",
+	} {
+		if _, err := RotateToken(dir, given); !errors.Is(err, ErrToken) || !strings.Contains(err.Error(), fault) {
+			t.Errorf("%s: %v, want %q", given, err, fault)
+		}
+	}
+	for _, given := range []string{"old", own.String()} {
+		if err := CheckToken(dir, given); err != nil {
+			t.Errorf("%s: %v", given, err)
+		}
+	}
+	for _, given := range []string{"new", Token{hash, ServerUser, "newer"}.String(), "secret:with:colons", "abcdef.0123456789abcdef"} {
+		want, _ := strings.CutPrefix(given, Token{hash, ServerUser, ""}.String())
+		text, err := RotateToken(dir, given)
+		if err != nil || text != (Token{hash, ServerUser, want}).String() || !CheckSecret(dir, ServerUser, want) {
+			t.Errorf("%s: got %s, %v", given, text, err)
+		}
+	}
+	for _, given := range []string{"old", own.String(), Token{strings.Repeat("b", 64), ServerUser, "new"}.String()} {
+		if err := CheckToken(dir, given); err == nil {
+			t.Errorf("%s is taken for the token", given)
+		}
 	}
 }
 

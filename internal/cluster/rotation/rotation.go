@@ -258,17 +258,18 @@ func oldPods(pods []corev1.Pod, since time.Time) []string {
 	return names
 }
 
-// Token replaces the join token of the cluster, and returns the new one. If several
+// Token replaces the join token of the cluster by a given one, or by a random one if given is
+// empty, and returns the whole new token. If several
 // servers share a datastore, the kedge that runs at local, HOST:PORT, replaces it, so
 // that all servers learn the new one. alone is as for Begin.
-func Token(ctx context.Context, dir datadir.Dir, alone bool, configured, local string) (string, error) {
+func Token(ctx context.Context, dir datadir.Dir, alone bool, configured, local, given string) (string, error) {
 	if alone {
 		if configured != "" {
 			return "", errors.New("the configuration sets the token: change token or token-file there, and restart the server")
 		}
-		return join.RotateToken(dir)
+		return join.RotateToken(dir, given)
 	}
 	return join.AskRotate(ctx, dir, local, func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, local)
-	})
+	}, given)
 }

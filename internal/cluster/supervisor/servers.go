@@ -3,6 +3,7 @@ package supervisor
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 
 	"github.com/kedge-dev/kedge/internal/cluster/join"
@@ -76,7 +77,17 @@ func (s *Supervisor) rotate(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this server shares its token with no other server", http.StatusForbidden)
 		return
 	}
-	token, err := s.cfg.Token.Rotate(r.Context())
+	var request join.RotateRequest
+	// Before requests had a body, servers chose the token.
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&request); err != nil && !errors.Is(err, io.EOF) {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	token, err := s.cfg.Token.Rotate(r.Context(), request.Token)
+	if errors.Is(err, join.ErrToken) {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
 	if err != nil {
 		s.log.Warnf("Cannot replace the cluster's token: %v", err)
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)

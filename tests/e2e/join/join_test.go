@@ -253,4 +253,20 @@ func TestJoin(t *testing.T) {
 		a.stop()
 		start(t, fresh, address, rotated).says(t, "node agent-3 is ready")
 	})
+
+	t.Run("a token that was chosen, in k3s's form", func(t *testing.T) {
+		old := strings.TrimSpace(kedge(t, first, "token", "rotate"))
+		if output, err := first.Kedge(t.Context(), "token", "rotate", "--token="+token, "--new-token=chosen").CombinedOutput(); err == nil || !strings.Contains(string(output), "it is not the token of this cluster's servers") {
+			t.Errorf("with another token than the cluster's: %v: %s", err, output)
+		}
+		chosen := strings.TrimSpace(kedge(t, first, "token", "rotate", "--token="+old, "--new-token=chosen"))
+		if !strings.HasPrefix(chosen, "K10") || !strings.HasSuffix(chosen, "::server:chosen") {
+			t.Errorf("the new token is %s", chosen)
+		}
+		fresh := network.NewHost(t, "agent-4")
+		a := start(t, fresh, address, old)
+		a.says(t, "the server does not accept the token")
+		a.stop()
+		start(t, fresh, address, chosen).says(t, "node agent-4 is ready")
+	})
 }
