@@ -43,7 +43,8 @@ func labels(more ...string) map[string]string {
 }
 
 // importStream imports an OCI or Docker archive, compressed or not, and gives its images the labels.
-// It returns the images' names, and the IDs by which the CRI knows them.
+// It returns the images' names, and the other names by which the CRI knows them: their IDs, and
+// their names with a digest.
 func importStream(ctx context.Context, client *containerd.Client, archive io.Reader, snapshotter string, labels map[string]string) (names, ids []string, err error) {
 	stream, err := compression.DecompressStream(archive)
 	if err != nil {
@@ -70,11 +71,11 @@ func importStream(ctx context.Context, client *containerd.Client, archive io.Rea
 		if err := image.Unpack(ctx, snapshotter); err != nil {
 			return nil, nil, fmt.Errorf("unpack %s: %w", i.Name, err)
 		}
-		id, err := nameByID(ctx, client, image, labels)
+		others, err := nameOtherwise(ctx, client, image, labels)
 		if err != nil {
 			return nil, nil, err
 		}
-		names, ids = append(names, i.Name), append(ids, id)
+		names, ids = append(names, i.Name), append(ids, others...)
 	}
 	if len(names) == 0 {
 		return nil, nil, errors.New("the archive has no image with a full name: save the image by its full name, such as registry.example.com/app:1, not by its ID or tag")
@@ -93,22 +94,40 @@ func fullName(name string) string {
 	return named.String()
 }
 
-// nameByID gives an image the second name by which the CRI finds it, and returns that name.
-// The CRI adds this name itself only to images that do not have its labels (UpdateImage in
-// internal/cri/server/images/image_pull.go).
+// nameOtherwise gives an image the other names by which the CRI finds it, and returns these: its
+// ID, and NAME@DIGEST, by which a pod may ask for it. The CRI adds the ID itself only to images that
+// do not have its labels (UpdateImage in internal/cri/server/images/image_pull.go), and the digest
+// only to those that it pulls (PullImage). It looks for a digest only among the names (Resolve in
+// internal/cri/store/image/image.go).
 //
-//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/images/image_pull.go CRIImageService.UpdateImage
-func nameByID(ctx context.Context, client *containerd.Client, image containerd.Image, labels map[string]string) (string, error) {
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/images/image_pull.go CRIImageService.UpdateImage CRIImageService.PullImage
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/store/image/image.go Store.Resolve
+func nameOtherwise(ctx context.Context, client *containerd.Client, image containerd.Image, labels map[string]string) ([]string, error) {
+	others, err := otherNames(ctx, image)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range others {
+		other := images.Image{Name: name, Target: image.Target(), Labels: labels}
+		if _, err = client.ImageService().Create(ctx, other); errdefs.IsAlreadyExists(err) {
+			_, err = client.ImageService().Update(ctx, other, "target", "labels")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("name image %s: %w", image.Name(), err)
+		}
+	}
+	return others, nil
+}
+
+// otherNames returns an image's ID, and its name with a digest unless it has one already.
+func otherNames(ctx context.Context, image containerd.Image) ([]string, error) {
 	config, err := image.Config(ctx)
 	if err != nil {
-		return "", fmt.Errorf("read configuration of %s: %w", image.Name(), err)
+		return nil, fmt.Errorf("read configuration of %s: %w", image.Name(), err)
 	}
-	byID := images.Image{Name: config.Digest.String(), Target: image.Target(), Labels: labels}
-	if _, err = client.ImageService().Create(ctx, byID); errdefs.IsAlreadyExists(err) {
-		_, err = client.ImageService().Update(ctx, byID, "target", "labels")
+	others := []string{config.Digest.String()}
+	if named, err := reference.ParseNamed(image.Name()); err == nil && !isDigested(named) {
+		others = append(others, reference.TrimNamed(named).String()+"@"+image.Target().Digest.String())
 	}
-	if err != nil {
-		return "", fmt.Errorf("name image %s: %w", image.Name(), err)
-	}
-	return byID.Name, nil
+	return others, nil
 }

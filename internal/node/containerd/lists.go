@@ -68,15 +68,15 @@ func (p *preloader) pin(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := nameByID(ctx, p.client, image, labels(preloadedLabel)); err != nil {
+	if _, err := nameOtherwise(ctx, p.client, image, labels(preloadedLabel)); err != nil {
 		return err
 	}
 	_, err = p.client.ImageService().Update(ctx, images.Image{Name: name, Labels: labels(preloadedLabel)}, "labels")
 	return err
 }
 
-// listed returns the names of the images in the lists, and the IDs of those images that are on
-// this node.
+// listed returns the names of the images in the lists, and the other names of those images that are
+// on this node.
 func (p *preloader) listed(ctx context.Context) ([]string, error) {
 	// pullMissing reports what is wrong with a list.
 	names, _ := p.names()
@@ -89,11 +89,11 @@ func (p *preloader) listed(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("find image %s: %w", name, err)
 		}
-		config, err := image.Config(ctx)
+		others, err := otherNames(ctx, image)
 		if err != nil {
-			return nil, fmt.Errorf("read configuration of %s: %w", name, err)
+			return nil, err
 		}
-		all = append(all, config.Digest.String())
+		all = append(all, others...)
 	}
 	return all, nil
 }

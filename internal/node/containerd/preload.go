@@ -48,6 +48,8 @@ type preloader struct {
 	broken map[string]imported
 	// said is the last reported error of the lists.
 	said string
+	// ignored are the files of which users were told that they are not read.
+	ignored map[string]bool
 }
 
 // imported says which images came from an archive. An archive counts as unchanged while its size
@@ -56,8 +58,14 @@ type imported struct {
 	Size    int64
 	ModTime time.Time
 	Images  []string
-	// IDs are the names by which the CRI knows them.
+	// IDs are the other names by which the CRI knows them: IDs, and names with a digest.
 	IDs []string
+}
+
+// named tells whether the images have all names by which the CRI may be asked for them. An older
+// kedge gave them no name by ID, or no name with a digest, and left them unmarked.
+func (i imported) named() bool {
+	return i.IDs != nil && slices.ContainsFunc(slices.Concat(i.Images, i.IDs), func(name string) bool { return strings.Contains(name, "@") })
 }
 
 func (i imported) same(other imported) bool {
@@ -65,7 +73,7 @@ func (i imported) same(other imported) bool {
 }
 
 func (c *Containerd) newPreloader(client *containerd.Client, service cri.ImageServiceClient, snapshotter string) *preloader {
-	p := &preloader{cfg: c.cfg, client: client, service: service, snapshotter: snapshotter, log: c.log, broken: map[string]imported{}}
+	p := &preloader{cfg: c.cfg, client: client, service: service, snapshotter: snapshotter, log: c.log, broken: map[string]imported{}, ignored: map[string]bool{}}
 	p.record = readRecord(p.recordFile())
 	return p
 }
@@ -78,6 +86,9 @@ func (p *preloader) follow(ctx context.Context) error {
 	changes := folderwatch.Start(ctx, p.cfg.ImagesDir, copied, p.log)
 	for {
 		// The first pass finds files that came before the watch began.
+		if err := p.tellIgnored(); err != nil {
+			p.log.Error(err)
+		}
 		if err := p.importAll(ctx); err != nil && ctx.Err() == nil {
 			p.log.Errorf("cannot preload images: %v", err)
 		}
@@ -118,8 +129,7 @@ func (p *preloader) importAll(ctx context.Context) error {
 		info, err := os.Stat(archive)
 		if err == nil {
 			now := imported{Size: info.Size(), ModTime: info.ModTime()}
-			// An older kedge recorded no IDs, and left its images unmarked.
-			if old := p.record[archive]; old.same(now) && old.IDs != nil && !slices.ContainsFunc(old.Images, func(name string) bool { return !there[name] }) {
+			if old := p.record[archive]; old.same(now) && old.named() && !slices.ContainsFunc(old.Images, func(name string) bool { return !there[name] }) {
 				kept[archive] = old
 				continue
 			}
@@ -167,6 +177,32 @@ func (p *preloader) importAll(ctx context.Context) error {
 func (p *preloader) fail(message string) {
 	p.log.Error(message)
 	p.cfg.Warn(message)
+}
+
+// tellIgnored tells users once of each file in the folder that is neither an archive nor a list.
+// Files whose names begin with a dot are those of programs that copy.
+func (p *preloader) tellIgnored() error {
+	all, err := p.find("")
+	if err != nil {
+		return err
+	}
+	known := append([]string{listSuffix}, archiveSuffixes...)
+	ignored := map[string]bool{}
+	for _, file := range all {
+		info, err := os.Stat(file)
+		if err != nil || info.IsDir() || strings.HasPrefix(filepath.Base(file), ".") ||
+			slices.ContainsFunc(known, func(suffix string) bool { return strings.HasSuffix(file, suffix) }) {
+			continue
+		}
+		if ignored[file] = true; !p.ignored[file] {
+			message := fmt.Sprintf("%s is not read: the names of image archives end in %s, and those of lists of images in %s. "+
+				"Compress the archive with gzip or zstd, or not at all", file, strings.Join(archiveSuffixes, ", "), listSuffix)
+			p.log.Warn(message)
+			p.cfg.Warn(message)
+		}
+	}
+	p.ignored = ignored
+	return nil
 }
 
 // find returns the files in the folder whose names end in one of the suffixes.
@@ -257,7 +293,7 @@ func (p *preloader) unpinOthers(ctx context.Context) error {
 		if _, err := store.Update(ctx, unpinned, "labels"); err != nil {
 			return fmt.Errorf("unpin %s: %w", image.Name, err)
 		}
-		if !strings.HasPrefix(image.Name, "sha256:") {
+		if !strings.HasPrefix(image.Name, "sha256:") && !strings.Contains(image.Name, "@") {
 			p.log.Infof("%s is no longer pinned: the archive or list that it was preloaded from is gone", image.Name)
 		}
 	}

@@ -38,11 +38,15 @@ func TestImagesFolder(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		for _, name := range []string{"app.tar.lz4", ".app.tar.zst.part", "README"} {
+			write(t, dir+"/images/"+name, []byte("not read"))
+		}
 		write(t, dir+"/images/broken.tar", []byte("not an archive"))
 		eventually(t, func() bool {
 			return strings.Contains(n.log(), "broken.tar") && strings.Contains(n.log(), "images/fifo.tar: this is a FIFO") &&
 				strings.Contains(n.log(), "images/fifo.txt: this is a FIFO")
 		})
+		n.wantByDigest(another)
 		for _, name := range []string{another, helloImage, pauseImage} {
 			if image := n.image(name); image == nil || !image.Pinned {
 				t.Errorf("%s is %v, want it pinned: a file still has it", name, image)
@@ -61,6 +65,11 @@ func TestImagesFolder(t *testing.T) {
 		})
 		if err := n.stop(syscall.SIGTERM); err != nil {
 			t.Errorf("containerd ended with %v: %s", err, n.log())
+		}
+		for name, want := range map[string]int{"app.tar.lz4": 1, "README": 1, ".part": 0} {
+			if count := strings.Count(n.log(), dir+"/images/"+name+" is not read"); count != want {
+				t.Errorf("the log says %d times that %s is not read, want %d", count, name, want)
+			}
 		}
 		if count := strings.Count(n.log(), "broken.tar"); count != 1 {
 			t.Errorf("the log names broken.tar %d times, want once:\n%s", count, n.log())

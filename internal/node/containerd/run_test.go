@@ -259,6 +259,21 @@ func (n *node) image(name string) *cri.Image {
 	return response.Image
 }
 
+// wantByDigest wants an image to be found by its name and digest, with the tag and without it.
+func (n *node) wantByDigest(name string) {
+	n.Helper()
+	digests := n.image(name).RepoDigests
+	if len(digests) != 1 {
+		n.Fatalf("%s has the digests %q, want one", name, digests)
+	}
+	_, digest, _ := strings.Cut(digests[0], "@")
+	for _, asked := range []string{digests[0], name + "@" + digest} {
+		if n.image(asked) == nil {
+			n.Errorf("%s is not found: a pod that names it would pull it", asked)
+		}
+	}
+}
+
 // pid returns the process ID of a container that must be running.
 func (n *node) pid(container string) int {
 	n.Helper()

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -169,9 +170,34 @@ func (r *rewrites) UnmarshalYAML(node *yaml.Node) error {
 		if err != nil {
 			return fault(node.Content[i], "rewrite: %v", err)
 		}
+		if name := unknownGroup(pattern, node.Content[i+1].Value); name != "" {
+			return fault(node.Content[i+1], "rewrite %q: %q has no group %s, so nothing would be put there. "+
+				"Put parentheses around what is meant, such as \"^library/(.*)\": \"mirror/$1\". Before a letter, a digit or _, write ${1}", node.Content[i+1].Value, pattern, name)
+		}
 		*r = append(*r, rewrite{pattern, node.Content[i+1].Value})
 	}
 	return nil
+}
+
+// groupReference is a $ and what follows it in the replacement of a pattern.
+//
+//upstream:relies-on std/regexp/regexp.go extract
+var groupReference = regexp.MustCompile(`\$(?:\$|\{([\pL\p{Nd}_]+)\}|([\pL\p{Nd}_]+))`)
+
+// unknownGroup returns the first group that a replacement uses and the pattern does not have,
+// or an empty text.
+func unknownGroup(pattern *regexp.Regexp, with string) string {
+	for _, found := range groupReference.FindAllStringSubmatch(with, -1) {
+		name := found[1] + found[2]
+		if name == "" { // $$
+			continue
+		}
+		if number, err := strconv.Atoi(name); err == nil && number <= pattern.NumSubexp() || pattern.SubexpIndex(name) >= 0 {
+			continue
+		}
+		return name
+	}
+	return ""
 }
 
 // apply returns the name that the mirror uses for a repository.
