@@ -161,6 +161,8 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 	nodeEvents := events.NewNode(cfg.Node.Name, cfg.nodeClient())
 	group.Add(nodeEvents, api)
 
+	group.Add(searchDomains(HostResolvConf(cfg.Settings), cfg.Cluster.ClusterDomain, nodeEvents.Warn), nodeEvents)
+
 	runtime, socket, reader, err := addRuntime(group, cfg, facts, helpers, nodeEvents.Warn, hostComponent, api)
 	if err != nil {
 		return nil, err
@@ -293,7 +295,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 			PodCIDRs:      podCIDRs,
 			ClusterDomain: cfg.Cluster.ClusterDomain,
 			ClusterDNS:    clusterDNS,
-			ResolvConf:    hostResolvConf(cfg.Settings),
+			ResolvConf:    HostResolvConf(cfg.Settings),
 			Folder:        datadir.DNSFolder,
 		})
 		group.Add(dnsComponent, hostComponent, api)

@@ -1,11 +1,16 @@
 package agent
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 
+	"github.com/sirupsen/logrus"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
 )
 
 // hasIPv6 tells whether pods have IPv6 addresses.
@@ -22,10 +27,25 @@ func cniConfDir(cfg Config) string {
 	return cfg.Dir.CNIConf()
 }
 
-// hostResolvConf returns the file that resolvers in the host's own network read.
-func hostResolvConf(settings config.Node) string {
+// HostResolvConf returns the file that resolvers in the host's own network read.
+func HostResolvConf(settings config.Node) string {
 	if settings.ResolvConf != "" {
 		return settings.ResolvConf
 	}
 	return "/etc/resolv.conf"
+}
+
+// searchDomains returns a component that warns of search domains of the host that break names
+// of the cluster in pods. It is ready at once, because nameservers may not answer for a while.
+func searchDomains(file, clusterDomain string, warn func(message string)) component.Component {
+	const name = "search-domains"
+	return component.Func(name, func(ctx context.Context, ready func()) error {
+		ready()
+		for _, fault := range host.WildcardDomains(ctx, file, clusterDomain) {
+			logrus.WithField("component", name).Warn(fault)
+			warn(fault)
+		}
+		<-ctx.Done()
+		return nil
+	})
 }

@@ -63,7 +63,8 @@ func checkConfig(c *cli.Context, cfg *config.Config) error {
 // whatToCheck returns what a start of a server, or of an agent, needs of the host, and
 // all faults in the arguments for upstream's programs.
 func whatToCheck(cfg *config.Config, role config.Role) (check host.CheckConfig, faults error) {
-	check = host.CheckConfig{DataDir: cfg.DataDir, PodCIDRs: cfg.Cluster.OwnPodCIDRs(), ServiceCIDRs: cfg.Cluster.ServiceCIDRs()}
+	check = host.CheckConfig{DataDir: cfg.DataDir, PodCIDRs: cfg.Cluster.OwnPodCIDRs(), ServiceCIDRs: cfg.Cluster.ServiceCIDRs(),
+		ResolvConf: agent.HostResolvConf(cfg.Node), ClusterDomain: cfg.Cluster.ClusterDomain}
 	if role == config.AgentRole {
 		node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
 		if err != nil {

@@ -48,6 +48,9 @@ type CheckConfig struct {
 	Kedge int
 	// PodCIDRs and ServiceCIDRs are what a firewall must let through.
 	PodCIDRs, ServiceCIDRs []netip.Prefix
+	// ResolvConf is the file whose search domains pods get. ClusterDomain ends the names of
+	// the cluster.
+	ResolvConf, ClusterDomain string
 }
 
 // The memory and the disk space that a server with its node needs, in bytes. With a limit
@@ -73,6 +76,7 @@ func CheckHost(ctx context.Context, cfg CheckConfig) []Check {
 	checks = append(checks, checkPorts(ctx, "/", cfg.Ports, cfg.Kedge)...)
 	firewall := Firewall{cfg.Ports, cfg.PodCIDRs, cfg.ServiceCIDRs}
 	checks = append(checks, checkFirewalls("/", ruleset(ctx, datadir.HelpersLink), firewall)...)
+	checks = append(checks, checkSearchDomains(ctx, cfg.ResolvConf, cfg.ClusterDomain)...)
 	checks = append(checks, checkDisk(cfg.DataDir), checkClock(time.Now(), version.CommitDate(), clockSynchronised()))
 	return append(checks, checkLimits("/")...)
 }
