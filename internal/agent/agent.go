@@ -222,6 +222,9 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		Args:  cfg.Settings.KubeletArgs,
 	})
 	group.Add(kubeletComponent, append(first, runtime, api)...)
+	if cfg.Driver != nil {
+		group.Add(component.Step("csi-registration", cfg.Driver.Register), kubeletComponent)
+	}
 
 	backend, err := network.ReadConf(cfg.Settings.FlannelConf, cfg.Cluster)
 	if err != nil {

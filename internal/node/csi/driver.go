@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
@@ -47,13 +48,23 @@ type Driver struct {
 	csi.UnimplementedControllerServer
 	cfg   Config
 	store *volume.Store
+	// registers is closed when the kubelet can register the driver.
+	registers chan struct{}
+	once      sync.Once
 }
 
 var _ csi.ControllerServer = (*Driver)(nil)
 
 // New returns the driver of a node.
 func New(cfg Config) *Driver {
-	return &Driver{cfg: cfg, store: volume.NewStore(cfg.BaseDir, cfg.KubeletDir)}
+	return &Driver{cfg: cfg, store: volume.NewStore(cfg.BaseDir, cfg.KubeletDir), registers: make(chan struct{})}
+}
+
+// Register makes the driver, which runs or will run, register with the kubelet. Call it when the
+// node is in the API. If the kubelet has to refuse, it tries again only after a while.
+func (d *Driver) Register(context.Context) error {
+	d.once.Do(func() { close(d.registers) })
+	return nil
 }
 
 // Name implements component.Component.
@@ -62,6 +73,11 @@ func (d *Driver) Name() string { return "csi" }
 // socket returns the path of the socket on which the kubelet calls the driver.
 func (d *Driver) socket() string {
 	return filepath.Join(d.cfg.KubeletDir, "plugins", Name, "csi.sock")
+}
+
+// registration returns the path of the socket by which the kubelet finds the driver.
+func (d *Driver) registration() string {
+	return filepath.Join(d.cfg.KubeletDir, "plugins_registry", Name+"-reg.sock")
 }
 
 // Run implements component.Component. It first thaws what a crash left frozen. While the driver
@@ -78,25 +94,27 @@ func (d *Driver) Run(ctx context.Context, ready func()) error {
 	csi.RegisterNodeServer(server, &nodeServer{node: d.cfg.Node, store: d.store})
 	registration.RegisterRegistrationServer(server, &registrar{socket: d.socket(), onFault: d.cfg.OnFault})
 
-	var listeners []net.Listener
 	// The kubelet watches the folder of the second socket, and then calls the first.
-	for _, socket := range []string{d.socket(), filepath.Join(d.cfg.KubeletDir, "plugins_registry", Name+"-reg.sock")} {
-		listener, err := localapi.Listen(socket)
+	listener, err := localapi.Listen(d.socket())
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return serve(server, listener) })
+	group.Go(func() error {
+		select {
+		case <-d.registers:
+		case <-ctx.Done():
+			return nil
+		}
+		registering, err := localapi.Listen(d.registration())
 		if err != nil {
 			return err
 		}
-		defer listener.Close()
-		listeners = append(listeners, listener)
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	for _, listener := range listeners {
-		group.Go(func() error {
-			if err := server.Serve(listener); !errors.Is(err, grpc.ErrServerStopped) {
-				return err
-			}
-			return nil // stopped before it served
-		})
-	}
+		defer registering.Close()
+		return serve(server, registering)
+	})
 	group.Go(func() error {
 		if err := d.store.Recover(ctx); err != nil && ctx.Err() == nil {
 			d.cfg.OnFault(err)
@@ -113,6 +131,13 @@ func (d *Driver) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("serve storage driver: %w", err)
 	}
 	return nil
+}
+
+func serve(server *grpc.Server, listener net.Listener) error {
+	if err := server.Serve(listener); !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil // stopped before it served
 }
 
 // Volumes returns all volumes and snapshots of this node, including those that are half made or

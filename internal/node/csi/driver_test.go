@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -41,6 +42,15 @@ func TestRegistration(t *testing.T) {
 	testutil.CheckLeaks(t)
 	driver := start(t)
 	socket := filepath.Join(driver.cfg.KubeletDir, "plugins_registry", "local.kedge.dev-reg.sock")
+	if _, err := os.Stat(socket); !os.IsNotExist(err) {
+		t.Fatalf("the driver registers before the node is in the API: %v", err)
+	}
+	if err := driver.Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := os.Stat(socket); os.IsNotExist(err); _, err = os.Stat(socket) {
+		time.Sleep(time.Millisecond)
+	}
 	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -192,11 +193,11 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	dependencies.Mounter = &mounter{dependencies.Mounter}
 	dependencies.Subpather = subpath.New(dependencies.Mounter)
 	// Auth stays nil, so that run() builds it from the clients.
-	if err := k.connect(dependencies); err != nil {
-		return fmt.Errorf("connect kubelet to the API: %w", err)
-	}
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
+	if err := k.connect(waiting, dependencies); err != nil {
+		return fmt.Errorf("connect kubelet to the API: %w", err)
+	}
 	k.useRuntime(waiting, dependencies)
 	k.serve(dependencies)
 	// cAdvisor asks containerd for the names of containers. Upstream takes containerd's address
@@ -273,11 +274,16 @@ func (k *Kubelet) answers(ctx context.Context) bool {
 	return true
 }
 
-// registered tells whether the node is in the API.
+// registered tells whether the node is in the API, together with its CSINode. Before that,
+// storage drivers cannot register.
 func (k *Kubelet) registered(ctx context.Context, client kubernetes.Interface) bool {
 	if !k.server.RegisterNode {
 		return true
 	}
-	_, err := client.CoreV1().Nodes().Get(ctx, k.cfg.NodeName, metav1.GetOptions{})
-	return err == nil
+	node, err := client.CoreV1().Nodes().Get(ctx, k.cfg.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return false
+	}
+	drivers, err := client.StorageV1().CSINodes().Get(ctx, k.cfg.NodeName, metav1.GetOptions{})
+	return err == nil && slices.ContainsFunc(drivers.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == node.UID })
 }

@@ -3,6 +3,7 @@
 package kubelet
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"time"
@@ -20,7 +21,7 @@ import (
 // delay the rest, and one for heartbeats with a short timeout.
 //
 //upstream:follows k8s.io/kubernetes/cmd/kubelet/app/server.go run kubeClientConfigOverrides setContentTypeForClient
-func (k *Kubelet) connect(dependencies *kubelet.Dependencies) error {
+func (k *Kubelet) connect(ctx context.Context, dependencies *kubelet.Dependencies) error {
 	config := rest.CopyConfig(k.cfg.Client)
 	config.UserAgent = k.Name() // it becomes the field manager of the kubelet's writes
 	config.ContentType = k.server.ContentType
@@ -36,6 +37,7 @@ func (k *Kubelet) connect(dependencies *kubelet.Dependencies) error {
 		config.Wrap(tracing.WrapperFor(dependencies.TracerProvider))
 	}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return patience{next} })
+	config.Wrap(newNodeFirst(ctx, k.cfg.NodeName).wrap)
 	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return fmt.Errorf("make transport: %w", err)
