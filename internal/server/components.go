@@ -11,6 +11,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
 	"github.com/kedge-dev/kedge/internal/cluster/rotation"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
+	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
 	"github.com/kedge-dev/kedge/internal/node/csi"
 )
@@ -45,7 +46,18 @@ func (s *server) newStatus(group *component.Group, api *api, driver *csi.Driver)
 	if driver != nil {
 		told.Storage = status.Volumes(driver, api.Informers)
 	}
+	if api.server != nil {
+		told.Problems = func() []status.Problem { return damageProblems(api.server.Damaged()) }
+	}
 	return status.New(told)
+}
+
+// damageProblems returns what `kedge status` says about stored objects that cannot be read.
+func damageProblems(damaged []apiserver.DamagedObject) (problems []status.Problem) {
+	for _, object := range damaged {
+		problems = append(problems, status.Problem{What: object.String(), Do: object.Repair()})
+	}
+	return problems
 }
 
 // newKeeper returns the component that renews this server's certificates.

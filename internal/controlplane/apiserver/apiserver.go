@@ -108,6 +108,7 @@ type Server struct {
 	config  Config
 	options *options.ServerRunOptions
 	log     *logrus.Entry
+	damaged *damagedObjects
 
 	mu sync.RWMutex
 	// serving is nil before the server can answer and after it has stopped.
@@ -146,6 +147,7 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{config: c, options: o}
 	s.log = logrus.WithField("component", s.Name())
+	s.damaged = newDamagedObjects(s.log)
 	return s, nil
 }
 
@@ -212,7 +214,7 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 		return nil, err
 	}
 	copies := newOneCopy()
-	direct := newDirectStorage(s.options.Etcd, s.config.Datastore, copies)
+	direct := newDirectStorage(s.options.Etcd, s.config.Datastore, copies, s.damaged)
 	completedOptions, err := s.options.Complete(stop)
 	if err != nil {
 		return nil, err

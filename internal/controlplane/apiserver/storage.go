@@ -37,6 +37,7 @@ type directStorage struct {
 	copies    *oneCopy
 	leases    renewals.Leases
 	histories histories
+	damaged   *damagedObjects
 }
 
 // newDirectStorage returns nil if the datastore is not in this process, or if the user
@@ -44,12 +45,15 @@ type directStorage struct {
 // checks do not dial the datastore.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/options/etcd.go EtcdOptions.ApplyWithStorageFactoryTo
-func newDirectStorage(o *genericoptions.EtcdOptions, datastore Datastore, copies *oneCopy) *directStorage {
+func newDirectStorage(o *genericoptions.EtcdOptions, datastore Datastore, copies *oneCopy, damaged *damagedObjects) *directStorage {
 	theirs := !slices.Equal(o.StorageConfig.Transport.ServerList, []string{datastore.URL}) || len(o.EtcdServersOverrides) > 0
 	if datastore.NewClient == nil || theirs {
 		return nil
 	}
-	d := &directStorage{newClient: datastore.NewClient, compactionInterval: o.StorageConfig.CompactionInterval, shared: datastore.Shared, copies: copies, histories: histories{all: map[*history]bool{}}}
+	d := &directStorage{
+		newClient: datastore.NewClient, compactionInterval: o.StorageConfig.CompactionInterval, shared: datastore.Shared,
+		copies: copies, histories: histories{all: map[*history]bool{}}, damaged: damaged,
+	}
 	o.StorageConfig.CompactionInterval = 0
 	// Upstream's checks of the datastore and of the user's KMS plugins can only be
 	// skipped together.

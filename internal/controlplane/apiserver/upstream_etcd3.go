@@ -54,7 +54,8 @@ func (d *directStorage) uncached(
 		client.Close()
 	})
 	if deletesCorrupt {
-		return etcd3.NewStoreWithUnsafeCorruptObjectDeletion(store, config.GroupResource), destroy, nil
+		deleting := etcd3.NewStoreWithUnsafeCorruptObjectDeletion(store, config.GroupResource)
+		return d.newSieve(deleting, config.GroupResource, config.Prefix, resourcePrefix, newFunc), destroy, nil
 	}
 	return store, destroy, nil
 }

@@ -74,6 +74,8 @@ type Config struct {
 	Storage func(ctx context.Context) *Storage
 	// Cluster is nil on an agent.
 	Cluster func(ctx context.Context) *Cluster
+	// Problems returns what is wrong besides what Cluster finds. It may be nil.
+	Problems func() []Problem
 	// Tunnels is nil on an agent.
 	Tunnels func() []string
 }
@@ -112,6 +114,9 @@ func (c *Config) report(ctx context.Context, _ localapi.Nothing) (Report, error)
 	if c.Cluster != nil {
 		report.Cluster = c.Cluster(ctx)
 		report.Cluster.Problems = append(report.Cluster.Problems, silentMembers(report.Datastore)...)
+		if c.Problems != nil {
+			report.Cluster.Problems = append(report.Cluster.Problems, c.Problems()...)
+		}
 	}
 	if c.Tunnels != nil {
 		report.Tunnels = c.Tunnels()

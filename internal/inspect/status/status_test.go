@@ -44,6 +44,19 @@ func TestFetch(t *testing.T) {
 	}
 }
 
+// TestProblems wants problems of other parts to stand beside those of the cluster.
+func TestProblems(t *testing.T) {
+	wrong := []Problem{{What: "configmaps default/app is damaged", Do: "delete it"}}
+	got, err := Fetch(t.Context(), localtest.Serve(t, New(Config{
+		Components: func() []component.Status { return nil },
+		Cluster:    func(context.Context) *Cluster { return &Cluster{Fault: "the API server is starting"} },
+		Problems:   func() []Problem { return wrong },
+	}).Routes()...))
+	if err != nil || !reflect.DeepEqual(got.Cluster.Problems, wrong) || got.Well() {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 func TestWell(t *testing.T) {
 	ready := []component.Status{{State: component.Ready}}
 	etcd := func(answers bool, fault string) *Datastore {
