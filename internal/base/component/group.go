@@ -108,7 +108,7 @@ func (g *Group) Add(c Component, after ...Component) {
 // cancelled, or after the first error or panic, which Run returns with the component's
 // name. A component is stopped when the components that depend on it have ended. If
 // components do not end within StopTimeout, the error names them and they keep running:
-// the caller must then end the process.
+// the caller must then end the process. The same goes for an error that is AtOnce.
 func (g *Group) Run(ctx context.Context) error {
 	stop, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -133,6 +133,9 @@ func (g *Group) Run(ctx context.Context) error {
 	select {
 	case <-ended:
 	case <-stop.Done():
+		if cause := context.Cause(stop); errors.As(cause, &atOnce{}) {
+			return cause
+		}
 		var timeout <-chan time.Time
 		if g.StopTimeout > 0 {
 			timeout = time.After(g.StopTimeout)

@@ -109,6 +109,26 @@ func TestGroupKeepsFailure(t *testing.T) {
 	<-stops
 }
 
+// TestGroupEndsAtOnce has a component that would stop only with the help of the one that failed.
+func TestGroupEndsAtOnce(t *testing.T) {
+	damaged := errors.New("damaged")
+	release := make(chan struct{})
+	defer close(release)
+	var g Group
+	store := Func("store", func(_ context.Context, ready func()) error {
+		ready()
+		return AtOnce(damaged)
+	})
+	g.Add(store)
+	g.Add(Func("client", func(context.Context, func()) error {
+		<-release
+		return nil
+	}))
+	if err := g.Run(t.Context()); !errors.Is(err, damaged) || err.Error() != "store: damaged" {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestGroupStopsWhileStarting(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var g Group

@@ -3,9 +3,14 @@ package kubeinit
 import (
 	"bytes"
 	"fmt"
+	"reflect"
+	"regexp"
 
 	"github.com/go-logr/logr"
 	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // bridge passes the messages of klog on to logrus: structured ones as a logr.LogSink,
@@ -17,12 +22,14 @@ type bridge struct {
 	fields logrus.Fields
 	name   string
 	phase  *Phase
+	// refused is shared by all parts.
+	refused *refused
 	// verbosity is the verbosity that the user has set.
 	verbosity *Verbosity
 }
 
 func newBridge(log *logrus.Logger, verbosity *Verbosity) *bridge {
-	return &bridge{log: log, phase: newPhase(), verbosity: verbosity}
+	return &bridge{log: log, phase: newPhase(), refused: &refused{}, verbosity: verbosity}
 }
 
 // verbose tells whether Kubernetes's code should log more than errors.
@@ -89,7 +96,7 @@ func (b *bridge) errorLevel(message, detail string) logrus.Level {
 	if !b.verbose() && b.phase.expects(message, detail) {
 		return logrus.DebugLevel
 	}
-	return logrus.ErrorLevel
+	return b.refused.level(message + detail)
 }
 
 func (b *bridge) entry(keysAndValues []any) *logrus.Entry {
@@ -146,11 +153,39 @@ func merge(fields logrus.Fields, keysAndValues []any) logrus.Fields {
 		all[key] = value
 	}
 	for i := 0; i+1 < len(keysAndValues); i += 2 {
-		value := keysAndValues[i+1]
-		if m, ok := value.(logr.Marshaler); ok {
-			value = m.MarshalLog()
-		}
-		all[fmt.Sprint(keysAndValues[i])] = fmt.Sprint(value)
+		all[fmt.Sprint(keysAndValues[i])] = text(keysAndValues[i+1])
 	}
 	return all
 }
+
+// text returns a value as text. Of an object of the API it returns the name, because everything
+// else of it is long and has pointers in it. Of an Event it returns what it says.
+func text(value any) string {
+	if m, ok := value.(logr.Marshaler); ok {
+		value = m.MarshalLog()
+	}
+	switch value := value.(type) {
+	case *corev1.Event:
+		about := value.InvolvedObject
+		return fmt.Sprintf("%s of %s %s: %s", value.Reason, about.Kind, name(about.Namespace, about.Name), value.Message)
+	case *eventsv1.Event:
+		about := value.Regarding
+		return fmt.Sprintf("%s of %s %s: %s", value.Reason, about.Kind, name(about.Namespace, about.Name), value.Note)
+	case metav1.Object:
+		if nothing := reflect.ValueOf(value); nothing.Kind() == reflect.Pointer && nothing.IsNil() {
+			return "<nil>"
+		}
+		return name(value.GetNamespace(), value.GetName())
+	}
+	return addresses.ReplaceAllString(fmt.Sprint(value), "...")
+}
+
+func name(namespace, name string) string {
+	if namespace == "" {
+		return name
+	}
+	return namespace + "/" + name
+}
+
+// addresses are places in memory, as Go prints them. They tell nobody anything.
+var addresses = regexp.MustCompile(`\b0x[0-9a-f]{9,16}\b`)

@@ -6,9 +6,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 )
 
@@ -31,6 +35,25 @@ func TestBridge(t *testing.T) {
 				l.WithName("controllers").WithName("job").WithValues("key", "a/b").Error(errors.New("gone"), "sync failed")
 			},
 			want: "level=error msg=\"sync failed\" component=controllers/job error=gone key=a/b\n",
+		},
+		"objects by their names": {
+			log: func(l logr.Logger, _ func([]byte)) {
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}, Spec: corev1.PodSpec{Priority: new(int32)}}
+				l.Error(nil, "failed", "pod", pod, "node", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, "none", (*corev1.Pod)(nil))
+			},
+			want: "level=error msg=failed component=kubernetes node=n none=\"<nil>\" pod=a/b\n",
+		},
+		"what an Event says": {
+			log: func(l logr.Logger, _ func([]byte)) {
+				l.Error(errors.New("refused"), "Server rejected event (will not retry!)", "event", &corev1.Event{
+					InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "a", Name: "b"}, Reason: "Failed", Message: "no image", Series: &corev1.EventSeries{},
+				})
+			},
+			want: "level=error msg=\"Server rejected event (will not retry!)\" component=kubernetes error=refused event=\"Failed of Pod a/b: no image\"\n",
+		},
+		"no places in memory": {
+			log:  func(l logr.Logger, _ func([]byte)) { l.Error(nil, "failed", "set", []*int{new(int)}, "port", "0xc000") },
+			want: "level=error msg=failed component=kubernetes port=0xc000 set=\"[...]\"\n",
 		},
 		"an odd number of values": {
 			log:  func(l logr.Logger, _ func([]byte)) { l.Error(nil, "odd", "key") },
@@ -80,6 +103,41 @@ func TestBridge(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRefusals wants a datastore that can write nothing to be told of once, and other errors as ever.
+func TestRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := logrus.New()
+		log.SetOutput(&out)
+		b := newBridge(log, &Verbosity{})
+		full := errors.New("disk is full: nothing can be written to /db until space is freed")
+		lines := func() int {
+			defer out.Reset()
+			return strings.Count(out.String(), "\n")
+		}
+		for range 100 {
+			b.Error(full, "Server rejected event (will not retry!)")
+			b.WithName("controllers").(*bridge).Error(full, "Failed to update lock")
+			b.writeLine([]byte("E1121 file.go:42] error retrieving resource lock: " + full.Error() + "\n"))
+		}
+		if strings.Contains(out.String(), "level=error") {
+			t.Errorf("an error: %s", out.String())
+		}
+		if got := lines(); got != 1 {
+			t.Errorf("%d lines, want 1", got)
+		}
+		b.Error(errors.New("boom"), "failed")
+		if got := lines(); got != 1 {
+			t.Errorf("%d lines of another error, want 1", got)
+		}
+		time.Sleep(reminder)
+		b.Error(full, "failed")
+		if got := lines(); got != 1 {
+			t.Errorf("%d lines a minute later, want 1", got)
+		}
+	})
 }
 
 // changeKlog sets klog's verbosity, as other libraries do.

@@ -67,8 +67,12 @@ func (f *faults) note(err error) error {
 	switch {
 	case errors.Is(explained, errFull), errors.Is(explained, errReadOnly):
 		if f.refused = explained; time.Since(f.said) >= time.Minute {
+			level := logrus.WarnLevel // a reminder
+			if f.said.IsZero() {
+				level = logrus.ErrorLevel
+			}
 			f.said = time.Now()
-			f.log.Error(explained)
+			f.log.Log(level, explained)
 		}
 		// etcd uses the same code for "database space exceeded". Clients do not
 		// retry it.

@@ -44,6 +44,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 
+	"github.com/kedge-dev/kedge/internal/base/component"
 	kedge "github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/etcdapi"
@@ -133,9 +134,13 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 		case err = <-api.Failed():
 		}
 	}
+	if failure := faults.err(); failure != nil {
+		api.Abort()
+		return component.AtOnce(failure)
+	}
 	api.Close()
 	if failure := faults.err(); failure != nil {
-		return failure
+		return component.AtOnce(failure)
 	}
 	if ctx.Err() != nil {
 		return nil

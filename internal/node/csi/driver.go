@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -86,6 +88,10 @@ func (d *Driver) registration() string {
 func (d *Driver) Run(ctx context.Context, ready func()) error {
 	if err := d.store.Thaw(); err != nil {
 		d.cfg.OnFault(err)
+	}
+	// A kedge that was killed has left it, and the kubelet would try to call nobody.
+	if err := os.Remove(d.registration()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove old socket: %w", err)
 	}
 	// Making and copying volumes ends with its context, and cleans up.
 	server := grpc.NewServer(grpc.WaitForHandlers(true))

@@ -6,6 +6,7 @@ package fulldisk
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,8 @@ const (
 	// refused is how long nothing can be written. It is longer than the control plane waits for
 	// its Lease, and longer than a node's grace period.
 	refused = 75 * time.Second
+	// mostLines is how many lines the server may log meanwhile, onto the same disk perhaps.
+	mostLines = 40
 )
 
 var suite harness.Suite
@@ -59,6 +62,7 @@ func TestDiskRefusesWrites(t *testing.T) {
 				}
 				acknowledged = append(acknowledged, name)
 			}
+			before := len(server.Log())
 			disk.Refuse(fault.cause)
 			refusals := 0
 			for i, end := 0, time.Now().Add(refused); time.Now().Before(end); i++ {
@@ -76,6 +80,7 @@ func TestDiskRefusesWrites(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 			}
+			wantQuiet(t, server.Log()[before:])
 			disk.Refuse(0)
 			if refusals == 0 {
 				t.Error("no write was refused, so the test shows nothing")
@@ -101,5 +106,37 @@ func TestDiskRefusesWrites(t *testing.T) {
 		if found, err := api.Get(t.Context(), name, metav1.GetOptions{}); err != nil || found.Data["name"] != name {
 			t.Errorf("%s was acknowledged, and is %v, %v", name, found.Data, err)
 		}
+	}
+}
+
+var (
+	message = regexp.MustCompile(`level=error .*?msg=("(?:[^"\\]|\\.)*"|\S+)`)
+	pointer = regexp.MustCompile(`\b0x[0-9a-f]{9,16}\b`)
+)
+
+// wantQuiet wants few lines, none of level error twice, and no pointers of Go.
+func wantQuiet(t *testing.T, said string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	t.Logf("%d lines while nothing can be written", len(lines))
+	if len(lines) > mostLines {
+		t.Errorf("%d lines, want at most %d", len(lines), mostLines)
+	}
+	times := map[string]int{}
+	for _, line := range lines {
+		if pointer.MatchString(line) {
+			t.Errorf("a pointer in %s", line)
+		}
+		if found := message.FindStringSubmatch(line); found != nil {
+			times[found[1]]++
+		}
+	}
+	for text, count := range times {
+		if count > 1 {
+			t.Errorf("%d lines of level error say %s", count, text)
+		}
+	}
+	if t.Failed() {
+		t.Logf("the log:\n%s", said)
 	}
 }

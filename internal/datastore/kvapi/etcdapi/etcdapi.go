@@ -146,6 +146,13 @@ func keyOf(txn *pb.TxnRequest) (key []byte, one bool) {
 	return key, one
 }
 
+// Abort ends everything without waiting for clients, when there is nothing to answer any more.
+func (s *Server) Abort() {
+	s.direct.Close()
+	s.grpc.Stop()
+	<-s.ended
+}
+
 // Probe returns nil if etcd's API answers on the socket.
 func (s *Server) Probe(ctx context.Context) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + s.socket}, Logger: zap.NewNop()})
