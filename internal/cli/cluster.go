@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/throwaway/clusters"
 	"github.com/kedge-dev/kedge/internal/throwaway/keeper"
 	"github.com/kedge-dev/kedge/internal/throwaway/session"
@@ -124,10 +125,14 @@ func createCluster(c *cli.Context, store clusters.Store) error {
 	cluster.Name = c.Args().First()
 	if file := c.String(configFlag); file != "" {
 		// A fault in the settings is better found here than in the log of a node.
-		if _, _, err := config.LoadFiles([]string{file}, nil); err != nil {
+		settings, sources, err := config.LoadFiles([]string{file}, nil)
+		if err != nil {
 			return err
 		}
-		text, err := os.ReadFile(file)
+		if err := keeper.CheckConfig(settings, sources); err != nil {
+			return err
+		}
+		text, err := datadir.ReadText(file)
 		if err != nil {
 			return fmt.Errorf("read configuration: %w", err)
 		}

@@ -121,6 +121,7 @@ func (l layout) node(c clusters.Cluster, number int) hosts.Setup {
 		"/etc/machine-id":  hex.EncodeToString(id[:16]) + "\n",
 		"/etc/hosts":       fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n", address, name),
 		"/etc/resolv.conf": fmt.Sprintf("nameserver %s\n", c.Addresses().Address(hosts.Gateway)),
+		nodeSettings:       settings(c, number),
 	}
 	if c.Config != "" {
 		setup.Files[config.DefaultPath] = c.Config

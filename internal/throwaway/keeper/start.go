@@ -75,7 +75,7 @@ func (k *keeper) start(number int, failed chan error, arguments ...string) *daem
 	name := k.NodeName(number)
 	d := &daemon{
 		host: k.nodes[number-1], name: name, log: filepath.Join(k.store.Logs(k.Cluster), name+".log"), ready: make(chan struct{}),
-		args: append(arguments, "--kubelet-arg=cgroup-root=/"+nodeCgroup(k.Cluster, number)), environment: k.environment(),
+		args: arguments, environment: k.environment(),
 	}
 	k.daemons = append(k.daemons, d)
 	go func() {

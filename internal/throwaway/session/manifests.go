@@ -13,9 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
@@ -87,12 +88,14 @@ func decode(output []byte) ([]*unstructured.Unstructured, error) {
 	return objects, err
 }
 
-// waitReady waits until all objects are ready: what that means is a matter of their kind.
-func waitReady(ctx context.Context, kubeconfig string, objects []*unstructured.Unstructured) error {
+// waitReady waits until all objects are ready: what that means is a matter of their kind. It notes at once why a
+// container cannot start: an object tells that late or never. It goes on waiting, because the user may push the image.
+func (o *Options) waitReady(ctx context.Context, kubeconfig string, objects []*unstructured.Unstructured) error {
 	api, err := newObjects(kubeconfig)
 	if err != nil {
 		return err
 	}
+	told := troubles{}
 	for _, object := range objects {
 		for {
 			done, why, err := api.look(ctx, object)
@@ -102,9 +105,12 @@ func waitReady(ctx context.Context, kubeconfig string, objects []*unstructured.U
 			if done {
 				break
 			}
+			for _, news := range told.look(ctx, api.pods) {
+				o.Note(news)
+			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("wait for %s, which is not ready (%s): %w", describe(object), why, context.Cause(ctx))
+				return fmt.Errorf("wait for %s, which is not ready (%s): %w", describe(object), why+told.text(), context.Cause(ctx))
 			case <-time.After(lookPause):
 			}
 		}
@@ -115,6 +121,7 @@ func waitReady(ctx context.Context, kubeconfig string, objects []*unstructured.U
 // objects reads any objects of the API.
 type objects struct {
 	client dynamic.Interface
+	pods   corev1.PodsGetter
 	mapper *restmapper.DeferredDiscoveryRESTMapper
 }
 
@@ -127,11 +134,11 @@ func newObjects(kubeconfig string) (*objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}
-	known, err := discovery.NewDiscoveryClientForConfig(cfg)
+	known, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}
-	return &objects{client, restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(known))}, nil
+	return &objects{client, known.CoreV1(), restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(known.Discovery()))}, nil
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {

@@ -122,7 +122,7 @@ func (o *Options) prepare(ctx context.Context, process *keeper.Process) (ready k
 		o.Progress("manifests", time.Since(began))
 		if o.Wait {
 			began := time.Now()
-			if err := waitReady(ctx, ready.Kubeconfig, objects); err != nil {
+			if err := o.waitReady(ctx, ready.Kubeconfig, objects); err != nil {
 				return ready, err
 			}
 			o.Progress("objects ready", time.Since(began))

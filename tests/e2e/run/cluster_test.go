@@ -26,6 +26,11 @@ func TestCluster(t *testing.T) {
 	m.start("cluster", "create").want(t, 1, "needs one name")
 	m.start("cluster", "create", "No/Name").want(t, 1, "invalid cluster name")
 	m.start("cluster", "create", "one", "--config", bad).want(t, 1, "node-lable", "node-label")
+	if err := os.WriteFile(bad, []byte("node-label: [a=b]\ndata-dir: /data\nkubelet-arg: [cgroup-root=/x]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.start("cluster", "create", "one", "--config", bad).want(t, 1, "config.yaml:2: data-dir cannot be set", "kubelet-arg cgroup-root cannot be set")
+	m.start("cluster", "create", "one", "--config", "/dev/zero").want(t, 1, "a device")
 	m.start("cluster", "start", "one").want(t, 1, "sudo kedge cluster list")
 	m.start("cluster", "delete", "one").want(t, 1, "sudo kedge cluster list")
 	starting := m.start("cluster", "create", "early", "--nodes=2")
@@ -36,7 +41,7 @@ func TestCluster(t *testing.T) {
 
 	t.Log("two clusters, one with settings, and a port")
 	good := filepath.Join(m.Scratch("manifests"), "good.yaml")
-	if err := os.WriteFile(good, []byte("node-label: [of=one]\n"), 0o600); err != nil {
+	if err := os.WriteFile(good, []byte("node-label: [of=one]\nkubelet-arg: [max-pods=77]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	one := m.start("cluster", "create", "one", "--nodes=2", "--publish=18080:"+servedPort, "--config", good)
@@ -62,6 +67,7 @@ func TestCluster(t *testing.T) {
 		return m.start(append([]string{"kubectl", "--kubeconfig", config}, args...)...)
 	}
 	kubectl("get", "nodes", "--show-labels").want(t, 0, "server-1", "agent-1", "of=one")
+	kubectl("get", "nodes", "-o", "jsonpath={.items[*].status.capacity.pods}").want(t, 0, "77 77")
 	kubectl("apply", "-f", m.manifest("web")).want(t, 0)
 	kubectl("rollout", "status", "deployment/web", "--timeout=3m").want(t, 0)
 	published := strings.Replace(query, "$(sed -n 's|.*https://\\(.*\\):6443|\\1|p' $KUBECONFIG):"+servedPort, "127.0.0.1:18080", 1)

@@ -84,7 +84,7 @@ func TestFaults(t *testing.T) {
 		"nodes without nodes":    {[]string{"--api-only", "--nodes=2", "--", "true"}, []string{"leave one of them out"}},
 		"a format that is none":  {[]string{"-o=xml", "--", "true"}, []string{"use text or json"}},
 		"too little time":        {[]string{"--timeout=1ms", "--", "true"}, []string{"give a longer --timeout"}},
-		"a manifest never ready": {[]string{"--timeout=90s", "--manifest", m.manifest("lost"), "--wait", "--", "true"}, []string{"deployment/lost", "give a longer --timeout"}},
+		"a manifest never ready": {[]string{"--timeout=90s", "--manifest", m.manifest("lost"), "--wait", "--", "true"}, []string{"container web of pod lost-", "does not start: Err", "deployment/lost", "give a longer --timeout"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inner := machine{t, m.Host}
