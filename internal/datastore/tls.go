@@ -5,7 +5,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // TLS names the files with which kedge and a datastore of the user authenticate
@@ -26,7 +27,7 @@ func (t TLS) Config() (*tls.Config, error) {
 	}
 	config := &tls.Config{}
 	if t.CAFile != "" {
-		text, err := os.ReadFile(t.CAFile)
+		text, err := datadir.ReadText(t.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("datastore-cafile: %w", err)
 		}

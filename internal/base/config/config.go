@@ -87,7 +87,7 @@ type Server struct {
 	DisableControllerManager bool   `key:"disable-controller-manager" role:"server" usage:"run no controllers on this server"`
 	DisableScheduler         bool   `key:"disable-scheduler" role:"server" usage:"run no scheduler on this server"`
 	DisableEtcd              bool   `key:"disable-etcd" role:"server" usage:"run no etcd on this server: it runs only the control plane, and joins a server that has etcd"`
-	WriteKubeconfig          string `key:"write-kubeconfig" role:"server" usage:"where to write the administrator's kubeconfig"`
+	WriteKubeconfig          string `key:"write-kubeconfig" file:"true" role:"server" usage:"where to write the administrator's kubeconfig"`
 	WriteKubeconfigMode      string `key:"write-kubeconfig-mode" role:"server" usage:"file mode of the kubeconfig, in octal"`
 	WriteKubeconfigGroup     string `key:"write-kubeconfig-group" role:"server" usage:"group of the kubeconfig, which may read the file if its mode says so, as 0640 does (default: root's)"`
 	WriteKubeconfigName      string `key:"write-kubeconfig-name" role:"server" usage:"name of the cluster, the user and the context in the kubeconfig"`
@@ -122,7 +122,7 @@ type Snapshots struct {
 type S3 struct {
 	Endpoint string `key:"s3-endpoint" role:"server" usage:"S3's HOST or HOST:PORT"`
 	// EndpointCA is the path of a file in PEM.
-	EndpointCA    string `key:"s3-endpoint-ca" role:"server" usage:"file with the certificate authority of S3, in addition to the system's authorities"`
+	EndpointCA    string `key:"s3-endpoint-ca" file:"true" role:"server" usage:"file with the certificate authority of S3, in addition to the system's authorities"`
 	SkipSSLVerify bool   `key:"s3-skip-ssl-verify" role:"server" usage:"do not check S3's certificate"`
 	AccessKey     string `key:"s3-access-key" role:"server" secret:"true" usage:"S3's access key"`
 	SecretKey     string `key:"s3-secret-key" role:"server" secret:"true" usage:"S3's secret key; better in the configuration file, or in s3-config-secret"`
@@ -159,9 +159,9 @@ func (s *S3) TransferTimeout() time.Duration {
 type Datastore struct {
 	// Endpoint is empty for kedge's own. It may hold a password; see IsEtcd.
 	Endpoint string `key:"datastore-endpoint" role:"server" secret:"url" usage:"keep the cluster's state in postgres://USER:PASSWORD@HOST/DATABASE, in mysql://USER:PASSWORD@tcp(HOST)/DATABASE (MariaDB too), or in an etcd of your own, https://HOST:2379,https://…; better in the configuration file or in KEDGE_DATASTORE_ENDPOINT than in a flag"`
-	CAFile   string `key:"datastore-cafile" role:"server" usage:"file with the certificate authority of the datastore"`
-	CertFile string `key:"datastore-certfile" role:"server" usage:"file with the client certificate for the datastore"`
-	KeyFile  string `key:"datastore-keyfile" role:"server" usage:"file with the key of datastore-certfile"`
+	CAFile   string `key:"datastore-cafile" file:"true" role:"server" usage:"file with the certificate authority of the datastore"`
+	CertFile string `key:"datastore-certfile" file:"true" role:"server" usage:"file with the client certificate for the datastore"`
+	KeyFile  string `key:"datastore-keyfile" file:"true" role:"server" usage:"file with the key of datastore-certfile"`
 }
 
 // IsEtcd tells whether the endpoint is etcd's.
@@ -205,21 +205,21 @@ type Node struct {
 	NodeExternalIP []string `key:"node-external-ip" usage:"address of this node for users outside its network. Two addresses, one of each family, for dual-stack. Other nodes use it only with flannel-external-ip"`
 	FlannelIface   string   `key:"flannel-iface" usage:"interface for traffic between pods of different nodes (default: the one with node-ip)"`
 	// FlannelConf is a file in flannel's own format: see network.ReadConf.
-	FlannelConf string `key:"flannel-conf" usage:"file with settings of flannel's backend, in the format of flannel's configuration: MTU, DirectRouting (vxlan), PersistentKeepaliveInterval (wireguard-native). On servers also VNI and Port (vxlan), which are then those of all nodes"`
+	FlannelConf string `key:"flannel-conf" file:"true" usage:"file with settings of flannel's backend, in the format of flannel's configuration: MTU, DirectRouting (vxlan), PersistentKeepaliveInterval (wireguard-native). On servers also VNI and Port (vxlan), which are then those of all nodes"`
 	// NodeLabels and NodeTaints are NAME=VALUE and NAME=VALUE:EFFECT.
 	NodeLabels []string `key:"node-label" usage:"label to register this node with, as name=value, or as name with an empty value"`
 	NodeTaints []string `key:"node-taint" usage:"taint to register this node with, as name=value:effect"`
-	ResolvConf string   `key:"resolv-conf" usage:"resolv.conf for names outside the cluster (default: the host's)"`
+	ResolvConf string   `key:"resolv-conf" file:"true" usage:"resolv.conf for names outside the cluster (default: the host's)"`
 	// ContainerRuntimeEndpoint is a socket, with or without unix:// before it:
 	// see RuntimeSocket.
 	ContainerRuntimeEndpoint string `key:"container-runtime-endpoint" usage:"socket of your own container runtime, such as unix:///run/crio/crio.sock, in place of kedge's containerd. The runtime finds kedge's network in /etc/cni/net.d and /opt/cni/bin"`
 	// PrivateRegistry is a file that need not be there.
-	PrivateRegistry string `key:"private-registry" usage:"file with mirrors, credentials and TLS settings of image registries, in the format of k3s's registries.yaml"`
+	PrivateRegistry string `key:"private-registry" file:"true" usage:"file with mirrors, credentials and TLS settings of image registries, in the format of k3s's registries.yaml"`
 	// DisableDefaultRegistryEndpoint is about registries that PrivateRegistry lists.
 	DisableDefaultRegistryEndpoint bool `key:"disable-default-registry-endpoint" usage:"never ask a registry itself if the private-registry file lists it as a mirror"`
 	// The two of a credential provider are the kubelet's own.
 	ImageCredentialProviderBinDir string `key:"image-credential-provider-bin-dir" usage:"folder of the kubelet's credential providers, which get passwords of image registries"`
-	ImageCredentialProviderConfig string `key:"image-credential-provider-config" usage:"configuration of the kubelet's credential providers"`
+	ImageCredentialProviderConfig string `key:"image-credential-provider-config" file:"true" usage:"configuration of the kubelet's credential providers"`
 	// NonrootDevices is containerd's device_ownership_from_security_context.
 	NonrootDevices bool   `key:"nonroot-devices" usage:"containers that do not run as root own the devices that they are given"`
 	Snapshotter    string `key:"snapshotter" usage:"containerd's snapshotter: overlayfs or native (default: overlayfs where the kernel has it)"`

@@ -30,6 +30,7 @@ type Field struct {
 	Reloads bool
 
 	url   bool
+	file  bool
 	env   string
 	value reflect.Value
 }
@@ -58,6 +59,7 @@ func fieldsOf(v reflect.Value) []Field {
 			Secret:  tag.Get("secret") != "",
 			Reloads: tag.Get("reload") == "true",
 			url:     tag.Get("secret") == "url",
+			file:    tag.Get("file") != "",
 			env:     tag.Get("env"),
 			value:   v.Field(i),
 		})

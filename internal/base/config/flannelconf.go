@@ -3,8 +3,9 @@ package config
 import (
 	"encoding/json"
 	"errors"
-	"os"
 	"strings"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // VXLAN is what all nodes of a cluster have in common if its FlannelBackend is vxlan. It has
@@ -31,7 +32,7 @@ func (c *Config) readVXLAN() error {
 	if path == "" || c.Cluster.FlannelBackend != "vxlan" {
 		return nil
 	}
-	text, err := os.ReadFile(path)
+	text, err := datadir.ReadText(path)
 	if err != nil {
 		return &FieldError{"flannel-conf", err.Error()}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/jsonsyntax"
 )
 
@@ -60,7 +61,7 @@ func LoadFiles(files, environment []string, overrides ...func(*Config) error) (*
 	faults = append(faults,
 		readToken("token", &c.Token, c.TokenFile, sources),
 		readToken("agent-token", &c.Server.AgentToken, c.Server.AgentTokenFile, sources))
-	faults = append(faults, c.readVXLAN(), c.Validate())
+	faults = append(faults, c.readVXLAN(), c.Validate(), c.checkFiles())
 	c.applyProfile(sources)
 	return c, sources, errors.Join(faults...)
 }
@@ -73,7 +74,7 @@ func readToken(key string, token *string, file string, sources Sources) error {
 	case *token != "":
 		return &FieldError{key + "-file", "cannot be set with " + key + ". Remove one of them"}
 	}
-	text, err := os.ReadFile(file)
+	text, err := datadir.ReadText(file)
 	if *token = strings.TrimSpace(string(text)); err == nil && *token == "" {
 		err = fmt.Errorf("%s is empty: write the token into it", file)
 	}
@@ -114,7 +115,7 @@ func DropIns(path string) ([]string, error) {
 }
 
 func (c *Config) loadFile(path string, sources Sources) error {
-	text, err := os.ReadFile(path)
+	text, err := datadir.ReadText(path)
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
 	}

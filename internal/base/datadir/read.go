@@ -1,10 +1,12 @@
 package datadir
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,6 +14,9 @@ import (
 // maxText is how many bytes ReadText reads at most: many times more than the largest
 // files of manifests, and little enough for the memory of a small machine.
 const maxText = 32 << 20
+
+// null is the number of /dev/null.
+var null = unix.Mkdev(1, 3)
 
 // kinds are the words for files that are not regular.
 var kinds = map[fs.FileMode]string{
@@ -24,7 +29,8 @@ var kinds = map[fs.FileMode]string{
 
 // OpenRegular opens a regular file, or a symbolic link to one, for reading. It refuses
 // all other kinds without opening them: a FIFO would block the reader until somebody
-// writes to it, and a device may act when it is opened.
+// writes to it, and a device may act when it is opened. /dev/null counts as an empty file,
+// because links to it stand for files that somebody has switched off.
 func OpenRegular(path string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err == nil {
@@ -66,9 +72,25 @@ func ReadText(path string) ([]byte, error) {
 	return text, nil
 }
 
-// regular fails unless info describes a regular file.
+// CheckRegular fails if there is something at path that OpenRegular refuses. It does not
+// fail if nothing is there.
+func CheckRegular(path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return regular(path, info)
+}
+
+// regular fails unless info describes a regular file or /dev/null.
 func regular(path string, info fs.FileInfo) error {
 	if info.Mode().IsRegular() {
+		return nil
+	}
+	if device, is := info.Sys().(*syscall.Stat_t); is && info.Mode()&fs.ModeCharDevice != 0 && uint64(device.Rdev) == null {
 		return nil
 	}
 	kind := kinds[info.Mode().Type()]

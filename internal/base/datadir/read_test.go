@@ -34,7 +34,7 @@ func TestReadText(t *testing.T) {
 	}
 	defer listener.Close()
 	for name, target := range map[string]string{
-		"link": "file", "link-to-fifo": "fifo", "link-to-device": "/dev/zero", "link-to-nothing": "nothing", "loop": "loop",
+		"link": "file", "off": "/dev/null", "link-to-fifo": "fifo", "link-to-device": "/dev/zero", "link-to-nothing": "nothing", "loop": "loop",
 	} {
 		if err := os.Symlink(target, in(name)); err != nil {
 			t.Fatal(err)
@@ -59,5 +59,12 @@ func TestReadText(t *testing.T) {
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), in(name))):
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
+		// CheckRegular need not tell what is only missing, or too large.
+		if refused := strings.HasPrefix(want, "a ") || strings.HasPrefix(want, "too many"); (CheckRegular(in(name)) != nil) != refused {
+			t.Errorf("%s: CheckRegular returns %v", name, CheckRegular(in(name)))
+		}
+	}
+	if text, err := ReadText(in("off")); err != nil || len(text) > 0 {
+		t.Errorf("a file that is switched off: got %q, %v", text, err)
 	}
 }

@@ -76,7 +76,7 @@ func NodeName(cfg config.Node) (string, error) {
 
 // ensureID returns the ID in a file, and makes it if there is none.
 func ensureID(path string) (string, error) {
-	text, err := os.ReadFile(path)
+	text, err := datadir.ReadText(path)
 	if id := strings.TrimSpace(string(text)); err == nil && id != "" {
 		return id, nil
 	}

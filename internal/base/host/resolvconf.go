@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // Where a host's nameservers are written: by whoever configures the host, and
@@ -38,7 +40,7 @@ func ResolvConf(configured string, fallbackDir string) (path string, err error) 
 
 func pickResolvConf(configured, etc, resolved, fallbackDir string) (string, error) {
 	if configured != "" {
-		if _, err := os.ReadFile(configured); err != nil {
+		if _, err := datadir.ReadText(configured); err != nil {
 			return "", fmt.Errorf("read the file given by --resolv-conf: %w", err)
 		}
 		return configured, nil
@@ -78,7 +80,7 @@ type nameservers struct {
 // the C library.
 func readResolvConf(path string) (nameservers, error) {
 	var n nameservers
-	content, err := os.ReadFile(path)
+	content, err := datadir.ReadText(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return n, fmt.Errorf("read nameservers: %w", err)
 	}

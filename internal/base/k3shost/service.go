@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // kinds are where install.sh puts units, and the endings of their names: those of systemd,
@@ -53,7 +54,7 @@ func readService(root string) (*service, error) {
 			continue
 		}
 		s.unit = filepath.Join(kind.folder, units[0])
-		text, err := os.ReadFile(filepath.Join(root, s.unit))
+		text, err := datadir.ReadText(filepath.Join(root, s.unit))
 		if err != nil {
 			return nil, fmt.Errorf("read k3s's service: %w", err)
 		}
@@ -100,7 +101,7 @@ func find(folder, ending string) ([]string, error) {
 
 // readEnvironment reads the NAME=value lines of a file, if it is there.
 func (s *service) readEnvironment(root, file string) error {
-	text, err := os.ReadFile(filepath.Join(root, file))
+	text, err := datadir.ReadText(filepath.Join(root, file))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

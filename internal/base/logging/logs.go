@@ -6,6 +6,7 @@
 package logging
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	stdlog "log"
@@ -55,8 +56,12 @@ func openFile(cfg config.Log) (io.Writer, error) {
 	if err := os.MkdirAll(filepath.Dir(cfg.File), 0o755); err != nil {
 		return nil, fmt.Errorf("make folder of the log: %w", err)
 	}
-	// lumberjack opens the file only with the first line, which is too late for an error.
-	file, err := os.OpenFile(cfg.File, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	// lumberjack opens the file only with the first line, which is too late for an error. A FIFO
+	// that nobody reads is an error, too, and does not block.
+	file, err := os.OpenFile(cfg.File, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK, 0o600)
+	if errors.Is(err, unix.ENXIO) {
+		return nil, fmt.Errorf("open log: nobody reads the FIFO %s: choose a regular file with --log", cfg.File)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w: choose another file with --log", err)
 	}

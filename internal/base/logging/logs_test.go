@@ -106,6 +106,13 @@ func TestFile(t *testing.T) {
 	if _, err := Open(config.Log{File: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "--log") {
 		t.Errorf("a folder as a file: %v", err)
 	}
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(config.Log{File: fifo}); err == nil || !strings.Contains(err.Error(), "nobody reads the FIFO "+fifo) {
+		t.Errorf("a FIFO that nobody reads: %v", err)
+	}
 }
 
 // If stderr is the journal, a line begins with its priority and has no time.

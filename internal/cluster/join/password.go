@@ -37,7 +37,7 @@ func EnsurePassword(path, k3s string) (string, error) {
 
 // readPassword returns the password in a file, or an empty text if the file is missing.
 func readPassword(path string) (string, error) {
-	text, err := os.ReadFile(path)
+	text, err := datadir.ReadText(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("read node password: %w", err)
 	}

@@ -94,7 +94,7 @@ func EnsureToken(dir datadir.Dir, configured string, caPEM []byte) (string, erro
 		return "", err
 	}
 	path := dir.ServerToken()
-	kept, err := os.ReadFile(path)
+	kept, err := datadir.ReadText(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("read join token: %w", err)
 	}
@@ -239,7 +239,7 @@ func CheckSecret(dir datadir.Dir, user, secret string) bool {
 	if path == "" {
 		return false
 	}
-	kept, err := os.ReadFile(path)
+	kept, err := datadir.ReadText(path)
 	if err != nil {
 		return false
 	}

@@ -93,7 +93,7 @@ func (s *Server) writeKubeconfig(file KubeconfigFile) error {
 	if err != nil {
 		return err
 	}
-	old, err := os.ReadFile(file.Path)
+	old, err := datadir.ReadText(file.Path)
 	if err == nil && bytes.Equal(old, text) {
 		info, err := os.Stat(file.Path)
 		if err == nil && info.Mode().Perm() == file.Mode && (gid < 0 || info.Sys().(*syscall.Stat_t).Gid == uint32(gid)) {

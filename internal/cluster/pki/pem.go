@@ -29,7 +29,7 @@ var errNoPEM = errors.New("found no such PEM block")
 
 // readKey reads a private key in any of the encodings that openssl writes.
 func readKey(path string) (crypto.Signer, error) {
-	data, err := os.ReadFile(path)
+	data, err := datadir.ReadText(path)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func readKey(path string) (crypto.Signer, error) {
 
 // readCertificates reads all certificates of a file, in their order in the file.
 func readCertificates(path string) ([]*x509.Certificate, error) {
-	data, err := os.ReadFile(path)
+	data, err := datadir.ReadText(path)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -24,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 const (
@@ -121,7 +121,7 @@ func newBucket(settings config.S3, authority []byte) (*bucket, error) {
 	}
 	if settings.EndpointCA != "" && authority == nil {
 		var err error
-		if authority, err = os.ReadFile(settings.EndpointCA); err != nil {
+		if authority, err = datadir.ReadText(settings.EndpointCA); err != nil {
 			return nil, fmt.Errorf("read s3-endpoint-ca: %w", err)
 		}
 	}

@@ -42,7 +42,7 @@ func readSecrets(dir datadir.Dir, encryption string) (secrets, error) {
 		found[tlsPrefix+name] = content
 	}
 	if encryption != "" {
-		content, err := os.ReadFile(encryption)
+		content, err := datadir.ReadText(encryption)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("read keys of encrypted objects: %w", err)
 		} else if err == nil {
@@ -65,7 +65,7 @@ func (s secrets) sums() map[string]string {
 // keptToken returns the secret of the server's token, or an empty string if there
 // is none yet.
 func keptToken(dir datadir.Dir) (string, error) {
-	text, err := os.ReadFile(dir.ServerToken())
+	text, err := datadir.ReadText(dir.ServerToken())
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}

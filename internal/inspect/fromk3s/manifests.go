@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // packaged are the manifests that k3s writes itself: the name of each without its ending,
@@ -58,7 +60,7 @@ func (i *installation) manifests() error {
 			i.add(Works, shown, "", "It is skipped, as in k3s.")
 			return nil
 		}
-		text, err := os.ReadFile(path)
+		text, err := datadir.ReadText(path)
 		if err != nil {
 			return err
 		}

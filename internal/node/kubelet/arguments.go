@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -15,6 +14,8 @@ import (
 	"k8s.io/kubernetes/cmd/kubelet/app/options"
 	kubeletscheme "k8s.io/kubernetes/pkg/kubelet/apis/config/scheme"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // flagName is the flag of kedge by which users set the kubelet's arguments.
@@ -101,7 +102,7 @@ func applyFiles(server *options.KubeletServer, files []string) error {
 		return fmt.Errorf("convert kubelet configuration: %w", err)
 	}
 	for _, file := range files {
-		content, err := os.ReadFile(file)
+		content, err := datadir.ReadText(file)
 		if err != nil {
 			return fmt.Errorf("%s config: %w", flagName, err)
 		}

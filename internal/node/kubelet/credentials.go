@@ -17,6 +17,8 @@ import (
 	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	kubeletscheme "k8s.io/kubernetes/pkg/kubelet/apis/config/scheme"
 	kubeletconfigv1alpha1 "k8s.io/kubernetes/pkg/kubelet/apis/config/v1alpha1"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // The settings of credential providers. They are arguments of the kubelet, too.
@@ -97,7 +99,7 @@ func providerFiles(config string) ([]string, error) {
 }
 
 func readProviders(decoder runtime.Decoder, file string) ([]kubeletconfig.CredentialProvider, error) {
-	content, err := os.ReadFile(file)
+	content, err := datadir.ReadText(file)
 	if err != nil {
 		return nil, err
 	}

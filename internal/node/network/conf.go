@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // flannelTypes are flannel's names of the backends.
@@ -36,7 +36,7 @@ func ReadConf(path string, cluster config.Cluster) (map[string]any, error) {
 	if path == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(path)
+	text, err := datadir.ReadText(path)
 	if err != nil {
 		return nil, fmt.Errorf("read flannel-conf: %w", err)
 	}

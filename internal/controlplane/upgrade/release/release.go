@@ -20,10 +20,10 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/executables"
 )
@@ -59,7 +59,7 @@ type Source struct {
 
 // ReadKey returns the content of KeyFile, or nil if there is none.
 func ReadKey(path string) ([]byte, error) {
-	key, err := os.ReadFile(path)
+	key, err := datadir.ReadText(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
