@@ -161,7 +161,7 @@ func create(ctx context.Context, client kubernetes.Interface, claim Claim) (uid 
 	salt := newSalt()
 	secret, err := client.CoreV1().Secrets(namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: claim.Node + suffix, Annotations: claim.annotations()},
-		Type:       secretType,
+		Type:       SecretType,
 		Data:       map[string][]byte{saltKey: salt, hashKey: hash(salt, claim.Password)},
 	}, metav1.CreateOptions{})
 	if err != nil {

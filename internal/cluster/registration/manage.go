@@ -18,7 +18,7 @@ var serverLabels = []string{"node-role.kubernetes.io/control-plane", "node-role.
 // List returns all registrations, in the order of their nodes' names.
 func List(ctx context.Context, client kubernetes.Interface) ([]Registration, error) {
 	secrets, err := client.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("type", secretType).String(),
+		FieldSelector: fields.OneTermEqualSelector("type", SecretType).String(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list registrations: %w", err)

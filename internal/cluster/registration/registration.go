@@ -34,8 +34,8 @@ import (
 const (
 	namespace = "kube-system"
 	suffix    = ".node-password.kedge"
-	// secretType is the type of the Secrets, by which they are selected.
-	secretType = "kedge.dev/node-password"
+	// SecretType is the type of the Secrets, by which they are selected.
+	SecretType = "kedge.dev/node-password"
 	// A Secret keeps a hash of the node's password. So the holder of a token can add
 	// nodes, but cannot become a node that exists.
 	saltKey, hashKey = "salt", "hash"

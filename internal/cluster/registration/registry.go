@@ -105,7 +105,7 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 		return nil
 	}
 	selected := func(options metav1.ListOptions) metav1.ListOptions {
-		options.FieldSelector = fields.OneTermEqualSelector("type", secretType).String()
+		options.FieldSelector = fields.OneTermEqualSelector("type", SecretType).String()
 		return options
 	}
 	secrets := client.CoreV1().Secrets(namespace)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/controlplane/apiserver/essential"
 	"github.com/kedge-dev/kedge/internal/controlplane/restriction"
 )
 
@@ -81,6 +82,7 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 
 	o.Authorization.Modes = []string{"Node", "RBAC"}
 	restriction.Register(o.Admission.GenericAdmission, restriction.Config{Unenforced: !c.Cluster.EnforcesPolicies(), VIP: c.VIP})
+	essential.Use(o.Admission.GenericAdmission)
 	o.AllowPrivileged = true
 	// So that a server without kube-proxy's rules reaches webhooks and aggregated
 	// APIs too.

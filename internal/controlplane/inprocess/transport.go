@@ -25,13 +25,20 @@ type identityKey struct{}
 // Authenticator recognizes only the requests of this package's transports.
 func Authenticator() authenticator.Request {
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
-		identity, ok := r.Context().Value(identityKey{}).(user.Info)
+		identity, ok := Caller(r.Context())
 		if !ok {
 			return nil, false, nil
 		}
 		audiences, _ := authenticator.AudiencesFrom(r.Context())
 		return &authenticator.Response{User: identity, Audiences: audiences}, true, nil
 	})
+}
+
+// Caller returns the user whose transport made the request with a context. It returns false
+// for all other requests.
+func Caller(ctx context.Context) (user.Info, bool) {
+	identity, ok := ctx.Value(identityKey{}).(user.Info)
+	return identity, ok
 }
 
 // NewTransport returns a RoundTripper that hands requests to handler as the named

@@ -58,8 +58,8 @@ func (k *Kubelet) correctAddresses(ctx context.Context, client kubernetes.Interf
 	return err == nil || apierrors.IsForbidden(err)
 }
 
-// addressedClient is the kubelet's client. It registers the node with addresses. It must be used
-// by pointer, because BuildAuth in cmd/kubelet/app/auth.go accepts nothing else.
+// addressedClient is the kubelet's client. It registers the node with addresses, if it is not
+// registered yet. It must be used by pointer, because BuildAuth in cmd/kubelet/app/auth.go accepts nothing else.
 //
 //upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/auth.go BuildAuth
 type addressedClient struct {
@@ -87,8 +87,15 @@ type addressedNodes struct {
 	addresses []corev1.NodeAddress
 }
 
-// Create implements typedcorev1.NodeInterface.
+// Create implements typedcorev1.NodeInterface. It does not ask for a Node that exists: the kubelet
+// creates its Node at each start, and takes the answer that it exists for a success. Webhooks and
+// policies come before that answer, and one that fails would keep the node from starting.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go Kubelet.tryRegisterWithAPIServer
 func (n addressedNodes) Create(ctx context.Context, node *corev1.Node, options metav1.CreateOptions) (*corev1.Node, error) {
+	if _, err := n.NodeInterface.Get(ctx, node.Name, metav1.GetOptions{}); err == nil {
+		return nil, apierrors.NewAlreadyExists(corev1.Resource("nodes"), node.Name)
+	}
 	node = node.DeepCopy()
 	node.Status.Addresses = n.addresses
 	node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(taint corev1.Taint) bool {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	cloudproviderapi "k8s.io/cloud-provider/api"
@@ -44,6 +45,13 @@ func TestExternalAddresses(t *testing.T) {
 	}
 	if len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != "own" {
 		t.Errorf("got taints %v, want own alone", node.Spec.Taints)
+	}
+
+	// A later start must not ask webhooks about a Node that exists.
+	client.ClearActions()
+	_, err = (&addressedClient{client, k.nodeAddresses()}).CoreV1().Nodes().Create(t.Context(), made, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) || len(client.Actions()) != 1 || client.Actions()[0].GetVerb() != "get" {
+		t.Errorf("the kubelet gets %v after %v, want that the node exists", err, client.Actions())
 	}
 
 	// The node is as an earlier start left it.
