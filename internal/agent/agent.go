@@ -122,7 +122,7 @@ type Node struct {
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/volume/csi/csi_plugin.go nim csiPlugin.Init
 func AddTo(group *component.Group, cfg Config, api component.Component, first ...component.Component) (*Node, error) {
-	if err := cfg.Dir.MakeAgent(); err != nil {
+	if err := errors.Join(cfg.Dir.MakeAgent(), checkVolumes(cfg.Dir, cfg.Settings)); err != nil {
 		return nil, err
 	}
 	if cfg.Settings.ProtectKernelDefaults {

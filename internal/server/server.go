@@ -207,9 +207,10 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 		beforeAPI = append(beforeAPI, s.store.Authorities)
 	}
 	if s.roles.api {
-		keys := s.local.With(api.keys)
+		keys, settings := s.local.With(api.keys), join.NewFixedSettings(s.store.Connect, cfg.Cluster)
 		group.Add(keys, s.store)
-		beforeAPI = append(beforeAPI, keys)
+		group.Add(settings, s.store)
+		beforeAPI = append(beforeAPI, keys, settings)
 	}
 	group.Add(api, beforeAPI...)
 	if s.others != nil {

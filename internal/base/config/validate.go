@@ -36,6 +36,7 @@ func (c *Config) Validate() error {
 	v.agent(&c.Agent)
 	v.server(&c.Server)
 	v.cluster(&c.Cluster)
+	v.ranges(c)
 	v.outside("vip", c.Server.VIP, "cluster-cidr", c.Cluster.ClusterCIDR)
 	v.outside("vip", c.Server.VIP, "service-cidr", c.Cluster.ServiceCIDR)
 	families := len(c.Cluster.ClusterCIDR)
@@ -136,6 +137,26 @@ func (v *validator) vip(s *Server) {
 	}
 	if s.DisableAPIServer {
 		v.fault("vip", "cannot be set with disable-apiserver: only a server with an API server can answer at the address. Remove one of them")
+	}
+}
+
+// ranges checks that arguments of upstream's programs do not contradict the cluster's
+// ranges. Kubernetes would use one range, and the network and the DNS of kedge another.
+func (v *validator) ranges(c *Config) {
+	pods, services := strings.Join(c.Cluster.ClusterCIDR, ","), strings.Join(c.Cluster.ServiceCIDR, ",")
+	for _, set := range []struct {
+		option   string
+		args     []string
+		argument string
+		key, is  string
+	}{
+		{"kube-apiserver-arg", c.Server.KubeAPIServerArgs, "service-cluster-ip-range", "service-cidr", services},
+		{"kube-controller-manager-arg", c.Server.KubeControllerManagerArgs, "service-cluster-ip-range", "service-cidr", services},
+		{"kube-controller-manager-arg", c.Server.KubeControllerManagerArgs, "cluster-cidr", "cluster-cidr", pods},
+	} {
+		if given := Argument(set.args, set.argument); given != "" && given != set.is {
+			v.fault(set.option, "%s=%s is not %s %s, which all parts of kedge use. Remove the argument, and set %[3]s", set.argument, given, set.key, set.is)
+		}
 	}
 }
 

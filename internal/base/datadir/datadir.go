@@ -12,7 +12,8 @@ import (
 // Dir is a data directory. Its methods are the paths in it.
 type Dir string
 
-// RunDir holds sockets and pid files. A reboot empties it.
+// RunDir holds sockets and pid files, for root only, and the file systems of containers. A
+// reboot empties it. Only MakePassable makes it.
 const RunDir = "/run/kedge"
 
 // HelpersLink is a link to the folder of the helpers that the running kedge uses.
@@ -50,7 +51,7 @@ const (
 	ContainerLogs = "/var/log/containers"
 )
 
-// Sockets. Only root can open their folder.
+// Sockets. Only root can connect to them.
 const (
 	// LocalSocket is the socket on which commands ask the kedge that runs on this host.
 	LocalSocket      = RunDir + "/kedge.sock"
@@ -174,6 +175,9 @@ func (d Dir) AgentEtc() string { return d.join("agent", "etc") }
 // ClusterSettings is the file with the cluster's settings, as this agent knows them.
 func (d Dir) ClusterSettings() string { return d.join("agent", "etc", "cluster.json") }
 
+// VolumesRecord is the file with the folder of this node's volumes.
+func (d Dir) VolumesRecord() string { return d.join("agent", "etc", "volumes-folder") }
+
 // Servers is the file in which an agent keeps the addresses of its cluster's servers.
 func (d Dir) Servers() string { return d.join("agent", "etc", "servers.json") }
 
@@ -225,10 +229,25 @@ func (d Dir) MakeAgent() error {
 }
 
 func makeAll(folders ...string) error {
-	for _, folder := range append(folders, RunDir) {
+	for _, folder := range folders {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
 			return fmt.Errorf("make data directory: %w", Explain(err))
 		}
+	}
+	return MakePassable(RunDir)
+}
+
+// MakePassable makes a folder that every user of the host can pass through, and only root
+// can read. The root of a pod with users of its own (hostUsers: false) is another user of
+// the host, and reaches its file system below ContainerdState. The mode is also set if the
+// folder exists.
+func MakePassable(folder string) error {
+	err := os.MkdirAll(folder, 0o711)
+	if err == nil {
+		err = os.Chmod(folder, 0o711)
+	}
+	if err != nil {
+		return fmt.Errorf("make folder: %w", Explain(err))
 	}
 	return nil
 }

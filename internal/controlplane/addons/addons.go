@@ -290,6 +290,9 @@ func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) (
 	// RuntimeClass. A CustomResourceDefinition is never deleted, because the user's
 	// objects would go with it.
 	if there && apierrors.IsInvalid(err) && object.GetKind() != definitionKind {
+		if err := a.tryAgain(ctx, object, live); err != nil {
+			return true, fmt.Errorf("try to create it again, before it is deleted: %w", err)
+		}
 		if err := client.Delete(ctx, object.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return true, fmt.Errorf("delete to create it again: %w", err)
 		}
@@ -297,4 +300,16 @@ func (a *Addons) apply(ctx context.Context, object *unstructured.Unstructured) (
 		there = err == nil
 	}
 	return there, err
+}
+
+// tryAgain fails if the API would refuse to create an object after the live one has been
+// deleted. Without it, an address that is taken would leave the cluster without its DNS.
+func (a *Addons) tryAgain(ctx context.Context, object, live *unstructured.Unstructured) error {
+	trial := object.DeepCopy()
+	trial.SetName(object.GetName() + "-trial")
+	if err := leaveAddresses(trial, live); err != nil {
+		return err
+	}
+	_, err := a.resource(object).Create(ctx, trial, metav1.CreateOptions{FieldManager: fieldManager, DryRun: []string{metav1.DryRunAll}})
+	return err
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,12 +101,12 @@ func newFake() *fake.FakeDynamicClient {
 }
 
 // TestRun has an API server that is not quite ready, and a Service with another
-// address.
+// address. The new address is taken at first: the Service must stay until it is free.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFake()
 		var log []string
-		attempts := map[string]int{}
+		attempts, tried := map[string]int{}, 0
 		client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			gr := action.GetResource().GroupResource()
 			switch action := action.(type) {
@@ -118,6 +120,14 @@ func TestRun(t *testing.T) {
 			case clienttesting.DeleteAction:
 				log = append(log, "delete "+gr.String()+" "+action.GetNamespace()+"/"+action.GetName())
 				return true, nil, nil
+			case clienttesting.CreateActionImpl:
+				if tried++; !slices.Equal(action.CreateOptions.DryRun, []string{metav1.DryRunAll}) || len(log) > 0 && strings.HasPrefix(log[len(log)-1], "delete services") {
+					t.Errorf("%s was created with %+v after %v", gr.String(), action.CreateOptions, log)
+				}
+				if tried < 3 {
+					return true, nil, &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonInvalid, Message: "provided IP is already allocated"}}
+				}
+				return true, &unstructured.Unstructured{}, nil
 			case clienttesting.PatchAction:
 				key := gr.String() + " " + action.GetNamespace() + "/" + action.GetName()
 				attempts[key]++
@@ -127,7 +137,7 @@ func TestRun(t *testing.T) {
 				switch {
 				case action.GetNamespace() != "" && attempts[key] < 3:
 					return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, action.GetNamespace())
-				case gr.Resource == "services" && attempts[key] == 3:
+				case gr.Resource == "services" && tried < 3:
 					return true, nil, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid}}
 				}
 				log = append(log, "apply "+key)
@@ -268,5 +278,28 @@ func TestIncludes(t *testing.T) {
 				t.Errorf("got %v", got)
 			}
 		})
+	}
+}
+
+// TestLeaveAddresses wants a trial of a Service to ask only for the addresses that the
+// Service does not have yet.
+func TestLeaveAddresses(t *testing.T) {
+	service := func(addresses ...any) *unstructured.Unstructured {
+		spec := map[string]any{"ports": []any{}}
+		if len(addresses) > 0 {
+			spec["clusterIP"], spec["clusterIPs"] = addresses[0], addresses
+		}
+		return &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	}
+	for name, test := range map[string]struct{ wanted, live, want *unstructured.Unstructured }{
+		"another one":    {service("10.43.0.11"), service("10.43.0.10"), service("10.43.0.11")},
+		"one more":       {service("10.43.0.10", "fd43::a"), service("10.43.0.10"), service("fd43::a")},
+		"the same":       {service("10.43.0.10"), service("10.43.0.10"), service()},
+		"not a Service":  {service(), service("10.43.0.10"), service()},
+		"two other ones": {service("10.43.0.11", "fd43::b"), service("10.43.0.10", "fd43::a"), service("10.43.0.11", "fd43::b")},
+	} {
+		if err := leaveAddresses(test.wanted, test.live); err != nil || !equality.Semantic.DeepEqual(test.wanted, test.want) {
+			t.Errorf("%s: got %v, %v, want %v", name, test.wanted, err, test.want)
+		}
 	}
 }

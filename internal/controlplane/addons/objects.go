@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"path"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -179,4 +180,31 @@ func includes(live, wanted any) bool {
 		return true
 	}
 	return live == wanted
+}
+
+// leaveAddresses removes the addresses from a Service that the live Service has. While that
+// one exists, they are taken.
+func leaveAddresses(service, live *unstructured.Unstructured) error {
+	wanted, found, err := unstructured.NestedStringSlice(service.Object, "spec", "clusterIPs")
+	if err != nil || !found {
+		return err
+	}
+	held, _, err := unstructured.NestedStringSlice(live.Object, "spec", "clusterIPs")
+	if err != nil {
+		return err
+	}
+	left := slices.DeleteFunc(slices.Clone(wanted), func(address string) bool { return slices.Contains(held, address) })
+	if len(left) == len(wanted) {
+		return nil
+	}
+	for _, field := range []string{"clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"} {
+		unstructured.RemoveNestedField(service.Object, "spec", field)
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	if err := unstructured.SetNestedField(service.Object, left[0], "spec", "clusterIP"); err != nil {
+		return err
+	}
+	return unstructured.SetNestedStringSlice(service.Object, left[:1], "spec", "clusterIPs")
 }

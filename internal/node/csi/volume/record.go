@@ -61,6 +61,15 @@ type Volume struct {
 	Created   time.Time `json:"created"`
 }
 
+// Any tells whether there are volumes in a base directory.
+func Any(base string) (bool, error) {
+	records, err := os.ReadDir(filepath.Join(base, recordFolder))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("look for volumes: %w", err)
+	}
+	return len(records) > 0, nil
+}
+
 // recordFolder holds the records. No volume's name begins with a dot.
 const recordFolder = ".volumes"
 

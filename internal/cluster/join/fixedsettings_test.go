@@ -1,0 +1,57 @@
+package join
+
+import (
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/testutil/etcd"
+)
+
+// TestFixedSettings changes each fixed setting after the first start, and others.
+func TestFixedSettings(t *testing.T) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Start(t)}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	began := config.Default().Cluster
+	start := func(cluster config.Cluster) error {
+		return compareFixed(t.Context(), client, cluster)
+	}
+	if err := start(began); err != nil {
+		t.Fatal(err)
+	}
+	for key, change := range map[string]func(*config.Cluster){
+		"cluster-cidr is 10.50.0.0/16, and this cluster began with 10.42.0.0/16": func(c *config.Cluster) { c.ClusterCIDR = []string{"10.50.0.0/16"} },
+		"service-cidr is 10.43.0.0/16,fd00::/112, and":                           func(c *config.Cluster) { c.ServiceCIDR = []string{"10.43.0.0/16", "fd00::/112"} },
+		"set `cluster-domain: cluster.local`":                                    func(c *config.Cluster) { c.ClusterDomain = "example.org" },
+	} {
+		now := began
+		change(&now)
+		if err := start(now); err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("got %v, want %q", err, key)
+		}
+	}
+	now := began
+	now.ClusterDNS, now.FlannelBackend, now.Disable = []string{"10.43.0.11"}, "host-gw", []string{"gateway"}
+	if err := start(now); err != nil {
+		t.Errorf("settings that can change: %v", err)
+	}
+	if err := start(began); err != nil {
+		t.Errorf("the settings of the first start, again: %v", err)
+	}
+	if _, err := client.Put(t.Context(), FixedKey, `{"cluster-cidr": "10.42.0.0/16"}`); err != nil {
+		t.Fatal(err)
+	}
+	now.ClusterDomain = "example.org"
+	if err := start(now); err != nil {
+		t.Errorf("a cluster that has not kept a setting: %v", err)
+	}
+	if len(fixed(began)) != len(Fixed) {
+		t.Errorf("%v are settings of the cluster, want %v", fixed(began), Fixed)
+	}
+}
