@@ -3,6 +3,8 @@ package agent
 import (
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/kubeinit"
 	"github.com/kedge-dev/kedge/internal/base/trial"
@@ -17,6 +19,7 @@ import (
 //
 //	base/logging                the loggers of logrus and the standard library
 //	cli/translations            kubectl's texts, before main
+//	agent/process.go            the mask of new files' modes
 //	agent/environment.go        PATH, NO_PROXY and WIREGUARD_KEY_FILE
 //	node/containerd             containerd's list of plugins and its folder for temporary mounts
 //	node/lowpower               the garbage collector's settings
@@ -36,6 +39,9 @@ type Process struct {
 // SetUp prepares the process for the libraries of servers and agents. The cli package
 // calls it once, before Run of either: CoreDNS does not take a second call.
 func SetUp(log config.Log) (*Process, error) {
+	// containerd makes the folders of containers for all users to pass through, and the
+	// mask of a service (systemd's UMask) could forbid that.
+	unix.Umask(0o022)
 	phase, verbosity, err := kubeinit.Setup(log)
 	if err != nil {
 		return nil, fmt.Errorf("set up Kubernetes's libraries: %w", err)

@@ -150,6 +150,37 @@ func TestListensOnlyWhereDesigned(t *testing.T) {
 	}
 }
 
+// TestRunFolder plays another user of the host. The root of a pod with users of its own is one, and
+// must pass through /run/kedge to its file system. Nobody else may list, read or write anything
+// there, or connect to a socket.
+func TestRunFolder(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	s.sleeper("main")
+	container := strings.TrimPrefix(s.pod("main").Status.ContainerStatuses[0].ContainerID, "containerd://")
+	run := func(command ...string) (string, error) {
+		output, err := s.server.Host.Command(s.ctx, command[0], command[1:]...).Output()
+		return strings.TrimSpace(string(output)), err
+	}
+	nobody := func(script string) (string, error) {
+		return run("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script)
+	}
+	if _, err := nobody("test -d /run/kedge/containerd/io.containerd.runtime.v2.task/k8s.io/" + container); err != nil {
+		t.Errorf("another user does not get to the folder of a container: %v", err)
+	}
+	list, err := run("find", "/run/kedge", "-xdev", "-path", "*/rootfs", "-prune", "-o", "-print")
+	if err != nil || !strings.Contains(list, "/run/kedge/kedge.sock") || !strings.Contains(list, "/run/kedge/containerd/containerd.sock") {
+		t.Fatalf("list the folder: %v: %s", err, list)
+	}
+	open, err := nobody("for path in " + strings.ReplaceAll(list, "\n", " ") + `; do if test -r "$path" || test -w "$path"; then ls -ld "$path"; fi; done`)
+	if err != nil || open != "" {
+		t.Errorf("another user can read or write, %v:\n%s", err, open)
+	}
+	if abstract, err := run("sh", "-c", "ss -Hlxp | grep -E ' @' || true"); err != nil || abstract != "" {
+		t.Errorf("these sockets have no modes, %v:\n%s", err, abstract)
+	}
+}
+
 // lockedBy reads the process ID that kedge has on its host from the lock of a data directory.
 func lockedBy(t *testing.T, lock string) int {
 	t.Helper()

@@ -79,7 +79,7 @@ func LockHost() (*Lock, error) { return lockHost(RunDir) }
 
 func lockHost(folder string) (*Lock, error) {
 	fail := func(err error) (*Lock, error) { return nil, fmt.Errorf("take %s: %w", folder, Explain(err)) }
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	if err := MakePassable(folder); err != nil {
 		return fail(err)
 	}
 	file, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_RDWR|os.O_CREATE, 0o600)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // Config is what preparing the host depends on.
@@ -107,7 +108,7 @@ func (p preparer) prepare(ctx context.Context) (notes []string, err error) {
 // recordDriver is for the next Detect.
 func (p preparer) recordDriver() error {
 	record := p.path(driverRecord)
-	if err := os.MkdirAll(filepath.Dir(record), 0o700); err != nil {
+	if err := datadir.MakePassable(filepath.Dir(record)); err != nil {
 		return fmt.Errorf("record cgroup driver: %w", err)
 	}
 	if err := os.WriteFile(record, []byte(p.Facts.CgroupDriver), 0o600); err != nil {

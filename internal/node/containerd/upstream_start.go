@@ -19,6 +19,9 @@ func (c *Containerd) start(ctx context.Context, config *srvconfig.Config) (*serv
 	if err := server.CreateTopLevelDirectories(config); err != nil {
 		return nil, fmt.Errorf("make containerd folders: %w", err)
 	}
+	if err := makePassable(config.State); err != nil {
+		return nil, err
+	}
 	for _, folder := range []string{c.cfg.CNIConfDir, filepath.Dir(c.cfg.Socket)} {
 		if err := os.MkdirAll(folder, 0o755); err != nil {
 			return nil, fmt.Errorf("make folder %s: %w", folder, err)

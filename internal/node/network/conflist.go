@@ -133,6 +133,13 @@ func (c conflist) write(dir string) error {
 	if err != nil {
 		return err
 	}
+	// The plugin would let every user of the host read which pod has which address.
+	if err := os.MkdirAll(addressDir, 0o700); err != nil {
+		return fmt.Errorf("make folder of addresses: %w", err)
+	}
+	if err := os.Chmod(addressDir, 0o700); err != nil {
+		return fmt.Errorf("protect folder of addresses: %w", err)
+	}
 	path := filepath.Join(dir, conflistName)
 	if existing, err := os.ReadFile(path); err == nil && bytes.Equal(existing, content) {
 		return nil

@@ -119,7 +119,7 @@ func removeOtherMode(ctx context.Context, mode proxyconfig.ProxyMode, log *logru
 	if last == mode {
 		return
 	}
-	if err := os.MkdirAll(datadir.RunDir, 0o700); err != nil {
+	if err := datadir.MakePassable(datadir.RunDir); err != nil {
 		log.Warnf("Cannot record the proxy's mode: %v", err)
 	} else if err := os.WriteFile(modeFile, []byte(mode), 0o600); err != nil {
 		log.Warnf("Cannot record the proxy's mode: %v", err)

@@ -147,7 +147,7 @@ func (c *seen) kedge(args ...string) (string, error) {
 func (c *seen) sockets() {
 	c.Helper()
 	folder := c.Server.Host.Path("/run/kedge")
-	if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o700 {
+	if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o711 {
 		c.Errorf("/run/kedge: %v, %v", info, err)
 	}
 	var found []string
