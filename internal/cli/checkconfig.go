@@ -78,7 +78,7 @@ func whatToCheck(cfg *config.Config, role config.Role) (check host.CheckConfig, 
 		return check, err
 	}
 	check.Ports = server.Ports(cfg, node)
-	return check, server.CheckArguments(cfg)
+	return check, errors.Join(server.CheckArguments(cfg), server.CheckAddresses(cfg, node))
 }
 
 func printChecks(w io.Writer, checks []host.Check) error {

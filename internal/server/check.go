@@ -21,6 +21,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
+	"github.com/kedge-dev/kedge/internal/node/announce"
 )
 
 // CheckArguments returns all faults in the user's arguments for upstream's programs that
@@ -107,7 +108,36 @@ func metricsPorts(cfg *config.Config, node netip.Addr) map[metrics.Part]int32 {
 // check returns everything that would keep a server from starting and can be known
 // before: faults in arguments, and ports that other processes have.
 func check(ctx context.Context, cfg *config.Config, node host.Node) error {
-	return errors.Join(CheckArguments(cfg), checkVIP(cfg.Server.VIP, node), host.CheckPorts(ctx, Ports(cfg, node)))
+	return errors.Join(CheckArguments(cfg), CheckAddresses(cfg, node), host.CheckPorts(ctx, Ports(cfg, node)))
+}
+
+// CheckAddresses returns what is wrong with the addresses of this server in the settings. It
+// changes nothing, and nothing needs to run.
+func CheckAddresses(cfg *config.Config, node host.Node) error {
+	addresses, err := host.Addresses()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(checkAdvertised(cfg, addresses), checkVIP(cfg.Server.VIP, node)); err != nil || cfg.Server.VIP == "" {
+		return err
+	}
+	if _, err := (announce.Linux{}).Place(netip.MustParseAddr(cfg.Server.VIP)); err != nil {
+		return fmt.Errorf("vip %s cannot be on this host: %w. Set vip to an address of a network that this host is in: %v", cfg.Server.VIP, err, node.IPs)
+	}
+	return nil
+}
+
+// checkAdvertised returns an error if other hosts cannot reach this one at advertise-address:
+// it must be an address of the host, or one of those by which others reach it from outside.
+func checkAdvertised(cfg *config.Config, addresses []netip.Addr) error {
+	if cfg.Server.AdvertiseAddress == "" {
+		return nil
+	}
+	advertised := netip.MustParseAddr(cfg.Server.AdvertiseAddress)
+	if slices.Contains(addresses, advertised) || slices.Contains(cfg.Node.ExternalIPs(), advertised) || cfg.Server.VIP == cfg.Server.AdvertiseAddress {
+		return nil
+	}
+	return fmt.Errorf("advertise-address %s is on no interface of this host: set it to one of %v. If other hosts reach this host at %[1]s, such as by NAT, set node-external-ip to %[1]s, too", advertised, addresses)
 }
 
 // checkVIP returns an error if the address of the control plane cannot move between hosts

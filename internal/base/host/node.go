@@ -185,6 +185,12 @@ func reachable(ips []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(ips), func(ip netip.Addr) bool { return !ip.IsGlobalUnicast() })
 }
 
+// Addresses returns the addresses of this host at which other hosts may reach it.
+func Addresses() ([]netip.Addr, error) {
+	all, err := localAddresses()
+	return reachable(all), err
+}
+
 func localAddresses() ([]netip.Addr, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {

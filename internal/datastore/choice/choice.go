@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -168,6 +169,7 @@ func Join(ctx context.Context, cfg *config.Config, dir datadir.Dir, clock *pki.C
 	if err := checkState(cfg, dir, member); err != nil {
 		return nil, err
 	}
+	warnEmpty(cfg, dir)
 	if cfg.Agent.Server == "" || cfg.Server.ClusterReset {
 		return nil, nil
 	}
@@ -221,6 +223,21 @@ func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 		return errors.New("this server belongs to a cluster of several servers, and its disk has no state: start it with --server https://HOST:6443 and --token to join them, or with --cluster-init if it is to be the first")
 	}
 	return nil
+}
+
+// warnEmpty warns if a new cluster is about to begin where one was before: the join token,
+// which a server makes at its first start, is there, and no state is.
+func warnEmpty(cfg *config.Config, dir datadir.Dir) {
+	elsewhere := cfg.Agent.Server != "" || cfg.Server.Datastore.Endpoint != ""
+	if elsewhere || etcd.Exists(dir.Etcd()) || etcd.Exists(etcd.Prepared(dir.Restoring())) {
+		return
+	}
+	_, noToken := os.Stat(dir.ServerToken())
+	_, noSQLite := os.Stat(dir.SQLite())
+	if noToken == nil && errors.Is(noSQLite, fs.ErrNotExist) {
+		logrus.WithField("component", "datastore").Warnf("This server had a cluster, and %s has no state of it any more: an empty cluster begins now. "+
+			"To get the cluster back, stop kedge, choose a snapshot of `kedge snapshot list`, and run `kedge snapshot restore NAME`", dir.ServerDB())
+	}
 }
 
 // Reset makes this server the only etcd member of its cluster, and logs what the

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
@@ -83,6 +85,51 @@ func TestCheckState(t *testing.T) {
 			err := checkState(cfg, dir, member)
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// TestWarnEmpty has the join token of a cluster, with its state and without. A first start,
+// and a server whose state is elsewhere, warn of nothing.
+func TestWarnEmpty(t *testing.T) {
+	const token, sqlite, wal = "server/token", "server/db/state.db", "server/db/etcd/member/wal/0.wal"
+	for name, test := range map[string]struct {
+		files  []string
+		change func(*config.Config)
+		warns  bool
+	}{
+		"a first start":       {},
+		"a later start":       {files: []string{token, sqlite}},
+		"no database":         {files: []string{token}, warns: true},
+		"no etcd":             {files: []string{token}, change: func(c *config.Config) { c.Server.ClusterInit = true }, warns: true},
+		"etcd":                {files: []string{token, wal}},
+		"joins another":       {files: []string{token}, change: func(c *config.Config) { c.Agent.Server = "https://192.0.2.10:6443" }},
+		"a database of users": {files: []string{token}, change: func(c *config.Config) { c.Server.Datastore.Endpoint = "postgres://db.example.com/kedge" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hook := logtest.NewGlobal()
+			defer hook.Reset()
+			dir, cfg := t.TempDir(), config.Default()
+			for _, file := range test.files {
+				path := filepath.Join(dir, file)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if test.change != nil {
+				test.change(cfg)
+			}
+			warnEmpty(cfg, datadir.Dir(dir))
+			warned := false
+			for _, entry := range hook.AllEntries() {
+				warned = warned || strings.Contains(entry.Message, "an empty cluster begins now")
+			}
+			if warned != test.warns {
+				t.Errorf("it warns: %t", warned)
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -63,6 +64,8 @@ type claims struct {
 	// unsaved has the volumes, by claim, that the driver made and that have no PersistentVolume
 	// yet.
 	unsaved sync.Map
+	// told has the last fault of each claim and volume that was logged.
+	told sync.Map
 }
 
 func newClaims(cfg Config, api kubernetes.Interface, snapshots snapshotclient.Interface, changed func()) *claims {
@@ -101,7 +104,7 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	var running sync.WaitGroup
 	for range workers {
 		running.Go(func() {
-			c.queue.Work(ctx, c.look, func(name cache.ObjectName, err error) { c.log.Warnf("%s: %v", name, err) })
+			c.queue.Work(ctx, c.look, c.tell)
 		})
 	}
 	running.Wait()
@@ -126,10 +129,24 @@ func (c *claims) isMine(object any) bool {
 
 // look looks at a claim or a volume.
 func (c *claims) look(ctx context.Context, name cache.ObjectName) error {
+	sync := c.syncClaim
 	if name.Namespace == "" {
-		return c.syncVolume(ctx, name)
+		sync = c.syncVolume
 	}
-	return c.syncClaim(ctx, name)
+	err := sync(ctx, name)
+	if err == nil {
+		c.told.Delete(name)
+	}
+	return err
+}
+
+// tell logs why a claim or a volume will be looked at again: once, until the reason changes.
+func (c *claims) tell(name cache.ObjectName, err error) {
+	// An error of the driver begins with the name of the volume.
+	text := strings.TrimPrefix(err.Error(), name.Name+": ")
+	if before, _ := c.told.Swap(name, text); before != text {
+		c.log.Warnf("%s: %s", name, text)
+	}
 }
 
 // syncClaim makes the volume of a claim if it has none.
