@@ -152,7 +152,9 @@ func TestRun(t *testing.T) {
 		ready, done := make(chan struct{}), make(chan error, 1)
 		go func() { done <- addons.Run(ctx, func() { close(ready) }) }()
 		<-ready
-		synctest.Wait() // The kinds of the Gateway API come later.
+		// The address is free after some attempts, and the kinds of the Gateway API come later.
+		time.Sleep(2 * lastRetry)
+		synctest.Wait()
 		for _, want := range []string{
 			"apply clusterrolebindings.rbac.authorization.k8s.io /kedge:cluster-admins",
 			"apply runtimeclasses.node.k8s.io /crun",
