@@ -2,6 +2,7 @@ package kubeinit
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -50,11 +51,7 @@ func (b *bridge) Info(_ int, message string, keysAndValues ...any) {
 
 // Error logs a structured error. err may be nil.
 func (b *bridge) Error(err error, message string, keysAndValues ...any) {
-	detail := ""
-	if err != nil {
-		detail = err.Error()
-	}
-	level := b.errorLevel(message, detail)
+	level := b.errorLevel(message, err)
 	if !b.log.IsLevelEnabled(level) {
 		return
 	}
@@ -92,8 +89,8 @@ func (b *bridge) level(upstream logrus.Level) logrus.Level {
 	return logrus.DebugLevel
 }
 
-func (b *bridge) errorLevel(message, detail string) logrus.Level {
-	if !b.verbose() && b.phase.expects(message, detail) {
+func (b *bridge) errorLevel(message string, err error) logrus.Level {
+	if !b.verbose() && b.phase.expects(message, err) {
 		return logrus.DebugLevel
 	}
 	return b.refused.level(message + detail)
@@ -134,11 +131,14 @@ func (b *bridge) writeLine(line []byte) {
 	case 'W':
 		level = b.level(logrus.WarnLevel)
 	case 'E':
-		level = b.errorLevel(text, text)
+		level = b.errorLevel(text, errors.New(text))
 	case 'F':
 		// klog then ends the process, which calls Phase.exit.
 		b.phase.last.Store(text)
-		level = b.errorLevel(text, text)
+		level = logrus.ErrorLevel
+		if b.phase.state.Load() == stopping {
+			level = b.level(level)
+		}
 	}
 	if b.log.IsLevelEnabled(level) {
 		b.entry(nil).Log(level, text)

@@ -12,6 +12,7 @@ type part struct{ path, name string }
 // parts are the names that users know upstream's packages by, with the beginnings of the
 // packages' paths.
 var parts = []part{
+	{"k8s.io/kubernetes/pkg/kubelet.", "kubelet"},
 	{"k8s.io/kubernetes/pkg/kubelet/", "kubelet"},
 	{"k8s.io/kubernetes/cmd/kubelet/", "kubelet"},
 	{"k8s.io/kubernetes/pkg/probe/", "kubelet"},
@@ -62,19 +63,23 @@ const unknown = "kubernetes"
 // depth is how many callers are looked at.
 const depth = 64
 
-// caller returns the name of the part whose code is logging.
-func caller() string {
-	var callers [depth]uintptr
-	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
-	return nameOf(func(yield func(function string) bool) {
+// callers returns the functions that called the logger, the innermost first.
+func callers() iter.Seq[string] {
+	var counters [depth]uintptr
+	known := counters[:runtime.Callers(2, counters[:])]
+	return func(yield func(function string) bool) {
+		frames := runtime.CallersFrames(known)
 		for more := true; more; {
 			var frame runtime.Frame
 			if frame, more = frames.Next(); !yield(frame.Function) {
 				return
 			}
 		}
-	})
+	}
 }
+
+// caller returns the name of the part whose code is logging.
+func caller() string { return nameOf(callers()) }
 
 // nameOf returns the name of the first function that is in parts, or else of the first in
 // shared.

@@ -69,19 +69,17 @@ func (p *Phase) Ready() { p.state.Store(running) }
 // having stopped already.
 func (p *Phase) Stopping() { p.state.Store(stopping) }
 
-// expects tells whether an error, with its detail or "", is routine or belongs to the
-// phase.
-func (p *Phase) expects(message, detail string) bool {
-	if isRoutine(message, detail) {
-		return true
-	}
+// expects tells whether an error is routine or belongs to the phase. err may be nil.
+func (p *Phase) expects(message string, err error) bool {
 	switch p.state.Load() {
 	case starting:
-		return slices.Contains(startingErrors, message)
+		if slices.Contains(startingErrors, message) {
+			return true
+		}
 	case stopping:
 		return true
 	}
-	return false
+	return isRoutine(message, err, callers())
 }
 
 // startingErrors are messages that upstream logs as errors in every normal start. The
@@ -89,9 +87,8 @@ func (p *Phase) expects(message, detail string) bool {
 // them.
 var startingErrors = []string{
 	// pkg/kubelet, until the node is registered and containers were listed once
-	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go Kubelet.fastNodeStatusUpdate Kubelet.updateNodeStatus
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go Kubelet.fastNodeStatusUpdate
 	"Error getting the current node from lister",
-	"Error updating node status, will retry",
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/eviction/eviction_manager.go managerImpl.synchronize
 	"Eviction manager: failed to get summary stats",
 	// pkg/kubelet/stats, if cAdvisor has found a cgroup and has not yet looked at it
@@ -99,27 +96,15 @@ var startingErrors = []string{
 	"Partial failure issuing cadvisor.ContainerInfoV2",
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/util/nodelease.go SetNodeOwnerFunc
 	"Failed to get node when trying to set owner ref to the node lease",
-	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.StartGarbageCollection Kubelet.syncLoop Kubelet.fastStaticPodsRegistration
-	"Image garbage collection failed once. Stats initialization may not have completed yet",
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.syncLoop Kubelet.fastStaticPodsRegistration
 	"Skipping pod synchronization",
 	"Unable to register mirror pod because node is not registered yet",
 	// pkg/controlplane/controller/kubernetesservice, even if there was none
 	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/controller/kubernetesservice/controller.go Controller.Start
 	"Found stale data, removed previous endpoints on kubernetes service, apiserver didn't exit successfully previously",
-	// k8s.io/component-helpers/apimachinery/lease, until the namespaces exist
-	//upstream:relies-on k8s.io/component-helpers/apimachinery/lease/controller.go controller.backoffEnsureLease
-	"Failed to ensure lease exists, will retry",
-	// pkg/controlplane/controller/legacytokentracking, until kube-system exists
-	//upstream:relies-on k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking/controller.go Controller.processNext
-	"Error while syncing ConfigMap",
 	// pkg/controller/serviceaccount, until that ConfigMap exists
 	//upstream:relies-on k8s.io/kubernetes/pkg/controller/serviceaccount/legacy_serviceaccount_token_cleaner.go LegacySATokenCleaner.evaluateSATokens
 	"Getting lastest possible tracked_since time",
-	// k8s.io/apiserver/pkg/storage/etcd3/watcher.go, if a watch ends before it has begun
-	//upstream:relies-on k8s.io/apiserver/pkg/storage/etcd3/watcher.go watchChan.startWatching
-	"failed to sync with latest state: context canceled",
-	//upstream:relies-on go.etcd.io/etcd/server/v3/storage/mvcc/kvstore_txn.go storeTxnCommon.rangeKeys
-	"failed to sync with latest state: rangeKeys: context cancelled: context canceled",
 	// pkg/proxy/nftables, before it has made its table
 	//upstream:relies-on k8s.io/kubernetes/pkg/proxy/nftables/proxier.go Proxier.syncProxyRules
 	"Failed to list existing chains",

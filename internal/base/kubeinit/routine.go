@@ -1,6 +1,7 @@
 package kubeinit
 
 import (
+	"iter"
 	"slices"
 	"strings"
 )
@@ -21,15 +22,6 @@ var routines = []routine{
 	// pkg/controller/replicaset/replica_set.go, when a server is elected again
 	//upstream:relies-on k8s.io/kubernetes/pkg/controller/replicaset/replica_set.go NewReplicaSetController
 	{message: "unable to register metrics"},
-	// pkg/controller, at every rollout: the controller looks at the object again
-	//upstream:relies-on k8s.io/kubernetes/pkg/controller/util/consistency/consistency.go ConsistencyError.Error
-	{message: "Unhandled Error", detail: "is not as new as written version"},
-	// pkg/controller/podautoscaler/horizontal.go, every 15 seconds: Events FailedGetScale,
-	// FailedComputeMetricsReplicas and FailedGetResourceMetric, for example while pods start
-	//upstream:relies-on k8s.io/kubernetes/pkg/controller/podautoscaler/horizontal.go HorizontalController.reconcileAutoscaler HorizontalController.computeReplicasForMetrics
-	{message: "Unhandled Error", detail: "failed to query scale subresource for"},
-	{message: "Unhandled Error", detail: "failed to compute desired number of replicas based on listed metrics"},
-	{message: "Unhandled Error", detail: "invalid metrics ("},
 	// pkg/kubelet/pod_workers.go: an Event FailedSync, or one about the failure, reports it
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/pod_workers.go podWorkers.podWorkerLoop
 	{message: "Error syncing pod, skipping"},
@@ -41,15 +33,12 @@ var routines = []routine{
 	{message: "Failed to pull image"},
 	//upstream:relies-on k8s.io/cri-client/pkg/remote_image.go remoteImageService.pullImageV1
 	{message: "PullImage from image service failed"},
-	// k8s.io/cri-client: failures in a container, and pods that are gone meanwhile
-	//upstream:relies-on k8s.io/cri-client/pkg/remote_runtime.go remoteRuntimeService.execSyncV1 remoteRuntimeService.execV1 remoteRuntimeService.StartContainer remoteRuntimeService.createContainerV1 remoteRuntimeService.containerStatusV1
+	// k8s.io/cri-client: failures in a container
+	//upstream:relies-on k8s.io/cri-client/pkg/remote_runtime.go remoteRuntimeService.execSyncV1 remoteRuntimeService.execV1 remoteRuntimeService.StartContainer remoteRuntimeService.createContainerV1
 	{message: "ExecSync cmd from runtime service failed"},
 	{message: "Exec cmd from runtime service failed"},
 	{message: "StartContainer from runtime service failed"},
 	{message: "CreateContainer in sandbox from runtime service failed"},
-	{message: "ContainerStatus from runtime service failed", detail: "not found"},
-	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kuberuntime/kuberuntime_manager.go kubeGenericRuntimeManager.GetPodStatus
-	{message: "PodSandboxStatus of sandbox for pod", detail: "not found"},
 	// pkg/kubelet/prober/prober.go: an Event Unhealthy
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/prober/prober.go prober.probe
 	{message: "Probe errored"},
@@ -64,7 +53,11 @@ var routines = []routine{
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/status/status_manager.go manager.syncPod
 	//upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/node_authorizer.go NodeAuthorizer.authorize
 	{message: "Failed to get status for pod", detail: "no relationship found"},
-	{message: "Failed to update status for pod", detail: "not found"},
+	// pkg/kubelet/config/file.go: an Event FileNotUsed of kedge's own (package staticpods)
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/config/file.go sourceFile.extractFromDir sourceFile.run
+	{message: "Could not process manifest file"},
+	{message: "Manifest path is not a directory or file"},
+	{message: "Unable to process watch event"},
 	// pkg/volume/secret and configmap: an Event FailedMount
 	//upstream:relies-on k8s.io/kubernetes/pkg/volume/secret/secret.go secretVolumeMounter.SetUpAt
 	//upstream:relies-on k8s.io/kubernetes/pkg/volume/projected/projected.go projectedVolumeMounter.collectData
@@ -78,29 +71,26 @@ var routines = []routine{
 	// FailedScheduling
 	//upstream:relies-on k8s.io/kubernetes/pkg/scheduler/schedule_one.go Scheduler.schedulingAlgorithm
 	{message: "Status after running PostFilter plugins for pod"},
-	// k8s.io/apiserver/pkg/server/dynamiccertificates, at each renewal: a certificate and its
-	// key are two files, and upstream reads them again
-	//upstream:relies-on k8s.io/apiserver/pkg/server/dynamiccertificates/dynamic_serving_content.go DynamicCertKeyPairContent.processNextWorkItem
-	{message: "Unhandled Error", detail: "private key does not match public key"},
-	// k8s.io/apimachinery's runtime.HandleError in containerd's streaming server: the user
-	// who ran the command gets the error
-	//upstream:relies-on k8s.io/cri-streaming/pkg/streaming/remotecommand/exec.go ServeExec
-	{message: "Unhandled Error", detail: "error executing command in container"},
-	// k8s.io/client-go/tools/cache/reflector.go, if a watch ends before it has begun
-	//upstream:relies-on k8s.io/client-go/tools/cache/reflector.go DefaultWatchErrorHandler
-	{message: "Failed to watch", detail: "context canceled"},
+	// k8s.io/apiserver: the client gets the status 504, or has given up
+	//upstream:relies-on k8s.io/apiserver/pkg/server/filters/wrap.go WithPanicRecovery
+	{message: "Timeout or abort while handling"},
+	//upstream:relies-on k8s.io/apiserver/pkg/server/filters/timeout.go timeoutHandler.ServeHTTP
+	{message: "Post-timeout activity"},
+	//upstream:relies-on k8s.io/apiserver/pkg/endpoints/handlers/finisher/finisher.go logPostTimeoutResult
+	{message: "Unhandled Error", detail: "FinishRequest: post-timeout activity"},
+	// pkg/registry/core/service, after kedge has adopted a cluster: Services whose ports and addresses no
+	// allocator knows yet
+	//upstream:relies-on k8s.io/kubernetes/pkg/registry/core/service/portallocator/controller/repair.go Repair.doRunOnce
+	//upstream:relies-on k8s.io/kubernetes/pkg/registry/core/service/ipallocator/controller/repairip.go RepairIPAddress.syncService
+	{message: "Unhandled Error", detail: "is not allocated; repairing"},
+	{message: "Unhandled Error", detail: "may have leaked: flagging for later clean up"},
+	{message: "Unhandled Error", detail: "appears to have leaked: cleaning up"},
 	// k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go, at the end of an exec
 	//upstream:relies-on k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go UpgradeAwareHandler.tryUpgrade
 	{message: "Error proxying data from", detail: "closed pipe"},
 	// pkg/volume/csi/csi_plugin.go, until the node is registered
 	//upstream:relies-on k8s.io/kubernetes/pkg/volume/csi/csi_plugin.go initializeCSINode
 	{message: "Failed to initialize CSINode", detail: "not found"},
-	// pkg/controller/nodeipam/ipam/range_allocator.go, if the node changes while the
-	// controller gives it its range, and then tries again with an older state
-	//upstream:relies-on k8s.io/kubernetes/pkg/controller/nodeipam/ipam/range_allocator.go rangeAllocator.processNextNodeWorkItem rangeAllocator.updateCIDRsAllocation
-	{message: "CIDR assignment for node failed", detail: "may not change podCIDR"},
-	{message: "Error processing node work item", detail: "may not change podCIDR"},
-	{message: "Failed to update node PodCIDR after multiple attempts", detail: "may not change podCIDR"},
 	// pkg/kubelet at each start, even of a node that is ready: before the file exists, and on
 	// a host with cgroup v1
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/manager.go ManagerImpl.readCheckpoint
@@ -112,6 +102,21 @@ var routines = []routine{
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.syncLoop
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/runtime.go runtimeState.runtimeErrors
 	{message: "Skipping pod synchronization", detail: "container runtime status check may not have completed yet"},
+	// pkg/kubelet, on a busy machine: each of them is tried again at an interval, and the Node is not ready
+	// if that does not help
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.syncLoopIteration
+	{message: "Housekeeping took longer than expected"},
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go Kubelet.syncNodeStatus Kubelet.updateNodeStatus
+	{message: "Unable to update node status", detail: "exceeds retry count"},
+	//upstream:relies-on k8s.io/component-helpers/apimachinery/lease/controller.go controller.retryUpdateLease
+	{message: "Failed to update lease"},
+	// pkg/kubelet/kubelet.go, before images were listed. The second failure in a row has another message.
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.StartGarbageCollection
+	{message: "Image garbage collection failed once"},
+	// pkg/kubelet/volumemanager/populator, ten times a second until the claim of a volume is there: an Event
+	// FailedMount
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go desiredStateOfWorldPopulator.processPodVolumes
+	{message: "Error processing volume"},
 	// pkg/kubelet/eviction, before images were listed
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/eviction/eviction_manager.go managerImpl.synchronize
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cadvisor/helpers_linux.go imageFsInfoProvider.ImageFsInfoLabel
@@ -122,7 +127,24 @@ func (r routine) is(message, detail string) bool {
 	return strings.HasPrefix(message, r.message) && strings.Contains(detail, r.detail)
 }
 
-// isRoutine tells whether an error with a detail is in routines.
-func isRoutine(message, detail string) bool {
-	return slices.ContainsFunc(routines, func(r routine) bool { return r.is(message, detail) })
+// isRoutine tells whether an error is in routines, or has one of the properties that retried.go describes.
+// functions are those that called the logger.
+func isRoutine(message string, err error, functions iter.Seq[string]) bool {
+	detail := ""
+	if err != nil {
+		detail = err.Error()
+	}
+	if slices.ContainsFunc(routines, func(r routine) bool { return r.is(message, detail) }) {
+		return true
+	}
+	if strings.Contains(detail, denied) {
+		return false
+	}
+	return isAnswer(err) || isRetried(message) || fromWorker(functions) || isStream(functions)
 }
+
+// denied is in the API's answer to a component that lacks a right. That is a fault of kedge, however often the
+// component tries again (k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go).
+//
+//upstream:relies-on k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go forbiddenMessage
+const denied = ` is forbidden: User "`

@@ -1,0 +1,109 @@
+package kubeinit
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"net/http"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// The level error is for faults of kedge and of its host. Upstream also logs errors that are none: its loops
+// compare what is with what should be, and a loop that fails at one object tries again. These functions
+// find these errors, by four properties:
+//
+//   - The value of the error says that somebody else was faster, or has given up: isAnswer.
+//   - A worker of a queue has logged it: fromWorker. Upstream's workers put an object back into their queue if
+//     its turn has failed.
+//   - The message says that there will be another attempt: isRetried.
+//   - It has ended the stream of a user, who gets the error: isStream.
+//
+// What a user must know about such an object is in its Events and its status. An error of another kind is in
+// routines.
+
+// isAnswer tells whether an error says that its caller was late or gave up, which is no fault of either side: a
+// conflict with another writer, an object that is gone or there already, a request that nobody waits for any
+// more, or a container that is gone.
+func isAnswer(err error) bool {
+	if err == nil {
+		return false
+	}
+	code := status.Code(err)
+	return errors.Is(err, context.Canceled) || code == codes.NotFound || code == codes.Canceled ||
+		apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || isNamedNotFound(err) || isClientGone(err) ||
+		answers.MatchString(err.Error())
+}
+
+// isNamedNotFound tells whether the API has no object of some name. An answer without a name says that the API
+// does not have the kind, or the path.
+func isNamedNotFound(err error) bool {
+	var answer apierrors.APIStatus
+	return apierrors.IsNotFound(err) && errors.As(err, &answer) && answer.Status().Details != nil && answer.Status().Details.Name != ""
+}
+
+// isClientGone tells whether an error says that there is nobody who reads an answer.
+func isClientGone(err error) bool {
+	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrClosedPipe) ||
+		errors.Is(err, http.ErrHandlerTimeout) || errors.Is(err, http.ErrAbortHandler)
+}
+
+// answers finds the errors of isAnswer in a text. Upstream makes texts of many of them, by %v.
+//
+//upstream:relies-on k8s.io/apimachinery/pkg/api/errors/errors.go NewNotFound NewAlreadyExists NewConflict
+//upstream:relies-on google.golang.org/grpc/internal/status/status.go Error.Error
+//upstream:relies-on std/context/context.go Canceled
+//upstream:relies-on std/net/http/h2_bundle.go http2errStreamClosed http2errClientDisconnected
+var answers = regexp.MustCompile(`Operation cannot be fulfilled on |[a-z.]+ "[^"]+" (not found|already exists)|` +
+	`context canceled|code = (NotFound|Canceled) |http2: stream closed|client disconnected`)
+
+// isRetried tells whether a message says that there will be another attempt.
+func isRetried(message string) bool { return again.MatchString(message) && !never.MatchString(message) }
+
+// again are upstream's words for another attempt, and never are those for none.
+var (
+	again = regexp.MustCompile(`(?i)re-?queu|re-?tr(y|ies)|\btry again`)
+	never = regexp.MustCompile(`(?i)not (be )?re-?tr|after (multiple|re-?try|several)|drop`)
+)
+
+// fromWorker tells whether a worker of a queue is among the functions that called the logger. Upstream's
+// controllers name it so, as k8s.io/client-go/examples/workqueue/main.go does. It is none of them if it logs
+// that it drops an object after many attempts, which is what the method handleErr does, or if it has panicked.
+func fromWorker(functions iter.Seq[string]) bool {
+	found := false
+	for function := range functions {
+		if dropping.MatchString(function) {
+			return false
+		}
+		found = found || worker.MatchString(function)
+	}
+	return found
+}
+
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/replicaset/replica_set.go ReplicaSetController.processNextWorkItem
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/deployment/deployment_controller.go DeploymentController.handleErr
+//upstream:relies-on k8s.io/kubernetes/pkg/controller/volume/persistentvolume/pv_controller_base.go PersistentVolumeController.claimWorker
+//upstream:relies-on k8s.io/apimachinery/pkg/util/runtime/runtime.go logPanic
+var (
+	worker   = regexp.MustCompile(`\.(processNext\w*|\w*[wW]orker)(\.func[\d.]+)*(\[\.\.\.\])?$`)
+	dropping = regexp.MustCompile(`\)\.handle\w*Err$|/runtime\.logPanic$`)
+)
+
+// isStream tells whether a stream of kubectl exec, attach or port-forward has logged an error. The user gets it.
+//
+//upstream:relies-on k8s.io/cri-streaming/pkg/streaming/remotecommand/attach.go ServeAttach
+//upstream:relies-on k8s.io/cri-streaming/pkg/streaming/remotecommand/exec.go ServeExec
+func isStream(functions iter.Seq[string]) bool {
+	for function := range functions {
+		if strings.HasPrefix(function, "k8s.io/cri-streaming/pkg/streaming/") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,159 @@
+package kubeinit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
+)
+
+// The functions of upstream that call the logger in the cases below.
+var (
+	replicaSet = []string{
+		"k8s.io/apimachinery/pkg/util/runtime.logError", "k8s.io/apimachinery/pkg/util/runtime.handleError", "k8s.io/apimachinery/pkg/util/runtime.HandleError",
+		"k8s.io/kubernetes/pkg/controller/replicaset.(*ReplicaSetController).processNextWorkItem",
+		"k8s.io/kubernetes/pkg/controller/replicaset.(*ReplicaSetController).worker", "runtime.goexit",
+	}
+	deployment = []string{
+		"k8s.io/apimachinery/pkg/util/runtime.handleError", "k8s.io/kubernetes/pkg/controller/deployment.(*DeploymentController).handleErr",
+		"k8s.io/kubernetes/pkg/controller/deployment.(*DeploymentController).processNextWorkItem", "runtime.goexit",
+	}
+	claims = []string{
+		"k8s.io/kubernetes/pkg/controller/volume/persistentvolume.(*PersistentVolumeController).updateClaim",
+		"k8s.io/kubernetes/pkg/controller/volume/persistentvolume.(*PersistentVolumeController).claimWorker.func1",
+		"k8s.io/kubernetes/pkg/controller/volume/persistentvolume.(*PersistentVolumeController).claimWorker", "runtime.goexit",
+	}
+	panicked = []string{
+		"k8s.io/apimachinery/pkg/util/runtime.logPanic", "k8s.io/apimachinery/pkg/util/runtime.handleCrash", "runtime.gopanic",
+		"k8s.io/kubernetes/pkg/controller/replicaset.(*ReplicaSetController).processNextWorkItem", "runtime.goexit",
+	}
+	generic = []string{
+		"k8s.io/apimachinery/pkg/util/runtime.HandleErrorWithContext", "k8s.io/kubernetes/pkg/controller/certificates.(*Controller[...]).processNextWorkItem[...]", "runtime.goexit",
+	}
+	attach = []string{
+		"k8s.io/apimachinery/pkg/util/runtime.HandleError", "k8s.io/cri-streaming/pkg/streaming/remotecommand.ServeAttach", "net/http.(*conn).serve", "runtime.goexit",
+	}
+	kubelet = []string{"k8s.io/kubernetes/pkg/kubelet.(*podWorkers).podWorkerLoop", "k8s.io/kubernetes/pkg/kubelet.(*podWorkers).UpdatePod.func1", "runtime.goexit"}
+)
+
+var pods = schema.GroupResource{Resource: "pods"}
+
+func TestIsRoutine(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "persistentvolumeclaims"}, "data", errors.New("the object has been modified; please apply your changes to the latest version and try again"))
+	for name, test := range map[string]struct {
+		message   string
+		err       error
+		functions []string
+		want      bool
+	}{
+		// Others were faster, or gave up.
+		"a conflict":               {"Failed to update claim", conflict, nil, true},
+		"a wrapped conflict":       {"Failed to update claim", fmt.Errorf("save claim: %w", conflict), nil, true},
+		"a conflict as text":       {"Unhandled Error", fmt.Errorf("default/data failed with: %v", conflict), nil, true},
+		"an object that is gone":   {"Failed to update status for pod", apierrors.NewNotFound(pods, "a"), nil, true},
+		"gone, as text":            {`Couldn't get secret default/none: secret "none" not found`, nil, nil, true},
+		"an object that is there":  {"Unhandled Error", fmt.Errorf("create PVC a-data: %v", apierrors.NewAlreadyExists(schema.GroupResource{Resource: "persistentvolumeclaims"}, "a-data")), nil, true},
+		"a container that is gone": {"Failed to remove container", status.Error(codes.NotFound, "an error occurred when try to find container \"1\": not found"), nil, true},
+		"of a sandbox, as text":    {"PodSandboxStatus of sandbox for pod", errors.New("rpc error: code = NotFound desc = an error occurred when try to find sandbox: not found"), nil, true},
+		"a client that gave up":    {"Unhandled Error", fmt.Errorf("apiserver received an error that is not an metav1.Status: %#+v: %v", context.Canceled, context.Canceled), nil, true},
+		"a request that ended":     {"Failed to watch", context.Canceled, nil, true},
+		"a call that ended":        {"Failed to watch", status.Error(codes.Canceled, "context canceled"), nil, true},
+		"a connection that closed": {"Unhandled Error", fmt.Errorf("apiserver was unable to write a JSON response: %w", fmt.Errorf("write tcp: %w", syscall.EPIPE)), nil, true},
+		"a stream that closed":     {"Unhandled Error", errors.New("apiserver was unable to write a JSON response: http2: stream closed"), nil, true},
+		"an answer too late":       {"Unhandled Error", fmt.Errorf("apiserver was unable to write a fallback JSON response: %w", http.ErrHandlerTimeout), nil, true},
+
+		// There will be another attempt.
+		"a StatefulSet":            {"Error syncing StatefulSet, requeuing", errors.New("read version: 615 is not as new as written version: 619"), nil, true},
+		"a budget":                 {"Error syncing PodDisruptionBudget, requeuing", errors.New("connection refused"), nil, true},
+		"a node":                   {"Error updating node status, will retry", context.DeadlineExceeded, nil, true},
+		"a ReplicaSet":             {"Unhandled Error", errors.New(`sync "default/a" failed with read version: 615 is not as new as written version: 619`), replicaSet, true},
+		"without a ServiceAccount": {"Unhandled Error", errors.New(`sync "default/early-1" failed with pods "early-1-" is forbidden: error looking up service account default/late: serviceaccount "late" not found`), replicaSet, true},
+		"beyond a quota":           {"Unhandled Error", errors.New(`sync "tight/two-1" failed with pods "two-1-x" is forbidden: exceeded quota: one, requested: pods=1, used: pods=1, limited: pods=1`), replicaSet, true},
+		"a claim":                  {"Could not sync claim", errors.New("timeout"), claims, true},
+		"a generic function":       {"Sync failed", errors.New("timeout"), generic, true},
+
+		// Errors of kedge and of its host.
+		"dropped":                   {"Unhandled Error", errors.New("timeout"), deployment, false},
+		"never again":               {"Work item failed, will not retry", errors.New("timeout"), nil, false},
+		"given up":                  {"Failed to update node PodCIDR after multiple attempts", errors.New("timeout"), nil, false},
+		"a panic":                   {"Observed a panic", nil, panicked, false},
+		"a right that is missing":   {"Unhandled Error", errors.New(`sync failed: pods is forbidden: User "system:serviceaccount:kube-system:replicaset-controller" cannot list resource "pods" in API group "" at the cluster scope`), replicaSet, false},
+		"a kind that is missing":    {"Unhandled Error", &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource", Details: &metav1.StatusDetails{}}}, nil, false},
+		"a program that is missing": {"Failed to start", errors.New(`exec: "mkfs.ext4": executable file not found in $PATH`), nil, false},
+		"a refused connection":      {"Unhandled Error", fmt.Errorf("dial: %w", syscall.ECONNREFUSED), nil, false},
+		"a full disk":               {"Failed to write", syscall.ENOSPC, nil, false},
+		"an invalid object":         {"Unhandled Error", apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "a", field.ErrorList{field.Required(field.NewPath("spec"), "")}), nil, false},
+		"no error":                  {"Failed", nil, kubelet, false},
+		"a deadline":                {"Failed", context.DeadlineExceeded, kubelet, false},
+
+		// The table.
+		"a command that ended":        {"Unhandled Error", errors.New("error attaching to container: container is in CONTAINER_EXITED state"), attach, true},
+		"a NodePort after adoption":   {"Unhandled Error", errors.New("the node port 30080 for service web/apps is not allocated; repairing"), nil, true},
+		"an address after adoption":   {"Unhandled Error", errors.New("the ClusterIP [IPv4]: 10.43.0.7 for Service apps/web is not allocated; repairing"), nil, true},
+		"a port of two Services":      {"Unhandled Error", errors.New("the node port 30080 for service web/apps was assigned to multiple services; please recreate"), nil, false},
+		"image GC at the start":       {"Image garbage collection failed once. Stats initialization may not have completed yet", errors.New("get image disk stats: no imagefs label"), nil, true},
+		"image GC that fails":         {"Image garbage collection failed multiple times in a row", errors.New("get image disk stats: no imagefs label"), nil, false},
+		"an early ephemeral volume":   {"Error processing volume", errors.New("error processing PVC default/a-data: PVC was not created for pod"), kubelet, true},
+		"a slow kubelet":              {"Housekeeping took longer than expected", errors.New("housekeeping took too long"), kubelet, true},
+		"a node that is slow to tell": {"Unable to update node status", errors.New("update node status exceeds retry count"), kubelet, true},
+		"a lease":                     {"Failed to update lease", context.DeadlineExceeded, kubelet, true},
+		"an answer that came late":    {"Timeout or abort while handling", nil, nil, true},
+		"a pod's fault":               {"Error syncing pod, skipping", errors.New("any"), kubelet, true},
+		"a pod without its node":      {"Failed to get status for pod", errors.New(`pods "a" is forbidden: User "system:node:n" cannot get resource "pods" in API group "" in the namespace "default": no relationship found between node 'n' and this object`), nil, true},
+		"no route":                    {"Failed to get status for pod", errors.New("no route to host"), nil, false},
+	} {
+		if got := isRoutine(test.message, test.err, slices.Values(test.functions)); got != test.want {
+			t.Errorf("%s: %s: %v: got %t, want %t", name, test.message, test.err, got, test.want)
+		}
+	}
+}
+
+// queue has a worker whose name is that of upstream's.
+type queue struct{ bridge *bridge }
+
+func (q *queue) processNextWorkItem() { utilruntime.HandleError(errors.New("timeout")) }
+
+// handleErr is what upstream's workers call that drop an object after many attempts.
+func (q *queue) handleErr() { q.processNextWorkItem() }
+
+// TestCallers logs the same error in a worker and elsewhere.
+func TestCallers(t *testing.T) {
+	var out bytes.Buffer
+	log := logrus.New()
+	log.SetOutput(&out)
+	q := &queue{newBridge(log, &Verbosity{})}
+	q.bridge.phase.Ready()
+	klog.SetLogger(logr.New(q.bridge))
+	t.Cleanup(klog.ClearLogger)
+	if q.processNextWorkItem(); out.Len() > 0 {
+		t.Errorf("a worker logged %s", &out)
+	}
+	if q.handleErr(); !strings.Contains(out.String(), "level=error") {
+		t.Errorf("got %q of a worker that drops an object, want an error", &out)
+	}
+	out.Reset()
+	if q.bridge.Error(errors.New("timeout"), "Unhandled Error"); !strings.Contains(out.String(), "level=error") {
+		t.Errorf("got %q, want an error", &out)
+	}
+	// What ends the process is never routine.
+	out.Reset()
+	if q.bridge.writeLine([]byte("F1121 file.go:42] hook failed, will retry: context canceled\n")); !strings.Contains(out.String(), "level=error") {
+		t.Errorf("got %q, want an error", &out)
+	}
+}
