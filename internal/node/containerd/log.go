@@ -2,7 +2,9 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"runtime"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"github.com/containerd/log"
 	nrilog "github.com/containerd/nri/pkg/log"
 	"github.com/sirupsen/logrus"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // captureLog makes containerd log through logrus as a component. Its informational messages,
@@ -76,6 +79,8 @@ var routines = []struct{ message, detail string }{
 	{"Failed to pipe std", "closed fifo"}, // internal/cri/io/container_io.go
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/images/snapshots.go
 	{"Failed to sync snapshot stats", "database not open"}, // internal/cri/server/images/snapshots.go
+	//upstream:relies-on github.com/containerd/containerd/v2/core/metadata/gc.go gcContext.finish
+	{"failed to finish collection context", "file already closed"}, // core/metadata/gc.go, as text
 }
 
 // isRoutine tells whether an error is a fault neither of containerd nor of the host.
@@ -83,13 +88,23 @@ func isRoutine(entry *logrus.Entry) bool {
 	if entry.Level != logrus.ErrorLevel {
 		return false
 	}
-	err := fmt.Sprint(entry.Data[logrus.ErrorKey])
+	err, _ := entry.Data[logrus.ErrorKey].(error)
+	if isClosed(err) {
+		return true
+	}
+	detail := fmt.Sprint(err)
 	for _, r := range routines {
-		if strings.HasPrefix(entry.Message, r.message) && strings.Contains(err, r.detail) {
+		if strings.HasPrefix(entry.Message, r.message) && strings.Contains(detail, r.detail) {
 			return true
 		}
 	}
 	return answered.MatchString(entry.Message)
+}
+
+// isClosed tells whether an error says that containerd's database, or one of its files, is closed. That is so
+// only when kedge stops, which may be in the middle of a collection of garbage (core/metadata/gc.go).
+func isClosed(err error) bool {
+	return errors.Is(err, fs.ErrClosed) || errors.Is(err, bolterrors.ErrDatabaseNotOpen)
 }
 
 // leaveOut formats all messages except the expected ones and those below the level that is set.

@@ -3,11 +3,14 @@ package containerd
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 func TestCaptureLog(t *testing.T) {
@@ -31,6 +34,17 @@ func TestCaptureLog(t *testing.T) {
 	if got := buf.String(); got != "" {
 		t.Errorf("errors that the kubelet tells of: %s", got)
 	}
+	log.L.WithError(fmt.Errorf("update database: %w", os.ErrClosed)).WithField("type", "snapshot").Error("failed to finish collection context")
+	log.L.WithError(errors.New("write /var/lib/kedge/agent/containerd/meta.db: file already closed")).Error("failed to finish collection context")
+	log.L.WithError(fmt.Errorf("update database: %w", bolterrors.ErrDatabaseNotOpen)).Error("failed to collect")
+	if got := buf.String(); got != "" {
+		t.Errorf("errors of a collection of garbage that a stop interrupts: %s", got)
+	}
+	log.L.WithError(errors.New("input/output error")).Error("failed to finish collection context")
+	if got := buf.String(); !strings.Contains(got, "level=error") {
+		t.Errorf("an error of the host in a collection of garbage: %q", got)
+	}
+	buf.Reset()
 	log.L.WithError(errors.New("input/output error")).Errorf("Failed to pipe stdout of container %q", "a")
 	if got := buf.String(); !strings.Contains(got, "level=error") {
 		t.Errorf("an error of the host: %q", got)
