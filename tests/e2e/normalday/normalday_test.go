@@ -135,7 +135,13 @@ func TestNormalDay(t *testing.T) {
 	c.Kubectl("delete", "node", agent.Host.Name)
 	c.Server.Terminate()
 
-	for host, text := range map[string]string{"the server": c.Server.Log(), "the agent": agent.Log()} {
+	wantNoErrors(t, map[string]string{"the server": c.Server.Log(), "the agent": agent.Log()})
+}
+
+// wantNoErrors fails the test for each line of a log that is for a fault of kedge or of its host.
+func wantNoErrors(t *testing.T, logs map[string]string) {
+	t.Helper()
+	for host, text := range logs {
 		for line := range strings.Lines(text) {
 			if strings.Contains(line, "level=error") || strings.Contains(line, "level=fatal") || strings.Contains(line, "component=kubernetes") {
 				t.Errorf("%s says: %s", host, line)
