@@ -36,7 +36,7 @@ func (c *Config) Validate() error {
 	v.agent(&c.Agent)
 	v.server(&c.Server)
 	v.cluster(&c.Cluster)
-	v.ranges(c)
+	v.upstreamRanges(c)
 	v.outside("vip", c.Server.VIP, "cluster-cidr", c.Cluster.ClusterCIDR)
 	v.outside("vip", c.Server.VIP, "service-cidr", c.Cluster.ServiceCIDR)
 	families := len(c.Cluster.ClusterCIDR)
@@ -140,9 +140,9 @@ func (v *validator) vip(s *Server) {
 	}
 }
 
-// ranges checks that arguments of upstream's programs do not contradict the cluster's
+// upstreamRanges checks that arguments of upstream's programs do not contradict the cluster's
 // ranges. Kubernetes would use one range, and the network and the DNS of kedge another.
-func (v *validator) ranges(c *Config) {
+func (v *validator) upstreamRanges(c *Config) {
 	pods, services := strings.Join(c.Cluster.ClusterCIDR, ","), strings.Join(c.Cluster.ServiceCIDR, ",")
 	for _, set := range []struct {
 		option   string

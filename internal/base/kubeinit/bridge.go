@@ -93,7 +93,10 @@ func (b *bridge) errorLevel(message string, err error) logrus.Level {
 	if !b.verbose() && b.phase.expects(message, err) {
 		return logrus.DebugLevel
 	}
-	return b.refused.level(message + detail)
+	if err != nil {
+		message += ": " + err.Error()
+	}
+	return b.refused.level(message)
 }
 
 func (b *bridge) entry(keysAndValues []any) *logrus.Entry {

@@ -13,12 +13,12 @@ import (
 // checkHosts keeps users of one namespace from giving it host names of others. A user who may do
 // everything in a namespace may also change the Namespace itself.
 func (p *plugin) checkHosts(ctx context.Context, a admission.Attributes) error {
-	now, before, err := annotated(a)
+	now, before, err := metadata(a)
 	if err != nil {
 		return err
 	}
 	hosts := now.GetAnnotations()[gateways.HostsAnnotation]
-	if hosts == before[gateways.HostsAnnotation] {
+	if hosts == before.GetAnnotations()[gateways.HostsAnnotation] {
 		return nil
 	}
 	allowed, err := p.may(ctx, authorizer.AttributesRecord{
