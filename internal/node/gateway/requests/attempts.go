@@ -313,6 +313,7 @@ func (a *attempts) repeat() bool {
 // giveUp answers that there was no answer.
 func (a *attempts) giveUp(status int) {
 	switch {
+	case status == http.StatusRequestTimeout: // the context has ended, too
 	case a.r.Context().Err() != nil:
 		status = statusGone
 	case errors.Is(context.Cause(a.ctx), errTimeout):

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 )
@@ -25,15 +24,17 @@ var (
 // than its bound was read.
 type body struct {
 	source io.Reader
+	// client tells whether the client was silent for too long, or is nil. http.Server ends the
+	// context of the request before a read of the body has failed, so this says it first.
+	client interface{ Late() bool }
 	// bound is how many bytes are kept.
 	bound int
 	// whole is called once with all bytes when the end was read and none was lost, or is nil.
 	whole func(content []byte)
 
 	// gone says that bytes were lost, complete that the end was read, failed that the client did
-	// not send all, late that it was silent for too long, tooLarge that it sent too much, and
-	// ended that nobody reads any more.
-	gone, complete, failed, late, tooLarge, ended atomic.Bool
+	// not send all, tooLarge that it sent too much, and ended that nobody reads any more.
+	gone, complete, failed, tooLarge, ended atomic.Bool
 
 	mu   sync.Mutex
 	kept []byte
@@ -48,6 +49,7 @@ func newBody(w http.ResponseWriter, r *http.Request, limit int64, bound int) *bo
 		return nil
 	}
 	b := &body{source: r.Body, bound: bound}
+	b.client, _ = r.Body.(interface{ Late() bool })
 	if limit > 0 {
 		// It also tells the server not to read the rest.
 		b.source = http.MaxBytesReader(w, r.Body, limit)
@@ -105,7 +107,6 @@ func (r *bodyReader) Read(into []byte) (int, error) {
 		}
 	} else if err != nil {
 		b.tooLarge.Store(errors.As(err, &tooLarge))
-		b.late.Store(errors.Is(err, os.ErrDeadlineExceeded))
 		b.failed.Store(true)
 	}
 	return n, err
@@ -135,5 +136,5 @@ func (b *body) again() (io.ReadCloser, error) {
 func (b *body) isWhole() bool    { return b == nil || b.complete.Load() }
 func (b *body) isGone() bool     { return b != nil && b.gone.Load() }
 func (b *body) isTooLarge() bool { return b != nil && b.tooLarge.Load() }
-func (b *body) isLate() bool     { return b != nil && b.late.Load() }
+func (b *body) isLate() bool     { return b != nil && b.client != nil && b.client.Late() }
 func (b *body) hasFailed() bool  { return b != nil && b.failed.Load() }

@@ -189,21 +189,23 @@ func (s *Sockets) patient(w http.ResponseWriter, r *http.Request) (http.Response
 // the server of HTTP/1 does after that: it reads the rest of the body before it sends a short
 // answer.
 func (s *Sockets) watchBody(control *http.ResponseController, r *http.Request, isCall bool) (end func()) {
-	limit, late := s.patience.stream, new(atomic.Bool)
+	limit := s.patience.stream
 	if r.ProtoMajor == 1 {
 		limit = s.patience.body
 	}
+	body := &patientBody{ReadCloser: r.Body}
+	body.watch = watch{limit: limit, end: func() {
+		body.late.Store(true)
+		_ = control.SetReadDeadline(time.Unix(1, 0))
+	}}
 	if !isCall {
-		r.Body = &patientBody{r.Body, watch{limit: limit, end: func() {
-			late.Store(true)
-			_ = control.SetReadDeadline(time.Unix(1, 0))
-		}}}
+		r.Body = body
 	}
 	if r.ProtoMajor > 1 {
 		return func() {}
 	}
 	return func() {
-		if !late.Load() {
+		if !body.late.Load() {
 			_ = control.SetReadDeadline(time.Now().Add(s.patience.body))
 		}
 	}
@@ -230,7 +232,11 @@ func (w *watch) begin() (stop func() bool) {
 type patientBody struct {
 	io.ReadCloser
 	watch watch
+	late  atomic.Bool
 }
+
+// Late tells whether the client was silent for too long. It is true before a read fails for that.
+func (b *patientBody) Late() bool { return b.late.Load() }
 
 func (b *patientBody) Read(into []byte) (int, error) {
 	defer b.watch.begin()()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/requests"
 )
 
 // TestLateHeader tells a client of HTTP/1 that began a request why the connection ends, with and
@@ -121,4 +123,43 @@ func TestBodyThatNobodyReads(t *testing.T) {
 		}
 	}
 	eventually(t, "forgetting the requests", func() bool { return w.sockets.requests.count() == 0 })
+}
+
+// TestLateBody answers 408 to a client that is silent in the middle of a body, with both parts of the
+// gateway and a backend that wants to read all of it.
+func TestLateBody(t *testing.T) {
+	w := newWorld(t, func(s *Sockets) { s.patience.body, s.patience.stream = 200*time.Millisecond, 200*time.Millisecond })
+	app := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	defer app.Close()
+	q := requests.New(requests.Config{})
+	defer q.Close()
+	w.state.Backends["b"] = &routing.Backend{Name: "b", Endpoints: []addrPort{addrPortOf(app.Listener)}}
+	w.state.Routes["r"] = &routing.Route{Name: "r", Rules: []routing.Rule{{Split: *split("b")}}}
+	port := w.open("web", routing.TCP, routing.Listener{Protocol: routing.HTTP, Routes: []string{"r"}})
+	q.Set(&w.state)
+	w.handler = func(w http.ResponseWriter, r *http.Request) { q.Serve(w, r, "web") }
+	for _, begun := range []string{"Content-Length: 10\r\n\r\nbegun", "Transfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n", "Content-Length: 10\r\n\r\n"} {
+		for range 20 {
+			c := dialTCP(t, port)
+			_ = c.SetDeadline(time.Now().Add(generous))
+			_, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: a.example\r\n"+begun)
+			must(t, err)
+			if answer := readAnswer(t, bufio.NewReader(c), http.StatusRequestTimeout); !answer.Close {
+				t.Error("the connection stays")
+			}
+			_ = c.Close()
+		}
+	}
+	transport := &http.Transport{DialContext: to(port), Protocols: protocols(func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) })}
+	defer transport.CloseIdleConnections()
+	body, writer := io.Pipe()
+	defer writer.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://a.example/", body)
+	must(t, err)
+	response, err := transport.RoundTrip(r)
+	must(t, err)
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("with HTTP/2 a silent client gets %d", response.StatusCode)
+	}
 }
