@@ -214,10 +214,10 @@ func TestSockets(t *testing.T) {
 	}
 	// HTTP/3 leaves alone the names that listeners of TLS have over TCP.
 	mixed := exampleFront()
-	name := func(protocol routing.Protocol, hostname string) routing.Listener {
-		return routing.Listener{Name: "l", Protocol: protocol, Hostname: hostname}
+	name := func(protocol routing.Protocol, hostname string) Listener {
+		return Listener{Listener: routing.Listener{Name: "l", Protocol: protocol, Hostname: hostname}}
 	}
-	mixed.Ports[1].Listeners = []routing.Listener{
+	mixed.Ports[1].Listeners = []Listener{
 		name(routing.HTTPS, "*.a"), name(routing.TLSPassthrough, "pass.a"), name(routing.TLSTerminate, "end.a"), name(routing.HTTPS, "end.a"),
 		name(routing.HTTPS, "web.a"), name(routing.TLSTerminate, "web.a"), name(routing.TLSTerminate, ""),
 	}
