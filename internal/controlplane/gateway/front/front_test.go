@@ -222,7 +222,7 @@ func TestSockets(t *testing.T) {
 		name(routing.HTTPS, "web.a"), name(routing.TLSTerminate, "web.a"), name(routing.TLSTerminate, ""),
 	}
 	service := served(mixed)
-	all := Sockets([]Front{mixed}, func(types.NamespacedName) *corev1.Service { return service }, options)
+	all, _ := Sockets([]Front{mixed}, func(types.NamespacedName) *corev1.Service { return service }, options)
 	if want := []string{"pass.a", "end.a", ""}; !slices.Equal(all["30443/udp"].Reserved, want) || all["30443/tcp"].Reserved != nil {
 		t.Errorf("the names %q are reserved over UDP, and %q over TCP, want %q", all["30443/udp"].Reserved, all["30443/tcp"].Reserved, want)
 	}
