@@ -225,8 +225,10 @@ func registerWhenAllowed(ctx context.Context, client kubernetes.Interface, claim
 		_, err := take(asking, client, nil, claim, true)
 		cancel()
 		if err == nil {
+			component.Report(ctx, nil)
 			return nil
 		}
+		component.Report(ctx, fmt.Errorf("cannot register node %s yet: %w", claim.Node, err))
 		if wait == apiPatience || !apierrors.IsForbidden(err) {
 			logrus.WithField("component", "node-name").Warnf("Cannot register node %s, and will try again: %v", claim.Node, err)
 		}

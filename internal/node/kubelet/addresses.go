@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,8 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	nodeutil "k8s.io/component-helpers/node/util"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
 )
 
 // externalProvider tells the kubelet that somebody else sets its node's addresses
@@ -87,6 +90,15 @@ type addressedNodes struct {
 	addresses []corev1.NodeAddress
 }
 
+// registrationFault says why a node could not be registered, and what to do. It is nil if the node is
+// registered.
+func registrationFault(name string, err error) error {
+	if err == nil || apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return fmt.Errorf("register node %s: %w. If a webhook or a policy of the cluster refuses the node, repair it, or delete its configuration", name, err)
+}
+
 // Create implements typedcorev1.NodeInterface. It does not ask for a Node that exists: the kubelet
 // creates its Node at each start, and takes the answer that it exists for a success. Webhooks and
 // policies come before that answer, and one that fails would keep the node from starting.
@@ -101,5 +113,8 @@ func (n addressedNodes) Create(ctx context.Context, node *corev1.Node, options m
 	node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return taint.Key == cloudproviderapi.TaintExternalCloudProvider
 	})
-	return n.NodeInterface.Create(ctx, node, options)
+	made, err := n.NodeInterface.Create(ctx, node, options)
+	// The kubelet tries again, and tells only its log.
+	component.Report(ctx, registrationFault(node.Name, err))
+	return made, err
 }

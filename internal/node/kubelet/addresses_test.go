@@ -1,8 +1,10 @@
 package kubelet
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,6 +54,13 @@ func TestExternalAddresses(t *testing.T) {
 	_, err = (&addressedClient{client, k.nodeAddresses()}).CoreV1().Nodes().Create(t.Context(), made, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) || len(client.Actions()) != 1 || client.Actions()[0].GetVerb() != "get" {
 		t.Errorf("the kubelet gets %v after %v, want that the node exists", err, client.Actions())
+	}
+
+	if registrationFault("node-1", err) != nil || registrationFault("node-1", nil) != nil {
+		t.Error("a node that is registered is a fault")
+	}
+	if fault := registrationFault("node-1", errors.New("failed calling webhook")); fault == nil || !strings.Contains(fault.Error(), "delete its configuration") {
+		t.Errorf("a node that a webhook refuses: status says %v", fault)
 	}
 
 	// The node is as an earlier start left it.
