@@ -58,7 +58,7 @@ func partition(listeners []Listener, names []string, owners *hosts.Owners) []Lis
 	made := slices.Clone(listeners)
 	for _, name := range slices.SortedStableFunc(slices.Values(names), widest) {
 		would := nearest(all, name, func(*Listener) bool { return true })
-		if all[name] != nil || len(would) == 0 {
+		if len(would) == 0 {
 			continue
 		}
 		// Each namespace that may serve the host does so with its own most specific listeners.
@@ -76,11 +76,22 @@ func partition(listeners []Listener, names []string, owners *hosts.Owners) []Lis
 		}
 		all[name] = shall
 		for _, l := range shall {
-			narrow := *l
-			narrow.Hostname = name
-			made = append(made, narrow)
+			if narrow := *l; l.Hostname != name {
+				narrow.Hostname = name
+				made = append(made, narrow)
+			}
 		}
 	}
+	// Of listeners with one host name, nodes use the settings of the first: those of the owner.
+	slices.SortStableFunc(made, func(a, b Listener) int {
+		switch first, second := owners.Owns(a.Namespace, a.Hostname), owners.Owns(b.Namespace, b.Hostname); {
+		case first == second:
+			return 0
+		case first:
+			return -1
+		}
+		return 1
+	})
 	return made
 }
 
@@ -89,19 +100,16 @@ func isSame(a, b []*Listener) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(l *Listener) bool { return !slices.Contains(b, l) })
 }
 
-// nearest returns the listeners that fit of the most specific name that covers a host and has some.
-func nearest(byName map[string][]*Listener, host string, fits func(*Listener) bool) (found []*Listener) {
-	for wider := range hosts.Wider(host) {
-		for _, l := range byName[wider] {
-			if fits(l) {
-				found = append(found, l)
-			}
-		}
+// nearest returns the listeners that fit of the most specific name that a host has, or that covers it,
+// and that has some.
+func nearest(byName map[string][]*Listener, host string, fits func(*Listener) bool) []*Listener {
+	for _, name := range append([]string{host}, slices.Collect(hosts.Wider(host))...) {
+		found := slices.DeleteFunc(slices.Clone(byName[name]), func(l *Listener) bool { return !fits(l) })
 		if len(found) > 0 {
-			break
+			return found
 		}
 	}
-	return found
+	return nil
 }
 
 // widest says that of two names that cover each other the wider one comes first.

@@ -43,7 +43,7 @@ func TestPartition(t *testing.T) {
 		},
 		"all hosts of several": {
 			[]Listener{listener("bank", ""), listener("shop", ""), listener("blog", "")},
-			map[string]string{"bank.example": "bank", "a.bank.example": "bank", "shop.example": "shop blog", "b.example": "shop", "else.test": "bank shop blog"},
+			map[string]string{"bank.example": "bank", "a.bank.example": "bank", "shop.example": "shop blog", "b.example": "shop", "else.test": "blog bank shop"},
 		},
 		"a guest with a wildcard, and the owner with all hosts": {
 			[]Listener{listener("shop", ""), listener("blog", "*.example")},
@@ -52,6 +52,10 @@ func TestPartition(t *testing.T) {
 		"a wildcard of one, and nothing of the owner": {
 			[]Listener{listener("shop", "*.example")},
 			map[string]string{"bank.example": "kube-system/kedge-gateway/nobody", "a.bank.example": "kube-system/kedge-gateway/nobody", "b.example": "shop"},
+		},
+		"a guest with the host itself, and the owner with all hosts": {
+			[]Listener{listener("shop", ""), listener("blog", "shop.example"), listener("blog", "")},
+			map[string]string{"shop.example": "shop blog", "else.test": "blog shop"},
 		},
 		"listeners for the hosts themselves": {
 			[]Listener{listener("bank", "bank.example"), listener("shop", "*.example"), listener("blog", "")},

@@ -199,6 +199,15 @@ func (o *Owners) Refusal(namespace, host string) *Conflict {
 // it returns true.
 func (o *Owners) Admits(namespace, host string) bool { return o.Refusal(namespace, host) == nil }
 
+// Owns tells whether a host belongs to a namespace.
+func (o *Owners) Owns(namespace, host string) bool {
+	if o == nil {
+		return false
+	}
+	has := o.find(host)
+	return has != nil && has.claim.Namespace == namespace
+}
+
 // Names returns all hosts that somebody has, sorted.
 func (o *Owners) Names() []string {
 	if o == nil {
