@@ -126,6 +126,10 @@ func TestRecord(t *testing.T) {
 	if want := (Record{"*.x.test": {"a", 1}, "z.test": {"c", 4}, "": {"b", 3}}); !maps.Equal(second, want) {
 		t.Errorf("got %v", second)
 	}
+	given := Decide(slices.Concat(claims("c z.test", "b -", "a *.x.test"), assigned("d", "z.test")), second).Record(second)
+	if !maps.Equal(given, second) {
+		t.Errorf("while an administrator has given a host to another namespace, the record is %v", given)
+	}
 	third := Decide(claims("b -"), second).Record(second)
 	if changes := Changes(second, third); len(changes) != 2 || changes["_.x.test"] != nil || changes["z.test"] != nil {
 		t.Errorf("got %q", changes)

@@ -66,6 +66,13 @@ func (o *Owners) Record(before Record) Record {
 			added = append(added, has.claim)
 		}
 	}
+	// Who had a host before an administrator gave it to somebody else has it again afterwards.
+	for _, conflict := range o.conflicts {
+		if held := before[conflict.Claim.Host]; conflict.Owner.assigned && held.Namespace == conflict.Claim.Namespace {
+			now[conflict.Claim.Host] = held
+			last = max(last, held.Rank)
+		}
+	}
 	slices.SortFunc(added, compareAge)
 	for _, claim := range added {
 		if count[claim.Namespace] < maxRecorded {
