@@ -129,7 +129,12 @@ func TestTenantBackends(t *testing.T) {
 	c.Kubectl("wait", "--namespace=tenant", "pod/own", "--for=condition=Ready", "--timeout="+cluster.Patience.String())
 	ownIP := c.Kubectl("get", "pod", "own", "--namespace=tenant", "-o", "jsonpath={.status.podIP}")
 	victim := c.RunWeb("victim", agent.Name)
-	c.Apply("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: isolated}\nspec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}\n")
+	// The victim takes packets of one address only, which no pod has. By VXLAN an attacker could send from it.
+	friend := netip.MustParsePrefix(c.Kubectl("get", "node", c.Server.Host.Name, "-o", "jsonpath={.spec.podCIDR}")).Addr().As4()
+	friend[3] = 200
+	forged := netip.AddrPortFrom(netip.AddrFrom4(friend), 5000)
+	c.Apply("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: isolated}\n" +
+		"spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: {cidr: " + forged.Addr().String() + "/32}}]}]}\n")
 	for _, host := range []*harness.Host{outside, b.client} {
 		server := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "outside") })} //nolint:gosec // a test
 		listener := host.Listen(net.JoinHostPort(host.Address.String(), "8080"))
@@ -165,7 +170,6 @@ func TestTenantBackends(t *testing.T) {
 
 	t.Log("a UDPRoute to the VXLAN port of a node, with a packet for the victim")
 	process := processOf(c, agent, "victim")
-	forged := netip.AddrPortFrom(netip.MustParseAddr(ownIP), 5000)
 	packet := datagram(forged, netip.AddrPortFrom(netip.MustParseAddr(victim.Status.PodIP), closedPort), "injected")
 	packet = append([]byte{8, 0, 0, 0, 0, 0, 1, 0}, frame(net.HardwareAddr{2, 0, 0, 0, 9, 9}, mac(c, agent, "flannel.1"), packet)...)
 	b.must(fmt.Sprintf(`
