@@ -45,9 +45,10 @@ type item struct {
 	listener int
 }
 
-// fit leaves out what does not fit into the budget.
-func fit(state *routing.State) (*routing.State, []refusal) {
-	items := itemsOf(state)
+// fit leaves out what does not fit into the budget. owner returns the namespace that has a host, or an
+// empty name.
+func fit(state *routing.State, owner func(host string) string) (*routing.State, []refusal) {
+	items := itemsOf(state, owner)
 	sizes := map[string]int{}
 	for i := range items {
 		sizes[items[i].namespace] += items[i].size
@@ -113,7 +114,7 @@ func (i *item) refusedName(state *routing.State) string {
 }
 
 // itemsOf returns all values of a State with their sizes.
-func itemsOf(state *routing.State) []item {
+func itemsOf(state *routing.State, owner func(host string) string) []item {
 	var items []item
 	for name, backend := range state.Backends {
 		namespace, _, _ := strings.Cut(backend.Name, "/")
@@ -129,14 +130,13 @@ func itemsOf(state *routing.State) []item {
 			for _, route := range listener.Routes {
 				attached[route]++
 			}
+			namespace := namespaceOfListener(state, &listener, owner)
 			listener.Routes = nil // which count with the routes
-			items = append(items, item{kind: "listener", name: name, namespace: namespaceOfListener(&listener), rank: listenerRank, size: sizeOfValue(&listener), listener: i})
+			items = append(items, item{kind: "listener", name: name, namespace: namespace, rank: listenerRank, size: sizeOfValue(&listener), listener: i})
 		}
 	}
 	for name, route := range state.Routes {
-		_, rest, _ := strings.Cut(route.Name, "/")
-		namespace, _, _ := strings.Cut(rest, "/")
-		items = append(items, item{kind: "route", name: name, namespace: namespace, rank: routeRank, size: sizeOfRoute(route, attached[name]), route: route})
+		items = append(items, item{kind: "route", name: name, namespace: namespaceOfRoute(route), rank: routeRank, size: sizeOfRoute(route, attached[name]), route: route})
 	}
 	return items
 }
@@ -149,13 +149,28 @@ func sizeOfRoute(route *routing.Route, listeners int) int {
 	return sizeOfValue(route) + listeners*sizeOf(reflect.ValueOf(route.Name))
 }
 
-// namespaceOfListener returns whose listener it is. Those of Ingresses have the name of the shared
-// front, and the first certificate says whose host they are for.
-func namespaceOfListener(listener *routing.Listener) string {
+// namespaceOfListener returns whose listener it is. Those of Ingresses, and those that the shared front
+// has in addition, have the name of the front. Their certificates, routes or hosts say whose they are.
+func namespaceOfListener(state *routing.State, listener *routing.Listener, owner func(host string) string) string {
 	namespace, _, _ := strings.Cut(listener.Name, "/")
-	if strings.HasPrefix(listener.Name, front.Shared.String()+"/") && len(listener.Certificates) > 0 {
+	if !strings.HasPrefix(listener.Name, front.Shared.String()+"/") {
+		return namespace
+	}
+	if len(listener.Certificates) > 0 {
 		return namespaceOfCertificate(listener.Certificates[0])
 	}
+	for _, name := range listener.Routes {
+		if route := state.Routes[name]; route != nil {
+			return namespaceOfRoute(route)
+		}
+	}
+	return cmp.Or(owner(listener.Hostname), namespace)
+}
+
+// namespaceOfRoute returns whose route it is, by its name: KIND/NAMESPACE/NAME.
+func namespaceOfRoute(route *routing.Route) string {
+	_, rest, _ := strings.Cut(route.Name, "/")
+	namespace, _, _ := strings.Cut(rest, "/")
 	return namespace
 }
 

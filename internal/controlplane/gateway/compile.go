@@ -98,7 +98,7 @@ func (s *sources) once() *compiled {
 // nodes do not get of it. What is equal to what nodes have stays the same pointer.
 func (c *compiled) adopt(wanted routing.State, before *routing.State) {
 	whole := before.With(routing.Update{Whole: true, State: wanted})
-	made, refusals := sound(whole, before)
+	made, refusals := sound(whole, before, c.owners.Owner)
 	c.state, c.refusals = before.With(routing.Update{Whole: true, State: *made}), refusals
 	why := map[string]string{}
 	for _, r := range c.refusals {

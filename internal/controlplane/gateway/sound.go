@@ -25,7 +25,8 @@ func (r refusal) String() string { return fmt.Sprintf("%s %s: %s", r.kind, r.nam
 // sound returns a State without what nodes would refuse. before is the State that nodes have, or nil:
 // what is the same pointer there is accepted. Nothing of before stays that is not in state. A backend
 // that nodes would refuse has no endpoints any more, because somebody else may have their addresses.
-func sound(state, before *routing.State) (*routing.State, []refusal) {
+// owner returns the namespace that has a host, or an empty name.
+func sound(state, before *routing.State, owner func(host string) string) (*routing.State, []refusal) {
 	if before == nil {
 		before = &routing.State{}
 	}
@@ -48,7 +49,7 @@ func sound(state, before *routing.State) (*routing.State, []refusal) {
 				return routing.State{Routes: map[string]*routing.Route{name: c}}
 			}),
 	}
-	made, tooMuch := fit(made)
+	made, tooMuch := fit(made, owner)
 	refusals = append(refusals, tooMuch...)
 	slices.SortFunc(refusals, func(a, b refusal) int { return strings.Compare(a.String(), b.String()) })
 	return made, refusals

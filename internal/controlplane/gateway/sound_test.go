@@ -19,6 +19,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/compile"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/ingress"
 )
 
@@ -46,7 +47,7 @@ func unsound() routing.State {
 
 func TestSound(t *testing.T) {
 	state := unsound()
-	made, refusals := sound(&state, nil)
+	made, refusals := sound(&state, nil, nobody)
 	if err := (&routing.Update{Whole: true, State: *made}).Check(); err != nil {
 		t.Errorf("nodes refuse it: %v", err)
 	}
@@ -67,6 +68,28 @@ func TestSound(t *testing.T) {
 	}
 	if len(made.Backends) != 1 || len(made.Certificates) != 1 {
 		t.Errorf("the backends are %+v, the certificates %+v", made.Backends, made.Certificates)
+	}
+}
+
+// nobody says that no namespace has a host.
+func nobody(string) string { return "" }
+
+// TestListenersOfTheSharedFront has listeners with the name of the shared front. Each counts for the
+// namespace that has caused it.
+func TestListenersOfTheSharedFront(t *testing.T) {
+	state := &routing.State{Routes: map[string]*routing.Route{"Ingress/shop/web/a": {Name: "Ingress/shop/web"}}}
+	shared := front.Shared.String()
+	for want, listener := range map[string]routing.Listener{
+		"infra":       {Name: "infra/door/http"},
+		"secured":     {Name: shared + "/https", Certificates: []string{"Secret/secured/tls"}, Routes: []string{"Ingress/shop/web/a"}},
+		"shop":        {Name: shared + "/http", Routes: []string{"gone", "Ingress/shop/web/a"}},
+		"tenant":      {Name: shared + "/nobody", Hostname: "tenant.example"},
+		"kube-system": {Name: shared + "/http"},
+	} {
+		got := namespaceOfListener(state, &listener, func(host string) string { return strings.TrimSuffix(host, ".example") })
+		if got != want {
+			t.Errorf("%+v is of %s, want %s", listener, got, want)
+		}
 	}
 }
 
@@ -91,7 +114,7 @@ func TestRoom(t *testing.T) {
 		"tenant/web:80": {Name: "tenant/web:80", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.42.0.8:80")}},
 	}}
 	maps.Copy(state.Routes, largeRoutes("shop", 1<<20, 3))
-	made, refusals := sound(state, nil)
+	made, refusals := sound(state, nil, nobody)
 	whole := 0
 	for i := range 40 {
 		name := fmt.Sprintf("HTTPRoute/tenant/%03d", 39-i) // the oldest first
@@ -115,7 +138,7 @@ func TestRoom(t *testing.T) {
 		"shop/web:80":   {Name: "shop/web:80", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.42.0.17:80")}},
 		"tenant/web:80": {Name: "tenant/web:80"},
 	}
-	next, _ := sound(made.With(routing.Update{Whole: true, State: *state}), made)
+	next, _ := sound(made.With(routing.Update{Whole: true, State: *state}), made, nobody)
 	if !maps.EqualFunc(next.Backends, state.Backends, func(a, b *routing.Backend) bool { return reflect.DeepEqual(a, b) }) {
 		t.Errorf("the backends are %+v", next.Backends)
 	}
@@ -131,7 +154,7 @@ func TestManyNamespaces(t *testing.T) {
 	for i := range 50 {
 		maps.Copy(state.Routes, largeRoutes(fmt.Sprint("large-", i), 200<<10, 5))
 	}
-	made, _ := sound(state, nil)
+	made, _ := sound(state, nil, nobody)
 	whole := map[string]int{}
 	for name, route := range made.Routes {
 		if route == state.Routes[name] {
@@ -154,7 +177,7 @@ func TestManyNamespaces(t *testing.T) {
 func TestBackendThatIsRefused(t *testing.T) {
 	before := &routing.State{Backends: map[string]*routing.Backend{"a": {Name: "shop/a:80", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.42.0.7:80")}}}}
 	bad := &routing.State{Backends: map[string]*routing.Backend{"a": {Name: "shop/a:80", Protocol: "x"}}}
-	if made, refusals := sound(bad, before); len(made.Backends) != 0 || len(refusals) != 1 {
+	if made, refusals := sound(bad, before, nobody); len(made.Backends) != 0 || len(refusals) != 1 {
 		t.Errorf("the backends are %+v, and %v", made.Backends, refusals)
 	}
 }
@@ -172,7 +195,7 @@ func TestLargeListeners(t *testing.T) {
 		Sockets: map[string]*routing.Socket{"30443/tcp": socket},
 		Routes:  map[string]*routing.Route{"HTTPRoute/shop/a": {Name: "HTTPRoute/shop/a"}},
 	}
-	made, refusals := sound(state, nil)
+	made, refusals := sound(state, nil, nobody)
 	kept := made.Sockets["30443/tcp"].Listeners
 	size := sizeOf(reflect.ValueOf(made.Sockets["30443/tcp"]))
 	if last := len(kept) - 1; kept[0].Name != "tenant/g/large-0" || kept[last].Name != "shop/g/small" || size > maxState || len(refusals)+last != 200 || last < 100 {

@@ -183,6 +183,18 @@ func covers(wildcard string) bool {
 	return strings.Contains(strings.TrimPrefix(wildcard, "*."), ".")
 }
 
+// Owner returns the namespace that has a host. The name is empty if nobody has it, or if hosts belong
+// to nobody.
+func (o *Owners) Owner(host string) string {
+	if o == nil {
+		return ""
+	}
+	if has := o.find(host); has != nil {
+		return has.claim.Namespace
+	}
+	return ""
+}
+
 // Refusal returns the conflict that keeps a namespace from a host, or nil if it may serve it.
 func (o *Owners) Refusal(namespace, host string) *Conflict {
 	if o == nil {
