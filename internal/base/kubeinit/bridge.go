@@ -57,7 +57,7 @@ func (b *bridge) Error(err error, message string, keysAndValues ...any) {
 	}
 	entry := b.entry(keysAndValues)
 	if err != nil {
-		entry = entry.WithError(err)
+		entry = entry.WithField(logrus.ErrorKey, withoutAddresses(err.Error()))
 	}
 	entry.Log(level, message)
 }
@@ -93,10 +93,11 @@ func (b *bridge) errorLevel(message string, err error) logrus.Level {
 	if !b.verbose() && b.phase.expects(message, err) {
 		return logrus.DebugLevel
 	}
+	detail := ""
 	if err != nil {
-		message += ": " + err.Error()
+		detail = err.Error()
 	}
-	return b.refused.level(message)
+	return b.refused.level(message, detail)
 }
 
 func (b *bridge) entry(keysAndValues []any) *logrus.Entry {
@@ -128,7 +129,7 @@ func (b *bridge) writeLine(line []byte) {
 	if !found {
 		message = line
 	}
-	text := string(bytes.TrimRight(message, "\n"))
+	text := withoutAddresses(string(bytes.TrimRight(message, "\n")))
 	level := b.level(logrus.InfoLevel)
 	switch line[0] {
 	case 'W':
@@ -180,8 +181,10 @@ func text(value any) string {
 		}
 		return name(value.GetNamespace(), value.GetName())
 	}
-	return addresses.ReplaceAllString(fmt.Sprint(value), "...")
+	return withoutAddresses(fmt.Sprint(value))
 }
+
+func withoutAddresses(text string) string { return addresses.ReplaceAllString(text, "...") }
 
 func name(namespace, name string) string {
 	if namespace == "" {

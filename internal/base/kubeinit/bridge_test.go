@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -52,8 +53,10 @@ func TestBridge(t *testing.T) {
 			want: "level=error msg=\"Server rejected event (will not retry!)\" component=kubernetes error=refused event=\"Failed of Pod a/b: no image\"\n",
 		},
 		"no places in memory": {
-			log:  func(l logr.Logger, _ func([]byte)) { l.Error(nil, "failed", "set", []*int{new(int)}, "port", "0xc000") },
-			want: "level=error msg=failed component=kubernetes port=0xc000 set=\"[...]\"\n",
+			log: func(l logr.Logger, _ func([]byte)) {
+				l.Error(fmt.Errorf("got %#v", struct{ p *int }{new(int)}), "failed", "set", []*int{new(int)}, "port", "0xc000")
+			},
+			want: "level=error msg=failed component=kubernetes error=\"got struct { p *int }{p:(*int)(...)}\" port=0xc000 set=\"[...]\"\n",
 		},
 		"an odd number of values": {
 			log:  func(l logr.Logger, _ func([]byte)) { l.Error(nil, "odd", "key") },
@@ -128,14 +131,24 @@ func TestRefusals(t *testing.T) {
 		if got := lines(); got != 1 {
 			t.Errorf("%d lines, want 1", got)
 		}
-		b.Error(errors.New("boom"), "failed")
-		if got := lines(); got != 1 {
-			t.Errorf("%d lines of another error, want 1", got)
+		for range 10 {
+			b.Error(errors.New("timed out waiting for the condition"), "Update health of Node from Controller error")
+			b.Error(errors.New("boom"), "failed")
+		}
+		if got := lines(); got != 2 {
+			t.Errorf("%d lines of two other errors, want 2", got)
 		}
 		time.Sleep(reminder)
 		b.Error(full, "failed")
 		if got := lines(); got != 1 {
 			t.Errorf("%d lines a minute later, want 1", got)
+		}
+		time.Sleep(reminder)
+		for range 2 {
+			b.Error(errors.New("boom"), "failed")
+		}
+		if got := lines(); got != 2 {
+			t.Errorf("%d lines of two errors when the datastore writes again, want 2", got)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package kubeinit
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,26 +17,44 @@ var refusals = []string{"disk is full: nothing can be written to ", "file system
 // reminder is how often one of these errors is shown as a warning, for nodes without a datastore.
 const reminder = time.Minute
 
-// refused notes when an error of a datastore that refuses to write was last shown.
+// refused notes what a datastore that refuses to write has caused.
 type refused struct {
-	mu   sync.Mutex
-	said time.Time
+	mu sync.Mutex
+	// last is when the datastore last refused, and said is when that was last shown.
+	last, said time.Time
+	// others are the other messages since the datastore began to refuse. A loop that tries again
+	// may only say that its time is up.
+	others map[string]bool
 }
 
-// level returns the level of an error that is no refusal, or of a refusal.
-func (r *refused) level(text string) logrus.Level {
-	is := false
-	for _, refusal := range refusals {
-		is = is || strings.Contains(text, refusal)
-	}
-	if !is {
-		return logrus.ErrorLevel
-	}
+// level returns the level of an error. It is lower if the datastore refuses to write, and somebody
+// has been told so already.
+func (r *refused) level(message, detail string) logrus.Level {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now := time.Now(); now.Sub(r.said) >= reminder {
+	now := time.Now()
+	if isRefusal(message) || isRefusal(detail) {
+		r.last = now
+		if now.Sub(r.said) < reminder {
+			return logrus.DebugLevel
+		}
 		r.said = now
 		return logrus.WarnLevel
 	}
-	return logrus.DebugLevel
+	if now.Sub(r.last) >= reminder {
+		r.others = nil
+		return logrus.ErrorLevel
+	}
+	if r.others[message] {
+		return logrus.DebugLevel
+	}
+	if r.others == nil {
+		r.others = map[string]bool{}
+	}
+	r.others[message] = true
+	return logrus.ErrorLevel
+}
+
+func isRefusal(text string) bool {
+	return slices.ContainsFunc(refusals, func(refusal string) bool { return strings.Contains(text, refusal) })
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/direct"
@@ -243,6 +245,12 @@ func quietly(err error) error {
 
 // quiet is a Fault that kine's server treats as a cancellation.
 type quiet struct{ Fault }
+
+// Status returns what the API server answers. Of an error without this method the API server logs
+// that it is not one, with all its fields.
+func (q quiet) Status() metav1.Status {
+	return metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: q.Error()}
+}
 
 // Is is for errors.Is.
 func (quiet) Is(target error) bool { return target == context.Canceled }
