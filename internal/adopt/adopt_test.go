@@ -433,15 +433,29 @@ func TestOwners(t *testing.T) {
 	put("kube-dns", "Service", theirs)
 	put("shared", "Pod", "", "kube-dns", "other")
 	put("other", "ConfigMap", "")
+	// Kinds of other groups that have the names of Kubernetes's own.
+	for key, text := range map[string]string{
+		"serving.knative.dev/services/kube-system/web": `{"kind":"Service","apiVersion":"serving.knative.dev/v1","metadata":{"name":"web","namespace":"kube-system","uid":"of-knative"}}`,
+		"services/endpoints/kube-system/web":           `{"kind":"Endpoints","apiVersion":"v1","metadata":{"name":"web","namespace":"kube-system","uid":"endpoints"}}`,
+		"apps.kruise.io/daemonsets/kube-system/web": `{"kind":"DaemonSet","apiVersion":"apps.kruise.io/v1alpha1","metadata":{"name":"kruise","namespace":"kube-system","uid":"kruise",
+			"labels":{"svccontroller.k3s.cattle.io/svcname":"web"}}}`,
+		"apps.kruise.io": `{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1beta1","metadata":{"name":"daemonsets.apps.kruise.io","uid":"crd"},
+			"spec":{"group":"apps.kruise.io","version":"v1alpha1","names":{"plural":"daemonsets","kind":"DaemonSet"},"scope":"Namespaced"}}`,
+		"daemonsets/kube-system/svclb": `{"kind":"DaemonSet","apiVersion":"apps/v1","metadata":{"name":"svclb","namespace":"kube-system","uid":"svclb","labels":{"svccontroller.k3s.cattle.io/svcname":"web"}}}`,
+	} {
+		if err := o.look(context.Background(), registry+key, []byte(text), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
 	o.decide()
 	var out []string
 	for _, f := range o.found {
 		if f.reason != "" {
-			out = append(out, f.name)
+			out = append(out, f.kind.GroupKind().String()+" "+f.name)
 		}
 	}
 	slices.Sort(out)
-	if want := []string{"kube-dns", "pod", "set"}; !slices.Equal(out, want) {
+	if want := []string{"DaemonSet.apps svclb", "Pod pod", "ReplicationController set", "Service kube-dns", "Service.serving.knative.dev web"}; !slices.Equal(out, want) {
 		t.Errorf("left out are %v, want %v", out, want)
 	}
 }

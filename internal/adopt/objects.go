@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -38,6 +40,16 @@ const (
 	accountUID = corev1.ServiceAccountUIDKey
 	// k3sNewcomers is the group of bootstrap tokens with which nodes join k3s.
 	k3sNewcomers = "system:bootstrappers:k3s:default-node-token"
+)
+
+// Kinds of which k3s makes or marks objects. Other groups have kinds of these names too, such as
+// Knative's Service.
+var (
+	nodeKind      = corev1.SchemeGroupVersion.WithKind("Node").GroupKind()
+	podKind       = corev1.SchemeGroupVersion.WithKind("Pod").GroupKind()
+	serviceKind   = corev1.SchemeGroupVersion.WithKind("Service").GroupKind()
+	jobKind       = batchv1.SchemeGroupVersion.WithKind("Job").GroupKind()
+	daemonSetKind = appsv1.SchemeGroupVersion.WithKind("DaemonSet").GroupKind()
 )
 
 // replaced are the manifests of k3s in whose place kedge has something of its own, with
@@ -212,9 +224,9 @@ func (o *objects) ownPart(kind schema.GroupVersionKind, object metav1.Object) st
 	switch part, known := replaced[annotations[ownerName]]; {
 	case strings.HasPrefix(owner, "k3s.cattle.io/") && known && (part.part == "" || o.cluster.Has(part.part)):
 		return part.reason
-	case strings.HasPrefix(owner, "helm.cattle.io/"), labels[chartLabel] != "" && (kind.Kind == "Job" || kind.Kind == "Pod"):
+	case strings.HasPrefix(owner, "helm.cattle.io/"), labels[chartLabel] != "" && (kind.GroupKind() == jobKind || kind.GroupKind() == podKind):
 		return "with it k3s installs a HelmChart, which kedge does without"
-	case labels[balancerLabel] != "" && kind.Kind == "DaemonSet":
+	case labels[balancerLabel] != "" && kind.GroupKind() == daemonSetKind:
 		return "it is k3s's load balancer, and kedge has its own"
 	}
 	return ""
@@ -266,7 +278,7 @@ func (o *objects) decide() {
 				continue
 			}
 			uid := f.uid
-			if f.kind.Kind == "Service" {
+			if f.kind.GroupKind() == serviceKind {
 				uid = serviceUID(f.namespace, f.name)
 			}
 			for _, uid := range []string{f.uid, uid} {
@@ -324,11 +336,11 @@ func ownFinalizer(kind schema.GroupKind, finalizer string) bool {
 	switch {
 	case kind.Group == "helm.cattle.io", kind.Group == "k3s.cattle.io":
 		return strings.HasPrefix(finalizer, "wrangler.cattle.io/")
-	case kind.Group == "" && kind.Kind == "Node":
+	case kind == nodeKind:
 		return slices.Contains([]string{
 			"wrangler.cattle.io/node", "wrangler.cattle.io/managed-etcd-controller", "wrangler.cattle.io/cisnetworkpolicy-node",
 		}, finalizer)
-	case kind.Group == "" && kind.Kind == "Service":
+	case kind == serviceKind:
 		return finalizer == "svccontroller.k3s.cattle.io/daemonset" || finalizer == "service.kubernetes.io/load-balancer-cleanup"
 	}
 	return false

@@ -4,6 +4,8 @@ package events
 
 import (
 	"context"
+	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +29,28 @@ func NewRecorder(ctx context.Context, api kubernetes.Interface, component, host 
 	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: api.CoreV1().Events(corev1.NamespaceAll)})
 	return broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: host})
 }
+
+// Steady returns last if message says the same in another order, and otherwise message. The API
+// collects the faults of an object in no certain order. Only an Event with the same message is
+// counted up, and each other one is a new Event.
+func Steady(last, message string) string {
+	if slices.Equal(parts(last), parts(message)) {
+		return last
+	}
+	return message
+}
+
+// parts returns the parts of a text between the marks of lists and sentences, in alphabetical order.
+func parts(text string) []string {
+	all := marks.Split(text, -1)
+	for i, part := range all {
+		all[i] = strings.TrimSpace(part)
+	}
+	slices.Sort(all)
+	return all
+}
+
+var marks = regexp.MustCompile(`[,;\[\]\n]|\. `)
 
 // Message returns a message, cut to the length that the API accepts.
 func Message(text string) string {

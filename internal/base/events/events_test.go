@@ -23,6 +23,27 @@ func TestMessage(t *testing.T) {
 	}
 }
 
+// TestSteady keeps a message whose parts come in another order, and no other one.
+func TestSteady(t *testing.T) {
+	const last = `Pod "a" is invalid: [spec.x: Invalid value: 1, spec.y: Required value]`
+	for message, kept := range map[string]bool{
+		last: true,
+		`Pod "a" is invalid: [spec.y: Required value, spec.x: Invalid value: 1]`: true,
+		`Pod "a" is invalid: [spec.y: Required value, spec.x: Invalid value: 2]`: false,
+		`Pod "a" is invalid: [spec.y: Invalid value: 1, spec.x: Required value]`: false,
+		`Pod "a" is invalid: spec.y: Required value`:                             false,
+		"": false,
+	} {
+		want := message
+		if kept {
+			want = last
+		}
+		if got := Steady(last, message); got != want {
+			t.Errorf("got %q after %q, want %q", got, message, want)
+		}
+	}
+}
+
 // TestNode warns before the component runs. The Event is written when it runs.
 func TestNode(t *testing.T) {
 	written := make(chan corev1.Event, 2)

@@ -18,9 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	volumehelpers "k8s.io/component-helpers/storage/volume"
+	"k8s.io/utils/ptr"
 
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
@@ -234,8 +236,8 @@ func (c *claims) sourceNode(claim *corev1.PersistentVolumeClaim) string {
 	if ref == nil {
 		return ""
 	}
-	switch ref.Kind {
-	case "PersistentVolumeClaim":
+	switch (schema.GroupKind{Group: ptr.Deref(ref.APIGroup, ""), Kind: ref.Kind}) {
+	case schema.GroupKind{Kind: "PersistentVolumeClaim"}:
 		source, err := c.claims.PersistentVolumeClaims(claim.Namespace).Get(ref.Name)
 		if err != nil || source.Spec.VolumeName == "" {
 			return ""
@@ -246,7 +248,7 @@ func (c *claims) sourceNode(claim *corev1.PersistentVolumeClaim) string {
 		}
 		node, _ := localstorage.NodeOf(volume)
 		return node
-	case "VolumeSnapshot":
+	case schema.GroupKind{Group: snapshotv1.GroupName, Kind: "VolumeSnapshot"}:
 		snapshot, err := c.snapshots.VolumeSnapshots(claim.Namespace).Get(ref.Name)
 		if err != nil || snapshot.Status == nil || snapshot.Status.BoundVolumeSnapshotContentName == nil {
 			return ""

@@ -217,9 +217,9 @@ func TestPlace(t *testing.T) {
 	asked := func(c *corev1.PersistentVolumeClaim) {
 		c.Annotations = map[string]string{localstorage.ProvisionerAnnotation: localstorage.Driver}
 	}
-	copyOf := func(kind string) func(*corev1.PersistentVolumeClaim) {
+	copyOf := func(group *string, kind string) func(*corev1.PersistentVolumeClaim) {
 		return func(c *corev1.PersistentVolumeClaim) {
-			c.UID, c.Spec.DataSourceRef = "of-copy", &corev1.TypedObjectReference{Kind: kind, Name: "data"}
+			c.UID, c.Spec.DataSourceRef = "of-copy", &corev1.TypedObjectReference{APIGroup: group, Kind: kind, Name: "data"}
 		}
 	}
 	snapshots := []runtime.Object{
@@ -239,8 +239,10 @@ func TestPlace(t *testing.T) {
 		"by the class":    {class(immediate, onlyC), claim("new", "1Gi", asked), "c"},
 		"not asked yet":   {class(immediate), claim("new", "1Gi"), ""},
 		"waits for a pod": {class(waits), claim("new", "1Gi"), ""},
-		"of a claim":      {class(waits), claim("new", "1Gi", copyOf("PersistentVolumeClaim")), "a"},
-		"of a snapshot":   {class(waits), claim("new", "1Gi", copyOf("VolumeSnapshot")), "c"},
+		"of a claim":      {class(waits), claim("new", "1Gi", copyOf(nil, "PersistentVolumeClaim")), "a"},
+		"of a snapshot":   {class(waits), claim("new", "1Gi", copyOf(new(snapshotv1.GroupName), "VolumeSnapshot")), "c"},
+		"of others":       {class(waits), claim("new", "1Gi", copyOf(new("example.com"), "PersistentVolumeClaim")), ""},
+		"also of others":  {class(waits), claim("new", "1Gi", copyOf(new("example.com"), "VolumeSnapshot")), ""},
 		"another's class": {class(immediate, func(c *storagev1.StorageClass) { c.Provisioner = "x" }), claim("new", "1Gi", asked), ""},
 		"chosen, but gone": {class(waits), claim("new", "1Gi", func(c *corev1.PersistentVolumeClaim) {
 			c.Annotations = map[string]string{localstorage.NodeAnnotation: "gone"}

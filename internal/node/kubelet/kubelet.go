@@ -214,10 +214,9 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 		}
 	}()
 	var guarding sync.WaitGroup
-	if k.cfg.StaticPods != "" {
-		guarding.Go(func() {
-			staticpods.Guard(waiting, k.cfg.StaticPods, k.cfg.Warn, logrus.WithField("component", k.Name()))
-		})
+	if folder := k.server.StaticPodPath; folder != "" {
+		guard := &staticpods.Guard{Folder: folder, Check: k.checkStaticPod, Warn: k.cfg.Warn, Log: logrus.WithField("component", k.Name())}
+		guarding.Go(func() { guard.Run(waiting) })
 	}
 	err = app.Run(ctx, k.server, dependencies, utilfeature.DefaultFeatureGate)
 	stop()

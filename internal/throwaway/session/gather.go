@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -68,7 +69,7 @@ func dumpObjects(ctx context.Context, kubeconfig string, to *evidence) error {
 
 // dumped tells whether the objects of a resource can be listed, and are not those of another one.
 func dumped(group string, resource metav1.APIResource) bool {
-	again := resource.Name == "events" && group != "" || resource.Name == "endpoints" || resource.Name == "componentstatuses"
+	again := group == "" && (resource.Name == "endpoints" || resource.Name == "componentstatuses") || group == eventsv1.GroupName && resource.Name == "events"
 	return slices.Contains(resource.Verbs, "list") && !again
 }
 

@@ -84,6 +84,7 @@ func TestDumpHidesSecrets(t *testing.T) {
 	}{
 		{"", "pods", metav1.Verbs{"get", "list"}, true}, {"", "events", metav1.Verbs{"list"}, true}, {"events.k8s.io", "events", metav1.Verbs{"list"}, false},
 		{"authorization.k8s.io", "selfsubjectaccessreviews", metav1.Verbs{"create"}, false}, {"", "componentstatuses", metav1.Verbs{"list"}, false},
+		{"", "endpoints", metav1.Verbs{"list"}, false}, {"example.com", "events", metav1.Verbs{"list"}, true}, {"example.com", "endpoints", metav1.Verbs{"list"}, true},
 	} {
 		if got := dumped(test.group, metav1.APIResource{Name: test.name, Verbs: test.verbs}); got != test.want {
 			t.Errorf("%s of %q: got %t", test.name, test.group, got)

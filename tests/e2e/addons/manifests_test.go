@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -162,6 +163,100 @@ spec:
 		s.value("twice", "a", "z")
 	})
 
+	s.Run("kinds of one name", func(t *testing.T) {
+		s := s.in(t)
+		s.write("serving.yaml", `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: services.serving.knative.dev}
+spec:
+  group: serving.knative.dev
+  names: {kind: Service, plural: services}
+  scope: Namespaced
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`)
+		const core = "---\napiVersion: v1\nkind: Service\nmetadata: {name: hello}\nspec: {ports: [{port: 80}]}\n"
+		knative := func(version string) string {
+			return "---\napiVersion: serving.knative.dev/" + version + "\nkind: Service\nmetadata: {name: hello}\nspec: {template: {}}\n"
+		}
+		s.write("core.yaml", core+configMap("beside", "a: x"))
+		s.write("knative.yaml", knative("v1"))
+		s.Kubectl("wait", "--for=create", "--timeout=60s", "services.serving.knative.dev/hello")
+		s.Kubectl("wait", "--for=create", "--timeout=60s", "service/hello")
+		uid := s.Kubectl("get", "services.serving.knative.dev", "hello", "-o", "jsonpath={.metadata.uid}")
+		// The one that is taken out of its file goes, and the other one stays as it is, also in
+		// another version of its group.
+		s.write("core.yaml", configMap("beside", "a: v2"))
+		s.write("knative.yaml", knative("v1beta1"))
+		s.value("beside", "a", "v2")
+		s.Kubectl("wait", "--for=delete", "--timeout=60s", "service/hello")
+		s.write("knative.yaml", knative("v1beta1")+configMap("behind", "a: x"))
+		s.value("behind", "a", "x")
+		if now := s.Kubectl("get", "services.serving.knative.dev", "hello", "-o", "jsonpath={.metadata.uid}"); now != uid {
+			t.Errorf("Knative's Service is another object now: %s, was %s", now, uid)
+		}
+		s.drop("knative.yaml")
+		s.Kubectl("wait", "--for=delete", "--timeout=60s", "services.serving.knative.dev/hello")
+		s.drop("core.yaml")
+		s.drop("serving.yaml")
+		s.Kubectl("wait", "--for=delete", "--timeout=60s", "crd/services.serving.knative.dev")
+	})
+
+	s.Run("not objects", func(t *testing.T) {
+		s := s.in(t)
+		s.write("kustomized/kustomization.yaml", "resources: [map.yaml]\nnamePrefix: my-\n")
+		s.write("kustomized/map.yaml", configMap("kustomized", "a: x"))
+		s.write("generated.yaml", "apiVersion: batch/v1\nkind: Job\nmetadata: {generateName: once-}\n")
+		if err := os.Symlink("/etc", s.Server.Host.Path(folder+"linked")); err != nil {
+			t.Fatal(err)
+		}
+		s.value("kustomized", "a", "x")
+		s.toldBy("kustomized/kustomization.yaml", "Ignored", "a file of kustomize", "kedge kubectl kustomize FOLDER > "+folder)
+		s.toldBy("generated.yaml", "Failed", "object 1 (Job.batch)", "metadata.generateName: once-", "kedge kubectl create --filename=")
+		s.toldBy("linked", "Failed", "a link to a folder")
+		for _, name := range []string{"kustomized/kustomization.yaml", "kustomized/map.yaml", "generated.yaml", "linked"} {
+			s.drop(name)
+		}
+		s.value("kustomized", "", "")
+	})
+
+	s.Run("the same refusal", func(t *testing.T) {
+		s := s.in(t)
+		// The API lists such faults in another order each time.
+		var fields []string
+		for i := range 12 {
+			fields = append(fields, fmt.Sprintf("wrong-%d: x", i))
+		}
+		s.write("refused.yaml", fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: refused}\n%s\n", strings.Join(fields, "\n")))
+		s.Eventually("an Event that is counted up", func() error {
+			events, err := s.Client.CoreV1().Events("kube-system").List(s.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=manifest-refused.yaml"})
+			if err == nil && len(events.Items) > 1 {
+				t.Fatalf("got %d Events, the last two are\n%s\n%s", len(events.Items), events.Items[0].Message, events.Items[1].Message)
+			}
+			if err == nil && (len(events.Items) == 0 || events.Items[0].Count < 4) {
+				err = fmt.Errorf("the Events are %v", events.Items)
+			}
+			return err
+		})
+		s.drop("refused.yaml")
+	})
+
+	s.Run("static pods", func(t *testing.T) {
+		s := s.in(t)
+		const statics = "/var/lib/kedge/agent/pod-manifests/"
+		s.Server.Host.WriteFile(statics+"broken.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: broken}\nspec: [\n")
+		s.Server.Host.WriteFile(statics+"service.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: broken}\n")
+		s.Told("default", s.Server.Host.Name, statics+"broken.yaml", "line 4", "Correct the file")
+		s.Told("default", s.Server.Host.Name, statics+"service.yaml", "it has no Pod", "Service")
+		for _, name := range []string{"broken.yaml", "service.yaml"} {
+			if err := os.Remove(s.Server.Host.Path(statics + name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+
 	s.Run("skip", func(t *testing.T) {
 		s := s.in(t)
 		s.write("skipped.yaml.skip", "")
@@ -204,6 +299,25 @@ spec:
 		if !strings.Contains(sets, "manifest-pruned.yaml") || strings.Contains(sets, "gone") || strings.Contains(sets, "disabled") {
 			t.Errorf("the sets are %s", sets)
 		}
+	})
+}
+
+// toldBy waits until an Event about a file in a folder, or with a name that is no name of a
+// ConfigMap, has a reason and all words.
+func (s *scenario) toldBy(file, reason string, words ...string) {
+	s.Helper()
+	s.Eventually("an Event about "+file, func() error {
+		text, err := s.TryKubectl("", "get", "events", "--namespace=kube-system", "--field-selector=source=kedge-manifests,reason="+reason,
+			"-o", "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}")
+		if err != nil {
+			return err
+		}
+		for message := range strings.Lines(text) {
+			if strings.HasPrefix(message, folder+file+": ") && !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(message, word) }) {
+				return nil
+			}
+		}
+		return fmt.Errorf("the Events are %s", text)
 	})
 }
 

@@ -3,6 +3,7 @@ package helm
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,11 +13,15 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/yaml"
 )
 
@@ -227,6 +232,26 @@ func TestFetchFaults(t *testing.T) {
 		_, err := c.fetch(t.Context(), &helmChart{Spec: spec})
 		if err == nil || strings.Contains(err.Error(), "hush") || !strings.Contains(err.Error(), server.URL) {
 			t.Errorf("fetch %+v: got error %v, want one with the address and without the password", spec, err)
+		}
+	}
+}
+
+// TestChangingOrder has an API that lists the same faults in another order each time.
+func TestChangingOrder(t *testing.T) {
+	client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+	client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &unstructured.Unstructured{}, nil
+	})
+	told := record.NewFakeRecorder(10)
+	c := &controller{client: client, events: told, log: logrus.WithField("component", "test")}
+	is := object(t, "apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata: {name: web, namespace: kube-system, generation: 3}\n")
+	chart := &helmChart{}
+	for _, message := range []string{"[a is wrong, b is missing]", "[b is missing, a is wrong]", "[b is wrong, a is missing]", "[a is wrong]"} {
+		_ = c.fail(t.Context(), chart, is, &fault{"InstallFailed", errors.New(message), false})
+	}
+	for i, want := range []string{"[a is wrong, b is missing]", "[a is wrong, b is missing]", "[b is wrong, a is missing]", "[a is wrong]"} {
+		if got := <-told.Events; !strings.HasSuffix(got, want) {
+			t.Errorf("Event %d is %q, want %q", i, got, want)
 		}
 	}
 }

@@ -229,6 +229,9 @@ func (c *controller) update(ctx context.Context, object *unstructured.Unstructur
 // attempt.
 func (c *controller) fail(ctx context.Context, chart *helmChart, object *unstructured.Unstructured, f *fault) error {
 	message := events.Message(f.Error())
+	if last := meta.FindStatusCondition(chart.Status.Conditions, failedCondition); last != nil && last.ObservedGeneration == object.GetGeneration() {
+		message = events.Steady(last.Message, message)
+	}
 	c.events.Event(reference(object), corev1.EventTypeWarning, f.reason, message)
 	if err := c.conclude(ctx, chart, object, metav1.ConditionFalse, f.reason, message); err != nil || !f.final {
 		return errors.Join(f, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 
@@ -11,22 +12,20 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/kedge-dev/kedge/internal/base/jsonsyntax"
-	"github.com/kedge-dev/kedge/internal/controlplane/addons"
 )
 
 // fieldManager owns the applied fields. It differs from the field manager of
 // kedge's own objects, so that a conflict with these is reported too.
 const fieldManager = "kedge-manifests"
 
-// contentError is a fault of a file's content. Another attempt would fail in the
-// same way.
+// contentError is a fault of the files' contents. Another attempt fails in the same way
+// until one of the files changes.
 type contentError struct{ error }
 
 func (e *contentError) Unwrap() error { return e.error }
@@ -42,6 +41,8 @@ type attempt struct {
 	// unread says why the content could not be read.
 	unread error
 
+	// wrong says why nothing in the file can be applied.
+	wrong   error
 	objects []*unstructured.Unstructured
 	// clients apply the objects. They are nil for objects of unknown kinds.
 	clients []dynamic.ResourceInterface
@@ -60,46 +61,25 @@ func (a *attempt) read(mapper meta.RESTMapper) {
 			err = fault
 		}
 	}
-	if err != nil {
-		// The objects that the file had before still belong to it.
-		a.faults = append(a.faults, &contentError{fmt.Errorf("%w. Correct the file: until then nothing in it is applied", err)})
+	// The objects that the file had before still belong to it.
+	switch {
+	case errors.Is(err, errKustomize), err != nil && isKustomization(a.name, a.content):
+		a.wrong = &contentError{fmt.Errorf("%w. Move the file, and the files that it names, out of %s. Then write the objects that it makes into a file there: "+
+			"`kedge kubectl kustomize FOLDER > %[2]s/NAME.yaml`", errKustomize, a.Path)}
+		return
+	case err != nil:
+		a.wrong = &contentError{fmt.Errorf("%w. Correct the file: until then nothing in it is applied", err)}
 		return
 	}
 	a.file.objects = nil
 	for _, object := range a.objects {
 		client, err := a.clientOf(mapper, object)
 		if err != nil {
-			a.faults = append(a.faults, fmt.Errorf("%s: %w", describe(object), err))
+			a.faults = append(a.faults, fmt.Errorf("%s: %w", identityOf(object), err))
 		}
 		a.clients = append(a.clients, client)
-		a.file.objects = append(a.file.objects, describe(object))
+		a.file.objects = append(a.file.objects, identityOf(object))
 	}
-}
-
-func decode(content []byte) (objects []*unstructured.Unstructured, err error) {
-	documents, err := addons.Decode(content)
-	if err != nil {
-		return nil, err
-	}
-	for _, document := range documents {
-		if !document.IsList() {
-			objects = append(objects, document)
-			continue
-		}
-		err := document.EachListItem(func(item runtime.Object) error {
-			objects = append(objects, item.(*unstructured.Unstructured))
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", document.GetKind(), err)
-		}
-	}
-	for i, object := range objects {
-		if object.GetAPIVersion() == "" || object.GetKind() == "" || object.GetName() == "" {
-			return nil, fmt.Errorf("object %d (%s) has no apiVersion, kind or metadata.name", i+1, describe(object))
-		}
-	}
-	return objects, nil
 }
 
 // make applies the objects in the file, and removes those that are no longer in
@@ -108,13 +88,13 @@ func (a *attempt) make(ctx context.Context, mapper meta.RESTMapper) error {
 	if !a.here {
 		return a.remove(ctx, mapper)
 	}
-	if _, wrong := errors.AsType[*contentError](errors.Join(a.faults...)); wrong {
-		return errors.Join(a.faults...)
+	if a.wrong != nil {
+		return a.wrong
 	}
 	kinds := sets.New[schema.GroupKind]()
 	for _, object := range a.objects {
-		if other := a.alsoIn(object); other != "" {
-			return &contentError{fmt.Errorf("%s is also in %s. Remove it from one of the files", describe(object), other)}
+		if other := a.alsoIn(identityOf(object)); other != "" {
+			return &contentError{fmt.Errorf("%s is also in %s. Remove it from one of the files", identityOf(object), other)}
 		}
 		kinds.Insert(object.GroupVersionKind().GroupKind())
 	}
@@ -130,7 +110,7 @@ func (a *attempt) make(ctx context.Context, mapper meta.RESTMapper) error {
 		object.SetLabels(withLabel(object.GetLabels(), set))
 		live, left, err := applyOne(ctx, a.clients[i], object)
 		if err != nil {
-			a.faults = append(a.faults, fmt.Errorf("%s: %w", describe(object), err))
+			a.faults = append(a.faults, fmt.Errorf("%s: %w", identityOf(object), err))
 			continue
 		}
 		a.left = append(a.left, left...)
@@ -147,9 +127,9 @@ func (a *attempt) make(ctx context.Context, mapper meta.RESTMapper) error {
 }
 
 // alsoIn returns another file that has the object too, or an empty string.
-func (a *attempt) alsoIn(object *unstructured.Unstructured) string {
-	for name, other := range a.files {
-		if other != a.file && slices.Contains(other.objects, describe(object)) {
+func (a *attempt) alsoIn(object identity) string {
+	for _, name := range slices.Sorted(maps.Keys(a.files)) {
+		if other := a.files[name]; other != a.file && slices.Contains(other.objects, object) {
 			return name
 		}
 	}
@@ -211,7 +191,7 @@ func (a *attempt) remove(ctx context.Context, mapper meta.RESTMapper) error {
 // another file. Kinds that no longer exist have no objects.
 func (a *attempt) prune(ctx context.Context, mapper meta.RESTMapper, set string, kinds sets.Set[schema.GroupKind], keep sets.Set[types.UID]) error {
 	var faults []error
-	for kind := range kinds {
+	for _, kind := range sortedKinds(kinds) {
 		mapping, err := mapper.RESTMapping(kind)
 		if meta.IsNoMatchError(err) {
 			continue
@@ -225,8 +205,8 @@ func (a *attempt) prune(ctx context.Context, mapper meta.RESTMapper, set string,
 			continue
 		}
 		for _, member := range members.Items {
-			uid := member.GetUID()
-			if keep.Has(uid) || member.GetDeletionTimestamp() != nil || a.alsoIn(&member) != "" {
+			uid, is := member.GetUID(), identity{kind, member.GetNamespace(), member.GetName()}
+			if keep.Has(uid) || member.GetDeletionTimestamp() != nil || a.alsoIn(is) != "" {
 				continue
 			}
 			background := metav1.DeletePropagationBackground
@@ -235,18 +215,9 @@ func (a *attempt) prune(ctx context.Context, mapper meta.RESTMapper, set string,
 				Preconditions:     &metav1.Preconditions{UID: &uid},
 			})
 			if err != nil && !apierrors.IsNotFound(err) {
-				faults = append(faults, fmt.Errorf("remove %s, which is no longer in the file: %w", describe(&member), err))
+				faults = append(faults, fmt.Errorf("remove %s, which is no longer in the file: %w", is, err))
 			}
 		}
 	}
 	return errors.Join(faults...)
-}
-
-// describe names an object in messages.
-func describe(object *unstructured.Unstructured) string {
-	name := object.GetName()
-	if object.GetNamespace() != "" {
-		name = object.GetNamespace() + "/" + name
-	}
-	return object.GetKind() + " " + name
 }

@@ -26,7 +26,7 @@ func withoutConflicts(object *unstructured.Unstructured, refusal error) (lesser 
 			return nil, nil
 		}
 		// The message is: conflict with "MANAGER" using VERSION.
-		left = append(left, fmt.Sprintf("%s: %s is in %s", describe(object), cause.Field, cause.Message))
+		left = append(left, fmt.Sprintf("%s: %s is in %s", identityOf(object), cause.Field, cause.Message))
 	}
 	return lesser, left
 }

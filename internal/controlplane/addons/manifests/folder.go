@@ -147,11 +147,13 @@ type file struct {
 	// file could not be read, or gone.
 	tried string
 	// objects are the objects in the file when it could last be read.
-	objects  []string
+	objects  []identity
 	failures int
-	next     time.Time
-	// told is the last message to the user.
-	told string
+	// wrong says that the file failed by its own content. Another file may mend other failures.
+	wrong bool
+	next  time.Time
+	// told is the last message to the user, and toldOf is what tried was then.
+	told, toldOf string
 }
 
 // gone stands for the digest of a file that does not exist.
@@ -177,7 +179,25 @@ func (k *keeper) sync(ctx context.Context) (wait time.Duration) {
 			}
 		}
 	}
-	var due []*attempt
+	k.try(ctx, k.due(found))
+	for name, f := range k.files {
+		if f.tried == gone && f.failures == 0 {
+			delete(k.files, name)
+		}
+		if f.failures == 0 || found.isSkipped(name) {
+			continue
+		}
+		if left := max(time.Until(f.next), time.Millisecond); wait == 0 || left < wait {
+			wait = left
+		}
+	}
+	return wait
+}
+
+// due returns the attempts that are to be made now. If a file has changed, they include
+// those that have failed before: the change may be what they need.
+func (k *keeper) due(found *files) (due []*attempt) {
+	changed := false
 	for _, name := range slices.Sorted(maps.Keys(k.files)) {
 		f := k.files[name]
 		here, fault := found.has(name), found.faults[name]
@@ -192,27 +212,15 @@ func (k *keeper) sync(ctx context.Context) (wait time.Duration) {
 			state = string(sum[:])
 		}
 		if f.tried != state {
-			f.tried, f.failures, f.next = state, 0, time.Time{}
+			f.tried, f.failures, f.next, changed = state, 0, time.Time{}, true
 		} else if f.failures == 0 {
 			continue
 		}
-		if !time.Now().Before(f.next) {
-			due = append(due, &attempt{keeper: k, name: name, file: f, here: here, content: found.contents[name], unread: fault})
-		}
+		due = append(due, &attempt{keeper: k, name: name, file: f, here: here, content: found.contents[name], unread: fault})
 	}
-	k.try(ctx, due)
-	for name, f := range k.files {
-		if f.tried == gone && f.failures == 0 {
-			delete(k.files, name)
-		}
-		if f.failures == 0 || found.isSkipped(name) {
-			continue
-		}
-		if left := max(time.Until(f.next), time.Millisecond); wait == 0 || left < wait {
-			wait = left
-		}
-	}
-	return wait
+	return slices.DeleteFunc(due, func(a *attempt) bool {
+		return time.Now().Before(a.file.next) && (!changed || a.file.wrong)
+	})
 }
 
 // try makes attempts. It reads all files before it applies the first one, so that an
@@ -237,13 +245,23 @@ func (k *keeper) try(ctx context.Context, due []*attempt) {
 // note remembers the result of an attempt, and tells the user if necessary.
 func (k *keeper) note(a *attempt, err error) {
 	f := a.file
+	f.wrong = a.wrong != nil
+	_, ofContent := errors.AsType[*contentError](err)
+	if errors.Is(err, errKustomize) {
+		f.failures = 0 // there is nothing to try again
+		k.tell(a, corev1.EventTypeWarning, "Ignored", err.Error())
+		return
+	}
 	if err != nil {
 		delay := min(firstRetry<<min(f.failures, 20), lastRetry)
+		if f.wrong {
+			delay = lastRetry // only for the Event, which expires
+		}
 		f.failures++
 		f.next = time.Now().Add(delay)
-		// A kind or a namespace from the same file exists only a moment later.
 		message := err.Error()
-		if _, wrong := errors.AsType[*contentError](err); !wrong {
+		if !ofContent {
+			// A kind or a namespace from the same file exists only a moment later.
 			if f.failures == 1 {
 				k.log.Debugf("%s: %v", a.name, err)
 				return
@@ -272,11 +290,15 @@ func (k *keeper) note(a *attempt, err error) {
 // tell writes an Event about a file, and a log line. Events expire after an hour,
 // so each attempt writes the Event again. The log has the message once.
 func (k *keeper) tell(a *attempt, kind, reason, message string) {
+	f := a.file
 	message = filepath.Join(k.Path, a.name) + ": " + message
-	if a.file.told != message && kind == corev1.EventTypeWarning {
+	if f.toldOf == f.tried {
+		message = events.Steady(f.told, message)
+	}
+	if f.told != message && kind == corev1.EventTypeWarning {
 		k.log.Warn(message)
 	}
-	a.file.told = message
+	f.told, f.toldOf = message, f.tried
 	k.recorder().Event(&corev1.ObjectReference{
 		APIVersion: "v1", Kind: "ConfigMap", Namespace: namespace, Name: setName(a.name),
 	}, kind, reason, events.Message(message))

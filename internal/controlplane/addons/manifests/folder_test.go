@@ -3,6 +3,7 @@ package manifests
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,20 +25,34 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// cluster is an API with ConfigMaps and Namespaces. It holds the objects that were
-// applied last.
+// cluster is an API with ConfigMaps, and with the Services of Kubernetes and of Knative. It
+// holds the objects that were applied last.
 type cluster struct {
 	t       *testing.T
 	objects map[string]*unstructured.Unstructured
 	refused string // the name of the object that is refused
-	writes  []string
+	// refusals are the answers to the attempts to apply it, in turn.
+	refusals []string
+	writes   []string
 }
 
-func key(namespace, name string) string { return namespace + "/" + name }
+var knative = schema.GroupVersion{Group: "serving.knative.dev", Version: "v1"}
+
+// key names an object: ConfigMaps and Services by their namespaces and names, and others by
+// their groups too.
+func key(resource schema.GroupVersionResource, namespace, name string) string {
+	text := namespace + "/" + name
+	if resource.Group != "" {
+		text = resource.Group + "/" + text
+	}
+	return text
+}
 
 // client returns a client of the cluster.
 func (c *cluster) client() *fake.FakeDynamicClient {
-	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{configMaps: "ConfigMapList"})
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		configMaps: "ConfigMapList", {Version: "v1", Resource: "services"}: "ServiceList", knative.WithResource("services"): "ServiceList",
+	})
 	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		switch action := action.(type) {
 		case clienttesting.PatchActionImpl:
@@ -46,26 +61,29 @@ func (c *cluster) client() *fake.FakeDynamicClient {
 				c.t.Fatal(err)
 			}
 			if action.Name == c.refused {
-				return true, nil, errors.New("refused")
+				c.refusals = append(c.refusals[1:], c.refusals[0])
+				return true, nil, errors.New(c.refusals[0])
 			}
-			object.SetUID(types.UID(key(action.Namespace, action.Name)))
-			c.objects[key(action.Namespace, action.Name)] = object
+			at := key(action.Resource, action.Namespace, action.Name)
+			object.SetUID(types.UID(at))
+			c.objects[at] = object
 			c.writes = append(c.writes, "apply "+action.Name)
 			return true, object, nil
 		case clienttesting.DeleteActionImpl:
-			delete(c.objects, key(action.Namespace, action.Name))
+			delete(c.objects, key(action.Resource, action.Namespace, action.Name))
 			c.writes = append(c.writes, "delete "+action.Name)
 			return true, nil, nil
 		case clienttesting.GetActionImpl:
-			if object := c.objects[key(action.Namespace, action.Name)]; object != nil {
+			if object := c.objects[key(action.Resource, action.Namespace, action.Name)]; object != nil {
 				return true, object, nil
 			}
 			return true, nil, apierrors.NewNotFound(configMaps.GroupResource(), action.Name)
 		case clienttesting.ListActionImpl:
 			list := &unstructured.UnstructuredList{}
-			list.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMapList"})
+			list.SetGroupVersionKind(action.Kind.GroupVersion().WithKind(action.Kind.Kind + "List"))
 			for _, object := range c.objects {
-				if action.ListRestrictions.Labels.Matches(labelsOf(object)) {
+				is, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+				if is.GroupResource() == action.Resource.GroupResource() && action.ListRestrictions.Labels.Matches(labelsOf(object)) {
 					list.Items = append(list.Items, *object)
 				}
 			}
@@ -98,8 +116,13 @@ func (c *cluster) names() (names []string) {
 
 // term begins a term of a server with a folder.
 func (c *cluster) term(folder, server string, disable ...string) (*keeper, *record.FakeRecorder) {
-	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{corev1.SchemeGroupVersion})
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
+	beta := schema.GroupVersion{Group: knative.Group, Version: "v1beta1"}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{corev1.SchemeGroupVersion, knative, beta})
+	for _, kind := range []schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("Service"), knative.WithKind("Service"), beta.WithKind("Service"),
+	} {
+		mapper.Add(kind, meta.RESTScopeNamespace)
+	}
 	log := logrus.New()
 	log.SetOutput(c.t.Output())
 	k := newKeeper(Config{Path: folder, Server: server, Disable: disable}, c.client(), log.WithField("server", server))
@@ -109,11 +132,16 @@ func (c *cluster) term(folder, server string, disable ...string) (*keeper, *reco
 	return k, events
 }
 
+// write writes a file of ConfigMaps. An object VERSION/KIND/NAME is of another kind.
 func write(t *testing.T, folder, name string, objects ...string) {
 	t.Helper()
 	var text strings.Builder
 	for _, object := range objects {
-		text.WriteString("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + object + "}\n")
+		version, kind := "v1", "ConfigMap"
+		if i := strings.LastIndex(object, "/Service/"); i >= 0 {
+			version, kind, object = object[:i], "Service", object[i+len("/Service/"):]
+		}
+		text.WriteString("---\napiVersion: " + version + "\nkind: " + kind + "\nmetadata: {name: " + object + "}\n")
 	}
 	if err := os.WriteFile(filepath.Join(folder, name), []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -169,6 +197,162 @@ func TestFiles(t *testing.T) {
 	write(t, folder, "a.yaml")
 	drop(t, folder, "y.yaml")
 	c.has(k)
+}
+
+// TestKindsOfOneName has kinds of two groups that have one name, and objects of these kinds that
+// have one name too.
+func TestKindsOfOneName(t *testing.T) {
+	const ours, theirs = "v1/Service/hello", "serving.knative.dev/v1/Service/hello"
+	c, folder := &cluster{t: t, objects: map[string]*unstructured.Unstructured{}}, t.TempDir()
+	k, events := c.term(folder, "a")
+	write(t, folder, "core.yaml", ours, "one")
+	write(t, folder, "knative.yaml", theirs)
+	c.has(k, "hello", "one", "serving.knative.dev/default/hello")
+	if len(events.Events) > 0 {
+		t.Errorf("said %s", <-events.Events)
+	}
+	// The other group's object does not keep this one.
+	write(t, folder, "core.yaml", "one")
+	c.has(k, "one", "serving.knative.dev/default/hello")
+	write(t, folder, "core.yaml", ours, "one")
+	c.has(k, "hello", "one", "serving.knative.dev/default/hello")
+	drop(t, folder, "knative.yaml")
+	c.has(k, "hello", "one")
+	// Both in one file.
+	write(t, folder, "core.yaml", ours, theirs)
+	c.has(k, "hello", "serving.knative.dev/default/hello")
+	write(t, folder, "core.yaml", theirs)
+	c.has(k, "serving.knative.dev/default/hello")
+	// Another version of the kind is the same object.
+	c.writes = nil
+	write(t, folder, "core.yaml", "serving.knative.dev/v1beta1/Service/hello")
+	c.has(k, "serving.knative.dev/default/hello")
+	write(t, folder, "other.yaml", theirs)
+	c.has(k, "serving.knative.dev/default/hello")
+	if event := <-events.Events; !strings.Contains(event, "Service.serving.knative.dev default/hello is also in core.yaml") {
+		t.Errorf("said %s", event)
+	}
+	// The file that waits for another one is tried when that one changes.
+	write(t, folder, "core.yaml", "one")
+	c.has(k, "one", "serving.knative.dev/default/hello")
+	if k.files["other.yaml"].failures > 0 {
+		t.Error("other.yaml still waits")
+	}
+	for _, did := range c.writes {
+		if strings.HasPrefix(did, "delete") {
+			t.Errorf("did %v, and the object only moved", c.writes)
+		}
+	}
+}
+
+// TestEarlierRecord reads the ConfigMap of a file as kedge v1.36 has written it, and removes what
+// was taken out of the file since.
+func TestEarlierRecord(t *testing.T) {
+	c, folder := &cluster{t: t, objects: map[string]*unstructured.Unstructured{}}, t.TempDir()
+	const record = `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "manifest-x.yaml", "namespace": "kube-system",
+		"labels": {"applyset.kubernetes.io/id": "` + earlierID + `"}, "annotations": {
+			"applyset.kubernetes.io/tooling": "kedge/v1", "applyset.kubernetes.io/contains-group-kinds": "Service,Service.serving.knative.dev",
+			"kedge.dev/manifest": "x.yaml", "kedge.dev/server": "a"}}}`
+	for at, text := range map[string]string{
+		"kube-system/manifest-x.yaml": record,
+		"default/hello": `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hello", "namespace": "default", "uid": "1",
+			"labels": {"applyset.kubernetes.io/part-of": "` + earlierID + `"}}}`,
+		"serving.knative.dev/default/hello": `{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "hello", "namespace": "default", "uid": "2",
+			"labels": {"applyset.kubernetes.io/part-of": "` + earlierID + `"}}}`,
+	} {
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		c.objects[at] = object
+	}
+	k, _ := c.term(folder, "a")
+	write(t, folder, "x.yaml", "serving.knative.dev/v1/Service/hello")
+	c.has(k, "serving.knative.dev/default/hello")
+	drop(t, folder, "x.yaml")
+	k, _ = c.term(folder, "a")
+	c.has(k)
+}
+
+// earlierID is the ID of the ApplySet of the file x.yaml.
+const earlierID = "applyset-rc9WuyoRdPuZklkZikl4GYi-NxrWh36AW9MeM1H7HY0-v1"
+
+// TestNotObjects has files that kedge will never apply, and wants that said once.
+func TestNotObjects(t *testing.T) {
+	c, folder := &cluster{t: t, objects: map[string]*unstructured.Unstructured{}}, t.TempDir()
+	k, events := c.term(folder, "a")
+	for name, file := range map[string]struct {
+		text  string
+		words []string
+	}{
+		"kustomization.yaml":      {"resources: [web.yaml]\n", []string{"Warning Ignored", "a file of kustomize", "kedge kubectl kustomize FOLDER > " + folder + "/NAME.yaml"}},
+		"app/kustomization.yml":   {"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [web.yaml]\n", []string{"Warning Ignored", "a file of kustomize"}},
+		"part.yaml":               {"apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nmetadata: {name: a}\n", []string{"Warning Ignored", "a file of kustomize"}},
+		"flux/kustomization.yaml": {"apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\n", []string{"Warning Failed", "Kustomization.kustomize.toolkit.fluxcd.io", "it has no metadata.name"}},
+		"job.yaml": {"apiVersion: batch/v1\nkind: Job\nmetadata: {generateName: once-}\n",
+			[]string{"Warning Failed", "object 1 (Job.batch)", "metadata.generateName: once-", "one more object each time", "kedge kubectl create --filename="}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(folder, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(file.text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			wait := k.sync(t.Context())
+			event := <-events.Events
+			for _, word := range append(file.words, path+": ") {
+				if !strings.Contains(event, word) {
+					t.Errorf("no %q in %q", word, event)
+				}
+			}
+			k.sync(t.Context())
+			if len(events.Events) > 0 {
+				t.Errorf("said again: %s", <-events.Events)
+			}
+			if retries := wait > 0; retries == strings.Contains(event, "Ignored") {
+				t.Errorf("tries again is %v after %q", retries, event)
+			}
+			drop(t, folder, name)
+			k.sync(t.Context())
+		})
+	}
+	if len(c.writes) > 0 {
+		t.Errorf("did %v", c.writes)
+	}
+}
+
+// TestChangingOrder has an API that lists the same faults in another order each time.
+func TestChangingOrder(t *testing.T) {
+	c, folder := &cluster{t: t, objects: map[string]*unstructured.Unstructured{}}, t.TempDir()
+	c.refused, c.refusals = "one", []string{
+		"failed to create typed patch object: errors:\n  .spec.a: field not declared in schema\n  .spec.b: expected string",
+		"failed to create typed patch object: errors:\n  .spec.b: expected string\n  .spec.a: field not declared in schema",
+	}
+	k, events := c.term(folder, "a")
+	write(t, folder, "x.yaml", "one")
+	said := map[string]int{}
+	for range 4 {
+		k.sync(t.Context())
+		k.files["x.yaml"].next = time.Time{}
+	}
+	for range len(events.Events) {
+		said[<-events.Events]++
+	}
+	if len(said) != 1 || said[slices.Collect(maps.Keys(said))[0]] != 3 {
+		t.Errorf("said %v, want one text three times", said)
+	}
+	// A changed file may have the same words in another order, and another fault.
+	write(t, folder, "x.yaml", "one", "two")
+	k.sync(t.Context())
+	k.files["x.yaml"].next = time.Time{}
+	k.sync(t.Context())
+	k.files["x.yaml"].next = time.Time{}
+	k.sync(t.Context())
+	for range len(events.Events) {
+		said[<-events.Events]++
+	}
+	if len(said) > 2 {
+		t.Errorf("said %v, want at most two texts", said)
+	}
 }
 
 // TestTerms has servers lead in turn.
@@ -255,7 +439,7 @@ func TestFaults(t *testing.T) {
 
 	// The first failure may pass in a moment and is not reported. The next one
 	// is.
-	c.refused = "three"
+	c.refused, c.refusals = "three", []string{"refused"}
 	write(t, folder, "x.yaml", "one", "three")
 	if wait := k.sync(t.Context()); wait <= 0 || wait > firstRetry {
 		t.Errorf("tries again in %s", wait)

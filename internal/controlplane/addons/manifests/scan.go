@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -51,6 +53,8 @@ func scan(folder string, disabled []string) (*files, error) {
 			found.skipped = append(found.skipped, skipped)
 		} else if by := disabledBy(name, disabled); by != "" {
 			found.disabled = append(found.disabled, by)
+		} else if linksToFolder(file, entry) {
+			found.faults[name] = errLink
 		} else if isManifest(name) {
 			paths = append(paths, name)
 		}
@@ -59,6 +63,7 @@ func scan(folder string, disabled []string) (*files, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read folder: %w", err)
 	}
+	maps.DeleteFunc(found.faults, func(name string, _ error) bool { return found.isSkipped(name) })
 	for _, name := range paths {
 		if found.isSkipped(name) {
 			continue
@@ -81,6 +86,20 @@ func unread(err error) error {
 		return fault.Err
 	}
 	return err
+}
+
+// errLink says that a file is a link to a folder.
+var errLink = errors.New("this is a link to a folder, and kedge follows only links to files. Put the folder itself in place of the link, or links to its files")
+
+// linksToFolder tells whether a file is a link to a folder, with whatever name: its user
+// expects the files of the folder to be applied. Names that begin with a dot are not for
+// users, such as those that a ConfigMap has in a volume.
+func linksToFolder(file string, entry fs.DirEntry) bool {
+	if entry.Type() != fs.ModeSymlink || strings.HasPrefix(entry.Name(), ".") {
+		return false
+	}
+	info, err := os.Stat(file)
+	return err == nil && info.IsDir()
 }
 
 // has tells whether there is a file of that name, readable or not.

@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -27,6 +28,7 @@ func TestScan(t *testing.T) {
 	}
 	for link, target := range map[string]string{
 		"linked.yaml": "notes.txt", "of-nothing.yaml": "nothing", "of-device.yaml": "/dev/zero", "of-folder.yaml": "deep", "loop.yaml": "loop.yaml",
+		"of-folder": "deep", "deep/up": "..", ".of-folder": "deep", "of-notes": "notes.txt", "part/of-folder": "../deep", "held/of-folder": "../deep", "linked.skip": "deep",
 	} {
 		if err := os.Symlink(target, filepath.Join(folder, link)); err != nil {
 			t.Fatal(err)
@@ -42,8 +44,13 @@ func TestScan(t *testing.T) {
 	if names := slices.Sorted(maps.Keys(found.contents)); !slices.Equal(names, []string{"a.yaml", "b.yml", "deep/er/c.json", "linked.yaml"}) {
 		t.Errorf("got manifests %v, want a.yaml, b.yml, deep/er/c.json and linked.yaml", names)
 	}
-	if names := slices.Sorted(maps.Keys(found.faults)); !slices.Equal(names, []string{"fifo.yaml", "loop.yaml", "of-device.yaml", "of-folder.yaml"}) {
+	if names := slices.Sorted(maps.Keys(found.faults)); !slices.Equal(names, []string{"deep/up", "fifo.yaml", "loop.yaml", "of-device.yaml", "of-folder", "of-folder.yaml"}) {
 		t.Errorf("faults are %v", found.faults)
+	}
+	for _, name := range []string{"of-folder", "of-folder.yaml", "deep/up"} {
+		if !errors.Is(found.faults[name], errLink) {
+			t.Errorf("%s: got %v, want %v", name, found.faults[name], errLink)
+		}
 	}
 	if names := slices.Compact(slices.Sorted(slices.Values(found.disabled))); !slices.Equal(names, []string{"off", "part"}) {
 		t.Errorf("disabled are %v", names)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -101,6 +102,11 @@ func (k *keeper) kindsOf(ctx context.Context, name string) (sets.Set[schema.Grou
 	return kinds, nil
 }
 
+// sortedKinds returns kinds in the order of their texts.
+func sortedKinds(kinds sets.Set[schema.GroupKind]) []schema.GroupKind {
+	return slices.SortedFunc(maps.Keys(kinds), func(a, b schema.GroupKind) int { return strings.Compare(a.String(), b.String()) })
+}
+
 // openSet adds the kinds of the objects that are about to be applied to the kinds
 // of the file's set. It returns the set's ID, and the kinds that the set had
 // before.
@@ -122,10 +128,9 @@ func (k *keeper) closeSet(ctx context.Context, name string, before, kinds sets.S
 
 func (k *keeper) writeSet(ctx context.Context, name string, kinds sets.Set[schema.GroupKind]) error {
 	var texts []string
-	for kind := range kinds {
+	for _, kind := range sortedKinds(kinds) {
 		texts = append(texts, kind.String())
 	}
-	slices.Sort(texts)
 	set := &unstructured.Unstructured{}
 	set.SetAPIVersion("v1")
 	set.SetKind("ConfigMap")

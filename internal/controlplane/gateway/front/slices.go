@@ -147,5 +147,5 @@ func sliceOf(service *corev1.Service, family discoveryv1.AddressType, number int
 func IsSlice(slice *discoveryv1.EndpointSlice) bool {
 	owner := metav1.GetControllerOf(slice)
 	return slice.Labels[discoveryv1.LabelManagedBy] == SliceManager &&
-		owner != nil && owner.Kind == "Service" && owner.Name == slice.Labels[discoveryv1.LabelServiceName]
+		owner != nil && owner.APIVersion == "v1" && owner.Kind == "Service" && owner.Name == slice.Labels[discoveryv1.LabelServiceName]
 }
