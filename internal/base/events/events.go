@@ -30,9 +30,10 @@ func NewRecorder(ctx context.Context, api kubernetes.Interface, component, host 
 	return broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: host})
 }
 
-// Steady returns last if message says the same in another order, and otherwise message. The API
-// collects the faults of an object in no certain order. Only an Event with the same message is
-// counted up, and each other one is a new Event.
+// Steady returns last if message says the same in another order, or of another field, and otherwise
+// message. The API collects the faults of an object in no certain order, or tells only one of them.
+// Only an Event with the same message is counted up, and each other one is a new Event. Both
+// messages must be about the same object, unchanged.
 func Steady(last, message string) string {
 	if slices.Equal(parts(last), parts(message)) {
 		return last
@@ -42,13 +43,17 @@ func Steady(last, message string) string {
 
 // parts returns the parts of a text between the marks of lists and sentences, in alphabetical order.
 func parts(text string) []string {
-	all := marks.Split(text, -1)
+	all := marks.Split(fields.ReplaceAllString(text, " FIELD:"), -1)
 	for i, part := range all {
 		all[i] = strings.TrimSpace(part)
 	}
 	slices.Sort(all)
 	return all
 }
+
+// fields are the paths of structured-merge-diff (fieldpath, Path.String), which says of the first
+// unknown field that it finds, in no certain order, that the schema does not have it.
+var fields = regexp.MustCompile(`\s\.[^\s:]+:`)
 
 var marks = regexp.MustCompile(`[,;\[\]\n]|\. `)
 

@@ -44,6 +44,18 @@ func TestSteady(t *testing.T) {
 	}
 }
 
+// TestSteadyFields has the messages of the API about one object with several unknown fields.
+func TestSteadyFields(t *testing.T) {
+	const about = "ConfigMap default/refused: failed to create typed patch object (default/refused; /v1, Kind=ConfigMap): "
+	const last = about + ".wrong-3: field not declared in schema. kedge tries again later"
+	if got := Steady(last, about+".wrong-4: field not declared in schema. kedge tries again later"); got != last {
+		t.Errorf("got %q, want the last message", got)
+	}
+	if other := about + ".wrong-3: expected string, got 1. kedge tries again later"; Steady(last, other) != other {
+		t.Errorf("got %q, want %q", Steady(last, other), other)
+	}
+}
+
 // TestNode warns before the component runs. The Event is written when it runs.
 func TestNode(t *testing.T) {
 	written := make(chan corev1.Event, 2)

@@ -71,6 +71,9 @@ var routines = []routine{
 	// FailedScheduling
 	//upstream:relies-on k8s.io/kubernetes/pkg/scheduler/schedule_one.go Scheduler.schedulingAlgorithm
 	{message: "Status after running PostFilter plugins for pod"},
+	// k8s.io/apimachinery/pkg/util/managedfields: the client that applies a wrong object gets the answer
+	//upstream:relies-on k8s.io/apimachinery/pkg/util/managedfields/internal/structuredmerge.go structuredMergeManager.Apply
+	{message: "Unhandled Error", detail: "failed to create typed patch object"},
 	// k8s.io/apiserver: the client gets the status 504, or has given up
 	//upstream:relies-on k8s.io/apiserver/pkg/server/filters/wrap.go WithPanicRecovery
 	{message: "Timeout or abort while handling"},

@@ -113,6 +113,7 @@ func TestIsRoutine(t *testing.T) {
 		"a slow kubelet":              {"Housekeeping took longer than expected", errors.New("housekeeping took too long"), kubelet, true},
 		"a node that is slow to tell": {"Unable to update node status", errors.New("update node status exceeds retry count"), kubelet, true},
 		"a lease":                     {"Failed to update lease", context.DeadlineExceeded, kubelet, true},
+		"a wrong object":              {"Unhandled Error", errors.New(`apiserver received an error that is not an metav1.Status: &errors.errorString{s:"failed to create typed patch object (default/refused; /v1, Kind=ConfigMap): .wrong-3: field not declared in schema"}: failed to create typed patch object (default/refused; /v1, Kind=ConfigMap): .wrong-3: field not declared in schema`), nil, true},
 		"an answer that came late":    {"Timeout or abort while handling", nil, nil, true},
 		"a pod's fault":               {"Error syncing pod, skipping", errors.New("any"), kubelet, true},
 		"a pod without its node":      {"Failed to get status for pod", errors.New(`pods "a" is forbidden: User "system:node:n" cannot get resource "pods" in API group "" in the namespace "default": no relationship found between node 'n' and this object`), nil, true},

@@ -326,6 +326,7 @@ func TestChangingOrder(t *testing.T) {
 	c.refused, c.refusals = "one", []string{
 		"failed to create typed patch object: errors:\n  .spec.a: field not declared in schema\n  .spec.b: expected string",
 		"failed to create typed patch object: errors:\n  .spec.b: expected string\n  .spec.a: field not declared in schema",
+		"failed to create typed patch object: errors:\n  .spec.c: field not declared in schema\n  .spec.b: expected string",
 	}
 	k, events := c.term(folder, "a")
 	write(t, folder, "x.yaml", "one")
