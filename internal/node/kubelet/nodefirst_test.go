@@ -10,13 +10,13 @@ import (
 	"testing/synctest"
 )
 
-// api answers with 404 for the Node until it is there, and notes what was asked.
-type api struct {
+// nodeAPI answers with 404 for the Node until it is there, and notes what was asked.
+type nodeAPI struct {
 	there bool
 	asked []string
 }
 
-func (a *api) RoundTrip(request *http.Request) (*http.Response, error) {
+func (a *nodeAPI) RoundTrip(request *http.Request) (*http.Response, error) {
 	a.asked = append(a.asked, request.Method+" "+request.URL.Path)
 	if request.Method == http.MethodPost {
 		a.there = true
@@ -34,7 +34,7 @@ const csiNode = "/apis/storage.k8s.io/v1/csinodes/a"
 func TestNodeFirst(t *testing.T) {
 	for name, shows := range map[string]string{"made": "POST /api/v1/nodes", "found": "GET /api/v1/nodes/a", "changed": "PATCH /api/v1/nodes/a"} {
 		synctest.Test(t, func(t *testing.T) {
-			behind := &api{}
+			behind := &nodeAPI{}
 			first := newNodeFirst(t.Context(), "a")
 			one, other := first.wrap(behind), first.wrap(behind)
 			ask := func(through http.RoundTripper, method, path string) {
@@ -74,7 +74,7 @@ func TestNodeFirstEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	end()
-	if _, err := newNodeFirst(life, "a").wrap(&api{}).RoundTrip(request); !errors.Is(err, context.Canceled) {
+	if _, err := newNodeFirst(life, "a").wrap(&nodeAPI{}).RoundTrip(request); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
