@@ -82,7 +82,7 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 
 	o.Authorization.Modes = []string{"Node", "RBAC"}
 	restriction.Register(o.Admission.GenericAdmission, restriction.Config{Unenforced: !c.Cluster.EnforcesPolicies(), VIP: c.VIP})
-	essential.Use(o.Admission.GenericAdmission)
+	essential.Use(o.Admission.GenericAdmission, issuer)
 	o.AllowPrivileged = true
 	// So that a server without kube-proxy's rules reaches webhooks and aggregated
 	// APIs too.

@@ -40,10 +40,10 @@ func TestNodeFirst(t *testing.T) {
 			ask := func(through http.RoundTripper, method, path string) {
 				t.Helper()
 				request, err := http.NewRequestWithContext(t.Context(), method, "https://api"+path, nil)
-				if err != nil {
-					t.Fatal(err)
+				if err == nil {
+					_, err = through.RoundTrip(request)
 				}
-				if _, err := through.RoundTrip(request); err != nil {
+				if err != nil {
 					t.Error(err)
 				}
 			}

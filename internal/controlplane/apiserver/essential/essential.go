@@ -33,22 +33,28 @@ import (
 var plugins = []string{mutatingpolicy.PluginName, mutatingwebhook.PluginName, validatingpolicy.PluginName, validatingwebhook.PluginName}
 
 // Use makes an API server ask its users' webhooks and policies about all writes except the
-// essential ones.
-func Use(options *genericoptions.AdmissionOptions) {
-	options.Decorators = append(options.Decorators, admission.DecoratorFunc(decorate))
+// essential ones. audience is that of the API itself, which the API server writes into the
+// request of a token that names none.
+func Use(options *genericoptions.AdmissionOptions, audience string) {
+	options.Decorators = append(options.Decorators, admission.DecoratorFunc(func(plugin admission.Interface, name string) admission.Interface {
+		return decorate(plugin, name, audience)
+	}))
 }
 
 // decorate returns the plugin in a form that is not asked about essential writes, if it is
 // one of plugins.
-func decorate(plugin admission.Interface, name string) admission.Interface {
+func decorate(plugin admission.Interface, name, audience string) admission.Interface {
 	if !slices.Contains(plugins, name) {
 		return plugin
 	}
-	return &gate{plugin}
+	return &gate{plugin, audience}
 }
 
 // gate passes all writes to a plugin except the essential ones.
-type gate struct{ admission.Interface }
+type gate struct {
+	admission.Interface
+	audience string
+}
 
 var (
 	_ admission.MutationInterface   = (*gate)(nil)
@@ -89,7 +95,7 @@ func (g *gate) ask(ctx context.Context, a admission.Attributes, plugin func() er
 			}
 		}
 		return nil
-	case ofNode(a.GetUserInfo(), a), ofServer(a):
+	case ofNode(a.GetUserInfo(), a, g.audience), ofServer(a):
 		return nil
 	}
 	return plugin()

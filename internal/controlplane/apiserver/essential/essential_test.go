@@ -34,6 +34,9 @@ func (c *closed) Validate(ctx context.Context, a admission.Attributes, o admissi
 	return c.Admit(ctx, a, o)
 }
 
+// audience is that of the API.
+const audience = "https://kubernetes.default.svc.cluster.local"
+
 // write is a request that the plugins are asked about.
 type write struct {
 	who         *user.DefaultInfo
@@ -55,7 +58,7 @@ func (w *write) passes(t *testing.T) bool {
 	}
 	a := admission.NewAttributesRecord(w.object, w.old, schema.GroupVersionKind{}, w.namespace, w.name, w.resource.WithVersion("v1"), w.subresource, w.operation, nil, false, w.who)
 	options := genericoptions.NewAdmissionOptions()
-	Use(options)
+	Use(options, audience)
 	var answers []bool
 	for _, name := range plugins {
 		plugin := options.Decorators.Decorate(&closed{}, name)
@@ -175,6 +178,7 @@ func TestEssential(t *testing.T) {
 		}), true},
 		"the status of an agent's pod":     {podStatus(func(p *core.Pod) { p.Status.Phase = core.PodRunning }), true},
 		"the token of an agent's pod":      {token(func(*authentication.TokenRequestSpec) {}), true},
+		"the same token, later":            {token(func(s *authentication.TokenRequestSpec) { s.Audiences = []string{audience} }), true},
 		"a registration by another server": {secret(named("system:kedge:supervisor"), registration.SecretType), true},
 
 		"manifests of the user":                    {local("system:kedge:manifests", create(configMaps, "kube-system", "x")), false},
@@ -211,6 +215,7 @@ func TestEssential(t *testing.T) {
 		"the label of an agent's pod":              {podStatus(func(p *core.Pod) { p.Labels = map[string]string{"app": "db"} }), false},
 		"the annotation of an agent's pod":         {podStatus(func(p *core.Pod) { p.Annotations = map[string]string{"app": "db"} }), false},
 		"a token for somebody else":                {token(func(s *authentication.TokenRequestSpec) { s.Audiences = []string{"vault"} }), false},
+		"a token also for somebody else":           {token(func(s *authentication.TokenRequestSpec) { s.Audiences = []string{audience, "vault"} }), false},
 		"a token without a pod":                    {token(func(s *authentication.TokenRequestSpec) { s.BoundObjectRef = nil }), false},
 		"a token for a year":                       {token(func(s *authentication.TokenRequestSpec) { s.ExpirationSeconds = 365 * 24 * 3600 }), false},
 	} {
@@ -227,7 +232,7 @@ func TestEssential(t *testing.T) {
 func TestImpersonation(t *testing.T) {
 	w := write{who: named("system:apiserver"), operation: admission.Create, resource: secrets}
 	a := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "shop", "x", w.resource.WithVersion("v1"), "", w.operation, nil, false, named("tenant"))
-	plugin := decorate(&closed{}, plugins[0]).(admission.MutationInterface)
+	plugin := decorate(&closed{}, plugins[0], audience).(admission.MutationInterface)
 	if plugin.Admit(contextOf(t, "system:apiserver"), a, nil) == nil {
 		t.Error("a user for whom the API server acts passes")
 	}
@@ -239,10 +244,10 @@ func TestNewNode(t *testing.T) {
 	a := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "", "a", nodes.WithVersion("v1"), "", admission.Create, nil, false, named("system:node:a"))
 	ctx := contextOf(t, "system:node:a")
 	asked := &closed{}
-	if err := decorate(asked, plugins[0]).(admission.MutationInterface).Admit(ctx, a, nil); err != nil || asked.asked != 1 {
+	if err := decorate(asked, plugins[0], audience).(admission.MutationInterface).Admit(ctx, a, nil); err != nil || asked.asked != 1 {
 		t.Errorf("got %v, and %d questions, want one", err, asked.asked)
 	}
-	if other := decorate(asked, "NodeRestriction"); other != admission.Interface(asked) {
+	if other := decorate(asked, "NodeRestriction", audience); other != admission.Interface(asked) {
 		t.Error("a plugin of upstream's is passed by")
 	}
 }

@@ -50,7 +50,7 @@ func ofServer(a admission.Attributes) bool {
 // essential. What is true here must be harmless even if every rule of users forbids it. It
 // must also be allowed by kedge's own policy in /manifests/nodes.yaml, which is passed by
 // with the others.
-func ofNode(who user.Info, a admission.Attributes) bool {
+func ofNode(who user.Info, a admission.Attributes, audience string) bool {
 	name, kubelet := strings.CutPrefix(who.GetName(), nodeUser)
 	resource := a.GetResource().GroupResource()
 	switch {
@@ -71,7 +71,7 @@ func ofNode(who user.Info, a admission.Attributes) bool {
 	case pods:
 		return a.GetSubresource() == "status" && tellsOfPod(a)
 	case serviceAccounts:
-		return a.GetSubresource() == "token" && ordinary(a)
+		return a.GetSubresource() == "token" && ordinary(a, audience)
 	}
 	return false
 }
@@ -117,10 +117,13 @@ func tellsOfPod(a admission.Attributes) bool {
 }
 
 // ordinary tells whether a token is of the kind that every pod has: for the API, bound to
-// a pod, and for an hour.
-func ordinary(a admission.Attributes) bool {
+// a pod, and for an hour. The API server writes the audience of the API into a request before
+// it asks the validating plugins (kubernetes/pkg/registry/core/serviceaccount/storage/token.go,
+// Create).
+func ordinary(a admission.Attributes, audience string) bool {
 	request, is := a.GetObject().(*authentication.TokenRequest)
-	return is && len(request.Spec.Audiences) == 0 && request.Spec.BoundObjectRef != nil && request.Spec.BoundObjectRef.Kind == "Pod" &&
+	others := func(name string) bool { return name != audience }
+	return is && !slices.ContainsFunc(request.Spec.Audiences, others) && request.Spec.BoundObjectRef != nil && request.Spec.BoundObjectRef.Kind == "Pod" &&
 		request.Spec.ExpirationSeconds <= tokenLife
 }
 
