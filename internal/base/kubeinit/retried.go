@@ -20,8 +20,8 @@ import (
 // find these errors, by four properties:
 //
 //   - The value of the error says that somebody else was faster, or has given up: isAnswer.
-//   - A worker of a queue has logged it: fromWorker. Upstream's workers put an object back into their queue if
-//     its turn has failed.
+//   - A worker of a queue has logged it, or a reflector: fromWorker. Upstream's workers put an object back into
+//     their queue if its turn has failed, and a reflector lists and watches again.
 //   - The message says that there will be another attempt: isRetried.
 //   - It has ended the stream of a user, who gets the error: isStream.
 //
@@ -72,7 +72,7 @@ var (
 	never = regexp.MustCompile(`(?i)not (be )?re-?tr|after (multiple|re-?try|several)|drop`)
 )
 
-// fromWorker tells whether a worker of a queue is among the functions that called the logger. Upstream's
+// fromWorker tells whether a worker of a queue, or a reflector, is among the functions that called the logger. Upstream's
 // controllers name it so, as k8s.io/client-go/examples/workqueue/main.go does. It is none of them if it logs
 // that it drops an object after many attempts, which is what the method handleErr does, or if it has panicked.
 func fromWorker(functions iter.Seq[string]) bool {
@@ -89,9 +89,10 @@ func fromWorker(functions iter.Seq[string]) bool {
 //upstream:relies-on k8s.io/kubernetes/pkg/controller/replicaset/replica_set.go ReplicaSetController.processNextWorkItem
 //upstream:relies-on k8s.io/kubernetes/pkg/controller/deployment/deployment_controller.go DeploymentController.handleErr
 //upstream:relies-on k8s.io/kubernetes/pkg/controller/volume/persistentvolume/pv_controller_base.go PersistentVolumeController.claimWorker
+//upstream:relies-on k8s.io/client-go/tools/cache/reflector.go Reflector.RunWithContext
 //upstream:relies-on k8s.io/apimachinery/pkg/util/runtime/runtime.go logPanic
 var (
-	worker   = regexp.MustCompile(`\.(processNext\w*|\w*[wW]orker)(\.func[\d.]+)*(\[\.\.\.\])?$`)
+	worker   = regexp.MustCompile(`\.(processNext\w*|\w*[wW]orker|\(\*Reflector\)\.Run\w*)(\.func[\d.]+)*(\[\.\.\.\])?$`)
 	dropping = regexp.MustCompile(`\)\.handle\w*Err$|/runtime\.logPanic$`)
 )
 

@@ -46,6 +46,10 @@ var (
 	generic = []string{
 		"k8s.io/apimachinery/pkg/util/runtime.HandleErrorWithContext", "k8s.io/kubernetes/pkg/controller/certificates.(*Controller[...]).processNextWorkItem[...]", "runtime.goexit",
 	}
+	reflector = []string{
+		"k8s.io/apimachinery/pkg/util/runtime.HandleErrorWithContext", "k8s.io/client-go/tools/cache.DefaultWatchErrorHandler",
+		"k8s.io/client-go/tools/cache.(*Reflector).RunWithContext.func1", "k8s.io/apimachinery/pkg/util/wait.BackoffUntilWithContext", "runtime.goexit",
+	}
 	attach = []string{
 		"k8s.io/apimachinery/pkg/util/runtime.HandleError", "k8s.io/cri-streaming/pkg/streaming/remotecommand.ServeAttach", "net/http.(*conn).serve", "runtime.goexit",
 	}
@@ -86,6 +90,7 @@ func TestIsRoutine(t *testing.T) {
 		"without a ServiceAccount": {"Unhandled Error", errors.New(`sync "default/early-1" failed with pods "early-1-" is forbidden: error looking up service account default/late: serviceaccount "late" not found`), replicaSet, true},
 		"beyond a quota":           {"Unhandled Error", errors.New(`sync "tight/two-1" failed with pods "two-1-x" is forbidden: exceeded quota: one, requested: pods=1, used: pods=1, limited: pods=1`), replicaSet, true},
 		"a claim":                  {"Could not sync claim", errors.New("timeout"), claims, true},
+		"a server that restarts":   {"Failed to watch", errors.New("the server is currently unable to handle the request (get configmaps) - error from a previous attempt: read tcp 172.31.0.2:44442->172.31.0.1:6443: read: connection reset by peer"), reflector, true},
 		"a generic function":       {"Sync failed", errors.New("timeout"), generic, true},
 
 		// Errors of kedge and of its host.
@@ -94,6 +99,7 @@ func TestIsRoutine(t *testing.T) {
 		"given up":                  {"Failed to update node PodCIDR after multiple attempts", errors.New("timeout"), nil, false},
 		"a panic":                   {"Observed a panic", nil, panicked, false},
 		"a right that is missing":   {"Unhandled Error", errors.New(`sync failed: pods is forbidden: User "system:serviceaccount:kube-system:replicaset-controller" cannot list resource "pods" in API group "" at the cluster scope`), replicaSet, false},
+		"a watch without a right":   {"Failed to watch", errors.New(`failed to list *v1.Pod: pods is forbidden: User "system:kedge:dns" cannot list resource "pods" in API group "" at the cluster scope`), reflector, false},
 		"a kind that is missing":    {"Unhandled Error", &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource", Details: &metav1.StatusDetails{}}}, nil, false},
 		"a program that is missing": {"Failed to start", errors.New(`exec: "mkfs.ext4": executable file not found in $PATH`), nil, false},
 		"a refused connection":      {"Unhandled Error", fmt.Errorf("dial: %w", syscall.ECONNREFUSED), nil, false},
