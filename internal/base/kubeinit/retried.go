@@ -59,9 +59,10 @@ func isClientGone(err error) bool {
 //upstream:relies-on k8s.io/apimachinery/pkg/api/errors/errors.go NewNotFound NewAlreadyExists NewConflict
 //upstream:relies-on google.golang.org/grpc/internal/status/status.go Error.Error
 //upstream:relies-on std/context/context.go Canceled
-//upstream:relies-on std/net/http/h2_bundle.go http2errStreamClosed http2errClientDisconnected
+//upstream:relies-on std/net/http/h2_bundle.go http2errStreamClosed http2errClientDisconnected http2errClosedBody
+//upstream:relies-on std/net/http/server.go ErrHandlerTimeout
 var answers = regexp.MustCompile(`Operation cannot be fulfilled on |[a-z.]+ "[^"]+" (not found|already exists)|` +
-	`context canceled|code = (NotFound|Canceled) |http2: stream closed|client disconnected`)
+	`context canceled|code = (NotFound|Canceled) |http2: stream closed|client disconnected|body closed by handler|http: Handler timeout`)
 
 // isRetried tells whether a message says that there will be another attempt.
 func isRetried(message string) bool { return again.MatchString(message) && !never.MatchString(message) }

@@ -53,6 +53,16 @@ var routines = []routine{
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/status/status_manager.go manager.syncPod
 	//upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/node_authorizer.go NodeAuthorizer.authorize
 	{message: "Failed to get status for pod", detail: "no relationship found"},
+	// pkg/kubelet/kubelet.go, for example until a claim is bound: an Event FailedMount
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.SyncPod
+	{message: "Unable to attach or mount volumes for pod; skipping pod"},
+	// k8s.io/cri-client, if the kubelet removes a container from two loops at once
+	//upstream:relies-on k8s.io/cri-client/pkg/remote_runtime.go remoteRuntimeService.RemoveContainer
+	{message: "RemoveContainer from runtime service failed", detail: "already in removing state"},
+	{message: "Failed to remove container", detail: "already in removing state"},
+	// k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch, which asks again every five seconds
+	//upstream:relies-on k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch/typeconverter.go typeConverterManager.Run
+	{message: "Unhandled Error", detail: "failed to fetch openapi paths: the server is currently unable to handle the request"},
 	// pkg/kubelet/config/file.go: an Event FileNotUsed of kedge's own (package staticpods)
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/config/file.go sourceFile.extractFromDir sourceFile.run
 	{message: "Could not process manifest file"},

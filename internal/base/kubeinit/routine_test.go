@@ -67,20 +67,22 @@ func TestIsRoutine(t *testing.T) {
 		want      bool
 	}{
 		// Others were faster, or gave up.
-		"a conflict":               {"Failed to update claim", conflict, nil, true},
-		"a wrapped conflict":       {"Failed to update claim", fmt.Errorf("save claim: %w", conflict), nil, true},
-		"a conflict as text":       {"Unhandled Error", fmt.Errorf("default/data failed with: %v", conflict), nil, true},
-		"an object that is gone":   {"Failed to update status for pod", apierrors.NewNotFound(pods, "a"), nil, true},
-		"gone, as text":            {`Couldn't get secret default/none: secret "none" not found`, nil, nil, true},
-		"an object that is there":  {"Unhandled Error", fmt.Errorf("create PVC a-data: %v", apierrors.NewAlreadyExists(schema.GroupResource{Resource: "persistentvolumeclaims"}, "a-data")), nil, true},
-		"a container that is gone": {"Failed to remove container", status.Error(codes.NotFound, "an error occurred when try to find container \"1\": not found"), nil, true},
-		"of a sandbox, as text":    {"PodSandboxStatus of sandbox for pod", errors.New("rpc error: code = NotFound desc = an error occurred when try to find sandbox: not found"), nil, true},
-		"a client that gave up":    {"Unhandled Error", fmt.Errorf("apiserver received an error that is not an metav1.Status: %#+v: %v", context.Canceled, context.Canceled), nil, true},
-		"a request that ended":     {"Failed to watch", context.Canceled, nil, true},
-		"a call that ended":        {"Failed to watch", status.Error(codes.Canceled, "context canceled"), nil, true},
-		"a connection that closed": {"Unhandled Error", fmt.Errorf("apiserver was unable to write a JSON response: %w", fmt.Errorf("write tcp: %w", syscall.EPIPE)), nil, true},
-		"a stream that closed":     {"Unhandled Error", errors.New("apiserver was unable to write a JSON response: http2: stream closed"), nil, true},
-		"an answer too late":       {"Unhandled Error", fmt.Errorf("apiserver was unable to write a fallback JSON response: %w", http.ErrHandlerTimeout), nil, true},
+		"a conflict":                  {"Failed to update claim", conflict, nil, true},
+		"a wrapped conflict":          {"Failed to update claim", fmt.Errorf("save claim: %w", conflict), nil, true},
+		"a conflict as text":          {"Unhandled Error", fmt.Errorf("default/data failed with: %v", conflict), nil, true},
+		"an object that is gone":      {"Failed to update status for pod", apierrors.NewNotFound(pods, "a"), nil, true},
+		"gone, as text":               {`Couldn't get secret default/none: secret "none" not found`, nil, nil, true},
+		"an object that is there":     {"Unhandled Error", fmt.Errorf("create PVC a-data: %v", apierrors.NewAlreadyExists(schema.GroupResource{Resource: "persistentvolumeclaims"}, "a-data")), nil, true},
+		"a container that is gone":    {"Failed to remove container", status.Error(codes.NotFound, "an error occurred when try to find container \"1\": not found"), nil, true},
+		"of a sandbox, as text":       {"PodSandboxStatus of sandbox for pod", errors.New("rpc error: code = NotFound desc = an error occurred when try to find sandbox: not found"), nil, true},
+		"a client that gave up":       {"Unhandled Error", fmt.Errorf("apiserver received an error that is not an metav1.Status: %#+v: %v", context.Canceled, context.Canceled), nil, true},
+		"a request that ended":        {"Failed to watch", context.Canceled, nil, true},
+		"a call that ended":           {"Failed to watch", status.Error(codes.Canceled, "context canceled"), nil, true},
+		"a connection that closed":    {"Unhandled Error", fmt.Errorf("apiserver was unable to write a JSON response: %w", fmt.Errorf("write tcp: %w", syscall.EPIPE)), nil, true},
+		"a stream that closed":        {"Unhandled Error", errors.New("apiserver was unable to write a JSON response: http2: stream closed"), nil, true},
+		"an answer too late, as text": {"Unhandled Error", errors.New(`apiserver received an error that is not an metav1.Status: &errors.errorString{s:"http: Handler timeout"}: http: Handler timeout`), nil, true},
+		"a request that is cut off":   {"Unhandled Error", errors.New(`apiserver received an error that is not an metav1.Status: &errors.errorString{s:"body closed by handler"}: body closed by handler`), nil, true},
+		"an answer too late":          {"Unhandled Error", fmt.Errorf("apiserver was unable to write a fallback JSON response: %w", http.ErrHandlerTimeout), nil, true},
 
 		// There will be another attempt.
 		"a StatefulSet":            {"Error syncing StatefulSet, requeuing", errors.New("read version: 615 is not as new as written version: 619"), nil, true},
@@ -109,6 +111,9 @@ func TestIsRoutine(t *testing.T) {
 		"a deadline":                {"Failed", context.DeadlineExceeded, kubelet, false},
 
 		// The table.
+		"a claim that is not bound":   {"Unable to attach or mount volumes for pod; skipping pod", errors.New("unmounted volumes=[data kube-api-access-dwdbh], unattached volumes=[], failed to process volumes=[data]: error processing PVC default/claim-0: PVC is not bound"), kubelet, true},
+		"a container that two remove": {"RemoveContainer from runtime service failed", status.Error(codes.Unknown, `failed to set removing state for container "aa12": container is already in removing state`), kubelet, true},
+		"a container that stays":      {"RemoveContainer from runtime service failed", status.Error(codes.Unknown, "no space left on device"), kubelet, false},
 		"a command that ended":        {"Unhandled Error", errors.New("error attaching to container: container is in CONTAINER_EXITED state"), attach, true},
 		"a NodePort after adoption":   {"Unhandled Error", errors.New("the node port 30080 for service web/apps is not allocated; repairing"), nil, true},
 		"an address after adoption":   {"Unhandled Error", errors.New("the ClusterIP [IPv4]: 10.43.0.7 for Service apps/web is not allocated; repairing"), nil, true},

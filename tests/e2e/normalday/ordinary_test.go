@@ -123,8 +123,14 @@ func (d *day) work(ctx context.Context) error {
 
 // apply creates or changes the objects of a YAML text.
 func (d *day) apply(ctx context.Context, text string) error {
+	return d.applyIn(ctx, cluster.Namespace, text)
+}
+
+// applyIn is apply for objects in a namespace.
+func (d *day) applyIn(ctx context.Context, namespace, text string) error {
 	return d.until(ctx, "objects to be applied", func() error {
-		_, err := d.TryKubectl(strings.ReplaceAll(text, "IMAGE", image.TestserverName), "apply", "-f", "-")
+		// The last of several flags counts.
+		_, err := d.TryKubectl(strings.ReplaceAll(text, "IMAGE", image.TestserverName), "apply", "--namespace="+namespace, "-f", "-")
 		return err
 	})
 }
@@ -547,7 +553,7 @@ func (d *day) changeNodes(ctx context.Context) error {
 // quota has a namespace whose Deployment wants more than it may have, and deletes the namespace.
 func (d *day) quota(ctx context.Context) error {
 	const namespace = "tight"
-	err := d.apply(ctx, `
+	err := d.applyIn(ctx, namespace, `
 apiVersion: v1
 kind: Namespace
 metadata: {name: tight}
