@@ -101,13 +101,13 @@ kind: Pod
 metadata: {name: owner, labels: {app: owner}}
 spec:
   nodeName: server-1
-  containers: [{name: main, image: %s, args: [serve, owner]}]
+  containers: [{name: main, image: %s, args: [serve, "%s"]}]
 ---
 apiVersion: v1
 kind: Service
 metadata: {name: owner, annotations: {kedge.dev/pool: lan}}
 spec: {type: LoadBalancer, selector: {app: owner}, ports: [{port: 8088, targetPort: %s}]}
-`, c.Pod("thief").Spec.Containers[0].Image, cluster.WebPort))
+`, c.Pod("thief").Spec.Containers[0].Image, cluster.WebPort, cluster.WebPort))
 	answers("owner")
 	c.Kubectl("patch", "service", "first", "--type=merge", `--patch={"spec": {"externalIPs": null}}`)
 	c.Eventually("the condition to go", func() error {
