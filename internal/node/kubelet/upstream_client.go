@@ -67,10 +67,11 @@ func (k *Kubelet) connect(ctx context.Context, dependencies *kubelet.Dependencie
 		return fmt.Errorf("make heartbeat client: %w", err)
 	}
 
-	dependencies.KubeClient = client
+	registering := &registeringClient{Interface: client}
 	if k.ownsAddresses {
-		dependencies.KubeClient = &addressedClient{client, k.nodeAddresses()}
+		registering.addresses = k.nodeAddresses()
 	}
+	dependencies.KubeClient = registering
 	dependencies.EventClient = eventClient.CoreV1()
 	dependencies.HeartbeatClient = heartbeatClient
 	return nil
