@@ -144,8 +144,15 @@ func TestFailClosed(t *testing.T) {
 	}
 
 	t.Log("honest use")
-	for _, kind := range []string{"mutatingwebhookconfiguration", "validatingwebhookconfiguration", "validatingadmissionpolicy", "mutatingadmissionpolicy"} {
-		c.Kubectl("delete", kind, "closed")
+	// A policy is asked about webhooks, and nobody is asked about policies.
+	for _, kind := range []string{"validatingadmissionpolicy", "mutatingadmissionpolicy", "mutatingwebhookconfiguration", "validatingwebhookconfiguration"} {
+		c.Eventually("the "+kind+" to go", func() error {
+			output, err := c.TryKubectl("", "delete", "--ignore-not-found", kind, "closed")
+			if err != nil {
+				err = fmt.Errorf("%w: %s", err, output)
+			}
+			return err
+		})
 	}
 	c.Eventually("a ConfigMap to be admitted", func() error {
 		_, err := c.TryKubectl("", "create", "configmap", "admitted")
