@@ -104,6 +104,9 @@ var routines = []routine{
 	// pkg/volume/csi/csi_plugin.go, until the node is registered
 	//upstream:relies-on k8s.io/kubernetes/pkg/volume/csi/csi_plugin.go initializeCSINode
 	{message: "Failed to initialize CSINode", detail: "not found"},
+	// The same file, if no server answers the node. The manager of plugins registers the driver again.
+	//upstream:relies-on k8s.io/kubernetes/pkg/volume/csi/csi_plugin.go RegistrationHandler.RegisterPlugin
+	{message: "kubernetes.io/csi: registrationHandler.RegisterPlugin failed to unregister plugin due to previous error", detail: "error updating CSINode"},
 	// pkg/kubelet at each start, even of a node that is ready: before the file exists, and on
 	// a host with cgroup v1
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/manager.go ManagerImpl.readCheckpoint

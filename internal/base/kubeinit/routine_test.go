@@ -67,9 +67,12 @@ func TestIsRoutine(t *testing.T) {
 		want      bool
 	}{
 		// Others were faster, or gave up.
-		"a conflict":                  {"Failed to update claim", conflict, nil, true},
-		"a wrapped conflict":          {"Failed to update claim", fmt.Errorf("save claim: %w", conflict), nil, true},
-		"a conflict as text":          {"Unhandled Error", fmt.Errorf("default/data failed with: %v", conflict), nil, true},
+		"a conflict":         {"Failed to update claim", conflict, nil, true},
+		"a wrapped conflict": {"Failed to update claim", fmt.Errorf("save claim: %w", conflict), nil, true},
+		"a conflict as text": {"Unhandled Error", fmt.Errorf("default/data failed with: %v", conflict), nil, true},
+		"a driver without a server": {
+			"kubernetes.io/csi: registrationHandler.RegisterPlugin failed to unregister plugin due to previous error: ...",
+			errors.New("kubernetes.io/csi: error uninstalling CSI driver from CSINode object error updating CSINode: timed out waiting for the condition"), nil, true},
 		"an object that is gone":      {"Failed to update status for pod", apierrors.NewNotFound(pods, "a"), nil, true},
 		"gone, as text":               {`Couldn't get secret default/none: secret "none" not found`, nil, nil, true},
 		"an object that is there":     {"Unhandled Error", fmt.Errorf("create PVC a-data: %v", apierrors.NewAlreadyExists(schema.GroupResource{Resource: "persistentvolumeclaims"}, "a-data")), nil, true},
