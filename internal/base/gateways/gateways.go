@@ -31,7 +31,7 @@ const (
 	// other namespaces, separated by commas, that may serve the hosts of this object, too.
 	AllowAnnotation = "gateway.kedge.dev/allow-namespaces"
 	// HostsAnnotation is on a Namespace. It has host names, separated by commas, that belong to
-	// the namespace, whoever has claimed them before. Only users who may update all namespaces
+	// the namespace, also if another one has claimed them before. Only users who may update all namespaces
 	// may change it (controlplane/restriction).
 	HostsAnnotation = "gateway.kedge.dev/hosts"
 )

@@ -50,7 +50,7 @@ func nameserver(t *testing.T, address, wildcard string) {
 	}()
 }
 
-// TestWildcardDomains wants a search domain to be named if every name below it has an address.
+// TestWildcardDomains checks that a search domain is named if every name below it has an address.
 func TestWildcardDomains(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it listens on port 53")

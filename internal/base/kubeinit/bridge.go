@@ -162,8 +162,8 @@ func merge(fields logrus.Fields, keysAndValues []any) logrus.Fields {
 	return all
 }
 
-// text returns a value as text. Of an object of the API it returns the name, because everything
-// else of it is long and has pointers in it. Of an Event it returns what it says.
+// text returns a value as text. For an object of the API, that is its name, because the rest is long
+// and has pointers in it. For an Event, that is its message.
 func text(value any) string {
 	if m, ok := value.(logr.Marshaler); ok {
 		value = m.MarshalLog()

@@ -108,7 +108,7 @@ func TestBridge(t *testing.T) {
 	}
 }
 
-// TestRefusals wants a datastore that can write nothing to be told of once, and other errors as ever.
+// TestRefusals has a datastore that can write nothing. The log says so once, and has all other errors.
 func TestRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

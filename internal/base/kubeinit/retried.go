@@ -25,8 +25,8 @@ import (
 //   - The message says that there will be another attempt: isRetried.
 //   - It has ended the stream of a user, who gets the error: isStream.
 //
-// What a user must know about such an object is in its Events and its status. An error of another kind is in
-// routines.
+// The Events and the status of such an object tell the user what is wrong. The table routines has errors
+// without these properties.
 
 // isAnswer tells whether an error says that its caller was late or gave up, which is no fault of either side: a
 // conflict with another writer, an object that is gone or there already, a request that nobody waits for any

@@ -27,6 +27,6 @@ func (p *plugin) checkHosts(ctx context.Context, a admission.Attributes) error {
 	if err != nil || allowed {
 		return err
 	}
-	return admission.NewForbidden(a, fmt.Errorf("the annotation %s gives the hosts %q to this namespace, whoever has them. "+
+	return admission.NewForbidden(a, fmt.Errorf("the annotation %s gives the hosts %q to this namespace, and takes them from others. "+
 		"So only users who may update all namespaces may change it: ask an administrator", gateways.HostsAnnotation, hosts))
 }

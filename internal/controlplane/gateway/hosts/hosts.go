@@ -11,7 +11,7 @@
 //     empty name, which stands for all hosts, and wildcards such as *.com cover nothing else:
 //     otherwise one tenant could keep all others from every new name.
 //   - The owner may let other namespaces in (gateways.AllowAnnotation). An administrator may give a host
-//     to a namespace (gateways.HostsAnnotation), whoever has claimed it before.
+//     to a namespace (gateways.HostsAnnotation). The namespace that had it before then loses it.
 package hosts
 
 import (
