@@ -67,7 +67,7 @@ func TestNodePolicy(t *testing.T) {
 			"spec": {"csi": {"driver": "local.kedge.dev", "volumeHandle": "pvc-1", "fsType": "ext4", "volumeAttributes": {"a": "b"}},
 			"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "local.kedge.dev/node", "operator": "In", "values": ["a"]}]}]}}}}`
 		claim    = `{"metadata": {"name": "c", "annotations": {"x": "y", "volume.kubernetes.io/selected-node": "a"}, "finalizers": ["kubernetes.io/pvc-protection"]}, "spec": {}}`
-		capacity = `{"metadata": {"name": "c", "ownerReferences": [{"kind": "Node", "name": "a"}]}, "nodeTopology": {"matchLabels": {"local.kedge.dev/node": "a"}}}`
+		capacity = `{"metadata": {"name": "c", "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "a"}]}, "nodeTopology": {"matchLabels": {"local.kedge.dev/node": "a"}}}`
 		content  = `{"metadata": {"name": "s", "labels": {"snapshot.storage.kubernetes.io/managed-by": "a"}, "finalizers": ["other"]}, "spec": {"driver": "local.kedge.dev"}}`
 	)
 	for name, test := range map[string]struct {

@@ -77,7 +77,7 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, files := range map[string]datastore.TLS{
-		"datastore-cafile: open /none":               {CAFile: "/none"},
+		"datastore-cafile: stat /none":               {CAFile: "/none"},
 		"has no certificate in PEM":                  {CAFile: garbage},
 		"only one of datastore-certfile":             {KeyFile: garbage},
 		"datastore-certfile and datastore-keyfile: ": {CertFile: garbage, KeyFile: garbage},

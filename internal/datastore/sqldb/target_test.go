@@ -41,7 +41,7 @@ func TestParseFaults(t *testing.T) {
 		{"mysql://u:secret@h:3306/d", "is not mysql://USER:PASSWORD@tcp(HOST:3306)", datastore.TLS{}},
 		{"mysql://secret", "is not mysql://", datastore.TLS{}},
 		{"oracle://u:secret@h/d", "begins with neither", datastore.TLS{}},
-		{"postgres://u:secret@h/d", "datastore-cafile: open /none: no such file", datastore.TLS{CAFile: "/none"}},
+		{"postgres://u:secret@h/d", "datastore-cafile: stat /none: no such file", datastore.TLS{CAFile: "/none"}},
 		{"postgres://u:secret@h/d", "has no certificate in PEM", datastore.TLS{CAFile: garbage}},
 		{"mysql://u:secret@tcp(h)/d", "only one of datastore-certfile", datastore.TLS{CertFile: garbage}},
 		{"mysql://u:secret@tcp(h)/d", "datastore-certfile and datastore-keyfile: ", datastore.TLS{CertFile: garbage, KeyFile: garbage}},
