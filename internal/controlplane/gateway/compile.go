@@ -70,7 +70,8 @@ func (s *sources) once() *compiled {
 	now.asks, now.secret = now.asksForCertificates(), lookup.secret
 	now.pods = lookup.endpoints.Pods
 	s.certificates.Sweep()
-	now.fronts = front.Partition(front.Merge(now.gateways.Fronts, now.ingresses.Fronts), owners)
+	routes := both(now.gateways.State.Routes, now.ingresses.State.Routes)
+	now.fronts = front.Partition(front.Merge(now.gateways.Fronts, now.ingresses.Fronts), routes, owners)
 	certificates := both(now.gateways.State.Certificates, now.ingresses.State.Certificates)
 	now.answerChallenges(certificates)
 	now.parts = s.newParts(now.fronts, lookup)
@@ -80,7 +81,7 @@ func (s *sources) once() *compiled {
 	}, s.cfg.Sockets)
 	wanted := routing.State{
 		Sockets:      sockets,
-		Routes:       both(now.gateways.State.Routes, now.ingresses.State.Routes),
+		Routes:       routes,
 		Backends:     both(now.gateways.State.Backends, now.ingresses.State.Backends),
 		Certificates: certificates,
 	}

@@ -133,7 +133,7 @@ func TestRefusals(t *testing.T) {
 		{"wrong password", "postgres://plain:wrong@" + address + "/cluster", "does not let kedge in: check user and password", nil},
 		{"no certificate", "postgres://kedge:s3cret%2Fword@" + address + "/cluster", "does not let kedge in", nil},
 		{"another authority", s.Endpoint + "?sslrootcert=/etc/kedge/store/kedge.crt", "cannot agree on TLS: check that datastore-cafile", files},
-		{"file that is missing", s.Endpoint, "datastore-cafile: open /none: no such file", []string{"--datastore-cafile=/none"}},
+		{"file that is missing", s.Endpoint, "datastore-cafile: stat /none: no such file", []string{"--datastore-cafile=/none"}},
 		{"scheme", "oracle://kedge:wrong@" + address, "datastore-endpoint: unknown kind of datastore: begin with postgres://", nil},
 		{"no endpoint", "postgres://kedge:wrong%zz@" + address, "datastore-endpoint: is not postgres://", nil},
 	} {

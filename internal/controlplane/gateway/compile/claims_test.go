@@ -180,7 +180,7 @@ spec: {parentRefs: [{name: g}]}`,
 			if got := owners.Conflicts(); len(got) != test.conflicts {
 				t.Errorf("there are %d conflicts, want %d", len(got), test.conflicts)
 			}
-			for _, f := range front.Partition(result.Fronts, owners) {
+			for _, f := range front.Partition(result.Fronts, result.State.Routes, owners) {
 				if f.Name == front.Shared {
 					checkBank(t, f)
 				}

@@ -19,8 +19,9 @@ const (
 // Partition makes listeners of Shared so that the requests to a host reach only listeners of
 // the namespaces that may serve it. If the listener that would get them also belongs to somebody
 // else, the host gets one of its own on each port, with what its owner has there. If the owner
-// has nothing there, nobody answers. Partition changes nothing that it gets.
-func Partition(fronts []Front, owners *hosts.Owners) []Front {
+// has nothing there, nobody answers. A listener that was added has only those of the routes that
+// fit its host. Partition changes nothing that it gets.
+func Partition(fronts []Front, routes map[string]*routing.Route, owners *hosts.Owners) []Front {
 	fronts = slices.Clone(fronts)
 	names := owners.Names()
 	for i := range fronts {
@@ -30,7 +31,7 @@ func Partition(fronts []Front, owners *hosts.Owners) []Front {
 		fronts[i].Ports = slices.Clone(fronts[i].Ports)
 		for j := range fronts[i].Ports {
 			port := &fronts[i].Ports[j]
-			port.Listeners = partition(port.Listeners, names, owners)
+			port.Listeners = partition(port.Listeners, routes, names, owners)
 		}
 	}
 	return fronts
@@ -41,7 +42,7 @@ const nobody = "/nobody"
 
 // partition adds the listeners of hosts to those of a port. It begins with the widest names, because
 // a listener that was added would also get the requests to narrower ones.
-func partition(listeners []Listener, names []string, owners *hosts.Owners) []Listener {
+func partition(listeners []Listener, routes map[string]*routing.Route, names []string, owners *hosts.Owners) []Listener {
 	// own has the listeners by host name, and all has also those that were added: what they are
 	// copies of.
 	own, all := map[string][]*Listener{}, map[string][]*Listener{}
@@ -56,6 +57,7 @@ func partition(listeners []Listener, names []string, owners *hosts.Owners) []Lis
 		}
 	}
 	made := slices.Clone(listeners)
+	fitting := map[*Listener]*byHost{}
 	for _, name := range slices.SortedStableFunc(slices.Values(names), widest) {
 		would := nearest(all, name, func(*Listener) bool { return true })
 		if len(would) == 0 {
@@ -78,6 +80,10 @@ func partition(listeners []Listener, names []string, owners *hosts.Owners) []Lis
 		for _, l := range shall {
 			if narrow := *l; l.Hostname != name {
 				narrow.Hostname = name
+				if fitting[l] == nil {
+					fitting[l] = newByHost(l.Routes, routes)
+				}
+				narrow.Routes = fitting[l].fitting(name)
 				made = append(made, narrow)
 			}
 		}
@@ -93,6 +99,43 @@ func partition(listeners []Listener, names []string, owners *hosts.Owners) []Lis
 		return 1
 	})
 	return made
+}
+
+// byHost finds the routes of a listener by host name, without looking at each of them.
+type byHost struct {
+	// whole has the routes by their own host names, and below by the wildcards that cover these.
+	whole, below map[string][]string
+}
+
+func newByHost(names []string, routes map[string]*routing.Route) *byHost {
+	b := &byHost{map[string][]string{}, map[string][]string{}}
+	for _, name := range names {
+		route := routes[name]
+		if route == nil {
+			continue
+		}
+		if len(route.Hostnames) == 0 {
+			b.whole[""] = append(b.whole[""], name)
+		}
+		for _, host := range route.Hostnames {
+			b.whole[host] = append(b.whole[host], name)
+			for wider := range hosts.Wider(host) {
+				b.below[wider] = append(b.below[wider], name)
+			}
+		}
+	}
+	return b
+}
+
+// fitting returns the routes that requests to a host may go to. A wildcard has all routes below it,
+// too.
+func (b *byHost) fitting(host string) []string {
+	found := slices.Concat(b.whole[host], b.below[host])
+	for wider := range hosts.Wider(host) {
+		found = append(found, b.whole[wider]...)
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
 }
 
 // isSame tells whether two lists have the same listeners.

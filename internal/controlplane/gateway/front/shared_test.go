@@ -1,6 +1,7 @@
 package front
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -69,17 +70,17 @@ func TestPartition(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := slices.Clone(test.listeners)
 			fronts := []Front{{Name: Shared, Ports: []Port{{Number: 80, Transport: routing.TCP, Listeners: test.listeners}}}}
-			got := Partition(fronts, owners)[0].Ports[0].Listeners
+			got := Partition(fronts, nil, owners)[0].Ports[0].Listeners
 			for host, want := range test.want {
 				if found := strings.Join(listening(got, host), " "); found != want {
 					t.Errorf("%s is served by %q, want %q", host, found, want)
 				}
 			}
-			if len(Partition(fronts, nil)[0].Ports[0].Listeners) != len(before) {
+			if len(Partition(fronts, nil, nil)[0].Ports[0].Listeners) != len(before) {
 				t.Error("there are more listeners if hosts belong to nobody")
 			}
 			fronts[0].Name.Name = "own"
-			if got := Partition(fronts, owners)[0].Ports[0].Listeners; len(got) != len(before) || len(test.listeners) != len(before) {
+			if got := Partition(fronts, nil, owners)[0].Ports[0].Listeners; len(got) != len(before) || len(test.listeners) != len(before) {
 				t.Error("a front of its own has changed, or the input has")
 			}
 		})
@@ -101,4 +102,47 @@ func listening(listeners []Listener, host string) (names []string) {
 		}
 	}
 	return names
+}
+
+// TestPartitionedRoutes has a namespace with many hosts: the listener of each has only the routes
+// that requests to it may go to.
+func TestPartitionedRoutes(t *testing.T) {
+	routes := map[string]*routing.Route{
+		"all":      {},
+		"a":        {Hostnames: []string{"a.shop.example"}},
+		"b":        {Hostnames: []string{"b.shop.example"}},
+		"wildcard": {Hostnames: []string{"*.shop.example"}},
+		"two":      {Hostnames: []string{"a.shop.example", "b.shop.example", "*.example"}},
+		"c":        {Hostnames: []string{"x.c.shop.example"}},
+		"other":    {Hostnames: []string{"shop.test"}},
+	}
+	var claims []hosts.Claim
+	for i, text := range []string{"shop a.shop.example", "shop b.shop.example", "shop *.c.shop.example", "bank shop.test"} {
+		namespace, host, _ := strings.Cut(text, " ")
+		claims = append(claims, hosts.Claim{
+			Host: host, Namespace: namespace, Kind: "Ingress", Since: time.Unix(int64(i), 0),
+			Object: &netv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}},
+		})
+	}
+	all := slices.Sorted(maps.Keys(routes))
+	listeners := []Listener{
+		{routing.Listener{Name: "shop", Protocol: routing.HTTP, Routes: all}, "shop"},
+		{routing.Listener{Name: "blog", Protocol: routing.HTTP}, "blog"},
+	}
+	fronts := []Front{{Name: Shared, Ports: []Port{{Number: 80, Transport: routing.TCP, Listeners: listeners}}}}
+	want := map[string]string{
+		"":                 "a all b c other two wildcard",
+		"a.shop.example":   "a all two wildcard",
+		"b.shop.example":   "all b two wildcard",
+		"*.c.shop.example": "all c two wildcard",
+	}
+	got := map[string]string{}
+	for _, l := range Partition(fronts, routes, hosts.Decide(claims, nil))[0].Ports[0].Listeners {
+		if l.Namespace == "shop" {
+			got[l.Hostname] = strings.Join(l.Routes, " ")
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("routes by host are %q, want %q", got, want)
+	}
 }

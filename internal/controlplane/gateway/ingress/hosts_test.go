@@ -53,7 +53,7 @@ func TestOwners(t *testing.T) {
 			if !result.Served[w.Ingresses[0]] {
 				t.Error("the older Ingress is not served")
 			}
-			result.Fronts = front.Partition(result.Fronts, owners)
+			result.Fronts = front.Partition(result.Fronts, result.State.Routes, owners)
 			for _, scheme := range []string{"http", "https"} {
 				for path, want := range map[string]string{"/": "404", "/login": "404", "/shop": "ours", "/.well-known/acme-challenge/x": "404"} {
 					if got := ask(result, scheme, "www.example.com", path); got != want {
@@ -93,7 +93,7 @@ func TestSharedHosts(t *testing.T) {
 		result := run.Finish(owners)
 		wantFaults(t, result)
 		merged := map[string]bool{}
-		for _, l := range front.Partition(result.Fronts, owners)[0].Ports[0].Listeners {
+		for _, l := range front.Partition(result.Fronts, result.State.Routes, owners)[0].Ports[0].Listeners {
 			for _, route := range l.Routes {
 				merged[route] = true
 			}
