@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime"
 
@@ -26,16 +27,19 @@ func main() {
 	shim.RunShim(context.Background(), manager.NewShimManager("io.containerd.runc.v2"))
 }
 
-// routine makes a debug message of an error that a shim logs each time kedge stops, because nobody
-// receives its events then (github.com/containerd/ttrpc/server.go).
+// routine makes debug messages of errors that a shim logs when kedge stops: nobody receives its events
+// (github.com/containerd/ttrpc/server.go), or its answer to the deletion of a container
+// (containerd, cmd/containerd-shim-runc-v2/process/init.go).
 //
 //upstream:relies-on github.com/containerd/ttrpc/server.go serverConn.run
+//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process/init.go Init.delete
 type routine struct{}
 
 func (routine) Levels() []logrus.Level { return []logrus.Level{logrus.ErrorLevel} }
 
 func (routine) Fire(entry *logrus.Entry) error {
-	if entry.Message == "failed sending message on channel" {
+	err, _ := entry.Data[logrus.ErrorKey].(error)
+	if entry.Message == "failed sending message on channel" || errors.Is(err, context.Canceled) {
 		entry.Level = logrus.DebugLevel
 	}
 	return nil

@@ -17,9 +17,11 @@ import (
 
 // The level error is for faults of kedge and of its host. Upstream also logs errors that are none: its loops
 // compare what is with what should be, and a loop that fails at one object tries again. These functions
-// find these errors, by four properties:
+// find these errors, by these properties:
 //
 //   - The value of the error says that somebody else was faster, or has given up: isAnswer.
+//   - The API refuses something because a user has ended or limited it: limits.
+//   - No server answers a node, which the node reports in its status: isUnreachable.
 //   - A worker of a queue has logged it, or a reflector: fromWorker. Upstream's workers put an object back into
 //     their queue if its turn has failed, and a reflector lists and watches again.
 //   - The message says that there will be another attempt: isRetried.
@@ -63,6 +65,25 @@ func isClientGone(err error) bool {
 //upstream:relies-on std/net/http/server.go ErrHandlerTimeout
 var answers = regexp.MustCompile(`Operation cannot be fulfilled on |[a-z.]+ "[^"]+" (not found|already exists)|` +
 	`context canceled|code = (NotFound|Canceled) |http2: stream closed|client disconnected|body closed by handler|http: Handler timeout`)
+
+// limits finds the API's refusals that are the work of users: a namespace is being deleted, a quota is used up,
+// or a node asks for what a pod uses that is no longer there.
+//
+//upstream:relies-on k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle/admission.go Lifecycle.Admit
+//upstream:relies-on k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go CheckRequest
+//upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/node_authorizer.go NodeAuthorizer.authorize
+var limits = regexp.MustCompile(`because it is being terminated|: exceeded quota: |: no relationship found between node `)
+
+// isUnreachable tells whether a node's request has reached no server, or got no answer. kedge itself warns of that,
+// and the node is no longer Ready if it lasts. A server that answers with a wrong certificate is not meant.
+func isUnreachable(err error) bool { return err != nil && unreachable.MatchString(err.Error()) }
+
+// unreachable has the name by which nodes ask servers (APIName in package pki), and what package net/http then says.
+//
+//upstream:relies-on std/net/url/url.go Error.Error
+//upstream:relies-on std/net/net.go OpError.Error
+var unreachable = regexp.MustCompile(`"https://kubernetes\.default\.svc/[^"]*": ((dial|read|write) tcp |(unexpected )?EOF|` +
+	`net/http: TLS handshake timeout|http2: client connection lost|context deadline exceeded)`)
 
 // isRetried tells whether a message says that there will be another attempt.
 func isRetried(message string) bool { return again.MatchString(message) && !never.MatchString(message) }

@@ -49,10 +49,9 @@ var routines = []routine{
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go Kubelet.convertToAPIPodLevelResourcesStatus
 	{message: "failed to read memory cgroup limits for the pod", detail: "no such file"},
 	{message: "failed to read memory cgroup config for the pod", detail: "no such file"},
-	// pkg/kubelet/status/status_manager.go, for a pod that is deleted
-	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/status/status_manager.go manager.syncPod
-	//upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/node_authorizer.go NodeAuthorizer.authorize
-	{message: "Failed to get status for pod", detail: "no relationship found"},
+	// pkg/kubelet/stats, for a container that has just started or ended
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/stats/cadvisor_stats_provider.go getCadvisorContainerInfo
+	{message: "Partial failure issuing cadvisor.ContainerInfoV2", detail: "unable to find data in memory cache"},
 	// pkg/kubelet/kubelet.go, for example until a claim is bound: an Event FailedMount
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.SyncPod
 	{message: "Unable to attach or mount volumes for pod; skipping pod"},
@@ -81,6 +80,16 @@ var routines = []routine{
 	// FailedScheduling
 	//upstream:relies-on k8s.io/kubernetes/pkg/scheduler/schedule_one.go Scheduler.schedulingAlgorithm
 	{message: "Status after running PostFilter plugins for pod"},
+	// pkg/scheduler/framework/runtime, for example if somebody has changed the claim of a pod meanwhile. The pod
+	// gets its turn again: an Event FailedScheduling
+	//upstream:relies-on k8s.io/kubernetes/pkg/scheduler/framework/runtime/framework.go frameworkImpl.RunReservePluginsReserve frameworkImpl.RunPermitPlugins frameworkImpl.RunPreBindPlugins frameworkImpl.RunPreBindPreFlights
+	{message: "Plugin failed"},
+	// pkg/controller/volume/attachdetach, when a server starts while a pod waits for its claim
+	//upstream:relies-on k8s.io/kubernetes/pkg/controller/volume/attachdetach/attach_detach_controller.go attachDetachController.populateDesiredStateOfWorld
+	{message: "Error creating spec for volume of pod", detail: "has non-bound phase"},
+	// k8s.io/client-go/tools/remotecommand, if the command of an exec or attach ends before its input
+	//upstream:relies-on k8s.io/client-go/tools/remotecommand/v2.go streamProtocolV2.copyStdin
+	{message: "Copying stdin failed", detail: "EOF"},
 	// k8s.io/apimachinery/pkg/util/managedfields: the client that applies a wrong object gets the answer
 	//upstream:relies-on k8s.io/apimachinery/pkg/util/managedfields/internal/structuredmerge.go structuredMergeManager.Apply
 	{message: "Unhandled Error", detail: "failed to create typed patch object"},
@@ -153,10 +162,13 @@ func isRoutine(message string, err error, functions iter.Seq[string]) bool {
 	if slices.ContainsFunc(routines, func(r routine) bool { return r.is(message, detail) }) {
 		return true
 	}
+	if limits.MatchString(detail) {
+		return true
+	}
 	if strings.Contains(detail, denied) {
 		return false
 	}
-	return isAnswer(err) || isRetried(message) || fromWorker(functions) || isStream(functions)
+	return isAnswer(err) || isUnreachable(err) || isRetried(message) || fromWorker(functions) || isStream(functions)
 }
 
 // denied is in the API's answer to a component that lacks a right. That is a fault of kedge, however often the

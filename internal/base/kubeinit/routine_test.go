@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -98,6 +99,16 @@ func TestIsRoutine(t *testing.T) {
 		"a server that restarts":   {"Failed to watch", errors.New("the server is currently unable to handle the request (get configmaps) - error from a previous attempt: read tcp 172.31.0.2:44442->172.31.0.1:6443: read: connection reset by peer"), reflector, true},
 		"a generic function":       {"Sync failed", errors.New("timeout"), generic, true},
 
+		// Users have ended or limited something.
+		"a namespace that ends":      {"Server rejected event (will not retry!)", errors.New(`events.events.k8s.io "two.18ec" is forbidden: unable to create new content in namespace tight because it is being terminated`), nil, true},
+		"its tokens":                 {`Error preparing data for projected volume kube-api-access-l2cl5 for pod tight/two: failed to fetch token: serviceaccounts "default" is forbidden: unable to create new content in namespace tight because it is being terminated`, errors.New(`serviceaccounts "default" is forbidden: unable to create new content in namespace tight because it is being terminated`), nil, true},
+		"a Job beyond a quota":       {"Unhandled Error", errors.New(`pods "three-zr6hg" is forbidden: exceeded quota: one, requested: pods=1, used: pods=1, limited: pods=1`), nil, true},
+		"what no pod uses any more":  {"Failed to watch", errors.New(`failed to list *v1.ConfigMap: configmaps "kube-root-ca.crt" is forbidden: User "system:node:a" cannot list resource "configmaps" in API group "" in the namespace "tight": node: no relationship found between node 'a' and this object`), reflector, true},
+		"a pod that nobody has more": {"Failed to get status for pod", errors.New(`pods "a" is forbidden: User "system:node:n" cannot get resource "pods" in API group "" in the namespace "default": no relationship found between node 'n' and this object`), nil, true},
+		// No server answers.
+		"a server that is down":      {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": dial tcp 172.31.0.1:6443: connect: connection refused`), nil, true},
+		"a server that ends":         {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": EOF`), nil, true},
+		"a server with another name": {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": tls: failed to verify certificate: x509: certificate signed by unknown authority`), nil, false},
 		// Errors of kedge and of its host.
 		"dropped":                   {"Unhandled Error", errors.New("timeout"), deployment, false},
 		"never again":               {"Work item failed, will not retry", errors.New("timeout"), nil, false},
@@ -129,8 +140,11 @@ func TestIsRoutine(t *testing.T) {
 		"a lease":                     {"Failed to update lease", context.DeadlineExceeded, kubelet, true},
 		"a wrong object":              {"Unhandled Error", errors.New(`apiserver received an error that is not an metav1.Status: &errors.errorString{s:"failed to create typed patch object (default/refused; /v1, Kind=ConfigMap): .wrong-3: field not declared in schema"}: failed to create typed patch object (default/refused; /v1, Kind=ConfigMap): .wrong-3: field not declared in schema`), nil, true},
 		"an answer that came late":    {"Timeout or abort while handling", nil, nil, true},
+		"a claim that changes":        {"Plugin failed", errors.New(`"default/data-set-2" is out of sync (stored: 3118, assume: 3115)`), nil, true},
+		"a claim before its volume":   {"Error creating spec for volume of pod", errors.New(`error processing PVC "default"/"claim-0": PVC default/claim-0 has non-bound phase ("Pending") or empty pvc.Spec.VolumeName ("")`), nil, true},
+		"a container without figures": {"Partial failure issuing cadvisor.ContainerInfoV2", errors.New(`partial failures: ["/kubepods/besteffort/pod1": RecentStats: unable to find data in memory cache]`), nil, true},
+		"input that nobody reads":     {"Copying stdin failed", io.EOF, nil, true},
 		"a pod's fault":               {"Error syncing pod, skipping", errors.New("any"), kubelet, true},
-		"a pod without its node":      {"Failed to get status for pod", errors.New(`pods "a" is forbidden: User "system:node:n" cannot get resource "pods" in API group "" in the namespace "default": no relationship found between node 'n' and this object`), nil, true},
 		"no route":                    {"Failed to get status for pod", errors.New("no route to host"), nil, false},
 	} {
 		if got := isRoutine(test.message, test.err, slices.Values(test.functions)); got != test.want {

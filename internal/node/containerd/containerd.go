@@ -104,7 +104,7 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	}
 	snapshotter := c.snapshotter()
 	// This comes before any code of containerd runs, because containerd logs while it loads.
-	failed := captureLog()
+	failed := captureLog(ctx)
 	config, err := load(ctx, c.cfg, generate(c.cfg, snapshotter, Runtimes(), pickStreamPort()))
 	if err != nil {
 		return err

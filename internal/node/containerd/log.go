@@ -2,9 +2,7 @@ package containerd
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"regexp"
 	"runtime"
 	"slices"
@@ -13,23 +11,23 @@ import (
 	"github.com/containerd/log"
 	nrilog "github.com/containerd/nri/pkg/log"
 	"github.com/sirupsen/logrus"
-	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // captureLog makes containerd log through logrus as a component. Its informational messages,
 // several lines for every plugin and pod, become debug messages, and its own debug messages are
-// left out. A fatal message of containerd ends only the goroutine that logs it and is sent to the
+// left out. Its errors become debug messages when ctx ends, because containerd then stops in the
+// middle of its work: the kubelet repeats that after the next start. A fatal message of containerd ends only the goroutine that logs it and is sent to the
 // channel. containerd's own code would end the process without naming the component
 // (plugins/cri/cri.go, plugins/server/internal/serve.go).
 //
 //upstream:relies-on github.com/containerd/containerd/v2/plugins/cri/cri.go initCRIService
 //upstream:relies-on github.com/containerd/containerd/v2/plugins/server/internal/serve.go Serve
-func captureLog() <-chan error {
+func captureLog(ctx context.Context) <-chan error {
 	standard := logrus.StandardLogger()
 	failed := make(chan error, 1)
 	logger := &logrus.Logger{
 		Out:       standard.Out,
-		Formatter: leaveOut{standard.Formatter},
+		Formatter: leaveOut{standard.Formatter, ctx},
 		Hooks:     logrus.LevelHooks{},
 		Level:     logrus.InfoLevel,
 		ExitFunc:  func(int) { runtime.Goexit() },
@@ -76,11 +74,13 @@ var routines = []struct{ message, detail string }{
 	//upstream:relies-on github.com/containerd/ttrpc/client.go Client.receiveLoop
 	{"ttrpc: received message on inactive stream", ""}, // ttrpc/client.go: an answer to a call that was given up
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/io/container_io.go
-	{"Failed to pipe std", "closed fifo"}, // internal/cri/io/container_io.go
-	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/images/snapshots.go
-	{"Failed to sync snapshot stats", "database not open"}, // internal/cri/server/images/snapshots.go
-	//upstream:relies-on github.com/containerd/containerd/v2/core/metadata/gc.go gcContext.finish
-	{"failed to finish collection context", "file already closed"}, // core/metadata/gc.go, as text
+	{"Failed to pipe std", "closed fifo"},                // internal/cri/io/container_io.go
+	{"Failed to close stdin for container", "not found"}, // the same file: the container has ended
+	// internal/cri/server/restart.go: a stop of kedge, or of the host, has interrupted the creation of a pod.
+	// The kubelet removes what there is of it, and creates it again.
+	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/restart.go criService.recover criService.loadContainer
+	{"failed to recover sandbox state", "not found"},
+	{"Failed to load container status for", "no such file or directory"},
 }
 
 // isRoutine tells whether an error is a fault neither of containerd nor of the host.
@@ -88,11 +88,10 @@ func isRoutine(entry *logrus.Entry) bool {
 	if entry.Level != logrus.ErrorLevel {
 		return false
 	}
-	err, _ := entry.Data[logrus.ErrorKey].(error)
-	if isClosed(err) {
-		return true
+	detail := fmt.Sprint(entry.Data[logrus.ErrorKey])
+	if strings.Contains(detail, context.Canceled.Error()) {
+		return true // nobody waits for the answer any more
 	}
-	detail := fmt.Sprint(err)
 	for _, r := range routines {
 		if strings.HasPrefix(entry.Message, r.message) && strings.Contains(detail, r.detail) {
 			return true
@@ -101,20 +100,18 @@ func isRoutine(entry *logrus.Entry) bool {
 	return answered.MatchString(entry.Message)
 }
 
-// isClosed tells whether an error says that containerd's database, or one of its files, is closed. That is so
-// only when kedge stops, which may be in the middle of a collection of garbage (core/metadata/gc.go).
-func isClosed(err error) bool {
-	return errors.Is(err, fs.ErrClosed) || errors.Is(err, bolterrors.ErrDatabaseNotOpen)
-}
-
 // leaveOut formats all messages except the expected ones and those below the level that is set.
-type leaveOut struct{ logrus.Formatter }
+type leaveOut struct {
+	logrus.Formatter
+	// ctx ends when containerd has to stop.
+	ctx context.Context
+}
 
 func (f leaveOut) Format(entry *logrus.Entry) ([]byte, error) {
 	if slices.Contains(expected, entry.Message) {
 		return nil, nil
 	}
-	if entry.Level == logrus.InfoLevel || isRoutine(entry) {
+	if entry.Level == logrus.InfoLevel || entry.Level == logrus.ErrorLevel && f.ctx.Err() != nil || isRoutine(entry) {
 		if !logrus.IsLevelEnabled(logrus.DebugLevel) {
 			return nil, nil
 		}

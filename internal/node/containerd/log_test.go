@@ -2,15 +2,14 @@ package containerd
 
 import (
 	"bytes"
+	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
-	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 func TestCaptureLog(t *testing.T) {
@@ -19,7 +18,8 @@ func TestCaptureLog(t *testing.T) {
 	t.Cleanup(func() { standard.Out, log.L = out, old })
 	var buf bytes.Buffer
 	standard.Out = &buf
-	failed := captureLog()
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := captureLog(ctx)
 
 	log.L.Info("loading plugin")
 	log.L.Warn(expected[0])
@@ -34,15 +34,20 @@ func TestCaptureLog(t *testing.T) {
 	if got := buf.String(); got != "" {
 		t.Errorf("errors that the kubelet tells of: %s", got)
 	}
-	log.L.WithError(fmt.Errorf("update database: %w", os.ErrClosed)).WithField("type", "snapshot").Error("failed to finish collection context")
-	log.L.WithError(errors.New("write /var/lib/kedge/agent/containerd/meta.db: file already closed")).Error("failed to finish collection context")
-	log.L.WithError(fmt.Errorf("update database: %w", bolterrors.ErrDatabaseNotOpen)).Error("failed to collect")
-	if got := buf.String(); got != "" {
-		t.Errorf("errors of a collection of garbage that a stop interrupts: %s", got)
+	for message, err := range map[string]string{
+		"get state for 014dd654":                       "context canceled",
+		`Failed to close stdin for container "a"`:      "container not created: not found",
+		"failed to recover sandbox state":              `unable to find sandbox "a": not found`,
+		`Failed to load container status for "014dd6"`: "failed to load task: failed to open stdout, error creating fifo /run/a-stdout: no such file or directory",
+	} {
+		log.L.WithError(errors.New(err)).Error(message)
 	}
-	log.L.WithError(errors.New("input/output error")).Error("failed to finish collection context")
+	if got := buf.String(); got != "" {
+		t.Errorf("errors of pods that are made again: %s", got)
+	}
+	log.L.WithError(os.ErrClosed).Error("failed to finish collection context")
 	if got := buf.String(); !strings.Contains(got, "level=error") {
-		t.Errorf("an error of the host in a collection of garbage: %q", got)
+		t.Errorf("an error that only a stop explains: %q", got)
 	}
 	buf.Reset()
 	log.L.WithError(errors.New("input/output error")).Errorf("Failed to pipe stdout of container %q", "a")
@@ -64,5 +69,13 @@ func TestCaptureLog(t *testing.T) {
 	}
 	if returned {
 		t.Error("the code after Fatal ran")
+	}
+
+	cancel()
+	buf.Reset()
+	log.L.WithError(os.ErrClosed).Error("failed to finish collection context")
+	log.L.WithError(errors.New("database not open")).Error(`Failed to delete containerd task "014dd654"`)
+	if got := buf.String(); got != "" {
+		t.Errorf("errors of work that a stop interrupts: %s", got)
 	}
 }
