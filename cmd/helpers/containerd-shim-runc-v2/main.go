@@ -4,9 +4,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
 	"runtime"
+	"strings"
 
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
 	_ "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/task/plugin"
@@ -27,9 +27,10 @@ func main() {
 	shim.RunShim(context.Background(), manager.NewShimManager("io.containerd.runc.v2"))
 }
 
-// routine makes debug messages of errors that a shim logs when kedge stops: nobody receives its events
-// (github.com/containerd/ttrpc/server.go), or its answer to the deletion of a container
-// (containerd, cmd/containerd-shim-runc-v2/process/init.go).
+// routine makes debug messages of errors that are no faults. When kedge stops, nobody receives a shim's events
+// (github.com/containerd/ttrpc/server.go). And if kedge stops, or the machine is busy, while a container is
+// deleted, the output of the container may still be on its way (containerd,
+// cmd/containerd-shim-runc-v2/process/init.go); the deletion goes on.
 //
 //upstream:relies-on github.com/containerd/ttrpc/server.go serverConn.run
 //upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process/init.go Init.delete
@@ -38,8 +39,7 @@ type routine struct{}
 func (routine) Levels() []logrus.Level { return []logrus.Level{logrus.ErrorLevel} }
 
 func (routine) Fire(entry *logrus.Entry) error {
-	err, _ := entry.Data[logrus.ErrorKey].(error)
-	if entry.Message == "failed sending message on channel" || errors.Is(err, context.Canceled) {
+	if entry.Message == "failed sending message on channel" || strings.HasPrefix(entry.Message, "failed to drain init process") {
 		entry.Level = logrus.DebugLevel
 	}
 	return nil

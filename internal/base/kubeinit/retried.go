@@ -61,10 +61,10 @@ func isClientGone(err error) bool {
 //upstream:relies-on k8s.io/apimachinery/pkg/api/errors/errors.go NewNotFound NewAlreadyExists NewConflict
 //upstream:relies-on google.golang.org/grpc/internal/status/status.go Error.Error
 //upstream:relies-on std/context/context.go Canceled
-//upstream:relies-on std/net/http/h2_bundle.go http2errStreamClosed http2errClientDisconnected http2errClosedBody
+//upstream:relies-on std/net/http/h2_bundle.go http2errStreamClosed http2errClientDisconnected http2errClosedBody http2StreamError.Error
 //upstream:relies-on std/net/http/server.go ErrHandlerTimeout
 var answers = regexp.MustCompile(`Operation cannot be fulfilled on |[a-z.]+ "[^"]+" (not found|already exists)|` +
-	`context canceled|code = (NotFound|Canceled) |http2: stream closed|client disconnected|body closed by handler|http: Handler timeout`)
+	`context canceled|code = (NotFound|Canceled) |http2: stream closed|stream error: stream ID \d+; CANCEL|client disconnected|body closed by handler|http: Handler timeout`)
 
 // limits finds the API's refusals that are the work of users: a namespace is being deleted, a quota is used up,
 // or a node asks for what a pod uses that is no longer there.

@@ -34,9 +34,10 @@ var routines = []routine{
 	//upstream:relies-on k8s.io/cri-client/pkg/remote_image.go remoteImageService.pullImageV1
 	{message: "PullImage from image service failed"},
 	// k8s.io/cri-client: failures in a container
-	//upstream:relies-on k8s.io/cri-client/pkg/remote_runtime.go remoteRuntimeService.execSyncV1 remoteRuntimeService.execV1 remoteRuntimeService.StartContainer remoteRuntimeService.createContainerV1
+	//upstream:relies-on k8s.io/cri-client/pkg/remote_runtime.go remoteRuntimeService.execSyncV1 remoteRuntimeService.execV1 remoteRuntimeService.attachV1 remoteRuntimeService.StartContainer remoteRuntimeService.createContainerV1
 	{message: "ExecSync cmd from runtime service failed"},
 	{message: "Exec cmd from runtime service failed"},
+	{message: "Attach container from runtime service failed"},
 	{message: "StartContainer from runtime service failed"},
 	{message: "CreateContainer in sandbox from runtime service failed"},
 	// pkg/kubelet/prober/prober.go: an Event Unhealthy

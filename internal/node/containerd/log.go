@@ -81,6 +81,16 @@ var routines = []struct{ message, detail string }{
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/restart.go criService.recover criService.loadContainer
 	{"failed to recover sandbox state", "not found"},
 	{"Failed to load container status for", "no such file or directory"},
+	// internal/cri/server/events.go and podsandbox/controller.go, on a busy machine: containerd handles the event
+	// of a container that has ended again.
+	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/events.go criService.startContainerExitMonitor
+	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/events/events.go EventMonitor.Start
+	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/podsandbox/controller.go Controller.waitSandboxExit
+	{"failed to handle container TaskExit event", "deadline exceeded"},
+	{"failed to handle sandbox exit event", "deadline exceeded"},
+	{"Failed to handle backOff event", "deadline exceeded"},
+	{"failed to delete task", "deadline exceeded"}, // core/runtime/v2/shim.go, in handling it
+	{"failed to delete shim", "deadline exceeded"}, // the same
 }
 
 // isRoutine tells whether an error is a fault neither of containerd nor of the host.

@@ -37,13 +37,15 @@ func TestCaptureLog(t *testing.T) {
 	for message, err := range map[string]string{
 		"get state for 014dd654":                       "context canceled",
 		`Failed to close stdin for container "a"`:      "container not created: not found",
+		"failed to delete shim":                        "close wait error: context deadline exceeded",
+		`failed to handle sandbox exit event id:"a"`:   "failed to stop sandbox: failed to delete task: context deadline exceeded",
 		"failed to recover sandbox state":              `unable to find sandbox "a": not found`,
 		`Failed to load container status for "014dd6"`: "failed to load task: failed to open stdout, error creating fifo /run/a-stdout: no such file or directory",
 	} {
 		log.L.WithError(errors.New(err)).Error(message)
 	}
 	if got := buf.String(); got != "" {
-		t.Errorf("errors of pods that are made again: %s", got)
+		t.Errorf("errors of what is done again: %s", got)
 	}
 	log.L.WithError(os.ErrClosed).Error("failed to finish collection context")
 	if got := buf.String(); !strings.Contains(got, "level=error") {
