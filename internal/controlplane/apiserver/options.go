@@ -81,7 +81,7 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 	o.ProxyClientCertFile, o.ProxyClientKeyFile = files.ProxyClientCertFile, files.ProxyClientKeyFile
 
 	o.Authorization.Modes = []string{"Node", "RBAC"}
-	restriction.Register(o.Admission.GenericAdmission, restriction.Config{Unenforced: !c.Cluster.EnforcesPolicies(), VIP: c.VIP})
+	restriction.Register(o.Admission.GenericAdmission, restriction.Config{Unenforced: !c.Cluster.EnforcesPolicies(), VIP: c.VIP, Pods: c.Cluster.PodCIDRs()})
 	essential.Use(o.Admission.GenericAdmission, issuer)
 	o.AllowPrivileged = true
 	// So that a server without kube-proxy's rules reaches webhooks and aggregated

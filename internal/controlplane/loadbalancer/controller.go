@@ -256,7 +256,7 @@ func (t *term) sync(ctx context.Context) (ours bool, err error) {
 		t.watchPools(ctx)
 	}
 	nodes, _ := t.nodes.List(labels.Everything())
-	w := &world{services: served, nodePorts: t.nodePorts, pools: t.readPools(), local: t.localNodes, namespace: t.namespaceLabels, vip: t.vip, held: map[netip.Addr]string{}}
+	w := &world{services: served, nodePorts: t.nodePorts, pools: t.readPools(), local: t.localNodes, namespace: t.namespaceLabels, vip: t.vip, reserved: t.reserved, held: map[netip.Addr]string{}}
 	registered := false
 	for _, node := range nodes {
 		n := newNode(node, t.liveness.answers(node.Name), t.owner)

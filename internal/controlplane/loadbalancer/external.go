@@ -63,6 +63,9 @@ func (w *world) ownerOf(address netip.Addr, servers []netip.Addr) string {
 			return "an address of node " + node.name
 		}
 	}
+	if slices.ContainsFunc(w.reserved, func(r netip.Prefix) bool { return r.Contains(address) }) {
+		return "in the range of the addresses of pods or Services"
+	}
 	if p := poolWith(w.pools, address); p != nil {
 		return "an address of LoadBalancerPool " + p.name
 	}
@@ -93,8 +96,8 @@ func (t *term) mark(ctx context.Context, service *corev1.Service, refused []stri
 	if len(refused) == 0 {
 		changed = meta.RemoveStatusCondition(&conditions, servicelb.ExternalCondition)
 	} else {
-		message = fmt.Sprintf("Nodes do not serve the externalIPs of the Service: %s. Remove it from externalIPs and set type: LoadBalancer, "+
-			"with which the Service gets addresses of nodes or of a LoadBalancerPool", strings.Join(refused, ", "))
+		message = events.Message(fmt.Sprintf("Nodes do not serve the externalIPs of the Service: %s. Remove it from externalIPs and set type: LoadBalancer, "+
+			"with which the Service gets addresses of nodes or of a LoadBalancerPool", strings.Join(refused, ", ")))
 		changed = meta.SetStatusCondition(&conditions, metav1.Condition{
 			Type: servicelb.ExternalCondition, Status: metav1.ConditionFalse, Reason: reasonRefused, Message: message, ObservedGeneration: service.Generation,
 		})
@@ -114,7 +117,7 @@ func (t *term) mark(ctx context.Context, service *corev1.Service, refused []stri
 		return fmt.Errorf("write status of Service %s: %w", nameOf(service), err)
 	}
 	if message != "" && err == nil {
-		t.events.Event(service, corev1.EventTypeWarning, reasonRefused, events.Message(message))
+		t.events.Event(service, corev1.EventTypeWarning, reasonRefused, message)
 	}
 	return nil
 }

@@ -39,6 +39,8 @@ type world struct {
 	nodePorts net.PortRange
 	// vip is the address of the control plane, or zero.
 	vip netip.Addr
+	// reserved are the ranges of pods and Services.
+	reserved []netip.Prefix
 	// local returns the nodes with a ready endpoint of a Service, and the ports of each.
 	local func(*corev1.Service) localPorts
 	// namespace returns the labels of a namespace.

@@ -60,6 +60,8 @@ type Config struct {
 	Unenforced bool
 	// VIP is the address of the control plane that servers share, or zero.
 	VIP netip.Addr
+	// Pods are the ranges of the addresses of pods.
+	Pods []netip.Prefix
 }
 
 // Register adds the plugin to an API server's plugins, after all others, so that it

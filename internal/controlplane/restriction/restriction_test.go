@@ -82,7 +82,7 @@ func (r request) run(t *testing.T, unenforced bool, objects ...runtime.Object) (
 		"spec": map[string]any{"addresses": []any{"nonsense", "192.0.2.200-192.0.2.209", "2001:db8:1::/64"}},
 	}}
 	p := &plugin{
-		cfg: Config{Unenforced: unenforced, VIP: netip.MustParseAddr("192.0.2.100")}, client: fake.NewClientset(objects...), authorizer: rights{},
+		cfg: Config{Unenforced: unenforced, VIP: netip.MustParseAddr("192.0.2.100"), Pods: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("fd00:42:1::/56")}}, client: fake.NewClientset(objects...), authorizer: rights{},
 		custom: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{loadbalancer.PoolResource: "LoadBalancerPoolList"}, pool),
 	}
 	if err := p.ValidateInitialization(); err != nil {
@@ -370,7 +370,7 @@ func hosts(objects ...runtime.Object) []runtime.Object {
 		})
 }
 
-// TestForeignAddresses wants a Service to get no address of a host, of a pool or of no network, however
+// TestForeignAddresses wants a Service to get no address of a host, of a pod, of a pool or of no network, however
 // it is written and whoever asks, except that load balancers write addresses of nodes.
 func TestForeignAddresses(t *testing.T) {
 	balancer := &user.DefaultInfo{Name: "metallb", Groups: []string{"balancers"}}
@@ -378,6 +378,7 @@ func TestForeignAddresses(t *testing.T) {
 		"192.0.2.1": true, "2001:db8::1": true, "198.51.100.1": true, "192.0.2.210": true, "": true, "nonsense": true,
 		"192.0.2.10": false, "192.000.002.010": false, "::ffff:192.0.2.10": false, "::ffff:c000:20a": false, "2001:db8::10": false, "2001:0DB8:0::0010": false, "203.0.113.10": false,
 		"192.0.2.20": false, "192.0.2.100": false, "192.0.2.200": false, "192.0.2.209": false, "2001:db8:1::5": false,
+		"10.42.1.7": false, "::ffff:10.42.1.7": false, "fd00:42:1::7": false, "10.44.0.1": true,
 		"127.0.0.1": false, "127.9.9.9": false, "::1": false, "::ffff:127.0.0.1": false, "0.0.0.0": false, "::": false,
 		"169.254.169.254": false, "fe80::1": false, "168.63.129.16": false, "fd00:ec2::254": false, "224.0.0.1": false, "ff02::1": false, "255.255.255.255": false,
 	} {

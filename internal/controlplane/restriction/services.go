@@ -100,7 +100,8 @@ func (p *plugin) checkRanges(ctx context.Context, a admission.Attributes, claime
 	return nil
 }
 
-// checkOwners refuses addresses that belong to hosts of the cluster, to pools, or to no network.
+// checkOwners refuses addresses that belong to hosts of the cluster, to pods, to pools, or to no
+// network.
 func (p *plugin) checkOwners(ctx context.Context, a admission.Attributes, claimed []netip.Addr) error {
 	if len(claimed) == 0 {
 		return nil
@@ -117,6 +118,9 @@ func (p *plugin) checkOwners(ctx context.Context, a admission.Attributes, claime
 		owner := servicelb.Special(address)
 		if owner == "" {
 			owner = hosts[address]
+		}
+		if owner == "" && slices.ContainsFunc(p.cfg.Pods, func(r netip.Prefix) bool { return r.Contains(address) }) {
+			owner = "in the range of the addresses of pods"
 		}
 		if pool := loadbalancer.PoolOf(pools, address); owner == "" && pool != "" {
 			owner = "an address of LoadBalancerPool " + pool
