@@ -86,7 +86,7 @@ func (g *gate) ask(ctx context.Context, a admission.Attributes, plugin func() er
 	caller, ours := inprocess.Caller(ctx)
 	switch {
 	case ours && caller.GetName() == a.GetUserInfo().GetName():
-		if !ofThisProcess(caller.GetName(), a) {
+		if !ofThisProcess(caller.GetName(), a, g.audience) {
 			return plugin()
 		}
 		if a.GetOperation() == admission.Create && a.GetResource().GroupResource() == nodes {
@@ -120,7 +120,7 @@ var forUsers = []string{"system:kedge:manifests", "system:kedge:helm"}
 
 // ofThisProcess tells whether a write of a user of this process is essential. No request
 // from outside of the process has such a user.
-func ofThisProcess(name string, a admission.Attributes) bool {
+func ofThisProcess(name string, a admission.Attributes, audience string) bool {
 	resource := a.GetResource().GroupResource()
 	switch {
 	case name == user.APIServerUser, name == "system:kedge:bootstrap":
@@ -135,7 +135,7 @@ func ofThisProcess(name string, a admission.Attributes) bool {
 		return resource == nodes || resource == endpoints || resource == endpointSlices
 	case strings.HasPrefix(name, nodeUser):
 		return resource == nodes || resource == leases || resource == csiNodes || resource == tokenReviews || resource == accessReviews ||
-			resource == pods && a.GetSubresource() == "status" || resource == serviceAccounts && a.GetSubresource() == "token"
+			resource == pods && a.GetSubresource() == "status" || resource == serviceAccounts && a.GetSubresource() == "token" && ordinary(a, audience)
 	}
 	return false
 }
