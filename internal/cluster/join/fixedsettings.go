@@ -41,30 +41,17 @@ func NewFixedSettings(newClient func() (*clientv3.Client, error), cluster config
 	})
 }
 
-// compareFixed writes FixedKey, or compares its value with the settings of the cluster.
+// compareFixed compares the value of FixedKey with the settings of the cluster, or writes it if
+// there is none. It writes nothing otherwise: a datastore without space refuses every write, and a
+// server must start so that somebody can make space.
 func compareFixed(ctx context.Context, store clientv3.KV, cluster config.Cluster) error {
 	here := fixed(cluster)
-	text, err := json.Marshal(here)
+	there, err := readFixed(ctx, store)
+	if err == nil && there == nil {
+		there, err = writeFixed(ctx, store, here)
+	}
 	if err != nil {
-		return fmt.Errorf("encode settings: %w", err)
-	}
-	written, err := store.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(FixedKey), "=", 0)).
-		Then(clientv3.OpPut(FixedKey, string(text))).Commit()
-	if err != nil {
-		return fmt.Errorf("write the cluster's settings to the datastore: %w", err)
-	}
-	if written.Succeeded {
-		return nil
-	}
-	answer, err := store.Get(ctx, FixedKey)
-	if err != nil {
-		return fmt.Errorf("read the cluster's settings in the datastore: %w", err)
-	}
-	there := map[string]string{}
-	for _, kv := range answer.Kvs {
-		if err := json.Unmarshal(kv.Value, &there); err != nil {
-			return fmt.Errorf("read the cluster's settings in the datastore: %w", err)
-		}
+		return err
 	}
 	var faults []error
 	for _, key := range Fixed {
@@ -74,6 +61,36 @@ func compareFixed(ctx context.Context, store clientv3.KV, cluster config.Cluster
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// readFixed returns the value of FixedKey, or nil if there is none.
+func readFixed(ctx context.Context, store clientv3.KV) (values map[string]string, err error) {
+	answer, err := store.Get(ctx, FixedKey)
+	if err == nil && len(answer.Kvs) > 0 {
+		err = json.Unmarshal(answer.Kvs[0].Value, &values)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the cluster's settings in the datastore: %w", err)
+	}
+	return values, nil
+}
+
+// writeFixed writes FixedKey, and returns its value. If another server was faster, that is the value
+// of the other server.
+func writeFixed(ctx context.Context, store clientv3.KV, here map[string]string) (map[string]string, error) {
+	text, err := json.Marshal(here)
+	if err != nil {
+		return nil, fmt.Errorf("encode settings: %w", err)
+	}
+	written, err := store.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(FixedKey), "=", 0)).
+		Then(clientv3.OpPut(FixedKey, string(text))).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("write the cluster's settings to the datastore: %w", err)
+	}
+	if written.Succeeded {
+		return here, nil
+	}
+	return readFixed(ctx, store)
 }
 
 // fixed returns the values of Fixed.

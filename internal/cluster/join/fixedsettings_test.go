@@ -1,6 +1,7 @@
 package join
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -10,6 +11,17 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/testutil/etcd"
 )
+
+// noSpace is a datastore that takes no transaction.
+type noSpace struct {
+	clientv3.KV
+	t *testing.T
+}
+
+func (n noSpace) Txn(ctx context.Context) clientv3.Txn {
+	n.t.Error("a start writes to a datastore that has the settings")
+	return n.KV.Txn(ctx)
+}
 
 // TestFixedSettings changes each fixed setting after the first start, and others.
 func TestFixedSettings(t *testing.T) {
@@ -43,6 +55,9 @@ func TestFixedSettings(t *testing.T) {
 	}
 	if err := start(began); err != nil {
 		t.Errorf("the settings of the first start, again: %v", err)
+	}
+	if err := compareFixed(t.Context(), noSpace{client, t}, began); err != nil {
+		t.Errorf("a datastore without space: %v", err)
 	}
 	if _, err := client.Put(t.Context(), FixedKey, `{"cluster-cidr": "10.42.0.0/16"}`); err != nil {
 		t.Fatal(err)
