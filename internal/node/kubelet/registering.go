@@ -61,6 +61,8 @@ func registrationFault(name string, err error) error {
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go Kubelet.tryRegisterWithAPIServer
 func (n registeringNodes) Create(ctx context.Context, node *corev1.Node, options metav1.CreateOptions) (*corev1.Node, error) {
 	if _, err := n.NodeInterface.Get(ctx, node.Name, metav1.GetOptions{}); err == nil {
+		// Also if the answer to an earlier attempt was lost.
+		component.Report(ctx, nil)
 		return nil, apierrors.NewAlreadyExists(corev1.Resource("nodes"), node.Name)
 	}
 	if n.addresses != nil {
