@@ -86,8 +86,9 @@ func newDamagedObjects(log *logrus.Entry) *damagedObjects {
 	return &damagedObjects{log: log, found: map[string]DamagedObject{}}
 }
 
-// set replaces what was found below a key, and logs what is new.
-func (d *damagedObjects) set(below string, found map[string]DamagedObject) {
+// set takes over what a list found below a key, and logs what is new. If the list was complete, the
+// others below the key are damaged no more.
+func (d *damagedObjects) set(below string, found map[string]DamagedObject, complete bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for key, object := range found {
@@ -95,6 +96,9 @@ func (d *damagedObjects) set(below string, found map[string]DamagedObject) {
 			d.log.Errorf("%s. To do: %s", object, object.Repair())
 		}
 		d.found[key] = object
+	}
+	if !complete {
+		return
 	}
 	for key := range d.found {
 		if _, still := found[key]; !still && strings.HasPrefix(key, below+"/") {
@@ -176,9 +180,10 @@ func (s *sieve) GetList(ctx context.Context, key string, opts storage.ListOption
 	err := s.Interface.GetList(ctx, key, opts, list)
 	causes := damagedKeys(err)
 	below := path.Join(s.storagePrefix, key)
+	complete := opts.Recursive && opts.Predicate.Limit == 0 && opts.Predicate.Continue == ""
 	if len(causes) == 0 {
-		if err == nil && opts.Recursive && opts.Predicate.Limit == 0 && opts.Predicate.Continue == "" {
-			s.damaged.set(below, nil)
+		if err == nil {
+			s.damaged.set(below, nil, complete)
 		}
 		return err
 	}
@@ -186,7 +191,7 @@ func (s *sieve) GetList(ctx context.Context, key string, opts storage.ListOption
 	for _, cause := range causes {
 		found[cause.Field] = s.describe(cause.Field, cause.Message)
 	}
-	s.damaged.set(below, found)
+	s.damaged.set(below, found, complete)
 	switch {
 	case withheld[s.resource]:
 		return err

@@ -102,6 +102,10 @@ func TestSieve(t *testing.T) {
 	if _, err := list(storage.ListOptions{}); err != nil || len(damaged.list()) != 1 {
 		t.Fatalf("it is back: %v, %v", damaged.list(), err)
 	}
+	store.damaged = []string{"/registry/configmaps/default/second"}
+	if _, err := list(storage.ListOptions{Predicate: storage.SelectionPredicate{Limit: 1}}); err != nil || len(damaged.list()) != 2 {
+		t.Errorf("a page with another one: %v, %v", damaged.list(), err)
+	}
 	store.damaged = nil
 	if got, err := list(storage.ListOptions{}); err != nil || len(got.Items) != 3 || len(damaged.list()) != 0 {
 		t.Errorf("after it was restored: %+v, %v, %v", got, err, damaged.list())
