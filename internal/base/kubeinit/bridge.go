@@ -168,6 +168,9 @@ func text(value any) string {
 	if m, ok := value.(logr.Marshaler); ok {
 		value = m.MarshalLog()
 	}
+	if nothing := reflect.ValueOf(value); nothing.Kind() == reflect.Pointer && nothing.IsNil() {
+		return "<nil>"
+	}
 	switch value := value.(type) {
 	case *corev1.Event:
 		about := value.InvolvedObject
@@ -176,9 +179,6 @@ func text(value any) string {
 		about := value.Regarding
 		return fmt.Sprintf("%s of %s %s: %s", value.Reason, about.Kind, name(about.Namespace, about.Name), value.Note)
 	case metav1.Object:
-		if nothing := reflect.ValueOf(value); nothing.Kind() == reflect.Pointer && nothing.IsNil() {
-			return "<nil>"
-		}
 		return name(value.GetNamespace(), value.GetName())
 	}
 	return withoutAddresses(fmt.Sprint(value))

@@ -40,9 +40,9 @@ func TestBridge(t *testing.T) {
 		"objects by their names": {
 			log: func(l logr.Logger, _ func([]byte)) {
 				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}, Spec: corev1.PodSpec{Priority: new(int32)}}
-				l.Error(nil, "failed", "pod", pod, "node", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, "none", (*corev1.Pod)(nil))
+				l.Error(nil, "failed", "pod", pod, "node", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, "none", (*corev1.Pod)(nil), "event", (*corev1.Event)(nil))
 			},
-			want: "level=error msg=failed component=kubernetes node=n none=\"<nil>\" pod=a/b\n",
+			want: "level=error msg=failed component=kubernetes event=\"<nil>\" node=n none=\"<nil>\" pod=a/b\n",
 		},
 		"what an Event says": {
 			log: func(l logr.Logger, _ func([]byte)) {
@@ -137,6 +137,12 @@ func TestRefusals(t *testing.T) {
 		}
 		if got := lines(); got != 2 {
 			t.Errorf("%d lines of two other errors, want 2", got)
+		}
+		for i := range 2*maxOthers + 1 {
+			b.Error(nil, fmt.Sprintf("attempt %d failed", i))
+		}
+		if got := len(b.refused.others); lines() <= maxOthers || got > maxOthers {
+			t.Errorf("%d messages are remembered, want at most %d", got, maxOthers)
 		}
 		time.Sleep(reminder)
 		b.Error(full, "failed")

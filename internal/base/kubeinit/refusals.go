@@ -17,6 +17,10 @@ var refusals = []string{"disk is full: nothing can be written to ", "file system
 // reminder is how often one of these errors is shown as a warning, for nodes without a datastore.
 const reminder = time.Minute
 
+// maxOthers is how many messages are remembered. Some have names and times in them, and a disk may be
+// full for days.
+const maxOthers = 1000
+
 // refused notes what a datastore that refuses to write has caused.
 type refused struct {
 	mu sync.Mutex
@@ -48,7 +52,7 @@ func (r *refused) level(message, detail string) logrus.Level {
 	if r.others[message] {
 		return logrus.DebugLevel
 	}
-	if r.others == nil {
+	if r.others == nil || len(r.others) == maxOthers {
 		r.others = map[string]bool{}
 	}
 	r.others[message] = true
