@@ -10,9 +10,10 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
 	"strings"
 	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // askDomain limits how long the question about one search domain may take.
@@ -61,7 +62,7 @@ func wildcard(ctx context.Context, resolver *net.Resolver, clusterDomain, domain
 // searchDomains returns the nameservers and the search domains in a resolv.conf. As for the C
 // library, the last list of search domains counts, and a missing file is an empty one.
 func searchDomains(file string) (servers, domains []string, err error) {
-	content, err := os.ReadFile(file)
+	content, err := datadir.ReadText(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("read search domains: %w", err)
 	}
