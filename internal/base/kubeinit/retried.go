@@ -88,15 +88,16 @@ var unreachable = regexp.MustCompile(`"https://kubernetes\.default\.svc/[^"]*": 
 // isRetried tells whether a message says that there will be another attempt.
 func isRetried(message string) bool { return again.MatchString(message) && !never.MatchString(message) }
 
-// again are upstream's words for another attempt, and never are those for none.
+// again are upstream's words for another attempt, and never are its words for giving up.
 var (
 	again = regexp.MustCompile(`(?i)re-?queu|re-?tr(y|ies)|\btry again`)
 	never = regexp.MustCompile(`(?i)not (be )?re-?tr|after (multiple|re-?try|several)|drop`)
 )
 
-// fromWorker tells whether a worker of a queue, or a reflector, is among the functions that called the logger. Upstream's
-// controllers name it so, as k8s.io/client-go/examples/workqueue/main.go does. It is none of them if it logs
-// that it drops an object after many attempts, which is what the method handleErr does, or if it has panicked.
+// fromWorker tells whether a worker of a queue, or a reflector, is among the functions that called the logger.
+// Upstream's controllers name their workers as k8s.io/client-go/examples/workqueue/main.go does. fromWorker returns
+// false if there will be no other attempt: if the method handleErr drops an object after many attempts, or if the
+// worker has panicked.
 func fromWorker(functions iter.Seq[string]) bool {
 	found := false
 	for function := range functions {

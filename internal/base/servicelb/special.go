@@ -6,8 +6,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/host"
 )
 
-// Special says what an address is that no Service may have, whoever asks for it: "a loopback
-// address". It returns an empty text for all other addresses.
+// Special says why no Service may have an address, whoever asks for it: "a loopback address". It
+// returns an empty text for all other addresses.
 func Special(address netip.Addr) string {
 	address = address.Unmap()
 	switch {

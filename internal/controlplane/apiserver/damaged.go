@@ -38,7 +38,7 @@ type DamagedObject struct {
 func (d DamagedObject) String() string {
 	effect := "Lists leave it out"
 	if d.Withheld {
-		effect = "The API answers no list of this kind, because others would act as if the object had been deleted"
+		effect = "The API answers no list of this kind, because controllers and kubelets would act as if the object had been deleted"
 	}
 	return fmt.Sprintf("%s is damaged in the datastore: %s. %s", d.Name, d.Why, effect)
 }
@@ -50,8 +50,9 @@ func (d DamagedObject) Repair() string {
 
 // withheld are the kinds whose objects may not be left out of a list. Kubelets end what is not
 // in the list of pods. Other controllers release or forget what belongs to a Node, a namespace,
-// a Service, a volume or a claim that is missing. Without one of the others, something is
-// allowed that an administrator has forbidden, or all objects of a kind disappear.
+// a Service, a volume or a claim that is missing. If an object of one of the
+// other kinds is missing, something is allowed that an administrator has forbidden, or all objects of a
+// kind disappear.
 var withheld = map[schema.GroupResource]bool{
 	{Resource: "limitranges"}:            true,
 	{Resource: "namespaces"}:             true,
@@ -145,8 +146,7 @@ type sieve struct {
 	resource schema.GroupResource
 	// version is one in which the resource is served.
 	version string
-	// storagePrefix is that of all keys in the datastore, and root that of the resource's keys
-	// after it.
+	// All keys in the datastore begin with storagePrefix. Those of the resource go on with root.
 	storagePrefix, root string
 }
 

@@ -96,7 +96,7 @@ func (t *term) mark(ctx context.Context, service *corev1.Service, refused []stri
 	if len(refused) == 0 {
 		changed = meta.RemoveStatusCondition(&conditions, servicelb.ExternalCondition)
 	} else {
-		message = events.Message(fmt.Sprintf("Nodes do not serve the externalIPs of the Service: %s. Remove it from externalIPs and set type: LoadBalancer, "+
+		message = events.Message(fmt.Sprintf("Nodes do not serve the externalIPs of the Service: %s. Remove these addresses from externalIPs and set type: LoadBalancer, "+
 			"with which the Service gets addresses of nodes or of a LoadBalancerPool", strings.Join(refused, ", ")))
 		changed = meta.SetStatusCondition(&conditions, metav1.Condition{
 			Type: servicelb.ExternalCondition, Status: metav1.ConditionFalse, Reason: reasonRefused, Message: message, ObservedGeneration: service.Generation,

@@ -66,8 +66,8 @@ func (p *plugin) admitClaim(ctx context.Context, a admission.Attributes, o admis
 	return p.labelClaim(ctx, claim, chosen, a.GetObject(), o)
 }
 
-// keepLabel gives a claim the label that it had. kedge's controller of claims gives it to
-// claims whose node was chosen before this plugin did.
+// keepLabel gives a claim the label that it had. kedge's controller of claims gives the label
+// to claims whose node an older kedge has chosen.
 func keepLabel(ctx context.Context, claim metav1.Object, before map[string]string) {
 	value, has := claim.GetLabels()[localstorage.TopologyKey]
 	was, had := before[localstorage.TopologyKey]

@@ -134,18 +134,18 @@ func (p *plugin) checkOwners(ctx context.Context, a admission.Attributes, claime
 	return nil
 }
 
-// hosts returns whose the addresses of hosts of the cluster are: nodes, API servers and the control
-// plane.
+// hosts returns the addresses of nodes, of API servers and of the control plane, each with a text that
+// names its owner.
 func (p *plugin) hosts(ctx context.Context) (map[netip.Addr]string, error) {
 	owners := map[netip.Addr]string{}
 	if p.cfg.VIP.IsValid() {
 		owners[p.cfg.VIP] = "the address of the control plane"
 	}
-	slices, err := p.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
+	servers, err := p.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
 	if err != nil {
 		return nil, fmt.Errorf("list API servers: %w", err)
 	}
-	for _, slice := range slices.Items {
+	for _, slice := range servers.Items {
 		for _, endpoint := range slice.Endpoints {
 			for _, text := range endpoint.Addresses {
 				if address, err := netip.ParseAddr(text); err == nil {

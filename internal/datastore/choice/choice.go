@@ -225,8 +225,8 @@ func checkState(cfg *config.Config, dir datadir.Dir, member bool) error {
 	return nil
 }
 
-// warnEmpty warns if a new cluster is about to begin where one was before: the join token,
-// which a server makes at its first start, is there, and no state is.
+// warnEmpty warns if a new cluster is about to begin on a server that had one before. Such a
+// server has the join token that it made at its first start, and has no state.
 func warnEmpty(cfg *config.Config, dir datadir.Dir) {
 	elsewhere := cfg.Agent.Server != "" || cfg.Server.Datastore.Endpoint != ""
 	if elsewhere || etcd.Exists(dir.Etcd()) || etcd.Exists(etcd.Prepared(dir.Restoring())) {

@@ -62,8 +62,9 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg: cfg, store: volume.NewStore(cfg.BaseDir, cfg.KubeletDir), registers: make(chan struct{})}
 }
 
-// Register makes the driver, which runs or will run, register with the kubelet. Call it when the
-// node is in the API. If the kubelet has to refuse, it tries again only after a while.
+// Register makes the driver register with the kubelet, at once or as soon as the driver runs. Call
+// it when the node is in the API: the kubelet refuses the driver before that, and tries again only
+// after a while.
 func (d *Driver) Register(context.Context) error {
 	d.once.Do(func() { close(d.registers) })
 	return nil
@@ -89,7 +90,7 @@ func (d *Driver) Run(ctx context.Context, ready func()) error {
 	if err := d.store.Thaw(); err != nil {
 		d.cfg.OnFault(err)
 	}
-	// A kedge that was killed has left it, and the kubelet would try to call nobody.
+	// A kedge that was killed has left the socket. The kubelet would call it, and nobody would answer.
 	if err := os.Remove(d.registration()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove old socket: %w", err)
 	}

@@ -55,7 +55,7 @@ const (
 // wireguard-native has signatures.
 //
 // Processes of the node cannot send VXLAN packets either, except to pods. Some processes, such as the
-// gateway, send what others say, and other nodes would take it for the node's. A mark tells the kernel's
+// gateway, send what others tell them, and other nodes would trust it as this node's. A mark tells the kernel's
 // own packets apart: a packet that goes into a VXLAN device is marked there, and the kernel keeps the mark
 // when it wraps the packet. The owner alone does not tell, because a wrapped packet has the owner of what
 // is inside. A packet without an owner passes, because it comes from a pod or from a bridge.

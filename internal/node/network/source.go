@@ -56,7 +56,8 @@ func sourceEntry(address netip.Addr) *netlink.Addr {
 // forever is the lifetime of an address in seconds, which is 68 years.
 const forever = math.MaxInt32
 
-// removeSources removes the addresses of the loopback device that are in the ranges of pods, except some.
+// removeSources removes the addresses of the loopback device that are in the ranges of pods, except those
+// in except. cluster are the cluster's ranges of pods.
 func removeSources(cluster []netip.Prefix, except []netip.Addr) error {
 	loopback, err := netlink.LinkByIndex(loopbackIndex)
 	if err != nil {

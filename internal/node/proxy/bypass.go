@@ -30,14 +30,14 @@ func HasRules() bool { return lastMode() != "" }
 // It needs nft in PATH.
 func PassBy(ctx context.Context, servers []string) error { return bypass(ctx, resolve(ctx, servers)) }
 
-// passBy does the same for the rules of this Proxy. A server's own addresses are left out: nobody else
-// listens there, so that the host's connections to load balancers there are the proxy's.
+// passBy does the same for the rules of this Proxy. It leaves out the addresses of this node: the proxy
+// must redirect connections of the host to load balancers at these addresses.
 func (p *Proxy) passBy(ctx context.Context, servers []netip.Addr) {
 	others := slices.DeleteFunc(slices.Clone(servers), func(address netip.Addr) bool {
 		return slices.Contains(p.cfg.NodeIPs, address) || slices.Contains(p.cfg.ExternalIPs, address)
 	})
 	if err := bypass(ctx, others); err != nil && ctx.Err() == nil {
-		// The proxier has no rules for servers, either.
+		// The connections are safe nevertheless: guard hides addresses of servers from the proxier.
 		p.log.Debugf("Cannot exempt connections to servers from the rules of Services: %v", err)
 	}
 }

@@ -23,11 +23,11 @@ type Servers interface {
 	Servers() (addresses []string, changed <-chan struct{})
 }
 
-// guard hides from the proxier the external addresses of Services that belong to somebody else.
-// The API refuses such Services (controlplane/restriction). These are from before that rule, or
-// older than what has the address now. The controller of load balancers marks those whose address
-// is a node's or a pool's. What this node itself depends on, it decides itself: addresses of its
-// own, and of servers.
+// guard hides external addresses of a Service from the proxier if the addresses belong to somebody
+// else. The API refuses such Services (controlplane/restriction), except those that were made before
+// that rule, or before the node or the pool that has the address now. The controller of load
+// balancers marks these. A guard hides addresses of its own node and of servers without a mark,
+// because the node depends on them.
 type guard struct {
 	watch.ServiceHandler
 	own []netip.Addr

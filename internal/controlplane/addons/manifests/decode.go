@@ -34,7 +34,7 @@ func (i identity) String() string {
 	if i.namespace != "" {
 		name = i.namespace + "/" + name
 	}
-	return strings.TrimSpace(i.GroupKind.String() + " " + name) // what check refuses may lack one of them
+	return strings.TrimSpace(i.GroupKind.String() + " " + name) // an object that check refuses may lack its kind or its name
 }
 
 // errKustomize says that a file is one of kustomize. Such a file describes how to make

@@ -47,8 +47,8 @@ func ofServer(a admission.Attributes) bool {
 }
 
 // ofNode tells whether a write of a node, whose certificate an attacker may have, is
-// essential. What is true here must be harmless even if every rule of users forbids it. It
-// must also be allowed by kedge's own policy in /manifests/nodes.yaml, which is passed by
+// essential. A write for which ofNode returns true must be harmless even if every rule of users
+// forbids it. It must also be allowed by kedge's own policy in /manifests/nodes.yaml, which is passed by
 // with the others.
 func ofNode(who user.Info, a admission.Attributes, audience string) bool {
 	name, kubelet := strings.CutPrefix(who.GetName(), nodeUser)
