@@ -16,6 +16,7 @@ import (
 	metricsfeatures "k8s.io/component-base/metrics/features"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver/essential"
@@ -82,7 +83,6 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 
 	o.Authorization.Modes = []string{"Node", "RBAC"}
 	restriction.Register(o.Admission.GenericAdmission, restriction.Config{Unenforced: !c.Cluster.EnforcesPolicies(), VIP: c.VIP, Pods: c.Cluster.PodCIDRs()})
-	essential.Use(o.Admission.GenericAdmission, issuer)
 	o.AllowPrivileged = true
 	// So that a server without kube-proxy's rules reaches webhooks and aggregated
 	// APIs too.
@@ -102,6 +102,7 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 	if err := program.Parse(flags, c.Args); err != nil {
 		return nil, err
 	}
+	essential.Use(o.Admission.GenericAdmission, audiencesOf(authn))
 	useFiles(o, c)
 	preferNames(o, flags, c.Egress)
 	if reflect.ValueOf(*o.Metrics).IsZero() {
@@ -122,6 +123,17 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 		o.Admission.PluginNames = append(names, restriction.Name)
 	}
 	return o, nil
+}
+
+// audiencesOf returns the audiences of the API: those that the user has set, and otherwise the issuers of
+// tokens.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubeapiserver/options/authentication.go BuiltInAuthenticationOptions.ToAuthenticationConfig
+func audiencesOf(authn *kubeoptions.BuiltInAuthenticationOptions) []string {
+	if len(authn.APIAudiences) > 0 {
+		return authn.APIAudiences
+	}
+	return authn.ServiceAccounts.Issuers
 }
 
 // preferNames makes the server dial kubelets by the names of their nodes, so that TLS

@@ -78,3 +78,24 @@ func TestLoopbackAddress(t *testing.T) {
 		}
 	}
 }
+
+// TestAudiences wants the audiences of the API to be those that the API server writes into requests of
+// tokens, also if the user has set others.
+func TestAudiences(t *testing.T) {
+	for name, test := range map[string]struct{ args, want []string }{
+		"by default":         {nil, []string{"https://kubernetes.default.svc.cluster.local"}},
+		"with an issuer":     {[]string{"service-account-issuer=https://issuer.example.com"}, []string{"https://issuer.example.com"}},
+		"with own audiences": {[]string{"service-account-issuer=https://issuer.example.com", "api-audiences=api,other"}, []string{"api", "other"}},
+	} {
+		o, err := newOptions(&Config{
+			Addr: &net.TCPAddr{Port: 6443}, AdvertiseAddress: netip.MustParseAddr("192.0.2.1"), Cluster: config.Default().Cluster,
+			Dir: datadir.Dir(t.TempDir()), Args: test.args,
+		})
+		if err != nil {
+			t.Fatalf("%s: make options: %v", name, err)
+		}
+		if got := audiencesOf(o.Authentication); !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		}
+	}
+}

@@ -33,27 +33,27 @@ import (
 var plugins = []string{mutatingpolicy.PluginName, mutatingwebhook.PluginName, validatingpolicy.PluginName, validatingwebhook.PluginName}
 
 // Use makes an API server ask its users' webhooks and policies about all writes except the
-// essential ones. audience is that of the API itself, which the API server writes into the
+// essential ones. audiences are those of the API itself, which the API server writes into the
 // request of a token that names none.
-func Use(options *genericoptions.AdmissionOptions, audience string) {
+func Use(options *genericoptions.AdmissionOptions, audiences []string) {
 	options.Decorators = append(options.Decorators, admission.DecoratorFunc(func(plugin admission.Interface, name string) admission.Interface {
-		return decorate(plugin, name, audience)
+		return decorate(plugin, name, audiences)
 	}))
 }
 
 // decorate returns the plugin in a form that is not asked about essential writes, if it is
 // one of plugins.
-func decorate(plugin admission.Interface, name, audience string) admission.Interface {
+func decorate(plugin admission.Interface, name string, audiences []string) admission.Interface {
 	if !slices.Contains(plugins, name) {
 		return plugin
 	}
-	return &gate{plugin, audience}
+	return &gate{plugin, audiences}
 }
 
 // gate passes all writes to a plugin except the essential ones.
 type gate struct {
 	admission.Interface
-	audience string
+	audiences []string
 }
 
 var (
@@ -86,7 +86,7 @@ func (g *gate) ask(ctx context.Context, a admission.Attributes, plugin func() er
 	caller, ours := inprocess.Caller(ctx)
 	switch {
 	case ours && caller.GetName() == a.GetUserInfo().GetName():
-		if !ofThisProcess(caller.GetName(), a, g.audience) {
+		if !ofThisProcess(caller.GetName(), a, g.audiences) {
 			return plugin()
 		}
 		if a.GetOperation() == admission.Create && a.GetResource().GroupResource() == nodes {
@@ -95,7 +95,7 @@ func (g *gate) ask(ctx context.Context, a admission.Attributes, plugin func() er
 			}
 		}
 		return nil
-	case ofNode(a.GetUserInfo(), a, g.audience), ofServer(a):
+	case ofNode(a.GetUserInfo(), a, g.audiences), ofServer(a):
 		return nil
 	}
 	return plugin()
@@ -120,7 +120,7 @@ var forUsers = []string{"system:kedge:manifests", "system:kedge:helm"}
 
 // ofThisProcess tells whether a write of a user of this process is essential. No request
 // from outside of the process has such a user.
-func ofThisProcess(name string, a admission.Attributes, audience string) bool {
+func ofThisProcess(name string, a admission.Attributes, audiences []string) bool {
 	resource := a.GetResource().GroupResource()
 	switch {
 	case name == user.APIServerUser, name == "system:kedge:bootstrap":
@@ -135,7 +135,7 @@ func ofThisProcess(name string, a admission.Attributes, audience string) bool {
 		return resource == nodes || resource == endpoints || resource == endpointSlices
 	case strings.HasPrefix(name, nodeUser):
 		return resource == nodes || resource == leases || resource == csiNodes || resource == tokenReviews || resource == accessReviews ||
-			resource == pods && a.GetSubresource() == "status" || resource == serviceAccounts && a.GetSubresource() == "token" && ordinary(a, audience)
+			resource == pods && a.GetSubresource() == "status" || resource == serviceAccounts && a.GetSubresource() == "token" && ordinary(a, audiences)
 	}
 	return false
 }

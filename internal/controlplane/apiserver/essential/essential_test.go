@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -34,8 +35,8 @@ func (c *closed) Validate(ctx context.Context, a admission.Attributes, o admissi
 	return c.Admit(ctx, a, o)
 }
 
-// audience is that of the API.
-const audience = "https://kubernetes.default.svc.cluster.local"
+// audiences are those of the API, which a user may have set.
+var audiences = []string{"https://kubernetes.default.svc.cluster.local", "https://issuer.example.com"}
 
 // write is a request that the plugins are asked about.
 type write struct {
@@ -58,7 +59,7 @@ func (w *write) passes(t *testing.T) bool {
 	}
 	a := admission.NewAttributesRecord(w.object, w.old, schema.GroupVersionKind{}, w.namespace, w.name, w.resource.WithVersion("v1"), w.subresource, w.operation, nil, false, w.who)
 	options := genericoptions.NewAdmissionOptions()
-	Use(options, audience)
+	Use(options, audiences)
 	var answers []bool
 	for _, name := range plugins {
 		plugin := options.Decorators.Decorate(&closed{}, name)
@@ -179,7 +180,7 @@ func TestEssential(t *testing.T) {
 		}), true},
 		"the status of an agent's pod":     {podStatus(func(p *core.Pod) { p.Status.Phase = core.PodRunning }), true},
 		"the token of an agent's pod":      {token(func(*authentication.TokenRequestSpec) {}), true},
-		"the same token, later":            {token(func(s *authentication.TokenRequestSpec) { s.Audiences = []string{audience} }), true},
+		"the same token, later":            {token(func(s *authentication.TokenRequestSpec) { s.Audiences = audiences }), true},
 		"a registration by another server": {secret(named("system:kedge:supervisor"), registration.SecretType), true},
 
 		"manifests of the user":                    {local("system:kedge:manifests", create(configMaps, "kube-system", "x")), false},
@@ -218,7 +219,7 @@ func TestEssential(t *testing.T) {
 		"a token for somebody else":                {token(func(s *authentication.TokenRequestSpec) { s.Audiences = []string{"vault"} }), false},
 		"a server's token for somebody else":       {local("system:node:a", token(func(s *authentication.TokenRequestSpec) { s.Audiences = []string{"vault"} })), false},
 		"a server's token for a year":              {local("system:node:a", token(func(s *authentication.TokenRequestSpec) { s.ExpirationSeconds = 365 * 24 * 3600 })), false},
-		"a token also for somebody else":           {token(func(s *authentication.TokenRequestSpec) { s.Audiences = []string{audience, "vault"} }), false},
+		"a token also for somebody else":           {token(func(s *authentication.TokenRequestSpec) { s.Audiences = append(slices.Clone(audiences), "vault") }), false},
 		"a token without a pod":                    {token(func(s *authentication.TokenRequestSpec) { s.BoundObjectRef = nil }), false},
 		"a token for a year":                       {token(func(s *authentication.TokenRequestSpec) { s.ExpirationSeconds = 365 * 24 * 3600 }), false},
 	} {
@@ -235,7 +236,7 @@ func TestEssential(t *testing.T) {
 func TestImpersonation(t *testing.T) {
 	w := write{who: named("system:apiserver"), operation: admission.Create, resource: secrets}
 	a := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "shop", "x", w.resource.WithVersion("v1"), "", w.operation, nil, false, named("tenant"))
-	plugin := decorate(&closed{}, plugins[0], audience).(admission.MutationInterface)
+	plugin := decorate(&closed{}, plugins[0], audiences).(admission.MutationInterface)
 	if plugin.Admit(contextOf(t, "system:apiserver"), a, nil) == nil {
 		t.Error("a user for whom the API server acts passes")
 	}
@@ -247,10 +248,10 @@ func TestNewNode(t *testing.T) {
 	a := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "", "a", nodes.WithVersion("v1"), "", admission.Create, nil, false, named("system:node:a"))
 	ctx := contextOf(t, "system:node:a")
 	asked := &closed{}
-	if err := decorate(asked, plugins[0], audience).(admission.MutationInterface).Admit(ctx, a, nil); err != nil || asked.asked != 1 {
+	if err := decorate(asked, plugins[0], audiences).(admission.MutationInterface).Admit(ctx, a, nil); err != nil || asked.asked != 1 {
 		t.Errorf("got %v, and %d questions, want one", err, asked.asked)
 	}
-	if other := decorate(asked, "NodeRestriction", audience); other != admission.Interface(asked) {
+	if other := decorate(asked, "NodeRestriction", audiences); other != admission.Interface(asked) {
 		t.Error("a plugin of upstream's is passed by")
 	}
 }

@@ -50,7 +50,7 @@ func ofServer(a admission.Attributes) bool {
 // essential. A write for which ofNode returns true must be harmless even if every rule of users
 // forbids it. It must also be allowed by kedge's own policy in /manifests/nodes.yaml, which is passed by
 // with the others.
-func ofNode(who user.Info, a admission.Attributes, audience string) bool {
+func ofNode(who user.Info, a admission.Attributes, audiences []string) bool {
 	name, kubelet := strings.CutPrefix(who.GetName(), nodeUser)
 	resource := a.GetResource().GroupResource()
 	switch {
@@ -71,7 +71,7 @@ func ofNode(who user.Info, a admission.Attributes, audience string) bool {
 	case pods:
 		return a.GetSubresource() == "status" && tellsOfPod(a)
 	case serviceAccounts:
-		return a.GetSubresource() == "token" && ordinary(a, audience)
+		return a.GetSubresource() == "token" && ordinary(a, audiences)
 	}
 	return false
 }
@@ -117,13 +117,12 @@ func tellsOfPod(a admission.Attributes) bool {
 }
 
 // ordinary tells whether a token is of the kind that every pod has: for the API, bound to
-// a pod, and for an hour. The API server writes the audience of the API into a request before
+// a pod, and for an hour. The API server writes the audiences of the API into a request before
 // it asks the validating plugins (kubernetes/pkg/registry/core/serviceaccount/storage/token.go,
 // Create).
-func ordinary(a admission.Attributes, audience string) bool {
+func ordinary(a admission.Attributes, audiences []string) bool {
 	request, is := a.GetObject().(*authentication.TokenRequest)
-	others := func(name string) bool { return name != audience }
-	return is && !slices.ContainsFunc(request.Spec.Audiences, others) && request.Spec.BoundObjectRef != nil && request.Spec.BoundObjectRef.Kind == "Pod" &&
+	return is && (len(request.Spec.Audiences) == 0 || slices.Equal(request.Spec.Audiences, audiences)) && request.Spec.BoundObjectRef != nil && request.Spec.BoundObjectRef.Kind == "Pod" &&
 		request.Spec.ExpirationSeconds <= tokenLife
 }
 
