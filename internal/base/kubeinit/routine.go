@@ -2,6 +2,7 @@ package kubeinit
 
 import (
 	"iter"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -166,14 +167,17 @@ func isRoutine(message string, err error, functions iter.Seq[string]) bool {
 	if limits.MatchString(detail) {
 		return true
 	}
-	if strings.Contains(detail, denied) {
+	if denied.MatchString(detail) {
 		return false
 	}
 	return isAnswer(err) || isUnreachable(err) || isRetried(message) || fromWorker(functions) || isStream(functions)
 }
 
-// denied is in the API's answer to a component that lacks a right. That is a fault of kedge, however often the
-// component tries again (k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go).
+// denied finds what a component hears that lacks a right, whose certificate no server accepts, or who does not trust
+// a server's. That is a fault of kedge or of its host, however often the component tries again
+// (k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go).
 //
 //upstream:relies-on k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go forbiddenMessage
-const denied = ` is forbidden: User "`
+//upstream:relies-on k8s.io/apimachinery/pkg/api/errors/errors.go NewUnauthorized NewGenericServerResponse
+//upstream:relies-on std/crypto/tls/common.go CertificateVerificationError.Error
+var denied = regexp.MustCompile(` is forbidden: User "|^Unauthorized$|: Unauthorized$|the server has asked for the client to provide credentials|x509: `)

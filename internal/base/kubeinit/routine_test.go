@@ -118,6 +118,8 @@ func TestIsRoutine(t *testing.T) {
 		"a panic":                   {"Observed a panic", nil, panicked, false},
 		"a right that is missing":   {"Unhandled Error", errors.New(`sync failed: pods is forbidden: User "system:serviceaccount:kube-system:replicaset-controller" cannot list resource "pods" in API group "" at the cluster scope`), replicaSet, false},
 		"a watch without a right":   {"Failed to watch", errors.New(`failed to list *v1.Pod: pods is forbidden: User "system:kedge:dns" cannot list resource "pods" in API group "" at the cluster scope`), reflector, false},
+		"a watch without a name":    {"Failed to watch", errors.New("failed to list *v1.Pod: Unauthorized"), reflector, false},
+		"a watch of a stranger":     {"Failed to watch", errors.New(`failed to list *v1.Pod: Get "https://kubernetes.default.svc/api/v1/pods": tls: failed to verify certificate: x509: certificate signed by unknown authority`), reflector, false},
 		"a kind that is missing":    {"Unhandled Error", &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource", Details: &metav1.StatusDetails{}}}, nil, false},
 		"a program that is missing": {"Failed to start", errors.New(`exec: "mkfs.ext4": executable file not found in $PATH`), nil, false},
 		"a refused connection":      {"Unhandled Error", fmt.Errorf("dial: %w", syscall.ECONNREFUSED), nil, false},
