@@ -148,6 +148,30 @@ func TestRecord(t *testing.T) {
 	}
 }
 
+// TestLargeRecord has namespaces with more hosts of the longest names than a Secret takes. A namespace
+// with few hosts keeps all of its entries, and the next run changes nothing.
+func TestLargeRecord(t *testing.T) {
+	var all []Claim
+	for i := range 4 * maxRecorded {
+		host := fmt.Sprintf("h%d.%s.test", i, strings.Repeat("a23456789.", 23))
+		all = append(all, claims(fmt.Sprintf("n%d %s", i%4, host))...)
+	}
+	all = append(all, claims("z z.test")...)
+	owners := Decide(all, nil)
+	first := owners.Record(nil)
+	size, count := 0, map[string]int{}
+	for host, held := range first {
+		size += 2*len(host) + len(held.Namespace)
+		count[held.Namespace]++
+	}
+	if size > maxSize || first["z.test"].Namespace != "z" || count["n0"] != count["n3"] || count["n0"] < maxRecorded/4 {
+		t.Errorf("a record of %d bytes has %v", size, count)
+	}
+	if second := Decide(all, first).Record(first); len(Changes(first, second)) > 0 {
+		t.Errorf("the next run changes %d entries", len(Changes(first, second)))
+	}
+}
+
 func TestWider(t *testing.T) {
 	for name, want := range map[string][]string{
 		"":                  nil,

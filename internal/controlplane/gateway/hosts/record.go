@@ -9,9 +9,13 @@ import (
 	"strings"
 )
 
-// maxRecorded is how many hosts of a namespace a Record has. All have to fit into a Secret of
-// 1 MiB. The order of further hosts is that of the age of their objects alone.
-const maxRecorded = 1000
+// maxRecorded is how many hosts of a namespace a Record has, and maxSize how many bytes all entries
+// together take in a Secret, about: embedded etcd takes objects of 1.5 MiB. The order of further hosts is
+// that of the age of their objects alone.
+const (
+	maxRecorded = 1000
+	maxSize     = 1 << 20
+)
 
 // Record says which namespace has had which host, and in which order the cluster has seen that. An
 // object shows its own age, and not since when it names a host: without a Record, somebody could
@@ -53,14 +57,13 @@ func (o *Owners) Record(before Record) Record {
 	if o == nil {
 		return now
 	}
-	last, count := 0, map[string]int{}
+	last := 0
 	var added []*Claim
 	for host, has := range o.entries {
 		switch held, was := before[host]; {
 		case has.claim.assigned: // the annotation says it
 		case was && held.Namespace == has.claim.Namespace:
 			now[host] = held
-			count[held.Namespace]++
 			last = max(last, held.Rank)
 		default:
 			added = append(added, has.claim)
@@ -75,13 +78,36 @@ func (o *Owners) Record(before Record) Record {
 	}
 	slices.SortFunc(added, compareAge)
 	for _, claim := range added {
-		if count[claim.Namespace] < maxRecorded {
-			last++
-			count[claim.Namespace]++
-			now[claim.Host] = Held{claim.Namespace, last}
+		last++
+		now[claim.Host] = Held{claim.Namespace, last}
+	}
+	now.cut()
+	return now
+}
+
+// cut removes the last entries of the namespaces that have the most, so that the Secret takes the
+// rest. Otherwise no entry of anybody could be written any more.
+func (r Record) cut() {
+	ranked := slices.SortedFunc(maps.Keys(r), func(a, b string) int { return cmp.Or(cmp.Compare(r[a].Rank, r[b].Rank), cmp.Compare(a, b)) })
+	for limit := maxRecorded; ; limit /= 2 {
+		count, size, beyond := map[string]int{}, 0, []string(nil)
+		for _, host := range ranked {
+			namespace := r[host].Namespace
+			if count[namespace] == limit {
+				beyond = append(beyond, host)
+				continue
+			}
+			count[namespace]++
+			// The Secret has each key twice: also in metadata.managedFields.
+			size += 2*len(host) + len(namespace) + 48
+		}
+		if size <= maxSize {
+			for _, host := range beyond {
+				delete(r, host)
+			}
+			return
 		}
 	}
-	return now
 }
 
 // keyOf returns the key of a host in a Secret, which can have no star.
