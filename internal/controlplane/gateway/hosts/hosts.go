@@ -24,6 +24,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/kedge-dev/kedge/internal/base/gateways"
 )
@@ -61,12 +62,20 @@ type Conflict struct {
 // entry is a host that a namespace has.
 type entry struct {
 	claim *Claim
-	// allowed are the namespaces that the owner lets in.
-	allowed map[string]bool
+	// allowed are the namespaces that the owner lets in, by the object that says so.
+	allowed map[Object]sets.Set[string]
 }
 
 func (e *entry) admits(namespace string) bool {
-	return e.claim.Namespace == namespace || e.allowed[namespace]
+	if e.claim.Namespace == namespace {
+		return true
+	}
+	for _, names := range e.allowed {
+		if names.Has(namespace) {
+			return true
+		}
+	}
+	return false
 }
 
 // Owners knows who has each host. Nil means that hosts belong to no namespace: everybody may
@@ -104,22 +113,10 @@ func split(list string) []string {
 // Decide gives each host to one of the namespaces that claim it. record has who had which host
 // before, or is nil.
 func Decide(claims []Claim, record Record) *Owners {
-	type name struct{ namespace, host string }
-	allowed := map[name]map[string]bool{}
-	order := make([]*Claim, 0, len(claims))
+	allowed := allowedBy(claims)
+	order := make([]*Claim, len(claims))
 	for i := range claims {
-		claim := &claims[i]
-		order = append(order, claim)
-		if claim.assigned || claim.Object.GetNamespace() != claim.Namespace {
-			continue
-		}
-		for _, other := range split(claim.Object.GetAnnotations()[gateways.AllowAnnotation]) {
-			of := name{claim.Namespace, claim.Host}
-			if allowed[of] == nil {
-				allowed[of] = map[string]bool{}
-			}
-			allowed[of][other] = true
-		}
+		order[i] = &claims[i]
 	}
 	slices.SortStableFunc(order, record.compare)
 	o := &Owners{entries: make(map[string]*entry, len(order))}
@@ -127,10 +124,37 @@ func Decide(claims []Claim, record Record) *Owners {
 		if has := o.find(claim.Host); has != nil && !has.admits(claim.Namespace) {
 			o.conflicts = append(o.conflicts, Conflict{claim, has.claim})
 		} else if o.entries[claim.Host] == nil {
-			o.entries[claim.Host] = &entry{claim, allowed[name{claim.Namespace, claim.Host}]}
+			o.entries[claim.Host] = &entry{claim, allowed[tenantHost{claim.Namespace, claim.Host}]}
 		}
 	}
+	// The owner of a wildcard may let somebody in by a younger object for one name below it.
+	o.conflicts = slices.DeleteFunc(o.conflicts, func(c Conflict) bool { return o.Admits(c.Claim.Namespace, c.Claim.Host) })
 	return o
+}
+
+// tenantHost is a host that a namespace claims.
+type tenantHost struct{ namespace, host string }
+
+// allowedBy returns which namespaces the objects of each namespace let in to each host. It reads the
+// annotation of an object once: an object may have thousands of hosts, and name thousands of namespaces.
+func allowedBy(claims []Claim) map[tenantHost]map[Object]sets.Set[string] {
+	allowed, read := map[tenantHost]map[Object]sets.Set[string]{}, map[Object]sets.Set[string]{}
+	for i := range claims {
+		claim := &claims[i]
+		list := claim.Object.GetAnnotations()[gateways.AllowAnnotation]
+		if list == "" || claim.assigned || claim.Object.GetNamespace() != claim.Namespace {
+			continue
+		}
+		if read[claim.Object] == nil {
+			read[claim.Object] = sets.New(split(list)...)
+		}
+		at := tenantHost{claim.Namespace, claim.Host}
+		if allowed[at] == nil {
+			allowed[at] = map[Object]sets.Set[string]{}
+		}
+		allowed[at][claim.Object] = read[claim.Object]
+	}
+	return allowed
 }
 
 // compareAge compares claims: an administrator's come first, of these the more specific name,
@@ -238,27 +262,53 @@ func (o *Owners) Conflicts() []Conflict {
 
 // Loser says what is wrong with the claim that lost, and what to do.
 func (c *Conflict) Loser() string {
-	owner := fmt.Sprintf("belongs to the namespace %s, because the %s %s there has it already", c.Owner.Namespace, c.Owner.Kind, c.Owner.Object.GetName())
-	mend := fmt.Sprintf("Use another host, or ask the owner to allow it: `kubectl annotate --namespace %s %s %s %s=%s`. Or an administrator gives the host to this namespace: `kubectl annotate namespace %s %s=%s`",
-		c.Owner.Namespace, strings.ToLower(c.Owner.Kind), c.Owner.Object.GetName(), gateways.AllowAnnotation, c.Claim.Namespace,
-		c.Claim.Namespace, gateways.HostsAnnotation, Text(c.Claim.Host))
-	if c.Owner.assigned {
-		owner = fmt.Sprintf("belongs to the namespace %s, to which an administrator has given it by the annotation %s", c.Owner.Namespace, gateways.HostsAnnotation)
-		mend = "Use another host"
-	}
-	of := ""
+	host, what := Text(c.Claim.Host), ""
 	if c.Owner.Host != c.Claim.Host {
-		of = fmt.Sprintf(", of which %s is a part,", Text(c.Claim.Host))
-		return fmt.Sprintf("%s is not served: the host %s%s %s. %s", Text(c.Claim.Host), Text(c.Owner.Host), of, owner, mend)
+		what = fmt.Sprintf("%s is not served: the host %s, of which %s is a part, %s", host, Text(c.Owner.Host), host, c.why())
+	} else {
+		what = fmt.Sprintf("the host %s %s", host, c.why())
 	}
-	return fmt.Sprintf("the host %s %s. %s", Text(c.Claim.Host), owner, mend)
+	what += ". Use another host"
+	if command := c.allow(); command != "" {
+		what += fmt.Sprintf(", or ask the owner to allow it: `%s`", command)
+	}
+	if !c.Owner.assigned && c.Claim.Host != "" { // the annotation has names only
+		what += fmt.Sprintf(". Or an administrator gives the host to this namespace: `kubectl annotate namespace %s '%s=%s'`",
+			c.Claim.Namespace, gateways.HostsAnnotation, c.Claim.Host)
+	}
+	return what
+}
+
+// why says who has the host.
+func (c *Conflict) why() string {
+	owner := c.Owner
+	switch namespace := owner.Object.GetNamespace(); {
+	case owner.assigned:
+		return fmt.Sprintf("belongs to the namespace %s, to which an administrator has given it by the annotation %s", owner.Namespace, gateways.HostsAnnotation)
+	case namespace != owner.Namespace:
+		return fmt.Sprintf("belongs to the namespace %s, because the %s %s/%s has it already at a Gateway there", owner.Namespace, owner.Kind, namespace, owner.Object.GetName())
+	}
+	return fmt.Sprintf("belongs to the namespace %s, because the %s %s there has it already", owner.Namespace, owner.Kind, owner.Object.GetName())
+}
+
+// allow returns the command by which the owner lets the other namespace in. It is empty if the
+// annotation would have no effect: an administrator decides, or the object is in another namespace.
+func (c *Conflict) allow() string {
+	if c.Owner.assigned || c.Owner.Object.GetNamespace() != c.Owner.Namespace {
+		return ""
+	}
+	return fmt.Sprintf("kubectl annotate --namespace %s %s %s %s=%s",
+		c.Owner.Namespace, strings.ToLower(c.Owner.Kind), c.Owner.Object.GetName(), gateways.AllowAnnotation, c.Claim.Namespace)
 }
 
 // Winner says to the owner of a host that another namespace wants it. It names neither the other
 // object nor its host, so that many of them are told once.
 func (c *Conflict) Winner() string {
-	return fmt.Sprintf("The namespace %s wants the host %s, too, and does not get it. To let it serve the host: `kubectl annotate --namespace %s %s %s %s=%s`",
-		c.Claim.Namespace, Text(c.Owner.Host), c.Owner.Namespace, strings.ToLower(c.Owner.Kind), c.Owner.Object.GetName(), gateways.AllowAnnotation, c.Claim.Namespace)
+	text := fmt.Sprintf("The namespace %s wants the host %s, too, and does not get it", c.Claim.Namespace, Text(c.Owner.Host))
+	if command := c.allow(); command != "" {
+		text += fmt.Sprintf(". To let it serve the host: `%s`", command)
+	}
+	return text
 }
 
 // IsAssigned tells whether the owner has the host from an administrator.

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	netv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/kedge-dev/kedge/internal/base/gateways"
 )
@@ -60,6 +61,7 @@ func TestDecide(t *testing.T) {
 		"the owner allows":              {claims: claims("a x.test allow=c,b", "b x.test", "d x.test"), may: []string{"b x.test", "c x.test"}, mayNot: []string{"d x.test"}, conflicts: 1},
 		"another object of the owner":   {claims: claims("a x.test", "b x.test", "a x.test allow=b"), may: []string{"b x.test"}},
 		"the owner allows below":        {claims: claims("a *.x.test allow=b", "b y.x.test"), may: []string{"b y.x.test"}, mayNot: []string{"a y.x.test"}},
+		"the owner allows below, later": {claims: claims("a *.x.test", "b y.x.test", "a y.x.test allow=b"), may: []string{"a y.x.test", "b y.x.test"}},
 		"who is not the owner allows":   {claims: claims("a x.test", "b x.test allow=c", "c x.test"), mayNot: []string{"b x.test", "c x.test"}, conflicts: 2},
 		"an administrator":              {claims: append(claims("a x.test"), assigned("b", " x.test, *.y.test")...), may: []string{"b x.test", "b z.y.test"}, mayNot: []string{"a x.test", "a z.y.test"}, conflicts: 1},
 		"an administrator, below":       {claims: slices.Concat(assigned("a", "*.x.test"), assigned("b", "y.x.test")), may: []string{"a z.x.test", "b y.x.test"}, mayNot: []string{"a y.x.test"}},
@@ -94,7 +96,7 @@ func TestMessages(t *testing.T) {
 	conflict := owners.Conflicts()[0]
 	for _, want := range []string{
 		"y.x.test is not served", "*.x.test", "namespace a", "Ingress i0",
-		"kubectl annotate --namespace a ingress i0 gateway.kedge.dev/allow-namespaces=b", "kubectl annotate namespace b gateway.kedge.dev/hosts=y.x.test",
+		"kubectl annotate --namespace a ingress i0 gateway.kedge.dev/allow-namespaces=b", "kubectl annotate namespace b 'gateway.kedge.dev/hosts=y.x.test'",
 	} {
 		if !strings.Contains(conflict.Loser(), want) {
 			t.Errorf("%q lacks %q", conflict.Loser(), want)
@@ -108,6 +110,41 @@ func TestMessages(t *testing.T) {
 	given := Decide(append(claims("a x.test"), assigned("b", "x.test")...), nil).Conflicts()[0]
 	if text := given.Loser(); !given.IsAssigned() || !strings.Contains(text, "an administrator has given it") {
 		t.Errorf("got %q", text)
+	}
+}
+
+// TestMessagesWithoutCommand has conflicts that the owner cannot end, and a host that an administrator
+// cannot give away: the messages name no command that would do nothing.
+func TestMessagesWithoutCommand(t *testing.T) {
+	of := claims("a x.test", "b x.test")
+	of[0].Kind, of[0].Object = "HTTPRoute", &netv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: "routes", Name: "web"}}
+	elsewhere := Decide(of, nil).Conflicts()[0]
+	if text := elsewhere.Loser() + elsewhere.Winner(); !strings.Contains(text, "the HTTPRoute routes/web") || strings.Contains(text, gateways.AllowAnnotation) {
+		t.Errorf("of a route in another namespace: %q", text)
+	}
+	if text := Decide(claims("a -", "b -"), nil).Conflicts()[0].Loser(); strings.Contains(text, gateways.HostsAnnotation) {
+		t.Errorf("of all hosts: %q", text)
+	}
+}
+
+// TestAllowedOnce has an object with many hosts that lets many namespaces in. All hosts have one list.
+func TestAllowedOnce(t *testing.T) {
+	guests := make([]string, 1000)
+	for i := range guests {
+		guests[i] = fmt.Sprintf("guest-%d", i)
+	}
+	first := claims("a h.test allow=" + strings.Join(guests, ","))[0]
+	all := make([]Claim, 1000)
+	for i := range all {
+		all[i] = first
+		all[i].Host = fmt.Sprintf("h%d.test", i)
+	}
+	var allowed map[tenantHost]map[Object]sets.Set[string]
+	if got := testing.AllocsPerRun(1, func() { allowed = allowedBy(all) }); got > 10_000 {
+		t.Errorf("%d hosts and %d namespaces take %.0f allocations", len(all), len(guests), got)
+	}
+	if names := allowed[tenantHost{"a", "h999.test"}][first.Object]; len(names) != len(guests) {
+		t.Errorf("the last host lets %d namespaces in", len(names))
 	}
 }
 
